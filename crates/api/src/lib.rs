@@ -1,0 +1,1 @@
+//! The messages between the command lines and the daemon.

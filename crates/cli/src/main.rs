@@ -1,0 +1,3 @@
+//! The command lines: `millpond`, and by argv[0] `zpool` and `zfs`.
+
+fn main() {}

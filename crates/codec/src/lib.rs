@@ -1,0 +1,1 @@
+//! Checksums, compression and RAID-Z arithmetic.

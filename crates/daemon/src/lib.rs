@@ -1,0 +1,1 @@
+//! The process that owns the pools: API, mounts, shares.

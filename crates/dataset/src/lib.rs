@@ -1,0 +1,1 @@
+//! Pools opened and synced: MOS, datasets, snapshots, properties, intent log, history.

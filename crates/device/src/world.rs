@@ -1,0 +1,172 @@
+//! The traits that stand for the world, and [`World`], the bundle that constructors pass down.
+
+use std::fmt::Debug;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+/// A boxed future that may move between threads.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Why a device operation failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// The operating system refused or failed the operation.
+    #[error(
+        "{path}: {op} of {length_bytes} bytes at offset {offset_bytes} failed: {source}; check the device and its cabling"
+    )]
+    Io {
+        /// Path of the device.
+        path: String,
+        /// What was attempted: read, write, flush, discard.
+        op: &'static str,
+        /// First byte of the operation.
+        offset_bytes: u64,
+        /// Its length.
+        length_bytes: u64,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// The operation reaches past the end of the device.
+    #[error(
+        "{path}: {op} of {length_bytes} bytes at offset {offset_bytes} reaches past the device's end at {size_bytes}; the device may have shrunk"
+    )]
+    OutOfRange {
+        /// Path of the device.
+        path: String,
+        /// What was attempted.
+        op: &'static str,
+        /// First byte of the operation.
+        offset_bytes: u64,
+        /// Its length.
+        length_bytes: u64,
+        /// Size of the device.
+        size_bytes: u64,
+    },
+    /// The device could not be opened.
+    #[error(
+        "{path}: cannot be opened: {source}; check that it exists and that this user may read and write it"
+    )]
+    Open {
+        /// Path of the device.
+        path: String,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// The device is gone or was taken offline; nothing more reaches it.
+    #[error("{path}: the device is gone; reattach it and run 'zpool clear'")]
+    Gone {
+        /// Path of the device.
+        path: String,
+    },
+}
+
+/// Bytes at offsets: a file, a disk, memory, or a simulated disk.
+///
+/// Operations may be in flight together and complete in any order; a write is durable only after
+/// a later [`Device::flush`] that began after the write completed.
+pub trait Device: Send + Sync + Debug {
+    /// Path or name, as a person would recognise it.
+    fn path(&self) -> &str;
+    /// Size in bytes.
+    fn size_bytes(&self) -> u64;
+    /// Smallest I/O the device does without read-modify-write, as a power of two in bytes.
+    fn sector_bytes(&self) -> u32;
+    /// Whether writes are refused.
+    fn is_read_only(&self) -> bool;
+    /// Reads exactly `length_bytes` at `offset_bytes`.
+    fn read(
+        &self,
+        offset_bytes: u64,
+        length_bytes: usize,
+    ) -> BoxFuture<'_, Result<Bytes, DeviceError>>;
+    /// Writes all of `data` at `offset_bytes`.
+    fn write(&self, offset_bytes: u64, data: Bytes) -> BoxFuture<'_, Result<(), DeviceError>>;
+    /// Makes every completed write durable.
+    fn flush(&self) -> BoxFuture<'_, Result<(), DeviceError>>;
+    /// Tells the device that the range holds nothing of interest (its content becomes undefined).
+    fn discard(
+        &self,
+        offset_bytes: u64,
+        length_bytes: u64,
+    ) -> BoxFuture<'_, Result<(), DeviceError>>;
+}
+
+/// Time, real or virtual.
+pub trait Clock: Send + Sync {
+    /// Nanoseconds since the Unix epoch.
+    fn wall_ns(&self) -> u64;
+    /// Nanoseconds since some fixed moment; never goes back.
+    fn monotonic_ns(&self) -> u64;
+    /// Completes after `duration`.
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
+}
+
+/// Randomness: the system's, or a seeded generator.
+pub trait Random: Send + Sync {
+    /// Fills `out`.
+    fn fill(&self, out: &mut [u8]);
+    /// A uniformly distributed number.
+    fn next_u64(&self) -> u64 {
+        let mut raw = [0u8; 8];
+        self.fill(&mut raw);
+        u64::from_le_bytes(raw)
+    }
+}
+
+/// Starts tasks that live on their own.
+pub trait Spawn: Send + Sync {
+    /// Runs `task` to its end, concurrently with the caller.
+    fn spawn(&self, task: BoxFuture<'static, ()>);
+}
+
+/// Runs work that needs a CPU for long (compression, checksums of big blocks, parity).
+pub trait Cpu: Send + Sync {
+    /// Runs `work` away from the caller's task; in simulation, right here.
+    fn run(&self, work: Box<dyn FnOnce() + Send>);
+    /// How many pieces of work run at the same time.
+    fn parallelism(&self) -> usize;
+}
+
+/// Finds and opens devices by path.
+pub trait Opener: Send + Sync {
+    /// Opens the file, block device or simulated disk called `path`.
+    fn open<'a>(
+        &'a self,
+        path: &'a str,
+        read_only: bool,
+    ) -> BoxFuture<'a, Result<Arc<dyn Device>, DeviceError>>;
+}
+
+/// The world, as handed to every constructor that needs it. Cheap to clone.
+#[derive(Clone)]
+pub struct World {
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness.
+    pub random: Arc<dyn Random>,
+    /// Tasks.
+    pub spawn: Arc<dyn Spawn>,
+    /// CPU workers.
+    pub cpu: Arc<dyn Cpu>,
+    /// Devices.
+    pub opener: Arc<dyn Opener>,
+}
+
+impl World {
+    /// Runs `work` on a CPU worker and waits for its result. Dropping the future lets the work
+    /// finish and discards its result.
+    pub async fn compute<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        let (send, receive) = tokio::sync::oneshot::channel();
+        self.cpu.run(Box::new(move || {
+            let _ = send.send(work());
+        }));
+        receive
+            .await
+            .expect("a CPU worker never drops work it accepted")
+    }
+}

@@ -1,0 +1,1 @@
+//! A POSIX filesystem on a dataset.

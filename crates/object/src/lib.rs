@@ -1,0 +1,1 @@
+//! Object sets: dnodes, block trees, dirty data, ZAP.

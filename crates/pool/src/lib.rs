@@ -1,0 +1,1 @@
+//! Vdev tree, I/O pipeline, allocation, cache and transaction groups.

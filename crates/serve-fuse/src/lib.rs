@@ -1,0 +1,1 @@
+//! Filesystems and volumes mounted through FUSE.

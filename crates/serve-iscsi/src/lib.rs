@@ -1,0 +1,1 @@
+//! iSCSI target: protocol core without sockets, and a thin TCP layer.

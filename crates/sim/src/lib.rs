@@ -1,0 +1,1 @@
+//! The simulated world: disks with volatile caches, faults, power cuts, virtual time.

@@ -1,0 +1,1 @@
+//! A block volume on a dataset.
