@@ -1,0 +1,1 @@
+//! Pools as a whole: create, import, sync, export.
