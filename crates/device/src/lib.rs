@@ -3,7 +3,29 @@
 //! Everything above this crate reaches devices, time, randomness, tasks and CPU workers only
 //! through the traits here, so that the same engine runs for real (io_uring, a worker pool) and
 //! simulated (one thread, virtual time, disks with volatile caches and faults, one seed).
+//!
+//! | Piece | For real | Simulated ([`sim`]) |
+//! |---|---|---|
+//! | [`Device`] | [`FileDevice`] (file or block device), [`MemoryDevice`] | [`sim::SimDisk`] |
+//! | [`Clock`] | [`SystemClock`] | [`sim::SimClock`]: tokio's paused time |
+//! | [`Random`] | [`SystemRandom`] | [`sim::SimRandom`]: one seed |
+//! | [`Spawn`] | [`TokioSpawn`] | [`sim::SimSpawn`]: tasks that a crash kills |
+//! | [`Cpu`] | [`CpuPool`] | [`InlineCpu`] |
+//! | [`Opener`] | [`SystemOpener`] | [`sim::SimWorld`], disks by name |
+//!
+//! `unsafe` appears in `file::buffer` (aligned, uninitialised buffers), `file::uring` (submission
+//! queue entries that point into buffers the ring's owner keeps alive) and one ioctl.
 
+mod cpu;
+mod file;
+mod memory;
+pub mod sim;
+mod sparse;
+mod system;
 mod world;
 
+pub use cpu::{CpuPool, InlineCpu};
+pub use file::{FileDevice, FileOptions, IoEngine, create_sparse_file};
+pub use memory::MemoryDevice;
+pub use system::{SystemClock, SystemOpener, SystemRandom, TokioSpawn};
 pub use world::{BoxFuture, Clock, Cpu, Device, DeviceError, Opener, Random, Spawn, World};

@@ -57,6 +57,14 @@ pub enum DeviceError {
         /// The system's answer.
         source: std::io::Error,
     },
+    /// Another process (or another opening in this one) holds the device for writing.
+    #[error(
+        "{path}: the device is in use by another process; export its pool there, or stop that process, before opening it for writing"
+    )]
+    InUse {
+        /// Path of the device.
+        path: String,
+    },
     /// The device is gone or was taken offline; nothing more reaches it.
     #[error("{path}: the device is gone; reattach it and run 'zpool clear'")]
     Gone {
@@ -86,6 +94,21 @@ pub trait Device: Send + Sync + Debug {
     ) -> BoxFuture<'_, Result<Bytes, DeviceError>>;
     /// Writes all of `data` at `offset_bytes`.
     fn write(&self, offset_bytes: u64, data: Bytes) -> BoxFuture<'_, Result<(), DeviceError>>;
+    /// Writes the concatenation of `parts` at `offset_bytes`, as one operation where the device
+    /// can. The default copies the parts together; real devices hand them over as they are.
+    fn write_vectored(
+        &self,
+        offset_bytes: u64,
+        parts: Vec<Bytes>,
+    ) -> BoxFuture<'_, Result<(), DeviceError>> {
+        Box::pin(async move {
+            let data = match <[Bytes; 1]>::try_from(parts) {
+                Ok([single]) => single,
+                Err(parts) => Bytes::from(parts.concat()),
+            };
+            self.write(offset_bytes, data).await
+        })
+    }
     /// Makes every completed write durable.
     fn flush(&self) -> BoxFuture<'_, Result<(), DeviceError>>;
     /// Tells the device that the range holds nothing of interest (its content becomes undefined).

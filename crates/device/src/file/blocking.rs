@@ -1,0 +1,102 @@
+//! The engine of threads: each operation is a blocking system call on a worker.
+//!
+//! Used where io_uring is missing or switched off (many containers forbid it), and always for
+//! the calls that io_uring lacks.
+
+use std::io::IoSlice;
+use std::sync::OnceLock;
+
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+
+use super::request::{Action, CALL_BYTES_MAX, Progress, Request};
+use crate::{Cpu, CpuPool};
+
+/// Operations in flight at once. Enough to keep a disk's queue busy; the threads sleep in the
+/// kernel, so they cost memory, not CPU.
+const THREADS: usize = 16;
+
+/// The process's one pool, started at first use.
+pub(super) fn pool() -> &'static CpuPool {
+    static POOL: OnceLock<CpuPool> = OnceLock::new();
+    POOL.get_or_init(|| CpuPool::new(THREADS))
+}
+
+/// Carries out `request` on a worker.
+pub(super) fn submit(request: Request) {
+    pool().run(Box::new(move || run(request)));
+}
+
+/// Carries out `request` here.
+fn run(mut request: Request) {
+    loop {
+        let result = call(&mut request);
+        // SAFETY: `call` reports the bytes that the kernel stored at the buffer's unfilled start.
+        match unsafe { request.on_result(result) } {
+            Progress::More => {}
+            Progress::Finished(result) => {
+                request.finish(result);
+                return;
+            }
+        }
+    }
+}
+
+/// One system call towards the end of `request`.
+fn call(request: &mut Request) -> Result<usize, Errno> {
+    let files = request.files.clone();
+    let descriptor = match &files.direct {
+        Some(direct) if request.direct => direct,
+        _ => &files.buffered,
+    };
+    let offset = request.offset_bytes;
+    match &mut request.action {
+        Action::Read { buffer } => {
+            let done = (buffer.len() - buffer.unfilled().1) as u64;
+            let (start, length) = buffer.unfilled();
+            let take = length.min(CALL_BYTES_MAX);
+            // SAFETY: `start` is valid for `length` bytes that nobody else refers to;
+            // `MaybeUninit` asks for no initialised content.
+            let target = unsafe {
+                std::slice::from_raw_parts_mut(start.cast::<std::mem::MaybeUninit<u8>>(), take)
+            };
+            let (stored, _) = rustix::io::pread(descriptor, target, offset + done)?;
+            Ok(stored.len())
+        }
+        Action::Write { parts, done } => {
+            let slices: Vec<IoSlice<'_>> = Request::remaining_parts(parts, *done)
+                .map(IoSlice::new)
+                .collect();
+            match &slices[..] {
+                [] => Ok(0),
+                [single] => rustix::io::pwrite(descriptor, single, offset + *done as u64),
+                several => rustix::io::pwritev(descriptor, several, offset + *done as u64),
+            }
+        }
+        Action::Flush => rustix::fs::fdatasync(descriptor).map(|()| 0),
+        Action::PunchHole { length_bytes } => rustix::fs::fallocate(
+            descriptor,
+            FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            offset,
+            *length_bytes,
+        )
+        .map(|()| 0),
+        Action::BlockDiscard { length_bytes } => {
+            let mut range = [offset, *length_bytes];
+            block_discard(descriptor, &mut range).map(|()| 0)
+        }
+    }
+}
+
+/// `BLKDISCARD` of `range` (start and length in bytes).
+fn block_discard(descriptor: impl std::os::fd::AsFd, range: &mut [u64; 2]) -> Result<(), Errno> {
+    /// `_IO(0x12, 119)` in linux/fs.h.
+    const BLKDISCARD: rustix::ioctl::Opcode = rustix::ioctl::opcode::none(0x12, 119);
+    // SAFETY: BLKDISCARD reads two u64 through its pointer argument and keeps nothing.
+    unsafe {
+        rustix::ioctl::ioctl(
+            descriptor,
+            rustix::ioctl::Updater::<BLKDISCARD, [u64; 2]>::new(range),
+        )
+    }
+}

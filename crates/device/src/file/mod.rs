@@ -1,0 +1,478 @@
+//! Files and block devices.
+//!
+//! An operation becomes a [`request::Request`] that owns its memory, goes to one of two engines
+//! (io_uring rings with an owner thread each, or a pool of threads that block), and answers
+//! through a channel. Dropping the future of an operation does not take the operation back: the
+//! kernel may already be at it, so it happens, and its memory lives until it has.
+//!
+//! # The page cache
+//!
+//! The engine above has a cache of its own, so that the page cache would hold everything twice.
+//! Block devices are therefore opened with `O_DIRECT` besides the plain descriptor, and what is
+//! aligned to the logical block goes direct (writes from unaligned memory are copied once).
+//! Regular files go through the page cache unless [`FileOptions::direct`] says otherwise: they
+//! are for tests and small pools, and many filesystems do direct I/O badly. The kernel keeps the two
+//! ways coherent: a direct operation writes back and drops the cached pages of its range.
+//!
+//! # Two daemons, one device
+//!
+//! A device opened for writing is locked (`flock`, exclusive) until it is closed; block devices are
+//! also opened `O_EXCL`, which the kernel refuses while they are mounted or held by another
+//! subsystem. Readers take no lock: looking at labels while another process owns the pool is normal.
+//!
+//! # What a crash leaves
+//!
+//! Completed writes that no later flush covered may be lost or torn, as on any disk.
+
+mod blocking;
+mod buffer;
+mod request;
+#[cfg(test)]
+mod tests;
+mod uring;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use tokio::sync::oneshot;
+
+use self::buffer::AlignedBuffer;
+use self::request::{Action, Descriptors, Request};
+use crate::memory::{check_range, read_only_error};
+use crate::{BoxFuture, Cpu, Device, DeviceError};
+
+/// How often and how long to wait for a lock that somebody holds for a moment (udev probes
+/// devices; an exported pool's last operation may still be ending).
+const LOCK_TRIES: u32 = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(25);
+
+/// Which engine carries operations out.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum IoEngine {
+    /// What the environment variable `MILLPOND_IO_ENGINE` says (`uring` or `blocking`); else
+    /// io_uring where the system has it, else threads.
+    #[default]
+    Auto,
+    /// io_uring; opening fails where the system lacks it.
+    Uring,
+    /// Threads that block in system calls.
+    Blocking,
+}
+
+/// How to open a [`FileDevice`].
+#[derive(Debug, Default, Clone)]
+pub struct FileOptions {
+    /// Refuse writes, and take no lock.
+    pub read_only: bool,
+    /// Bypass the page cache for aligned operations: `Some` decides, `None` means block devices
+    /// do and regular files do not.
+    pub direct: Option<bool>,
+    /// Which engine to use.
+    pub engine: IoEngine,
+    /// Do not lock the device even though it is opened for writing.
+    pub unlocked: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Engine {
+    Uring,
+    Blocking,
+}
+
+/// A regular file or a block device.
+#[derive(Debug)]
+pub struct FileDevice {
+    path: String,
+    size_bytes: u64,
+    /// Smallest write without read-modify-write.
+    sector_bytes: u32,
+    /// What direct I/O must be aligned to.
+    logical_block_bytes: u32,
+    is_block_device: bool,
+    read_only: bool,
+    engine: Engine,
+    files: Arc<Descriptors>,
+}
+
+impl FileDevice {
+    /// Opens `path`. Blocks for as long as the system takes; see [`FileDevice::open_async`].
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError::Open`] with the system's answer; [`DeviceError::InUse`] when another opening
+    /// holds the device for writing.
+    pub fn open(path: impl Into<String>, options: &FileOptions) -> Result<Self, DeviceError> {
+        let path = path.into();
+        match open_file(&path, options) {
+            Ok(device) => Ok(device),
+            Err(OpenError::InUse) => Err(DeviceError::InUse { path }),
+            Err(OpenError::System(source)) => Err(DeviceError::Open { path, source }),
+        }
+    }
+
+    /// [`FileDevice::open`] away from the caller's task.
+    ///
+    /// # Errors
+    ///
+    /// As [`FileDevice::open`].
+    pub async fn open_async(path: String, options: FileOptions) -> Result<Self, DeviceError> {
+        let (send, receive) = oneshot::channel();
+        blocking::pool().run(Box::new(move || {
+            let _ = send.send(FileDevice::open(path, &options));
+        }));
+        receive
+            .await
+            .expect("the pool never drops work, and opening does not panic")
+    }
+
+    /// Whether operations go through io_uring.
+    pub fn uses_uring(&self) -> bool {
+        self.engine == Engine::Uring
+    }
+
+    /// Whether aligned operations bypass the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.files.direct.is_some()
+    }
+
+    fn aligned(&self, offset_bytes: u64, length: usize) -> bool {
+        let block = u64::from(self.logical_block_bytes);
+        self.files.direct.is_some()
+            && length > 0
+            && offset_bytes.is_multiple_of(block)
+            && (length as u64).is_multiple_of(block)
+    }
+
+    async fn submit(
+        &self,
+        op: &'static str,
+        offset_bytes: u64,
+        length_bytes: u64,
+        direct: bool,
+        action: Action,
+    ) -> Result<Option<AlignedBuffer>, DeviceError> {
+        let (answer, receive) = oneshot::channel();
+        let request = Request {
+            files: self.files.clone(),
+            direct,
+            offset_bytes,
+            action,
+            answer,
+        };
+        match self.engine {
+            Engine::Uring if !matches!(request.action, Action::BlockDiscard { .. }) => {
+                uring::submit(request);
+            }
+            _ => blocking::submit(request),
+        }
+        let result = receive
+            .await
+            .unwrap_or_else(|_| Err(io::Error::other("the I/O engine has stopped")));
+        result.map_err(|source| self.error(op, offset_bytes, length_bytes, source))
+    }
+
+    fn error(
+        &self,
+        op: &'static str,
+        offset_bytes: u64,
+        length_bytes: u64,
+        source: io::Error,
+    ) -> DeviceError {
+        let path = self.path.clone();
+        if source.kind() == io::ErrorKind::UnexpectedEof {
+            // Shorter than when it was opened.
+            let size_bytes = rustix::fs::fstat(&self.files.buffered)
+                .map_or(self.size_bytes, |stat| stat.st_size as u64);
+            return DeviceError::OutOfRange {
+                path,
+                op,
+                offset_bytes,
+                length_bytes,
+                size_bytes,
+            };
+        }
+        match Errno::from_io_error(&source) {
+            Some(Errno::NODEV | Errno::NXIO) => DeviceError::Gone { path },
+            _ => DeviceError::Io {
+                path,
+                op,
+                offset_bytes,
+                length_bytes,
+                source,
+            },
+        }
+    }
+
+    fn check(
+        &self,
+        op: &'static str,
+        offset_bytes: u64,
+        length_bytes: u64,
+    ) -> Result<(), DeviceError> {
+        if self.read_only && op != "read" {
+            return Err(read_only_error(&self.path, op, offset_bytes, length_bytes));
+        }
+        check_range(&self.path, op, offset_bytes, length_bytes, self.size_bytes)
+    }
+
+    async fn write_parts(&self, offset_bytes: u64, parts: Vec<Bytes>) -> Result<(), DeviceError> {
+        let length: usize = parts.iter().map(Bytes::len).sum();
+        self.check("write", offset_bytes, length as u64)?;
+        if length == 0 {
+            return Ok(());
+        }
+        let direct = self.aligned(offset_bytes, length);
+        let parts = if direct && !self.memory_is_aligned(&parts) {
+            vec![AlignedBuffer::gather(&parts).into_bytes()]
+        } else {
+            parts
+        };
+        let action = Action::Write { parts, done: 0 };
+        self.submit("write", offset_bytes, length as u64, direct, action)
+            .await
+            .map(drop)
+    }
+
+    fn memory_is_aligned(&self, parts: &[Bytes]) -> bool {
+        let block = self.logical_block_bytes as usize;
+        parts.iter().all(|part| {
+            (part.as_ptr() as usize).is_multiple_of(block) && part.len().is_multiple_of(block)
+        })
+    }
+}
+
+impl Device for FileDevice {
+    fn path(&self) -> &str {
+        &self.path
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    fn sector_bytes(&self) -> u32 {
+        self.sector_bytes
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    fn read(&self, offset_bytes: u64, length: usize) -> BoxFuture<'_, Result<Bytes, DeviceError>> {
+        Box::pin(async move {
+            self.check("read", offset_bytes, length as u64)?;
+            if length == 0 {
+                return Ok(Bytes::new());
+            }
+            let action = Action::Read {
+                buffer: AlignedBuffer::with_length(length),
+            };
+            let direct = self.aligned(offset_bytes, length);
+            let buffer = self
+                .submit("read", offset_bytes, length as u64, direct, action)
+                .await?;
+            Ok(buffer
+                .expect("a read that succeeded gives its buffer back")
+                .into_bytes())
+        })
+    }
+
+    fn write(&self, offset_bytes: u64, data: Bytes) -> BoxFuture<'_, Result<(), DeviceError>> {
+        Box::pin(self.write_parts(offset_bytes, vec![data]))
+    }
+
+    fn write_vectored(
+        &self,
+        offset_bytes: u64,
+        parts: Vec<Bytes>,
+    ) -> BoxFuture<'_, Result<(), DeviceError>> {
+        Box::pin(self.write_parts(offset_bytes, parts))
+    }
+
+    fn flush(&self) -> BoxFuture<'_, Result<(), DeviceError>> {
+        Box::pin(async move {
+            if self.read_only {
+                return Ok(());
+            }
+            self.submit("flush", 0, self.size_bytes, false, Action::Flush)
+                .await
+                .map(drop)
+        })
+    }
+
+    fn discard(
+        &self,
+        offset_bytes: u64,
+        length_bytes: u64,
+    ) -> BoxFuture<'_, Result<(), DeviceError>> {
+        Box::pin(async move {
+            self.check("discard", offset_bytes, length_bytes)?;
+            if length_bytes == 0 {
+                return Ok(());
+            }
+            let action = if self.is_block_device {
+                Action::BlockDiscard { length_bytes }
+            } else {
+                Action::PunchHole { length_bytes }
+            };
+            self.submit("discard", offset_bytes, length_bytes, false, action)
+                .await
+                .map(drop)
+        })
+    }
+}
+
+/// Why opening failed.
+enum OpenError {
+    InUse,
+    System(io::Error),
+}
+
+impl From<Errno> for OpenError {
+    fn from(errno: Errno) -> Self {
+        OpenError::System(errno.into())
+    }
+}
+
+fn open_file(path: &str, options: &FileOptions) -> Result<FileDevice, OpenError> {
+    let access = if options.read_only {
+        OFlags::RDONLY
+    } else {
+        OFlags::RDWR
+    } | OFlags::CLOEXEC;
+    // Nothing but a file or block device is opened at all: opening others may block or act.
+    let kind = FileType::from_raw_mode(rustix::fs::stat(path)?.st_mode);
+    let is_block_device = match kind {
+        FileType::RegularFile => false,
+        FileType::BlockDevice => true,
+        _ => {
+            return Err(OpenError::System(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "neither a regular file nor a block device",
+            )));
+        }
+    };
+    let lock = !options.read_only && !options.unlocked;
+    let exclusive = if is_block_device && lock {
+        OFlags::EXCL
+    } else {
+        OFlags::empty()
+    };
+    let buffered = open_retrying(path, access | exclusive, lock)?;
+    let opened = rustix::fs::fstat(&buffered)?;
+    if FileType::from_raw_mode(opened.st_mode) != kind {
+        return Err(OpenError::System(io::Error::other(
+            "the path changed what it names while it was opened",
+        )));
+    }
+    if lock {
+        lock_exclusively(&buffered)?;
+    }
+    let (size_bytes, logical_block_bytes, sector_bytes) = if is_block_device {
+        let size = rustix::fs::seek(&buffered, rustix::fs::SeekFrom::End(0))?;
+        let logical = rustix::fs::ioctl_blksszget(&buffered)?;
+        let physical = rustix::fs::ioctl_blkpbszget(&buffered).unwrap_or(logical);
+        (size, logical, physical.max(logical))
+    } else {
+        // A file's direct I/O is aligned to its filesystem's block, for which a page is safe.
+        (opened.st_size as u64, 4096, 512)
+    };
+    let direct = if options.direct.unwrap_or(is_block_device) {
+        open_direct(path, access, &opened)
+    } else {
+        None
+    };
+    Ok(FileDevice {
+        path: path.to_owned(),
+        size_bytes,
+        sector_bytes,
+        logical_block_bytes,
+        is_block_device,
+        read_only: options.read_only,
+        engine: choose_engine(options.engine)?,
+        files: Arc::new(Descriptors { buffered, direct }),
+    })
+}
+
+/// Opens `path`; with `patient`, waits a moment for whoever else holds it.
+fn open_retrying(path: &str, flags: OFlags, patient: bool) -> Result<OwnedFd, OpenError> {
+    let mut tries = 0;
+    loop {
+        match rustix::fs::open(path, flags, Mode::empty()) {
+            Ok(descriptor) => return Ok(descriptor),
+            Err(Errno::INTR) => {}
+            Err(Errno::BUSY) if patient && tries < LOCK_TRIES => {
+                tries += 1;
+                std::thread::sleep(LOCK_PAUSE);
+            }
+            Err(Errno::BUSY) => return Err(OpenError::InUse),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn lock_exclusively(file: &OwnedFd) -> Result<(), OpenError> {
+    let mut tries = 0;
+    loop {
+        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(Errno::WOULDBLOCK) if tries < LOCK_TRIES => {
+                tries += 1;
+                std::thread::sleep(LOCK_PAUSE);
+            }
+            Err(Errno::WOULDBLOCK) => return Err(OpenError::InUse),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// A second descriptor with `O_DIRECT`, or nothing where the filesystem has none.
+fn open_direct(path: &str, access: OFlags, opened: &rustix::fs::Stat) -> Option<OwnedFd> {
+    let direct = rustix::fs::open(path, access | OFlags::DIRECT, Mode::empty()).ok()?;
+    let again = rustix::fs::fstat(&direct).ok()?;
+    let same = again.st_dev == opened.st_dev
+        && again.st_ino == opened.st_ino
+        && again.st_rdev == opened.st_rdev;
+    same.then_some(direct)
+}
+
+fn choose_engine(asked: IoEngine) -> Result<Engine, OpenError> {
+    let asked = match asked {
+        IoEngine::Auto => match std::env::var("MILLPOND_IO_ENGINE").as_deref() {
+            Ok("uring") => IoEngine::Uring,
+            Ok("blocking") => IoEngine::Blocking,
+            _ => IoEngine::Auto,
+        },
+        given => given,
+    };
+    match asked {
+        IoEngine::Blocking => Ok(Engine::Blocking),
+        IoEngine::Uring if !uring::is_available() => Err(OpenError::System(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "the system offers no io_uring",
+        ))),
+        IoEngine::Uring => Ok(Engine::Uring),
+        IoEngine::Auto if uring::is_available() => Ok(Engine::Uring),
+        IoEngine::Auto => Ok(Engine::Blocking),
+    }
+}
+
+/// Creates a file of `size_bytes` that takes no room yet, for use as a device.
+///
+/// # Errors
+///
+/// When the file exists or cannot be created.
+pub fn create_sparse_file(path: impl AsRef<Path>, size_bytes: u64) -> io::Result<()> {
+    std::fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(path)?
+        .set_len(size_bytes)
+}
