@@ -1,1 +1,41 @@
 //! Every on-disk structure of a ZFS pool as pure encode and decode: no I/O, no clock, no allocation sized by input.
+//!
+//! This crate is the lowest layer and the one place where a layout is written down: each module's
+//! head holds the tables of offsets and bits for the structures in it. Rules for all of it:
+//!
+//! - **Decoding** takes the byte order as a parameter ([`Endian`]) and never panics; what cannot be
+//!   is a [`FormatError`] that names structure and field. Codes that we do not know are values.
+//! - **Encoding** is little-endian (the order of every block that we write) and exact: what was
+//!   decoded from a little-endian block encodes to the same bytes.
+//! - **Sizes** are in bytes and named so; sectors do not leave this crate.
+//! - **Checksums** are computed above (crate `codec`); here is only where they are stored.
+
+#![forbid(unsafe_code)]
+
+mod blkptr;
+mod bytes;
+mod dnode;
+mod error;
+mod ids;
+mod kinds;
+mod objset;
+
+pub use blkptr::{
+    BLOCK_POINTER_BYTES, BLOCK_POINTER_SHIFT, BlockPointer, CryptParams, DVAS_PER_POINTER, Dva,
+    EMBEDDED_PAYLOAD_BYTES, EmbeddedKind, EmbeddedPointer, HolePointer, MAX_BLOCK_BYTES,
+    OLD_MAX_BLOCK_BYTES, Pointer, RegularPointer, SECTOR_BYTES, SECTOR_SHIFT,
+};
+pub use bytes::Endian;
+pub use dnode::{
+    DNODE_BLOCK_BYTES, DNODE_CORE_BYTES, DNODE_SHIFT, DNODE_SLOT_BYTES, DNODES_PER_BLOCK,
+    DnodeFlags, DnodePhys, MAX_DNODE_POINTERS, MAX_INDIRECT_SHIFT, MAX_LEVELS, MIN_INDIRECT_SHIFT,
+    OLD_MAX_BONUS_BYTES, max_bonus_bytes,
+};
+pub use error::{FormatError, Result};
+pub use ids::{Guid, ObjectId, ObjsetId, Txg, VdevId};
+pub use kinds::{ByteswapKind, Checksum, Compression, ObjectType};
+pub use objset::{
+    OBJSET_BYTES_V1, OBJSET_BYTES_V2, OBJSET_BYTES_V3, OBJSET_FLAG_PROJECT_QUOTA,
+    OBJSET_FLAG_USER_ACCOUNTING, OBJSET_FLAG_USER_OBJECT_ACCOUNTING, ObjsetKind, ObjsetPhys,
+    ZilHeader,
+};
