@@ -1,1 +1,48 @@
-//! Object sets: dnodes, block trees, dirty data, ZAP.
+//! Object sets: dnodes, block trees, dirty data, ZAP, and the small structures built from them.
+//!
+//! | Module | ZFS's words | What it is |
+//! |---|---|---|
+//! | [`ObjectSet`] | objset | all objects of one dataset, or of the pool (the MOS); allocation, sync |
+//! | [`Object`] | dnode, dbuf | one object: blocks of data, a bonus, a spill block |
+//! | [`Zap`] | ZAP | names (or arrays of integers) to arrays of integers |
+//! | [`Bpobj`], [`Bptree`] | bpobj, bptree | lists of block pointers, trees to be freed |
+//! | [`SpaceMapObject`] | space map | a log of allocated and freed ranges |
+//! | [`Sa`] | system attributes | attributes packed into bonus and spill block |
+//!
+//! # Two slots
+//! Every object keeps its unwritten changes in two slots, chosen by the parity of the txg: the slot
+//! of the open txg takes changes while the slot of the syncing txg, which nobody can change any
+//! more, is written. Users see open slot over syncing slot over disk.
+//!
+//! # Locks
+//! In this order, none of them held across an await except where said: the object set's table of
+//! objects (sharded), one object's state, the cache of indirect blocks. Across awaits may be held: a
+//! ZAP's reader/writer lock, and the lock of the allocator of object numbers.
+//!
+//! # What a crash leaves
+//! Nothing here is on disk before the uberblock that points to it: a crash leaves the last synced
+//! txg's tree, whole.
+
+#![forbid(unsafe_code)]
+
+mod accounting;
+mod bpobj;
+mod bptree;
+mod error;
+mod object;
+mod objset;
+mod sa;
+mod spacemap;
+mod sync;
+mod zap;
+
+pub use accounting::{AccountingIds, AccountingKeys};
+pub use bpobj::{Bpobj, BpobjSpace};
+pub use bptree::{Bptree, BptreeEntry};
+pub use error::{ObjectError, Result};
+pub use object::{Object, ObjectInfo};
+pub use objset::{NewObject, ObjectSet, ObjsetOptions, RedundantMetadata, WriteProperties};
+pub use sa::{AttributeId, Sa, SaAttribute, SaRegistration};
+pub use spacemap::{SpaceMapEntry, SpaceMapKind, SpaceMapObject};
+pub use sync::{BlockAccounting, SyncContext};
+pub use zap::{Zap, ZapCursor, ZapEntry, ZapOptions, ZapValue};
