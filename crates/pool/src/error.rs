@@ -1,0 +1,180 @@
+//! The one error type of this crate.
+
+use std::sync::Arc;
+
+use device::DeviceError;
+use format::{FormatError, Guid, Txg, VdevId};
+use thiserror::Error;
+
+/// Why a pool could not do what it was asked. Cheap to clone, so that one failure can be told to
+/// everybody who waits for it.
+#[derive(Debug, Clone, Error)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// No vdev has room for the block, not even in pieces.
+    #[error(
+        "no space for {size_bytes} bytes in txg {txg}; destroy files or snapshots, or add a vdev"
+    )]
+    NoSpace {
+        /// Bytes that were asked for.
+        size_bytes: u64,
+        /// The txg that asked.
+        txg: Txg,
+    },
+    /// Every copy that could be read fails its checksum.
+    #[error(
+        "{block}: no copy has the right checksum; restore the affected file from a backup, and scrub the pool to find out what else is damaged"
+    )]
+    Checksum {
+        /// The block.
+        block: String,
+    },
+    /// No copy could be read, because of device errors or missing devices.
+    #[error(
+        "{block}: no copy can be read ({cause}); reattach the missing devices and run 'zpool clear'"
+    )]
+    Unreadable {
+        /// The block.
+        block: String,
+        /// The last failure.
+        cause: String,
+    },
+    /// Some write or flush could not be absorbed by redundancy, and the pool has stopped writing.
+    #[error("the pool is suspended: {reason}; reattach its devices and run 'zpool clear'")]
+    Suspended {
+        /// What happened.
+        reason: String,
+    },
+    /// A device failed.
+    #[error(transparent)]
+    Device(Arc<DeviceError>),
+    /// Bytes from disk are not what they must be.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// A block passed its checksum, but does not decompress or cannot be interpreted.
+    #[error(
+        "{block}: {what}; the block was damaged before it was written, so restore the affected file from a backup"
+    )]
+    Corrupt {
+        /// The block.
+        block: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// A block pointer cannot be right: it must not be followed.
+    #[error(
+        "{block}: the block pointer is damaged ({what}); restore the affected file from a backup"
+    )]
+    BadPointer {
+        /// The pointer, as text.
+        block: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A top-level vdev that does not exist was referred to.
+    #[error("the pool has no top-level vdev {vdev}; import it with all its devices present")]
+    NoSuchVdev {
+        /// The vdev.
+        vdev: VdevId,
+    },
+    /// A vdev has too few working children.
+    #[error(
+        "{vdev}: too few working devices ({cause}); reattach the missing devices and run 'zpool clear'"
+    )]
+    VdevUnavailable {
+        /// Which vdev, as a person would name it.
+        vdev: String,
+        /// What is missing.
+        cause: String,
+    },
+    /// A vdev of a kind that this release cannot do I/O on.
+    #[error("{vdev}: vdevs of the type '{kind}' are not supported yet; use OpenZFS for this pool")]
+    UnsupportedVdev {
+        /// Which vdev.
+        vdev: String,
+        /// Its type.
+        kind: String,
+    },
+    /// The configuration of the pool or of a vdev cannot be right.
+    #[error(
+        "the pool's configuration is damaged: {what}; try another device's label, or import with -F"
+    )]
+    BadConfig {
+        /// What is wrong.
+        what: String,
+    },
+    /// A device's label does not belong where the device is.
+    #[error(
+        "{path}: the device holds vdev {found} and not {expected}; give the right device, or replace it"
+    )]
+    WrongDevice {
+        /// Path of the device.
+        path: String,
+        /// The guid in its label.
+        found: Guid,
+        /// The guid that it should have.
+        expected: Guid,
+    },
+    /// No valid label was found.
+    #[error("{path}: no valid ZFS label; check that this is a device of the pool")]
+    NoLabel {
+        /// Path of the device.
+        path: String,
+    },
+    /// A device is smaller than ZFS's minimum, or than it was.
+    #[error(
+        "{path}: {size_bytes} bytes is too small, {needed_bytes} are needed; use a bigger device"
+    )]
+    TooSmall {
+        /// Path of the device.
+        path: String,
+        /// Its size.
+        size_bytes: u64,
+        /// The size that is needed.
+        needed_bytes: u64,
+    },
+    /// Something that is not done yet for blocks of this kind.
+    #[error("{block}: {what} is not supported yet; use OpenZFS for this dataset")]
+    Unsupported {
+        /// The block.
+        block: String,
+        /// What it needs.
+        what: String,
+    },
+    /// Writing to a pool that was opened read-only.
+    #[error("the pool is open read-only; import it for writing")]
+    ReadOnly,
+    /// The pool is being closed.
+    #[error("the pool is closing; try again after it was imported")]
+    Closing,
+    /// A metaslab's space map could not be loaded.
+    #[error("metaslab {metaslab} of vdev {vdev}: cannot be loaded: {cause}; scrub the pool")]
+    MetaslabLoad {
+        /// The top-level vdev.
+        vdev: VdevId,
+        /// Index of the metaslab in it.
+        metaslab: u64,
+        /// Why.
+        cause: String,
+    },
+    /// Space that is allocated already was claimed, or free space freed: the space maps are wrong.
+    #[error(
+        "vdev {vdev}: {length_bytes} bytes at {offset_bytes:#x} are {found}; the pool's space maps are damaged, so import it read-only and copy its data"
+    )]
+    SpaceMap {
+        /// The top-level vdev.
+        vdev: VdevId,
+        /// First byte.
+        offset_bytes: u64,
+        /// Length in bytes.
+        length_bytes: u64,
+        /// What was found.
+        found: &'static str,
+    },
+}
+
+impl From<DeviceError> for PoolError {
+    fn from(error: DeviceError) -> Self {
+        PoolError::Device(Arc::new(error))
+    }
+}

@@ -1,0 +1,209 @@
+//! What callers say about the blocks that they read and write.
+
+use format::{Checksum, Compression, Guid, ObjectId, ObjectType, ObjsetId, VdevId};
+
+/// Which block of which object: for error logs and messages (`zbookmark_phys_t`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Bookmark {
+    /// The object set; zero is the MOS.
+    pub objset: ObjsetId,
+    /// The object.
+    pub object: ObjectId,
+    /// Level in the object's tree; -1 is the object set's root, -2 an intent log block.
+    pub level: i8,
+    /// Block number at that level.
+    pub block: u64,
+}
+
+/// How urgent an I/O is. Leaves keep places in their queues free for the urgent ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Priority {
+    /// Somebody waits for it.
+    #[default]
+    Sync,
+    /// Nobody waits yet: read-ahead, write-back.
+    Async,
+    /// Background: scrub, resilver.
+    Scrub,
+}
+
+/// What a read does with the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum CacheUse {
+    /// Looks there first and keeps the result there.
+    #[default]
+    Normal,
+    /// Looks there first, but does not add (intent log replay, one-time scans).
+    NoFill,
+    /// Goes to the disks, always (scrub).
+    Bypass,
+}
+
+/// Circumstances of a read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct ReadContext {
+    /// Whose block it is.
+    pub bookmark: Bookmark,
+    /// How urgent.
+    pub priority: Priority,
+    /// What to do with the cache.
+    pub cache: CacheUse,
+    /// A failure is expected (end of an intent log) and is not reported to the [`ErrorSink`].
+    pub speculative: bool,
+}
+
+impl ReadContext {
+    /// An ordinary read that somebody waits for.
+    pub fn new(bookmark: Bookmark) -> Self {
+        ReadContext {
+            bookmark,
+            ..ReadContext::default()
+        }
+    }
+
+    /// A read ahead of need.
+    pub fn read_ahead(bookmark: Bookmark) -> Self {
+        ReadContext {
+            bookmark,
+            priority: Priority::Async,
+            ..ReadContext::default()
+        }
+    }
+}
+
+/// Which vdevs a block would like to be on. Falls back to [`AllocClass::Normal`] when its class has
+/// no vdevs or no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum AllocClass {
+    /// Ordinary vdevs.
+    #[default]
+    Normal,
+    /// Intent log vdevs.
+    Log,
+    /// Special vdevs (metadata and small blocks).
+    Special,
+    /// Dedup-table vdevs; falls back to special, then normal.
+    Dedup,
+}
+
+/// How a block is to be written (`zio_prop_t`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct WritePolicy {
+    /// Type of the object.
+    pub object_type: ObjectType,
+    /// Level in its tree; zero is data.
+    pub level: u8,
+    /// The checksum; a stored kind (not `On` or `Inherit`), not an embedded one.
+    pub checksum: Checksum,
+    /// The compression; a stored kind. `Off` also turns off the detection of zeros.
+    pub compression: Compression,
+    /// Level of zstd (1 to 19, negative: fast); zero is the default. Other kinds ignore it.
+    pub compression_level: i32,
+    /// Copies, 1 to 3.
+    pub copies: u8,
+    /// Whether data that compresses to 112 bytes or less may live in the pointer (feature
+    /// `embedded_data` enabled). Only used for level 0 of types without fill counts.
+    pub allow_embedded: bool,
+    /// Whether a new hole remembers its birth (feature `hole_birth` active, and the pointer that
+    /// it replaces was not [`format::BlockPointer::HOLE`]).
+    pub hole_birth: bool,
+    /// Which vdevs to prefer.
+    pub class: AllocClass,
+    /// Fill count of the pointer (1 for level-0 blocks unless dnodes; see `dbuf_write_ready`).
+    /// It may as well be set on the pointer afterwards.
+    pub fill: u64,
+    /// Whether somebody will read it soon: the written block is put into the cache.
+    pub cache: bool,
+    /// How urgent.
+    pub priority: Priority,
+    /// Whose block it is.
+    pub bookmark: Bookmark,
+}
+
+impl WritePolicy {
+    /// Metadata with the usual choices (fletcher4, lz4, two copies, embedding off).
+    pub fn metadata(object_type: ObjectType, level: u8) -> Self {
+        WritePolicy {
+            object_type,
+            level,
+            checksum: Checksum::Fletcher4,
+            compression: Compression::Lz4,
+            compression_level: 0,
+            copies: 2,
+            allow_embedded: false,
+            hole_birth: false,
+            class: AllocClass::Normal,
+            fill: 1,
+            cache: true,
+            priority: Priority::Async,
+            bookmark: Bookmark::default(),
+        }
+    }
+
+    /// User data with the usual choices (fletcher4, lz4, one copy, embedding off).
+    pub fn data(object_type: ObjectType) -> Self {
+        WritePolicy {
+            copies: 1,
+            ..WritePolicy::metadata(object_type, 0)
+        }
+    }
+}
+
+/// One thing that went wrong with a block or a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorReport {
+    /// A device returned wrong bytes (they were repaired or read elsewhere if possible).
+    Checksum {
+        /// Guid of the leaf.
+        leaf: Guid,
+        /// Offset on the leaf in bytes, labels included.
+        offset_bytes: u64,
+        /// Whose block it was.
+        bookmark: Bookmark,
+    },
+    /// A device failed an operation.
+    Device {
+        /// Guid of the leaf.
+        leaf: Guid,
+        /// What failed, as text.
+        message: String,
+        /// Whose block it was.
+        bookmark: Bookmark,
+    },
+    /// No good copy is left: the block is lost. Belongs into the pool's error log.
+    Data {
+        /// Whose block it was.
+        bookmark: Bookmark,
+        /// Where its first copy is.
+        vdev: VdevId,
+        /// Offset of that copy.
+        offset_bytes: u64,
+        /// Birth of the block.
+        birth: format::Txg,
+    },
+}
+
+/// Who hears of errors: the engine's error log and events.
+pub trait ErrorSink: Send + Sync {
+    /// Takes note. Called from I/O tasks: quick, never blocks.
+    fn report(&self, report: ErrorReport);
+}
+
+/// Drops all reports.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct IgnoreErrors;
+
+impl ErrorSink for IgnoreErrors {
+    fn report(&self, _report: ErrorReport) {}
+}
+
+/// What to do when a write fails beyond redundancy (the pool property `failmode`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum FailMode {
+    /// Writers wait until [`crate::Pipeline::resume`].
+    #[default]
+    Wait,
+    /// New transactions are refused; what is being written waits.
+    Continue,
+}

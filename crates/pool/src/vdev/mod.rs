@@ -1,0 +1,4 @@
+//! The vdev tree.
+
+/// The vdevs of a pool.
+pub struct VdevTree {}
