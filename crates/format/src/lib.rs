@@ -18,7 +18,10 @@ mod dnode;
 mod error;
 mod ids;
 mod kinds;
+mod label;
+mod nvlist;
 mod objset;
+mod uberblock;
 
 pub use blkptr::{
     BLOCK_POINTER_BYTES, BLOCK_POINTER_SHIFT, BlockPointer, CryptParams, DVAS_PER_POINTER, Dva,
@@ -34,8 +37,17 @@ pub use dnode::{
 pub use error::{FormatError, Result};
 pub use ids::{Guid, ObjectId, ObjsetId, Txg, VdevId};
 pub use kinds::{ByteswapKind, Checksum, Compression, ObjectType};
+pub use label::{
+    BOOT_BYTES, BOOT_OFFSET, BootEnv, Eck, LABEL_BOOT_ENV_BYTES, LABEL_BOOT_ENV_OFFSET,
+    LABEL_BYTES, LABEL_CONFIG_BYTES, LABEL_CONFIG_OFFSET, LABEL_COUNT, LABEL_END_BYTES,
+    LABEL_START_BYTES, LABEL_UBERBLOCK_OFFSET, LABEL_UBERBLOCK_RING_BYTES, MIN_DEVICE_BYTES,
+    decode_label_config, encode_label_config, label_offset, uberblock_shift, uberblock_slot,
+    uberblock_slot_offset, uberblock_slots,
+};
+pub use nvlist::{NvEncoding, NvList, NvValue};
 pub use objset::{
     OBJSET_BYTES_V1, OBJSET_BYTES_V2, OBJSET_BYTES_V3, OBJSET_FLAG_PROJECT_QUOTA,
     OBJSET_FLAG_USER_ACCOUNTING, OBJSET_FLAG_USER_OBJECT_ACCOUNTING, ObjsetKind, ObjsetPhys,
     ZilHeader,
 };
+pub use uberblock::{Multihost, ReflowScratchState, Uberblock};
