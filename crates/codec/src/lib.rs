@@ -1,1 +1,23 @@
-//! Checksums, compression and RAID-Z arithmetic.
+//! Checksums, compression and RAID-Z arithmetic: bytes in, bytes out, no I/O, no clock, no state
+//! but tables computed once.
+//!
+//! - [`checksum`]: every checksum that a block pointer can name, and those embedded in labels,
+//!   gang headers and intent log blocks.
+//! - [`compress`]: every compression that a block pointer can name.
+//! - [`raidz`]: parity of up to three columns, and the columns that it gives back.
+//!
+//! Work on whole blocks takes microseconds to milliseconds: callers on an async task hand it to a
+//! CPU worker.
+//!
+//! # `unsafe`
+//!
+//! Only for SIMD (`std::arch`), in `checksum::fletcher4::x86` and `raidz::x86`: each function there
+//! needs CPU features that its caller has detected, and reads and writes through unaligned loads
+//! and stores within slices whose lengths it checks. Every SIMD path has a scalar twin that tests
+//! compare it with.
+
+#![deny(unsafe_op_in_unsafe_fn)]
+
+pub mod checksum;
+pub mod compress;
+pub mod raidz;

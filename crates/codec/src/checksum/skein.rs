@@ -1,0 +1,121 @@
+//! Skein-512 with 256 bits of output, keyed (Skein 1.3, sections 3.4 and 3.5): Threefish-512 chained by UBI.
+//!
+//! ZFS keys it with the pool's salt (module/zfs/skein_zfs.c, `Skein_512_InitExt` with a key).
+
+use threefish::Threefish512;
+
+const BLOCK_BYTES: usize = 64;
+
+/// Types of UBI input, bits 120 to 125 of the tweak (section 3.5.1, table 6).
+const TYPE_KEY: u64 = 0;
+const TYPE_CONFIG: u64 = 4;
+const TYPE_MESSAGE: u64 = 48;
+const TYPE_OUTPUT: u64 = 63;
+const FIRST: u64 = 1 << 62;
+const FINAL: u64 = 1 << 63;
+/// "SHA3", version 1 (section 3.5.2, table 7).
+const SCHEMA: u64 = 0x1_3341_4853;
+
+/// A hash in progress.
+#[derive(Clone)]
+pub(super) struct Skein512 {
+    chain: [u64; 8],
+    /// Low and high word of the tweak; the low one counts bytes.
+    tweak: [u64; 2],
+    buffer: [u8; BLOCK_BYTES],
+    buffered: usize,
+}
+
+fn process(chain: &mut [u64; 8], tweak: &mut [u64; 2], block: &[u8; BLOCK_BYTES], count: usize) {
+    tweak[0] = tweak[0].wrapping_add(count as u64);
+    let mut message = [0u64; 8];
+    for (word, bytes) in message.iter_mut().zip(block.as_chunks::<8>().0) {
+        *word = u64::from_le_bytes(*bytes);
+    }
+    let mut state = message;
+    Threefish512::new_with_tweak_u64(chain, tweak).encrypt_block_u64(&mut state);
+    for ((chain, state), message) in chain.iter_mut().zip(state).zip(message) {
+        *chain = state ^ message;
+    }
+    tweak[1] &= !FIRST;
+}
+
+/// UBI of an input of one block at most.
+fn single(chain: &mut [u64; 8], kind: u64, input: &[u8]) {
+    let mut block = [0; BLOCK_BYTES];
+    block[..input.len()].copy_from_slice(input);
+    let mut tweak = [0, kind << 56 | FIRST | FINAL];
+    process(chain, &mut tweak, &block, input.len());
+}
+
+impl Skein512 {
+    /// A hash keyed with `key`.
+    pub(super) fn keyed(key: &[u8; 32]) -> Self {
+        let mut chain = [0; 8];
+        single(&mut chain, TYPE_KEY, key);
+        Self::configured(chain, 256)
+    }
+
+    /// A hash without a key, for the specification's test vectors.
+    #[cfg(test)]
+    pub(super) fn unkeyed(output_bits: u64) -> Self {
+        Self::configured([0; 8], output_bits)
+    }
+
+    fn configured(mut chain: [u64; 8], output_bits: u64) -> Self {
+        let mut config = [0u8; 32];
+        config[..8].copy_from_slice(&SCHEMA.to_le_bytes());
+        config[8..16].copy_from_slice(&output_bits.to_le_bytes());
+        single(&mut chain, TYPE_CONFIG, &config);
+        Skein512 {
+            chain,
+            tweak: [0, TYPE_MESSAGE << 56 | FIRST],
+            buffer: [0; BLOCK_BYTES],
+            buffered: 0,
+        }
+    }
+
+    /// Takes in `data`.
+    pub(super) fn update(&mut self, mut data: &[u8]) {
+        // The last block is processed by `finish`, which marks it, so a full buffer waits until
+        // more comes.
+        if self.buffered > 0 {
+            let take = data.len().min(BLOCK_BYTES - self.buffered);
+            self.buffer[self.buffered..self.buffered + take].copy_from_slice(&data[..take]);
+            self.buffered += take;
+            data = &data[take..];
+            if data.is_empty() {
+                return;
+            }
+            process(&mut self.chain, &mut self.tweak, &self.buffer, BLOCK_BYTES);
+            self.buffered = 0;
+        }
+        while let Some((block, rest)) = data.split_first_chunk::<BLOCK_BYTES>() {
+            if rest.is_empty() {
+                break;
+            }
+            process(&mut self.chain, &mut self.tweak, block, BLOCK_BYTES);
+            data = rest;
+        }
+        self.buffer[..data.len()].copy_from_slice(data);
+        self.buffered = data.len();
+    }
+
+    /// The first 512 bits of output, of which as many as were configured are the digest.
+    pub(super) fn finish(mut self) -> [u8; 64] {
+        self.buffer[self.buffered..].fill(0);
+        self.tweak[1] |= FINAL;
+        process(
+            &mut self.chain,
+            &mut self.tweak,
+            &self.buffer,
+            self.buffered,
+        );
+        single(&mut self.chain, TYPE_OUTPUT, &0u64.to_le_bytes());
+        let mut digest = [0; 64];
+        for (bytes, word) in digest.as_chunks_mut::<8>().0.iter_mut().zip(self.chain) {
+            *bytes = word.to_le_bytes();
+        }
+        digest
+    }
+}

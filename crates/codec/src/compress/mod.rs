@@ -1,0 +1,206 @@
+//! Block compression (`zio_compress_table`, module/zfs/zio_compress.c).
+//!
+//! On disk a compressed block is padded with zeros to whole sectors, so what [`decompress`] gets may
+//! be longer than what [`compress`] gave: lz4 and zstd blocks start with their exact length, the
+//! others know their end from the output's length.
+//!
+//! A block is stored compressed only when that saves an eighth ([`worthwhile_bytes`]).
+//!
+//! Input may be hostile: a wrong length, offset or header is an error, output is never longer
+//! than asked for, and what is asked for is bounded by [`BLOCK_BYTES_MAX`].
+
+mod lzjb;
+#[cfg(test)]
+mod tests;
+mod zle;
+mod zstd;
+
+use std::io::Write;
+
+use flate2::{Decompress, FlushDecompress, Status};
+use format::Compression;
+
+pub use self::zstd::{ZstdLevel, header as zstd_header};
+
+/// Longest block there is (`SPA_MAXBLOCKSIZE`): no output is longer.
+pub const BLOCK_BYTES_MAX: usize = 16 << 20;
+
+/// Why a block could not be decompressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecompressError {
+    /// The data is no block of this kind that has this length.
+    #[error(
+        "{input_bytes} bytes do not decompress with {kind} to {output_bytes} bytes; the block is damaged, read another copy or restore it"
+    )]
+    Corrupt {
+        /// Which compression.
+        kind: Compression,
+        /// Length of the compressed data.
+        input_bytes: usize,
+        /// Length that the block pointer promises.
+        output_bytes: usize,
+    },
+    /// The output would be longer than any block.
+    #[error(
+        "a block of {output_bytes} bytes is longer than any ({BLOCK_BYTES_MAX}); the block pointer is damaged, scrub the pool"
+    )]
+    TooLong {
+        /// Length that the block pointer promises.
+        output_bytes: usize,
+    },
+    /// The code names no compression that is ever stored.
+    #[error(
+        "{kind} is not a compression that blocks have; upgrade Millpond, or the block pointer is damaged"
+    )]
+    Unsupported {
+        /// Which compression.
+        kind: Compression,
+    },
+}
+
+/// Longest that `length_bytes` may be compressed to for it to be worth it: seven eighths
+/// (`zio_get_compression_max_size`, module/zfs/zio.c). The caller rounds the result of compression
+/// up to sectors, and compares again.
+pub const fn worthwhile_bytes(length_bytes: usize) -> usize {
+    length_bytes - (length_bytes >> 3)
+}
+
+/// Compresses `data` to at most `output_bytes_max` bytes (use [`worthwhile_bytes`]), or tells that it
+/// does not fit: such a block is stored as it is.
+///
+/// `level` matters to zstd only. Kinds that do not compress (`Off`, `Empty`, property values
+/// and unknown codes) give `None`.
+pub fn compress(
+    kind: Compression,
+    level: ZstdLevel,
+    data: &[u8],
+    output_bytes_max: usize,
+) -> Option<Vec<u8>> {
+    if data.is_empty() || data.len() > BLOCK_BYTES_MAX {
+        return None;
+    }
+    let compressed = match kind {
+        Compression::Lz4 => lz4_compress(data, output_bytes_max),
+        Compression::Zstd => zstd::compress(level, data, output_bytes_max),
+        Compression::Gzip(level) => gzip_compress(level, data, output_bytes_max),
+        Compression::Zle => zle::compress(data, output_bytes_max),
+        Compression::Lzjb => lzjb::compress(data, output_bytes_max),
+        Compression::Inherit
+        | Compression::On
+        | Compression::Off
+        | Compression::Empty
+        | Compression::Unknown(_) => None,
+    }?;
+    (compressed.len() <= output_bytes_max).then_some(compressed)
+}
+
+/// Decompresses `data`, a block with or without its padding, to exactly `output_bytes` bytes.
+///
+/// # Errors
+///
+/// [`DecompressError`]; never a panic, whatever the input.
+pub fn decompress(
+    kind: Compression,
+    data: &[u8],
+    output_bytes: usize,
+) -> Result<Vec<u8>, DecompressError> {
+    if output_bytes > BLOCK_BYTES_MAX {
+        return Err(DecompressError::TooLong { output_bytes });
+    }
+    let decompressed = match kind {
+        Compression::Lz4 => lz4_decompress(data, output_bytes),
+        Compression::Zstd => zstd::decompress(data, output_bytes),
+        Compression::Gzip(_) => gzip_decompress(data, output_bytes),
+        Compression::Zle => zle::decompress(data, output_bytes),
+        Compression::Lzjb => lzjb::decompress(data, output_bytes),
+        Compression::Off => data.get(..output_bytes).map(<[u8]>::to_vec),
+        Compression::Empty => Some(vec![0; output_bytes]),
+        Compression::Inherit | Compression::On | Compression::Unknown(_) => {
+            return Err(DecompressError::Unsupported { kind });
+        }
+    };
+    decompressed.ok_or(DecompressError::Corrupt {
+        kind,
+        input_bytes: data.len(),
+        output_bytes,
+    })
+}
+
+/// LZ4: the compressed length as a big-endian u32, then one LZ4 block (`zfs_lz4_compress_buf`,
+/// module/zfs/lz4_zfs.c).
+fn lz4_compress(data: &[u8], output_bytes_max: usize) -> Option<Vec<u8>> {
+    const HEADER_BYTES: usize = 4;
+    let mut out = vec![0; HEADER_BYTES + lz4_flex::block::get_maximum_output_size(data.len())];
+    let length = lz4_flex::block::compress_into(data, &mut out[HEADER_BYTES..]).ok()?;
+    if HEADER_BYTES + length > output_bytes_max {
+        return None;
+    }
+    out[..HEADER_BYTES].copy_from_slice(&u32::try_from(length).ok()?.to_be_bytes());
+    out.truncate(HEADER_BYTES + length);
+    Some(out)
+}
+
+fn lz4_decompress(data: &[u8], output_bytes: usize) -> Option<Vec<u8>> {
+    let (length, rest) = data.split_first_chunk::<4>()?;
+    let block = rest.get(..u32::from_be_bytes(*length) as usize)?;
+    let mut out = vec![0; output_bytes];
+    let written = lz4_flex::block::decompress_into(block, &mut out).ok()?;
+    (written == output_bytes).then_some(out)
+}
+
+/// Gzip: a zlib stream (RFC 1950), not a gzip file (`zfs_gzip_compress_buf`, module/zfs/gzip.c).
+fn gzip_compress(level: u8, data: &[u8], output_bytes_max: usize) -> Option<Vec<u8>> {
+    let level = flate2::Compression::new(u32::from(level.clamp(1, 9)));
+    let mut encoder = flate2::write::ZlibEncoder::new(Bounded::new(output_bytes_max), level);
+    encoder.write_all(data).ok()?;
+    Some(encoder.finish().ok()?.bytes)
+}
+
+fn gzip_decompress(data: &[u8], output_bytes: usize) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(output_bytes);
+    let mut stream = Decompress::new(true);
+    loop {
+        let before = (stream.total_in(), stream.total_out());
+        let rest = data.get(usize::try_from(stream.total_in()).ok()?..)?;
+        let status = stream
+            .decompress_vec(rest, &mut out, FlushDecompress::Finish)
+            .ok()?;
+        if status == Status::StreamEnd {
+            return (out.len() == output_bytes).then_some(out);
+        }
+        // Full, or out of input, before the stream's end.
+        if (stream.total_in(), stream.total_out()) == before {
+            return None;
+        }
+    }
+}
+
+/// A buffer that refuses to grow past its limit, so that hopeless compression stops early.
+struct Bounded {
+    bytes: Vec<u8>,
+    limit: usize,
+}
+
+impl Bounded {
+    fn new(limit: usize) -> Self {
+        Bounded {
+            bytes: Vec::with_capacity(limit.min(BLOCK_BYTES_MAX)),
+            limit,
+        }
+    }
+}
+
+impl Write for Bounded {
+    fn write(&mut self, data: &[u8]) -> std::io::Result<usize> {
+        if data.len() > self.limit - self.bytes.len() {
+            return Err(std::io::ErrorKind::StorageFull.into());
+        }
+        self.bytes.extend_from_slice(data);
+        Ok(data.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
