@@ -1,1 +1,28 @@
-//! The messages between the command lines and the daemon.
+//! The messages between the command lines (and later the console) and the daemon.
+//!
+//! One request is one HTTP `POST` of a JSON object to the path that its type names; the answer is
+//! the JSON of [`Call::Reply`] with status 200, or a [`Failure`] with a 4xx or 5xx status. Values
+//! travel in their parseable form (bytes, seconds, full names); turning them into columns for
+//! people is the reader's business. The types hold no engine types, so that a client links
+//! nothing of the engine.
+
+#![forbid(unsafe_code)]
+
+mod common;
+mod server;
+mod zfs;
+mod zpool;
+
+pub use common::{Call, Failure, FailureKind, Property, PropertyMap, Source};
+pub use server::{Empty, ServerInfo, ServerInfoReply, ServerStop, ShareInfo};
+pub use zfs::{
+    DatasetKind, DatasetReport, ZfsCreate, ZfsDestroy, ZfsDestroyReply, ZfsInherit, ZfsList,
+    ZfsListReply, ZfsMount, ZfsMountList, ZfsMountListReply, ZfsMounted, ZfsRename, ZfsRollback,
+    ZfsSet, ZfsSnapshot, ZfsUnmount,
+};
+pub use zpool::{
+    FoundPoolReport, HistoryRecord, PoolReport, PoolStatusReport, ScanReport, VdevReport, VdevSpec,
+    ZpoolClear, ZpoolCreate, ZpoolCreateReply, ZpoolDestroy, ZpoolExport, ZpoolHistory,
+    ZpoolHistoryReply, ZpoolImport, ZpoolImportReply, ZpoolList, ZpoolListReply, ZpoolSet,
+    ZpoolStatus, ZpoolStatusReply, ZpoolSync,
+};

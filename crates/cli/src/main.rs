@@ -1,3 +1,118 @@
-//! The command lines: `millpond`, and by argv[0] `zpool` and `zfs`.
+//! The command lines: `millpond`, and by the name it is called by, `zpool` and `zfs`.
+//!
+//! `zpool` and `zfs` are thin: they read words as OpenZFS's do, send one request to the daemon and
+//! print the answer. `millpond up` and `millpond daemon` are the daemon itself.
 
-fn main() {}
+#![forbid(unsafe_code)]
+
+mod client;
+mod columns;
+mod json;
+mod numbers;
+mod server;
+mod zfs;
+mod zpool;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use client::Client;
+
+/// ZFS without the kernel: real OpenZFS pools, served as filesystems and volumes.
+#[derive(Debug, Parser)]
+#[command(name = "millpond", version)]
+struct Millpond {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the server in the foreground with an embedded default pool
+    Up(server::Up),
+    /// Run the server without the default pool (started by zpool and zfs as needed)
+    Daemon(server::Daemon),
+    /// Export every pool and stop the server
+    Down,
+    /// Tell what the server does
+    Info,
+    /// The zpool command
+    Zpool(zpool::Zpool),
+    /// The zfs command
+    Zfs(zfs::Zfs),
+}
+
+fn main() -> ExitCode {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let called_as = words
+        .first()
+        .and_then(|word| Path::new(word).file_name())
+        .map(|name| name.to_string_lossy().into_owned());
+    let typed = typed_command(&words);
+    let command = match called_as.as_deref() {
+        Some("zpool") => Command::Zpool(zpool::Zpool::parse_from(words)),
+        Some("zfs") => Command::Zfs(zfs::Zfs::parse_from(words)),
+        _ => Millpond::parse_from(words).command,
+    };
+    match run(command, typed) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command, typed: String) -> anyhow::Result<()> {
+    let state = state_directory();
+    match command {
+        Command::Up(up) => up.run(state),
+        Command::Daemon(daemon) => daemon.run(state),
+        Command::Down => server::down(&Client::new(state)?),
+        Command::Info => server::info(&Client::new(state)?),
+        Command::Zpool(command) => zpool::run(command, &Client::new(state)?, typed),
+        Command::Zfs(command) => zfs::run(command, &Client::new(state)?, typed),
+    }
+}
+
+/// The command as the pool's history records it: `zpool create tank /dev/sda`.
+fn typed_command(words: &[OsString]) -> String {
+    let name = words
+        .first()
+        .and_then(|word| Path::new(word).file_name())
+        .map(|name| name.to_string_lossy().into_owned());
+    let rest = words
+        .iter()
+        .skip(1)
+        .map(|word| word.to_string_lossy().into_owned());
+    let mut all: Vec<String> = name.into_iter().chain(rest).collect();
+    if all.first().is_some_and(|name| name == "millpond")
+        && all
+            .get(1)
+            .is_some_and(|word| word == "zpool" || word == "zfs")
+    {
+        all.remove(0);
+    }
+    all.join(" ")
+}
+
+/// `MILLPOND_STATE`, or `/var/lib/millpond` for root, or the XDG state directory.
+fn state_directory() -> PathBuf {
+    let set = |name: &str| {
+        std::env::var_os(name)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    };
+    if let Some(state) = set("MILLPOND_STATE") {
+        return std::path::absolute(&state).unwrap_or(state);
+    }
+    if rustix::process::geteuid().is_root() {
+        return PathBuf::from("/var/lib/millpond");
+    }
+    set("XDG_STATE_HOME")
+        .or_else(|| set("HOME").map(|home| home.join(".local/state")))
+        .unwrap_or_else(|| PathBuf::from("."))
+        .join("millpond")
+}

@@ -1,0 +1,117 @@
+//! What every message shares: the call trait, failures and property values.
+
+use std::collections::BTreeMap;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// A request: where it goes and what comes back.
+pub trait Call: Serialize + DeserializeOwned + Send + 'static {
+    /// Path of the HTTP request.
+    const PATH: &'static str;
+    /// What the daemon answers when it worked.
+    type Reply: Serialize + DeserializeOwned + Send + 'static;
+}
+
+/// Why a request failed, in the daemon's words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// What kind of failure it is, for programs.
+    pub kind: FailureKind,
+    /// What happened and what to do, for people. One line or several, without a trailing newline.
+    pub message: String,
+}
+
+/// Kinds of failure that a client may treat differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FailureKind {
+    /// The request makes no sense (bad name, bad property, missing argument).
+    Invalid,
+    /// What it is about does not exist.
+    NotFound,
+    /// It exists already.
+    Exists,
+    /// In use, mounted, has children, or belongs to another system.
+    Busy,
+    /// Not supported: an unknown feature or property.
+    Unsupported,
+    /// Out of space or over a quota.
+    NoSpace,
+    /// Devices failed or data is damaged.
+    Io,
+    /// Anything else.
+    Other,
+}
+
+impl FailureKind {
+    /// The HTTP status that carries it.
+    pub fn http_status(self) -> u16 {
+        match self {
+            Self::Invalid => 400,
+            Self::NotFound => 404,
+            Self::Exists | Self::Busy => 409,
+            Self::Unsupported => 422,
+            Self::NoSpace => 507,
+            Self::Io | Self::Other => 500,
+        }
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl Failure {
+    /// A failure of the given kind.
+    pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+        }
+    }
+}
+
+/// Where a property's value comes from, as the SOURCE column of `zfs get` tells.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Source {
+    /// A statistic; it has no source (`-`).
+    None,
+    /// The built-in default.
+    Default,
+    /// Set on this dataset or pool.
+    Local,
+    /// Set for this mount only.
+    Temporary,
+    /// Came with a received stream.
+    Received,
+    /// Set on the named ancestor.
+    Inherited(String),
+}
+
+/// A property's value in its parseable form, and its source.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Property {
+    /// Sizes in bytes, times in seconds since the epoch, ratios as `1.00`, others as typed.
+    pub value: String,
+    /// Where it comes from.
+    pub source: Source,
+}
+
+impl Property {
+    /// A statistic.
+    pub fn statistic(value: impl ToString) -> Self {
+        Self {
+            value: value.to_string(),
+            source: Source::None,
+        }
+    }
+}
+
+/// Properties by name.
+pub type PropertyMap = BTreeMap<String, Property>;

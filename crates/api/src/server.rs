@@ -1,0 +1,53 @@
+//! Messages about the daemon itself.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Call;
+
+/// Nothing to say.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Empty {}
+
+/// Asks what the daemon is and what it serves.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ServerInfo {}
+
+/// What the daemon is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ServerInfoReply {
+    /// Millpond's version.
+    pub version: String,
+    /// Process number.
+    pub process_id: u32,
+    /// Imported pools.
+    pub pools: Vec<String>,
+    /// What is offered on the network.
+    pub shares: Vec<ShareInfo>,
+}
+
+/// One thing that is offered on the network.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ShareInfo {
+    /// Protocol: `iscsi`.
+    pub protocol: String,
+    /// The dataset behind it.
+    pub dataset: String,
+    /// Name on the network, for iSCSI the IQN.
+    pub name: String,
+    /// `ADDRESS:PORT`.
+    pub address: String,
+}
+
+impl Call for ServerInfo {
+    const PATH: &'static str = "/v1/server/info";
+    type Reply = ServerInfoReply;
+}
+
+/// Exports every pool cleanly and ends the daemon.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ServerStop {}
+
+impl Call for ServerStop {
+    const PATH: &'static str = "/v1/server/stop";
+    type Reply = Empty;
+}

@@ -1,0 +1,279 @@
+//! Messages of the `zfs` command.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Call, Empty, PropertyMap};
+
+/// What a dataset is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DatasetKind {
+    /// A filesystem.
+    Filesystem,
+    /// A volume.
+    Volume,
+    /// A snapshot of either.
+    Snapshot,
+    /// A bookmark.
+    Bookmark,
+}
+
+impl DatasetKind {
+    /// As the `type` property says it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Filesystem => "filesystem",
+            Self::Volume => "volume",
+            Self::Snapshot => "snapshot",
+            Self::Bookmark => "bookmark",
+        }
+    }
+}
+
+/// `zfs list` and `zfs get`: datasets with all their properties.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZfsList {
+    /// Where to begin; empty means every pool.
+    pub names: Vec<String>,
+    /// How many levels below each name: none for no limit, 0 for the names alone.
+    pub depth: Option<u32>,
+    /// Which kinds to show; empty means filesystems and volumes (and whatever is named itself).
+    pub kinds: Vec<DatasetKind>,
+}
+
+/// Datasets, parents before children, snapshots after their dataset.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZfsListReply {
+    /// The datasets.
+    pub datasets: Vec<DatasetReport>,
+}
+
+/// One dataset.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DatasetReport {
+    /// Full name.
+    pub name: String,
+    /// What it is.
+    pub kind: DatasetKind,
+    /// Transaction group of its birth.
+    pub create_txg: u64,
+    /// Every property, user properties among them.
+    pub properties: PropertyMap,
+}
+
+impl Call for ZfsList {
+    const PATH: &'static str = "/v1/zfs/list";
+    type Reply = ZfsListReply;
+}
+
+/// `zfs create`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZfsCreate {
+    /// Full name.
+    pub name: String,
+    /// Properties (`-o`).
+    pub properties: Vec<(String, String)>,
+    /// Size in bytes of a volume (`-V`); none makes a filesystem.
+    pub volume_size_bytes: Option<u64>,
+    /// Reserve no space for the volume (`-s`).
+    pub sparse: bool,
+    /// Create missing parents, and succeed if it exists (`-p`).
+    pub parents: bool,
+    /// Do not mount (`-u`).
+    pub no_mount: bool,
+    /// The command as typed, for the pool's history.
+    pub command: String,
+}
+
+impl Call for ZfsCreate {
+    const PATH: &'static str = "/v1/zfs/create";
+    type Reply = Empty;
+}
+
+/// `zfs destroy`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZfsDestroy {
+    /// `pool/fs`, or `pool/fs@snap[%snap][,snap...]`.
+    pub target: String,
+    /// Children too (`-r`).
+    pub recursive: bool,
+    /// Clones outside of the tree too (`-R`).
+    pub dependents: bool,
+    /// Unmount even what is in use (`-f`).
+    pub force: bool,
+    /// Only say what would go (`-n`).
+    pub dry_run: bool,
+    /// The command as typed, for the pool's history.
+    pub command: String,
+}
+
+/// What `zfs destroy` destroyed, or would.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZfsDestroyReply {
+    /// Full names in the order of their going.
+    pub names: Vec<String>,
+    /// Space that came free or would, in bytes, where known.
+    pub reclaimed_bytes: Option<u64>,
+}
+
+impl Call for ZfsDestroy {
+    const PATH: &'static str = "/v1/zfs/destroy";
+    type Reply = ZfsDestroyReply;
+}
+
+/// `zfs set`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZfsSet {
+    /// Datasets.
+    pub names: Vec<String>,
+    /// Properties and values, as typed.
+    pub properties: Vec<(String, String)>,
+    /// Leave mounts and shares as they are (`-u`).
+    pub no_mount: bool,
+    /// The command as typed, for the pool's history.
+    pub command: String,
+}
+
+impl Call for ZfsSet {
+    const PATH: &'static str = "/v1/zfs/set";
+    type Reply = Empty;
+}
+
+/// `zfs inherit`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZfsInherit {
+    /// Datasets.
+    pub names: Vec<String>,
+    /// The property.
+    pub property: String,
+    /// Children too (`-r`).
+    pub recursive: bool,
+    /// The command as typed, for the pool's history.
+    pub command: String,
+}
+
+impl Call for ZfsInherit {
+    const PATH: &'static str = "/v1/zfs/inherit";
+    type Reply = Empty;
+}
+
+/// `zfs snapshot`: all of the named snapshots of one pool at the same moment.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZfsSnapshot {
+    /// `pool/fs@name`.
+    pub names: Vec<String>,
+    /// Children too (`-r`).
+    pub recursive: bool,
+    /// User properties (`-o`).
+    pub properties: Vec<(String, String)>,
+    /// The command as typed, for the pool's history.
+    pub command: String,
+}
+
+impl Call for ZfsSnapshot {
+    const PATH: &'static str = "/v1/zfs/snapshot";
+    type Reply = Empty;
+}
+
+/// `zfs rollback`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZfsRollback {
+    /// `pool/fs@name`.
+    pub snapshot: String,
+    /// Destroy newer snapshots (`-r`).
+    pub destroy_newer: bool,
+    /// Their clones too (`-R`).
+    pub destroy_clones: bool,
+    /// Unmount even what is in use (`-f`).
+    pub force: bool,
+    /// The command as typed, for the pool's history.
+    pub command: String,
+}
+
+impl Call for ZfsRollback {
+    const PATH: &'static str = "/v1/zfs/rollback";
+    type Reply = Empty;
+}
+
+/// `zfs rename`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZfsRename {
+    /// Old full name.
+    pub from: String,
+    /// New full name.
+    pub to: String,
+    /// Create missing parents (`-p`).
+    pub parents: bool,
+    /// Snapshots of children too (`-r`).
+    pub recursive: bool,
+    /// Do not remount (`-u`).
+    pub no_mount: bool,
+    /// Unmount even what is in use (`-f`).
+    pub force: bool,
+    /// The command as typed, for the pool's history.
+    pub command: String,
+}
+
+impl Call for ZfsRename {
+    const PATH: &'static str = "/v1/zfs/rename";
+    type Reply = Empty;
+}
+
+/// `zfs mount FILESYSTEM` and `zfs mount -a`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZfsMount {
+    /// The filesystem.
+    pub name: Option<String>,
+    /// All of them (`-a`).
+    pub all: bool,
+    /// Also over a directory that is not empty (`-O`).
+    pub overlay: bool,
+    /// Mount options (`-o`).
+    pub options: Vec<String>,
+}
+
+impl Call for ZfsMount {
+    const PATH: &'static str = "/v1/zfs/mount";
+    type Reply = Empty;
+}
+
+/// `zfs unmount`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZfsUnmount {
+    /// A filesystem or a mount point.
+    pub name: Option<String>,
+    /// All of them (`-a`).
+    pub all: bool,
+    /// Even what is in use (`-f`).
+    pub force: bool,
+}
+
+impl Call for ZfsUnmount {
+    const PATH: &'static str = "/v1/zfs/unmount";
+    type Reply = Empty;
+}
+
+/// `zfs mount` without arguments: what is mounted.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZfsMountList {}
+
+/// Mounted filesystems.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZfsMountListReply {
+    /// In the order of mounting.
+    pub mounts: Vec<ZfsMounted>,
+}
+
+/// One mounted filesystem.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ZfsMounted {
+    /// Dataset.
+    pub name: String,
+    /// Mount point.
+    pub mountpoint: String,
+}
+
+impl Call for ZfsMountList {
+    const PATH: &'static str = "/v1/zfs/mounts";
+    type Reply = ZfsMountListReply;
+}

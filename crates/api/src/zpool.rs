@@ -1,0 +1,348 @@
+//! Messages of the `zpool` command.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Call, Empty, PropertyMap};
+
+/// A vdev as given on the command line of `zpool create`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VdevSpec {
+    /// `disk`, `file`, `mirror`, `raidz1`, `raidz2`, `raidz3`. A leaf whose kind is not yet known says `leaf`.
+    pub kind: String,
+    /// Allocation class: empty for ordinary data, or `log`, `special`, `dedup`, `spare`, `cache`.
+    #[serde(default)]
+    pub class: String,
+    /// Absolute path of a leaf; empty otherwise.
+    #[serde(default)]
+    pub path: String,
+    /// Members of a mirror or raidz.
+    #[serde(default)]
+    pub children: Vec<VdevSpec>,
+}
+
+/// `zpool create`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZpoolCreate {
+    /// Name of the new pool.
+    pub name: String,
+    /// Its top-level vdevs, in order.
+    pub vdevs: Vec<VdevSpec>,
+    /// Pool properties and `feature@NAME` settings (`-o`).
+    pub properties: Vec<(String, String)>,
+    /// Properties of the root filesystem (`-O`).
+    pub filesystem_properties: Vec<(String, String)>,
+    /// Use devices that look in use, accept mismatched redundancy (`-f`).
+    pub force: bool,
+    /// Only say what would be done (`-n`).
+    pub dry_run: bool,
+    /// Enable no features (`-d`).
+    pub no_features: bool,
+    /// Directory below which everything is mounted (`-R`).
+    pub altroot: Option<String>,
+    /// The command as typed, for the pool's history.
+    pub command: String,
+}
+
+/// What `zpool create -n` would make.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZpoolCreateReply {
+    /// The layout.
+    pub layout: Vec<VdevSpec>,
+    /// What went less than perfectly (the root filesystem could not be mounted, for example).
+    pub warnings: Vec<String>,
+}
+
+impl Call for ZpoolCreate {
+    const PATH: &'static str = "/v1/zpool/create";
+    type Reply = ZpoolCreateReply;
+}
+
+/// `zpool destroy`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ZpoolDestroy {
+    /// Name of the pool.
+    pub name: String,
+    /// Unmount even what is in use.
+    pub force: bool,
+}
+
+impl Call for ZpoolDestroy {
+    const PATH: &'static str = "/v1/zpool/destroy";
+    type Reply = Empty;
+}
+
+/// `zpool import`, both its listing and its importing form.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZpoolImport {
+    /// Directories and devices to look at (`-d`), absolute.
+    pub search: Vec<String>,
+    /// Name or GUID; none lists what there is.
+    pub pool: Option<String>,
+    /// Import everything found (`-a`).
+    pub all: bool,
+    /// New name.
+    pub new_name: Option<String>,
+    /// Show or import destroyed pools (`-D`).
+    pub destroyed: bool,
+    /// Import what seems to be in use elsewhere (`-f`).
+    pub force: bool,
+    /// Mount nothing (`-N`).
+    pub no_mount: bool,
+    /// Directory below which everything is mounted (`-R`).
+    pub altroot: Option<String>,
+    /// Pool and mount properties (`-o`), `readonly=on` among them.
+    pub properties: Vec<(String, String)>,
+    /// The command as typed, for the pool's history.
+    pub command: String,
+}
+
+/// What was found or imported.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZpoolImportReply {
+    /// Pools that could be imported.
+    pub found: Vec<FoundPoolReport>,
+    /// Names of pools that were imported.
+    pub imported: Vec<String>,
+    /// What went less than perfectly (a filesystem that could not be mounted).
+    pub warnings: Vec<String>,
+}
+
+/// A pool seen on devices but not imported.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FoundPoolReport {
+    /// Name.
+    pub name: String,
+    /// GUID.
+    pub guid: u64,
+    /// ONLINE, DEGRADED, UNAVAIL, or any of these with ` (DESTROYED)`.
+    pub state: String,
+    /// What is wrong, if anything.
+    pub status: Option<String>,
+    /// What to do.
+    pub action: String,
+    /// A comment set on the pool.
+    pub comment: Option<String>,
+    /// The vdev tree.
+    pub tree: VdevReport,
+}
+
+impl Call for ZpoolImport {
+    const PATH: &'static str = "/v1/zpool/import";
+    type Reply = ZpoolImportReply;
+}
+
+/// `zpool export`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZpoolExport {
+    /// Names; empty with `all`.
+    pub names: Vec<String>,
+    /// Every pool (`-a`).
+    pub all: bool,
+    /// Unmount even what is in use (`-f`).
+    pub force: bool,
+}
+
+impl Call for ZpoolExport {
+    const PATH: &'static str = "/v1/zpool/export";
+    type Reply = Empty;
+}
+
+/// `zpool list` and `zpool get`: every property of the named pools.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZpoolList {
+    /// Names; empty means all.
+    pub names: Vec<String>,
+}
+
+/// Pools with their properties.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZpoolListReply {
+    /// In order of name.
+    pub pools: Vec<PoolReport>,
+}
+
+/// One pool.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PoolReport {
+    /// Name.
+    pub name: String,
+    /// GUID.
+    pub guid: u64,
+    /// Last synced transaction group.
+    pub txg: u64,
+    /// Every property, `feature@NAME` among them.
+    pub properties: PropertyMap,
+    /// The vdev tree.
+    pub tree: VdevReport,
+}
+
+impl Call for ZpoolList {
+    const PATH: &'static str = "/v1/zpool/list";
+    type Reply = ZpoolListReply;
+}
+
+/// A vdev with its state and counters.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct VdevReport {
+    /// `tank`, `mirror-0`, or a leaf's path.
+    pub name: String,
+    /// `root`, `mirror`, `raidz`, `file`, `disk`.
+    pub kind: String,
+    /// GUID.
+    pub guid: u64,
+    /// Allocation class: empty, `log`, `special`, `dedup`, `spare`, `cache`.
+    #[serde(default)]
+    pub class: String,
+    /// Path of a leaf.
+    pub path: Option<String>,
+    /// ONLINE, DEGRADED, FAULTED, OFFLINE, UNAVAIL, REMOVED.
+    pub state: String,
+    /// Why it is not ONLINE, as printed at the end of its line.
+    pub note: Option<String>,
+    /// Bytes of space, for top-level vdevs and the root.
+    pub size_bytes: u64,
+    /// Bytes allocated.
+    pub allocated_bytes: u64,
+    /// Fragmentation in percent, where known.
+    pub fragmentation_percent: Option<u64>,
+    /// Read errors.
+    pub read_errors: u64,
+    /// Write errors.
+    pub write_errors: u64,
+    /// Checksum errors.
+    pub checksum_errors: u64,
+    /// Members.
+    #[serde(default)]
+    pub children: Vec<VdevReport>,
+}
+
+/// `zpool status`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZpoolStatus {
+    /// Names; empty means all.
+    pub names: Vec<String>,
+}
+
+/// What `zpool status` prints.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZpoolStatusReply {
+    /// In order of name.
+    pub pools: Vec<PoolStatusReport>,
+}
+
+/// One pool's condition.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct PoolStatusReport {
+    /// Name.
+    pub name: String,
+    /// GUID.
+    pub guid: u64,
+    /// Last synced transaction group.
+    pub txg: u64,
+    /// ONLINE, DEGRADED, SUSPENDED, ...
+    pub state: String,
+    /// What is wrong.
+    pub status: Option<String>,
+    /// What to do about it.
+    pub action: Option<String>,
+    /// A page that tells more.
+    pub see: Option<String>,
+    /// The last or running scrub or resilver.
+    pub scan: Option<ScanReport>,
+    /// The vdev tree.
+    pub tree: VdevReport,
+    /// Number of known data errors.
+    pub error_count: u64,
+    /// Names of damaged files, where known.
+    pub damaged: Vec<String>,
+}
+
+/// A scrub or resilver, running or ended.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ScanReport {
+    /// The lines after `scan:`, without indentation.
+    pub lines: Vec<String>,
+}
+
+impl Call for ZpoolStatus {
+    const PATH: &'static str = "/v1/zpool/status";
+    type Reply = ZpoolStatusReply;
+}
+
+/// `zpool set`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ZpoolSet {
+    /// Name of the pool.
+    pub name: String,
+    /// Property.
+    pub property: String,
+    /// New value, as typed.
+    pub value: String,
+    /// The command as typed, for the pool's history.
+    pub command: String,
+}
+
+impl Call for ZpoolSet {
+    const PATH: &'static str = "/v1/zpool/set";
+    type Reply = Empty;
+}
+
+/// `zpool history`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZpoolHistory {
+    /// Names; empty means all.
+    pub names: Vec<String>,
+}
+
+/// Histories by pool.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZpoolHistoryReply {
+    /// Pool name and its records, oldest first.
+    pub pools: Vec<(String, Vec<HistoryRecord>)>,
+}
+
+/// One record of a pool's history.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct HistoryRecord {
+    /// Seconds since the epoch.
+    pub time_s: u64,
+    /// The command line, for records of commands.
+    pub command: Option<String>,
+    /// The event, for internal records (`-i`), complete as printed after the time.
+    pub internal: Option<String>,
+    /// User number of who typed it.
+    pub user: Option<u64>,
+    /// Host name.
+    pub host: Option<String>,
+}
+
+impl Call for ZpoolHistory {
+    const PATH: &'static str = "/v1/zpool/history";
+    type Reply = ZpoolHistoryReply;
+}
+
+/// `zpool sync`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZpoolSync {
+    /// Names; empty means all.
+    pub names: Vec<String>,
+}
+
+impl Call for ZpoolSync {
+    const PATH: &'static str = "/v1/zpool/sync";
+    type Reply = Empty;
+}
+
+/// `zpool clear`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZpoolClear {
+    /// Name of the pool.
+    pub name: String,
+    /// A vdev of it, or all.
+    pub vdev: Option<String>,
+}
+
+impl Call for ZpoolClear {
+    const PATH: &'static str = "/v1/zpool/clear";
+    type Reply = Empty;
+}

@@ -1,0 +1,144 @@
+//! Speaking to the daemon: one HTTP request over its Unix socket; where no daemon answers, one is
+//! started in the background, so that a first `zpool create` just works.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use api::{Call, Failure, FailureKind};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+
+/// How long a daemon that was just started may take until it answers.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A way to the daemon of one state directory.
+pub struct Client {
+    state: PathBuf,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Client {
+    /// A client for the daemon of `state`.
+    pub fn new(state: PathBuf) -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        Ok(Self { state, runtime })
+    }
+
+    /// Sends a request, starting the daemon if there is none.
+    pub fn call<C: Call>(&self, call: &C) -> anyhow::Result<C::Reply> {
+        self.runtime.block_on(async {
+            let stream = match UnixStream::connect(self.socket()).await {
+                Ok(stream) => stream,
+                Err(_) => self.start().await?,
+            };
+            exchange(stream, call).await
+        })
+    }
+
+    /// Sends a request if a daemon runs; none otherwise.
+    pub fn call_if_running<C: Call>(&self, call: &C) -> anyhow::Result<Option<C::Reply>> {
+        self.runtime.block_on(async {
+            match UnixStream::connect(self.socket()).await {
+                Ok(stream) => exchange(stream, call).await.map(Some),
+                Err(_) => Ok(None),
+            }
+        })
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.state.join("millpond.sock")
+    }
+
+    /// Starts `millpond daemon` detached from this terminal and waits until it answers.
+    async fn start(&self) -> anyhow::Result<UnixStream> {
+        std::fs::create_dir_all(&self.state).with_context(|| {
+            format!(
+                "the state directory {} cannot be made; set MILLPOND_STATE to a directory of yours",
+                self.state.display()
+            )
+        })?;
+        let log_path = self.state.join("daemon.log");
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&log_path)
+            .with_context(|| format!("{} cannot be written", log_path.display()))?;
+        let program = std::env::current_exe().context("finding the program's own path")?;
+        let mut child = detached(&program, &self.state, log)?;
+        let begin = Instant::now();
+        loop {
+            if let Ok(stream) = UnixStream::connect(self.socket()).await {
+                return Ok(stream);
+            }
+            // Two commands may start a daemon at once: the second daemon leaves, the first one answers.
+            let gone = child.try_wait()?.is_some();
+            if begin.elapsed() > START_TIMEOUT || (gone && begin.elapsed() > Duration::from_secs(5))
+            {
+                return Err(anyhow!(
+                    "the daemon did not start; see {}",
+                    log_path.display()
+                ));
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+fn detached(
+    program: &Path,
+    state: &Path,
+    log: std::fs::File,
+) -> anyhow::Result<std::process::Child> {
+    use std::os::unix::process::CommandExt;
+    Command::new(program)
+        .arg0("millpond")
+        .arg("daemon")
+        .env("MILLPOND_STATE", state)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .process_group(0)
+        .spawn()
+        .with_context(|| format!("{} could not be started", program.display()))
+}
+
+async fn exchange<C: Call>(stream: UnixStream, call: &C) -> anyhow::Result<C::Reply> {
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let driver = tokio::spawn(connection);
+    let request = Request::post(C::PATH)
+        .header("host", "millpond")
+        .header("content-type", "application/json")
+        .body(Full::new(Bytes::from(serde_json::to_vec(call)?)))?;
+    let response = sender
+        .send_request(request)
+        .await
+        .context("the daemon went away during the request; see its log")?;
+    let status = response.status();
+    let body = response
+        .into_body()
+        .collect()
+        .await
+        .context("the daemon's answer broke off")?
+        .to_bytes();
+    driver.abort();
+    if status == StatusCode::OK {
+        return serde_json::from_slice(&body)
+            .context("the daemon's answer was not understood; is it of another version?");
+    }
+    let failure = serde_json::from_slice::<Failure>(&body).unwrap_or_else(|_| {
+        Failure::new(
+            FailureKind::Other,
+            String::from_utf8_lossy(&body).trim().to_owned(),
+        )
+    });
+    Err(failure.into())
+}

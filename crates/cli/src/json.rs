@@ -1,0 +1,48 @@
+//! JSON as `-j` of OpenZFS 2.3 prints it.
+//!
+//! Shape: an `output_version` object naming the command, then `pools` or `datasets` by name
+//! (`zpool_json_schema`, cmd/zpool/zpool_main.c; `zfs_json_schema`, cmd/zfs/zfs_main.c). Numbers are
+//! strings unless `--json-int`.
+
+use api::Source;
+use serde_json::{Map, Value, json};
+
+/// The document around everything: version information and room for more.
+pub fn document(command: &str) -> Map<String, Value> {
+    let mut document = Map::new();
+    document.insert(
+        "output_version".into(),
+        json!({"command": command, "vers_major": 0, "vers_minor": 1}),
+    );
+    document
+}
+
+/// A property's source.
+pub fn source(source: &Source) -> Value {
+    let (kind, data) = match source {
+        Source::None => ("NONE", "-"),
+        Source::Default => ("DEFAULT", "-"),
+        Source::Local => ("LOCAL", "-"),
+        Source::Temporary => ("TEMPORARY", "-"),
+        Source::Received => ("RECEIVED", "-"),
+        Source::Inherited(from) => ("INHERITED", from.as_str()),
+    };
+    json!({"type": kind, "data": data})
+}
+
+/// A value: a string, or with `as_int` a number where it is one.
+pub fn value(text: &str, as_int: bool) -> Value {
+    match text.parse::<u64>() {
+        Ok(number) if as_int => json!(number),
+        _ => json!(text),
+    }
+}
+
+/// Prints a document as OpenZFS does: indented, one newline at the end.
+pub fn print(document: Map<String, Value>) -> anyhow::Result<()> {
+    println!(
+        "{}",
+        serde_json::to_string_pretty(&Value::Object(document))?
+    );
+    Ok(())
+}

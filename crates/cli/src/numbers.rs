@@ -1,0 +1,133 @@
+//! Numbers as `zpool` and `zfs` print them, and as people type them.
+//!
+//! Behaviour: `zfs_nicenum_format` (lib/libzutil/zutil_nicenum.c) and `zfs_nicestrtonum`
+//! (lib/libzfs/libzfs_util.c): at most five characters, powers of 1024.
+
+const UNITS: [&str; 7] = ["", "K", "M", "G", "T", "P", "E"];
+
+/// A count of bytes in at most five characters: `0B`, `512B`, `1.50K`, `24K`, `9.20G`.
+pub fn nice_bytes(bytes: u64) -> String {
+    nice(bytes, "B")
+}
+
+/// A plain count in at most five characters: `0`, `512`, `1.50K`.
+pub fn nice_count(count: u64) -> String {
+    nice(count, "")
+}
+
+fn nice(number: u64, unit_below_1024: &str) -> String {
+    let mut index = 0;
+    while index + 1 < UNITS.len() && number >> (10 * (index + 1)) != 0 {
+        index += 1;
+    }
+    if index == 0 {
+        return format!("{number}{unit_below_1024}");
+    }
+    let unit = UNITS[index];
+    let divisor = 1u64 << (10 * index);
+    if number.is_multiple_of(divisor) {
+        return format!("{}{unit}", number / divisor);
+    }
+    let value = number as f64 / divisor as f64;
+    (0..=2)
+        .rev()
+        .map(|digits| format!("{value:.digits$}{unit}"))
+        .find(|text| text.len() <= 5)
+        .unwrap_or_else(|| format!("{value:.0}{unit}"))
+}
+
+/// Reads a size as people type it: `8192`, `8K`, `1.5g`, `10MB`, `1MiB`.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let bad =
+        || format!("bad numeric value '{text}'; give bytes, or a number with a unit such as 10G");
+    let digits_end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits_end);
+    let unit = unit.to_ascii_uppercase();
+    let letter = match unit.as_str() {
+        "" | "B" => "",
+        _ => unit
+            .strip_suffix("IB")
+            .or_else(|| unit.strip_suffix('B'))
+            .unwrap_or(&unit),
+    };
+    let power = UNITS
+        .iter()
+        .position(|candidate| *candidate == letter)
+        .ok_or_else(bad)?;
+    let scale = 1u64 << (10 * power);
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole
+            .checked_mul(scale)
+            .ok_or_else(|| format!("numeric value is too large: '{text}'"));
+    }
+    let value: f64 = number.parse().map_err(|_| bad())?;
+    let bytes = value * scale as f64;
+    if bytes >= u64::MAX as f64 {
+        return Err(format!("numeric value is too large: '{text}'"));
+    }
+    Ok(bytes as u64)
+}
+
+/// Seconds since the epoch in the local zone, `Fri Nov 20 23:07 2026`.
+pub fn local_minute(seconds: u64) -> String {
+    local(seconds, "%a %b %e %k:%M %Y")
+}
+
+/// Seconds since the epoch in the local zone, `2026-11-20.23:07:12`, as `zpool history` has it.
+pub fn local_history(seconds: u64) -> String {
+    local(seconds, "%Y-%m-%d.%H:%M:%S")
+}
+
+fn local(seconds: u64, format: &str) -> String {
+    use chrono::TimeZone;
+    i64::try_from(seconds)
+        .ok()
+        .and_then(|seconds| chrono::Local.timestamp_opt(seconds, 0).single())
+        .map_or_else(
+            || seconds.to_string(),
+            |time| time.format(format).to_string(),
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_print_as_openzfs_prints_them() {
+        for (bytes, text) in [
+            (0, "0B"),
+            (512, "512B"),
+            (1024, "1K"),
+            (1536, "1.50K"),
+            (24 << 10, "24K"),
+            (98_765, "96.5K"),
+            (1_022_976, "999K"),
+            (9_878_424_780, "9.20G"),
+            (1 << 40, "1T"),
+            (u64::MAX, "16.0E"),
+        ] {
+            assert_eq!(nice_bytes(bytes), text, "{bytes}");
+        }
+        assert_eq!(nice_count(1023), "1023");
+    }
+
+    #[test]
+    fn sizes_are_read_as_people_type_them() {
+        for (text, bytes) in [
+            ("8192", 8192),
+            ("8K", 8192),
+            ("8k", 8192),
+            ("1.5G", 3 << 29),
+            ("10MB", 10 << 20),
+            ("1MiB", 1 << 20),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "K", "12Q", "1..5G", "99999999999E", "-5"] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! `millpond up`, `millpond daemon`, `millpond down`, `millpond info`.
+
+use std::path::PathBuf;
+
+use api::{ServerInfo, ServerStop};
+use clap::Args;
+
+use crate::client::Client;
+use crate::numbers;
+
+/// Options of the server.
+#[derive(Debug, Args)]
+pub struct Daemon {
+    /// Where iSCSI listens
+    #[arg(long, default_value = "127.0.0.1:3260")]
+    iscsi: std::net::SocketAddr,
+    /// Most memory for the cache, such as 2G (default: a quarter of the machine's)
+    #[arg(long)]
+    cache: Option<String>,
+}
+
+/// Options of `millpond up`.
+#[derive(Debug, Args)]
+pub struct Up {
+    #[command(flatten)]
+    daemon: Daemon,
+    /// Size of the default pool's disks together, such as 100G (default: by the free space)
+    #[arg(long)]
+    size: Option<String>,
+    /// Where the default pool's filesystem appears (default: STATE/mnt)
+    #[arg(long)]
+    mountpoint: Option<PathBuf>,
+}
+
+fn size(text: Option<&str>) -> anyhow::Result<Option<u64>> {
+    text.map(|text| numbers::parse_size(text).map_err(anyhow::Error::msg))
+        .transpose()
+}
+
+impl Daemon {
+    fn options(&self, state: PathBuf) -> anyhow::Result<daemon::Options> {
+        Ok(daemon::Options {
+            state,
+            iscsi_address: self.iscsi,
+            cache_bytes: size(self.cache.as_deref())?,
+        })
+    }
+
+    /// Runs the server until it is told to stop.
+    pub fn run(self, state: PathBuf) -> anyhow::Result<()> {
+        daemon::run(self.options(state)?, None)?;
+        Ok(())
+    }
+}
+
+impl Up {
+    /// Runs the server with the default pool until Ctrl-C.
+    pub fn run(self, state: PathBuf) -> anyhow::Result<()> {
+        let default_pool = daemon::DefaultPool {
+            size_bytes: size(self.size.as_deref())?,
+            mountpoint: self.mountpoint.map(std::path::absolute).transpose()?,
+        };
+        daemon::run(self.daemon.options(state)?, Some(default_pool))?;
+        Ok(())
+    }
+}
+
+/// Stops the server, if one runs.
+pub fn down(client: &Client) -> anyhow::Result<()> {
+    if client.call_if_running(&ServerStop {})?.is_none() {
+        println!("no server runs");
+    }
+    Ok(())
+}
+
+/// Prints what the server does.
+pub fn info(client: &Client) -> anyhow::Result<()> {
+    let Some(info) = client.call_if_running(&ServerInfo {})? else {
+        println!("no server runs; 'millpond up' starts one");
+        return Ok(());
+    };
+    println!(
+        "millpond {} runs as process {}",
+        info.version, info.process_id
+    );
+    println!(
+        "pools: {}",
+        if info.pools.is_empty() {
+            "none".into()
+        } else {
+            info.pools.join(", ")
+        }
+    );
+    for share in &info.shares {
+        println!(
+            "{}: {} at {} ({})",
+            share.protocol, share.name, share.address, share.dataset
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,364 @@
+//! The `zfs` command line (zfs(8)).
+
+mod list;
+mod values;
+
+use anyhow::bail;
+use api::{
+    ZfsCreate, ZfsDestroy, ZfsInherit, ZfsMount, ZfsMountList, ZfsRename, ZfsRollback, ZfsSet,
+    ZfsSnapshot, ZfsUnmount,
+};
+use clap::{Args, Parser, Subcommand};
+
+use crate::client::Client;
+use crate::numbers;
+use crate::zpool::assignments;
+
+/// Configure datasets: filesystems, volumes, snapshots.
+#[derive(Debug, Parser)]
+#[command(name = "zfs", version, disable_help_subcommand = true)]
+pub struct Zfs {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make a filesystem or a volume
+    Create(Create),
+    /// Destroy datasets or snapshots
+    Destroy(Destroy),
+    /// List datasets
+    List(list::List),
+    /// Print properties
+    Get(list::Get),
+    /// Set properties
+    Set(Set),
+    /// Let a property be inherited again
+    Inherit(Inherit),
+    /// Mount filesystems, or list what is mounted
+    Mount(Mount),
+    /// Unmount filesystems
+    #[command(alias = "umount")]
+    Unmount(Unmount),
+    /// Make snapshots
+    #[command(alias = "snap")]
+    Snapshot(Snapshot),
+    /// Return a filesystem or volume to a snapshot
+    Rollback(Rollback),
+    /// Rename a dataset or snapshot
+    Rename(Rename),
+}
+
+#[derive(Debug, Args)]
+struct Create {
+    /// Make missing parents; succeed if it exists
+    #[arg(short)]
+    parents: bool,
+    /// Do not mount
+    #[arg(short = 'u')]
+    no_mount: bool,
+    /// Reserve no space for the volume
+    #[arg(short, requires = "volume_size")]
+    sparse: bool,
+    /// Make a volume of this size
+    #[arg(short = 'V')]
+    volume_size: Option<String>,
+    /// Block size of the volume
+    #[arg(short = 'b', requires = "volume_size")]
+    block_size: Option<String>,
+    /// PROPERTY=VALUE
+    #[arg(short = 'o')]
+    properties: Vec<String>,
+    dataset: String,
+}
+
+#[derive(Debug, Args)]
+struct Destroy {
+    /// Children too
+    #[arg(short)]
+    recursive: bool,
+    /// Everything that depends on it, clones outside of the tree too
+    #[arg(short = 'R')]
+    dependents: bool,
+    /// Unmount even what is in use
+    #[arg(short)]
+    force: bool,
+    /// Only say what would be destroyed
+    #[arg(short = 'n')]
+    dry_run: bool,
+    /// Say what is destroyed
+    #[arg(short)]
+    verbose: bool,
+    /// Parseable output of -v and -n
+    #[arg(short)]
+    parseable: bool,
+    /// Defer destroying snapshots that are held
+    #[arg(short = 'd')]
+    defer: bool,
+    /// FILESYSTEM, VOLUME or FILESYSTEM@SNAP[%SNAP][,...]
+    target: String,
+}
+
+#[derive(Debug, Args)]
+struct Set {
+    /// Leave mounts and shares as they are
+    #[arg(short = 'u')]
+    no_mount: bool,
+    /// PROPERTY=VALUE... DATASET...
+    #[arg(required = true, num_args = 2..)]
+    words: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+struct Inherit {
+    /// Children too
+    #[arg(short)]
+    recursive: bool,
+    /// Return to the received value where there is one
+    #[arg(short = 'S')]
+    received: bool,
+    property: String,
+    #[arg(required = true)]
+    datasets: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+struct Mount {
+    /// All filesystems
+    #[arg(short, conflicts_with = "filesystem")]
+    all: bool,
+    /// Also over a directory that is not empty
+    #[arg(short = 'O')]
+    overlay: bool,
+    /// Show progress (mounting is quick; accepted for scripts)
+    #[arg(short)]
+    verbose: bool,
+    /// Mount options, comma-separated
+    #[arg(short)]
+    options: Vec<String>,
+    filesystem: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct Unmount {
+    /// All filesystems
+    #[arg(short)]
+    all: bool,
+    /// Even what is in use
+    #[arg(short)]
+    force: bool,
+    /// Filesystem or mount point
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    target: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct Snapshot {
+    /// Children too
+    #[arg(short)]
+    recursive: bool,
+    /// User property, PROPERTY=VALUE
+    #[arg(short = 'o')]
+    properties: Vec<String>,
+    #[arg(required = true)]
+    snapshots: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+struct Rollback {
+    /// Destroy newer snapshots
+    #[arg(short = 'r')]
+    destroy_newer: bool,
+    /// Destroy newer snapshots and their clones
+    #[arg(short = 'R')]
+    destroy_clones: bool,
+    /// Unmount even what is in use
+    #[arg(short)]
+    force: bool,
+    snapshot: String,
+}
+
+#[derive(Debug, Args)]
+struct Rename {
+    /// Make missing parents
+    #[arg(short)]
+    parents: bool,
+    /// Snapshots of children too
+    #[arg(short)]
+    recursive: bool,
+    /// Do not remount
+    #[arg(short = 'u')]
+    no_mount: bool,
+    /// Unmount even what is in use
+    #[arg(short)]
+    force: bool,
+    from: String,
+    to: String,
+}
+
+/// Runs a parsed `zfs` command. `typed` is the command line for the pool's history.
+pub fn run(zfs: Zfs, client: &Client, typed: String) -> anyhow::Result<()> {
+    match zfs.command {
+        Command::Create(create) => run_create(create, client, typed),
+        Command::Destroy(destroy) => run_destroy(&destroy, client, typed),
+        Command::List(list) => list.run(client),
+        Command::Get(get) => get.run(client),
+        Command::Set(set) => {
+            let count = set
+                .words
+                .iter()
+                .take_while(|word| word.contains('='))
+                .count();
+            let (assigned, names) = set.words.split_at(count);
+            if assigned.is_empty() {
+                bail!("missing property=value argument(s)");
+            }
+            if names.is_empty() {
+                bail!("missing dataset name(s)");
+            }
+            client.call(&ZfsSet {
+                names: names.to_vec(),
+                properties: assignments(assigned)?,
+                no_mount: set.no_mount,
+                command: typed,
+            })?;
+            Ok(())
+        }
+        Command::Inherit(inherit) => {
+            client.call(&ZfsInherit {
+                names: inherit.datasets,
+                property: inherit.property,
+                recursive: inherit.recursive,
+                command: typed,
+            })?;
+            Ok(())
+        }
+        Command::Mount(mount) => run_mount(mount, client),
+        Command::Unmount(unmount) => {
+            client.call(&ZfsUnmount {
+                name: unmount.target,
+                all: unmount.all,
+                force: unmount.force,
+            })?;
+            Ok(())
+        }
+        Command::Snapshot(snapshot) => {
+            if let Some(bad) = snapshot.snapshots.iter().find(|name| !name.contains('@')) {
+                bail!("cannot create snapshot '{bad}': missing '@' delimiter in snapshot name");
+            }
+            client.call(&ZfsSnapshot {
+                names: snapshot.snapshots,
+                recursive: snapshot.recursive,
+                properties: assignments(&snapshot.properties)?,
+                command: typed,
+            })?;
+            Ok(())
+        }
+        Command::Rollback(rollback) => {
+            client.call(&ZfsRollback {
+                snapshot: rollback.snapshot,
+                destroy_newer: rollback.destroy_newer,
+                destroy_clones: rollback.destroy_clones,
+                force: rollback.force,
+                command: typed,
+            })?;
+            Ok(())
+        }
+        Command::Rename(rename) => {
+            client.call(&ZfsRename {
+                from: rename.from,
+                to: rename.to,
+                parents: rename.parents,
+                recursive: rename.recursive,
+                no_mount: rename.no_mount,
+                force: rename.force,
+                command: typed,
+            })?;
+            Ok(())
+        }
+    }
+}
+
+fn run_create(create: Create, client: &Client, typed: String) -> anyhow::Result<()> {
+    let mut properties = assignments(&create.properties)?;
+    if let Some(size) = &create.block_size {
+        properties.push((
+            "volblocksize".into(),
+            numbers::parse_size(size)
+                .map_err(anyhow::Error::msg)?
+                .to_string(),
+        ));
+    }
+    let volume_size_bytes = match &create.volume_size {
+        Some(size) => Some(
+            numbers::parse_size(size)
+                .map_err(|error| anyhow::anyhow!("bad volume size '{size}': {error}"))?,
+        ),
+        None => None,
+    };
+    client.call(&ZfsCreate {
+        name: create.dataset,
+        properties,
+        volume_size_bytes,
+        sparse: create.sparse,
+        parents: create.parents,
+        no_mount: create.no_mount,
+        command: typed,
+    })?;
+    Ok(())
+}
+
+fn run_destroy(destroy: &Destroy, client: &Client, typed: String) -> anyhow::Result<()> {
+    if destroy.defer {
+        bail!(
+            "deferred destroy (-d) is not supported yet; release the holds and destroy without -d"
+        );
+    }
+    let reply = client.call(&ZfsDestroy {
+        target: destroy.target.clone(),
+        recursive: destroy.recursive,
+        dependents: destroy.dependents,
+        force: destroy.force,
+        dry_run: destroy.dry_run,
+        command: typed,
+    })?;
+    if destroy.verbose {
+        for name in &reply.names {
+            match (destroy.parseable, destroy.dry_run) {
+                (true, _) => println!("destroy\t{name}"),
+                (false, true) => println!("would destroy {name}"),
+                (false, false) => println!("will destroy {name}"),
+            }
+        }
+        if let Some(bytes) = reply.reclaimed_bytes {
+            match (destroy.parseable, destroy.dry_run) {
+                (true, _) => println!("reclaim\t{bytes}"),
+                (false, true) => println!("would reclaim {}", numbers::nice_bytes(bytes)),
+                (false, false) => println!("will reclaim {}", numbers::nice_bytes(bytes)),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn run_mount(mount: Mount, client: &Client) -> anyhow::Result<()> {
+    if mount.filesystem.is_none() && !mount.all {
+        for mounted in client.call(&ZfsMountList {})?.mounts {
+            println!("{:<30}  {}", mounted.name, mounted.mountpoint);
+        }
+        return Ok(());
+    }
+    client.call(&ZfsMount {
+        name: mount.filesystem,
+        all: mount.all,
+        overlay: mount.overlay,
+        options: mount
+            .options
+            .iter()
+            .flat_map(|list| list.split(','))
+            .map(str::to_owned)
+            .collect(),
+    })?;
+    Ok(())
+}

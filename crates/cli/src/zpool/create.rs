@@ -1,0 +1,259 @@
+//! `zpool create`: the grammar of vdevs (zpoolconcepts(7), "Virtual Devices") and the request.
+
+use anyhow::{Context, bail};
+use api::{VdevSpec, ZpoolCreate};
+use clap::Args;
+
+use crate::client::Client;
+
+/// Make a pool of the given devices.
+#[derive(Debug, Args)]
+pub struct Create {
+    /// Use devices that look in use, accept uneven redundancy
+    #[arg(short)]
+    force: bool,
+    /// Show the layout without making the pool
+    #[arg(short = 'n')]
+    dry_run: bool,
+    /// Enable no features
+    #[arg(short = 'd')]
+    no_features: bool,
+    /// Pool property, PROPERTY=VALUE
+    #[arg(short = 'o')]
+    pool_properties: Vec<String>,
+    /// Property of the root filesystem, PROPERTY=VALUE
+    #[arg(short = 'O')]
+    filesystem_properties: Vec<String>,
+    /// Mount point of the root filesystem
+    #[arg(short = 'm')]
+    mountpoint: Option<String>,
+    /// Directory below which everything is mounted
+    #[arg(short = 'R')]
+    altroot: Option<String>,
+    pool: String,
+    /// [mirror|raidz[1-3]|log|special|dedup|cache|spare] DEVICE...
+    #[arg(required = true)]
+    vdevs: Vec<String>,
+}
+
+impl Create {
+    /// Asks the daemon for the pool.
+    pub fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
+        let mut filesystem_properties = assignments(&self.filesystem_properties)?;
+        if let Some(mountpoint) = self.mountpoint {
+            filesystem_properties.push(("mountpoint".into(), mountpoint));
+        }
+        let call = ZpoolCreate {
+            name: self.pool.clone(),
+            vdevs: parse_vdevs(&self.vdevs)?,
+            properties: assignments(&self.pool_properties)?,
+            filesystem_properties,
+            force: self.force,
+            dry_run: self.dry_run,
+            no_features: self.no_features,
+            altroot: self.altroot,
+            command: typed,
+        };
+        let reply = client.call(&call)?;
+        for warning in &reply.warnings {
+            eprintln!("{warning}");
+        }
+        if self.dry_run {
+            println!("would create '{}' with the following layout:\n", self.pool);
+            println!("\t{}", self.pool);
+            print_layout(&reply.layout);
+        }
+        Ok(())
+    }
+}
+
+fn print_layout(layout: &[VdevSpec]) {
+    let mut class = "";
+    for vdev in layout {
+        if vdev.class != class {
+            class = &vdev.class;
+            println!("\t{}", crate::zpool::status::class_heading(class));
+        }
+        if vdev.children.is_empty() {
+            println!("\t  {}", vdev.path);
+        } else {
+            println!("\t  {}", vdev.kind);
+            for child in &vdev.children {
+                println!("\t    {}", child.path);
+            }
+        }
+    }
+}
+
+/// Splits `NAME=VALUE` words.
+pub fn assignments(words: &[String]) -> anyhow::Result<Vec<(String, String)>> {
+    words
+        .iter()
+        .map(|word| {
+            let (name, value) = word
+                .split_once('=')
+                .with_context(|| format!("missing '=' for property '{word}'"))?;
+            Ok((name.to_owned(), value.to_owned()))
+        })
+        .collect()
+}
+
+/// Reads the words after the pool's name as a list of top-level vdevs.
+pub fn parse_vdevs(words: &[String]) -> anyhow::Result<Vec<VdevSpec>> {
+    let mut vdevs = Vec::new();
+    let mut class = "";
+    let mut index = 0;
+    while index < words.len() {
+        let word = words[index].as_str();
+        index += 1;
+        if let Some(new_class) = ["log", "special", "dedup", "cache", "spare"]
+            .into_iter()
+            .find(|name| *name == word)
+        {
+            if words.get(index).is_none_or(|next| is_class(next)) {
+                bail!("invalid vdev specification: '{word}' requires at least 1 devices");
+            }
+            class = new_class;
+            continue;
+        }
+        let Some((kind, least)) = group(word)? else {
+            vdevs.push(leaf(word, class)?);
+            continue;
+        };
+        if matches!(class, "cache" | "spare") {
+            bail!("invalid vdev specification: '{word}' is not allowed among {class} devices");
+        }
+        let begin = index;
+        while words
+            .get(index)
+            .is_some_and(|word| !is_class(word) && !matches!(group(word), Ok(Some(_)) | Err(_)))
+        {
+            index += 1;
+        }
+        if index - begin < least {
+            bail!("invalid vdev specification: {word} requires at least {least} devices");
+        }
+        if class == "log" && kind != "mirror" {
+            bail!("invalid vdev specification: unsupported 'log' device: {word}");
+        }
+        let children = words[begin..index]
+            .iter()
+            .map(|word| leaf(word, ""))
+            .collect::<anyhow::Result<_>>()?;
+        vdevs.push(VdevSpec {
+            kind: kind.into(),
+            class: class.into(),
+            path: String::new(),
+            children,
+        });
+    }
+    if !vdevs
+        .iter()
+        .any(|vdev| !matches!(vdev.class.as_str(), "log" | "cache" | "spare"))
+    {
+        bail!("invalid vdev specification: at least one toplevel vdev must be specified");
+    }
+    Ok(vdevs)
+}
+
+fn is_class(word: &str) -> bool {
+    matches!(word, "log" | "special" | "dedup" | "cache" | "spare")
+}
+
+/// A word that begins a group: its kind and the least number of members.
+fn group(word: &str) -> anyhow::Result<Option<(&'static str, usize)>> {
+    Ok(match word {
+        "mirror" => Some(("mirror", 2)),
+        "raidz" | "raidz1" => Some(("raidz1", 2)),
+        "raidz2" => Some(("raidz2", 3)),
+        "raidz3" => Some(("raidz3", 4)),
+        _ if word.starts_with("draid") && !word.contains('/') => {
+            bail!("invalid vdev specification: creating '{word}' is not supported yet; use raidz")
+        }
+        _ => None,
+    })
+}
+
+/// A leaf given as an absolute path, a path that exists from here, or the name of a disk in /dev.
+fn leaf(word: &str, class: &str) -> anyhow::Result<VdevSpec> {
+    let path = if word.starts_with('/') {
+        word.to_owned()
+    } else {
+        let in_dev = format!("/dev/{word}");
+        if std::path::Path::new(&in_dev).exists() {
+            in_dev
+        } else {
+            bail!(
+                "cannot open '{word}': no such device in /dev\nmust be a full path or shorthand device name"
+            );
+        }
+    };
+    Ok(VdevSpec {
+        kind: "leaf".into(),
+        class: class.into(),
+        path,
+        children: Vec::new(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<String, String> {
+        let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+        let show = |vdev: &VdevSpec| {
+            let inner: Vec<&str> = vdev
+                .children
+                .iter()
+                .map(|child| child.path.as_str())
+                .collect();
+            format!(
+                "{}{}{}({})",
+                vdev.class,
+                if vdev.class.is_empty() { "" } else { ":" },
+                vdev.kind,
+                if inner.is_empty() {
+                    vdev.path.clone()
+                } else {
+                    inner.join(" ")
+                }
+            )
+        };
+        parse_vdevs(&words)
+            .map(|vdevs| vdevs.iter().map(show).collect::<Vec<_>>().join(" "))
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn vdev_grammar_follows_zpoolconcepts() {
+        assert_eq!(parse("/a /b").unwrap(), "leaf(/a) leaf(/b)");
+        assert_eq!(
+            parse("mirror /a /b mirror /c /d").unwrap(),
+            "mirror(/a /b) mirror(/c /d)"
+        );
+        assert_eq!(
+            parse("raidz /a /b /c log mirror /d /e cache /f").unwrap(),
+            "raidz1(/a /b /c) log:mirror(/d /e) cache:leaf(/f)"
+        );
+        assert_eq!(
+            parse("raidz3 /a /b /c /d spare /e /f").unwrap(),
+            "raidz3(/a /b /c /d) spare:leaf(/e) spare:leaf(/f)"
+        );
+    }
+
+    #[test]
+    fn wrong_layouts_are_refused_with_a_reason() {
+        for (text, reason) in [
+            ("mirror /a", "mirror requires at least 2 devices"),
+            ("raidz2 /a /b", "raidz2 requires at least 3 devices"),
+            ("log /a", "at least one toplevel vdev"),
+            ("/a log", "'log' requires at least 1 devices"),
+            ("/a log raidz /b /c /d", "unsupported 'log' device"),
+            ("nonesuch", "no such device in /dev"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+}

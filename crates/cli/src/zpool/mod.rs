@@ -1,0 +1,182 @@
+//! The `zpool` command line (zpool(8)).
+
+mod create;
+
+mod import;
+mod list;
+mod status;
+
+pub use create::assignments;
+pub use list::source_text;
+
+use anyhow::bail;
+use api::{ZpoolClear, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolSet, ZpoolSync};
+use clap::{Args, Parser, Subcommand};
+
+use crate::client::Client;
+use crate::numbers;
+
+/// Configure storage pools.
+#[derive(Debug, Parser)]
+#[command(name = "zpool", version, disable_help_subcommand = true)]
+pub struct Zpool {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make a pool of the given devices
+    Create(create::Create),
+    /// Destroy a pool
+    Destroy(Destroy),
+    /// List pools that can be imported, or import them
+    Import(import::Import),
+    /// Export pools, so that another system can import them
+    Export(Export),
+    /// List pools with their sizes and health
+    #[command(disable_help_flag = false)]
+    List(list::List),
+    /// Tell the condition of pools and their devices
+    Status(status::Status),
+    /// Print properties of pools
+    Get(list::Get),
+    /// Set a property of a pool
+    Set(Set),
+    /// Print the commands that were run on pools
+    History(History),
+    /// Write everything that is pending
+    Sync(Names),
+    /// Clear device errors, resume a suspended pool
+    Clear(Clear),
+}
+
+#[derive(Debug, Args)]
+struct Destroy {
+    /// Unmount even what is in use
+    #[arg(short)]
+    force: bool,
+    pool: String,
+}
+
+#[derive(Debug, Args)]
+struct Export {
+    /// Every pool
+    #[arg(short)]
+    all: bool,
+    /// Unmount even what is in use
+    #[arg(short)]
+    force: bool,
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    pools: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+struct Set {
+    /// PROPERTY=VALUE
+    assignment: String,
+    pool: String,
+}
+
+#[derive(Debug, Args)]
+struct History {
+    /// Internal events too
+    #[arg(short)]
+    internal: bool,
+    /// Who, and on which host
+    #[arg(short)]
+    long: bool,
+    pools: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+struct Names {
+    pools: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+struct Clear {
+    pool: String,
+    device: Option<String>,
+}
+
+/// Runs a parsed `zpool` command. `typed` is the command line for the pool's history.
+pub fn run(zpool: Zpool, client: &Client, typed: String) -> anyhow::Result<()> {
+    match zpool.command {
+        Command::Create(create) => create.run(client, typed),
+        Command::Destroy(destroy) => {
+            client.call(&ZpoolDestroy {
+                name: destroy.pool,
+                force: destroy.force,
+            })?;
+            Ok(())
+        }
+        Command::Import(import) => import.run(client, typed),
+        Command::Export(export) => {
+            client.call(&ZpoolExport {
+                names: export.pools,
+                all: export.all,
+                force: export.force,
+            })?;
+            Ok(())
+        }
+        Command::List(list) => list.run(client),
+        Command::Status(status) => status.run(client),
+        Command::Get(get) => get.run(client),
+        Command::Set(set) => {
+            let Some((property, value)) = set.assignment.split_once('=') else {
+                bail!(
+                    "missing value in property=value argument '{}'",
+                    set.assignment
+                );
+            };
+            let (property, value) = (property.to_owned(), value.to_owned());
+            client.call(&ZpoolSet {
+                name: set.pool,
+                property,
+                value,
+                command: typed,
+            })?;
+            Ok(())
+        }
+        Command::History(history) => print_history(&history, client),
+        Command::Sync(names) => {
+            client.call(&ZpoolSync { names: names.pools })?;
+            Ok(())
+        }
+        Command::Clear(clear) => {
+            client.call(&ZpoolClear {
+                name: clear.pool,
+                vdev: clear.device,
+            })?;
+            Ok(())
+        }
+    }
+}
+
+fn print_history(history: &History, client: &Client) -> anyhow::Result<()> {
+    let reply = client.call(&ZpoolHistory {
+        names: history.pools.clone(),
+    })?;
+    for (pool, records) in reply.pools {
+        println!("History for '{pool}':");
+        for record in records {
+            let text = match (&record.command, &record.internal) {
+                (Some(command), _) => command.clone(),
+                (None, Some(event)) if history.internal => event.clone(),
+                _ => continue,
+            };
+            let mut line = format!("{} {text}", numbers::local_history(record.time_s));
+            if history.long {
+                let user = record
+                    .user
+                    .map_or_else(String::new, |user| format!("user {user} "));
+                let host = record.host.as_deref().unwrap_or("");
+                line.push_str(&format!(" [{user}on {host}]"));
+            }
+            println!("{line}");
+        }
+        println!();
+    }
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! What CI and developers run: `cargo xtask ci` is every check in order, `cargo xtask bench` the benchmarks.
+//!
+//! Steps stop at the first failure. `ci` is what `scripts/test` and so `.ci/run` call; there is no
+//! other list of checks anywhere.
+
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let result = match words.first().map(String::as_str) {
+        Some("ci") => ci(),
+        Some("bench") => bench(&words[1..]),
+        _ => {
+            eprintln!("usage: cargo xtask ci | bench [NAME...]");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Everything that must pass before a change lands.
+fn ci() -> anyhow::Result<()> {
+    step("formatting", "cargo", &["fmt", "--all", "--check"])?;
+    step(
+        "licences and sources of dependencies",
+        "cargo",
+        &["deny", "--locked", "check", "licenses", "bans", "sources"],
+    )?;
+    step(
+        "lints",
+        "cargo",
+        &[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--locked",
+            "--",
+            "-D",
+            "warnings",
+        ],
+    )?;
+    step("tests", "cargo", &["test", "--workspace", "--locked"])
+}
+
+/// Builds for release and runs the scripts in `bench/`, all of them or those named.
+fn bench(names: &[String]) -> anyhow::Result<()> {
+    step(
+        "release build",
+        "cargo",
+        &[
+            "build",
+            "--release",
+            "--locked",
+            "--workspace",
+            "--examples",
+            "--bins",
+        ],
+    )?;
+    let mut scripts: Vec<_> = std::fs::read_dir("bench")
+        .context("bench/ is read from the root of the workspace")?
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "sh"))
+        .filter(|path| {
+            names.is_empty()
+                || path
+                    .file_stem()
+                    .is_some_and(|stem| names.iter().any(|name| *name == *stem.to_string_lossy()))
+        })
+        .collect();
+    scripts.sort();
+    if scripts.is_empty() {
+        bail!("no benchmark of that name; see bench/");
+    }
+    for script in scripts {
+        let script = script.to_string_lossy().into_owned();
+        step(&script, "bash", &[&script])?;
+    }
+    Ok(())
+}
+
+fn step(name: &str, program: &str, arguments: &[&str]) -> anyhow::Result<()> {
+    println!("== {name}: {program} {}", arguments.join(" "));
+    let begin = Instant::now();
+    let status = Command::new(program)
+        .args(arguments)
+        .status()
+        .with_context(|| format!("{program} could not be started; is it installed?"))?;
+    if !status.success() {
+        bail!("{name} failed ({status})");
+    }
+    println!("== {name}: passed in {} s", begin.elapsed().as_secs());
+    Ok(())
+}
