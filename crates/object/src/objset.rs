@@ -146,6 +146,10 @@ impl ObjectSet {
     pub fn flags(&self) -> u64 {
         todo!()
     }
+    /// Sets the flags in `tx`.
+    pub fn set_flags(&self, tx: &Tx, flags: u64) { let _ = (tx, flags); todo!() }
+    /// Whether an object with more than one slot was allocated since this was opened (feature `large_dnode`).
+    pub fn used_large_dnodes(&self) -> bool { todo!() }
     /// The block that the last sync wrote (or that it was opened from).
     pub fn root(&self) -> BlockPointer {
         todo!()

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use device::World;
 use format::{BlockPointer, Txg};
-use pool::Pipeline;
+use pool::{Pipeline, TxgManager};
 
 /// One pass of syncing one txg, as handed down by the sync loop.
 #[derive(Clone)]
@@ -17,10 +17,13 @@ pub struct SyncContext {
     pub pipeline: Arc<Pipeline>,
     /// The world.
     pub world: World,
+    /// Whose throttle hears of progress; `None` where there is none.
+    pub txgs: Option<Arc<TxgManager>>,
 }
 
 /// Hears of every block that a sync writes or lets go. The dataset decides whether a dead block is
-/// freed or goes to a deadlist. Holes are never reported; a block rewritten in place is neither born nor dead.
+/// freed or goes to a deadlist. Holes and blocks without DVAs (embedded) are never reported; a block
+/// rewritten in place is neither born nor dead. The object set's root block is reported like any other.
 pub trait BlockAccounting: Send + Sync {
     /// `block` was written in this txg.
     fn born(&self, block: &BlockPointer);

@@ -152,6 +152,9 @@ impl Zap {
         let _ = (objset, tx, options);
         todo!()
     }
+    /// Turns an object of type `old_type` that has no data into a ZAP of type
+    /// `OTN_ZAP_METADATA`, keeping its bonus (`dmu_object_zapify`); a ZAP already is left alone.
+    pub async fn zapify(objset: &Arc<ObjectSet>, tx: &Tx, id: ObjectId, old_type: ObjectType) -> Result<Self> { let _ = (objset, tx, id, old_type); todo!() }
     /// The object.
     pub fn object(&self) -> &Object {
         todo!()
