@@ -1,1 +1,31 @@
-//! Pools opened and synced: MOS, datasets, snapshots, properties, intent log, history.
+//! The DSL: directories, datasets, snapshots, properties, space accounting; and the intent log.
+//!
+//! | Module | ZFS's words | What it is |
+//! |---|---|---|
+//! | [`DslPool`] | `dsl_pool`, `dsl_dir` | all datasets of a pool, over its MOS; sync tasks |
+//! | [`Dataset`] | `dsl_dataset`, `dmu_objset` | one open dataset |
+//! | [`props`] | `dsl_prop`, `zfs_prop` | properties: table, values, inheritance |
+//! | [`features`] | `zfeature` | feature flags and their refcounts |
+//! | [`zil`] | ZIL | the intent log |
+//!
+//! Everything in the MOS changes in syncing context only, by the sync loop's task.
+
+#![forbid(unsafe_code)]
+
+mod dataset;
+mod dsl;
+mod error;
+pub mod features;
+mod info;
+pub mod name;
+pub mod props;
+mod task;
+pub mod zil;
+
+pub use dataset::{Dataset, DatasetSettings, SyncMode};
+pub use dsl::{CreateParams, DslEnvironment, DslPool, ObjsetInit};
+pub use error::DatasetError;
+pub use features::Features;
+pub use info::{DatasetInfo, DatasetKind, DirtyEstimate, ListOptions, PropertyChange};
+pub use props::{PropertySetting, PropertySource, PropertyValue};
+pub use task::{DslHooks, HistoryEvent, NoHooks, SyncTask};

@@ -1,0 +1,174 @@
+//! What can go wrong with datasets.
+
+use format::ObjectId;
+
+/// Why an operation on datasets failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DatasetError {
+    /// No dataset or snapshot of that name.
+    #[error("dataset '{name}' does not exist; check the name with 'zfs list -t all'")]
+    NotFound {
+        /// The full name.
+        name: String,
+    },
+    /// The name is taken.
+    #[error("dataset '{name}' already exists; choose another name")]
+    Exists {
+        /// The full name.
+        name: String,
+    },
+    /// The name is not one that a dataset may have.
+    #[error("'{name}': {reason}; use letters, digits and -_.: with '/' between components")]
+    InvalidName {
+        /// As given.
+        name: String,
+        /// In OpenZFS's words.
+        reason: String,
+    },
+    /// Something holds the dataset.
+    #[error("dataset '{name}' is busy: {reason}; unmount it or stop what uses it, then try again")]
+    Busy {
+        /// The full name.
+        name: String,
+        /// What holds it.
+        reason: String,
+    },
+    /// Children exist.
+    #[error("filesystem '{name}' has children; use '-r' to destroy them too")]
+    HasChildren {
+        /// The full name.
+        name: String,
+    },
+    /// Snapshots exist.
+    #[error("'{name}' has snapshots; use '-r' to destroy them too")]
+    HasSnapshots {
+        /// The full name.
+        name: String,
+    },
+    /// Clones depend on a snapshot.
+    #[error("snapshot '{name}' has dependent clones; use '-R' to destroy them too")]
+    HasClones {
+        /// The snapshot's full name.
+        name: String,
+    },
+    /// Holds are on a snapshot.
+    #[error("snapshot '{name}' is held; release its holds ('zfs holds', 'zfs release') first")]
+    Held {
+        /// The snapshot's full name.
+        name: String,
+    },
+    /// More recent snapshots stand in the way of a rollback.
+    #[error("more recent snapshots than '{name}' exist; use '-r' to destroy them")]
+    NewerSnapshots {
+        /// The snapshot to roll back to.
+        name: String,
+    },
+    /// The pool has no room for it.
+    #[error("'{name}': out of space; free or add some")]
+    NoSpace {
+        /// The dataset.
+        name: String,
+    },
+    /// A quota forbids it.
+    #[error("'{name}': the quota is exceeded; free some space or raise quota or refquota")]
+    QuotaExceeded {
+        /// The dataset.
+        name: String,
+    },
+    /// A limit on the number of filesystems or snapshots forbids it.
+    #[error("'{name}': its {property} is reached; raise it or destroy what is not needed")]
+    LimitReached {
+        /// The dataset that carries the limit.
+        name: String,
+        /// `filesystem_limit` or `snapshot_limit`.
+        property: &'static str,
+    },
+    /// A change to something that cannot change.
+    #[error("'{name}' is read-only; {reason}")]
+    ReadOnly {
+        /// The dataset.
+        name: String,
+        /// Why, and what to do.
+        reason: &'static str,
+    },
+    /// A property's value is not one that it takes.
+    #[error("{reason}; see zfsprops(7) for the values of '{property}'")]
+    InvalidProperty {
+        /// Name of the property.
+        property: String,
+        /// In OpenZFS's words.
+        reason: String,
+    },
+    /// The operation does not apply to this kind of dataset.
+    #[error("'{name}': {reason}; choose another dataset")]
+    WrongKind {
+        /// The dataset.
+        name: String,
+        /// What does not apply.
+        reason: String,
+    },
+    /// The pool lacks a feature, or this release does.
+    #[error("'{name}': {what} is not supported; enable the feature or use another setting")]
+    Unsupported {
+        /// The dataset or pool.
+        name: String,
+        /// What.
+        what: String,
+    },
+    /// What is on disk contradicts itself.
+    #[error("dataset object {object}: {what}; the pool is damaged, restore it from a backup")]
+    Corrupt {
+        /// The MOS object.
+        object: ObjectId,
+        /// What is wrong.
+        what: String,
+    },
+    /// The pool is being closed or suspended.
+    #[error("the pool is closing or suspended; 'zpool status' says why")]
+    Closed,
+    /// The same thing may work in the next transaction group.
+    #[error("'{name}': the same was just done in this transaction group; try again")]
+    Again {
+        /// The dataset.
+        name: String,
+    },
+    /// The intent log refused.
+    #[error("'{name}': intent log: {reason}; 'zpool status' tells the state of the log")]
+    Log {
+        /// The dataset.
+        name: String,
+        /// Why.
+        reason: String,
+    },
+    /// A caller above (a filesystem's initialiser, an intent log's replayer, the engine) failed.
+    #[error("{what}: {source}; see the cause")]
+    Hook {
+        /// What was being done.
+        what: String,
+        /// Its error.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The object layer failed.
+    #[error(transparent)]
+    Object(#[from] object::ObjectError),
+    /// The pool layer failed.
+    #[error(transparent)]
+    Pool(#[from] pool::PoolError),
+    /// A structure on disk could not be decoded.
+    #[error(transparent)]
+    Format(#[from] format::FormatError),
+}
+
+impl DatasetError {
+    pub(crate) fn corrupt(object: ObjectId, what: impl Into<String>) -> Self {
+        DatasetError::Corrupt {
+            object,
+            what: what.into(),
+        }
+    }
+
+    pub(crate) fn not_found(name: impl Into<String>) -> Self {
+        DatasetError::NotFound { name: name.into() }
+    }
+}

@@ -1,0 +1,56 @@
+//! Sync tasks: changes to the pool's own state, made in syncing context, each whole or not at all.
+
+use device::BoxFuture;
+use object::SyncContext;
+
+use crate::DatasetError;
+
+/// A change to the pool's state, run by the sync loop in the first pass of the txg it was given
+/// to. [`SyncTask::check`] looks and refuses; [`SyncTask::apply`] then must succeed: an error of it
+/// is a failure of the pool (I/O, damage), not of the request.
+pub trait SyncTask: Send + Sync {
+    /// What it does, in a word or two; for messages.
+    fn name(&self) -> &'static str;
+    /// Whether it can be done, at this moment, given everything that was done before it.
+    fn check<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>>;
+    /// Does it.
+    fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>>;
+}
+
+/// Something that happened to a dataset, for the pool's history
+/// (`spa_history_log_internal_ds`, module/zfs/spa_history.c).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HistoryEvent {
+    /// What happened: `create`, `snapshot`, `destroy`, `set`, ...
+    pub event: &'static str,
+    /// The dataset's full name.
+    pub dataset: String,
+    /// Its object number in the MOS.
+    pub dataset_object: u64,
+    /// More about it.
+    pub text: String,
+}
+
+/// What the layer above does for this one.
+pub trait DslHooks: Send + Sync {
+    /// Writes an event to the pool's history, in syncing context.
+    fn history<'a>(
+        &'a self,
+        ctx: &'a SyncContext,
+        event: HistoryEvent,
+    ) -> BoxFuture<'a, Result<(), DatasetError>>;
+}
+
+/// Keeps no history.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoHooks;
+
+impl DslHooks for NoHooks {
+    fn history<'a>(
+        &'a self,
+        _ctx: &'a SyncContext,
+        _event: HistoryEvent,
+    ) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(async { Ok(()) })
+    }
+}
