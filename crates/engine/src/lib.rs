@@ -1,1 +1,42 @@
-//! Pools as a whole: create, import, sync, export.
+//! Pools as a whole: create, find, import, sync, export, destroy.
+//!
+//! OpenZFS calls this layer the SPA (module/zfs/spa.c). It owns what belongs to no single
+//! dataset: the pool's configuration, the object directory of the MOS, feature flags, pool
+//! properties, the command history, the space maps that say which bytes of each vdev are
+//! allocated, the frees that wait for the next transaction group, and the task that writes
+//! transaction groups to disk one after the other.
+//!
+//! | Module | In OpenZFS |
+//! |---|---|
+//! | [`Pool`] and `create`, `open` | spa.c: `spa_create`, `spa_load`, `spa_export_common` |
+//! | `sync` | spa.c: `spa_sync`; vdev_label.c: `vdev_config_sync` |
+//! | `space`, `logmaps` | metaslab.c, spa_log_spacemap.c |
+//! | [`scan`] | libzutil's zutil_import.c |
+//! | `config` | spa_config.c |
+//! | [`FeatureState`] and `features` | zfeature.c |
+//! | [`HistoryRecord`] and `history` | spa_history.c |
+//! | `props` | spa.c: `spa_prop_get`, `spa_sync_props` |
+
+mod config;
+mod directory;
+mod error;
+mod history;
+mod logmaps;
+mod pool;
+mod props;
+mod ranges;
+mod scan;
+mod spec;
+mod status;
+
+pub use error::EngineError;
+pub use history::{HistoryRecord, HistoryWhat};
+pub use pool::{Pool, PoolNumbers};
+pub use props::{PoolProperty, PropertySource};
+pub use scan::{FoundPool, FoundState, ScanSpec, scan};
+pub use spec::{
+    CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, VdevClass, VdevLayout, VdevSpec,
+};
+pub use status::{
+    FeatureState, FeatureStatus, PoolHealth, PoolStatus, ScanStatus, VdevState, VdevStatus,
+};

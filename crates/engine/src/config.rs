@@ -1,0 +1,157 @@
+//! Pool configurations: the nvlists in labels, in the MOS, and in pool caches.
+//!
+//! Names of pairs are those of include/sys/fs/zfs.h (`ZPOOL_CONFIG_*`).
+
+use std::collections::BTreeMap;
+
+use format::{Guid, NvList, NvValue};
+
+/// `POOL_STATE_ACTIVE`.
+pub(crate) const STATE_ACTIVE: u64 = 0;
+/// `POOL_STATE_EXPORTED`.
+pub(crate) const STATE_EXPORTED: u64 = 1;
+/// `POOL_STATE_DESTROYED`.
+pub(crate) const STATE_DESTROYED: u64 = 2;
+/// Top-level vdevs that are believed, at most.
+pub(crate) const TOPS_MAX: u64 = 1 << 16;
+
+/// A vdev's children; none for a leaf.
+pub(crate) fn children(vdev: &NvList) -> &[NvList] {
+    vdev.lists("children").unwrap_or(&[])
+}
+
+/// Whether the vdev is a device.
+pub(crate) fn is_leaf(vdev: &NvList) -> bool {
+    matches!(vdev.string("type"), Some("disk" | "file"))
+}
+
+/// Calls `visit` with the vdev and all below it.
+pub(crate) fn for_each_mut(vdev: &mut NvList, visit: &mut dyn FnMut(&mut NvList)) {
+    visit(vdev);
+    if let Some(NvValue::ListArray(children)) = vdev.get_mut("children") {
+        for child in children {
+            for_each_mut(child, visit);
+        }
+    }
+}
+
+/// Calls `visit` with the vdev and all below it.
+pub(crate) fn for_each(vdev: &NvList, visit: &mut dyn FnMut(&NvList)) {
+    visit(vdev);
+    for child in children(vdev) {
+        for_each(child, visit);
+    }
+}
+
+/// Gives every device the path where it was found today.
+pub(crate) fn fix_paths(vdev: &mut NvList, paths: &BTreeMap<Guid, String>) {
+    for_each_mut(vdev, &mut |vdev| {
+        if is_leaf(vdev)
+            && let Some(path) = vdev
+                .u64("guid")
+                .and_then(|guid| paths.get(&Guid::new(guid)))
+        {
+            vdev.set("path", path.as_str());
+            // These would lead to where the device was on another system.
+            vdev.remove("devid");
+            vdev.remove("phys_path");
+        }
+    });
+}
+
+/// Names the devices that were not found.
+pub(crate) fn missing_leaves(
+    vdev: &NvList,
+    paths: &BTreeMap<Guid, String>,
+    missing: &mut Vec<String>,
+) {
+    if vdev.string("type") == Some("missing") {
+        missing.push(format!("top-level vdev {}", vdev.u64("id").unwrap_or(0)));
+    }
+    for_each(vdev, &mut |vdev| {
+        if is_leaf(vdev) {
+            let guid = vdev.u64("guid").unwrap_or(0);
+            if !paths.contains_key(&Guid::new(guid)) {
+                missing.push(
+                    vdev.string("path")
+                        .map_or_else(|| guid.to_string(), str::to_owned),
+                );
+            }
+        }
+    });
+}
+
+/// How many devices a vdev can still lose, plus one; zero if it cannot work.
+pub(crate) fn redundancy_left(vdev: &NvList, paths: &BTreeMap<Guid, String>) -> u64 {
+    let working = || {
+        children(vdev)
+            .iter()
+            .filter(|child| redundancy_left(child, paths) > 0)
+            .count() as u64
+    };
+    match vdev.string("type") {
+        Some("disk" | "file") => u64::from(
+            vdev.u64("guid")
+                .is_some_and(|guid| paths.contains_key(&Guid::new(guid))),
+        ),
+        Some("hole" | "indirect") => 1,
+        Some("mirror" | "replacing" | "spare") => working(),
+        Some("raidz") => {
+            let lost = children(vdev).len() as u64 - working();
+            (vdev.u64("nparity").unwrap_or(1) + 1).saturating_sub(lost)
+        }
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leaf(guid: u64, path: &str) -> NvList {
+        let mut list = NvList::new();
+        list.set("type", "disk").set("guid", guid).set("path", path);
+        list
+    }
+
+    fn group(kind: &str, leaves: Vec<NvList>) -> NvList {
+        let mut list = NvList::new();
+        list.set("type", kind).set("nparity", 1u64);
+        list.set("children", NvValue::ListArray(leaves));
+        list
+    }
+
+    #[test]
+    fn redundancy_is_counted_by_layout() {
+        let all: BTreeMap<Guid, String> = (1..=3)
+            .map(|guid| (Guid::new(guid), format!("/new/{guid}")))
+            .collect();
+        let one: BTreeMap<Guid, String> =
+            all.iter().take(1).map(|(k, v)| (*k, v.clone())).collect();
+        let two: BTreeMap<Guid, String> =
+            all.iter().take(2).map(|(k, v)| (*k, v.clone())).collect();
+        let leaves = || vec![leaf(1, "/a"), leaf(2, "/b"), leaf(3, "/c")];
+        let mirror = group("mirror", leaves());
+        let raidz = group("raidz", leaves());
+        assert_eq!(redundancy_left(&mirror, &all), 3);
+        assert_eq!(redundancy_left(&mirror, &one), 1);
+        assert_eq!(redundancy_left(&raidz, &all), 2);
+        assert_eq!(redundancy_left(&raidz, &two), 1);
+        assert_eq!(redundancy_left(&raidz, &one), 0);
+        let mut missing = Vec::new();
+        missing_leaves(&raidz, &two, &mut missing);
+        assert_eq!(missing, vec!["/c".to_owned()]);
+    }
+
+    #[test]
+    fn paths_are_todays() {
+        let paths = BTreeMap::from([(Guid::new(2), "/new/b".to_owned())]);
+        let mut mirror = group("mirror", vec![leaf(1, "/a"), leaf(2, "/b")]);
+        fix_paths(&mut mirror, &paths);
+        let found: Vec<&str> = children(&mirror)
+            .iter()
+            .filter_map(|leaf| leaf.string("path"))
+            .collect();
+        assert_eq!(found, ["/a", "/new/b"]);
+    }
+}

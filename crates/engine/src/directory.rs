@@ -1,0 +1,21 @@
+//! Names in the MOS's object directory and in vdev ZAPs (include/sys/dmu.h `DMU_POOL_*`,
+//! include/sys/fs/zfs.h `VDEV_TOP_ZAP_*`).
+
+pub(crate) const CONFIG: &str = "config";
+pub(crate) const HISTORY: &str = "history";
+pub(crate) const POOL_PROPS: &str = "pool_props";
+pub(crate) const SYNC_BPLIST: &str = "sync_bplist";
+pub(crate) const CREATION_VERSION: &str = "creation_version";
+pub(crate) const DEFLATE: &str = "deflate";
+pub(crate) const CHECKSUM_SALT: &str = "org.illumos:checksum_salt";
+pub(crate) const VDEV_ZAP_MAP: &str = "com.delphix:vdev_zap_map";
+pub(crate) const LOG_SPACEMAP_ZAP: &str = "com.delphix:log_spacemap_zap";
+pub(crate) const SCAN: &str = "scan";
+pub(crate) const ERRLOG_LAST: &str = "errlog_last";
+pub(crate) const ERRLOG_SCRUB: &str = "errlog_scrub";
+pub(crate) const SPARES: &str = "spares";
+pub(crate) const L2CACHE: &str = "l2cache";
+/// In a top-level vdev's ZAP: the array of the metaslabs' flush txgs.
+pub(crate) const MS_UNFLUSHED_PHYS_TXGS: &str = "com.delphix:ms_unflushed_phys_txgs";
+/// In a top-level vdev's ZAP: what it is for (`log`, `special`, `dedup`).
+pub(crate) const ALLOCATION_BIAS: &str = "org.zfsonlinux:allocation_bias";

@@ -1,0 +1,159 @@
+//! The one error type of this crate.
+
+use thiserror::Error;
+
+/// Why a pool could not be created, found, imported, changed or exported.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// The name is not one a pool may have.
+    #[error(
+        "'{name}' cannot be a pool's name: {why}; choose a name that begins with a letter and holds only letters, digits, '-', '_', '.', ':' and spaces"
+    )]
+    BadName {
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The vdevs asked for do not make a pool.
+    #[error("invalid vdev specification: {why}; change the list of devices")]
+    BadVdevs {
+        /// What is wrong with them.
+        why: String,
+    },
+    /// A device seems to hold something that creating the pool would destroy.
+    #[error("{path} {why}; use '-f' to overwrite it if that is really meant")]
+    DeviceInUse {
+        /// The device.
+        path: String,
+        /// What it holds, as a sentence's end: "is part of active pool 'tank'".
+        why: String,
+    },
+    /// A device is smaller than a vdev must be.
+    #[error(
+        "{path} has {size_bytes} bytes but a vdev needs at least {needed_bytes}; use a larger device"
+    )]
+    TooSmall {
+        /// The device.
+        path: String,
+        /// Its size.
+        size_bytes: u64,
+        /// The least size (`SPA_MINDEVSIZE`).
+        needed_bytes: u64,
+    },
+    /// A pool property does not exist, cannot be set, or cannot have that value.
+    #[error("cannot set property '{property}' to '{value}': {why}; see zpoolprops(7)")]
+    BadProperty {
+        /// The property.
+        property: String,
+        /// The value asked for.
+        value: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The pool uses features that this release cannot read.
+    #[error(
+        "cannot import '{pool}': it uses features that are not supported: {}; use a release that supports them",
+        features.join(", ")
+    )]
+    UnsupportedFeatures {
+        /// The pool.
+        pool: String,
+        /// The features' names.
+        features: Vec<String>,
+    },
+    /// The pool uses features that this release can read around but not write.
+    #[error(
+        "cannot import '{pool}' for writing: it uses features that are supported for reading only: {}; import it with '-o readonly=on'",
+        features.join(", ")
+    )]
+    UnsupportedForWrite {
+        /// The pool.
+        pool: String,
+        /// The features' names.
+        features: Vec<String>,
+    },
+    /// The pool's version is older than this release writes.
+    #[error(
+        "cannot import '{pool}': its version is {version}, and this release supports {supported}; {advice}"
+    )]
+    UnsupportedVersion {
+        /// The pool.
+        pool: String,
+        /// The version found.
+        version: u64,
+        /// What is supported, in words.
+        supported: &'static str,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// The pool seems to be in use by another system.
+    #[error(
+        "cannot import '{pool}': it was last used by the host '{hostname}' (id {hostid:#x}) and not exported; export it there, or use 'zpool import -f' if that host is gone"
+    )]
+    ForeignHost {
+        /// The pool.
+        pool: String,
+        /// Name of the host that used it last.
+        hostname: String,
+        /// Its id.
+        hostid: u64,
+    },
+    /// The pool was destroyed.
+    #[error("cannot import '{pool}': it was destroyed; use 'zpool import -D' to bring it back")]
+    Destroyed {
+        /// The pool.
+        pool: String,
+    },
+    /// Too many devices are missing or damaged.
+    #[error("cannot open pool '{pool}': {why}; attach the missing devices and try again")]
+    MissingDevices {
+        /// The pool.
+        pool: String,
+        /// Which ones.
+        why: String,
+    },
+    /// What the pool's own metadata says contradicts itself.
+    #[error(
+        "pool '{pool}': {what} is damaged: {why}; recover the pool from a copy, or import it read-only to save what can be read"
+    )]
+    Damaged {
+        /// The pool.
+        pool: String,
+        /// Which piece of metadata.
+        what: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The pool is open read-only.
+    #[error("pool '{pool}' is read-only; export it and import it without 'readonly=on'")]
+    ReadOnly {
+        /// The pool.
+        pool: String,
+    },
+    /// The pool is suspended after an I/O failure.
+    #[error(
+        "pool '{pool}' is suspended: {why}; make its devices available again and run 'zpool clear {pool}'"
+    )]
+    Suspended {
+        /// The pool.
+        pool: String,
+        /// The failure.
+        why: String,
+    },
+    /// The pool was exported or destroyed meanwhile.
+    #[error("pool '{pool}' is no longer open; import it again")]
+    Closed {
+        /// The pool.
+        pool: String,
+    },
+    /// A feature flag is not known, or cannot be enabled by this release.
+    #[error("cannot enable feature '{feature}': {why}; see zpool-features(7)")]
+    BadFeature {
+        /// The feature.
+        feature: String,
+        /// Why not.
+        why: String,
+    },
+}

@@ -1,0 +1,270 @@
+//! Finding pools: read the labels of devices and put the pools' configurations together.
+//!
+//! A label tells only about its own top-level vdev; a pool's configuration is put together of the
+//! newest label of each top-level vdev. What is found here is *untrusted*: it is good enough to
+//! read the MOS, whose own copy of the configuration then replaces it (spa.c
+//! `spa_ld_trusted_config`). Source: lib/libzutil/zutil_import.c (`get_configs`, `fix_paths`).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use device::World;
+use format::{Guid, NvList, NvValue, Txg, Uberblock};
+use futures::StreamExt;
+
+use crate::{EngineError, PoolHealth, config};
+
+/// Labels read at the same time.
+const READS_IN_FLIGHT: usize = 16;
+/// Files of one directory that are looked at.
+const FILES_MAX: usize = 100_000;
+
+/// Where to look.
+#[derive(Debug, Clone, Default)]
+pub struct ScanSpec {
+    /// Devices or files (`-d DEVICE`) and directories (`-d DIR`), in order.
+    pub paths: Vec<String>,
+    /// Only this pool.
+    pub guid: Option<Guid>,
+    /// Only pools of this name.
+    pub name: Option<String>,
+}
+
+/// What a pool's labels say about its last use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FoundState {
+    /// In use, or its host went down.
+    Active,
+    /// Exported.
+    Exported,
+    /// Destroyed.
+    Destroyed,
+}
+
+/// A pool that can be imported.
+#[derive(Debug, Clone)]
+pub struct FoundPool {
+    /// Name in the labels.
+    pub name: String,
+    /// Identity.
+    pub guid: Guid,
+    /// How it was left.
+    pub state: FoundState,
+    /// Configuration put together of all labels, with today's paths: a root vdev over the top-level vdevs.
+    pub config: NvList,
+    /// The newest transaction group of any label's configuration.
+    pub config_txg: Txg,
+    /// The newest uberblock's transaction group.
+    pub uberblock_txg: Txg,
+    /// The newest uberblock's time, in seconds since the epoch.
+    pub timestamp_s: u64,
+    /// Host that used it last.
+    pub hostid: u64,
+    /// Its name.
+    pub hostname: String,
+    /// Comment.
+    pub comment: Option<String>,
+    /// Whether enough devices are there.
+    pub health: PoolHealth,
+    /// Devices that are missing, as their labels' paths or guids.
+    pub missing: Vec<String>,
+    /// Path where each leaf was found.
+    pub paths: BTreeMap<Guid, String>,
+}
+
+/// The newest label of one device.
+#[derive(Debug, Clone)]
+pub(crate) struct DeviceLabel {
+    pub(crate) path: String,
+    pub(crate) config: NvList,
+    pub(crate) uberblock: Option<Uberblock>,
+}
+
+/// Reads labels below `spec.paths` and puts pools together.
+///
+/// # Errors
+/// None for devices that cannot be read: they hold no pool then.
+pub async fn scan(world: &World, spec: &ScanSpec) -> Result<Vec<FoundPool>, EngineError> {
+    let mut paths = Vec::new();
+    let mut seen = BTreeSet::new();
+    for path in &spec.paths {
+        for candidate in candidates(path) {
+            if seen.insert(candidate.clone()) {
+                paths.push(candidate);
+            }
+        }
+    }
+    let labels: Vec<Option<DeviceLabel>> = futures::stream::iter(paths)
+        .map(|path| read_device(world, path))
+        .buffered(READS_IN_FLIGHT)
+        .collect()
+        .await;
+    let mut pools = assemble(labels.into_iter().flatten().collect());
+    pools.retain(|pool| {
+        spec.guid.is_none_or(|guid| pool.guid == guid)
+            && spec.name.as_ref().is_none_or(|name| &pool.name == name)
+    });
+    Ok(pools)
+}
+
+/// A directory's files, in order; anything else (also a name that only the opener knows) as it is.
+fn candidates(path: &str) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(path) else {
+        return vec![path.to_owned()];
+    };
+    let mut files: Vec<String> = entries
+        .flatten()
+        .filter(|entry| {
+            // Follows symbolic links: /dev/disk/by-id is full of them.
+            std::fs::metadata(entry.path()).is_ok_and(|meta| !meta.is_dir() && is_storage(&meta))
+        })
+        .filter_map(|entry| entry.path().to_str().map(str::to_owned))
+        .take(FILES_MAX)
+        .collect();
+    files.sort();
+    files
+}
+
+/// Regular files and block devices hold vdevs; opening pipes, sockets or terminals may hang.
+fn is_storage(meta: &std::fs::Metadata) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    let kind = meta.file_type();
+    kind.is_file() || kind.is_block_device()
+}
+
+async fn read_device(world: &World, path: String) -> Option<DeviceLabel> {
+    let device = world.opener.open(&path, true).await.ok()?;
+    let _ = (path, device);
+    todo!("waits for pool's label reader")
+}
+
+/// Puts labels together to pools, ordered by name.
+pub(crate) fn assemble(labels: Vec<DeviceLabel>) -> Vec<FoundPool> {
+    let mut pools: BTreeMap<Guid, Vec<DeviceLabel>> = BTreeMap::new();
+    for label in labels {
+        // Spares and cache devices have a label without a pool.
+        let (Some(guid), Some(state)) = (label.config.u64("pool_guid"), label.config.u64("state"))
+        else {
+            continue;
+        };
+        if state <= config::STATE_DESTROYED
+            && label.config.u64("txg").is_some_and(|txg| txg != 0)
+            && label.config.list("vdev_tree").is_some()
+        {
+            pools.entry(Guid::new(guid)).or_default().push(label);
+        }
+    }
+    let mut found: Vec<FoundPool> = pools
+        .into_iter()
+        .filter_map(|(guid, labels)| assemble_pool(guid, &labels))
+        .collect();
+    found.sort_by(|a, b| (&a.name, a.guid).cmp(&(&b.name, b.guid)));
+    found
+}
+
+fn label_txg(label: &DeviceLabel) -> u64 {
+    label.config.u64("txg").unwrap_or(0)
+}
+
+fn assemble_pool(guid: Guid, labels: &[DeviceLabel]) -> Option<FoundPool> {
+    let newest = labels.iter().max_by_key(|label| label_txg(label))?;
+    let uberblock = labels
+        .iter()
+        .filter_map(|label| label.uberblock.as_ref())
+        .max_by_key(|uberblock| uberblock.recency());
+    let paths: BTreeMap<Guid, String> = labels
+        .iter()
+        .rev()
+        .filter_map(|label| Some((Guid::new(label.config.u64("guid")?), label.path.clone())))
+        .collect();
+
+    // The newest label of each top-level vdev.
+    let mut tops: BTreeMap<u64, &DeviceLabel> = BTreeMap::new();
+    for label in labels {
+        let Some(id) = label
+            .config
+            .list("vdev_tree")
+            .and_then(|tree| tree.u64("id"))
+        else {
+            continue;
+        };
+        let best = tops.entry(id).or_insert(label);
+        if label_txg(label) > label_txg(best) {
+            *best = label;
+        }
+    }
+    let count = newest
+        .config
+        .u64("vdev_children")
+        .unwrap_or_else(|| tops.keys().next_back().map_or(0, |last| last + 1))
+        .min(config::TOPS_MAX);
+    let holes = newest.config.u64s("hole_array").unwrap_or(&[]);
+    let mut children = Vec::new();
+    for id in 0..count {
+        let child = match tops
+            .get(&id)
+            .and_then(|label| label.config.list("vdev_tree"))
+        {
+            _ if holes.contains(&id) => placeholder("hole", id),
+            Some(tree) => {
+                let mut tree = tree.clone();
+                config::fix_paths(&mut tree, &paths);
+                tree
+            }
+            None => placeholder("missing", id),
+        };
+        children.push(child);
+    }
+    let mut missing = Vec::new();
+    for child in &children {
+        config::missing_leaves(child, &paths, &mut missing);
+    }
+    let health = if children
+        .iter()
+        .all(|child| config::redundancy_left(child, &paths) > 0)
+        && missing.is_empty()
+    {
+        PoolHealth::Online
+    } else if children
+        .iter()
+        .all(|child| config::redundancy_left(child, &paths) > 0)
+    {
+        PoolHealth::Degraded
+    } else {
+        PoolHealth::Faulted
+    };
+
+    let mut tree = NvList::new();
+    tree.set("type", "root")
+        .set("id", 0u64)
+        .set("guid", guid.get());
+    tree.set("children", NvValue::ListArray(children));
+    let mut found = newest.config.clone();
+    found.remove("top_guid");
+    found.remove("guid");
+    found.set("vdev_tree", NvValue::List(tree));
+    Some(FoundPool {
+        name: newest.config.string("name")?.to_owned(),
+        guid,
+        state: match newest.config.u64("state")? {
+            config::STATE_EXPORTED => FoundState::Exported,
+            config::STATE_DESTROYED => FoundState::Destroyed,
+            _ => FoundState::Active,
+        },
+        config_txg: Txg::new(label_txg(newest)),
+        uberblock_txg: uberblock.map_or(Txg::ZERO, |uberblock| uberblock.txg),
+        timestamp_s: uberblock.map_or(0, |uberblock| uberblock.timestamp_seconds),
+        hostid: newest.config.u64("hostid").unwrap_or(0),
+        hostname: newest.config.string("hostname").unwrap_or("").to_owned(),
+        comment: newest.config.string("comment").map(str::to_owned),
+        health,
+        missing,
+        paths,
+        config: found,
+    })
+}
+
+fn placeholder(kind: &str, id: u64) -> NvList {
+    let mut list = NvList::new();
+    list.set("type", kind).set("id", id).set("guid", 0u64);
+    list
+}

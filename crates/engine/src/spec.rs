@@ -1,0 +1,160 @@
+//! What a caller asks for: a pool to create, a pool to import.
+
+use std::sync::Arc;
+
+use dataset::ObjsetInit;
+use format::Guid;
+
+use crate::FoundPool;
+
+/// Who opens a pool: stored in labels so that another host notices.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HostIdentity {
+    /// `gethostid(3)`: zero when the host has none, and then no check is made.
+    pub hostid: u64,
+    /// The node's name.
+    pub hostname: String,
+}
+
+/// One device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeafSpec {
+    /// Absolute path, or the simulated disk's name.
+    pub path: String,
+    /// Whether it is a regular file (`file` in the configuration) and not a disk (`disk`).
+    pub is_file: bool,
+}
+
+/// How a top-level vdev is built of devices.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VdevLayout {
+    /// One device.
+    Leaf(LeafSpec),
+    /// Every device holds the same.
+    Mirror(Vec<LeafSpec>),
+    /// RAID-Z with one to three devices' worth of parity.
+    Raidz {
+        /// 1, 2 or 3.
+        parity: u8,
+        /// The devices, in order.
+        leaves: Vec<LeafSpec>,
+    },
+}
+
+impl VdevLayout {
+    /// The devices, in order.
+    pub fn leaves(&self) -> &[LeafSpec] {
+        match self {
+            Self::Leaf(leaf) => std::slice::from_ref(leaf),
+            Self::Mirror(leaves) | Self::Raidz { leaves, .. } => leaves,
+        }
+    }
+}
+
+/// What a top-level vdev is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum VdevClass {
+    /// Data and metadata.
+    #[default]
+    Normal,
+    /// The intent log.
+    Log,
+    /// Metadata and small blocks.
+    Special,
+    /// Dedup tables.
+    Dedup,
+    /// A stand-in for a failed device.
+    Spare,
+    /// The second-level cache.
+    Cache,
+}
+
+/// One top-level vdev (or spare, or cache device) of a pool to create.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VdevSpec {
+    /// Its devices.
+    pub layout: VdevLayout,
+    /// Its purpose.
+    pub class: VdevClass,
+}
+
+/// Which features a new pool gets.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum FeatureChoice {
+    /// Every feature that this release supports, as `zpool create` does.
+    #[default]
+    All,
+    /// None but those named in the properties (`zpool create -d`).
+    None,
+}
+
+/// A pool to create.
+#[derive(Clone)]
+pub struct CreateSpec {
+    /// The pool's name.
+    pub name: String,
+    /// Its vdevs.
+    pub vdevs: Vec<VdevSpec>,
+    /// Pool properties (`-o`), including `feature@NAME` and `ashift`.
+    pub properties: Vec<(String, String)>,
+    /// Which features are enabled.
+    pub features: FeatureChoice,
+    /// Properties of the root dataset (`-O`).
+    pub root_properties: Vec<(String, String)>,
+    /// Fills the root dataset's object set.
+    pub root_init: Arc<dyn ObjsetInit>,
+    /// Prefix of all mount points (`-R`); not stored.
+    pub altroot: Option<String>,
+    /// Overwrite devices that hold another pool.
+    pub force: bool,
+    /// Who creates it.
+    pub host: HostIdentity,
+}
+
+/// A pool to import.
+#[derive(Clone)]
+pub struct ImportSpec {
+    /// What [`crate::scan`] found.
+    pub found: FoundPool,
+    /// Give it this name.
+    pub new_name: Option<String>,
+    /// `new_name` holds only until the pool is exported (`-t`).
+    pub temporary_name: bool,
+    /// Never write to it.
+    pub read_only: bool,
+    /// Import although another host seems to use it.
+    pub force: bool,
+    /// Import a destroyed pool (`-D`).
+    pub destroyed: bool,
+    /// Import without the devices of the intent log (`-m`).
+    pub missing_log: bool,
+    /// Pool properties to set (`-o`).
+    pub properties: Vec<(String, String)>,
+    /// Prefix of all mount points (`-R`); not stored.
+    pub altroot: Option<String>,
+    /// Who imports it.
+    pub host: HostIdentity,
+}
+
+impl ImportSpec {
+    /// Imports what was found, for reading and writing, under its own name.
+    pub fn new(found: FoundPool, host: HostIdentity) -> Self {
+        Self {
+            found,
+            new_name: None,
+            temporary_name: false,
+            read_only: false,
+            force: false,
+            destroyed: false,
+            missing_log: false,
+            properties: Vec::new(),
+            altroot: None,
+            host,
+        }
+    }
+
+    /// The pool's identity.
+    pub fn guid(&self) -> Guid {
+        self.found.guid
+    }
+}
