@@ -6,7 +6,7 @@
 //!
 //! | Piece | For real | Simulated ([`sim`]) |
 //! |---|---|---|
-//! | [`Device`] | [`FileDevice`] (file or block device), [`MemoryDevice`] | [`sim::SimDisk`] |
+//! | [`Device`] | [`FileDevice`] (file or block device), [`MemoryDevice`] | [`sim::SimDevice`] |
 //! | [`Clock`] | [`SystemClock`] | [`sim::SimClock`]: tokio's paused time |
 //! | [`Random`] | [`SystemRandom`] | [`sim::SimRandom`]: one seed |
 //! | [`Spawn`] | [`TokioSpawn`] | [`sim::SimSpawn`]: tasks that a crash kills |

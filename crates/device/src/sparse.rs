@@ -88,6 +88,13 @@ impl Sparse {
         }
     }
 
+    /// The pages that were written, with their offsets, in order.
+    pub(crate) fn pages(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        self.pages
+            .iter()
+            .map(|(page, bytes)| (page * PAGE_BYTES as u64, &bytes[..]))
+    }
+
     /// Bytes of memory that the pages take.
     pub(crate) fn resident_bytes(&self) -> u64 {
         self.pages.len() as u64 * PAGE_BYTES as u64

@@ -1,1 +1,52 @@
-//! The simulated world.
+//! The simulated world: one thread, virtual time, disks that fail, one seed.
+//!
+//! A [`SimWorld`] is made inside a tokio `current_thread` runtime whose clock is paused
+//! (`#[tokio::test(start_paused = true)]`): nothing then depends on real time, tasks are polled in one
+//! order, and everything random comes from the seed, so that a run repeats exactly. Time jumps to
+//! the next timer whenever every task waits, so that a simulated hour costs only what happens in it.
+//!
+//! ```
+//! # use device::sim::{PowerCut, SimOp, SimWorld};
+//! # use bytes::Bytes;
+//! # tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap().block_on(async {
+//! let sim = SimWorld::new(42);
+//! let disk = sim.add_disk("disk0", 64 << 20);
+//! let world = sim.world();
+//! let device = world.opener.open("disk0", false).await.unwrap();
+//! device.write(0, Bytes::from_static(b"kept")).await.unwrap();
+//! device.flush().await.unwrap();
+//! device.write(0, Bytes::from_static(b"lost")).await.unwrap();
+//! sim.power_cut(PowerCut::LoseUnflushed);
+//! sim.power_on();
+//! assert_eq!(disk.peek(0, 4), b"kept");
+//! # });
+//! ```
+//!
+//! # What a disk does
+//!
+//! A write is in flight from when it is issued until its latency has passed, then it is in the
+//! disk's volatile cache (reads see it), and it is durable once a flush that was issued later has
+//! completed. A power cut ([`SimWorld::power_cut`]) decides for every write in flight or in the
+//! cache on its own whether it survives whole, not at all, or in pieces of 512 bytes: any subset, so
+//! that a later write may survive where an earlier one is lost. Dropping the future of a write does not
+//! take the write back, as on a real device.
+//!
+//! After the cut every handle opened before it is dead ([`crate::DeviceError::Gone`]): an engine
+//! that belongs to the time before the cut can't touch the disks of the time after. Open again after
+//! [`SimWorld::power_on`].
+//!
+//! [`Fault`]s make operations fail, lie or hang.
+//!
+//! # Limits of the model
+//!
+//! tokio's timers count in milliseconds, so that latencies are rounded up to them; the order of
+//! completions within one is shuffled by the seed.
+
+mod disk;
+mod rng;
+#[cfg(test)]
+mod tests;
+mod world;
+
+pub use disk::{Fault, FaultEffect, Latency, SimDevice, SimDisk};
+pub use world::{OpCounts, OpRecord, PowerCut, SimClock, SimOp, SimRandom, SimSpawn, SimWorld};

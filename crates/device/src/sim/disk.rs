@@ -1,0 +1,777 @@
+//! Simulated disks: what is stored, what is only cached, what goes wrong.
+
+use std::io::{self, Seek, SeekFrom, Write};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::rng::Rng;
+use super::world::{OpCounts, PowerCut, Shared, SimOp, State};
+use crate::memory::{check_range, read_only_error};
+use crate::sparse::Sparse;
+use crate::{BoxFuture, Device, DeviceError};
+
+/// What survives or is lost together when a write is torn.
+const TORN_BYTES: usize = 512;
+
+/// How long operations take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Latency {
+    /// A read of nothing.
+    pub read: Duration,
+    /// A write of nothing.
+    pub write: Duration,
+    /// A flush.
+    pub flush: Duration,
+    /// Up to this much of an operation's time is added at random, in thousandths.
+    pub jitter_permille: u32,
+    /// Rate at which data moves, one operation at a time; 0: at once.
+    pub bytes_per_second: u64,
+}
+
+impl Latency {
+    /// Nothing takes time; operations that are in flight together still complete in random order.
+    pub const NONE: Latency = Latency {
+        read: Duration::ZERO,
+        write: Duration::ZERO,
+        flush: Duration::ZERO,
+        jitter_permille: 0,
+        bytes_per_second: 0,
+    };
+}
+
+impl Default for Latency {
+    /// A fast disk: one millisecond for reads and writes, three for flushes, give or take.
+    fn default() -> Self {
+        Latency {
+            read: Duration::from_millis(1),
+            write: Duration::from_millis(1),
+            flush: Duration::from_millis(3),
+            jitter_permille: 2000,
+            bytes_per_second: 0,
+        }
+    }
+}
+
+/// What an operation that meets a [`Fault`] does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FaultEffect {
+    /// Fails with EIO, having done nothing.
+    Error,
+    /// Fails with ENOSPC, having done nothing.
+    NoSpace,
+    /// Does the first half (of a write), then fails: an unexpected end for reads, EIO for writes.
+    Short,
+    /// A read returns data with one bit flipped, and says all is well; the stored data is intact.
+    Corrupt,
+    /// A write, flush or discard does nothing, and says all is well.
+    Lost,
+    /// A write goes this many bytes further along the disk, and says all is well.
+    Misdirected(u64),
+    /// Takes this much longer.
+    Delay(Duration),
+    /// The disk disappears: this and every later operation fails, and it can't be opened.
+    Vanish,
+}
+
+/// Something that goes wrong with operations of one kind that touch a range.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// Operations of this kind. Flushes touch the whole disk.
+    pub op: SimOp,
+    /// Bytes that an operation must touch to meet the fault.
+    pub range_bytes: Range<u64>,
+    /// How many operations pass unharmed first.
+    pub skip: u64,
+    /// How many operations are harmed, then the fault is gone.
+    pub times: u64,
+    /// Of those that are due, how many in a thousand are harmed.
+    pub chance_permille: u32,
+    /// What happens.
+    pub effect: FaultEffect,
+}
+
+impl Fault {
+    /// `effect` on every operation `op`, everywhere, until cleared.
+    pub fn new(op: SimOp, effect: FaultEffect) -> Self {
+        Fault {
+            op,
+            range_bytes: 0..u64::MAX,
+            skip: 0,
+            times: u64::MAX,
+            chance_permille: 1000,
+            effect,
+        }
+    }
+
+    /// Only in this range.
+    #[must_use]
+    pub fn within(mut self, range_bytes: Range<u64>) -> Self {
+        self.range_bytes = range_bytes;
+        self
+    }
+
+    /// Only this often.
+    #[must_use]
+    pub fn times(mut self, times: u64) -> Self {
+        self.times = times;
+        self
+    }
+
+    /// Only after so many operations passed.
+    #[must_use]
+    pub fn after(mut self, skip: u64) -> Self {
+        self.skip = skip;
+        self
+    }
+
+    /// Only this often in a thousand.
+    #[must_use]
+    pub fn chance(mut self, permille: u32) -> Self {
+        self.chance_permille = permille;
+        self
+    }
+}
+
+/// A change that is on its way to the medium.
+#[derive(Clone)]
+enum Change {
+    Write {
+        offset_bytes: u64,
+        data: Bytes,
+    },
+    Discard {
+        offset_bytes: u64,
+        length_bytes: u64,
+    },
+}
+
+impl Change {
+    fn apply(&self, to: &mut Sparse) {
+        match self {
+            Change::Write { offset_bytes, data } => to.write(*offset_bytes, data),
+            Change::Discard {
+                offset_bytes,
+                length_bytes,
+            } => to.clear(*offset_bytes, *length_bytes),
+        }
+    }
+
+    /// Applies each piece of a write on its own, or not. A discard is a hint to the disk, which takes
+    /// it whole or not at all.
+    fn apply_torn(&self, to: &mut Sparse, rng: &mut Rng) {
+        let Change::Write { offset_bytes, data } = self else {
+            return;
+        };
+        // Half of torn writes stop somewhere; the other half have holes anywhere.
+        let pieces = data.len().div_ceil(TORN_BYTES) as u64;
+        let stop = rng.chance(500).then(|| rng.below(pieces + 1));
+        for (index, piece) in data.chunks(TORN_BYTES).enumerate() {
+            let survives = match stop {
+                Some(stop) => (index as u64) < stop,
+                None => rng.chance(500),
+            };
+            if survives {
+                to.write(offset_bytes + (index * TORN_BYTES) as u64, piece);
+            }
+        }
+    }
+}
+
+/// A disk.
+pub(super) struct DiskState {
+    pub(super) size_bytes: u64,
+    pub(super) sector_bytes: u32,
+    pub(super) gone: bool,
+    /// Who has it open for writing, and since which power-on.
+    pub(super) writer: Option<(u64, Weak<()>)>,
+    /// What reads see.
+    current: Sparse,
+    /// What a power cut cannot take.
+    durable: Sparse,
+    /// Completed and not yet durable, oldest first, with the number under which they were issued.
+    cached: Vec<Change>,
+    /// How many changes have left `cached` for the medium since the beginning: with `cached`'s
+    /// length this numbers the changes.
+    settled: u64,
+    /// Issued, not completed, by the number of the operation.
+    in_flight: std::collections::BTreeMap<u64, Change>,
+    next_operation: u64,
+    /// When the disk has moved all data it was asked to, in virtual time.
+    busy_until_ns: u64,
+    latency: Latency,
+    faults: Vec<Fault>,
+    counts: OpCounts,
+}
+
+impl DiskState {
+    pub(super) fn new(size_bytes: u64) -> Self {
+        DiskState {
+            size_bytes,
+            sector_bytes: 512,
+            gone: false,
+            writer: None,
+            current: Sparse::default(),
+            durable: Sparse::default(),
+            cached: Vec::new(),
+            settled: 0,
+            in_flight: std::collections::BTreeMap::new(),
+            next_operation: 0,
+            busy_until_ns: 0,
+            latency: Latency::default(),
+            faults: Vec::new(),
+            counts: OpCounts::default(),
+        }
+    }
+
+    /// The power goes: what is not durable survives or not.
+    pub(super) fn lose_power(&mut self, how: PowerCut, rng: &mut Rng) {
+        let cached = std::mem::take(&mut self.cached);
+        self.settled += cached.len() as u64;
+        let in_flight = std::mem::take(&mut self.in_flight);
+        for change in cached.into_iter().chain(in_flight.into_values()) {
+            match how {
+                PowerCut::LoseUnflushed => {}
+                PowerCut::KeepAll => change.apply(&mut self.durable),
+                PowerCut::Random | PowerCut::Shuffle => match rng.below(3) {
+                    0 => {}
+                    1 => change.apply(&mut self.durable),
+                    _ => change.apply_torn(&mut self.durable, rng),
+                },
+            }
+        }
+        self.current = self.durable.clone();
+        self.busy_until_ns = 0;
+        self.writer = None;
+    }
+
+    /// The fault that an operation meets, if any.
+    fn meet_fault(&mut self, op: SimOp, range: &Range<u64>, rng: &mut Rng) -> Option<FaultEffect> {
+        let mut effect = None;
+        for fault in &mut self.faults {
+            let touches =
+                fault.range_bytes.start < range.end && range.start < fault.range_bytes.end;
+            if effect.is_some() || fault.op != op || !touches || fault.times == 0 {
+                continue;
+            }
+            if fault.skip > 0 {
+                fault.skip -= 1;
+                continue;
+            }
+            if rng.chance(fault.chance_permille) {
+                fault.times -= 1;
+                effect = Some(fault.effect);
+            }
+        }
+        self.faults.retain(|fault| fault.times > 0);
+        effect
+    }
+
+    fn delay(&mut self, op: SimOp, length_bytes: u64, now_ns: u64, rng: &mut Rng) -> Duration {
+        let base = match op {
+            SimOp::Read => self.latency.read,
+            SimOp::Write | SimOp::Discard => self.latency.write,
+            SimOp::Flush => self.latency.flush,
+        };
+        let base_ns = base.as_nanos() as u64;
+        let jitter_max_ns = base_ns.saturating_mul(u64::from(self.latency.jitter_permille)) / 1000;
+        let mut total_ns = base_ns + rng.below(jitter_max_ns + 1);
+        let moves_data = matches!(op, SimOp::Read | SimOp::Write);
+        if moves_data && self.latency.bytes_per_second > 0 {
+            let transfer_ns = u128::from(length_bytes) * 1_000_000_000
+                / u128::from(self.latency.bytes_per_second);
+            self.busy_until_ns = self.busy_until_ns.max(now_ns) + transfer_ns as u64;
+            total_ns += self.busy_until_ns - now_ns;
+        }
+        Duration::from_nanos(total_ns)
+    }
+}
+
+/// What an issued operation does when its time has passed.
+enum Outcome {
+    /// Take the change in; fail afterwards if there is an error kind.
+    Change(Option<io::ErrorKind>),
+    /// Read, flip a bit if told.
+    Read { corrupt: bool },
+    /// Make durable what was completed when the flush was issued: all changes up to this number.
+    Flush { settle_until: u64 },
+    /// Do nothing, and say this.
+    Nothing(Result<(), io::ErrorKind>),
+}
+
+/// An operation in flight. Dropped before it completes, it still takes effect.
+struct Operation<'a> {
+    device: &'a SimDevice,
+    op: SimOp,
+    number: u64,
+    offset_bytes: u64,
+    length_bytes: u64,
+    outcome: Outcome,
+    done: bool,
+}
+
+/// A handle on a simulated disk: the [`Device`] that the engine sees.
+pub struct SimDevice {
+    shared: Arc<Shared>,
+    name: Arc<str>,
+    read_only: bool,
+    incarnation: u64,
+    size_bytes: u64,
+    sector_bytes: u32,
+    /// Alive as long as the device is open.
+    _token: Arc<()>,
+}
+
+impl SimDevice {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        name: Arc<str>,
+        read_only: bool,
+        incarnation: u64,
+        size_bytes: u64,
+        sector_bytes: u32,
+        token: Arc<()>,
+    ) -> Self {
+        SimDevice {
+            shared,
+            name,
+            read_only,
+            incarnation,
+            size_bytes,
+            sector_bytes,
+            _token: token,
+        }
+    }
+
+    fn gone(&self) -> DeviceError {
+        DeviceError::Gone {
+            path: self.name.to_string(),
+        }
+    }
+
+    fn io(&self, op: SimOp, offset: u64, length: u64, kind: io::ErrorKind) -> DeviceError {
+        // EIO has no kind of its own.
+        let source = match kind {
+            io::ErrorKind::Other => io::Error::from_raw_os_error(5),
+            kind => kind.into(),
+        };
+        DeviceError::Io {
+            path: self.name.to_string(),
+            op: op.name(),
+            offset_bytes: offset,
+            length_bytes: length,
+            source,
+        }
+    }
+
+    /// The disk, when this handle still reaches it.
+    fn alive<'s>(
+        &self,
+        state: &'s mut State,
+    ) -> Result<(&'s mut DiskState, &'s mut Rng), DeviceError> {
+        let reachable = state.powered && state.incarnation == self.incarnation;
+        match state.disks.get_mut(&self.name) {
+            Some(disk) if reachable && !disk.gone => Ok((disk, &mut state.rng)),
+            _ => Err(self.gone()),
+        }
+    }
+
+    /// Issues an operation: the operation, how long it takes, and how often it lets others go
+    /// first besides.
+    fn issue(
+        &self,
+        op: SimOp,
+        offset_bytes: u64,
+        length_bytes: u64,
+        change: Option<Change>,
+    ) -> Result<(Operation<'_>, Duration, u64), DeviceError> {
+        let mut guard = self.shared.state.lock();
+        let state = &mut *guard;
+        self.alive(state)?;
+        if op != SimOp::Flush {
+            if self.read_only && op != SimOp::Read {
+                let refused = read_only_error(&self.name, op.name(), offset_bytes, length_bytes);
+                return Err(refused);
+            }
+            check_range(
+                &self.name,
+                op.name(),
+                offset_bytes,
+                length_bytes,
+                self.size_bytes,
+            )?;
+        }
+        let cut = self
+            .shared
+            .note_op(state, &self.name, op, offset_bytes, length_bytes);
+        let now_ns = self.shared.elapsed_ns();
+        let (disk, rng) = self.alive(state)?;
+        disk.counts.add(op);
+        let number = disk.next_operation;
+        disk.next_operation += 1;
+        let mut delay = disk.delay(op, length_bytes, now_ns, rng);
+        let yields = rng.below(4);
+        let range = match op {
+            SimOp::Flush => 0..u64::MAX,
+            _ => offset_bytes..offset_bytes + length_bytes,
+        };
+        let effect = disk.meet_fault(op, &range, rng);
+        let mut change = change;
+        let outcome = match effect {
+            Some(FaultEffect::Error) => Outcome::Nothing(Err(io::ErrorKind::Other)),
+            Some(FaultEffect::NoSpace) => Outcome::Nothing(Err(io::ErrorKind::StorageFull)),
+            Some(FaultEffect::Short) => match &mut change {
+                Some(Change::Write { data, .. }) => {
+                    data.truncate(data.len() / 2);
+                    Outcome::Change(Some(io::ErrorKind::Other))
+                }
+                _ if op == SimOp::Read => Outcome::Nothing(Err(io::ErrorKind::UnexpectedEof)),
+                _ => Outcome::Nothing(Err(io::ErrorKind::Other)),
+            },
+            Some(FaultEffect::Lost) if op != SimOp::Read => Outcome::Nothing(Ok(())),
+            Some(FaultEffect::Vanish) => {
+                disk.gone = true;
+                return Err(self.gone());
+            }
+            other => {
+                if let Some(FaultEffect::Delay(longer)) = other {
+                    delay += longer;
+                }
+                if let (
+                    Some(FaultEffect::Misdirected(by)),
+                    Some(Change::Write { offset_bytes, data }),
+                ) = (other, &mut change)
+                {
+                    let last = disk.size_bytes - data.len() as u64;
+                    *offset_bytes = offset_bytes.saturating_add(by).min(last);
+                }
+                match op {
+                    SimOp::Read => Outcome::Read {
+                        corrupt: other == Some(FaultEffect::Corrupt),
+                    },
+                    SimOp::Write | SimOp::Discard => Outcome::Change(None),
+                    SimOp::Flush => Outcome::Flush {
+                        settle_until: disk.settled + disk.cached.len() as u64,
+                    },
+                }
+            }
+        };
+        if let (Outcome::Change(_), Some(change)) = (&outcome, change) {
+            disk.in_flight.insert(number, change);
+        }
+        if let Some(how) = cut {
+            self.shared.cut(state, how);
+            return Err(self.gone());
+        }
+        let operation = Operation {
+            device: self,
+            op,
+            number,
+            offset_bytes,
+            length_bytes,
+            outcome,
+            done: false,
+        };
+        Ok((operation, delay, yields))
+    }
+
+    async fn perform(
+        &self,
+        op: SimOp,
+        offset_bytes: u64,
+        length_bytes: u64,
+        change: Option<Change>,
+    ) -> Result<Bytes, DeviceError> {
+        let (operation, delay, yields) = self.issue(op, offset_bytes, length_bytes, change)?;
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        for _ in 0..yields {
+            tokio::task::yield_now().await;
+        }
+        operation.complete()
+    }
+}
+
+impl Operation<'_> {
+    fn complete(mut self) -> Result<Bytes, DeviceError> {
+        self.take_effect()
+    }
+
+    fn take_effect(&mut self) -> Result<Bytes, DeviceError> {
+        self.done = true;
+        let device = self.device;
+        let mut guard = device.shared.state.lock();
+        let (disk, rng) = device.alive(&mut guard)?;
+        let io = |kind| device.io(self.op, self.offset_bytes, self.length_bytes, kind);
+        match &self.outcome {
+            Outcome::Nothing(result) => result.map(|()| Bytes::new()).map_err(io),
+            Outcome::Change(failure) => {
+                if let Some(change) = disk.in_flight.remove(&self.number) {
+                    change.apply(&mut disk.current);
+                    disk.cached.push(change);
+                }
+                match failure {
+                    Some(kind) => Err(io(*kind)),
+                    None => Ok(Bytes::new()),
+                }
+            }
+            Outcome::Read { corrupt } => {
+                // Its length was checked against the disk's size, and the disk is in memory.
+                let mut out = vec![0; self.length_bytes as usize];
+                disk.current.read(self.offset_bytes, &mut out);
+                if *corrupt && !out.is_empty() {
+                    let bit = rng.below(out.len() as u64 * 8);
+                    out[(bit / 8) as usize] ^= 1 << (bit % 8);
+                }
+                Ok(out.into())
+            }
+            Outcome::Flush { settle_until } => {
+                // Another flush may have settled some or all of it already.
+                let count = settle_until.saturating_sub(disk.settled) as usize;
+                for change in disk.cached.drain(..count) {
+                    change.apply(&mut disk.durable);
+                }
+                disk.settled += count as u64;
+                if disk.cached.is_empty() {
+                    // The same bytes: share the pages.
+                    disk.durable = disk.current.clone();
+                }
+                Ok(Bytes::new())
+            }
+        }
+    }
+}
+
+impl Drop for Operation<'_> {
+    fn drop(&mut self) {
+        if !self.done {
+            // Nobody waits any more, but the disk does what it was told.
+            let _ = self.take_effect();
+        }
+    }
+}
+
+impl Device for SimDevice {
+    fn path(&self) -> &str {
+        &self.name
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    fn sector_bytes(&self) -> u32 {
+        self.sector_bytes
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    fn read(&self, offset: u64, length: usize) -> BoxFuture<'_, Result<Bytes, DeviceError>> {
+        Box::pin(self.perform(SimOp::Read, offset, length as u64, None))
+    }
+
+    fn write(&self, offset_bytes: u64, data: Bytes) -> BoxFuture<'_, Result<(), DeviceError>> {
+        Box::pin(async move {
+            let length = data.len() as u64;
+            let change = Change::Write { offset_bytes, data };
+            self.perform(SimOp::Write, offset_bytes, length, Some(change))
+                .await
+                .map(drop)
+        })
+    }
+
+    fn flush(&self) -> BoxFuture<'_, Result<(), DeviceError>> {
+        Box::pin(async move { self.perform(SimOp::Flush, 0, 0, None).await.map(drop) })
+    }
+
+    fn discard(
+        &self,
+        offset_bytes: u64,
+        length_bytes: u64,
+    ) -> BoxFuture<'_, Result<(), DeviceError>> {
+        Box::pin(async move {
+            let change = Change::Discard {
+                offset_bytes,
+                length_bytes,
+            };
+            self.perform(SimOp::Discard, offset_bytes, length_bytes, Some(change))
+                .await
+                .map(drop)
+        })
+    }
+}
+
+impl std::fmt::Debug for SimDevice {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("SimDevice")
+            .field("name", &self.name)
+            .field("incarnation", &self.incarnation)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The hand of the simulation on a disk: faults, damage, images. Independent of power.
+#[derive(Clone)]
+pub struct SimDisk {
+    shared: Arc<Shared>,
+    name: Arc<str>,
+}
+
+impl SimDisk {
+    pub(super) fn new(shared: Arc<Shared>, name: Arc<str>) -> Self {
+        SimDisk { shared, name }
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut DiskState, &mut Rng) -> T) -> T {
+        let mut state = self.shared.state.lock();
+        let State { disks, rng, .. } = &mut *state;
+        let disk = disks
+            .get_mut(&self.name)
+            .expect("a world never forgets a disk's name");
+        act(disk, rng)
+    }
+
+    /// Its name, which is its path to the engine.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Sets how long operations take.
+    pub fn set_latency(&self, latency: Latency) {
+        self.with(|disk, _| disk.latency = latency);
+    }
+
+    /// Sets the sector size that handles opened from now on report.
+    pub fn set_sector_bytes(&self, sector_bytes: u32) {
+        self.with(|disk, _| disk.sector_bytes = sector_bytes);
+    }
+
+    /// Adds a fault; of several that an operation meets, the one added first counts.
+    pub fn inject(&self, fault: Fault) {
+        self.with(|disk, _| disk.faults.push(fault));
+    }
+
+    /// Removes all faults.
+    pub fn clear_faults(&self) {
+        self.with(|disk, _| disk.faults.clear());
+    }
+
+    /// Unplugs the disk, or plugs it back in; its content stays. Handles work again afterwards.
+    pub fn set_gone(&self, gone: bool) {
+        self.with(|disk, _| disk.gone = gone);
+    }
+
+    /// Silently fills a range with noise, on the medium and in the cache.
+    pub fn corrupt(&self, offset_bytes: u64, length: usize) {
+        self.with(|disk, rng| {
+            let mut noise = vec![0; length];
+            rng.fill(&mut noise);
+            disk.current.write(offset_bytes, &noise);
+            disk.durable.write(offset_bytes, &noise);
+        });
+    }
+
+    /// Silently flips one bit, on the medium and in the cache.
+    pub fn flip_bit(&self, offset_bytes: u64, bit: u8) {
+        self.with(|disk, _| {
+            for side in [&mut disk.current, &mut disk.durable] {
+                let mut byte = [0];
+                side.read(offset_bytes, &mut byte);
+                byte[0] ^= 1 << (bit % 8);
+                side.write(offset_bytes, &byte);
+            }
+        });
+    }
+
+    /// What a read would see, at once and whatever the power or faults.
+    pub fn peek(&self, offset_bytes: u64, length: usize) -> Vec<u8> {
+        self.with(|disk, _| {
+            let mut out = vec![0; length];
+            disk.current.read(offset_bytes, &mut out);
+            out
+        })
+    }
+
+    /// What would be there after the worst power cut.
+    pub fn peek_durable(&self, offset_bytes: u64, length: usize) -> Vec<u8> {
+        self.with(|disk, _| {
+            let mut out = vec![0; length];
+            disk.durable.read(offset_bytes, &mut out);
+            out
+        })
+    }
+
+    /// Stores bytes on the medium, at once and durably.
+    pub fn poke(&self, offset_bytes: u64, data: &[u8]) {
+        self.with(|disk, _| {
+            disk.current.write(offset_bytes, data);
+            disk.durable.write(offset_bytes, data);
+        });
+    }
+
+    /// Operations issued to this disk.
+    pub fn counts(&self) -> OpCounts {
+        self.with(|disk, _| disk.counts)
+    }
+
+    /// Completed changes that a power cut may still take.
+    pub fn unflushed_count(&self) -> usize {
+        self.with(|disk, _| disk.cached.len())
+    }
+
+    /// Writes what reads see to a sparse file, for other programs (zdb) to look at.
+    ///
+    /// # Errors
+    ///
+    /// When the file can't be written.
+    pub fn save_image(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        let (content, size) = self.with(|disk, _| (disk.current.clone(), disk.size_bytes));
+        let mut file = std::fs::File::create(path)?;
+        file.set_len(size)?;
+        for (offset, page) in content.pages() {
+            let keep = page.len().min((size - offset) as usize);
+            file.seek(SeekFrom::Start(offset))?;
+            file.write_all(&page[..keep])?;
+        }
+        file.flush()
+    }
+
+    /// Stores the content of a file on the medium, durably; zeros take no memory.
+    ///
+    /// # Errors
+    ///
+    /// When the file can't be read.
+    pub fn load_image(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        use std::io::Read;
+        let mut file = std::fs::File::open(path)?;
+        let mut piece = vec![0; 1 << 20];
+        let mut offset = 0;
+        loop {
+            let count = file.read(&mut piece)?;
+            if count == 0 {
+                return Ok(());
+            }
+            // Short reads may leave the pages' borders; the store does not mind.
+            for (index, part) in piece[..count].chunks(4096).enumerate() {
+                if part.iter().any(|byte| *byte != 0) {
+                    self.poke(offset + index as u64 * 4096, part);
+                }
+            }
+            offset += count as u64;
+        }
+    }
+}
+
+impl std::fmt::Debug for SimDisk {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("SimDisk")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
