@@ -22,6 +22,7 @@ mod label;
 mod nvlist;
 mod objset;
 mod uberblock;
+mod zap;
 
 pub use blkptr::{
     BLOCK_POINTER_BYTES, BLOCK_POINTER_SHIFT, BlockPointer, CryptParams, DVAS_PER_POINTER, Dva,
@@ -51,3 +52,9 @@ pub use objset::{
     ZilHeader,
 };
 pub use uberblock::{Multihost, ReflowScratchState, Uberblock};
+pub use zap::{
+    FAT_ZAP_BLOCK_SHIFT, FatZapHeader, LeafEntry, LeafInsert, MicroEntry, MicroInsert, MicroZap,
+    ZAP_MAX_LONG_NAME_BYTES, ZAP_MAX_NAME_BYTES, ZAP_MAX_VALUE_BYTES, ZapBlockKind, ZapFlags,
+    ZapHasher, ZapKey, ZapKeyBuf, ZapKeyKind, ZapLeaf, ZapTable, ZapValue, double_pointers,
+    zap_hash_index,
+};
