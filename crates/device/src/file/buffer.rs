@@ -89,11 +89,6 @@ impl AlignedBuffer {
         self.filled += count;
     }
 
-    /// Forgets what was filled.
-    pub(super) fn reset(&mut self) {
-        self.filled = 0;
-    }
-
     /// Hands the memory over, without a copy. The buffer must be full.
     pub(super) fn into_bytes(self) -> Bytes {
         assert_eq!(self.filled, self.length, "only a full buffer is handed on");

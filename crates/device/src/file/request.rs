@@ -134,6 +134,19 @@ impl Request {
         let _ = self.answer.send(answer);
     }
 
+    /// Tells whoever waits that the engine failed, and leaks the memory, which the kernel may
+    /// still use.
+    pub(super) fn abandon(self, error: io::Error) {
+        let Request {
+            files,
+            action,
+            answer,
+            ..
+        } = self;
+        std::mem::forget((files, action));
+        let _ = answer.send(Err(error));
+    }
+
     /// The parts still to be written from `done` on, at most [`CALL_PARTS_MAX`] of them and at
     /// most [`CALL_BYTES_MAX`] bytes.
     pub(super) fn remaining_parts(parts: &[Bytes], done: usize) -> impl Iterator<Item = &[u8]> {

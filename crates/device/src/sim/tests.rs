@@ -1,1 +1,379 @@
+//! What simulated disks promise, and that runs repeat.
 
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use super::*;
+use crate::{Device, DeviceError, World};
+
+fn filled(byte: u8, length: usize) -> Bytes {
+    Bytes::from(vec![byte; length])
+}
+
+async fn open(world: &World, name: &str) -> Arc<dyn Device> {
+    world.opener.open(name, false).await.unwrap()
+}
+
+/// Runs `future` in a fresh paused runtime.
+fn simulate<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap()
+        .block_on(future)
+}
+
+#[tokio::test(start_paused = true)]
+async fn flushed_writes_survive_and_others_may_not() {
+    for how in [PowerCut::LoseUnflushed, PowerCut::Shuffle, PowerCut::Random] {
+        let sim = SimWorld::new(1);
+        let disk = sim.add_disk("d", 1 << 20);
+        let device = open(&sim.world(), "d").await;
+        device.write(0, filled(1, 4096)).await.unwrap();
+        assert_eq!(disk.peek_durable(0, 1), [0]);
+        device.flush().await.unwrap();
+        assert_eq!(disk.peek_durable(0, 4096), filled(1, 4096));
+        device.write(8192, filled(2, 4096)).await.unwrap();
+        assert_eq!(device.read(8192, 4096).await.unwrap(), filled(2, 4096));
+        assert_eq!(disk.unflushed_count(), 1);
+        sim.power_cut(how);
+        sim.power_on();
+        assert_eq!(disk.peek(0, 4096), filled(1, 4096));
+        let unflushed = disk.peek(8192, 4096);
+        assert!(unflushed.iter().all(|byte| matches!(byte, 0 | 2)));
+        if how == PowerCut::LoseUnflushed {
+            assert_eq!(unflushed, filled(0, 4096));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn over_many_seeds_writes_are_kept_lost_torn_and_reordered() {
+    let (mut kept, mut lost, mut torn, mut reordered) = (0, 0, 0, 0);
+    for seed in 0..200 {
+        let sim = SimWorld::new(seed);
+        let disk = sim.add_disk("d", 1 << 20);
+        let device = open(&sim.world(), "d").await;
+        device.write(0, filled(1, 4096)).await.unwrap();
+        device.write(8192, filled(2, 4096)).await.unwrap();
+        sim.power_cut(PowerCut::Shuffle);
+        let whole = |offset, byte| disk.peek(offset, 4096) == filled(byte, 4096);
+        let first_kept = whole(0, 1);
+        let first_lost = whole(0, 0);
+        kept += u32::from(first_kept);
+        lost += u32::from(first_lost);
+        if !first_kept && !first_lost {
+            torn += 1;
+            // Only at borders of 512 bytes.
+            for piece in disk.peek(0, 4096).chunks(512) {
+                assert!(piece.iter().all(|byte| *byte == piece[0]));
+            }
+        }
+        reordered += u32::from(first_lost && whole(8192, 2));
+    }
+    assert!(kept > 20 && lost > 20 && torn > 20 && reordered > 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flush_covers_only_what_was_complete_when_it_was_issued() {
+    let sim = SimWorld::new(3);
+    let disk = sim.add_disk("d", 1 << 20);
+    disk.set_latency(Latency {
+        write: Duration::from_millis(10),
+        flush: Duration::from_millis(50),
+        jitter_permille: 0,
+        ..Latency::default()
+    });
+    let device = open(&sim.world(), "d").await;
+    device.write(0, filled(1, 512)).await.unwrap();
+    let (flushed, written) = tokio::join!(device.flush(), device.write(512, filled(2, 512)));
+    flushed.unwrap();
+    written.unwrap();
+    sim.power_cut(PowerCut::LoseUnflushed);
+    assert_eq!(disk.peek(0, 512), filled(1, 512));
+    assert_eq!(disk.peek(512, 512), filled(0, 512));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_power_goes_at_the_nth_write_and_old_handles_stay_dead() {
+    let sim = SimWorld::new(4);
+    let disk = sim.add_disk("d", 1 << 20);
+    let world = sim.world();
+    let device = open(&world, "d").await;
+    sim.cut_power_at(SimOp::Write, 3, PowerCut::LoseUnflushed);
+    device.write(0, filled(1, 512)).await.unwrap();
+    device.write(0, filled(2, 512)).await.unwrap();
+    device.flush().await.unwrap();
+    assert!(sim.is_powered());
+    assert!(matches!(
+        device.write(0, filled(3, 512)).await,
+        Err(DeviceError::Gone { .. })
+    ));
+    sim.power_lost().await;
+    assert!(world.opener.open("d", false).await.is_err());
+    sim.power_on();
+    assert!(matches!(
+        device.read(0, 512).await,
+        Err(DeviceError::Gone { .. })
+    ));
+    let again = open(&world, "d").await;
+    assert_eq!(again.read(0, 512).await.unwrap(), filled(2, 512));
+    assert_eq!(disk.counts().writes, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flush_that_the_power_cut_interrupts_promises_nothing() {
+    let sim = SimWorld::new(5);
+    let disk = sim.add_disk("d", 1 << 20);
+    let device = open(&sim.world(), "d").await;
+    sim.cut_power_at(SimOp::Flush, 1, PowerCut::LoseUnflushed);
+    device.write(0, filled(1, 512)).await.unwrap();
+    assert!(device.flush().await.is_err());
+    assert_eq!(disk.peek(0, 512), filled(0, 512));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_write_happens_all_the_same() {
+    let sim = SimWorld::new(6);
+    let disk = sim.add_disk("d", 1 << 20);
+    let device = open(&sim.world(), "d").await;
+    let write = device.write(0, filled(1, 512));
+    let gave_up = tokio::time::timeout(Duration::from_micros(1), write).await;
+    assert!(gave_up.is_err());
+    assert_eq!(disk.peek(0, 512), filled(1, 512));
+    assert_eq!(disk.peek_durable(0, 512), filled(0, 512));
+}
+
+#[tokio::test(start_paused = true)]
+async fn faults_do_as_told() {
+    let sim = SimWorld::new(7);
+    let disk = sim.add_disk("d", 1 << 20);
+    let device = open(&sim.world(), "d").await;
+    device.write(0, filled(1, 8192)).await.unwrap();
+    device.flush().await.unwrap();
+
+    let fault = Fault::new(SimOp::Read, FaultEffect::Error);
+    disk.inject(fault.within(4096..4097).after(1).times(2));
+    device.read(0, 8192).await.unwrap();
+    match device.read(0, 8192).await {
+        Err(DeviceError::Io { source, .. }) => assert_eq!(source.raw_os_error(), Some(5)),
+        other => panic!("{other:?}"),
+    }
+    device.read(0, 4096).await.unwrap();
+    device.read(4096, 1).await.unwrap_err();
+    device.read(4096, 1).await.unwrap();
+
+    disk.inject(Fault::new(SimOp::Read, FaultEffect::Corrupt).times(1));
+    let seen = device.read(0, 8192).await.unwrap();
+    let differing: u32 = seen.iter().map(|byte| (byte ^ 1).count_ones()).sum();
+    assert_eq!(differing, 1);
+    assert_eq!(device.read(0, 8192).await.unwrap(), filled(1, 8192));
+
+    disk.inject(Fault::new(SimOp::Read, FaultEffect::Short).times(1));
+    match device.read(0, 8192).await {
+        Err(DeviceError::Io { source, .. }) => {
+            assert_eq!(source.kind(), io::ErrorKind::UnexpectedEof);
+        }
+        other => panic!("{other:?}"),
+    }
+
+    disk.inject(Fault::new(SimOp::Write, FaultEffect::NoSpace).times(1));
+    match device.write(0, filled(2, 512)).await {
+        Err(DeviceError::Io { source, .. }) => {
+            assert_eq!(source.kind(), io::ErrorKind::StorageFull);
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(disk.peek(0, 512), filled(1, 512));
+
+    disk.inject(Fault::new(SimOp::Write, FaultEffect::Short).times(1));
+    device.write(0, filled(3, 8192)).await.unwrap_err();
+    assert_eq!(disk.peek(0, 4096), filled(3, 4096));
+    assert_eq!(disk.peek(4096, 4096), filled(1, 4096));
+
+    disk.inject(Fault::new(SimOp::Write, FaultEffect::Lost).times(1));
+    device.write(0, filled(4, 512)).await.unwrap();
+    assert_eq!(disk.peek(0, 512), filled(3, 512));
+
+    disk.inject(Fault::new(SimOp::Write, FaultEffect::Misdirected(65536)).times(1));
+    device.write(0, filled(5, 512)).await.unwrap();
+    assert_eq!(disk.peek(0, 512), filled(3, 512));
+    assert_eq!(disk.peek(65536, 512), filled(5, 512));
+
+    disk.inject(Fault::new(SimOp::Flush, FaultEffect::Lost).times(1));
+    device.flush().await.unwrap();
+    assert_ne!(disk.unflushed_count(), 0);
+    device.flush().await.unwrap();
+    assert_eq!(disk.unflushed_count(), 0);
+
+    let slow = Duration::from_secs(30);
+    disk.inject(Fault::new(SimOp::Read, FaultEffect::Delay(slow)).times(1));
+    let before = sim.elapsed();
+    device.read(0, 1).await.unwrap();
+    assert!(sim.elapsed() - before >= slow);
+
+    disk.inject(Fault::new(SimOp::Read, FaultEffect::Vanish));
+    assert!(matches!(
+        device.read(0, 1).await,
+        Err(DeviceError::Gone { .. })
+    ));
+    assert!(matches!(
+        device.write(0, filled(0, 1)).await,
+        Err(DeviceError::Gone { .. })
+    ));
+    disk.clear_faults();
+    disk.set_gone(false);
+    device.read(0, 1).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn silent_damage_reaches_the_medium() {
+    let sim = SimWorld::new(8);
+    let disk = sim.add_disk("d", 1 << 20);
+    let device = open(&sim.world(), "d").await;
+    device.write(0, filled(1, 8192)).await.unwrap();
+    device.flush().await.unwrap();
+    disk.flip_bit(100, 7);
+    disk.corrupt(4096, 512);
+    sim.power_cut(PowerCut::LoseUnflushed);
+    let seen = disk.peek(0, 8192);
+    assert_eq!(seen[100], 0x81);
+    assert_ne!(seen[4096..4608], filled(1, 512));
+    assert_eq!(seen[4608..], filled(1, 8192 - 4608));
+}
+
+#[tokio::test(start_paused = true)]
+async fn opening_follows_the_rules_of_real_devices() {
+    let sim = SimWorld::new(9);
+    sim.add_disk("d", 4096);
+    let world = sim.world();
+    assert!(matches!(
+        world.opener.open("other", true).await,
+        Err(DeviceError::Open { .. })
+    ));
+    let device = open(&world, "d").await;
+    assert!(matches!(
+        world.opener.open("d", false).await,
+        Err(DeviceError::InUse { .. })
+    ));
+    let reader = world.opener.open("d", true).await.unwrap();
+    assert!(reader.write(0, filled(1, 1)).await.is_err());
+    assert!(matches!(
+        device.read(4095, 2).await,
+        Err(DeviceError::OutOfRange { .. })
+    ));
+    drop(device);
+    open(&world, "d").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_ends_the_engines_tasks() {
+    let sim = SimWorld::new(10);
+    let world = sim.world();
+    let ticks = Arc::new(Mutex::new(0));
+    let (seen, clock) = (ticks.clone(), world.clock.clone());
+    world.spawn.spawn(Box::pin(async move {
+        loop {
+            clock.sleep(Duration::from_secs(1)).await;
+            *seen.lock() += 1;
+        }
+    }));
+    world.clock.sleep(Duration::from_millis(10_500)).await;
+    assert_eq!(*ticks.lock(), 10);
+    sim.crash(PowerCut::Random).await;
+    world.clock.sleep(Duration::from_secs(3600)).await;
+    assert_eq!(*ticks.lock(), 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn images_go_out_and_come_back() {
+    let dir = tempfile::TempDir::new().unwrap();
+    let path = dir.path().join("image");
+    let sim = SimWorld::new(11);
+    let disk = sim.add_disk("d", (1 << 20) + 1000);
+    disk.poke(70_000, b"somewhere");
+    disk.poke((1 << 20) + 990, b"at the end");
+    disk.save_image(&path).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), (1 << 20) + 1000);
+    let copy = sim.add_disk("copy", (1 << 20) + 1000);
+    copy.load_image(&path).unwrap();
+    let length = (1 << 20) + 1000;
+    assert_eq!(copy.peek(0, length), disk.peek(0, length));
+}
+
+/// A busy run with everything random; the trace is all that happened.
+fn busy_run(seed: u64) -> (Vec<OpRecord>, Vec<u8>, Vec<u64>) {
+    simulate(async {
+        let sim = SimWorld::new(seed);
+        sim.start_log();
+        let disks = [sim.add_disk("a", 1 << 18), sim.add_disk("b", 1 << 18)];
+        disks[0].inject(Fault::new(SimOp::Write, FaultEffect::Error).chance(50));
+        let world = sim.world();
+        let devices = [open(&world, "a").await, open(&world, "b").await];
+        sim.cut_power_at(SimOp::Write, 150, PowerCut::Random);
+        let order = Arc::new(Mutex::new(Vec::new()));
+        for task in 0..8u64 {
+            let (world, order) = (world.clone(), order.clone());
+            let device = devices[(task % 2) as usize].clone();
+            sim.world().spawn.spawn(Box::pin(async move {
+                loop {
+                    let choice = world.random.next_u64();
+                    let offset = (choice >> 8) % 500 * 512;
+                    let result = match choice % 4 {
+                        0 => device.flush().await,
+                        1 => device.read(offset, 512).await.map(drop),
+                        _ => device.write(offset, filled(choice as u8, 1024)).await,
+                    };
+                    order.lock().push(task << 32 | world.clock.monotonic_ns());
+                    if matches!(result, Err(DeviceError::Gone { .. })) {
+                        return;
+                    }
+                }
+            }));
+        }
+        sim.power_lost().await;
+        sim.kill_tasks().await;
+        let image = disks
+            .iter()
+            .flat_map(|disk| disk.peek(0, 1 << 18))
+            .collect();
+        let order = order.lock().clone();
+        (sim.take_log(), image, order)
+    })
+}
+
+#[test]
+fn one_seed_gives_one_run() {
+    let first = busy_run(77);
+    assert!(first.0.len() > 150);
+    assert!(first == busy_run(77));
+    assert!(first != busy_run(78));
+}
+
+#[tokio::test(start_paused = true)]
+async fn bandwidth_is_shared_by_operations_in_flight() {
+    let sim = SimWorld::new(12);
+    let disk = sim.add_disk("d", 64 << 20);
+    disk.set_latency(Latency {
+        bytes_per_second: 16 << 20,
+        ..Latency::NONE
+    });
+    let device = open(&sim.world(), "d").await;
+    let before = sim.elapsed();
+    let writes: Vec<_> = (0..32u64)
+        .map(|index| {
+            let device = device.clone();
+            tokio::spawn(async move { device.write(index << 20, filled(1, 1 << 20)).await })
+        })
+        .collect();
+    for write in writes {
+        write.await.unwrap().unwrap();
+    }
+    let took = sim.elapsed() - before;
+    assert!((Duration::from_millis(1990)..Duration::from_millis(2100)).contains(&took));
+}
