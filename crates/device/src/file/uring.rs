@@ -145,8 +145,9 @@ impl Mailbox {
             inbox.requests.push_back(request);
         }
         if self.sleeping.swap(false, Ordering::SeqCst) {
-            // An eventfd's counter can't overflow from one writer per sleep.
-            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+            // The kernel reads a number in the machine's order; this is not zero in any, and the
+            // counter can't overflow from one writer per sleep.
+            let _ = rustix::io::write(&self.wake, &[0, 0, 0, 1, 1, 0, 0, 0]);
         }
     }
 }
