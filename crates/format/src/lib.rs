@@ -14,15 +14,23 @@
 
 mod blkptr;
 mod bytes;
+mod dedup;
 mod dnode;
+mod dsl;
 mod error;
+pub mod file_flags;
 mod ids;
 mod kinds;
 mod label;
 mod nvlist;
 mod objset;
+mod sa;
+mod spacemap;
 mod uberblock;
+mod vdev;
+mod words;
 mod zap;
+mod zpl;
 
 pub use blkptr::{
     BLOCK_POINTER_BYTES, BLOCK_POINTER_SHIFT, BlockPointer, CryptParams, DVAS_PER_POINTER, Dva,
@@ -30,10 +38,19 @@ pub use blkptr::{
     OLD_MAX_BLOCK_BYTES, Pointer, RegularPointer, SECTOR_BYTES, SECTOR_SHIFT,
 };
 pub use bytes::Endian;
+pub use dedup::{
+    BrtVdevPhys, DdtKey, DdtLogHeader, DdtLogRecord, DdtPhys, DdtPlace, DdtStat,
+    decode_ddt_value_head, encode_ddt_value_head,
+};
 pub use dnode::{
     DNODE_BLOCK_BYTES, DNODE_CORE_BYTES, DNODE_SHIFT, DNODE_SLOT_BYTES, DNODES_PER_BLOCK,
     DnodeFlags, DnodePhys, MAX_DNODE_POINTERS, MAX_INDIRECT_SHIFT, MAX_LEVELS, MIN_INDIRECT_SHIFT,
     OLD_MAX_BONUS_BYTES, max_bonus_bytes,
+};
+pub use dsl::{
+    Bookmark, BpobjPhys, BpobjSizes, BpobjSublists, BptreeEntry, BptreePhys, DdtBookmark,
+    DeadlistPhys, DslDatasetPhys, DslDirPhys, ErrorBookmark, ErrorScrubPhys, HistoryPhys,
+    RedactBlock, ScanPhys, SnapshotBookmark, UsedBy, decode_history_record, encode_history_record,
 };
 pub use error::{FormatError, Result};
 pub use ids::{Guid, ObjectId, ObjsetId, Txg, VdevId};
@@ -51,10 +68,27 @@ pub use objset::{
     OBJSET_FLAG_USER_ACCOUNTING, OBJSET_FLAG_USER_OBJECT_ACCOUNTING, ObjsetKind, ObjsetPhys,
     ZilHeader,
 };
+pub use sa::{
+    SA_FIRST_LAYOUT, SaByteswap, SaHeader, SaRegistration, encode_sa, sa_buffer_bytes,
+    sa_header_bytes,
+};
+pub use spacemap::{
+    SPACE_MAP_BUCKETS, SpaceMapEntry, SpaceMapKind, SpaceMapPhys, SpaceMapRange, SpaceMapReader,
+    SpaceMapWriter,
+};
 pub use uberblock::{Multihost, ReflowScratchState, Uberblock};
+pub use vdev::{
+    CondensingIndirectPhys, GANG_HEADER_BYTES, IndirectBirthEntry, IndirectBirthPhys,
+    IndirectMappingEntry, IndirectMappingPhys, RebuildPhys, RemovingPhys, decode_gang_header,
+    encode_gang_header, gang_pointers,
+};
 pub use zap::{
     FAT_ZAP_BLOCK_SHIFT, FatZapHeader, LeafEntry, LeafInsert, MicroEntry, MicroInsert, MicroZap,
     ZAP_MAX_LONG_NAME_BYTES, ZAP_MAX_NAME_BYTES, ZAP_MAX_VALUE_BYTES, ZapBlockKind, ZapFlags,
     ZapHasher, ZapKey, ZapKeyBuf, ZapKeyKind, ZapLeaf, ZapTable, ZapValue, double_pointers,
     zap_hash_index,
+};
+pub use zpl::{
+    Ace, AceWho, DirectoryEntry, ZPL_ATTRIBUTES, ZPL_ATTRIBUTES_2_3, ZPL_VERSION, ZnodeAcl,
+    ZnodePhys, ZplAttribute, ZplAttributeInfo,
 };
