@@ -68,7 +68,9 @@ fn bench(names: &[String]) -> anyhow::Result<()> {
     let mut scripts: Vec<_> = std::fs::read_dir("bench")
         .context("bench/ is read from the root of the workspace")?
         .filter_map(|entry| entry.ok().map(|entry| entry.path()))
-        .filter(|path| path.extension().is_some_and(|extension| extension == "sh"))
+        .filter(|path| {
+            path.extension().is_some_and(|extension| extension == "sh") && !path.ends_with("lib.sh")
+        })
         .filter(|path| {
             names.is_empty()
                 || path

@@ -1,0 +1,28 @@
+# Shared by the benchmarks: a working directory, a Millpond server, clean-up, ratios.
+set -euo pipefail
+: "${CARGO_TARGET_DIR:=${XDG_CACHE_HOME:-$HOME/.cache}/millpond/target}"
+millpond=$CARGO_TARGET_DIR/release/millpond
+zfs_fuse=${XDG_CACHE_HOME:-$HOME/.cache}/millpond/zfs-fuse
+work=$(mktemp -d "${BENCH_DIR:-/var/tmp}/millpond-bench.XXXXXX")
+export MILLPOND_STATE=$work/state
+port=$((20000 + RANDOM % 20000))
+pids=()
+
+finish() {
+  "$millpond" down >/dev/null 2>&1 || true
+  for pid in ${pids[@]+"${pids[@]}"}; do kill "$pid" 2>/dev/null || true; done
+  for m in $(awk -v w="$work" 'index($2, w) == 1 {print $2}' /proc/self/mounts | sort -r); do umount -l "$m" 2>/dev/null || true; done
+  sleep 0.5
+  rm -rf "$work"
+}
+trap finish EXIT
+
+start_millpond() {
+  "$millpond" daemon --iscsi "127.0.0.1:$port" >"$work/server.log" 2>&1 &
+  pids+=($!)
+  for _ in $(seq 100); do "$millpond" info 2>/dev/null | grep -q 'runs as' && return; sleep 0.1; done
+  echo "the server does not start:" >&2; cat "$work/server.log" >&2; exit 1
+}
+
+# ratio A B: A/B with two digits, or '-'.
+ratio() { awk -v a="$1" -v b="$2" 'BEGIN { if (b + 0 > 0) printf "%.2f", a / b; else printf "-" }'; }

@@ -1,0 +1,183 @@
+//! The command lines as a user of ZFS expects them.
+
+use crate::harness::{Server, can_mount, run};
+
+#[test]
+fn a_first_zpool_create_starts_the_server_by_itself() {
+    if !can_mount() {
+        return;
+    }
+    let server = Server::prepare();
+    let disk = &server.disks(1, 256 << 20)[0];
+    server.ok(&format!(
+        "zpool create -m {} tank {disk}",
+        server.text("mnt")
+    ));
+    assert!(
+        server
+            .ok("zpool list -H -o name,health")
+            .contains("tank\tONLINE")
+    );
+    server.ok("zpool destroy tank");
+    server.ok("down");
+}
+
+#[test]
+fn properties_sources_and_columns_are_those_of_zfs() {
+    if !can_mount() {
+        return;
+    }
+    let server = Server::start();
+    let disk = &server.disks(1, 512 << 20)[0];
+    server.ok(&format!(
+        "zpool create -O compression=zstd -O mountpoint={} tank {disk}",
+        server.text("mnt")
+    ));
+    server.ok("zfs create tank/a");
+    server.ok("zfs create -o recordsize=1M -o com.example:note=x tank/a/b");
+    assert_eq!(
+        server.ok("zfs get -H -o value,source compression tank/a"),
+        "zstd\tinherited from tank\n"
+    );
+    assert_eq!(
+        server.ok("zfs get -H -o value,source recordsize tank/a/b"),
+        "1M\tlocal\n"
+    );
+    assert_eq!(
+        server.ok("zfs get -Hp -o value recordsize tank/a/b"),
+        "1048576\n"
+    );
+    assert_eq!(
+        server.ok("zfs get -H -o value,source com.example:note tank/a/b"),
+        "x\tlocal\n"
+    );
+    assert_eq!(
+        server.ok("zfs get -H -o value,source checksum tank"),
+        "on\tdefault\n"
+    );
+    assert_eq!(
+        server.ok("zfs get -H -o value mountpoint tank/a/b").trim(),
+        server.text("mnt/a/b")
+    );
+    server.ok("zfs set atime=off tank/a");
+    server.ok("zfs inherit compression tank");
+    assert_eq!(
+        server.ok("zfs get -H -o property,value,source compression,atime tank/a/b"),
+        "compression\ton\tdefault\natime\toff\tinherited from tank/a\n"
+    );
+    let list = server.ok("zfs list");
+    assert!(list.starts_with("NAME"), "{list}");
+    assert_eq!(list.lines().count(), 4, "{list}");
+    let json = server.ok("zfs list -j tank/a");
+    assert!(
+        json.contains("\"vers_major\": 0")
+            && json.contains("\"tank/a\"")
+            && json.contains("\"FILESYSTEM\""),
+        "{json}"
+    );
+    for (command, reason) in [
+        ("zfs set recordsize=3K tank", "recordsize"),
+        ("zfs set nonesuch=1 tank", "nonesuch"),
+        ("zfs create tank/none/such", "parent"),
+        ("zfs create tank/a", "exists"),
+        ("zfs destroy tank/a", "children"),
+        ("zpool create tank /dev/null", "exists"),
+        ("zpool import nonesuch -d /nonexistent", "no such"),
+    ] {
+        let message = server.fails(command);
+        assert!(message.contains(reason), "{command}: {message}");
+    }
+    let history = server.ok("zpool history tank");
+    assert!(
+        history.contains("zpool create -O compression=zstd")
+            && history.contains("zfs create tank/a"),
+        "{history}"
+    );
+    server.ok("zpool destroy tank");
+}
+
+#[test]
+fn a_device_in_use_is_refused() {
+    if !can_mount() {
+        return;
+    }
+    let server = Server::start();
+    let disk = &server.disks(1, 256 << 20)[0];
+    server.ok(&format!("zpool create -m none tank {disk}"));
+    assert!(
+        server
+            .fails(&format!("zpool create -f -m none other {disk}"))
+            .contains("part of active pool 'tank'")
+    );
+    server.ok("zpool export tank");
+    assert!(
+        server
+            .fails(&format!("zpool create -m none other {disk}"))
+            .contains("-f")
+    );
+    server.ok(&format!("zpool create -f -m none other {disk}"));
+    server.ok("zpool destroy other");
+}
+
+#[test]
+fn snapshots_roll_back_and_are_seen_in_the_control_directory() {
+    if !can_mount() {
+        return;
+    }
+    let server = Server::start();
+    let disk = &server.disks(1, 512 << 20)[0];
+    server.ok(&format!(
+        "zpool create -m {} tank {disk}",
+        server.text("mnt")
+    ));
+    let file = server.path("mnt/file");
+    std::fs::write(&file, "one").unwrap();
+    server.ok("zfs snapshot tank@one");
+    std::fs::write(&file, "two, and longer").unwrap();
+    std::fs::write(server.path("mnt/new"), "new").unwrap();
+    server.ok("zfs snapshot tank@two");
+    assert_eq!(
+        std::fs::read_to_string(server.path("mnt/.zfs/snapshot/one/file")).unwrap(),
+        "one"
+    );
+    assert_eq!(
+        std::fs::read_to_string(server.path("mnt/.zfs/snapshot/two/file")).unwrap(),
+        "two, and longer"
+    );
+    assert!(server.fails("zfs rollback tank@one").contains("-r"));
+    server.ok("zfs rollback -r tank@one");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "one");
+    assert!(!server.path("mnt/new").exists());
+    assert!(
+        !server
+            .ok("zfs list -t snapshot -H -o name")
+            .contains("tank@two")
+    );
+    server.ok("zfs destroy tank@one");
+    server.ok("zpool export tank");
+    crate::harness::zdb_is_clean(&server.path("disks"), "tank");
+}
+
+#[test]
+fn a_volume_is_a_file_that_loop_devices_take() {
+    if !can_mount() {
+        return;
+    }
+    let server = Server::start();
+    let disk = &server.disks(1, 512 << 20)[0];
+    server.ok(&format!("zpool create -m none tank {disk}"));
+    server.ok("zfs create -s -V 128M tank/vol");
+    let file = server.state().join("zvol/tank/vol");
+    assert_eq!(std::fs::metadata(&file).unwrap().len(), 128 << 20);
+    run("mkfs.ext4", &["-q", "-F", &file.to_string_lossy()]);
+    server.ok("zpool export tank");
+    server.ok(&format!("zpool import -d {} tank", server.text("disks")));
+    run("e2fsck", &["-f", "-n", &file.to_string_lossy()]);
+    assert!(
+        server
+            .fails("zfs create -V 100000 tank/odd")
+            .contains("multiple of volume block size")
+    );
+    server.ok("zpool export tank");
+    crate::harness::zdb_is_clean(&server.path("disks"), "tank");
+}

@@ -1,0 +1,358 @@
+//! A server of our own for each test, and the oracles.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// The binary under test.
+pub const MILLPOND: &str = env!("CARGO_BIN_EXE_millpond");
+
+/// Whether the long versions of tests run.
+pub fn is_long() -> bool {
+    std::env::var_os("MILLPOND_LONG").is_some_and(|value| value == "1")
+}
+
+/// `true` if what a test needs is there. Otherwise the test is skipped with a reason, or fails in CI.
+pub fn need(what: &str, is_there: bool) -> bool {
+    if !is_there {
+        assert!(
+            std::env::var_os("CI").is_none_or(|value| value != "true"),
+            "{what} is missing, and CI demands it"
+        );
+        eprintln!("skipped: {what} is missing");
+    }
+    is_there
+}
+
+/// Whether filesystems can be mounted here.
+pub fn can_mount() -> bool {
+    need(
+        "root with /dev/fuse",
+        rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists(),
+    )
+}
+
+fn finds(program: &str) -> bool {
+    Command::new("sh")
+        .args([
+            "-c",
+            &format!("PATH=$PATH:/sbin:/usr/sbin command -v {program}"),
+        ])
+        .output()
+        .is_ok_and(|out| out.status.success())
+}
+
+/// Runs a program, checks that it worked, and gives its output.
+pub fn run(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program)
+        .args(arguments)
+        .env(
+            "PATH",
+            format!(
+                "{}:/usr/sbin:/sbin",
+                std::env::var("PATH").unwrap_or_default()
+            ),
+        )
+        .stdin(Stdio::null())
+        .output()
+        .unwrap_or_else(|error| panic!("{program}: {error}"));
+    let text = text_of(&output);
+    assert!(
+        output.status.success(),
+        "{program} {arguments:?} failed ({}):\n{text}",
+        output.status
+    );
+    text
+}
+
+/// Both outputs of a program, one after the other.
+pub fn text_of(output: &Output) -> String {
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+/// A directory with a state directory, room for disks, and a server.
+pub struct Server {
+    pub directory: TempDir,
+    child: Option<Child>,
+    pub iscsi_port: u16,
+}
+
+impl Server {
+    /// Prepares the directory; nothing runs yet.
+    pub fn prepare() -> Self {
+        // Not below /tmp where that is in memory: pools are big.
+        let base =
+            std::env::var_os("MILLPOND_TEST_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
+        let directory =
+            TempDir::with_prefix_in("millpond-", base).expect("a directory for the test");
+        let port = std::net::TcpListener::bind("127.0.0.1:0")
+            .and_then(|listener| listener.local_addr())
+            .expect("a free port")
+            .port();
+        Self {
+            directory,
+            child: None,
+            iscsi_port: port,
+        }
+    }
+
+    /// Prepares a directory and starts `millpond daemon`.
+    pub fn start() -> Self {
+        let mut server = Self::prepare();
+        server.launch(&["daemon"]);
+        server
+    }
+
+    /// Starts the server with these words and waits until it answers.
+    pub fn launch(&mut self, words: &[&str]) {
+        assert!(self.child.is_none(), "it runs already");
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.path("server.log"))
+            .expect("a log");
+        let child = Command::new(MILLPOND)
+            .args(words)
+            .arg(format!("--iscsi=127.0.0.1:{}", self.iscsi_port))
+            .env("MILLPOND_STATE", self.state())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a second handle"))
+            .stderr(log)
+            .spawn()
+            .expect("the server starts");
+        self.child = Some(child);
+        self.wait_until(Duration::from_secs(120), "the server answers", || {
+            Command::new(MILLPOND)
+                .arg("info")
+                .env("MILLPOND_STATE", self.state())
+                .output()
+                .is_ok_and(|output| {
+                    String::from_utf8_lossy(&output.stdout).contains("runs as process")
+                })
+        });
+    }
+
+    /// Waits for something, or fails showing the server's log.
+    pub fn wait_until(&self, limit: Duration, what: &str, mut test: impl FnMut() -> bool) {
+        let begin = Instant::now();
+        while !test() {
+            assert!(
+                begin.elapsed() < limit,
+                "{what}: not within {limit:?}; the server's log:\n{}",
+                self.log()
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// What the server printed.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.path("server.log")).unwrap_or_default()
+    }
+
+    /// Kills the server at once, as `kill -9` does, and takes its dead mounts away.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        self.clear_mounts();
+    }
+
+    /// Stops the server as Ctrl-C does and waits for its end.
+    pub fn stop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let pid = rustix::process::Pid::from_child(&child);
+            rustix::process::kill_process(pid, rustix::process::Signal::INT)
+                .expect("the server is there");
+            let begin = Instant::now();
+            loop {
+                if let Some(status) = child.try_wait().expect("the server's end") {
+                    assert!(
+                        status.success(),
+                        "the server ended with {status}:\n{}",
+                        self.log()
+                    );
+                    break;
+                }
+                assert!(
+                    begin.elapsed() < Duration::from_secs(120),
+                    "the server does not stop:\n{}",
+                    self.log()
+                );
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    }
+
+    fn clear_mounts(&self) {
+        let below = self.directory.path().to_string_lossy().into_owned();
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        for point in mounts
+            .lines()
+            .rev()
+            .filter_map(|line| line.split(' ').nth(1))
+            .filter(|point| point.starts_with(&below))
+        {
+            let _ = Command::new("umount").args(["-l", point]).output();
+        }
+    }
+
+    /// A path in the test's directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// The same as text.
+    pub fn text(&self, name: &str) -> String {
+        self.path(name).to_string_lossy().into_owned()
+    }
+
+    /// The state directory.
+    pub fn state(&self) -> PathBuf {
+        self.path("state")
+    }
+
+    /// Makes sparse files to build a pool of, in a directory of their own; answers their paths.
+    pub fn disks(&self, count: usize, bytes: u64) -> Vec<String> {
+        let directory = self.path("disks");
+        std::fs::create_dir_all(&directory).expect("a directory");
+        (0..count)
+            .map(|index| {
+                let path = directory.join(format!("d{index}"));
+                std::fs::File::create(&path)
+                    .and_then(|file| file.set_len(bytes))
+                    .expect("a sparse file");
+                path.to_string_lossy().into_owned()
+            })
+            .collect()
+    }
+
+    /// Runs `millpond` with these words.
+    pub fn command(&self, words: &[&str]) -> Output {
+        Command::new(MILLPOND)
+            .args(words)
+            .env("MILLPOND_STATE", self.state())
+            .stdin(Stdio::null())
+            .output()
+            .expect("millpond runs")
+    }
+
+    /// Runs `millpond` with words given as one text, demands that it works, and gives its output.
+    pub fn ok(&self, words: &str) -> String {
+        let words: Vec<&str> = words.split_whitespace().collect();
+        let output = self.command(&words);
+        assert!(
+            output.status.success(),
+            "millpond {words:?} failed:\n{}\nthe server's log:\n{}",
+            text_of(&output),
+            self.log()
+        );
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// Runs `millpond` with words given as one text, demands that it fails, and gives what it says.
+    pub fn fails(&self, words: &str) -> String {
+        let words: Vec<&str> = words.split_whitespace().collect();
+        let output = self.command(&words);
+        assert!(
+            !output.status.success(),
+            "millpond {words:?} should have failed:\n{}",
+            text_of(&output)
+        );
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the server's log:\n{}", self.log());
+        }
+        self.kill();
+    }
+}
+
+/// Demands that zdb finds every checksum right and no block leaked or lost in an exported pool whose
+/// devices are in `directory`.
+pub fn zdb_is_clean(directory: &Path, pool: &str) {
+    if !need("zdb", finds("zdb")) {
+        return;
+    }
+    let text = run(
+        "zdb",
+        &["-e", "-p", &directory.to_string_lossy(), "-bcc", pool],
+    );
+    assert!(
+        text.contains("No leaks (block sum matches space maps exactly)"),
+        "zdb has something to say:\n{text}"
+    );
+    for bad in ["ERROR", "leaked space", "error:"] {
+        assert!(!text.contains(bad), "zdb has something to say:\n{text}");
+    }
+    let text = run(
+        "zdb",
+        &["-e", "-p", &directory.to_string_lossy(), "-d", pool],
+    );
+    for bad in ["ERROR", "leaked", "not match", "mismatch"] {
+        assert!(!text.contains(bad), "zdb has something to say:\n{text}");
+    }
+}
+
+/// The virtual machine with the real OpenZFS; one at a time, it wants a core of its own.
+pub struct Peer {
+    program: PathBuf,
+    _turn: MutexGuard<'static, ()>,
+}
+
+static TURN: Mutex<()> = Mutex::new(());
+
+impl Peer {
+    /// The peer, if it is here.
+    pub fn find() -> Option<Self> {
+        let directory = std::env::var_os("MILLPOND_PEER").map_or_else(
+            || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/peer"),
+            PathBuf::from,
+        );
+        let program = directory.join("peer-vm");
+        let is_there = program.exists() && finds("qemu-system-x86_64");
+        need("the peer machine (peer-vm, qemu-system-x86)", is_there).then(|| Self {
+            program,
+            _turn: TURN
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner),
+        })
+    }
+
+    /// Runs a script in it, as root, with these disks; answers what it printed.
+    pub fn run(&self, disks: &[String], options: &[&str], script: &str) -> String {
+        let mut text = String::new();
+        // The emulated machine now and then stops dead (124, 125): once more then.
+        for _ in 0..2 {
+            let mut command = Command::new(&self.program);
+            command.args(["-q", "-t", "900"]).args(options);
+            for disk in disks {
+                command.args(["-d", disk]);
+            }
+            let output = command
+                .args(["-c", script])
+                .stdin(Stdio::null())
+                .output()
+                .expect("peer-vm runs");
+            text = text_of(&output);
+            match output.status.code() {
+                Some(0) => return text,
+                Some(124 | 125) => {}
+                code => panic!("the script failed in the peer ({code:?}):\n{text}"),
+            }
+        }
+        panic!("the peer machine stopped dead twice:\n{text}");
+    }
+}

@@ -1,0 +1,11 @@
+//! The product from outside: the real binary, real mounts, and the oracles (zdb, the real OpenZFS).
+//!
+//! Tests need root and `/dev/fuse`; without them they are skipped with a reason, or fail where
+//! `CI=true`. `MILLPOND_LONG=1` runs them at full size (a tree of a gigabyte, 200 kills).
+
+mod commands;
+mod harness;
+mod iscsi;
+mod kill;
+mod layouts;
+mod up;
