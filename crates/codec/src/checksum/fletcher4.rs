@@ -128,12 +128,7 @@ fn merge_lanes<const LANES: usize>(lanes: &[[u64; LANES]; 4]) -> ChecksumWords {
     let mut out = [0u64; 4];
     for lane in 0..LANES {
         let j = lane as i64;
-        let [a, b, c, d] = [
-            lanes[0][lane],
-            lanes[1][lane],
-            lanes[2][lane],
-            lanes[3][lane],
-        ];
+        let [a, b, c, d] = lanes.map(|sums| sums[lane]);
         let times = |value: u64, factor: i64| value.wrapping_mul(factor as u64);
         let terms = [
             a,

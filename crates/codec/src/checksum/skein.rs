@@ -2,8 +2,6 @@
 //!
 //! ZFS keys it with the pool's salt (module/zfs/skein_zfs.c, `Skein_512_InitExt` with a key).
 
-use threefish::Threefish512;
-
 const BLOCK_BYTES: usize = 64;
 
 /// Types of UBI input, bits 120 to 125 of the tweak (section 3.5.1, table 6).
@@ -26,14 +24,65 @@ pub(super) struct Skein512 {
     buffered: usize,
 }
 
+/// Rotations of the four pairs in each of eight rounds (section 3.3.1, table 4).
+const ROTATIONS: [[u32; 4]; 8] = [
+    [46, 36, 19, 37],
+    [33, 27, 14, 42],
+    [17, 49, 36, 39],
+    [44, 9, 54, 56],
+    [39, 30, 34, 24],
+    [13, 50, 10, 17],
+    [25, 29, 39, 43],
+    [8, 35, 56, 22],
+];
+/// Which words pair up in each of four rounds: the permutation of words between rounds (table 3) has
+/// the order four, and permuting the indices instead of the words saves moving them.
+const PAIRS: [[[usize; 2]; 4]; 4] = [
+    [[0, 1], [2, 3], [4, 5], [6, 7]],
+    [[2, 1], [4, 7], [6, 5], [0, 3]],
+    [[4, 1], [6, 3], [0, 5], [2, 7]],
+    [[6, 1], [0, 7], [2, 5], [4, 3]],
+];
+/// `C_240` of the key schedule (section 3.3.2).
+const KEY_PARITY: u64 = 0x1bd1_1bda_a9fc_1a22;
+
+/// Threefish-512: 72 rounds, a subkey before every fourth and after the last.
+fn threefish(key: &[u64; 8], tweak: [u64; 2], plain: &[u64; 8]) -> [u64; 8] {
+    let mut keys = [0u64; 9];
+    keys[..8].copy_from_slice(key);
+    keys[8] = key.iter().fold(KEY_PARITY, |parity, word| parity ^ word);
+    let tweaks = [tweak[0], tweak[1], tweak[0] ^ tweak[1]];
+    let mut state = *plain;
+    let add_subkey = |state: &mut [u64; 8], number: usize| {
+        for (index, word) in state.iter_mut().enumerate() {
+            *word = word.wrapping_add(keys[(number + index) % 9]);
+        }
+        state[5] = state[5].wrapping_add(tweaks[number % 3]);
+        state[6] = state[6].wrapping_add(tweaks[(number + 1) % 3]);
+        state[7] = state[7].wrapping_add(number as u64);
+    };
+    for eight_rounds in 0..9 {
+        for half in 0..2 {
+            add_subkey(&mut state, 2 * eight_rounds + half);
+            for (round, pairs) in PAIRS.iter().enumerate() {
+                for ([left, right], rotation) in pairs.iter().zip(ROTATIONS[4 * half + round]) {
+                    state[*left] = state[*left].wrapping_add(state[*right]);
+                    state[*right] = state[*right].rotate_left(rotation) ^ state[*left];
+                }
+            }
+        }
+    }
+    add_subkey(&mut state, 18);
+    state
+}
+
 fn process(chain: &mut [u64; 8], tweak: &mut [u64; 2], block: &[u8; BLOCK_BYTES], count: usize) {
     tweak[0] = tweak[0].wrapping_add(count as u64);
     let mut message = [0u64; 8];
     for (word, bytes) in message.iter_mut().zip(block.as_chunks::<8>().0) {
         *word = u64::from_le_bytes(*bytes);
     }
-    let mut state = message;
-    Threefish512::new_with_tweak_u64(chain, tweak).encrypt_block_u64(&mut state);
+    let state = threefish(chain, *tweak, &message);
     for ((chain, state), message) in chain.iter_mut().zip(state).zip(message) {
         *chain = state ^ message;
     }

@@ -15,10 +15,12 @@ mod tests;
 mod zle;
 mod zstd;
 
+use std::cell::RefCell;
 use std::io::Write;
 
 use flate2::{Decompress, FlushDecompress, Status};
 use format::Compression;
+use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
 
 pub use self::zstd::{ZstdLevel, header as zstd_header};
 
@@ -127,18 +129,41 @@ pub fn decompress(
     })
 }
 
+/// What LZ4 needs besides input and output, kept per thread.
+struct Lz4Scratch {
+    /// For inputs shorter than 64 KiB and for others: each size always uses the same one, so that
+    /// the same block always compresses to the same bytes (dedup and nop-writes compare them).
+    small: CompressTable,
+    large: CompressTable,
+    out: Vec<u8>,
+}
+
+thread_local! {
+    static LZ4_SCRATCH: RefCell<Lz4Scratch> = RefCell::new(Lz4Scratch {
+        small: CompressTable::small(),
+        large: CompressTable::large(),
+        out: Vec::new(),
+    });
+}
+
 /// LZ4: the compressed length as a big-endian u32, then one LZ4 block (`zfs_lz4_compress_buf`,
 /// module/zfs/lz4_zfs.c).
 fn lz4_compress(data: &[u8], output_bytes_max: usize) -> Option<Vec<u8>> {
-    const HEADER_BYTES: usize = 4;
-    let mut out = vec![0; HEADER_BYTES + lz4_flex::block::get_maximum_output_size(data.len())];
-    let length = lz4_flex::block::compress_into(data, &mut out[HEADER_BYTES..]).ok()?;
-    if HEADER_BYTES + length > output_bytes_max {
-        return None;
-    }
-    out[..HEADER_BYTES].copy_from_slice(&u32::try_from(length).ok()?.to_be_bytes());
-    out.truncate(HEADER_BYTES + length);
-    Some(out)
+    const SMALL_BYTES_MAX: usize = u16::MAX as usize - 1;
+    LZ4_SCRATCH.with_borrow_mut(|Lz4Scratch { small, large, out }| {
+        let bound = get_maximum_output_size(data.len());
+        if out.len() < bound {
+            out.resize(bound, 0);
+        }
+        let table = if data.len() <= SMALL_BYTES_MAX {
+            small
+        } else {
+            large
+        };
+        let length = compress_into_with_table(data, out, table).ok()?;
+        let header = u32::try_from(length).ok()?.to_be_bytes();
+        (header.len() + length <= output_bytes_max).then(|| [&header, &out[..length]].concat())
+    })
 }
 
 fn lz4_decompress(data: &[u8], output_bytes: usize) -> Option<Vec<u8>> {

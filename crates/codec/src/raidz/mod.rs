@@ -58,14 +58,17 @@ pub enum RaidzError {
     },
 }
 
-/// How a set of kernels computes.
+/// Horner's scheme over one segment: data columns (`None` where too short) to parity columns.
+type Generate = fn(&[Option<&[u8]>], &mut [&mut [u8]]);
+/// `outputs[o] = Σ coefficients[o][s] · sources[s]` over one segment: sources, coefficients, outputs.
+type Combine = fn(&[&[u8]], &[Vec<u8>], &mut [&mut [u8]]);
+
+/// A set of kernels. Every column given covers the segment whole.
 #[derive(Clone, Copy)]
 struct Kernels {
     name: &'static str,
-    /// Horner's scheme over one segment: every present column covers it whole.
-    generate: fn(&[Option<&[u8]>], &mut [&mut [u8]]),
-    /// `outputs[o] = Σ coefficients[o][s] · sources[s]` over one segment.
-    combine: fn(&[&[u8]], &[Vec<u8>], &mut [&mut [u8]]),
+    generate: Generate,
+    combine: Combine,
 }
 
 fn available() -> Vec<Kernels> {
