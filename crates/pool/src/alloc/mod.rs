@@ -1,47 +1,592 @@
 //! Which bytes of which vdev are free.
+//!
+//! Every top-level vdev is cut into metaslabs; a metaslab's free ranges are in memory once it is
+//! used ([`MetaslabSource`] reads them). [`Allocator::allocate`] chooses, for every copy of a block,
+//! a vdev (in turn, more often those with more free space), a metaslab (longest free runs first, and
+//! then the same one for as long as it serves) and a place (after the last one of such a size, or
+//! the tightest fit when space is short).
+//!
+//! Facts from module/zfs/metaslab.c: the sets per txg and what moves between them, the two
+//! txgs that freed space waits, ditto copies on different vdevs or at least 1/8 vdev apart,
+//! fallback between classes, the aliquot that goes to a vdev before the next one's turn.
+//!
+//! Nothing here is on disk: the engine records what [`Allocator::take_changes`] hands out. A crash
+//! therefore leaves what the last synced txg recorded.
+//!
+//! Locks: the list of vdevs (`tops`, read-mostly), one rotor per class, one lock per vdev with all
+//! its metaslabs. A vdev's lock is held for one allocation (microseconds) and never while a
+//! metaslab is loaded; `loads` wakes those who wait for somebody else's load.
+
+mod free_map;
+mod metaslab;
+mod range_set;
+mod space;
+#[cfg(test)]
+mod tests;
+mod top;
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::Arc;
 
 use device::BoxFuture;
-use format::{Txg, VdevId};
+use format::{DVAS_PER_POINTER, Dva, Txg, VdevId};
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::Notify;
+
+pub use range_set::RangeSet;
+pub use space::{SpaceTotals, TopSpace, deflate, fragmentation, metaslab_shift, slop_bytes};
 
 use crate::error::PoolError;
+use crate::pipeline::AllocClass;
+use crate::vdev::Geometry;
+use top::{Attempt, Top};
 
 /// Txgs for which freed space is kept unused after its txg synced (`TXG_DEFER_SIZE`), so that the
 /// uberblocks of the txgs before still find their blocks.
 pub const DEFER_TXGS: u64 = 2;
+/// Copies of a block, at most.
+const COPIES_MAX: usize = DVAS_PER_POINTER;
+/// Bytes per child that go to a vdev before it is the next one's turn (`metaslab_aliquot`).
+const ALIQUOT_BYTES: u64 = 1 << 20;
+/// Copies on the same vdev are at least this fraction of it apart (`ditto_same_vdev_distance_shift`).
+const DITTO_DISTANCE_SHIFT: u32 = 3;
 
 /// A run of bytes: start (inclusive) and end (exclusive).
 pub type Range = std::ops::Range<u64>;
 
 /// What one txg (pass) changed in one metaslab. Offsets are on the top-level vdev.
 ///
-/// `allocated` must be recorded before `freed`.
+/// A range is never in both. Record `allocated` before `freed`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetaslabChange {
     /// The top-level vdev.
     pub vdev: VdevId,
     /// Index of the metaslab.
     pub metaslab: u64,
-    /// Newly allocated, in order of offsets.
-    pub allocated: Vec<Range>,
-    /// Newly freed, in order of offsets.
-    pub freed: Vec<Range>,
-}
-
-/// The free ranges of a metaslab as recorded by its space map and the space map logs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LoadedMetaslab {
-    /// Free ranges (offsets on the top-level vdev).
-    pub free: Vec<Range>,
-    /// The last txg whose changes ([`Allocator::take_changes`]) are all contained.
-    pub as_of: Txg,
+    /// Newly allocated.
+    pub allocated: RangeSet,
+    /// Newly freed; allocated before (in this txg or an earlier one) and recorded so.
+    pub freed: RangeSet,
 }
 
 /// Where the allocator gets a metaslab's free ranges from when it needs them: the engine.
 pub trait MetaslabSource: Send + Sync {
-    /// The free ranges of a metaslab.
-    fn load(&self, vdev: VdevId, metaslab: u64)
-    -> BoxFuture<'_, Result<LoadedMetaslab, PoolError>>;
+    /// The free ranges of a metaslab (offsets on the top-level vdev), as recorded. All changes up to the last
+    /// [`Allocator::sync_done`] before the call must be contained; of those handed out later any
+    /// part may be, in the order in which they were handed out.
+    fn load(&self, vdev: VdevId, metaslab: u64) -> BoxFuture<'_, Result<RangeSet, PoolError>>;
+}
+
+/// A source for new pools: everything is free.
+#[derive(Debug, Clone, Copy)]
+pub struct AllFree {
+    /// log2 of the metaslab size.
+    pub metaslab_shift: u32,
+}
+
+impl MetaslabSource for AllFree {
+    fn load(&self, _vdev: VdevId, metaslab: u64) -> BoxFuture<'_, Result<RangeSet, PoolError>> {
+        let length = 1u64 << self.metaslab_shift;
+        Box::pin(async move { Ok(RangeSet::from_iter([(metaslab * length, length)])) })
+    }
+}
+
+/// A top-level vdev, as the allocator sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopSpec {
+    /// Its id.
+    pub vdev: VdevId,
+    /// What it is used for.
+    pub class: AllocClass,
+    /// log2 of the metaslab size.
+    pub metaslab_shift: u32,
+    /// Number of metaslabs.
+    pub metaslab_count: u64,
+    /// How much a block takes.
+    pub geometry: Geometry,
+    /// `vdev_deflate_ratio`: usable 512ths of raw space.
+    pub deflate_ratio: u64,
+    /// Whether new blocks may go there (not while it is removed, or unavailable).
+    pub allocatable: bool,
+}
+
+/// A request for space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// For which txg.
+    pub txg: Txg,
+    /// Stored size of the block in bytes.
+    pub psize_bytes: u64,
+    /// Copies, 1 to 3.
+    pub copies: usize,
+    /// Preferred class.
+    pub class: AllocClass,
+    /// Whether to fall back to other classes.
+    pub fallback: bool,
+    /// Whether the places are for a gang header.
+    pub gang: bool,
+}
+
+#[derive(Debug, Default)]
+struct Rotor {
+    current: usize,
+    given_bytes: u64,
 }
 
 /// The allocator of a pool.
-pub struct Allocator {}
+pub struct Allocator {
+    source: RwLock<Option<Arc<dyn MetaslabSource>>>,
+    tops: RwLock<BTreeMap<VdevId, Arc<Mutex<Top>>>>,
+    rotors: [Mutex<Rotor>; 4],
+    loads: Notify,
+}
+
+impl Default for Allocator {
+    fn default() -> Self {
+        Allocator::new()
+    }
+}
+
+impl Allocator {
+    /// An allocator without vdevs and without a source; both can be given later.
+    pub fn new() -> Self {
+        Allocator {
+            source: RwLock::new(None),
+            tops: RwLock::new(BTreeMap::new()),
+            rotors: Default::default(),
+            loads: Notify::new(),
+        }
+    }
+
+    /// Says where free ranges are read from.
+    pub fn set_source(&self, source: Arc<dyn MetaslabSource>) {
+        *self.source.write() = Some(source);
+    }
+
+    /// Adds a top-level vdev, or grows the one of the same id to more metaslabs.
+    pub fn add_top(&self, spec: TopSpec) {
+        let mut tops = self.tops.write();
+        match tops.get(&spec.vdev) {
+            Some(top) => {
+                let mut top = top.lock();
+                top.grow(spec.metaslab_count);
+                top.spec.allocatable = spec.allocatable;
+            }
+            None => {
+                tops.insert(spec.vdev, Arc::new(Mutex::new(Top::new(spec))));
+            }
+        }
+    }
+
+    /// Stops or resumes allocating from a vdev.
+    pub fn set_allocatable(&self, vdev: VdevId, allocatable: bool) {
+        if let Some(top) = self.top(vdev) {
+            top.lock().spec.allocatable = allocatable;
+        }
+    }
+
+    /// Says how much of a metaslab is allocated, and its free runs by log2 of their length if
+    /// known, without loading it: totals and choices are right from the start.
+    pub fn set_recorded(
+        &self,
+        vdev: VdevId,
+        metaslab: u64,
+        allocated_bytes: u64,
+        histogram: Option<[u64; 64]>,
+    ) {
+        let Some(top) = self.top(vdev) else { return };
+        let mut top = top.lock();
+        let index = metaslab as usize;
+        if let Some(metaslab) = top.metaslab_mut(index) {
+            metaslab.recorded_bytes = allocated_bytes;
+            metaslab.recorded_histogram = histogram.map(Box::new);
+            top.reweigh(index);
+        }
+    }
+
+    fn top(&self, vdev: VdevId) -> Option<Arc<Mutex<Top>>> {
+        self.tops.read().get(&vdev).cloned()
+    }
+
+    /// Allocates places for all copies of a block. Gives all or none.
+    ///
+    /// # Errors
+    /// [`PoolError::NoSpace`]; what the [`MetaslabSource`] says is reported by `tracing` and the
+    /// metaslab not used.
+    pub async fn allocate(
+        &self,
+        request: &Request,
+    ) -> Result<[Option<Dva>; COPIES_MAX], PoolError> {
+        let mut out = [None; COPIES_MAX];
+        for copy in 0..request.copies.clamp(1, COPIES_MAX) {
+            match self.allocate_copy(request, copy, &out).await {
+                Some(dva) => out[copy] = Some(dva),
+                None => {
+                    for dva in out.iter().flatten() {
+                        self.unallocate(request.txg, dva);
+                    }
+                    return Err(PoolError::NoSpace {
+                        size_bytes: request.psize_bytes,
+                        txg: request.txg,
+                    });
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// Takes back places that nothing was written to and nobody refers to.
+    pub fn unallocate(&self, txg: Txg, dva: &Dva) {
+        if let Some(top) = self.top(dva.vdev()) {
+            top.lock()
+                .unallocate(txg, dva.offset_bytes(), dva.asize_bytes());
+        }
+    }
+
+    async fn allocate_copy(
+        &self,
+        request: &Request,
+        copy: usize,
+        before: &[Option<Dva>; COPIES_MAX],
+    ) -> Option<Dva> {
+        let chain: &[AllocClass] = match (request.class, request.fallback) {
+            (AllocClass::Normal, _) => &[AllocClass::Normal],
+            (AllocClass::Log, true) => &[AllocClass::Log, AllocClass::Normal],
+            (AllocClass::Special, true) => &[AllocClass::Special, AllocClass::Normal],
+            (AllocClass::Dedup, true) => {
+                &[AllocClass::Dedup, AllocClass::Special, AllocClass::Normal]
+            }
+            (AllocClass::Log, false) => &[AllocClass::Log],
+            (AllocClass::Special, false) => &[AllocClass::Special],
+            (AllocClass::Dedup, false) => &[AllocClass::Dedup],
+        };
+        for &class in chain {
+            let tops = self.in_turn(class);
+            let used = |vdev: VdevId| before.iter().flatten().any(|dva| dva.vdev() == vdev);
+            // Another vdev than the other copies', else far from them, else anywhere.
+            for (wants_used, far) in [(false, true), (true, true), (true, false)] {
+                for (vdev, top) in tops.iter().filter(|(vdev, _)| used(*vdev) == wants_used) {
+                    if let Some(dva) = self
+                        .allocate_from(request, copy, before, *vdev, top, far)
+                        .await
+                    {
+                        self.note_given(class, tops[0].0, *vdev, dva.asize_bytes(), &tops);
+                        return Some(dva);
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// The class's vdevs, the one whose turn it is first.
+    fn in_turn(&self, class: AllocClass) -> Vec<(VdevId, Arc<Mutex<Top>>)> {
+        let mut tops: Vec<_> = self
+            .tops
+            .read()
+            .iter()
+            .filter(|(_, top)| {
+                let top = top.lock();
+                top.spec.class == class && top.spec.allocatable
+            })
+            .map(|(vdev, top)| (*vdev, top.clone()))
+            .collect();
+        if tops.len() > 1 {
+            let current = self.rotors[class as usize].lock().current;
+            let count = tops.len();
+            tops.rotate_left(current % count);
+        }
+        tops
+    }
+
+    /// Moves on to the next vdev when this one had its share: an aliquot, scaled by how its free
+    /// space compares with the others'.
+    fn note_given(
+        &self,
+        class: AllocClass,
+        first: VdevId,
+        vdev: VdevId,
+        bytes: u64,
+        tops: &[(VdevId, Arc<Mutex<Top>>)],
+    ) {
+        if tops.len() < 2 {
+            return;
+        }
+        let mut rotor = self.rotors[class as usize].lock();
+        if vdev == first {
+            rotor.given_bytes += bytes;
+            if rotor.given_bytes < ALIQUOT_BYTES / 4 {
+                return;
+            }
+        }
+        let free: Vec<u64> = tops
+            .iter()
+            .map(|(_, top)| top.lock().free_bytes())
+            .collect();
+        let children = tops[0].1.lock().spec.geometry.children().max(1);
+        let average =
+            (free.iter().map(|f| u128::from(*f)).sum::<u128>() / free.len() as u128).max(1);
+        let share = u128::from(ALIQUOT_BYTES * children) * u128::from(free[0]) / average;
+        let share = share.clamp(
+            u128::from(ALIQUOT_BYTES / 4),
+            u128::from(ALIQUOT_BYTES * children * 4),
+        );
+        if vdev != first || u128::from(rotor.given_bytes) >= share {
+            rotor.given_bytes = 0;
+            rotor.current = (rotor.current + 1) % tops.len();
+        }
+    }
+
+    async fn allocate_from(
+        &self,
+        request: &Request,
+        copy: usize,
+        before: &[Option<Dva>; COPIES_MAX],
+        vdev: VdevId,
+        top: &Arc<Mutex<Top>>,
+        far: bool,
+    ) -> Option<Dva> {
+        let avoid: Vec<u64> = before
+            .iter()
+            .flatten()
+            .filter(|dva| dva.vdev() == vdev)
+            .map(|dva| dva.offset_bytes())
+            .collect();
+        let (asize, distance) = {
+            let top = top.lock();
+            let size = top.spec.metaslab_count << top.spec.metaslab_shift;
+            let distance = if far { size >> DITTO_DISTANCE_SHIFT } else { 0 };
+            (top.spec.geometry.asize(request.psize_bytes), distance)
+        };
+        loop {
+            let mut loads = pin!(self.loads.notified());
+            loads.as_mut().enable();
+            let attempt = top
+                .lock()
+                .allocate(request.txg, asize, copy, &avoid, distance);
+            match attempt {
+                Attempt::Done(offset) => {
+                    return Some(
+                        Dva::new(vdev, offset, asize, request.gang)
+                            .expect("what a metaslab gives fits a DVA: it is within its vdev"),
+                    );
+                }
+                Attempt::Load(index) => self.load(request.txg, vdev, top, index).await,
+                Attempt::Wait => loads.await,
+                Attempt::Full => return None,
+            }
+        }
+    }
+
+    /// Reads a metaslab's free ranges; it is marked as loading.
+    async fn load(&self, txg: Txg, vdev: VdevId, top: &Arc<Mutex<Top>>, index: usize) {
+        struct Guard<'a>(&'a Allocator, &'a Arc<Mutex<Top>>, usize);
+        impl Drop for Guard<'_> {
+            fn drop(&mut self) {
+                self.1.lock().abort_load(self.2);
+                self.0.loads.notify_waiters();
+            }
+        }
+        let guard = Guard(self, top, index);
+        let source = self.source.read().clone();
+        let result = match source {
+            Some(source) => source.load(vdev, index as u64).await,
+            None => Err(PoolError::MetaslabLoad {
+                vdev,
+                metaslab: index as u64,
+                cause: "nothing to load it from yet".to_owned(),
+            }),
+        };
+        let free = match result {
+            Ok(free) => {
+                let top = top.lock();
+                let bounds = top.metaslab(index).map(|m| (m.start, m.length));
+                let within = bounds.is_some_and(|(start, length)| {
+                    free.ranges()
+                        .next()
+                        .is_none_or(|range| range.start >= start)
+                        && free
+                            .ranges()
+                            .next_back()
+                            .is_none_or(|range| range.end <= start + length)
+                });
+                if !within {
+                    tracing::error!(%vdev, metaslab = index, "a space map reaches outside of its metaslab");
+                }
+                within.then_some(free)
+            }
+            Err(error) => {
+                tracing::error!(%vdev, metaslab = index, %error, "a metaslab cannot be loaded");
+                None
+            }
+        };
+        top.lock().finish_load(index, free, txg);
+        drop(guard);
+    }
+
+    /// Frees one copy's place at the end of `txg`.
+    ///
+    /// # Errors
+    /// [`PoolError::SpaceMap`] when it is free already, [`PoolError::NoSuchVdev`].
+    pub fn free(&self, txg: Txg, dva: &Dva) -> Result<(), PoolError> {
+        let vdev = dva.vdev();
+        let top = self.top(vdev).ok_or(PoolError::NoSuchVdev { vdev })?;
+        let result = top.lock().free(txg, dva.offset_bytes(), dva.asize_bytes());
+        result.map_err(|found| space_map_error(dva, found))
+    }
+
+    /// Marks one copy's place as allocated by `txg` (import of an intent log).
+    ///
+    /// # Errors
+    /// [`PoolError::SpaceMap`] when it is allocated already, [`PoolError::NoSuchVdev`].
+    pub async fn claim(&self, txg: Txg, dva: &Dva) -> Result<(), PoolError> {
+        let vdev = dva.vdev();
+        let top = self.top(vdev).ok_or(PoolError::NoSuchVdev { vdev })?;
+        self.ensure_loaded(txg, vdev, &top, dva).await?;
+        let result = top.lock().claim(txg, dva.offset_bytes(), dva.asize_bytes());
+        result.map_err(|found| space_map_error(dva, found))
+    }
+
+    async fn ensure_loaded(
+        &self,
+        txg: Txg,
+        vdev: VdevId,
+        top: &Arc<Mutex<Top>>,
+        dva: &Dva,
+    ) -> Result<(), PoolError> {
+        loop {
+            let mut loads = pin!(self.loads.notified());
+            loads.as_mut().enable();
+            let to_load = {
+                let mut top = top.lock();
+                let index = top
+                    .index_of(dva.offset_bytes(), dva.asize_bytes())
+                    .ok_or_else(|| space_map_error(dva, "not within a metaslab"))?;
+                let metaslab = top.metaslab_mut(index);
+                match metaslab.map(|metaslab| &mut metaslab.loaded) {
+                    Some(state @ metaslab::Loaded::No) => {
+                        *state = metaslab::Loaded::Loading;
+                        Some(index)
+                    }
+                    Some(metaslab::Loaded::Loading) => None,
+                    _ => return Ok(()),
+                }
+            };
+            match to_load {
+                Some(index) => self.load(txg, vdev, top, index).await,
+                None => loads.await,
+            }
+        }
+    }
+
+    /// What changed in `txg` since the last call for it; may be called in every pass.
+    pub fn take_changes(&self, txg: Txg) -> Vec<MetaslabChange> {
+        let mut out = Vec::new();
+        for top in self.tops.read().values() {
+            top.lock().take_changes(txg, &mut out);
+        }
+        out
+    }
+
+    /// `txg` is on disk: space that it freed starts its wait, and what waited long enough can be used.
+    pub fn sync_done(&self, txg: Txg) {
+        let totals = self.totals();
+        let normal_free = self
+            .top_spaces()
+            .iter()
+            .filter(|top| top.class == AllocClass::Normal)
+            .map(|top| top.size_bytes.saturating_sub(top.allocated_bytes))
+            .sum::<u64>();
+        // Short of space: better to reuse at once than to run out.
+        let defer = normal_free > totals.slop_bytes;
+        for top in self.tops.read().values() {
+            top.lock().sync_done(txg, defer);
+        }
+    }
+
+    /// Whether freed space is still waiting: further (even empty) txgs bring it back.
+    pub fn has_deferred(&self) -> bool {
+        self.top_spaces().iter().any(|top| top.deferred_bytes > 0)
+    }
+
+    /// Space of every vdev, by id.
+    pub fn top_spaces(&self) -> Vec<TopSpace> {
+        self.tops
+            .read()
+            .values()
+            .map(|top| top.lock().space())
+            .collect()
+    }
+
+    /// Space of the pool.
+    pub fn totals(&self) -> SpaceTotals {
+        let mut out = SpaceTotals::default();
+        for top in self.top_spaces() {
+            if top.class == AllocClass::Log {
+                continue;
+            }
+            out.size_bytes += top.size_bytes;
+            out.allocated_bytes += top.allocated_bytes;
+            out.deferred_bytes += top.deferred_bytes;
+            out.size_deflated_bytes += top.size_deflated_bytes;
+            out.allocated_deflated_bytes += top.allocated_deflated_bytes;
+            out.deferred_deflated_bytes += top.deferred_deflated_bytes;
+            if top.class == AllocClass::Normal {
+                out.normal_deflated_bytes += top.size_deflated_bytes;
+                out.usable_deflated_bytes += top.size_deflated_bytes;
+            } else {
+                out.usable_deflated_bytes += top.allocated_deflated_bytes;
+            }
+        }
+        out.slop_bytes = slop_bytes(out.normal_deflated_bytes);
+        out
+    }
+
+    /// Free runs of a metaslab by log2 of their length, counting those that wait; `None` when it
+    /// is neither loaded nor has a recorded histogram.
+    pub fn histogram(&self, vdev: VdevId, metaslab: u64) -> Option<[u64; 64]> {
+        let top = self.top(vdev)?;
+        let top = top.lock();
+        top.metaslab(metaslab as usize)?.histogram()
+    }
+
+    /// Free ranges of a metaslab as its space map will say after the changes handed out so far;
+    /// `None` when it is not loaded. For condensing space maps and for checks.
+    pub fn recorded_free(&self, vdev: VdevId, metaslab: u64) -> Option<RangeSet> {
+        let top = self.top(vdev)?;
+        let top = top.lock();
+        top.metaslab(metaslab as usize)?.recorded_free()
+    }
+
+    /// Size on `vdev` of a block with `psize_bytes` stored.
+    pub fn asize(&self, vdev: VdevId, psize_bytes: u64) -> Option<u64> {
+        let top = self.top(vdev)?;
+        let geometry = top.lock().spec.geometry;
+        Some(geometry.asize(psize_bytes))
+    }
+
+    /// A DVA's allocated size as users see it (`dva_get_dsize_sync`); zero for unknown vdevs.
+    pub fn deflated_bytes(&self, dva: &Dva) -> u64 {
+        self.top(dva.vdev()).map_or(0, |top| {
+            deflate(dva.asize_bytes(), top.lock().spec.deflate_ratio)
+        })
+    }
+}
+
+impl std::fmt::Debug for Allocator {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Allocator")
+            .field("totals", &self.totals())
+            .finish_non_exhaustive()
+    }
+}
+
+fn space_map_error(dva: &Dva, found: &'static str) -> PoolError {
+    PoolError::SpaceMap {
+        vdev: dva.vdev(),
+        offset_bytes: dva.offset_bytes(),
+        length_bytes: dva.asize_bytes(),
+        found,
+    }
+}

@@ -1,4 +1,37 @@
-//! The vdev tree.
+//! The vdev tree: bytes at (top-level vdev, offset), with redundancy.
+//!
+//! | File | Holds |
+//! |---|---|
+//! | `tree` | [`VdevTree`]: opening, flushing, I/O by [`format::VdevId`] |
+//! | `node` | [`Vdev`]: leaves and mirrors |
+//! | `raidz` | RAID-Z reads, reconstruction, writes |
+//! | `geometry` | [`Geometry`]: allocated sizes, RAID-Z columns |
+//! | `leaf`, `queue` | one device: state, counters, bounded and aggregated I/O |
+//! | `label` | labels and uberblocks |
+//! | `config` | configurations to trees and back |
+//! | `state` | states, reasons, counters |
+//!
+//! Ownership: the tree owns its vdevs, a leaf its device. The shape of the tree changes only by
+//! adding top-level vdevs; states change at any time. Locks: `tops` (read-mostly), then a vdev's
+//! `config`, then a leaf's; none is held across I/O.
 
-/// The vdevs of a pool.
-pub struct VdevTree {}
+mod config;
+mod geometry;
+mod label;
+mod leaf;
+mod node;
+mod queue;
+mod raidz;
+mod state;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+pub use config::Scope;
+pub use geometry::Geometry;
+pub use label::{Label, LabelSync, Labels, best_uberblock, leaf_label_config, read_labels};
+pub use leaf::{IoContext, Leaf};
+pub(crate) use node::{ReadFailure, Verify, WriteFailure};
+pub use node::{Top, Vdev, VdevKind};
+pub use state::{CounterValues, Counters, VdevAux, VdevState};
+pub use tree::{ASHIFT_MAX, ASHIFT_MIN, OpenOptions, VdevTree};

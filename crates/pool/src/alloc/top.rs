@@ -1,0 +1,387 @@
+//! The metaslabs of one top-level vdev: choosing among them, and bookkeeping per txg.
+
+use std::collections::BTreeSet;
+
+use format::Txg;
+
+use super::metaslab::{Loaded, Metaslab, txg_slot};
+use super::range_set::RangeSet;
+use super::space::{TopSpace, deflate, fragmentation};
+use super::{COPIES_MAX, MetaslabChange, TopSpec};
+
+/// Txgs after which an unused metaslab's free ranges are dropped from memory
+/// (`metaslab_unload_delay`).
+const UNLOAD_AFTER_TXGS: u64 = 32;
+/// Fewer metaslabs than this are never dropped.
+const LOADED_MIN: usize = 16;
+
+/// What an attempt to allocate came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Attempt {
+    /// Space at this offset.
+    Done(u64),
+    /// This metaslab must be loaded first; the caller does it (it is marked as loading).
+    Load(usize),
+    /// Somebody is loading a metaslab that may have room.
+    Wait,
+    /// No room.
+    Full,
+}
+
+#[derive(Debug)]
+pub(super) struct Top {
+    pub(super) spec: TopSpec,
+    metaslabs: Vec<Metaslab>,
+    /// (inverted weight, index): the best first.
+    order: BTreeSet<(u64, usize)>,
+    /// The metaslab that first, second and third copies come from.
+    active: [Option<usize>; COPIES_MAX],
+    /// Metaslabs with changes under way.
+    dirty: BTreeSet<usize>,
+    loaded: usize,
+    pending_bytes: u64,
+}
+
+impl Top {
+    pub(super) fn new(spec: TopSpec) -> Self {
+        let mut top = Top {
+            spec,
+            metaslabs: Vec::new(),
+            order: BTreeSet::new(),
+            active: [None; COPIES_MAX],
+            dirty: BTreeSet::new(),
+            loaded: 0,
+            pending_bytes: 0,
+        };
+        let count = top.spec.metaslab_count;
+        top.grow(count);
+        top
+    }
+
+    pub(super) fn grow(&mut self, count: u64) {
+        let length = 1u64 << self.spec.metaslab_shift;
+        for index in self.metaslabs.len()..count as usize {
+            let mut metaslab = Metaslab::new(index as u64 * length, length);
+            metaslab.weight = metaslab.compute_weight();
+            self.order.insert((!metaslab.weight, index));
+            self.metaslabs.push(metaslab);
+        }
+        self.spec.metaslab_count = self.metaslabs.len() as u64;
+    }
+
+    pub(super) fn metaslab_mut(&mut self, index: usize) -> Option<&mut Metaslab> {
+        self.metaslabs.get_mut(index)
+    }
+
+    pub(super) fn metaslab(&self, index: usize) -> Option<&Metaslab> {
+        self.metaslabs.get(index)
+    }
+
+    /// Index of the metaslab that the whole range lies in.
+    pub(super) fn index_of(&self, start: u64, length: u64) -> Option<usize> {
+        let index = usize::try_from(start >> self.spec.metaslab_shift).ok()?;
+        let metaslab = self.metaslabs.get(index)?;
+        let end = start.checked_add(length)?;
+        (length > 0 && end <= metaslab.start + metaslab.length).then_some(index)
+    }
+
+    pub(super) fn reweigh(&mut self, index: usize) {
+        let metaslab = &mut self.metaslabs[index];
+        let weight = metaslab.compute_weight();
+        if weight != metaslab.weight {
+            self.order.remove(&(!metaslab.weight, index));
+            metaslab.weight = weight;
+            self.order.insert((!weight, index));
+        }
+    }
+
+    /// Bytes that could be allocated now, roughly.
+    pub(super) fn free_bytes(&self) -> u64 {
+        let size = self.spec.metaslab_count << self.spec.metaslab_shift;
+        let used: u64 = self.metaslabs.iter().map(|m| m.recorded_bytes).sum();
+        size.saturating_sub(used).saturating_sub(self.pending_bytes)
+    }
+
+    /// Tries to allocate `asize` bytes for copy number `copy`, at least `distance` away from the
+    /// places in `avoid`.
+    pub(super) fn allocate(
+        &mut self,
+        txg: Txg,
+        asize: u64,
+        copy: usize,
+        avoid: &[u64],
+        distance: u64,
+    ) -> Attempt {
+        if let Some(index) = self.active[copy]
+            && self.is_far(index, avoid, distance)
+        {
+            if let Some(start) = self.take(index, txg, asize) {
+                return Attempt::Done(start);
+            }
+            self.active[copy] = None;
+            self.reweigh(index);
+        }
+        let mut waiting = false;
+        let mut after = None;
+        loop {
+            // Weights change while we look: each turn takes the next best after the last one seen.
+            let next = match after {
+                None => self.order.first().copied(),
+                Some(key) => self
+                    .order
+                    .range((std::ops::Bound::Excluded(key), std::ops::Bound::Unbounded))
+                    .next()
+                    .copied(),
+            };
+            let Some(key) = next else { break };
+            after = Some(key);
+            let (inverted, index) = key;
+            if Metaslab::longest_of_weight(!inverted) < asize {
+                break;
+            }
+            if !self.is_far(index, avoid, distance) || self.is_active_for_other(index, copy) {
+                continue;
+            }
+            match &mut self.metaslabs[index].loaded {
+                Loaded::Yes(_) => {
+                    if let Some(start) = self.take(index, txg, asize) {
+                        self.active[copy] = Some(index);
+                        return Attempt::Done(start);
+                    }
+                    self.reweigh(index);
+                }
+                state @ Loaded::No => {
+                    *state = Loaded::Loading;
+                    return Attempt::Load(index);
+                }
+                Loaded::Loading => waiting = true,
+                Loaded::Broken => {}
+            }
+        }
+        // Last resort: what other copies are allocated from.
+        for other in 0..COPIES_MAX {
+            if let Some(index) = self.active[other]
+                && other != copy
+                && self.is_far(index, avoid, distance)
+                && let Some(start) = self.take(index, txg, asize)
+            {
+                return Attempt::Done(start);
+            }
+        }
+        if waiting {
+            Attempt::Wait
+        } else {
+            Attempt::Full
+        }
+    }
+
+    fn is_active_for_other(&self, index: usize, copy: usize) -> bool {
+        self.active
+            .iter()
+            .enumerate()
+            .any(|(other, active)| other != copy && *active == Some(index))
+    }
+
+    fn is_far(&self, index: usize, avoid: &[u64], distance: u64) -> bool {
+        let start = self.metaslabs[index].start;
+        avoid.iter().all(|other| {
+            let other_start = other >> self.spec.metaslab_shift << self.spec.metaslab_shift;
+            start.abs_diff(other_start) >= distance
+        })
+    }
+
+    fn take(&mut self, index: usize, txg: Txg, asize: u64) -> Option<u64> {
+        let metaslab = &mut self.metaslabs[index];
+        let length = metaslab.length;
+        let start = metaslab.free_map_mut()?.allocate(asize, length)?;
+        let new = metaslab.allocating[txg_slot(txg)].add(start, asize);
+        assert_eq!(
+            new, asize,
+            "free space cannot be under allocation at the same time"
+        );
+        metaslab.used = metaslab.used.max(txg);
+        self.pending_bytes += asize;
+        self.dirty.insert(index);
+        Some(start)
+    }
+
+    /// Takes back an allocation of this txg that nobody was told of.
+    pub(super) fn unallocate(&mut self, txg: Txg, start: u64, length: u64) {
+        let Some(index) = self.index_of(start, length) else {
+            return;
+        };
+        let metaslab = &mut self.metaslabs[index];
+        let was = metaslab.allocating[txg_slot(txg)].remove(start, length);
+        assert_eq!(was, length, "only what was just allocated is taken back");
+        self.pending_bytes -= length;
+        if let Some(map) = metaslab.free_map_mut() {
+            map.add(start, length);
+        }
+    }
+
+    /// Marks a range as free from the end of `txg` on. Tells what is wrong with it, if anything.
+    pub(super) fn free(&mut self, txg: Txg, start: u64, length: u64) -> Result<(), &'static str> {
+        let index = self
+            .index_of(start, length)
+            .ok_or("not within a metaslab")?;
+        let metaslab = &mut self.metaslabs[index];
+        if let Some(map) = metaslab.free_map()
+            && map.ranges().overlaps(start, length)
+        {
+            return Err("free already");
+        }
+        let being_freed = metaslab.freed.overlaps(start, length)
+            || metaslab
+                .freeing
+                .iter()
+                .any(|set| set.overlaps(start, length))
+            || metaslab.defer.iter().any(|set| set.overlaps(start, length));
+        if being_freed {
+            return Err("freed already");
+        }
+        let slot = txg_slot(txg);
+        let fresh: Vec<_> = metaslab.allocating[slot]
+            .intersection(start, length)
+            .collect();
+        metaslab.freeing[slot].add(start, length);
+        for range in fresh {
+            let part = range.end - range.start;
+            metaslab.allocating[slot].remove(range.start, part);
+            metaslab.freeing[slot].remove(range.start, part);
+            metaslab.freed.add(range.start, part);
+            self.pending_bytes = self.pending_bytes.saturating_sub(part);
+        }
+        metaslab.used = metaslab.used.max(txg);
+        self.dirty.insert(index);
+        Ok(())
+    }
+
+    /// Marks free space of a loaded metaslab as allocated by `txg`.
+    pub(super) fn claim(&mut self, txg: Txg, start: u64, length: u64) -> Result<(), &'static str> {
+        let index = self
+            .index_of(start, length)
+            .ok_or("not within a metaslab")?;
+        let metaslab = &mut self.metaslabs[index];
+        let Some(map) = metaslab.free_map_mut() else {
+            return Err("in a metaslab that cannot be loaded");
+        };
+        if !map.ranges().contains(start, length) {
+            return Err("allocated already");
+        }
+        map.remove(start, length);
+        metaslab.allocating[txg_slot(txg)].add(start, length);
+        metaslab.used = metaslab.used.max(txg);
+        self.pending_bytes += length;
+        self.dirty.insert(index);
+        Ok(())
+    }
+
+    pub(super) fn finish_load(&mut self, index: usize, free: Option<RangeSet>, txg: Txg) {
+        let Some(metaslab) = self.metaslabs.get_mut(index) else {
+            return;
+        };
+        match free {
+            Some(free) => {
+                metaslab.finish_load(free);
+                metaslab.used = metaslab.used.max(txg);
+                self.loaded += 1;
+            }
+            None => metaslab.loaded = Loaded::Broken,
+        }
+        self.reweigh(index);
+    }
+
+    /// Back to "not loaded" when the load was given up (its future was dropped).
+    pub(super) fn abort_load(&mut self, index: usize) {
+        if let Some(metaslab) = self.metaslabs.get_mut(index)
+            && matches!(metaslab.loaded, Loaded::Loading)
+        {
+            metaslab.loaded = Loaded::No;
+        }
+    }
+
+    pub(super) fn take_changes(&mut self, txg: Txg, out: &mut Vec<MetaslabChange>) {
+        for &index in &self.dirty {
+            let (allocated, freed) = self.metaslabs[index].take_changes(txg);
+            if !allocated.is_empty() || !freed.is_empty() {
+                out.push(MetaslabChange {
+                    vdev: self.spec.vdev,
+                    metaslab: index as u64,
+                    allocated,
+                    freed,
+                });
+            }
+        }
+    }
+
+    /// `txg` is on disk.
+    pub(super) fn sync_done(&mut self, txg: Txg, defer: bool) {
+        let dirty = std::mem::take(&mut self.dirty);
+        let mut pending = 0;
+        for index in dirty {
+            let metaslab = &mut self.metaslabs[index];
+            metaslab.sync_done(txg, defer);
+            if metaslab.is_dirty() {
+                pending += metaslab.allocating.iter().map(RangeSet::space).sum::<u64>();
+                self.dirty.insert(index);
+            }
+            self.reweigh(index);
+        }
+        self.pending_bytes = pending;
+        self.unload_idle(txg);
+    }
+
+    fn unload_idle(&mut self, txg: Txg) {
+        if self.loaded <= LOADED_MIN {
+            return;
+        }
+        for index in 0..self.metaslabs.len() {
+            let metaslab = &mut self.metaslabs[index];
+            let idle = metaslab.used.get() + UNLOAD_AFTER_TXGS < txg.get();
+            if !idle || metaslab.is_dirty() || self.active.contains(&Some(index)) {
+                continue;
+            }
+            if let Loaded::Yes(map) = &metaslab.loaded {
+                metaslab.recorded_histogram = Some(Box::new(map.ranges().histogram()));
+                metaslab.loaded = Loaded::No;
+                self.loaded -= 1;
+                self.reweigh(index);
+                if self.loaded <= LOADED_MIN {
+                    return;
+                }
+            }
+        }
+    }
+
+    pub(super) fn space(&self) -> TopSpace {
+        let size = self.spec.metaslab_count << self.spec.metaslab_shift;
+        let deferred: u64 = self.metaslabs.iter().map(Metaslab::deferred_bytes).sum();
+        let recorded: u64 = self.metaslabs.iter().map(|m| m.recorded_bytes).sum();
+        let ratio = self.spec.deflate_ratio;
+        let (mut weighted, mut known) = (0, 0);
+        for metaslab in &self.metaslabs {
+            let percent = match metaslab.histogram() {
+                Some(histogram) => fragmentation(&histogram),
+                None if metaslab.recorded_bytes == 0 => Some(0),
+                None => None,
+            };
+            if let Some(percent) = percent {
+                weighted += percent;
+                known += 1;
+            }
+        }
+        let allocated = recorded + deferred;
+        TopSpace {
+            vdev: self.spec.vdev,
+            class: self.spec.class,
+            size_bytes: size,
+            allocated_bytes: allocated,
+            deferred_bytes: deferred,
+            pending_bytes: self.pending_bytes,
+            size_deflated_bytes: deflate(size, ratio),
+            allocated_deflated_bytes: deflate(allocated, ratio),
+            deferred_deflated_bytes: deflate(deferred, ratio),
+            fragmentation_percent: (known > 0).then(|| weighted / known),
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! How a block lies on a top-level vdev: allocated sizes, and the columns of RAID-Z.
+//!
+//! # RAID-Z columns (`vdev_raidz_map_alloc`, module/zfs/vdev_raidz.c)
+//!
+//! A vdev of `w` children counts its sectors row by row: sector `b` is row `b / w` of child `b % w`.
+//! A block of `s` data sectors at sector `b` takes its columns from child `b % w` on, first the `p`
+//! parity columns, then the data columns, each of `⌊s / (w-p)⌋` sectors, one more for the first
+//! ones if that does not come out even. Every column's sectors follow each other on its child.
+//! Allocations are multiples of `p + 1` sectors (so that no free run is too short for anything);
+//! the sectors that this leaves over (*skip sectors*) follow the last column used.
+//!
+//! With single parity, the first two columns swap places in every other MiB (bit 20 of the offset).
+
+/// How a top-level vdev spreads a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Geometry {
+    ashift: u32,
+    layout: Layout,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Layout {
+    /// Every child holds the whole block (or there is but one device).
+    Plain,
+    /// Columns with parity.
+    Raidz { width: u32, parity: u32 },
+}
+
+/// One column of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Column {
+    /// Which child.
+    pub(crate) child: usize,
+    /// Offset on the child in bytes (without its labels).
+    pub(crate) offset: u64,
+    /// Length in bytes.
+    pub(crate) length: usize,
+}
+
+/// The columns of a block: parity first, then data in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Columns {
+    pub(crate) parity: usize,
+    pub(crate) columns: Vec<Column>,
+    /// Places of the skip sectors, one sector each.
+    pub(crate) skips: Vec<Column>,
+}
+
+impl Geometry {
+    /// A disk, file or mirror.
+    pub fn plain(ashift: u32) -> Self {
+        Geometry {
+            ashift,
+            layout: Layout::Plain,
+        }
+    }
+
+    /// RAID-Z of `width` children, `parity` of them for parity. `None` when that cannot be.
+    pub fn raidz(ashift: u32, width: usize, parity: u64) -> Option<Self> {
+        let fits = (1..=3).contains(&parity) && (width as u64) > parity && width <= 255;
+        fits.then_some(Geometry {
+            ashift,
+            layout: Layout::Raidz {
+                width: width as u32,
+                parity: parity as u32,
+            },
+        })
+    }
+
+    /// log2 of the sector size.
+    pub fn ashift(&self) -> u32 {
+        self.ashift
+    }
+
+    /// The sector size in bytes.
+    pub fn sector_bytes(&self) -> u64 {
+        1 << self.ashift
+    }
+
+    /// Parity columns; zero for other vdevs.
+    pub fn parity(&self) -> u64 {
+        match self.layout {
+            Layout::Plain => 0,
+            Layout::Raidz { parity, .. } => parity.into(),
+        }
+    }
+
+    /// Children that a big block is spread over.
+    pub fn children(&self) -> u64 {
+        match self.layout {
+            Layout::Plain => 1,
+            Layout::Raidz { width, .. } => width.into(),
+        }
+    }
+
+    /// Bytes allocated for `psize_bytes` of data (`vdev_default_asize`,
+    /// `vdev_raidz_psize_to_asize`).
+    pub fn asize(&self, psize_bytes: u64) -> u64 {
+        let sectors = psize_bytes.max(1).div_ceil(self.sector_bytes());
+        let sectors = match self.layout {
+            Layout::Plain => sectors,
+            Layout::Raidz { width, parity } => {
+                let (width, parity) = (u64::from(width), u64::from(parity));
+                let rows = sectors.div_ceil(width - parity);
+                (sectors + parity * rows).next_multiple_of(parity + 1)
+            }
+        };
+        sectors << self.ashift
+    }
+
+    /// Most data that `asize_bytes` can hold (`vdev_raidz_asize_to_psize`).
+    pub fn psize_max(&self, asize_bytes: u64) -> u64 {
+        let sectors = asize_bytes >> self.ashift;
+        let sectors = match self.layout {
+            Layout::Plain => sectors,
+            Layout::Raidz { width, parity } => {
+                let (width, parity) = (u64::from(width), u64::from(parity));
+                let (rows, rest) = (sectors / width, sectors % width);
+                // A row that would hold nothing but parity holds nothing.
+                let sectors = if rest <= parity {
+                    rows * width
+                } else {
+                    sectors
+                };
+                sectors - parity * sectors.div_ceil(width)
+            }
+        };
+        sectors << self.ashift
+    }
+
+    /// Usable 512ths of raw space, for blocks of 128 KiB (`vdev_set_deflate_ratio`).
+    pub fn deflate_ratio(&self) -> u64 {
+        (1 << 17) / (self.asize(1 << 17) >> 9)
+    }
+
+    /// The columns of `length` bytes (whole sectors) at `offset`; `None` when this is not RAID-Z.
+    pub(crate) fn columns(&self, offset: u64, length: usize) -> Option<Columns> {
+        let Layout::Raidz { width, parity } = self.layout else {
+            return None;
+        };
+        let (width, parity) = (u64::from(width), u64::from(parity));
+        let sector = self.sector_bytes();
+        debug_assert!((length as u64).is_multiple_of(sector) && length > 0);
+        let first = offset >> self.ashift;
+        let data = length as u64 >> self.ashift;
+        let per_column = data / (width - parity);
+        let rest = data % (width - parity);
+        // Columns with one sector more.
+        let big = if rest == 0 { 0 } else { rest + parity };
+        let total = data + parity * (per_column + u64::from(rest != 0));
+        let used = if per_column == 0 { big } else { width };
+        let touched = if per_column == 0 {
+            width.min(big.next_multiple_of(parity + 1))
+        } else {
+            width
+        };
+        let mut all: Vec<Column> = (0..touched)
+            .map(|index| {
+                let at = first % width + index;
+                let (child, row) = (at % width, first / width + at / width);
+                let sectors = if index >= used {
+                    0
+                } else {
+                    per_column + u64::from(index < big)
+                };
+                Column {
+                    child: child as usize,
+                    offset: row << self.ashift,
+                    length: (sectors << self.ashift) as usize,
+                }
+            })
+            .collect();
+        let mut skip_from = big as usize;
+        if parity == 1 && offset & (1 << 20) != 0 {
+            let (head, tail) = all.split_at_mut(1);
+            std::mem::swap(&mut head[0].child, &mut tail[0].child);
+            std::mem::swap(&mut head[0].offset, &mut tail[0].offset);
+            if skip_from == 0 {
+                skip_from = 1;
+            }
+        }
+        let skip_count = (total.next_multiple_of(parity + 1) - total) as usize;
+        let skips = (0..skip_count)
+            .map(|index| {
+                let column = all[(skip_from + index) % all.len()];
+                Column {
+                    child: column.child,
+                    offset: column.offset + column.length as u64,
+                    length: sector as usize,
+                }
+            })
+            .collect();
+        all.truncate(used as usize);
+        Some(Columns {
+            parity: parity as usize,
+            columns: all,
+            skips,
+        })
+    }
+}

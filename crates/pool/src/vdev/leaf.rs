@@ -1,0 +1,442 @@
+//! A leaf: one device, its state, its counters, its queue.
+//!
+//! Offsets are those of the vdev's data: byte 0 is behind the front labels
+//! ([`format::LABEL_START_BYTES`]), unless a function says "raw".
+//!
+//! Errors: a device that is gone is `Removed` at once. After any other failed write or flush, and
+//! after a failed read, the device is *probed* (a small read and write in its label's padding);
+//! if that fails as well it is `Faulted` and not used any more, until it is cleared or reopened
+//! (`vdev_probe`, module/zfs/vdev.c). A failed flush faults the device in any case: what it had
+//! acknowledged may be lost, and asking again would say that all is well.
+//!
+//! Which txgs the leaf misses writes of (`DTL_MISSING`) is kept in `missing`: its content
+//! of those txgs is not trusted.
+//!
+//! Locks: `device` (read-mostly), `status`, `missing`; each for a few instructions, never nested.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use device::{Device, DeviceError, World};
+use format::{Guid, LABEL_START_BYTES, Txg};
+use parking_lot::{Mutex, RwLock};
+
+use super::queue::Queue;
+use super::state::{Counters, VdevAux, VdevState};
+use crate::alloc::RangeSet;
+use crate::pipeline::{Bookmark, ErrorReport, ErrorSink, IgnoreErrors, Priority};
+
+/// Circumstances of a vdev I/O.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct IoContext {
+    /// Whose block it is.
+    pub bookmark: Bookmark,
+    /// How urgent.
+    pub priority: Priority,
+    /// Txg in which the block was written; zero when that is not known.
+    pub birth: Txg,
+    /// Failures are expected and not reported.
+    pub speculative: bool,
+    /// Read and check every copy and parity, and repair what is wrong (scrub).
+    pub scrub: bool,
+}
+
+/// Why a leaf did not do an I/O.
+#[derive(Debug, Clone)]
+pub(crate) enum LeafError {
+    /// There is no usable device.
+    Unavailable(VdevState),
+    /// The device failed.
+    Device(Arc<DeviceError>),
+}
+
+impl std::fmt::Display for LeafError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            LeafError::Unavailable(state) => write!(f, "a device is {state}"),
+            LeafError::Device(error) => error.fmt(f),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Status {
+    state: VdevState,
+    aux: VdevAux,
+}
+
+/// Who hears of a leaf's errors. Shared by all leaves of a tree.
+pub(super) struct Reporter(RwLock<Arc<dyn ErrorSink>>);
+
+impl Default for Reporter {
+    fn default() -> Self {
+        Reporter(RwLock::new(Arc::new(IgnoreErrors)))
+    }
+}
+
+impl Reporter {
+    pub(super) fn set(&self, sink: Arc<dyn ErrorSink>) {
+        *self.0.write() = sink;
+    }
+
+    pub(super) fn report(&self, report: ErrorReport) {
+        let sink = self.0.read().clone();
+        sink.report(report);
+    }
+}
+
+/// One device of the pool.
+pub struct Leaf {
+    guid: Guid,
+    world: World,
+    reporter: Arc<Reporter>,
+    device: RwLock<Option<Arc<dyn Device>>>,
+    status: Mutex<Status>,
+    /// Same as `status.state.is_usable()`, for the fast path.
+    usable: AtomicBool,
+    probing: AtomicBool,
+    reads_in_flight: AtomicUsize,
+    pub(super) counters: Arc<Counters>,
+    queue: Queue,
+    missing: Mutex<RangeSet>,
+    has_missing: AtomicBool,
+}
+
+impl Leaf {
+    pub(super) fn new(
+        guid: Guid,
+        world: World,
+        reporter: Arc<Reporter>,
+        counters: Arc<Counters>,
+    ) -> Self {
+        Leaf {
+            guid,
+            world,
+            reporter,
+            device: RwLock::new(None),
+            status: Mutex::new(Status {
+                state: VdevState::Closed,
+                aux: VdevAux::None,
+            }),
+            usable: AtomicBool::new(false),
+            probing: AtomicBool::new(false),
+            reads_in_flight: AtomicUsize::new(0),
+            counters,
+            queue: Queue::default(),
+            missing: Mutex::new(RangeSet::new()),
+            has_missing: AtomicBool::new(false),
+        }
+    }
+
+    /// Its guid.
+    pub fn guid(&self) -> Guid {
+        self.guid
+    }
+
+    /// Its state and why.
+    pub fn state(&self) -> (VdevState, VdevAux) {
+        let status = self.status.lock();
+        (status.state, status.aux)
+    }
+
+    pub(super) fn set_state(&self, state: VdevState, aux: VdevAux) {
+        {
+            let mut status = self.status.lock();
+            *status = Status { state, aux };
+        }
+        self.usable.store(state.is_usable(), Ordering::Release);
+    }
+
+    /// Attaches the open device, or takes it away.
+    pub(super) fn set_device(&self, device: Option<Arc<dyn Device>>) {
+        *self.device.write() = device;
+    }
+
+    /// The open device, usable or not.
+    pub fn device(&self) -> Option<Arc<dyn Device>> {
+        self.device.read().clone()
+    }
+
+    /// Whether it can be read now.
+    pub fn is_readable(&self) -> bool {
+        self.usable.load(Ordering::Acquire)
+    }
+
+    /// Whether it can be written now.
+    pub fn is_writeable(&self) -> bool {
+        self.is_readable()
+            && self
+                .device
+                .read()
+                .as_ref()
+                .is_some_and(|d| !d.is_read_only())
+    }
+
+    pub(super) fn reads_in_flight(&self) -> usize {
+        self.reads_in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Whether it lacks writes of this txg.
+    pub(crate) fn is_missing(&self, txg: Txg) -> bool {
+        self.has_missing.load(Ordering::Acquire)
+            && !txg.is_zero()
+            && self.missing.lock().contains(txg.get(), 1)
+    }
+
+    /// The txgs that it lacks writes of.
+    pub fn missing(&self) -> RangeSet {
+        self.missing.lock().clone()
+    }
+
+    /// Replaces the txgs that it lacks writes of (from the pool's DTL objects; after a resilver).
+    pub fn set_missing(&self, missing: RangeSet) {
+        self.has_missing
+            .store(!missing.is_empty(), Ordering::Release);
+        *self.missing.lock() = missing;
+    }
+
+    pub(super) fn add_missing(&self, txg: Txg) {
+        if txg.is_zero() {
+            return;
+        }
+        self.missing.lock().add(txg.get(), 1);
+        self.has_missing.store(true, Ordering::Release);
+    }
+
+    fn usable_device(&self) -> Result<Arc<dyn Device>, LeafError> {
+        let device = if self.is_readable() {
+            self.device.read().clone()
+        } else {
+            None
+        };
+        device.ok_or_else(|| LeafError::Unavailable(self.state().0))
+    }
+
+    /// Reads `length` bytes at `offset`.
+    pub(crate) async fn read(
+        self: &Arc<Self>,
+        offset: u64,
+        length: usize,
+        context: &IoContext,
+    ) -> Result<Bytes, LeafError> {
+        let device = self.usable_device()?;
+        struct InFlight<'a>(&'a AtomicUsize);
+        impl Drop for InFlight<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        self.reads_in_flight.fetch_add(1, Ordering::Relaxed);
+        let in_flight = InFlight(&self.reads_in_flight);
+        let place = self.queue.read_place(context.priority).await;
+        let raw = offset.saturating_add(LABEL_START_BYTES);
+        let result = device.read(raw, length).await;
+        drop(place);
+        drop(in_flight);
+        match result {
+            Ok(data) => {
+                Counters::add(&self.counters.read_ops, 1);
+                Counters::add(&self.counters.read_bytes, length as u64);
+                Ok(data)
+            }
+            Err(error) => {
+                Counters::add(&self.counters.read_errors, 1);
+                let error = Arc::new(error);
+                self.failed(&error, context, true);
+                Err(LeafError::Device(error))
+            }
+        }
+    }
+
+    /// Writes at `offset`. Writes of [`Priority::Sync`] go straight to the device, others through
+    /// the queue.
+    pub(crate) async fn write(
+        self: &Arc<Self>,
+        offset: u64,
+        data: Bytes,
+        context: &IoContext,
+    ) -> Result<(), LeafError> {
+        let device = self.usable_device()?;
+        let raw = offset.saturating_add(LABEL_START_BYTES);
+        let length = data.len() as u64;
+        let result = if context.priority == Priority::Sync {
+            let place = self.queue.sync_write_place().await;
+            let result = device.write(raw, data).await.map_err(Arc::new);
+            drop(place);
+            result
+        } else {
+            let (done, start) = self.queue.push(raw, data);
+            if start {
+                let leaf = self.clone();
+                self.world.spawn.spawn(Box::pin(
+                    async move { leaf.queue.run_writer(&*device).await },
+                ));
+            }
+            match done.await {
+                Ok(result) => result,
+                // The writer's task was ended, with the process or the simulated machine.
+                Err(_) => return Err(LeafError::Unavailable(VdevState::Closed)),
+            }
+        };
+        self.note_write(result, length, context)
+    }
+
+    fn note_write(
+        self: &Arc<Self>,
+        result: Result<(), Arc<DeviceError>>,
+        length: u64,
+        context: &IoContext,
+    ) -> Result<(), LeafError> {
+        match result {
+            Ok(()) => {
+                Counters::add(&self.counters.write_ops, 1);
+                Counters::add(&self.counters.write_bytes, length);
+                Ok(())
+            }
+            Err(error) => {
+                Counters::add(&self.counters.write_errors, 1);
+                self.failed(&error, context, true);
+                Err(LeafError::Device(error))
+            }
+        }
+    }
+
+    /// A place whose content does not matter, next to others that are written.
+    pub(crate) fn write_optional(&self, offset: u64, length: usize) {
+        if self.is_readable() {
+            self.queue
+                .push_optional(offset.saturating_add(LABEL_START_BYTES), length as u64);
+        }
+    }
+
+    /// Makes completed writes durable.
+    pub(crate) async fn flush(self: &Arc<Self>) -> Result<(), LeafError> {
+        self.queue.clear_optional();
+        let device = self.usable_device()?;
+        if device.is_read_only() {
+            return Ok(());
+        }
+        device.flush().await.map_err(|error| {
+            let error = Arc::new(error);
+            Counters::add(&self.counters.write_errors, 1);
+            self.failed(&error, &IoContext::default(), false);
+            self.set_state(VdevState::Faulted, VdevAux::ErrorsExceeded);
+            LeafError::Device(error)
+        })
+    }
+
+    /// Tells the device that a range holds nothing any more.
+    pub(crate) async fn discard(&self, offset: u64, length: u64) -> Result<(), LeafError> {
+        let device = self.usable_device()?;
+        device
+            .discard(offset.saturating_add(LABEL_START_BYTES), length)
+            .await
+            .map_err(|error| LeafError::Device(Arc::new(error)))
+    }
+
+    /// Reads at an offset of the device itself (labels).
+    pub(crate) async fn read_raw(
+        self: &Arc<Self>,
+        raw: u64,
+        length: usize,
+    ) -> Result<Bytes, LeafError> {
+        let device = self.usable_device()?;
+        device.read(raw, length).await.map_err(|error| {
+            let error = Arc::new(error);
+            Counters::add(&self.counters.read_errors, 1);
+            self.failed(&error, &IoContext::default(), false);
+            LeafError::Device(error)
+        })
+    }
+
+    /// Writes at an offset of the device itself (labels).
+    pub(crate) async fn write_raw(
+        self: &Arc<Self>,
+        raw: u64,
+        data: Bytes,
+    ) -> Result<(), LeafError> {
+        let device = self.usable_device()?;
+        let place = self.queue.sync_write_place().await;
+        let length = data.len() as u64;
+        let result = device.write(raw, data).await.map_err(Arc::new);
+        drop(place);
+        self.note_write(result, length, &IoContext::default())
+    }
+
+    /// Counts and reports wrong data from this device.
+    pub(crate) fn note_checksum_error(&self, offset: u64, context: &IoContext) {
+        if context.speculative {
+            return;
+        }
+        Counters::add(&self.counters.checksum_errors, 1);
+        self.reporter.report(ErrorReport::Checksum {
+            leaf: self.guid,
+            offset_bytes: offset.saturating_add(LABEL_START_BYTES),
+            bookmark: context.bookmark,
+        });
+    }
+
+    pub(crate) fn note_repaired(&self, length: u64) {
+        Counters::add(&self.counters.repaired_bytes, length);
+    }
+
+    fn failed(self: &Arc<Self>, error: &Arc<DeviceError>, context: &IoContext, probe: bool) {
+        tracing::warn!(leaf = %self.guid, %error, "a device failed");
+        if !context.speculative {
+            self.reporter.report(ErrorReport::Device {
+                leaf: self.guid,
+                message: error.to_string(),
+                bookmark: context.bookmark,
+            });
+        }
+        if matches!(**error, DeviceError::Gone { .. }) {
+            self.set_state(VdevState::Removed, VdevAux::None);
+        } else if probe && !self.probing.swap(true, Ordering::AcqRel) {
+            let leaf = self.clone();
+            self.world.spawn.spawn(Box::pin(async move {
+                leaf.probe().await;
+                leaf.probing.store(false, Ordering::Release);
+            }));
+        }
+    }
+
+    /// Whether the device still reads and writes: the padding of the first and last label, which
+    /// holds nothing.
+    async fn probe(self: &Arc<Self>) {
+        let Ok(device) = self.usable_device() else {
+            return;
+        };
+        const PAD_BYTES: usize = 8 << 10;
+        let aligned = device.size_bytes() & !(format::LABEL_BYTES - 1);
+        let mut works = true;
+        for label in [0, format::LABEL_COUNT - 1] {
+            let Some(raw) = format::label_offset(aligned, label) else {
+                works = false;
+                break;
+            };
+            match device.read(raw, PAD_BYTES).await {
+                Ok(data) => {
+                    if !device.is_read_only() && device.write(raw, data).await.is_err() {
+                        works = false;
+                    }
+                }
+                Err(_) => works = false,
+            }
+        }
+        if !works && self.is_readable() {
+            tracing::error!(leaf = %self.guid, path = device.path(), "a device does not work any more: faulted");
+            self.set_state(VdevState::Faulted, VdevAux::ErrorsExceeded);
+        }
+    }
+}
+
+impl std::fmt::Debug for Leaf {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Leaf")
+            .field("guid", &self.guid)
+            .field("state", &self.state())
+            .field("device", &self.device())
+            .finish_non_exhaustive()
+    }
+}

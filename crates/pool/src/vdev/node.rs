@@ -1,0 +1,708 @@
+//! A vdev of the tree, and the I/O of everything but RAID-Z: leaves and mirrors.
+//!
+//! **Mirror reads** (`vdev_mirror_child_select`, module/zfs/vdev_mirror.c) go to the readable child
+//! with the fewest reads in flight that does not miss the block's txg; among equals, areas of 2 MiB
+//! take turns. What fails, by the device or by checksum, is read from the others, and then repaired
+//! with what was good. Spare, replacing and missing vdevs below a top-level vdev are mirrors to us.
+//!
+//! **Mirror writes** go to every child that can be written and are good when one is; the others
+//! miss the txg from then on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use bytes::{Bytes, BytesMut};
+use device::{BoxFuture, World};
+use format::{Guid, NvList, Txg, VdevId};
+use futures::future::join_all;
+use parking_lot::Mutex;
+
+use super::geometry::Geometry;
+use super::leaf::{IoContext, Leaf};
+use super::state::{CounterValues, Counters, VdevAux, VdevState};
+use crate::pipeline::AllocClass;
+
+/// Kinds of vdevs (`vdev_ops_t`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VdevKind {
+    /// A block device.
+    Disk,
+    /// A regular file.
+    File,
+    /// Every child holds everything.
+    Mirror,
+    /// Like a mirror, while a device is being replaced.
+    Replacing,
+    /// Like a mirror, while a hot spare stands in.
+    Spare,
+    /// Rotating parity.
+    Raidz {
+        /// Parity columns, 1 to 3.
+        parity: u64,
+    },
+    /// Was removed; its id is not reused.
+    Hole,
+    /// Was removed and its blocks moved; I/O is not supported yet.
+    Indirect,
+    /// Unknown because its devices are not there.
+    Missing,
+    /// Something else (draid...): I/O is not supported.
+    Other(String),
+}
+
+impl VdevKind {
+    /// The type's name in configurations.
+    pub fn name(&self) -> &str {
+        match self {
+            VdevKind::Disk => "disk",
+            VdevKind::File => "file",
+            VdevKind::Mirror => "mirror",
+            VdevKind::Replacing => "replacing",
+            VdevKind::Spare => "spare",
+            VdevKind::Raidz { .. } => "raidz",
+            VdevKind::Hole => "hole",
+            VdevKind::Indirect => "indirect",
+            VdevKind::Missing => "missing",
+            VdevKind::Other(name) => name,
+        }
+    }
+
+    /// Whether it is a device.
+    pub fn is_leaf(&self) -> bool {
+        matches!(self, VdevKind::Disk | VdevKind::File)
+    }
+
+    fn is_mirror_like(&self) -> bool {
+        matches!(
+            self,
+            VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare
+        )
+    }
+}
+
+/// What only top-level vdevs have.
+#[derive(Debug)]
+pub struct Top {
+    /// Index in the pool.
+    pub id: VdevId,
+    /// What it is used for.
+    pub class: AllocClass,
+    ashift: AtomicU32,
+    asize: AtomicU64,
+    metaslab_array: AtomicU64,
+    metaslab_shift: AtomicU32,
+}
+
+impl Top {
+    pub(super) fn new(id: VdevId, class: AllocClass, config: &NvList) -> Self {
+        let number = |name| config.u64(name).unwrap_or(0);
+        Top {
+            id,
+            class,
+            ashift: AtomicU32::new(number("ashift").min(63) as u32),
+            asize: AtomicU64::new(number("asize")),
+            metaslab_array: AtomicU64::new(number("metaslab_array")),
+            metaslab_shift: AtomicU32::new(number("metaslab_shift").min(63) as u32),
+        }
+    }
+}
+
+/// Wrong, or not there.
+#[derive(Debug, Clone)]
+pub(crate) struct ReadFailure {
+    /// Something was read, but failed its checksum.
+    pub(crate) checksum: bool,
+    /// The last cause.
+    pub(crate) cause: String,
+}
+
+/// Some children did not take a write, more than redundancy allows.
+#[derive(Debug, Clone)]
+pub(crate) struct WriteFailure {
+    pub(crate) cause: String,
+}
+
+/// Decides whether what was read is right.
+pub(crate) trait Verify: Sync {
+    /// Whether it is. May hand the work to a CPU worker.
+    fn verify<'a>(&'a self, data: &'a Bytes) -> BoxFuture<'a, bool>;
+}
+
+/// Takes everything: for parts of a block, which are checked as a whole.
+pub(crate) struct Unverified;
+
+impl Verify for Unverified {
+    fn verify<'a>(&'a self, _data: &'a Bytes) -> BoxFuture<'a, bool> {
+        Box::pin(std::future::ready(true))
+    }
+}
+
+/// A vdev: a device, or children.
+pub struct Vdev {
+    pub(super) guid: Guid,
+    pub(super) id: u64,
+    pub(super) kind: VdevKind,
+    pub(super) children: Vec<Arc<Vdev>>,
+    pub(super) leaf: Option<Arc<Leaf>>,
+    pub(super) top: Option<Top>,
+    /// Its pairs in the configuration, without children.
+    pub(super) config: Mutex<NvList>,
+    pub(super) world: World,
+    /// Errors that were not put right below this vdev; a leaf shares them with its [`Leaf`].
+    pub(super) counters: Arc<Counters>,
+}
+
+impl Vdev {
+    /// Its guid.
+    pub fn guid(&self) -> Guid {
+        self.guid
+    }
+
+    /// Its index in its parent.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Its kind.
+    pub fn kind(&self) -> &VdevKind {
+        &self.kind
+    }
+
+    /// Its children.
+    pub fn children(&self) -> &[Arc<Vdev>] {
+        &self.children
+    }
+
+    /// The device, if this is a leaf.
+    pub fn leaf(&self) -> Option<&Arc<Leaf>> {
+        self.leaf.as_ref()
+    }
+
+    /// What only a top-level vdev has.
+    pub fn top(&self) -> Option<&Top> {
+        self.top.as_ref()
+    }
+
+    /// Index in the pool, of a top-level vdev (zero of others).
+    pub fn vdev_id(&self) -> VdevId {
+        self.top.as_ref().map_or(VdevId::ZERO, |top| top.id)
+    }
+
+    /// Path in the configuration, of a leaf.
+    pub fn path(&self) -> Option<String> {
+        self.config.lock().string("path").map(str::to_owned)
+    }
+
+    /// Changes the path in the configuration.
+    pub fn set_path(&self, path: &str) {
+        self.config.lock().set("path", path);
+    }
+
+    /// One of its pairs in the configuration.
+    pub fn config_u64(&self, name: &str) -> Option<u64> {
+        self.config.lock().u64(name)
+    }
+
+    /// Sets a pair of its configuration (zap objects, DTL, ...).
+    pub fn set_config(&self, name: &str, value: impl Into<format::NvValue>) {
+        self.config.lock().set(name, value);
+    }
+
+    /// Removes a pair of its configuration.
+    pub fn remove_config(&self, name: &str) {
+        self.config.lock().remove(name);
+    }
+
+    /// What a person calls it: its path, or type and number ("raidz1-0").
+    pub fn display_name(&self) -> String {
+        match (&self.kind, self.path()) {
+            (VdevKind::Raidz { parity }, _) => format!("raidz{parity}-{}", self.id),
+            (kind, Some(path)) if kind.is_leaf() => path,
+            (kind, _) if kind.is_leaf() => self.guid.to_string(),
+            (kind, _) => format!("{}-{}", kind.name(), self.id),
+        }
+    }
+
+    /// Counters: operations and bytes of all leaves below, errors of its own.
+    pub fn counters(&self) -> CounterValues {
+        let mut out = self.counters.values();
+        for child in &self.children {
+            let below = child.counters();
+            out.read_ops += below.read_ops;
+            out.read_bytes += below.read_bytes;
+            out.write_ops += below.write_ops;
+            out.write_bytes += below.write_bytes;
+        }
+        out
+    }
+
+    /// Zeroes the error counters here and below.
+    pub fn clear_errors(&self) {
+        self.counters.clear_errors();
+        self.children.iter().for_each(|child| child.clear_errors());
+    }
+
+    /// State and reason; of interior vdevs derived from their children (`vdev_propagate_state`).
+    pub fn state(&self) -> (VdevState, VdevAux) {
+        if let Some(leaf) = &self.leaf {
+            return leaf.state();
+        }
+        match &self.kind {
+            VdevKind::Hole | VdevKind::Indirect => return (VdevState::Healthy, VdevAux::None),
+            VdevKind::Missing => return (VdevState::CantOpen, VdevAux::OpenFailed),
+            VdevKind::Other(_) => return (VdevState::CantOpen, VdevAux::BadLabel),
+            _ => {}
+        }
+        let bad = |child: &&Arc<Vdev>| !child.state().0.is_usable();
+        let missing = self.children.iter().filter(bad).count();
+        let allowed = self.redundancy();
+        if missing > allowed {
+            (VdevState::CantOpen, VdevAux::NoReplicas)
+        } else if self
+            .children
+            .iter()
+            .any(|child| child.state().0 != VdevState::Healthy)
+        {
+            (VdevState::Degraded, VdevAux::None)
+        } else {
+            (VdevState::Healthy, VdevAux::None)
+        }
+    }
+
+    /// How many children may fail.
+    pub fn redundancy(&self) -> usize {
+        match self.kind {
+            VdevKind::Raidz { parity } => parity as usize,
+            _ if self.kind.is_mirror_like() => self.children.len().saturating_sub(1),
+            _ => 0,
+        }
+    }
+
+    /// All leaves, in order.
+    pub fn leaves(self: &Arc<Self>) -> Vec<Arc<Vdev>> {
+        if self.leaf.is_some() {
+            return vec![self.clone()];
+        }
+        self.children.iter().flat_map(Vdev::leaves).collect()
+    }
+
+    /// The vdev with this guid, here or below.
+    pub fn find(self: &Arc<Self>, guid: Guid) -> Option<Arc<Vdev>> {
+        if self.guid == guid {
+            return Some(self.clone());
+        }
+        self.children.iter().find_map(|child| child.find(guid))
+    }
+
+    /// Sum of the guids here and below, wrapping (`vdev_guid_sum`).
+    pub fn guid_sum(&self) -> u64 {
+        let own = if self.kind == VdevKind::Hole {
+            0
+        } else {
+            self.guid.get()
+        };
+        self.children
+            .iter()
+            .fold(own, |sum, child| sum.wrapping_add(child.guid_sum()))
+    }
+
+    /// log2 of the sector size (of a top-level vdev).
+    pub fn ashift(&self) -> u32 {
+        self.top
+            .as_ref()
+            .map_or(9, |top| top.ashift.load(Ordering::Relaxed))
+    }
+
+    /// Allocatable bytes (of a top-level vdev).
+    pub fn asize_bytes(&self) -> u64 {
+        self.top
+            .as_ref()
+            .map_or(0, |top| top.asize.load(Ordering::Relaxed))
+    }
+
+    /// log2 of the metaslab size (of a top-level vdev).
+    pub fn metaslab_shift(&self) -> u32 {
+        self.top
+            .as_ref()
+            .map_or(0, |top| top.metaslab_shift.load(Ordering::Relaxed))
+    }
+
+    /// Number of metaslabs (of a top-level vdev).
+    pub fn metaslab_count(&self) -> u64 {
+        match self.metaslab_shift() {
+            0 => 0,
+            shift => self.asize_bytes() >> shift,
+        }
+    }
+
+    /// The MOS object with the metaslabs' space maps (of a top-level vdev); zero is none.
+    pub fn metaslab_array(&self) -> u64 {
+        self.top
+            .as_ref()
+            .map_or(0, |top| top.metaslab_array.load(Ordering::Relaxed))
+    }
+
+    /// Sets ashift and asize of a new top-level vdev.
+    pub fn set_size(&self, ashift: u32, asize_bytes: u64) {
+        if let Some(top) = &self.top {
+            top.ashift.store(ashift, Ordering::Relaxed);
+            top.asize.store(asize_bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Sets the metaslab size and array of a new top-level vdev.
+    pub fn set_metaslabs(&self, array_object: u64, shift: u32) {
+        if let Some(top) = &self.top {
+            top.metaslab_array.store(array_object, Ordering::Relaxed);
+            top.metaslab_shift.store(shift, Ordering::Relaxed);
+        }
+    }
+
+    /// How blocks lie on it; `None` when it cannot hold any.
+    pub fn geometry(&self) -> Option<Geometry> {
+        match self.kind {
+            VdevKind::Raidz { parity } => {
+                // An expanded vdev's old blocks have another width.
+                if self.config.lock().contains("raidz_expand_txgs")
+                    || self.config.lock().contains("raidz_expanding")
+                {
+                    return None;
+                }
+                Geometry::raidz(self.ashift(), self.children.len(), parity)
+            }
+            _ if self.kind.is_leaf() || self.kind.is_mirror_like() => {
+                Some(Geometry::plain(self.ashift()))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether it lacks writes of this txg (all of its children do).
+    pub(crate) fn is_missing(&self, txg: Txg) -> bool {
+        match &self.leaf {
+            Some(leaf) => leaf.is_missing(txg),
+            None => self.children.iter().all(|child| child.is_missing(txg)),
+        }
+    }
+
+    pub(crate) fn is_readable(&self) -> bool {
+        match &self.leaf {
+            Some(leaf) => leaf.is_readable(),
+            None => self.state().0.is_usable(),
+        }
+    }
+
+    /// Some usable device here or below.
+    fn leaf_below(&self) -> Option<&Arc<Leaf>> {
+        match &self.leaf {
+            Some(leaf) => leaf.is_readable().then_some(leaf),
+            None => self.children.iter().find_map(|child| child.leaf_below()),
+        }
+    }
+
+    fn reads_in_flight(&self) -> usize {
+        match &self.leaf {
+            Some(leaf) => leaf.reads_in_flight(),
+            None => self
+                .children
+                .iter()
+                .map(|child| child.reads_in_flight())
+                .min()
+                .unwrap_or(0),
+        }
+    }
+
+    pub(crate) fn note_checksum_error(&self, offset: u64, context: &IoContext) {
+        match &self.leaf {
+            Some(leaf) => leaf.note_checksum_error(offset, context),
+            None => match self.children.iter().find(|child| child.is_readable()) {
+                Some(child) => child.note_checksum_error(offset, context),
+                None => Counters::add(&self.counters.checksum_errors, 1),
+            },
+        }
+    }
+
+    /// Reads a part of a block: from a device, or from any child that has it.
+    pub(crate) fn read_part<'a>(
+        &'a self,
+        offset: u64,
+        length: usize,
+        context: &'a IoContext,
+    ) -> BoxFuture<'a, Result<Bytes, ReadFailure>> {
+        Box::pin(async move { self.read_plain(offset, length, context, &Unverified).await })
+    }
+
+    /// Reads and verifies whole sectors, of a device or mirror.
+    pub(crate) async fn read_plain(
+        &self,
+        offset: u64,
+        length: usize,
+        context: &IoContext,
+        verify: &dyn Verify,
+    ) -> Result<Bytes, ReadFailure> {
+        if let Some(leaf) = &self.leaf {
+            let data = leaf
+                .read(offset, length, context)
+                .await
+                .map_err(|error| ReadFailure {
+                    checksum: false,
+                    cause: error.to_string(),
+                })?;
+            if verify.verify(&data).await {
+                return Ok(data);
+            }
+            leaf.note_checksum_error(offset, context);
+            return Err(ReadFailure {
+                checksum: true,
+                cause: format!("{}: wrong checksum", self.display_name()),
+            });
+        }
+        if !self.kind.is_mirror_like() {
+            return Err(ReadFailure {
+                checksum: false,
+                cause: format!("{}: not readable", self.display_name()),
+            });
+        }
+        self.read_mirror(offset, length, context, verify).await
+    }
+
+    /// Children in the order in which to try them.
+    fn candidates(&self, offset: u64, birth: Txg) -> Vec<usize> {
+        let count = self.children.len();
+        let preferred = (offset >> 21) as usize % count.max(1);
+        let mut order: Vec<usize> = (0..count)
+            .filter(|index| self.children[*index].is_readable())
+            .collect();
+        order.sort_by_key(|index| {
+            let child = &self.children[*index];
+            (
+                child.is_missing(birth),
+                child.reads_in_flight(),
+                (index + count - preferred) % count,
+            )
+        });
+        order
+    }
+
+    async fn read_mirror(
+        &self,
+        offset: u64,
+        length: usize,
+        context: &IoContext,
+        verify: &dyn Verify,
+    ) -> Result<Bytes, ReadFailure> {
+        let mut failure = ReadFailure {
+            checksum: false,
+            cause: format!("{}: no device is there", self.display_name()),
+        };
+        let mut good: Option<Bytes> = None;
+        let mut bad = Vec::new();
+        for index in self.candidates(offset, context.birth) {
+            let child = &self.children[index];
+            match child.read_part(offset, length, context).await {
+                Ok(data) => {
+                    let right = match &good {
+                        // A scrub compares with what was verified.
+                        Some(good) => *good == data,
+                        None => verify.verify(&data).await,
+                    };
+                    if right {
+                        good.get_or_insert(data);
+                        if !context.scrub {
+                            break;
+                        }
+                    } else {
+                        bad.push(index);
+                        child.note_checksum_error(offset, context);
+                        failure.checksum = true;
+                        failure.cause = format!("{}: wrong checksum", child.display_name());
+                    }
+                }
+                Err(error) => {
+                    bad.push(index);
+                    failure.checksum |= error.checksum;
+                    failure.cause = error.cause;
+                }
+            }
+        }
+        let Some(good) = good else {
+            if failure.checksum && !context.speculative {
+                Counters::add(&self.counters.checksum_errors, 1);
+            }
+            return Err(failure);
+        };
+        for index in bad {
+            self.children[index]
+                .repair(offset, good.clone(), context)
+                .await;
+        }
+        Ok(good)
+    }
+
+    /// Writes what is right where something wrong was read. Failing that is no error of the reader's.
+    pub(crate) async fn repair(&self, offset: u64, good: Bytes, context: &IoContext) {
+        let writeable = match &self.leaf {
+            Some(leaf) => leaf.is_writeable(),
+            None => self.leaf_below().is_some_and(|leaf| leaf.is_writeable()),
+        };
+        if context.speculative || !writeable {
+            return;
+        }
+        let length = good.len() as u64;
+        // Not through the queue's long way: the reader waits for it, so that it cannot come
+        // after the place was freed and used for something else.
+        let context = IoContext {
+            priority: crate::pipeline::Priority::Sync,
+            ..*context
+        };
+        if self.write_part(offset, good, &context).await.is_ok()
+            && let Some(leaf) = &self.leaf
+        {
+            leaf.note_repaired(length);
+        }
+    }
+
+    /// Writes a part of a block: to a device, or to all children.
+    pub(crate) fn write_part<'a>(
+        &'a self,
+        offset: u64,
+        data: Bytes,
+        context: &'a IoContext,
+    ) -> BoxFuture<'a, Result<(), WriteFailure>> {
+        Box::pin(async move { self.write_plain(offset, data, context).await })
+    }
+
+    /// Writes whole sectors, to a device or mirror.
+    pub(crate) async fn write_plain(
+        &self,
+        offset: u64,
+        data: Bytes,
+        context: &IoContext,
+    ) -> Result<(), WriteFailure> {
+        if let Some(leaf) = &self.leaf {
+            return leaf.write(offset, data, context).await.map_err(|error| {
+                leaf.add_missing(context.birth);
+                WriteFailure {
+                    cause: format!("{}: {error}", self.display_name()),
+                }
+            });
+        }
+        if !self.kind.is_mirror_like() {
+            return Err(WriteFailure {
+                cause: format!("{}: not writeable", self.display_name()),
+            });
+        }
+        let results = join_all(
+            self.children
+                .iter()
+                .map(|child| child.write_part(offset, data.clone(), context)),
+        )
+        .await;
+        let mut last = WriteFailure {
+            cause: format!("{}: no device is there", self.display_name()),
+        };
+        let mut written = false;
+        for result in results {
+            match result {
+                Ok(()) => written = true,
+                Err(error) => last = error,
+            }
+        }
+        if written {
+            Ok(())
+        } else {
+            Counters::add(&self.counters.write_errors, 1);
+            Err(last)
+        }
+    }
+
+    /// A place whose content does not matter, next to others that are written.
+    pub(crate) fn write_optional(&self, offset: u64, length: usize) {
+        match &self.leaf {
+            Some(leaf) => leaf.write_optional(offset, length),
+            None => self
+                .children
+                .iter()
+                .for_each(|child| child.write_optional(offset, length)),
+        }
+    }
+
+    /// Reads a block of this top-level vdev: `psize` bytes at `offset`.
+    pub(crate) async fn read_block(
+        &self,
+        offset: u64,
+        psize: usize,
+        context: &IoContext,
+        verify: &dyn Verify,
+    ) -> Result<Bytes, ReadFailure> {
+        let sector = 1usize << self.ashift();
+        let length = psize.next_multiple_of(sector);
+        if length == psize {
+            return self.read_sectors(offset, length, context, verify).await;
+        }
+        // Smaller than this vdev's sectors: what follows in the last one is not the block's.
+        let prefix = Prefix { verify, psize };
+        let data = self.read_sectors(offset, length, context, &prefix).await?;
+        Ok(data.slice(..psize))
+    }
+
+    async fn read_sectors(
+        &self,
+        offset: u64,
+        length: usize,
+        context: &IoContext,
+        verify: &dyn Verify,
+    ) -> Result<Bytes, ReadFailure> {
+        match self.kind {
+            VdevKind::Raidz { .. } => self.read_raidz(offset, length, context, verify).await,
+            _ => self.read_plain(offset, length, context, verify).await,
+        }
+    }
+
+    /// Writes a block of this top-level vdev.
+    pub(crate) async fn write_block(
+        &self,
+        offset: u64,
+        data: Bytes,
+        context: &IoContext,
+    ) -> Result<(), WriteFailure> {
+        let sector = 1usize << self.ashift();
+        let length = data.len().next_multiple_of(sector);
+        let data = if length == data.len() {
+            data
+        } else {
+            let mut padded = BytesMut::with_capacity(length);
+            padded.extend_from_slice(&data);
+            padded.resize(length, 0);
+            padded.freeze()
+        };
+        match self.kind {
+            VdevKind::Raidz { .. } => self.write_raidz(offset, data, context).await,
+            _ => self.write_plain(offset, data, context).await,
+        }
+    }
+}
+
+/// Verifies the first bytes of what was read.
+struct Prefix<'a> {
+    verify: &'a dyn Verify,
+    psize: usize,
+}
+
+impl Verify for Prefix<'_> {
+    fn verify<'a>(&'a self, data: &'a Bytes) -> BoxFuture<'a, bool> {
+        let part = data.slice(..self.psize);
+        Box::pin(async move { self.verify.verify(&part).await })
+    }
+}
+
+impl std::fmt::Debug for Vdev {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Vdev")
+            .field("name", &self.display_name())
+            .field("guid", &self.guid)
+            .field("state", &self.state())
+            .field("children", &self.children)
+            .finish_non_exhaustive()
+    }
+}

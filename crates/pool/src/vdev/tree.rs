@@ -1,0 +1,643 @@
+//! All vdevs of a pool: opening them, and I/O by (vdev, offset).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use device::{Device, World};
+use format::{
+    Guid, LABEL_BYTES, LABEL_END_BYTES, LABEL_START_BYTES, MIN_DEVICE_BYTES, NvList, Txg, VdevId,
+};
+use futures::future::join_all;
+use parking_lot::{Mutex, RwLock};
+
+use super::config::{Builder, Scope, bad};
+use super::label::read_labels;
+use super::leaf::{IoContext, Reporter};
+use super::node::{ReadFailure, Vdev, VdevKind, Verify, WriteFailure};
+use super::state::{VdevAux, VdevState};
+use crate::alloc::{TopSpec, metaslab_shift};
+use crate::error::PoolError;
+use crate::pipeline::{AllocClass, ErrorSink};
+
+/// Smallest sector size that a pool can have, as log2 (`ASHIFT_MIN`).
+pub const ASHIFT_MIN: u32 = 9;
+/// Largest sector size that a pool can have, as log2 (`ASHIFT_MAX`).
+pub const ASHIFT_MAX: u32 = 16;
+
+/// How to open a tree.
+#[derive(Debug, Clone, Default)]
+pub struct OpenOptions {
+    /// Open the devices for reading only.
+    pub read_only: bool,
+    /// Where devices are, by their leaf's guid; instead of the paths in the configuration.
+    pub paths: BTreeMap<Guid, String>,
+    /// The pool's guid, when labels must belong to it.
+    pub pool_guid: Option<Guid>,
+    /// New devices: they have no labels yet, and their sizes are still to be determined.
+    pub create: bool,
+}
+
+struct Tops {
+    /// By index; ids have no gaps (removed vdevs are holes).
+    list: Vec<Arc<Vdev>>,
+}
+
+/// The vdevs of a pool.
+pub struct VdevTree {
+    world: World,
+    guid: Guid,
+    options: OpenOptions,
+    /// The root's own pairs.
+    config: Mutex<NvList>,
+    tops: RwLock<Tops>,
+    reporter: Arc<Reporter>,
+}
+
+impl VdevTree {
+    /// Builds the tree of `config` (type root, as in the MOS's configuration) and opens its devices.
+    /// Devices that cannot be opened, or are others than they should be, are left out: look at
+    /// [`Vdev::state`] of the top-level vdevs for what that means.
+    ///
+    /// # Errors
+    /// [`PoolError::BadConfig`] and [`PoolError::Format`] when the configuration cannot be right.
+    pub async fn open(
+        world: World,
+        config: &NvList,
+        options: OpenOptions,
+    ) -> Result<Arc<VdevTree>, PoolError> {
+        if config.require_string("type")? != "root" {
+            return Err(bad("the vdev tree does not start with a root"));
+        }
+        let reporter = Arc::new(Reporter::default());
+        let mut builder = Builder {
+            world: &world,
+            reporter: &reporter,
+            count: 0,
+        };
+        let mut list = Vec::new();
+        for (index, child) in config
+            .lists("children")
+            .unwrap_or_default()
+            .iter()
+            .enumerate()
+        {
+            list.push(builder.vdev(child, index, 1)?);
+        }
+        let mut own = NvList::with_flags(config.flags());
+        for (name, value) in config.iter().filter(|(name, _)| *name != "children") {
+            own.push(name, value.clone());
+        }
+        let tree = VdevTree {
+            guid: Guid::new(config.u64("guid").unwrap_or(0)),
+            world,
+            options,
+            config: Mutex::new(own),
+            tops: RwLock::new(Tops { list: list.clone() }),
+            reporter,
+        };
+        tree.open_tops(&list).await?;
+        Ok(Arc::new(tree))
+    }
+
+    async fn open_tops(&self, tops: &[Arc<Vdev>]) -> Result<(), PoolError> {
+        let leaves: Vec<Arc<Vdev>> = tops.iter().flat_map(Vdev::leaves).collect();
+        let errors = join_all(leaves.iter().map(|leaf| self.open_leaf(leaf))).await;
+        if self.options.create
+            && let Some(error) = errors.into_iter().find_map(Result::err)
+        {
+            return Err(error);
+        }
+        for top in tops {
+            self.settle_size(top)?;
+        }
+        Ok(())
+    }
+
+    /// Opens a leaf's device unless it is offline or faulted; on failure sets its state.
+    async fn open_leaf(&self, vdev: &Arc<Vdev>) -> Result<(), PoolError> {
+        let Some(leaf) = vdev.leaf() else {
+            return Ok(());
+        };
+        if matches!(leaf.state().0, VdevState::Offline | VdevState::Faulted) {
+            return Ok(());
+        }
+        let result = self.open_device(vdev).await;
+        match result {
+            Ok(device) => {
+                leaf.set_device(Some(device));
+                leaf.set_state(VdevState::Healthy, VdevAux::None);
+                Ok(())
+            }
+            Err((aux, error)) => {
+                tracing::warn!(leaf = %vdev.guid(), %error, "a device of the pool is not usable");
+                leaf.set_device(None);
+                leaf.set_state(VdevState::CantOpen, aux);
+                Err(error)
+            }
+        }
+    }
+
+    async fn open_device(&self, vdev: &Arc<Vdev>) -> Result<Arc<dyn Device>, (VdevAux, PoolError)> {
+        let path = self
+            .options
+            .paths
+            .get(&vdev.guid())
+            .cloned()
+            .or_else(|| vdev.path())
+            .ok_or_else(|| {
+                (
+                    VdevAux::OpenFailed,
+                    bad(format!("{} has no path", vdev.guid())),
+                )
+            })?;
+        let device = self
+            .world
+            .opener
+            .open(&path, self.options.read_only)
+            .await
+            .map_err(|error| (VdevAux::OpenFailed, error.into()))?;
+        let size = device.size_bytes() & !(LABEL_BYTES - 1);
+        if size < MIN_DEVICE_BYTES {
+            let error = PoolError::TooSmall {
+                path,
+                size_bytes: device.size_bytes(),
+                needed_bytes: MIN_DEVICE_BYTES,
+            };
+            return Err((VdevAux::TooSmall, error));
+        }
+        if !self.options.create {
+            self.check_label(vdev, &*device).await?;
+        }
+        Ok(device)
+    }
+
+    /// Whether the device's labels say that it is this leaf (`vdev_validate`).
+    async fn check_label(
+        &self,
+        vdev: &Arc<Vdev>,
+        device: &dyn Device,
+    ) -> Result<(), (VdevAux, PoolError)> {
+        let path = device.path().to_owned();
+        let labels = read_labels(device)
+            .await
+            .map_err(|error| (VdevAux::OpenFailed, error))?;
+        let Some(config) = labels.config(Txg::new(u64::MAX)) else {
+            return Err((VdevAux::CorruptData, PoolError::NoLabel { path }));
+        };
+        let guid = Guid::new(config.u64("guid").unwrap_or(0));
+        if guid != vdev.guid() {
+            let error = PoolError::WrongDevice {
+                path,
+                found: guid,
+                expected: vdev.guid(),
+            };
+            return Err((VdevAux::BadLabel, error));
+        }
+        let pool = config.u64("pool_guid").map(Guid::new);
+        match (self.options.pool_guid, pool) {
+            (Some(expected), Some(found)) if expected != found => Err((
+                VdevAux::BadLabel,
+                PoolError::WrongDevice {
+                    path,
+                    found,
+                    expected,
+                },
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Determines ashift and asize of a new top-level vdev, or checks that its devices did not
+    /// shrink (`vdev_open`, module/zfs/vdev.c).
+    fn settle_size(&self, top: &Arc<Vdev>) -> Result<(), PoolError> {
+        if top.top().is_none() || (!top.kind().is_leaf() && top.children().is_empty()) {
+            return Ok(());
+        }
+        if top.asize_bytes() == 0 {
+            let Some(asize) = measure(top) else {
+                return Ok(());
+            };
+            let sectors = top.leaves();
+            let device_shift = sectors
+                .iter()
+                .filter_map(|vdev| vdev.leaf()?.device())
+                .map(|device| device.sector_bytes().max(1).ilog2())
+                .max()
+                .unwrap_or(ASHIFT_MIN);
+            let ashift = top
+                .top()
+                .map_or(0, |_| top.config_u64("ashift").unwrap_or(0) as u32);
+            let ashift = ashift.max(device_shift).max(ASHIFT_MIN);
+            if ashift > ASHIFT_MAX {
+                return Err(bad(format!(
+                    "{}: sectors of 2^{ashift} bytes are more than the format allows (2^{ASHIFT_MAX})",
+                    top.display_name()
+                )));
+            }
+            top.set_size(ashift, asize);
+            top.set_metaslabs(top.metaslab_array(), metaslab_shift(asize));
+            return Ok(());
+        }
+        if !(ASHIFT_MIN..=ASHIFT_MAX).contains(&top.ashift()) {
+            return Err(bad(format!(
+                "{}: an ashift of {}",
+                top.display_name(),
+                top.ashift()
+            )));
+        }
+        // The least that a device must offer (vdev_get_min_asize).
+        let aligned = match top.metaslab_shift() {
+            0 => top.asize_bytes(),
+            shift => top.asize_bytes() >> shift << shift,
+        };
+        let needed = match top.kind() {
+            VdevKind::Raidz { .. } => aligned.div_ceil(top.children().len() as u64),
+            _ => aligned,
+        };
+        for vdev in top.leaves() {
+            let Some(leaf) = vdev.leaf() else { continue };
+            let Some(device) = leaf.device() else {
+                continue;
+            };
+            if leaf_asize(&*device) < needed {
+                tracing::error!(leaf = %vdev.guid(), path = device.path(), needed, "the device has shrunk");
+                leaf.set_device(None);
+                leaf.set_state(VdevState::CantOpen, VdevAux::BadLabel);
+            }
+        }
+        Ok(())
+    }
+
+    /// The world it was opened in.
+    pub fn world(&self) -> &World {
+        &self.world
+    }
+
+    /// Who is told of device and checksum errors.
+    pub fn set_error_sink(&self, sink: Arc<dyn ErrorSink>) {
+        self.reporter.set(sink);
+    }
+
+    /// The root's guid: the pool's.
+    pub fn guid(&self) -> Guid {
+        self.guid
+    }
+
+    /// Whether devices were opened for reading only.
+    pub fn is_read_only(&self) -> bool {
+        self.options.read_only
+    }
+
+    /// Sum of all guids, wrapping: what the uberblock holds.
+    pub fn guid_sum(&self) -> Guid {
+        let sum = self
+            .tops
+            .read()
+            .list
+            .iter()
+            .fold(self.guid.get(), |sum, top| sum.wrapping_add(top.guid_sum()));
+        Guid::new(sum)
+    }
+
+    /// Number of top-level vdevs, holes included.
+    pub fn top_count(&self) -> usize {
+        self.tops.read().list.len()
+    }
+
+    /// The top-level vdevs, holes included.
+    pub fn tops(&self) -> Vec<Arc<Vdev>> {
+        self.tops.read().list.clone()
+    }
+
+    /// A top-level vdev.
+    pub fn top(&self, id: VdevId) -> Option<Arc<Vdev>> {
+        self.tops.read().list.get(id.get() as usize).cloned()
+    }
+
+    /// All leaves.
+    pub fn leaves(&self) -> Vec<Arc<Vdev>> {
+        self.tops().iter().flat_map(Vdev::leaves).collect()
+    }
+
+    /// The vdev with this guid.
+    pub fn find(&self, guid: Guid) -> Option<Arc<Vdev>> {
+        self.tops().iter().find_map(|top| top.find(guid))
+    }
+
+    /// Adds new top-level vdevs (`zpool add`): opens their devices, which are new ones. Label them with
+    /// [`Self::init_labels`] before anything else.
+    ///
+    /// # Errors
+    /// When a device cannot be opened; then nothing is added.
+    pub async fn add_tops(&self, configs: &[NvList]) -> Result<Vec<Arc<Vdev>>, PoolError> {
+        let mut builder = Builder {
+            world: &self.world,
+            reporter: &self.reporter,
+            count: 0,
+        };
+        let first = self.top_count();
+        let mut added = Vec::new();
+        for (index, config) in configs.iter().enumerate() {
+            added.push(builder.vdev(config, first + index, 1)?);
+        }
+        let fresh = VdevTree {
+            world: self.world.clone(),
+            guid: self.guid,
+            options: OpenOptions {
+                create: true,
+                ..self.options.clone()
+            },
+            config: Mutex::new(NvList::new()),
+            tops: RwLock::new(Tops { list: Vec::new() }),
+            reporter: self.reporter.clone(),
+        };
+        fresh.open_tops(&added).await?;
+        let mut tops = self.tops.write();
+        if tops.list.len() != first {
+            return Err(bad("vdevs were added by somebody else at the same time"));
+        }
+        tops.list.extend(added.iter().cloned());
+        Ok(added)
+    }
+
+    /// Opens devices that are not usable (after reattaching them; 'zpool clear' and 'zpool online').
+    /// Faulted ones are tried again as well, offline ones are not. Tells how many came back.
+    pub async fn reopen(&self) -> usize {
+        let mut back = 0;
+        for top in self.tops() {
+            for vdev in top.leaves() {
+                let Some(leaf) = vdev.leaf() else { continue };
+                let (state, _) = leaf.state();
+                if state.is_usable() || state == VdevState::Offline {
+                    continue;
+                }
+                leaf.set_device(None);
+                leaf.set_state(VdevState::Closed, VdevAux::None);
+                if self.open_leaf(&vdev).await.is_ok() {
+                    back += 1;
+                }
+            }
+            let _ = self.settle_size(&top);
+        }
+        back
+    }
+
+    /// Takes a leaf offline or back online (then [`Self::reopen`] opens it). Refused when the pool
+    /// would not survive it.
+    ///
+    /// # Errors
+    /// [`PoolError::VdevUnavailable`] when too few others are there.
+    pub fn set_offline(&self, guid: Guid, offline: bool) -> Result<(), PoolError> {
+        for top in self.tops() {
+            let Some(vdev) = top.find(guid) else { continue };
+            let Some(leaf) = vdev.leaf() else { continue };
+            let before = leaf.state();
+            if !offline {
+                if before.0 == VdevState::Offline {
+                    leaf.set_state(VdevState::Closed, VdevAux::None);
+                }
+                return Ok(());
+            }
+            leaf.set_state(VdevState::Offline, VdevAux::None);
+            if !top.state().0.is_usable() {
+                leaf.set_state(before.0, before.1);
+                return Err(PoolError::VdevUnavailable {
+                    vdev: vdev.display_name(),
+                    cause: "no other device has its data".to_owned(),
+                });
+            }
+            leaf.set_device(None);
+            return Ok(());
+        }
+        Err(bad(format!("there is no device {guid}")))
+    }
+
+    /// The whole tree's configuration.
+    pub fn to_config(&self, scope: Scope) -> NvList {
+        let mut out = NvList::new();
+        out.set("type", "root");
+        out.set("id", 0u64);
+        out.set("guid", self.guid.get());
+        for (name, value) in self.config.lock().iter() {
+            out.set(name, value.clone());
+        }
+        let children: Vec<NvList> = self.tops().iter().map(|top| top.to_config(scope)).collect();
+        out.set("children", children);
+        out
+    }
+
+    /// Sets a pair of the root's configuration.
+    pub fn set_root_config(&self, name: &str, value: impl Into<format::NvValue>) {
+        self.config.lock().set(name, value);
+    }
+
+    /// Least allocation on vdevs of the normal class: what compressed sizes are rounded up to
+    /// (`spa_min_alloc`); 512 while there are none.
+    pub fn min_alloc_bytes(&self) -> u64 {
+        self.tops
+            .read()
+            .list
+            .iter()
+            .filter(|top| {
+                top.geometry().is_some()
+                    && top.asize_bytes() > 0
+                    && top.top().is_some_and(|top| top.class != AllocClass::Log)
+            })
+            .map(|top| 1u64 << top.ashift())
+            .min()
+            .unwrap_or(512)
+    }
+
+    /// What the allocator needs to know of a top-level vdev; `None` for holes and the like.
+    pub fn top_spec(&self, top: &Vdev) -> Option<TopSpec> {
+        let geometry = top.geometry()?;
+        let about = top.top()?;
+        (top.metaslab_count() > 0).then(|| TopSpec {
+            vdev: about.id,
+            class: about.class,
+            metaslab_shift: top.metaslab_shift(),
+            metaslab_count: top.metaslab_count(),
+            geometry,
+            deflate_ratio: geometry.deflate_ratio(),
+            allocatable: top.config_u64("removing").unwrap_or(0) == 0
+                && top.config_u64("non_allocating").unwrap_or(0) == 0
+                && top.state().0.is_usable(),
+        })
+    }
+
+    fn usable_top(&self, id: VdevId) -> Result<Arc<Vdev>, PoolError> {
+        let top = self.top(id).ok_or(PoolError::NoSuchVdev { vdev: id })?;
+        match top.kind() {
+            VdevKind::Indirect | VdevKind::Other(_) => Err(PoolError::UnsupportedVdev {
+                vdev: top.display_name(),
+                kind: top.kind().name().to_owned(),
+            }),
+            VdevKind::Hole | VdevKind::Missing => Err(PoolError::VdevUnavailable {
+                vdev: top.display_name(),
+                cause: format!("it is {}", top.kind().name()),
+            }),
+            _ if top.geometry().is_none() => Err(PoolError::UnsupportedVdev {
+                vdev: top.display_name(),
+                kind: "expanded raidz".to_owned(),
+            }),
+            _ => Ok(top),
+        }
+    }
+
+    /// Checks that a block lies on its vdev (`zfs_dva_valid` and friends).
+    ///
+    /// # Errors
+    /// [`PoolError::NoSuchVdev`], [`PoolError::UnsupportedVdev`], [`PoolError::VdevUnavailable`],
+    /// [`PoolError::BadPointer`].
+    pub(crate) fn check_range(
+        &self,
+        id: VdevId,
+        offset: u64,
+        psize: u64,
+    ) -> Result<Arc<Vdev>, PoolError> {
+        let top = self.usable_top(id)?;
+        let geometry = top.geometry().ok_or(PoolError::NoSuchVdev { vdev: id })?;
+        let end = offset.checked_add(geometry.asize(psize));
+        let aligned = offset.is_multiple_of(geometry.sector_bytes());
+        if !aligned || end.is_none_or(|end| end > top.asize_bytes()) {
+            return Err(PoolError::BadPointer {
+                block: format!("{id}:{offset:#x}"),
+                what: format!("{psize} bytes there are not within {}", top.display_name()),
+            });
+        }
+        Ok(top)
+    }
+
+    /// Reads `psize` bytes at `offset` of a top-level vdev, using redundancy until `verify` agrees.
+    pub(crate) async fn read_block(
+        &self,
+        id: VdevId,
+        offset: u64,
+        psize: usize,
+        context: &IoContext,
+        verify: &dyn Verify,
+    ) -> Result<Bytes, ReadFailure> {
+        match self.check_range(id, offset, psize as u64) {
+            Ok(top) => top.read_block(offset, psize, context, verify).await,
+            Err(error) => Err(ReadFailure {
+                checksum: false,
+                cause: error.to_string(),
+            }),
+        }
+    }
+
+    /// Writes at `offset` of a top-level vdev.
+    pub(crate) async fn write_block(
+        &self,
+        id: VdevId,
+        offset: u64,
+        data: Bytes,
+        context: &IoContext,
+    ) -> Result<(), WriteFailure> {
+        match self.check_range(id, offset, data.len() as u64) {
+            Ok(top) => top.write_block(offset, data, context).await,
+            Err(error) => Err(WriteFailure {
+                cause: error.to_string(),
+            }),
+        }
+    }
+
+    /// Makes all completed writes durable. A device whose flush fails is faulted.
+    ///
+    /// # Errors
+    /// [`PoolError::Suspended`] when that leaves a top-level vdev without enough devices.
+    pub async fn flush(&self) -> Result<(), PoolError> {
+        self.flush_tops(&self.tops()).await
+    }
+
+    /// [`Self::flush`] of some top-level vdevs.
+    ///
+    /// # Errors
+    /// As [`Self::flush`].
+    pub async fn flush_tops(&self, tops: &[Arc<Vdev>]) -> Result<(), PoolError> {
+        let flushes = tops.iter().map(|top| async move {
+            let leaves = top.leaves();
+            let results = join_all(
+                leaves
+                    .iter()
+                    .filter_map(|vdev| vdev.leaf())
+                    .filter(|leaf| leaf.is_writeable())
+                    .map(|leaf| leaf.flush()),
+            )
+            .await;
+            let failure = results.into_iter().find_map(Result::err);
+            (top, failure)
+        });
+        for (top, failure) in join_all(flushes).await {
+            if let Some(failure) = failure
+                && !top.state().0.is_usable()
+            {
+                return Err(PoolError::Suspended {
+                    reason: format!("{}: {failure}", top.display_name()),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the devices of a top-level vdev that a range holds nothing any more (only where blocks
+    /// lie whole on every child).
+    ///
+    /// # Errors
+    /// [`PoolError::NoSuchVdev`], or what the devices say.
+    pub async fn discard(&self, id: VdevId, offset: u64, length: u64) -> Result<(), PoolError> {
+        let top = self.usable_top(id)?;
+        if matches!(top.kind(), VdevKind::Raidz { .. }) {
+            return Ok(());
+        }
+        for vdev in top.leaves() {
+            if let Some(leaf) = vdev.leaf().filter(|leaf| leaf.is_writeable()) {
+                leaf.discard(offset, length)
+                    .await
+                    .map_err(|error| PoolError::VdevUnavailable {
+                        vdev: vdev.display_name(),
+                        cause: error.to_string(),
+                    })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes all devices: no I/O reaches them through this tree any more.
+    pub fn close(&self) {
+        for vdev in self.leaves() {
+            if let Some(leaf) = vdev.leaf() {
+                leaf.set_state(VdevState::Closed, VdevAux::None);
+                leaf.set_device(None);
+            }
+        }
+    }
+}
+
+/// Bytes of a device that blocks can be on.
+fn leaf_asize(device: &dyn Device) -> u64 {
+    (device.size_bytes() & !(LABEL_BYTES - 1)).saturating_sub(LABEL_START_BYTES + LABEL_END_BYTES)
+}
+
+/// Allocatable bytes of a vdev by its devices: the smallest child's, times the children of RAID-Z
+/// (`vdev_mirror_open`, `vdev_raidz_open`). `None` when no device is there.
+fn measure(vdev: &Arc<Vdev>) -> Option<u64> {
+    if let Some(leaf) = vdev.leaf() {
+        return leaf.device().map(|device| leaf_asize(&*device));
+    }
+    let smallest = vdev.children().iter().filter_map(measure).min()?;
+    Some(match vdev.kind() {
+        VdevKind::Raidz { .. } => smallest * vdev.children().len() as u64,
+        _ => smallest,
+    })
+}
+
+impl std::fmt::Debug for VdevTree {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("VdevTree")
+            .field("guid", &self.guid)
+            .field("tops", &self.tops())
+            .finish_non_exhaustive()
+    }
+}
