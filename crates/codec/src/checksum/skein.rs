@@ -48,32 +48,42 @@ const KEY_PARITY: u64 = 0x1bd1_1bda_a9fc_1a22;
 
 /// Threefish-512: 72 rounds, a subkey before every fourth and after the last.
 fn threefish(key: &[u64; 8], tweak: [u64; 2], plain: &[u64; 8]) -> [u64; 8] {
-    let mut keys = [0u64; 9];
-    keys[..8].copy_from_slice(key);
-    keys[8] = key.iter().fold(KEY_PARITY, |parity, word| parity ^ word);
-    let tweaks = [tweak[0], tweak[1], tweak[0] ^ tweak[1]];
-    let mut state = *plain;
+    // The key's words and their parity, over and over, so that subkey `s` starts at word `s`.
+    let parity = key.iter().fold(KEY_PARITY, |parity, word| parity ^ word);
+    let keys: [u64; 27] = std::array::from_fn(|index| match index % 9 {
+        8 => parity,
+        word => key[word],
+    });
+    let both = tweak[0] ^ tweak[1];
+    let tweaks = [tweak[0], tweak[1], both, tweak[0]];
     let add_subkey = |state: &mut [u64; 8], number: usize| {
-        for (index, word) in state.iter_mut().enumerate() {
-            *word = word.wrapping_add(keys[(number + index) % 9]);
+        for (word, key) in state.iter_mut().zip(&keys[number..number + 8]) {
+            *word = word.wrapping_add(*key);
         }
         state[5] = state[5].wrapping_add(tweaks[number % 3]);
-        state[6] = state[6].wrapping_add(tweaks[(number + 1) % 3]);
+        state[6] = state[6].wrapping_add(tweaks[number % 3 + 1]);
         state[7] = state[7].wrapping_add(number as u64);
     };
+    let mut state = *plain;
     for eight_rounds in 0..9 {
-        for half in 0..2 {
-            add_subkey(&mut state, 2 * eight_rounds + half);
-            for (round, pairs) in PAIRS.iter().enumerate() {
-                for ([left, right], rotation) in pairs.iter().zip(ROTATIONS[4 * half + round]) {
-                    state[*left] = state[*left].wrapping_add(state[*right]);
-                    state[*right] = state[*right].rotate_left(rotation) ^ state[*left];
-                }
-            }
-        }
+        add_subkey(&mut state, 2 * eight_rounds);
+        four_rounds::<0>(&mut state);
+        add_subkey(&mut state, 2 * eight_rounds + 1);
+        four_rounds::<4>(&mut state);
     }
     add_subkey(&mut state, 18);
     state
+}
+
+/// Four rounds, the first of which has the rotations of row `FIRST_ROW`.
+#[inline(always)]
+fn four_rounds<const FIRST_ROW: usize>(state: &mut [u64; 8]) {
+    for (round, pairs) in PAIRS.iter().enumerate() {
+        for ([left, right], rotation) in pairs.iter().zip(ROTATIONS[FIRST_ROW + round]) {
+            state[*left] = state[*left].wrapping_add(state[*right]);
+            state[*right] = state[*right].rotate_left(rotation) ^ state[*left];
+        }
+    }
 }
 
 fn process(chain: &mut [u64; 8], tweak: &mut [u64; 2], block: &[u8; BLOCK_BYTES], count: usize) {
