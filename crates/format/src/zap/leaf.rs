@@ -597,6 +597,12 @@ impl ZapLeaf<Vec<u8>> {
     pub fn into_bytes(self) -> Vec<u8> {
         self.block
     }
+}
+
+impl<B: AsRef<[u8]> + AsMut<[u8]>> ZapLeaf<B> {
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self.block.as_mut()
+    }
 
     fn swap(&mut self) {
         let mut fields = vec![(0, 8), (PREFIX, 8), (24, 4)];
@@ -604,7 +610,7 @@ impl ZapLeaf<Vec<u8>> {
         fields.extend((0..self.bucket_count()).map(|bucket| (Self::bucket_at(bucket), 2)));
         for chunk in 0..self.chunk_count() {
             let at = self.chunks_at() + chunk * CHUNK_BYTES;
-            if self.block[at] == CHUNK_ENTRY {
+            if self.bytes()[at] == CHUNK_ENTRY {
                 fields.extend([2, 4, 6, 8, 10].map(|field| (at + field, 2)));
                 fields.extend([(at + 12, 4), (at + 16, 8)]);
             } else {
@@ -612,7 +618,7 @@ impl ZapLeaf<Vec<u8>> {
             }
         }
         for (at, length) in fields {
-            self.block[at..at + length].reverse();
+            self.bytes_mut()[at..at + length].reverse();
         }
         self.endian = Endian::Little;
     }
@@ -624,16 +630,21 @@ impl ZapLeaf<Vec<u8>> {
     }
 
     fn put_u16(&mut self, at: usize, value: u16) {
-        self.block[at..at + 2].copy_from_slice(&value.to_le_bytes());
+        self.bytes_mut()[at..at + 2].copy_from_slice(&value.to_le_bytes());
+    }
+
+    fn set_prefix(&mut self, prefix: u64, bits: u16) {
+        self.bytes_mut()[PREFIX..PREFIX + 8].copy_from_slice(&prefix.to_le_bytes());
+        self.put_u16(PREFIX_BITS, bits);
     }
 
     fn clear_buckets(&mut self) {
         let end = self.chunks_at();
-        self.block[HEADER_BYTES..end].fill(0xff);
+        self.bytes_mut()[HEADER_BYTES..end].fill(0xff);
     }
 
     fn is_sorted(&self) -> bool {
-        self.block[FLAGS] & FLAG_SORTED != 0
+        self.bytes()[FLAGS] & FLAG_SORTED != 0
     }
 
     /// Takes a chunk off the free list; it still says that it is free.
@@ -650,8 +661,8 @@ impl ZapLeaf<Vec<u8>> {
     /// Puts a chunk at the head of the free list, zeroed: that compresses well.
     fn release(&mut self, chunk: u16) {
         let at = self.chunks_at() + usize::from(chunk) * CHUNK_BYTES;
-        self.block[at..at + CHUNK_BYTES].fill(0);
-        self.block[at] = CHUNK_FREE;
+        self.bytes_mut()[at..at + CHUNK_BYTES].fill(0);
+        self.bytes_mut()[at] = CHUNK_FREE;
         let head = self.u16_at(FREE_LIST);
         self.put_u16(at + 22, head);
         self.put_u16(FREE_LIST, chunk);
@@ -664,9 +675,9 @@ impl ZapLeaf<Vec<u8>> {
         let mut link = None;
         for piece in bytes.chunks(ARRAY_BYTES) {
             let (chunk, at) = self.allocate()?;
-            self.block[at..at + CHUNK_BYTES].fill(0);
-            self.block[at] = CHUNK_ARRAY;
-            self.block[at + 1..at + 1 + piece.len()].copy_from_slice(piece);
+            self.bytes_mut()[at..at + CHUNK_BYTES].fill(0);
+            self.bytes_mut()[at] = CHUNK_ARRAY;
+            self.bytes_mut()[at + 1..at + 1 + piece.len()].copy_from_slice(piece);
             self.put_u16(at + 22, CHAIN_END);
             match link {
                 None => first = chunk,
@@ -725,9 +736,9 @@ impl ZapLeaf<Vec<u8>> {
         value: (&[u8], u16, u8),
     ) -> Result<()> {
         let (chunk, at) = self.allocate()?;
-        self.block[at..at + CHUNK_BYTES].fill(0);
-        self.block[at] = CHUNK_ENTRY;
-        self.block[at + 1] = value.2;
+        self.bytes_mut()[at..at + CHUNK_BYTES].fill(0);
+        self.bytes_mut()[at] = CHUNK_ENTRY;
+        self.bytes_mut()[at + 1] = value.2;
         self.put_u16(at + 2, CHAIN_END);
         let key_chunk = self.put_array(key.0)?;
         let value_chunk = self.put_array(value.0)?;
@@ -735,8 +746,8 @@ impl ZapLeaf<Vec<u8>> {
         self.put_u16(at + 6, key.1);
         self.put_u16(at + 8, value_chunk);
         self.put_u16(at + 10, value.1);
-        self.block[at + 12..at + 16].copy_from_slice(&cd.to_le_bytes());
-        self.block[at + 16..at + 24].copy_from_slice(&hash.to_le_bytes());
+        self.bytes_mut()[at + 12..at + 16].copy_from_slice(&cd.to_le_bytes());
+        self.bytes_mut()[at + 16..at + 24].copy_from_slice(&hash.to_le_bytes());
         self.link(chunk, hash, cd)?;
         let entries = self.u16_at(ENTRY_COUNT);
         self.put_u16(ENTRY_COUNT, entries + 1);
@@ -835,7 +846,7 @@ impl ZapLeaf<Vec<u8>> {
         self.release_array(now.value_chunk)?;
         let chunk = self.put_array(&bytes)?;
         let at = self.chunk_at(entry.chunk, CHUNK_ENTRY)?;
-        self.block[at + 1] = value.integer_bytes();
+        self.bytes_mut()[at + 1] = value.integer_bytes();
         self.put_u16(at + 8, chunk);
         self.put_u16(at + 10, value.len() as u16);
         Ok(LeafInsert::Done { cd: now.cd })
@@ -881,7 +892,7 @@ impl ZapLeaf<Vec<u8>> {
     /// # Errors
     /// [`FormatError::DoesNotFit`] when the prefix cannot get longer; other variants when the
     /// leaf is damaged.
-    pub fn split(&mut self, sorted: bool) -> Result<Self> {
+    pub fn split(&mut self, sorted: bool) -> Result<ZapLeaf<Vec<u8>>> {
         let bits = self.prefix_bits() + 1;
         if bits + self.hash_shift() > 64 {
             return Err(does_not_fit(
@@ -893,14 +904,12 @@ impl ZapLeaf<Vec<u8>> {
         }
         let entries = self.entries()?;
         let sorted = sorted || self.is_sorted();
-        let mut sibling = Self::new(self.shift, sorted, self.keys)?;
+        let mut sibling = ZapLeaf::new(self.shift, sorted, self.keys)?;
         let prefix = self.prefix() << 1;
-        for (leaf, prefix) in [(&mut *self, prefix), (&mut sibling, prefix | 1)] {
-            leaf.block[PREFIX..PREFIX + 8].copy_from_slice(&prefix.to_le_bytes());
-            leaf.put_u16(PREFIX_BITS, bits as u16);
-        }
+        self.set_prefix(prefix, bits as u16);
+        sibling.set_prefix(prefix | 1, bits as u16);
         if sorted {
-            self.block[FLAGS] |= FLAG_SORTED;
+            self.bytes_mut()[FLAGS] |= FLAG_SORTED;
         }
         self.clear_buckets();
         for entry in entries {
