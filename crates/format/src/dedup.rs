@@ -134,11 +134,11 @@ pub struct DdtPlace {
 }
 
 /// Value of a dedup entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DdtPhys {
     /// As before the feature `fast_dedup`: index 0 is obsolete extra copies, 1 to 3 are blocks
     /// of that many copies.
-    Traditional([DdtPlace; 4]),
+    Traditional(Box<[DdtPlace; 4]>),
     /// With the feature `fast_dedup`.
     Flat {
         /// The block.
@@ -166,7 +166,7 @@ impl DdtPhys {
                 for place in &mut places {
                     *place = read_place(&mut r)?;
                 }
-                Ok(Self::Traditional(places))
+                Ok(Self::Traditional(Box::new(places)))
             }
             Self::FLAT_BYTES => {
                 let place = read_place(&mut r)?;
@@ -274,7 +274,7 @@ disk_struct! {
 }
 
 /// A record of a dedup log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DdtLogRecord {
     /// Kind of storage; zero is ZAP.
     pub storage: u8,

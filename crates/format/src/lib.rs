@@ -18,6 +18,7 @@ mod dedup;
 mod dnode;
 mod dsl;
 mod error;
+mod feature;
 pub mod file_flags;
 mod ids;
 mod kinds;
@@ -30,6 +31,7 @@ mod uberblock;
 mod vdev;
 mod words;
 mod zap;
+mod zil;
 mod zpl;
 
 pub use blkptr::{
@@ -53,6 +55,7 @@ pub use dsl::{
     RedactBlock, ScanPhys, SnapshotBookmark, UsedBy, decode_history_record, encode_history_record,
 };
 pub use error::{FormatError, Result};
+pub use feature::{FEATURES, Feature, FeatureInfo};
 pub use ids::{Guid, ObjectId, ObjsetId, Txg, VdevId};
 pub use kinds::{ByteswapKind, Checksum, Compression, ObjectType};
 pub use label::{
@@ -87,6 +90,11 @@ pub use zap::{
     ZAP_MAX_LONG_NAME_BYTES, ZAP_MAX_NAME_BYTES, ZAP_MAX_VALUE_BYTES, ZapBlockKind, ZapFlags,
     ZapHasher, ZapKey, ZapKeyBuf, ZapKeyKind, ZapLeaf, ZapTable, ZapValue, double_pointers,
     zap_hash_index,
+};
+pub use zil::{
+    Log64Time, LogAcl, LogAttributes, LogBody, LogCreate, LogCreateKind, LogObject, LogRecord,
+    LogRecords, LogRename, LogSetAttributes, LogWhiteout, LogWrite, RenameKind,
+    ZIL_MIN_BLOCK_BYTES, ZilLink, ZilSequence, decode_log_block, encode_log_block,
 };
 pub use zpl::{
     Ace, AceWho, DirectoryEntry, ZPL_ATTRIBUTES, ZPL_ATTRIBUTES_2_3, ZPL_VERSION, ZnodeAcl,
