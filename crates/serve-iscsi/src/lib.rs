@@ -1,13 +1,43 @@
 //! iSCSI target: protocol core without sockets, and a thin TCP layer.
+//!
+//! From the bottom up:
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`LogicalUnit`] | the border to the storage below |
+//! | `pdu`, `text` | bytes of the protocol: headers, framing, digests, `key=value` |
+//! | `scsi` | commands: decoders, encoders, reservations, and their execution on a unit |
+//! | `login` | the login phase as a state machine |
+//! | `session` | full feature phase as a state machine |
+//! | [`TargetSet`] | targets, who may log in, sessions |
+//! | [`Server`] | sockets |
+//!
+//! Everything but [`Server`] runs without sockets: bytes go in, bytes and requests to run a
+//! command come out, so that it can be tested and simulated.
+//!
+//! Supported: RFC 7143 with one connection to a session and ErrorRecoveryLevel 0; CRC32C digests;
+//! CHAP, one-way and mutual, with MD5 and SHA-256; SPC-4, SBC-3 as listed by REPORT SUPPORTED
+//! OPERATION CODES; persistent reservations without APTPL. Not supported: several connections to
+//! a session, recovery within a connection, bidirectional commands, EXTENDED COPY.
+//!
+//! Nothing that an initiator sends panics the process or sizes memory unchecked; the limits are
+//! named constants where they are applied.
 #![forbid(unsafe_code)]
 
 mod error;
+mod login;
 mod lun;
+mod memory;
+mod pdu;
+mod scsi;
 mod server;
+mod session;
 mod target;
+mod text;
 
 pub use error::{ServerError, TargetError};
 pub use lun::{Extent, LogicalUnit, LunError, LunIdentity};
+pub use memory::MemoryUnit;
 pub use server::{ISCSI_PORT, Server};
 pub use target::{
     Authentication, ChapCredentials, ISCSI_NAME_BYTES_MAX, LUN_MAX, SessionInfo, Target,

@@ -1,8 +1,22 @@
 //! Targets: names, logical units, who may log in, and the sessions that have.
+//!
+//! Locks: a [`TargetSet`] has one for its sessions and one for its targets; a target has one for
+//! its options and one for its units. They are taken in this order, before any unit's own, and
+//! none is held across an await.
 
+use crate::error::TargetError;
+use crate::login::{Directory, LoginStatus, PORTAL_GROUP_TAG};
 use crate::lun::LogicalUnit;
+use crate::scsi::{
+    self, Command, Done, InitiatorPort, NexusId, Outcome, Sense, Unit, decode_lun,
+    standard_without_unit,
+};
+use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot, watch};
 
 /// Longest iSCSI name (RFC 7143 section 4.2.7.2), in bytes.
 pub const ISCSI_NAME_BYTES_MAX: usize = 223;
@@ -78,9 +92,200 @@ pub struct SessionInfo {
     pub tsih: u16,
 }
 
-/// All targets of a server, and the sessions on them; shared by servers and whoever configures.
+/// How long sessions may take to log out by themselves when their target goes away.
+pub(crate) const LOGOUT_GRACE: Duration = Duration::from_secs(3);
+/// Most sessions at the same time.
+pub(crate) const SESSIONS_MAX: usize = 4096;
+
+/// What a session's connection is asked to do by others.
+#[derive(Debug)]
+pub(crate) enum Control {
+    /// Abort commands on a unit (all if `None`), and answer when they have ended.
+    Abort {
+        lun: Option<u16>,
+        done: oneshot::Sender<()>,
+    },
+    /// Ask the initiator to log out within some seconds.
+    RequestLogout { seconds: u16 },
+    /// End the connection once what runs has ended.
+    Close,
+}
+
+/// A session as the registry knows it.
+#[derive(Debug)]
+struct SessionEntry {
+    info: SessionInfo,
+    port: InitiatorPort,
+    nexus: Option<NexusId>,
+    control: mpsc::UnboundedSender<Control>,
+    /// Closed when the session has ended.
+    alive: watch::Receiver<()>,
+}
+
+/// What a connection holds for its session; dropping it ends the session.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    set: Arc<Inner>,
+    tsih: u16,
+    pub(crate) nexus: Option<Arc<Nexus>>,
+    _alive: watch::Sender<()>,
+}
+
+impl Registration {
+    pub(crate) fn tsih(&self) -> u16 {
+        self.tsih
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.set.sessions.lock().remove(&self.tsih);
+        if let Some(nexus) = &self.nexus {
+            for unit in nexus.target.units.read().values() {
+                unit.detach(nexus.id);
+            }
+        }
+    }
+}
+
+/// A target at run time.
+pub(crate) struct TargetEntry {
+    iqn: String,
+    options: RwLock<TargetOptions>,
+    is_read_only: Arc<AtomicBool>,
+    units: RwLock<BTreeMap<u16, Arc<Unit>>>,
+    is_removed: AtomicBool,
+}
+
+impl std::fmt::Debug for TargetEntry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TargetEntry")
+            .field("iqn", &self.iqn)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A session's view of its target (an I_T nexus).
+#[derive(Debug)]
+pub(crate) struct Nexus {
+    id: NexusId,
+    target: Arc<TargetEntry>,
+}
+
+impl Nexus {
+    pub(crate) fn iqn(&self) -> &str {
+        &self.target.iqn
+    }
+
+    /// The unit with this number.
+    pub(crate) fn unit(&self, lun: u16) -> Option<Arc<Unit>> {
+        self.target.units.read().get(&lun).cloned()
+    }
+
+    /// Lets a command in, or says how it ends: what no unit is needed for is answered here.
+    pub(crate) fn admit(
+        &self,
+        lun: [u8; 8],
+        cdb: &[u8; 16],
+    ) -> Result<(Arc<Unit>, Command), Outcome> {
+        let Some(unit) = decode_lun(lun).and_then(|lun| self.unit(lun)) else {
+            return Err(self.without_unit(cdb));
+        };
+        let command = unit.admit(self.id, cdb)?;
+        if let Command::ReportLuns { select, allocation } = command {
+            return Err(self.report_luns(select, allocation));
+        }
+        Ok((unit, command))
+    }
+
+    /// A command to a number that has no unit (SAM-5 section 5.11; SPC-5 section 6.7.2).
+    fn without_unit(&self, cdb: &[u8; 16]) -> Outcome {
+        match Command::decode(cdb) {
+            Ok(Command::ReportLuns { select, allocation }) => self.report_luns(select, allocation),
+            Ok(Command::Inquiry {
+                page: None,
+                allocation,
+            }) => Outcome::parameters(standard_without_unit(), allocation),
+            Ok(Command::RequestSense {
+                is_descriptor,
+                allocation,
+            }) => {
+                let (bytes, length) = Sense::LUN_NOT_SUPPORTED.encode(is_descriptor);
+                Outcome::parameters(bytes[..length].to_vec(), allocation)
+            }
+            _ => Sense::LUN_NOT_SUPPORTED.into(),
+        }
+    }
+
+    /// REPORT LUNS (SPC-5 section 6.33): all units; there are no well-known ones.
+    fn report_luns(&self, select: u8, allocation: u32) -> Outcome {
+        match select {
+            0x00 | 0x02 => {
+                let units = self.target.units.read();
+                Outcome::parameters(scsi::report_luns(units.keys().copied()), allocation)
+            }
+            0x01 => Outcome::parameters(scsi::report_luns(std::iter::empty()), allocation),
+            _ => Sense::cdb_field(2).into(),
+        }
+    }
+
+    /// Carries a command out if that needs no waiting.
+    pub(crate) fn execute_now(&self, unit: &Unit, command: &Command, data: &[u8]) -> Option<Done> {
+        unit.execute_now(self.id, command, data)
+    }
+
+    fn units_of(&self, lun: Option<u16>) -> Vec<Arc<Unit>> {
+        let units = self.target.units.read();
+        let chosen = units
+            .iter()
+            .filter(|(number, _)| lun.is_none_or(|lun| lun == **number));
+        chosen.map(|(_, unit)| unit.clone()).collect()
+    }
+
+    /// LOGICAL UNIT RESET (all units if `None`); returns the nexuses whose commands must end too.
+    pub(crate) fn reset(&self, lun: Option<u16>) -> Vec<NexusId> {
+        self.for_others(lun, |unit| unit.reset())
+    }
+
+    /// CLEAR TASK SET; returns the nexuses whose commands must end too.
+    pub(crate) fn clear_task_set(&self, lun: Option<u16>) -> Vec<NexusId> {
+        self.for_others(lun, |unit| {
+            unit.establish(Some(self.id), Sense::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR);
+        })
+    }
+
+    fn for_others(&self, lun: Option<u16>, act: impl Fn(&Unit)) -> Vec<NexusId> {
+        let mut others = Vec::new();
+        for unit in self.units_of(lun) {
+            act(&unit);
+            others.extend(unit.other_nexuses(self.id));
+        }
+        others.sort_unstable();
+        others.dedup();
+        others
+    }
+}
+
 #[derive(Default)]
-pub struct TargetSet {}
+struct Inner {
+    targets: RwLock<BTreeMap<String, Arc<TargetEntry>>>,
+    discovery: RwLock<Authentication>,
+    sessions: Mutex<BTreeMap<u16, SessionEntry>>,
+    next_nexus: AtomicU64,
+    next_tsih: AtomicU64,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inner").finish_non_exhaustive()
+    }
+}
+
+/// All targets of a server, and the sessions on them; shared by servers and whoever configures.
+#[derive(Debug, Default)]
+pub struct TargetSet {
+    inner: Arc<Inner>,
+}
 
 impl TargetSet {
     /// An empty set.
@@ -89,52 +294,393 @@ impl TargetSet {
     }
 
     /// How initiators prove who they are in discovery sessions (default: they need not).
-    pub fn set_discovery_authentication(&self, _authentication: Authentication) {
-        todo!()
+    pub fn set_discovery_authentication(&self, authentication: Authentication) {
+        *self.inner.discovery.write() = authentication;
     }
 
-    /// Adds a target; initiators can log in from now on.
-    pub fn add(&self, _target: Target) -> Result<(), crate::TargetError> {
-        todo!()
+    /// Adds a target; initiators can log in from now on. Names are compared without regard to
+    /// case (RFC 7143 section 4.2.7.2 wants them in lower case).
+    pub fn add(&self, target: Target) -> Result<(), TargetError> {
+        let iqn = target.iqn.to_ascii_lowercase();
+        check_name(&iqn)?;
+        check_options(&iqn, &target.options)?;
+        let is_read_only = Arc::new(AtomicBool::new(target.options.is_read_only));
+        let mut units = BTreeMap::new();
+        for (lun, storage) in target.luns {
+            let unit = new_unit(&iqn, lun, storage, &is_read_only)?;
+            units.insert(lun, Arc::new(unit));
+        }
+        let mut targets = self.inner.targets.write();
+        if targets.contains_key(&iqn) {
+            return Err(TargetError::Exists { iqn });
+        }
+        let entry = TargetEntry {
+            iqn: iqn.clone(),
+            options: RwLock::new(target.options),
+            is_read_only,
+            units: RwLock::new(units),
+            is_removed: AtomicBool::new(false),
+        };
+        targets.insert(iqn, Arc::new(entry));
+        Ok(())
     }
 
-    /// Removes a target: asks its sessions to log out, closes those that do not, and returns when
-    /// no request is in flight and no unit of it is held any more.
-    pub async fn remove(&self, _iqn: &str) -> Result<(), crate::TargetError> {
-        todo!()
+    fn find(&self, iqn: &str) -> Result<Arc<TargetEntry>, TargetError> {
+        let iqn = iqn.to_ascii_lowercase();
+        let found = self.inner.targets.read().get(&iqn).cloned();
+        found.ok_or(TargetError::NotFound { iqn })
+    }
+
+    /// Removes a target: asks its sessions to log out, closes those that do not within a few
+    /// seconds, and returns when no request is in flight and no unit of it is held any more.
+    pub async fn remove(&self, iqn: &str) -> Result<(), TargetError> {
+        let entry = self.find(iqn)?;
+        entry.is_removed.store(true, Ordering::SeqCst);
+        self.inner.targets.write().remove(&entry.iqn);
+        let is_of_target = |info: &SessionInfo| info.iqn.as_deref() == Some(&entry.iqn);
+        self.end_sessions(is_of_target, LOGOUT_GRACE).await;
+        let units = std::mem::take(&mut *entry.units.write());
+        for unit in units.into_values() {
+            until_unheld(unit).await;
+        }
+        Ok(())
+    }
+
+    /// Ends all sessions; used when a server shuts down.
+    pub(crate) async fn end_all_sessions(&self) {
+        self.end_sessions(|_| true, LOGOUT_GRACE).await;
+    }
+
+    async fn end_sessions(&self, is_meant: impl Fn(&SessionInfo) -> bool, grace: Duration) {
+        let seconds = grace.as_secs() as u16;
+        let mut alive = self.tell(&is_meant, || Control::RequestLogout { seconds });
+        if alive.is_empty() {
+            return;
+        }
+        let all_gone = async {
+            for session in &mut alive {
+                // An error says that the other side is gone: the session has ended.
+                while session.changed().await.is_ok() {}
+            }
+        };
+        if tokio::time::timeout(grace, all_gone).await.is_err() {
+            for mut session in self.tell(&is_meant, || Control::Close) {
+                while session.changed().await.is_ok() {}
+            }
+        }
+    }
+
+    fn tell(
+        &self,
+        is_meant: &impl Fn(&SessionInfo) -> bool,
+        message: impl Fn() -> Control,
+    ) -> Vec<watch::Receiver<()>> {
+        let sessions = self.inner.sessions.lock();
+        let meant = sessions.values().filter(|session| is_meant(&session.info));
+        meant
+            .map(|session| {
+                // If it cannot be told, it is ending already.
+                let _ = session.control.send(message());
+                session.alive.clone()
+            })
+            .collect()
     }
 
     /// Adds a logical unit to a target; sessions get a unit attention (reported LUNs changed).
     pub fn add_lun(
         &self,
-        _iqn: &str,
-        _lun: u16,
-        _unit: Arc<dyn LogicalUnit>,
-    ) -> Result<(), crate::TargetError> {
-        todo!()
+        iqn: &str,
+        lun: u16,
+        unit: Arc<dyn LogicalUnit>,
+    ) -> Result<(), TargetError> {
+        let entry = self.find(iqn)?;
+        let unit = Arc::new(new_unit(&entry.iqn, lun, unit, &entry.is_read_only)?);
+        let sessions = self.inner.sessions.lock();
+        let mut units = entry.units.write();
+        if units.contains_key(&lun) {
+            let iqn = entry.iqn.clone();
+            return Err(TargetError::LunExists { iqn, lun });
+        }
+        for other in units.values() {
+            other.establish(None, Sense::REPORTED_LUNS_CHANGED);
+        }
+        for session in sessions.values() {
+            if let Some(nexus) = session.nexus
+                && session.info.iqn.as_ref() == Some(&entry.iqn)
+            {
+                unit.attach(nexus, session.port.clone(), Sense::REPORTED_LUNS_CHANGED);
+            }
+        }
+        units.insert(lun, unit);
+        Ok(())
     }
 
     /// Removes a logical unit; returns when no request to it is in flight any more.
-    pub async fn remove_lun(&self, _iqn: &str, _lun: u16) -> Result<(), crate::TargetError> {
-        todo!()
+    pub async fn remove_lun(&self, iqn: &str, lun: u16) -> Result<(), TargetError> {
+        let entry = self.find(iqn)?;
+        let unit = {
+            let mut units = entry.units.write();
+            let unit = units.remove(&lun);
+            for other in units.values() {
+                other.establish(None, Sense::REPORTED_LUNS_CHANGED);
+            }
+            unit
+        };
+        match unit {
+            Some(unit) => {
+                until_unheld(unit).await;
+                Ok(())
+            }
+            None => Err(TargetError::LunNotFound {
+                iqn: entry.iqn.clone(),
+                lun,
+            }),
+        }
     }
 
     /// Replaces a target's options; they hold for logins from now on, read-only at once.
-    pub fn set_options(
-        &self,
-        _iqn: &str,
-        _options: TargetOptions,
-    ) -> Result<(), crate::TargetError> {
-        todo!()
+    pub fn set_options(&self, iqn: &str, options: TargetOptions) -> Result<(), TargetError> {
+        let entry = self.find(iqn)?;
+        check_options(&entry.iqn, &options)?;
+        let is_read_only = options.is_read_only;
+        entry.is_read_only.store(is_read_only, Ordering::Relaxed);
+        *entry.options.write() = options;
+        Ok(())
     }
 
     /// Names of all targets, in order.
     pub fn names(&self) -> Vec<String> {
-        todo!()
+        self.inner.targets.read().keys().cloned().collect()
     }
 
     /// All sessions.
     pub fn sessions(&self) -> Vec<SessionInfo> {
-        todo!()
+        let sessions = self.inner.sessions.lock();
+        sessions
+            .values()
+            .map(|session| session.info.clone())
+            .collect()
     }
+
+    /// Names of the targets that an initiator may see (SendTargets).
+    pub(crate) fn names_for(&self, initiator: &str) -> Vec<String> {
+        let targets = self.inner.targets.read();
+        let seen = targets
+            .values()
+            .filter(|target| may_log_in(&target.options.read().allowed_initiators, initiator));
+        seen.map(|target| target.iqn.clone()).collect()
+    }
+
+    /// Sends a message to the sessions behind these nexuses.
+    pub(crate) fn tell_nexuses(&self, nexuses: &[NexusId], mut message: impl FnMut() -> Control) {
+        let sessions = self.inner.sessions.lock();
+        for session in sessions.values() {
+            if session.nexus.is_some_and(|nexus| nexuses.contains(&nexus)) {
+                // If it cannot be told, it is ending already, and its commands with it.
+                let _ = session.control.send(message());
+            }
+        }
+    }
+
+    /// Closes all sessions of a target but one.
+    pub(crate) fn close_target(&self, iqn: &str, but: u16) {
+        let sessions = self.inner.sessions.lock();
+        for session in sessions.values() {
+            if session.info.iqn.as_deref() == Some(iqn) && session.info.tsih != but {
+                let _ = session.control.send(Control::Close);
+            }
+        }
+    }
+
+    /// Registers a session that has passed its login. A session of the same initiator port to
+    /// the same target is closed first and waited for (session reinstatement, RFC 7143 section
+    /// 6.3.5), so that nothing the old one began can happen after the new one has begun.
+    pub(crate) async fn register(
+        &self,
+        iqn: Option<String>,
+        port: InitiatorPort,
+        peer: std::net::SocketAddr,
+        control: mpsc::UnboundedSender<Control>,
+    ) -> Result<Registration, LoginStatus> {
+        let (alive, alive_receiver) = watch::channel(());
+        loop {
+            let mut old = {
+                let mut sessions = self.inner.sessions.lock();
+                let same = sessions.values().find(|session| {
+                    iqn.is_some() && session.info.iqn == iqn && session.port == port
+                });
+                match same {
+                    Some(same) => {
+                        let _ = same.control.send(Control::Close);
+                        same.alive.clone()
+                    }
+                    None => {
+                        if sessions.len() >= SESSIONS_MAX {
+                            return Err(LoginStatus::OutOfResources);
+                        }
+                        let tsih = self.free_tsih(&sessions);
+                        let nexus = match &iqn {
+                            None => None,
+                            Some(iqn) => Some(self.new_nexus(iqn, &port)?),
+                        };
+                        let entry = SessionEntry {
+                            info: SessionInfo {
+                                iqn: iqn.clone(),
+                                initiator: port.name.clone(),
+                                peer,
+                                tsih,
+                            },
+                            nexus: nexus.as_ref().map(|nexus| nexus.id),
+                            port,
+                            control,
+                            alive: alive_receiver,
+                        };
+                        sessions.insert(tsih, entry);
+                        return Ok(Registration {
+                            set: self.inner.clone(),
+                            tsih,
+                            nexus,
+                            _alive: alive,
+                        });
+                    }
+                }
+            };
+            while old.changed().await.is_ok() {}
+        }
+    }
+
+    fn free_tsih(&self, sessions: &BTreeMap<u16, SessionEntry>) -> u16 {
+        loop {
+            // There are fewer sessions than handles, so one is free; 0 is none.
+            let next = self.inner.next_tsih.fetch_add(1, Ordering::Relaxed) as u16;
+            if next != 0 && !sessions.contains_key(&next) {
+                return next;
+            }
+        }
+    }
+
+    fn new_nexus(&self, iqn: &str, port: &InitiatorPort) -> Result<Arc<Nexus>, LoginStatus> {
+        let target = self.find(iqn).map_err(|_| LoginStatus::NotFound)?;
+        if target.is_removed.load(Ordering::SeqCst) {
+            return Err(LoginStatus::NotFound);
+        }
+        let id = NexusId(self.inner.next_nexus.fetch_add(1, Ordering::Relaxed));
+        for unit in target.units.read().values() {
+            unit.attach(id, port.clone(), Sense::POWER_ON);
+        }
+        Ok(Arc::new(Nexus { id, target }))
+    }
+}
+
+impl Directory for TargetSet {
+    fn discovery_authentication(&self) -> Authentication {
+        self.inner.discovery.read().clone()
+    }
+
+    fn find_target(
+        &self,
+        iqn: &str,
+        initiator: &str,
+    ) -> Result<(Authentication, Option<String>), LoginStatus> {
+        let target = self.find(iqn).map_err(|_| LoginStatus::NotFound)?;
+        let options = target.options.read();
+        if !may_log_in(&options.allowed_initiators, initiator) {
+            return Err(LoginStatus::AuthorizationFailure);
+        }
+        Ok((options.authentication.clone(), options.alias.clone()))
+    }
+
+    fn has_session(&self, tsih: u16) -> bool {
+        self.inner.sessions.lock().contains_key(&tsih)
+    }
+
+    fn fill_random(&self, bytes: &mut [u8]) {
+        rand::RngCore::fill_bytes(&mut rand::rng(), bytes);
+    }
+}
+
+/// Waits until only the caller holds a unit, and lets it go.
+async fn until_unheld(unit: Arc<Unit>) {
+    while Arc::strong_count(&unit) > 1 {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+fn new_unit(
+    iqn: &str,
+    lun: u16,
+    storage: Arc<dyn LogicalUnit>,
+    is_read_only: &Arc<AtomicBool>,
+) -> Result<Unit, TargetError> {
+    if lun > LUN_MAX {
+        return Err(TargetError::BadLun {
+            iqn: iqn.into(),
+            lun,
+            problem: "its number is above 16383",
+        });
+    }
+    Unit::new(storage, iqn, lun, PORTAL_GROUP_TAG, is_read_only.clone())
+}
+
+fn may_log_in(allowed: &[String], initiator: &str) -> bool {
+    allowed.is_empty()
+        || allowed.iter().any(|name| match name.strip_suffix('*') {
+            Some(prefix) => initiator
+                .get(..prefix.len())
+                .is_some_and(|start| start.eq_ignore_ascii_case(prefix)),
+            None => initiator.eq_ignore_ascii_case(name),
+        })
+}
+
+/// Checks an iSCSI name (RFC 7143 section 4.2.7), already in lower case.
+fn check_name(iqn: &str) -> Result<(), TargetError> {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-.:".contains(c) || !c.is_ascii();
+    let problem = if iqn.len() > ISCSI_NAME_BYTES_MAX {
+        "it is longer than 223 bytes"
+    } else if !["iqn.", "eui.", "naa."]
+        .iter()
+        .any(|kind| iqn.starts_with(kind))
+    {
+        "it does not begin with iqn., eui. or naa."
+    } else if !iqn.chars().all(is_allowed) {
+        "it has characters other than letters, digits, '-', '.' and ':'"
+    } else if iqn.len() < 6 {
+        "it is too short"
+    } else {
+        return Ok(());
+    };
+    let iqn = iqn.into();
+    Err(TargetError::BadName { iqn, problem })
+}
+
+fn check_options(iqn: &str, options: &TargetOptions) -> Result<(), TargetError> {
+    let bad = |option, problem| {
+        let iqn = iqn.into();
+        Err(TargetError::BadOption {
+            iqn,
+            option,
+            problem,
+        })
+    };
+    if let Some(alias) = &options.alias
+        && (alias.len() > 255 || alias.contains('\0'))
+    {
+        return bad("alias", "it is longer than 255 bytes or has a NUL");
+    }
+    if let Authentication::Chap { initiator, target } = &options.authentication {
+        for credentials in std::iter::once(initiator).chain(target) {
+            if credentials.user.is_empty() || credentials.secret.is_empty() {
+                return bad("chap", "its user or secret is empty");
+            }
+            if credentials.user.len() > 255 || credentials.user.contains('\0') {
+                return bad("chap", "its user is longer than 255 bytes or has a NUL");
+            }
+        }
+        if let Some(target) = target
+            && target.secret == initiator.secret
+        {
+            return bad("chap", "both directions have the same secret");
+        }
+    }
+    Ok(())
 }

@@ -1,0 +1,463 @@
+//! One logical unit as all nexuses share it.
+//!
+//! Order of checks before a command is let in (SAM-5 section 5.3.3 leaves some of it open):
+//! unknown operation code; unit attention; reservation; fields of the CDB; write protection;
+//! address range; transfer length. A unit that nobody has reserved and that has no attention
+//! pending, which is nearly always, is checked without taking a lock: `is_quiet` says so.
+
+use super::cdb::{ByteCheck, Command};
+use super::inquiry::{self, Shape};
+use super::mode::{self, ModeParameters};
+use super::opcodes::{self, Access};
+use super::reservation::{Effects, InitiatorPort, OutParameters, Refusal, Reservations};
+use super::sense::{Failure, Sense, failure_of, status};
+use super::{Outcome, TRANSFER_BYTES_MAX, WRITE_SAME_BLOCKS_MAX};
+use crate::error::TargetError;
+use crate::lun::{LogicalUnit, LunError};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// One session's view of a target (an I_T nexus). Never used twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct NexusId(pub(crate) u64);
+
+/// What a unit knows of one nexus.
+#[derive(Debug)]
+struct NexusState {
+    port: InitiatorPort,
+    /// Unit attentions, oldest first; each at most once, so that the list is short.
+    attentions: Vec<Sense>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    nexuses: BTreeMap<NexusId, NexusState>,
+    /// Holder of a RESERVE.
+    reserved_by: Option<NexusId>,
+    reservations: Reservations,
+    modes: ModeParameters,
+}
+
+impl State {
+    fn establish(&mut self, nexus: NexusId, sense: Sense) {
+        if let Some(nexus) = self.nexuses.get_mut(&nexus)
+            && !nexus.attentions.contains(&sense)
+        {
+            nexus.attentions.push(sense);
+        }
+    }
+
+    fn establish_for_others(&mut self, but: Option<NexusId>, sense: Sense) {
+        let others: Vec<NexusId> = self.nexuses.keys().copied().collect();
+        for nexus in others {
+            if Some(nexus) != but {
+                self.establish(nexus, sense);
+            }
+        }
+    }
+
+    fn establish_for_port(&mut self, port: &InitiatorPort, sense: Sense) {
+        let of_port: Vec<NexusId> = self
+            .nexuses
+            .iter()
+            .filter(|(_, nexus)| nexus.port == *port)
+            .map(|(id, _)| *id)
+            .collect();
+        for nexus in of_port {
+            self.establish(nexus, sense);
+        }
+    }
+}
+
+/// A logical unit with everything that SCSI adds to its storage.
+pub(crate) struct Unit {
+    storage: Arc<dyn LogicalUnit>,
+    shape: Shape,
+    block_shift: u32,
+    /// The target is read-only, whatever the unit is.
+    target_is_read_only: Arc<AtomicBool>,
+    /// No attention is pending, nothing is reserved, no mode differs from its default.
+    is_quiet: AtomicBool,
+    /// The capacity that initiators know of, in bytes.
+    capacity_bytes_seen: AtomicU64,
+    state: Mutex<State>,
+    /// See the head of [`super`].
+    pub(super) atomic: tokio::sync::RwLock<()>,
+}
+
+impl std::fmt::Debug for Unit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Unit")
+            .field("shape", &self.shape)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Unit {
+    /// Checks a storage's shape and makes a unit of it.
+    pub(crate) fn new(
+        storage: Arc<dyn LogicalUnit>,
+        iqn: &str,
+        lun: u16,
+        portal_group_tag: u16,
+        target_is_read_only: Arc<AtomicBool>,
+    ) -> Result<Self, TargetError> {
+        let shape = Shape {
+            identity: storage.identity(),
+            target_iqn: iqn.into(),
+            block_bytes: storage.block_bytes(),
+            physical_block_bytes: storage.physical_block_bytes(),
+            unmap_granularity_bytes: storage.unmap_granularity_bytes(),
+            portal_group_tag,
+        };
+        let capacity_bytes = storage.capacity_bytes();
+        let block_bytes = shape.block_bytes;
+        let problem = if !matches!(block_bytes, 512 | 4096) {
+            Some("its blocks are neither 512 nor 4096 bytes")
+        } else if !shape.physical_block_bytes.is_power_of_two()
+            || shape.physical_block_bytes < block_bytes
+        {
+            Some("its physical blocks are no power-of-two multiple of its blocks")
+        } else if !capacity_bytes.is_multiple_of(block_bytes.into()) || capacity_bytes == 0 {
+            Some("its size is not a number of blocks above zero")
+        } else {
+            None
+        };
+        if let Some(problem) = problem {
+            return Err(TargetError::BadLun {
+                iqn: iqn.into(),
+                lun,
+                problem,
+            });
+        }
+        Ok(Self {
+            block_shift: block_bytes.ilog2(),
+            shape,
+            target_is_read_only,
+            is_quiet: AtomicBool::new(true),
+            capacity_bytes_seen: AtomicU64::new(capacity_bytes),
+            state: Mutex::default(),
+            atomic: tokio::sync::RwLock::default(),
+            storage,
+        })
+    }
+
+    pub(crate) fn storage(&self) -> &dyn LogicalUnit {
+        &*self.storage
+    }
+
+    pub(crate) fn block_bytes(&self) -> u32 {
+        self.shape.block_bytes
+    }
+
+    pub(super) fn offset_bytes(&self, lba: u64) -> u64 {
+        lba << self.block_shift
+    }
+
+    pub(super) fn block_count(&self) -> u64 {
+        self.storage.capacity_bytes() >> self.block_shift
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.target_is_read_only.load(Ordering::Relaxed) || self.storage.is_read_only()
+    }
+
+    /// Whether writes must be stable before they complete, though they do not ask for it.
+    pub(super) fn is_write_through(&self) -> bool {
+        !self.is_quiet.load(Ordering::Acquire) && !self.state.lock().modes.write_cache
+    }
+
+    /// Recomputes `is_quiet`; to be called with every change of the state.
+    fn settle(&self, state: &State) {
+        let is_quiet = state.reserved_by.is_none()
+            && !state.reservations.is_reserved()
+            && state.modes == ModeParameters::default()
+            && state
+                .nexuses
+                .values()
+                .all(|nexus| nexus.attentions.is_empty());
+        self.is_quiet.store(is_quiet, Ordering::Release);
+    }
+
+    fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+        let mut state = self.state.lock();
+        let result = change(&mut state);
+        self.settle(&state);
+        result
+    }
+
+    /// A session begins; its first command meets a unit attention.
+    pub(crate) fn attach(&self, nexus: NexusId, port: InitiatorPort, attention: Sense) {
+        self.change(|state| {
+            let nexus_state = NexusState {
+                port,
+                attentions: vec![attention],
+            };
+            state.nexuses.insert(nexus, nexus_state);
+        });
+    }
+
+    /// A session has ended: its RESERVE is over, its registration stays.
+    pub(crate) fn detach(&self, nexus: NexusId) {
+        self.change(|state| {
+            state.nexuses.remove(&nexus);
+            if state.reserved_by == Some(nexus) {
+                state.reserved_by = None;
+            }
+        });
+    }
+
+    /// Establishes a unit attention for all nexuses, or all but one.
+    pub(crate) fn establish(&self, but: Option<NexusId>, sense: Sense) {
+        self.change(|state| state.establish_for_others(but, sense));
+    }
+
+    /// LOGICAL UNIT RESET (SAM-5 section 6.3.3): modes and RESERVE fall back, persistent
+    /// reservations stay. Commands are the sessions' business.
+    pub(crate) fn reset(&self) {
+        self.change(|state| {
+            state.reserved_by = None;
+            state.modes = ModeParameters::default();
+            // The nexus that asked knows, but SAM has it told as well.
+            state.establish_for_others(None, Sense::BUS_DEVICE_RESET);
+        });
+    }
+
+    /// Lets a command in, or ends it.
+    pub(crate) fn admit(&self, nexus: NexusId, cdb: &[u8; 16]) -> Result<Command, Outcome> {
+        let decoded = Command::decode(cdb);
+        if decoded == Err(Sense::INVALID_OPERATION_CODE) {
+            return Err(self.check(Sense::INVALID_OPERATION_CODE));
+        }
+        let access = match &decoded {
+            Ok(command) => command.access(),
+            Err(_) => opcodes::find(cdb[0], super::cdb::service_action(cdb))
+                .map_or(Access::Information, |entry| entry.access),
+        };
+        let capacity_bytes = self.storage.capacity_bytes();
+        if capacity_bytes != self.capacity_bytes_seen.load(Ordering::Relaxed)
+            && capacity_bytes
+                != self
+                    .capacity_bytes_seen
+                    .swap(capacity_bytes, Ordering::Relaxed)
+        {
+            self.establish(None, Sense::CAPACITY_CHANGED);
+        }
+        let mut is_protected = self.is_read_only();
+        if !self.is_quiet.load(Ordering::Acquire) {
+            let mut state = self.state.lock();
+            self.admit_slowly(&mut state, nexus, access)?;
+            is_protected |= state.modes.write_protect;
+        }
+        let command = decoded.map_err(|sense| self.check(sense))?;
+        if is_protected && command.changes_medium() {
+            return Err(self.check(Sense::WRITE_PROTECTED));
+        }
+        if let Some(blocks) = command.blocks() {
+            let block_count = capacity_bytes >> self.block_shift;
+            let end = blocks.lba.checked_add(blocks.count.into());
+            if blocks.lba > block_count || end.is_none_or(|end| end > block_count) {
+                let sense = Sense::LBA_OUT_OF_RANGE.with_information(blocks.lba);
+                return Err(self.check(sense));
+            }
+            let transfer_blocks_max = TRANSFER_BYTES_MAX >> self.block_shift;
+            let is_too_long = match command {
+                Command::Read { .. }
+                | Command::Write { .. }
+                | Command::WriteVerify { .. }
+                | Command::OrWrite { .. }
+                | Command::Verify {
+                    check: ByteCheck::Each,
+                    ..
+                } => blocks.count > transfer_blocks_max,
+                Command::WriteSame { .. } => {
+                    blocks.count == 0 || blocks.count > WRITE_SAME_BLOCKS_MAX
+                }
+                _ => false,
+            };
+            if is_too_long {
+                return Err(self.check(Sense::INVALID_FIELD_IN_CDB));
+            }
+        }
+        Ok(command)
+    }
+
+    fn admit_slowly(
+        &self,
+        state: &mut State,
+        nexus: NexusId,
+        access: Access,
+    ) -> Result<(), Outcome> {
+        if access == Access::Always {
+            return Ok(());
+        }
+        let is_descriptor_sense = state.modes.descriptor_sense;
+        let Some(nexus_state) = state.nexuses.get_mut(&nexus) else {
+            return Ok(());
+        };
+        if !nexus_state.attentions.is_empty() {
+            let attention = nexus_state.attentions.remove(0);
+            self.settle(state);
+            return Err(Outcome {
+                is_descriptor_sense,
+                ..Outcome::check(attention)
+            });
+        }
+        let port = &nexus_state.port;
+        let is_reserved_by_other = state.reserved_by.is_some_and(|holder| holder != nexus);
+        let is_allowed = match access {
+            Access::Always | Access::Release => true,
+            Access::Information | Access::PersistentReserveOut => !is_reserved_by_other,
+            Access::Read => !is_reserved_by_other && state.reservations.allows(port, false),
+            Access::Write => !is_reserved_by_other && state.reservations.allows(port, true),
+            // SPC-2 reservations and registrations do not mix (SPC-5 section 5.14.3).
+            Access::Reserve => !is_reserved_by_other && !state.reservations.is_reserved(),
+        };
+        if is_allowed {
+            Ok(())
+        } else {
+            Err(Outcome::status(status::RESERVATION_CONFLICT))
+        }
+    }
+
+    /// An outcome with sense data in the format that the control page asks for.
+    pub(super) fn check(&self, sense: Sense) -> Outcome {
+        let is_descriptor_sense =
+            !self.is_quiet.load(Ordering::Acquire) && self.state.lock().modes.descriptor_sense;
+        Outcome {
+            is_descriptor_sense,
+            ..Outcome::check(sense)
+        }
+    }
+
+    /// The outcome of a command that the storage failed.
+    pub(super) fn failure(&self, error: &LunError) -> Outcome {
+        tracing::warn!(
+            target_name = %self.shape.target_iqn,
+            serial = %self.shape.identity.serial,
+            %error,
+            "a command on a logical unit failed"
+        );
+        match failure_of(error, self.shape.block_bytes) {
+            Failure::Check(sense) => self.check(sense),
+            Failure::Busy => Outcome::status(status::BUSY),
+        }
+    }
+
+    /// REQUEST SENSE: the oldest unit attention of the nexus, if there is one.
+    pub(super) fn request_sense(&self, nexus: NexusId) -> Sense {
+        self.change(|state| match state.nexuses.get_mut(&nexus) {
+            Some(nexus) if !nexus.attentions.is_empty() => nexus.attentions.remove(0),
+            _ => Sense::NONE,
+        })
+    }
+
+    /// Standard data or a page; `None` if there is no such page.
+    pub(super) fn inquiry(&self, page: Option<u8>) -> Option<Vec<u8>> {
+        match page {
+            None => Some(inquiry::standard(&self.shape)),
+            Some(page) => inquiry::page(&self.shape, page),
+        }
+    }
+
+    pub(super) fn capacity10(&self) -> Vec<u8> {
+        inquiry::capacity10(&self.shape, self.block_count())
+    }
+
+    pub(super) fn capacity16(&self) -> Vec<u8> {
+        inquiry::capacity16(&self.shape, self.block_count())
+    }
+
+    pub(super) fn mode_sense(&self, query: mode::Query) -> Result<Vec<u8>, Sense> {
+        let modes = self.state.lock().modes;
+        let is_read_only = self.is_read_only() || modes.write_protect;
+        let (count, bytes) = (self.block_count(), self.shape.block_bytes);
+        mode::sense(query, modes, is_read_only, count, bytes)
+    }
+
+    pub(super) fn mode_select(
+        &self,
+        nexus: NexusId,
+        list: &[u8],
+        is_long: bool,
+    ) -> Result<(), Sense> {
+        self.change(|state| {
+            let modes = mode::select(list, is_long, state.modes, self.shape.block_bytes)?;
+            if modes != state.modes {
+                state.modes = modes;
+                state.establish_for_others(Some(nexus), Sense::MODE_PARAMETERS_CHANGED);
+            }
+            Ok(())
+        })
+    }
+
+    /// RESERVE: the checks at admission and this are not one step, so it looks again.
+    pub(super) fn reserve(&self, nexus: NexusId) -> bool {
+        self.change(|state| {
+            let is_free = state.reserved_by.is_none_or(|holder| holder == nexus);
+            let is_allowed = is_free && !state.reservations.has_registrants();
+            if is_allowed {
+                state.reserved_by = Some(nexus);
+            }
+            is_allowed
+        })
+    }
+
+    /// RELEASE: does nothing unless the nexus is the holder.
+    pub(super) fn release(&self, nexus: NexusId) {
+        self.change(|state| {
+            if state.reserved_by == Some(nexus) {
+                state.reserved_by = None;
+            }
+        });
+    }
+
+    pub(super) fn persistent_reserve_in(&self, action: u8) -> Vec<u8> {
+        self.state.lock().reservations.report(action)
+    }
+
+    /// PERSISTENT RESERVE OUT; returns the nexuses whose commands are to be aborted.
+    pub(super) fn persistent_reserve_out(
+        &self,
+        nexus: NexusId,
+        action: u8,
+        scope_and_type: u8,
+        list: &[u8],
+    ) -> Result<Vec<NexusId>, Outcome> {
+        let parameters = OutParameters::decode(list).map_err(|sense| self.check(sense))?;
+        let result = self.change(|state| {
+            if state.reserved_by.is_some() {
+                return Err(Refusal::Conflict);
+            }
+            let Some(NexusState { port, .. }) = state.nexuses.get(&nexus) else {
+                return Err(Refusal::Conflict);
+            };
+            let port = port.clone();
+            let Effects { attentions, abort } =
+                state
+                    .reservations
+                    .perform(&port, action, scope_and_type, parameters)?;
+            for (port, sense) in attentions {
+                state.establish_for_port(&port, sense);
+            }
+            let nexuses = state.nexuses.iter();
+            Ok(nexuses
+                .filter(|(_, nexus)| abort.contains(&nexus.port))
+                .map(|(id, _)| *id)
+                .collect())
+        });
+        result.map_err(|refusal| match refusal {
+            Refusal::Conflict => Outcome::status(status::RESERVATION_CONFLICT),
+            Refusal::Check(sense) => self.check(sense),
+        })
+    }
+
+    /// Nexuses that the unit knows, but one.
+    pub(crate) fn other_nexuses(&self, but: NexusId) -> Vec<NexusId> {
+        let state = self.state.lock();
+        let all = state.nexuses.keys().copied();
+        all.filter(|nexus| *nexus != but).collect()
+    }
+}

@@ -1,0 +1,489 @@
+//! One connection: login, then a [`Session`] driven by one task.
+//!
+//! All of a connection happens in its task: it reads as much as there is, takes every request that
+//! is whole, runs commands (those that must wait, many at a time), and writes all answers that
+//! have gathered with one vectored write. A read that is answered from memory never leaves it.
+//!
+//! When the connection is lost, commands that run are waited for, and only then is the session
+//! given up: a new session of the same initiator, which waits for that, cannot be overtaken by
+//! writes of the old one.
+
+use crate::TargetSet;
+use crate::login::{
+    Established, LOGIN_DATA_BYTES_MAX, Login, LoginStatus, RECEIVE_DATA_BYTES_MAX, SessionKind,
+    Step,
+};
+use crate::pdu::{Frame, FrameError, Framing, Header, OutQueue, next_frame};
+use crate::scsi::{InitiatorPort, Outcome};
+use crate::session::{Action, ProtocolError, Session, TaskId, Ticket};
+use crate::target::{Control, Registration};
+use bytes::BytesMut;
+use futures::future::{BoxFuture, FutureExt};
+use futures::stream::{FuturesUnordered, StreamExt};
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// A login must be done in this time.
+const LOGIN_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long a login waits for the end of an older session of the same initiator port.
+const REINSTATEMENT_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long the last answers may take to be sent.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// An initiator that is silent so long is pinged.
+const PING_INTERVAL: Duration = Duration::from_secs(15);
+/// Pings without any sign of life after which the connection is given up.
+const PINGS_MAX: u32 = 2;
+/// Room made for input, in bytes.
+const INPUT_BYTES: usize = 64 * 1024;
+/// Answers not yet sent, in bytes, above which no requests are taken.
+const OUTPUT_BYTES_MAX: usize = 4 << 20;
+/// Most pieces of one vectored write (Linux takes 1024).
+const SLICES_MAX: usize = 128;
+
+/// Why a connection ended badly.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ConnectionError {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("the initiator's data cannot be followed: {0}")]
+    Frame(#[from] FrameError),
+    #[error("the initiator broke the protocol: {0}")]
+    Protocol(#[from] ProtocolError),
+    #[error("login of {initiator} refused: {status:?}")]
+    Refused {
+        initiator: String,
+        status: LoginStatus,
+    },
+    #[error("login took longer than {LOGIN_TIMEOUT:?}")]
+    LoginTimeout,
+    #[error("the initiator does not answer pings")]
+    Silent,
+}
+
+/// Serves a connection from its first byte to its last.
+pub(super) async fn serve(
+    socket: TcpStream,
+    peer: SocketAddr,
+    targets: Arc<TargetSet>,
+    mut stopped: watch::Receiver<()>,
+) -> Result<(), ConnectionError> {
+    socket.set_nodelay(true)?;
+    let local = socket.local_addr()?;
+    let mut connection = Raw {
+        socket,
+        input: BytesMut::with_capacity(INPUT_BYTES),
+    };
+    let login = async {
+        tokio::time::timeout(LOGIN_TIMEOUT, log_in(&mut connection, &targets))
+            .await
+            .map_err(|_| ConnectionError::LoginTimeout)?
+    };
+    let (established, header, reply) = tokio::select! {
+        done = login => done?,
+        _ = stopped.changed() => return Ok(()),
+    };
+    begin(
+        connection,
+        peer,
+        local,
+        targets,
+        *established,
+        header,
+        reply,
+    )
+    .await
+}
+
+/// A socket and what has been read from it.
+struct Raw {
+    socket: TcpStream,
+    input: BytesMut,
+}
+
+impl Raw {
+    /// The next frame; an error of kind `UnexpectedEof` at the end of the stream.
+    async fn frame(&mut self, framing: Framing) -> Result<Frame, ConnectionError> {
+        loop {
+            match next_frame(&mut self.input, framing)? {
+                Ok(frame) => return Ok(frame),
+                Err(needed) => {
+                    self.input.reserve(needed - self.input.len());
+                    if self.socket.read_buf(&mut self.input).await? == 0 {
+                        return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+                    }
+                }
+            }
+        }
+    }
+
+    async fn send(&mut self, header: Header, text: Vec<u8>) -> io::Result<()> {
+        let mut out = OutQueue::default();
+        out.push_with(header, text.into());
+        while !out.is_empty() {
+            let mut slices = [IoSlice::new(&[]); 4];
+            let count = out.fill(&mut slices);
+            let sent = self.socket.write_vectored(&slices[..count]).await?;
+            if sent == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            out.consume(sent);
+        }
+        Ok(())
+    }
+}
+
+/// The login phase; returns what was agreed and the last answer, not yet sent.
+async fn log_in(
+    connection: &mut Raw,
+    targets: &TargetSet,
+) -> Result<(Box<Established>, Header, Vec<u8>), ConnectionError> {
+    let framing = Framing {
+        has_header_digest: false,
+        has_data_digest: false,
+        data_bytes_max: LOGIN_DATA_BYTES_MAX as usize,
+    };
+    let mut login = Login::new();
+    loop {
+        let frame = connection.frame(framing).await?;
+        match login.request(&frame.header, &frame.data, targets) {
+            Step::Reply(header, text) => connection.send(header, text).await?,
+            Step::Refuse(header, status) => {
+                connection.send(header, Vec::new()).await?;
+                let initiator = login.initiator().unwrap_or("an unknown initiator").into();
+                return Err(ConnectionError::Refused { initiator, status });
+            }
+            Step::Establish(established, header, text) => return Ok((established, header, text)),
+        }
+    }
+}
+
+/// Registers the session, sends the last answer of the login, and serves the session.
+async fn begin(
+    mut connection: Raw,
+    peer: SocketAddr,
+    local: SocketAddr,
+    targets: Arc<TargetSet>,
+    established: Established,
+    mut header: Header,
+    reply: Vec<u8>,
+) -> Result<(), ConnectionError> {
+    let Established {
+        initiator,
+        isid,
+        kind,
+        parameters,
+        connection_id,
+        cmd_sn,
+        stat_sn,
+    } = established;
+    let iqn = match kind {
+        SessionKind::Discovery => None,
+        SessionKind::Normal { iqn } => Some(iqn),
+    };
+    let port = InitiatorPort {
+        name: initiator.clone(),
+        isid,
+    };
+    let (control_sender, control) = mpsc::unbounded_channel();
+    let register = targets.register(iqn.clone(), port, peer, control_sender);
+    let registered = tokio::time::timeout(REINSTATEMENT_TIMEOUT, register).await;
+    let registration = match registered.unwrap_or(Err(LoginStatus::ServiceUnavailable)) {
+        Ok(registration) => registration,
+        Err(status) => {
+            header.0[1] = 0;
+            header.set_u16(36, status as u16);
+            connection.send(header, Vec::new()).await?;
+            return Err(ConnectionError::Refused { initiator, status });
+        }
+    };
+    Login::set_tsih(&mut header, registration.tsih());
+    connection.send(header, reply).await?;
+    tracing::info!(%initiator, %peer, target_name = iqn.as_deref(), "iSCSI session begins");
+
+    let listed = targets.clone();
+    let address = portal_address(local);
+    let session = Session::new(
+        registration.nexus.clone(),
+        parameters,
+        connection_id,
+        cmd_sn,
+        stat_sn,
+        Box::new(move || {
+            let names = listed.names_for(&initiator).into_iter();
+            names.map(|name| (name, address.clone())).collect()
+        }),
+    );
+    let framing = Framing {
+        has_header_digest: parameters.has_header_digest,
+        has_data_digest: parameters.has_data_digest,
+        data_bytes_max: RECEIVE_DATA_BYTES_MAX as usize,
+    };
+    let ping_timer = Box::pin(tokio::time::sleep(PING_INTERVAL));
+    let driver = Driver {
+        connection,
+        framing,
+        session,
+        running: FuturesUnordered::new(),
+        control,
+        acknowledgements: HashMap::new(),
+        next_ticket: 0,
+        ping_timer,
+        silent_intervals: 0,
+        targets,
+        registration,
+    };
+    driver.run().await
+}
+
+/// The TargetAddress of the portal that a connection came to (RFC 7143 section 13.8).
+fn portal_address(local: SocketAddr) -> String {
+    let ip = local.ip().to_canonical();
+    let tag = crate::login::PORTAL_GROUP_TAG;
+    format!("{},{tag}", SocketAddr::new(ip, local.port()))
+}
+
+/// What a future of the connection comes to.
+enum Event {
+    Done(TaskId, Outcome),
+    Elsewhere(Ticket),
+}
+
+/// A session with its socket.
+struct Driver {
+    connection: Raw,
+    framing: Framing,
+    session: Session,
+    running: FuturesUnordered<BoxFuture<'static, Event>>,
+    control: mpsc::UnboundedReceiver<Control>,
+    /// Who wants to know that an abort is complete.
+    acknowledgements: HashMap<Ticket, oneshot::Sender<()>>,
+    next_ticket: u64,
+    ping_timer: Pin<Box<tokio::time::Sleep>>,
+    /// Ends of ping intervals since the last sign of life.
+    silent_intervals: u32,
+    targets: Arc<TargetSet>,
+    registration: Registration,
+}
+
+impl Driver {
+    async fn run(mut self) -> Result<(), ConnectionError> {
+        let result = poll_fn(|context| self.poll(context)).await;
+        self.session.close();
+        // Whatever is left to say is said, if the initiator listens.
+        let last_words = tokio::time::timeout(CLOSE_TIMEOUT, async {
+            poll_fn(|context| self.poll_write(context)).await?;
+            self.connection.socket.shutdown().await
+        });
+        match last_words.await {
+            Ok(Ok(())) => {}
+            // It is gone, which is what comes next anyway.
+            Ok(Err(_)) | Err(_) => {}
+        }
+        self.drain().await;
+        drop(self.registration);
+        result
+    }
+
+    /// Waits until nothing runs any more; others' aborts are answered meanwhile.
+    async fn drain(&mut self) {
+        poll_fn(|context| {
+            self.poll_control(context);
+            self.poll_running(context);
+            self.run_actions();
+            if self.running.is_empty() {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
+    }
+
+    /// Drives everything until the session closes or fails.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ConnectionError>> {
+        while self.ping_timer.poll_unpin(context).is_ready() {
+            match self.silent_intervals {
+                0 => {}
+                1..=PINGS_MAX => self.session.ping(),
+                _ => return Poll::Ready(Err(ConnectionError::Silent)),
+            }
+            self.silent_intervals += 1;
+            let next = tokio::time::Instant::now() + PING_INTERVAL;
+            self.ping_timer.as_mut().reset(next);
+        }
+        loop {
+            let mut has_progress = self.poll_control(context);
+            has_progress |= self.poll_running(context);
+            has_progress |= self.take_frames()?;
+            has_progress |= self.run_actions();
+            if self.session.is_closing() {
+                return Poll::Ready(Ok(()));
+            }
+            let is_all_sent = match self.poll_write(context) {
+                Poll::Ready(Ok(())) => true,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
+                Poll::Pending => false,
+            };
+            if is_all_sent || self.session.out().length_bytes() < OUTPUT_BYTES_MAX {
+                match self.poll_read(context) {
+                    Poll::Ready(Ok(0)) => {
+                        let lost = io::Error::from(io::ErrorKind::UnexpectedEof);
+                        return Poll::Ready(Err(lost.into()));
+                    }
+                    Poll::Ready(Ok(_)) => has_progress = true,
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
+                    Poll::Pending => {}
+                }
+            }
+            if !has_progress {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    fn poll_control(&mut self, context: &mut Context<'_>) -> bool {
+        let mut has_progress = false;
+        while let Poll::Ready(Some(message)) = self.control.poll_recv(context) {
+            has_progress = true;
+            match message {
+                Control::Abort { lun, done } => {
+                    let ticket = Ticket(self.next_ticket);
+                    self.next_ticket += 1;
+                    self.acknowledgements.insert(ticket, done);
+                    self.session.abort_for(ticket, lun);
+                }
+                Control::RequestLogout { .. } if self.registration.nexus.is_none() => {
+                    self.session.close();
+                }
+                Control::RequestLogout { seconds } => self.session.request_logout(seconds),
+                Control::Close => {
+                    self.session.announce_drop();
+                    self.session.close();
+                }
+            }
+        }
+        has_progress
+    }
+
+    fn poll_running(&mut self, context: &mut Context<'_>) -> bool {
+        let mut has_progress = false;
+        while let Poll::Ready(Some(event)) = self.running.poll_next_unpin(context) {
+            has_progress = true;
+            match event {
+                Event::Done(task, outcome) => self.session.complete(task, outcome),
+                Event::Elsewhere(ticket) => self.session.elsewhere_done(ticket),
+            }
+        }
+        has_progress
+    }
+
+    /// Takes all requests that are here in full.
+    fn take_frames(&mut self) -> Result<bool, ConnectionError> {
+        let mut has_progress = false;
+        while self.session.out().length_bytes() < OUTPUT_BYTES_MAX && !self.session.is_closing() {
+            match next_frame(&mut self.connection.input, self.framing)? {
+                Ok(frame) => {
+                    has_progress = true;
+                    self.session.receive(frame)?;
+                    self.run_actions();
+                }
+                Err(needed) => {
+                    let input = &mut self.connection.input;
+                    let free = input.capacity() - input.len();
+                    let missing = needed - input.len();
+                    if free < missing || free < INPUT_BYTES / 4 {
+                        input.reserve(missing.max(INPUT_BYTES));
+                    }
+                    break;
+                }
+            }
+        }
+        Ok(has_progress)
+    }
+
+    fn run_actions(&mut self) -> bool {
+        let mut has_progress = false;
+        while let Some(action) = self.session.next_action() {
+            has_progress = true;
+            match action {
+                Action::Run {
+                    task,
+                    unit,
+                    command,
+                    data,
+                } => {
+                    let run = async move { Event::Done(task, unit.execute(command, data).await) };
+                    self.running.push(run.boxed());
+                }
+                Action::AbortElsewhere {
+                    ticket,
+                    nexuses,
+                    lun,
+                } => {
+                    let mut waiting = Vec::new();
+                    self.targets.tell_nexuses(&nexuses, || {
+                        let (done, is_done) = oneshot::channel();
+                        waiting.push(is_done);
+                        Control::Abort { lun, done }
+                    });
+                    let all = async move {
+                        for is_done in waiting {
+                            // A session that has ended has no commands any more.
+                            let _ = is_done.await;
+                        }
+                        Event::Elsewhere(ticket)
+                    };
+                    self.running.push(all.boxed());
+                }
+                Action::Aborted { ticket } => {
+                    if let Some(done) = self.acknowledgements.remove(&ticket) {
+                        // Who asked may have gone.
+                        let _ = done.send(());
+                    }
+                }
+                Action::CloseTarget => {
+                    if let Some(nexus) = &self.registration.nexus {
+                        self.targets
+                            .close_target(nexus.iqn(), self.registration.tsih());
+                    }
+                }
+            }
+        }
+        has_progress
+    }
+
+    /// Sends what there is; ready when all has been sent.
+    fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.session.out().is_empty() {
+            let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+            let count = self.session.out().fill(&mut slices);
+            let socket = Pin::new(&mut self.connection.socket);
+            match socket.poll_write_vectored(context, &slices[..count]) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(Ok(sent)) => self.session.sent(sent),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let Raw { socket, input } = &mut self.connection;
+        let read = pin!(socket.read_buf(input));
+        let result = read.poll(context);
+        if let Poll::Ready(Ok(1..)) = result {
+            self.silent_intervals = 0;
+        }
+        result
+    }
+}

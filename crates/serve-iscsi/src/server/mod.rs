@@ -1,0 +1,118 @@
+//! The TCP layer: one listener, one task for each connection (see `connection`).
+
+mod connection;
+
+use crate::{ServerError, TargetSet};
+use connection::serve;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
+
+/// The iSCSI port (RFC 7143 section 4.2.7.1).
+pub const ISCSI_PORT: u16 = 3260;
+/// Most connections at the same time, those that log in included.
+const CONNECTIONS_MAX: usize = 4096;
+/// Connections that wait to be accepted.
+const BACKLOG: u32 = 256;
+/// Pause after an accept that failed (the process is out of file descriptors, usually).
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// A listening iSCSI server. Dropping it stops it at once; [`shutdown`](Self::shutdown) does so
+/// in good order.
+#[derive(Debug)]
+pub struct Server {
+    local_address: SocketAddr,
+    targets: Arc<TargetSet>,
+    /// Dropped to stop listening and to end what has not logged in.
+    stop: watch::Sender<()>,
+    listener: JoinHandle<()>,
+}
+
+impl Server {
+    /// Listens on `address` (an IPv6 one takes IPv4 as well, where the system does so) and
+    /// serves `targets`.
+    pub async fn bind(address: SocketAddr, targets: Arc<TargetSet>) -> Result<Server, ServerError> {
+        let listener = listen(address).map_err(|source| bind_error(address, source))?;
+        let local_address = listener
+            .local_addr()
+            .map_err(|source| bind_error(address, source))?;
+        let (stop, stopped) = watch::channel(());
+        let listener = tokio::spawn(accept(listener, targets.clone(), stopped));
+        tracing::info!(%local_address, "iSCSI server listens");
+        Ok(Server {
+            local_address,
+            targets,
+            stop,
+            listener,
+        })
+    }
+
+    /// The address that is listened on (with the real port where 0 was asked for).
+    pub fn local_address(&self) -> SocketAddr {
+        self.local_address
+    }
+
+    /// Stops listening, asks all sessions to log out, closes after a few seconds those that do
+    /// not, waits for their requests in flight.
+    pub async fn shutdown(self) {
+        drop(self.stop);
+        // It ends by itself; it cannot have panicked in a way that matters now.
+        let _ = self.listener.await;
+        self.targets.end_all_sessions().await;
+    }
+}
+
+fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+fn bind_error(address: SocketAddr, source: std::io::Error) -> ServerError {
+    use std::io::ErrorKind;
+    match source.kind() {
+        ErrorKind::AddrInUse => ServerError::AddressInUse { address },
+        ErrorKind::PermissionDenied => ServerError::NotAllowed { address },
+        ErrorKind::AddrNotAvailable => ServerError::NoSuchAddress { address },
+        _ => ServerError::Bind { address, source },
+    }
+}
+
+async fn accept(listener: TcpListener, targets: Arc<TargetSet>, mut stopped: watch::Receiver<()>) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            // The sender never sends; an error says that it is gone.
+            _ = stopped.changed() => return,
+        };
+        let (socket, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept an iSCSI connection");
+                tokio::time::sleep(ACCEPT_RETRY).await;
+                continue;
+            }
+        };
+        let Ok(place) = places.clone().try_acquire_owned() else {
+            tracing::warn!(%peer, "too many iSCSI connections; refused one");
+            continue;
+        };
+        let targets = targets.clone();
+        let stopped = stopped.clone();
+        tokio::spawn(async move {
+            match serve(socket, peer, targets, stopped).await {
+                Ok(()) => tracing::debug!(%peer, "iSCSI connection ended"),
+                Err(error) => tracing::warn!(%peer, %error, "iSCSI connection failed"),
+            }
+            drop(place);
+        });
+    }
+}

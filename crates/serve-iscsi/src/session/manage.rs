@@ -1,0 +1,447 @@
+//! What is not a SCSI command: task management, pings, text, logout, messages of our own.
+
+use super::{Action, Phase, Session, TEXT_BYTES_MAX, TaskId, Ticket};
+use crate::pdu::{Frame, Header, RejectReason, TAG_NONE, flag, target_opcode};
+use crate::scsi::{NexusId, decode_lun};
+use crate::text;
+use bytes::Bytes;
+
+/// An abort under way: who waits, and for what.
+#[derive(Debug)]
+pub(super) struct Abort {
+    waiter: Waiter,
+    /// Own commands that are still running.
+    running: Vec<TaskId>,
+    /// Other sessions are at it.
+    elsewhere: Option<Ticket>,
+    /// Connections of the target are closed afterwards (cold reset).
+    closes_target: bool,
+}
+
+#[derive(Debug)]
+enum Waiter {
+    /// A task management request: its initiator task tag.
+    Request(u32),
+    /// Another session.
+    Session(Ticket),
+    /// PREEMPT AND ABORT.
+    Task(TaskId),
+}
+
+/// Functions (RFC 7143 section 11.5.1).
+mod function {
+    pub(super) const ABORT_TASK: u8 = 1;
+    pub(super) const ABORT_TASK_SET: u8 = 2;
+    pub(super) const CLEAR_TASK_SET: u8 = 4;
+    pub(super) const LOGICAL_UNIT_RESET: u8 = 5;
+    pub(super) const TARGET_WARM_RESET: u8 = 6;
+    pub(super) const TARGET_COLD_RESET: u8 = 7;
+    pub(super) const TASK_REASSIGN: u8 = 8;
+}
+
+/// Responses (RFC 7143 section 11.6.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Response {
+    Complete = 0,
+    NoSuchTask = 1,
+    NoSuchUnit = 2,
+    ReassignNotSupported = 4,
+    NotSupported = 5,
+}
+
+/// Events of asynchronous messages (RFC 7143 section 11.9.1).
+const ASYNC_EVENT_LOGOUT_REQUEST: u8 = 1;
+const ASYNC_EVENT_CONNECTION_DROP: u8 = 2;
+
+impl Session {
+    // ---- task management --------------------------------------------------------------------
+
+    pub(super) fn task_management(&mut self, header: &Header) {
+        let tag = header.initiator_task_tag();
+        let Some(nexus) = self.nexus.clone() else {
+            self.reject(header, RejectReason::ProtocolError);
+            return;
+        };
+        let function = header.flags() & 0x7f;
+        let lun = decode_lun(header.lun());
+        let unit = lun.and_then(|lun| nexus.unit(lun));
+        let is_of_unit = matches!(
+            function,
+            function::ABORT_TASK_SET | function::CLEAR_TASK_SET | function::LOGICAL_UNIT_RESET
+        );
+        if is_of_unit && unit.is_none() {
+            self.answer_task_management(tag, Response::NoSuchUnit);
+            return;
+        }
+        match function {
+            function::ABORT_TASK => {
+                let referenced = header.target_tag();
+                let found = self.tasks.get(&referenced);
+                match found.filter(|task| task.lun == header.lun()) {
+                    None => self.answer_task_management(tag, Response::NoSuchTask),
+                    Some(task) => {
+                        let id = TaskId {
+                            tag: referenced,
+                            serial: task.serial,
+                        };
+                        let running = self.abort_tasks(vec![id]);
+                        self.add_abort(Waiter::Request(tag), running, Vec::new(), None, false);
+                    }
+                }
+            }
+            function::ABORT_TASK_SET => {
+                let running = self.abort_all(lun);
+                self.add_abort(Waiter::Request(tag), running, Vec::new(), None, false);
+            }
+            function::CLEAR_TASK_SET => {
+                let running = self.abort_all(lun);
+                let others = nexus.clear_task_set(lun);
+                self.add_abort(Waiter::Request(tag), running, others, lun, false);
+            }
+            function::LOGICAL_UNIT_RESET => {
+                let running = self.abort_all(lun);
+                let others = nexus.reset(lun);
+                self.add_abort(Waiter::Request(tag), running, others, lun, false);
+            }
+            function::TARGET_WARM_RESET | function::TARGET_COLD_RESET => {
+                let running = self.abort_all(None);
+                let others = nexus.reset(None);
+                let is_cold = function == function::TARGET_COLD_RESET;
+                self.add_abort(Waiter::Request(tag), running, others, None, is_cold);
+            }
+            function::TASK_REASSIGN => {
+                self.answer_task_management(tag, Response::ReassignNotSupported);
+            }
+            _ => self.answer_task_management(tag, Response::NotSupported),
+        }
+    }
+
+    fn answer_task_management(&mut self, tag: u32, response: Response) {
+        let mut header = Header::new(target_opcode::TASK_MANAGEMENT_RESPONSE);
+        header.0[2] = response as u8;
+        header.set_initiator_task_tag(tag);
+        self.set_status_numbers(&mut header);
+        self.out.push_header(header);
+    }
+
+    /// Aborts own commands on a unit, or on all; returns those that still run.
+    fn abort_all(&mut self, lun: Option<u16>) -> Vec<TaskId> {
+        let tasks = self.tasks.iter();
+        let ids = tasks
+            .filter(|(_, task)| lun.is_none() || decode_lun(task.lun) == lun)
+            .map(|(tag, task)| TaskId {
+                tag: *tag,
+                serial: task.serial,
+            })
+            .collect();
+        self.abort_tasks(ids)
+    }
+
+    fn abort_tasks(&mut self, ids: Vec<TaskId>) -> Vec<TaskId> {
+        let mut running = Vec::new();
+        let mut ended = Vec::new();
+        for id in ids {
+            let Some(task) = self.tasks.get_mut(&id.tag) else {
+                continue;
+            };
+            if matches!(task.phase, Phase::Running) {
+                task.is_aborted = true;
+                running.push(id);
+            } else {
+                ended.push(id.tag);
+            }
+        }
+        // All are out before others may go on.
+        for tag in ended {
+            if let Some(task) = self.take(tag)
+                && matches!(task.phase, Phase::Waits)
+            {
+                self.waiting_count -= 1;
+            }
+        }
+        self.after_end();
+        running
+    }
+
+    fn add_abort(
+        &mut self,
+        waiter: Waiter,
+        running: Vec<TaskId>,
+        others: Vec<NexusId>,
+        lun: Option<u16>,
+        closes_target: bool,
+    ) {
+        let elsewhere = (!others.is_empty()).then(|| {
+            let ticket = Ticket(self.next_ticket);
+            self.next_ticket += 1;
+            self.actions.push_back(Action::AbortElsewhere {
+                ticket,
+                nexuses: others,
+                lun,
+            });
+            ticket
+        });
+        self.aborts.push(Abort {
+            waiter,
+            running,
+            elsewhere,
+            closes_target,
+        });
+        self.settle_aborts();
+    }
+
+    /// PREEMPT AND ABORT has taken place: its answer waits for the others' commands.
+    pub(super) fn abort_elsewhere_for_task(
+        &mut self,
+        id: TaskId,
+        nexuses: Vec<NexusId>,
+        lun: [u8; 8],
+    ) {
+        let lun = decode_lun(lun);
+        self.add_abort(Waiter::Task(id), Vec::new(), nexuses, lun, false);
+    }
+
+    /// Another session wants commands aborted; [`Action::Aborted`] tells when they have ended.
+    pub(crate) fn abort_for(&mut self, ticket: Ticket, lun: Option<u16>) {
+        let running = self.abort_all(lun);
+        self.add_abort(Waiter::Session(ticket), running, Vec::new(), None, false);
+    }
+
+    /// Other sessions have aborted what they were asked to.
+    pub(crate) fn elsewhere_done(&mut self, ticket: Ticket) {
+        for abort in &mut self.aborts {
+            if abort.elsewhere == Some(ticket) {
+                abort.elsewhere = None;
+            }
+        }
+        self.settle_aborts();
+    }
+
+    /// Answers those whose aborts are complete.
+    pub(super) fn settle_aborts(&mut self) {
+        let mut done = Vec::new();
+        let tasks = &self.tasks;
+        self.aborts.retain_mut(|abort| {
+            let is_running = |id: &TaskId| {
+                let task = tasks.get(&id.tag);
+                task.is_some_and(|task| task.serial == id.serial)
+            };
+            abort.running.retain(is_running);
+            let is_done = abort.running.is_empty() && abort.elsewhere.is_none();
+            if is_done {
+                let waiter = std::mem::replace(&mut abort.waiter, Waiter::Request(TAG_NONE));
+                done.push((waiter, abort.closes_target));
+            }
+            !is_done
+        });
+        for (waiter, closes_target) in done {
+            match waiter {
+                Waiter::Request(tag) => self.answer_task_management(tag, Response::Complete),
+                Waiter::Session(ticket) => self.actions.push_back(Action::Aborted { ticket }),
+                Waiter::Task(id) => {
+                    let task = self.tasks.get_mut(&id.tag);
+                    if let Some(outcome) = task.and_then(|task| task.early.take()) {
+                        self.complete(id, outcome);
+                    }
+                }
+            }
+            if closes_target {
+                self.actions.push_back(Action::CloseTarget);
+                self.is_closing = true;
+            }
+        }
+    }
+
+    // ---- pings ------------------------------------------------------------------------------
+
+    pub(super) fn nop_out(&mut self, frame: Frame) {
+        let tag = frame.header.initiator_task_tag();
+        if tag == TAG_NONE {
+            // The answer to a ping of ours: that it came is all there is to it.
+            return;
+        }
+        let mut header = Header::new(target_opcode::NOP_IN);
+        header.set_lun(frame.header.lun());
+        header.set_initiator_task_tag(tag);
+        header.set_target_tag(TAG_NONE);
+        self.set_status_numbers(&mut header);
+        let length = frame.data.len();
+        let length = length.min(self.parameters.send_data_bytes_max as usize);
+        self.out.push_with(header, frame.data.slice(..length));
+    }
+
+    /// Asks the initiator for a sign of life.
+    pub(crate) fn ping(&mut self) {
+        let mut header = Header::new(target_opcode::NOP_IN);
+        header.set_initiator_task_tag(TAG_NONE);
+        header.set_target_tag(self.next_transfer_tag);
+        self.next_transfer_tag = match self.next_transfer_tag.wrapping_add(1) {
+            TAG_NONE => 0,
+            tag => tag,
+        };
+        self.set_window(&mut header);
+        header.set_u32(24, self.stat_sn);
+        self.out.push_header(header);
+    }
+
+    // ---- text -------------------------------------------------------------------------------
+
+    pub(super) fn text(&mut self, frame: Frame) {
+        let header = &frame.header;
+        let tag = header.initiator_task_tag();
+        let is_continued = header.flags() & flag::CONTINUE != 0;
+        let is_follow_up = header.target_tag() != TAG_NONE;
+        if let Some((transfer_tag, rest)) = self.text_out.take()
+            && is_follow_up
+        {
+            if header.target_tag() == transfer_tag && frame.data.is_empty() {
+                self.send_text(header, tag, rest);
+            } else {
+                self.reject(header, RejectReason::ProtocolError);
+            }
+            return;
+        }
+        if !is_follow_up {
+            self.text_in.clear();
+        }
+        if (is_continued && header.is_final())
+            || self.text_in.len() + frame.data.len() > TEXT_BYTES_MAX
+        {
+            self.text_in.clear();
+            self.reject(header, RejectReason::ProtocolError);
+            return;
+        }
+        self.text_in.extend_from_slice(&frame.data);
+        if is_continued {
+            // An empty answer asks for the rest.
+            let mut reply = Header::new(target_opcode::TEXT_RESPONSE);
+            reply.0[1] = 0;
+            reply.set_lun(header.lun());
+            reply.set_initiator_task_tag(tag);
+            reply.set_target_tag(self.next_transfer_tag);
+            self.set_status_numbers(&mut reply);
+            self.out.push_header(reply);
+            return;
+        }
+        let text = std::mem::take(&mut self.text_in);
+        let Ok(pairs) = text::parse(&text) else {
+            self.reject(header, RejectReason::ProtocolError);
+            return;
+        };
+        let mut reply = Vec::new();
+        for (key, value) in pairs {
+            match key.as_str() {
+                "SendTargets" => self.send_targets(&value, &mut reply),
+                // The only key that may be declared anew (RFC 7143 section 13.12).
+                "MaxRecvDataSegmentLength" => match text::number(&value) {
+                    Some(length @ 512..=0xff_ffff) => {
+                        self.parameters.send_data_bytes_max = length;
+                    }
+                    _ => text::append(&mut reply, &key, "Reject"),
+                },
+                _ => text::append(&mut reply, &key, "NotUnderstood"),
+            }
+        }
+        self.send_text(header, tag, reply);
+    }
+
+    /// Answers SendTargets (RFC 7143 appendix C).
+    fn send_targets(&self, value: &str, reply: &mut Vec<u8>) {
+        let own = self.nexus.as_ref().map(|nexus| nexus.iqn());
+        // In a normal session "All" is not allowed and nothing means the session's own target.
+        if value == "All" && own.is_some() {
+            text::append(reply, "SendTargets", "Reject");
+            return;
+        }
+        for (name, address) in (self.target_list)() {
+            let is_wanted = match (value, own) {
+                ("All", None) => true,
+                ("", Some(own)) => name == own,
+                (wanted, _) => name.eq_ignore_ascii_case(wanted),
+            };
+            if is_wanted {
+                text::append(reply, "TargetName", &name);
+                text::append(reply, "TargetAddress", &address);
+            }
+        }
+    }
+
+    /// Sends a text as far as it fits, and keeps the rest for when it is asked for.
+    fn send_text(&mut self, request: &Header, tag: u32, mut text: Vec<u8>) {
+        let length_max = self.parameters.send_data_bytes_max as usize;
+        let mut header = Header::new(target_opcode::TEXT_RESPONSE);
+        header.set_lun(request.lun());
+        header.set_initiator_task_tag(tag);
+        header.set_target_tag(TAG_NONE);
+        self.set_status_numbers(&mut header);
+        if text.len() > length_max {
+            let rest = text.split_off(length_max);
+            header.0[1] = flag::CONTINUE;
+            let transfer_tag = self.next_transfer_tag;
+            self.next_transfer_tag = match transfer_tag.wrapping_add(1) {
+                TAG_NONE => 0,
+                tag => tag,
+            };
+            header.set_target_tag(transfer_tag);
+            self.text_out = Some((transfer_tag, rest));
+        }
+        self.out.push_with(header, Bytes::from(text));
+    }
+
+    // ---- the end ----------------------------------------------------------------------------
+
+    pub(super) fn logout(&mut self, header: &Header) {
+        const CLOSE_CONNECTION: u8 = 1;
+        const RECOVERY: u8 = 2;
+        const NO_SUCH_CONNECTION: u8 = 1;
+        const RECOVERY_NOT_SUPPORTED: u8 = 2;
+        let reason = header.flags() & 0x7f;
+        let connection_id = header.u16_at(20);
+        let response = match reason {
+            RECOVERY => RECOVERY_NOT_SUPPORTED,
+            CLOSE_CONNECTION if connection_id != self.connection_id => NO_SUCH_CONNECTION,
+            0 | CLOSE_CONNECTION => 0,
+            _ => {
+                self.reject(header, RejectReason::InvalidField);
+                return;
+            }
+        };
+        let mut reply = Header::new(target_opcode::LOGOUT_RESPONSE);
+        reply.0[2] = response;
+        reply.set_initiator_task_tag(header.initiator_task_tag());
+        self.set_status_numbers(&mut reply);
+        self.out.push_header(reply);
+        if response == 0 {
+            self.close();
+        }
+    }
+
+    /// No more requests are taken; commands that run go on, unanswered.
+    pub(crate) fn close(&mut self) {
+        self.is_closing = true;
+        self.abort_all(None);
+    }
+
+    fn async_message(&mut self, event: u8, parameters: [u16; 3]) {
+        let mut header = Header::new(target_opcode::ASYNC_MESSAGE);
+        header.set_initiator_task_tag(TAG_NONE);
+        self.set_status_numbers(&mut header);
+        header.0[36] = event;
+        for (at, parameter) in [38, 40, 42].into_iter().zip(parameters) {
+            header.set_u16(at, parameter);
+        }
+        self.out.push_header(header);
+    }
+
+    /// Asks the initiator to log out within some seconds.
+    pub(crate) fn request_logout(&mut self, seconds: u16) {
+        self.async_message(ASYNC_EVENT_LOGOUT_REQUEST, [0, 0, seconds]);
+    }
+
+    /// Says that the connection is about to be closed.
+    pub(crate) fn announce_drop(&mut self) {
+        let connection_id = self.connection_id;
+        self.async_message(ASYNC_EVENT_CONNECTION_DROP, [connection_id, 2, 0]);
+    }
+}

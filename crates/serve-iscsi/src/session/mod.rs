@@ -1,0 +1,886 @@
+//! A session in full feature phase, without its socket (RFC 7143 sections 4, 7 and 11).
+//!
+//! There is one connection to a session (MaxConnections 1), so session and connection are one
+//! state machine, [`Session`]. Frames go in ([`Session::receive`]); what is to be sent gathers in
+//! an [`OutQueue`]; what needs waiting is asked of the driver as an [`Action`] and answered by
+//! [`Session::complete`]. Commands that need no waiting, a cached read among them, are answered
+//! inside `receive`.
+//!
+//! Life of a command:
+//!
+//! ```text
+//!             admitted, F=0                  all data here
+//!  (arrives) ───────────────▶ Unsolicited ───────┬────────▶ Ordered? ──▶ Running ──▶ (answered)
+//!      │                          │ final        │              ▲
+//!      │                          ▼              │              │ older commands done
+//!      │                    WaitsForBuffer ──▶ Solicited        │
+//!      └──────────────────────────────────────────────────── (no data)
+//! ```
+//!
+//! A running command is never dropped: an abort marks it, and whoever asked for the abort is
+//! answered when it has ended. So nothing that was aborted can still change the medium after the
+//! initiator has been told so.
+//!
+//! Memory of a session is bounded by the limits below, whatever the initiator sends.
+
+mod manage;
+#[cfg(test)]
+mod tests;
+mod transfer;
+
+pub(crate) use crate::login::Parameters;
+
+use crate::pdu::{
+    Frame, Header, Opcode, OutQueue, RejectReason, TAG_NONE, flag, serial_less, target_opcode,
+};
+use crate::scsi::{Command, NexusId, Outcome, SENSE_BYTES_MAX, Sense, Unit, status};
+use crate::target::Nexus;
+use bytes::{Bytes, BytesMut};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use transfer::{DataOut, Progress, Transfer};
+
+/// Most commands in flight (the command window, MaxCmdSN - ExpCmdSN + 1).
+pub(crate) const COMMANDS_MAX: usize = 256;
+/// Most commands in flight when immediate ones come on top.
+const TASKS_MAX: usize = COMMANDS_MAX + 32;
+/// Most requests held because one before them is missing.
+const HELD_REQUESTS_MAX: usize = 32;
+/// Bytes of write buffers handed out at the same time, above which no data is asked for (one
+/// command may always).
+pub(crate) const WRITE_BUFFER_BYTES_MAX: u64 = 64 << 20;
+/// Bytes of reads under way or not yet sent, above which commands wait (one may always).
+const READ_BYTES_MAX: u64 = 64 << 20;
+/// Longest text request continued over PDUs, in bytes.
+const TEXT_BYTES_MAX: usize = 64 * 1024;
+
+/// The initiator broke the protocol in a way that ends the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ProtocolError {
+    #[error("data digest error")]
+    DataDigest,
+    #[error("more than {HELD_REQUESTS_MAX} requests came ahead of a missing one")]
+    MissingRequest,
+    #[error("more than {TASKS_MAX} commands in flight")]
+    TooManyTasks,
+    #[error("login request in full feature phase")]
+    LoginAgain,
+}
+
+/// What the driver is asked to do.
+#[derive(Debug)]
+pub(crate) enum Action {
+    /// Run a command, then call [`Session::complete`].
+    Run {
+        task: TaskId,
+        unit: Arc<Unit>,
+        command: Command,
+        data: Bytes,
+    },
+    /// Have other sessions abort their commands on a unit (all units if `None`), then call
+    /// [`Session::elsewhere_done`].
+    AbortElsewhere {
+        ticket: Ticket,
+        nexuses: Vec<NexusId>,
+        lun: Option<u16>,
+    },
+    /// The commands that [`Session::abort_for`] was about have ended.
+    Aborted { ticket: Ticket },
+    /// Close all sessions of the target (cold reset); this one closes by itself.
+    CloseTarget,
+}
+
+/// Names a command for as long as it is in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct TaskId {
+    tag: u32,
+    serial: u64,
+}
+
+/// Names a request to abort.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Ticket(pub(crate) u64);
+
+/// Task attributes (RFC 7143 section 11.3.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Attribute {
+    Simple,
+    Ordered,
+    HeadOfQueue,
+}
+
+/// See the diagram at the head of the module.
+#[derive(Debug)]
+enum Phase {
+    /// Waits for the end of unsolicited data.
+    Unsolicited,
+    WaitsForBuffer,
+    Solicited,
+    /// All is here, but an older command must end first, or too much is being read.
+    Waits,
+    Running,
+}
+
+/// A command in flight.
+#[derive(Debug)]
+struct Task {
+    serial: u64,
+    lun: [u8; 8],
+    attribute: Attribute,
+    phase: Phase,
+    /// What it is and where; `None` once it is decided that it fails.
+    job: Option<(Arc<Unit>, Command)>,
+    transfer: Option<Transfer>,
+    /// How it ends, if that is known before its data is in.
+    early: Option<Outcome>,
+    expected: Expected,
+    /// Bytes counted against the limits on buffers.
+    write_bytes: u64,
+    read_bytes: u64,
+    /// It runs, but nobody waits for its answer any more.
+    is_aborted: bool,
+}
+
+/// What the initiator expects to be transferred.
+#[derive(Debug, Clone, Copy)]
+struct Expected {
+    /// Expected Data Transfer Length.
+    bytes: u32,
+    is_read: bool,
+    /// Bytes that the command takes from the initiator, once known.
+    data_out: Option<u64>,
+}
+
+/// A session in full feature phase.
+pub(crate) struct Session {
+    nexus: Option<Arc<Nexus>>,
+    parameters: Parameters,
+    connection_id: u16,
+    /// Says what targets there are (SendTargets).
+    target_list: Box<dyn Fn() -> Vec<(String, String)> + Send + Sync>,
+    stat_sn: u32,
+    exp_cmd_sn: u32,
+    max_cmd_sn: u32,
+    out: OutQueue,
+    actions: VecDeque<Action>,
+    tasks: HashMap<u32, Task>,
+    next_serial: u64,
+    next_transfer_tag: u32,
+    next_ticket: u64,
+    /// How many tasks in `tasks` are ORDERED.
+    ordered_count: usize,
+    /// How many tasks are in phase `Waits`.
+    waiting_count: usize,
+    write_bytes: u64,
+    read_bytes: u64,
+    waiting_for_buffer: VecDeque<TaskId>,
+    /// Requests that came ahead of a missing one, by how far ahead.
+    held: BTreeMap<u32, Frame>,
+    aborts: Vec<manage::Abort>,
+    text_in: Vec<u8>,
+    text_out: Option<(u32, Vec<u8>)>,
+    is_closing: bool,
+}
+
+impl Session {
+    /// A session that has just logged in. Without a nexus it is a discovery session;
+    /// `target_list` gives names and addresses for SendTargets.
+    pub(crate) fn new(
+        nexus: Option<Arc<Nexus>>,
+        parameters: Parameters,
+        connection_id: u16,
+        cmd_sn: u32,
+        stat_sn: u32,
+        target_list: Box<dyn Fn() -> Vec<(String, String)> + Send + Sync>,
+    ) -> Self {
+        let mut out = OutQueue::default();
+        out.set_digests(parameters.has_header_digest, parameters.has_data_digest);
+        Self {
+            nexus,
+            parameters,
+            connection_id,
+            target_list,
+            stat_sn,
+            exp_cmd_sn: cmd_sn,
+            max_cmd_sn: cmd_sn.wrapping_add(COMMANDS_MAX as u32 - 1),
+            out,
+            actions: VecDeque::new(),
+            tasks: HashMap::new(),
+            next_serial: 0,
+            next_transfer_tag: 1,
+            next_ticket: 1 << 32,
+            ordered_count: 0,
+            waiting_count: 0,
+            write_bytes: 0,
+            read_bytes: 0,
+            waiting_for_buffer: VecDeque::new(),
+            held: BTreeMap::new(),
+            aborts: Vec::new(),
+            text_in: Vec::new(),
+            text_out: None,
+            is_closing: false,
+        }
+    }
+
+    /// What is to be sent.
+    pub(crate) fn out(&self) -> &OutQueue {
+        &self.out
+    }
+
+    /// So many bytes have been sent.
+    pub(crate) fn sent(&mut self, bytes: usize) {
+        self.out.consume(bytes);
+        if self.waiting_count > 0 && self.out.is_empty() {
+            self.after_end();
+        }
+    }
+
+    pub(crate) fn next_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// Nothing more is to be received: send what is queued, then close.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.is_closing
+    }
+
+    /// No command is in flight.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    /// Takes a frame.
+    pub(crate) fn receive(&mut self, frame: Frame) -> Result<(), ProtocolError> {
+        if self.is_closing {
+            return Ok(());
+        }
+        if !frame.is_data_intact {
+            self.reject(&frame.header, RejectReason::DataDigestError);
+            return Err(ProtocolError::DataDigest);
+        }
+        let has_sequence_number = match frame.header.opcode() {
+            Opcode::ScsiCommand | Opcode::TaskManagement | Opcode::Text | Opcode::Logout => true,
+            // An answer to a ping is no request.
+            Opcode::NopOut => frame.header.initiator_task_tag() != TAG_NONE,
+            Opcode::DataOut | Opcode::Snack | Opcode::Login | Opcode::Unknown(_) => false,
+        };
+        if !has_sequence_number || frame.header.is_immediate() {
+            return self.dispatch(frame);
+        }
+        let cmd_sn = frame.header.cmd_sn();
+        if cmd_sn == self.exp_cmd_sn {
+            self.exp_cmd_sn = self.exp_cmd_sn.wrapping_add(1);
+            self.dispatch(frame)?;
+            while let Some(frame) = self.held.remove(&self.exp_cmd_sn) {
+                self.exp_cmd_sn = self.exp_cmd_sn.wrapping_add(1);
+                self.dispatch(frame)?;
+            }
+            return Ok(());
+        }
+        // Out of the window: ignored in silence (RFC 7143 section 4.2.2.1).
+        if serial_less(cmd_sn, self.exp_cmd_sn) || serial_less(self.max_cmd_sn, cmd_sn) {
+            return Ok(());
+        }
+        if self.held.len() == HELD_REQUESTS_MAX {
+            return Err(ProtocolError::MissingRequest);
+        }
+        self.held.entry(cmd_sn).or_insert(frame);
+        Ok(())
+    }
+
+    fn dispatch(&mut self, frame: Frame) -> Result<(), ProtocolError> {
+        match frame.header.opcode() {
+            Opcode::ScsiCommand => self.command(frame)?,
+            Opcode::DataOut => self.data_out(frame),
+            Opcode::NopOut => self.nop_out(frame),
+            Opcode::TaskManagement => self.task_management(&frame.header),
+            Opcode::Text => self.text(frame),
+            Opcode::Logout => self.logout(&frame.header),
+            Opcode::Login => return Err(ProtocolError::LoginAgain),
+            // There is no recovery within a connection (ErrorRecoveryLevel 0).
+            Opcode::Snack => self.reject(&frame.header, RejectReason::ProtocolError),
+            Opcode::Unknown(_) => self.reject(&frame.header, RejectReason::CommandNotSupported),
+        }
+        Ok(())
+    }
+
+    // ---- sending ----------------------------------------------------------------------------
+
+    /// Sets ExpCmdSN and MaxCmdSN; the window never shrinks.
+    fn set_window(&mut self, header: &mut Header) {
+        let free = COMMANDS_MAX.saturating_sub(self.tasks.len()) as u32;
+        let max_cmd_sn = self.exp_cmd_sn.wrapping_add(free).wrapping_sub(1);
+        if serial_less(self.max_cmd_sn, max_cmd_sn) {
+            self.max_cmd_sn = max_cmd_sn;
+        }
+        header.set_u32(28, self.exp_cmd_sn);
+        header.set_u32(32, self.max_cmd_sn);
+    }
+
+    /// Sets the window and the next StatSN.
+    fn set_status_numbers(&mut self, header: &mut Header) {
+        self.set_window(header);
+        header.set_u32(24, self.stat_sn);
+        self.stat_sn = self.stat_sn.wrapping_add(1);
+    }
+
+    fn reject(&mut self, bad: &Header, reason: RejectReason) {
+        let mut header = Header::new(target_opcode::REJECT);
+        header.0[2] = reason as u8;
+        header.set_initiator_task_tag(TAG_NONE);
+        self.set_status_numbers(&mut header);
+        self.out.push_with(header, Bytes::copy_from_slice(&bad.0));
+    }
+
+    /// Sends data and status of a command.
+    fn answer(&mut self, tag: u32, expected: Expected, outcome: Outcome) {
+        let data_bytes: u64 = outcome.data.iter().map(|piece| piece.len() as u64).sum();
+        let moved = if outcome.status == status::GOOD || outcome.sense.is_none() {
+            expected.data_out.unwrap_or(0).max(data_bytes)
+        } else {
+            // What failed before it moved anything has moved nothing.
+            expected.data_out.unwrap_or(0)
+        };
+        // Data goes to initiators that read only.
+        let allowed = if expected.is_read {
+            expected.bytes.into()
+        } else {
+            0
+        };
+        let sent = data_bytes.min(allowed);
+        let bytes = u64::from(expected.bytes);
+        let is_mismatch = data_bytes > 0 && !expected.is_read;
+        let (residual_flag, residual) = if is_mismatch {
+            (flag::OVERFLOW, data_bytes)
+        } else if moved > bytes {
+            (flag::OVERFLOW, moved - bytes)
+        } else if moved < bytes {
+            (flag::UNDERFLOW, bytes - moved)
+        } else {
+            (0, 0)
+        };
+        let residual = u32::try_from(residual).unwrap_or(u32::MAX);
+        let ends_with_data = sent > 0 && outcome.status == status::GOOD;
+        let mut data_pdus = 0;
+        if sent > 0 {
+            let status = ends_with_data.then_some((residual_flag, residual));
+            data_pdus = self.data_in(tag, outcome.data, sent, status);
+        }
+        if ends_with_data {
+            return;
+        }
+        let mut header = Header::new(target_opcode::SCSI_RESPONSE);
+        header.0[1] |= residual_flag;
+        header.0[3] = outcome.status;
+        header.set_initiator_task_tag(tag);
+        self.set_status_numbers(&mut header);
+        header.set_u32(36, data_pdus);
+        header.set_u32(44, residual);
+        match outcome.sense {
+            None => self.out.push_header(header),
+            Some(sense) => {
+                let (bytes, length) = sense.encode(outcome.is_descriptor_sense);
+                let mut segment = BytesMut::with_capacity(2 + SENSE_BYTES_MAX);
+                segment.extend_from_slice(&(length as u16).to_be_bytes());
+                segment.extend_from_slice(&bytes[..length]);
+                self.out.push_with(header, segment.freeze());
+            }
+        }
+    }
+
+    /// Sends the first `total` bytes of `data` as Data-In PDUs; returns how many. With `status`
+    /// (residual flag and count) the last one says that the command ended well.
+    fn data_in(
+        &mut self,
+        tag: u32,
+        data: Vec<Bytes>,
+        total: u64,
+        status: Option<(u8, u32)>,
+    ) -> u32 {
+        let pdu_max = u64::from(self.parameters.send_data_bytes_max);
+        let burst_max = u64::from(self.parameters.burst_bytes_max);
+        let mut pieces = data;
+        let (mut piece, mut piece_at) = (0, 0);
+        let (mut offset, mut burst, mut data_sn) = (0, 0, 0);
+        while offset < total {
+            let length = pdu_max.min(burst_max - burst).min(total - offset);
+            let is_last = offset + length == total;
+            burst += length;
+            let mut header = Header::new(target_opcode::DATA_IN);
+            header.0[1] = 0;
+            if is_last || burst == burst_max {
+                header.0[1] |= flag::FINAL;
+                burst = 0;
+            }
+            header.set_initiator_task_tag(tag);
+            header.set_target_tag(TAG_NONE);
+            match status {
+                Some((residual_flag, residual)) if is_last => {
+                    header.0[1] |= flag::STATUS | residual_flag;
+                    self.set_status_numbers(&mut header);
+                    header.set_u32(44, residual);
+                }
+                _ => self.set_window(&mut header),
+            }
+            header.set_u32(36, data_sn);
+            // A 64-bit transfer cannot be: the expected length has 32 bits.
+            header.set_u32(40, offset as u32);
+            offset += length;
+            data_sn += 1;
+            if piece_at == 0 && pieces.get(piece).is_some_and(|p| p.len() as u64 == length) {
+                // The common case: a PDU is a piece.
+                let whole = std::mem::take(&mut pieces[piece]);
+                piece += 1;
+                self.out.push_with(header, whole);
+                continue;
+            }
+            let mut left = length as usize;
+            let mut slices = Vec::new();
+            while left > 0 {
+                let rest = &pieces[piece][piece_at..];
+                let take = rest.len().min(left);
+                slices.push(pieces[piece].slice(piece_at..piece_at + take));
+                left -= take;
+                piece_at += take;
+                if piece_at == pieces[piece].len() {
+                    piece += 1;
+                    piece_at = 0;
+                }
+            }
+            self.out.push(header, slices.into_iter());
+        }
+        data_sn
+    }
+
+    // ---- commands ---------------------------------------------------------------------------
+
+    fn command(&mut self, frame: Frame) -> Result<(), ProtocolError> {
+        let header = &frame.header;
+        let tag = header.initiator_task_tag();
+        let Some(nexus) = &self.nexus else {
+            self.reject(header, RejectReason::ProtocolError);
+            return Ok(());
+        };
+        if tag == TAG_NONE {
+            self.reject(header, RejectReason::InvalidField);
+            return Ok(());
+        }
+        if self.tasks.contains_key(&tag) {
+            self.reject(header, RejectReason::TaskInProgress);
+            return Ok(());
+        }
+        if self.tasks.len() >= TASKS_MAX {
+            if header.is_immediate() {
+                self.reject(header, RejectReason::TooManyImmediateCommands);
+                return Ok(());
+            }
+            return Err(ProtocolError::TooManyTasks);
+        }
+        let flags = header.flags();
+        let is_write = flags & flag::WRITE != 0;
+        let attribute = match flags & 7 {
+            2 => Attribute::Ordered,
+            3 => Attribute::HeadOfQueue,
+            _ => Attribute::Simple,
+        };
+        let lun = header.lun();
+        let announced = header.u32_at(20);
+        let mut expected = Expected {
+            bytes: announced,
+            is_read: flags & flag::READ != 0,
+            data_out: None,
+        };
+        let mut cdb = [0; 16];
+        cdb.copy_from_slice(&header.0[32..48]);
+
+        let expects_unsolicited = is_write && flags & flag::FINAL == 0;
+        let immediate = if is_write { frame.data } else { Bytes::new() };
+        let first_burst = self.parameters.first_burst_bytes_max.min(announced) as usize;
+        let is_bad_unsolicited = (!immediate.is_empty()
+            && (!self.parameters.immediate_data || immediate.len() > first_burst))
+            || (expects_unsolicited && self.parameters.initial_r2t);
+
+        let admitted = if is_bad_unsolicited {
+            Err(Sense::UNEXPECTED_UNSOLICITED_DATA.into())
+        } else {
+            nexus.admit(lun, &cdb)
+        };
+        let announced_out = if is_write { announced } else { 0 };
+        let mut wanted = 0;
+        let admitted = admitted.and_then(|(unit, command)| {
+            let data_out = command.data_out_bytes(unit.block_bytes());
+            expected.data_out = Some(data_out);
+            let is_short = data_out > announced_out.into();
+            if is_short || (command.needs_exact_data_out() && data_out != u64::from(announced_out))
+            {
+                return Err(Sense::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT.into());
+            }
+            wanted = data_out as u32;
+            Ok((unit, command))
+        });
+        let serial = self.next_serial;
+        self.next_serial += 1;
+
+        let (unit, command) = match admitted {
+            Ok(admitted) => admitted,
+            Err(outcome) if !expects_unsolicited => {
+                self.answer(tag, expected, outcome);
+                return Ok(());
+            }
+            Err(outcome) => {
+                // The initiator is still sending: answered when that is over.
+                let transfer = Transfer::new(0, announced_out, immediate, true, &self.parameters);
+                let task = Task {
+                    serial,
+                    lun,
+                    attribute,
+                    phase: Phase::Unsolicited,
+                    job: None,
+                    transfer: Some(transfer),
+                    early: Some(outcome),
+                    expected,
+                    write_bytes: 0,
+                    read_bytes: 0,
+                    is_aborted: false,
+                };
+                self.insert(tag, task);
+                return Ok(());
+            }
+        };
+        let needs_data = wanted > 0 || expects_unsolicited;
+        let is_free = self.ordered_count == 0 && attribute != Attribute::Ordered;
+        if !needs_data && (is_free || self.tasks.is_empty()) {
+            // The fast path: nothing in flight that order could matter to.
+            if self.try_now(tag, serial, lun, expected, &unit, &command, &[]) {
+                return Ok(());
+            }
+        }
+        let read_bytes = match command {
+            Command::Read { blocks, .. } => u64::from(blocks.count) * u64::from(unit.block_bytes()),
+            _ => 0,
+        };
+        let transfer = needs_data.then(|| {
+            Transfer::new(
+                wanted,
+                announced_out,
+                immediate,
+                expects_unsolicited,
+                &self.parameters,
+            )
+        });
+        let task = Task {
+            serial,
+            lun,
+            attribute,
+            phase: Phase::Unsolicited,
+            job: Some((unit, command)),
+            transfer,
+            early: None,
+            expected,
+            write_bytes: 0,
+            read_bytes,
+            is_aborted: false,
+        };
+        self.insert(tag, task);
+        if !expects_unsolicited {
+            self.after_unsolicited(TaskId { tag, serial });
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, tag: u32, task: Task) {
+        if task.attribute == Attribute::Ordered {
+            self.ordered_count += 1;
+        }
+        self.tasks.insert(tag, task);
+    }
+
+    /// Carries a command out at once and answers it, if that is possible.
+    fn try_now(
+        &mut self,
+        tag: u32,
+        serial: u64,
+        lun: [u8; 8],
+        expected: Expected,
+        unit: &Arc<Unit>,
+        command: &Command,
+        data: &[u8],
+    ) -> bool {
+        let Some(nexus) = &self.nexus else {
+            return false;
+        };
+        let Some(done) = nexus.execute_now(unit, command, data) else {
+            return false;
+        };
+        if done.abort.is_empty() {
+            self.answer(tag, expected, done.outcome);
+        } else {
+            // PREEMPT AND ABORT: answered when the others' commands have ended.
+            let task = Task {
+                serial,
+                lun,
+                attribute: Attribute::Simple,
+                phase: Phase::Running,
+                job: None,
+                transfer: None,
+                early: Some(done.outcome),
+                expected,
+                write_bytes: 0,
+                read_bytes: 0,
+                is_aborted: false,
+            };
+            self.insert(tag, task);
+            let nexuses = done.abort;
+            self.abort_elsewhere_for_task(TaskId { tag, serial }, nexuses, lun);
+        }
+        true
+    }
+
+    /// Unsolicited data is over (or there was none).
+    fn after_unsolicited(&mut self, id: TaskId) {
+        let Some(task) = self.tasks.get_mut(&id.tag) else {
+            return;
+        };
+        if let Some(outcome) = task.early.take() {
+            let expected = task.expected;
+            self.finish(id.tag);
+            self.answer(id.tag, expected, outcome);
+            return;
+        }
+        match &task.transfer {
+            Some(transfer) if !transfer.is_complete() => {
+                task.phase = Phase::WaitsForBuffer;
+                self.waiting_for_buffer.push_back(id);
+                self.hand_out_buffers();
+            }
+            _ => self.start(id),
+        }
+    }
+
+    /// Lets commands that wait for a buffer ask for their data, in order.
+    fn hand_out_buffers(&mut self) {
+        while let Some(id) = self.waiting_for_buffer.front().copied() {
+            let task = self.tasks.get_mut(&id.tag);
+            let Some(task) = task.filter(|task| task.serial == id.serial) else {
+                self.waiting_for_buffer.pop_front();
+                continue;
+            };
+            let wanted = task.transfer.as_ref().map_or(0, Transfer::wanted).into();
+            if self.write_bytes > 0 && self.write_bytes + wanted > WRITE_BUFFER_BYTES_MAX {
+                return;
+            }
+            self.write_bytes += wanted;
+            task.write_bytes = wanted;
+            task.phase = Phase::Solicited;
+            self.waiting_for_buffer.pop_front();
+            self.solicit(id.tag);
+        }
+    }
+
+    /// Sends as many R2Ts as a command may have.
+    fn solicit(&mut self, tag: u32) {
+        loop {
+            let Some(task) = self.tasks.get_mut(&tag) else {
+                return;
+            };
+            let Some(transfer) = &mut task.transfer else {
+                return;
+            };
+            let Some(wanted) = transfer.solicit(&self.parameters, &mut self.next_transfer_tag)
+            else {
+                return;
+            };
+            let mut header = Header::new(target_opcode::READY_TO_TRANSFER);
+            header.set_lun(task.lun);
+            header.set_initiator_task_tag(tag);
+            header.set_target_tag(wanted.transfer_tag);
+            self.set_window(&mut header);
+            // The next StatSN, which an R2T does not use up.
+            header.set_u32(24, self.stat_sn);
+            header.set_u32(36, wanted.sequence_number);
+            header.set_u32(40, wanted.offset);
+            header.set_u32(44, wanted.length);
+            self.out.push_header(header);
+        }
+    }
+
+    fn data_out(&mut self, frame: Frame) {
+        let header = &frame.header;
+        let tag = header.initiator_task_tag();
+        // Data of a command that has ended is on its way still: dropped.
+        let Some(task) = self.tasks.get_mut(&tag) else {
+            return;
+        };
+        let Some(transfer) = &mut task.transfer else {
+            return;
+        };
+        let serial = task.serial;
+        let progress = transfer.data_out(DataOut {
+            transfer_tag: match header.target_tag() {
+                TAG_NONE => None,
+                transfer_tag => Some(transfer_tag),
+            },
+            data_sn: header.u32_at(36),
+            offset: header.u32_at(40),
+            is_final: header.is_final(),
+            data: frame.data,
+        });
+        let id = TaskId { tag, serial };
+        match (progress, &task.phase) {
+            (Progress::More, _) => {}
+            (Progress::SequenceDone, Phase::Unsolicited) => self.after_unsolicited(id),
+            (Progress::SequenceDone, _) => {
+                if transfer.is_complete() {
+                    self.start(id);
+                } else {
+                    self.solicit(tag);
+                }
+            }
+            (Progress::OutOfOrder | Progress::WrongAmount, _) => {
+                let sense = match progress {
+                    Progress::OutOfOrder => Sense::PROTOCOL_SERVICE_CRC_ERROR,
+                    _ => Sense::NOT_ENOUGH_UNSOLICITED_DATA,
+                };
+                let expected = task.expected;
+                self.finish(tag);
+                self.answer(tag, expected, sense.into());
+            }
+        }
+    }
+
+    /// All that a command needs is here: runs it, unless an older one must end first.
+    fn start(&mut self, id: TaskId) {
+        let must_wait = self.must_wait(id);
+        let task = self.tasks.get_mut(&id.tag);
+        let Some(task) = task.filter(|task| task.serial == id.serial) else {
+            return;
+        };
+        if matches!(task.phase, Phase::Running) {
+            return;
+        }
+        if must_wait {
+            if !matches!(task.phase, Phase::Waits) {
+                task.phase = Phase::Waits;
+                self.waiting_count += 1;
+            }
+            return;
+        }
+        if matches!(task.phase, Phase::Waits) {
+            self.waiting_count -= 1;
+        }
+        task.phase = Phase::Running;
+        let Some((unit, command)) = task.job.take() else {
+            return;
+        };
+        let data = match task.transfer.take() {
+            Some(transfer) => transfer.into_data(),
+            None => Bytes::new(),
+        };
+        let (lun, expected, serial) = (task.lun, task.expected, task.serial);
+        // The answer is composed with the command out of the way, so that the window it
+        // reports has the command's place free again.
+        let read_bytes = task.read_bytes;
+        let taken = self.take(id.tag);
+        if self.try_now(id.tag, serial, lun, expected, &unit, &command, &data) {
+            self.after_end();
+            return;
+        }
+        if let Some(task) = taken {
+            self.write_bytes += task.write_bytes;
+            self.read_bytes += read_bytes;
+            self.insert(id.tag, task);
+        }
+        self.actions.push_back(Action::Run {
+            task: id,
+            unit,
+            command,
+            data,
+        });
+    }
+
+    /// Whether task attributes (SAM-5 section 8.6) or the limit on reads hold a command back.
+    fn must_wait(&self, id: TaskId) -> bool {
+        let Some(task) = self.tasks.get(&id.tag) else {
+            return false;
+        };
+        let under_way = self.read_bytes + self.out.length_bytes() as u64;
+        if task.read_bytes > 0 && under_way > 0 && under_way + task.read_bytes > READ_BYTES_MAX {
+            return true;
+        }
+        if self.ordered_count == 0 || task.attribute == Attribute::HeadOfQueue {
+            return false;
+        }
+        let is_ordered = task.attribute == Attribute::Ordered;
+        self.tasks.values().any(|other| {
+            other.serial < task.serial
+                && other.lun == task.lun
+                && other.early.is_none()
+                && (is_ordered || other.attribute == Attribute::Ordered)
+        })
+    }
+
+    /// A command that the driver ran has ended.
+    pub(crate) fn complete(&mut self, id: TaskId, outcome: Outcome) {
+        let task = self.tasks.get(&id.tag);
+        let Some(task) = task.filter(|task| task.serial == id.serial) else {
+            return;
+        };
+        let (expected, is_aborted) = (task.expected, task.is_aborted);
+        self.take_running(id.tag);
+        if !is_aborted && !self.is_closing {
+            self.answer(id.tag, expected, outcome);
+        }
+        self.after_end();
+    }
+
+    fn take_running(&mut self, tag: u32) {
+        if let Some(task) = self.take(tag) {
+            self.read_bytes -= task.read_bytes;
+        }
+    }
+
+    /// Takes a command out of the books.
+    fn take(&mut self, tag: u32) -> Option<Task> {
+        let task = self.tasks.remove(&tag)?;
+        if task.attribute == Attribute::Ordered {
+            self.ordered_count -= 1;
+        }
+        self.write_bytes -= task.write_bytes;
+        Some(task)
+    }
+
+    /// Forgets a command that is not running.
+    fn finish(&mut self, tag: u32) {
+        if let Some(task) = self.take(tag)
+            && matches!(task.phase, Phase::Waits)
+        {
+            self.waiting_count -= 1;
+        }
+        self.after_end();
+    }
+
+    /// A command has ended: others may go on.
+    fn after_end(&mut self) {
+        if !self.waiting_for_buffer.is_empty() {
+            self.hand_out_buffers();
+        }
+        if self.waiting_count > 0 {
+            let mut waiting: Vec<TaskId> = self
+                .tasks
+                .iter()
+                .filter(|(_, task)| matches!(task.phase, Phase::Waits))
+                .map(|(tag, task)| TaskId {
+                    tag: *tag,
+                    serial: task.serial,
+                })
+                .collect();
+            waiting.sort_by_key(|id| id.serial);
+            for id in waiting {
+                self.start(id);
+            }
+        }
+        if !self.aborts.is_empty() {
+            self.settle_aborts();
+        }
+    }
+}
