@@ -177,6 +177,53 @@ pub mod errno {
     pub const EDQUOT: i32 = 122;
 }
 
+impl From<object::ObjectError> for FsError {
+    fn from(error: object::ObjectError) -> Self {
+        match error {
+            object::ObjectError::Pool(error) => error.into(),
+            object::ObjectError::NameExists { object, .. } => Self::Exists { ino: object.get() },
+            object::ObjectError::NoSuchName { object, .. } => Self::NotFound { ino: object.get() },
+            object::ObjectError::NoSuchObject { object } => Self::Stale { ino: object.get() },
+            object::ObjectError::OutOfObjects => Self::NoSpace,
+            other => Self::Object {
+                source: Box::new(other),
+            },
+        }
+    }
+}
+
+impl From<pool::PoolError> for FsError {
+    fn from(error: pool::PoolError) -> Self {
+        match error {
+            pool::PoolError::NoSpace { .. } => Self::NoSpace,
+            pool::PoolError::Suspended { .. } => Self::Suspended,
+            pool::PoolError::ReadOnly => Self::ReadOnly,
+            pool::PoolError::Closing => Self::Closed,
+            other => Self::Object {
+                source: Box::new(other),
+            },
+        }
+    }
+}
+
+impl From<dataset::DatasetError> for FsError {
+    fn from(error: dataset::DatasetError) -> Self {
+        use dataset::DatasetError;
+        match error {
+            DatasetError::NotFound { .. } => Self::NotFound { ino: 0 },
+            DatasetError::NoSpace { .. } => Self::NoSpace,
+            DatasetError::QuotaExceeded { .. } => Self::QuotaExceeded,
+            DatasetError::ReadOnly { .. } => Self::ReadOnly,
+            DatasetError::Closed => Self::Closed,
+            DatasetError::Object(error) => error.into(),
+            DatasetError::Pool(error) => error.into(),
+            other => Self::Object {
+                source: Box::new(other),
+            },
+        }
+    }
+}
+
 impl FsError {
     /// The error number that a system call answers with.
     pub fn errno(&self) -> i32 {

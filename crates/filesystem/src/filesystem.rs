@@ -1,246 +1,457 @@
-//! The filesystem as a whole, and its operations by object number.
-#![allow(clippy::todo, unused_variables, clippy::unused_async, missing_docs)]
+//! The filesystem as a whole: opening, files by number, transactions, closing.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
+use dataset::zil::{LogRecord, Zil};
+use dataset::{Dataset, DatasetSettings, DirtyEstimate, SyncMode};
+use device::World;
+use format::{OBJSET_FLAG_PROJECT_QUOTA, ObjectId, ObjectType, ObjsetKind};
+use object::{ObjectSet, Sa, SaAttribute, Zap};
+use parking_lot::RwLock;
+use pool::Tx;
+use tokio::sync::watch;
 
-use crate::error::Result;
-use crate::types::*;
-
-/// How to open a filesystem. The defaults are those of the properties' defaults.
-#[derive(Debug, Clone)]
-pub struct OpenOptions {
-    /// Refuse every change (`readonly=on`, snapshots).
-    pub read_only: bool,
-    /// Update access times (`atime`).
-    pub atime: bool,
-    /// Update them only where older than the last change, or than a day (`relatime`).
-    pub relatime: bool,
-    /// Keep new extended attributes in the dnode's system attributes (`xattr=sa`) rather than in a
-    /// hidden directory (`xattr=dir`); `None`: none at all (`xattr=off`).
-    pub xattr_in_sa: Option<bool>,
-    /// Offer POSIX ACLs (`acltype=posix`).
-    pub posix_acl: bool,
-    /// Names up to 1023 bytes (`longname=on`).
-    pub long_names: bool,
-    /// Largest block of a file, in bytes (`recordsize`).
-    pub record_bytes: u32,
-}
+use crate::error::{FsError, Result};
+use crate::names::NameRules;
+use crate::node::{Locked, Node, NodeTable};
+use crate::quota::Quotas;
+use crate::types::{Attributes, FileKind, FsStatistics, Time};
+use crate::znode::{
+    self, AccountingIdsOfBonus, Attribute, TABLE, ZPL_VERSION, ZPL_VERSION_FUID, ZPL_VERSION_SA,
+    Znode, attr, pflags,
+};
 
 /// A filesystem, open.
 pub struct Filesystem {
-    _private: (),
+    pub(crate) me: Weak<Filesystem>,
+    /// The hold on the dataset; gone when closed.
+    hold: RwLock<Option<Dataset>>,
+    settings: watch::Receiver<DatasetSettings>,
+    log: Option<Arc<Zil>>,
+    pub(crate) objset: Arc<ObjectSet>,
+    pub(crate) world: World,
+    pub(crate) sa: Arc<Sa>,
+    pub(crate) version: u64,
+    pub(crate) rules: NameRules,
+    pub(crate) root: u64,
+    pub(crate) master: Zap,
+    pub(crate) unlinked: Option<Zap>,
+    pub(crate) quotas: Quotas,
+    pub(crate) nodes: NodeTable,
+    pub(crate) renames: tokio::sync::Mutex<()>,
+    pub(crate) unlinked_lock: tokio::sync::Mutex<()>,
+    /// Held shared by every operation, exclusively to close.
+    gate: tokio::sync::RwLock<()>,
+    is_closed: AtomicBool,
+    /// The log of a crash is being replayed: object numbers and times come from it.
+    pub(crate) is_replaying: AtomicBool,
 }
 
+/// Keeps the filesystem from being closed during an operation.
+pub(crate) type Entered<'a> = tokio::sync::RwLockReadGuard<'a, ()>;
+
 impl Filesystem {
+    /// Opens a dataset's filesystem. After a crash the log is replayed, and files that were
+    /// unlinked but open are freed in the background. Properties are followed as they change. The
+    /// dataset is held until [`Filesystem::close`].
+    ///
+    /// # Errors
+    /// [`FsError::CannotOpen`] where the dataset is no filesystem or is of a newer version, and
+    /// errors of reading.
+    pub async fn open(dataset: Dataset, world: World) -> Result<Arc<Self>> {
+        let name = dataset.name();
+        let cannot = |what: &str| FsError::CannotOpen {
+            name: name.clone(),
+            what: what.into(),
+        };
+        let objset = Arc::clone(dataset.objset());
+        if objset.kind() != ObjsetKind::Filesystem {
+            return Err(cannot("it is not a filesystem; mount filesystems only"));
+        }
+        objset.set_accounting(Arc::new(AccountingIdsOfBonus));
+        let master = Zap::hold(&objset, ObjectId::MASTER_NODE).await?;
+        let number = async |key: &str| master.lookup_u64(key).await;
+        let version = number("VERSION")
+            .await?
+            .ok_or_else(|| cannot("its master node has no VERSION; scrub the pool"))?;
+        if version == 0 || version > ZPL_VERSION {
+            return Err(FsError::CannotOpen {
+                name: name.clone(),
+                what: format!(
+                    "its ZPL version is {version}, and this program knows 1 to {ZPL_VERSION}; use a newer release"
+                ),
+            });
+        }
+        let root = number("ROOT")
+            .await?
+            .ok_or_else(|| cannot("its master node has no ROOT; scrub the pool"))?;
+        let rules = NameRules::new(
+            number("normalization").await?.unwrap_or(0),
+            number("casesensitivity").await?.unwrap_or(0),
+            number("utf8only").await?.unwrap_or(0) != 0,
+        );
+        let sa_master = if version >= ZPL_VERSION_SA {
+            number("SA_ATTRS").await?
+        } else {
+            None
+        };
+        let sa = Sa::setup(&objset, ObjectId::new(sa_master.unwrap_or(0)), &TABLE).await?;
+        let unlinked = match number("DELETE_QUEUE").await? {
+            Some(id) => Some(Zap::hold(&objset, ObjectId::new(id)).await?),
+            None => None,
+        };
+        let quotas = Quotas::load(&objset, &master).await?;
+        let settings = dataset.watch_settings();
+        let read_only = dataset.is_read_only();
+        let log = dataset.log().cloned();
+        let filesystem = Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            hold: RwLock::new(Some(dataset)),
+            settings,
+            log,
+            objset,
+            world,
+            sa,
+            version,
+            rules,
+            root,
+            master,
+            unlinked,
+            quotas,
+            nodes: NodeTable::new(),
+            renames: tokio::sync::Mutex::default(),
+            unlinked_lock: tokio::sync::Mutex::default(),
+            gate: tokio::sync::RwLock::default(),
+            is_closed: AtomicBool::new(false),
+            is_replaying: AtomicBool::new(false),
+        });
+        filesystem.node(root).await?.entries()?;
+        if !read_only {
+            filesystem.recover().await?;
+        }
+        Ok(filesystem)
+    }
+
+    /// Replays the log of a crash, then starts to free what is in the delete queue.
+    async fn recover(self: &Arc<Self>) -> Result<()> {
+        if let Some(log) = &self.log
+            && log.needs_replay()
+        {
+            self.is_replaying.store(true, Ordering::Release);
+            let outcome = log.replay(&crate::replay::Replayer::new(self)).await;
+            self.is_replaying.store(false, Ordering::Release);
+            let count = outcome?;
+            let dataset = self
+                .dataset()
+                .map_or_else(|_| String::new(), |dataset| dataset.name());
+            tracing::info!(%dataset, records = count, "replayed the intent log");
+        }
+        self.spawn_drain();
+        Ok(())
+    }
+
+    /// The dataset: another hold on it.
+    ///
+    /// # Errors
+    /// [`FsError::Closed`] after [`Filesystem::close`].
+    pub fn dataset(&self) -> Result<Dataset> {
+        self.hold.read().clone().ok_or(FsError::Closed)
+    }
+
     /// Object number of the root directory.
     pub fn root(&self) -> u64 {
-        todo!()
+        self.root
     }
+
     /// Whether changes are refused.
     pub fn is_read_only(&self) -> bool {
-        todo!()
+        self.settings().read_only
     }
-    /// Changes what can be changed while open (a property was set).
-    pub fn set_options(&self, options: OpenOptions) {
-        todo!()
+
+    /// Whether POSIX access control lists are kept (`acltype=posix`).
+    pub fn has_posix_acls(&self) -> bool {
+        self.settings().acltype == 1
     }
+
+    pub(crate) fn settings(&self) -> DatasetSettings {
+        *self.settings.borrow()
+    }
+
+    pub(crate) fn uses_fuids(&self) -> bool {
+        self.version >= ZPL_VERSION_FUID
+    }
+
+    /// Whether new files have a project.
+    pub(crate) fn has_projects(&self) -> bool {
+        self.version >= ZPL_VERSION_SA && self.objset.flags() & OBJSET_FLAG_PROJECT_QUOTA != 0
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        Time::from_ns(self.world.clock.wall_ns())
+    }
+
+    /// Begins an operation.
+    pub(crate) async fn enter(&self) -> Result<Entered<'_>> {
+        let entered = self.gate.read().await;
+        if self.is_closed.load(Ordering::Acquire) {
+            return Err(FsError::Closed);
+        }
+        Ok(entered)
+    }
+
+    /// Begins an operation that changes something.
+    pub(crate) async fn enter_to_change(&self) -> Result<Entered<'_>> {
+        if self.is_read_only() {
+            return Err(FsError::ReadOnly);
+        }
+        self.enter().await
+    }
+
+    /// Like [`Self::enter`], without waiting.
+    pub(crate) fn try_enter(&self) -> Option<Entered<'_>> {
+        let entered = self.gate.try_read().ok()?;
+        (!self.is_closed.load(Ordering::Acquire)).then_some(entered)
+    }
+
+    /// The file with this object number.
+    pub(crate) async fn node(&self, ino: u64) -> Result<Arc<Node>> {
+        loop {
+            if let Some(node) = self.nodes.get(ino) {
+                return Ok(node);
+            }
+            let epoch = self.nodes.epoch(ino);
+            let node = self.load(ino).await?;
+            if let Ok(node) = self.nodes.insert(node, epoch) {
+                return Ok(node);
+            }
+        }
+    }
+
+    async fn load(&self, ino: u64) -> Result<Arc<Node>> {
+        if ino == 0 || ino >= ObjectId::LIMIT {
+            return Err(FsError::Stale { ino });
+        }
+        let object = match self.objset.hold(ObjectId::new(ino)).await {
+            Err(error) if error.is_not_found() => return Err(FsError::Stale { ino }),
+            other => other?,
+        };
+        let info = object.info();
+        let is_file = info.bonus_type == ObjectType::SA
+            || info.bonus_type == ObjectType::ZNODE && info.bonus_bytes >= znode::OLD_ZNODE_BYTES;
+        if !is_file {
+            return Err(FsError::Stale { ino });
+        }
+        let attributes = self.sa.get_all(&object).await?;
+        let znode = Znode::parse(ino, info.bonus_type, &attributes)?;
+        let zap = if znode.is_directory() {
+            Some(self.with_rules(Zap::open(object.clone()).await?))
+        } else {
+            None
+        };
+        Ok(Node::new(ino, object, zap, znode))
+    }
+
+    /// A directory's ZAP, hashing names by the filesystem's rules.
+    pub(crate) fn with_rules(&self, zap: Zap) -> Zap {
+        zap
+    }
+
+    /// Joins the open txg.
+    pub(crate) async fn assign(&self, estimate: DirtyEstimate) -> Result<Tx> {
+        Ok(self.dataset()?.assign(estimate).await?)
+    }
+
+    /// Stores `znode` as a file's attributes: those in `changed`, and `more`.
+    pub(crate) async fn store(
+        &self,
+        tx: &Tx,
+        node: &Locked,
+        znode: Znode,
+        changed: &[SaAttribute],
+        more: impl IntoIterator<Item = Attribute>,
+    ) -> Result<()> {
+        let mut list: Vec<Attribute> = changed.iter().map(|id| znode.get(*id)).collect();
+        list.extend(more);
+        let atime_dirty = node.state.read().atime_dirty;
+        if atime_dirty && !changed.contains(&attr::ATIME) {
+            list.push(znode.get(attr::ATIME));
+        }
+        self.sa.set(&node.object, tx, &list).await?;
+        let mut state = node.state.write();
+        // A read may have moved the access time on meanwhile.
+        let atime_moved = !changed.contains(&attr::ATIME) && state.znode.atime != znode.atime;
+        let atime = if atime_moved {
+            state.znode.atime
+        } else {
+            znode.atime
+        };
+        state.znode = Znode { atime, ..znode };
+        state.atime_dirty = atime_moved;
+        Ok(())
+    }
+
+    /// Notes a change in the intent log.
+    pub(crate) fn record(&self, tx: &Tx, record: LogRecord) {
+        if let Some(log) = &self.log {
+            log.record(tx, record);
+        }
+    }
+
+    /// Puts what was done to a file (0: to any) on stable storage. Call without locks and
+    /// transaction.
+    pub(crate) async fn commit(&self, ino: u64) -> Result<()> {
+        if self.is_read_only() || self.replaying() {
+            return Ok(());
+        }
+        Ok(self.dataset()?.commit(ObjectId::new(ino)).await?)
+    }
+
+    /// Ends an operation that changed something: waits for the log where `sync=always` asks for
+    /// it. Call without locks and transaction.
+    pub(crate) async fn finish(&self, ino: u64) -> Result<()> {
+        if self.settings().sync == SyncMode::Always {
+            self.commit(ino).await
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(crate) fn attributes_of(&self, node: &Node) -> Attributes {
+        let znode = node.znode();
+        let info = node.object.info();
+        let block_bytes = match znode.kind() {
+            FileKind::Regular if znode.size > 0 => info.data_block_bytes,
+            _ => self.settings().record_bytes,
+        };
+        Attributes {
+            ino: node.ino,
+            generation: znode.generation,
+            kind: znode.kind(),
+            mode: znode.mode & 0o7777,
+            uid: id_of(znode.uid),
+            gid: id_of(znode.gid),
+            nlink: u32::try_from(znode.links).unwrap_or(u32::MAX),
+            size_bytes: znode.size,
+            // Blocks and the dnode's own slots (`dmu_object_size_from_db`, module/zfs/dmu.c).
+            allocated_bytes: ((info.used_bytes + 256) / 512 + u64::from(info.slots)) * 512,
+            block_bytes,
+            rdev: znode::decode_rdev(znode.rdev),
+            atime: znode.atime,
+            mtime: znode.mtime,
+            ctime: znode.ctime,
+            crtime: znode.crtime,
+            flags: znode.flags,
+            project: (znode.flags & pflags::PROJID != 0).then(|| znode.project.unwrap_or(0)),
+            parent: znode.parent,
+        }
+    }
+
+    /// All about an object.
+    pub async fn attributes(&self, ino: u64) -> Result<Attributes> {
+        let _entered = self.enter().await?;
+        let node = self.node(ino).await?;
+        Ok(self.attributes_of(&node))
+    }
+
+    /// Like [`Filesystem::attributes`] if the file is in memory: never waits.
+    pub fn try_attributes(&self, ino: u64) -> Option<Attributes> {
+        let _entered = self.try_enter()?;
+        let node = self.nodes.get(ino)?;
+        Some(self.attributes_of(&node))
+    }
+
     /// Counts one more user of the object (a kernel's lookup, an open file): while there are any,
     /// an unlinked file keeps its content.
     pub fn retain(&self, ino: u64, count: u64) {
-        todo!()
+        self.nodes.retain(ino, count);
     }
+
     /// Takes back [`Filesystem::retain`]; the last one frees an unlinked file, in the background.
     pub fn release(&self, ino: u64, count: u64) {
-        todo!()
+        if !self.nodes.release(ino, count) {
+            return;
+        }
+        if let Some(node) = self.nodes.get(ino)
+            && node.state.read().znode.links == 0
+        {
+            self.spawn_reap(ino);
+        }
     }
-    /// The entry called `name`.
-    pub async fn lookup(&self, parent: u64, name: &[u8]) -> Result<Attributes> {
-        todo!()
-    }
-    /// All about an object.
-    pub async fn attributes(&self, ino: u64) -> Result<Attributes> {
-        todo!()
-    }
-    /// Changes attributes, all in one transaction where no block has to be freed.
-    pub async fn set_attributes(
-        &self,
-        ino: u64,
-        set: &SetAttributes,
-        caller: Caller,
-    ) -> Result<Attributes> {
-        todo!()
-    }
-    /// Makes a regular file; fails if the name exists.
-    pub async fn create(
-        &self,
-        parent: u64,
-        name: &[u8],
-        mode: u32,
-        caller: Caller,
-    ) -> Result<Attributes> {
-        todo!()
-    }
-    /// Makes a directory.
-    pub async fn make_directory(
-        &self,
-        parent: u64,
-        name: &[u8],
-        mode: u32,
-        caller: Caller,
-    ) -> Result<Attributes> {
-        todo!()
-    }
-    /// Makes a fifo, socket, device or regular file; `rdev` is (major, minor).
-    pub async fn make_node(
-        &self,
-        parent: u64,
-        name: &[u8],
-        kind: FileKind,
-        mode: u32,
-        rdev: (u32, u32),
-        caller: Caller,
-    ) -> Result<Attributes> {
-        todo!()
-    }
-    /// Makes a symbolic link.
-    pub async fn symlink(
-        &self,
-        parent: u64,
-        name: &[u8],
-        target: &[u8],
-        caller: Caller,
-    ) -> Result<Attributes> {
-        todo!()
-    }
-    /// Where a symbolic link points.
-    pub async fn read_link(&self, ino: u64) -> Result<Bytes> {
-        todo!()
-    }
-    /// Gives a file another name.
-    pub async fn link(&self, ino: u64, parent: u64, name: &[u8]) -> Result<Attributes> {
-        todo!()
-    }
-    /// Removes a name that is not a directory's.
-    pub async fn unlink(&self, parent: u64, name: &[u8]) -> Result<()> {
-        todo!()
-    }
-    /// Removes an empty directory.
-    pub async fn remove_directory(&self, parent: u64, name: &[u8]) -> Result<()> {
-        todo!()
-    }
-    /// Renames.
-    pub async fn rename(
-        &self,
-        parent: u64,
-        name: &[u8],
-        new_parent: u64,
-        new_name: &[u8],
-        mode: RenameMode,
-        caller: Caller,
-    ) -> Result<()> {
-        todo!()
-    }
-    /// A read without waiting, if all of it is in memory.
-    pub fn try_read(&self, ino: u64, offset_bytes: u64, length_bytes: usize) -> Option<Vec<Bytes>> {
-        todo!()
-    }
-    /// Reads; less than asked for at the end of the file.
-    pub async fn read(
-        &self,
-        ino: u64,
-        offset_bytes: u64,
-        length_bytes: usize,
-    ) -> Result<Vec<Bytes>> {
-        todo!()
-    }
-    /// Writes all of `data`; with `sync` it is on stable storage when this returns.
-    pub async fn write(
-        &self,
-        ino: u64,
-        offset_bytes: u64,
-        data: Bytes,
-        sync: bool,
-        caller: Caller,
-    ) -> Result<()> {
-        todo!()
-    }
-    /// Writes at the end of the file; where it went.
-    pub async fn append(&self, ino: u64, data: Bytes, sync: bool, caller: Caller) -> Result<u64> {
-        todo!()
-    }
-    /// Reserves, punches or zeroes a range.
-    pub async fn allocate(
-        &self,
-        ino: u64,
-        how: Allocate,
-        offset_bytes: u64,
-        length_bytes: u64,
-    ) -> Result<()> {
-        todo!()
-    }
-    /// Copies a range between files; how many bytes were copied.
-    pub async fn copy_range(
-        &self,
-        from: u64,
-        from_offset_bytes: u64,
-        to: u64,
-        to_offset_bytes: u64,
-        length_bytes: u64,
-        caller: Caller,
-    ) -> Result<u64> {
-        todo!()
-    }
-    /// Finds data or holes.
-    pub async fn seek(&self, ino: u64, offset_bytes: u64, to: SeekTo) -> Result<u64> {
-        todo!()
-    }
-    /// Entries from `cookie` on (0: from the start, with `.` and `..`), at most `count_max`.
-    pub async fn read_directory(
-        &self,
-        ino: u64,
-        cookie: u64,
-        count_max: usize,
-    ) -> Result<Vec<DirEntry>> {
-        todo!()
-    }
-    /// The value of an extended attribute, named as Linux shows it (`user.mime_type`).
-    pub async fn xattr(&self, ino: u64, name: &[u8]) -> Result<Bytes> {
-        todo!()
-    }
-    /// Names of extended attributes.
-    pub async fn xattr_names(&self, ino: u64) -> Result<Vec<Vec<u8>>> {
-        todo!()
-    }
-    /// Sets an extended attribute.
-    pub async fn set_xattr(
-        &self,
-        ino: u64,
-        name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
-        caller: Caller,
-    ) -> Result<()> {
-        todo!()
-    }
-    /// Removes an extended attribute.
-    pub async fn remove_xattr(&self, ino: u64, name: &[u8], caller: Caller) -> Result<()> {
-        todo!()
-    }
+
     /// Puts all changes of the object on stable storage.
     pub async fn sync_file(&self, ino: u64) -> Result<()> {
-        todo!()
+        let _entered = self.enter().await?;
+        self.commit(ino).await
     }
+
     /// Puts all changes on stable storage.
     pub async fn sync_all(&self) -> Result<()> {
-        todo!()
+        self.store_access_times().await;
+        let _entered = self.enter().await?;
+        self.commit(0).await
     }
-    /// Space and objects.
+
+    /// Space and objects (`zfs_statvfs`, module/os/linux/zfs/zfs_vfsops.c).
     pub async fn statistics(&self) -> Result<FsStatistics> {
-        todo!()
+        const UNIT_BYTES: u64 = 512;
+        let (referenced_bytes, available_bytes) = self.dataset()?.space();
+        let free = available_bytes / UNIT_BYTES;
+        let objects_free = free.min(ObjectId::LIMIT.saturating_sub(self.objset.object_count()));
+        let name_bytes_max = self.name_bytes_max();
+        Ok(FsStatistics {
+            block_bytes: UNIT_BYTES as u32,
+            blocks: (referenced_bytes / UNIT_BYTES).saturating_add(free),
+            blocks_free: free,
+            files: objects_free.saturating_add(self.objset.object_count()),
+            files_free: objects_free,
+            name_bytes_max: name_bytes_max as u32,
+        })
     }
-    /// Takes no more requests, waits for those that are under way, and puts everything on stable
-    /// storage.
+
+    fn name_bytes_max(&self) -> usize {
+        if self.settings().longname {
+            crate::names::LONG_NAME_BYTES_MAX
+        } else {
+            crate::names::NAME_BYTES_MAX
+        }
+    }
+
+    /// Takes no more requests, waits for those that are under way, puts everything on stable
+    /// storage, and lets go of the dataset (also when that fails).
     pub async fn close(&self) -> Result<()> {
-        todo!()
+        // What is to be stored some time, while operations still work.
+        if !self.is_read_only() && !self.is_closed() {
+            self.store_access_times().await;
+        }
+        {
+            let _all_out = self.gate.write().await;
+            if self.is_closed.swap(true, Ordering::AcqRel) {
+                return Ok(());
+            }
+        }
+        let outcome = self.commit(0).await;
+        self.hold.write().take();
+        outcome
+    }
+
+    /// Whether [`Filesystem::close`] was called.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+}
+
+/// A user or group id as Linux shows it: ids with a domain (SMB's) have no number there.
+pub(crate) fn id_of(fuid: u64) -> u32 {
+    const NOBODY: u32 = 65534;
+    u32::try_from(fuid).unwrap_or(NOBODY)
+}
+
+/// The pieces of a read in one.
+pub(crate) fn join(pieces: Vec<Bytes>) -> Bytes {
+    match <[Bytes; 1]>::try_from(pieces) {
+        Ok([single]) => single,
+        Err(pieces) => Bytes::from(pieces.concat()),
     }
 }

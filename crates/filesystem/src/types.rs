@@ -124,11 +124,18 @@ pub struct Caller {
     pub uid: u32,
     /// Effective group id.
     pub gid: u32,
+    /// Permissions that new files do not get (unless their directory has a default list of
+    /// access).
+    pub umask: u32,
 }
 
 impl Caller {
     /// The superuser.
-    pub const ROOT: Self = Self { uid: 0, gid: 0 };
+    pub const ROOT: Self = Self {
+        uid: 0,
+        gid: 0,
+        umask: 0,
+    };
 }
 
 /// A time to set.

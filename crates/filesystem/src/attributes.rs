@@ -1,0 +1,355 @@
+//! Changing attributes: `chmod`, `chown`, `utimens`, `truncate`, flags, project
+//! (`zfs_setattr`, module/os/linux/zfs/zfs_vnops_os.c).
+
+use bytes::Bytes;
+use dataset::DirtyEstimate;
+
+use crate::error::{FsError, Result};
+use crate::filesystem::Filesystem;
+use crate::log::{self, mask};
+use crate::namespace::touched;
+use crate::node::Locked;
+use crate::types::{Attributes, Caller, FileKind, SetAttributes, SetTime};
+use crate::znode::{Attribute, Znode, attr, number, pflags};
+
+/// Flags that [`SetAttributes::flags`] sets: those that Linux shows (`FS_IOC_SETFLAGS`,
+/// `FS_IOC_FSSETXATTR`).
+pub(crate) const SETTABLE_FLAGS: u64 =
+    pflags::IMMUTABLE | pflags::APPENDONLY | pflags::NODUMP | pflags::PROJINHERIT;
+
+/// Bits of the extended part of a SETATTR record (`lr_attr_t` with `XVA_MAPSIZE` 3; `XAT0_*`,
+/// include/sys/xvattr.h), the same in the map of what is set and in the values, and the flags that
+/// they stand for.
+const EXTENDED_FLAGS: [(u32, u64); 15] = [
+    (0x2, pflags::ARCHIVE),
+    (0x4, pflags::SYSTEM),
+    (0x8, pflags::READONLY),
+    (0x10, pflags::HIDDEN),
+    (0x20, pflags::NOUNLINK),
+    (0x40, pflags::IMMUTABLE),
+    (0x80, pflags::APPENDONLY),
+    (0x100, pflags::NODUMP),
+    (0x200, pflags::OPAQUE),
+    (0x400, pflags::AV_QUARANTINED),
+    (0x800, pflags::AV_MODIFIED),
+    (0x2000, pflags::REPARSE),
+    (0x8000, pflags::OFFLINE),
+    (0x1_0000, pflags::SPARSE),
+    (0x2_0000, pflags::PROJINHERIT),
+];
+/// `XAT0_PROJID`: the project is where the anti-virus stamp would be.
+const EXTENDED_PROJECT: u32 = 0x4_0000;
+
+impl Filesystem {
+    /// Changes attributes, in one transaction; a new size comes first, in as many as it takes.
+    pub async fn set_attributes(
+        &self,
+        ino: u64,
+        set: &SetAttributes,
+        caller: Caller,
+    ) -> Result<Attributes> {
+        let _entered = self.enter_to_change().await?;
+        let node = self.node(ino).await?;
+        {
+            let _range = match set.size_bytes {
+                Some(_) => Some(node.ranges.lock(0, u64::MAX, true).await),
+                None => None,
+            };
+            let node = node.lock().await?;
+            self.set_locked(&node, set, caller).await?;
+        }
+        if set.mode.is_some() {
+            self.posix_acl_follows_mode(&node).await?;
+        }
+        self.finish(ino).await?;
+        Ok(self.attributes_of(&node))
+    }
+
+    /// The same, where node and (for a new size) range are locked.
+    pub(crate) async fn set_locked(
+        &self,
+        node: &Locked,
+        set: &SetAttributes,
+        caller: Caller,
+    ) -> Result<()> {
+        let before = node.znode();
+        let ino = node.ino;
+        let flags_only = set.flags.is_some()
+            && set.mode.is_none()
+            && set.uid.is_none()
+            && set.gid.is_none()
+            && set.size_bytes.is_none();
+        if before.flags & pflags::IMMUTABLE != 0 && !flags_only && !self.replaying() {
+            return Err(FsError::NotPermitted {
+                ino,
+                what: "it is immutable; change that with chattr",
+            });
+        }
+        if let Some(size) = set.size_bytes {
+            match before.kind() {
+                FileKind::Regular => {}
+                FileKind::Directory => return Err(FsError::IsDirectory { ino }),
+                _ => {
+                    return Err(FsError::Invalid {
+                        what: "only regular files can be cut",
+                    });
+                }
+            }
+            if before.flags & pflags::APPENDONLY != 0 && !self.replaying() {
+                return Err(FsError::NotPermitted {
+                    ino,
+                    what: "it is append-only; change that with chattr",
+                });
+            }
+            self.resize(node, size).await?;
+        }
+        let xattrs = if (set.uid.is_some() || set.gid.is_some()) && before.xattr != 0 {
+            Some(self.node(before.xattr).await?.lock().await?)
+        } else {
+            None
+        };
+        // What must be read is read before the txg is held.
+        let old_acl = if set.mode.is_some() && self.settings().aclmode != 0 {
+            self.read_acl(node).await?
+        } else {
+            None
+        };
+        let relayout = match set.project {
+            Some(_) if before.project.is_none() => Some(self.sa.get_all(&node.object).await?),
+            _ => None,
+        };
+        let tx = self.assign(DirtyEstimate::metadata()).await?;
+        let now = self.now();
+        let mut znode = node.znode();
+        let mut list = vec![attr::CTIME, attr::FLAGS];
+        let mut more: Vec<Attribute> = Vec::new();
+        let mut logged = 0;
+        if set.size_bytes.is_some() {
+            znode.mtime = now;
+            list.extend([attr::SIZE, attr::MTIME]);
+            logged |= mask::SIZE;
+            if self.uses_fuids() {
+                znode.flags |= pflags::AV_MODIFIED;
+            }
+        }
+        znode = touched(znode, now, self.uses_fuids());
+        if set.uid.is_some() || set.gid.is_some() {
+            znode.uid = set.uid.map_or(znode.uid, u64::from);
+            znode.gid = set.gid.map_or(znode.gid, u64::from);
+            list.extend([attr::UID, attr::GID]);
+            logged |= if set.uid.is_some() { mask::UID } else { 0 };
+            logged |= if set.gid.is_some() { mask::GID } else { 0 };
+        }
+        let mut mode = set.mode.map(|mode| mode & 0o7777);
+        let chown_strips = (set.uid.is_some() || set.gid.is_some())
+            && set.mode.is_none()
+            && caller.uid != 0
+            && before.kind() == FileKind::Regular
+            && before.mode & 0o6000 != 0;
+        if chown_strips {
+            mode = Some(before.mode & 0o1777);
+        }
+        if let Some(mode) = mode {
+            znode.mode = znode.mode & !0o7777 | mode;
+            list.push(attr::MODE);
+            more.extend(self.mode_to_store(&mut znode, old_acl.as_ref()));
+            logged |= mask::MODE;
+        }
+        let resolve = |time: SetTime| match time {
+            SetTime::Now => now,
+            SetTime::At(time) => time,
+        };
+        if let Some(time) = set.atime {
+            znode.atime = resolve(time);
+            list.push(attr::ATIME);
+            logged |= mask::ATIME;
+        }
+        if let Some(time) = set.mtime {
+            znode.mtime = resolve(time);
+            list.push(attr::MTIME);
+            logged |= mask::MTIME;
+        }
+        if let Some(flags) = set.flags {
+            // While a log is replayed any flag may come; a user sets Linux's.
+            let settable = if self.replaying() {
+                u64::MAX
+            } else {
+                SETTABLE_FLAGS
+            };
+            znode.flags = znode.flags & !settable | flags & settable;
+        }
+        if let Some(project) = set.project {
+            if znode.is_old || !self.has_projects() {
+                return Err(FsError::Unsupported {
+                    what: "a project (feature project_quota)",
+                });
+            }
+            znode.project = Some(project);
+            znode.flags |= pflags::PROJID;
+        }
+        list.sort_unstable();
+        list.dedup();
+        match relayout {
+            Some(all) => {
+                let attributes = with_project(&znode, all, more);
+                self.sa.replace_all(&node.object, &tx, &attributes).await?;
+                node.state.write().znode = znode;
+            }
+            None => {
+                if set.project.is_some() {
+                    more.push(number(attr::PROJID, znode.project.unwrap_or(0)));
+                }
+                self.store(&tx, node, znode, &list, more).await?;
+            }
+        }
+        if let Some(xattrs) = &xattrs {
+            // The directory of extended attributes belongs to whom the file belongs.
+            let changed = Znode {
+                uid: znode.uid,
+                gid: znode.gid,
+                ctime: now,
+                ..xattrs.znode()
+            };
+            self.store(
+                &tx,
+                xattrs,
+                changed,
+                &[attr::UID, attr::GID, attr::CTIME],
+                [],
+            )
+            .await?;
+        }
+        let extended = (set.flags.is_some() || set.project.is_some())
+            .then(|| extended_record(set, &before, &znode));
+        if znode.links > 0 && (logged != 0 || extended.is_some()) {
+            self.record(
+                &tx,
+                log::attributes_set(ino, logged, &znode, extended.as_deref()),
+            );
+        }
+        Ok(())
+    }
+}
+
+/// All attributes of a file that gets a project: PROJID has its fixed place after LINKS
+/// (`sa_add_projid`, module/zfs/sa.c).
+fn with_project(znode: &Znode, all: Vec<Attribute>, more: Vec<Attribute>) -> Vec<Attribute> {
+    use attr::*;
+    let mut list: Vec<Attribute> = [
+        MODE, SIZE, GEN, UID, GID, PARENT, FLAGS, ATIME, MTIME, CTIME, CRTIME, LINKS, PROJID,
+    ]
+    .into_iter()
+    .map(|id| znode.get(id))
+    .collect();
+    for (id, bytes) in more.into_iter().chain(all) {
+        if !list.iter().any(|(there, _)| *there == id) {
+            list.push((id, bytes));
+        }
+    }
+    list
+}
+
+/// `lr_attr_t` for the flags that changed, and a project: words of the map, the map, values,
+/// creation time (16 bytes), stamp or project (32 bytes).
+fn extended_record(set: &SetAttributes, before: &Znode, after: &Znode) -> Vec<u8> {
+    let (mut map, mut values) = (0u32, 0u32);
+    if set.flags.is_some() {
+        for (bit, flag) in EXTENDED_FLAGS {
+            if (before.flags ^ after.flags) & flag != 0 {
+                map |= bit;
+                values |= if after.flags & flag != 0 { bit } else { 0 };
+            }
+        }
+    }
+    if set.project.is_some() {
+        map |= EXTENDED_PROJECT;
+    }
+    let mut record = Vec::with_capacity(72);
+    for word in [3, map, 0, 0] {
+        record.extend_from_slice(&word.to_le_bytes());
+    }
+    for word in [u64::from(values), 0, 0, set.project.unwrap_or(0), 0, 0, 0] {
+        record.extend_from_slice(&word.to_le_bytes());
+    }
+    record
+}
+
+/// Reads a `lr_attr_t`: changes of flags (bits to clear, bits to set) and a project; and its
+/// length. `None` if it is cut short.
+pub(crate) fn parse_extended(
+    bytes: &Bytes,
+    endian: format::Endian,
+) -> Option<(u64, u64, Option<u64>, usize)> {
+    let u32_at = |offset: usize| {
+        let raw = *bytes.get(offset..)?.first_chunk::<4>()?;
+        Some(match endian {
+            format::Endian::Little => u32::from_le_bytes(raw),
+            format::Endian::Big => u32::from_be_bytes(raw),
+        })
+    };
+    let u64_at = |offset: usize| {
+        let raw = *bytes.get(offset..)?.first_chunk::<8>()?;
+        Some(match endian {
+            format::Endian::Little => u64::from_le_bytes(raw),
+            format::Endian::Big => u64::from_be_bytes(raw),
+        })
+    };
+    let words = u32_at(0)? as usize;
+    if words == 0 || words > 16 {
+        return None;
+    }
+    let map = u32_at(4)?;
+    let values_at = (4 + 4 * words).next_multiple_of(8);
+    let values = u64_at(values_at)?;
+    let stamp = u64_at(values_at + 24)?;
+    let (mut clear, mut set) = (0, 0);
+    for (bit, flag) in EXTENDED_FLAGS {
+        if map & bit != 0 {
+            clear |= flag;
+            set |= if values & u64::from(bit) != 0 {
+                flag
+            } else {
+                0
+            };
+        }
+    }
+    let project = (map & EXTENDED_PROJECT != 0).then_some(stamp);
+    Some((clear, set, project, 8 + 4 * (words - 1) + 56))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_and_project_survive_a_record() {
+        let list = [number(attr::MODE, 0o100_644)];
+        let before = Znode::parse(2, format::ObjectType::SA, &list).unwrap();
+        let after = Znode {
+            flags: pflags::IMMUTABLE | pflags::PROJINHERIT,
+            ..before
+        };
+        let before = Znode {
+            flags: pflags::NODUMP,
+            ..before
+        };
+        let set = SetAttributes {
+            flags: Some(0),
+            project: Some(77),
+            ..Default::default()
+        };
+        let record = Bytes::from(extended_record(&set, &before, &after));
+        assert_eq!(record.len(), 72, "ZIL_XVAT_SIZE(3)");
+        let (clear, set, project, length) =
+            parse_extended(&record, format::Endian::Little).unwrap();
+        assert_eq!(
+            clear,
+            pflags::IMMUTABLE | pflags::PROJINHERIT | pflags::NODUMP
+        );
+        assert_eq!(set, after.flags);
+        assert_eq!((project, length), (Some(77), 72));
+        for length in 0..47 {
+            assert!(parse_extended(&record.slice(..length), format::Endian::Little).is_none());
+        }
+    }
+}

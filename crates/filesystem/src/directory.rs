@@ -1,0 +1,102 @@
+//! Reading directories.
+//!
+//! Cookies: 0 is the start, 1 is after `.`, 2 after `..`; then they are the ZAP's cursor and 2
+//! (hash, and number among equals), so they stay good while other entries come and go. They fit
+//! into 63 bits.
+
+use object::ZapCursor;
+
+use crate::error::{FsError, Result};
+use crate::filesystem::Filesystem;
+use crate::types::{Attributes, DirEntry, FileKind};
+use crate::znode::parse_dirent;
+
+/// The cookie after the last entry.
+const END_COOKIE: u64 = i64::MAX as u64;
+/// Cookies before the ZAP's.
+const FIRST_COOKIE: u64 = 2;
+
+fn to_cookie(cursor: ZapCursor) -> u64 {
+    if cursor == ZapCursor::END {
+        return END_COOKIE;
+    }
+    cursor.cookie().saturating_add(FIRST_COOKIE).min(END_COOKIE)
+}
+
+impl Filesystem {
+    /// Entries from `cookie` on (0: from the start, with `.` and `..`), at most `count_max`; none
+    /// at the end.
+    pub async fn read_directory(
+        &self,
+        ino: u64,
+        cookie: u64,
+        count_max: usize,
+    ) -> Result<Vec<DirEntry>> {
+        let _entered = self.enter().await?;
+        let node = self.node(ino).await?;
+        let zap = node.entries()?;
+        let znode = node.znode();
+        let mut found = Vec::new();
+        if znode.links == 0 {
+            return Ok(found);
+        }
+        let dots = [(b".".to_vec(), ino), (b"..".to_vec(), znode.parent)];
+        for (index, (name, ino)) in (1..).zip(dots) {
+            if cookie < index && found.len() < count_max {
+                found.push(DirEntry {
+                    name,
+                    ino,
+                    kind: Some(FileKind::Directory),
+                    next_cookie: index,
+                });
+            }
+        }
+        if cookie >= END_COOKIE || found.len() >= count_max {
+            return Ok(found);
+        }
+        let cursor = ZapCursor::from_cookie(cookie.saturating_sub(FIRST_COOKIE));
+        for entry in zap.entries(cursor, count_max - found.len()).await? {
+            let value = entry.value.as_u64().ok_or(FsError::Corrupt {
+                ino,
+                what: "an entry is no number",
+            })?;
+            let (child, kind) = parse_dirent(value);
+            found.push(DirEntry {
+                name: entry.name.to_vec(),
+                ino: child,
+                kind,
+                next_cookie: to_cookie(entry.next),
+            });
+        }
+        self.accessed(&node);
+        Ok(found)
+    }
+
+    /// Like [`Filesystem::read_directory`], with all about each entry. An entry whose file cannot
+    /// be read comes without.
+    pub async fn read_directory_with_attributes(
+        &self,
+        ino: u64,
+        cookie: u64,
+        count_max: usize,
+    ) -> Result<Vec<(DirEntry, Option<Attributes>)>> {
+        /// Dnodes read at the same time.
+        const TOGETHER: usize = 32;
+        use futures::StreamExt;
+        let entries = self.read_directory(ino, cookie, count_max).await?;
+        let _entered = self.enter().await?;
+        let with_attributes = futures::stream::iter(entries)
+            .map(async |entry| {
+                let attributes = match self.node(entry.ino).await {
+                    Ok(node) => Some(self.attributes_of(&node)),
+                    Err(error) => {
+                        tracing::debug!(ino = entry.ino, %error, "an entry's file cannot be read");
+                        None
+                    }
+                };
+                (entry, attributes)
+            })
+            .buffered(TOGETHER);
+        Ok(with_attributes.collect().await)
+    }
+}

@@ -1,0 +1,233 @@
+//! Quotas and space of users, groups and projects (module/zfs/zfs_quota.c).
+//!
+//! A quota is an entry of a ZAP that the master node names (`userquota@`, ...): the id in
+//! hexadecimal to bytes or objects. What is used is counted by the object set at each sync, so a
+//! quota can be overrun by what was written since, as with OpenZFS.
+
+use std::sync::Arc;
+
+use format::{ObjectId, ObjectType};
+use object::{ObjectSet, Zap, ZapCursor, ZapOptions};
+use parking_lot::RwLock;
+
+use crate::error::{FsError, Result};
+use crate::filesystem::Filesystem;
+
+/// Whose quota or space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum QuotaKind {
+    /// A user's.
+    User,
+    /// A group's.
+    Group,
+    /// A project's.
+    Project,
+}
+
+const KINDS: [QuotaKind; 3] = [QuotaKind::User, QuotaKind::Group, QuotaKind::Project];
+
+impl QuotaKind {
+    fn used_object(self) -> ObjectId {
+        match self {
+            Self::User => ObjectId::USER_USED,
+            Self::Group => ObjectId::GROUP_USED,
+            Self::Project => ObjectId::PROJECT_USED,
+        }
+    }
+
+    fn entry(self, of_objects: bool) -> &'static str {
+        match (self, of_objects) {
+            (Self::User, false) => "userquota@",
+            (Self::User, true) => "userobjquota@",
+            (Self::Group, false) => "groupquota@",
+            (Self::Group, true) => "groupobjquota@",
+            (Self::Project, false) => "projectquota@",
+            (Self::Project, true) => "projectobjquota@",
+        }
+    }
+
+    fn index(self, of_objects: bool) -> usize {
+        self as usize * 2 + usize::from(of_objects)
+    }
+}
+
+/// What somebody uses, and may use (0: no limit), as of the last sync.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SpaceUse {
+    /// User, group or project.
+    pub id: u64,
+    /// Bytes used.
+    pub used_bytes: u64,
+    /// Most bytes.
+    pub quota_bytes: u64,
+    /// Objects used.
+    pub used_objects: u64,
+    /// Most objects.
+    pub quota_objects: u64,
+}
+
+/// The ZAPs of a filesystem's quotas that exist.
+pub(crate) struct Quotas(RwLock<[Option<Zap>; 6]>);
+
+impl Quotas {
+    pub(crate) async fn load(objset: &Arc<ObjectSet>, master: &Zap) -> Result<Self> {
+        let mut zaps = [const { None }; 6];
+        for kind in KINDS {
+            for of_objects in [false, true] {
+                if let Some(id) = master.lookup_u64(kind.entry(of_objects)).await? {
+                    zaps[kind.index(of_objects)] =
+                        Some(Zap::hold(objset, ObjectId::new(id)).await?);
+                }
+            }
+        }
+        Ok(Self(RwLock::new(zaps)))
+    }
+
+    fn zap(&self, kind: QuotaKind, of_objects: bool) -> Option<Zap> {
+        self.0.read()[kind.index(of_objects)].clone()
+    }
+
+    /// Fails if a quota of space is reached.
+    pub(crate) async fn check_space(
+        &self,
+        filesystem: &Filesystem,
+        uid: u64,
+        gid: u64,
+        project: u64,
+    ) -> Result<()> {
+        self.check(filesystem, [uid, gid, project], false).await
+    }
+
+    /// Fails if a quota of objects or space is reached (`zfs_acl_ids_overquota`).
+    pub(crate) async fn check_objects(
+        &self,
+        filesystem: &Filesystem,
+        uid: u64,
+        gid: u64,
+        project: u64,
+    ) -> Result<()> {
+        self.check(filesystem, [uid, gid, project], false).await?;
+        self.check(filesystem, [uid, gid, project], true).await
+    }
+
+    async fn check(&self, filesystem: &Filesystem, ids: [u64; 3], of_objects: bool) -> Result<()> {
+        if filesystem.replaying() {
+            return Ok(());
+        }
+        for (kind, id) in KINDS.into_iter().zip(ids) {
+            let Some(zap) = self.zap(kind, of_objects) else {
+                continue;
+            };
+            if kind == QuotaKind::Project && id == 0 {
+                continue;
+            }
+            let Some(quota) = zap.lookup_u64(format!("{id:x}")).await? else {
+                continue;
+            };
+            let Some(used) = filesystem.used_zap(kind).await? else {
+                continue;
+            };
+            let name = if of_objects {
+                format!("obj-{id:x}")
+            } else {
+                format!("{id:x}")
+            };
+            if used.lookup_u64(name).await?.unwrap_or(0) >= quota {
+                return Err(FsError::QuotaExceeded);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Filesystem {
+    async fn used_zap(&self, kind: QuotaKind) -> Result<Option<Zap>> {
+        match Zap::hold(&self.objset, kind.used_object()).await {
+            Ok(zap) => Ok(Some(zap)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What everybody uses and may use, by id (`zfs userspace`).
+    pub async fn space_by(&self, kind: QuotaKind) -> Result<Vec<SpaceUse>> {
+        let _entered = self.enter().await?;
+        let mut found = std::collections::BTreeMap::<u64, SpaceUse>::new();
+        let sources = [
+            (self.used_zap(kind).await?, None),
+            (self.quotas.zap(kind, false), Some(false)),
+            (self.quotas.zap(kind, true), Some(true)),
+        ];
+        for (zap, quota) in sources {
+            let Some(zap) = zap else { continue };
+            let mut cursor = ZapCursor::START;
+            loop {
+                let entries = zap.entries(cursor, 256).await?;
+                let Some(last) = entries.last() else { break };
+                cursor = last.next;
+                for entry in &entries {
+                    let name = String::from_utf8_lossy(&entry.name);
+                    let (digits, of_objects) = match name.strip_prefix("obj-") {
+                        Some(digits) => (digits, true),
+                        None => (&*name, false),
+                    };
+                    let Ok(id) = u64::from_str_radix(digits, 16) else {
+                        continue;
+                    };
+                    let Some(value) = entry.value.as_u64() else {
+                        continue;
+                    };
+                    let space = found.entry(id).or_insert(SpaceUse {
+                        id,
+                        ..Default::default()
+                    });
+                    *match (quota, of_objects) {
+                        (None, false) => &mut space.used_bytes,
+                        (None, true) => &mut space.used_objects,
+                        (Some(false), _) => &mut space.quota_bytes,
+                        (Some(true), _) => &mut space.quota_objects,
+                    } = value;
+                }
+            }
+        }
+        Ok(found.into_values().collect())
+    }
+
+    /// Sets a quota of bytes or objects; 0 removes it (`zfs_set_userquota`).
+    pub async fn set_quota(
+        &self,
+        kind: QuotaKind,
+        id: u64,
+        of_objects: bool,
+        quota: u64,
+    ) -> Result<()> {
+        let _entered = self.enter_to_change().await?;
+        // One at a time: the lock of the delete queue serves, this is rare.
+        let _lock = self.unlinked_lock.lock().await;
+        let existing = self.quotas.zap(kind, of_objects);
+        let name = format!("{id:x}");
+        let tx = self.assign(dataset::DirtyEstimate::metadata()).await?;
+        let zap = match existing {
+            Some(zap) => zap,
+            None if quota == 0 => return Ok(()),
+            None => {
+                let options = ZapOptions::new(ObjectType::USERGROUP_QUOTA);
+                let zap = Zap::create(&self.objset, &tx, options).await?;
+                self.master
+                    .add_u64(&tx, kind.entry(of_objects), zap.id().get())
+                    .await?;
+                self.quotas.0.write()[kind.index(of_objects)] = Some(zap.clone());
+                zap
+            }
+        };
+        if quota == 0 {
+            match zap.remove(&tx, name).await {
+                Err(error) if error.is_not_found() => {}
+                other => other?,
+            }
+        } else {
+            zap.update_u64(&tx, name, quota).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,232 @@
+//! Files without a name: the delete queue.
+//!
+//! A file that loses its last name is put into the queue (an entry named by its number in
+//! hexadecimal, `zfs_unlinked_add`) in the same transaction, and freed when nobody has it open any
+//! more (`zfs_rmnode`, module/os/linux/zfs/zfs_dir.c): first its content, in parts, then object and
+//! queue entry in one transaction. After a crash at any point the queue still has it, and opening
+//! the filesystem goes on. A directory of extended attributes goes the same way after its owner.
+
+use std::sync::Arc;
+
+use dataset::DirtyEstimate;
+use format::ObjectId;
+use object::ZapCursor;
+use pool::Tx;
+
+use crate::data::FREE_BYTES_MAX;
+use crate::error::{FsError, Result};
+use crate::filesystem::Filesystem;
+use crate::node::Node;
+use crate::types::FileKind;
+use crate::znode::{OldAcl, Znode, attr, parse_dirent, parse_old_acl, pflags};
+
+/// Entries of the queue looked at together.
+const DRAIN_BATCH: usize = 64;
+
+impl Filesystem {
+    /// Puts a file into the queue. `unlinked_lock` must be held.
+    pub(crate) async fn enqueue(&self, tx: &Tx, ino: u64) -> Result<()> {
+        let Some(queue) = &self.unlinked else {
+            return Err(FsError::Corrupt {
+                ino: 1,
+                what: "the master node has no DELETE_QUEUE",
+            });
+        };
+        Ok(queue.add_int(tx, ino, ino).await?)
+    }
+
+    /// Frees an unlinked file in the background.
+    pub(crate) fn spawn_reap(&self, ino: u64) {
+        let me = self.me.clone();
+        self.world.spawn.spawn(Box::pin(async move {
+            let Some(filesystem) = me.upgrade() else {
+                return;
+            };
+            match filesystem.reap(ino).await {
+                Ok(()) | Err(FsError::Closed | FsError::Stale { .. }) => {}
+                // It stays in the queue until the filesystem is opened the next time.
+                Err(error) => tracing::warn!(ino, %error, "an unlinked file could not be freed"),
+            }
+        }));
+    }
+
+    /// Frees, in the background, what the queue holds from before (`zfs_unlinked_drain`).
+    pub(crate) fn spawn_drain(&self) {
+        let me = self.me.clone();
+        self.world.spawn.spawn(Box::pin(async move {
+            let Some(filesystem) = me.upgrade() else {
+                return;
+            };
+            if let Err(error) = filesystem.drain().await {
+                tracing::warn!(%error, "the delete queue could not be emptied");
+            }
+        }));
+    }
+
+    /// Frees everything in the queue that nobody uses.
+    pub(crate) async fn drain(&self) -> Result<()> {
+        let Some(queue) = &self.unlinked else {
+            return Ok(());
+        };
+        let mut cursor = ZapCursor::START;
+        loop {
+            if self.is_closed() {
+                return Ok(());
+            }
+            let entries = queue.entries(cursor, DRAIN_BATCH).await?;
+            let Some(last) = entries.last() else {
+                return Ok(());
+            };
+            cursor = last.next;
+            for entry in entries {
+                let Some(ino) = entry.value.as_u64() else {
+                    continue;
+                };
+                if self.nodes.is_retained(ino) {
+                    continue;
+                }
+                match self.reap(ino).await {
+                    Ok(()) => {}
+                    Err(FsError::Closed) => return Ok(()),
+                    Err(FsError::Stale { .. }) => self.forget_missing(ino).await?,
+                    Err(error) => {
+                        tracing::warn!(ino, %error, "an unlinked file could not be freed")
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes an entry out of the queue whose object is not there.
+    async fn forget_missing(&self, ino: u64) -> Result<()> {
+        let _entered = self.enter_to_change().await?;
+        let Some(queue) = &self.unlinked else {
+            return Ok(());
+        };
+        let _lock = self.unlinked_lock.lock().await;
+        if queue.lookup_int(ino).await?.is_none() {
+            return Ok(());
+        }
+        let tx = self.assign(DirtyEstimate::free()).await?;
+        Ok(queue.remove_int(&tx, ino).await?)
+    }
+
+    /// Frees one unlinked file, unless somebody uses it.
+    pub(crate) async fn reap(&self, ino: u64) -> Result<()> {
+        let _entered = self.enter_to_change().await?;
+        let mut next = Some(ino);
+        while let Some(ino) = next {
+            next = self.reap_one(ino).await?;
+        }
+        Ok(())
+    }
+
+    /// Frees one unlinked file. Returns its directory of extended attributes, which is unlinked
+    /// then.
+    async fn reap_one(&self, ino: u64) -> Result<Option<u64>> {
+        let Some(queue) = &self.unlinked else {
+            return Ok(None);
+        };
+        let node = self.node(ino).await?;
+        if node.znode().links != 0 || self.nodes.is_retained(ino) {
+            return Ok(None);
+        }
+        let is_xattr_directory = node.zap.is_some() && node.znode().flags & pflags::XATTR != 0;
+        if is_xattr_directory {
+            self.purge(&node).await?;
+        }
+        let _range = node.ranges.lock(0, u64::MAX, true).await;
+        let node = node.lock().await?;
+        if node.znode().kind() == FileKind::Regular {
+            let mut end = node.znode().size;
+            while end > FREE_BYTES_MAX {
+                end -= FREE_BYTES_MAX;
+                let tx = self.assign(DirtyEstimate::free()).await?;
+                node.object.free_range(&tx, end, u64::MAX).await?;
+                // Whoever looks at the file until then sees what is left.
+                let changed = Znode {
+                    size: end,
+                    ..node.znode()
+                };
+                self.store(&tx, &node, changed, &[attr::SIZE], []).await?;
+            }
+        }
+        let old_acl = self.sa.get(&node.object, attr::ZNODE_ACL).await?;
+        let acl_object = match old_acl.as_deref().and_then(parse_old_acl) {
+            Some(OldAcl::External { object, .. }) => Some(ObjectId::new(object)),
+            _ => None,
+        };
+        let xattr = node.znode().xattr;
+        let xattrs = if xattr == 0 {
+            None
+        } else {
+            match self.node(xattr).await {
+                Ok(node) => Some(node.lock().await?),
+                Err(FsError::Stale { .. }) => None,
+                Err(error) => return Err(error),
+            }
+        };
+        let _queue_lock = self.unlinked_lock.lock().await;
+        let is_queued = queue.lookup_int(ino).await?.is_some();
+        let tx = self.assign(DirtyEstimate::free()).await?;
+        if let Some(xattrs) = &xattrs {
+            let changed = Znode {
+                links: 0,
+                ..xattrs.znode()
+            };
+            self.store(&tx, xattrs, changed, &[attr::LINKS], []).await?;
+            self.enqueue(&tx, xattrs.ino).await?;
+        }
+        if is_queued {
+            queue.remove_int(&tx, ino).await?;
+        }
+        if let Some(acl) = acl_object {
+            self.objset.free(&tx, acl).await?;
+        }
+        self.nodes.remove(&node);
+        self.objset.free(&tx, ObjectId::new(ino)).await?;
+        Ok(xattrs.map(|xattrs| xattrs.ino))
+    }
+
+    /// Unlinks everything in a directory of extended attributes (`zfs_purgedir`).
+    async fn purge(&self, directory: &Arc<Node>) -> Result<()> {
+        loop {
+            let zap = directory.entries()?;
+            let entries = zap.entries(ZapCursor::START, DRAIN_BATCH).await?;
+            if entries.is_empty() {
+                return Ok(());
+            }
+            for entry in entries {
+                let (ino, _) = parse_dirent(entry.value.as_u64().unwrap_or(0));
+                {
+                    let directory = directory.lock().await?;
+                    let node = match self.node(ino).await {
+                        Ok(node) => Some(node.lock().await?),
+                        Err(FsError::Stale { .. }) => None,
+                        Err(error) => return Err(error),
+                    };
+                    let _queue = self.unlinked_lock.lock().await;
+                    let tx = self.assign(DirtyEstimate::free()).await?;
+                    zap.remove(&tx, &entry.name).await?;
+                    if let Some(node) = &node {
+                        let changed = Znode {
+                            links: 0,
+                            ..node.znode()
+                        };
+                        self.store(&tx, node, changed, &[attr::LINKS], []).await?;
+                        self.enqueue(&tx, ino).await?;
+                    }
+                    let size = directory.znode().size.saturating_sub(1);
+                    let changed = Znode {
+                        size,
+                        ..directory.znode()
+                    };
+                    self.store(&tx, &directory, changed, &[attr::SIZE], [])
+                        .await?;
+                }
+                // A file of attributes has no directory of its own, so this does not go deeper.
+                Box::pin(self.reap_one(ino)).await?;
+            }
+        }
+    }
+}

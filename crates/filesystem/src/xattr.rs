@@ -1,0 +1,598 @@
+//! Extended attributes (module/os/linux/zfs/zpl_xattr.c, module/zfs/zfs_sa.c).
+//!
+//! They are kept in one of two places: in the dnode's system attribute DXATTR, an nvlist in XDR of
+//! byte arrays (`xattr=sa`, the default); or as files of a hidden directory that the file's
+//! attribute XATTR names (`xattr=dir`; also what is too big for the first: a value of 32 KiB, or
+//! 64 KiB in all). Both are read whatever the property says. Names have their namespace
+//! (`user.`, `trusted.`, ...); one without is a `user.` attribute that another system wrote.
+//!
+//! A file's attributes are changed under its lock of attributes ([`Node::xattrs`]), which comes
+//! before all others. A crash in the middle of writing an attribute in a directory can leave it
+//! empty or cut, as with OpenZFS; in the dnode it is old or new.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use dataset::DirtyEstimate;
+use dataset::features::guid;
+use format::{NvEncoding, NvList, NvValue};
+use object::ZapCursor;
+
+use crate::data::Place;
+use crate::error::{FsError, Result};
+use crate::filesystem::{Filesystem, join};
+use crate::log::{self, kind};
+use crate::namespace::{Make, Replayed, touched};
+use crate::node::{Node, SaXattrs};
+use crate::posix_acl::{self, PosixAcl};
+use crate::types::{Caller, FileKind, SetAttributes, XattrMode};
+use crate::znode::{attr, pflags};
+
+/// Biggest value in the dnode (`DXATTR_MAX_ENTRY_SIZE`).
+const SA_VALUE_BYTES_MAX: usize = 32768;
+/// Biggest nvlist that may be added to (`DXATTR_MAX_SA_SIZE`).
+const SA_LIST_BYTES_MAX: usize = 64 << 10;
+/// Biggest system attribute (`SA_ATTR_MAX_LEN`): the length is a u16.
+const SA_BYTES_MAX: usize = 65535;
+/// Biggest value that Linux passes (`XATTR_SIZE_MAX`).
+const VALUE_BYTES_MAX: usize = 64 << 10;
+/// Longest name that Linux passes (`XATTR_NAME_MAX`).
+const NAME_BYTES_MAX: usize = 255;
+
+const NAMESPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
+
+/// The name under which an attribute is looked for when it is not there under its own: without
+/// `user.`, as other systems write them.
+fn alternative(name: &[u8]) -> Option<&[u8]> {
+    let bare = name.strip_prefix(b"user.")?;
+    let taken = NAMESPACES.iter().any(|space| bare.starts_with(space));
+    (!bare.is_empty() && !taken).then_some(bare)
+}
+
+/// A stored name as Linux shows it.
+fn shown(stored: &[u8]) -> Vec<u8> {
+    if NAMESPACES.iter().any(|space| stored.starts_with(space)) {
+        return stored.to_vec();
+    }
+    [b"user.", stored].concat()
+}
+
+impl Filesystem {
+    /// Fails for names that cannot be attributes here.
+    fn check_xattr_name(&self, name: &[u8]) -> Result<()> {
+        let settings = self.settings();
+        if name.len() > NAME_BYTES_MAX {
+            return Err(FsError::NameTooLong {
+                length_bytes: name.len(),
+                limit_bytes: NAME_BYTES_MAX,
+            });
+        }
+        if name.starts_with(b"system.") {
+            let is_acl = name == posix_acl::ACCESS || name == posix_acl::DEFAULT;
+            if !is_acl || !self.has_posix_acls() {
+                return Err(FsError::Unsupported {
+                    what: "this system attribute (acltype)",
+                });
+            }
+            return Ok(());
+        }
+        if !NAMESPACES
+            .iter()
+            .any(|space| name.len() > space.len() && name.starts_with(space))
+            || name.contains(&0)
+        {
+            return Err(FsError::Unsupported {
+                what: "an attribute of this namespace",
+            });
+        }
+        if name.starts_with(b"user.") && settings.xattr == 0 {
+            return Err(FsError::Unsupported {
+                what: "a user attribute (xattr=off)",
+            });
+        }
+        Ok(())
+    }
+
+    /// The attributes in the dnode.
+    pub(crate) async fn sa_xattrs(&self, node: &Node) -> Result<SaXattrs> {
+        if let Some(list) = node.state.read().sa_xattrs.clone() {
+            return Ok(list);
+        }
+        let corrupt = FsError::Corrupt {
+            ino: node.ino,
+            what: "its extended attributes are damaged",
+        };
+        let mut list = Vec::new();
+        if let Some(packed) = self.sa.get(&node.object, attr::DXATTR).await? {
+            let Ok(decoded) = NvList::decode(&packed) else {
+                return Err(corrupt);
+            };
+            for (name, value) in decoded.iter() {
+                let NvValue::ByteArray(value) = value else {
+                    continue;
+                };
+                list.push((name.as_bytes().to_vec(), Bytes::copy_from_slice(value)));
+            }
+        }
+        let list = Arc::new(list);
+        node.state.write().sa_xattrs = Some(Arc::clone(&list));
+        Ok(list)
+    }
+
+    /// The directory of a file's attributes, if it has one.
+    async fn xattr_directory(&self, node: &Node) -> Result<Option<Arc<Node>>> {
+        match node.znode().xattr {
+            0 => Ok(None),
+            ino => Ok(Some(self.node(ino).await?)),
+        }
+    }
+
+    /// The file that holds an attribute.
+    async fn xattr_file(&self, node: &Node, name: &[u8]) -> Result<Option<Arc<Node>>> {
+        let Some(directory) = self.xattr_directory(node).await? else {
+            return Ok(None);
+        };
+        match self.find(&directory, name).await? {
+            Some((ino, _)) => Ok(Some(self.node(ino).await?)),
+            None => Ok(None),
+        }
+    }
+
+    /// A stored value, by its stored name.
+    async fn stored_xattr(&self, node: &Node, name: &[u8]) -> Result<Option<Bytes>> {
+        if !node.znode().is_old {
+            let list = self.sa_xattrs(node).await?;
+            if let Some((_, value)) = list.iter().find(|(there, _)| there == name) {
+                return Ok(Some(value.clone()));
+            }
+        }
+        let Some(file) = self.xattr_file(node, name).await? else {
+            return Ok(None);
+        };
+        let size = usize::try_from(file.znode().size)
+            .unwrap_or(usize::MAX)
+            .min(VALUE_BYTES_MAX);
+        Ok(Some(join(self.read_node(&file, 0, size).await?)))
+    }
+
+    /// Whether a file certainly has no extended attributes at all: never waits.
+    pub fn has_no_xattrs(&self, ino: u64) -> bool {
+        let Some(node) = self.nodes.get(ino) else {
+            return false;
+        };
+        let state = node.state.read();
+        state.znode.xattr == 0
+            && (state.znode.is_old || state.sa_xattrs.as_ref().is_some_and(|list| list.is_empty()))
+    }
+
+    /// The value of an extended attribute, named as Linux shows it (`user.mime_type`).
+    pub async fn xattr(&self, ino: u64, name: &[u8]) -> Result<Bytes> {
+        let _entered = self.enter().await?;
+        self.check_xattr_name(name)?;
+        let node = self.node(ino).await?;
+        let _lock = node.xattrs.read().await;
+        if let Some(value) = self.stored_xattr(&node, name).await? {
+            return Ok(value);
+        }
+        if let Some(name) = alternative(name)
+            && let Some(value) = self.stored_xattr(&node, name).await?
+        {
+            return Ok(value);
+        }
+        Err(FsError::NoAttribute { ino })
+    }
+
+    /// Names of extended attributes.
+    pub async fn xattr_names(&self, ino: u64) -> Result<Vec<Vec<u8>>> {
+        let _entered = self.enter().await?;
+        let node = self.node(ino).await?;
+        let _lock = node.xattrs.read().await;
+        let mut names = Vec::new();
+        if !node.znode().is_old {
+            names.extend(
+                self.sa_xattrs(&node)
+                    .await?
+                    .iter()
+                    .map(|(name, _)| shown(name)),
+            );
+        }
+        if let Some(directory) = self.xattr_directory(&node).await? {
+            let mut cursor = ZapCursor::START;
+            loop {
+                let entries = directory.entries()?.entries(cursor, 256).await?;
+                let Some(last) = entries.last() else { break };
+                cursor = last.next;
+                names.extend(entries.iter().map(|entry| shown(&entry.name)));
+            }
+        }
+        names.retain(|name| self.check_xattr_name(name).is_ok());
+        Ok(names)
+    }
+
+    /// Sets an extended attribute. A list of access (`system.posix_acl_access`) changes the mode
+    /// too; `keep_set_group_id` is false where the caller is not of the file's group.
+    pub async fn set_xattr(
+        &self,
+        ino: u64,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        caller: Caller,
+    ) -> Result<()> {
+        let _entered = self.enter_to_change().await?;
+        self.check_xattr_name(name)?;
+        if value.len() > VALUE_BYTES_MAX {
+            return Err(FsError::AttributeTooBig);
+        }
+        let node = self.node(ino).await?;
+        {
+            let _lock = node.xattrs.write().await;
+            if name.starts_with(b"system.") {
+                self.set_posix_acl(&node, name, value, caller).await?;
+            } else {
+                self.replace_xattr(&node, name, value, mode).await?;
+            }
+        }
+        self.finish(ino).await
+    }
+
+    /// Removes an extended attribute.
+    pub async fn remove_xattr(&self, ino: u64, name: &[u8], caller: Caller) -> Result<()> {
+        let _entered = self.enter_to_change().await?;
+        self.check_xattr_name(name)?;
+        let node = self.node(ino).await?;
+        {
+            let _lock = node.xattrs.write().await;
+            let mut found = self.drop_xattr(&node, name).await?;
+            if !found && let Some(name) = alternative(name) {
+                found = self.drop_xattr(&node, name).await?;
+            }
+            if !found {
+                return Err(FsError::NoAttribute { ino });
+            }
+            let _ = caller;
+        }
+        self.finish(ino).await
+    }
+
+    fn may_change_xattrs(&self, node: &Node) -> Result<()> {
+        if node.znode().flags & pflags::IMMUTABLE != 0 {
+            return Err(FsError::NotPermitted {
+                ino: node.ino,
+                what: "it is immutable; change that with chattr",
+            });
+        }
+        Ok(())
+    }
+
+    async fn replace_xattr(
+        &self,
+        node: &Arc<Node>,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        self.may_change_xattrs(node)?;
+        let exists = self.stored_xattr(node, name).await?.is_some();
+        let other = alternative(name);
+        let other_exists = match other {
+            Some(other) => self.stored_xattr(node, other).await?.is_some(),
+            None => false,
+        };
+        match mode {
+            XattrMode::Create if exists || other_exists => {
+                return Err(FsError::Exists { ino: node.ino });
+            }
+            XattrMode::Replace if !exists && !other_exists => {
+                return Err(FsError::NoAttribute { ino: node.ino });
+            }
+            _ => {}
+        }
+        self.put_xattr(node, name, value).await?;
+        if other_exists && let Some(other) = other {
+            self.drop_xattr(node, other).await?;
+        }
+        Ok(())
+    }
+
+    /// Puts an attribute where it belongs, and out of the other place.
+    async fn put_xattr(&self, node: &Arc<Node>, name: &[u8], value: &[u8]) -> Result<()> {
+        /// `xattr=sa` (`ZFS_XATTR_SA`).
+        const IN_SA: u64 = 2;
+        if self.settings().xattr == IN_SA
+            && !node.znode().is_old
+            && self.put_sa_xattr(node, name, Some(value)).await?
+        {
+            if let Some(directory) = self.xattr_directory(node).await?
+                && self.find(&directory, name).await?.is_some()
+            {
+                self.remove_in(&directory, name, false).await?;
+            }
+            return Ok(());
+        }
+        let directory = self.make_xattr_directory(node, None).await?;
+        let file = match self.find(&directory, name).await? {
+            Some((ino, _)) => {
+                let file = self.node(ino).await?;
+                self.free_space(&file, 0, 0).await?;
+                file
+            }
+            None => {
+                let of = node.znode();
+                let owner = Caller {
+                    uid: of.uid as u32,
+                    gid: of.gid as u32,
+                    umask: 0,
+                };
+                let make = Make::new(FileKind::Regular, 0o644, owner);
+                self.make_in(&directory, name, &make).await?
+            }
+        };
+        let value = Bytes::copy_from_slice(value);
+        self.write_node(&file, Place::At(0), value, Caller::ROOT, None)
+            .await?;
+        if !node.znode().is_old {
+            let in_sa = self
+                .sa_xattrs(node)
+                .await?
+                .iter()
+                .any(|(there, _)| there == name);
+            if in_sa {
+                self.put_sa_xattr(node, name, None).await?;
+                return Ok(());
+            }
+        }
+        self.touch(node).await
+    }
+
+    /// Removes an attribute from wherever it is; whether it was there.
+    async fn drop_xattr(&self, node: &Arc<Node>, name: &[u8]) -> Result<bool> {
+        self.may_change_xattrs(node)?;
+        let mut found = false;
+        if !node.znode().is_old
+            && self
+                .sa_xattrs(node)
+                .await?
+                .iter()
+                .any(|(there, _)| there == name)
+        {
+            self.put_sa_xattr(node, name, None).await?;
+            found = true;
+        }
+        if let Some(directory) = self.xattr_directory(node).await?
+            && self.find(&directory, name).await?.is_some()
+        {
+            self.remove_in(&directory, name, false).await?;
+            self.touch(node).await?;
+            found = true;
+        }
+        Ok(found)
+    }
+
+    /// Notes that the file's attributes changed.
+    async fn touch(&self, node: &Arc<Node>) -> Result<()> {
+        let node = node.lock().await?;
+        let tx = self.assign(DirtyEstimate::metadata()).await?;
+        let changed = touched(node.znode(), self.now(), false);
+        self.store(&tx, &node, changed, &[attr::CTIME], []).await
+    }
+
+    /// Sets or removes an attribute in the dnode. Returns `false` if it does not fit there.
+    pub(crate) async fn put_sa_xattr(
+        &self,
+        node: &Arc<Node>,
+        name: &[u8],
+        value: Option<&[u8]>,
+    ) -> Result<bool> {
+        let Ok(text) = std::str::from_utf8(name) else {
+            return Ok(false);
+        };
+        let mut list = self.sa_xattrs(node).await?.to_vec();
+        if let Some(value) = value {
+            if value.len() > SA_VALUE_BYTES_MAX || pack(&list)?.len() > SA_LIST_BYTES_MAX {
+                return Ok(false);
+            }
+        }
+        list.retain(|(there, _)| there != name);
+        if let Some(value) = value {
+            list.push((text.as_bytes().to_vec(), Bytes::copy_from_slice(value)));
+        }
+        let packed = pack(&list)?;
+        if packed.len() > SA_BYTES_MAX {
+            return Ok(false);
+        }
+        let node = node.lock().await?;
+        let tx = self.assign(DirtyEstimate::metadata()).await?;
+        let changed = touched(node.znode(), self.now(), false);
+        let more = [(attr::DXATTR, Bytes::from(packed))];
+        self.store(&tx, &node, changed, &[attr::CTIME], more)
+            .await?;
+        node.state.write().sa_xattrs = Some(Arc::new(list));
+        if changed.links > 0 && self.logs_sa_xattrs() {
+            self.record(&tx, log::sa_xattr_set(node.ino, name, value));
+        }
+        Ok(true)
+    }
+
+    /// Whether the pool lets the log speak of attributes in the dnode (feature `zilsaxattr`).
+    fn logs_sa_xattrs(&self) -> bool {
+        self.dataset()
+            .is_ok_and(|dataset| dataset.dsl().features().is_enabled(guid::ZILSAXATTR))
+    }
+
+    /// The directory of a file's attributes, made if there is none.
+    pub(crate) async fn make_xattr_directory(
+        &self,
+        owner: &Arc<Node>,
+        replayed: Option<Replayed>,
+    ) -> Result<Arc<Node>> {
+        if let Some(directory) = self.xattr_directory(owner).await? {
+            return Ok(directory);
+        }
+        let owner = owner.lock().await?;
+        let tx = self.assign(DirtyEstimate::metadata()).await?;
+        let directory = self.new_xattr_directory(&tx, &owner, replayed).await?;
+        let mut changed = owner.znode();
+        changed.xattr = directory.ino;
+        self.store(&tx, &owner, changed, &[attr::XATTR], []).await?;
+        if changed.links > 0 {
+            let slots = directory.object.info().slots;
+            let znode = directory.znode();
+            let record = log::created(
+                kind::MKXATTR,
+                owner.ino,
+                directory.ino,
+                slots,
+                &znode,
+                b"",
+                None,
+            );
+            self.record(&tx, record);
+        }
+        Ok(directory)
+    }
+
+    /// Sets a POSIX list of access, or the default of a directory. An empty one removes it.
+    async fn set_posix_acl(
+        &self,
+        node: &Arc<Node>,
+        name: &[u8],
+        value: &[u8],
+        caller: Caller,
+    ) -> Result<()> {
+        let acl = PosixAcl::decode(value).ok_or(FsError::Invalid {
+            what: "the access control list is not valid",
+        })?;
+        if name == posix_acl::DEFAULT {
+            if node.zap.is_none() {
+                return match acl {
+                    Some(_) => Err(FsError::NotPermitted {
+                        ino: node.ino,
+                        what: "only directories have a default list; set it on one",
+                    }),
+                    None => Ok(()),
+                };
+            }
+            return match acl {
+                Some(acl) => self.put_xattr(node, name, &acl.encode()).await,
+                None => self.drop_xattr(node, name).await.map(|_| ()),
+            };
+        }
+        let Some(acl) = acl else {
+            return self.drop_xattr(node, name).await.map(|_| ());
+        };
+        let (permissions, says_all) = acl.mode();
+        let mode = node.znode().mode & 0o7000 | permissions;
+        if mode != node.znode().mode & 0o7777 {
+            let set = SetAttributes {
+                mode: Some(mode),
+                ..Default::default()
+            };
+            let node = node.lock().await?;
+            self.set_locked(&node, &set, caller).await?;
+        }
+        if says_all {
+            self.drop_xattr(node, name).await.map(|_| ())
+        } else {
+            self.put_xattr(node, name, &acl.encode()).await
+        }
+    }
+
+    /// After `chmod`: the list of access follows.
+    pub(crate) async fn posix_acl_follows_mode(&self, node: &Arc<Node>) -> Result<()> {
+        if !self.has_posix_acls() || node.znode().kind() == FileKind::Symlink {
+            return Ok(());
+        }
+        let _lock = node.xattrs.write().await;
+        let Some(value) = self.stored_xattr(node, posix_acl::ACCESS).await? else {
+            return Ok(());
+        };
+        let Some(Some(acl)) = PosixAcl::decode(&value) else {
+            return Ok(());
+        };
+        let changed = acl.clone().with_mode(node.znode().mode & 0o777);
+        if changed != acl {
+            self.put_xattr(node, posix_acl::ACCESS, &changed.encode())
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// What a new file in `directory` inherits: its mode, and the lists (access, default) to be
+    /// given to it. Without a default list the caller's umask applies.
+    pub(crate) async fn inherited_lists(
+        &self,
+        directory: &Node,
+        kind: FileKind,
+        mode: u32,
+        umask: u32,
+    ) -> Result<(u32, Option<Bytes>, Option<Bytes>)> {
+        if kind == FileKind::Symlink {
+            return Ok((mode, None, None));
+        }
+        let default = if self.has_posix_acls() && directory.znode().flags & pflags::XATTR == 0 {
+            self.stored_xattr(directory, posix_acl::DEFAULT).await?
+        } else {
+            None
+        };
+        let Some(Some(acl)) = default.as_deref().and_then(PosixAcl::decode) else {
+            return Ok((mode & !umask, None, None));
+        };
+        let passed_on = (kind == FileKind::Directory).then(|| Bytes::from(acl.encode()));
+        let (list, permissions) = acl.inherited(mode & 0o777);
+        let access = list.map(|list| Bytes::from(list.encode()));
+        Ok((mode & 0o7000 | permissions, access, passed_on))
+    }
+
+    /// Gives a new file the lists that it inherits.
+    pub(crate) async fn give_lists(
+        &self,
+        node: &Arc<Node>,
+        access: Option<Bytes>,
+        default: Option<Bytes>,
+    ) -> Result<()> {
+        if access.is_none() && default.is_none() {
+            return Ok(());
+        }
+        let _lock = node.xattrs.write().await;
+        if let Some(list) = default {
+            self.put_xattr(node, posix_acl::DEFAULT, &list).await?;
+        }
+        if let Some(list) = access {
+            self.put_xattr(node, posix_acl::ACCESS, &list).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The nvlist as it is stored (`zfs_sa_set_xattr`).
+fn pack(list: &[(Vec<u8>, Bytes)]) -> Result<Vec<u8>> {
+    let mut packed = NvList::new();
+    for (name, value) in list {
+        packed.push(
+            String::from_utf8_lossy(name),
+            NvValue::ByteArray(value.to_vec()),
+        );
+    }
+    packed
+        .encode(NvEncoding::Xdr)
+        .map_err(|error| FsError::Object {
+            source: Box::new(error),
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_other_systems_are_user_attributes() {
+        assert_eq!(shown(b"mime_type"), b"user.mime_type");
+        assert_eq!(shown(b"user.mime_type"), b"user.mime_type");
+        assert_eq!(shown(b"trusted.x"), b"trusted.x");
+        assert_eq!(alternative(b"user.mime_type"), Some(&b"mime_type"[..]));
+        assert_eq!(alternative(b"user.trusted.x"), None);
+        assert_eq!(alternative(b"user."), None);
+        assert_eq!(alternative(b"trusted.x"), None);
+    }
+}
