@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use format::{Guid, NvList, NvValue};
+use format::{Guid, NvList, NvValue, VdevId};
 
 /// `POOL_STATE_ACTIVE`.
 pub(crate) const STATE_ACTIVE: u64 = 0;
@@ -102,6 +102,154 @@ pub(crate) fn redundancy_left(vdev: &NvList, paths: &BTreeMap<Guid, String>) -> 
         }
         _ => 0,
     }
+}
+
+/// What a configuration says about a pool, besides its vdevs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct PoolPairs {
+    pub(crate) version: u64,
+    pub(crate) name: String,
+    pub(crate) state: u64,
+    pub(crate) txg: u64,
+    pub(crate) guid: u64,
+    pub(crate) errata: u64,
+    pub(crate) comment: Option<String>,
+    pub(crate) compatibility: Option<String>,
+    pub(crate) hostid: u64,
+    pub(crate) hostname: String,
+    /// Ids of removed top-level vdevs.
+    pub(crate) holes: Vec<u64>,
+    /// Features without which the MOS cannot be read.
+    pub(crate) label_features: Vec<String>,
+}
+
+impl PoolPairs {
+    fn head(&self) -> NvList {
+        let mut list = NvList::new();
+        list.set("version", self.version)
+            .set("name", self.name.as_str())
+            .set("state", self.state)
+            .set("txg", self.txg)
+            .set("pool_guid", self.guid)
+            .set("errata", self.errata);
+        if let Some(comment) = &self.comment {
+            list.set("comment", comment.as_str());
+        }
+        if let Some(compatibility) = &self.compatibility {
+            list.set("compatibility", compatibility.as_str());
+        }
+        if self.hostid != 0 {
+            list.set("hostid", self.hostid);
+        }
+        list.set("hostname", self.hostname.as_str());
+        list
+    }
+
+    fn tail(&self, list: &mut NvList) {
+        if !self.holes.is_empty() {
+            list.set("hole_array", NvValue::UInt64Array(self.holes.clone()));
+        }
+    }
+
+    fn features(&self) -> NvValue {
+        let mut features = NvList::new();
+        for feature in &self.label_features {
+            features.set(feature, NvValue::Boolean);
+        }
+        NvValue::List(features)
+    }
+
+    /// The configuration kept in the MOS, with the vdevs below `root`.
+    pub(crate) fn mos_config(&self, root: &NvList) -> NvList {
+        let mut root = root.clone();
+        // Known from the vdevs' ZAPs.
+        for_each_mut(&mut root, &mut |vdev| {
+            vdev.remove("alloc_bias");
+        });
+        let mut list = self.head();
+        list.set("com.delphix:has_per_vdev_zaps", NvValue::Boolean);
+        list.set("vdev_children", children(&root).len() as u64);
+        self.tail(&mut list);
+        list.set("vdev_tree", NvValue::List(root));
+        list.set("features_for_read", self.features());
+        list
+    }
+
+    /// The part of a label's configuration that is the same on all devices.
+    pub(crate) fn label_config(&self) -> NvList {
+        let mut list = self.head();
+        self.tail(&mut list);
+        list.set("features_for_read", self.features());
+        list
+    }
+}
+
+/// Pair of the root vdev's ZAP.
+pub(crate) const ROOT_ZAP: &str = "com.klarasystems:vdev_zap_root";
+/// Pair of a top-level vdev's ZAP.
+pub(crate) const TOP_ZAP: &str = "com.delphix:vdev_zap_top";
+/// Pair of a leaf's ZAP.
+pub(crate) const LEAF_ZAP: &str = "com.delphix:vdev_zap_leaf";
+
+/// A ZAP that some vdev should have and has not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MissingZap {
+    /// The vdev.
+    pub(crate) guid: u64,
+    /// Its type.
+    pub(crate) kind: String,
+    /// Name of the pair for the ZAP's object number.
+    pub(crate) pair: &'static str,
+    /// The top-level vdev, for [`TOP_ZAP`].
+    pub(crate) top: Option<VdevId>,
+    /// What goes into the ZAP of a top-level vdev that is not for ordinary data.
+    pub(crate) allocation_bias: Option<String>,
+}
+
+/// The ZAPs to make, in the order in which OpenZFS makes them.
+pub(crate) fn missing_zaps(root: &NvList, with_root: bool) -> Vec<MissingZap> {
+    let mut missing = Vec::new();
+    let want = |vdev: &NvList, pair, top| MissingZap {
+        guid: vdev.u64("guid").unwrap_or(0),
+        kind: vdev.string("type").unwrap_or("").to_owned(),
+        pair,
+        top,
+        allocation_bias: if pair == TOP_ZAP {
+            vdev.string("alloc_bias")
+                .or((vdev.u64("is_log") == Some(1)).then_some("log"))
+                .map(str::to_owned)
+        } else {
+            None
+        },
+    };
+    let none = |vdev: &NvList, pair| vdev.u64(pair).unwrap_or(0) == 0;
+    if with_root && none(root, ROOT_ZAP) {
+        missing.push(want(root, ROOT_ZAP, None));
+    }
+    for top in children(root) {
+        if matches!(top.string("type"), Some("hole" | "missing")) || top.u64("removing") == Some(1)
+        {
+            continue;
+        }
+        if is_leaf(top) && none(top, LEAF_ZAP) {
+            missing.push(want(top, LEAF_ZAP, None));
+        }
+        if none(top, TOP_ZAP) {
+            let id = top
+                .u64("id")
+                .and_then(|id| u32::try_from(id).ok())
+                .map(VdevId::new);
+            missing.push(want(top, TOP_ZAP, id));
+        }
+        for child in children(top) {
+            for_each(child, &mut |vdev| {
+                if is_leaf(vdev) && none(vdev, LEAF_ZAP) {
+                    missing.push(want(vdev, LEAF_ZAP, None));
+                }
+            });
+        }
+    }
+    missing
 }
 
 #[cfg(test)]

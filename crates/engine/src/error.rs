@@ -156,4 +156,19 @@ pub enum EngineError {
         /// Why not.
         why: String,
     },
+    /// The layer of datasets failed.
+    #[error(transparent)]
+    Dataset(#[from] dataset::DatasetError),
+    /// The layer of objects failed.
+    #[error(transparent)]
+    Object(#[from] object::ObjectError),
+    /// The layer of vdevs and blocks failed.
+    #[error(transparent)]
+    Pool(#[from] ::pool::PoolError),
+    /// A configuration cannot be encoded or decoded.
+    #[error(transparent)]
+    Format(#[from] format::FormatError),
+    /// A device failed.
+    #[error(transparent)]
+    Device(#[from] device::DeviceError),
 }

@@ -18,10 +18,13 @@
 //! Source: module/zfs/spa_history.c.
 
 use bytes::Bytes;
+use dataset::{DatasetError, DslHooks, HistoryEvent};
+use device::{BoxFuture, World};
 use format::{NvEncoding, NvList, ObjectId, ObjectType};
-use object::{NewObject, Object, ObjectError, ObjectSet, Zap};
+use object::{NewObject, Object, ObjectError, ObjectSet, SyncContext, Zap};
+use parking_lot::Mutex;
 use pool::Tx;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::directory;
 
@@ -342,6 +345,127 @@ impl History {
         }
         Ok(records)
     }
+}
+
+/// The history of an open pool, with records that wait for the next transaction group.
+pub(crate) struct HistoryLog {
+    world: World,
+    host: String,
+    history: OnceLock<History>,
+    pending: Mutex<Vec<HistoryRecord>>,
+}
+
+impl HistoryLog {
+    /// Without an object yet.
+    pub(crate) fn new(world: World, host: &str) -> Arc<Self> {
+        Arc::new(Self {
+            world,
+            host: host.to_owned(),
+            history: OnceLock::new(),
+            pending: Mutex::default(),
+        })
+    }
+
+    /// From now on, records go here.
+    pub(crate) fn set(&self, history: History) {
+        let _ = self.history.set(history);
+    }
+
+    fn record(&self, what: HistoryWhat) -> HistoryRecord {
+        let who = matches!(what, HistoryWhat::Command(_))
+            .then(own_uid)
+            .flatten();
+        HistoryRecord {
+            time_s: self.world.clock.wall_ns() / 1_000_000_000,
+            what,
+            who,
+            zone: None,
+            host: Some(self.host.clone()),
+        }
+    }
+
+    /// Queues a record for the next transaction group.
+    pub(crate) fn queue(&self, what: HistoryWhat) {
+        let record = self.record(what);
+        self.pending.lock().push(record);
+    }
+
+    /// Whether records wait.
+    pub(crate) fn has_pending(&self) -> bool {
+        !self.pending.lock().is_empty()
+    }
+
+    /// Writes what waits. Syncing context only.
+    pub(crate) async fn flush(&self, tx: &Tx) -> Result<(), ObjectError> {
+        let pending = std::mem::take(&mut *self.pending.lock());
+        if let Some(history) = self.history.get() {
+            for mut record in pending {
+                // Queued before its txg was known.
+                if let HistoryWhat::Internal { txg, .. } = &mut record.what {
+                    *txg = tx.txg().get();
+                }
+                history.append(tx, &record).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes something that the pool itself did. Syncing context only; nothing while the pool is
+    /// being created and has no history yet.
+    pub(crate) async fn internal(
+        &self,
+        tx: &Tx,
+        event: &str,
+        text: String,
+    ) -> Result<(), ObjectError> {
+        let record = self.record(HistoryWhat::Internal {
+            event: event.to_owned(),
+            text,
+            txg: tx.txg().get(),
+            dataset: None,
+        });
+        match self.history.get() {
+            Some(history) => history.append(tx, &record).await,
+            None => Ok(()),
+        }
+    }
+
+    /// All records, oldest first.
+    pub(crate) async fn read_all(&self) -> Result<Vec<HistoryRecord>, ObjectError> {
+        match self.history.get() {
+            Some(history) => history.read_all().await,
+            None => Ok(Vec::new()),
+        }
+    }
+}
+
+impl DslHooks for HistoryLog {
+    fn history<'a>(
+        &'a self,
+        ctx: &'a SyncContext,
+        event: HistoryEvent,
+    ) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(async move {
+            let Some(history) = self.history.get() else {
+                return Ok(());
+            };
+            let record = self.record(HistoryWhat::Internal {
+                event: event.event.to_owned(),
+                text: event.text,
+                txg: ctx.txg.get(),
+                dataset: Some((event.dataset, event.dataset_object)),
+            });
+            Ok(history.append(&Tx::syncing(ctx.txg), &record).await?)
+        })
+    }
+}
+
+/// The user that this process runs as, where the system tells.
+fn own_uid() -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self")
+        .ok()
+        .map(|meta| u64::from(meta.uid()))
 }
 
 #[cfg(test)]

@@ -18,16 +18,23 @@
 //! | `props` | spa.c: `spa_prop_get`, `spa_sync_props` |
 
 mod config;
+mod core;
+mod create;
 mod directory;
 mod error;
+mod errors;
+mod features;
 mod history;
 mod logmaps;
+mod open;
 mod pool;
 mod props;
-mod ranges;
+
 mod scan;
+mod space;
 mod spec;
 mod status;
+mod sync;
 
 pub use error::EngineError;
 pub use history::{HistoryRecord, HistoryWhat};

@@ -1,13 +1,22 @@
 //! The handle of an imported pool.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use dataset::DslPool;
-use device::World;
-use format::{Guid, NvList, Txg};
+use ::pool::vdev::{Scope, Vdev};
+use ::pool::{PoolError, Tx};
+use dataset::{DatasetError, DslPool, SyncTask};
+use device::{BoxFuture, World};
+use format::{Guid, NvList, ObjectId, ObjectType, Txg};
+use object::{SyncContext, Zap, ZapOptions, ZapValue};
 
+use crate::core::Core;
+use crate::history::HistoryWhat;
+use crate::props::{Change, Kind, Row, Stored};
 use crate::{
-    CreateSpec, EngineError, FeatureStatus, HistoryRecord, ImportSpec, PoolProperty, PoolStatus,
+    CreateSpec, EngineError, FeatureStatus, FoundPool, HistoryRecord, ImportSpec, PoolHealth,
+    PoolProperty, PoolStatus, PropertySource, ScanSpec, config, directory, features, open, props,
+    status,
 };
 
 /// A pool's space in numbers, all in bytes.
@@ -43,144 +52,593 @@ impl PoolNumbers {
 /// One imported pool. Dropping the last handle without [`Pool::export`] leaves the pool as a
 /// crash would: consistent at its last synced transaction group.
 pub struct Pool {
-    _private: (),
+    core: Arc<Core>,
 }
 
 impl Pool {
     /// Creates a pool and leaves it imported.
+    ///
+    /// # Errors
+    /// [`EngineError::BadName`], [`EngineError::BadVdevs`], [`EngineError::DeviceInUse`],
+    /// [`EngineError::TooSmall`], [`EngineError::BadProperty`], and failures of devices.
     pub async fn create(world: &World, spec: CreateSpec) -> Result<Arc<Pool>, EngineError> {
-        let _ = (world, spec);
-        todo!()
+        Ok(Arc::new(Pool {
+            core: open::create(world, spec).await?,
+        }))
     }
 
     /// Imports a pool.
+    ///
+    /// # Errors
+    /// [`EngineError::ForeignHost`], [`EngineError::Destroyed`], [`EngineError::MissingDevices`],
+    /// [`EngineError::UnsupportedFeatures`], [`EngineError::UnsupportedForWrite`],
+    /// [`EngineError::UnsupportedVersion`], [`EngineError::Damaged`], and failures of devices.
     pub async fn import(world: &World, spec: ImportSpec) -> Result<Arc<Pool>, EngineError> {
-        let _ = (world, spec);
-        todo!()
+        let mut changes = Vec::new();
+        for (name, value) in &spec.properties {
+            changes.push(props::parse(name, value)?);
+        }
+        let pool = Arc::new(Pool {
+            core: open::import(world, spec).await?,
+        });
+        for change in changes {
+            pool.change(change).await?;
+        }
+        Ok(pool)
     }
 
     /// Writes everything, marks the pool exported, closes its devices. With `force`, also when it is suspended
     /// (what was not written is lost, and the pool stays as after a crash).
+    ///
+    /// # Errors
+    /// [`EngineError::Suspended`] without `force`.
     pub async fn export(&self, force: bool) -> Result<(), EngineError> {
-        let _ = force;
-        todo!()
+        self.finish(config::STATE_EXPORTED, force).await
     }
 
     /// Marks the pool destroyed and closes its devices.
+    ///
+    /// # Errors
+    /// [`EngineError::Suspended`], [`EngineError::ReadOnly`].
     pub async fn destroy(&self) -> Result<(), EngineError> {
-        todo!()
+        if self.core.read_only {
+            return Err(EngineError::ReadOnly { pool: self.name() });
+        }
+        self.finish(config::STATE_DESTROYED, false).await
+    }
+
+    async fn finish(&self, pool_state: u64, force: bool) -> Result<(), EngineError> {
+        let core = &self.core;
+        if core.state.lock().closed {
+            return Err(EngineError::Closed { pool: self.name() });
+        }
+        let closing = PoolError::Closing;
+        if !core.read_only {
+            match core.suspended() {
+                Some(why) if !force => {
+                    return Err(EngineError::Suspended {
+                        pool: self.name(),
+                        why,
+                    });
+                }
+                Some(_) => core.pipeline.abandon(closing.clone()),
+                None => {
+                    core.txgs.sync().await?;
+                    {
+                        let mut state = core.state.lock();
+                        state.pool_state = pool_state;
+                        state.config_dirty = true;
+                        state.flush_all = pool_state == config::STATE_EXPORTED;
+                    }
+                    // What the frees of the last txgs gave back is not needed any more: one txg,
+                    // with the space maps flushed and the new state in every label, is the last.
+                    core.txgs.sync().await?;
+                }
+            }
+            core.txgs.stop(closing);
+            core.wait_ended().await;
+        }
+        core.state.lock().closed = true;
+        core.dsl.close();
+        core.tree.close();
+        Ok(())
+    }
+
+    fn check_open(&self) -> Result<(), EngineError> {
+        if self.core.state.lock().closed {
+            return Err(EngineError::Closed { pool: self.name() });
+        }
+        Ok(())
+    }
+
+    fn check_writeable(&self) -> Result<(), EngineError> {
+        self.check_open()?;
+        if self.core.read_only {
+            return Err(EngineError::ReadOnly { pool: self.name() });
+        }
+        Ok(())
     }
 
     /// Name.
     pub fn name(&self) -> String {
-        todo!()
+        self.core.state.lock().name.clone()
     }
 
     /// Identity.
     pub fn guid(&self) -> Guid {
-        todo!()
+        self.core.guid
     }
 
     /// Whether it was imported read-only.
     pub fn is_read_only(&self) -> bool {
-        todo!()
+        self.core.read_only
     }
 
     /// Prefix of all mount points.
     pub fn altroot(&self) -> Option<&str> {
-        todo!()
+        self.core.altroot.as_deref()
     }
 
     /// Datasets.
     pub fn dsl(&self) -> &Arc<DslPool> {
-        todo!()
+        &self.core.dsl
     }
 
     /// The I/O pipeline (cache statistics, limits).
     pub fn pipeline(&self) -> &Arc<::pool::Pipeline> {
-        todo!()
+        &self.core.pipeline
     }
 
     /// State of the pool and its vdevs.
     pub fn status(&self) -> PoolStatus {
-        todo!()
+        status::pool_status(&self.core)
     }
 
     /// Space in numbers.
     pub fn numbers(&self) -> PoolNumbers {
-        todo!()
+        let totals = self.core.pipeline.allocator().totals();
+        let tops = self.core.pipeline.allocator().top_spaces();
+        // Fragmentation of the pool is the mean of its vdevs', by their size.
+        let mut weighted = 0u128;
+        let mut size = 0u128;
+        for top in tops {
+            if let Some(percent) = top.fragmentation_percent {
+                weighted += u128::from(percent) * u128::from(top.size_bytes);
+                size += u128::from(top.size_bytes);
+            }
+        }
+        PoolNumbers {
+            size_bytes: totals.size_bytes,
+            allocated_bytes: totals.allocated_bytes,
+            free_bytes: totals.size_bytes.saturating_sub(totals.allocated_bytes),
+            freeing_bytes: self.core.dsl.freeing_bytes(),
+            leaked_bytes: 0,
+            fragmentation_percent: (size > 0).then(|| (weighted / size) as u8),
+            expandsize_bytes: 0,
+        }
     }
 
     /// All properties, feature flags included, in the order of `zpool get all`.
     pub fn props(&self) -> Vec<PoolProperty> {
-        todo!()
+        let mut out: Vec<PoolProperty> = props::TABLE.iter().map(|row| self.native(row)).collect();
+        out.extend(self.features().into_iter().map(|feature| PoolProperty {
+            name: format!("feature@{}", feature.name),
+            value: feature.state.word().to_owned(),
+            number: None,
+            source: PropertySource::Local,
+        }));
+        let state = self.core.state.lock();
+        for (name, stored) in &state.props {
+            if let (true, Stored::Text(text)) = (props::is_user(name), stored) {
+                out.push(PoolProperty {
+                    name: name.clone(),
+                    value: text.clone(),
+                    number: None,
+                    source: PropertySource::Local,
+                });
+            }
+        }
+        out
     }
 
     /// One property.
     pub fn prop(&self, name: &str) -> Option<PoolProperty> {
-        let _ = name;
-        todo!()
+        match props::find(name) {
+            Some(row) => Some(self.native(row)),
+            None => self.props().into_iter().find(|prop| prop.name == name),
+        }
+    }
+
+    fn native(&self, row: &Row) -> PoolProperty {
+        let number = |number: u64| PoolProperty {
+            name: row.name.to_owned(),
+            value: number.to_string(),
+            number: Some(number),
+            source: PropertySource::None,
+        };
+        let text = |value: &str, source| PoolProperty {
+            name: row.name.to_owned(),
+            value: value.to_owned(),
+            number: None,
+            source,
+        };
+        let optional = |value: Option<String>, unset: &str| match value {
+            Some(value) => text(&value, PropertySource::Local),
+            None => text(unset, PropertySource::Default),
+        };
+        let numbers = || self.numbers();
+        match row.name {
+            "size" => number(numbers().size_bytes),
+            "capacity" => number(numbers().capacity_percent()),
+            "free" => number(numbers().free_bytes),
+            "allocated" => number(numbers().allocated_bytes),
+            "freeing" => number(numbers().freeing_bytes),
+            "leaked" => number(numbers().leaked_bytes),
+            "fragmentation" => match numbers().fragmentation_percent {
+                Some(percent) => number(u64::from(percent)),
+                None => text("-", PropertySource::None),
+            },
+            "expandsize" | "checkpoint" => text("-", PropertySource::None),
+            "health" => {
+                let health = status::health(&self.core);
+                text(health.word(), PropertySource::None)
+            }
+            "guid" => number(self.core.guid.get()),
+            "load_guid" => number(self.core.load_guid),
+            "version" => {
+                let version = self.core.state.lock().version;
+                if version == 5000 {
+                    text("-", PropertySource::Default)
+                } else {
+                    PoolProperty {
+                        source: PropertySource::Local,
+                        ..number(version)
+                    }
+                }
+            }
+            "dedupratio" | "bcloneratio" => text("1.00", PropertySource::None),
+            "bcloneused" | "bclonesaved" | "dedup_table_size" | "last_scrubbed_txg" => number(0),
+            "altroot" => optional(self.core.altroot.clone(), "-"),
+            "cachefile" => optional(self.core.state.lock().cachefile.clone(), "-"),
+            "comment" => optional(self.core.state.lock().comment.clone(), "-"),
+            "compatibility" => optional(self.core.state.lock().compatibility.clone(), "off"),
+            "readonly" => {
+                let value = if self.core.read_only { "on" } else { "off" };
+                text(value, PropertySource::None)
+            }
+            _ => self.stored(row),
+        }
+    }
+
+    /// A property kept in the `pool_props` object.
+    fn stored(&self, row: &Row) -> PoolProperty {
+        let stored = self.core.state.lock().props.get(row.name).cloned();
+        let (default, is_number) = match row.kind {
+            Kind::Number(default) => (default, true),
+            Kind::Word(_, default) => (default, false),
+            Kind::Text => (0, false),
+        };
+        let (value, number, source) = match (stored, row.kind) {
+            (Some(Stored::Text(text)), _) => (text, None, PropertySource::Local),
+            (None, Kind::Text) => ("-".to_owned(), None, PropertySource::Default),
+            (Some(Stored::Number(number)), _) if number != default => (
+                props::render(row, number),
+                Some(number),
+                PropertySource::Local,
+            ),
+            _ => (
+                props::render(row, default),
+                Some(default),
+                PropertySource::Default,
+            ),
+        };
+        PoolProperty {
+            name: row.name.to_owned(),
+            value,
+            number: number.filter(|_| is_number),
+            source,
+        }
     }
 
     /// Sets a property; `feature@NAME` with `enabled` enables a feature.
+    ///
+    /// # Errors
+    /// [`EngineError::BadProperty`], [`EngineError::BadFeature`], [`EngineError::ReadOnly`].
     pub async fn set_prop(&self, name: &str, value: &str) -> Result<(), EngineError> {
-        let _ = (name, value);
-        todo!()
+        self.change(props::parse(name, value)?).await
+    }
+
+    async fn change(&self, change: Change) -> Result<(), EngineError> {
+        let core = self.core.clone();
+        if let Change::Session(name, value) = &change {
+            if *name == "cachefile" {
+                core.state.lock().cachefile = (!value.is_empty()).then(|| value.clone());
+                return Ok(());
+            }
+            return Err(EngineError::BadProperty {
+                property: (*name).to_owned(),
+                value: value.clone(),
+                why: "it can only be set while the pool is created or imported".into(),
+            });
+        }
+        if let Change::Feature(name) = &change {
+            features::guid_to_enable(name)?;
+        }
+        self.check_writeable()?;
+        core.dsl
+            .run_task(Arc::new(ChangeTask {
+                core: core.clone(),
+                change,
+            }))
+            .await?;
+        Ok(())
     }
 
     /// Feature flags, in the order of `zpool get all`.
     pub fn features(&self) -> Vec<FeatureStatus> {
-        todo!()
+        features::status(self.core.dsl.features())
     }
 
     /// Enables every feature that this release supports; returns their names.
+    ///
+    /// # Errors
+    /// [`EngineError::ReadOnly`].
     pub async fn upgrade(&self) -> Result<Vec<String>, EngineError> {
-        todo!()
+        self.check_writeable()?;
+        let mut enabled = Vec::new();
+        for guid in features::defaults() {
+            if !self.core.dsl.features().is_enabled(&guid) {
+                self.change(Change::Feature(guid.clone())).await?;
+                enabled.push(guid);
+            }
+        }
+        Ok(enabled)
     }
 
     /// The history, oldest first.
+    ///
+    /// # Errors
+    /// When it cannot be read.
     pub async fn history(&self) -> Result<Vec<HistoryRecord>, EngineError> {
-        todo!()
+        self.check_open()?;
+        if self.core.history.has_pending() && self.core.suspended().is_none() {
+            self.core.txgs.sync().await?;
+        }
+        Ok(self.core.history.read_all().await?)
     }
 
     /// Adds a command to the history. Returns once it is queued; it is on disk with the next transaction group.
+    ///
+    /// # Errors
+    /// [`EngineError::ReadOnly`].
     pub async fn log_history(&self, command: &str) -> Result<(), EngineError> {
-        let _ = command;
-        todo!()
+        self.check_writeable()?;
+        self.core
+            .history
+            .queue(HistoryWhat::Command(command.to_owned()));
+        Ok(())
     }
 
     /// Returns once everything done before the call is on disk (`zpool sync`).
+    ///
+    /// # Errors
+    /// [`EngineError::Suspended`] when the pool stopped.
     pub async fn sync(&self) -> Result<(), EngineError> {
-        todo!()
+        self.check_writeable()?;
+        self.core.txgs.sync().await?;
+        Ok(())
     }
 
     /// Last transaction group on disk.
     pub fn synced_txg(&self) -> Txg {
-        todo!()
+        self.core.txgs.synced_txg()
     }
 
     /// Why the pool is suspended, if it is.
     pub fn suspended(&self) -> Option<String> {
-        todo!()
+        self.core.suspended()
     }
 
     /// Clears error counters, reopens devices, and resumes a suspended pool (`zpool clear`); `device` limits it to one.
+    ///
+    /// # Errors
+    /// [`EngineError::Suspended`] when the pool cannot go on.
     pub async fn clear(&self, device: Option<&str>) -> Result<(), EngineError> {
-        let _ = device;
-        todo!()
+        self.check_open()?;
+        let core = &self.core;
+        core.tree.reopen().await;
+        for top in core.tree.tops() {
+            clear_errors(&top, device);
+        }
+        if device.is_none() {
+            core.errors.clear();
+        }
+        let failure = core.state.lock().failure.clone();
+        if let Some(why) = failure {
+            return Err(EngineError::Suspended {
+                pool: self.name(),
+                why,
+            });
+        }
+        if core.pipeline.suspended().is_some() {
+            core.pipeline.resume();
+        }
+        if !core.read_only {
+            core.state.lock().config_dirty = true;
+            core.txgs.kick();
+        }
+        Ok(())
     }
 
     /// The configuration as kept in a pool cache: feed it to [`Pool::from_cache`].
     pub fn cached_config(&self) -> NvList {
-        todo!()
+        let core = &self.core;
+        core.pairs(core.txgs.synced_txg())
+            .mos_config(&core.tree.to_config(Scope::Mos))
     }
 
     /// What to import from a cached configuration, its devices' labels read afresh.
-    pub async fn from_cache(
-        world: &World,
-        config: &NvList,
-    ) -> Result<crate::FoundPool, EngineError> {
-        let _ = (world, config);
-        todo!()
+    ///
+    /// # Errors
+    /// [`EngineError::MissingDevices`] when no device of the pool can be found.
+    pub async fn from_cache(world: &World, config: &NvList) -> Result<FoundPool, EngineError> {
+        let name = config.require_string("name")?.to_owned();
+        let guid = Guid::new(config.require_u64("pool_guid")?);
+        let mut paths = Vec::new();
+        config::for_each(config.require_list("vdev_tree")?, &mut |vdev| {
+            paths.extend(vdev.string("path").map(str::to_owned));
+        });
+        let spec = ScanSpec {
+            paths,
+            guid: Some(guid),
+            name: None,
+        };
+        let mut found = crate::scan(world, &spec).await?;
+        found.pop().ok_or(EngineError::MissingDevices {
+            pool: name,
+            why: "none of its devices could be found".into(),
+        })
     }
+
+    /// Health.
+    pub fn health(&self) -> PoolHealth {
+        status::health(&self.core)
+    }
+
+    /// Number of log space maps; for tests and statistics.
+    pub fn log_space_maps(&self) -> usize {
+        self.core.space.log_count()
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // The sync loop holds the core as well: without this it would go on for ever.
+        if !self.core.ended.load(Ordering::Acquire) {
+            self.core.txgs.stop(PoolError::Closing);
+        }
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Pool")
+            .field("name", &self.name())
+            .field("guid", &self.guid())
+            .finish()
+    }
+}
+
+fn clear_errors(vdev: &Arc<Vdev>, device: Option<&str>) {
+    if device.is_none_or(|device| {
+        vdev.display_name() == device
+            || vdev.path().as_deref() == Some(device)
+            || vdev.guid().to_string() == device
+    }) {
+        vdev.clear_errors();
+        return;
+    }
+    for child in vdev.children() {
+        clear_errors(child, device);
+    }
+}
+
+/// Changes a pool property in syncing context (`spa_sync_props`).
+struct ChangeTask {
+    core: Arc<Core>,
+    change: Change,
+}
+
+impl SyncTask for ChangeTask {
+    fn name(&self) -> &'static str {
+        "set pool property"
+    }
+
+    fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(apply_change(&self.core, &self.change, ctx))
+    }
+}
+
+/// Applies a change of a pool property. Syncing context only.
+pub(crate) async fn apply_change(
+    core: &Core,
+    change: &Change,
+    ctx: &SyncContext,
+) -> Result<(), DatasetError> {
+    let tx = Tx::syncing(ctx.txg);
+    match change {
+        Change::Session(..) => {}
+        Change::Feature(name) => {
+            // Checked before the task was queued.
+            if let Ok(guid) = features::guid_to_enable(name) {
+                core.dsl.features().enable(ctx, guid).await?;
+                let short = guid.rsplit(':').next().unwrap_or(guid);
+                core.history
+                    .internal(&tx, "set", format!("feature@{short}=enabled"))
+                    .await?;
+            }
+        }
+        Change::Config(name, text) => {
+            {
+                let mut state = core.state.lock();
+                let value = (!text.is_empty()).then(|| text.clone());
+                match *name {
+                    "comment" => state.comment = value,
+                    _ => state.compatibility = value,
+                }
+                state.config_dirty = true;
+            }
+            core.history
+                .internal(&tx, "set", format!("{name}={text}"))
+                .await?;
+        }
+        Change::Stored(name, stored) => {
+            let mos = core.dsl.mos();
+            let known = core.state.lock().props_object;
+            let zap = if known.is_zero() {
+                let zap = Zap::create(mos, &tx, ZapOptions::new(ObjectType::POOL_PROPS)).await?;
+                let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
+                directory
+                    .add_u64(&tx, directory::POOL_PROPS, zap.id().get())
+                    .await?;
+                core.state.lock().props_object = zap.id();
+                zap
+            } else {
+                Zap::hold(mos, known).await?
+            };
+            let text = match stored {
+                Stored::Number(number) => {
+                    zap.update_u64(&tx, name, *number).await?;
+                    number.to_string()
+                }
+                Stored::Text(text) if text.is_empty() => {
+                    if zap.lookup(name).await?.is_some() {
+                        zap.remove(&tx, name).await?;
+                    }
+                    String::new()
+                }
+                Stored::Text(text) => {
+                    zap.update(&tx, name, ZapValue::from_str_z(text)).await?;
+                    text.clone()
+                }
+            };
+            {
+                let mut state = core.state.lock();
+                if *stored == Stored::Text(String::new()) {
+                    state.props.remove(name);
+                } else {
+                    state.props.insert(name.clone(), stored.clone());
+                }
+            }
+            core.apply_fail_mode();
+            core.history
+                .internal(&tx, "set", format!("{name}={text}"))
+                .await?;
+        }
+    }
+    Ok(())
 }

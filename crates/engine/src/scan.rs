@@ -6,8 +6,9 @@
 //! `spa_ld_trusted_config`). Source: lib/libzutil/zutil_import.c (`get_configs`, `fix_paths`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use device::World;
+use device::{Device, World};
 use format::{Guid, NvList, NvValue, Txg, Uberblock};
 use futures::StreamExt;
 
@@ -133,8 +134,20 @@ fn is_storage(meta: &std::fs::Metadata) -> bool {
 
 async fn read_device(world: &World, path: String) -> Option<DeviceLabel> {
     let device = world.opener.open(&path, true).await.ok()?;
-    let _ = (path, device);
-    todo!("waits for pool's label reader")
+    read_label(&device, &path).await
+}
+
+/// The newest label of an open device.
+pub(crate) async fn read_label(device: &Arc<dyn Device>, path: &str) -> Option<DeviceLabel> {
+    let any = Txg::new(u64::MAX);
+    let labels = ::pool::vdev::read_labels(&**device).await.ok()?;
+    let config = labels.config(any)?.clone();
+    let uberblock = labels.best_uberblock(any);
+    Some(DeviceLabel {
+        path: path.to_owned(),
+        config,
+        uberblock,
+    })
 }
 
 /// Puts labels together to pools, ordered by name.

@@ -1,8 +1,20 @@
 //! A pool's state, as `zpool status` and `zpool list` show it.
 
-use format::{Guid, Txg};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use ::pool::alloc::TopSpace;
+use ::pool::pipeline::AllocClass;
+use ::pool::vdev::{Vdev, VdevAux, VdevKind, VdevState as State};
+use format::{Guid, NvList, ObjectId, Txg, VdevId};
+use object::ObjectSet;
+
+use crate::EngineError;
 use crate::VdevClass;
+use crate::core::Core;
+
+/// Longest packed list of spares or cache devices that is believed, in bytes.
+const AUX_BYTES_MAX: u64 = 16 << 20;
 
 /// State of a vdev (`vdev_state_t`, include/sys/fs/zfs.h), best last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -196,4 +208,235 @@ pub struct FeatureStatus {
     pub supported: bool,
     /// Whether a release without it may import the pool read-only.
     pub read_only_compatible: bool,
+}
+
+/// Spares or cache devices, from their list in the MOS (`spares` or `l2cache`).
+pub(crate) async fn read_aux(
+    mos: &Arc<ObjectSet>,
+    id: ObjectId,
+    name: &str,
+) -> Result<Vec<VdevStatus>, EngineError> {
+    let object = mos.hold(id).await?;
+    let bonus = object.bonus();
+    let Some(raw) = bonus.get(..8) else {
+        return Ok(Vec::new());
+    };
+    let length = u64::from_le_bytes(raw.try_into().expect("eight bytes")).min(AUX_BYTES_MAX);
+    let list = NvList::decode(&object.read_bytes(0, length as usize).await?)?;
+    let class = if name == crate::directory::SPARES {
+        VdevClass::Spare
+    } else {
+        VdevClass::Cache
+    };
+    let configs = list.lists(name).unwrap_or(&[]);
+    Ok(configs
+        .iter()
+        .map(|config| {
+            let path = config.string("path").map(str::to_owned);
+            let guid = Guid::new(config.u64("guid").unwrap_or(0));
+            VdevStatus {
+                name: path.clone().unwrap_or_else(|| guid.to_string()),
+                kind: config.string("type").unwrap_or("disk").to_owned(),
+                parity: 0,
+                path,
+                guid,
+                class,
+                // Not opened: nothing stands in by itself yet.
+                state: VdevState::Online,
+                why: None,
+                read_errors: 0,
+                write_errors: 0,
+                checksum_errors: 0,
+                read_ops: 0,
+                read_bytes: 0,
+                write_ops: 0,
+                write_bytes: 0,
+                size_bytes: 0,
+                allocated_bytes: 0,
+                fragmentation_percent: None,
+                ashift: 0,
+                children: Vec::new(),
+            }
+        })
+        .collect())
+}
+
+/// Health of a pool, as `zpool list` shows it.
+pub(crate) fn health(core: &Core) -> PoolHealth {
+    if core.suspended().is_some() {
+        return PoolHealth::Suspended;
+    }
+    match root_state(core) {
+        VdevState::Online => PoolHealth::Online,
+        VdevState::Degraded => PoolHealth::Degraded,
+        _ => PoolHealth::Faulted,
+    }
+}
+
+/// State of the root: unusable when a top-level vdev other than a log is, degraded when one is not
+/// whole (`vdev_root_state_change`).
+fn root_state(core: &Core) -> VdevState {
+    let mut worst = VdevState::Online;
+    for top in core.tree.tops() {
+        let (state, _) = top.state();
+        let state = map_state(state);
+        let is_log = top.top().is_some_and(|top| top.class == AllocClass::Log);
+        let counted = match state {
+            VdevState::Online => VdevState::Online,
+            VdevState::Degraded => VdevState::Degraded,
+            _ if is_log => VdevState::Degraded,
+            _ => VdevState::CantOpen,
+        };
+        worst = worst.min(counted);
+    }
+    worst
+}
+
+fn map_state(state: State) -> VdevState {
+    match state {
+        State::Closed => VdevState::Closed,
+        State::Offline => VdevState::Offline,
+        State::Removed => VdevState::Removed,
+        State::CantOpen => VdevState::CantOpen,
+        State::Faulted => VdevState::Faulted,
+        State::Degraded => VdevState::Degraded,
+        State::Healthy => VdevState::Online,
+    }
+}
+
+/// Why a vdev is in its state, in the words of `zpool status`.
+const fn why(aux: VdevAux) -> Option<&'static str> {
+    match aux {
+        VdevAux::None => None,
+        VdevAux::OpenFailed => Some("cannot open"),
+        VdevAux::CorruptData => Some("corrupted data"),
+        VdevAux::NoReplicas => Some("insufficient replicas"),
+        VdevAux::TooSmall => Some("device is too small"),
+        VdevAux::BadLabel => Some("invalid label"),
+        VdevAux::ErrorsExceeded => Some("too many errors"),
+        VdevAux::External => Some("external device fault"),
+    }
+}
+
+const fn map_class(class: AllocClass) -> VdevClass {
+    match class {
+        AllocClass::Normal => VdevClass::Normal,
+        AllocClass::Log => VdevClass::Log,
+        AllocClass::Special => VdevClass::Special,
+        AllocClass::Dedup => VdevClass::Dedup,
+    }
+}
+
+fn vdev_status(
+    vdev: &Arc<Vdev>,
+    class: VdevClass,
+    spaces: &BTreeMap<VdevId, TopSpace>,
+) -> VdevStatus {
+    let (state, aux) = vdev.state();
+    let counters = vdev.counters();
+    let space = vdev.top().and_then(|top| spaces.get(&top.id));
+    let parity = match vdev.kind() {
+        VdevKind::Raidz { parity } => *parity as u8,
+        _ => 0,
+    };
+    VdevStatus {
+        name: vdev.display_name(),
+        kind: vdev.kind().name().to_owned(),
+        parity,
+        path: vdev.path(),
+        guid: vdev.guid(),
+        class,
+        state: map_state(state),
+        why: why(aux).map(str::to_owned),
+        read_errors: counters.read_errors,
+        write_errors: counters.write_errors,
+        checksum_errors: counters.checksum_errors,
+        read_ops: counters.read_ops,
+        read_bytes: counters.read_bytes,
+        write_ops: counters.write_ops,
+        write_bytes: counters.write_bytes,
+        size_bytes: space.map_or(0, |space| space.size_bytes),
+        allocated_bytes: space.map_or(0, |space| space.allocated_bytes),
+        fragmentation_percent: space
+            .and_then(|space| space.fragmentation_percent)
+            .map(|percent| percent.min(100) as u8),
+        ashift: if vdev.top().is_some() {
+            vdev.ashift() as u8
+        } else {
+            0
+        },
+        children: vdev
+            .children()
+            .iter()
+            .map(|child| vdev_status(child, class, spaces))
+            .collect(),
+    }
+}
+
+/// State of the pool and all its vdevs.
+pub(crate) fn pool_status(core: &Core) -> PoolStatus {
+    let spaces: BTreeMap<VdevId, TopSpace> = core
+        .pipeline
+        .allocator()
+        .top_spaces()
+        .into_iter()
+        .map(|space| (space.vdev, space))
+        .collect();
+    let children: Vec<VdevStatus> = core
+        .tree
+        .tops()
+        .iter()
+        .filter(|top| !matches!(top.kind(), VdevKind::Hole))
+        .map(|top| {
+            let class = top
+                .top()
+                .map_or(VdevClass::Normal, |top| map_class(top.class));
+            vdev_status(top, class, &spaces)
+        })
+        .collect();
+    let sum = |field: fn(&VdevStatus) -> u64| children.iter().map(field).sum();
+    let name = core.state.lock().name.clone();
+    let root = VdevStatus {
+        name: name.clone(),
+        kind: "root".to_owned(),
+        parity: 0,
+        path: None,
+        guid: core.guid,
+        class: VdevClass::Normal,
+        state: root_state(core),
+        why: None,
+        read_errors: 0,
+        write_errors: 0,
+        checksum_errors: 0,
+        read_ops: sum(|vdev| vdev.read_ops),
+        read_bytes: sum(|vdev| vdev.read_bytes),
+        write_ops: sum(|vdev| vdev.write_ops),
+        write_bytes: sum(|vdev| vdev.write_bytes),
+        size_bytes: sum(|vdev| vdev.size_bytes),
+        allocated_bytes: sum(|vdev| vdev.allocated_bytes),
+        fragmentation_percent: None,
+        ashift: 0,
+        children,
+    };
+    let features_disabled = crate::features::defaults()
+        .iter()
+        .any(|guid| !core.dsl.features().is_enabled(guid));
+    let health = health(core);
+    let suspended_why = core.suspended();
+    let state = core.state.lock();
+    PoolStatus {
+        name,
+        guid: core.guid,
+        health,
+        suspended_why,
+        read_only: core.read_only,
+        synced_txg: core.txgs.synced_txg(),
+        root,
+        spares: state.spares.clone(),
+        caches: state.caches.clone(),
+        scan: state.scan.clone(),
+        data_errors: state.data_errors.max(core.errors.damaged_count()),
+        features_disabled,
+        errata: state.errata,
+    }
 }

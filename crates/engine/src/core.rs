@@ -1,0 +1,153 @@
+//! The state of an open pool, shared by its handle and its sync loop.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ::pool::pipeline::FailMode;
+use ::pool::vdev::VdevKind;
+use ::pool::{Pipeline, TxgManager, VdevTree};
+use dataset::DslPool;
+use device::World;
+use format::{Guid, ObjectId, Txg, Uberblock};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::config::PoolPairs;
+use crate::errors::ErrorLog;
+use crate::features;
+use crate::history::HistoryLog;
+use crate::props::Stored;
+use crate::space::Space;
+use crate::{HostIdentity, ScanStatus, VdevStatus};
+
+/// What changes while a pool is open. Locked for a few instructions at a time, never across an await.
+pub(crate) struct State {
+    /// Name shown to people.
+    pub(crate) name: String,
+    /// Name written to disk: differs while a temporary name is used.
+    pub(crate) disk_name: String,
+    /// `POOL_STATE_*` to be written.
+    pub(crate) pool_state: u64,
+    pub(crate) version: u64,
+    pub(crate) errata: u64,
+    pub(crate) comment: Option<String>,
+    pub(crate) compatibility: Option<String>,
+    /// The configuration must be written to the MOS and to all labels.
+    pub(crate) config_dirty: bool,
+    /// Txg of the configuration that is in the labels.
+    pub(crate) config_txg: Txg,
+    /// MOS object of the packed configuration.
+    pub(crate) config_object: ObjectId,
+    /// MOS object of the ZAP of vdev ZAPs; zero without.
+    pub(crate) all_vdev_zaps: ObjectId,
+    /// MOS object of the frees that wait (`sync_bplist`); zero without.
+    pub(crate) deferred_frees: ObjectId,
+    /// MOS object of pool properties; zero without.
+    pub(crate) props_object: ObjectId,
+    /// Stored properties.
+    pub(crate) props: BTreeMap<String, Stored>,
+    /// Property `cachefile`: for the daemon, not stored.
+    pub(crate) cachefile: Option<String>,
+    /// The last uberblock on disk.
+    pub(crate) uberblock: Uberblock,
+    /// Flush all metaslabs in the next txg (before export).
+    pub(crate) flush_all: bool,
+    /// Logs of datasets must be claimed in the next txg.
+    pub(crate) claim_logs: bool,
+    /// The checksum salt is not in the MOS yet.
+    pub(crate) salt_missing: Option<[u8; 32]>,
+    /// Spares, as the MOS lists them.
+    pub(crate) spares: Vec<VdevStatus>,
+    /// Second-level cache devices, as the MOS lists them.
+    pub(crate) caches: Vec<VdevStatus>,
+    /// The last scrub or resilver.
+    pub(crate) scan: Option<ScanStatus>,
+    /// Blocks in the error logs.
+    pub(crate) data_errors: u64,
+    /// The sync loop met an error that it cannot go on from.
+    pub(crate) failure: Option<String>,
+    /// Exported or destroyed.
+    pub(crate) closed: bool,
+}
+
+/// An open pool.
+pub(crate) struct Core {
+    pub(crate) world: World,
+    pub(crate) guid: Guid,
+    /// Random number of this import (`spa_load_guid`).
+    pub(crate) load_guid: u64,
+    pub(crate) host: HostIdentity,
+    pub(crate) read_only: bool,
+    pub(crate) altroot: Option<String>,
+    pub(crate) tree: Arc<VdevTree>,
+    pub(crate) pipeline: Arc<Pipeline>,
+    pub(crate) txgs: Arc<TxgManager>,
+    pub(crate) dsl: Arc<DslPool>,
+    pub(crate) space: Arc<Space>,
+    pub(crate) history: Arc<HistoryLog>,
+    pub(crate) errors: Arc<ErrorLog>,
+    pub(crate) state: Mutex<State>,
+    /// The sync loop has ended.
+    pub(crate) ended: AtomicBool,
+    pub(crate) end: Notify,
+}
+
+impl Core {
+    /// The pool-level pairs of a configuration written in `txg`.
+    pub(crate) fn pairs(&self, txg: Txg) -> PoolPairs {
+        let state = self.state.lock();
+        PoolPairs {
+            version: state.version,
+            name: state.disk_name.clone(),
+            state: state.pool_state,
+            txg: txg.get(),
+            guid: self.guid.get(),
+            errata: state.errata,
+            comment: state.comment.clone(),
+            compatibility: state.compatibility.clone(),
+            hostid: self.host.hostid,
+            hostname: self.host.hostname.clone(),
+            holes: self
+                .tree
+                .tops()
+                .iter()
+                .filter(|top| *top.kind() == VdevKind::Hole)
+                .map(|top| top.id())
+                .collect(),
+            label_features: features::in_label(self.dsl.features()),
+        }
+    }
+
+    /// Why the pool does not make progress, if it does not.
+    pub(crate) fn suspended(&self) -> Option<String> {
+        self.state
+            .lock()
+            .failure
+            .clone()
+            .or_else(|| self.pipeline.suspended().map(|error| error.to_string()))
+    }
+
+    /// Tells those who write what property `failmode` says.
+    pub(crate) fn apply_fail_mode(&self) {
+        let stored = self.state.lock().props.get("failmode").cloned();
+        // `panic` would take all other pools down as well: here it means to fail at once.
+        let mode = match stored {
+            Some(Stored::Number(1 | 2)) => FailMode::Continue,
+            _ => FailMode::Wait,
+        };
+        self.pipeline.set_fail_mode(mode);
+    }
+
+    /// Waits until the sync loop has ended.
+    pub(crate) async fn wait_ended(&self) {
+        loop {
+            let mut end = std::pin::pin!(self.end.notified());
+            end.as_mut().enable();
+            if self.ended.load(Ordering::Acquire) {
+                return;
+            }
+            end.await;
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! Feature flags as the engine uses them: names, which ones we support, and the check at import.
+//!
+//! Refcounts and their storage are in `dataset::features`; here is what `zpool` shows and what an
+//! import decides. Table order is that of `zpool get all` (`spa_feature_t`, include/zfeature_common.h).
+
+use dataset::Features;
+
+use crate::{EngineError, FeatureState, FeatureStatus};
+
+/// Changes of all metaslabs are logged together.
+pub(crate) const LOG_SPACEMAP: &str = "com.delphix:log_spacemap";
+/// Space maps have histograms; refcount: space maps.
+pub(crate) const SPACEMAP_HISTOGRAM: &str = "com.delphix:spacemap_histogram";
+/// The root vdev has a ZAP too.
+pub(crate) const VDEV_ZAPS_V2: &str = "com.klarasystems:vdev_zaps_v2";
+/// Error logs are per dataset.
+pub(crate) const HEAD_ERRLOG: &str = "com.delphix:head_errlog";
+
+/// What we can do with a pool in which the feature is active.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Support {
+    /// Everything; new pools have it.
+    Full,
+    /// Read.
+    Read,
+    /// Nothing.
+    None,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Row {
+    guid: &'static str,
+    name: &'static str,
+    /// A release without it may import the pool read-only.
+    read_only_compatible: bool,
+    support: Support,
+}
+
+const fn row(guid: &'static str, name: &'static str, ro: bool, support: Support) -> Row {
+    Row {
+        guid,
+        name,
+        read_only_compatible: ro,
+        support,
+    }
+}
+
+use Support::{Full, None as No, Read};
+
+const TABLE: &[Row] = &[
+    row("com.delphix:async_destroy", "async_destroy", true, Full),
+    row("com.delphix:empty_bpobj", "empty_bpobj", true, Full),
+    row("org.illumos:lz4_compress", "lz4_compress", false, Full),
+    // Only dump volumes of illumos ever use it, and their blocks read like any other.
+    row(
+        "com.joyent:multi_vdev_crash_dump",
+        "multi_vdev_crash_dump",
+        false,
+        Full,
+    ),
+    row(SPACEMAP_HISTOGRAM, "spacemap_histogram", true, Full),
+    row("com.delphix:enabled_txg", "enabled_txg", true, Full),
+    row("com.delphix:hole_birth", "hole_birth", false, Full),
+    row(
+        "com.delphix:extensible_dataset",
+        "extensible_dataset",
+        false,
+        Full,
+    ),
+    row("com.delphix:embedded_data", "embedded_data", false, Full),
+    row("com.delphix:bookmarks", "bookmarks", true, Read),
+    row(
+        "com.joyent:filesystem_limits",
+        "filesystem_limits",
+        true,
+        Read,
+    ),
+    row("org.open-zfs:large_blocks", "large_blocks", false, Full),
+    row("org.zfsonlinux:large_dnode", "large_dnode", false, Full),
+    row("org.illumos:sha512", "sha512", false, Full),
+    row("org.illumos:skein", "skein", false, Full),
+    row("org.illumos:edonr", "edonr", false, Full),
+    row(
+        "org.zfsonlinux:userobj_accounting",
+        "userobj_accounting",
+        true,
+        Full,
+    ),
+    row("com.datto:encryption", "encryption", false, No),
+    row("org.zfsonlinux:project_quota", "project_quota", true, Full),
+    row("com.delphix:device_removal", "device_removal", false, No),
+    row("com.delphix:obsolete_counts", "obsolete_counts", true, Read),
+    row(
+        "com.delphix:zpool_checkpoint",
+        "zpool_checkpoint",
+        true,
+        Read,
+    ),
+    row("com.delphix:spacemap_v2", "spacemap_v2", true, Full),
+    row(
+        "org.zfsonlinux:allocation_classes",
+        "allocation_classes",
+        true,
+        Read,
+    ),
+    row("com.datto:resilver_defer", "resilver_defer", true, Read),
+    row("com.datto:bookmark_v2", "bookmark_v2", false, Read),
+    row(
+        "com.delphix:redaction_bookmarks",
+        "redaction_bookmarks",
+        false,
+        Read,
+    ),
+    row(
+        "com.delphix:redacted_datasets",
+        "redacted_datasets",
+        false,
+        Read,
+    ),
+    row(
+        "com.delphix:bookmark_written",
+        "bookmark_written",
+        false,
+        Read,
+    ),
+    row(LOG_SPACEMAP, "log_spacemap", true, Full),
+    row("com.delphix:livelist", "livelist", true, Read),
+    row("org.openzfs:device_rebuild", "device_rebuild", true, Read),
+    row("org.freebsd:zstd_compress", "zstd_compress", false, Full),
+    row("org.openzfs:draid", "draid", false, No),
+    row("org.openzfs:zilsaxattr", "zilsaxattr", true, Full),
+    row(HEAD_ERRLOG, "head_errlog", false, Full),
+    row("org.openzfs:blake3", "blake3", false, Full),
+    row(
+        "com.fudosecurity:block_cloning",
+        "block_cloning",
+        true,
+        Read,
+    ),
+    row(VDEV_ZAPS_V2, "vdev_zaps_v2", false, Full),
+    row(
+        "com.delphix:redaction_list_spill",
+        "redaction_list_spill",
+        false,
+        Read,
+    ),
+    row("org.openzfs:raidz_expansion", "raidz_expansion", false, No),
+    row("com.klarasystems:fast_dedup", "fast_dedup", true, Read),
+    row("org.zfsonlinux:longname", "longname", false, Full),
+    row(
+        "com.klarasystems:large_microzap",
+        "large_microzap",
+        true,
+        Read,
+    ),
+];
+
+/// Features named in labels while active, since the MOS cannot be read without them
+/// (`ZFEATURE_FLAG_MOS`).
+const IN_LABEL: &[&str] = &[
+    "com.delphix:hole_birth",
+    "com.delphix:embedded_data",
+    "com.delphix:device_removal",
+    "org.openzfs:draid",
+    VDEV_ZAPS_V2,
+    "org.openzfs:raidz_expansion",
+    "com.klarasystems:dynamic_gang_header",
+    "com.seagate:draid_failure_domains",
+];
+
+fn find(guid: &str) -> Option<&'static Row> {
+    TABLE.iter().find(|row| row.guid == guid)
+}
+
+/// Guid of the feature with this short name, if new pools may have it.
+pub(crate) fn guid_to_enable(name: &str) -> Result<&'static str, EngineError> {
+    let bad = |why: &str| EngineError::BadFeature {
+        feature: name.to_owned(),
+        why: why.to_owned(),
+    };
+    let row = TABLE
+        .iter()
+        .find(|row| row.name == name || row.guid == name)
+        .ok_or_else(|| bad("there is no such feature"))?;
+    match row.support {
+        Full => Ok(row.guid),
+        _ => Err(bad("this release does not support it")),
+    }
+}
+
+/// Guids of the features that a new pool gets.
+pub(crate) fn defaults() -> Vec<String> {
+    TABLE
+        .iter()
+        .filter(|row| row.support == Full)
+        .map(|row| row.guid.to_owned())
+        .collect()
+}
+
+/// Features to be named in labels.
+pub(crate) fn in_label(features: &Features) -> Vec<String> {
+    IN_LABEL
+        .iter()
+        .filter(|guid| features.is_active(guid))
+        .map(|guid| (*guid).to_owned())
+        .collect()
+}
+
+/// Decides whether a pool with these features (guid, refcount, needed to read) can be imported.
+pub(crate) fn check(
+    pool: &str,
+    features: &[(String, u64, bool)],
+    read_only: bool,
+) -> Result<(), EngineError> {
+    let mut unreadable = Vec::new();
+    let mut unwriteable = Vec::new();
+    for (guid, refcount, for_read) in features {
+        if *refcount == 0 {
+            continue;
+        }
+        match find(guid).map(|row| row.support) {
+            Some(Full) => {}
+            Some(Read) => unwriteable.push(short(guid)),
+            Some(No) | None if *for_read => unreadable.push(short(guid)),
+            Some(No) | None => unwriteable.push(short(guid)),
+        }
+    }
+    if !unreadable.is_empty() {
+        return Err(EngineError::UnsupportedFeatures {
+            pool: pool.to_owned(),
+            features: unreadable,
+        });
+    }
+    if !read_only && !unwriteable.is_empty() {
+        return Err(EngineError::UnsupportedForWrite {
+            pool: pool.to_owned(),
+            features: unwriteable,
+        });
+    }
+    Ok(())
+}
+
+fn short(guid: &str) -> String {
+    find(guid).map_or_else(|| guid.to_owned(), |row| format!("{} ({guid})", row.name))
+}
+
+/// All features for `zpool get`, with unknown ones that are in the pool at the end.
+pub(crate) fn status(features: &Features) -> Vec<FeatureStatus> {
+    let state = |refcount: Option<u64>| match refcount {
+        None => FeatureState::Disabled,
+        Some(0) => FeatureState::Enabled,
+        Some(_) => FeatureState::Active,
+    };
+    let mut out: Vec<FeatureStatus> = TABLE
+        .iter()
+        .map(|row| {
+            let refcount = features.refcount(row.guid);
+            FeatureStatus {
+                guid: row.guid.to_owned(),
+                name: row.name.to_owned(),
+                state: state(refcount),
+                refcount: refcount.unwrap_or(0),
+                supported: row.support != No,
+                read_only_compatible: row.read_only_compatible,
+            }
+        })
+        .collect();
+    for (guid, refcount, for_read) in features.all() {
+        if find(&guid).is_none() {
+            out.push(FeatureStatus {
+                name: guid.rsplit(':').next().unwrap_or(&guid).to_owned(),
+                guid,
+                state: state(Some(refcount)),
+                refcount,
+                supported: false,
+                read_only_compatible: !for_read,
+            });
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn feature(guid: &str, refcount: u64, for_read: bool) -> (String, u64, bool) {
+        (guid.to_owned(), refcount, for_read)
+    }
+
+    #[test]
+    fn the_table_has_the_features_of_2_3() {
+        assert_eq!(TABLE.len(), 44);
+        assert_eq!(
+            TABLE.iter().filter(|row| row.read_only_compatible).count(),
+            20
+        );
+    }
+
+    #[test]
+    fn enabled_features_do_not_matter_and_active_ones_are_named() {
+        let enabled = [
+            feature("com.datto:encryption", 0, true),
+            feature("org.future:x", 0, true),
+        ];
+        check("p", &enabled, false).unwrap();
+        let error = check("p", &[feature("com.datto:encryption", 2, true)], true).unwrap_err();
+        assert!(error.to_string().contains("encryption"), "{error}");
+        let error = check("p", &[feature("org.future:x", 1, true)], true).unwrap_err();
+        assert!(error.to_string().contains("org.future:x"), "{error}");
+    }
+
+    #[test]
+    fn what_is_compatible_for_reading_can_be_read() {
+        let pool = [
+            feature("com.fudosecurity:block_cloning", 1, false),
+            feature("org.future:y", 1, false),
+        ];
+        check("p", &pool, true).unwrap();
+        let error = check("p", &pool, false).unwrap_err();
+        assert!(matches!(error, EngineError::UnsupportedForWrite { .. }));
+        assert!(error.to_string().contains("block_cloning"), "{error}");
+    }
+}

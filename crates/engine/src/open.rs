@@ -1,0 +1,759 @@
+//! Opening pools: creating, and importing what exists.
+//!
+//! An import has two rounds. First, the vdevs as the labels tell are opened read-only, the newest
+//! uberblock chosen, and the MOS's own copy of the configuration read. Then everything is closed and
+//! opened again by that copy, which alone knows all vdevs, with the paths where devices were found.
+//! Nothing is written before every check has passed; then one transaction group claims the
+//! intent logs' blocks and says in all labels who has the pool now.
+//!
+//! Source: module/zfs/spa.c (`spa_load_impl` and the `spa_ld_*` functions, `spa_create`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use ::pool::alloc::{Allocator, fragmentation};
+use ::pool::vdev::{OpenOptions, VdevTree, best_uberblock};
+use ::pool::{Cache, Pipeline, PipelineOptions, PoolError, TxgLimits, TxgManager};
+use dataset::{CreateParams, DslEnvironment, DslPool};
+use device::World;
+use format::{Guid, NvList, NvValue, ObjectId, ObjectType, Txg, Uberblock};
+use object::{NewObject, ObjectSet, ObjsetOptions, Zap};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::core::{Core, State};
+use crate::errors::ErrorLog;
+use crate::history::{History, HistoryLog, HistoryWhat};
+use crate::props::{Change, Stored};
+use crate::space::{Space, TopShape};
+use crate::sync::CONFIG_BLOCK_BYTES;
+use crate::{
+    CreateSpec, EngineError, FeatureChoice, FoundState, HostIdentity, ImportSpec, ScanStatus,
+    config, create as creating, directory, features, pool, props,
+};
+
+/// Bytes of verified blocks kept in memory unless the caller says otherwise.
+const CACHE_BYTES: u64 = 512 << 20;
+/// Longest packed configuration that is believed, in bytes.
+const CONFIG_BYTES_MAX: u64 = 64 << 20;
+
+/// Everything that is needed before the MOS can be opened.
+struct Ground {
+    tree: Arc<VdevTree>,
+    pipeline: Arc<Pipeline>,
+    space: Arc<Space>,
+    errors: Arc<ErrorLog>,
+}
+
+impl Ground {
+    async fn open(
+        world: &World,
+        root: &NvList,
+        options: OpenOptions,
+        salt: [u8; 32],
+    ) -> Result<Self, EngineError> {
+        let read_only = options.read_only;
+        let tree = VdevTree::open(world.clone(), root, options).await?;
+        let allocator = Arc::new(Allocator::new());
+        let space = Space::new();
+        allocator.set_source(space.clone());
+        for top in tree.tops() {
+            if let Some(spec) = tree.top_spec(&top) {
+                allocator.add_top(spec);
+            }
+        }
+        let errors = Arc::new(ErrorLog::default());
+        tree.set_error_sink(errors.clone());
+        let options = PipelineOptions {
+            salt,
+            read_only,
+            ..PipelineOptions::default()
+        };
+        let cache = Arc::new(Cache::new(CACHE_BYTES));
+        let pipeline = Pipeline::new(
+            world.clone(),
+            tree.clone(),
+            allocator,
+            cache,
+            options,
+            errors.clone(),
+        );
+        Ok(Self {
+            tree,
+            pipeline,
+            space,
+            errors,
+        })
+    }
+
+    fn shapes(&self) -> Vec<TopShape> {
+        self.tree
+            .to_config(::pool::vdev::Scope::Mos)
+            .lists("children")
+            .unwrap_or(&[])
+            .iter()
+            .filter_map(TopShape::from_config)
+            .collect()
+    }
+}
+
+fn new_state(name: &str, disk_name: &str, uberblock: Uberblock) -> State {
+    State {
+        name: name.to_owned(),
+        disk_name: disk_name.to_owned(),
+        pool_state: config::STATE_ACTIVE,
+        version: Uberblock::VERSION_FEATURES,
+        errata: 0,
+        comment: None,
+        compatibility: None,
+        config_dirty: false,
+        config_txg: Txg::ZERO,
+        config_object: ObjectId::ZERO,
+        all_vdev_zaps: ObjectId::ZERO,
+        deferred_frees: ObjectId::ZERO,
+        props_object: ObjectId::ZERO,
+        props: BTreeMap::new(),
+        cachefile: None,
+        uberblock,
+        flush_all: false,
+        claim_logs: false,
+        salt_missing: None,
+        spares: Vec::new(),
+        caches: Vec::new(),
+        scan: None,
+        data_errors: 0,
+        failure: None,
+        closed: false,
+    }
+}
+
+fn software() -> String {
+    format!(
+        "pool version 5000; software version millpond-{}",
+        env!("CARGO_PKG_VERSION")
+    )
+}
+
+/// Starts the sync loop.
+fn start(core: &Arc<Core>) {
+    let looping = core.clone();
+    core.world
+        .spawn
+        .spawn(Box::pin(async move { looping.sync_loop().await }));
+}
+
+/// Creates a pool (`spa_create`).
+pub(crate) async fn create(world: &World, spec: CreateSpec) -> Result<Arc<Core>, EngineError> {
+    creating::check_name(&spec.name)?;
+    creating::check_vdevs(&spec.vdevs)?;
+    let mut changes = Vec::new();
+    let mut ashift = 0;
+    let mut guids = match spec.features {
+        FeatureChoice::All => features::defaults(),
+        FeatureChoice::None => Vec::new(),
+    };
+    let mut cachefile = None;
+    for (name, value) in &spec.properties {
+        // A feature can be left out of a new pool, and only of a new one.
+        if let (Some(feature), "disabled") = (name.strip_prefix("feature@"), value.as_str()) {
+            let guid = features::guid_to_enable(feature)?;
+            guids.retain(|known| known != guid);
+            continue;
+        }
+        match props::parse(name, value)? {
+            Change::Feature(feature) => {
+                let guid = features::guid_to_enable(&feature)?.to_owned();
+                if !guids.contains(&guid) {
+                    guids.push(guid);
+                }
+            }
+            Change::Session("cachefile", value) => cachefile = Some(value),
+            Change::Session(..) => {}
+            change => {
+                if let Change::Stored(name, Stored::Number(number)) = &change
+                    && name == "ashift"
+                {
+                    ashift = *number as u8;
+                }
+                changes.push(change);
+            }
+        }
+    }
+
+    let facts = creating::examine(world, &spec).await?;
+    let guid = loop {
+        let guid = world.random.next_u64();
+        if guid != 0 {
+            break Guid::new(guid);
+        }
+    };
+    let by_path = |leaf: &crate::LeafSpec| {
+        facts
+            .iter()
+            .find(|fact| fact.spec.path == leaf.path)
+            .cloned()
+    };
+    let root = creating::build_root(guid, &spec.vdevs, &by_path, ashift, &*world.random)?;
+    let mut salt = [0; 32];
+    world.random.fill(&mut salt);
+    let options = OpenOptions {
+        create: true,
+        pool_guid: Some(guid),
+        ..OpenOptions::default()
+    };
+    let ground = Ground::open(world, &root, options, salt).await?;
+    let result = create_on(world, &spec, guid, guids, changes, cachefile, &ground, salt).await;
+    if result.is_err() {
+        ground.tree.close();
+    }
+    result
+}
+
+async fn create_on(
+    world: &World,
+    spec: &CreateSpec,
+    guid: Guid,
+    feature_guids: Vec<String>,
+    changes: Vec<Change>,
+    cachefile: Option<String>,
+    ground: &Ground,
+    salt: [u8; 32],
+) -> Result<Arc<Core>, EngineError> {
+    let before = Txg::new(Txg::INITIAL.get() - 1);
+    let uberblock = Uberblock {
+        txg: before,
+        ..empty_uberblock()
+    };
+    let state = State {
+        config_dirty: true,
+        salt_missing: Some(salt),
+        cachefile,
+        ..new_state(&spec.name, &spec.name, uberblock)
+    };
+    let labels = label_pairs_of_new(spec, guid);
+    ground
+        .tree
+        .init_labels(&ground.tree.tops(), &labels, Txg::INITIAL)
+        .await?;
+
+    let txgs = TxgManager::new(world.clone(), before, TxgLimits::default());
+    let history = HistoryLog::new(world.clone(), &spec.host.hostname);
+    let txg = txgs.quiesce().await;
+    let ctx = object::SyncContext {
+        txg,
+        pass: 1,
+        pipeline: ground.pipeline.clone(),
+        world: world.clone(),
+        txgs: Some(txgs.clone()),
+    };
+    let env = DslEnvironment {
+        pool_name: spec.name.clone(),
+        pipeline: ground.pipeline.clone(),
+        world: world.clone(),
+        txgs: txgs.clone(),
+        hooks: history.clone(),
+        read_only: false,
+        spa_version: Uberblock::VERSION_FEATURES,
+    };
+    let params = CreateParams {
+        features: feature_guids,
+        root_properties: spec.root_properties.clone(),
+        root_init: spec.root_init.clone(),
+    };
+    let dsl = DslPool::create(env, &ctx, params).await?;
+    ground.space.start(dsl.mos(), &ground.shapes());
+    let core = Arc::new(Core {
+        world: world.clone(),
+        guid,
+        load_guid: world.random.next_u64(),
+        host: spec.host.clone(),
+        read_only: false,
+        altroot: spec.altroot.clone(),
+        tree: ground.tree.clone(),
+        pipeline: ground.pipeline.clone(),
+        txgs: txgs.clone(),
+        dsl,
+        space: ground.space.clone(),
+        history,
+        errors: ground.errors.clone(),
+        state: Mutex::new(state),
+        ended: AtomicBool::new(false),
+        end: Notify::new(),
+    });
+    make_directory(&core, &ctx).await?;
+    for change in changes {
+        pool::apply_change(&core, &change, &ctx).await?;
+    }
+    core.sync_txg(txg).await?;
+    txgs.synced(txg);
+    start(&core);
+    Ok(core)
+}
+
+/// The pool-level pairs of the labels that a new pool's devices get first.
+fn label_pairs_of_new(spec: &CreateSpec, guid: Guid) -> NvList {
+    config::PoolPairs {
+        version: Uberblock::VERSION_FEATURES,
+        name: spec.name.clone(),
+        state: config::STATE_ACTIVE,
+        guid: guid.get(),
+        hostid: spec.host.hostid,
+        hostname: spec.host.hostname.clone(),
+        ..config::PoolPairs::default()
+    }
+    .label_config()
+}
+
+fn empty_uberblock() -> Uberblock {
+    Uberblock {
+        endian: format::Endian::Little,
+        version: Uberblock::VERSION_FEATURES,
+        txg: Txg::ZERO,
+        guid_sum: Guid::ZERO,
+        timestamp_seconds: 0,
+        root: format::BlockPointer::HOLE,
+        software_version: Uberblock::VERSION_FEATURES,
+        multihost: None,
+        checkpoint_txg: Txg::ZERO,
+        reflow_offset_bytes: 0,
+        reflow_state: format::ReflowScratchState::from_code(0),
+    }
+}
+
+/// What `spa_create` puts into the object directory after `dsl_pool_create`.
+async fn make_directory(core: &Core, ctx: &object::SyncContext) -> Result<(), EngineError> {
+    let mos = core.dsl.mos();
+    let tx = ::pool::Tx::syncing(ctx.txg);
+    let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
+    let normal_bytes = core.pipeline.allocator().totals().normal_deflated_bytes;
+    core.history
+        .set(History::create(mos, &tx, normal_bytes).await?);
+    core.history.internal(&tx, "create", software()).await?;
+
+    let new = NewObject::new(ObjectType::PACKED_NVLIST)
+        .with_block_bytes(CONFIG_BLOCK_BYTES)
+        .with_bonus(ObjectType::PACKED_NVLIST_SIZE, vec![0; 8]);
+    let object = mos.allocate(&tx, new).await?;
+    directory
+        .add_u64(&tx, directory::CONFIG, object.id().get())
+        .await?;
+    directory
+        .add_u64(
+            &tx,
+            directory::CREATION_VERSION,
+            Uberblock::VERSION_FEATURES,
+        )
+        .await?;
+    directory.add_u64(&tx, directory::DEFLATE, 1).await?;
+    let deferred = object::Bpobj::create(mos, &tx, 16 << 10).await?;
+    directory
+        .add_u64(&tx, directory::SYNC_BPLIST, deferred.id().get())
+        .await?;
+    let mut state = core.state.lock();
+    state.config_object = object.id();
+    state.deferred_frees = deferred.id();
+    Ok(())
+}
+
+fn damaged(pool: &str, what: &str, why: impl ToString) -> EngineError {
+    EngineError::Damaged {
+        pool: pool.to_owned(),
+        what: what.to_owned(),
+        why: why.to_string(),
+    }
+}
+
+fn check_host(spec: &ImportSpec) -> Result<(), EngineError> {
+    let found = &spec.found;
+    let foreign = found.hostid != 0 && found.hostid != spec.host.hostid;
+    if found.state == FoundState::Active && foreign && !spec.force {
+        return Err(EngineError::ForeignHost {
+            pool: found.name.clone(),
+            hostname: found.hostname.clone(),
+            hostid: found.hostid,
+        });
+    }
+    if found.state == FoundState::Destroyed && !spec.destroyed {
+        return Err(EngineError::Destroyed {
+            pool: found.name.clone(),
+        });
+    }
+    Ok(())
+}
+
+/// Refuses a tree that lacks too much; names what is missing.
+fn check_tree(pool: &str, tree: &VdevTree, missing_log: bool) -> Result<(), EngineError> {
+    let mut lacking = Vec::new();
+    for top in tree.tops() {
+        let (state, _) = top.state();
+        let is_log = top.config_u64("is_log") == Some(1);
+        if !state.is_usable() && !(is_log && missing_log) {
+            let mut names: Vec<String> = top
+                .leaves()
+                .iter()
+                .filter(|vdev| !vdev.state().0.is_usable())
+                .map(|vdev| format!("{} is {}", vdev.display_name(), vdev.state().0))
+                .collect();
+            if names.is_empty() {
+                names.push(format!("{} is {state}", top.display_name()));
+            }
+            lacking.append(&mut names);
+        }
+    }
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    Err(EngineError::MissingDevices {
+        pool: pool.to_owned(),
+        why: lacking.join(", "),
+    })
+}
+
+/// The newest uberblock, and the configuration that the MOS it points to holds.
+async fn read_trusted(
+    world: &World,
+    spec: &ImportSpec,
+) -> Result<(Uberblock, NvList), EngineError> {
+    let name = &spec.found.name;
+    let root = spec.found.config.require_list("vdev_tree")?;
+    let options = OpenOptions {
+        read_only: true,
+        paths: spec.found.paths.clone(),
+        pool_guid: Some(spec.found.guid),
+        create: false,
+    };
+    let ground = Ground::open(world, root, options, [0; 32]).await?;
+    let result = async {
+        check_tree(name, &ground.tree, spec.missing_log)?;
+        let uberblocks = ground.tree.uberblocks().await;
+        let uberblock = best_uberblock(&uberblocks, Txg::new(u64::MAX))
+            .ok_or_else(|| damaged(name, "every uberblock", "none has the right checksum"))?;
+        if !(1..=28).contains(&uberblock.version) && uberblock.version != Uberblock::VERSION_FEATURES {
+            return Err(EngineError::UnsupportedVersion {
+                pool: name.clone(),
+                version: uberblock.version,
+                supported: "5000 (feature flags), and 1 to 28 for reading",
+                advice: "use a newer release",
+            });
+        }
+        if uberblock.version != Uberblock::VERSION_FEATURES && !spec.read_only {
+            return Err(EngineError::UnsupportedVersion {
+                pool: name.clone(),
+                version: uberblock.version,
+                supported: "5000 for writing",
+                advice: "import it with '-o readonly=on', or upgrade it with OpenZFS ('zpool upgrade')",
+            });
+        }
+        let needed: Vec<(String, u64, bool)> = spec
+            .found
+            .config
+            .list("features_for_read")
+            .map(|list| list.iter().map(|(guid, _)| (guid.to_owned(), 1, true)).collect())
+            .unwrap_or_default();
+        features::check(name, &needed, spec.read_only)?;
+        let options = ObjsetOptions { read_only: true, ..ObjsetOptions::default() };
+        let mos =
+            ObjectSet::open(ground.pipeline.clone(), world.clone(), uberblock.root, options).await?;
+        let mut config = read_config(name, &mos).await?;
+        add_allocation_bias(&mos, &mut config).await?;
+        Ok((uberblock, config))
+    }
+    .await;
+    ground.tree.close();
+    result
+}
+
+async fn read_config(pool: &str, mos: &Arc<ObjectSet>) -> Result<NvList, EngineError> {
+    let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
+    let id = directory
+        .lookup_u64(directory::CONFIG)
+        .await?
+        .ok_or_else(|| damaged(pool, "the object directory", "it has no configuration"))?;
+    let object = mos.hold(ObjectId::new(id)).await?;
+    let bonus = object.bonus();
+    let length = bonus
+        .get(..8)
+        .map(|raw| u64::from_le_bytes(raw.try_into().expect("eight bytes")))
+        .filter(|length| *length <= CONFIG_BYTES_MAX)
+        .ok_or_else(|| damaged(pool, "the configuration", "its length is wrong"))?;
+    let packed = object.read_bytes(0, length as usize).await?;
+    Ok(NvList::decode(&packed)?)
+}
+
+/// What top-level vdevs are for is in their ZAPs (`vdev_load`).
+async fn add_allocation_bias(mos: &Arc<ObjectSet>, config: &mut NvList) -> Result<(), EngineError> {
+    let Some(tree) = config.list_mut("vdev_tree") else {
+        return Ok(());
+    };
+    let Some(NvValue::ListArray(tops)) = tree.get_mut("children") else {
+        return Ok(());
+    };
+    for top in tops {
+        let id = top.u64(config::TOP_ZAP).unwrap_or(0);
+        if id != 0 {
+            let zap = Zap::hold(mos, ObjectId::new(id)).await?;
+            if let Some(value) = zap.lookup(directory::ALLOCATION_BIAS).await?
+                && let Some(bias) = value.as_str()
+            {
+                top.set("alloc_bias", bias);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Imports a pool (`spa_import`, `spa_load`).
+pub(crate) async fn import(world: &World, spec: ImportSpec) -> Result<Arc<Core>, EngineError> {
+    check_host(&spec)?;
+    if let Some(name) = &spec.new_name {
+        creating::check_name(name)?;
+    }
+    let (uberblock, trusted) = read_trusted(world, &spec).await?;
+    let disk_name = match &spec.new_name {
+        Some(name) if !spec.temporary_name => name.clone(),
+        _ => trusted.require_string("name")?.to_owned(),
+    };
+    let name = spec.new_name.clone().unwrap_or_else(|| disk_name.clone());
+    let guid = Guid::new(trusted.require_u64("pool_guid")?);
+    if guid != spec.found.guid {
+        return Err(damaged(
+            &name,
+            "the configuration",
+            format!("it is of the pool {guid}"),
+        ));
+    }
+    let mut root = trusted.require_list("vdev_tree")?.clone();
+    config::fix_paths(&mut root, &spec.found.paths);
+    let options = OpenOptions {
+        read_only: spec.read_only,
+        paths: spec.found.paths.clone(),
+        pool_guid: Some(guid),
+        create: false,
+    };
+    let ground = Ground::open(world, &root, options, [0; 32]).await?;
+    let result = import_on(
+        world, &spec, &ground, uberblock, &trusted, guid, &name, &disk_name,
+    )
+    .await;
+    if result.is_err() {
+        ground.tree.close();
+    }
+    result
+}
+
+async fn import_on(
+    world: &World,
+    spec: &ImportSpec,
+    ground: &Ground,
+    uberblock: Uberblock,
+    trusted: &NvList,
+    guid: Guid,
+    name: &str,
+    disk_name: &str,
+) -> Result<Arc<Core>, EngineError> {
+    check_tree(name, &ground.tree, spec.missing_log)?;
+    if ground.tree.guid_sum() != uberblock.guid_sum && !spec.missing_log {
+        return Err(EngineError::MissingDevices {
+            pool: name.to_owned(),
+            why: "the devices found are not all devices of the pool".into(),
+        });
+    }
+    let txgs = TxgManager::new(world.clone(), uberblock.txg, TxgLimits::default());
+    let history = HistoryLog::new(world.clone(), &spec.host.hostname);
+    let env = DslEnvironment {
+        pool_name: name.to_owned(),
+        pipeline: ground.pipeline.clone(),
+        world: world.clone(),
+        txgs: txgs.clone(),
+        hooks: history.clone(),
+        read_only: spec.read_only,
+        spa_version: uberblock.version,
+    };
+    let dsl = DslPool::open(env, uberblock.root).await?;
+    features::check(name, &dsl.features().all(), spec.read_only)?;
+
+    let mos = dsl.mos().clone();
+    let mut state = State {
+        version: uberblock.version,
+        errata: trusted.u64("errata").unwrap_or(0),
+        comment: trusted.string("comment").map(str::to_owned),
+        compatibility: trusted.string("compatibility").map(str::to_owned),
+        config_txg: Txg::new(trusted.u64("txg").unwrap_or(0)),
+        claim_logs: !spec.read_only,
+        config_dirty: !spec.read_only,
+        ..new_state(name, disk_name, uberblock)
+    };
+    load_directory(&mos, &mut state, ground, &history, world).await?;
+    if state.errata != 0 && !spec.read_only {
+        return Err(damaged(
+            name,
+            "an errata number",
+            format!("{} must be dealt with by OpenZFS first", state.errata),
+        ));
+    }
+    load_space(ground, &mos).await?;
+
+    let core = Arc::new(Core {
+        world: world.clone(),
+        guid,
+        load_guid: world.random.next_u64(),
+        host: host_of(spec),
+        read_only: spec.read_only,
+        altroot: spec.altroot.clone(),
+        tree: ground.tree.clone(),
+        pipeline: ground.pipeline.clone(),
+        txgs: txgs.clone(),
+        dsl,
+        space: ground.space.clone(),
+        history,
+        errors: ground.errors.clone(),
+        state: Mutex::new(state),
+        ended: AtomicBool::new(spec.read_only),
+        end: Notify::new(),
+    });
+    core.apply_fail_mode();
+    if !spec.read_only {
+        core.history.queue(HistoryWhat::Internal {
+            event: "import".into(),
+            text: software(),
+            txg: 0,
+            dataset: None,
+        });
+        start(&core);
+        txgs.kick();
+        txgs.sync().await?;
+    }
+    Ok(core)
+}
+
+fn host_of(spec: &ImportSpec) -> HostIdentity {
+    spec.host.clone()
+}
+
+async fn load_space(ground: &Ground, mos: &Arc<ObjectSet>) -> Result<(), EngineError> {
+    let recorded = ground.space.open(mos, &ground.shapes()).await?;
+    let allocator = ground.pipeline.allocator();
+    for metaslab in recorded {
+        // A histogram that tells nothing is as good as none.
+        let histogram = metaslab
+            .histogram
+            .filter(|sizes| fragmentation(sizes).is_some());
+        allocator.set_recorded(
+            metaslab.id.0,
+            metaslab.id.1,
+            metaslab.allocated_bytes,
+            histogram,
+        );
+    }
+    Ok(())
+}
+
+/// Reads what the object directory points to.
+async fn load_directory(
+    mos: &Arc<ObjectSet>,
+    state: &mut State,
+    ground: &Ground,
+    history: &HistoryLog,
+    world: &World,
+) -> Result<(), EngineError> {
+    let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
+    let object = async |name: &str| -> Result<ObjectId, EngineError> {
+        Ok(ObjectId::new(
+            directory.lookup_u64(name).await?.unwrap_or(0),
+        ))
+    };
+    state.config_object = object(directory::CONFIG).await?;
+    state.all_vdev_zaps = object(directory::VDEV_ZAP_MAP).await?;
+    state.deferred_frees = object(directory::SYNC_BPLIST).await?;
+    state.props_object = object(directory::POOL_PROPS).await?;
+    let id = object(directory::HISTORY).await?;
+    if !id.is_zero() {
+        history.set(History::open(mos, id).await?);
+    }
+    match directory.lookup(directory::CHECKSUM_SALT).await? {
+        Some(value) => {
+            let salt: [u8; 32] = value.data.as_ref().try_into().map_err(|_| {
+                damaged(
+                    &state.name,
+                    "the checksum salt",
+                    format!("it has {} bytes", value.data.len()),
+                )
+            })?;
+            ground.pipeline.set_salt(salt);
+        }
+        None => {
+            let mut salt = [0; 32];
+            world.random.fill(&mut salt);
+            ground.pipeline.set_salt(salt);
+            state.salt_missing = Some(salt);
+        }
+    }
+    if !state.props_object.is_zero() {
+        for entry in Zap::hold(mos, state.props_object).await?.all().await? {
+            let name = String::from_utf8_lossy(&entry.name).into_owned();
+            let stored = match (entry.value.as_u64(), entry.value.as_str()) {
+                (Some(number), _) => Stored::Number(number),
+                (None, Some(text)) => Stored::Text(text.to_owned()),
+                (None, None) => continue,
+            };
+            state.props.insert(name, stored);
+        }
+    }
+    if let Some(value) = directory.lookup(directory::SCAN).await? {
+        state.scan = scan_status(&value.to_u64s());
+    }
+    for name in [directory::ERRLOG_LAST, directory::ERRLOG_SCRUB] {
+        let id = object(name).await?;
+        if !id.is_zero() {
+            state.data_errors += Zap::hold(mos, id).await?.count().await?;
+        }
+    }
+    for (name, list) in [
+        (directory::SPARES, &mut state.spares),
+        (directory::L2CACHE, &mut state.caches),
+    ] {
+        let id = object(name).await?;
+        if !id.is_zero() {
+            *list = crate::status::read_aux(mos, id, name).await?;
+        }
+    }
+    Ok(())
+}
+
+/// `dsl_scan_phys_t`: 24 integers, of which the first 14 matter here.
+fn scan_status(words: &[u64]) -> Option<ScanStatus> {
+    let word = |index: usize| words.get(index).copied().unwrap_or(0);
+    let function = match word(0) {
+        1 => "scrub",
+        2 => "resilver",
+        _ => return None,
+    };
+    let state = match word(1) {
+        1 => "scanning",
+        2 => "finished",
+        3 => "canceled",
+        _ => return None,
+    };
+    Some(ScanStatus {
+        function: function.to_owned(),
+        state: state.to_owned(),
+        start_time_s: word(7),
+        end_time_s: word(8),
+        to_examine_bytes: word(9),
+        examined_bytes: word(10),
+        repaired_bytes: word(12),
+        errors: word(13),
+    })
+}
+
+/// Turns a suspended pool's error into ours.
+impl EngineError {
+    /// Whether the error says that the pool is suspended or was given up.
+    pub fn is_suspended(&self) -> bool {
+        matches!(
+            self,
+            Self::Suspended { .. } | Self::Pool(PoolError::Suspended { .. } | PoolError::Closing)
+        )
+    }
+}

@@ -1,0 +1,952 @@
+//! What is allocated, on disk: space maps of metaslabs, and log space maps.
+//!
+//! The allocator (crate `pool`) knows what is free; this module makes it last. Per top-level vdev
+//! there is an object with one object number per metaslab (`metaslab_array`), each a space map.
+//! With the feature `log_spacemap`, changes first go into one log space map per transaction group
+//! and, in memory, into two sets per metaslab (`allocs`, `frees`: what its own space map lacks);
+//! a few metaslabs are flushed in every transaction group ([`crate::logmaps`]).
+//!
+//! ```text
+//!   free(metaslab) = everything - replay(space map) - allocs + frees
+//! ```
+//!
+//! Everything is written in syncing context by the sync loop; loading for the allocator may run at
+//! any time. The lock of a metaslab makes the two see one of two consistent states; it is held
+//! across awaits (a `tokio` mutex), and nothing else is locked while it is waited for. A crash
+//! leaves the space maps of the last synced transaction group, all together.
+//!
+//! Source: module/zfs/metaslab.c (`metaslab_sync`, `metaslab_flush`, `metaslab_condense`),
+//! space_map.c, spa_log_spacemap.c, vdev.c (`vdev_sync`, `vdev_metaslab_init`).
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use ::pool::alloc::{MetaslabChange, MetaslabSource, RangeSet};
+use ::pool::{Pipeline, PoolError, Tx};
+use bytes::Bytes;
+use dataset::{DatasetError, Features};
+use device::BoxFuture;
+use format::{NvList, ObjectId, ObjectType, Txg, VdevId};
+use futures::{StreamExt, TryStreamExt};
+use object::{
+    NewObject, Object, ObjectError, ObjectSet, SpaceMapKind, SpaceMapObject, SyncContext, Zap,
+    ZapOptions,
+};
+use parking_lot::Mutex;
+
+use crate::directory;
+use crate::features::{LOG_SPACEMAP, SPACEMAP_HISTOGRAM};
+use crate::logmaps::{LogBook, MetaslabId};
+
+/// Block size of space maps while logs exist (`zfs_metaslab_sm_blksz_with_log`) and of logs
+/// (`zfs_log_sm_blksz`), in bytes.
+const MAP_BLOCK_BYTES: u32 = 128 << 10;
+/// Block size of space maps without logs (`zfs_metaslab_sm_blksz_no_log`), in bytes.
+const MAP_BLOCK_BYTES_NO_LOG: u32 = 16 << 10;
+/// A space map this many times as long as it could be is condensed (`zfs_metaslab_condense_pct`).
+const CONDENSE_FACTOR: u64 = 2;
+/// Space maps of up to this many blocks are left alone (`zfs_metaslab_condense_block_threshold`).
+const CONDENSE_BLOCKS: u64 = 4;
+/// Ranges of all unflushed changes that are kept in memory, before metaslabs are flushed for it.
+const UNFLUSHED_RANGES_MAX: u64 = 2 << 20;
+/// Space maps opened at the same time at import.
+const OPENS_IN_FLIGHT: usize = 32;
+/// Buckets of a space map's histogram (`SPACE_MAP_HISTOGRAM_SIZE`).
+const HISTOGRAM_BUCKETS: usize = 32;
+/// Metaslabs of one vdev that are believed, at most.
+const METASLABS_MAX: u64 = 1 << 24;
+
+/// How a top-level vdev is cut into metaslabs, from its configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TopShape {
+    pub(crate) vdev: VdevId,
+    pub(crate) ashift: u8,
+    pub(crate) ms_shift: u8,
+    pub(crate) ms_count: u64,
+    /// Object with the space maps' numbers; zero until first synced.
+    pub(crate) ms_array: ObjectId,
+    /// The vdev's ZAP; zero if it has none yet.
+    pub(crate) top_zap: ObjectId,
+}
+
+impl TopShape {
+    /// From a top-level vdev's configuration; `None` for holes and vdevs without metaslabs.
+    pub(crate) fn from_config(config: &NvList) -> Option<Self> {
+        let ms_shift = config
+            .u64("metaslab_shift")
+            .filter(|shift| (9..64).contains(shift))?;
+        let ms_count = config.u64("asize")? >> ms_shift;
+        let ashift = config
+            .u64("ashift")
+            .filter(|shift| (9..=16).contains(shift))?;
+        (ms_count > 0 && ms_count <= METASLABS_MAX).then_some(())?;
+        Some(Self {
+            vdev: VdevId::new(u32::try_from(config.u64("id")?).ok()?),
+            ashift: ashift as u8,
+            ms_shift: ms_shift as u8,
+            ms_count,
+            ms_array: ObjectId::new(config.u64("metaslab_array").unwrap_or(0)),
+            top_zap: ObjectId::new(config.u64("com.delphix:vdev_zap_top").unwrap_or(0)),
+        })
+    }
+}
+
+/// One metaslab.
+#[derive(Default)]
+struct Metaslab {
+    map: Option<SpaceMapObject>,
+    /// Allocated, but not so in `map`.
+    allocs: RangeSet,
+    /// Free, but not so in `map`.
+    frees: RangeSet,
+    /// Length of the map when condensing was considered last, in bytes.
+    considered_bytes: u64,
+    /// Last txg whose histogram was written.
+    histogram_txg: Txg,
+}
+
+/// What is recorded of a metaslab.
+pub(crate) struct Recorded {
+    pub(crate) id: MetaslabId,
+    pub(crate) allocated_bytes: u64,
+    /// Free ranges by log2 of their size; `None` without a space map.
+    pub(crate) histogram: Option<[u64; 64]>,
+}
+
+struct Top {
+    shape: TopShape,
+    array: Mutex<Option<Object>>,
+    flush_txgs: Mutex<Option<Object>>,
+    top_zap: AtomicU64,
+    metaslabs: Vec<tokio::sync::Mutex<Metaslab>>,
+}
+
+impl Top {
+    fn new(shape: TopShape) -> Self {
+        Self {
+            shape,
+            array: Mutex::new(None),
+            flush_txgs: Mutex::new(None),
+            top_zap: AtomicU64::new(shape.top_zap.get()),
+            metaslabs: (0..shape.ms_count)
+                .map(|_| tokio::sync::Mutex::default())
+                .collect(),
+        }
+    }
+
+    fn span(&self, metaslab: u64) -> Range<u64> {
+        let shift = self.shape.ms_shift;
+        metaslab << shift..(metaslab + 1) << shift
+    }
+}
+
+/// Everything about space on disk.
+#[derive(Default)]
+pub(crate) struct Space {
+    mos: OnceLock<Arc<ObjectSet>>,
+    tops: Mutex<BTreeMap<VdevId, Arc<Top>>>,
+    book: Mutex<LogBook>,
+    /// Ranges in all `allocs` and `frees`.
+    unflushed: AtomicU64,
+    log_zap: Mutex<Option<ObjectId>>,
+    log: Mutex<Option<(Txg, SpaceMapObject)>>,
+}
+
+/// What syncing space needs around it.
+pub(crate) struct SpaceSync<'a> {
+    pub(crate) ctx: &'a SyncContext,
+    pub(crate) tx: &'a Tx,
+    pub(crate) features: &'a Features,
+    pub(crate) pipeline: &'a Arc<Pipeline>,
+}
+
+impl Space {
+    /// Knows nothing yet.
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self::default())
+    }
+
+    fn mos(&self) -> &Arc<ObjectSet> {
+        self.mos
+            .get()
+            .expect("the MOS is known before space is loaded or synced")
+    }
+
+    fn top(&self, vdev: VdevId) -> Option<Arc<Top>> {
+        self.tops.lock().get(&vdev).cloned()
+    }
+
+    /// A pool's top-level vdevs that have no space maps yet.
+    pub(crate) fn start(&self, mos: &Arc<ObjectSet>, shapes: &[TopShape]) {
+        let _ = self.mos.set(mos.clone());
+        for shape in shapes {
+            self.tops
+                .lock()
+                .insert(shape.vdev, Arc::new(Top::new(*shape)));
+        }
+    }
+
+    /// Object numbers of the metaslab arrays that exist by now.
+    pub(crate) fn arrays(&self) -> Vec<(VdevId, ObjectId)> {
+        let tops = self.tops.lock();
+        tops.iter()
+            .filter_map(|(vdev, top)| Some((*vdev, top.array.lock().as_ref()?.id())))
+            .collect()
+    }
+
+    /// The ZAP of a top-level vdev exists now.
+    pub(crate) fn set_top_zap(&self, vdev: VdevId, zap: ObjectId) {
+        if let Some(top) = self.top(vdev) {
+            top.top_zap.store(zap.get(), Ordering::Relaxed);
+        }
+    }
+
+    /// Number of log space maps.
+    pub(crate) fn log_count(&self) -> usize {
+        self.book.lock().log_count()
+    }
+
+    /// Opens a pool's space maps and reads its logs; returns what is recorded of each metaslab.
+    pub(crate) async fn open(
+        &self,
+        mos: &Arc<ObjectSet>,
+        shapes: &[TopShape],
+    ) -> Result<Vec<Recorded>, ObjectError> {
+        let _ = self.mos.set(mos.clone());
+        for shape in shapes {
+            let top = self.open_top(mos, *shape).await?;
+            self.tops.lock().insert(shape.vdev, Arc::new(top));
+        }
+        self.open_logs(mos).await?;
+        let mut out = Vec::new();
+        let tops: Vec<Arc<Top>> = self.tops.lock().values().cloned().collect();
+        for top in tops {
+            for (index, slot) in top.metaslabs.iter().enumerate() {
+                let metaslab = slot.lock().await;
+                let recorded = metaslab
+                    .map
+                    .as_ref()
+                    .map_or(0, SpaceMapObject::allocated_bytes);
+                let now = recorded + metaslab.allocs.space() as i64 - metaslab.frees.space() as i64;
+                let size = 1i64 << top.shape.ms_shift;
+                if !(0..=size).contains(&now) {
+                    return Err(damaged(
+                        metaslab
+                            .map
+                            .as_ref()
+                            .map_or(ObjectId::ZERO, SpaceMapObject::id),
+                        format!(
+                            "metaslab {index} of vdev {} has {now} bytes allocated of {size}",
+                            top.shape.vdev
+                        ),
+                    ));
+                }
+                let histogram = metaslab
+                    .map
+                    .as_ref()
+                    .map(|map| unfold_histogram(&map.histogram(), top.shape.ashift));
+                out.push(Recorded {
+                    id: (top.shape.vdev, index as u64),
+                    allocated_bytes: now as u64,
+                    histogram,
+                });
+            }
+        }
+        Ok(out)
+    }
+
+    async fn open_top(&self, mos: &Arc<ObjectSet>, shape: TopShape) -> Result<Top, ObjectError> {
+        let mut top = Top::new(shape);
+        if !shape.ms_array.is_zero() {
+            let array = mos.hold(shape.ms_array).await?;
+            let numbers = read_u64s(&array, shape.ms_count).await?;
+            let maps: Vec<(usize, SpaceMapObject)> = futures::stream::iter(
+                numbers
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, number)| **number != 0),
+            )
+            .map(|(index, number)| async move {
+                let map = SpaceMapObject::open(
+                    mos,
+                    ObjectId::new(*number),
+                    (index as u64) << shape.ms_shift,
+                    1 << shape.ms_shift,
+                    shape.ashift,
+                )
+                .await?;
+                Ok::<_, ObjectError>((index, map))
+            })
+            .buffer_unordered(OPENS_IN_FLIGHT)
+            .try_collect()
+            .await?;
+            for (index, map) in maps {
+                top.metaslabs[index].get_mut().map = Some(map);
+            }
+            *top.array.get_mut() = Some(array);
+        }
+        if !shape.top_zap.is_zero() {
+            let zap = Zap::hold(mos, shape.top_zap).await?;
+            if let Some(id) = zap.lookup_u64(directory::MS_UNFLUSHED_PHYS_TXGS).await? {
+                let object = mos.hold(ObjectId::new(id)).await?;
+                let txgs = read_u64s(&object, shape.ms_count).await?;
+                let mut book = self.book.lock();
+                for (index, txg) in txgs.iter().enumerate().filter(|(_, txg)| **txg != 0) {
+                    book.set_flushed((shape.vdev, index as u64), Txg::new(*txg), false);
+                }
+                drop(book);
+                *top.flush_txgs.get_mut() = Some(object);
+            }
+        }
+        Ok(top)
+    }
+
+    async fn open_logs(&self, mos: &Arc<ObjectSet>) -> Result<(), ObjectError> {
+        let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
+        let Some(id) = directory.lookup_u64(directory::LOG_SPACEMAP_ZAP).await? else {
+            return Ok(());
+        };
+        let id = ObjectId::new(id);
+        *self.log_zap.lock() = Some(id);
+        let mut logs = BTreeMap::new();
+        for entry in Zap::hold(mos, id).await?.all().await? {
+            let txg = std::str::from_utf8(&entry.name)
+                .ok()
+                .and_then(|name| u64::from_str_radix(name, 16).ok())
+                .ok_or_else(|| damaged(id, "a log's name is no number".into()))?;
+            let object = entry
+                .value
+                .as_u64()
+                .ok_or_else(|| damaged(id, "a log has no object".into()))?;
+            logs.insert(Txg::new(txg), ObjectId::new(object));
+        }
+        for (txg, object) in logs {
+            let map = SpaceMapObject::open(mos, object, 0, u64::MAX, 9).await?;
+            let blocks = map.length_bytes().div_ceil(u64::from(MAP_BLOCK_BYTES));
+            self.book.lock().add_log(txg, object, blocks);
+            let mut entries = Vec::new();
+            map.for_each(map.length_bytes(), &mut |entry| {
+                entries.push(entry);
+                Ok(())
+            })
+            .await?;
+            for entry in entries {
+                let Some(top) = entry.vdev.and_then(|vdev| self.top(vdev)) else {
+                    continue;
+                };
+                let span =
+                    entry.offset_bytes..entry.offset_bytes.saturating_add(entry.length_bytes);
+                let index = span.start >> top.shape.ms_shift;
+                let slot = usize::try_from(index)
+                    .ok()
+                    .and_then(|index| top.metaslabs.get(index))
+                    .filter(|_| span.end <= top.span(index).end)
+                    .ok_or_else(|| {
+                        damaged(
+                            object,
+                            format!(
+                                "bytes {span:?} are in no metaslab of vdev {}",
+                                top.shape.vdev
+                            ),
+                        )
+                    })?;
+                let metaslab_id = (top.shape.vdev, index);
+                if self
+                    .book
+                    .lock()
+                    .flushed(metaslab_id)
+                    .is_some_and(|flushed| txg < flushed.txg)
+                {
+                    continue;
+                }
+                let mut metaslab = slot.lock().await;
+                self.apply(
+                    &mut metaslab,
+                    entry.kind,
+                    [(span.start, entry.length_bytes)],
+                );
+                self.book.lock().set_dirty(metaslab_id);
+            }
+        }
+        if let Some((metaslab, txg)) = self.book.lock().orphan() {
+            return Err(damaged(
+                id,
+                format!("metaslab {metaslab:?} needs the log of txg {txg}, which is gone"),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Changes the two sets of a metaslab, and the count of all ranges.
+    fn apply(
+        &self,
+        metaslab: &mut Metaslab,
+        kind: SpaceMapKind,
+        ranges: impl IntoIterator<Item = (u64, u64)>,
+    ) {
+        let before = metaslab.allocs.segments() + metaslab.frees.segments();
+        let Metaslab { allocs, frees, .. } = metaslab;
+        for (start, length) in ranges {
+            match kind {
+                SpaceMapKind::Allocate => cancel_or_add(frees, allocs, start, length),
+                SpaceMapKind::Free => cancel_or_add(allocs, frees, start, length),
+            }
+        }
+        let after = metaslab.allocs.segments() + metaslab.frees.segments();
+        self.unflushed.fetch_add(
+            (after as u64).wrapping_sub(before as u64),
+            Ordering::Relaxed,
+        );
+    }
+
+    /// What is free by the space map and the two sets.
+    async fn free_ranges(
+        top: &Top,
+        index: u64,
+        metaslab: &Metaslab,
+    ) -> Result<RangeSet, ObjectError> {
+        let mut free = RangeSet::default();
+        let span = top.span(index);
+        free.add(span.start, span.end - span.start);
+        if let Some(map) = &metaslab.map {
+            let id = map.id();
+            map.for_each(map.length_bytes(), &mut |entry| {
+                let end = entry.offset_bytes.saturating_add(entry.length_bytes);
+                if entry.offset_bytes < span.start || end > span.end {
+                    return Err(damaged(
+                        id,
+                        format!("bytes {}..{end} are outside", entry.offset_bytes),
+                    ));
+                }
+                let changed = match entry.kind {
+                    SpaceMapKind::Allocate => free.remove(entry.offset_bytes, entry.length_bytes),
+                    SpaceMapKind::Free => free.add(entry.offset_bytes, entry.length_bytes),
+                };
+                if changed != entry.length_bytes {
+                    let what = match entry.kind {
+                        SpaceMapKind::Allocate => "allocated",
+                        SpaceMapKind::Free => "freed",
+                    };
+                    return Err(damaged(
+                        id,
+                        format!("bytes {}..{end} are {what} twice", entry.offset_bytes),
+                    ));
+                }
+                Ok(())
+            })
+            .await?;
+        }
+        free.remove_all(&metaslab.allocs);
+        free.add_all(&metaslab.frees);
+        Ok(free)
+    }
+
+    /// Records what the current pass allocated and freed. In pass 1, flushes some metaslabs first
+    /// if the txg is dirty anyway; all of them with `flush_all`.
+    pub(crate) async fn sync_pass(
+        &self,
+        sync: &SpaceSync<'_>,
+        dirty: bool,
+        flush_all: bool,
+    ) -> Result<(), DatasetError> {
+        if sync.ctx.pass == 1 && (dirty || flush_all) && sync.features.is_active(LOG_SPACEMAP) {
+            self.flush(sync, flush_all).await?;
+        }
+        let mut changes = sync
+            .pipeline
+            .take_changes(sync.ctx.txg)
+            .await
+            .map_err(ObjectError::from)?;
+        changes.retain(|change| !change.allocated.is_empty() || !change.freed.is_empty());
+        for change in changes {
+            self.record(sync, change).await?;
+        }
+        Ok(())
+    }
+
+    /// Everything of `txg` is on disk.
+    pub(crate) fn sync_done(&self) {
+        if let Some((log_txg, map)) = self.log.lock().take() {
+            let blocks = map.length_bytes().div_ceil(u64::from(MAP_BLOCK_BYTES));
+            self.book.lock().set_blocks(log_txg, blocks);
+        }
+    }
+
+    /// Makes sure that every vdev with metaslabs has its array (`vdev_sync`). Returns whether one
+    /// was made: the configuration changed then.
+    pub(crate) async fn sync_arrays(&self, sync: &SpaceSync<'_>) -> Result<bool, DatasetError> {
+        let tops: Vec<Arc<Top>> = self.tops.lock().values().cloned().collect();
+        let mut made = false;
+        for top in tops {
+            if top.array.lock().is_none() {
+                let new = NewObject::new(ObjectType::OBJECT_ARRAY);
+                let object = self.mos().allocate(sync.tx, new).await?;
+                *top.array.lock() = Some(object);
+                made = true;
+            }
+        }
+        Ok(made)
+    }
+
+    async fn record(
+        &self,
+        sync: &SpaceSync<'_>,
+        change: MetaslabChange,
+    ) -> Result<(), DatasetError> {
+        let id = (change.vdev, change.metaslab);
+        let top = self
+            .top(change.vdev)
+            .ok_or_else(|| missing_top(change.vdev))?;
+        let slot = usize::try_from(change.metaslab)
+            .ok()
+            .and_then(|index| top.metaslabs.get(index))
+            .ok_or_else(|| missing_top(change.vdev))?;
+        let logged = sync.features.is_enabled(LOG_SPACEMAP);
+        let log = if logged {
+            Some(self.log(sync).await?)
+        } else {
+            None
+        };
+        let mut metaslab = slot.lock().await;
+        if metaslab.map.is_none() {
+            let block_bytes = if logged {
+                MAP_BLOCK_BYTES
+            } else {
+                MAP_BLOCK_BYTES_NO_LOG
+            };
+            metaslab.map = Some(
+                self.create_map(sync, &top, change.metaslab, block_bytes)
+                    .await?,
+            );
+        }
+        let map = metaslab.map.clone().expect("made above");
+        if let Some(log) = log {
+            let flushed = self.book.lock().flushed(id);
+            if flushed.is_none_or(|flushed| !flushed.dirty) {
+                self.set_flushed(sync, &top, id, true).await?;
+            }
+            log.append(
+                sync.tx,
+                SpaceMapKind::Allocate,
+                Some(change.vdev),
+                &lengths(&change.allocated),
+            )
+            .await?;
+            log.append(
+                sync.tx,
+                SpaceMapKind::Free,
+                Some(change.vdev),
+                &lengths(&change.freed),
+            )
+            .await?;
+            self.apply(
+                &mut metaslab,
+                SpaceMapKind::Allocate,
+                change.allocated.iter(),
+            );
+            self.apply(&mut metaslab, SpaceMapKind::Free, change.freed.iter());
+        } else {
+            if sync.ctx.pass == 1 {
+                self.condense(sync, &top, change.metaslab, &mut metaslab)
+                    .await?;
+            }
+            map.append(
+                sync.tx,
+                SpaceMapKind::Allocate,
+                None,
+                &lengths(&change.allocated),
+            )
+            .await?;
+            map.append(sync.tx, SpaceMapKind::Free, None, &lengths(&change.freed))
+                .await?;
+        }
+        if metaslab.histogram_txg != sync.ctx.txg {
+            metaslab.histogram_txg = sync.ctx.txg;
+            self.write_histogram(sync, &top, &change, &map).await?;
+        }
+        Ok(())
+    }
+
+    async fn write_histogram(
+        &self,
+        sync: &SpaceSync<'_>,
+        top: &Top,
+        change: &MetaslabChange,
+        map: &SpaceMapObject,
+    ) -> Result<(), DatasetError> {
+        let mut buckets = map.histogram();
+        if buckets.is_empty() {
+            return Ok(());
+        }
+        buckets.resize(HISTOGRAM_BUCKETS, 0);
+        match sync
+            .pipeline
+            .allocator()
+            .histogram(change.vdev, change.metaslab)
+        {
+            Some(sizes) => buckets = fold_histogram(&sizes, top.shape.ashift),
+            None => {
+                let freed = fold_histogram(&change.freed.histogram(), top.shape.ashift);
+                for (bucket, more) in buckets.iter_mut().zip(freed) {
+                    *bucket += more;
+                }
+            }
+        }
+        Ok(map.set_histogram(sync.tx, &buckets).await?)
+    }
+
+    async fn create_map(
+        &self,
+        sync: &SpaceSync<'_>,
+        top: &Top,
+        index: u64,
+        block_bytes: u32,
+    ) -> Result<SpaceMapObject, DatasetError> {
+        let shape = &top.shape;
+        let id = SpaceMapObject::create(self.mos(), sync.tx, block_bytes).await?;
+        if sync.features.is_enabled(SPACEMAP_HISTOGRAM) {
+            sync.features
+                .increment(sync.ctx, SPACEMAP_HISTOGRAM)
+                .await?;
+        }
+        let array = top
+            .array
+            .lock()
+            .clone()
+            .expect("arrays are made before changes are recorded");
+        array
+            .write(
+                sync.tx,
+                index * 8,
+                Bytes::copy_from_slice(&id.get().to_le_bytes()),
+            )
+            .await?;
+        let span = top.span(index);
+        Ok(SpaceMapObject::open(
+            self.mos(),
+            id,
+            span.start,
+            1 << shape.ms_shift,
+            shape.ashift,
+        )
+        .await?)
+    }
+
+    /// The log of this txg, made when there is none (`spa_generate_syncing_log_sm`).
+    async fn log(&self, sync: &SpaceSync<'_>) -> Result<SpaceMapObject, DatasetError> {
+        let txg = sync.ctx.txg;
+        if let Some((log_txg, map)) = &*self.log.lock()
+            && *log_txg == txg
+        {
+            return Ok(map.clone());
+        }
+        let mos = self.mos();
+        let known = *self.log_zap.lock();
+        let zap = match known {
+            Some(id) => Zap::hold(mos, id).await?,
+            None => {
+                let zap = Zap::create(mos, sync.tx, ZapOptions::new(ObjectType::OTN_ZAP_METADATA))
+                    .await?;
+                let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
+                directory
+                    .add_u64(sync.tx, directory::LOG_SPACEMAP_ZAP, zap.id().get())
+                    .await?;
+                sync.features.increment(sync.ctx, LOG_SPACEMAP).await?;
+                *self.log_zap.lock() = Some(zap.id());
+                zap
+            }
+        };
+        let id = SpaceMapObject::create(mos, sync.tx, MAP_BLOCK_BYTES).await?;
+        if sync.features.is_enabled(SPACEMAP_HISTOGRAM) {
+            sync.features
+                .increment(sync.ctx, SPACEMAP_HISTOGRAM)
+                .await?;
+        }
+        zap.add_int(sync.tx, txg.get(), id.get()).await?;
+        let map = SpaceMapObject::open(mos, id, 0, u64::MAX, 9).await?;
+        self.book.lock().add_log(txg, id, 0);
+        *self.log.lock() = Some((txg, map.clone()));
+        Ok(map)
+    }
+
+    /// Notes on disk and in the book that a metaslab is flushed as of this txg; drops logs that
+    /// nobody needs any more.
+    async fn set_flushed(
+        &self,
+        sync: &SpaceSync<'_>,
+        top: &Top,
+        id: MetaslabId,
+        dirty: bool,
+    ) -> Result<(), DatasetError> {
+        let txg = sync.ctx.txg;
+        let known = top.flush_txgs.lock().clone();
+        let object = match known {
+            Some(object) => object,
+            None => {
+                let new =
+                    NewObject::new(ObjectType::OTN_UINT64_METADATA).with_block_bytes(128 << 10);
+                let object = self.mos().allocate(sync.tx, new).await?;
+                let zap_id = ObjectId::new(top.top_zap.load(Ordering::Relaxed));
+                let zap = Zap::hold(self.mos(), zap_id).await?;
+                zap.add_u64(
+                    sync.tx,
+                    directory::MS_UNFLUSHED_PHYS_TXGS,
+                    object.id().get(),
+                )
+                .await?;
+                *top.flush_txgs.lock() = Some(object.clone());
+                object
+            }
+        };
+        object
+            .write(
+                sync.tx,
+                id.1 * 8,
+                Bytes::copy_from_slice(&txg.get().to_le_bytes()),
+            )
+            .await?;
+        let obsolete = {
+            let mut book = self.book.lock();
+            book.set_flushed(id, txg, dirty);
+            book.take_obsolete()
+        };
+        for (log_txg, log) in obsolete {
+            let map = SpaceMapObject::open(self.mos(), log, 0, u64::MAX, 9).await?;
+            let counted = !map.histogram().is_empty();
+            map.free(sync.tx).await?;
+            if counted && sync.features.is_active(SPACEMAP_HISTOGRAM) {
+                sync.features
+                    .decrement(sync.ctx, SPACEMAP_HISTOGRAM)
+                    .await?;
+            }
+            let zap_id = self.log_zap.lock().expect("logs are listed in the ZAP");
+            Zap::hold(self.mos(), zap_id)
+                .await?
+                .remove_int(sync.tx, log_txg.get())
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Flushes metaslabs, those flushed longest ago first (`spa_flush_metaslabs`).
+    async fn flush(&self, sync: &SpaceSync<'_>, all: bool) -> Result<(), DatasetError> {
+        let txg = sync.ctx.txg;
+        if self.book.lock().oldest_before(txg).is_none() {
+            return Ok(());
+        }
+        self.log(sync).await?;
+        let mut wanted = if all {
+            u64::MAX
+        } else {
+            self.book.lock().to_flush(txg)
+        };
+        loop {
+            let too_many = self.unflushed.load(Ordering::Relaxed) > UNFLUSHED_RANGES_MAX;
+            if wanted == 0 && !too_many {
+                return Ok(());
+            }
+            let oldest = self.book.lock().oldest_before(txg);
+            let Some((id, flushed)) = oldest else {
+                return Ok(());
+            };
+            let top = self.top(id.0).ok_or_else(|| missing_top(id.0))?;
+            if flushed.dirty {
+                let mut metaslab = top.metaslabs[id.1 as usize].lock().await;
+                if let Some(map) = metaslab.map.clone() {
+                    if !self.condense(sync, &top, id.1, &mut metaslab).await? {
+                        map.append(
+                            sync.tx,
+                            SpaceMapKind::Allocate,
+                            None,
+                            &lengths(&metaslab.allocs),
+                        )
+                        .await?;
+                        map.append(sync.tx, SpaceMapKind::Free, None, &lengths(&metaslab.frees))
+                            .await?;
+                    }
+                    let ranges =
+                        metaslab.allocs.take().segments() + metaslab.frees.take().segments();
+                    self.unflushed.fetch_sub(ranges as u64, Ordering::Relaxed);
+                }
+                wanted = wanted.saturating_sub(u64::from(!all));
+            }
+            self.set_flushed(sync, &top, id, false).await?;
+        }
+    }
+
+    /// Writes a space map anew if it is much longer than it needs to be, unflushed changes
+    /// included; returns whether it did.
+    async fn condense(
+        &self,
+        sync: &SpaceSync<'_>,
+        top: &Top,
+        index: u64,
+        metaslab: &mut Metaslab,
+    ) -> Result<bool, DatasetError> {
+        let Some(map) = metaslab.map.clone() else {
+            return Ok(false);
+        };
+        let length = map.length_bytes();
+        let threshold = CONDENSE_BLOCKS * u64::from(MAP_BLOCK_BYTES).max(1 << top.shape.ashift);
+        // Looking costs reading the whole map: only when it has grown by a quarter since.
+        if length <= threshold || length < metaslab.considered_bytes / 4 * 5 {
+            return Ok(false);
+        }
+        metaslab.considered_bytes = length;
+        let free = Self::free_ranges(top, index, metaslab).await?;
+        let span = top.span(index);
+        let mut allocated = RangeSet::default();
+        allocated.add(span.start, span.end - span.start);
+        allocated.remove_all(&free);
+        let allocated = lengths(&allocated);
+        let best = SpaceMapObject::estimate_bytes(&allocated, top.shape.ashift, None);
+        if length < best * CONDENSE_FACTOR {
+            return Ok(false);
+        }
+        let block_bytes = if sync.features.is_enabled(LOG_SPACEMAP) {
+            MAP_BLOCK_BYTES
+        } else {
+            MAP_BLOCK_BYTES_NO_LOG
+        };
+        map.truncate(sync.tx, block_bytes).await?;
+        map.append(sync.tx, SpaceMapKind::Allocate, None, &allocated)
+            .await?;
+        metaslab.considered_bytes = map.length_bytes();
+        Ok(true)
+    }
+}
+
+impl MetaslabSource for Space {
+    fn load(&self, vdev: VdevId, metaslab: u64) -> BoxFuture<'_, Result<RangeSet, PoolError>> {
+        Box::pin(async move {
+            let failed = |cause: String| PoolError::MetaslabLoad {
+                vdev,
+                metaslab,
+                cause,
+            };
+            let top = self.top(vdev).ok_or(PoolError::NoSuchVdev { vdev })?;
+            let slot = usize::try_from(metaslab)
+                .ok()
+                .and_then(|index| top.metaslabs.get(index))
+                .ok_or_else(|| failed("there is no such metaslab".into()))?;
+            let locked = slot.lock().await;
+            Self::free_ranges(&top, metaslab, &locked)
+                .await
+                .map_err(|error| failed(error.to_string()))
+        })
+    }
+}
+
+/// Sorts free ranges counted by log2 of their size into a space map's buckets, in units of
+/// `1 << shift` (`space_map_histogram_add`): what is bigger than the last bucket counts there in
+/// its unit.
+fn fold_histogram(sizes: &[u64; 64], shift: u8) -> Vec<u64> {
+    let mut buckets = vec![0u64; HISTOGRAM_BUCKETS];
+    for (log2, count) in sizes.iter().enumerate().skip(usize::from(shift)) {
+        let bucket = (log2 - usize::from(shift)).min(HISTOGRAM_BUCKETS - 1);
+        let excess = log2 - usize::from(shift) - bucket;
+        buckets[bucket] =
+            buckets[bucket].saturating_add(count.checked_shl(excess as u32).unwrap_or(u64::MAX));
+    }
+    buckets
+}
+
+/// The other way round.
+fn unfold_histogram(buckets: &[u64], shift: u8) -> [u64; 64] {
+    let mut sizes = [0; 64];
+    for (size, count) in sizes.iter_mut().skip(usize::from(shift)).zip(buckets) {
+        *size = *count;
+    }
+    sizes
+}
+
+fn lengths(ranges: &RangeSet) -> Vec<(u64, u64)> {
+    ranges.iter().collect()
+}
+
+/// Bytes of the range that are in `from` leave it, the others enter `to`
+/// (`zfs_range_tree_remove_xor_add_segment`).
+fn cancel_or_add(from: &mut RangeSet, to: &mut RangeSet, start: u64, length: u64) {
+    let mut at = start;
+    let common: Vec<Range<u64>> = from.intersection(start, length).collect();
+    for range in common {
+        if at < range.start {
+            to.add(at, range.start - at);
+        }
+        from.remove(range.start, range.end - range.start);
+        at = range.end;
+    }
+    if at < start + length {
+        to.add(at, start + length - at);
+    }
+}
+
+async fn read_u64s(object: &Object, count: u64) -> Result<Vec<u64>, ObjectError> {
+    let raw = object.read_bytes(0, (count * 8) as usize).await?;
+    Ok(raw
+        .chunks_exact(8)
+        .map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")))
+        .collect())
+}
+
+fn damaged(object: ObjectId, detail: String) -> ObjectError {
+    ObjectError::Damaged {
+        object,
+        structure: "space map",
+        detail,
+    }
+}
+
+fn missing_top(vdev: VdevId) -> ObjectError {
+    ObjectError::Pool(PoolError::NoSuchVdev { vdev })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_freed_again_was_never_allocated() {
+        let (mut allocs, mut frees) = (RangeSet::default(), RangeSet::default());
+        cancel_or_add(&mut frees, &mut allocs, 1000, 100);
+        cancel_or_add(&mut allocs, &mut frees, 1050, 100);
+        assert_eq!(lengths(&allocs), vec![(1000, 50)]);
+        assert_eq!(lengths(&frees), vec![(1100, 50)]);
+        cancel_or_add(&mut frees, &mut allocs, 1090, 100);
+        assert_eq!(lengths(&allocs), vec![(1000, 50), (1090, 10), (1150, 40)]);
+        assert_eq!(lengths(&frees), Vec::new());
+    }
+
+    #[test]
+    fn histograms_count_in_the_maps_unit() {
+        let mut sizes = [0; 64];
+        sizes[12] = 3;
+        sizes[13] = 1;
+        sizes[45] = 2;
+        let buckets = fold_histogram(&sizes, 12);
+        assert_eq!(buckets[0], 3);
+        assert_eq!(buckets[1], 1);
+        assert_eq!(buckets[31], 2 << 2);
+        assert_eq!(buckets.iter().sum::<u64>(), 12);
+    }
+
+    #[test]
+    fn shapes_that_cannot_be_are_refused() {
+        let mut config = NvList::new();
+        config
+            .set("id", 1u64)
+            .set("ashift", 12u64)
+            .set("asize", 1u64 << 30);
+        config
+            .set("metaslab_shift", 24u64)
+            .set("metaslab_array", 77u64);
+        let shape = TopShape::from_config(&config).unwrap();
+        assert_eq!((shape.ms_count, shape.ms_array), (64, ObjectId::new(77)));
+        config.set("metaslab_shift", 64u64);
+        assert_eq!(TopShape::from_config(&config), None);
+        config.set("metaslab_shift", 9u64).set("asize", u64::MAX);
+        assert_eq!(TopShape::from_config(&config), None);
+    }
+}
