@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! memory-target [--listen ADDRESS:PORT] [--iqn NAME] [--size-mib N] [--block-bytes 512|4096]
-//!               [--luns N] [--read-only] [--chap USER:SECRET] [--mutual-chap USER:SECRET]
+//!               [--physical-bytes N] [--luns N] [--read-only] [--chap USER:SECRET] [--mutual-chap USER:SECRET]
 //! ```
 //!
 //! Prints a line when it listens; ends in good order on Ctrl-C.
@@ -29,6 +29,7 @@ async fn main() -> Result<(), AnyError> {
     let mut listen = String::from("127.0.0.1:3260");
     let mut iqn = String::from("iqn.2025-01.org.millpond:memory");
     let (mut size_mib, mut block_bytes, mut lun_count) = (1024, 512, 1);
+    let mut physical_bytes = None;
     let mut is_read_only = false;
     let (mut chap, mut mutual) = (None, None);
     let mut arguments = std::env::args().skip(1);
@@ -39,6 +40,7 @@ async fn main() -> Result<(), AnyError> {
             "--iqn" => iqn = value()?,
             "--size-mib" => size_mib = value()?.parse()?,
             "--block-bytes" => block_bytes = value()?.parse()?,
+            "--physical-bytes" => physical_bytes = Some(value()?.parse()?),
             "--luns" => lun_count = value()?.parse()?,
             "--read-only" => is_read_only = true,
             "--chap" => chap = Some(credentials(&value()?)?),
@@ -51,7 +53,10 @@ async fn main() -> Result<(), AnyError> {
         let mut naa = [0x6d; 16];
         naa[14..].copy_from_slice(&u16::to_be_bytes(number));
         let identity = LunIdentity::new(format!("MEMORY{number:04}"), naa);
-        let unit = MemoryUnit::new(size_mib << 20, block_bytes, identity);
+        let mut unit = MemoryUnit::new(size_mib << 20, block_bytes, identity);
+        if let Some(physical_bytes) = physical_bytes {
+            unit = unit.with_physical_block_bytes(physical_bytes);
+        }
         luns.insert(number, Arc::new(unit));
     }
     let authentication = match chap {

@@ -19,6 +19,7 @@ const SHARDS: usize = 64;
 pub struct MemoryUnit {
     capacity_bytes: AtomicU64,
     block_bytes: u32,
+    physical_block_bytes: u32,
     is_read_only: AtomicBool,
     identity: LunIdentity,
     shards: Vec<RwLock<HashMap<u64, Bytes>>>,
@@ -31,12 +32,21 @@ impl MemoryUnit {
         Self {
             capacity_bytes: AtomicU64::new(capacity_bytes),
             block_bytes,
+            physical_block_bytes: block_bytes.max(4096),
             is_read_only: AtomicBool::new(false),
             identity,
             shards: std::iter::repeat_with(RwLock::default)
                 .take(SHARDS)
                 .collect(),
             zeroes: Bytes::from(vec![0; CHUNK_BYTES as usize]),
+        }
+    }
+
+    /// The unit with another physical block size (4096 bytes by itself).
+    pub fn with_physical_block_bytes(self, physical_block_bytes: u32) -> Self {
+        Self {
+            physical_block_bytes,
+            ..self
         }
     }
 
@@ -133,7 +143,7 @@ impl LogicalUnit for MemoryUnit {
     }
 
     fn physical_block_bytes(&self) -> u32 {
-        4096
+        self.physical_block_bytes
     }
 
     fn unmap_granularity_bytes(&self) -> u32 {

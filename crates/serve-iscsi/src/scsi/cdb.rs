@@ -532,8 +532,16 @@ impl Command {
         }
     }
 
-    /// Whether a data-out buffer of another length than the command's is an error rather than a
-    /// residual: cut data would be compared or repeated as if it were whole.
+    /// Whether the command writes what there is if the initiator announces less data than the CDB
+    /// names, with a residual overflow (SAM-5 section 5.4.3.2 leaves it to the transport; FCP-4
+    /// section 9.4.2 spells the choice out). All others are refused: cut parameters or data to
+    /// compare with mean something else.
+    pub(crate) fn may_be_cut(&self) -> bool {
+        matches!(self, Self::Write { .. } | Self::WriteVerify { .. })
+    }
+
+    /// Whether more data than the CDB names is an error rather than a residual: a block to repeat
+    /// or to compare with is not there more than once.
     pub(crate) fn needs_exact_data_out(&self) -> bool {
         matches!(self, Self::CompareAndWrite { .. } | Self::WriteSame { .. })
     }

@@ -213,20 +213,16 @@ impl Unit {
                 blocks,
                 force_unit_access,
             } => {
-                if blocks.count > 0 {
-                    let durable = force_unit_access || self.is_write_through();
-                    let _shared = self.atomic.read().await;
-                    let offset_bytes = self.offset_bytes(blocks.lba);
-                    storage.write(offset_bytes, data, durable).await?;
-                }
+                let durable = force_unit_access || self.is_write_through();
+                self.write(blocks.lba, data, durable).await?;
             }
             Command::WriteVerify { blocks, check } => {
-                if blocks.count > 0 {
-                    let _shared = self.atomic.read().await;
-                    let offset_bytes = self.offset_bytes(blocks.lba);
-                    storage.write(offset_bytes, data.clone(), true).await?;
+                self.write(blocks.lba, data.clone(), true).await?;
+                match check {
+                    ByteCheck::Medium => self.verify_medium(blocks).await?,
+                    // The data may have been cut.
+                    _ => self.compare(blocks.lba, data.len(), &data).await?,
                 }
-                self.verify(blocks, check, &data).await?;
             }
             Command::Verify { blocks, check } => self.verify(blocks, check, &data).await?,
             Command::CompareAndWrite {
@@ -239,7 +235,7 @@ impl Unit {
                     let _exclusive = self.atomic.write().await;
                     let mut data = data;
                     let expected = data.split_to(length_bytes);
-                    self.compare(blocks, &expected, false).await?;
+                    self.compare(blocks.lba, length_bytes, &expected).await?;
                     let offset_bytes = self.offset_bytes(blocks.lba);
                     storage.write(offset_bytes, data, durable).await?;
                 }
@@ -296,6 +292,31 @@ impl Unit {
         Ok(Outcome::good())
     }
 
+    /// Writes data from a block on. Data that was cut may end inside a block: the rest of that
+    /// block stays as it is.
+    async fn write(&self, lba: u64, mut data: Bytes, durable: bool) -> Result<(), LunError> {
+        let offset_bytes = self.offset_bytes(lba);
+        let cut_bytes = data.len() % self.block_bytes() as usize;
+        let rest = data.split_off(data.len() - cut_bytes);
+        let rest_at = offset_bytes + data.len() as u64;
+        if !data.is_empty() {
+            let _shared = self.atomic.read().await;
+            self.storage().write(offset_bytes, data, durable).await?;
+        }
+        if !rest.is_empty() {
+            let _exclusive = self.atomic.write().await;
+            let block_bytes = self.block_bytes() as usize;
+            let present = self.storage().read(rest_at, block_bytes).await?;
+            let mut block = BytesMut::with_capacity(block_bytes);
+            block.extend_from_slice(&rest);
+            let present = present.concat();
+            block.extend_from_slice(present.get(rest.len()..).unwrap_or_default());
+            let block = block.freeze();
+            self.storage().write(rest_at, block, durable).await?;
+        }
+        Ok(())
+    }
+
     async fn write_pattern(
         &self,
         blocks: Blocks,
@@ -318,38 +339,42 @@ impl Unit {
 
     async fn verify(&self, blocks: Blocks, check: ByteCheck, data: &[u8]) -> Result<(), Stop> {
         match check {
-            ByteCheck::Medium => {
-                let end = self.offset_bytes(blocks.lba + u64::from(blocks.count));
-                let mut offset_bytes = self.offset_bytes(blocks.lba);
-                while offset_bytes < end {
-                    let length = (end - offset_bytes).min(CHUNK_BYTES_MAX.into());
-                    self.storage().read(offset_bytes, length as usize).await?;
-                    offset_bytes += length;
-                }
-                Ok(())
+            ByteCheck::Medium => self.verify_medium(blocks).await,
+            ByteCheck::Each | ByteCheck::One => {
+                let length_bytes = self.length_bytes(blocks);
+                self.compare(blocks.lba, length_bytes, data).await
             }
-            ByteCheck::Each => self.compare(blocks, data, false).await,
-            ByteCheck::One => self.compare(blocks, data, true).await,
         }
     }
 
-    /// Compares blocks with `expected`, or each with the one block in it (`is_pattern`).
-    async fn compare(&self, blocks: Blocks, expected: &[u8], is_pattern: bool) -> Result<(), Stop> {
-        let start = self.offset_bytes(blocks.lba);
-        let total = self.length_bytes(blocks);
+    async fn verify_medium(&self, blocks: Blocks) -> Result<(), Stop> {
+        let end = self.offset_bytes(blocks.lba + u64::from(blocks.count));
+        let mut offset_bytes = self.offset_bytes(blocks.lba);
+        while offset_bytes < end {
+            let length = (end - offset_bytes).min(CHUNK_BYTES_MAX.into());
+            self.storage().read(offset_bytes, length as usize).await?;
+            offset_bytes += length;
+        }
+        Ok(())
+    }
+
+    /// Compares `total` bytes with `expected`, repeated as often as it takes.
+    async fn compare(&self, lba: u64, total: usize, expected: &[u8]) -> Result<(), Stop> {
+        let start = self.offset_bytes(lba);
         let mut at = 0;
         while at < total {
             let length = (total - at).min(CHUNK_BYTES_MAX as usize);
             let found = self.storage().read(start + at as u64, length).await?;
+            if found.iter().map(Bytes::len).sum::<usize>() != length {
+                let reason = format!("a read of {length} bytes gave another length");
+                return Err(LunError::Internal { reason }.into());
+            }
             for piece in found {
                 let mut piece = &piece[..];
                 while !piece.is_empty() {
-                    let from = if is_pattern { at % expected.len() } else { at };
-                    let expected = expected.get(from..).unwrap_or_default();
+                    // `expected` is not empty: the admission saw to it that the data is there.
+                    let expected = &expected[at % expected.len()..];
                     let length = piece.len().min(expected.len());
-                    if length == 0 {
-                        return Err(Stop::Check(Sense::INTERNAL_TARGET_FAILURE));
-                    }
                     let (now, rest) = piece.split_at(length);
                     if now != &expected[..length] {
                         let pairs = now.iter().zip(expected);

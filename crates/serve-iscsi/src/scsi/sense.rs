@@ -66,7 +66,8 @@ senses! {
     SAVING_PARAMETERS_NOT_SUPPORTED = IllegalRequest 0x39 0x00;
     INSUFFICIENT_REGISTRATION_RESOURCES = IllegalRequest 0x55 0x04;
     INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT = IllegalRequest 0x0e 0x03;
-    POWER_ON = UnitAttention 0x29 0x01;
+    // The general code: `iscsi-ls` knows no other for a new session.
+    POWER_ON = UnitAttention 0x29 0x00;
     BUS_DEVICE_RESET = UnitAttention 0x29 0x03;
     MODE_PARAMETERS_CHANGED = UnitAttention 0x2a 0x01;
     RESERVATIONS_PREEMPTED = UnitAttention 0x2a 0x03;

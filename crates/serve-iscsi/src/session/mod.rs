@@ -510,11 +510,15 @@ impl Session {
         let admitted = admitted.and_then(|(unit, command)| {
             let data_out = command.data_out_bytes(unit.block_bytes());
             expected.data_out = Some(data_out);
-            let is_short = data_out > announced_out.into();
-            if is_short || (command.needs_exact_data_out() && data_out != u64::from(announced_out))
-            {
+            let announced_out = u64::from(announced_out);
+            if data_out > announced_out && !command.may_be_cut() {
                 return Err(Sense::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT.into());
             }
+            if data_out < announced_out && command.needs_exact_data_out() {
+                return Err(Sense::INVALID_FIELD_IN_CDB.into());
+            }
+            // At most what was announced, which has 32 bits.
+            let data_out = data_out.min(announced_out);
             wanted = data_out as u32;
             Ok((unit, command))
         });
