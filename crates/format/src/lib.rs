@@ -23,6 +23,7 @@ pub mod file_flags;
 mod ids;
 mod kinds;
 mod label;
+pub mod names;
 mod nvlist;
 mod objset;
 mod sa;
@@ -100,3 +101,6 @@ pub use zpl::{
     Ace, AceWho, DirectoryEntry, ZPL_ATTRIBUTES, ZPL_ATTRIBUTES_2_3, ZPL_VERSION, ZnodeAcl,
     ZnodePhys, ZplAttribute, ZplAttributeInfo,
 };
+
+#[cfg(test)]
+mod tests;
