@@ -96,6 +96,14 @@ pub enum ObjectError {
         /// The object.
         object: ObjectId,
     },
+    /// Something that is not done yet.
+    #[error("object {object}: {what} is not supported yet; use OpenZFS for this dataset")]
+    Unsupported {
+        /// The object.
+        object: ObjectId,
+        /// What it is.
+        what: &'static str,
+    },
     /// The operation needs syncing context, or must not be in it, or the object set is read-only.
     #[error("object {object}: {what}; this is a bug, please report it")]
     Misuse {

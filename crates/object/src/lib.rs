@@ -28,15 +28,24 @@
 mod accounting;
 mod bpobj;
 mod bptree;
+mod byteswap;
+mod dnode;
+mod dsize;
 mod error;
+mod indirect;
 mod object;
 mod objset;
+mod rangeset;
+mod readahead;
 mod sa;
 mod spacemap;
 mod sync;
+mod table;
+mod tree;
+mod treesync;
 mod zap;
 
-pub use accounting::{AccountingIds, AccountingKeys};
+pub use accounting::{AccountingIds, AccountingKeys, ZplAccounting};
 pub use bpobj::{Bpobj, BpobjSpace};
 pub use bptree::{Bptree, BptreeEntry};
 pub use error::{ObjectError, Result};
@@ -45,4 +54,4 @@ pub use objset::{NewObject, ObjectSet, ObjsetOptions, RedundantMetadata, WritePr
 pub use sa::{AttributeId, Sa, SaAttribute, SaRegistration};
 pub use spacemap::{SpaceMapEntry, SpaceMapKind, SpaceMapObject};
 pub use sync::{BlockAccounting, SyncContext};
-pub use zap::{Zap, ZapCursor, ZapEntry, ZapOptions, ZapValue};
+pub use zap::{NORMALIZE_UPPERCASE, Normalizer, Zap, ZapCursor, ZapEntry, ZapOptions, ZapValue};

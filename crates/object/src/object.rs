@@ -1,13 +1,32 @@
-//! One object.
+//! One object: its bytes, its bonus and its spill block.
+//!
+//! # Writing part of a block
+//! What a block held before is read without a lock; then, under the object's lock, the new bytes
+//! are merged into the open slot's version when there is one by now, else into what was read. That
+//! is right because the layers below the open slot cannot change their content while the [`Tx`] is held.
+//! Blocks are immutable [`Bytes`]: a version that a reader or the sync still holds is copied, one
+//! that nobody holds is changed in place.
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use format::{Checksum, Compression, ObjectId, ObjectType};
+use bytes::{Bytes, BytesMut};
+use format::{Checksum, Compression, DNODE_SLOT_BYTES, Endian, ObjectId, ObjectType, SECTOR_BYTES};
+use futures::StreamExt;
 use pool::Tx;
 
-use crate::error::Result;
+use crate::byteswap::to_native;
+use crate::dnode::{Dnode, DnodeState, Found, Meta, Slot, SpillChange, parity};
+use crate::error::{ObjectError, OfObject, Result};
 use crate::objset::ObjectSet;
+use crate::readahead::ReadAhead;
+use crate::tree::{Block, NEWEST};
+
+static ZEROS: [u8; 128 << 10] = [0; 128 << 10];
+
+/// Blocks of one request that are read at the same time.
+const READS_IN_FLIGHT: usize = 32;
+/// Largest spill block (`SPA_OLD_MAXBLOCKSIZE`).
+const SPILL_MAX_BYTES: usize = 128 << 10;
 
 /// What there is to know of an object (`dmu_object_info_t`).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +43,7 @@ pub struct ObjectInfo {
     pub data_block_bytes: u32,
     /// log2 of the size of its indirect blocks.
     pub indirect_block_shift: u8,
-    /// Levels of its tree.
+    /// Levels of its tree as of the last sync.
     pub levels: u8,
     /// 512-byte slots of its dnode.
     pub slots: u8,
@@ -40,133 +59,814 @@ pub struct ObjectInfo {
     pub compression: Compression,
 }
 
-/// A handle on one object. Cheap to clone; sequential reads are detected per handle.
+/// A handle on one object. Cheap to clone; sequential reads are detected per handle (clones share).
 #[derive(Clone)]
-pub struct Object {}
+pub struct Object {
+    set: Arc<ObjectSet>,
+    pub(crate) dnode: Arc<Dnode>,
+    ahead: Arc<ReadAhead>,
+}
+
+impl std::fmt::Debug for Object {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Object({} of {:?})", self.id(), self.set)
+    }
+}
+
+impl ObjectSet {
+    /// The slot of `txg`, made dirty. [`ObjectSet::note_dirty`] comes before, without the lock.
+    ///
+    /// # Panics
+    /// When the slot still holds another txg's changes: the sync loop then opened a txg too early.
+    pub(crate) fn slot_mut<'a>(
+        &self,
+        dnode: &Arc<Dnode>,
+        state: &'a mut DnodeState,
+        txg: format::Txg,
+    ) -> &'a mut Slot {
+        let slot = &mut state.slots[parity(txg)];
+        if !slot.dirty {
+            *slot = Slot {
+                txg,
+                dirty: true,
+                ..Slot::default()
+            };
+            // The special objects are in the head, and synced with it.
+            self.add_dirty(dnode, txg);
+        }
+        assert_eq!(
+            slot.txg, txg,
+            "object {}: a txg must be synced before the next but one is open",
+            dnode.id
+        );
+        slot
+    }
+
+    /// The meta of `txg`'s slot, to be changed.
+    pub(crate) fn meta_mut<'a>(
+        &self,
+        dnode: &Arc<Dnode>,
+        state: &'a mut DnodeState,
+        txg: format::Txg,
+    ) -> &'a mut Meta {
+        let below = state.meta_at(txg).clone();
+        self.slot_mut(dnode, state, txg).meta.get_or_insert(below)
+    }
+}
 
 impl Object {
+    pub(crate) fn new(set: Arc<ObjectSet>, dnode: Arc<Dnode>) -> Self {
+        Object {
+            set,
+            dnode,
+            ahead: Arc::default(),
+        }
+    }
+
     /// Its number.
     pub fn id(&self) -> ObjectId {
-        todo!()
+        self.dnode.id
     }
+
     /// The object set it is in.
     pub fn objset(&self) -> &Arc<ObjectSet> {
-        todo!()
+        &self.set
     }
+
     /// What there is to know of it, newest.
     pub fn info(&self) -> ObjectInfo {
-        todo!()
+        let state = self.dnode.lock();
+        let meta = state.meta();
+        ObjectInfo {
+            object_type: meta.object_type,
+            bonus_type: meta.bonus_type,
+            bonus_bytes: meta.bonus.len(),
+            bonus_room_bytes: meta.bonus_room(meta.has_spill),
+            data_block_bytes: meta.block_bytes,
+            indirect_block_shift: meta.indirect_shift,
+            levels: state.tree.levels.max(meta.levels_needed()),
+            slots: meta.slots,
+            max_block_id: meta.max_block,
+            used_bytes: state.used_bytes,
+            has_spill: meta.has_spill,
+            checksum: meta.checksum,
+            compression: meta.compression,
+        }
     }
+
+    /// Whether it still exists: another handle may have freed it.
+    pub fn exists(&self) -> bool {
+        self.dnode.lock().meta().exists
+    }
+
+    fn missing(&self) -> ObjectError {
+        ObjectError::NoSuchObject { object: self.id() }
+    }
+
+    /// Changes the meta in `tx`.
+    fn change_meta<T>(&self, tx: &Tx, change: impl FnOnce(&mut Meta) -> Result<T>) -> Result<T> {
+        self.set.note_dirty(tx.txg());
+        let mut state = self.dnode.lock();
+        let mut meta = state.meta_at(tx.txg()).clone();
+        if !meta.exists {
+            return Err(self.missing());
+        }
+        let result = change(&mut meta)?;
+        self.set.slot_mut(&self.dnode, &mut state, tx.txg()).meta = Some(meta);
+        Ok(result)
+    }
+
     /// Its bonus, newest.
     pub fn bonus(&self) -> Bytes {
-        todo!()
+        self.dnode.lock().meta().bonus.clone()
     }
+
     /// Replaces the bonus (its length may change).
+    ///
+    /// # Errors
+    /// [`ObjectError::TooBig`] when the dnode has no room for it.
     pub fn set_bonus(&self, tx: &Tx, bonus: impl Into<Bytes>) -> Result<()> {
-        let _ = (tx, bonus.into());
-        todo!()
+        let bonus = bonus.into();
+        self.change_meta(tx, |meta| self.put_bonus(meta, bonus))
     }
+
     /// Replaces the bonus and its type.
+    ///
+    /// # Errors
+    /// As [`Self::set_bonus`].
     pub fn set_bonus_typed(
         &self,
         tx: &Tx,
         bonus_type: ObjectType,
         bonus: impl Into<Bytes>,
     ) -> Result<()> {
-        let _ = (tx, bonus_type, bonus.into());
-        todo!()
+        let bonus = bonus.into();
+        self.change_meta(tx, |meta| {
+            meta.bonus_type = bonus_type;
+            self.put_bonus(meta, bonus)
+        })
     }
-    /// Content of the spill block, if there is one.
+
+    fn put_bonus(&self, meta: &mut Meta, bonus: Bytes) -> Result<()> {
+        let room = meta.bonus_room(meta.has_spill);
+        if bonus.len() > room {
+            return Err(ObjectError::TooBig {
+                object: self.id(),
+                what: format!("a bonus of {} bytes, where {room} fit", bonus.len()),
+            });
+        }
+        meta.bonus = bonus;
+        Ok(())
+    }
+
+    /// Replaces bonus and spill block in one step, so that no reader sees only one of them.
+    ///
+    /// # Errors
+    /// [`ObjectError::TooBig`].
+    pub fn set_bonus_and_spill(&self, tx: &Tx, bonus: Bytes, spill: Option<Bytes>) -> Result<()> {
+        let spill = spill.map(|data| self.padded_spill(data)).transpose()?;
+        self.set.note_dirty(tx.txg());
+        let mut state = self.dnode.lock();
+        let mut meta = state.meta_at(tx.txg()).clone();
+        if !meta.exists {
+            return Err(self.missing());
+        }
+        let had_spill = meta.has_spill;
+        meta.has_spill = spill.is_some();
+        self.put_bonus(&mut meta, bonus)?;
+        let slot = self.set.slot_mut(&self.dnode, &mut state, tx.txg());
+        slot.meta = Some(meta);
+        match spill {
+            Some(data) => {
+                tx.dirtied(data.len() as u64);
+                slot.spill = SpillChange::Write(data);
+            }
+            None if had_spill => slot.spill = SpillChange::Remove,
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn padded_spill(&self, data: Bytes) -> Result<Bytes> {
+        if data.is_empty() || data.len() > SPILL_MAX_BYTES {
+            return Err(ObjectError::TooBig {
+                object: self.id(),
+                what: format!("a spill block of {} bytes", data.len()),
+            });
+        }
+        let whole = data.len().next_multiple_of(SECTOR_BYTES as usize);
+        if whole == data.len() {
+            return Ok(data);
+        }
+        let mut padded = data.to_vec();
+        padded.resize(whole, 0);
+        Ok(Bytes::from(padded))
+    }
+
+    /// Content of the spill block, if there is one (with the padding to whole sectors).
+    ///
+    /// # Errors
+    /// Errors of reading.
     pub async fn spill(&self) -> Result<Option<Bytes>> {
-        todo!()
+        let (pointer, bonus_type) = {
+            let state = self.dnode.lock();
+            if let Some(found) = unwritten_spill(&state) {
+                return Ok(found);
+            }
+            match (&state.spill, state.meta().exists) {
+                (Some(pointer), true) => (*pointer, state.disk.bonus_type),
+                _ => return Ok(None),
+            }
+        };
+        if pointer.is_hole() {
+            return Ok(None);
+        }
+        let bookmark = self.set.bookmark(self.id(), 0, u64::MAX - 1);
+        let context = pool::ReadContext::new(bookmark);
+        let data = match self.set.pipeline().read_cached(&pointer) {
+            Some(data) => data,
+            None => self.set.pipeline().read(&pointer, &context).await?,
+        };
+        to_native(bonus_type, data, pointer.endian())
+            .of(self.id())
+            .map(Some)
     }
+
+    /// Like [`Self::spill`] without waiting; the outer `None` says that it must be read.
+    pub fn try_spill(&self) -> Option<Result<Option<Bytes>>> {
+        let (pointer, bonus_type) = {
+            let state = self.dnode.lock();
+            if let Some(found) = unwritten_spill(&state) {
+                return Some(Ok(found));
+            }
+            match (&state.spill, state.meta().exists) {
+                (Some(pointer), true) if !pointer.is_hole() => (*pointer, state.disk.bonus_type),
+                _ => return Some(Ok(None)),
+            }
+        };
+        let data = self.set.pipeline().read_cached(&pointer)?;
+        let native = to_native(bonus_type, data, pointer.endian()).of(self.id());
+        Some(native.map(Some))
+    }
+
     /// Writes the spill block; `data` is padded to whole sectors (512 bytes to 128 KiB).
+    ///
+    /// # Errors
+    /// [`ObjectError::TooBig`], also when the bonus is in the way of the spill block's pointer.
     pub fn set_spill(&self, tx: &Tx, data: Bytes) -> Result<()> {
-        let _ = (tx, data);
-        todo!()
+        let bonus = self.dnode.lock().meta_at(tx.txg()).bonus.clone();
+        self.set_bonus_and_spill(tx, bonus, Some(data))
     }
+
     /// Removes the spill block.
+    ///
+    /// # Errors
+    /// [`ObjectError::NoSuchObject`].
     pub fn remove_spill(&self, tx: &Tx) -> Result<()> {
-        let _ = tx;
-        todo!()
+        let bonus = self.dnode.lock().meta_at(tx.txg()).bonus.clone();
+        self.set_bonus_and_spill(tx, bonus, None)
     }
+
+    /// The newest content of a block in our byte order; `None` for zeros. Outer `None`: not in memory.
+    pub(crate) fn try_block(&self, block: u64) -> Option<Result<Option<Bytes>>> {
+        let found = self.set.try_block(&self.dnode, block)?;
+        Some(self.native(found))
+    }
+
+    /// The newest content of a block in our byte order; `None` for zeros.
+    pub(crate) async fn block(&self, block: u64) -> Result<Option<Bytes>> {
+        if let Some(found) = self.try_block(block) {
+            return found;
+        }
+        let found = self.set.block_at(&self.dnode, block, NEWEST).await?;
+        self.native(found)
+    }
+
+    fn native(&self, block: Block) -> Result<Option<Bytes>> {
+        match block {
+            Block::Zeros => Ok(None),
+            Block::Data(data, Endian::Little) => Ok(Some(data)),
+            Block::Data(data, endian) => {
+                let kind = self.dnode.lock().meta().object_type;
+                to_native(kind, data, endian).of(self.id()).map(Some)
+            }
+        }
+    }
+
+    /// Whether a block has a version that is not on disk yet.
+    pub(crate) fn is_block_unwritten(&self, block: u64) -> bool {
+        let state = self.dnode.lock();
+        matches!(state.find(block, NEWEST), Found::Data(_))
+    }
+
+    pub(crate) fn block_bytes(&self) -> u64 {
+        self.dnode.lock().meta().block_bytes.into()
+    }
+
     /// Reads without waiting, when everything is in memory: slices of blocks that together are
     /// exactly `length_bytes` long. What was never written reads as zeros.
     pub fn try_read(&self, offset_bytes: u64, length_bytes: usize) -> Option<Vec<Bytes>> {
-        let _ = (offset_bytes, length_bytes);
-        todo!()
+        let block_bytes = self.block_bytes();
+        let pieces = pieces(offset_bytes, length_bytes, block_bytes);
+        let mut out = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            let data = self.try_block(piece.block)?.ok()?;
+            piece.slice(data, &mut out);
+        }
+        self.ahead
+            .read(&self.set, &self.dnode, offset_bytes, length_bytes as u64);
+        Some(out)
     }
+
     /// Reads `length_bytes` at `offset_bytes`: slices of blocks, not copies.
+    ///
+    /// # Errors
+    /// Errors of reading.
     pub async fn read(&self, offset_bytes: u64, length_bytes: usize) -> Result<Vec<Bytes>> {
-        let _ = (offset_bytes, length_bytes);
-        todo!()
+        if let Some(found) = self.try_read(offset_bytes, length_bytes) {
+            return Ok(found);
+        }
+        self.ahead
+            .read(&self.set, &self.dnode, offset_bytes, length_bytes as u64);
+        let pieces = pieces(offset_bytes, length_bytes, self.block_bytes());
+        let mut out = Vec::with_capacity(pieces.len());
+        if let [piece] = pieces.as_slice() {
+            piece.slice(self.block(piece.block).await?, &mut out);
+            return Ok(out);
+        }
+        let mut blocks = futures::stream::iter(pieces)
+            .map(|piece| async move { (piece, self.block(piece.block).await) })
+            .buffered(READS_IN_FLIGHT);
+        while let Some((piece, data)) = blocks.next().await {
+            piece.slice(data?, &mut out);
+        }
+        Ok(out)
     }
+
     /// Like [`Self::read`], in one piece (copied only when it crosses blocks).
+    ///
+    /// # Errors
+    /// As [`Self::read`].
     pub async fn read_bytes(&self, offset_bytes: u64, length_bytes: usize) -> Result<Bytes> {
-        let _ = (offset_bytes, length_bytes);
-        todo!()
+        let parts = self.read(offset_bytes, length_bytes).await?;
+        Ok(match <[Bytes; 1]>::try_from(parts) {
+            Ok([single]) => single,
+            Err(parts) => Bytes::from(parts.concat()),
+        })
     }
+
     /// Writes `data` at `offset_bytes`. Whole blocks are taken as they are, without copying.
+    ///
+    /// # Errors
+    /// [`ObjectError::NoSuchObject`] when it was freed; errors of reading what a partly written
+    /// block held.
     pub async fn write(&self, tx: &Tx, offset_bytes: u64, data: Bytes) -> Result<()> {
-        let _ = (tx, offset_bytes, data);
-        todo!()
+        let block_bytes = self.block_bytes();
+        if offset_bytes.checked_add(data.len() as u64).is_none() {
+            return Err(ObjectError::TooBig {
+                object: self.id(),
+                what: format!("a write of {} bytes at {offset_bytes}", data.len()),
+            });
+        }
+        let mut at = 0;
+        for piece in pieces(offset_bytes, data.len(), block_bytes) {
+            let part = data.slice(at..at + piece.length);
+            at += piece.length;
+            if piece.length as u64 == block_bytes {
+                self.put_block(tx, piece.block, part)?;
+            } else {
+                self.modify_block(tx, piece.block, |block| {
+                    block[piece.start..piece.start + piece.length].copy_from_slice(&part);
+                })
+                .await?;
+            }
+        }
+        Ok(())
     }
-    /// Changes one block's bytes in place: `change` gets the whole block `block_id`, as of `tx`.
+
+    /// Writes a whole block.
+    fn put_block(&self, tx: &Tx, block: u64, data: Bytes) -> Result<()> {
+        self.set.note_dirty(tx.txg());
+        let mut state = self.dnode.lock();
+        self.insert_block(&mut state, tx, block, data)
+    }
+
+    /// Puts a block into the slot.
+    fn insert_block(&self, state: &mut DnodeState, tx: &Tx, block: u64, data: Bytes) -> Result<()> {
+        let meta = state.meta_at(tx.txg());
+        if !meta.exists {
+            return Err(self.missing());
+        }
+        if data.len() != meta.block_bytes as usize {
+            return Err(ObjectError::Misuse {
+                object: self.id(),
+                what: "the block size was changed during a write",
+            });
+        }
+        if block > meta.max_block {
+            self.set.meta_mut(&self.dnode, state, tx.txg()).max_block = block;
+        }
+        let slot = self.set.slot_mut(&self.dnode, state, tx.txg());
+        slot.freed.remove(block, block + 1);
+        let bytes = data.len() as u64;
+        if slot.blocks_mut().insert(block, data).is_none() {
+            tx.dirtied(bytes);
+        }
+        Ok(())
+    }
+
+    /// Changes one block's bytes in place: `change` gets the whole block `block_id`, as of `tx`,
+    /// zeros when it was never written. Runs under the object's lock: it must not block.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
     pub async fn modify_block<T>(
         &self,
         tx: &Tx,
         block_id: u64,
-        change: impl FnOnce(&mut [u8]) -> T + Send,
+        change: impl FnOnce(&mut [u8]) -> T,
     ) -> Result<T> {
-        let _ = (tx, block_id, change);
-        todo!()
+        self.set.note_dirty(tx.txg());
+        {
+            let mut state = self.dnode.lock();
+            if let Some(slot) = state.slot(tx.txg())
+                && slot.blocks.contains_key(&block_id)
+            {
+                return Ok(change_in_place(slot, block_id, change));
+            }
+        }
+        let base = match self.set.block_at(&self.dnode, block_id, tx.txg()).await? {
+            Block::Zeros => None,
+            block => self.native(block)?,
+        };
+        let mut state = self.dnode.lock();
+        if let Some(slot) = state.slot(tx.txg()) {
+            if slot.blocks.contains_key(&block_id) {
+                return Ok(change_in_place(slot, block_id, change));
+            }
+            if slot.freed.contains(block_id) {
+                let size = state.meta_at(tx.txg()).block_bytes as usize;
+                let mut bytes = vec![0; size];
+                let result = change(&mut bytes);
+                self.insert_block(&mut state, tx, block_id, Bytes::from(bytes))?;
+                return Ok(result);
+            }
+        }
+        let size = state.meta_at(tx.txg()).block_bytes as usize;
+        let mut bytes = Vec::with_capacity(size);
+        if let Some(base) = &base {
+            bytes.extend_from_slice(&base[..base.len().min(size)]);
+        }
+        bytes.resize(size, 0);
+        let result = change(&mut bytes);
+        self.insert_block(&mut state, tx, block_id, Bytes::from(bytes))?;
+        Ok(result)
     }
+
     /// Frees a range: it reads as zeros. `length_bytes` of `u64::MAX` means to the end.
+    ///
+    /// # Errors
+    /// As [`Self::write`]: the blocks at the ends may be freed in part.
     pub async fn free_range(&self, tx: &Tx, offset_bytes: u64, length_bytes: u64) -> Result<()> {
-        let _ = (tx, offset_bytes, length_bytes);
-        todo!()
+        let (block_bytes, max_block) = {
+            let state = self.dnode.lock();
+            let meta = state.meta_at(tx.txg());
+            if !meta.exists {
+                return Err(self.missing());
+            }
+            (u64::from(meta.block_bytes), meta.max_block)
+        };
+        let object_end = max_block.saturating_add(1).saturating_mul(block_bytes);
+        let end = offset_bytes.saturating_add(length_bytes);
+        // Whatever is beyond the last block is free already: a range that reaches there takes
+        // the last block whole.
+        let to_end = end >= object_end;
+        if offset_bytes >= object_end || length_bytes == 0 {
+            return Ok(());
+        }
+        let first_whole = offset_bytes.div_ceil(block_bytes);
+        let end_whole = if to_end {
+            max_block.saturating_add(1)
+        } else {
+            end / block_bytes
+        };
+        let first = offset_bytes / block_bytes;
+        let head_start = (offset_bytes % block_bytes) as usize;
+        if head_start > 0 {
+            let head_end = if to_end || end / block_bytes > first {
+                block_bytes as usize
+            } else {
+                (end % block_bytes) as usize
+            };
+            self.zero_part(tx, first, head_start, head_end).await?;
+        }
+        let tail_end = (end % block_bytes) as usize;
+        if !to_end && tail_end > 0 && end / block_bytes >= first_whole {
+            self.zero_part(tx, end / block_bytes, 0, tail_end).await?;
+        }
+        if first_whole < end_whole {
+            self.set.note_dirty(tx.txg());
+            let mut state = self.dnode.lock();
+            if to_end {
+                let meta = self.set.meta_mut(&self.dnode, &mut state, tx.txg());
+                meta.max_block = first_whole.saturating_sub(1);
+            }
+            let slot = self.set.slot_mut(&self.dnode, &mut state, tx.txg());
+            slot.drop_blocks(first_whole, end_whole);
+            slot.freed.add(first_whole, end_whole);
+            tx.dirtied(DNODE_SLOT_BYTES as u64);
+        }
+        Ok(())
     }
-    /// Changes the size of data blocks (and, when not 0, of indirect blocks) while there is at most one block.
+
+    /// Zeros part of a block, unless it is all zeros without that.
+    async fn zero_part(&self, tx: &Tx, block: u64, start: usize, end: usize) -> Result<()> {
+        if let Block::Zeros = self.set.block_at(&self.dnode, block, tx.txg()).await? {
+            return Ok(());
+        }
+        self.modify_block(tx, block, |bytes| bytes[start..end].fill(0))
+            .await
+    }
+
+    /// Changes the size of data blocks (and, when not 0, of indirect blocks) while there is at most
+    /// one block. A larger block is filled up with zeros, a smaller one is cut.
+    ///
+    /// # Errors
+    /// [`ObjectError::BlockSizeFixed`], [`ObjectError::TooBig`], errors of reading.
     pub async fn set_block_size(
         &self,
         tx: &Tx,
         data_block_bytes: u32,
         indirect_block_shift: u8,
     ) -> Result<()> {
-        let _ = (tx, data_block_bytes, indirect_block_shift);
-        todo!()
+        let size = data_block_bytes
+            .max(SECTOR_BYTES as u32)
+            .next_multiple_of(SECTOR_BYTES as u32);
+        if u64::from(size) > format::MAX_BLOCK_BYTES {
+            return Err(ObjectError::TooBig {
+                object: self.id(),
+                what: format!("a block size of {size} bytes"),
+            });
+        }
+        let base = match self.set.block_at(&self.dnode, 0, tx.txg()).await? {
+            Block::Zeros => None,
+            block => self.native(block)?,
+        };
+        self.set.note_dirty(tx.txg());
+        let mut state = self.dnode.lock();
+        let found = state.find(0, tx.txg());
+        let single_on_disk = state.tree.levels == 1
+            && state.tree.pointers[1..]
+                .iter()
+                .all(|pointer| pointer.is_hole());
+        let meta = state.meta_at(tx.txg());
+        if !meta.exists {
+            return Err(self.missing());
+        }
+        let shift = match indirect_block_shift {
+            0 => meta.indirect_shift,
+            shift => shift.clamp(format::MIN_INDIRECT_SHIFT, format::MAX_INDIRECT_SHIFT),
+        };
+        if meta.block_bytes == size && meta.indirect_shift == shift {
+            return Ok(());
+        }
+        // Blocks of the layers below that are freed but not written yet still count: their
+        // place in the tree depends on the sizes.
+        let pending = state
+            .layers(tx.txg())
+            .any(|slot| slot.blocks.range(1..).next().is_some());
+        if meta.max_block > 0 || !single_on_disk || pending {
+            return Err(ObjectError::BlockSizeFixed { object: self.id() });
+        }
+        let data = match found {
+            Found::Data(data) => Some(data),
+            Found::Zeros => None,
+            Found::Disk => base,
+        };
+        let meta = self.set.meta_mut(&self.dnode, &mut state, tx.txg());
+        let same_size = meta.block_bytes == size;
+        meta.block_bytes = size;
+        meta.indirect_shift = shift;
+        if let Some(data) = data
+            && !same_size
+        {
+            let mut bytes = Vec::with_capacity(size as usize);
+            bytes.extend_from_slice(&data[..data.len().min(size as usize)]);
+            bytes.resize(size as usize, 0);
+            self.insert_block(&mut state, tx, 0, Bytes::from(bytes))?;
+        }
+        Ok(())
     }
+
     /// Offset of the first data at or after `offset_bytes` (`SEEK_DATA`), unwritten changes included.
+    ///
+    /// # Errors
+    /// Errors of reading indirect blocks.
     pub async fn next_data(&self, offset_bytes: u64) -> Result<Option<u64>> {
-        let _ = offset_bytes;
-        todo!()
+        let block_bytes = self.block_bytes();
+        let mut from = offset_bytes / block_bytes;
+        loop {
+            let (tree, unwritten, last) = {
+                let state = self.dnode.lock();
+                let unwritten = state
+                    .layers(NEWEST)
+                    .filter_map(|slot| slot.blocks.range(from..).next().map(|(block, _)| *block))
+                    .min();
+                (state.tree.clone(), unwritten, state.meta().max_block)
+            };
+            let not_hole = |_: u8, pointer: &format::BlockPointer| !pointer.is_hole();
+            let on_disk = self
+                .set
+                .next_in_tree(self.id(), &tree, from, &not_hole)
+                .await?;
+            let Some(block) = on_disk.into_iter().chain(unwritten).min() else {
+                return Ok(None);
+            };
+            if block > last {
+                return Ok(None);
+            }
+            let next = {
+                let state = self.dnode.lock();
+                match state.find(block, NEWEST) {
+                    Found::Data(_) => None,
+                    Found::Disk if on_disk == Some(block) => None,
+                    _ => Some(
+                        state
+                            .layers(NEWEST)
+                            .filter_map(|slot| slot.freed.end_of(block))
+                            .min()
+                            .unwrap_or(block + 1),
+                    ),
+                }
+            };
+            match next {
+                None => return Ok(Some((block * block_bytes).max(offset_bytes))),
+                Some(next) => from = next.max(block + 1),
+            }
+        }
     }
-    /// Offset of the first hole at or after `offset_bytes` (`SEEK_HOLE`); the end of the last block is one.
+
+    /// Offset of the first hole at or after `offset_bytes` (`SEEK_HOLE`); the end of the last block
+    /// is one.
+    ///
+    /// # Errors
+    /// Errors of reading indirect blocks.
     pub async fn next_hole(&self, offset_bytes: u64) -> Result<u64> {
-        let _ = offset_bytes;
-        todo!()
+        let block_bytes = self.block_bytes();
+        let mut block = offset_bytes / block_bytes;
+        loop {
+            let (tree, found, last) = {
+                let state = self.dnode.lock();
+                (
+                    state.tree.clone(),
+                    state.find(block, NEWEST),
+                    state.meta().max_block,
+                )
+            };
+            let hole = block > last
+                || match found {
+                    Found::Data(_) => false,
+                    Found::Zeros => true,
+                    Found::Disk => self.set.resolve(self.id(), &tree, block).await?.is_hole(),
+                };
+            if hole {
+                return Ok((block * block_bytes).max(offset_bytes));
+            }
+            block += 1;
+        }
     }
+
     /// Space used as of the last sync, in bytes.
     pub fn used_bytes(&self) -> u64 {
-        todo!()
+        self.dnode.lock().used_bytes
     }
+
     /// Whether it has changes that wait for their txg to be synced.
     pub fn is_dirty(&self) -> bool {
-        todo!()
+        self.dnode.lock().is_dirty()
     }
+
     /// Sets the object's own checksum.
-    pub fn set_checksum(&self, tx: &Tx, checksum: Checksum) {
-        let _ = (tx, checksum);
-        todo!()
+    ///
+    /// # Errors
+    /// [`ObjectError::NoSuchObject`].
+    pub fn set_checksum(&self, tx: &Tx, checksum: Checksum) -> Result<()> {
+        self.change_meta(tx, |meta| {
+            meta.checksum = checksum;
+            Ok(())
+        })
     }
+
     /// Sets the object's own compression.
-    pub fn set_compression(&self, tx: &Tx, compression: Compression) {
-        let _ = (tx, compression);
-        todo!()
+    ///
+    /// # Errors
+    /// [`ObjectError::NoSuchObject`].
+    pub fn set_compression(&self, tx: &Tx, compression: Compression) -> Result<()> {
+        self.change_meta(tx, |meta| {
+            meta.compression = compression;
+            Ok(())
+        })
     }
+
+    /// Changes the object's type (`dmu_object_zapify`): for objects without data.
+    pub(crate) fn set_object_type(&self, tx: &Tx, object_type: ObjectType) -> Result<()> {
+        self.change_meta(tx, |meta| {
+            meta.object_type = object_type;
+            Ok(())
+        })
+    }
+
     /// The block pointer of a data block as of the last sync (for intent log and diagnostics).
+    ///
+    /// # Errors
+    /// Errors of reading indirect blocks.
     pub async fn block_pointer(&self, block_id: u64) -> Result<format::BlockPointer> {
-        let _ = block_id;
-        todo!()
+        let tree = self.dnode.lock().tree.clone();
+        self.set.resolve(self.id(), &tree, block_id).await
     }
+
+    /// Pointer of the spill block as of the last sync.
+    pub fn spill_pointer(&self) -> Option<format::BlockPointer> {
+        self.dnode.lock().spill
+    }
+}
+
+/// The spill block as the slots have it: `None` when they do not change it.
+fn unwritten_spill(state: &DnodeState) -> Option<Option<Bytes>> {
+    for slot in state.layers(NEWEST) {
+        match &slot.spill {
+            SpillChange::Write(data) => return Some(Some(data.clone())),
+            SpillChange::Remove => return Some(None),
+            SpillChange::Keep => {}
+        }
+        if slot.meta.as_ref().is_some_and(|meta| !meta.exists) {
+            return Some(None);
+        }
+    }
+    None
+}
+
+/// Changes a block that the slot holds, copying it only when somebody else holds it too.
+fn change_in_place<T>(slot: &mut Slot, block: u64, change: impl FnOnce(&mut [u8]) -> T) -> T {
+    let place = slot
+        .blocks_mut()
+        .get_mut(&block)
+        .expect("the caller found the block in this slot under the same lock");
+    let mut bytes = match std::mem::take(place).try_into_mut() {
+        Ok(bytes) => bytes,
+        Err(shared) => BytesMut::from(&shared[..]),
+    };
+    let result = change(&mut bytes);
+    *place = bytes.freeze();
+    result
+}
+
+/// Part of a request that lies in one block.
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    block: u64,
+    /// Offset in the block.
+    start: usize,
+    length: usize,
+}
+
+impl Piece {
+    /// Adds this piece of a block's data (`None` for zeros) to `out`.
+    fn slice(&self, data: Option<Bytes>, out: &mut Vec<Bytes>) {
+        let end = self.start + self.length;
+        let mut missing = self.length;
+        if let Some(data) = data
+            && self.start < data.len()
+        {
+            let part = data.slice(self.start..end.min(data.len()));
+            missing -= part.len();
+            out.push(part);
+        }
+        // A block that is shorter than its place ends in zeros.
+        while missing > 0 {
+            let length = missing.min(ZEROS.len());
+            out.push(Bytes::from_static(&ZEROS[..length]));
+            missing -= length;
+        }
+    }
+}
+
+/// Cuts a request at block boundaries.
+fn pieces(offset: u64, length: usize, block_bytes: u64) -> Vec<Piece> {
+    let count = (length as u64).div_ceil(block_bytes) as usize + 1;
+    let mut out = Vec::with_capacity(count.min(4096));
+    let mut left = length;
+    let mut at = offset;
+    while left > 0 {
+        let start = (at % block_bytes) as usize;
+        let length = left.min(block_bytes as usize - start);
+        out.push(Piece {
+            block: at / block_bytes,
+            start,
+            length,
+        });
+        left -= length;
+        at = at.saturating_add(length as u64);
+    }
+    out
 }

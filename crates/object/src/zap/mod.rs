@@ -1,13 +1,61 @@
-//! ZAP: names (or arrays of integers) to arrays of integers.
+//! ZAPs: names (or arrays of integers) to arrays of integers.
+//!
+//! A ZAP starts as a *micro* ZAP: one block of names up to 49 bytes with 64-bit values. It becomes
+//! a *fat* ZAP ([`fat`]) when a name is longer, a value is of another shape, or the block would
+//! exceed 128 KiB.
+//!
+//! # Locks and consistency
+//! All handles on one object share one reader/writer lock, which may be held across awaits. Readers
+//! run together and see no half-done change; a writer runs alone. A micro ZAP's block is mirrored
+//! under that lock, with an index by hash; a fat ZAP's blocks are only in the object.
+//!
+//! # Names that are equal after normalisation
+//! A ZAP made with normalisation flags hashes normalised names. ASCII is normalised here;
+//! for other names give the filesystem's function ([`Zap::with_normalizer`]).
 
-use bytes::Bytes;
-use format::{ObjectId, ObjectType};
-use pool::Tx;
+mod fat;
+#[cfg(test)]
+mod tests;
+mod value;
+
 use std::sync::Arc;
 
-use crate::error::Result;
+use bytes::Bytes;
+use format::{
+    ByteswapKind, MicroInsert, MicroZap, ObjectId, ObjectType, ZapBlockKind, ZapFlags, ZapHasher,
+    ZapKey,
+};
+use pool::Tx;
+use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+pub use value::{ZapCursor, ZapEntry, ZapValue};
+
+use crate::error::{ObjectError, OfObject, Result, damaged};
 use crate::object::Object;
-use crate::objset::ObjectSet;
+use crate::objset::{NewObject, ObjectSet};
+use fat::{Fat, Matches};
+
+/// Bit of `zap_normflags` that makes names equal whatever their case (`U8_TEXTPREP_TOUPPER`).
+pub const NORMALIZE_UPPERCASE: u64 = 0x2;
+
+/// Makes names comparable, by the normalisation flags (`U8_TEXTPREP_*`) of the ZAPs it is given to.
+pub type Normalizer = Arc<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync>;
+
+/// What all handles on one ZAP share.
+#[derive(Default)]
+pub(crate) struct ZapShared {
+    form: RwLock<Form>,
+}
+
+/// Which form a ZAP has; a micro ZAP with its content.
+#[derive(Default)]
+enum Form {
+    /// Not looked at yet, or a change failed midway.
+    #[default]
+    Unknown,
+    Micro(MicroZap),
+    Fat,
+}
 
 /// What a new ZAP is to be.
 #[derive(Debug, Clone)]
@@ -35,102 +83,45 @@ pub struct ZapOptions {
 impl ZapOptions {
     /// A ZAP of this type, everything else by default.
     pub fn new(object_type: ObjectType) -> Self {
-        let _ = object_type;
-        todo!()
+        ZapOptions {
+            object_type,
+            bonus_type: ObjectType::NONE,
+            bonus: Bytes::new(),
+            slots: 0,
+            flags: 0,
+            normalization: 0,
+            block_shift: 0,
+            indirect_block_shift: 0,
+            claim: None,
+        }
     }
-}
 
-/// The value of an entry: integers of 1, 2, 4 or 8 bytes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ZapValue {
-    /// Size of one integer in bytes.
-    pub integer_bytes: u8,
-    /// The integers, in our byte order (little-endian).
-    pub data: Bytes,
-}
-
-impl ZapValue {
-    /// One 64-bit integer.
-    pub fn from_u64(value: u64) -> Self {
-        let _ = value;
-        todo!()
-    }
-    /// 64-bit integers.
-    pub fn from_u64s(values: &[u64]) -> Self {
-        let _ = values;
-        todo!()
-    }
-    /// Bytes (a string's must end in a zero byte to be read by OpenZFS).
-    pub fn from_bytes(bytes: impl Into<Bytes>) -> Self {
-        let _ = bytes.into();
-        todo!()
-    }
-    /// A string with its ending zero byte.
-    pub fn from_str_z(text: &str) -> Self {
-        let _ = text;
-        todo!()
-    }
-    /// The first integer, when integers have eight bytes.
-    pub fn as_u64(&self) -> Option<u64> {
-        todo!()
-    }
-    /// All integers, widened.
-    pub fn to_u64s(&self) -> Vec<u64> {
-        todo!()
-    }
-    /// The text before the first zero byte, when integers are bytes.
-    pub fn as_str(&self) -> Option<&str> {
-        todo!()
-    }
-    /// How many integers.
-    pub fn len(&self) -> usize {
-        todo!()
-    }
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        todo!()
-    }
-}
-
-/// One entry, as met by iteration.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ZapEntry {
-    /// The name without ending zero; for keys of integers their bytes, little-endian.
-    pub name: Bytes,
-    /// The value.
-    pub value: ZapValue,
-    /// Whether another entry has the same normalised name.
-    pub normalization_conflict: bool,
-    /// Where to go on after this entry: a stable cookie.
-    pub next: ZapCursor,
-}
-
-/// A place in a ZAP's order (hash, then collision differentiator); stable across changes and
-/// restarts (`zap_cursor_serialize`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
-pub struct ZapCursor(u64);
-
-impl ZapCursor {
-    /// The beginning.
-    pub const START: Self = Self(0);
-    /// Beyond the last entry.
-    pub const END: Self = Self(u64::MAX);
-    /// From a cookie.
-    pub const fn from_cookie(cookie: u64) -> Self {
-        Self(cookie)
-    }
-    /// As a cookie.
-    pub const fn cookie(self) -> u64 {
-        self.0
+    /// With a bonus.
+    pub fn with_bonus(self, bonus_type: ObjectType, bonus: impl Into<Bytes>) -> Self {
+        ZapOptions {
+            bonus_type,
+            bonus: bonus.into(),
+            ..self
+        }
     }
 }
 
 /// A ZAP. Cheap to clone; all handles on one object share its lock.
 #[derive(Clone)]
-pub struct Zap {}
+pub struct Zap {
+    object: Object,
+    shared: Arc<ZapShared>,
+    normalizer: Option<Normalizer>,
+}
+
+impl std::fmt::Debug for Zap {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Zap({:?})", self.object)
+    }
+}
 
 impl Zap {
-    /// Hash all 64 bits (`ZAP_FLAG_HASH64`).
+    /// Hash 48 bits of names (`ZAP_FLAG_HASH64`).
     pub const FLAG_HASH64: u64 = 1;
     /// Keys are arrays of 64-bit integers (`ZAP_FLAG_UINT64_KEY`).
     pub const FLAG_UINT64_KEY: u64 = 2;
@@ -138,146 +129,778 @@ impl Zap {
     pub const FLAG_PRE_HASHED_KEY: u64 = 4;
 
     /// Opens the ZAP that `object` holds.
+    ///
+    /// # Errors
+    /// [`ObjectError::WrongType`] when it is none; errors of reading.
     pub async fn open(object: Object) -> Result<Self> {
-        let _ = object;
-        todo!()
+        let zap = Self::handle(object)?;
+        drop(zap.read().await?);
+        Ok(zap)
     }
+
+    fn handle(object: Object) -> Result<Self> {
+        let found = object.info().object_type;
+        if found.byteswap() != ByteswapKind::Zap {
+            return Err(ObjectError::WrongType {
+                object: object.id(),
+                found,
+                expected: "a ZAP",
+            });
+        }
+        let shared = object.dnode.zap.get_or_init(Arc::default).clone();
+        Ok(Zap {
+            object,
+            shared,
+            normalizer: None,
+        })
+    }
+
     /// Opens by number.
+    ///
+    /// # Errors
+    /// As [`Self::open`]; [`ObjectError::NoSuchObject`].
     pub async fn hold(objset: &Arc<ObjectSet>, id: ObjectId) -> Result<Self> {
-        let _ = (objset, id);
-        todo!()
+        Self::open(objset.hold(id).await?).await
     }
+
     /// Creates a new object with an empty ZAP.
+    ///
+    /// # Errors
+    /// As [`ObjectSet::allocate`] and [`ObjectSet::claim`].
     pub async fn create(objset: &Arc<ObjectSet>, tx: &Tx, options: ZapOptions) -> Result<Self> {
-        let _ = (objset, tx, options);
-        todo!()
+        let fat = options.flags != 0;
+        let shift = match options.block_shift {
+            0 => Fat::DEFAULT_SHIFT,
+            shift => shift.into(),
+        };
+        let new = NewObject {
+            object_type: options.object_type,
+            data_block_bytes: if fat { 1 << shift.min(24) } else { 0 },
+            indirect_block_shift: options.indirect_block_shift,
+            bonus_type: options.bonus_type,
+            bonus: options.bonus,
+            slots: options.slots,
+        };
+        let object = match options.claim {
+            Some(id) => objset.claim(tx, id, new).await?,
+            None => objset.allocate(tx, new).await?,
+        };
+        let zap = Self::handle(object)?;
+        let mut form = zap.shared.form.write().await;
+        let salt = objset.world().random.next_u64() | 1;
+        *form = if fat {
+            let flags = ZapFlags::from_bits(options.flags);
+            zap.fat()
+                .format(tx, salt, options.normalization, flags)
+                .await?;
+            Form::Fat
+        } else {
+            zap.new_micro(tx, salt, options.normalization).await?
+        };
+        drop(form);
+        Ok(zap)
     }
+
+    async fn new_micro(&self, tx: &Tx, salt: u64, normalization: u64) -> Result<Form> {
+        let size = self.object.block_bytes() as usize;
+        let micro = MicroZap::new(size, salt, normalization).of(self.id())?;
+        self.put_micro(tx, &micro).await?;
+        Ok(Form::Micro(micro))
+    }
+
     /// Turns an object of type `old_type` that has no data into a ZAP of type
     /// `OTN_ZAP_METADATA`, keeping its bonus (`dmu_object_zapify`); a ZAP already is left alone.
-    pub async fn zapify(objset: &Arc<ObjectSet>, tx: &Tx, id: ObjectId, old_type: ObjectType) -> Result<Self> { let _ = (objset, tx, id, old_type); todo!() }
+    ///
+    /// # Errors
+    /// [`ObjectError::WrongType`] when it is of neither type.
+    pub async fn zapify(
+        objset: &Arc<ObjectSet>,
+        tx: &Tx,
+        id: ObjectId,
+        old_type: ObjectType,
+    ) -> Result<Self> {
+        let object = objset.hold(id).await?;
+        let found = object.info().object_type;
+        if found == ObjectType::OTN_ZAP_METADATA {
+            return Self::open(object).await;
+        }
+        if found != old_type {
+            return Err(ObjectError::WrongType {
+                object: id,
+                found,
+                expected: "of the type that is to become a ZAP",
+            });
+        }
+        object.set_object_type(tx, ObjectType::OTN_ZAP_METADATA)?;
+        let zap = Self::handle(object)?;
+        let salt = objset.world().random.next_u64() | 1;
+        let mut form = zap.shared.form.write().await;
+        *form = zap.new_micro(tx, salt, 0).await?;
+        drop(form);
+        Ok(zap)
+    }
+
+    /// With the function that normalises names which are not ASCII.
+    pub fn with_normalizer(self, normalizer: Normalizer) -> Self {
+        Zap {
+            normalizer: Some(normalizer),
+            ..self
+        }
+    }
+
     /// The object.
     pub fn object(&self) -> &Object {
-        todo!()
+        &self.object
     }
+
     /// Its number.
     pub fn id(&self) -> ObjectId {
-        todo!()
+        self.object.id()
     }
+
+    fn fat(&self) -> Fat<'_> {
+        Fat {
+            object: &self.object,
+        }
+    }
+
+    /// The lock for reading, with the form known.
+    async fn read(&self) -> Result<RwLockReadGuard<'_, Form>> {
+        loop {
+            let form = self.shared.form.read().await;
+            if !matches!(*form, Form::Unknown) {
+                return Ok(form);
+            }
+            drop(form);
+            drop(self.write().await?);
+        }
+    }
+
+    /// The lock for writing, with the form known.
+    async fn write(&self) -> Result<RwLockWriteGuard<'_, Form>> {
+        let mut form = self.shared.form.write().await;
+        if matches!(*form, Form::Unknown) {
+            *form = self.load().await?;
+        }
+        Ok(form)
+    }
+
+    async fn load(&self) -> Result<Form> {
+        let id = self.id();
+        let endian = format::Endian::Little;
+        let block = self
+            .object
+            .block(0)
+            .await?
+            .ok_or_else(|| damaged(id, "zap_phys_t", "block 0 is a hole"))?;
+        match ZapBlockKind::of(&block, endian).of(id)? {
+            ZapBlockKind::Header => Ok(Form::Fat),
+            ZapBlockKind::Micro => {
+                let (salt, flags) = MicroZap::salt_and_normalization(&block, endian).of(id)?;
+                let hasher = ZapHasher::new(salt, ZapFlags::NONE);
+                let hash_of = |name: &[u8]| match self.normalize(name, flags) {
+                    Ok(name) => hasher.name(&name),
+                    Err(_) => hasher.name(name),
+                };
+                MicroZap::decode(block.to_vec(), endian, hash_of)
+                    .map(Form::Micro)
+                    .of(id)
+            }
+            kind => Err(damaged(id, "zap_phys_t", format!("block 0 is {kind:?}"))),
+        }
+    }
+
+    /// A name as it is hashed.
+    fn normalize(&self, name: &[u8], flags: u64) -> Result<Vec<u8>> {
+        if flags == 0 {
+            return Ok(name.to_vec());
+        }
+        if let Some(normalizer) = &self.normalizer {
+            return Ok(normalizer(name));
+        }
+        if !name.is_ascii() {
+            return Err(ObjectError::Unsupported {
+                object: self.id(),
+                what: "a name outside ASCII in a directory that normalises names",
+            });
+        }
+        Ok(if flags & NORMALIZE_UPPERCASE != 0 {
+            name.to_ascii_uppercase()
+        } else {
+            name.to_vec()
+        })
+    }
+
+    fn hash(&self, hasher: ZapHasher, name: &[u8], flags: u64) -> Result<u64> {
+        if flags == 0 {
+            return Ok(hasher.name(name));
+        }
+        Ok(hasher.name(&self.normalize(name, flags)?))
+    }
+
+    fn micro_hash(&self, micro: &MicroZap, name: &[u8]) -> Result<u64> {
+        let hasher = ZapHasher::new(micro.salt(), ZapFlags::NONE);
+        self.hash(hasher, name, micro.normalization())
+    }
+
+    async fn put_micro(&self, tx: &Tx, micro: &MicroZap) -> Result<()> {
+        let block = Bytes::copy_from_slice(micro.as_bytes());
+        self.object.write(tx, 0, block).await
+    }
+
+    fn shape_error(&self) -> ObjectError {
+        damaged(self.id(), "zap value", "it is not one 64-bit integer")
+    }
+
+    fn missing(&self, name: &[u8]) -> ObjectError {
+        ObjectError::NoSuchName {
+            object: self.id(),
+            name: String::from_utf8_lossy(name).into_owned(),
+        }
+    }
+
+    fn exists(&self, name: &[u8]) -> ObjectError {
+        ObjectError::NameExists {
+            object: self.id(),
+            name: String::from_utf8_lossy(name).into_owned(),
+        }
+    }
+
     /// The value of `name`.
+    ///
+    /// # Errors
+    /// Errors of reading; damage.
     pub async fn lookup(&self, name: impl AsRef<[u8]>) -> Result<Option<ZapValue>> {
-        let _ = name.as_ref();
-        todo!()
+        let name = name.as_ref();
+        let form = self.read().await?;
+        self.lookup_in(&form, name).await
     }
+
+    async fn lookup_in(&self, form: &Form, name: &[u8]) -> Result<Option<ZapValue>> {
+        if let Form::Micro(micro) = form {
+            let hash = self.micro_hash(micro, name)?;
+            let found = micro.lookup(hash, name);
+            return Ok(found.map(|entry| ZapValue::from_u64(entry.value)));
+        }
+        let fat = self.fat();
+        let header = fat.header().await?;
+        let hash = self.hash(header.hasher(), name, header.normalization)?;
+        self.fat_value(hash, ZapKey::Name(name), &Matches::Exactly)
+            .await
+    }
+
+    async fn fat_value(
+        &self,
+        hash: u64,
+        key: ZapKey<'_>,
+        matches: &Matches<'_>,
+    ) -> Result<Option<ZapValue>> {
+        let fat = self.fat();
+        let found = fat.find(hash).await?;
+        let Some(entry) = fat.entry(&found, hash, key, matches)? else {
+            return Ok(None);
+        };
+        let value = found.leaf.value(&entry).of(self.id())?;
+        Ok(Some(ZapValue::from_format(&value)))
+    }
+
     /// The value of `name` as one 64-bit integer.
+    ///
+    /// # Errors
+    /// As [`Self::lookup`]; when the value is of another shape.
     pub async fn lookup_u64(&self, name: impl AsRef<[u8]>) -> Result<Option<u64>> {
-        let _ = name.as_ref();
-        todo!()
+        let name = name.as_ref();
+        if let Some(found) = self.try_lookup_u64(name) {
+            return found;
+        }
+        match self.lookup(name).await? {
+            None => Ok(None),
+            Some(value) => value
+                .single_u64()
+                .map(Some)
+                .ok_or_else(|| self.shape_error()),
+        }
     }
+
     /// Like [`Self::lookup_u64`] when all blocks are in memory and no writer is active: never awaits.
     pub fn try_lookup_u64(&self, name: impl AsRef<[u8]>) -> Option<Result<Option<u64>>> {
-        let _ = name.as_ref();
-        todo!()
+        let name = name.as_ref();
+        let form = self.shared.form.try_read().ok()?;
+        match &*form {
+            Form::Unknown => None,
+            Form::Micro(micro) => Some(
+                self.micro_hash(micro, name)
+                    .map(|hash| micro.lookup(hash, name).map(|entry| entry.value)),
+            ),
+            Form::Fat => {
+                let fat = self.fat();
+                let header = match fat.try_header()? {
+                    Ok(header) => header,
+                    Err(error) => return Some(Err(error)),
+                };
+                let hash = match self.hash(header.hasher(), name, header.normalization) {
+                    Ok(hash) => hash,
+                    Err(error) => return Some(Err(error)),
+                };
+                let found = fat.try_find(hash)?;
+                Some(found.and_then(|found| {
+                    let key = ZapKey::Name(name);
+                    let entry = fat.entry(&found, hash, key, &Matches::Exactly)?;
+                    let Some(entry) = entry else {
+                        return Ok(None);
+                    };
+                    let value = found.leaf.value_u64(&entry).of(self.id())?;
+                    value.map(Some).ok_or_else(|| self.shape_error())
+                }))
+            }
+        }
     }
-    /// Like [`Self::lookup`], where names may be equal after `normalize`; returns the stored name too.
+
+    /// Like [`Self::lookup`], where names may be equal after `normalize`; returns the stored name
+    /// too. An entry that equals exactly comes first.
+    ///
+    /// # Errors
+    /// As [`Self::lookup`].
     pub async fn lookup_normalized(
         &self,
         name: impl AsRef<[u8]>,
         normalize: &(dyn Fn(&[u8]) -> Vec<u8> + Send + Sync),
     ) -> Result<Option<ZapEntry>> {
-        let _ = (name.as_ref(), normalize);
-        todo!()
+        let name = name.as_ref();
+        let wanted = normalize(name);
+        let matches = |stored: &[u8]| normalize(stored) == wanted;
+        let entry = |name: &[u8], value, next| ZapEntry {
+            name: Bytes::copy_from_slice(name),
+            value,
+            normalization_conflict: false,
+            next,
+        };
+        let form = self.read().await?;
+        if let Form::Micro(micro) = &*form {
+            let hasher = ZapHasher::new(micro.salt(), ZapFlags::NONE);
+            let hash = hasher.name(&wanted);
+            let found = micro
+                .lookup(hash, name)
+                .or_else(|| micro.lookup_with(hash, matches));
+            return Ok(found.map(|found| {
+                let next = ZapCursor::at(found.hash, found.cd.saturating_add(1), hasher.bits());
+                entry(found.name, ZapValue::from_u64(found.value), next)
+            }));
+        }
+        let fat = self.fat();
+        let hasher = fat.header().await?.hasher();
+        let hash = hasher.name(&wanted);
+        let found = fat.find(hash).await?;
+        let key = ZapKey::Name(name);
+        let exact = fat.entry(&found, hash, key, &Matches::Exactly)?;
+        let best = match exact {
+            Some(entry) => Some(entry),
+            None => fat.entry(&found, hash, key, &Matches::By(&matches))?,
+        };
+        let Some(best) = best else {
+            return Ok(None);
+        };
+        let stored = match found.leaf.key(&best).of(self.id())? {
+            format::ZapKeyBuf::Name(name) => name,
+            format::ZapKeyBuf::Words(_) => return Ok(None),
+        };
+        let value = ZapValue::from_format(&found.leaf.value(&best).of(self.id())?);
+        let next = ZapCursor::at(hash, best.cd.saturating_add(1), hasher.bits());
+        Ok(Some(entry(&stored, value, next)))
     }
+
     /// Adds an entry.
     ///
     /// # Errors
-    /// [`crate::ObjectError::NameExists`].
+    /// [`ObjectError::NameExists`]; [`ObjectError::Format`] when name or value are too long.
     pub async fn add(&self, tx: &Tx, name: impl AsRef<[u8]>, value: ZapValue) -> Result<()> {
-        let _ = (tx, name.as_ref(), value);
-        todo!()
+        let name = name.as_ref();
+        let mut form = self.write().await?;
+        if self.lookup_in(&form, name).await?.is_some() {
+            return Err(self.exists(name));
+        }
+        self.insert(&mut form, tx, name, &value).await
     }
+
+    /// Adds an entry that is known not to be there.
+    async fn insert(&self, form: &mut Form, tx: &Tx, name: &[u8], value: &ZapValue) -> Result<()> {
+        if let Form::Micro(micro) = form {
+            let hash = self.micro_hash(micro, name)?;
+            let inserted = match value.single_u64() {
+                None => false,
+                Some(value) => self.insert_micro(tx, micro, hash, name, value).await?,
+            };
+            if inserted {
+                return Ok(());
+            }
+            self.upgrade(form, tx).await?;
+        }
+        let fat = self.fat();
+        let header = fat.header().await?;
+        let hash = self.hash(header.hasher(), name, header.normalization)?;
+        let value = self.checked(value)?;
+        fat.insert(tx, hash, ZapKey::Name(name), &value, None).await
+    }
+
+    fn checked(&self, value: &ZapValue) -> Result<format::ZapValue> {
+        value.to_format().ok_or_else(|| ObjectError::TooBig {
+            object: self.id(),
+            what: format!(
+                "a value of {} bytes in integers of {}",
+                value.data.len(),
+                value.integer_bytes
+            ),
+        })
+    }
+
+    /// False when the ZAP must become fat for it.
+    async fn insert_micro(
+        &self,
+        tx: &Tx,
+        micro: &mut MicroZap,
+        hash: u64,
+        name: &[u8],
+        value: u64,
+    ) -> Result<bool> {
+        loop {
+            match micro.insert(hash, name, value).of(self.id())? {
+                MicroInsert::Inserted => {
+                    self.put_micro(tx, micro).await?;
+                    return Ok(true);
+                }
+                MicroInsert::NeedsFat => return Ok(false),
+                MicroInsert::Full => {
+                    let size = micro.as_bytes().len() + 512;
+                    if size > MicroZap::MAX_BLOCK_BYTES {
+                        return Ok(false);
+                    }
+                    self.object.set_block_size(tx, size as u32, 0).await?;
+                    micro.grow(size).of(self.id())?;
+                }
+            }
+        }
+    }
+
+    /// Makes a fat ZAP of a micro ZAP; hashes and differentiators stay, and so do cursors.
+    async fn upgrade(&self, form: &mut Form, tx: &Tx) -> Result<()> {
+        let Form::Micro(micro) = std::mem::take(form) else {
+            return Err(damaged(self.id(), "zap", "only a micro ZAP can become fat"));
+        };
+        let size = 1u32 << Fat::DEFAULT_SHIFT;
+        self.object.set_block_size(tx, size, 0).await?;
+        let fat = self.fat();
+        fat.format(tx, micro.salt(), micro.normalization(), ZapFlags::NONE)
+            .await?;
+        for entry in micro.iter() {
+            let (key, value) = (ZapKey::Name(entry.name), format::ZapValue::one(entry.value));
+            fat.insert(tx, entry.hash, key, &value, Some(entry.cd))
+                .await?;
+        }
+        *form = Form::Fat;
+        Ok(())
+    }
+
     /// Adds an entry of one 64-bit integer.
+    ///
+    /// # Errors
+    /// As [`Self::add`].
     pub async fn add_u64(&self, tx: &Tx, name: impl AsRef<[u8]>, value: u64) -> Result<()> {
-        let _ = (tx, name.as_ref(), value);
-        todo!()
+        self.add(tx, name, ZapValue::from_u64(value)).await
     }
+
     /// Adds an entry or replaces its value.
+    ///
+    /// # Errors
+    /// As [`Self::add`], but for existing names.
     pub async fn update(&self, tx: &Tx, name: impl AsRef<[u8]>, value: ZapValue) -> Result<()> {
-        let _ = (tx, name.as_ref(), value);
-        todo!()
+        let name = name.as_ref();
+        let mut form = self.write().await?;
+        self.update_in(&mut form, tx, name, &value).await
     }
+
+    async fn update_in(
+        &self,
+        form: &mut Form,
+        tx: &Tx,
+        name: &[u8],
+        value: &ZapValue,
+    ) -> Result<()> {
+        if let Form::Micro(micro) = form {
+            let hash = self.micro_hash(micro, name)?;
+            match (value.single_u64(), micro.lookup(hash, name).is_some()) {
+                (Some(value), true) => {
+                    micro.update(hash, name, value);
+                    return self.put_micro(tx, micro).await;
+                }
+                (_, false) => return self.insert(form, tx, name, value).await,
+                (None, true) => self.upgrade(form, tx).await?,
+            }
+        }
+        let fat = self.fat();
+        let header = fat.header().await?;
+        let hash = self.hash(header.hasher(), name, header.normalization)?;
+        let (key, value) = (ZapKey::Name(name), self.checked(value)?);
+        if !fat.update(tx, hash, key, &value).await? {
+            fat.insert(tx, hash, key, &value, None).await?;
+        }
+        Ok(())
+    }
+
     /// Adds or replaces with one 64-bit integer.
+    ///
+    /// # Errors
+    /// As [`Self::update`].
     pub async fn update_u64(&self, tx: &Tx, name: impl AsRef<[u8]>, value: u64) -> Result<()> {
-        let _ = (tx, name.as_ref(), value);
-        todo!()
+        self.update(tx, name, ZapValue::from_u64(value)).await
     }
+
     /// Removes an entry.
     ///
     /// # Errors
-    /// [`crate::ObjectError::NoSuchName`].
+    /// [`ObjectError::NoSuchName`].
     pub async fn remove(&self, tx: &Tx, name: impl AsRef<[u8]>) -> Result<()> {
-        let _ = (tx, name.as_ref());
-        todo!()
+        let name = name.as_ref();
+        let mut form = self.write().await?;
+        if self.remove_in(&mut form, tx, name).await? {
+            Ok(())
+        } else {
+            Err(self.missing(name))
+        }
     }
+
+    async fn remove_in(&self, form: &mut Form, tx: &Tx, name: &[u8]) -> Result<bool> {
+        if let Form::Micro(micro) = form {
+            let hash = self.micro_hash(micro, name)?;
+            if micro.remove(hash, name).is_none() {
+                return Ok(false);
+            }
+            self.put_micro(tx, micro).await?;
+            return Ok(true);
+        }
+        let fat = self.fat();
+        let header = fat.header().await?;
+        let hash = self.hash(header.hasher(), name, header.normalization)?;
+        fat.remove(tx, hash, ZapKey::Name(name)).await
+    }
+
     /// Adds to a 64-bit value; an entry that becomes zero is removed (`zap_increment`).
+    ///
+    /// # Errors
+    /// When the value is of another shape; as [`Self::update`].
     pub async fn increment(&self, tx: &Tx, name: impl AsRef<[u8]>, delta: i64) -> Result<()> {
-        let _ = (tx, name.as_ref(), delta);
-        todo!()
+        let name = name.as_ref();
+        if delta == 0 {
+            return Ok(());
+        }
+        let mut form = self.write().await?;
+        let before = match self.lookup_in(&form, name).await? {
+            None => 0,
+            Some(value) => value.single_u64().ok_or_else(|| self.shape_error())?,
+        };
+        let after = before.wrapping_add_signed(delta);
+        if after == 0 {
+            self.remove_in(&mut form, tx, name).await?;
+            return Ok(());
+        }
+        self.update_in(&mut form, tx, name, &ZapValue::from_u64(after))
+            .await
     }
+
     /// An entry named by the hexadecimal digits of `key` (`zap_lookup_int_key`).
+    ///
+    /// # Errors
+    /// As [`Self::lookup_u64`].
     pub async fn lookup_int(&self, key: u64) -> Result<Option<u64>> {
-        let _ = key;
-        todo!()
+        self.lookup_u64(format!("{key:x}")).await
     }
+
     /// Adds an entry named by the hexadecimal digits of `key` (`zap_add_int_key`).
+    ///
+    /// # Errors
+    /// As [`Self::add`].
     pub async fn add_int(&self, tx: &Tx, key: u64, value: u64) -> Result<()> {
-        let _ = (tx, key, value);
-        todo!()
+        self.add_u64(tx, format!("{key:x}"), value).await
     }
+
     /// Sets an entry named by the hexadecimal digits of `key` (`zap_update_int_key`).
+    ///
+    /// # Errors
+    /// As [`Self::update`].
     pub async fn update_int(&self, tx: &Tx, key: u64, value: u64) -> Result<()> {
-        let _ = (tx, key, value);
-        todo!()
+        self.update_u64(tx, format!("{key:x}"), value).await
     }
+
     /// Removes an entry named by the hexadecimal digits of `key` (`zap_remove_int`).
+    ///
+    /// # Errors
+    /// As [`Self::remove`].
     pub async fn remove_int(&self, tx: &Tx, key: u64) -> Result<()> {
-        let _ = (tx, key);
-        todo!()
+        self.remove(tx, format!("{key:x}")).await
     }
+
+    /// Hash of a key of words, in a ZAP that has such keys.
+    async fn words_hash(&self, form: &Form, key: &[u64]) -> Result<u64> {
+        let header = match form {
+            Form::Fat => self.fat().header().await?,
+            _ => return Err(self.wrong_keys()),
+        };
+        if !header.flags.contains(ZapFlags::UINT64_KEY) {
+            return Err(self.wrong_keys());
+        }
+        Ok(header.hasher().words(key))
+    }
+
+    fn wrong_keys(&self) -> ObjectError {
+        ObjectError::Misuse {
+            object: self.id(),
+            what: "a key of integers in a ZAP of names",
+        }
+    }
+
     /// The value of a key of integers.
+    ///
+    /// # Errors
+    /// As [`Self::lookup`].
     pub async fn lookup_u64_key(&self, key: &[u64]) -> Result<Option<ZapValue>> {
-        let _ = key;
-        todo!()
+        let form = self.read().await?;
+        let hash = self.words_hash(&form, key).await?;
+        self.fat_value(hash, ZapKey::Words(key), &Matches::Exactly)
+            .await
     }
+
     /// Adds or replaces the value of a key of integers.
+    ///
+    /// # Errors
+    /// As [`Self::update`].
     pub async fn update_u64_key(&self, tx: &Tx, key: &[u64], value: ZapValue) -> Result<()> {
-        let _ = (tx, key, value);
-        todo!()
+        let form = self.write().await?;
+        let hash = self.words_hash(&form, key).await?;
+        let (fat, key, value) = (self.fat(), ZapKey::Words(key), self.checked(&value)?);
+        if !fat.update(tx, hash, key, &value).await? {
+            fat.insert(tx, hash, key, &value, None).await?;
+        }
+        Ok(())
     }
+
     /// Removes a key of integers.
+    ///
+    /// # Errors
+    /// As [`Self::remove`].
     pub async fn remove_u64_key(&self, tx: &Tx, key: &[u64]) -> Result<()> {
-        let _ = (tx, key);
-        todo!()
+        let form = self.write().await?;
+        let hash = self.words_hash(&form, key).await?;
+        if self.fat().remove(tx, hash, ZapKey::Words(key)).await? {
+            Ok(())
+        } else {
+            Err(self.missing(format!("{key:x?}").as_bytes()))
+        }
     }
+
     /// Number of entries.
+    ///
+    /// # Errors
+    /// Errors of reading.
     pub async fn count(&self) -> Result<u64> {
-        todo!()
+        match &*self.read().await? {
+            Form::Micro(micro) => Ok(micro.len() as u64),
+            _ => Ok(self.fat().header().await?.entries),
+        }
     }
+
+    /// Normalisation flags it was made with.
+    ///
+    /// # Errors
+    /// Errors of reading.
+    pub async fn normalization(&self) -> Result<u64> {
+        match &*self.read().await? {
+            Form::Micro(micro) => Ok(micro.normalization()),
+            _ => Ok(self.fat().header().await?.normalization),
+        }
+    }
+
     /// Up to `limit` entries from `cursor` on, in order; empty at the end.
+    ///
+    /// # Errors
+    /// Errors of reading; damage.
     pub async fn entries(&self, cursor: ZapCursor, limit: usize) -> Result<Vec<ZapEntry>> {
-        let _ = (cursor, limit);
-        todo!()
+        let form = self.read().await?;
+        if let Form::Micro(micro) = &*form {
+            let bits = ZapHasher::new(micro.salt(), ZapFlags::NONE).bits();
+            let Some((hash, cd)) = cursor.place(bits) else {
+                return Ok(Vec::new());
+            };
+            let flags = micro.normalization();
+            let conflicts = |entry: &format::MicroEntry<'_>| {
+                flags != 0
+                    && micro
+                        .iter_from(entry.hash, 0)
+                        .take_while(|other| other.hash == entry.hash)
+                        .any(|other| {
+                            other.cd != entry.cd && self.same_name(entry.name, other.name, flags)
+                        })
+            };
+            return Ok(micro
+                .iter_from(hash, cd)
+                .take(limit)
+                .map(|entry| ZapEntry {
+                    name: Bytes::copy_from_slice(entry.name),
+                    value: ZapValue::from_u64(entry.value),
+                    normalization_conflict: conflicts(&entry),
+                    next: ZapCursor::at(entry.hash, entry.cd.saturating_add(1), bits),
+                })
+                .collect());
+        }
+        let fat = self.fat();
+        let flags = fat.header().await?.normalization;
+        let same_name = |a: &[u8], b: &[u8]| self.same_name(a, b, flags);
+        let same_name: &(dyn Fn(&[u8], &[u8]) -> bool + Send + Sync) = &same_name;
+        fat.entries(cursor, limit, (flags != 0).then_some(same_name))
+            .await
     }
+
+    fn same_name(&self, a: &[u8], b: &[u8], flags: u64) -> bool {
+        match (self.normalize(a, flags), self.normalize(b, flags)) {
+            (Ok(a), Ok(b)) => a == b,
+            _ => a == b,
+        }
+    }
+
     /// All entries, in order. For ZAPs known to be small.
+    ///
+    /// # Errors
+    /// As [`Self::entries`].
     pub async fn all(&self) -> Result<Vec<ZapEntry>> {
-        todo!()
+        self.entries(ZapCursor::START, usize::MAX).await
     }
+
     /// The name of the first entry whose value is `value` under `mask` (`zap_value_search`).
+    ///
+    /// # Errors
+    /// As [`Self::entries`].
     pub async fn value_search(&self, value: u64, mask: u64) -> Result<Option<Bytes>> {
-        let _ = (value, mask);
-        todo!()
+        const BATCH: usize = 256;
+        let mut cursor = ZapCursor::START;
+        loop {
+            let entries = self.entries(cursor, BATCH).await?;
+            let Some(last) = entries.last() else {
+                return Ok(None);
+            };
+            cursor = last.next;
+            let found = entries.into_iter().find(|entry| {
+                let found = entry.value.as_u64();
+                found.is_some_and(|found| found & mask == value & mask)
+            });
+            if let Some(entry) = found {
+                return Ok(Some(entry.name));
+            }
+        }
     }
+
     /// Whether it has grown out of the micro form.
+    ///
+    /// # Errors
+    /// Errors of reading.
     pub async fn is_fat(&self) -> Result<bool> {
-        todo!()
+        Ok(matches!(*self.read().await?, Form::Fat))
     }
 }

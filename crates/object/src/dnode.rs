@@ -1,0 +1,348 @@
+//! One object in memory: what is on disk, and the two slots of changes over it.
+//!
+//! # Layers
+//! ```text
+//!   slot of the open txg      (newest)
+//!   slot of the syncing txg   frozen: nobody holds that txg any more
+//!   disk                      meta, block tree
+//! ```
+//! A layer's `meta` replaces the one below it whole; its `blocks` and `freed` hide blocks of the
+//! layers below. Only the sync of a txg changes the disk layer, and it clears that txg's slot in the
+//! same critical section, so no reader sees a state in between.
+//!
+//! # Locks
+//! `state` guards everything but `zap`. It is never held across an await.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use format::{
+    BlockPointer, Checksum, Compression, DnodeFlags, DnodePhys, ObjectId, ObjectType, Txg,
+};
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::rangeset::RangeSet;
+use crate::zap::ZapShared;
+
+/// What users can change of an object besides its blocks.
+#[derive(Debug, Clone)]
+pub(crate) struct Meta {
+    /// Whether the object exists at all.
+    pub exists: bool,
+    pub object_type: ObjectType,
+    pub bonus_type: ObjectType,
+    pub bonus: Bytes,
+    pub checksum: Checksum,
+    pub compression: Compression,
+    pub block_bytes: u32,
+    pub indirect_shift: u8,
+    /// Block pointers in the dnode.
+    pub pointers: u8,
+    /// 512-byte slots of the dnode.
+    pub slots: u8,
+    pub max_block: u64,
+    pub has_spill: bool,
+}
+
+impl Meta {
+    pub(crate) fn free() -> Self {
+        Meta {
+            exists: false,
+            object_type: ObjectType::NONE,
+            bonus_type: ObjectType::NONE,
+            bonus: Bytes::new(),
+            checksum: Checksum::Inherit,
+            compression: Compression::Inherit,
+            block_bytes: 512,
+            indirect_shift: 17,
+            pointers: 1,
+            slots: 1,
+            max_block: 0,
+            has_spill: false,
+        }
+    }
+
+    pub(crate) fn from_phys(phys: &DnodePhys, bonus: Bytes) -> Self {
+        if phys.is_free() {
+            return Meta::free();
+        }
+        Meta {
+            exists: true,
+            object_type: phys.object_type,
+            bonus_type: phys.bonus_type,
+            bonus,
+            checksum: phys.checksum,
+            compression: phys.compression,
+            block_bytes: phys.data_block_bytes,
+            indirect_shift: phys.indirect_block_shift,
+            pointers: phys.pointers.len() as u8,
+            slots: phys.slots() as u8,
+            max_block: phys.max_block_id,
+            has_spill: phys.spill.is_some(),
+        }
+    }
+
+    /// log2 of the pointers in an indirect block.
+    pub(crate) fn pointers_shift(&self) -> u32 {
+        u32::from(self.indirect_shift).saturating_sub(7)
+    }
+
+    /// Levels that a tree needs whose last block is `max_block` (`dnode_new_blkid`).
+    pub(crate) fn levels_needed(&self) -> u8 {
+        let shift = self.pointers_shift();
+        let mut levels = 1u8;
+        while levels < format::MAX_LEVELS {
+            let span_shift = shift * u32::from(levels - 1);
+            let top = self.max_block.checked_shr(span_shift).unwrap_or_default();
+            if top < u64::from(self.pointers) {
+                break;
+            }
+            levels += 1;
+        }
+        levels
+    }
+
+    /// Room for the bonus in bytes, with the spill pointer that there is (or will be).
+    pub(crate) fn bonus_room(&self, with_spill: bool) -> usize {
+        let taken = format::DNODE_CORE_BYTES
+            + (usize::from(self.pointers) + usize::from(with_spill)) * format::BLOCK_POINTER_BYTES;
+        (usize::from(self.slots) * format::DNODE_SLOT_BYTES).saturating_sub(taken)
+    }
+}
+
+/// What a txg does to the spill block.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum SpillChange {
+    #[default]
+    Keep,
+    Write(Bytes),
+    Remove,
+}
+
+/// Changes of one txg.
+#[derive(Debug, Default)]
+pub(crate) struct Slot {
+    pub txg: Txg,
+    /// Whether there is anything: a slot that is not dirty is empty, whatever its txg.
+    pub dirty: bool,
+    pub meta: Option<Meta>,
+    pub blocks: Arc<BTreeMap<u64, Bytes>>,
+    pub freed: RangeSet,
+    pub spill: SpillChange,
+}
+
+impl Slot {
+    pub(crate) fn blocks_mut(&mut self) -> &mut BTreeMap<u64, Bytes> {
+        Arc::make_mut(&mut self.blocks)
+    }
+
+    /// Takes block ids in `start..end` out of `blocks`.
+    pub(crate) fn drop_blocks(&mut self, start: u64, end: u64) {
+        if self.blocks.range(start..end).next().is_none() {
+            return;
+        }
+        let blocks = self.blocks_mut();
+        let mut tail = blocks.split_off(&start);
+        let mut after = tail.split_off(&end);
+        blocks.append(&mut after);
+    }
+}
+
+/// The block tree on disk.
+#[derive(Debug, Clone)]
+pub(crate) struct Tree {
+    pub pointers: [BlockPointer; 3],
+    pub pointer_count: u8,
+    pub levels: u8,
+    pub indirect_shift: u8,
+    /// Changes whenever the tree does: what was learned from another generation is stale.
+    pub generation: u64,
+}
+
+impl Tree {
+    pub(crate) fn empty() -> Self {
+        Tree {
+            pointers: [BlockPointer::HOLE; 3],
+            pointer_count: 1,
+            levels: 1,
+            indirect_shift: 17,
+            generation: 0,
+        }
+    }
+
+    pub(crate) fn from_phys(phys: &DnodePhys) -> Self {
+        if phys.is_free() {
+            return Tree::empty();
+        }
+        let mut pointers = [BlockPointer::HOLE; 3];
+        pointers[..phys.pointers.len()].copy_from_slice(&phys.pointers);
+        Tree {
+            pointers,
+            pointer_count: phys.pointers.len() as u8,
+            levels: phys.levels,
+            indirect_shift: phys.indirect_block_shift,
+            generation: 0,
+        }
+    }
+
+    pub(crate) fn pointers_shift(&self) -> u32 {
+        u32::from(self.indirect_shift).saturating_sub(7)
+    }
+
+    /// Level-0 blocks under one pointer at `level` as log2; saturates above 63.
+    pub(crate) fn span_shift(&self, level: u8) -> u32 {
+        self.pointers_shift() * u32::from(level)
+    }
+}
+
+/// `value >> shift`, zero for shifts of 64 and more.
+pub(crate) fn shr(value: u64, shift: u32) -> u64 {
+    value.checked_shr(shift).unwrap_or(0)
+}
+
+/// `value << shift`, saturating.
+pub(crate) fn shl(value: u64, shift: u32) -> u64 {
+    if value == 0 {
+        0
+    } else if shift >= 64 || value.leading_zeros() < shift {
+        u64::MAX
+    } else {
+        value << shift
+    }
+}
+
+/// Where a block's newest content is.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// Here.
+    Data(Bytes),
+    /// Nowhere: it reads as zeros.
+    Zeros,
+    /// On disk, if anywhere.
+    Disk,
+}
+
+pub(crate) struct DnodeState {
+    /// The disk layer. Everything but the block tree and spill.
+    pub disk: Meta,
+    pub tree: Tree,
+    pub spill: Option<BlockPointer>,
+    pub used_bytes: u64,
+    pub flags: DnodeFlags,
+    /// What was read from disk, for fields that we only carry along.
+    pub base: Option<Box<DnodePhys>>,
+    pub slots: [Slot; 2],
+}
+
+impl DnodeState {
+    /// Indices of slots, newest first.
+    fn order(&self) -> [usize; 2] {
+        if self.slots[0].txg > self.slots[1].txg {
+            [0, 1]
+        } else {
+            [1, 0]
+        }
+    }
+
+    /// Dirty slots as of `txg`, newest first.
+    pub(crate) fn layers(&self, txg: Txg) -> impl Iterator<Item = &Slot> {
+        self.order()
+            .into_iter()
+            .map(|index| &self.slots[index])
+            .filter(move |slot| slot.dirty && slot.txg <= txg)
+    }
+
+    /// The newest meta.
+    pub(crate) fn meta(&self) -> &Meta {
+        self.meta_at(Txg::new(u64::MAX))
+    }
+
+    /// The meta as of `txg`.
+    pub(crate) fn meta_at(&self, txg: Txg) -> &Meta {
+        self.layers(txg)
+            .find_map(|slot| slot.meta.as_ref())
+            .unwrap_or(&self.disk)
+    }
+
+    /// Where block `block` is, as of `txg`.
+    pub(crate) fn find(&self, block: u64, txg: Txg) -> Found {
+        for slot in self.layers(txg) {
+            if let Some(data) = slot.blocks.get(&block) {
+                return Found::Data(data.clone());
+            }
+            if slot.freed.contains(block) {
+                return Found::Zeros;
+            }
+            if let Some(meta) = &slot.meta
+                && !meta.exists
+            {
+                return Found::Zeros;
+            }
+        }
+        Found::Disk
+    }
+
+    /// The slot of `txg` if it is dirty.
+    pub(crate) fn slot(&mut self, txg: Txg) -> Option<&mut Slot> {
+        let slot = &mut self.slots[parity(txg)];
+        (slot.dirty && slot.txg == txg).then_some(slot)
+    }
+
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.slots.iter().any(|slot| slot.dirty)
+    }
+}
+
+/// Which slot a txg uses.
+pub(crate) fn parity(txg: Txg) -> usize {
+    (txg.get() & 1) as usize
+}
+
+/// One object in memory.
+pub(crate) struct Dnode {
+    pub id: ObjectId,
+    state: Mutex<DnodeState>,
+    /// Used since the cache of objects last looked.
+    pub used: AtomicBool,
+    /// What all handles on a ZAP share.
+    pub zap: OnceLock<Arc<ZapShared>>,
+}
+
+impl Dnode {
+    /// From disk.
+    pub(crate) fn from_phys(id: ObjectId, mut phys: DnodePhys, bonus: Bytes) -> Arc<Self> {
+        phys.bonus = Vec::new();
+        let state = DnodeState {
+            disk: Meta::from_phys(&phys, bonus),
+            tree: Tree::from_phys(&phys),
+            spill: phys.spill,
+            used_bytes: phys.used_bytes,
+            flags: phys.flags,
+            base: (!phys.is_free()).then(|| Box::new(phys)),
+            slots: Default::default(),
+        };
+        Arc::new(Dnode {
+            id,
+            state: Mutex::new(state),
+            used: AtomicBool::new(true),
+            zap: OnceLock::new(),
+        })
+    }
+
+    /// Not on disk yet.
+    pub(crate) fn free(id: ObjectId) -> Arc<Self> {
+        Dnode::from_phys(id, DnodePhys::free(), Bytes::new())
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, DnodeState> {
+        self.state.lock()
+    }
+
+    pub(crate) fn touch(&self) {
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Finding and reading blocks through an object's tree on disk.
+
+use bytes::Bytes;
+use format::{BlockPointer, Endian, ObjectId, ObjsetId, Txg};
+use pool::{Bookmark, ReadContext};
+
+use crate::dnode::{Dnode, Found, Tree, shl, shr};
+use crate::error::{Result, damaged};
+use crate::indirect::child;
+use crate::objset::ObjectSet;
+
+/// A block's newest content.
+#[derive(Debug, Clone)]
+pub(crate) enum Block {
+    /// These bytes, in this byte order.
+    Data(Bytes, Endian),
+    /// Never written, or freed: reads as zeros.
+    Zeros,
+}
+
+/// Txg of readers who want the newest.
+pub(crate) const NEWEST: Txg = Txg::new(u64::MAX);
+
+impl ObjectSet {
+    pub(crate) fn bookmark(&self, object: ObjectId, level: u8, block: u64) -> Bookmark {
+        Bookmark {
+            objset: ObjsetId::new(self.options().dataset.get()),
+            object,
+            level: level as i8,
+            block,
+        }
+    }
+
+    /// The pointer of `block` as on disk when everything on the way is in memory.
+    pub(crate) fn try_resolve(
+        &self,
+        object: ObjectId,
+        tree: &Tree,
+        block: u64,
+    ) -> Option<BlockPointer> {
+        let mut level = tree.levels - 1;
+        let top = shr(block, tree.span_shift(level));
+        if top >= u64::from(tree.pointer_count) {
+            return Some(BlockPointer::HOLE);
+        }
+        let mut pointer = tree.pointers[top as usize];
+        if level == 0 {
+            return Some(pointer);
+        }
+        let shift = tree.pointers_shift();
+        let mask = shl(1, shift) - 1;
+        let first = shr(block, shift);
+        if let Some(found) = self.indirects.get(
+            object.get(),
+            first,
+            tree.generation,
+            (block & mask) as usize,
+        ) {
+            return Some(found);
+        }
+        while level > 0 {
+            if pointer.is_hole() {
+                return Some(BlockPointer::HOLE);
+            }
+            let data = self.pipeline().read_cached(&pointer)?;
+            level -= 1;
+            let index = shr(block, tree.span_shift(level)) & mask;
+            let next = child(&data, pointer.endian(), index as usize)?;
+            if level == 0 {
+                self.indirects
+                    .put(object.get(), first, tree.generation, pointer.endian(), data);
+            }
+            pointer = next;
+        }
+        Some(pointer)
+    }
+
+    /// The pointer of `block` as on disk.
+    pub(crate) async fn resolve(
+        &self,
+        object: ObjectId,
+        tree: &Tree,
+        block: u64,
+    ) -> Result<BlockPointer> {
+        if let Some(found) = self.try_resolve(object, tree, block) {
+            return Ok(found);
+        }
+        let mut level = tree.levels - 1;
+        let shift = tree.pointers_shift();
+        let mask = shl(1, shift) - 1;
+        let mut pointer = tree.pointers[shr(block, tree.span_shift(level)) as usize];
+        while level > 0 {
+            if pointer.is_hole() {
+                return Ok(BlockPointer::HOLE);
+            }
+            let number = shr(block, tree.span_shift(level));
+            let data = self.read_indirect(object, level, number, &pointer).await?;
+            level -= 1;
+            let index = shr(block, tree.span_shift(level)) & mask;
+            let next = child(&data, pointer.endian(), index as usize)
+                .ok_or_else(|| short_indirect(object, level + 1, number))?;
+            if level == 0 {
+                self.indirects.put(
+                    object.get(),
+                    number,
+                    tree.generation,
+                    pointer.endian(),
+                    data,
+                );
+            }
+            pointer = next;
+        }
+        Ok(pointer)
+    }
+
+    pub(crate) async fn read_indirect(
+        &self,
+        object: ObjectId,
+        level: u8,
+        number: u64,
+        pointer: &BlockPointer,
+    ) -> Result<Bytes> {
+        if let Some(data) = self.pipeline().read_cached(pointer) {
+            return Ok(data);
+        }
+        let context = ReadContext::new(self.bookmark(object, level, number));
+        Ok(self.pipeline().read(pointer, &context).await?)
+    }
+
+    /// The newest content of a block when it is in memory.
+    pub(crate) fn try_block(&self, dnode: &Dnode, block: u64) -> Option<Block> {
+        let pointer = {
+            let state = dnode.lock();
+            match state.find(block, NEWEST) {
+                Found::Data(data) => return Some(Block::Data(data, Endian::Little)),
+                Found::Zeros => return Some(Block::Zeros),
+                Found::Disk => self.try_resolve(dnode.id, &state.tree, block)?,
+            }
+        };
+        if pointer.is_hole() {
+            return Some(Block::Zeros);
+        }
+        let data = self.pipeline().read_cached(&pointer)?;
+        Some(Block::Data(data, pointer.endian()))
+    }
+
+    /// The content of a block as of `txg`.
+    pub(crate) async fn block_at(&self, dnode: &Dnode, block: u64, txg: Txg) -> Result<Block> {
+        let mut seen = None;
+        loop {
+            let tree = {
+                let state = dnode.lock();
+                match state.find(block, txg) {
+                    Found::Data(data) => return Ok(Block::Data(data, Endian::Little)),
+                    Found::Zeros => return Ok(Block::Zeros),
+                    Found::Disk => state.tree.clone(),
+                }
+            };
+            // A tree read in pieces may be replaced meanwhile, and after some txgs its blocks
+            // hold something else. An error counts only when the tree is still the same one.
+            let stale = |generation| dnode.lock().tree.generation != generation;
+            let result = async {
+                let pointer = self.resolve(dnode.id, &tree, block).await?;
+                if pointer.is_hole() {
+                    return Ok(Block::Zeros);
+                }
+                if let Some(data) = self.pipeline().read_cached(&pointer) {
+                    return Ok(Block::Data(data, pointer.endian()));
+                }
+                let context = ReadContext::new(self.bookmark(dnode.id, 0, block));
+                let data = self.pipeline().read(&pointer, &context).await?;
+                Ok(Block::Data(data, pointer.endian()))
+            }
+            .await;
+            match result {
+                Err(_) if seen != Some(tree.generation) && stale(tree.generation) => {
+                    seen = Some(tree.generation);
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// The first block number at or after `from` that is reached through pointers which all
+    /// satisfy `wanted(level, pointer)`. A hole that satisfies it is not entered.
+    pub(crate) async fn next_in_tree(
+        &self,
+        object: ObjectId,
+        tree: &Tree,
+        from: u64,
+        wanted: &(dyn Fn(u8, &BlockPointer) -> bool + Send + Sync),
+    ) -> Result<Option<u64>> {
+        let shift = tree.pointers_shift();
+        let fanout = shl(1, shift);
+        let mut at = from;
+        'top: loop {
+            let mut level = tree.levels - 1;
+            let index = shr(at, tree.span_shift(level));
+            if index >= u64::from(tree.pointer_count) {
+                return Ok(None);
+            }
+            let mut pointer = tree.pointers[index as usize];
+            if !wanted(level, &pointer) {
+                let Some(next) = skip(at, tree.span_shift(level)) else {
+                    return Ok(None);
+                };
+                at = next;
+                continue 'top;
+            }
+            loop {
+                if level == 0 || pointer.is_hole() {
+                    return Ok(Some(at));
+                }
+                let number = shr(at, tree.span_shift(level));
+                let data = self.read_indirect(object, level, number, &pointer).await?;
+                let (parent_span, endian) = (tree.span_shift(level), pointer.endian());
+                level -= 1;
+                let span = tree.span_shift(level);
+                let first = shr(at, span) & (fanout - 1);
+                let mut found = None;
+                for index in first..fanout {
+                    let next = child(&data, endian, index as usize)
+                        .ok_or_else(|| short_indirect(object, level + 1, number))?;
+                    if wanted(level, &next) {
+                        found = Some((index, next));
+                        break;
+                    }
+                }
+                let Some((index, next)) = found else {
+                    let Some(next) = skip(at, parent_span) else {
+                        return Ok(None);
+                    };
+                    at = next;
+                    continue 'top;
+                };
+                let start = shl(shl(number, shift).saturating_add(index), span);
+                at = at.max(start);
+                pointer = next;
+            }
+        }
+    }
+}
+
+/// The first number behind the aligned run of `1 << span_shift` that holds `at`.
+fn skip(at: u64, span_shift: u32) -> Option<u64> {
+    let number = shr(at, span_shift).checked_add(1)?;
+    let next = shl(number, span_shift);
+    (next != u64::MAX && next > at).then_some(next)
+}
+
+pub(crate) fn short_indirect(object: ObjectId, level: u8, number: u64) -> crate::ObjectError {
+    damaged(
+        object,
+        "blkptr_t",
+        format!("indirect block {number} of level {level} is shorter than its dnode says"),
+    )
+}
