@@ -537,10 +537,9 @@ impl ObjectSet {
         *self.properties.write() = properties;
     }
 
-    /// Replaces who tells whose space an object is. A filesystem has [`ZplAccounting`] from the start;
-    /// `None` turns accounting off.
-    pub fn set_accounting(&self, keys: Option<Arc<dyn AccountingKeys>>) {
-        *self.accounting.write() = keys;
+    /// Replaces who tells whose space an object is. A filesystem has [`ZplAccounting`] from the start.
+    pub fn set_accounting(&self, keys: Arc<dyn AccountingKeys>) {
+        *self.accounting.write() = Some(keys);
     }
 
     pub(crate) fn accounting(&self) -> Option<Arc<dyn AccountingKeys>> {
