@@ -1,9 +1,29 @@
 //! A volume, open.
-#![allow(clippy::todo, unused_variables, clippy::unused_async, missing_docs)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
+use dataset::range_lock::RangeLock;
+use dataset::zil::{LogRecord, Zil};
+use dataset::{Dataset, DatasetError, DatasetSettings, DirtyEstimate, SyncMode};
+use device::World;
+use format::{Guid, ObjsetKind};
+use object::{Object, ObjectError, ObjectSet, Zap};
+use parking_lot::RwLock;
+use pool::{PoolError, Tx};
+use tokio::sync::{RwLockReadGuard, watch};
 
-use crate::error::Result;
+use crate::error::{Result, VolumeError};
+use crate::gate::{Inside, TxgGate};
+use crate::init::{DATA, PROPERTIES, SIZE};
+
+/// Most bytes written in one transaction.
+const WRITE_BYTES_MAX: u64 = 4 << 20;
+/// Most bytes freed in one transaction.
+const FREE_BYTES_MAX: u64 = 8 << 30;
+/// `TX_TRUNCATE`.
+const LOG_TRUNCATE: u64 = 10;
 
 /// A run of bytes that are all backed by storage, or all not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,50 +36,302 @@ pub struct Extent {
 
 /// A volume, open: a run of bytes.
 pub struct Volume {
-    _private: (),
+    /// The hold on the dataset; gone when closed.
+    hold: RwLock<Option<Dataset>>,
+    name: String,
+    guid: Guid,
+    settings: watch::Receiver<DatasetSettings>,
+    log: Option<Arc<Zil>>,
+    data: Object,
+    properties: Zap,
+    block_bytes: u32,
+    size_bytes: AtomicU64,
+    /// Whether `readonly` was asked for here, beyond the dataset's own.
+    read_only: AtomicBool,
+    ranges: RangeLock,
+    gate: TxgGate,
+    /// Held shared by every operation, exclusively to close.
+    open: tokio::sync::RwLock<bool>,
 }
 
 impl Volume {
+    /// Opens a volume, or a snapshot of one. After a crash its log is replayed. The dataset is held
+    /// until [`Volume::close`].
+    ///
+    /// # Errors
+    /// [`VolumeError::CannotOpen`] where the dataset is no volume, and errors of reading.
+    pub async fn open(dataset: Dataset, _world: World) -> Result<Arc<Self>> {
+        let name = dataset.name();
+        let objset = Arc::clone(dataset.objset());
+        let cannot = |what: &str| VolumeError::CannotOpen {
+            name: name.clone(),
+            what: what.to_owned(),
+        };
+        if objset.kind() != ObjsetKind::Volume {
+            return Err(cannot("it is not a volume; open volumes only"));
+        }
+        let data = objset
+            .hold(DATA)
+            .await
+            .map_err(|error| of_object(&name, error))?;
+        let properties = Zap::hold(&objset, PROPERTIES)
+            .await
+            .map_err(|error| of_object(&name, error))?;
+        let size_bytes = properties
+            .lookup_u64(SIZE)
+            .await
+            .map_err(|error| of_object(&name, error))?
+            .ok_or_else(|| cannot("its size is missing; scrub the pool"))?;
+        let block_bytes = data.info().data_block_bytes;
+        let volume = Arc::new(Self {
+            settings: dataset.watch_settings(),
+            guid: dataset.guid(),
+            log: dataset.log().cloned(),
+            hold: RwLock::new(Some(dataset)),
+            name,
+            data,
+            properties,
+            block_bytes,
+            size_bytes: AtomicU64::new(size_bytes),
+            read_only: AtomicBool::new(false),
+            ranges: RangeLock::default(),
+            gate: TxgGate::default(),
+            open: tokio::sync::RwLock::new(true),
+        });
+        if let Some(log) = volume.log.clone()
+            && !volume.settings.borrow().read_only
+            && log.needs_replay()
+        {
+            let count = log
+                .replay(&*volume)
+                .await
+                .map_err(|error| volume.of_dataset(error))?;
+            tracing::info!(volume = %volume.name, records = count, "replayed the intent log");
+        }
+        Ok(volume)
+    }
+
     /// The dataset's name.
     pub fn name(&self) -> String {
-        todo!()
+        self.hold
+            .read()
+            .as_ref()
+            .map_or_else(|| self.name.clone(), Dataset::name)
     }
+
     /// The dataset's guid: stays the same for the volume's life.
-    pub fn guid(&self) -> format::Guid {
-        todo!()
+    pub fn guid(&self) -> Guid {
+        self.guid
     }
+
     /// Size in bytes.
     pub fn size_bytes(&self) -> u64 {
-        todo!()
+        self.size_bytes.load(Ordering::Acquire)
     }
+
     /// Block size in bytes (`volblocksize`).
     pub fn block_bytes(&self) -> u32 {
-        todo!()
+        self.block_bytes
     }
+
     /// Whether writes are refused.
     pub fn is_read_only(&self) -> bool {
-        todo!()
+        self.read_only.load(Ordering::Acquire) || self.settings.borrow().read_only
     }
-    /// Changes whether writes are refused (`readonly` was set).
+
+    /// Refuses writes, or takes them again where the dataset does.
     pub fn set_read_only(&self, read_only: bool) {
-        todo!()
+        self.read_only.store(read_only, Ordering::Release);
     }
+
+    pub(crate) fn objset(&self) -> &Arc<ObjectSet> {
+        self.data.objset()
+    }
+
+    fn dataset(&self) -> Result<Dataset> {
+        self.hold.read().clone().ok_or_else(|| VolumeError::Closed {
+            name: self.name.clone(),
+        })
+    }
+
+    fn of_object(&self, error: ObjectError) -> VolumeError {
+        of_object(&self.name, error)
+    }
+
+    fn of_dataset(&self, error: DatasetError) -> VolumeError {
+        let name = self.name.clone();
+        match error {
+            DatasetError::NoSpace { .. } | DatasetError::QuotaExceeded { .. } => {
+                VolumeError::NoSpace { name }
+            }
+            DatasetError::ReadOnly { .. } => VolumeError::ReadOnly { name },
+            DatasetError::Closed => VolumeError::Closed { name },
+            DatasetError::Pool(error) => of_pool(&name, error),
+            DatasetError::Object(error) => of_object(&name, error),
+            other => VolumeError::Object {
+                name,
+                source: Box::new(other),
+            },
+        }
+    }
+
+    async fn enter(&self) -> Result<RwLockReadGuard<'_, bool>> {
+        let entered = self.open.read().await;
+        if *entered {
+            Ok(entered)
+        } else {
+            Err(VolumeError::Closed {
+                name: self.name.clone(),
+            })
+        }
+    }
+
+    async fn enter_to_change(&self) -> Result<RwLockReadGuard<'_, bool>> {
+        if self.is_read_only() {
+            return Err(VolumeError::ReadOnly { name: self.name() });
+        }
+        self.enter().await
+    }
+
+    fn check_range(&self, offset_bytes: u64, length_bytes: u64) -> Result<u64> {
+        let size_bytes = self.size_bytes();
+        offset_bytes
+            .checked_add(length_bytes)
+            .filter(|end| *end <= size_bytes)
+            .ok_or_else(|| VolumeError::OutOfRange {
+                name: self.name(),
+                offset_bytes,
+                length_bytes,
+                size_bytes,
+            })
+    }
+
+    /// Joins the open txg, in the order that the data's object needs.
+    async fn assign(&self, estimate: DirtyEstimate) -> Result<(Inside<'_>, Tx)> {
+        let dataset = self.dataset()?;
+        loop {
+            let tx = dataset
+                .assign(estimate)
+                .await
+                .map_err(|error| self.of_dataset(error))?;
+            if let Some(inside) = self.gate.enter(tx.txg()).await {
+                return Ok((inside, tx));
+            }
+        }
+    }
+
     /// A read without waiting, if all of it is in memory.
     pub fn try_read(&self, offset_bytes: u64, length_bytes: usize) -> Option<Vec<Bytes>> {
-        todo!()
+        let entered = self.open.try_read().ok()?;
+        if !*entered {
+            return None;
+        }
+        let end = self.check_range(offset_bytes, length_bytes as u64).ok()?;
+        let _range = self.ranges.try_lock(offset_bytes, end, false)?;
+        self.data.try_read(offset_bytes, length_bytes)
     }
+
     /// Reads exactly `length_bytes`, as slices of cached blocks where possible.
     pub async fn read(&self, offset_bytes: u64, length_bytes: usize) -> Result<Vec<Bytes>> {
-        todo!()
+        let _entered = self.enter().await?;
+        let end = self.check_range(offset_bytes, length_bytes as u64)?;
+        let _range = self.ranges.lock(offset_bytes, end, false).await;
+        self.data
+            .read(offset_bytes, length_bytes)
+            .await
+            .map_err(|error| {
+                if matches!(
+                    error,
+                    ObjectError::Pool(PoolError::Checksum { .. } | PoolError::Unreadable { .. })
+                ) {
+                    VolumeError::Damaged {
+                        name: self.name(),
+                        offset_bytes,
+                    }
+                } else {
+                    self.of_object(error)
+                }
+            })
     }
+
     /// Writes; with `durable` (or `sync=always`) it is on stable storage when this returns.
     pub async fn write(&self, offset_bytes: u64, data: Bytes, durable: bool) -> Result<()> {
-        todo!()
+        let _entered = self.enter_to_change().await?;
+        self.check_range(offset_bytes, data.len() as u64)?;
+        self.write_locked(offset_bytes, data).await?;
+        self.finish(durable).await
     }
+
+    /// Waits for the log where the caller or `sync=always` asks for it.
+    async fn finish(&self, durable: bool) -> Result<()> {
+        if durable || self.settings.borrow().sync == SyncMode::Always {
+            self.commit().await?;
+        }
+        Ok(())
+    }
+
+    async fn commit(&self) -> Result<()> {
+        self.dataset()?
+            .commit(DATA)
+            .await
+            .map_err(|error| self.of_dataset(error))
+    }
+
+    pub(crate) async fn write_locked(&self, offset_bytes: u64, data: Bytes) -> Result<()> {
+        let end = offset_bytes + data.len() as u64;
+        if data.is_empty() {
+            return Ok(());
+        }
+        let _range = self.ranges.lock(offset_bytes, end, true).await;
+        let mut offset = offset_bytes;
+        let mut rest = data;
+        while !rest.is_empty() {
+            // Chunks end at multiples of the biggest block, so at block boundaries.
+            let room = WRITE_BYTES_MAX.max(u64::from(self.block_bytes));
+            let limit = room - offset % room;
+            let chunk = rest.split_to((rest.len() as u64).min(limit) as usize);
+            let length = chunk.len() as u64;
+            self.fetch_edges(offset, offset + length).await?;
+            let (inside, tx) = self.assign(DirtyEstimate::write(length)).await?;
+            self.data
+                .write(&tx, offset, chunk)
+                .await
+                .map_err(|error| self.of_object(error))?;
+            if let Some(log) = &self.log {
+                log.record(&tx, LogRecord::write(DATA, false, offset, length));
+            }
+            drop(inside);
+            drop(tx);
+            offset += length;
+        }
+        Ok(())
+    }
+
+    /// Brings blocks that will be changed in part into memory, so that the txg is not held up by
+    /// the disk.
+    async fn fetch_edges(&self, start: u64, end: u64) -> Result<()> {
+        let block = u64::from(self.block_bytes);
+        for edge in [start, end] {
+            if edge % block == 0 {
+                continue;
+            }
+            let first = edge - edge % block;
+            self.data
+                .read(first, block as usize)
+                .await
+                .map_err(|error| self.of_object(error))?;
+        }
+        Ok(())
+    }
+
     /// Gives a range back; it reads as zeroes, also its unaligned ends.
     pub async fn unmap(&self, offset_bytes: u64, length_bytes: u64) -> Result<()> {
-        todo!()
+        let _entered = self.enter_to_change().await?;
+        self.check_range(offset_bytes, length_bytes)?;
+        self.free_locked(offset_bytes, length_bytes).await?;
+        self.finish(false).await
     }
+
     /// Makes a range read as zeroes.
     pub async fn write_zeroes(
         &self,
@@ -67,22 +339,158 @@ impl Volume {
         length_bytes: u64,
         durable: bool,
     ) -> Result<()> {
-        todo!()
+        let _entered = self.enter_to_change().await?;
+        self.check_range(offset_bytes, length_bytes)?;
+        self.free_locked(offset_bytes, length_bytes).await?;
+        self.finish(durable).await
     }
+
+    pub(crate) async fn free_locked(&self, offset_bytes: u64, length_bytes: u64) -> Result<()> {
+        let end = offset_bytes + length_bytes;
+        if length_bytes == 0 {
+            return Ok(());
+        }
+        let _range = self.ranges.lock(offset_bytes, end, true).await;
+        let mut start = offset_bytes;
+        while start < end {
+            let part_end = end.min(start.saturating_add(FREE_BYTES_MAX));
+            self.fetch_edges(start, part_end).await?;
+            let (inside, tx) = self.assign(DirtyEstimate::free()).await?;
+            self.data
+                .free_range(&tx, start, part_end - start)
+                .await
+                .map_err(|error| self.of_object(error))?;
+            if let Some(log) = &self.log {
+                let mut body = Vec::with_capacity(24);
+                for word in [DATA.get(), start, part_end - start] {
+                    body.extend_from_slice(&word.to_le_bytes());
+                }
+                log.record(&tx, LogRecord::of_object(LOG_TRUNCATE, DATA, false, body));
+            }
+            drop(inside);
+            drop(tx);
+            start = part_end;
+        }
+        Ok(())
+    }
+
     /// Puts all finished writes on stable storage.
     pub async fn flush(&self) -> Result<()> {
-        todo!()
+        let _entered = self.enter().await?;
+        if self.is_read_only() {
+            return Ok(());
+        }
+        self.commit().await
     }
-    /// Changes the size (`volsize`); shrinking frees what is beyond the new end.
+
+    /// Changes the size (`volsize`); shrinking frees what is beyond the new end
+    /// (`zvol_update_volsize`).
     pub async fn resize(&self, size_bytes: u64) -> Result<()> {
-        todo!()
+        let _entered = self.enter_to_change().await?;
+        let block_bytes = u64::from(self.block_bytes);
+        if size_bytes == 0
+            || !size_bytes.is_multiple_of(block_bytes)
+            || i64::try_from(size_bytes).is_err()
+        {
+            return Err(VolumeError::BadSize {
+                name: self.name(),
+                size_bytes,
+                block_bytes,
+            });
+        }
+        let _range = self.ranges.lock(0, u64::MAX, true).await;
+        let old = self.size_bytes();
+        {
+            let (inside, tx) = self.assign(DirtyEstimate::free()).await?;
+            self.properties
+                .update_u64(&tx, SIZE, size_bytes)
+                .await
+                .map_err(|error| self.of_object(error))?;
+            // In this order nothing beyond the end is ever readable.
+            self.size_bytes.store(size_bytes, Ordering::Release);
+            drop(inside);
+            drop(tx);
+        }
+        if size_bytes < old {
+            let (inside, tx) = self.assign(DirtyEstimate::free()).await?;
+            self.data
+                .free_range(&tx, size_bytes, u64::MAX)
+                .await
+                .map_err(|error| self.of_object(error))?;
+            drop(inside);
+            drop(tx);
+        }
+        Ok(())
     }
+
     /// The run of equally mapped bytes at an offset, at most `length_bytes` long.
     pub async fn extent_at(&self, offset_bytes: u64, length_bytes: u64) -> Result<Extent> {
-        todo!()
+        let _entered = self.enter().await?;
+        let end = self.check_range(offset_bytes, length_bytes.max(1))?;
+        let _range = self.ranges.lock(offset_bytes, end, false).await;
+        let data = self
+            .data
+            .next_data(offset_bytes)
+            .await
+            .map_err(|error| self.of_object(error))?;
+        let (until, is_mapped) = match data {
+            Some(data) if data <= offset_bytes => {
+                let hole = self
+                    .data
+                    .next_hole(offset_bytes)
+                    .await
+                    .map_err(|e| self.of_object(e))?;
+                (hole, true)
+            }
+            Some(data) => (data, false),
+            None => (end, false),
+        };
+        let until = until.clamp(offset_bytes + 1, end);
+        Ok(Extent {
+            length_bytes: until - offset_bytes,
+            is_mapped,
+        })
     }
-    /// Takes no more requests, waits for those under way, and puts everything on stable storage.
+
+    /// Takes no more requests, waits for those under way, puts everything on stable storage, and
+    /// lets go of the dataset (also when that fails).
     pub async fn close(&self) -> Result<()> {
-        todo!()
+        {
+            let mut open = self.open.write().await;
+            if !std::mem::replace(&mut *open, false) {
+                return Ok(());
+            }
+        }
+        let outcome = if self.is_read_only() {
+            Ok(())
+        } else {
+            self.commit().await
+        };
+        self.hold.write().take();
+        outcome
+    }
+}
+
+fn of_object(name: &str, error: ObjectError) -> VolumeError {
+    match error {
+        ObjectError::Pool(error) => of_pool(name, error),
+        other => VolumeError::Object {
+            name: name.to_owned(),
+            source: Box::new(other),
+        },
+    }
+}
+
+fn of_pool(name: &str, error: PoolError) -> VolumeError {
+    let name = name.to_owned();
+    match error {
+        PoolError::NoSpace { .. } => VolumeError::NoSpace { name },
+        PoolError::Suspended { .. } => VolumeError::Suspended { name },
+        PoolError::Closing => VolumeError::Closed { name },
+        PoolError::ReadOnly => VolumeError::ReadOnly { name },
+        other => VolumeError::Object {
+            name,
+            source: Box::new(other),
+        },
     }
 }
