@@ -17,8 +17,9 @@
 //! 0..8 (0 ends the block, 1 is an entry), length with this word in 8..24, kind of storage in
 //! 48..56, class in 56..64; key and uncompressed value follow. Records do not cross blocks.
 
-use crate::blkptr::{Dva, SECTOR_SHIFT};
+use crate::blkptr::SECTOR_SHIFT;
 use crate::bytes::{Endian, Put, Reader, bits, with_bits};
+use crate::dva::Dva;
 use crate::error::{Result, bad, does_not_fit};
 use crate::ids::{ObjectId, Txg};
 use crate::kinds::Compression;

@@ -17,6 +17,7 @@ mod bytes;
 mod dedup;
 mod dnode;
 mod dsl;
+mod dva;
 mod error;
 mod feature;
 pub mod file_flags;
@@ -36,7 +37,7 @@ mod zil;
 mod zpl;
 
 pub use blkptr::{
-    BLOCK_POINTER_BYTES, BLOCK_POINTER_SHIFT, BlockPointer, CryptParams, DVAS_PER_POINTER, Dva,
+    BLOCK_POINTER_BYTES, BLOCK_POINTER_SHIFT, BlockPointer, CryptParams, DVAS_PER_POINTER,
     EMBEDDED_PAYLOAD_BYTES, EmbeddedKind, EmbeddedPointer, HolePointer, MAX_BLOCK_BYTES,
     OLD_MAX_BLOCK_BYTES, Pointer, RegularPointer, SECTOR_BYTES, SECTOR_SHIFT,
 };
@@ -55,6 +56,7 @@ pub use dsl::{
     DeadlistPhys, DslDatasetPhys, DslDirPhys, ErrorBookmark, ErrorScrubPhys, HistoryPhys,
     RedactBlock, ScanPhys, SnapshotBookmark, UsedBy, decode_history_record, encode_history_record,
 };
+pub use dva::Dva;
 pub use error::{FormatError, Result};
 pub use feature::{FEATURES, Feature, FeatureInfo};
 pub use ids::{Guid, ObjectId, ObjsetId, Txg, VdevId};

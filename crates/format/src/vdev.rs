@@ -6,8 +6,9 @@
 //! Block pointers from the front (three in 512 bytes; more with the feature
 //! `dynamic_gang_header`), an [`crate::Eck`] in the last 40 bytes.
 
-use crate::blkptr::{BLOCK_POINTER_BYTES, BlockPointer, Dva, SECTOR_SHIFT};
+use crate::blkptr::{BLOCK_POINTER_BYTES, BlockPointer, SECTOR_SHIFT};
 use crate::bytes::{Endian, Put, Reader, bits};
+use crate::dva::Dva;
 use crate::error::{FormatError, Result, bad, does_not_fit};
 use crate::ids::{ObjectId, Txg};
 use crate::label::Eck;

@@ -485,6 +485,17 @@ fn text(bytes: &[u8]) -> NvValue {
     }
 }
 
+/// The name of a pair, as both encodings allow it: UTF-8, no zero byte, at most 32766 bytes.
+fn pair_name(bytes: &[u8]) -> Result<String> {
+    if bytes.len() >= i16::MAX as usize || bytes.contains(&0) {
+        return Err(FormatError::BadText {
+            structure: NVLIST,
+            field: "nvp_name",
+        });
+    }
+    utf8(bytes, "nvp_name")
+}
+
 fn utf8(bytes: &[u8], field: &'static str) -> Result<String> {
     String::from_utf8(bytes.to_vec()).map_err(|_| FormatError::BadText {
         structure: NVLIST,

@@ -8,7 +8,7 @@
 //! (version, flags, 16 bytes of memory state); its pairs and four zero bytes follow the pair.
 
 use super::{LIST_BYTES, MAX_DEPTH, NVLIST, NvList, NvValue, PAIR_BYTES, align8, pair_bytes};
-use super::{text, utf8};
+use super::{pair_name, text, utf8};
 use crate::bytes::{Endian, Put, Reader};
 use crate::error::{FormatError, Result, bad};
 
@@ -64,7 +64,7 @@ fn decode_pairs(
                 field: "nvp_name",
             });
         };
-        let name = utf8(name, "nvp_name")?;
+        let name = pair_name(name)?;
         pair.skip(align8(PAIR_BYTES + name_bytes) - PAIR_BYTES - name_bytes)?;
         let value = match kind {
             19 => {

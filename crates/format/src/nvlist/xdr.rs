@@ -5,7 +5,7 @@
 //! but 64-bit ones in eight. Small integers take four bytes, also in arrays; arrays of numbers
 //! repeat their length before the elements; byte arrays do not. A nested list follows in place.
 
-use super::{MAX_DEPTH, NVLIST, NvList, NvValue, pair_bytes, text, utf8};
+use super::{MAX_DEPTH, NVLIST, NvList, NvValue, pair_bytes, pair_name, text, utf8};
 use crate::bytes::{Endian, Reader};
 use crate::error::{FormatError, Result, bad, does_not_fit};
 
@@ -33,7 +33,7 @@ fn decode_list(r: &mut Reader<'_>, depth: u32) -> Result<NvList> {
         if packed_bytes == 0 && native_bytes == 0 {
             return Ok(list);
         }
-        let name = utf8(string(r)?, "nvp_name")?;
+        let name = pair_name(string(r)?)?;
         let kind = r.u32()?;
         let count = r.u32()?;
         list.pairs

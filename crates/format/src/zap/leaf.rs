@@ -28,30 +28,29 @@
 //! ([`ZapLeaf::decode`]), so that damage is found before it is made worse.
 
 use super::{
-    BLOCK_TYPE_LEAF, ZAP_MAX_VALUE_BYTES, ZapKey, ZapKeyBuf, ZapKeyKind, ZapValue, block_shift,
-    check_name, check_shift, zap_hash_index,
+    BLOCK_TYPE_LEAF, ZapKey, ZapKeyBuf, ZapKeyKind, ZapValue, block_shift, zap_hash_index,
 };
 use crate::bytes::{Endian, exact};
-use crate::error::{FormatError, Result, bad, does_not_fit};
+use crate::error::{FormatError, Result, bad};
 
-const LEAF: &str = "zap_leaf_phys_t";
-const MAGIC: u32 = 0x2ab_1eaf;
-const HEADER_BYTES: usize = 48;
-const CHUNK_BYTES: usize = 24;
-const ARRAY_BYTES: usize = 21;
-const CHAIN_END: u16 = 0xffff;
-const CHUNK_FREE: u8 = 253;
-const CHUNK_ENTRY: u8 = 252;
-const CHUNK_ARRAY: u8 = 251;
-const FLAG_SORTED: u8 = 1;
+pub(super) const LEAF: &str = "zap_leaf_phys_t";
+pub(super) const MAGIC: u32 = 0x2ab_1eaf;
+pub(super) const HEADER_BYTES: usize = 48;
+pub(super) const CHUNK_BYTES: usize = 24;
+pub(super) const ARRAY_BYTES: usize = 21;
+pub(super) const CHAIN_END: u16 = 0xffff;
+pub(super) const CHUNK_FREE: u8 = 253;
+pub(super) const CHUNK_ENTRY: u8 = 252;
+pub(super) const CHUNK_ARRAY: u8 = 251;
+pub(super) const FLAG_SORTED: u8 = 1;
 
 // Offsets in the header.
-const PREFIX: usize = 16;
-const FREE_COUNT: usize = 28;
-const ENTRY_COUNT: usize = 30;
-const PREFIX_BITS: usize = 32;
-const FREE_LIST: usize = 34;
-const FLAGS: usize = 36;
+pub(super) const PREFIX: usize = 16;
+pub(super) const FREE_COUNT: usize = 28;
+pub(super) const ENTRY_COUNT: usize = 30;
+pub(super) const PREFIX_BITS: usize = 32;
+pub(super) const FREE_LIST: usize = 34;
+pub(super) const FLAGS: usize = 36;
 
 /// An entry of a leaf: where it is, and what it says without its key and value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,19 +63,19 @@ pub struct LeafEntry {
     pub value_integer_bytes: u8,
     /// Number of the value's integers.
     pub value_count: u16,
-    chunk: u16,
-    next: u16,
-    key_chunk: u16,
-    key_count: u16,
-    value_chunk: u16,
+    pub(super) chunk: u16,
+    pub(super) next: u16,
+    pub(super) key_chunk: u16,
+    pub(super) key_count: u16,
+    pub(super) value_chunk: u16,
 }
 
 impl LeafEntry {
-    fn key_bytes(&self, kind: ZapKeyKind) -> usize {
+    pub(super) fn key_bytes(&self, kind: ZapKeyKind) -> usize {
         usize::from(self.key_count) * kind.unit_bytes()
     }
 
-    fn value_bytes(&self) -> usize {
+    pub(super) fn value_bytes(&self) -> usize {
         usize::from(self.value_count) * usize::from(self.value_integer_bytes)
     }
 }
@@ -98,9 +97,9 @@ pub enum LeafInsert {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ZapLeaf<B = Vec<u8>> {
     pub(super) block: B,
-    endian: Endian,
-    shift: u32,
-    keys: ZapKeyKind,
+    pub(super) endian: Endian,
+    pub(super) shift: u32,
+    pub(super) keys: ZapKeyKind,
 }
 
 impl<B: AsRef<[u8]>> ZapLeaf<B> {
@@ -136,11 +135,11 @@ impl<B: AsRef<[u8]>> ZapLeaf<B> {
         Ok(leaf)
     }
 
-    fn bytes(&self) -> &[u8] {
+    pub(super) fn bytes(&self) -> &[u8] {
         self.block.as_ref()
     }
 
-    fn u16_at(&self, at: usize) -> u16 {
+    pub(super) fn u16_at(&self, at: usize) -> u16 {
         self.endian.u16(exact(&self.bytes()[at..at + 2]))
     }
 
@@ -157,11 +156,11 @@ impl<B: AsRef<[u8]>> ZapLeaf<B> {
         self.shift
     }
 
-    const fn hash_shift(&self) -> u32 {
+    pub(super) const fn hash_shift(&self) -> u32 {
         self.shift - 5
     }
 
-    const fn bucket_count(&self) -> usize {
+    pub(super) const fn bucket_count(&self) -> usize {
         1 << self.hash_shift()
     }
 
@@ -209,17 +208,17 @@ impl<B: AsRef<[u8]>> ZapLeaf<B> {
         self.bytes()
     }
 
-    fn bucket(&self, hash: u64) -> usize {
+    pub(super) fn bucket(&self, hash: u64) -> usize {
         let shift = 64 - self.hash_shift() - self.prefix_bits();
         (hash >> shift) as usize & (self.bucket_count() - 1)
     }
 
-    fn bucket_at(bucket: usize) -> usize {
+    pub(super) fn bucket_at(bucket: usize) -> usize {
         HEADER_BYTES + 2 * bucket
     }
 
     /// Where a chunk of the given type is; an error when there is none.
-    fn chunk_at(&self, chunk: u16, kind: u8) -> Result<usize> {
+    pub(super) fn chunk_at(&self, chunk: u16, kind: u8) -> Result<usize> {
         if usize::from(chunk) >= self.chunk_count() {
             return Err(bad(
                 LEAF,
@@ -241,7 +240,7 @@ impl<B: AsRef<[u8]>> ZapLeaf<B> {
         Ok(at)
     }
 
-    fn entry(&self, chunk: u16) -> Result<LeafEntry> {
+    pub(super) fn entry(&self, chunk: u16) -> Result<LeafEntry> {
         let at = self.chunk_at(chunk, CHUNK_ENTRY)?;
         let entry = LeafEntry {
             hash: self.u64_at(at + 16),
@@ -267,7 +266,7 @@ impl<B: AsRef<[u8]>> ZapLeaf<B> {
     }
 
     /// Walks a chain of entries; every step is checked, and it ends.
-    fn chain(&self, bucket: usize) -> impl Iterator<Item = Result<LeafEntry>> + '_ {
+    pub(super) fn chain(&self, bucket: usize) -> impl Iterator<Item = Result<LeafEntry>> + '_ {
         let mut next = self.u16_at(Self::bucket_at(bucket));
         let mut left = self.chunk_count() + 1;
         std::iter::from_fn(move || {
@@ -329,7 +328,7 @@ impl<B: AsRef<[u8]>> ZapLeaf<B> {
         Ok(rest.is_empty())
     }
 
-    fn array_bytes(&self, first: u16, length: usize) -> Result<Vec<u8>> {
+    pub(super) fn array_bytes(&self, first: u16, length: usize) -> Result<Vec<u8>> {
         let mut out = Vec::new();
         self.array(first, length, |piece| {
             out.extend_from_slice(piece);
@@ -543,407 +542,4 @@ impl<B: AsRef<[u8]>> ZapLeaf<B> {
         }
         Ok(())
     }
-}
-
-impl ZapLeaf<Vec<u8>> {
-    /// A new, empty leaf with no prefix (`zap_leaf_init`). `sorted` is for ZAPs that normalize
-    /// names.
-    ///
-    /// # Errors
-    /// [`FormatError::DoesNotFit`] when the block size is none that ZAPs have.
-    pub fn new(block_shift: u32, sorted: bool, keys: ZapKeyKind) -> Result<Self> {
-        check_shift(block_shift)?;
-        let block = vec![0; 1 << block_shift];
-        let mut leaf = Self {
-            block,
-            endian: Endian::Little,
-            shift: block_shift,
-            keys,
-        };
-        leaf.block[..8].copy_from_slice(&BLOCK_TYPE_LEAF.to_le_bytes());
-        leaf.block[24..28].copy_from_slice(&MAGIC.to_le_bytes());
-        leaf.block[FLAGS] = if sorted { FLAG_SORTED } else { 0 };
-        leaf.clear_buckets();
-        let chunks = leaf.chunk_count();
-        leaf.put_u16(FREE_COUNT, chunks as u16);
-        for chunk in 0..chunks {
-            let at = leaf.chunks_at() + chunk * CHUNK_BYTES;
-            leaf.block[at] = CHUNK_FREE;
-            let next = if chunk + 1 == chunks {
-                CHAIN_END
-            } else {
-                chunk as u16 + 1
-            };
-            leaf.put_u16(at + 22, next);
-        }
-        Ok(leaf)
-    }
-
-    /// Takes a block as a leaf to change: its whole structure is checked, and a big-endian block
-    /// becomes little-endian.
-    ///
-    /// # Errors
-    /// [`FormatError`] when it is no leaf, or a damaged one.
-    pub fn decode(block: Vec<u8>, endian: Endian, keys: ZapKeyKind) -> Result<Self> {
-        let mut leaf = Self::open(block, endian, keys)?;
-        leaf.verify()?;
-        if endian == Endian::Big {
-            leaf.swap();
-        }
-        Ok(leaf)
-    }
-
-    /// The block, little-endian.
-    pub fn into_bytes(self) -> Vec<u8> {
-        self.block
-    }
-}
-
-impl<B: AsRef<[u8]> + AsMut<[u8]>> ZapLeaf<B> {
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        self.block.as_mut()
-    }
-
-    fn swap(&mut self) {
-        let mut fields = vec![(0, 8), (PREFIX, 8), (24, 4)];
-        fields.extend([FREE_COUNT, ENTRY_COUNT, PREFIX_BITS, FREE_LIST].map(|at| (at, 2)));
-        fields.extend((0..self.bucket_count()).map(|bucket| (Self::bucket_at(bucket), 2)));
-        for chunk in 0..self.chunk_count() {
-            let at = self.chunks_at() + chunk * CHUNK_BYTES;
-            if self.bytes()[at] == CHUNK_ENTRY {
-                fields.extend([2, 4, 6, 8, 10].map(|field| (at + field, 2)));
-                fields.extend([(at + 12, 4), (at + 16, 8)]);
-            } else {
-                fields.push((at + 22, 2));
-            }
-        }
-        for (at, length) in fields {
-            self.bytes_mut()[at..at + length].reverse();
-        }
-        self.endian = Endian::Little;
-    }
-
-    /// Swaps all numbers, whatever the order was.
-    #[cfg(test)]
-    pub(super) fn swap_for_tests(&mut self) {
-        self.swap();
-    }
-
-    fn put_u16(&mut self, at: usize, value: u16) {
-        self.bytes_mut()[at..at + 2].copy_from_slice(&value.to_le_bytes());
-    }
-
-    fn set_prefix(&mut self, prefix: u64, bits: u16) {
-        self.bytes_mut()[PREFIX..PREFIX + 8].copy_from_slice(&prefix.to_le_bytes());
-        self.put_u16(PREFIX_BITS, bits);
-    }
-
-    fn clear_buckets(&mut self) {
-        let end = self.chunks_at();
-        self.bytes_mut()[HEADER_BYTES..end].fill(0xff);
-    }
-
-    fn is_sorted(&self) -> bool {
-        self.bytes()[FLAGS] & FLAG_SORTED != 0
-    }
-
-    /// Takes a chunk off the free list; it still says that it is free.
-    fn allocate(&mut self) -> Result<(u16, usize)> {
-        let chunk = self.u16_at(FREE_LIST);
-        let at = self.chunk_at(chunk, CHUNK_FREE)?;
-        let next = self.u16_at(at + 22);
-        self.put_u16(FREE_LIST, next);
-        let free = self.u16_at(FREE_COUNT);
-        self.put_u16(FREE_COUNT, free.saturating_sub(1));
-        Ok((chunk, at))
-    }
-
-    /// Puts a chunk at the head of the free list, zeroed: that compresses well.
-    fn release(&mut self, chunk: u16) {
-        let at = self.chunks_at() + usize::from(chunk) * CHUNK_BYTES;
-        self.bytes_mut()[at..at + CHUNK_BYTES].fill(0);
-        self.bytes_mut()[at] = CHUNK_FREE;
-        let head = self.u16_at(FREE_LIST);
-        self.put_u16(at + 22, head);
-        self.put_u16(FREE_LIST, chunk);
-        let free = self.u16_at(FREE_COUNT);
-        self.put_u16(FREE_COUNT, free.saturating_add(1));
-    }
-
-    fn put_array(&mut self, bytes: &[u8]) -> Result<u16> {
-        let mut first = CHAIN_END;
-        let mut link = None;
-        for piece in bytes.chunks(ARRAY_BYTES) {
-            let (chunk, at) = self.allocate()?;
-            self.bytes_mut()[at..at + CHUNK_BYTES].fill(0);
-            self.bytes_mut()[at] = CHUNK_ARRAY;
-            self.bytes_mut()[at + 1..at + 1 + piece.len()].copy_from_slice(piece);
-            self.put_u16(at + 22, CHAIN_END);
-            match link {
-                None => first = chunk,
-                Some(link) => self.put_u16(link, chunk),
-            }
-            link = Some(at + 22);
-        }
-        Ok(first)
-    }
-
-    /// Frees an array so that its chunks stand in the free list in their order.
-    fn release_array(&mut self, first: u16) -> Result<()> {
-        let mut chunks = Vec::new();
-        let mut chunk = first;
-        while chunk != CHAIN_END {
-            let at = self.chunk_at(chunk, CHUNK_ARRAY)?;
-            chunks.push(chunk);
-            if chunks.len() > self.chunk_count() {
-                let limit = self.chunk_count() as u64;
-                return Err(FormatError::TooDeep {
-                    structure: LEAF,
-                    limit,
-                });
-            }
-            chunk = self.u16_at(at + 22);
-        }
-        for chunk in chunks.into_iter().rev() {
-            self.release(chunk);
-        }
-        Ok(())
-    }
-
-    /// Puts an entry into its chain: before the first one with a higher number.
-    fn link(&mut self, chunk: u16, hash: u64, cd: u32) -> Result<()> {
-        let bucket = self.bucket(hash);
-        let mut link = Self::bucket_at(bucket);
-        for entry in self.chain(bucket) {
-            let entry = entry?;
-            if entry.cd > cd {
-                break;
-            }
-            link = self.chunks_at() + usize::from(entry.chunk) * CHUNK_BYTES + 2;
-        }
-        let at = self.chunks_at() + usize::from(chunk) * CHUNK_BYTES;
-        let next = self.u16_at(link);
-        self.put_u16(at + 2, next);
-        self.put_u16(link, chunk);
-        Ok(())
-    }
-
-    fn put_entry(
-        &mut self,
-        hash: u64,
-        cd: u32,
-        key: (&[u8], u16),
-        value: (&[u8], u16, u8),
-    ) -> Result<()> {
-        let (chunk, at) = self.allocate()?;
-        self.bytes_mut()[at..at + CHUNK_BYTES].fill(0);
-        self.bytes_mut()[at] = CHUNK_ENTRY;
-        self.bytes_mut()[at + 1] = value.2;
-        self.put_u16(at + 2, CHAIN_END);
-        let key_chunk = self.put_array(key.0)?;
-        let value_chunk = self.put_array(value.0)?;
-        self.put_u16(at + 4, key_chunk);
-        self.put_u16(at + 6, key.1);
-        self.put_u16(at + 8, value_chunk);
-        self.put_u16(at + 10, value.1);
-        self.bytes_mut()[at + 12..at + 16].copy_from_slice(&cd.to_le_bytes());
-        self.bytes_mut()[at + 16..at + 24].copy_from_slice(&hash.to_le_bytes());
-        self.link(chunk, hash, cd)?;
-        let entries = self.u16_at(ENTRY_COUNT);
-        self.put_u16(ENTRY_COUNT, entries + 1);
-        Ok(())
-    }
-
-    /// Adds an entry (`zap_entry_create`). That there is none of this key, and that the hash is the
-    /// key's and of this leaf, is for the caller to know. `cd` is `None` but when entries of a
-    /// micro ZAP are moved here.
-    ///
-    /// # Errors
-    /// [`FormatError::DoesNotFit`] when key and value would not even fit an empty leaf, or are
-    /// none that ZAPs hold; other variants when the leaf is damaged.
-    pub fn insert(
-        &mut self,
-        hash: u64,
-        key: ZapKey<'_>,
-        value: &ZapValue,
-        cd: Option<u32>,
-    ) -> Result<LeafInsert> {
-        if !self.owns(hash) {
-            return Err(does_not_fit(
-                LEAF,
-                "le_hash",
-                hash,
-                "a hash with this leaf's prefix",
-            ));
-        }
-        if key.kind() != self.keys {
-            return Err(does_not_fit(
-                LEAF,
-                "key",
-                0,
-                "the kind of keys that this ZAP has",
-            ));
-        }
-        if let ZapKey::Name(name) = key {
-            check_name(name)?;
-        }
-        let key_bytes = key.stored();
-        let value_bytes = check_value(value)?;
-        let chunks =
-            1 + key_bytes.len().div_ceil(ARRAY_BYTES) + value_bytes.len().div_ceil(ARRAY_BYTES);
-        if chunks > self.chunk_count() {
-            let found = (key_bytes.len() + value_bytes.len()) as u64;
-            return Err(does_not_fit(LEAF, "entry", found, "what one leaf holds"));
-        }
-        let cd = match cd {
-            Some(cd) => cd,
-            None => self.lowest_free_cd(hash)?,
-        };
-        if self.free_chunks() < chunks {
-            return Ok(LeafInsert::NoRoom);
-        }
-        let key_count = (key_bytes.len() / self.keys.unit_bytes()) as u16;
-        let value = (
-            value_bytes.as_slice(),
-            value.len() as u16,
-            value.integer_bytes(),
-        );
-        self.put_entry(hash, cd, (&key_bytes, key_count), value)?;
-        Ok(LeafInsert::Done { cd })
-    }
-
-    fn lowest_free_cd(&self, hash: u64) -> Result<u32> {
-        let mut used = Vec::new();
-        for entry in self.chain(self.bucket(hash)) {
-            let entry = entry?;
-            if entry.hash == hash {
-                used.push(entry.cd);
-            }
-        }
-        used.sort_unstable();
-        let mut cd = 0;
-        for taken in used {
-            if taken == cd {
-                cd += 1;
-            }
-        }
-        Ok(cd)
-    }
-
-    /// Replaces an entry's value (`zap_entry_update`). The entry must have been looked up in this
-    /// leaf since its last change.
-    ///
-    /// # Errors
-    /// [`FormatError::DoesNotFit`] when the value is none that ZAPs hold; other variants when the
-    /// leaf is damaged.
-    pub fn update(&mut self, entry: &LeafEntry, value: &ZapValue) -> Result<LeafInsert> {
-        let bytes = check_value(value)?;
-        let now = self.entry(entry.chunk)?;
-        let old_chunks = now.value_bytes().div_ceil(ARRAY_BYTES);
-        if bytes.len().div_ceil(ARRAY_BYTES) > self.free_chunks() + old_chunks {
-            return Ok(LeafInsert::NoRoom);
-        }
-        self.release_array(now.value_chunk)?;
-        let chunk = self.put_array(&bytes)?;
-        let at = self.chunk_at(entry.chunk, CHUNK_ENTRY)?;
-        self.bytes_mut()[at + 1] = value.integer_bytes();
-        self.put_u16(at + 8, chunk);
-        self.put_u16(at + 10, value.len() as u16);
-        Ok(LeafInsert::Done { cd: now.cd })
-    }
-
-    /// Removes an entry (`zap_entry_remove`). The entry must have been looked up in this leaf since
-    /// its last change.
-    ///
-    /// # Errors
-    /// [`FormatError`] when the leaf is damaged.
-    pub fn remove(&mut self, entry: &LeafEntry) -> Result<()> {
-        let bucket = self.bucket(entry.hash);
-        let mut link = Self::bucket_at(bucket);
-        let mut found = None;
-        for other in self.chain(bucket) {
-            let other = other?;
-            if other.chunk == entry.chunk {
-                found = Some(other);
-                break;
-            }
-            link = self.chunks_at() + usize::from(other.chunk) * CHUNK_BYTES + 2;
-        }
-        let Some(now) = found else {
-            return Err(bad(
-                LEAF,
-                "chunk",
-                entry.chunk.into(),
-                "an entry of its hash's chain",
-            ));
-        };
-        self.put_u16(link, now.next);
-        self.release_array(now.value_chunk)?;
-        self.release_array(now.key_chunk)?;
-        self.release(now.chunk);
-        let entries = self.u16_at(ENTRY_COUNT);
-        self.put_u16(ENTRY_COUNT, entries.saturating_sub(1));
-        Ok(())
-    }
-
-    /// Splits the leaf (`zap_leaf_split`): its prefix gets one bit longer, and entries whose hash
-    /// has that bit set move to the leaf that is returned.
-    ///
-    /// # Errors
-    /// [`FormatError::DoesNotFit`] when the prefix cannot get longer; other variants when the
-    /// leaf is damaged.
-    pub fn split(&mut self, sorted: bool) -> Result<ZapLeaf<Vec<u8>>> {
-        let bits = self.prefix_bits() + 1;
-        if bits + self.hash_shift() > 64 {
-            return Err(does_not_fit(
-                LEAF,
-                "lh_prefix_len",
-                bits.into(),
-                "bits that a hash has",
-            ));
-        }
-        let entries = self.entries()?;
-        let sorted = sorted || self.is_sorted();
-        let mut sibling = ZapLeaf::new(self.shift, sorted, self.keys)?;
-        let prefix = self.prefix() << 1;
-        self.set_prefix(prefix, bits as u16);
-        sibling.set_prefix(prefix | 1, bits as u16);
-        if sorted {
-            self.bytes_mut()[FLAGS] |= FLAG_SORTED;
-        }
-        self.clear_buckets();
-        for entry in entries {
-            if zap_hash_index(entry.hash, bits) & 1 == 0 {
-                self.link(entry.chunk, entry.hash, entry.cd)?;
-                continue;
-            }
-            let key = self.array_bytes(entry.key_chunk, entry.key_bytes(self.keys))?;
-            let value = self.array_bytes(entry.value_chunk, entry.value_bytes())?;
-            let value = (
-                value.as_slice(),
-                entry.value_count,
-                entry.value_integer_bytes,
-            );
-            sibling.put_entry(entry.hash, entry.cd, (&key, entry.key_count), value)?;
-            self.release_array(entry.value_chunk)?;
-            self.release_array(entry.key_chunk)?;
-            self.release(entry.chunk);
-            let count = self.u16_at(ENTRY_COUNT);
-            self.put_u16(ENTRY_COUNT, count.saturating_sub(1));
-        }
-        Ok(sibling)
-    }
-}
-
-fn check_value(value: &ZapValue) -> Result<Vec<u8>> {
-    let bytes = value.stored();
-    if bytes.len() > ZAP_MAX_VALUE_BYTES {
-        return Err(does_not_fit(
-            LEAF,
-            "value",
-            bytes.len() as u64,
-            "at most 8192 bytes",
-        ));
-    }
-    Ok(bytes)
 }

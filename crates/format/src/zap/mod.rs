@@ -28,6 +28,7 @@
 //! | second half | pointer table, while it fits |
 
 mod leaf;
+mod leaf_write;
 mod micro;
 
 pub use leaf::{LeafEntry, LeafInsert, ZapLeaf};
