@@ -28,9 +28,10 @@ mod top;
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use device::BoxFuture;
-use format::{DVAS_PER_POINTER, Dva, Txg, VdevId};
+use format::{DVAS_PER_POINTER, Dva, GANG_HEADER_BYTES, Txg, VdevId};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
@@ -134,12 +135,36 @@ struct Rotor {
     given_bytes: u64,
 }
 
+/// A top-level vdev: what never changes beside the lock, the rest behind it.
+struct Entry {
+    vdev: VdevId,
+    class: AllocClass,
+    geometry: Geometry,
+    deflate_ratio: u64,
+    allocatable: AtomicBool,
+    top: Mutex<Top>,
+}
+
+impl Entry {
+    /// Bytes that a DVA itself takes: a gang header's covers its children's as well
+    /// (`vdev_gang_header_asize`).
+    fn own_asize(&self, dva: &Dva) -> u64 {
+        if dva.is_gang() {
+            self.geometry.asize(GANG_HEADER_BYTES as u64)
+        } else {
+            dva.asize_bytes()
+        }
+    }
+}
+
 /// The allocator of a pool.
 pub struct Allocator {
     source: RwLock<Option<Arc<dyn MetaslabSource>>>,
-    tops: RwLock<BTreeMap<VdevId, Arc<Mutex<Top>>>>,
+    tops: RwLock<BTreeMap<VdevId, Arc<Entry>>>,
     rotors: [Mutex<Rotor>; 4],
     loads: Notify,
+    /// The pool's totals, `None` when something changed.
+    totals: Mutex<Option<SpaceTotals>>,
 }
 
 impl Default for Allocator {
@@ -156,6 +181,7 @@ impl Allocator {
             tops: RwLock::new(BTreeMap::new()),
             rotors: Default::default(),
             loads: Notify::new(),
+            totals: Mutex::new(None),
         }
     }
 
@@ -166,23 +192,33 @@ impl Allocator {
 
     /// Adds a top-level vdev, or grows the one of the same id to more metaslabs.
     pub fn add_top(&self, spec: TopSpec) {
-        let mut tops = self.tops.write();
-        match tops.get(&spec.vdev) {
-            Some(top) => {
-                let mut top = top.lock();
-                top.grow(spec.metaslab_count);
-                top.spec.allocatable = spec.allocatable;
-            }
-            None => {
-                tops.insert(spec.vdev, Arc::new(Mutex::new(Top::new(spec))));
+        {
+            let mut tops = self.tops.write();
+            match tops.get(&spec.vdev) {
+                Some(entry) => {
+                    entry.top.lock().grow(spec.metaslab_count);
+                    entry.allocatable.store(spec.allocatable, Ordering::Relaxed);
+                }
+                None => {
+                    let entry = Entry {
+                        vdev: spec.vdev,
+                        class: spec.class,
+                        geometry: spec.geometry,
+                        deflate_ratio: spec.deflate_ratio,
+                        allocatable: AtomicBool::new(spec.allocatable),
+                        top: Mutex::new(Top::new(spec)),
+                    };
+                    tops.insert(entry.vdev, Arc::new(entry));
+                }
             }
         }
+        *self.totals.lock() = None;
     }
 
     /// Stops or resumes allocating from a vdev.
     pub fn set_allocatable(&self, vdev: VdevId, allocatable: bool) {
-        if let Some(top) = self.top(vdev) {
-            top.lock().spec.allocatable = allocatable;
+        if let Some(entry) = self.entry(vdev) {
+            entry.allocatable.store(allocatable, Ordering::Relaxed);
         }
     }
 
@@ -195,17 +231,17 @@ impl Allocator {
         allocated_bytes: u64,
         histogram: Option<[u64; 64]>,
     ) {
-        let Some(top) = self.top(vdev) else { return };
-        let mut top = top.lock();
-        let index = metaslab as usize;
-        if let Some(metaslab) = top.metaslab_mut(index) {
-            metaslab.recorded_bytes = allocated_bytes;
-            metaslab.recorded_histogram = histogram.map(Box::new);
-            top.reweigh(index);
-        }
+        let Some(entry) = self.entry(vdev) else {
+            return;
+        };
+        entry
+            .top
+            .lock()
+            .set_recorded(metaslab as usize, allocated_bytes, histogram);
+        *self.totals.lock() = None;
     }
 
-    fn top(&self, vdev: VdevId) -> Option<Arc<Mutex<Top>>> {
+    fn entry(&self, vdev: VdevId) -> Option<Arc<Entry>> {
         self.tops.read().get(&vdev).cloned()
     }
 
@@ -236,11 +272,11 @@ impl Allocator {
         Ok(out)
     }
 
-    /// Takes back places that nothing was written to and nobody refers to.
+    /// Takes back places that nobody refers to, allocated by this txg and not handed out yet.
     pub fn unallocate(&self, txg: Txg, dva: &Dva) {
-        if let Some(top) = self.top(dva.vdev()) {
-            top.lock()
-                .unallocate(txg, dva.offset_bytes(), dva.asize_bytes());
+        if let Some(entry) = self.entry(dva.vdev()) {
+            let length = entry.own_asize(dva);
+            entry.top.lock().unallocate(txg, dva.offset_bytes(), length);
         }
     }
 
@@ -266,12 +302,9 @@ impl Allocator {
             let used = |vdev: VdevId| before.iter().flatten().any(|dva| dva.vdev() == vdev);
             // Another vdev than the other copies', else far from them, else anywhere.
             for (wants_used, far) in [(false, true), (true, true), (true, false)] {
-                for (vdev, top) in tops.iter().filter(|(vdev, _)| used(*vdev) == wants_used) {
-                    if let Some(dva) = self
-                        .allocate_from(request, copy, before, *vdev, top, far)
-                        .await
-                    {
-                        self.note_given(class, tops[0].0, *vdev, dva.asize_bytes(), &tops);
+                for entry in tops.iter().filter(|entry| used(entry.vdev) == wants_used) {
+                    if let Some(dva) = self.allocate_from(request, copy, before, entry, far).await {
+                        self.note_given(class, entry.vdev, dva.asize_bytes(), &tops);
                         return Some(dva);
                     }
                 }
@@ -281,16 +314,13 @@ impl Allocator {
     }
 
     /// The class's vdevs, the one whose turn it is first.
-    fn in_turn(&self, class: AllocClass) -> Vec<(VdevId, Arc<Mutex<Top>>)> {
+    fn in_turn(&self, class: AllocClass) -> Vec<Arc<Entry>> {
         let mut tops: Vec<_> = self
             .tops
             .read()
-            .iter()
-            .filter(|(_, top)| {
-                let top = top.lock();
-                top.spec.class == class && top.spec.allocatable
-            })
-            .map(|(vdev, top)| (*vdev, top.clone()))
+            .values()
+            .filter(|entry| entry.class == class && entry.allocatable.load(Ordering::Relaxed))
+            .cloned()
             .collect();
         if tops.len() > 1 {
             let current = self.rotors[class as usize].lock().current;
@@ -302,37 +332,29 @@ impl Allocator {
 
     /// Moves on to the next vdev when this one had its share: an aliquot, scaled by how its free
     /// space compares with the others'.
-    fn note_given(
-        &self,
-        class: AllocClass,
-        first: VdevId,
-        vdev: VdevId,
-        bytes: u64,
-        tops: &[(VdevId, Arc<Mutex<Top>>)],
-    ) {
+    fn note_given(&self, class: AllocClass, vdev: VdevId, bytes: u64, tops: &[Arc<Entry>]) {
         if tops.len() < 2 {
             return;
         }
         let mut rotor = self.rotors[class as usize].lock();
-        if vdev == first {
-            rotor.given_bytes += bytes;
-            if rotor.given_bytes < ALIQUOT_BYTES / 4 {
-                return;
-            }
+        let first = &tops[0];
+        if vdev != first.vdev {
+            return;
+        }
+        rotor.given_bytes += bytes;
+        if rotor.given_bytes < ALIQUOT_BYTES / 4 {
+            return;
         }
         let free: Vec<u64> = tops
             .iter()
-            .map(|(_, top)| top.lock().free_bytes())
+            .map(|entry| entry.top.lock().free_bytes())
             .collect();
-        let children = tops[0].1.lock().spec.geometry.children().max(1);
-        let average =
-            (free.iter().map(|f| u128::from(*f)).sum::<u128>() / free.len() as u128).max(1);
-        let share = u128::from(ALIQUOT_BYTES * children) * u128::from(free[0]) / average;
-        let share = share.clamp(
-            u128::from(ALIQUOT_BYTES / 4),
-            u128::from(ALIQUOT_BYTES * children * 4),
-        );
-        if vdev != first || u128::from(rotor.given_bytes) >= share {
+        let sum: u128 = free.iter().map(|bytes| u128::from(*bytes)).sum();
+        let average = (sum / free.len() as u128).max(1);
+        let aliquot = ALIQUOT_BYTES * first.geometry.children();
+        let share = u128::from(aliquot) * u128::from(free[0]) / average;
+        let share = share.clamp(u128::from(ALIQUOT_BYTES / 4), u128::from(aliquot * 4));
+        if u128::from(rotor.given_bytes) >= share {
             rotor.given_bytes = 0;
             rotor.current = (rotor.current + 1) % tops.len();
         }
@@ -343,28 +365,26 @@ impl Allocator {
         request: &Request,
         copy: usize,
         before: &[Option<Dva>; COPIES_MAX],
-        vdev: VdevId,
-        top: &Arc<Mutex<Top>>,
+        entry: &Entry,
         far: bool,
     ) -> Option<Dva> {
+        let vdev = entry.vdev;
         let avoid: Vec<u64> = before
             .iter()
             .flatten()
             .filter(|dva| dva.vdev() == vdev)
             .map(|dva| dva.offset_bytes())
             .collect();
-        let (asize, distance) = {
-            let top = top.lock();
-            let size = top.spec.metaslab_count << top.spec.metaslab_shift;
-            let distance = if far { size >> DITTO_DISTANCE_SHIFT } else { 0 };
-            (top.spec.geometry.asize(request.psize_bytes), distance)
-        };
+        let asize = entry.geometry.asize(request.psize_bytes);
         loop {
             let mut loads = pin!(self.loads.notified());
             loads.as_mut().enable();
-            let attempt = top
-                .lock()
-                .allocate(request.txg, asize, copy, &avoid, distance);
+            let attempt = {
+                let mut top = entry.top.lock();
+                let size = top.spec.metaslab_count << top.spec.metaslab_shift;
+                let distance = if far { size >> DITTO_DISTANCE_SHIFT } else { 0 };
+                top.allocate(request.txg, asize, copy, &avoid, distance)
+            };
             match attempt {
                 Attempt::Done(offset) => {
                     return Some(
@@ -372,7 +392,7 @@ impl Allocator {
                             .expect("what a metaslab gives fits a DVA: it is within its vdev"),
                     );
                 }
-                Attempt::Load(index) => self.load(request.txg, vdev, top, index).await,
+                Attempt::Load(index) => self.load(request.txg, entry, index).await,
                 Attempt::Wait => loads.await,
                 Attempt::Full => return None,
             }
@@ -380,15 +400,16 @@ impl Allocator {
     }
 
     /// Reads a metaslab's free ranges; it is marked as loading.
-    async fn load(&self, txg: Txg, vdev: VdevId, top: &Arc<Mutex<Top>>, index: usize) {
-        struct Guard<'a>(&'a Allocator, &'a Arc<Mutex<Top>>, usize);
+    async fn load(&self, txg: Txg, entry: &Entry, index: usize) {
+        struct Guard<'a>(&'a Allocator, &'a Entry, usize);
         impl Drop for Guard<'_> {
             fn drop(&mut self) {
-                self.1.lock().abort_load(self.2);
+                self.1.top.lock().abort_load(self.2);
                 self.0.loads.notify_waiters();
             }
         }
-        let guard = Guard(self, top, index);
+        let vdev = entry.vdev;
+        let guard = Guard(self, entry, index);
         let source = self.source.read().clone();
         let result = match source {
             Some(source) => source.load(vdev, index as u64).await,
@@ -398,18 +419,18 @@ impl Allocator {
                 cause: "nothing to load it from yet".to_owned(),
             }),
         };
+        let mut top = entry.top.lock();
         let free = match result {
             Ok(free) => {
-                let top = top.lock();
-                let bounds = top.metaslab(index).map(|m| (m.start, m.length));
-                let within = bounds.is_some_and(|(start, length)| {
+                let within = top.metaslab(index).is_some_and(|metaslab| {
+                    let end = metaslab.start + metaslab.length;
                     free.ranges()
                         .next()
-                        .is_none_or(|range| range.start >= start)
+                        .is_none_or(|range| range.start >= metaslab.start)
                         && free
                             .ranges()
                             .next_back()
-                            .is_none_or(|range| range.end <= start + length)
+                            .is_none_or(|range| range.end <= end)
                 });
                 if !within {
                     tracing::error!(%vdev, metaslab = index, "a space map reaches outside of its metaslab");
@@ -421,7 +442,8 @@ impl Allocator {
                 None
             }
         };
-        top.lock().finish_load(index, free, txg);
+        top.finish_load(index, free, txg);
+        drop(top);
         drop(guard);
     }
 
@@ -431,8 +453,9 @@ impl Allocator {
     /// [`PoolError::SpaceMap`] when it is free already, [`PoolError::NoSuchVdev`].
     pub fn free(&self, txg: Txg, dva: &Dva) -> Result<(), PoolError> {
         let vdev = dva.vdev();
-        let top = self.top(vdev).ok_or(PoolError::NoSuchVdev { vdev })?;
-        let result = top.lock().free(txg, dva.offset_bytes(), dva.asize_bytes());
+        let entry = self.entry(vdev).ok_or(PoolError::NoSuchVdev { vdev })?;
+        let length = entry.own_asize(dva);
+        let result = entry.top.lock().free(txg, dva.offset_bytes(), length);
         result.map_err(|found| space_map_error(dva, found))
     }
 
@@ -442,29 +465,29 @@ impl Allocator {
     /// [`PoolError::SpaceMap`] when it is allocated already, [`PoolError::NoSuchVdev`].
     pub async fn claim(&self, txg: Txg, dva: &Dva) -> Result<(), PoolError> {
         let vdev = dva.vdev();
-        let top = self.top(vdev).ok_or(PoolError::NoSuchVdev { vdev })?;
-        self.ensure_loaded(txg, vdev, &top, dva).await?;
-        let result = top.lock().claim(txg, dva.offset_bytes(), dva.asize_bytes());
+        let entry = self.entry(vdev).ok_or(PoolError::NoSuchVdev { vdev })?;
+        let length = entry.own_asize(dva);
+        self.ensure_loaded(txg, &entry, dva, length).await?;
+        let result = entry.top.lock().claim(txg, dva.offset_bytes(), length);
         result.map_err(|found| space_map_error(dva, found))
     }
 
     async fn ensure_loaded(
         &self,
         txg: Txg,
-        vdev: VdevId,
-        top: &Arc<Mutex<Top>>,
+        entry: &Entry,
         dva: &Dva,
+        length: u64,
     ) -> Result<(), PoolError> {
         loop {
             let mut loads = pin!(self.loads.notified());
             loads.as_mut().enable();
             let to_load = {
-                let mut top = top.lock();
+                let mut top = entry.top.lock();
                 let index = top
-                    .index_of(dva.offset_bytes(), dva.asize_bytes())
+                    .index_of(dva.offset_bytes(), length)
                     .ok_or_else(|| space_map_error(dva, "not within a metaslab"))?;
-                let metaslab = top.metaslab_mut(index);
-                match metaslab.map(|metaslab| &mut metaslab.loaded) {
+                match top.metaslab_mut(index).map(|metaslab| &mut metaslab.loaded) {
                     Some(state @ metaslab::Loaded::No) => {
                         *state = metaslab::Loaded::Loading;
                         Some(index)
@@ -474,7 +497,7 @@ impl Allocator {
                 }
             };
             match to_load {
-                Some(index) => self.load(txg, vdev, top, index).await,
+                Some(index) => self.load(txg, entry, index).await,
                 None => loads.await,
             }
         }
@@ -483,8 +506,8 @@ impl Allocator {
     /// What changed in `txg` since the last call for it; may be called in every pass.
     pub fn take_changes(&self, txg: Txg) -> Vec<MetaslabChange> {
         let mut out = Vec::new();
-        for top in self.tops.read().values() {
-            top.lock().take_changes(txg, &mut out);
+        for entry in self.tops.read().values() {
+            entry.top.lock().take_changes(txg, &mut out);
         }
         out
     }
@@ -492,37 +515,44 @@ impl Allocator {
     /// `txg` is on disk: space that it freed starts its wait, and what waited long enough can be used.
     pub fn sync_done(&self, txg: Txg) {
         let totals = self.totals();
-        let normal_free = self
-            .top_spaces()
-            .iter()
-            .filter(|top| top.class == AllocClass::Normal)
-            .map(|top| top.size_bytes.saturating_sub(top.allocated_bytes))
-            .sum::<u64>();
         // Short of space: better to reuse at once than to run out.
-        let defer = normal_free > totals.slop_bytes;
-        for top in self.tops.read().values() {
-            top.lock().sync_done(txg, defer);
+        let defer = totals.normal_free_bytes > totals.slop_bytes;
+        for entry in self.tops.read().values() {
+            entry.top.lock().sync_done(txg, defer);
         }
+        *self.totals.lock() = None;
     }
 
     /// Whether freed space is still waiting: further (even empty) txgs bring it back.
     pub fn has_deferred(&self) -> bool {
-        self.top_spaces().iter().any(|top| top.deferred_bytes > 0)
+        self.totals().deferred_bytes > 0
     }
 
     /// Space of every vdev, by id.
     pub fn top_spaces(&self) -> Vec<TopSpace> {
-        self.tops
-            .read()
-            .values()
-            .map(|top| top.lock().space())
+        let entries: Vec<_> = self.tops.read().values().cloned().collect();
+        entries
+            .iter()
+            .map(|entry| {
+                let top = entry.top.lock();
+                TopSpace {
+                    fragmentation_percent: top.fragmentation(),
+                    ..top.space()
+                }
+            })
             .collect()
     }
 
-    /// Space of the pool.
+    /// Space of the pool as of the last synced txg. Cheap.
     pub fn totals(&self) -> SpaceTotals {
+        let mut cached = self.totals.lock();
+        *cached.get_or_insert_with(|| self.sum_totals())
+    }
+
+    fn sum_totals(&self) -> SpaceTotals {
         let mut out = SpaceTotals::default();
-        for top in self.top_spaces() {
+        for entry in self.tops.read().values() {
+            let top = entry.top.lock().space();
             if top.class == AllocClass::Log {
                 continue;
             }
@@ -535,6 +565,7 @@ impl Allocator {
             if top.class == AllocClass::Normal {
                 out.normal_deflated_bytes += top.size_deflated_bytes;
                 out.usable_deflated_bytes += top.size_deflated_bytes;
+                out.normal_free_bytes += top.size_bytes.saturating_sub(top.allocated_bytes);
             } else {
                 out.usable_deflated_bytes += top.allocated_deflated_bytes;
             }
@@ -546,31 +577,29 @@ impl Allocator {
     /// Free runs of a metaslab by log2 of their length, counting those that wait; `None` when it
     /// is neither loaded nor has a recorded histogram.
     pub fn histogram(&self, vdev: VdevId, metaslab: u64) -> Option<[u64; 64]> {
-        let top = self.top(vdev)?;
-        let top = top.lock();
+        let entry = self.entry(vdev)?;
+        let top = entry.top.lock();
         top.metaslab(metaslab as usize)?.histogram()
     }
 
     /// Free ranges of a metaslab as its space map will say after the changes handed out so far;
     /// `None` when it is not loaded. For condensing space maps and for checks.
     pub fn recorded_free(&self, vdev: VdevId, metaslab: u64) -> Option<RangeSet> {
-        let top = self.top(vdev)?;
-        let top = top.lock();
+        let entry = self.entry(vdev)?;
+        let top = entry.top.lock();
         top.metaslab(metaslab as usize)?.recorded_free()
     }
 
     /// Size on `vdev` of a block with `psize_bytes` stored.
     pub fn asize(&self, vdev: VdevId, psize_bytes: u64) -> Option<u64> {
-        let top = self.top(vdev)?;
-        let geometry = top.lock().spec.geometry;
-        Some(geometry.asize(psize_bytes))
+        Some(self.entry(vdev)?.geometry.asize(psize_bytes))
     }
 
-    /// A DVA's allocated size as users see it (`dva_get_dsize_sync`); zero for unknown vdevs.
-    pub fn deflated_bytes(&self, dva: &Dva) -> u64 {
-        self.top(dva.vdev()).map_or(0, |top| {
-            deflate(dva.asize_bytes(), top.lock().spec.deflate_ratio)
-        })
+    /// A DVA's allocated size as users see it (`dva_get_dsize_sync`); `None` for unknown vdevs.
+    pub fn deflated_bytes(&self, dva: &Dva) -> Option<u64> {
+        let tops = self.tops.read();
+        let entry = tops.get(&dva.vdev())?;
+        Some(deflate(dva.asize_bytes(), entry.deflate_ratio))
     }
 }
 

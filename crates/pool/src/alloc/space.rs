@@ -104,6 +104,8 @@ pub struct SpaceTotals {
     pub allocated_bytes: u64,
     /// Deferred raw bytes of those.
     pub deferred_bytes: u64,
+    /// Raw bytes of the normal class that are not allocated.
+    pub normal_free_bytes: u64,
     /// Bytes of the normal class as users see them (`spa_rdspace`).
     pub normal_deflated_bytes: u64,
     /// Bytes of all classes but log as users see them.

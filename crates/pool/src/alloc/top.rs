@@ -40,6 +40,10 @@ pub(super) struct Top {
     dirty: BTreeSet<usize>,
     loaded: usize,
     pending_bytes: u64,
+    /// Sum of the metaslabs' `recorded_bytes`.
+    recorded_bytes: u64,
+    /// Sum of the metaslabs' deferred bytes.
+    deferred_bytes: u64,
 }
 
 impl Top {
@@ -52,6 +56,8 @@ impl Top {
             dirty: BTreeSet::new(),
             loaded: 0,
             pending_bytes: 0,
+            recorded_bytes: 0,
+            deferred_bytes: 0,
         };
         let count = top.spec.metaslab_count;
         top.grow(count);
@@ -95,11 +101,27 @@ impl Top {
         }
     }
 
+    pub(super) fn set_recorded(
+        &mut self,
+        index: usize,
+        allocated_bytes: u64,
+        histogram: Option<[u64; 64]>,
+    ) {
+        let Some(metaslab) = self.metaslabs.get_mut(index) else {
+            return;
+        };
+        self.recorded_bytes = self.recorded_bytes - metaslab.recorded_bytes + allocated_bytes;
+        metaslab.recorded_bytes = allocated_bytes;
+        metaslab.recorded_histogram = histogram.map(Box::new);
+        self.reweigh(index);
+    }
+
     /// Bytes that could be allocated now, roughly.
     pub(super) fn free_bytes(&self) -> u64 {
         let size = self.spec.metaslab_count << self.spec.metaslab_shift;
-        let used: u64 = self.metaslabs.iter().map(|m| m.recorded_bytes).sum();
-        size.saturating_sub(used).saturating_sub(self.pending_bytes)
+        size.saturating_sub(self.recorded_bytes)
+            .saturating_sub(self.pending_bytes)
+            .saturating_sub(self.deferred_bytes)
     }
 
     /// Tries to allocate `asize` bytes for copy number `copy`, at least `distance` away from the
@@ -328,6 +350,8 @@ impl Top {
             self.reweigh(index);
         }
         self.pending_bytes = pending;
+        self.recorded_bytes = self.metaslabs.iter().map(|m| m.recorded_bytes).sum();
+        self.deferred_bytes = self.metaslabs.iter().map(Metaslab::deferred_bytes).sum();
         self.unload_idle(txg);
     }
 
@@ -353,11 +377,27 @@ impl Top {
         }
     }
 
+    /// Space, without fragmentation.
     pub(super) fn space(&self) -> TopSpace {
         let size = self.spec.metaslab_count << self.spec.metaslab_shift;
-        let deferred: u64 = self.metaslabs.iter().map(Metaslab::deferred_bytes).sum();
-        let recorded: u64 = self.metaslabs.iter().map(|m| m.recorded_bytes).sum();
         let ratio = self.spec.deflate_ratio;
+        let allocated = self.recorded_bytes + self.deferred_bytes;
+        TopSpace {
+            vdev: self.spec.vdev,
+            class: self.spec.class,
+            size_bytes: size,
+            allocated_bytes: allocated,
+            deferred_bytes: self.deferred_bytes,
+            pending_bytes: self.pending_bytes,
+            size_deflated_bytes: deflate(size, ratio),
+            allocated_deflated_bytes: deflate(allocated, ratio),
+            deferred_deflated_bytes: deflate(self.deferred_bytes, ratio),
+            fragmentation_percent: None,
+        }
+    }
+
+    /// Mean fragmentation of the metaslabs that it is known of (`metaslab_group_fragmentation`).
+    pub(super) fn fragmentation(&self) -> Option<u64> {
         let (mut weighted, mut known) = (0, 0);
         for metaslab in &self.metaslabs {
             let percent = match metaslab.histogram() {
@@ -370,18 +410,6 @@ impl Top {
                 known += 1;
             }
         }
-        let allocated = recorded + deferred;
-        TopSpace {
-            vdev: self.spec.vdev,
-            class: self.spec.class,
-            size_bytes: size,
-            allocated_bytes: allocated,
-            deferred_bytes: deferred,
-            pending_bytes: self.pending_bytes,
-            size_deflated_bytes: deflate(size, ratio),
-            allocated_deflated_bytes: deflate(allocated, ratio),
-            deferred_deflated_bytes: deflate(deferred, ratio),
-            fragmentation_percent: (known > 0).then(|| weighted / known),
-        }
+        (known > 0).then(|| weighted / known)
     }
 }

@@ -1,22 +1,55 @@
 //! The I/O pipeline: block pointers to data and back.
+//!
+//! **Read** (`read`): cache; else the copies in turn, each verified (and repaired by its vdev when
+//! redundancy has what is right), bad copies rewritten from a good one; then decompressed and
+//! kept in the cache. Readers of the same block wait for one read. Gang blocks are put together from
+//! their members (`gang`), embedded ones decoded, holes are zeros.
+//!
+//! **Write** (`write`): zeros become holes, the rest is compressed and checksummed (one trip to a
+//! CPU worker), embedded in the pointer when small enough, else allocated, on as many places as there are copies (or as a gang
+//! block when there is no such run of free space), and written everywhere. Nothing is durable before a flush.
+//!
+//! **Suspension** (`suspend`): a write that redundancy cannot absorb is never dropped: the pipeline
+//! is suspended, the write waits and is tried again after [`Pipeline::resume`]; [`Pipeline::abandon`] makes it fail.
+//!
+//! Order of sizes, as everywhere in ZFS: *lsize* (the data), *psize* (compressed, whole sectors),
+//! *asize* (with parity).
+//!
+//! Locks: `flights` (reads under way, sharded), `pending_frees`; each for a map operation. Bounds: writes
+//! in flight and prefetches by semaphores, reads by the leaves' queues.
 
+mod check;
+mod gang;
 mod policy;
+mod read;
+mod suspend;
+#[cfg(test)]
+mod tests;
+mod write;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use codec::checksum::Salt;
 use device::World;
 use format::{BlockPointer, Txg};
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::Semaphore;
 
 pub use policy::{
     AllocClass, Bookmark, CacheUse, ErrorReport, ErrorSink, FailMode, IgnoreErrors, Priority,
     ReadContext, WritePolicy,
 };
+pub use read::ScrubOutcome;
+pub use suspend::Suspension;
 
-use crate::alloc::{Allocator, MetaslabChange};
-use crate::cache::Cache;
+use crate::alloc::{Allocator, MetaslabChange, SpaceTotals};
+use crate::cache::{Cache, CacheKey};
 use crate::error::PoolError;
-use crate::vdev::VdevTree;
+use crate::vdev::{LabelSync, VdevTree};
+use read::Flights;
+use suspend::Gate;
 
 /// Settings of a pipeline.
 #[derive(Debug, Clone)]
@@ -29,6 +62,8 @@ pub struct PipelineOptions {
     pub read_only: bool,
     /// Blocks that are written at the same time, at most.
     pub writes_in_flight_max: usize,
+    /// Blocks that are read ahead at the same time, at most.
+    pub prefetches_max: usize,
 }
 
 impl Default for PipelineOptions {
@@ -37,7 +72,8 @@ impl Default for PipelineOptions {
             salt: [0; 32],
             fail_mode: FailMode::Wait,
             read_only: false,
-            writes_in_flight_max: 64,
+            writes_in_flight_max: 256,
+            prefetches_max: 64,
         }
     }
 }
@@ -48,23 +84,41 @@ pub struct Pipeline {
     tree: Arc<VdevTree>,
     allocator: Arc<Allocator>,
     cache: Arc<Cache>,
+    errors: Arc<dyn ErrorSink>,
+    salt: RwLock<Arc<Salt>>,
+    read_only: bool,
+    gate: Gate,
+    writes: Semaphore,
+    prefetches: Arc<Semaphore>,
+    flights: Flights,
+    /// Gang blocks to free, whose headers must be read first.
+    pending_frees: Mutex<BTreeMap<Txg, Vec<BlockPointer>>>,
 }
 
 impl Pipeline {
-    /// A pipeline over open vdevs.
+    /// A pipeline over open vdevs. `errors` is told of the vdevs' errors as well.
     pub fn new(
         world: World,
         tree: Arc<VdevTree>,
         allocator: Arc<Allocator>,
         cache: Arc<Cache>,
-        _options: PipelineOptions,
-        _errors: Arc<dyn ErrorSink>,
+        options: PipelineOptions,
+        errors: Arc<dyn ErrorSink>,
     ) -> Arc<Self> {
+        tree.set_error_sink(errors.clone());
         Arc::new(Pipeline {
             world,
+            read_only: options.read_only || tree.is_read_only(),
             tree,
             allocator,
             cache,
+            errors,
+            salt: RwLock::new(Arc::new(Salt::new(options.salt))),
+            gate: Gate::new(options.fail_mode),
+            writes: Semaphore::new(options.writes_in_flight_max.max(1)),
+            prefetches: Arc::new(Semaphore::new(options.prefetches_max)),
+            flights: Flights::default(),
+            pending_frees: Mutex::new(BTreeMap::new()),
         })
     }
 
@@ -88,159 +142,165 @@ impl Pipeline {
         &self.cache
     }
 
-    /// Replaces the key of salted checksums (known only after the MOS was read).
-    pub fn set_salt(&self, _salt: [u8; 32]) {
-        todo!()
+    /// Whether writes are refused.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
     }
 
-    /// Replaces the `failmode`.
-    pub fn set_fail_mode(&self, _mode: FailMode) {
-        todo!()
+    /// Replaces the key of salted checksums (known only after the MOS was read).
+    pub fn set_salt(&self, salt: [u8; 32]) {
+        *self.salt.write() = Arc::new(Salt::new(salt));
+    }
+
+    fn salt(&self) -> Arc<Salt> {
+        self.salt.read().clone()
     }
 
     /// The block if it is in memory; never waits. Holes and embedded blocks are not served here.
-    pub fn read_cached(&self, _bp: &BlockPointer) -> Option<Bytes> {
-        todo!()
+    pub fn read_cached(&self, bp: &BlockPointer) -> Option<Bytes> {
+        CacheKey::of(bp).and_then(|key| self.cache.get(key))
     }
 
-    /// The block's data: `lsize_bytes` of it, verified and decompressed; zeros for holes.
-    ///
-    /// # Errors
-    /// [`PoolError::Checksum`], [`PoolError::Unreadable`], [`PoolError::Corrupt`],
-    /// [`PoolError::BadPointer`], [`PoolError::Unsupported`] (encrypted blocks).
-    pub async fn read(
-        &self,
-        _bp: &BlockPointer,
-        _context: &ReadContext,
-    ) -> Result<Bytes, PoolError> {
-        todo!()
+    /// What a block occupies as users see it, parity deducted (`bp_get_dsize_sync`): zero for holes
+    /// and embedded blocks, the allocated size on unknown vdevs.
+    pub fn dsize_bytes(&self, bp: &BlockPointer) -> u64 {
+        bp.dvas()
+            .map(|dva| {
+                self.allocator
+                    .deflated_bytes(&dva)
+                    .unwrap_or(dva.asize_bytes())
+            })
+            .fold(0, u64::saturating_add)
     }
 
-    /// The stored bytes (`psize_bytes` of them): verified, but as compressed or encrypted as they are.
-    ///
-    /// # Errors
-    /// As [`Self::read`].
-    pub async fn read_raw(
-        &self,
-        _bp: &BlockPointer,
-        _context: &ReadContext,
-    ) -> Result<Bytes, PoolError> {
-        todo!()
-    }
-
-    /// Starts reading into the cache, in the background; bounded: does nothing when there is too
-    /// much of it already.
-    pub fn prefetch(self: &Arc<Self>, _bp: &BlockPointer, _context: &ReadContext) {
-        todo!()
-    }
-
-    /// Writes a block: compresses, allocates, checksums; returns its pointer. All zeros become a hole.
-    ///
-    /// # Errors
-    /// [`PoolError::NoSpace`]; [`PoolError::Suspended`] after [`Self::abandon`].
-    pub async fn write(
-        &self,
-        _txg: Txg,
-        _data: Bytes,
-        _policy: &WritePolicy,
-    ) -> Result<BlockPointer, PoolError> {
-        todo!()
-    }
-
-    /// Writes a new version of `old`; in its place when it was born in this txg and fits, else
-    /// elsewhere, freeing `old` if it was born in this txg (an older `old` is left to the caller).
-    ///
-    /// # Errors
-    /// As [`Self::write`].
-    pub async fn rewrite(
-        &self,
-        _txg: Txg,
-        _old: &BlockPointer,
-        _data: Bytes,
-        _policy: &WritePolicy,
-    ) -> Result<BlockPointer, PoolError> {
-        todo!()
+    /// The pool's space as of the last synced txg. Cheap.
+    pub fn space(&self) -> SpaceTotals {
+        self.allocator.totals()
     }
 
     /// Frees a block's space, at the end of `txg` plus [`crate::alloc::DEFER_TXGS`]. Holes and embedded
-    /// blocks: nothing to do.
-    pub fn free(&self, _txg: Txg, _bp: &BlockPointer) {
-        todo!()
-    }
-
-    /// Allocates an intent log block of `size_bytes`. Its checksum words are zero: the caller sets
-    /// them to the log's nonce and sequence ([`BlockPointer::set_checksum`]) before writing.
-    /// `previous` is the block before it in the log, if any, for locality.
-    ///
-    /// # Errors
-    /// [`PoolError::NoSpace`].
-    pub async fn allocate_log_block(
-        &self,
-        _txg: Txg,
-        _size_bytes: u64,
-        _previous: Option<&BlockPointer>,
-    ) -> Result<BlockPointer, PoolError> {
-        todo!()
-    }
-
-    /// Writes an intent log block: sets the checksum in its chain header (`zc_eck`) and writes it.
-    /// Durable after [`Self::flush_for`] or [`Self::flush`].
-    ///
-    /// # Errors
-    /// [`PoolError::Suspended`].
-    pub async fn write_log_block(
-        &self,
-        _bp: &BlockPointer,
-        _data: Vec<u8>,
-    ) -> Result<(), PoolError> {
-        todo!()
+    /// blocks: nothing to do. Space that is free already is reported and left alone.
+    pub fn free(&self, txg: Txg, bp: &BlockPointer) {
+        let Some(key) = CacheKey::of(bp) else { return };
+        self.cache.remove(key);
+        if bp.is_gang() {
+            self.pending_frees.lock().entry(txg).or_default().push(*bp);
+            return;
+        }
+        for dva in bp.dvas() {
+            if let Err(error) = self.allocator.free(txg, &dva) {
+                tracing::error!(%error, block = %bp, "a block cannot be freed; its space is lost until the pool is checked");
+            }
+        }
     }
 
     /// Marks a block that is in an intent log as allocated (`zio_claim`), during import.
     ///
     /// # Errors
     /// [`PoolError::SpaceMap`] when its space is allocated already.
-    pub async fn claim(&self, _txg: Txg, _bp: &BlockPointer) -> Result<(), PoolError> {
-        todo!()
-    }
-
-    /// Makes every completed write durable, on every vdev.
-    ///
-    /// # Errors
-    /// [`PoolError::Suspended`].
-    pub async fn flush(&self) -> Result<(), PoolError> {
-        todo!()
-    }
-
-    /// Makes the completed writes of these blocks durable: flushes the vdevs that they are on.
-    ///
-    /// # Errors
-    /// [`PoolError::Suspended`].
-    pub async fn flush_for(&self, _blocks: &[BlockPointer]) -> Result<(), PoolError> {
-        todo!()
+    pub async fn claim(&self, txg: Txg, bp: &BlockPointer) -> Result<(), PoolError> {
+        if bp.is_gang() {
+            return self.claim_gang(txg, bp).await;
+        }
+        for dva in bp.dvas() {
+            self.allocator.claim(txg, &dva).await?;
+        }
+        Ok(())
     }
 
     /// What this txg allocated and freed since the last call, for the space maps. Frees of gang
     /// blocks are followed here, so it reads their headers.
     ///
     /// # Errors
-    /// When a gang header cannot be read.
-    pub async fn take_changes(&self, _txg: Txg) -> Result<Vec<MetaslabChange>, PoolError> {
-        todo!()
+    /// None at present: a gang header that cannot be read is reported, and its members' space lost.
+    pub async fn take_changes(&self, txg: Txg) -> Result<Vec<MetaslabChange>, PoolError> {
+        let gangs = self.pending_frees.lock().remove(&txg).unwrap_or_default();
+        for bp in gangs {
+            self.free_gang(txg, &bp).await;
+        }
+        Ok(self.allocator.take_changes(txg))
     }
 
-    /// Why the pool is suspended, if it is.
-    pub fn suspended(&self) -> Option<PoolError> {
-        todo!()
+    /// `txg` is on disk: see [`Allocator::sync_done`].
+    pub fn sync_done(&self, txg: Txg) {
+        self.allocator.sync_done(txg);
     }
 
-    /// Tries the writes that suspended the pool again ('zpool clear').
-    pub fn resume(&self) {
-        todo!()
+    /// Makes every completed write durable, on every vdev.
+    ///
+    /// # Errors
+    /// [`PoolError::WritesLost`]: then the pipeline is suspended for good.
+    pub async fn flush(&self) -> Result<(), PoolError> {
+        self.check_writable()?;
+        self.tree
+            .flush()
+            .await
+            .inspect_err(|error| self.suspend(error.clone()))
     }
 
-    /// Gives up: every write that waits, and every later one, fails (export of a suspended pool).
-    pub fn abandon(&self, _error: PoolError) {
-        todo!()
+    /// Makes the completed writes of these blocks durable: flushes the vdevs that they are on.
+    ///
+    /// # Errors
+    /// As [`Self::flush`].
+    pub async fn flush_for(&self, blocks: &[BlockPointer]) -> Result<(), PoolError> {
+        self.check_writable()?;
+        let mut ids: Vec<_> = blocks
+            .iter()
+            .flat_map(|bp| bp.dvas())
+            .map(|dva| dva.vdev())
+            .collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let tops: Vec<_> = ids.into_iter().filter_map(|id| self.tree.top(id)).collect();
+        self.tree
+            .flush_tops(&tops)
+            .await
+            .inspect_err(|error| self.suspend(error.clone()))
+    }
+
+    /// [`VdevTree::sync_labels`], waiting and trying again while the pool is suspended.
+    ///
+    /// # Errors
+    /// [`PoolError::WritesLost`], or what [`Self::abandon`] said.
+    pub async fn sync_labels(&self, sync: &LabelSync<'_>) -> Result<(), PoolError> {
+        loop {
+            self.wait_resumed().await?;
+            match self.tree.sync_labels(sync).await {
+                Ok(()) => return Ok(()),
+                Err(error @ PoolError::Suspended { .. }) => self.suspend(error),
+                Err(error) => {
+                    self.suspend(error.clone());
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    fn check_writable(&self) -> Result<(), PoolError> {
+        if self.read_only {
+            Err(PoolError::ReadOnly)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl std::fmt::Debug for Pipeline {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Pipeline")
+            .field("tree", &self.tree)
+            .field("suspended", &self.suspended())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Zeros, shared as far as possible.
+fn zeros(length: usize) -> Bytes {
+    static ZEROS: std::sync::OnceLock<Bytes> = std::sync::OnceLock::new();
+    let shared = ZEROS.get_or_init(|| Bytes::from(vec![0; 1 << 20]));
+    if length <= shared.len() {
+        shared.slice(..length)
+    } else {
+        Bytes::from(vec![0; length])
     }
 }

@@ -97,7 +97,8 @@ pub struct WritePolicy {
     pub checksum: Checksum,
     /// The compression; a stored kind. `Off` also turns off the detection of zeros.
     pub compression: Compression,
-    /// Level of zstd (1 to 19, negative: fast); zero is the default. Other kinds ignore it.
+    /// Level of zstd by its number in ZFS (1 to 19; from 103 on the fast ones, as
+    /// [`codec::compress::ZstdLevel`]); zero is the default. Other kinds ignore it.
     pub compression_level: i32,
     /// Copies, 1 to 3.
     pub copies: u8,

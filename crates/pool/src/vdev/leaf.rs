@@ -15,7 +15,7 @@
 //! Locks: `device` (read-mostly), `status`, `missing`; each for a few instructions, never nested.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use device::{Device, DeviceError, World};
@@ -47,6 +47,8 @@ pub struct IoContext {
 pub(crate) enum LeafError {
     /// There is no usable device.
     Unavailable(VdevState),
+    /// The device is open for reading only.
+    ReadOnly,
     /// The device failed.
     Device(Arc<DeviceError>),
 }
@@ -55,6 +57,7 @@ impl std::fmt::Display for LeafError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             LeafError::Unavailable(state) => write!(f, "a device is {state}"),
+            LeafError::ReadOnly => f.write_str("a device is open for reading only"),
             LeafError::Device(error) => error.fmt(f),
         }
     }
@@ -101,6 +104,9 @@ pub struct Leaf {
     queue: Queue,
     missing: Mutex<RangeSet>,
     has_missing: AtomicBool,
+    /// First and last txg of writes since the last flush.
+    unflushed_first: AtomicU64,
+    unflushed_last: AtomicU64,
 }
 
 impl Leaf {
@@ -126,6 +132,8 @@ impl Leaf {
             queue: Queue::default(),
             missing: Mutex::new(RangeSet::new()),
             has_missing: AtomicBool::new(false),
+            unflushed_first: AtomicU64::new(u64::MAX),
+            unflushed_last: AtomicU64::new(0),
         }
     }
 
@@ -258,8 +266,16 @@ impl Leaf {
         context: &IoContext,
     ) -> Result<(), LeafError> {
         let device = self.usable_device()?;
+        if device.is_read_only() {
+            return Err(LeafError::ReadOnly);
+        }
         let raw = offset.saturating_add(LABEL_START_BYTES);
         let length = data.len() as u64;
+        if !context.birth.is_zero() {
+            let txg = context.birth.get();
+            self.unflushed_first.fetch_min(txg, Ordering::Relaxed);
+            self.unflushed_last.fetch_max(txg, Ordering::Relaxed);
+        }
         let result = if context.priority == Priority::Sync {
             let place = self.queue.sync_write_place().await;
             let result = device.write(raw, data).await.map_err(Arc::new);
@@ -317,9 +333,15 @@ impl Leaf {
         if device.is_read_only() {
             return Ok(());
         }
+        let first = self.unflushed_first.swap(u64::MAX, Ordering::Relaxed);
+        let last = self.unflushed_last.swap(0, Ordering::Relaxed);
         device.flush().await.map_err(|error| {
             let error = Arc::new(error);
             Counters::add(&self.counters.write_errors, 1);
+            if first <= last {
+                self.missing.lock().add(first, last - first + 1);
+                self.has_missing.store(true, Ordering::Release);
+            }
             self.failed(&error, &IoContext::default(), false);
             self.set_state(VdevState::Faulted, VdevAux::ErrorsExceeded);
             LeafError::Device(error)
@@ -333,21 +355,6 @@ impl Leaf {
             .discard(offset.saturating_add(LABEL_START_BYTES), length)
             .await
             .map_err(|error| LeafError::Device(Arc::new(error)))
-    }
-
-    /// Reads at an offset of the device itself (labels).
-    pub(crate) async fn read_raw(
-        self: &Arc<Self>,
-        raw: u64,
-        length: usize,
-    ) -> Result<Bytes, LeafError> {
-        let device = self.usable_device()?;
-        device.read(raw, length).await.map_err(|error| {
-            let error = Arc::new(error);
-            Counters::add(&self.counters.read_errors, 1);
-            self.failed(&error, &IoContext::default(), false);
-            LeafError::Device(error)
-        })
     }
 
     /// Writes at an offset of the device itself (labels).

@@ -546,7 +546,7 @@ impl VdevTree {
     /// Makes all completed writes durable. A device whose flush fails is faulted.
     ///
     /// # Errors
-    /// [`PoolError::Suspended`] when that leaves a top-level vdev without enough devices.
+    /// [`PoolError::WritesLost`] when that leaves a top-level vdev without enough devices.
     pub async fn flush(&self) -> Result<(), PoolError> {
         self.flush_tops(&self.tops()).await
     }
@@ -573,8 +573,9 @@ impl VdevTree {
             if let Some(failure) = failure
                 && !top.state().0.is_usable()
             {
-                return Err(PoolError::Suspended {
-                    reason: format!("{}: {failure}", top.display_name()),
+                return Err(PoolError::WritesLost {
+                    vdev: top.display_name(),
+                    cause: failure.to_string(),
                 });
             }
         }

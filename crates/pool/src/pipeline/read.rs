@@ -1,0 +1,405 @@
+//! Reading blocks.
+
+use std::collections::HashMap;
+use std::pin::pin;
+use std::sync::{Arc, OnceLock};
+
+use bytes::{Bytes, BytesMut};
+use codec::compress::decompress;
+use format::{BlockPointer, Compression, EmbeddedKind, Pointer};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::check::BlockCheck;
+use super::suspend::name_of;
+use super::{CacheUse, ErrorReport, Pipeline, Priority, ReadContext, zeros};
+use crate::cache::CacheKey;
+use crate::error::PoolError;
+use crate::vdev::{IoContext, ReadFailure};
+
+/// Blocks that decompress to more than this are left to a CPU worker when the algorithm is fast.
+const FAST_ON_WORKER_BYTES: usize = 256 << 10;
+/// The same, for slow algorithms.
+const SLOW_ON_WORKER_BYTES: usize = 32 << 10;
+
+/// Reads under way, so that readers of the same block share one.
+#[derive(Default)]
+pub(super) struct Flights([Mutex<HashMap<CacheKey, Arc<Flight>>>; 16]);
+
+struct Flight {
+    speculative: bool,
+    result: OnceLock<Result<Bytes, PoolError>>,
+    landed: Notify,
+}
+
+/// Removes a flight from the list however it ends.
+struct Landing<'a> {
+    flights: &'a Flights,
+    key: CacheKey,
+    flight: Arc<Flight>,
+}
+
+impl Drop for Landing<'_> {
+    fn drop(&mut self) {
+        self.flights.shard(self.key).lock().remove(&self.key);
+        self.flight.landed.notify_waiters();
+    }
+}
+
+impl Flights {
+    fn shard(&self, key: CacheKey) -> &Mutex<HashMap<CacheKey, Arc<Flight>>> {
+        &self.0[key.spread() % self.0.len()]
+    }
+
+    /// Joins the flight for this block, or starts it.
+    fn board(&self, key: CacheKey, speculative: bool) -> Result<Landing<'_>, Arc<Flight>> {
+        let mut shard = self.shard(key).lock();
+        if let Some(flight) = shard.get(&key) {
+            return Err(flight.clone());
+        }
+        let flight = Arc::new(Flight {
+            speculative,
+            result: OnceLock::new(),
+            landed: Notify::new(),
+        });
+        shard.insert(key, flight.clone());
+        Ok(Landing {
+            flights: self,
+            key,
+            flight,
+        })
+    }
+}
+
+/// What a scrub of a block found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ScrubOutcome {
+    /// Copies read.
+    pub copies: usize,
+    /// Copies that could not be read right, not even with their vdev's redundancy. Those were written anew
+    /// from another copy if there was a good one.
+    pub bad_copies: usize,
+}
+
+impl Pipeline {
+    /// The block's data: `lsize_bytes` of it, verified and decompressed; zeros for holes.
+    ///
+    /// # Errors
+    /// [`PoolError::Checksum`], [`PoolError::Unreadable`], [`PoolError::Corrupt`],
+    /// [`PoolError::BadPointer`], [`PoolError::Unsupported`] (encrypted blocks).
+    pub async fn read(&self, bp: &BlockPointer, context: &ReadContext) -> Result<Bytes, PoolError> {
+        let Some(key) = CacheKey::of(bp) else {
+            return self.read_without_place(bp);
+        };
+        if context.cache == CacheUse::Bypass {
+            return self.read_logical(bp, context).await;
+        }
+        loop {
+            if let Some(data) = self.cache.get(key) {
+                return Ok(data);
+            }
+            match self.flights.board(key, context.speculative) {
+                Ok(landing) => {
+                    let result = self.read_logical(bp, context).await;
+                    if let (Ok(data), CacheUse::Normal) = (&result, context.cache) {
+                        self.cache.insert(key, data.clone());
+                    }
+                    let _ = landing.flight.result.set(result.clone());
+                    return result;
+                }
+                Err(flight) => {
+                    let mut landed = pin!(flight.landed.notified());
+                    landed.as_mut().enable();
+                    if flight.result.get().is_none() && self.flights.is_under_way(key, &flight) {
+                        landed.await;
+                    }
+                    match flight.result.get() {
+                        Some(Ok(data)) => return Ok(data.clone()),
+                        // Somebody who expected a failure did not try everything.
+                        Some(Err(error)) if !flight.speculative || context.speculative => {
+                            return Err(error.clone());
+                        }
+                        // Or whoever read it went away.
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Starts reading into the cache, in the background; bounded: does nothing when there is too
+    /// much of it already.
+    pub fn prefetch(self: &Arc<Self>, bp: &BlockPointer, context: &ReadContext) {
+        let Some(key) = CacheKey::of(bp) else { return };
+        if self.cache.contains(key) {
+            return;
+        }
+        let Ok(place) = self.prefetches.clone().try_acquire_owned() else {
+            return;
+        };
+        let (pipeline, bp) = (self.clone(), *bp);
+        let context = ReadContext {
+            priority: Priority::Async,
+            speculative: true,
+            ..*context
+        };
+        self.world.spawn.spawn(Box::pin(async move {
+            // Whoever needs it will hear of errors.
+            let _ = pipeline.read(&bp, &context).await;
+            drop(place);
+        }));
+    }
+
+    /// The stored bytes (`psize_bytes` of them): verified, but as compressed or encrypted as they are.
+    /// Not through the cache.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub async fn read_raw(
+        &self,
+        bp: &BlockPointer,
+        context: &ReadContext,
+    ) -> Result<Bytes, PoolError> {
+        match bp.decoded() {
+            Pointer::Hole(_) => Ok(zeros(0)),
+            Pointer::Embedded(embedded) => Ok(Bytes::copy_from_slice(embedded.payload())),
+            Pointer::Regular(_) => {
+                self.validate(bp)?;
+                self.read_stored(bp, context).await
+            }
+        }
+    }
+
+    /// Reads and verifies every copy of a block, parity included, and repairs what is wrong.
+    ///
+    /// # Errors
+    /// As [`Self::read`], when no copy is good.
+    pub async fn scrub(
+        &self,
+        bp: &BlockPointer,
+        context: &ReadContext,
+    ) -> Result<ScrubOutcome, PoolError> {
+        if CacheKey::of(bp).is_none() {
+            return Ok(ScrubOutcome::default());
+        }
+        self.validate(bp)?;
+        if bp.is_gang() {
+            return self.scrub_gang(bp, context).await;
+        }
+        let io = IoContext {
+            scrub: true,
+            ..io_context(bp, context)
+        };
+        let (_, outcome) = self.read_copies(bp, bp.psize_bytes() as usize, &io).await?;
+        Ok(outcome)
+    }
+
+    pub(super) fn validate(&self, bp: &BlockPointer) -> Result<(), PoolError> {
+        bp.validate().map_err(|error| PoolError::BadPointer {
+            block: name_of(bp),
+            what: error.to_string(),
+        })
+    }
+
+    /// Holes and embedded blocks.
+    fn read_without_place(&self, bp: &BlockPointer) -> Result<Bytes, PoolError> {
+        self.validate(bp)?;
+        match bp.decoded() {
+            Pointer::Embedded(embedded) if embedded.kind == EmbeddedKind::Data => decompress(
+                embedded.compression,
+                embedded.payload(),
+                embedded.lsize_bytes as usize,
+            )
+            .map(Bytes::from)
+            .map_err(|error| PoolError::Corrupt {
+                block: "an embedded block".to_owned(),
+                what: error.to_string(),
+            }),
+            Pointer::Embedded(_) => Err(PoolError::Unsupported {
+                block: "a redacted block".to_owned(),
+                what: "reading what was redacted".to_owned(),
+            }),
+            _ => Ok(zeros(bp.lsize_bytes() as usize)),
+        }
+    }
+
+    async fn read_logical(
+        &self,
+        bp: &BlockPointer,
+        context: &ReadContext,
+    ) -> Result<Bytes, PoolError> {
+        self.validate(bp)?;
+        if bp.is_encrypted() {
+            return Err(PoolError::Unsupported {
+                block: name_of(bp),
+                what: "decryption".to_owned(),
+            });
+        }
+        let stored = self.read_stored(bp, context).await?;
+        let lsize = bp.lsize_bytes() as usize;
+        let compression = bp.compression();
+        let corrupt = |what: String| PoolError::Corrupt {
+            block: name_of(bp),
+            what,
+        };
+        if compression == Compression::Off {
+            return if stored.len() >= lsize {
+                Ok(stored.slice(..lsize))
+            } else {
+                Err(corrupt(format!(
+                    "{} bytes are stored of {lsize}",
+                    stored.len()
+                )))
+            };
+        }
+        let fast = matches!(
+            compression,
+            Compression::Lz4 | Compression::Lzjb | Compression::Zle
+        );
+        let limit = if fast {
+            FAST_ON_WORKER_BYTES
+        } else {
+            SLOW_ON_WORKER_BYTES
+        };
+        let result = if lsize > limit {
+            self.world
+                .compute(move || decompress(compression, &stored, lsize))
+                .await
+        } else {
+            decompress(compression, &stored, lsize)
+        };
+        result
+            .map(Bytes::from)
+            .map_err(|error| corrupt(error.to_string()))
+    }
+
+    /// The stored bytes of a block with a place.
+    pub(super) async fn read_stored(
+        &self,
+        bp: &BlockPointer,
+        context: &ReadContext,
+    ) -> Result<Bytes, PoolError> {
+        if bp.is_gang() {
+            return self.read_gang(bp, context).await;
+        }
+        let io = io_context(bp, context);
+        let psize = bp.psize_bytes() as usize;
+        Ok(self.read_copies(bp, psize, &io).await?.0)
+    }
+
+    /// Reads `length` bytes at the block's places (of a gang block: its header) until one is right;
+    /// all of them for a scrub. Bad copies are written anew.
+    pub(super) async fn read_copies(
+        &self,
+        bp: &BlockPointer,
+        length: usize,
+        io: &IoContext,
+    ) -> Result<(Bytes, ScrubOutcome), PoolError> {
+        let check = BlockCheck::new(bp, &self.world, self.salt());
+        let mut places: Vec<_> = bp.dvas().collect();
+        // Copies on vdevs that are not there come last.
+        places.sort_by_key(|dva| {
+            let top = self.tree.top(dva.vdev());
+            !top.is_some_and(|top| top.is_readable())
+        });
+        let mut outcome = ScrubOutcome::default();
+        let mut good: Option<Bytes> = None;
+        let mut wrong = Vec::new();
+        let mut failure: Option<ReadFailure> = None;
+        for dva in places {
+            outcome.copies += 1;
+            let result = self
+                .tree
+                .read_block(dva.vdev(), dva.offset_bytes(), length, io, &check)
+                .await;
+            match result {
+                Ok(data) => {
+                    good.get_or_insert(data);
+                    if !io.scrub {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    outcome.bad_copies += 1;
+                    if error.checksum {
+                        wrong.push(dva);
+                    }
+                    let before = failure.take().is_some_and(|failure| failure.checksum);
+                    failure = Some(ReadFailure {
+                        checksum: error.checksum || before,
+                        cause: error.cause,
+                    });
+                }
+            }
+        }
+        let Some(good) = good else {
+            let failure = failure.unwrap_or(ReadFailure {
+                checksum: false,
+                cause: "it has no place".to_owned(),
+            });
+            if !io.speculative
+                && let Some(dva) = bp.dva(0)
+            {
+                self.errors.report(ErrorReport::Data {
+                    bookmark: io.bookmark,
+                    vdev: dva.vdev(),
+                    offset_bytes: dva.offset_bytes(),
+                    birth: bp.birth(),
+                });
+            }
+            let block = name_of(bp);
+            return Err(if failure.checksum {
+                PoolError::Checksum { block }
+            } else {
+                PoolError::Unreadable {
+                    block,
+                    cause: failure.cause,
+                }
+            });
+        };
+        if !self.read_only && !io.speculative {
+            let repair = IoContext {
+                priority: Priority::Sync,
+                ..*io
+            };
+            for dva in wrong {
+                let result = self
+                    .tree
+                    .write_block(dva.vdev(), dva.offset_bytes(), good.clone(), &repair)
+                    .await;
+                if let Err(error) = result {
+                    tracing::warn!(cause = error.cause, %dva, "a bad copy could not be repaired");
+                }
+            }
+        }
+        Ok((good, outcome))
+    }
+}
+
+impl Flights {
+    fn is_under_way(&self, key: CacheKey, flight: &Arc<Flight>) -> bool {
+        self.shard(key)
+            .lock()
+            .get(&key)
+            .is_some_and(|other| Arc::ptr_eq(other, flight))
+    }
+}
+
+pub(super) fn io_context(bp: &BlockPointer, context: &ReadContext) -> IoContext {
+    IoContext {
+        bookmark: context.bookmark,
+        priority: context.priority,
+        birth: bp.physical_birth(),
+        speculative: context.speculative,
+        scrub: false,
+    }
+}
+
+/// Puts pieces together.
+pub(super) fn concat(pieces: Vec<Bytes>, length: usize) -> Bytes {
+    let mut out = BytesMut::with_capacity(length);
+    for piece in pieces {
+        out.extend_from_slice(&piece);
+    }
+    out.freeze()
+}

@@ -1,0 +1,171 @@
+//! Suspension: what happens when a write fails beyond redundancy.
+//!
+//! ```text
+//!            write or label failed              resume
+//!  Running ------------------------> Suspended ---------> Running
+//!     |                                 |
+//!     | flush failed: acknowledged      | abandon
+//!     v writes may be lost              v
+//!  Lost ---------------------------> Abandoned
+//!             abandon
+//! ```
+//!
+//! In `Suspended` writes wait. From `Lost` there is no way back: blocks that were written
+//! may not be there, and the uberblock that would refer to them must never be written. The pool has to be left
+//! and imported again, which goes back to the last txg that is whole.
+
+use format::BlockPointer;
+use tokio::sync::watch;
+
+use super::{FailMode, Pipeline};
+use crate::error::PoolError;
+
+/// Whether a pipeline writes.
+#[derive(Debug, Clone)]
+pub enum Suspension {
+    /// All is well.
+    Running,
+    /// Writes wait for [`Pipeline::resume`].
+    Suspended(PoolError),
+    /// Acknowledged writes may be lost; only [`Pipeline::abandon`] is left.
+    Lost(PoolError),
+    /// Given up: writes fail.
+    Abandoned(PoolError),
+}
+
+impl Suspension {
+    /// Why it does not write.
+    pub fn error(&self) -> Option<&PoolError> {
+        match self {
+            Suspension::Running => None,
+            Suspension::Suspended(error)
+            | Suspension::Lost(error)
+            | Suspension::Abandoned(error) => Some(error),
+        }
+    }
+}
+
+pub(super) struct Gate {
+    state: watch::Sender<Suspension>,
+    fail_mode: parking_lot::Mutex<FailMode>,
+}
+
+impl Gate {
+    pub(super) fn new(fail_mode: FailMode) -> Self {
+        Gate {
+            state: watch::Sender::new(Suspension::Running),
+            fail_mode: parking_lot::Mutex::new(fail_mode),
+        }
+    }
+}
+
+impl Pipeline {
+    /// Why the pool does not write, if so.
+    pub fn suspended(&self) -> Option<PoolError> {
+        self.gate.state.borrow().error().cloned()
+    }
+
+    /// The state, and its changes.
+    pub fn suspension(&self) -> watch::Receiver<Suspension> {
+        self.gate.state.subscribe()
+    }
+
+    /// What to do when a write fails beyond redundancy. The pipeline's own writes wait in every
+    /// mode; who admits new transactions asks this.
+    pub fn fail_mode(&self) -> FailMode {
+        *self.gate.fail_mode.lock()
+    }
+
+    /// Replaces the `failmode`.
+    pub fn set_fail_mode(&self, mode: FailMode) {
+        *self.gate.fail_mode.lock() = mode;
+    }
+
+    /// Suspends: writes wait from now on.
+    pub fn suspend(&self, error: PoolError) {
+        let lost = matches!(error, PoolError::WritesLost { .. });
+        let changed = self.gate.state.send_if_modified(|state| {
+            let next = match state {
+                Suspension::Running if lost => Suspension::Lost(error.clone()),
+                Suspension::Running => Suspension::Suspended(error.clone()),
+                Suspension::Suspended(_) if lost => Suspension::Lost(error.clone()),
+                _ => return false,
+            };
+            *state = next;
+            true
+        });
+        if changed {
+            tracing::error!(%error, "the pool is suspended");
+        }
+    }
+
+    /// Tries the writes that suspended the pool again. Reopen devices before
+    /// ([`crate::VdevTree::reopen`]).
+    ///
+    /// # Errors
+    /// [`PoolError::WritesLost`] when the pool must be imported again instead; the error of
+    /// [`Self::abandon`] after that.
+    pub fn resume(&self) -> Result<(), PoolError> {
+        let mut result = Ok(());
+        self.gate.state.send_if_modified(|state| match state {
+            Suspension::Running => false,
+            Suspension::Suspended(_) => {
+                *state = Suspension::Running;
+                true
+            }
+            Suspension::Lost(error) | Suspension::Abandoned(error) => {
+                result = Err(error.clone());
+                false
+            }
+        });
+        result
+    }
+
+    /// Clears error counters, reopens devices, and resumes ('zpool clear').
+    ///
+    /// # Errors
+    /// As [`Self::resume`].
+    pub async fn clear(&self) -> Result<(), PoolError> {
+        self.tree.tops().iter().for_each(|top| top.clear_errors());
+        self.tree.reopen().await;
+        self.resume()
+    }
+
+    /// Gives up: every write that waits, and every later one, fails with `error` (export of a
+    /// suspended pool).
+    pub fn abandon(&self, error: PoolError) {
+        self.gate.state.send_replace(Suspension::Abandoned(error));
+    }
+
+    /// Waits until writes are possible.
+    ///
+    /// # Errors
+    /// When they never will be: [`PoolError::WritesLost`], or what [`Self::abandon`] said.
+    pub async fn wait_resumed(&self) -> Result<(), PoolError> {
+        // The common case, without registering anything.
+        if matches!(*self.gate.state.borrow(), Suspension::Running) {
+            return Ok(());
+        }
+        let mut changes = self.gate.state.subscribe();
+        loop {
+            match &*changes.borrow_and_update() {
+                Suspension::Running => return Ok(()),
+                Suspension::Suspended(_) => {}
+                Suspension::Lost(error) | Suspension::Abandoned(error) => {
+                    return Err(error.clone());
+                }
+            }
+            if changes.changed().await.is_err() {
+                return Err(PoolError::Closing);
+            }
+        }
+    }
+}
+
+/// A block's name in messages.
+pub(super) fn name_of(bp: &BlockPointer) -> String {
+    match bp.dva(0) {
+        Some(dva) => format!("block {dva} of txg {}", bp.physical_birth()),
+        None => "block without a place".to_owned(),
+    }
+}
