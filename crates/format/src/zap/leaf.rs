@@ -24,8 +24,7 @@
 //! 65535 ends every chain. Names are stored with their zero byte.
 //!
 //! Reading works on borrowed bytes in either byte order, checks every step and follows no chain
-//! further than there are chunks. Before a leaf can be changed its whole structure is checked once
-//! ([`ZapLeaf::decode`]), so that damage is found before it is made worse.
+//! further than there are chunks. [`ZapLeaf::verify`] checks the whole structure.
 
 use super::{
     BLOCK_TYPE_LEAF, ZapKey, ZapKeyBuf, ZapKeyKind, ZapValue, block_shift, zap_hash_index,

@@ -1,5 +1,6 @@
 //! Changing the leaves of fat ZAPs; the layout is in the head of `leaf.rs`. A leaf that is changed is
-//! little-endian, and its structure was checked when it was decoded.
+//! little-endian. All that a change will touch is checked before anything is changed, so that an
+//! error leaves the leaf as it was, also in a block that was not checked as a whole.
 
 use super::leaf::{
     ARRAY_BYTES, CHAIN_END, CHUNK_ARRAY, CHUNK_BYTES, CHUNK_ENTRY, CHUNK_FREE, ENTRY_COUNT,
@@ -156,11 +157,41 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> ZapLeaf<B> {
         Ok(first)
     }
 
-    /// Frees an array so that its chunks stand in the free list in their order.
-    fn release_array(&mut self, first: u16) -> Result<()> {
+    /// What must hold before a change, so that it does not stop half-way in a damaged leaf: the
+    /// bytes are in the order in which we write, and the free list has this many chunks.
+    fn check_free(&self, count: usize) -> Result<()> {
+        if self.endian != Endian::Little {
+            return Err(bad(
+                LEAF,
+                "byte order",
+                0,
+                "little-endian, as ZapLeaf::decode makes it",
+            ));
+        }
+        let mut seen = Vec::with_capacity(count.min(self.chunk_count()));
+        let mut chunk = self.u16_at(FREE_LIST);
+        for _ in 0..count {
+            let at = self.chunk_at(chunk, CHUNK_FREE)?;
+            seen.push(chunk);
+            chunk = self.u16_at(at + 22);
+        }
+        seen.sort_unstable();
+        match seen.windows(2).find(|pair| pair[0] == pair[1]) {
+            Some(pair) => Err(bad(
+                LEAF,
+                "lf_next",
+                pair[0].into(),
+                "a list without a loop",
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// The chunks of an array of this length, which must end there.
+    fn array_chunks(&self, first: u16, length: usize) -> Result<Vec<u16>> {
         let mut chunks = Vec::new();
         let mut chunk = first;
-        while chunk != CHAIN_END {
+        for _ in 0..length.div_ceil(ARRAY_BYTES) {
             let at = self.chunk_at(chunk, CHUNK_ARRAY)?;
             chunks.push(chunk);
             if chunks.len() > self.chunk_count() {
@@ -172,10 +203,17 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> ZapLeaf<B> {
             }
             chunk = self.u16_at(at + 22);
         }
+        if chunk != CHAIN_END {
+            return Err(bad(LEAF, "la_next", chunk.into(), "the end of the array"));
+        }
+        Ok(chunks)
+    }
+
+    /// Frees an array's chunks so that they stand in the free list in their order.
+    fn release_array(&mut self, chunks: Vec<u16>) {
         for chunk in chunks.into_iter().rev() {
             self.release(chunk);
         }
-        Ok(())
     }
 
     /// Puts an entry into its chain: before the first one with a higher number.
@@ -218,7 +256,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> ZapLeaf<B> {
         self.bytes_mut()[at + 16..at + 24].copy_from_slice(&hash.to_le_bytes());
         self.link(chunk, hash, cd)?;
         let entries = self.u16_at(ENTRY_COUNT);
-        self.put_u16(ENTRY_COUNT, entries + 1);
+        self.put_u16(ENTRY_COUNT, entries.saturating_add(1));
         Ok(())
     }
 
@@ -270,6 +308,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> ZapLeaf<B> {
         if self.free_chunks() < chunks {
             return Ok(LeafInsert::NoRoom);
         }
+        self.check_free(chunks)?;
+        self.chain(self.bucket(hash))
+            .try_for_each(|entry| entry.map(drop))?;
         let key_count = (key_bytes.len() / self.keys.unit_bytes()) as u16;
         let value = (
             value_bytes.as_slice(),
@@ -307,11 +348,13 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> ZapLeaf<B> {
     pub fn update(&mut self, entry: &LeafEntry, value: &ZapValue) -> Result<LeafInsert> {
         let bytes = check_value(value)?;
         let now = self.entry(entry.chunk)?;
-        let old_chunks = now.value_bytes().div_ceil(ARRAY_BYTES);
-        if bytes.len().div_ceil(ARRAY_BYTES) > self.free_chunks() + old_chunks {
+        let old_chunks = self.array_chunks(now.value_chunk, now.value_bytes())?;
+        let needed = bytes.len().div_ceil(ARRAY_BYTES);
+        if needed > self.free_chunks() + old_chunks.len() {
             return Ok(LeafInsert::NoRoom);
         }
-        self.release_array(now.value_chunk)?;
+        self.check_free(needed.saturating_sub(old_chunks.len()))?;
+        self.release_array(old_chunks);
         let chunk = self.put_array(&bytes)?;
         let at = self.chunk_at(entry.chunk, CHUNK_ENTRY)?;
         self.bytes_mut()[at + 1] = value.integer_bytes();
@@ -345,9 +388,12 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> ZapLeaf<B> {
                 "an entry of its hash's chain",
             ));
         };
+        self.check_free(0)?;
+        let value_chunks = self.array_chunks(now.value_chunk, now.value_bytes())?;
+        let key_chunks = self.array_chunks(now.key_chunk, now.key_bytes(self.keys))?;
         self.put_u16(link, now.next);
-        self.release_array(now.value_chunk)?;
-        self.release_array(now.key_chunk)?;
+        self.release_array(value_chunks);
+        self.release_array(key_chunks);
         self.release(now.chunk);
         let entries = self.u16_at(ENTRY_COUNT);
         self.put_u16(ENTRY_COUNT, entries.saturating_sub(1));
@@ -370,6 +416,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> ZapLeaf<B> {
                 "bits that a hash has",
             ));
         }
+        self.check_free(0)?;
+        self.verify()?;
         let entries = self.entries()?;
         let sorted = sorted || self.is_sorted();
         let mut sibling = ZapLeaf::new(self.shift, sorted, self.keys)?;
@@ -393,8 +441,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> ZapLeaf<B> {
                 entry.value_integer_bytes,
             );
             sibling.put_entry(entry.hash, entry.cd, (&key, entry.key_count), value)?;
-            self.release_array(entry.value_chunk)?;
-            self.release_array(entry.key_chunk)?;
+            self.release_array(self.array_chunks(entry.value_chunk, entry.value_bytes())?);
+            self.release_array(self.array_chunks(entry.key_chunk, entry.key_bytes(self.keys))?);
             self.release(entry.chunk);
             let count = self.u16_at(ENTRY_COUNT);
             self.put_u16(ENTRY_COUNT, count.saturating_sub(1));

@@ -201,6 +201,8 @@ enum Step {
     Remove(u16),
 }
 
+type Change = fn(&mut ZapLeaf<&mut [u8]>, &LeafEntry, &ZapValue) -> Result<()>;
+
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         3 => (0u16..300, proptest::collection::vec(any::<u64>(), 0..20))
@@ -335,6 +337,42 @@ proptest! {
             }
             prop_assert!(leaf.is_empty());
             leaf.verify().unwrap();
+        }
+    }
+
+    /// In a block that was not checked as a whole, a change is made entirely or not at all.
+    #[test]
+    fn failed_changes_leave_a_damaged_leaf_alone(
+        damage in proptest::collection::vec((24usize..1024, any::<u8>()), 1..6),
+    ) {
+        let mut leaf = ZapLeaf::new(10, true, ZapKeyKind::Name).unwrap();
+        for number in 0..6u64 {
+            let key = name(number as u16);
+            let _ = leaf.insert(number << 60, ZapKey::Name(&key), &ZapValue::one(1), None).unwrap();
+        }
+        let mut bytes = leaf.into_bytes();
+        for (at, value) in damage {
+            bytes[at] = value;
+        }
+        let long = ZapValue::Bytes(vec![1; 60]);
+        let changes: [Change; 3] = [
+            |leaf, _, value| leaf.insert(3 << 60, ZapKey::Name(b"new"), value, None).map(drop),
+            |leaf, entry, value| leaf.update(entry, value).map(drop),
+            |leaf, entry, _| leaf.remove(entry),
+        ];
+        for change in changes {
+            let mut copy = bytes.clone();
+            let before = copy.clone();
+            let Ok(mut leaf) =
+                ZapLeaf::open(copy.as_mut_slice(), Endian::Little, ZapKeyKind::Name)
+            else {
+                return Ok(());
+            };
+            let Ok(entries) = leaf.entries() else { return Ok(()) };
+            let Some(entry) = entries.first() else { return Ok(()) };
+            if change(&mut leaf, entry, &long).is_err() {
+                prop_assert_eq!(&copy, &before);
+            }
         }
     }
 }
