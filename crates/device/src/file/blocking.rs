@@ -31,8 +31,7 @@ pub(super) fn submit(request: Request) {
 fn run(mut request: Request) {
     loop {
         let result = call(&mut request);
-        // SAFETY: `call` reports the bytes that the kernel stored at the buffer's unfilled start.
-        match unsafe { request.on_result(result) } {
+        match request.on_result(result) {
             Progress::More => {}
             Progress::Finished(result) => {
                 request.finish(result);
@@ -52,16 +51,10 @@ fn call(request: &mut Request) -> Result<usize, Errno> {
     let offset = request.offset_bytes;
     match &mut request.action {
         Action::Read { buffer } => {
-            let done = (buffer.len() - buffer.unfilled().1) as u64;
-            let (start, length) = buffer.unfilled();
-            let take = length.min(CALL_BYTES_MAX);
-            // SAFETY: `start` is valid for `length` bytes that nobody else refers to;
-            // `MaybeUninit` asks for no initialised content.
-            let target = unsafe {
-                std::slice::from_raw_parts_mut(start.cast::<std::mem::MaybeUninit<u8>>(), take)
-            };
-            let (stored, _) = rustix::io::pread(descriptor, target, offset + done)?;
-            Ok(stored.len())
+            let offset = offset + buffer.filled() as u64;
+            let target = buffer.unfilled_slice();
+            let take = target.len().min(CALL_BYTES_MAX);
+            rustix::io::pread(descriptor, &mut target[..take], offset)
         }
         Action::Write { parts, done } => {
             let slices: Vec<IoSlice<'_>> = Request::remaining_parts(parts, *done)

@@ -66,12 +66,7 @@ impl Request {
     }
 
     /// Takes in what a system call returned: bytes done, or an error.
-    ///
-    /// # Safety
-    ///
-    /// When the call was a read that returned `Ok(n)`, it initialised `n` bytes of
-    /// [`AlignedBuffer::unfilled`].
-    pub(super) unsafe fn on_result(&mut self, result: Result<usize, Errno>) -> Progress {
+    pub(super) fn on_result(&mut self, result: Result<usize, Errno>) -> Progress {
         let count = match result {
             Ok(count) => count,
             Err(Errno::INTR | Errno::AGAIN) => return Progress::More,
@@ -96,8 +91,7 @@ impl Request {
                 if count == 0 && buffer.unfilled().1 > 0 {
                     return Progress::Finished(Err(io::ErrorKind::UnexpectedEof.into()));
                 }
-                // SAFETY: the caller's promise.
-                unsafe { buffer.advance(count) };
+                buffer.advance(count);
                 if buffer.unfilled().1 == 0 {
                     return Progress::Finished(Ok(()));
                 }

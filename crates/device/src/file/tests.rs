@@ -273,6 +273,69 @@ fn it_works_without_a_tokio_runtime() {
     });
 }
 
+/// A loop device over a file, where this user may make one.
+struct LoopDevice(String);
+
+impl LoopDevice {
+    fn over(path: &str) -> Option<Self> {
+        let made = std::process::Command::new("losetup")
+            .args(["--find", "--show", path])
+            .output()
+            .ok()?;
+        let name = String::from_utf8(made.stdout).ok()?.trim().to_owned();
+        (made.status.success() && !name.is_empty()).then_some(LoopDevice(name))
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("losetup")
+            .args(["--detach", &self.0])
+            .status();
+    }
+}
+
+#[test]
+fn block_devices_go_around_the_page_cache() {
+    let dir = TempDir::new().unwrap();
+    let path = new_file(&dir, 8 << 20);
+    let Some(disk) = LoopDevice::over(&path) else {
+        // Only root may make block devices, and not everywhere.
+        return;
+    };
+    let runtime = runtime();
+    for engine in engines() {
+        let options = FileOptions {
+            engine,
+            ..FileOptions::default()
+        };
+        let device = FileDevice::open(disk.0.clone(), &options).unwrap();
+        assert_eq!(device.size_bytes(), 8 << 20);
+        assert!(matches!(
+            FileDevice::open(disk.0.clone(), &options),
+            Err(DeviceError::InUse { .. })
+        ));
+        runtime.block_on(async {
+            let data = Bytes::from(vec![7; 1 << 20]);
+            device.write(0, data.clone()).await.unwrap();
+            // Neither place, length nor memory aligned; in one piece and in several.
+            device.write(4097, data.slice(1..1002)).await.unwrap();
+            let parts = vec![data.slice(..100), data.slice(3..4095)];
+            device.write_vectored(8192, parts).await.unwrap();
+            device.flush().await.unwrap();
+            assert_eq!(device.read(0, 1 << 20).await.unwrap(), data);
+            assert_eq!(device.read(513, 77).await.unwrap(), data[..77]);
+            device.discard(0, 1 << 19).await.unwrap();
+            let seen = device.read(0, 1 << 20).await.unwrap();
+            assert!(seen[1 << 19..].iter().all(|byte| *byte == 7));
+            assert!(matches!(
+                device.read((8 << 20) - 1, 2).await,
+                Err(DeviceError::OutOfRange { .. })
+            ));
+        });
+    }
+}
+
 /// A minimal executor, to show that no runtime is needed.
 fn futures_block_on<T>(future: impl Future<Output = T>) -> T {
     struct Unpark(std::thread::Thread);

@@ -12,6 +12,12 @@
 //! completion has been reaped; whoever waits may give up at any time. If a ring ever fails as
 //! such, its slots are leaked, never freed.
 //!
+//! # Buffered writes
+//!
+//! Do not come here: many filesystems cannot promise to write to the page cache without blocking,
+//! so that io_uring hands such writes on to kernel threads. Threads of our own do it with half the
+//! latency.
+//!
 //! # Waking
 //!
 //! Lost wake-ups are impossible: the owner announces its sleep before it looks at the inbox a last
@@ -96,6 +102,17 @@ fn engine() -> Option<&'static Engine> {
 
 pub(super) fn is_available() -> bool {
     engine().is_some()
+}
+
+/// Whether a ring is the place for `request`.
+pub(super) fn is_suited(request: &Request) -> bool {
+    match request.action {
+        Action::Read { .. } => true,
+        Action::Write { .. } => request.direct,
+        Action::Flush | Action::PunchHole { .. } => true,
+        // io_uring has no ioctl.
+        Action::BlockDiscard { .. } => false,
+    }
 }
 
 /// Carries out `request` on a ring.
@@ -350,9 +367,7 @@ impl Owner {
                 count @ 0.. => Ok(count as usize),
                 error => Err(Errno::from_raw_os_error(-error)),
             };
-            // SAFETY: the kernel reported how many bytes it stored where `entry` told it to, the
-            // buffer's unfilled start.
-            match unsafe { slot.request.on_result(result) } {
+            match slot.request.on_result(result) {
                 Progress::More => self.ready.push_back(index),
                 Progress::Finished(result) => {
                     if let Some(slot) = self.slots[index].take() {
@@ -393,10 +408,10 @@ fn entry(slot: &mut Slot) -> squeue::Entry {
     let offset = slot.request.offset_bytes;
     match &mut slot.request.action {
         Action::Read { buffer } => {
-            let done = (buffer.len() - buffer.unfilled().1) as u64;
+            let offset = offset + buffer.filled() as u64;
             let (start, length) = buffer.unfilled();
             opcode::Read::new(file, start, length.min(CALL_BYTES_MAX) as u32)
-                .offset(offset + done)
+                .offset(offset)
                 .build()
         }
         Action::Write { parts, done } => {
@@ -424,7 +439,7 @@ fn entry(slot: &mut Slot) -> squeue::Entry {
                 .mode(mode.bits() as i32)
                 .build()
         }
-        // The device sends these to the threads.
+        // Not suited, see `is_suited`.
         Action::BlockDiscard { .. } => opcode::Nop::new().build(),
     }
 }
