@@ -2,11 +2,12 @@
 //!
 //! ```text
 //! memory-target [--listen ADDRESS:PORT] [--iqn NAME] [--size-mib N] [--block-bytes 512|4096]
-//!               [--physical-bytes N] [--luns N] [--read-only] [--chap USER:SECRET] [--mutual-chap USER:SECRET]
+//!               [--physical-bytes N] [--luns N] [--fill] [--read-only] [--chap USER:SECRET] [--mutual-chap USER:SECRET]
 //! ```
 //!
 //! Prints a line when it listens; ends in good order on Ctrl-C.
 
+use bytes::Bytes;
 use serve_iscsi::{
     Authentication, ChapCredentials, LogicalUnit, LunIdentity, MemoryUnit, Server, Target,
     TargetOptions, TargetSet,
@@ -30,6 +31,7 @@ async fn main() -> Result<(), AnyError> {
     let mut iqn = String::from("iqn.2025-01.org.millpond:memory");
     let (mut size_mib, mut block_bytes, mut lun_count) = (1024, 512, 1);
     let mut physical_bytes = None;
+    let mut is_filled = false;
     let mut is_read_only = false;
     let (mut chap, mut mutual) = (None, None);
     let mut arguments = std::env::args().skip(1);
@@ -42,6 +44,7 @@ async fn main() -> Result<(), AnyError> {
             "--block-bytes" => block_bytes = value()?.parse()?,
             "--physical-bytes" => physical_bytes = Some(value()?.parse()?),
             "--luns" => lun_count = value()?.parse()?,
+            "--fill" => is_filled = true,
             "--read-only" => is_read_only = true,
             "--chap" => chap = Some(credentials(&value()?)?),
             "--mutual-chap" => mutual = Some(credentials(&value()?)?),
@@ -56,6 +59,13 @@ async fn main() -> Result<(), AnyError> {
         let mut unit = MemoryUnit::new(size_mib << 20, block_bytes, identity);
         if let Some(physical_bytes) = physical_bytes {
             unit = unit.with_physical_block_bytes(physical_bytes);
+        }
+        if is_filled {
+            // Every byte is backed by memory of its own, as a benchmark wants it.
+            let mebibyte = Bytes::from(vec![0xa5; 1 << 20]);
+            for at in 0..size_mib {
+                unit.write(at << 20, mebibyte.clone(), false).await?;
+            }
         }
         luns.insert(number, Arc::new(unit));
     }
