@@ -42,7 +42,7 @@ pub use policy::{
     ReadContext, WritePolicy,
 };
 pub use read::ScrubOutcome;
-pub use suspend::Suspension;
+pub use suspend::{SuspendHook, Suspension};
 
 use crate::alloc::{Allocator, MetaslabChange, SpaceTotals};
 use crate::cache::{Cache, CacheKey};

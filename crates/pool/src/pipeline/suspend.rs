@@ -14,7 +14,10 @@
 //! may not be there, and the uberblock that would refer to them must never be written. The pool has to be left
 //! and imported again, which goes back to the last txg that is whole.
 
+use std::sync::Arc;
+
 use format::BlockPointer;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::{FailMode, Pipeline};
@@ -45,16 +48,21 @@ impl Suspension {
     }
 }
 
+/// Who is told of every change of the suspension or the `failmode`.
+pub type SuspendHook = Arc<dyn Fn(Option<PoolError>, FailMode) + Send + Sync>;
+
 pub(super) struct Gate {
     state: watch::Sender<Suspension>,
-    fail_mode: parking_lot::Mutex<FailMode>,
+    fail_mode: Mutex<FailMode>,
+    hook: Mutex<Option<SuspendHook>>,
 }
 
 impl Gate {
     pub(super) fn new(fail_mode: FailMode) -> Self {
         Gate {
             state: watch::Sender::new(Suspension::Running),
-            fail_mode: parking_lot::Mutex::new(fail_mode),
+            fail_mode: Mutex::new(fail_mode),
+            hook: Mutex::new(None),
         }
     }
 }
@@ -79,6 +87,30 @@ impl Pipeline {
     /// Replaces the `failmode`.
     pub fn set_fail_mode(&self, mode: FailMode) {
         *self.gate.fail_mode.lock() = mode;
+        self.tell_hook();
+    }
+
+    /// Says who is told of every change (the txgs' admission); it is told the present state at once. It must
+    /// not block.
+    pub fn set_suspend_hook(&self, hook: SuspendHook) {
+        *self.gate.hook.lock() = Some(hook);
+        self.tell_hook();
+    }
+
+    fn tell_hook(&self) {
+        let hook = self.gate.hook.lock().clone();
+        if let Some(hook) = hook {
+            hook(self.suspended(), self.fail_mode());
+        }
+    }
+
+    /// [`Self::suspend`], then [`Self::wait_resumed`].
+    ///
+    /// # Errors
+    /// As [`Self::wait_resumed`].
+    pub async fn suspend_and_wait(&self, error: PoolError) -> Result<(), PoolError> {
+        self.suspend(error);
+        self.wait_resumed().await
     }
 
     /// Suspends: writes wait from now on.
@@ -96,6 +128,7 @@ impl Pipeline {
         });
         if changed {
             tracing::error!(%error, "the pool is suspended");
+            self.tell_hook();
         }
     }
 
@@ -118,6 +151,7 @@ impl Pipeline {
                 false
             }
         });
+        self.tell_hook();
         result
     }
 
