@@ -84,6 +84,7 @@ pub fn compress(
     }
     let compressed = match kind {
         Compression::Lz4 => lz4_compress(data, output_bytes_max),
+        Compression::Zstd if !zstd_is_worth_trying(level, data, output_bytes_max) => None,
         Compression::Zstd => zstd::compress(level, data, output_bytes_max),
         Compression::Gzip(level) => gzip_compress(level, data, output_bytes_max),
         Compression::Zle => zle::compress(data, output_bytes_max),
@@ -172,6 +173,18 @@ fn lz4_decompress(data: &[u8], output_bytes: usize) -> Option<Vec<u8>> {
     let mut out = vec![0; output_bytes];
     let written = lz4_flex::block::decompress_into(block, &mut out).ok()?;
     (written == output_bytes).then_some(out)
+}
+
+/// Whether zstd may shrink `data` enough: for big blocks at level 3 and above, whose attempts are dear,
+/// only if lz4 or zstd-1 can (the heuristic of `zfs_zstd_compress_buf`).
+fn zstd_is_worth_trying(level: ZstdLevel, data: &[u8], output_bytes_max: usize) -> bool {
+    const BIG_BYTES: usize = 128 << 10;
+    const DEAR_LEVEL: u8 = 3;
+    level.is_fast()
+        || level.code() < DEAR_LEVEL
+        || data.len() < BIG_BYTES
+        || lz4_compress(data, output_bytes_max).is_some()
+        || zstd::compress(ZstdLevel::LOWEST, data, output_bytes_max).is_some()
 }
 
 /// Gzip: a zlib stream (RFC 1950), not a gzip file (`zfs_gzip_compress_buf`, module/zfs/gzip.c).

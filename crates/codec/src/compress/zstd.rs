@@ -33,6 +33,8 @@ const LEVEL_DEFAULT: u8 = 3;
 impl ZstdLevel {
     /// The level `zstd` stands for: 3.
     pub const DEFAULT: ZstdLevel = ZstdLevel(LEVEL_DEFAULT);
+    /// `zstd-1`.
+    pub const LOWEST: ZstdLevel = ZstdLevel(1);
 
     /// From ZFS's number; 0 (inherit) and 255 (default) stand for the default.
     pub fn from_code(code: u8) -> Option<Self> {
@@ -60,6 +62,11 @@ impl ZstdLevel {
     /// ZFS's number, as headers and properties store it.
     pub fn code(self) -> u8 {
         self.0
+    }
+
+    /// Whether it is one of the `zstd-fast` levels.
+    pub fn is_fast(self) -> bool {
+        self.0 >= FAST_FIRST
     }
 
     /// The library's number: negative for the fast ones.
