@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::config::PoolPairs;
+use crate::dtl::DirtyTimes;
 use crate::errors::ErrorLog;
 use crate::features;
 use crate::history::HistoryLog;
@@ -85,6 +86,7 @@ pub(crate) struct Core {
     pub(crate) txgs: Arc<TxgManager>,
     pub(crate) dsl: Arc<DslPool>,
     pub(crate) space: Arc<Space>,
+    pub(crate) dirty_times: DirtyTimes,
     pub(crate) history: Arc<HistoryLog>,
     pub(crate) errors: Arc<ErrorLog>,
     pub(crate) state: Mutex<State>,
@@ -137,6 +139,14 @@ impl Core {
             _ => FailMode::Wait,
         };
         self.pipeline.set_fail_mode(mode);
+    }
+
+    /// Lets go of everything; the sync loop has ended.
+    pub(crate) fn close(&self) {
+        self.state.lock().closed = true;
+        self.dsl.close();
+        self.space.close();
+        self.tree.close();
     }
 
     /// Waits until the sync loop has ended.

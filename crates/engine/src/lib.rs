@@ -11,6 +11,7 @@
 //! | [`Pool`] and `create`, `open` | spa.c: `spa_create`, `spa_load`, `spa_export_common` |
 //! | `sync` | spa.c: `spa_sync`; vdev_label.c: `vdev_config_sync` |
 //! | `space`, `logmaps` | metaslab.c, spa_log_spacemap.c |
+//! | `dtl` | vdev.c: `vdev_dtl_sync`, `vdev_dtl_load` |
 //! | [`scan`] | libzutil's zutil_import.c |
 //! | `config` | spa_config.c |
 //! | [`FeatureState`] and `features` | zfeature.c |
@@ -21,6 +22,7 @@ mod config;
 mod core;
 mod create;
 mod directory;
+mod dtl;
 mod error;
 mod errors;
 mod features;

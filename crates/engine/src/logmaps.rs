@@ -78,16 +78,6 @@ impl LogBook {
         }
     }
 
-    /// The log of `txg`.
-    pub(crate) fn log(&self, txg: Txg) -> Option<ObjectId> {
-        self.logs.get(&txg).map(|log| log.object)
-    }
-
-    /// All logs, oldest first.
-    pub(crate) fn logs(&self) -> impl Iterator<Item = (Txg, ObjectId)> + '_ {
-        self.logs.iter().map(|(txg, log)| (*txg, log.object))
-    }
-
     /// Number of logs.
     pub(crate) fn log_count(&self) -> usize {
         self.logs.len()

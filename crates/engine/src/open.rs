@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::core::{Core, State};
+use crate::dtl::DirtyTimes;
 use crate::errors::ErrorLog;
 use crate::history::{History, HistoryLog, HistoryWhat};
 use crate::props::{Change, Stored};
@@ -135,8 +136,18 @@ fn software() -> String {
     )
 }
 
-/// Starts the sync loop.
+/// Starts the sync loop, and the task that tells the transaction groups when the pipeline suspends.
 fn start(core: &Arc<Core>) {
+    let mut changes = core.pipeline.suspension();
+    let (txgs, weak) = (core.txgs.clone(), Arc::downgrade(&core.pipeline));
+    core.world.spawn.spawn(Box::pin(async move {
+        // Ends with the pipeline.
+        while changes.changed().await.is_ok() {
+            let error = changes.borrow_and_update().error().cloned();
+            let Some(pipeline) = weak.upgrade() else { return };
+            txgs.set_suspended(error, pipeline.fail_mode());
+        }
+    }));
     let looping = core.clone();
     core.world
         .spawn
@@ -275,6 +286,7 @@ async fn create_on(
         txgs: txgs.clone(),
         dsl,
         space: ground.space.clone(),
+        dirty_times: DirtyTimes::default(),
         history,
         errors: ground.errors.clone(),
         state: Mutex::new(state),
@@ -593,6 +605,8 @@ async fn import_on(
         ));
     }
     load_space(ground, &mos).await?;
+    let dirty_times = DirtyTimes::default();
+    dirty_times.load(&mos, &ground.tree).await?;
 
     let core = Arc::new(Core {
         world: world.clone(),
@@ -606,6 +620,7 @@ async fn import_on(
         txgs: txgs.clone(),
         dsl,
         space: ground.space.clone(),
+        dirty_times,
         history,
         errors: ground.errors.clone(),
         state: Mutex::new(state),

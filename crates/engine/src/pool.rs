@@ -1,7 +1,6 @@
 //! The handle of an imported pool.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use ::pool::vdev::{Scope, Vdev};
 use ::pool::{PoolError, Tx};
@@ -138,9 +137,7 @@ impl Pool {
             core.txgs.stop(closing);
             core.wait_ended().await;
         }
-        core.state.lock().closed = true;
-        core.dsl.close();
-        core.tree.close();
+        core.close();
         Ok(())
     }
 
@@ -460,9 +457,7 @@ impl Pool {
                 why,
             });
         }
-        if core.pipeline.suspended().is_some() {
-            core.pipeline.resume();
-        }
+        core.pipeline.resume()?;
         if !core.read_only {
             core.state.lock().config_dirty = true;
             core.txgs.kick();
@@ -513,10 +508,16 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // The sync loop holds the core as well: without this it would go on for ever.
-        if !self.core.ended.load(Ordering::Acquire) {
-            self.core.txgs.stop(PoolError::Closing);
+        if self.core.state.lock().closed {
+            return;
         }
+        // The sync loop holds the core as well: without this it would go on for ever.
+        self.core.txgs.stop(PoolError::Closing);
+        let core = self.core.clone();
+        self.core.world.spawn.spawn(Box::pin(async move {
+            core.wait_ended().await;
+            core.close();
+        }));
     }
 }
 

@@ -21,7 +21,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use ::pool::alloc::{MetaslabChange, MetaslabSource, RangeSet};
 use ::pool::{Pipeline, PoolError, Tx};
@@ -145,7 +145,7 @@ impl Top {
 /// Everything about space on disk.
 #[derive(Default)]
 pub(crate) struct Space {
-    mos: OnceLock<Arc<ObjectSet>>,
+    mos: Mutex<Option<Arc<ObjectSet>>>,
     tops: Mutex<BTreeMap<VdevId, Arc<Top>>>,
     book: Mutex<LogBook>,
     /// Ranges in all `allocs` and `frees`.
@@ -168,10 +168,18 @@ impl Space {
         Arc::new(Self::default())
     }
 
-    fn mos(&self) -> &Arc<ObjectSet> {
+    fn mos(&self) -> Arc<ObjectSet> {
         self.mos
-            .get()
-            .expect("the MOS is known before space is loaded or synced")
+            .lock()
+            .clone()
+            .expect("the MOS is known before space is synced, and until the pool is closed")
+    }
+
+    /// Lets go of the MOS: it leads back here through the allocator, and nothing would ever be freed.
+    pub(crate) fn close(&self) {
+        *self.mos.lock() = None;
+        *self.log.lock() = None;
+        self.tops.lock().clear();
     }
 
     fn top(&self, vdev: VdevId) -> Option<Arc<Top>> {
@@ -180,7 +188,7 @@ impl Space {
 
     /// A pool's top-level vdevs that have no space maps yet.
     pub(crate) fn start(&self, mos: &Arc<ObjectSet>, shapes: &[TopShape]) {
-        let _ = self.mos.set(mos.clone());
+        *self.mos.lock() = Some(mos.clone());
         for shape in shapes {
             self.tops
                 .lock()
@@ -214,7 +222,7 @@ impl Space {
         mos: &Arc<ObjectSet>,
         shapes: &[TopShape],
     ) -> Result<Vec<Recorded>, ObjectError> {
-        let _ = self.mos.set(mos.clone());
+        *self.mos.lock() = Some(mos.clone());
         for shape in shapes {
             let top = self.open_top(mos, *shape).await?;
             self.tops.lock().insert(shape.vdev, Arc::new(top));
@@ -605,7 +613,7 @@ impl Space {
         block_bytes: u32,
     ) -> Result<SpaceMapObject, DatasetError> {
         let shape = &top.shape;
-        let id = SpaceMapObject::create(self.mos(), sync.tx, block_bytes).await?;
+        let id = SpaceMapObject::create(&self.mos(), sync.tx, block_bytes).await?;
         if sync.features.is_enabled(SPACEMAP_HISTOGRAM) {
             sync.features
                 .increment(sync.ctx, SPACEMAP_HISTOGRAM)
@@ -625,7 +633,7 @@ impl Space {
             .await?;
         let span = top.span(index);
         Ok(SpaceMapObject::open(
-            self.mos(),
+            &self.mos(),
             id,
             span.start,
             1 << shape.ms_shift,
@@ -642,7 +650,7 @@ impl Space {
         {
             return Ok(map.clone());
         }
-        let mos = self.mos();
+        let mos = &self.mos();
         let known = *self.log_zap.lock();
         let zap = match known {
             Some(id) => Zap::hold(mos, id).await?,
@@ -689,7 +697,7 @@ impl Space {
                     NewObject::new(ObjectType::OTN_UINT64_METADATA).with_block_bytes(128 << 10);
                 let object = self.mos().allocate(sync.tx, new).await?;
                 let zap_id = ObjectId::new(top.top_zap.load(Ordering::Relaxed));
-                let zap = Zap::hold(self.mos(), zap_id).await?;
+                let zap = Zap::hold(&self.mos(), zap_id).await?;
                 zap.add_u64(
                     sync.tx,
                     directory::MS_UNFLUSHED_PHYS_TXGS,
@@ -713,7 +721,7 @@ impl Space {
             book.take_obsolete()
         };
         for (log_txg, log) in obsolete {
-            let map = SpaceMapObject::open(self.mos(), log, 0, u64::MAX, 9).await?;
+            let map = SpaceMapObject::open(&self.mos(), log, 0, u64::MAX, 9).await?;
             let counted = !map.histogram().is_empty();
             map.free(sync.tx).await?;
             if counted && sync.features.is_active(SPACEMAP_HISTOGRAM) {
@@ -722,7 +730,7 @@ impl Space {
                     .await?;
             }
             let zap_id = self.log_zap.lock().expect("logs are listed in the ZAP");
-            Zap::hold(self.mos(), zap_id)
+            Zap::hold(&self.mos(), zap_id)
                 .await?
                 .remove_int(sync.tx, log_txg.get())
                 .await?;

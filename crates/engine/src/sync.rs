@@ -130,6 +130,8 @@ impl Core {
                 }
                 self.sync_salt(&tx).await?;
                 self.sync_deferred_frees(&ctx, &tx).await?;
+            } else {
+                self.sync_config(&ctx, &tx, &mut config).await?;
             }
             if !self.dsl.mos().is_dirty(txg) {
                 break;
@@ -139,7 +141,7 @@ impl Core {
             self.write_labels(txg, config).await?;
         }
         self.dsl.sync_done(txg);
-        self.pipeline.allocator().sync_done(txg);
+        self.pipeline.sync_done(txg);
         self.space.sync_done();
         tracing::debug!(%txg, pass, "synced");
         Ok(())
@@ -166,6 +168,9 @@ impl Core {
             }
             self.state.lock().config_dirty = true;
         }
+        if dirty && self.dirty_times.sync(&sync, self.dsl.mos(), &self.tree).await? {
+            self.state.lock().config_dirty = true;
+        }
         let flush_all = ctx.pass == 1 && std::mem::take(&mut self.state.lock().flush_all);
         Ok(self.space.sync_pass(&sync, dirty, flush_all).await?)
     }
@@ -178,8 +183,11 @@ impl Core {
         tx: &Tx,
         changed: &mut bool,
     ) -> Result<(), EngineError> {
-        *changed |= std::mem::take(&mut self.state.lock().config_dirty);
-        if !*changed {
+        let anew = std::mem::take(&mut self.state.lock().config_dirty);
+        *changed |= anew;
+        // In pass 1 what was written before the sync tasks may be stale. In later passes only news
+        // is written: else the MOS would be dirty for ever.
+        if !anew && !(*changed && ctx.pass == 1) {
             return Ok(());
         }
         self.make_vdev_zaps(ctx, tx).await?;
@@ -263,7 +271,7 @@ impl Core {
             multihost: false,
             config: list.as_ref(),
         };
-        self.tree.sync_labels(&sync).await?;
+        self.pipeline.sync_labels(&sync).await?;
         let mut state = self.state.lock();
         state.uberblock = uberblock;
         if config {

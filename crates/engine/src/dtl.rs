@@ -1,0 +1,106 @@
+//! Dirty time logs: which transaction groups a device lacks writes of.
+//!
+//! The vdev tree notes them in memory; this module keeps them in the MOS, so that a device that
+//! comes back later is not trusted with what it missed. Per leaf there is a space map whose
+//! "bytes" are txgs and whose allocated ranges are those missed (`DTL_MISSING`); its object number is
+//! the pair `DTL` of the leaf's configuration. Written in syncing context, whole, when it changed.
+//! A leaf without an object misses nothing.
+//!
+//! Source: module/zfs/vdev.c (`vdev_dtl_sync`, `vdev_dtl_load`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ::pool::VdevTree;
+use ::pool::alloc::RangeSet;
+use dataset::DatasetError;
+use format::{Guid, ObjectId};
+use object::{ObjectError, ObjectSet, SpaceMapKind, SpaceMapObject};
+use parking_lot::Mutex;
+
+use crate::features::SPACEMAP_HISTOGRAM;
+use crate::space::SpaceSync;
+
+/// Block size of these space maps (`zfs_vdev_dtl_sm_blksz`), in bytes.
+const BLOCK_BYTES: u32 = 4 << 10;
+/// The leaf's pair.
+const PAIR: &str = "DTL";
+
+/// What is recorded in the MOS.
+#[derive(Debug, Default)]
+pub(crate) struct DirtyTimes {
+    recorded: Mutex<BTreeMap<Guid, RangeSet>>,
+}
+
+impl DirtyTimes {
+    /// Reads the logs of all leaves and tells the vdev tree.
+    pub(crate) async fn load(
+        &self,
+        mos: &Arc<ObjectSet>,
+        tree: &VdevTree,
+    ) -> Result<(), ObjectError> {
+        for vdev in tree.leaves() {
+            let (Some(leaf), Some(id)) = (vdev.leaf(), vdev.config_u64(PAIR).filter(|id| *id != 0))
+            else {
+                continue;
+            };
+            let map = open(mos, ObjectId::new(id)).await?;
+            let mut missing = RangeSet::default();
+            map.for_each(map.length_bytes(), &mut |entry| {
+                match entry.kind {
+                    SpaceMapKind::Allocate => missing.add(entry.offset_bytes, entry.length_bytes),
+                    SpaceMapKind::Free => missing.remove(entry.offset_bytes, entry.length_bytes),
+                };
+                Ok(())
+            })
+            .await?;
+            leaf.set_missing(missing.clone());
+            self.recorded.lock().insert(vdev.guid(), missing);
+        }
+        Ok(())
+    }
+
+    /// Writes the logs that changed. Returns whether the configuration did: a leaf got its object.
+    pub(crate) async fn sync(
+        &self,
+        sync: &SpaceSync<'_>,
+        mos: &Arc<ObjectSet>,
+        tree: &VdevTree,
+    ) -> Result<bool, DatasetError> {
+        let mut config_changed = false;
+        for vdev in tree.leaves() {
+            let Some(leaf) = vdev.leaf() else { continue };
+            let missing = leaf.missing();
+            let same = match self.recorded.lock().get(&vdev.guid()) {
+                Some(recorded) => *recorded == missing,
+                None => missing.is_empty(),
+            };
+            if same {
+                continue;
+            }
+            let known = vdev.config_u64(PAIR).filter(|id| *id != 0);
+            let id = match known {
+                Some(id) => ObjectId::new(id),
+                None => {
+                    let id = SpaceMapObject::create(mos, sync.tx, BLOCK_BYTES).await?;
+                    if sync.features.is_enabled(SPACEMAP_HISTOGRAM) {
+                        sync.features.increment(sync.ctx, SPACEMAP_HISTOGRAM).await?;
+                    }
+                    vdev.set_config(PAIR, id.get());
+                    config_changed = true;
+                    id
+                }
+            };
+            let map = open(mos, id).await?;
+            map.truncate(sync.tx, BLOCK_BYTES).await?;
+            let ranges: Vec<(u64, u64)> = missing.iter().collect();
+            map.append(sync.tx, SpaceMapKind::Allocate, None, &ranges).await?;
+            self.recorded.lock().insert(vdev.guid(), missing);
+        }
+        Ok(config_changed)
+    }
+}
+
+async fn open(mos: &Arc<ObjectSet>, id: ObjectId) -> Result<SpaceMapObject, ObjectError> {
+    SpaceMapObject::open(mos, id, 0, u64::MAX, 0).await
+}

@@ -1,0 +1,93 @@
+//! Goal: pools made by OpenZFS open read-only and say what OpenZFS says of them.
+//! Method: golden pools and their manifests (shared/golden/README.md).
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use common::*;
+use dataset::ListOptions;
+use device::World;
+use engine::{FoundState, ImportSpec, Pool, PoolHealth};
+use serde_json::Value;
+
+fn number(value: &Value, name: &str) -> Option<u64> {
+    value["props"][name].as_str()?.parse().ok()
+}
+
+async fn check(golden: &Path, name: &str) {
+    let manifest: Value =
+        serde_json::from_slice(&std::fs::read(golden.join(format!("{name}.json"))).expect("manifest"))
+            .expect("JSON");
+    let images = Images::new();
+    let dir = unpack(golden, name, images.path());
+    let world = World::system(2);
+    let found = find(&world, &dir).await;
+    assert_eq!(found.state, FoundState::Exported);
+    assert_eq!(found.health, PoolHealth::Online);
+    assert_eq!(Some(found.guid.get().to_string().as_str()), manifest["pool_props"]["guid"].as_str());
+    let pool_name = manifest["pool"].as_str().expect("pool").to_owned();
+    assert_eq!(found.name, pool_name);
+    let mut spec = ImportSpec::new(found, host());
+    spec.read_only = true;
+    let pool = Pool::import(&world, spec).await.expect("import");
+    assert_eq!(pool.health(), PoolHealth::Online);
+
+    let mut features = BTreeMap::new();
+    for feature in pool.features() {
+        features.insert(feature.name, feature.state.word().to_owned());
+    }
+    for (feature, state) in manifest["features"].as_object().expect("features") {
+        assert_eq!(Some(features[feature].as_str()), state.as_str(), "{name}: {feature}");
+    }
+    assert_eq!(Some(pool.prop("size").expect("size").value.as_str()), manifest["pool_props"]["size"].as_str());
+
+    let listed = pool
+        .dsl()
+        .list(&pool_name, &ListOptions { snapshots: true, ..ListOptions::default() })
+        .await
+        .expect("list");
+    let listed: BTreeMap<&str, _> = listed.iter().map(|info| (info.name.as_str(), info)).collect();
+    let mut expected = 0;
+    for dataset in manifest["datasets"].as_array().expect("datasets") {
+        if dataset["type"] == "bookmark" {
+            continue;
+        }
+        expected += 1;
+        let full = dataset["name"].as_str().expect("name");
+        let info = listed.get(full).unwrap_or_else(|| panic!("{full} is missing"));
+        assert_eq!(Some(info.guid.get()), number(dataset, "guid"), "{full}");
+        assert_eq!(Some(info.creation_seconds), number(dataset, "creation"), "{full}");
+        assert_eq!(Some(info.createtxg.get()), number(dataset, "createtxg"), "{full}");
+        assert_eq!(Some(info.used_bytes), number(dataset, "used"), "{full} used");
+        assert_eq!(Some(info.referenced_bytes), number(dataset, "referenced"), "{full} referenced");
+    }
+    assert_eq!(listed.len(), expected, "{name}: datasets");
+
+    let commands = pool
+        .history()
+        .await
+        .expect("history")
+        .into_iter()
+        .filter(|record| matches!(record.what, engine::HistoryWhat::Command(_)))
+        .count();
+    let lines = manifest["history"].as_str().map_or(0, |text| {
+        text.lines().filter(|line| line.starts_with(|c: char| c.is_ascii_digit())).count()
+    });
+    assert_eq!(commands, lines, "{name}: history");
+    pool.export(false).await.expect("close");
+}
+
+macro_rules! golden_pools {
+    ($($name:ident)*) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() {
+            if let Some(golden) = golden() {
+                check(&golden, stringify!($name)).await;
+            }
+        }
+    )*};
+}
+
+golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz1_5 raidz2_6 raidz2_multi raidz3_8);
