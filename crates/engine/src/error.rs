@@ -100,6 +100,14 @@ pub enum EngineError {
         /// Its id.
         hostid: u64,
     },
+    /// Several hosts share the pool's devices and take care by heartbeats, which we do not write.
+    #[error(
+        "cannot import '{pool}' for writing: its property multihost is on, which this release does not honour; turn it off with OpenZFS, or import it with '-o readonly=on'"
+    )]
+    Multihost {
+        /// The pool.
+        pool: String,
+    },
     /// The pool was destroyed.
     #[error("cannot import '{pool}': it was destroyed; use 'zpool import -D' to bring it back")]
     Destroyed {

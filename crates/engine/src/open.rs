@@ -18,7 +18,7 @@ use ::pool::{Cache, Pipeline, PipelineOptions, PoolError, TxgLimits, TxgManager}
 use dataset::{CreateParams, DslEnvironment, DslPool};
 use device::World;
 use format::{Guid, NvList, NvValue, ObjectId, ObjectType, Txg, Uberblock};
-use object::{NewObject, ObjectSet, ObjsetOptions, Zap};
+use object::{NewObject, ObjectSet, ObjsetOptions, WriteProperties, Zap};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -123,6 +123,7 @@ fn new_state(name: &str, disk_name: &str, uberblock: Uberblock) -> State {
         spares: Vec::new(),
         caches: Vec::new(),
         scan: None,
+        scan_words: Vec::new(),
         data_errors: 0,
         failure: None,
         closed: false,
@@ -464,7 +465,7 @@ async fn read_trusted(
             .map(|list| list.iter().map(|(guid, _)| (guid.to_owned(), 1, true)).collect())
             .unwrap_or_default();
         features::check(name, &needed, spec.read_only)?;
-        let options = ObjsetOptions { read_only: true, ..ObjsetOptions::default() };
+        let options = mos_options();
         let mos =
             ObjectSet::open(ground.pipeline.clone(), world.clone(), uberblock.root, options).await?;
         let mut config = read_config(name, &mos).await?;
@@ -474,6 +475,19 @@ async fn read_trusted(
     .await;
     ground.tree.close();
     result
+}
+
+/// How the MOS is opened just to be read.
+fn mos_options() -> ObjsetOptions {
+    ObjsetOptions {
+        properties: WriteProperties::mos(),
+        hole_birth: false,
+        embedded_data: false,
+        lz4_metadata: true,
+        read_only: true,
+        object_cache_limit: 1024,
+        dataset: ObjectId::ZERO,
+    }
 }
 
 async fn read_config(pool: &str, mos: &Arc<ObjectSet>) -> Result<NvList, EngineError> {
@@ -604,6 +618,9 @@ async fn import_on(
             format!("{} must be dealt with by OpenZFS first", state.errata),
         ));
     }
+    if !spec.read_only && state.props.get("multihost") == Some(&Stored::Number(1)) {
+        return Err(EngineError::Multihost { pool: name.to_owned() });
+    }
     load_space(ground, &mos).await?;
     let dirty_times = DirtyTimes::default();
     dirty_times.load(&mos, &ground.tree).await?;
@@ -716,7 +733,8 @@ async fn load_directory(
         }
     }
     if let Some(value) = directory.lookup(directory::SCAN).await? {
-        state.scan = scan_status(&value.to_u64s());
+        state.scan_words = value.to_u64s();
+        state.scan = scan_status(&state.scan_words);
     }
     for name in [directory::ERRLOG_LAST, directory::ERRLOG_SCRUB] {
         let id = object(name).await?;
@@ -737,7 +755,7 @@ async fn load_directory(
 }
 
 /// `dsl_scan_phys_t`: 24 integers, of which the first 14 matter here.
-fn scan_status(words: &[u64]) -> Option<ScanStatus> {
+pub(crate) fn scan_status(words: &[u64]) -> Option<ScanStatus> {
     let word = |index: usize| words.get(index).copied().unwrap_or(0);
     let function = match word(0) {
         1 => "scrub",
@@ -770,5 +788,76 @@ impl EngineError {
             self,
             Self::Suspended { .. } | Self::Pool(PoolError::Suspended { .. } | PoolError::Closing)
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+    use crate::ScanSpec;
+
+    fn golden() -> Option<PathBuf> {
+        let path = std::env::var_os("MILLPOND_GOLDEN").map_or_else(
+            || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden"),
+            PathBuf::from,
+        );
+        let required = std::env::var("CI").is_ok_and(|value| value == "true");
+        assert!(path.exists() || !required, "MILLPOND_GOLDEN is needed");
+        path.exists().then_some(path)
+    }
+
+    /// Goal: space maps and logs of OpenZFS's pools add up. Method: what a metaslab has
+    /// allocated by the maps' own totals is what its loaded free ranges leave, on every metaslab.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn space_of_golden_pools_adds_up() {
+        let Some(golden) = golden() else { return };
+        for name in ["plain", "mirror3", "stripe_of_mirrors", "raidz1_3", "raidz2_multi", "raidz3_8"] {
+            let dir = tempfile::tempdir().expect("a directory");
+            let status = std::process::Command::new("tar")
+                .args(["--zstd", "-xSf"])
+                .arg(golden.join(format!("{name}.tar.zst")))
+                .arg("-C")
+                .arg(dir.path())
+                .status()
+                .expect("tar");
+            assert!(status.success());
+            let world = World::system(1);
+            let path = dir.path().join(name).to_str().expect("UTF-8").to_owned();
+            let spec = ScanSpec { paths: vec![path], ..ScanSpec::default() };
+            let found = crate::scan(&world, &spec).await.expect("scan").remove(0);
+            let spec = ImportSpec { read_only: true, ..ImportSpec::new(found, HostIdentity::default()) };
+            let (uberblock, config) = read_trusted(&world, &spec).await.expect("trusted configuration");
+            assert_eq!(config.string("name"), Some(spec.found.name.as_str()));
+            let root = config.require_list("vdev_tree").expect("vdev_tree");
+            let options = OpenOptions {
+                read_only: true,
+                paths: spec.found.paths.clone(),
+                pool_guid: Some(spec.found.guid),
+                create: false,
+            };
+            let ground = Ground::open(&world, root, options, [0; 32]).await.expect("open");
+            assert_eq!(ground.tree.guid_sum(), uberblock.guid_sum);
+            let mos = ObjectSet::open(
+                ground.pipeline.clone(),
+                world.clone(),
+                uberblock.root,
+                mos_options(),
+            )
+            .await
+            .expect("MOS");
+            let shapes = ground.shapes();
+            let recorded = ground.space.open(&mos, &shapes).await.expect("space maps");
+            assert!(recorded.iter().map(|metaslab| metaslab.allocated_bytes).sum::<u64>() > 0);
+            for metaslab in recorded {
+                use ::pool::alloc::MetaslabSource;
+                let shape = shapes.iter().find(|shape| shape.vdev == metaslab.id.0).expect("a shape");
+                let free = ground.space.load(metaslab.id.0, metaslab.id.1).await.expect("load");
+                assert_eq!(free.space() + metaslab.allocated_bytes, 1 << shape.ms_shift, "{name}");
+            }
+            ground.space.close();
+            ground.tree.close();
+        }
     }
 }

@@ -31,6 +31,7 @@ use format::{Guid, Multihost, NvEncoding, ObjectId, ObjectType, Txg, Uberblock};
 use object::{Bpobj, SyncContext, Zap, ZapOptions, ZapValue};
 
 use crate::core::Core;
+use crate::open::scan_status;
 use crate::space::SpaceSync;
 use crate::{EngineError, config, directory, features};
 
@@ -40,6 +41,14 @@ const PASSES_MAX: u32 = 100;
 pub(crate) const CONFIG_BLOCK_BYTES: u32 = 16 << 10;
 /// Deferred frees of another release that are processed in one step.
 const DEFERRED_STEP: u64 = 100_000;
+
+/// Words of `dsl_scan_phys_t` (include/sys/dsl_scan.h).
+const SCAN_STATE: usize = 1;
+const SCAN_QUEUE: usize = 2;
+const SCAN_END_TIME: usize = 8;
+const SCAN_FLAGS: usize = 23;
+const SCAN_SCANNING: u64 = 1;
+const SCAN_CANCELED: u64 = 3;
 
 impl Core {
     /// Runs until the pool is closed.
@@ -114,6 +123,7 @@ impl Core {
                 let claim = std::mem::take(&mut self.state.lock().claim_logs);
                 if claim {
                     self.dsl.claim_logs(&ctx).await?;
+                    self.cancel_scan(&tx).await?;
                 }
                 self.history.flush(&tx).await?;
                 self.sync_config(&ctx, &tx, &mut config).await?;
@@ -277,6 +287,31 @@ impl Core {
         if config {
             state.config_txg = txg;
         }
+        Ok(())
+    }
+
+    /// Ends a scrub or resilver that another release left in progress (`dsl_scan_cancel`): its queue of
+    /// datasets would not follow what happens to them here. What a device lacks stays known, so
+    /// that OpenZFS starts the resilver again.
+    async fn cancel_scan(&self, tx: &Tx) -> Result<(), EngineError> {
+        let mut words = self.state.lock().scan_words.clone();
+        if words.len() <= SCAN_FLAGS || words[SCAN_STATE] != SCAN_SCANNING {
+            return Ok(());
+        }
+        let mos = self.dsl.mos();
+        if words[SCAN_QUEUE] != 0 {
+            mos.free(tx, ObjectId::new(words[SCAN_QUEUE])).await?;
+        }
+        words[SCAN_QUEUE] = 0;
+        words[SCAN_STATE] = SCAN_CANCELED;
+        words[SCAN_END_TIME] = self.world.clock.wall_ns() / 1_000_000_000;
+        words[SCAN_FLAGS] = 0;
+        let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
+        directory.update(tx, directory::SCAN, ZapValue::from_u64s(&words)).await?;
+        self.history.internal(tx, "scan aborted", "the pool was imported by millpond".into()).await?;
+        let mut state = self.state.lock();
+        state.scan = scan_status(&words);
+        state.scan_words = words;
         Ok(())
     }
 
