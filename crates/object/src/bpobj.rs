@@ -18,7 +18,6 @@ use format::{
 };
 use pool::Tx;
 
-use crate::dsize::dsize_bytes;
 use crate::error::{ObjectError, OfObject, Result, damaged};
 use crate::object::Object;
 use crate::objset::{NewObject, ObjectSet};
@@ -48,7 +47,7 @@ impl BpobjSpace {
             block.lsize_bytes()
         };
         BpobjSpace {
-            used_bytes: dsize_bytes(pipeline, block),
+            used_bytes: pipeline.dsize_bytes(block),
             compressed_bytes: block.psize_bytes(),
             uncompressed_bytes,
         }

@@ -30,7 +30,6 @@ mod bpobj;
 mod bptree;
 mod byteswap;
 mod dnode;
-mod dsize;
 mod error;
 mod indirect;
 mod object;

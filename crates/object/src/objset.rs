@@ -117,8 +117,17 @@ pub struct ObjsetOptions {
 }
 
 impl Default for ObjsetOptions {
+    /// Fletcher-4, LZ4, one copy, records of 128 KiB, all features enabled.
     fn default() -> Self {
-        todo!()
+        ObjsetOptions {
+            properties: WriteProperties::default(),
+            hole_birth: true,
+            embedded_data: true,
+            lz4_metadata: true,
+            read_only: false,
+            object_cache_limit: 16 << 10,
+            dataset: ObjectId::ZERO,
+        }
     }
 }
 

@@ -23,7 +23,6 @@ use pool::pipeline::AllocClass;
 use pool::{Bookmark, PoolError, Priority, WritePolicy};
 
 use crate::dnode::{Meta, Tree, shl, shr};
-use crate::dsize::dsize_bytes;
 use crate::error::Result;
 use crate::indirect::child;
 use crate::objset::{ObjectSet, RedundantMetadata, WriteProperties};
@@ -102,7 +101,7 @@ impl<'a> TreeSync<'a> {
     /// Reports a block as gone.
     pub(crate) fn kill(&self, pointer: Option<&BlockPointer>) {
         if let Some(pointer) = pointer.filter(|pointer| !pointer.is_hole()) {
-            let bytes = dsize_bytes(&self.ctx.pipeline, pointer) as i64;
+            let bytes = self.ctx.pipeline.dsize_bytes(pointer) as i64;
             self.used.fetch_sub(bytes, Ordering::Relaxed);
             self.acct.dead(pointer);
         }
@@ -110,7 +109,7 @@ impl<'a> TreeSync<'a> {
 
     fn bear(&self, pointer: &BlockPointer) {
         if !pointer.is_hole() {
-            let bytes = dsize_bytes(&self.ctx.pipeline, pointer) as i64;
+            let bytes = self.ctx.pipeline.dsize_bytes(pointer) as i64;
             self.used.fetch_add(bytes, Ordering::Relaxed);
             self.acct.born(pointer);
         }
