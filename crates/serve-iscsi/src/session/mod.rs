@@ -244,11 +244,6 @@ impl Session {
         self.is_closing
     }
 
-    /// No command is in flight.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.tasks.is_empty()
-    }
-
     /// Takes a frame.
     pub(crate) fn receive(&mut self, frame: Frame) -> Result<(), ProtocolError> {
         if self.is_closing {

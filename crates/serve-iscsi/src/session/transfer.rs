@@ -96,10 +96,6 @@ impl Transfer {
         self.wanted
     }
 
-    pub(crate) fn expects_unsolicited(&self) -> bool {
-        self.expects_unsolicited
-    }
-
     /// Whether all that the command takes is here.
     pub(crate) fn is_complete(&self) -> bool {
         !self.expects_unsolicited && self.received >= self.wanted && self.outstanding.is_empty()
