@@ -42,6 +42,12 @@ pub(crate) const UNMAP_DESCRIPTORS_MAX: u32 = 256;
 /// Most bytes read or written at once inside one command that needs no more.
 pub(crate) const CHUNK_BYTES_MAX: u32 = 1 << 20;
 
+/// All operation codes of the table (for tests that send any of them).
+#[cfg(test)]
+pub(crate) fn testing_opcodes() -> Vec<u8> {
+    opcodes::TABLE.iter().map(|entry| entry.opcode).collect()
+}
+
 /// How a command ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
