@@ -18,6 +18,8 @@ pub mod alloc;
 pub mod cache;
 mod error;
 pub mod pipeline;
+#[cfg(test)]
+mod testing;
 pub mod txg;
 pub mod vdev;
 
