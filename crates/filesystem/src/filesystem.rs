@@ -170,6 +170,12 @@ impl Filesystem {
         self.settings().read_only
     }
 
+    /// Whether two names are the same only if all their bytes are: neither case nor form of
+    /// characters is ignored.
+    pub fn compares_names_exactly(&self) -> bool {
+        self.rules.is_plain()
+    }
+
     /// Whether POSIX access control lists are kept (`acltype=posix`).
     pub fn has_posix_acls(&self) -> bool {
         self.settings().acltype == 1
@@ -402,6 +408,7 @@ impl Filesystem {
         let name_bytes_max = self.name_bytes_max();
         Ok(FsStatistics {
             block_bytes: UNIT_BYTES as u32,
+            io_bytes: self.settings().record_bytes,
             blocks: (referenced_bytes / UNIT_BYTES).saturating_add(free),
             blocks_free: free,
             files: objects_free.saturating_add(self.objset.object_count()),

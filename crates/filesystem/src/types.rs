@@ -237,6 +237,8 @@ pub struct DirEntry {
 pub struct FsStatistics {
     /// Unit of the counts of blocks, in bytes.
     pub block_bytes: u32,
+    /// Size for efficient I/O, in bytes.
+    pub io_bytes: u32,
     /// Blocks in all (used and free).
     pub blocks: u64,
     /// Free blocks.

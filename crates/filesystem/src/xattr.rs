@@ -255,6 +255,25 @@ impl Filesystem {
         self.finish(ino).await
     }
 
+    /// Takes the capabilities of a program (`security.capability`) away from a file that is written,
+    /// cut or given to another owner.
+    pub async fn drop_capability(&self, ino: u64) -> Result<()> {
+        const CAPABILITY: &[u8] = b"security.capability";
+        if self.has_no_xattrs(ino) || self.is_read_only() {
+            return Ok(());
+        }
+        let _entered = self.enter().await?;
+        let node = self.node(ino).await?;
+        {
+            let _lock = node.xattrs.read().await;
+            if self.stored_xattr(&node, CAPABILITY).await?.is_none() {
+                return Ok(());
+            }
+        }
+        let _lock = node.xattrs.write().await;
+        self.drop_xattr(&node, CAPABILITY).await.map(|_| ())
+    }
+
     fn may_change_xattrs(&self, node: &Node) -> Result<()> {
         if node.znode().flags & pflags::IMMUTABLE != 0 {
             return Err(FsError::NotPermitted {

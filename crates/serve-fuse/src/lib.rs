@@ -2,11 +2,34 @@
 //!
 //! [`Mount`] serves a [`filesystem::Filesystem`] at a mountpoint, with `.zfs/snapshot` when given a
 //! [`SnapshotProvider`]; [`ZvolDirectory`] shows volumes as files `POOL/VOLUME` that `losetup` takes.
+//!
+//! | Module | What it does |
+//! |---|---|
+//! | `mount`, `host` | mounting, unmounting, what is mounted |
+//! | `handler` | the kernel's requests, and what the kernel may cache |
+//! | `nodes` | node numbers: filesystem, snapshots, `.zfs` |
+//! | `flags` | ioctls for `chattr` and projects |
+//! | `task` | requests run at once or as tasks |
+//! | `zvol` | volumes as files |
+//!
+//! A few threads read requests. A request that finds what it needs in memory is answered on its
+//! thread; one that has to wait goes on as a task, so any number is under way at once. Permissions
+//! are checked by the kernel (`default_permissions`). A crash of this process leaves a dead mount,
+//! which the next one at the same place takes away.
 
+#![forbid(unsafe_code)]
+
+mod convert;
 mod error;
+mod flags;
+mod handler;
+mod host;
 mod mount;
+mod nodes;
+mod task;
 mod zvol;
 
 pub use error::{MountError, Result};
-pub use mount::{Mount, MountOptions, SnapshotEntry, SnapshotProvider, UnmountMode, mounted_at};
+pub use host::mounted_at;
+pub use mount::{Mount, MountOptions, SnapshotEntry, SnapshotProvider, UnmountMode};
 pub use zvol::ZvolDirectory;

@@ -1,13 +1,27 @@
 //! A filesystem mounted through FUSE.
-#![allow(clippy::todo, unused_variables, clippy::unused_async, missing_docs)]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use device::BoxFuture;
 use filesystem::{Filesystem, FsError};
+use fuser::{Config, INodeNo, MountOption, Notifier, Session, SessionACL};
+use parking_lot::Mutex;
+use tokio::sync::watch;
 
-use crate::error::Result;
+use crate::error::{MountError, Result};
+use crate::handler::Handler;
+use crate::host::{self, mounted_at};
+use crate::nodes::{self, Nodes};
+
+/// Threads that read requests. What has to wait goes on as a task, so few are enough.
+const THREADS_MAX: usize = 4;
+/// How often access times are stored, and unused snapshots closed.
+const HOUSEKEEPING: Duration = Duration::from_secs(30);
+/// How long an unmounted filesystem may take to answer its last requests.
+const LAST_REQUESTS: Duration = Duration::from_secs(30);
 
 /// How to mount.
 #[derive(Debug, Clone)]
@@ -44,6 +58,27 @@ impl MountOptions {
             snapdir_visible: false,
         }
     }
+
+    fn to_config(&self) -> Config {
+        fn pick<T>(on: bool, yes: T, no: T) -> T {
+            if on { yes } else { no }
+        }
+        let mut config = Config::default();
+        config.mount_options = vec![
+            MountOption::FSName(self.source_name.clone()),
+            MountOption::Subtype("millpond".into()),
+            MountOption::DefaultPermissions,
+            pick(self.read_only, MountOption::RO, MountOption::RW),
+            pick(self.devices, MountOption::Dev, MountOption::NoDev),
+            pick(self.setuid, MountOption::Suid, MountOption::NoSuid),
+            pick(self.exec, MountOption::Exec, MountOption::NoExec),
+        ];
+        config.acl = pick(self.allow_other, SessionACL::All, SessionACL::Owner);
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        config.n_threads = Some(cpus.min(THREADS_MAX));
+        config.clone_fd = true;
+        config
+    }
 }
 
 /// A snapshot, as shown in `.zfs/snapshot`.
@@ -60,7 +95,7 @@ pub trait SnapshotProvider: Send + Sync + 'static {
     /// The filesystem's snapshots.
     fn list(&self) -> BoxFuture<'_, std::result::Result<Vec<SnapshotEntry>, FsError>>;
     /// Opens one, read-only; [`FsError::NotFound`] where there is none of that name. The mount keeps
-    /// it open while it is used.
+    /// it open while it is used, and closes it.
     fn open<'a>(
         &'a self,
         name: &'a str,
@@ -79,54 +114,263 @@ pub enum UnmountMode {
     Lazy,
 }
 
+/// A FUSE session that is served by threads of its own.
+pub(crate) struct Served {
+    mountpoint: PathBuf,
+    notifier: Notifier,
+    ended: watch::Receiver<bool>,
+    /// Whether somebody unmounted it here; so that it is not done twice.
+    is_unmounted: AtomicBool,
+}
+
+impl Served {
+    /// Mounts `handler` at `mountpoint` and starts to serve it.
+    pub(crate) async fn start(
+        handler: impl fuser::Filesystem,
+        mountpoint: &Path,
+        config: Config,
+        overlay: bool,
+    ) -> Result<Self> {
+        let path = mountpoint.to_owned();
+        let start = move || {
+            let mountpoint = host::prepare_mountpoint(&path, overlay)?;
+            host::check_fuse()?;
+            let session = Session::new(handler, &mountpoint, &config).map_err(|source| {
+                MountError::Refused {
+                    path: mountpoint.clone(),
+                    source,
+                }
+            })?;
+            let notifier = session.notifier();
+            let (end, ended) = watch::channel(false);
+            let name = "fuse".to_owned();
+            let serve = move || {
+                if let Err(error) = session.run() {
+                    tracing::debug!(%error, "a FUSE session ended with an error");
+                }
+                let _ = end.send(true);
+            };
+            std::thread::Builder::new()
+                .name(name)
+                .spawn(serve)
+                .map_err(|source| MountError::Refused {
+                    path: mountpoint.clone(),
+                    source,
+                })?;
+            Ok(Self {
+                mountpoint,
+                notifier,
+                ended,
+                is_unmounted: AtomicBool::new(false),
+            })
+        };
+        match tokio::task::spawn_blocking(start).await {
+            Ok(outcome) => outcome,
+            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+        }
+    }
+
+    pub(crate) fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    pub(crate) fn notifier(&self) -> &Notifier {
+        &self.notifier
+    }
+
+    pub(crate) fn is_mounted(&self) -> bool {
+        !self.is_unmounted.load(Ordering::Acquire) && !*self.ended.borrow()
+    }
+
+    pub(crate) async fn ended(&self) {
+        let mut ended = self.ended.clone();
+        // An error means that the thread is gone, which is the end as well.
+        let _ = ended.wait_for(|ended| *ended).await;
+    }
+
+    /// Unmounts; returns when the last request was answered (or, lazily, at once).
+    pub(crate) async fn unmount(&self, mode: UnmountMode) -> Result<()> {
+        if self.is_mounted() {
+            let path = self.mountpoint.clone();
+            let unmount = move || host::unmount(&path, mode);
+            match tokio::task::spawn_blocking(unmount).await {
+                Ok(outcome) => outcome?,
+                Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+            }
+            self.is_unmounted.store(true, Ordering::Release);
+        }
+        if mode != UnmountMode::Lazy
+            && tokio::time::timeout(LAST_REQUESTS, self.ended())
+                .await
+                .is_err()
+        {
+            tracing::warn!(
+                path = %self.mountpoint.display(),
+                "unmounted, but another mount namespace still holds it"
+            );
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if self.is_mounted()
+            && let Err(error) = host::unmount(&self.mountpoint, UnmountMode::Lazy)
+        {
+            tracing::debug!(%error, "a mount could not be taken away");
+        }
+    }
+}
+
 /// A mounted filesystem. Dropping it unmounts lazily.
 pub struct Mount {
-    _private: (),
+    served: Arc<Served>,
+    nodes: Arc<Nodes>,
+    snapdir_visible: Arc<AtomicBool>,
+    housekeeper: Mutex<Option<tokio::task::AbortHandle>>,
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        self.stop_housekeeping();
+    }
 }
 
 impl Mount {
     /// Mounts `filesystem` at `mountpoint` (which is made where it does not exist). Call it within
     /// a tokio runtime, where requests are then served.
+    ///
+    /// # Errors
+    /// What stands in the way of mounting, as [`MountError`] tells apart.
     pub async fn new(
         filesystem: Arc<Filesystem>,
         mountpoint: &Path,
         options: MountOptions,
         snapshots: Option<Arc<dyn SnapshotProvider>>,
     ) -> Result<Self> {
-        todo!()
+        let snapdir_visible = Arc::new(AtomicBool::new(options.snapdir_visible));
+        let posix_acl = filesystem.has_posix_acls();
+        let nodes = Arc::new(Nodes::new(filesystem, snapshots));
+        let handler = Handler {
+            nodes: Arc::clone(&nodes),
+            runtime: tokio::runtime::Handle::current(),
+            snapdir_visible: Arc::clone(&snapdir_visible),
+            posix_acl,
+        };
+        let config = options.to_config();
+        let served = Arc::new(Served::start(handler, mountpoint, config, options.overlay).await?);
+        host::raise_read_ahead(served.mountpoint()).await;
+        let housekeeper = tokio::spawn(housekeep(Arc::clone(&nodes), served.ended.clone()));
+        Ok(Self {
+            served,
+            nodes,
+            snapdir_visible,
+            housekeeper: Mutex::new(Some(housekeeper.abort_handle())),
+        })
     }
+
+    fn stop_housekeeping(&self) {
+        if let Some(housekeeper) = self.housekeeper.lock().take() {
+            housekeeper.abort();
+        }
+    }
+
     /// Where it is mounted.
     pub fn mountpoint(&self) -> &Path {
-        todo!()
+        self.served.mountpoint()
     }
+
     /// Whether it is still mounted (someone may have run umount).
     pub fn is_mounted(&self) -> bool {
-        todo!()
+        self.served.is_mounted() && matches!(mounted_at(self.mountpoint()), Ok(Some(_)))
     }
+
     /// Serves another state of the filesystem in its place (after a rollback or receive): the
-    /// kernel's caches are dropped, and files whose object is gone answer ESTALE.
+    /// kernel's caches are dropped, and files that are open answer ESTALE. The one before is not
+    /// closed.
+    ///
+    /// # Errors
+    /// None that the caller could do something about, now.
     pub async fn replace(&self, filesystem: Arc<Filesystem>) -> Result<()> {
-        todo!()
+        let mut names = std::collections::BTreeSet::new();
+        let before = self.nodes.replace(Arc::clone(&filesystem));
+        // Every path goes through an entry of the root: when those are gone, so is all below.
+        for filesystem in [before, filesystem] {
+            let mut cookie = 0;
+            while let Ok(entries) = filesystem
+                .read_directory(filesystem.root(), cookie, 1024)
+                .await
+            {
+                let Some(last) = entries.last() else { break };
+                cookie = last.next_cookie;
+                names.extend(entries.into_iter().map(|entry| entry.name));
+            }
+        }
+        let notifier = self.served.notifier().clone();
+        // The kernel may call back for what it drops: not on a thread of the runtime.
+        let invalidate = move || {
+            use std::os::unix::ffi::OsStrExt;
+            for name in names {
+                let name = std::ffi::OsStr::from_bytes(&name);
+                let _ = notifier.inval_entry(INodeNo(nodes::ROOT), name);
+            }
+            let _ = notifier.inval_inode(INodeNo(nodes::ROOT), 0, 0);
+        };
+        let _ = tokio::task::spawn_blocking(invalidate).await;
+        Ok(())
     }
+
     /// Changes whether `.zfs` is listed.
     pub fn set_snapdir_visible(&self, visible: bool) {
-        todo!()
+        self.snapdir_visible.store(visible, Ordering::Relaxed);
     }
-    /// Unmounts, waits for requests under way, puts everything on stable storage. The filesystem
-    /// itself stays open (and can be mounted again).
+
+    /// Lets go of the snapshot called `name`, or of all: they can be destroyed then. One that is
+    /// used again is opened again.
+    pub async fn release_snapshots(&self, name: Option<&str>) {
+        self.nodes.close_snapshots(name, Duration::ZERO).await;
+    }
+
+    /// Unmounts, waits for requests under way, puts everything on stable storage, and lets go of
+    /// snapshots. The filesystem itself stays open (and can be mounted again).
+    ///
+    /// # Errors
+    /// [`MountError::Busy`] and what else stands in the way; [`MountError::Flush`] when it is
+    /// unmounted but not all is on stable storage.
     pub async fn unmount(&self, mode: UnmountMode) -> Result<()> {
-        todo!()
+        self.served.unmount(mode).await?;
+        if mode != UnmountMode::Lazy {
+            self.stop_housekeeping();
+            self.nodes.close_snapshots(None, Duration::ZERO).await;
+        }
+        match self.nodes.live().sync_all().await {
+            Ok(()) | Err(FsError::Closed) => Ok(()),
+            Err(source) => Err(MountError::Flush {
+                path: self.mountpoint().to_owned(),
+                source,
+            }),
+        }
     }
+
     /// Completes when it is not mounted any more, whoever did it.
     pub async fn ended(&self) {
-        todo!()
+        self.served.ended().await;
     }
 }
 
-/// What is mounted exactly at `path`, if something is: its source and type of filesystem.
-pub fn mounted_at(path: &Path) -> std::io::Result<Option<(String, String)>> {
-    todo!()
+/// Stores access times and closes unused snapshots, until the mount has ended.
+async fn housekeep(nodes: Arc<Nodes>, mut ended: watch::Receiver<bool>) {
+    loop {
+        tokio::select! {
+            _ = ended.wait_for(|ended| *ended) => break,
+            () = tokio::time::sleep(HOUSEKEEPING) => {}
+        }
+        nodes.close_idle().await;
+        let live = nodes.live();
+        if !live.is_read_only() && !live.is_closed() {
+            live.store_access_times().await;
+        }
+    }
+    nodes.close_snapshots(None, Duration::ZERO).await;
 }
-
-#[allow(dead_code)]
-fn _paths(_: PathBuf) {}

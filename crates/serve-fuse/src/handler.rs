@@ -1,0 +1,1099 @@
+//! The kernel's requests for a mounted filesystem.
+//!
+//! # What the kernel may keep
+//!
+//! Only the kernel changes names and content (through us), so it may keep entries and pages for
+//! long. Attributes are good for a second, since space on disk shows only after a txg is synced,
+//! and access times move with reads. Names that are not there, and names in `.zfs`, are good for a
+//! second; where case or form of names does not count, entries are not kept at all. `open` is
+//! answered "not needed" once, and then never asked again.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use filesystem::{
+    Allocate, Attributes, FileKind, FsError, RenameMode, SeekTo, SetAttributes, XattrMode,
+};
+use fuser::{
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, FileType, FopenFlags,
+    Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
+    WriteFlags,
+};
+use tokio::runtime::Handle;
+
+use crate::convert::{self, caller, errno};
+use crate::nodes::{self, File, Nodes, Target};
+use crate::task::run;
+
+const ENTRY_TTL: Duration = Duration::from_secs(24 * 60 * 60);
+const SHORT_TTL: Duration = Duration::from_secs(1);
+/// Biggest write in one request.
+const WRITE_BYTES_MAX: u32 = 1 << 20;
+/// Requests that the kernel may have under way in the background (read-ahead, write-back).
+const BACKGROUND_MAX: u16 = 64;
+/// Entries read from a directory at a time.
+const ENTRIES: usize = 128;
+/// The offset after `.zfs`, which is listed last.
+const AFTER_ZFS: u64 = i64::MAX as u64 - 1;
+const O_DSYNC: i32 = 0o10000;
+/// `XATTR_CREATE`, `XATTR_REPLACE` (include/uapi/linux/xattr.h).
+const XATTR_CREATE: i32 = 1;
+const XATTR_REPLACE: i32 = 2;
+/// `FALLOC_FL_*` (include/uapi/linux/falloc.h).
+const KEEP_SIZE: i32 = 1;
+const PUNCH_HOLE: i32 = 2;
+const ZERO_RANGE: i32 = 0x10;
+
+/// Requests of one mount.
+pub(crate) struct Handler {
+    pub(crate) nodes: Arc<Nodes>,
+    pub(crate) runtime: Handle,
+    pub(crate) snapdir_visible: Arc<AtomicBool>,
+    pub(crate) posix_acl: bool,
+}
+
+/// Attributes of a directory that only exists here.
+fn control_attributes(node: u64, links: u32, modified: SystemTime) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(node),
+        size: 2,
+        blocks: 1,
+        atime: modified,
+        mtime: modified,
+        ctime: modified,
+        crtime: modified,
+        kind: FileType::Directory,
+        perm: 0o555,
+        nlink: links,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 512,
+        flags: 0,
+    }
+}
+
+fn text(name: &OsStr) -> Result<&str, Errno> {
+    name.to_str().ok_or(Errno::ENOENT)
+}
+
+impl Handler {
+    fn entry_ttl(file: &File) -> Duration {
+        if file.filesystem.compares_names_exactly() {
+            ENTRY_TTL
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// Answers with an entry, which the kernel then knows.
+    fn reply_entry(reply: ReplyEntry, parent: &File, found: &Attributes) {
+        if parent.is_live {
+            parent.filesystem.retain(found.ino, 1);
+        }
+        let attributes = convert::attributes(parent.node(found.ino), found);
+        let generation = Generation(found.generation);
+        reply.entry_with_ttls(
+            &SHORT_TTL,
+            &Self::entry_ttl(parent),
+            &attributes,
+            generation,
+        );
+    }
+
+    async fn snapshots_modified(nodes: &Nodes) -> (SystemTime, u32) {
+        let Some(provider) = nodes.provider() else {
+            return (UNIX_EPOCH, 2);
+        };
+        let Ok(list) = provider.list().await else {
+            return (UNIX_EPOCH, 2);
+        };
+        let newest = list
+            .iter()
+            .map(|snapshot| snapshot.creation_seconds)
+            .max()
+            .unwrap_or(0);
+        (
+            UNIX_EPOCH + Duration::from_secs(newest),
+            2 + list.len() as u32,
+        )
+    }
+
+    async fn target_attributes(nodes: &Nodes, node: u64) -> Result<FileAttr, Errno> {
+        match nodes.resolve(node).await? {
+            Target::File(file) => {
+                let found = file
+                    .filesystem
+                    .attributes(file.ino)
+                    .await
+                    .map_err(|error| errno(&error))?;
+                Ok(convert::attributes(node, &found))
+            }
+            Target::Zfs => Ok(control_attributes(node, 3, UNIX_EPOCH)),
+            Target::Snapshots => {
+                let (modified, links) = Self::snapshots_modified(nodes).await;
+                Ok(control_attributes(node, links, modified))
+            }
+        }
+    }
+}
+
+/// Runs a request about one file: resolves the node, does `work`, and answers.
+macro_rules! on_file {
+    ($self:ident, $node:expr, $reply:ident, |$file:ident| $work:expr, |$value:pat_param| $done:expr) => {
+        let nodes = Arc::clone(&$self.nodes);
+        run(&$self.runtime, async move {
+            let outcome = async {
+                let $file = nodes.file($node.0).await?;
+                let value = $work.await.map_err(|error| errno(&error))?;
+                Ok(($file, value))
+            };
+            match outcome.await {
+                Ok(($file, $value)) => {
+                    let _ = &$file;
+                    $done
+                }
+                Err(error) => $reply.error(error),
+            }
+        })
+    };
+}
+
+/// The pieces of a read, as one.
+fn join(pieces: Vec<Bytes>) -> Bytes {
+    match <[Bytes; 1]>::try_from(pieces) {
+        Ok([single]) => single,
+        Err(pieces) => Bytes::from(pieces.concat()),
+    }
+}
+
+fn sized(reply: ReplyXattr, size: u32, data: &[u8]) {
+    if size == 0 {
+        reply.size(data.len() as u32);
+    } else if data.len() > size as usize {
+        reply.error(Errno::ERANGE);
+    } else {
+        reply.data(data);
+    }
+}
+
+impl fuser::Filesystem for Handler {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        let wanted = [
+            InitFlags::FUSE_ASYNC_READ,
+            InitFlags::FUSE_BIG_WRITES,
+            InitFlags::FUSE_MAX_PAGES,
+            InitFlags::FUSE_EXPORT_SUPPORT,
+            InitFlags::FUSE_DONT_MASK,
+            InitFlags::FUSE_DO_READDIRPLUS,
+            InitFlags::FUSE_READDIRPLUS_AUTO,
+            InitFlags::FUSE_ASYNC_DIO,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_CACHE_SYMLINKS,
+            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+            InitFlags::FUSE_NO_OPEN_SUPPORT,
+        ];
+        // What an older kernel does not know it does not need.
+        for flag in wanted {
+            let _ = config.add_capabilities(flag);
+        }
+        if self.posix_acl {
+            let _ = config.add_capabilities(InitFlags::FUSE_POSIX_ACL);
+        }
+        let _ = config.set_max_write(WRITE_BYTES_MAX);
+        let _ = config.set_max_background(BACKGROUND_MAX);
+        Ok(())
+    }
+
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let nodes = Arc::clone(&self.nodes);
+        let name = name.to_owned();
+        let _ = request;
+        run(&self.runtime, async move {
+            match nodes.resolve(parent.0).await {
+                Err(error) => reply.error(error),
+                Ok(Target::File(file)) => {
+                    let is_root = file.is_live && file.ino == file.filesystem.root();
+                    if is_root && name == ".zfs" && nodes.provider().is_some() {
+                        let attributes = control_attributes(nodes::ZFS, 3, UNIX_EPOCH);
+                        return reply.entry(&ENTRY_TTL, &attributes, Generation(0));
+                    }
+                    match file.filesystem.lookup(file.ino, name.as_bytes()).await {
+                        Ok(found) => Self::reply_entry(reply, &file, &found),
+                        Err(FsError::NotFound { .. })
+                            if file.filesystem.compares_names_exactly() =>
+                        {
+                            // Node 0: the kernel may remember that there is nothing.
+                            let nothing = control_attributes(0, 0, UNIX_EPOCH);
+                            reply.entry(&SHORT_TTL, &nothing, Generation(0));
+                        }
+                        Err(error) => reply.error(errno(&error)),
+                    }
+                }
+                Ok(Target::Zfs) => match name.as_bytes() {
+                    b"snapshot" | b"." => {
+                        let node = if name == "." {
+                            nodes::ZFS
+                        } else {
+                            nodes::SNAPSHOTS
+                        };
+                        match Self::target_attributes(&nodes, node).await {
+                            Ok(attributes) => reply.entry(&SHORT_TTL, &attributes, Generation(0)),
+                            Err(error) => reply.error(error),
+                        }
+                    }
+                    _ => reply.error(Errno::ENOENT),
+                },
+                Ok(Target::Snapshots) => {
+                    let found = async {
+                        let file = nodes.snapshot(text(&name)?).await?;
+                        let found = file.filesystem.attributes(file.ino).await;
+                        Ok((found.map_err(|error| errno(&error))?, file))
+                    };
+                    match found.await {
+                        Ok((found, file)) => {
+                            let attributes = convert::attributes(file.node(found.ino), &found);
+                            reply.entry(&SHORT_TTL, &attributes, Generation(found.generation));
+                        }
+                        Err(error) => reply.error(error),
+                    }
+                }
+            }
+        });
+    }
+
+    fn forget(&self, _request: &Request, node: INodeNo, count: u64) {
+        if let Some(file) = self.nodes.try_file(node.0)
+            && file.is_live
+            && node.0 != nodes::ROOT
+        {
+            let _inside = self.runtime.enter();
+            file.filesystem.release(file.ino, count);
+        }
+    }
+
+    fn getattr(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        _handle: Option<FileHandle>,
+        reply: ReplyAttr,
+    ) {
+        if let Some(file) = self.nodes.try_file(node.0)
+            && let Some(found) = file.filesystem.try_attributes(file.ino)
+        {
+            return reply.attr(&SHORT_TTL, &convert::attributes(node.0, &found));
+        }
+        let nodes = Arc::clone(&self.nodes);
+        run(&self.runtime, async move {
+            match Self::target_attributes(&nodes, node.0).await {
+                Ok(attributes) => reply.attr(&SHORT_TTL, &attributes),
+                Err(error) => reply.error(error),
+            }
+        });
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _handle: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let caller = caller(request, 0);
+        let set = SetAttributes {
+            mode: mode.map(|mode| mode & 0o7777),
+            uid,
+            gid,
+            size_bytes: size,
+            atime: atime.map(convert::set_time),
+            mtime: mtime.map(convert::set_time),
+            ..SetAttributes::default()
+        };
+        on_file!(
+            self,
+            node,
+            reply,
+            |file| async {
+                if set.size_bytes.is_some() || set.uid.is_some() || set.gid.is_some() {
+                    file.filesystem.drop_capability(file.ino).await?;
+                }
+                file.filesystem.set_attributes(file.ino, &set, caller).await
+            },
+            |found| reply.attr(&SHORT_TTL, &convert::attributes(node.0, &found))
+        );
+    }
+
+    fn readlink(&self, _request: &Request, node: INodeNo, reply: ReplyData) {
+        on_file!(
+            self,
+            node,
+            reply,
+            |file| file.filesystem.read_link(file.ino),
+            |target| {
+                reply.data(&target);
+            }
+        );
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let (caller, name) = (caller(request, umask), name.to_owned());
+        let Some(kind) = FileKind::from_mode(mode) else {
+            return reply.error(Errno::EINVAL);
+        };
+        let rdev = convert::decode_rdev(rdev);
+        on_file!(
+            self,
+            parent,
+            reply,
+            |file| file
+                .filesystem
+                .make_node(file.ino, name.as_bytes(), kind, mode, rdev, caller),
+            |found| Self::reply_entry(reply, &file, &found)
+        );
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let (caller, name) = (caller(request, umask), name.to_owned());
+        on_file!(
+            self,
+            parent,
+            reply,
+            |file| file
+                .filesystem
+                .make_directory(file.ino, name.as_bytes(), mode, caller),
+            |found| Self::reply_entry(reply, &file, &found)
+        );
+    }
+
+    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.to_owned();
+        on_file!(
+            self,
+            parent,
+            reply,
+            |file| file.filesystem.unlink(file.ino, name.as_bytes()),
+            |()| reply.ok()
+        );
+    }
+
+    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.to_owned();
+        on_file!(
+            self,
+            parent,
+            reply,
+            |file| file.filesystem.remove_directory(file.ino, name.as_bytes()),
+            |()| reply.ok()
+        );
+    }
+
+    fn symlink(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let (caller, name, target) = (caller(request, 0), name.to_owned(), target.to_owned());
+        on_file!(
+            self,
+            parent,
+            reply,
+            |file| {
+                let target = target.as_os_str().as_bytes();
+                file.filesystem
+                    .symlink(file.ino, name.as_bytes(), target, caller)
+            },
+            |found| Self::reply_entry(reply, &file, &found)
+        );
+    }
+
+    fn rename(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let mode = match flags {
+            flags if flags.is_empty() => RenameMode::Replace,
+            RenameFlags::RENAME_NOREPLACE => RenameMode::NoReplace,
+            RenameFlags::RENAME_EXCHANGE => RenameMode::Exchange,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let nodes = Arc::clone(&self.nodes);
+        let (name, new_name) = (name.to_owned(), new_name.to_owned());
+        run(&self.runtime, async move {
+            let outcome = async {
+                let from = nodes.file(parent.0).await?;
+                let to = nodes.file(new_parent.0).await?;
+                if from.slot != to.slot {
+                    return Err(Errno::EXDEV);
+                }
+                from.filesystem
+                    .rename(from.ino, name.as_bytes(), to.ino, new_name.as_bytes(), mode)
+                    .await
+                    .map_err(|error| errno(&error))
+            };
+            match outcome.await {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(error),
+            }
+        });
+    }
+
+    fn link(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        reply: ReplyEntry,
+    ) {
+        let nodes = Arc::clone(&self.nodes);
+        let new_name = new_name.to_owned();
+        run(&self.runtime, async move {
+            let outcome = async {
+                let file = nodes.file(node.0).await?;
+                let parent = nodes.file(new_parent.0).await?;
+                if file.slot != parent.slot {
+                    return Err(Errno::EXDEV);
+                }
+                let linked = file
+                    .filesystem
+                    .link(file.ino, parent.ino, new_name.as_bytes())
+                    .await;
+                Ok((parent, linked.map_err(|error| errno(&error))?))
+            };
+            match outcome.await {
+                Ok((parent, found)) => Self::reply_entry(reply, &parent, &found),
+                Err(error) => reply.error(error),
+            }
+        });
+    }
+
+    fn open(&self, _request: &Request, _node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        // "Not needed": the kernel does not ask again, and keeps pages over opens.
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let length = size as usize;
+        if let Some(file) = self.nodes.try_file(node.0)
+            && let Some(pieces) = file.filesystem.try_read(file.ino, offset, length)
+        {
+            return reply.data(&join(pieces));
+        }
+        on_file!(
+            self,
+            node,
+            reply,
+            |file| file.filesystem.read(file.ino, offset, length),
+            |pieces| {
+                reply.data(&join(pieces));
+            }
+        );
+    }
+
+    fn write(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let mut caller = caller(request, 0);
+        // The kernel says whether set-id bits are to go (and for a page written back later it does
+        // not know who wrote it).
+        if !write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+            caller.uid = 0;
+        } else if caller.uid == 0 {
+            caller.uid = u32::MAX;
+        }
+        let sync = flags.0 & O_DSYNC != 0;
+        let written = data.len() as u32;
+        let data = Bytes::copy_from_slice(data);
+        on_file!(
+            self,
+            node,
+            reply,
+            |file| async {
+                file.filesystem.drop_capability(file.ino).await?;
+                file.filesystem
+                    .write(file.ino, offset, data, sync, caller)
+                    .await
+            },
+            |()| reply.written(written)
+        );
+    }
+
+    fn flush(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        _handle: FileHandle,
+        _owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn fsync(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        _handle: FileHandle,
+        _data_only: bool,
+        reply: ReplyEmpty,
+    ) {
+        on_file!(
+            self,
+            node,
+            reply,
+            |file| file.filesystem.sync_file(file.ino),
+            |()| reply.ok()
+        );
+    }
+
+    fn opendir(&self, _request: &Request, _node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        // `.zfs/snapshot` changes by itself, so listings are not to be kept.
+        reply.opened(FileHandle(0), FopenFlags::empty());
+    }
+
+    fn readdir(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let nodes = Arc::clone(&self.nodes);
+        let visible = self.snapdir_visible.load(Ordering::Relaxed);
+        run(&self.runtime, async move {
+            match list(&nodes, node.0, offset, visible, &mut reply).await {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(error),
+            }
+        });
+    }
+
+    fn readdirplus(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let nodes = Arc::clone(&self.nodes);
+        let visible = self.snapdir_visible.load(Ordering::Relaxed);
+        run(&self.runtime, async move {
+            match list_plus(&nodes, node.0, offset, visible, &mut reply).await {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(error),
+            }
+        });
+    }
+
+    fn fsyncdir(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        _handle: FileHandle,
+        _data_only: bool,
+        reply: ReplyEmpty,
+    ) {
+        on_file!(
+            self,
+            node,
+            reply,
+            |file| file.filesystem.sync_file(file.ino),
+            |()| reply.ok()
+        );
+    }
+
+    fn statfs(&self, _request: &Request, node: INodeNo, reply: ReplyStatfs) {
+        let nodes = Arc::clone(&self.nodes);
+        run(&self.runtime, async move {
+            let filesystem = match nodes.resolve(node.0).await {
+                Ok(Target::File(file)) => file.filesystem,
+                _ => nodes.live(),
+            };
+            match filesystem.statistics().await {
+                Ok(found) => reply.statfs(
+                    found.blocks,
+                    found.blocks_free,
+                    found.blocks_free,
+                    found.files,
+                    found.files_free,
+                    found.io_bytes,
+                    found.name_bytes_max,
+                    found.block_bytes,
+                ),
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+
+    fn setxattr(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let caller = caller(request, 0);
+        let (name, value) = (name.to_owned(), value.to_vec());
+        let mode = match flags & (XATTR_CREATE | XATTR_REPLACE) {
+            0 => XattrMode::Any,
+            XATTR_CREATE => XattrMode::Create,
+            XATTR_REPLACE => XattrMode::Replace,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        on_file!(
+            self,
+            node,
+            reply,
+            |file| file
+                .filesystem
+                .set_xattr(file.ino, name.as_bytes(), &value, mode, caller),
+            |()| reply.ok()
+        );
+    }
+
+    fn getxattr(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        name: &OsStr,
+        size: u32,
+        reply: ReplyXattr,
+    ) {
+        match self.nodes.try_resolve(node.0) {
+            Some(Target::File(file)) if file.filesystem.has_no_xattrs(file.ino) => {
+                return reply.error(Errno::ENODATA);
+            }
+            Some(Target::Zfs | Target::Snapshots) => return reply.error(Errno::ENODATA),
+            _ => {}
+        }
+        let name = name.to_owned();
+        on_file!(
+            self,
+            node,
+            reply,
+            |file| file.filesystem.xattr(file.ino, name.as_bytes()),
+            |value| sized(reply, size, &value)
+        );
+    }
+
+    fn listxattr(&self, request: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
+        let privileged = request.uid() == 0;
+        if matches!(
+            self.nodes.try_resolve(node.0),
+            Some(Target::Zfs | Target::Snapshots)
+        ) {
+            return sized(reply, size, &[]);
+        }
+        on_file!(
+            self,
+            node,
+            reply,
+            |file| file.filesystem.xattr_names(file.ino),
+            |names| {
+                let mut list = Vec::new();
+                for name in names {
+                    if privileged || !name.starts_with(b"trusted.") {
+                        list.extend_from_slice(&name);
+                        list.push(0);
+                    }
+                }
+                sized(reply, size, &list);
+            }
+        );
+    }
+
+    fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (caller, name) = (caller(request, 0), name.to_owned());
+        on_file!(
+            self,
+            node,
+            reply,
+            |file| file
+                .filesystem
+                .remove_xattr(file.ino, name.as_bytes(), caller),
+            |()| reply.ok()
+        );
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        _flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let (caller, name) = (caller(request, umask), name.to_owned());
+        on_file!(
+            self,
+            parent,
+            reply,
+            |file| file
+                .filesystem
+                .create(file.ino, name.as_bytes(), mode, caller),
+            |found| {
+                if file.is_live {
+                    file.filesystem.retain(found.ino, 1);
+                }
+                let attributes = convert::attributes(file.node(found.ino), &found);
+                let generation = Generation(found.generation);
+                let flags = FopenFlags::FOPEN_KEEP_CACHE;
+                reply.created(&SHORT_TTL, &attributes, generation, FileHandle(0), flags);
+            }
+        );
+    }
+
+    fn fallocate(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let keep_size = mode & KEEP_SIZE != 0;
+        let how = match mode & !KEEP_SIZE {
+            0 => Allocate::Reserve { keep_size },
+            PUNCH_HOLE if keep_size => Allocate::PunchHole,
+            ZERO_RANGE => Allocate::ZeroRange { keep_size },
+            _ => return reply.error(Errno::EOPNOTSUPP),
+        };
+        on_file!(
+            self,
+            node,
+            reply,
+            |file| file.filesystem.allocate(file.ino, how, offset, length),
+            |()| reply.ok()
+        );
+    }
+
+    fn lseek(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        _handle: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        const SEEK_DATA: i32 = 3;
+        const SEEK_HOLE: i32 = 4;
+        let to = match whence {
+            SEEK_DATA => SeekTo::Data,
+            SEEK_HOLE => SeekTo::Hole,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let Ok(offset) = u64::try_from(offset) else {
+            return reply.error(Errno::ENXIO);
+        };
+        on_file!(
+            self,
+            node,
+            reply,
+            |file| file.filesystem.seek(file.ino, offset, to),
+            |found| {
+                reply.offset(found as i64);
+            }
+        );
+    }
+
+    fn copy_file_range(
+        &self,
+        request: &Request,
+        node_in: INodeNo,
+        _handle_in: FileHandle,
+        offset_in: u64,
+        node_out: INodeNo,
+        _handle_out: FileHandle,
+        offset_out: u64,
+        length: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        /// Most that one answer can tell, with room to spare.
+        const LENGTH_MAX: u64 = 1 << 30;
+        let caller = caller(request, 0);
+        let nodes = Arc::clone(&self.nodes);
+        run(&self.runtime, async move {
+            let outcome = async {
+                let from = nodes.file(node_in.0).await?;
+                let to = nodes.file(node_out.0).await?;
+                if from.slot != to.slot {
+                    return Err(Errno::EXDEV);
+                }
+                let length = length.min(LENGTH_MAX);
+                from.filesystem
+                    .copy_range(from.ino, offset_in, to.ino, offset_out, length, caller)
+                    .await
+                    .map_err(|error| errno(&error))
+            };
+            match outcome.await {
+                Ok(copied) => reply.written(copied as u32),
+                Err(error) => reply.error(error),
+            }
+        });
+    }
+
+    fn ioctl(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        _handle: FileHandle,
+        _flags: IoctlFlags,
+        command: u32,
+        input: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        let caller = caller(request, 0);
+        let input = input.to_vec();
+        let nodes = Arc::clone(&self.nodes);
+        run(&self.runtime, async move {
+            let outcome = async {
+                let file = nodes.file(node.0).await?;
+                crate::flags::ioctl(&file, command, &input, caller).await
+            };
+            match outcome.await {
+                Ok(output) => reply.ioctl(0, &output),
+                Err(error) => reply.error(error),
+            }
+        });
+    }
+}
+
+/// Entries of a control directory.
+async fn control_entries(
+    nodes: &Nodes,
+    target: &Target,
+    node: u64,
+) -> Result<Vec<(Vec<u8>, u64)>, Errno> {
+    let mut entries = vec![(b".".to_vec(), node)];
+    match target {
+        Target::Zfs => {
+            entries.push((b"..".to_vec(), nodes::ROOT));
+            entries.push((b"snapshot".to_vec(), nodes::SNAPSHOTS));
+        }
+        Target::Snapshots => {
+            entries.push((b"..".to_vec(), nodes::ZFS));
+            if let Some(provider) = nodes.provider() {
+                let list = provider.list().await.map_err(|error| errno(&error))?;
+                entries.extend(list.into_iter().map(|snapshot| {
+                    let node = nodes.snapshot_node(&snapshot.name);
+                    (snapshot.name.into_bytes(), node)
+                }));
+            }
+        }
+        Target::File(_) => {}
+    }
+    Ok(entries)
+}
+
+async fn list(
+    nodes: &Nodes,
+    node: u64,
+    mut offset: u64,
+    visible: bool,
+    reply: &mut ReplyDirectory,
+) -> Result<(), Errno> {
+    let target = nodes.resolve(node).await?;
+    let Target::File(file) = &target else {
+        for (index, (name, entry)) in (1..).zip(control_entries(nodes, &target, node).await?) {
+            let name = OsStr::from_bytes(&name);
+            if index > offset && reply.add(INodeNo(entry), index, FileType::Directory, name) {
+                break;
+            }
+        }
+        return Ok(());
+    };
+    if offset == AFTER_ZFS {
+        return Ok(());
+    }
+    loop {
+        let entries = file
+            .filesystem
+            .read_directory(file.ino, offset, ENTRIES)
+            .await
+            .map_err(|error| errno(&error))?;
+        if entries.is_empty() {
+            break;
+        }
+        for entry in entries {
+            let kind = entry.kind.map_or(FileType::RegularFile, convert::kind);
+            let node = INodeNo(file.node(entry.ino));
+            if reply.add(
+                node,
+                entry.next_cookie,
+                kind,
+                OsStr::from_bytes(&entry.name),
+            ) {
+                return Ok(());
+            }
+            offset = entry.next_cookie;
+        }
+    }
+    if visible && node == nodes::ROOT && nodes.provider().is_some() {
+        let _ = reply.add(INodeNo(nodes::ZFS), AFTER_ZFS, FileType::Directory, ".zfs");
+    }
+    Ok(())
+}
+
+async fn list_plus(
+    nodes: &Nodes,
+    node: u64,
+    mut offset: u64,
+    visible: bool,
+    reply: &mut ReplyDirectoryPlus,
+) -> Result<(), Errno> {
+    let target = nodes.resolve(node).await?;
+    let Target::File(file) = &target else {
+        for (index, (name, entry)) in (1..).zip(control_entries(nodes, &target, node).await?) {
+            // Good for no time: whoever wants the attributes asks, which opens the snapshot.
+            let attributes = control_attributes(entry, 2, UNIX_EPOCH);
+            let name = OsStr::from_bytes(&name);
+            if index > offset
+                && reply.add(
+                    INodeNo(entry),
+                    index,
+                    name,
+                    &Duration::ZERO,
+                    &attributes,
+                    Generation(0),
+                )
+            {
+                break;
+            }
+        }
+        return Ok(());
+    };
+    if offset == AFTER_ZFS {
+        return Ok(());
+    }
+    let ttl = Handler::entry_ttl(file).min(SHORT_TTL);
+    loop {
+        let entries = file
+            .filesystem
+            .read_directory_with_attributes(file.ino, offset, ENTRIES)
+            .await
+            .map_err(|error| errno(&error))?;
+        if entries.is_empty() {
+            break;
+        }
+        for (entry, found) in entries {
+            let name = OsStr::from_bytes(&entry.name);
+            let number = file.node(entry.ino);
+            let (attributes, generation, ttl) = match &found {
+                Some(found) => (convert::attributes(number, found), found.generation, ttl),
+                // It cannot be read; whoever asks for it hears why.
+                None => {
+                    let kind = entry.kind.map_or(FileType::RegularFile, convert::kind);
+                    let unknown = control_attributes(number, 1, UNIX_EPOCH);
+                    (
+                        FileAttr {
+                            kind,
+                            perm: 0,
+                            ..unknown
+                        },
+                        0,
+                        Duration::ZERO,
+                    )
+                }
+            };
+            let next = entry.next_cookie;
+            let generation = Generation(generation);
+            let full = reply.add(INodeNo(number), next, name, &ttl, &attributes, generation);
+            // The kernel counts a lookup for all but the dots.
+            if !full && file.is_live && !matches!(&entry.name[..], b"." | b"..") {
+                file.filesystem.retain(entry.ino, 1);
+            }
+            if full {
+                return Ok(());
+            }
+            offset = entry.next_cookie;
+        }
+    }
+    if visible && node == nodes::ROOT && nodes.provider().is_some() {
+        let attributes = control_attributes(nodes::ZFS, 3, UNIX_EPOCH);
+        let _ = reply.add(
+            INodeNo(nodes::ZFS),
+            AFTER_ZFS,
+            ".zfs",
+            &SHORT_TTL,
+            &attributes,
+            Generation(0),
+        );
+    }
+    Ok(())
+}

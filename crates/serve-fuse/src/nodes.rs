@@ -1,0 +1,322 @@
+//! Node numbers of a mount: which filesystem an inode number of the kernel's belongs to.
+//!
+//! | bits | node |
+//! |---|---|
+//! | the number 1 | the root of the mounted filesystem |
+//! | 62 set | `.zfs` (…1), `.zfs/snapshot` (…2) |
+//! | 48 to 61: slot, 0 to 47: object | a file of the filesystem in that slot; object 1: its root |
+//!
+//! Slot 0 is the mounted filesystem. When another state of it takes its place (rollback) that gets
+//! a new slot, so that what the kernel has of the old one is stale rather than wrong. A snapshot
+//! gets a slot when it is first listed or looked up; its filesystem is closed again when it is not used for a
+//! while or somebody wants to destroy it, and opened again when the slot is used again.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use filesystem::{Filesystem, FsError};
+use fuser::Errno;
+use parking_lot::Mutex;
+
+use crate::convert::errno;
+use crate::mount::SnapshotProvider;
+
+/// The root of every FUSE mount (`FUSE_ROOT_ID`).
+pub(crate) const ROOT: u64 = 1;
+const CONTROL: u64 = 1 << 62;
+/// `.zfs`.
+pub(crate) const ZFS: u64 = CONTROL | 1;
+/// `.zfs/snapshot`.
+pub(crate) const SNAPSHOTS: u64 = CONTROL | 2;
+const SLOT_SHIFT: u32 = 48;
+const SLOT_MAX: u64 = (1 << 14) - 1;
+/// An unused snapshot is closed after this time.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// What a node is.
+#[derive(Clone)]
+pub(crate) enum Target {
+    /// A file.
+    File(File),
+    /// `.zfs`.
+    Zfs,
+    /// `.zfs/snapshot`.
+    Snapshots,
+}
+
+/// A file of some filesystem.
+#[derive(Clone)]
+pub(crate) struct File {
+    pub(crate) filesystem: Arc<Filesystem>,
+    pub(crate) ino: u64,
+    pub(crate) slot: u64,
+    /// Of the mounted filesystem, not of a snapshot.
+    pub(crate) is_live: bool,
+}
+
+impl File {
+    /// The node number of another file of the same filesystem.
+    pub(crate) fn node(&self, ino: u64) -> u64 {
+        match ino == self.filesystem.root() {
+            true if self.is_live => ROOT,
+            true => root_of(self.slot),
+            false => self.slot << SLOT_SHIFT | ino,
+        }
+    }
+}
+
+/// The node of the root directory of a slot's filesystem: object 1 is its master node, never a
+/// file, so the number is free, and known before the filesystem is open.
+fn root_of(slot: u64) -> u64 {
+    slot << SLOT_SHIFT | 1
+}
+
+struct Snapshot {
+    name: String,
+    /// Its dataset's, once it was open.
+    guid: Option<u64>,
+    open: Arc<tokio::sync::Mutex<Option<Arc<Filesystem>>>>,
+    /// The same, to be looked at without waiting.
+    cached: Option<Arc<Filesystem>>,
+    last_use: Instant,
+}
+
+struct State {
+    live: Arc<Filesystem>,
+    live_slot: u64,
+    next_slot: u64,
+    snapshots: HashMap<u64, Snapshot>,
+}
+
+/// All nodes of a mount.
+pub(crate) struct Nodes {
+    state: Mutex<State>,
+    provider: Option<Arc<dyn SnapshotProvider>>,
+}
+
+impl Nodes {
+    pub(crate) fn new(live: Arc<Filesystem>, provider: Option<Arc<dyn SnapshotProvider>>) -> Self {
+        let state = State {
+            live,
+            live_slot: 0,
+            next_slot: 1,
+            snapshots: HashMap::new(),
+        };
+        Self {
+            state: Mutex::new(state),
+            provider,
+        }
+    }
+
+    pub(crate) fn live(&self) -> Arc<Filesystem> {
+        Arc::clone(&self.state.lock().live)
+    }
+
+    pub(crate) fn provider(&self) -> Option<&Arc<dyn SnapshotProvider>> {
+        self.provider.as_ref()
+    }
+
+    /// Puts another filesystem into the place of the mounted one.
+    pub(crate) fn replace(&self, live: Arc<Filesystem>) -> Arc<Filesystem> {
+        let mut state = self.state.lock();
+        state.live_slot = take_slot(&mut state);
+        std::mem::replace(&mut state.live, live)
+    }
+
+    /// What a node is, if that is known without waiting.
+    pub(crate) fn try_resolve(&self, node: u64) -> Option<Target> {
+        match node {
+            ZFS => return Some(Target::Zfs),
+            SNAPSHOTS => return Some(Target::Snapshots),
+            _ => {}
+        }
+        let mut state = self.state.lock();
+        let slot = node >> SLOT_SHIFT;
+        let ino = node & ((1 << SLOT_SHIFT) - 1);
+        if node == ROOT {
+            let filesystem = Arc::clone(&state.live);
+            let ino = filesystem.root();
+            return Some(Target::File(File {
+                filesystem,
+                ino,
+                slot: state.live_slot,
+                is_live: true,
+            }));
+        }
+        if slot == state.live_slot {
+            let filesystem = Arc::clone(&state.live);
+            return Some(Target::File(File {
+                filesystem,
+                ino,
+                slot,
+                is_live: true,
+            }));
+        }
+        let snapshot = state.snapshots.get_mut(&slot)?;
+        snapshot.last_use = Instant::now();
+        let filesystem = snapshot.cached.clone()?;
+        Some(Target::File(snapshot_file(filesystem, ino, slot)))
+    }
+
+    /// What a node is.
+    pub(crate) async fn resolve(&self, node: u64) -> Result<Target, Errno> {
+        if let Some(target) = self.try_resolve(node) {
+            return Ok(target);
+        }
+        let slot = node >> SLOT_SHIFT;
+        let filesystem = self.reopen(slot).await?;
+        let ino = node & ((1 << SLOT_SHIFT) - 1);
+        Ok(Target::File(snapshot_file(filesystem, ino, slot)))
+    }
+
+    /// The file that a node is.
+    pub(crate) async fn file(&self, node: u64) -> Result<File, Errno> {
+        match self.resolve(node).await? {
+            Target::File(file) => Ok(file),
+            Target::Zfs | Target::Snapshots => Err(Errno::EPERM),
+        }
+    }
+
+    /// The same without waiting.
+    pub(crate) fn try_file(&self, node: u64) -> Option<File> {
+        match self.try_resolve(node)? {
+            Target::File(file) => Some(file),
+            Target::Zfs | Target::Snapshots => None,
+        }
+    }
+
+    /// Opens a slot's snapshot again.
+    async fn reopen(&self, slot: u64) -> Result<Arc<Filesystem>, Errno> {
+        let (name, guid, open) = {
+            let state = self.state.lock();
+            let snapshot = state.snapshots.get(&slot).ok_or(Errno::ESTALE)?;
+            (
+                snapshot.name.clone(),
+                snapshot.guid,
+                Arc::clone(&snapshot.open),
+            )
+        };
+        let mut open = open.lock().await;
+        if let Some(filesystem) = &*open {
+            return Ok(Arc::clone(filesystem));
+        }
+        let provider = self.provider.as_ref().ok_or(Errno::ESTALE)?;
+        let filesystem = provider.open(&name).await.map_err(|error| match error {
+            FsError::NotFound { .. } => Errno::ESTALE,
+            other => errno(&other),
+        })?;
+        let found = guid_of(&filesystem);
+        if guid.is_some_and(|guid| guid != found) {
+            // Another snapshot has the name now.
+            let _ = filesystem.close().await;
+            self.state.lock().snapshots.remove(&slot);
+            return Err(Errno::ESTALE);
+        }
+        *open = Some(Arc::clone(&filesystem));
+        if let Some(snapshot) = self.state.lock().snapshots.get_mut(&slot) {
+            snapshot.guid = Some(found);
+            snapshot.cached = Some(Arc::clone(&filesystem));
+            snapshot.last_use = Instant::now();
+        }
+        Ok(filesystem)
+    }
+
+    /// The node of the root directory of the snapshot called `name`, which is not opened yet.
+    pub(crate) fn snapshot_node(&self, name: &str) -> u64 {
+        let mut state = self.state.lock();
+        let known = state.snapshots.iter().find(|(_, there)| there.name == name);
+        if let Some(slot) = known.map(|(slot, _)| *slot) {
+            return root_of(slot);
+        }
+        let slot = take_slot(&mut state);
+        let snapshot = Snapshot {
+            name: name.to_owned(),
+            guid: None,
+            open: Arc::default(),
+            cached: None,
+            last_use: Instant::now(),
+        };
+        state.snapshots.insert(slot, snapshot);
+        root_of(slot)
+    }
+
+    /// The root directory of the snapshot called `name`.
+    pub(crate) async fn snapshot(&self, name: &str) -> Result<File, Errno> {
+        // A second time where another snapshot got the name.
+        for _ in 0..2 {
+            let node = self.snapshot_node(name);
+            match self.file(node).await {
+                Err(Errno::ESTALE) => {
+                    self.state.lock().snapshots.remove(&(node >> SLOT_SHIFT));
+                }
+                other => return other,
+            }
+        }
+        Err(Errno::ENOENT)
+    }
+
+    /// Closes snapshots: the one called `name`, or all (`None`) that have not been used for
+    /// `at_least`.
+    pub(crate) async fn close_snapshots(&self, name: Option<&str>, at_least: Duration) {
+        let wanted: Vec<_> = {
+            let mut state = self.state.lock();
+            state
+                .snapshots
+                .values_mut()
+                .filter(|there| name.is_none_or(|name| there.name == name))
+                .filter(|there| there.last_use.elapsed() >= at_least)
+                .map(|there| {
+                    there.cached = None;
+                    Arc::clone(&there.open)
+                })
+                .collect()
+        };
+        for open in wanted {
+            if let Some(filesystem) = open.lock().await.take() {
+                let _ = filesystem.close().await;
+            }
+        }
+    }
+
+    /// Closes what has been idle.
+    pub(crate) async fn close_idle(&self) {
+        self.close_snapshots(None, IDLE).await;
+    }
+}
+
+fn snapshot_file(filesystem: Arc<Filesystem>, ino: u64, slot: u64) -> File {
+    let ino = if ino == 1 { filesystem.root() } else { ino };
+    File {
+        filesystem,
+        ino,
+        slot,
+        is_live: false,
+    }
+}
+
+fn guid_of(filesystem: &Filesystem) -> u64 {
+    filesystem
+        .dataset()
+        .map_or(0, |dataset| dataset.guid().get())
+}
+
+fn take_slot(state: &mut State) -> u64 {
+    loop {
+        let slot = state.next_slot;
+        state.next_slot = if slot >= SLOT_MAX { 1 } else { slot + 1 };
+        if slot != state.live_slot && !state.snapshots.contains_key(&slot) {
+            return slot;
+        }
+        // So many snapshots at once: the one not used for longest makes room.
+        if state.snapshots.len() as u64 >= SLOT_MAX - 1 {
+            let oldest = state
+                .snapshots
+                .iter()
+                .min_by_key(|(_, there)| there.last_use);
+            if let Some(oldest) = oldest.map(|(slot, _)| *slot) {
+                state.snapshots.remove(&oldest);
+            }
+        }
+    }
+}

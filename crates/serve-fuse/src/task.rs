@@ -1,0 +1,44 @@
+//! Running requests: at once if they need not wait, else as tasks of the runtime.
+
+use std::future::Future;
+use std::task::{Context, Poll, Waker};
+
+use tokio::runtime::Handle;
+
+/// Runs a request. Most find all they need in memory: they are done, and answered, on the thread
+/// that read them from the kernel. One that has to wait goes on as a task of its own, so that the
+/// thread takes the next request.
+pub(crate) fn run(runtime: &Handle, request: impl Future<Output = ()> + Send + 'static) {
+    let mut request = Box::pin(request);
+    let _inside = runtime.enter();
+    // The waker does nothing: the runtime polls again, with its own, in any case.
+    let mut context = Context::from_waker(Waker::noop());
+    if let Poll::Pending = request.as_mut().poll(&mut context) {
+        runtime.spawn(request);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    #[test]
+    fn what_need_not_wait_runs_here_and_the_rest_elsewhere() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let (send, receive) = mpsc::channel();
+        let also = send.clone();
+        super::run(runtime.handle(), async move {
+            send.send(thread::current().id()).unwrap();
+        });
+        assert_eq!(receive.try_recv().unwrap(), thread::current().id());
+        let (wake, wait) = tokio::sync::oneshot::channel::<()>();
+        super::run(runtime.handle(), async move {
+            wait.await.unwrap();
+            also.send(thread::current().id()).unwrap();
+        });
+        assert!(receive.try_recv().is_err());
+        wake.send(()).unwrap();
+        assert_ne!(receive.recv().unwrap(), thread::current().id());
+    }
+}
