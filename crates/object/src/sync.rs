@@ -317,15 +317,18 @@ impl ObjectSet {
             let block = object.dnode.id.get() / DNODES_PER_BLOCK;
             by_block.entry(block).or_default().push(object);
         }
-        let mut bases = futures::stream::iter(by_block)
-            .map(|(block, objects)| async move {
+        // Only numbers go through the stream: with references in it the future would not be `Send`.
+        let numbers: Vec<u64> = by_block.keys().copied().collect();
+        let mut bases = futures::stream::iter(numbers)
+            .map(|block| async move {
                 let base = self.block_at(&self.meta_dnode, block, NEWEST).await?;
-                Ok::<_, crate::ObjectError>((block, objects, base))
+                Ok::<_, crate::ObjectError>((block, base))
             })
             .buffer_unordered(DNODE_READS_IN_FLIGHT);
         let mut blocks = BTreeMap::new();
         while let Some(next) = bases.next().await {
-            let (block, mut objects, base) = next?;
+            let (block, base) = next?;
+            let mut objects = by_block.remove(&block).unwrap_or_default();
             let mut bytes = match base {
                 Block::Zeros => Vec::new(),
                 Block::Data(data, Endian::Little) => data.to_vec(),
