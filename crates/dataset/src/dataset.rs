@@ -1,13 +1,29 @@
 //! An open dataset: the handle that filesystems and volumes work on.
+//!
+//! The object set, its intent log and its settings are opened once for all handles
+//! ([`OpenState`]), and let go of when the last handle is gone and everything is written.
 
 use std::sync::Arc;
 
-use format::{Guid, ObjectId};
-use object::ObjectSet;
+use format::{Guid, ObjectId, ObjsetKind, Txg};
+use object::{ObjectSet, ObjsetOptions};
 use pool::Tx;
+use tokio::sync::watch;
 
+use crate::create::kind_of;
+use crate::dsl::DslPool;
+use crate::features::guid;
+use crate::space::Room;
+use crate::state::Ds;
 use crate::zil::Zil;
-use crate::{DatasetError, DatasetKind, DirtyEstimate, DslPool, PropertySetting};
+use crate::{DatasetError, DatasetKind, DirtyEstimate, PropertySetting};
+
+/// Objects of a dataset kept in memory although nobody uses them.
+const OBJECT_CACHE: usize = 64 << 10;
+/// Objects kept of a dataset that is opened for a look only.
+const PEEK_OBJECT_CACHE: usize = 64;
+/// How often an assignment is tried again when space may come free.
+const ASSIGN_TRIES_MAX: u32 = 16;
 
 /// Properties that change how an open dataset behaves, resolved. Numbers are those stored (see
 /// [`crate::props`] for their words).
@@ -62,38 +78,238 @@ pub enum SyncMode {
     Disabled,
 }
 
-/// An open dataset. Each handle is a hold: a held dataset cannot be destroyed, rolled back or
-/// renamed away. Cheap to clone (another hold).
-pub struct Dataset {}
+/// What all handles on an open dataset share.
+pub(crate) struct OpenState {
+    pub objset: Arc<ObjectSet>,
+    pub log: Option<Arc<Zil>>,
+    pub settings: watch::Sender<DatasetSettings>,
+}
+
+impl DslPool {
+    /// How a dataset's object set is to be opened.
+    pub(crate) async fn objset_options(
+        &self,
+        dataset: &Arc<Ds>,
+    ) -> Result<ObjsetOptions, DatasetError> {
+        Ok(ObjsetOptions {
+            properties: self.write_properties(dataset).await?,
+            hole_birth: self.features().is_active(guid::HOLE_BIRTH),
+            embedded_data: self.features().is_active(guid::EMBEDDED_DATA),
+            lz4_metadata: self.features().is_active(guid::LZ4_COMPRESS),
+            read_only: self.env().read_only || dataset.is_snapshot(),
+            object_cache_limit: OBJECT_CACHE,
+            dataset: dataset.object,
+            ..ObjsetOptions::default()
+        })
+    }
+
+    /// A dataset's object set, opened if need be; not kept open by this.
+    pub(crate) async fn open_objset(
+        &self,
+        dataset: &Arc<Ds>,
+    ) -> Result<Arc<ObjectSet>, DatasetError> {
+        if let Some(objset) = dataset.open_objset() {
+            return Ok(objset);
+        }
+        if dataset.state().features.contains_key(guid::ENCRYPTION) {
+            return Err(DatasetError::Unsupported {
+                name: self.full_name(dataset).await?,
+                what: "an encrypted dataset".into(),
+            });
+        }
+        let root = dataset.phys().block;
+        if root.is_hole() {
+            return Err(DatasetError::WrongKind {
+                name: self.full_name(dataset).await?,
+                reason: "it has no content".into(),
+            });
+        }
+        let options = self.objset_options(dataset).await?;
+        let objset = ObjectSet::open(
+            self.env().pipeline.clone(),
+            self.env().world.clone(),
+            root,
+            options,
+        )
+        .await?;
+        dataset.state().kind = Some(objset.kind());
+        Ok(objset)
+    }
+
+    /// A dataset's object set for a look at its properties.
+    pub(crate) async fn peek_objset(
+        &self,
+        dataset: &Arc<Ds>,
+    ) -> Result<Arc<ObjectSet>, DatasetError> {
+        if let Some(objset) = dataset.open_objset() {
+            return Ok(objset);
+        }
+        let options = ObjsetOptions {
+            read_only: true,
+            object_cache_limit: PEEK_OBJECT_CACHE,
+            ..self.objset_options(dataset).await?
+        };
+        let root = dataset.phys().block;
+        let objset = ObjectSet::open(
+            self.env().pipeline.clone(),
+            self.env().world.clone(),
+            root,
+            options,
+        )
+        .await?;
+        Ok(objset)
+    }
+
+    fn watch_dirt(&self, dataset: &Arc<Ds>, objset: &Arc<ObjectSet>) {
+        let dirty = self.dirty_datasets.clone();
+        let weak = Arc::downgrade(dataset);
+        objset.set_dirty_hook(Arc::new(move |txg: Txg| {
+            if let Some(dataset) = weak.upgrade() {
+                dirty.add(txg, dataset);
+            }
+        }));
+    }
+
+    /// Makes `objset` the dataset's open object set.
+    pub(crate) async fn attach(
+        self: &Arc<Self>,
+        dataset: &Arc<Ds>,
+        objset: Arc<ObjectSet>,
+    ) -> Result<Arc<OpenState>, DatasetError> {
+        self.attach_with(dataset, objset, true).await
+    }
+
+    /// The same for a moment of a sync task, without a log.
+    pub(crate) async fn attach_without_log(
+        self: &Arc<Self>,
+        dataset: &Arc<Ds>,
+        objset: Arc<ObjectSet>,
+    ) -> Result<Arc<OpenState>, DatasetError> {
+        self.attach_with(dataset, objset, false).await
+    }
+
+    async fn attach_with(
+        self: &Arc<Self>,
+        dataset: &Arc<Ds>,
+        objset: Arc<ObjectSet>,
+        with_log: bool,
+    ) -> Result<Arc<OpenState>, DatasetError> {
+        self.watch_dirt(dataset, &objset);
+        let settings = watch::Sender::new(self.dataset_settings(dataset).await?);
+        let writable = !self.env().read_only && !dataset.is_snapshot();
+        // The intent log is not there yet: commits wait for the txg.
+        let log = None;
+        let _ = with_log && writable;
+        let open = Arc::new(OpenState {
+            objset,
+            log,
+            settings,
+        });
+        *dataset.open.lock() = Some(open.clone());
+        Ok(open)
+    }
+
+    /// Opens a dataset or snapshot. The handle is a hold.
+    ///
+    /// # Errors
+    /// [`DatasetError::NotFound`], [`DatasetError::Unsupported`] (encrypted ones), and of reading.
+    pub async fn open_dataset(self: &Arc<Self>, name: &str) -> Result<Dataset, DatasetError> {
+        let _config = self.config.read().await;
+        let dataset = self.resolve(name).await?;
+        // The hold comes first: a sync task checks it under the lock that we have.
+        dataset.hold();
+        let handle = Hold {
+            dsl: self.clone(),
+            dataset: dataset.clone(),
+        };
+        let _opening = dataset.opening.lock().await;
+        let existing = dataset.open.lock().clone();
+        let open = match existing {
+            Some(open) => open,
+            None => {
+                let objset = self.open_objset(&dataset).await?;
+                self.attach(&dataset, objset).await?
+            }
+        };
+        Ok(Dataset { hold: handle, open })
+    }
+}
+
+/// A hold on a dataset, given back when dropped.
+struct Hold {
+    dsl: Arc<DslPool>,
+    dataset: Arc<Ds>,
+}
+
+impl Clone for Hold {
+    fn clone(&self) -> Self {
+        self.dataset.hold();
+        Hold {
+            dsl: self.dsl.clone(),
+            dataset: self.dataset.clone(),
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.dataset.release();
+    }
+}
+
+/// An open dataset. Each handle is a hold: a held dataset cannot be destroyed or rolled back.
+/// Cheap to clone (another hold).
+#[derive(Clone)]
+pub struct Dataset {
+    // The shared state goes before the hold.
+    open: Arc<OpenState>,
+    hold: Hold,
+}
 
 impl Dataset {
+    fn ds(&self) -> &Arc<Ds> {
+        &self.hold.dataset
+    }
     /// Full name now (renames follow).
     pub fn name(&self) -> String {
-        todo!()
+        let state = self.ds().state();
+        let head = state.dir.full_name(&self.hold.dsl.pool_name());
+        match &state.snapshot_name {
+            Some(name) if state.phys.is_snapshot() => format!("{head}@{name}"),
+            _ => head,
+        }
     }
     /// Its pool's datasets.
     pub fn dsl(&self) -> &Arc<DslPool> {
-        todo!()
+        &self.hold.dsl
     }
     /// Object number in the MOS.
     pub fn object(&self) -> ObjectId {
-        todo!()
+        self.ds().object
     }
     /// Identity.
     pub fn guid(&self) -> Guid {
-        todo!()
+        self.ds().state().phys.guid
     }
     /// Identity of the mounted filesystem: 56 bits (`ds_fsid_guid`).
     pub fn fsid_guid(&self) -> u64 {
-        todo!()
+        self.ds().state().phys.fsid_guid
     }
     /// Kind; a snapshot of a volume is a snapshot.
     pub fn kind(&self) -> DatasetKind {
-        todo!()
+        if self.is_snapshot() {
+            DatasetKind::Snapshot
+        } else {
+            kind_of(self.open.objset.kind())
+        }
+    }
+    /// What its objects are: a filesystem's or a volume's.
+    pub fn objset_kind(&self) -> ObjsetKind {
+        self.open.objset.kind()
     }
     /// Whether it is a snapshot.
     pub fn is_snapshot(&self) -> bool {
-        todo!()
+        self.ds().is_snapshot()
     }
     /// Whether changes are refused, by its nature, its properties or the pool.
     pub fn is_read_only(&self) -> bool {
@@ -101,46 +317,101 @@ impl Dataset {
     }
     /// The properties that matter to whoever works on it.
     pub fn settings(&self) -> DatasetSettings {
-        todo!()
+        *self.open.settings.borrow()
     }
     /// Changes each time the settings do.
-    pub fn watch_settings(&self) -> tokio::sync::watch::Receiver<DatasetSettings> {
-        todo!()
+    pub fn watch_settings(&self) -> watch::Receiver<DatasetSettings> {
+        self.open.settings.subscribe()
     }
     /// One property.
+    ///
+    /// # Errors
+    /// As [`DslPool::property`].
     pub async fn property(&self, name: &str) -> Result<PropertySetting, DatasetError> {
-        let _ = name;
-        todo!()
+        let dsl = &self.hold.dsl;
+        let _config = dsl.config.read().await;
+        dsl.setting(self.ds(), name)
+            .await?
+            .ok_or_else(|| DatasetError::InvalidProperty {
+                property: name.to_owned(),
+                reason: format!("the dataset has no property '{name}'"),
+            })
     }
     /// Its objects.
     pub fn objset(&self) -> &Arc<ObjectSet> {
-        todo!()
+        &self.open.objset
     }
     /// Its intent log; `None` for snapshots and pools open read-only.
     pub fn log(&self) -> Option<&Arc<Zil>> {
-        todo!()
+        self.open.log.as_ref()
     }
-    /// Joins the open txg to change the dataset.
+
+    /// Joins the open txg to change the dataset; `readonly=on` does not keep from it (log replay,
+    /// unlinked files), that is the caller's to check.
     ///
     /// # Errors
-    /// [`DatasetError::NoSpace`], [`DatasetError::QuotaExceeded`], [`DatasetError::ReadOnly`].
+    /// [`DatasetError::NoSpace`], [`DatasetError::QuotaExceeded`]; [`DatasetError::ReadOnly`] for
+    /// what can never change.
     pub async fn assign(&self, estimate: DirtyEstimate) -> Result<Tx, DatasetError> {
-        let _ = estimate;
-        todo!()
+        let dsl = &self.hold.dsl;
+        if dsl.env().read_only || self.is_snapshot() {
+            return Err(DatasetError::ReadOnly {
+                name: self.name(),
+                reason: "snapshots, and pools imported read-only, do not change",
+            });
+        }
+        let txgs = &dsl.env().txgs;
+        let mut tries = 0;
+        loop {
+            let tx = txgs.assign(estimate.bytes).await?;
+            match dsl.reserve(self.ds(), tx.txg(), estimate)? {
+                Room::Granted => return Ok(tx),
+                Room::Later => {
+                    let txg = tx.txg();
+                    drop(tx);
+                    tries += 1;
+                    if tries > ASSIGN_TRIES_MAX {
+                        return Err(DatasetError::NoSpace { name: self.name() });
+                    }
+                    txgs.wait_synced(txg).await?;
+                }
+            }
+        }
     }
-    /// Makes everything done to `object` (zero: to anything) durable, as `sync` says.
+
+    /// Makes everything done to `object` (zero: to anything) durable, as property `sync` says.
+    ///
+    /// # Errors
+    /// When the pool fails.
     pub async fn commit(&self, object: ObjectId) -> Result<(), DatasetError> {
-        let _ = object;
-        todo!()
+        match &self.open.log {
+            Some(log) => log.commit(object).await,
+            None if self.hold.dsl.env().read_only || self.is_snapshot() => Ok(()),
+            None if self.settings().sync == SyncMode::Disabled => Ok(()),
+            None => {
+                self.hold.dsl.env().txgs.sync().await?;
+                Ok(())
+            }
+        }
     }
+
     /// Space referenced, and space still available to it, both in bytes (statfs).
     pub fn space(&self) -> (u64, u64) {
-        todo!()
+        let referenced = self.ds().state().phys.referenced_bytes;
+        let available = if self.is_snapshot() {
+            0
+        } else {
+            self.hold.dsl.dataset_available(self.ds())
+        };
+        (referenced, available)
     }
 }
 
-impl Clone for Dataset {
-    fn clone(&self) -> Self {
-        todo!()
+impl std::fmt::Debug for Dataset {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Dataset")
+            .field("name", &self.name())
+            .field("object", &self.object())
+            .finish_non_exhaustive()
     }
 }

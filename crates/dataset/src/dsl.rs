@@ -1,22 +1,69 @@
-//! The datasets of a pool.
+//! The datasets of a pool: opening, creating, and syncing them.
+//!
+//! # In memory
+//! The [registry](Registry) has every directory and dataset that was looked at, once. `config` is
+//! OpenZFS's `dp_config_rwlock`: who looks at names, properties or chains of snapshots holds it for
+//! reading; sync tasks run under it for writing. Nobody who holds it waits for a txg. Space
+//! accounts have locks of their own, as the writing of datasets changes them all the time.
+//!
+//! # A pass of syncing
+//! In pass 1: dirty datasets are written, several at a time, each block reported to its
+//! [accounts](crate::account); dead blocks that a snapshot has go to deadlists; then the queued
+//! sync tasks, one after the other; then a bounded piece of background freeing. In every pass:
+//! changed structures go into the bonuses of their MOS objects, and the MOS is written.
+//!
+//! # What a crash leaves
+//! Nothing of a txg is visible before its uberblock; a crash leaves the txg before, whole.
+//! Background frees note how far they are in the same txg that frees.
 
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, OnceLock};
 
 use device::{BoxFuture, World};
-use format::{BlockPointer, ObjectId, Txg};
-use object::{ObjectSet, SyncContext};
-use pool::{Pipeline, Tx, TxgManager};
-
-use crate::features::Features;
-use crate::task::{DslHooks, SyncTask};
-use crate::{
-    Dataset, DatasetError, DatasetInfo, ListOptions, PropertyChange, PropertySetting, PropertyValue,
+use format::{
+    BlockPointer, DslDatasetPhys, DslDirPhys, Endian, Guid, ObjectId, ObjectType, ObjsetKind, Txg,
+    UsedBy,
 };
+use futures::stream::{FuturesUnordered, StreamExt};
+use object::{Bpobj, ObjectSet, ObjsetOptions, SyncContext, Zap, ZapOptions};
+use parking_lot::{Mutex, RwLock};
+use pool::{Pipeline, Tx, TxgManager};
+use tokio::sync::{MappedMutexGuard, MutexGuard, oneshot};
+
+use crate::account::{HeadAccounting, MosAccounting};
+use crate::bookmark::SnapshotBookmarks;
+use crate::deadlist::Deadlist;
+use crate::features::{Features, PER_DATASET, guid};
+use crate::settings::mos_properties;
+use crate::state::{Dir, DirState, DirtyItem, DirtyQueue, Ds, DsState, Space};
+use crate::task::{DslHooks, HistoryEvent, SpaceCheck, SyncTask};
+use crate::{DatasetError, PropertyValue};
+
+/// Names of the directories that users do not see.
+pub(crate) const MOS_DIR: &str = "$MOS";
+pub(crate) const FREE_DIR: &str = "$FREE";
+pub(crate) const LEAK_DIR: &str = "$LEAK";
+pub(crate) const ORIGIN_DIR: &str = "$ORIGIN";
+
+/// Entries of the object directory.
+const ROOT_DATASET: &str = "root_dataset";
+const FREE_BPOBJ: &str = "free_bpobj";
+pub(crate) const BPTREE_OBJ: &str = "bptree_obj";
+const EMPTY_BPOBJ: &str = "empty_bpobj";
+
+/// Datasets written at the same time.
+const SYNC_DATASETS_MAX: usize = 8;
+/// Datasets kept in memory although nobody uses them.
+const IDLE_DATASETS_MAX: usize = 8192;
+/// Objects of the MOS kept in memory although nobody uses them.
+const MOS_OBJECT_CACHE: usize = 16 << 10;
+/// Space that a sync task may need, for the check before it (`DST_AVG_BLKSHIFT`).
+const TASK_SPACE_BYTES: u64 = 8 << 14;
 
 /// Fills a new dataset's object set, in syncing context (`zfs_create_fs`, `zvol_create_cb`).
 pub trait ObjsetInit: Send + Sync {
     /// Whether the object set is a filesystem's or a volume's.
-    fn kind(&self) -> format::ObjsetKind;
+    fn kind(&self) -> ObjsetKind;
     /// Creates the objects that a new dataset has. `properties` are those it was created with.
     fn init<'a>(
         &'a self,
@@ -53,7 +100,7 @@ pub struct DslEnvironment {
 /// What [`DslPool::create`] makes.
 #[derive(Clone)]
 pub struct CreateParams {
-    /// Guids of the features to enable.
+    /// Guids of the features to enable, in this order (dependencies are enabled before).
     pub features: Vec<String>,
     /// Properties of the root dataset, as typed.
     pub root_properties: Vec<(String, String)>,
@@ -61,202 +108,914 @@ pub struct CreateParams {
     pub root_init: Arc<dyn ObjsetInit>,
 }
 
+#[derive(Default)]
+struct Registry {
+    dirs: HashMap<ObjectId, Arc<Dir>>,
+    datasets: HashMap<ObjectId, Arc<Ds>>,
+}
+
+/// Datasets that became dirty, by parity of the txg.
+#[derive(Default)]
+pub(crate) struct DirtyDatasets {
+    slots: Mutex<[Vec<Arc<Ds>>; 2]>,
+}
+
+impl DirtyDatasets {
+    pub(crate) fn add(&self, txg: Txg, dataset: Arc<Ds>) {
+        let mut slots = self.slots.lock();
+        let slot = &mut slots[slot(txg)];
+        if !slot.iter().any(|known| Arc::ptr_eq(known, &dataset)) {
+            slot.push(dataset);
+        }
+    }
+
+    fn take(&self, txg: Txg) -> Vec<Arc<Ds>> {
+        std::mem::take(&mut self.slots.lock()[slot(txg)])
+    }
+
+    fn is_empty(&self, txg: Txg) -> bool {
+        self.slots.lock()[slot(txg)].is_empty()
+    }
+}
+
+pub(crate) fn slot(txg: Txg) -> usize {
+    (txg.get() & 1) as usize
+}
+
+struct QueuedTask {
+    task: Arc<dyn SyncTask>,
+    answer: oneshot::Sender<Result<(), DatasetError>>,
+}
+
+#[derive(Default)]
+struct Tasks {
+    queued: [Vec<QueuedTask>; 2],
+    done: [Vec<oneshot::Sender<Result<(), DatasetError>>>; 2],
+    is_closed: bool,
+}
+
 /// The datasets of one pool, over its MOS.
-pub struct DslPool {}
+pub struct DslPool {
+    env: DslEnvironment,
+    pool_name: RwLock<String>,
+    mos: Arc<ObjectSet>,
+    pub(crate) directory: Zap,
+    features: Arc<Features>,
+    pub(crate) config: tokio::sync::RwLock<()>,
+    registry: Mutex<Registry>,
+    pub(crate) queue: Arc<DirtyQueue>,
+    pub(crate) dirty_datasets: Arc<DirtyDatasets>,
+    tasks: Mutex<Tasks>,
+    root_dir: OnceLock<Arc<Dir>>,
+    mos_dir: OnceLock<Arc<Dir>>,
+    free_dir: OnceLock<Arc<Dir>>,
+    pub(crate) leak_dir: Mutex<Option<Arc<Dir>>>,
+    origin: OnceLock<Arc<Ds>>,
+    pub(crate) free_list: OnceLock<Bpobj>,
+    pub(crate) bptree: Mutex<ObjectId>,
+    pub(crate) empty_list: Mutex<ObjectId>,
+    mos_delta: Mutex<Space>,
+    pub(crate) background_stalled: Mutex<bool>,
+}
 
 impl DslPool {
+    fn assemble(
+        env: DslEnvironment,
+        mos: Arc<ObjectSet>,
+        directory: Zap,
+        features: Arc<Features>,
+    ) -> Self {
+        DslPool {
+            pool_name: RwLock::new(env.pool_name.clone()),
+            env,
+            mos,
+            directory,
+            features,
+            config: tokio::sync::RwLock::new(()),
+            registry: Mutex::default(),
+            queue: Arc::default(),
+            dirty_datasets: Arc::default(),
+            tasks: Mutex::default(),
+            root_dir: OnceLock::new(),
+            mos_dir: OnceLock::new(),
+            free_dir: OnceLock::new(),
+            leak_dir: Mutex::new(None),
+            origin: OnceLock::new(),
+            free_list: OnceLock::new(),
+            bptree: Mutex::new(ObjectId::ZERO),
+            empty_list: Mutex::new(ObjectId::ZERO),
+            mos_delta: Mutex::default(),
+            background_stalled: Mutex::new(false),
+        }
+    }
+
     /// Makes the MOS of a new pool, its feature flags and first datasets, in syncing context
-    /// (`dsl_pool_create`, module/zfs/dsl_pool.c).
+    /// (`dsl_pool_create`, module/zfs/dsl_pool.c). `ctx.txg` must be [`Txg::INITIAL`] or later.
+    ///
+    /// # Errors
+    /// Of writing, and of properties or features that are not valid.
     pub async fn create(
         env: DslEnvironment,
         ctx: &SyncContext,
         params: CreateParams,
     ) -> Result<Arc<Self>, DatasetError> {
-        let _ = (env, ctx, params);
-        todo!()
+        let tx = Tx::syncing(ctx.txg);
+        let is_enabled = |guid: &str| params.features.iter().any(|enabled| enabled == guid);
+        let options = ObjsetOptions {
+            properties: mos_properties(is_enabled(guid::LZ4_COMPRESS)),
+            hole_birth: is_enabled(guid::HOLE_BIRTH),
+            embedded_data: is_enabled(guid::EMBEDDED_DATA),
+            lz4_metadata: is_enabled(guid::LZ4_COMPRESS),
+            read_only: false,
+            object_cache_limit: MOS_OBJECT_CACHE,
+            dataset: ObjectId::ZERO,
+            ..ObjsetOptions::default()
+        };
+        let mos = ObjectSet::create(
+            env.pipeline.clone(),
+            env.world.clone(),
+            ObjsetKind::Meta,
+            options,
+            &tx,
+        );
+        let mut directory_options = ZapOptions::new(ObjectType::OBJECT_DIRECTORY);
+        directory_options.claim = Some(ObjectId::POOL_DIRECTORY);
+        let directory = Zap::create(&mos, &tx, directory_options).await?;
+        let features = Features::create(&mos, &directory, &tx).await?;
+        let dsl = Arc::new(DslPool::assemble(env, mos, directory, features));
+
+        let root_dir = dsl.create_dir(ctx, None, "").await?;
+        dsl.directory
+            .add_u64(&tx, ROOT_DATASET, root_dir.object.get())
+            .await?;
+        dsl.set_special(&dsl.root_dir, root_dir.clone());
+        let mos_dir = dsl.create_dir(ctx, Some(&root_dir), MOS_DIR).await?;
+        dsl.set_special(&dsl.mos_dir, mos_dir);
+        let free_dir = dsl.create_dir(ctx, Some(&root_dir), FREE_DIR).await?;
+        dsl.set_special(&dsl.free_dir, free_dir);
+        let free_list = Bpobj::create(&dsl.mos, &tx, 0).await?;
+        dsl.directory
+            .add_u64(&tx, FREE_BPOBJ, free_list.id().get())
+            .await?;
+        let _ = dsl.free_list.set(free_list);
+        dsl.create_origin(ctx).await?;
+        for guid in &params.features {
+            dsl.features.enable(ctx, guid).await?;
+        }
+        dsl.create_root_dataset(ctx, &params).await?;
+        dsl.flush_structures(ctx).await?;
+        Ok(dsl)
     }
+
+    fn set_special<T>(&self, cell: &OnceLock<T>, value: T) {
+        let is_first = cell.set(value).is_ok();
+        debug_assert!(is_first, "special directories are set once");
+    }
+
     /// Opens the datasets of an existing pool.
+    ///
+    /// # Errors
+    /// Of reading, and when the MOS is damaged.
     pub async fn open(env: DslEnvironment, root: BlockPointer) -> Result<Arc<Self>, DatasetError> {
-        let _ = (env, root);
-        todo!()
+        let mut options = ObjsetOptions {
+            properties: mos_properties(true),
+            hole_birth: true,
+            embedded_data: true,
+            lz4_metadata: true,
+            read_only: env.read_only,
+            object_cache_limit: MOS_OBJECT_CACHE,
+            dataset: ObjectId::ZERO,
+            ..ObjsetOptions::default()
+        };
+        let open =
+            |options| ObjectSet::open(env.pipeline.clone(), env.world.clone(), root, options);
+        let mut mos = open(options.clone()).await?;
+        let mut features = Features::open(&mos).await?;
+        // Only the features say how the MOS is to be written; most pools have them all.
+        let lz4 = features.is_active(guid::LZ4_COMPRESS);
+        let wanted = (
+            features.is_active(guid::HOLE_BIRTH),
+            features.is_active(guid::EMBEDDED_DATA),
+            lz4,
+        );
+        if wanted != (true, true, true) {
+            options.properties = mos_properties(lz4);
+            (
+                options.hole_birth,
+                options.embedded_data,
+                options.lz4_metadata,
+            ) = wanted;
+            mos = open(options).await?;
+            features = Features::open(&mos).await?;
+        }
+        let directory = Zap::hold(&mos, ObjectId::POOL_DIRECTORY).await?;
+        let dsl = Arc::new(DslPool::assemble(env, mos, directory, features));
+        dsl.load_special().await?;
+        Ok(dsl)
     }
+
+    async fn load_special(&self) -> Result<(), DatasetError> {
+        let entry = |name: &'static str| self.directory.lookup_u64(name);
+        let root = entry(ROOT_DATASET).await?.ok_or_else(|| {
+            DatasetError::corrupt(
+                ObjectId::POOL_DIRECTORY,
+                "the object directory names no root dataset",
+            )
+        })?;
+        let root_dir = self.dir(root.into()).await?;
+        self.set_special(&self.root_dir, root_dir.clone());
+        if let Some(dir) = self.child_dir(&root_dir, MOS_DIR).await? {
+            self.set_special(&self.mos_dir, dir);
+        }
+        if let Some(dir) = self.child_dir(&root_dir, FREE_DIR).await? {
+            self.set_special(&self.free_dir, dir);
+        }
+        *self.leak_dir.lock() = self.child_dir(&root_dir, LEAK_DIR).await?;
+        if let Some(dir) = self.child_dir(&root_dir, ORIGIN_DIR).await? {
+            let head = self.head(&dir).await?;
+            let snapshot = head.phys().previous_snapshot;
+            if !snapshot.is_zero() {
+                self.set_special(&self.origin, self.dataset(snapshot).await?);
+            }
+        }
+        if let Some(object) = entry(FREE_BPOBJ).await? {
+            let list = Bpobj::open(&self.mos, object.into()).await?;
+            self.set_special(&self.free_list, list);
+        }
+        *self.bptree.lock() = entry(BPTREE_OBJ).await?.unwrap_or(0).into();
+        *self.empty_list.lock() = entry(EMPTY_BPOBJ).await?.unwrap_or(0).into();
+        Ok(())
+    }
+
     /// The pool's own objects.
     pub fn mos(&self) -> &Arc<ObjectSet> {
-        todo!()
+        &self.mos
+    }
+    /// The object directory of the MOS.
+    pub fn directory(&self) -> &Zap {
+        &self.directory
     }
     /// Feature flags.
     pub fn features(&self) -> &Arc<Features> {
-        todo!()
+        &self.features
     }
     /// The MOS's newest root block.
     pub fn root_bp(&self) -> BlockPointer {
-        todo!()
+        self.mos.root()
+    }
+    /// The pool's name.
+    pub fn pool_name(&self) -> String {
+        self.pool_name.read().clone()
+    }
+    pub(crate) fn env(&self) -> &DslEnvironment {
+        &self.env
+    }
+    /// The directory of the root dataset.
+    pub(crate) fn root_dir(&self) -> &Arc<Dir> {
+        self.root_dir.get().expect("set when the pool was opened")
+    }
+    /// The directory that space waiting to be freed counts for.
+    pub(crate) fn free_dir(&self) -> Option<&Arc<Dir>> {
+        self.free_dir.get()
+    }
+    /// The empty snapshot that every dataset which is no clone is one of.
+    pub(crate) fn origin(&self) -> Option<&Arc<Ds>> {
+        self.origin.get()
+    }
+    pub(crate) fn set_origin(&self, origin: Arc<Ds>) {
+        self.set_special(&self.origin, origin);
+    }
+    /// Seconds since the epoch.
+    pub(crate) fn now_seconds(&self) -> u64 {
+        self.env.world.clock.wall_ns() / 1_000_000_000
+    }
+    pub(crate) fn random_guid(&self) -> Guid {
+        loop {
+            let guid = self.env.world.random.next_u64();
+            if guid != 0 {
+                return Guid::new(guid);
+            }
+        }
+    }
+    /// A guid of 56 bits for a mounted filesystem (`unique_create`).
+    pub(crate) fn random_fsid(&self) -> u64 {
+        loop {
+            let guid = self.env.world.random.next_u64() & ((1 << 56) - 1);
+            let taken = self
+                .registry
+                .lock()
+                .datasets
+                .values()
+                .any(|dataset| dataset.state().phys.fsid_guid == guid);
+            if guid != 0 && !taken {
+                return guid;
+            }
+        }
+    }
+
+    // The registry.
+
+    /// The directory with this object number.
+    pub(crate) fn dir(&self, object: ObjectId) -> BoxFuture<'_, Result<Arc<Dir>, DatasetError>> {
+        Box::pin(self.dir_named(object, None))
+    }
+
+    async fn dir_named(
+        &self,
+        object: ObjectId,
+        name: Option<&str>,
+    ) -> Result<Arc<Dir>, DatasetError> {
+        if let Some(dir) = self.registry.lock().dirs.get(&object) {
+            return Ok(dir.clone());
+        }
+        let held = self.mos.hold(object).await?;
+        let info = held.info();
+        if info.bonus_type != ObjectType::DSL_DIR {
+            return Err(DatasetError::corrupt(object, "it is not a DSL directory"));
+        }
+        let phys = DslDirPhys::decode(&held.bonus(), Endian::Little)?;
+        let is_zapified = info.object_type == ObjectType::OTN_ZAP_METADATA;
+        let parent = if phys.parent.is_zero() {
+            None
+        } else if phys.parent == object {
+            return Err(DatasetError::corrupt(object, "it is its own parent"));
+        } else {
+            Some(self.dir(phys.parent).await?)
+        };
+        let name = match (name, &parent) {
+            (Some(name), _) => name.to_owned(),
+            (None, None) => String::new(),
+            (None, Some(parent)) => {
+                let children = parent.state().phys.child_directories;
+                let found = Zap::hold(&self.mos, children)
+                    .await?
+                    .value_search(object.get(), u64::MAX)
+                    .await?
+                    .ok_or_else(|| {
+                        DatasetError::corrupt(object, "its parent does not have it as a child")
+                    })?;
+                String::from_utf8_lossy(&found).into_owned()
+            }
+        };
+        let is_clone = !phys.origin.is_zero()
+            && self.origin.get().map(|origin| origin.object) != Some(phys.origin);
+        let origin_txg = if is_clone {
+            let origin = self.mos.hold(phys.origin).await?;
+            DslDatasetPhys::decode(&origin.bonus(), Endian::Little)?.creation_txg
+        } else {
+            Txg::ZERO
+        };
+        Ok(self.register_dir(
+            object,
+            DirState {
+                phys,
+                name,
+                parent,
+                origin_txg,
+                is_zapified,
+                to_write: [0; 2],
+                is_dirty: false,
+                is_gone: false,
+            },
+        ))
+    }
+
+    pub(crate) fn register_dir(&self, object: ObjectId, state: DirState) -> Arc<Dir> {
+        self.registry
+            .lock()
+            .dirs
+            .entry(object)
+            .or_insert_with(|| Dir::new(object, self.queue.clone(), state))
+            .clone()
+    }
+
+    /// The directory called `name` below `parent`, if there is one.
+    pub(crate) async fn child_dir(
+        &self,
+        parent: &Arc<Dir>,
+        name: &str,
+    ) -> Result<Option<Arc<Dir>>, DatasetError> {
+        let children = parent.state().phys.child_directories;
+        match Zap::hold(&self.mos, children)
+            .await?
+            .lookup_u64(name)
+            .await?
+        {
+            Some(object) => Ok(Some(self.dir_named(object.into(), Some(name)).await?)),
+            None => Ok(None),
+        }
+    }
+
+    /// The dataset with this object number.
+    pub(crate) fn dataset(&self, object: ObjectId) -> BoxFuture<'_, Result<Arc<Ds>, DatasetError>> {
+        Box::pin(self.load_dataset(object))
+    }
+
+    async fn load_dataset(&self, object: ObjectId) -> Result<Arc<Ds>, DatasetError> {
+        if let Some(dataset) = self.registry.lock().datasets.get(&object) {
+            return Ok(dataset.clone());
+        }
+        let held = self.mos.hold(object).await?;
+        let info = held.info();
+        if info.bonus_type != ObjectType::DSL_DATASET {
+            return Err(DatasetError::corrupt(object, "it is not a DSL dataset"));
+        }
+        let phys = DslDatasetPhys::decode(&held.bonus(), Endian::Little)?;
+        let is_zapified = info.object_type == ObjectType::OTN_ZAP_METADATA;
+        let dir = self.dir(phys.directory).await?;
+        let mut features = BTreeMap::new();
+        let mut bookmarks = SnapshotBookmarks::default();
+        if is_zapified {
+            for entry in Zap::hold(&self.mos, object).await?.all().await? {
+                let name = String::from_utf8_lossy(&entry.name).into_owned();
+                if PER_DATASET.contains(&name.as_str()) {
+                    features.insert(name, entry.value);
+                } else if name == "com.delphix:bookmarks"
+                    && let Some(zap) = entry.value.as_u64()
+                {
+                    bookmarks = SnapshotBookmarks::load(self, zap.into()).await?;
+                }
+            }
+        }
+        let is_snapshot = phys.is_snapshot();
+        let mut prev = None;
+        let (mut refquota_bytes, mut reserved_bytes, mut user_holds) = (0, 0, 0);
+        if is_snapshot {
+            if !phys.user_references.is_zero() {
+                user_holds = Zap::hold(&self.mos, phys.user_references)
+                    .await?
+                    .count()
+                    .await?;
+            }
+        } else {
+            if !phys.previous_snapshot.is_zero() {
+                prev = Some(self.dataset(phys.previous_snapshot).await?);
+            }
+            refquota_bytes = self.own_number(&dir, "refquota").await?;
+            reserved_bytes = self.own_number(&dir, "refreservation").await?;
+        }
+        let state = DsState {
+            phys,
+            dir,
+            prev,
+            snapshot_name: None,
+            is_zapified,
+            features,
+            activating: BTreeSet::new(),
+            refquota_bytes,
+            reserved_bytes,
+            user_holds,
+            bookmarks,
+            dead: Vec::new(),
+            kind: None,
+            is_dirty: false,
+            is_gone: false,
+        };
+        Ok(self
+            .registry
+            .lock()
+            .datasets
+            .entry(object)
+            .or_insert_with(|| Ds::new(object, self.queue.clone(), state))
+            .clone())
+    }
+
+    /// The head dataset of a directory.
+    pub(crate) async fn head(&self, dir: &Arc<Dir>) -> Result<Arc<Ds>, DatasetError> {
+        let object = dir.state().phys.head_dataset;
+        if object.is_zero() {
+            return Err(DatasetError::not_found(dir.full_name(&self.pool_name())));
+        }
+        self.dataset(object).await
+    }
+
+    /// Forgets a directory that was destroyed.
+    pub(crate) fn forget_dir(&self, dir: &Arc<Dir>) {
+        let mut state = dir.state();
+        state.is_gone = true;
+        drop(state);
+        self.registry.lock().dirs.remove(&dir.object);
+    }
+
+    /// Forgets a dataset that was destroyed.
+    pub(crate) fn forget_dataset(&self, dataset: &Arc<Ds>) {
+        dataset.state().is_gone = true;
+        *dataset.open.lock() = None;
+        self.registry.lock().datasets.remove(&dataset.object);
+    }
+
+    /// Datasets that are open now.
+    pub(crate) fn open_datasets(&self) -> Vec<Arc<Ds>> {
+        self.registry
+            .lock()
+            .datasets
+            .values()
+            .filter(|dataset| dataset.open.lock().is_some())
+            .cloned()
+            .collect()
+    }
+
+    /// A dataset's deadlist, locked, in syncing context. A head's stays loaded.
+    pub(crate) async fn deadlist<'a>(
+        &self,
+        dataset: &'a Arc<Ds>,
+    ) -> Result<MappedMutexGuard<'a, Deadlist>, DatasetError> {
+        let mut slot = dataset.deadlist.lock().await;
+        let object = dataset.state().phys.deadlist;
+        if slot.as_ref().map(Deadlist::object) != Some(object) {
+            *slot = Some(Deadlist::open(&self.mos, object).await?);
+        }
+        Ok(MutexGuard::map(slot, |slot| {
+            slot.as_mut().expect("opened just now")
+        }))
+    }
+
+    /// Forgets a deadlist that was loaded: a snapshot's is needed when one is destroyed only.
+    pub(crate) async fn unload_deadlist(&self, dataset: &Arc<Ds>) {
+        if dataset.is_snapshot() {
+            *dataset.deadlist.lock().await = None;
+        }
+    }
+
+    /// Notes something in the pool's history.
+    pub(crate) async fn history(
+        &self,
+        ctx: &SyncContext,
+        event: &'static str,
+        dataset: String,
+        object: ObjectId,
+        text: impl Into<String>,
+    ) -> Result<(), DatasetError> {
+        let event = HistoryEvent {
+            event,
+            dataset,
+            dataset_object: object.get(),
+            text: text.into(),
+        };
+        self.env.hooks.history(ctx, event).await
     }
 
     // What the sync loop calls.
 
-    /// Whether `txg` has anything to write.
+    /// Whether `txg` has anything to write, or background work waits.
     pub fn has_dirty(&self, txg: Txg) -> bool {
-        let _ = txg;
-        todo!()
+        !self.dirty_datasets.is_empty(txg)
+            || !self.tasks.lock().queued[slot(txg)].is_empty()
+            || self.mos.is_dirty(txg)
+            || !self.queue.is_empty()
+            || self.has_background_work()
     }
+
     /// One pass of syncing a txg (`dsl_pool_sync`): in pass 1 dirty datasets, then sync tasks and
     /// background frees; in every pass the MOS, when dirty.
-    pub async fn sync_pass(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
-        let _ = ctx;
-        todo!()
+    ///
+    /// # Errors
+    /// Of reading and writing: the txg cannot be synced, and the pool should be suspended.
+    pub async fn sync_pass(self: &Arc<Self>, ctx: &SyncContext) -> Result<(), DatasetError> {
+        if ctx.pass == 1 {
+            self.sync_datasets(ctx).await?;
+            self.run_tasks(ctx).await?;
+            self.sync_datasets(ctx).await?;
+            self.free_in_background(ctx).await?;
+        }
+        let delta = std::mem::take(&mut *self.mos_delta.lock());
+        if let Some(mos_dir) = self.mos_dir.get() {
+            mos_dir.did_use(UsedBy::Head, delta);
+        }
+        self.flush_structures(ctx).await?;
+        if self.mos.is_dirty(ctx.txg) {
+            let accounting = MosAccounting {
+                pipeline: &self.env.pipeline,
+                txg: ctx.txg,
+                delta: &self.mos_delta,
+            };
+            self.mos.sync(ctx, &accounting).await?;
+        }
+        Ok(())
     }
+
+    async fn sync_datasets(self: &Arc<Self>, ctx: &SyncContext) -> Result<(), DatasetError> {
+        let dirty = self.dirty_datasets.take(ctx.txg);
+        let mut waiting = dirty.iter();
+        let mut running = FuturesUnordered::new();
+        for head in waiting.by_ref().take(SYNC_DATASETS_MAX) {
+            running.push(self.write_dataset(ctx, head));
+        }
+        while let Some(result) = running.next().await {
+            result?;
+            if let Some(head) = waiting.next() {
+                running.push(self.write_dataset(ctx, head));
+            }
+        }
+        drop(running);
+        for head in &dirty {
+            self.dataset_written(ctx, head).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes one dirty dataset's object set.
+    async fn write_dataset(&self, ctx: &SyncContext, head: &Arc<Ds>) -> Result<(), DatasetError> {
+        let open = head.open.lock().clone();
+        let Some(open) = open else { return Ok(()) };
+        if let Some(log) = &open.log {
+            log.sync(ctx);
+        }
+        let accounting = HeadAccounting {
+            pipeline: &self.env.pipeline,
+            txg: ctx.txg,
+            head,
+        };
+        let root = open.objset.sync(ctx, &accounting).await?;
+        head.change(|state| state.phys.block = root);
+        if open.objset.used_large_dnodes() {
+            head.state().activating.insert(guid::LARGE_DNODE);
+        }
+        Ok(())
+    }
+
+    /// Writes a dataset in the middle of a sync task.
+    pub(crate) fn sync_dataset_now<'a>(
+        &'a self,
+        ctx: &'a SyncContext,
+        head: &'a Arc<Ds>,
+    ) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(async move {
+            let mut others = self.dirty_datasets.take(ctx.txg);
+            others.retain(|other| !Arc::ptr_eq(other, head));
+            for other in others {
+                self.dirty_datasets.add(ctx.txg, other);
+            }
+            self.write_dataset(ctx, head).await?;
+            self.dataset_written(ctx, head).await
+        })
+    }
+
+    /// What is left to do for a dataset after its blocks are written (`dsl_dataset_sync_done`).
+    async fn dataset_written(&self, ctx: &SyncContext, head: &Arc<Ds>) -> Result<(), DatasetError> {
+        let dead = std::mem::take(&mut head.state().dead);
+        if !dead.is_empty() {
+            self.deadlist(head).await?.insert(self, ctx, &dead).await?;
+        }
+        self.save_bookmarks(ctx, head).await?;
+        self.remove_livelist(ctx, &head.dir()).await?;
+        let activating = std::mem::take(&mut head.state().activating);
+        for feature in activating {
+            if head.state().features.contains_key(feature) {
+                continue;
+            }
+            self.activate_feature(ctx, head, feature, object::ZapValue::from_u64(0))
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Writes every changed structure into the bonus of its object.
+    pub(crate) async fn flush_structures(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
+        let tx = Tx::syncing(ctx.txg);
+        for item in self.queue.take() {
+            match item {
+                DirtyItem::Dir(dir) => {
+                    let phys = {
+                        let mut state = dir.state();
+                        state.is_dirty = false;
+                        if state.is_gone {
+                            continue;
+                        }
+                        state.phys.encode()
+                    };
+                    let held = self.mos.hold(dir.object).await?;
+                    held.set_bonus(&tx, phys.to_vec())?;
+                }
+                DirtyItem::Dataset(dataset) => {
+                    let phys = {
+                        let mut state = dataset.state();
+                        state.is_dirty = false;
+                        if state.is_gone {
+                            continue;
+                        }
+                        state.phys.encode()
+                    };
+                    let held = self.mos.hold(dataset.object).await?;
+                    held.set_bonus(&tx, phys.to_vec())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn run_tasks(self: &Arc<Self>, ctx: &SyncContext) -> Result<(), DatasetError> {
+        let queued = std::mem::take(&mut self.tasks.lock().queued[slot(ctx.txg)]);
+        if queued.is_empty() {
+            return Ok(());
+        }
+        let _config = self.config.write().await;
+        for QueuedTask { task, answer } in queued {
+            let checked = match self.check_task_space(task.space_check()) {
+                Ok(()) => task.check(ctx).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = checked {
+                let _ = answer.send(Err(error));
+                continue;
+            }
+            task.apply(ctx).await.inspect_err(|error| {
+                tracing::error!(task = task.name(), %error, "a sync task failed while applied");
+            })?;
+            self.tasks.lock().done[slot(ctx.txg)].push(answer);
+        }
+        Ok(())
+    }
+
+    fn check_task_space(&self, check: SpaceCheck) -> Result<(), DatasetError> {
+        if check == SpaceCheck::None {
+            return Ok(());
+        }
+        let room = self.unreserved_space(check);
+        let used = self.root_dir().state().phys.used_bytes;
+        if used.saturating_add(TASK_SPACE_BYTES) > room {
+            return Err(DatasetError::NoSpace {
+                name: self.pool_name(),
+            });
+        }
+        Ok(())
+    }
+
     /// The txg is on disk: answers those who wait for its sync tasks, forgets what it kept.
     pub fn sync_done(&self, txg: Txg) {
-        let _ = txg;
-        todo!()
+        let done = std::mem::take(&mut self.tasks.lock().done[slot(txg)]);
+        let mut registry = self.registry.lock();
+        for dir in registry.dirs.values() {
+            dir.state().to_write[slot(txg)] = 0;
+        }
+        let open: Vec<Arc<Ds>> = registry.datasets.values().cloned().collect();
+        for dataset in &open {
+            let log = dataset
+                .open
+                .lock()
+                .as_ref()
+                .and_then(|open| open.log.clone());
+            if let Some(log) = log {
+                log.clean(txg);
+            }
+            self.close_if_idle(dataset);
+        }
+        drop(open);
+        if registry.datasets.len() > IDLE_DATASETS_MAX {
+            registry.datasets.retain(|_, dataset| {
+                Arc::strong_count(dataset) > 1
+                    || dataset.open.lock().is_some()
+                    || dataset.state().is_dirty
+            });
+        }
+        drop(registry);
+        for answer in done {
+            let _ = answer.send(Ok(()));
+        }
     }
-    /// Everything is over: those who wait get `error`.
+
+    /// Lets go of a dataset's object set that nobody uses and that is clean.
+    pub(crate) fn close_if_idle(&self, dataset: &Arc<Ds>) {
+        if dataset.hold_count() > 0 || dataset.opening.try_lock().is_err() {
+            return;
+        }
+        let mut open = dataset.open.lock();
+        let idle = open.as_ref().is_some_and(|open| {
+            let newest = self.env.txgs.open_txg();
+            let is_dirty = [newest.get(), newest.get().saturating_sub(1)]
+                .iter()
+                .any(|txg| open.objset.is_dirty(Txg::new(*txg)));
+            !is_dirty && open.log.as_ref().is_none_or(|log| log.is_idle())
+        });
+        if idle && dataset.hold_count() == 0 {
+            *open = None;
+        }
+    }
+
+    /// Everything is over: those who wait get an error.
     pub fn close(&self) {
-        todo!()
+        let mut tasks = self.tasks.lock();
+        tasks.is_closed = true;
+        tasks.queued = Default::default();
+        tasks.done = Default::default();
     }
+
     /// Queues a task for the open txg and waits until it is on disk.
+    ///
+    /// # Errors
+    /// What its check says; [`DatasetError::Closed`] when the pool closes before it is on disk.
     pub async fn run_task(self: &Arc<Self>, task: Arc<dyn SyncTask>) -> Result<(), DatasetError> {
-        let _ = task;
-        todo!()
-    }
-    /// At import, after a crash: marks the intent logs' blocks as allocated (`zil_claim`), before
-    /// anything is allocated. Call in the first syncing txg.
-    pub async fn claim_logs(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
-        let _ = ctx;
-        todo!()
-    }
-    /// Bytes that wait to be freed in the background (`freeing`).
-    pub fn freeing_bytes(&self) -> u64 {
-        todo!()
+        if self.env.read_only {
+            return Err(DatasetError::ReadOnly {
+                name: self.pool_name(),
+                reason: "the pool was imported read-only; import it for writing",
+            });
+        }
+        let (answer, answered) = oneshot::channel();
+        let tx = self.env.txgs.assign(0).await?;
+        {
+            let mut tasks = self.tasks.lock();
+            if tasks.is_closed {
+                return Err(DatasetError::Closed);
+            }
+            tasks.queued[slot(tx.txg())].push(QueuedTask { task, answer });
+        }
+        self.env.txgs.kick();
+        drop(tx);
+        answered.await.unwrap_or(Err(DatasetError::Closed))
     }
 
-    // Looking.
-
-    /// The pool's name.
-    pub fn pool_name(&self) -> String {
-        todo!()
-    }
-    /// A dataset or snapshot in numbers.
-    pub async fn lookup(&self, name: &str) -> Result<DatasetInfo, DatasetError> {
-        let _ = name;
-        todo!()
-    }
-    /// The dataset `name` and what is below it, sorted as `zfs list` does.
-    pub async fn list(
+    /// Adds a marker of a feature to a dataset (`dsl_dataset_activate_feature`).
+    pub(crate) async fn activate_feature(
         &self,
-        name: &str,
-        options: &ListOptions,
-    ) -> Result<Vec<DatasetInfo>, DatasetError> {
-        let _ = (name, options);
-        todo!()
+        ctx: &SyncContext,
+        dataset: &Arc<Ds>,
+        feature: &str,
+        value: object::ZapValue,
+    ) -> Result<(), DatasetError> {
+        if !self.features.is_enabled(feature) {
+            // Old pools write without the marker what needs none.
+            tracing::debug!(feature, "used although it is not enabled");
+            return Ok(());
+        }
+        self.features.increment(ctx, feature).await?;
+        let zap = self.zapify_dataset(ctx, dataset).await?;
+        zap.add(&Tx::syncing(ctx.txg), feature, value.clone())
+            .await?;
+        dataset.state().features.insert(feature.to_owned(), value);
+        Ok(())
     }
-    /// Full name of the dataset that has this object number.
-    pub async fn name_of(&self, object: ObjectId) -> Result<String, DatasetError> {
-        let _ = object;
-        todo!()
-    }
-    /// Every property of a dataset, native ones in the order of `zfs get all`, then user properties.
-    pub async fn properties(&self, name: &str) -> Result<Vec<PropertySetting>, DatasetError> {
-        let _ = name;
-        todo!()
-    }
-    /// One property.
-    pub async fn property(
+
+    /// Removes a marker of a feature (`dsl_dataset_deactivate_feature`).
+    pub(crate) async fn deactivate_feature(
         &self,
-        name: &str,
-        property: &str,
-    ) -> Result<PropertySetting, DatasetError> {
-        let _ = (name, property);
-        todo!()
+        ctx: &SyncContext,
+        dataset: &Arc<Ds>,
+        feature: &str,
+    ) -> Result<(), DatasetError> {
+        let zap = Zap::hold(&self.mos, dataset.object).await?;
+        zap.remove(&Tx::syncing(ctx.txg), feature).await?;
+        self.features.decrement(ctx, feature).await?;
+        dataset.state().features.remove(feature);
+        Ok(())
     }
 
-    // Changing.
+    /// Makes a dataset's object a ZAP too (`dmu_object_zapify`).
+    pub(crate) async fn zapify_dataset(
+        &self,
+        ctx: &SyncContext,
+        dataset: &Arc<Ds>,
+    ) -> Result<Zap, DatasetError> {
+        if dataset.state().is_zapified {
+            return Ok(Zap::hold(&self.mos, dataset.object).await?);
+        }
+        let zap = self
+            .zapify(ctx, dataset.object, ObjectType::DSL_DATASET)
+            .await?;
+        dataset.state().is_zapified = true;
+        Ok(zap)
+    }
 
-    /// Creates a filesystem or volume. Its parent must exist.
-    pub async fn create_dataset(
-        self: &Arc<Self>,
-        name: &str,
-        properties: &[(String, String)],
-        init: Arc<dyn ObjsetInit>,
+    /// Makes a directory's object a ZAP too.
+    pub(crate) async fn zapify_dir(
+        &self,
+        ctx: &SyncContext,
+        dir: &Arc<Dir>,
+    ) -> Result<Zap, DatasetError> {
+        if dir.state().is_zapified {
+            return Ok(Zap::hold(&self.mos, dir.object).await?);
+        }
+        let zap = self.zapify(ctx, dir.object, ObjectType::DSL_DIR).await?;
+        dir.state().is_zapified = true;
+        Ok(zap)
+    }
+
+    async fn zapify(
+        &self,
+        ctx: &SyncContext,
+        object: ObjectId,
+        old_type: ObjectType,
+    ) -> Result<Zap, DatasetError> {
+        let zap = Zap::zapify(&self.mos, &Tx::syncing(ctx.txg), object, old_type).await?;
+        self.features
+            .increment(ctx, guid::EXTENSIBLE_DATASET)
+            .await?;
+        Ok(zap)
+    }
+
+    /// Frees an object that may have been made a ZAP (`dmu_object_free_zapified`).
+    pub(crate) async fn free_zapified(
+        &self,
+        ctx: &SyncContext,
+        object: ObjectId,
+        is_zapified: bool,
     ) -> Result<(), DatasetError> {
-        let _ = (name, properties, init);
-        todo!()
-    }
-    /// Creates a filesystem or volume from a snapshot.
-    pub async fn clone_dataset(
-        self: &Arc<Self>,
-        origin: &str,
-        name: &str,
-        properties: &[(String, String)],
-    ) -> Result<(), DatasetError> {
-        let _ = (origin, name, properties);
-        todo!()
-    }
-    /// Takes snapshots, all of them in one txg or none.
-    pub async fn snapshot(
-        self: &Arc<Self>,
-        names: &[String],
-        properties: &[(String, String)],
-    ) -> Result<(), DatasetError> {
-        let _ = (names, properties);
-        todo!()
-    }
-    /// Destroys one filesystem or volume, without children or snapshots, or one snapshot without clones.
-    pub async fn destroy(self: &Arc<Self>, name: &str) -> Result<(), DatasetError> {
-        let _ = name;
-        todo!()
-    }
-    /// Destroys snapshots, all of them or none; with `defer`, those in use once they are not any more.
-    pub async fn destroy_snapshots(
-        self: &Arc<Self>,
-        names: &[String],
-        defer: bool,
-    ) -> Result<(), DatasetError> {
-        let _ = (names, defer);
-        todo!()
-    }
-    /// Makes a filesystem or volume what its most recent snapshot is. `snapshot`: must be that one.
-    pub async fn rollback(
-        self: &Arc<Self>,
-        name: &str,
-        snapshot: Option<&str>,
-    ) -> Result<String, DatasetError> {
-        let _ = (name, snapshot);
-        todo!()
-    }
-    /// Gives a filesystem or volume (with all below it) or a snapshot another name.
-    pub async fn rename(self: &Arc<Self>, from: &str, to: &str) -> Result<(), DatasetError> {
-        let _ = (from, to);
-        todo!()
-    }
-    /// Renames the snapshots `old` of a filesystem and of all below it, all or none.
-    pub async fn rename_snapshots(
-        self: &Arc<Self>,
-        head: &str,
-        old: &str,
-        new: &str,
-    ) -> Result<(), DatasetError> {
-        let _ = (head, old, new);
-        todo!()
-    }
-    /// Makes a clone's origin a clone of it (`zfs promote`).
-    pub async fn promote(self: &Arc<Self>, name: &str) -> Result<(), DatasetError> {
-        let _ = name;
-        todo!()
-    }
-    /// Sets or inherits properties, all or none.
-    pub async fn set_properties(
-        self: &Arc<Self>,
-        name: &str,
-        changes: &[(String, PropertyChange)],
-    ) -> Result<(), DatasetError> {
-        let _ = (name, changes);
-        todo!()
-    }
-    /// Opens a dataset or snapshot.
-    pub async fn open_dataset(self: &Arc<Self>, name: &str) -> Result<Dataset, DatasetError> {
-        let _ = name;
-        todo!()
+        if is_zapified {
+            self.features
+                .decrement(ctx, guid::EXTENSIBLE_DATASET)
+                .await?;
+        }
+        self.mos.free(&Tx::syncing(ctx.txg), object).await?;
+        Ok(())
     }
 }

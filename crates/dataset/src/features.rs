@@ -12,28 +12,215 @@
 //! A refcount of zero means enabled, more means active. Guids that we do not know are kept.
 //! Counts are cached in memory under one lock; they change in syncing context only.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use format::{ObjectId, Txg};
-use object::{ObjectSet, SyncContext};
+use format::{Feature, FeatureInfo, ObjectId, ObjectType, Txg};
+use object::{ObjectSet, SyncContext, Zap, ZapOptions, ZapValue};
+use parking_lot::Mutex;
+use pool::Tx;
 
 use crate::DatasetError;
 
+/// Guids of the features that this crate itself turns on and off.
+pub mod guid {
+    /// Background destroy.
+    pub const ASYNC_DESTROY: &str = "com.delphix:async_destroy";
+    /// One shared empty list of blocks.
+    pub const EMPTY_BPOBJ: &str = "com.delphix:empty_bpobj";
+    /// LZ4.
+    pub const LZ4_COMPRESS: &str = "org.illumos:lz4_compress";
+    /// Objects of datasets and directories that are ZAPs too.
+    pub const EXTENSIBLE_DATASET: &str = "com.delphix:extensible_dataset";
+    /// Holes know when they were made.
+    pub const HOLE_BIRTH: &str = "com.delphix:hole_birth";
+    /// Small blocks live in their pointers.
+    pub const EMBEDDED_DATA: &str = "com.delphix:embedded_data";
+    /// Txgs in which features were enabled.
+    pub const ENABLED_TXG: &str = "com.delphix:enabled_txg";
+    /// Bookmarks.
+    pub const BOOKMARKS: &str = "com.delphix:bookmarks";
+    /// Bookmarks that count what was written since.
+    pub const BOOKMARK_WRITTEN: &str = "com.delphix:bookmark_written";
+    /// Redaction bookmarks.
+    pub const REDACTION_BOOKMARKS: &str = "com.delphix:redaction_bookmarks";
+    /// Redaction lists with a spill block.
+    pub const REDACTION_LIST_SPILL: &str = "com.delphix:redaction_list_spill";
+    /// Lists of what clones allocated.
+    pub const LIVELIST: &str = "com.delphix:livelist";
+    /// Limits on the number of filesystems and snapshots.
+    pub const FILESYSTEM_LIMITS: &str = "com.joyent:filesystem_limits";
+    /// Blocks of more than 128 KiB.
+    pub const LARGE_BLOCKS: &str = "org.open-zfs:large_blocks";
+    /// Dnodes of more than 512 bytes.
+    pub const LARGE_DNODE: &str = "org.zfsonlinux:large_dnode";
+    /// Micro ZAPs of more than 128 KiB.
+    pub const LARGE_MICROZAP: &str = "com.klarasystems:large_microzap";
+    /// SHA-512/256.
+    pub const SHA512: &str = "org.illumos:sha512";
+    /// Skein.
+    pub const SKEIN: &str = "org.illumos:skein";
+    /// Edon-R.
+    pub const EDONR: &str = "org.illumos:edonr";
+    /// BLAKE3.
+    pub const BLAKE3: &str = "org.openzfs:blake3";
+    /// Zstandard.
+    pub const ZSTD_COMPRESS: &str = "org.freebsd:zstd_compress";
+    /// Objects counted per user and group.
+    pub const USEROBJ_ACCOUNTING: &str = "org.zfsonlinux:userobj_accounting";
+    /// Space and objects counted per project.
+    pub const PROJECT_QUOTA: &str = "org.zfsonlinux:project_quota";
+    /// Extended attributes in intent logs.
+    pub const ZILSAXATTR: &str = "org.openzfs:zilsaxattr";
+    /// Names of more than 255 bytes.
+    pub const LONGNAME: &str = "org.zfsonlinux:longname";
+    /// Encryption.
+    pub const ENCRYPTION: &str = "com.datto:encryption";
+    /// Redacted datasets.
+    pub const REDACTED_DATASETS: &str = "com.delphix:redacted_datasets";
+    /// Blocks moved without changing what they hold.
+    pub const PHYSICAL_REWRITE: &str = "com.truenas:physical_rewrite";
+}
+
+/// Features that a dataset carries markers of (`ZFEATURE_FLAG_PER_DATASET`).
+pub(crate) const PER_DATASET: &[&str] = &[
+    guid::LARGE_BLOCKS,
+    guid::EDONR,
+    guid::SHA512,
+    guid::SKEIN,
+    guid::LARGE_DNODE,
+    guid::USEROBJ_ACCOUNTING,
+    guid::ENCRYPTION,
+    guid::PROJECT_QUOTA,
+    guid::REDACTED_DATASETS,
+    guid::ZSTD_COMPRESS,
+    guid::BLAKE3,
+    guid::ZILSAXATTR,
+    guid::LARGE_MICROZAP,
+    guid::LONGNAME,
+    guid::PHYSICAL_REWRITE,
+];
+
+/// Names in the object directory.
+const FOR_READ: &str = "features_for_read";
+const FOR_WRITE: &str = "features_for_write";
+const DESCRIPTIONS: &str = "feature_descriptions";
+const ENABLED_TXG: &str = "feature_enabled_txg";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Entry {
+    refcount: u64,
+    for_read: bool,
+    enabled_txg: Option<Txg>,
+}
+
 /// The feature flags of one pool.
-pub struct Features {}
+pub struct Features {
+    directory: Zap,
+    zaps: Option<Zaps>,
+    enabled_txg_zap: Mutex<Option<Zap>>,
+    entries: Mutex<BTreeMap<String, Entry>>,
+    label_changed: AtomicBool,
+}
+
+struct Zaps {
+    for_read: Zap,
+    for_write: Zap,
+    descriptions: Zap,
+}
 
 impl Features {
     /// Opens those of a pool, through the object directory of its MOS. A pool of an old version
     /// has none.
     pub async fn open(mos: &Arc<ObjectSet>) -> Result<Arc<Self>, DatasetError> {
-        let _ = mos;
-        todo!()
+        let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
+        let mut entries = BTreeMap::new();
+        let mut zaps = None;
+        let mut enabled_txg_zap = None;
+        if let Some(for_read) = directory.lookup_u64(FOR_READ).await? {
+            let required = |name: &'static str| {
+                let directory = &directory;
+                async move {
+                    directory.lookup_u64(name).await?.ok_or_else(|| {
+                        DatasetError::corrupt(
+                            ObjectId::POOL_DIRECTORY,
+                            format!("the object directory has no entry '{name}'"),
+                        )
+                    })
+                }
+            };
+            let for_read = Zap::hold(mos, for_read.into()).await?;
+            let for_write = Zap::hold(mos, required(FOR_WRITE).await?.into()).await?;
+            let descriptions = Zap::hold(mos, required(DESCRIPTIONS).await?.into()).await?;
+            for (zap, is_for_read) in [(&for_read, true), (&for_write, false)] {
+                for entry in zap.all().await? {
+                    let guid = String::from_utf8_lossy(&entry.name).into_owned();
+                    entries.insert(
+                        guid,
+                        Entry {
+                            refcount: entry.value.as_u64().unwrap_or(0),
+                            for_read: is_for_read,
+                            enabled_txg: None,
+                        },
+                    );
+                }
+            }
+            if let Some(object) = directory.lookup_u64(ENABLED_TXG).await? {
+                let zap = Zap::hold(mos, object.into()).await?;
+                for entry in zap.all().await? {
+                    let guid = String::from_utf8_lossy(&entry.name).into_owned();
+                    if let (Some(feature), Some(txg)) =
+                        (entries.get_mut(&guid), entry.value.as_u64())
+                    {
+                        feature.enabled_txg = Some(txg.into());
+                    }
+                }
+                enabled_txg_zap = Some(zap);
+            }
+            zaps = Some(Zaps {
+                for_read,
+                for_write,
+                descriptions,
+            });
+        }
+        Ok(Arc::new(Features {
+            directory,
+            zaps,
+            enabled_txg_zap: Mutex::new(enabled_txg_zap),
+            entries: Mutex::new(entries),
+            label_changed: AtomicBool::new(false),
+        }))
+    }
+
+    /// Makes the ZAPs of a new pool (`spa_feature_create_zap_objects`); nothing is enabled yet.
+    pub(crate) async fn create(
+        mos: &Arc<ObjectSet>,
+        directory: &Zap,
+        tx: &Tx,
+    ) -> Result<Arc<Self>, DatasetError> {
+        let make = |name: &'static str| async move {
+            let zap = Zap::create(mos, tx, ZapOptions::new(ObjectType::OTN_ZAP_METADATA)).await?;
+            directory.add_u64(tx, name, zap.id().get()).await?;
+            Ok::<Zap, DatasetError>(zap)
+        };
+        let zaps = Zaps {
+            for_read: make(FOR_READ).await?,
+            for_write: make(FOR_WRITE).await?,
+            descriptions: make(DESCRIPTIONS).await?,
+        };
+        Ok(Arc::new(Features {
+            directory: directory.clone(),
+            zaps: Some(zaps),
+            enabled_txg_zap: Mutex::new(None),
+            entries: Mutex::new(BTreeMap::new()),
+            label_changed: AtomicBool::new(false),
+        }))
     }
 
     /// How many things use the feature: `None` when it is not enabled.
     pub fn refcount(&self, guid: &str) -> Option<u64> {
-        let _ = guid;
-        todo!()
+        self.entries.lock().get(guid).map(|entry| entry.refcount)
     }
 
     /// Whether it is enabled.
@@ -48,40 +235,194 @@ impl Features {
 
     /// Txg in which it was enabled, if that was recorded.
     pub fn enabled_txg(&self, guid: &str) -> Option<Txg> {
-        let _ = guid;
-        todo!()
+        self.entries.lock().get(guid)?.enabled_txg
     }
 
     /// Every feature of the pool, known to us or not: guid, refcount, whether it is needed to read.
     pub fn all(&self) -> Vec<(String, u64, bool)> {
-        todo!()
+        self.entries
+            .lock()
+            .iter()
+            .map(|(guid, entry)| (guid.clone(), entry.refcount, entry.for_read))
+            .collect()
     }
 
-    /// Enables a feature and those that it depends on, in syncing context.
+    /// Enables a feature and those that it depends on, in syncing context. One that is enabled
+    /// already is left alone. A guid outside of the table of features is refused.
+    ///
+    /// # Errors
+    /// [`DatasetError::Unsupported`] for a feature that this release does not know, or a pool of
+    /// an old version.
     pub async fn enable(&self, ctx: &SyncContext, guid: &str) -> Result<(), DatasetError> {
-        let _ = (ctx, guid);
-        todo!()
+        let mut pending = vec![guid.to_owned()];
+        // Dependencies first; the table has no cycles, and each round adds only what is missing.
+        while let Some(guid) = pending.last().cloned() {
+            if self.is_enabled(&guid) {
+                pending.pop();
+                continue;
+            }
+            let facts = facts(&guid).ok_or_else(|| DatasetError::Unsupported {
+                name: guid.clone(),
+                what: "this feature".into(),
+            })?;
+            let missing: Vec<String> = facts
+                .depends
+                .iter()
+                .map(|needed| needed.guid())
+                .filter(|needed| !self.is_enabled(needed))
+                .map(str::to_owned)
+                .collect();
+            if missing.is_empty() {
+                self.enable_one(ctx, facts).await?;
+                pending.pop();
+            } else {
+                pending.extend(missing);
+            }
+        }
+        Ok(())
+    }
+
+    async fn enable_one(
+        &self,
+        ctx: &SyncContext,
+        facts: &'static FeatureInfo,
+    ) -> Result<(), DatasetError> {
+        let tx = Tx::syncing(ctx.txg);
+        let zaps = self
+            .zaps
+            .as_ref()
+            .ok_or_else(|| DatasetError::Unsupported {
+                name: facts.guid.to_owned(),
+                what: "a feature on a pool of a version without features".into(),
+            })?;
+        zaps.descriptions
+            .update(&tx, facts.guid, ZapValue::from_str_z(facts.description))
+            .await?;
+        self.entries.lock().insert(
+            facts.guid.to_owned(),
+            Entry {
+                refcount: 0,
+                for_read: !facts.read_only_compatible,
+                enabled_txg: None,
+            },
+        );
+        self.store(ctx, facts.guid, u64::from(facts.activate_on_enable))
+            .await?;
+        if self.is_enabled(guid::ENABLED_TXG) {
+            let existing = self.enabled_txg_zap.lock().clone();
+            let zap = match existing {
+                Some(zap) => zap,
+                None => {
+                    let mos = self.directory.object().objset().clone();
+                    let zap = Zap::create(&mos, &tx, ZapOptions::new(ObjectType::OTN_ZAP_METADATA))
+                        .await?;
+                    self.directory
+                        .add_u64(&tx, ENABLED_TXG, zap.id().get())
+                        .await?;
+                    *self.enabled_txg_zap.lock() = Some(zap.clone());
+                    zap
+                }
+            };
+            self.increment(ctx, guid::ENABLED_TXG).await?;
+            zap.update_u64(&tx, facts.guid, ctx.txg.get()).await?;
+            if let Some(entry) = self.entries.lock().get_mut(facts.guid) {
+                entry.enabled_txg = Some(ctx.txg);
+            }
+        }
+        Ok(())
     }
 
     /// One more thing uses the feature, in syncing context.
+    ///
+    /// # Errors
+    /// [`DatasetError::Unsupported`] when it is not enabled.
     pub async fn increment(&self, ctx: &SyncContext, guid: &str) -> Result<(), DatasetError> {
-        let _ = (ctx, guid);
-        todo!()
+        let count = self.enabled_count(guid)?;
+        self.store(ctx, guid, count + 1).await
     }
 
     /// One thing less uses the feature, in syncing context.
+    ///
+    /// # Errors
+    /// [`DatasetError::Unsupported`] when it is not enabled, [`DatasetError::Corrupt`] when nothing
+    /// used it.
     pub async fn decrement(&self, ctx: &SyncContext, guid: &str) -> Result<(), DatasetError> {
-        let _ = (ctx, guid);
-        todo!()
+        let count = self.enabled_count(guid)?;
+        let count = count.checked_sub(1).ok_or_else(|| {
+            DatasetError::corrupt(
+                self.for_read_object(),
+                format!("the refcount of feature '{guid}' would be below zero"),
+            )
+        })?;
+        self.store(ctx, guid, count).await
     }
 
-    /// Whether a feature that labels name went active since the last call.
+    fn enabled_count(&self, guid: &str) -> Result<u64, DatasetError> {
+        self.refcount(guid)
+            .ok_or_else(|| DatasetError::Unsupported {
+                name: guid.to_owned(),
+                what: "this feature, which is not enabled,".into(),
+            })
+    }
+
+    async fn store(
+        &self,
+        ctx: &SyncContext,
+        guid: &str,
+        refcount: u64,
+    ) -> Result<(), DatasetError> {
+        let zaps = self
+            .zaps
+            .as_ref()
+            .expect("only a pool with feature ZAPs has features enabled");
+        let for_read = {
+            let mut entries = self.entries.lock();
+            let entry = entries
+                .get_mut(guid)
+                .expect("callers have found or made the entry");
+            if (entry.refcount == 0) != (refcount == 0)
+                && facts(guid).is_some_and(|facts| facts.in_label)
+            {
+                self.label_changed.store(true, Ordering::Release);
+            }
+            entry.refcount = refcount;
+            entry.for_read
+        };
+        let zap = if for_read {
+            &zaps.for_read
+        } else {
+            &zaps.for_write
+        };
+        zap.update_u64(&Tx::syncing(ctx.txg), guid, refcount)
+            .await?;
+        Ok(())
+    }
+
+    /// Whether a feature that labels name went active, or stopped being so, since the last call.
     pub fn take_label_change(&self) -> bool {
-        todo!()
+        self.label_changed.swap(false, Ordering::AcqRel)
     }
 
-    /// MOS object of `features_for_read`, zero without.
+    /// MOS object of `features_for_read`; zero in a pool of an old version.
     pub fn for_read_object(&self) -> ObjectId {
-        todo!()
+        self.zaps
+            .as_ref()
+            .map_or(ObjectId::ZERO, |zaps| zaps.for_read.id())
     }
+
+    /// Guids of the active features that labels name.
+    pub fn in_labels(&self) -> Vec<String> {
+        self.entries
+            .lock()
+            .iter()
+            .filter(|(guid, entry)| {
+                entry.refcount > 0 && facts(guid).is_some_and(|facts| facts.in_label)
+            })
+            .map(|(guid, _)| guid.clone())
+            .collect()
+    }
+}
+
+fn facts(guid: &str) -> Option<&'static FeatureInfo> {
+    Feature::from_guid(guid).map(Feature::info)
 }

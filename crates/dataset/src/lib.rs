@@ -12,13 +12,30 @@
 
 #![forbid(unsafe_code)]
 
+mod account;
+mod background;
+mod bookmark;
+mod create;
 mod dataset;
+mod deadlist;
+mod destroy;
 mod dsl;
 mod error;
 pub mod features;
 mod info;
+mod logs;
+mod lookup;
 pub mod name;
+mod promote;
 pub mod props;
+pub mod range_lock;
+mod rename;
+mod rollback;
+mod settings;
+mod snapshot;
+mod space;
+mod state;
+mod stored;
 mod task;
 pub mod zil;
 
@@ -28,4 +45,4 @@ pub use error::DatasetError;
 pub use features::Features;
 pub use info::{DatasetInfo, DatasetKind, DirtyEstimate, ListOptions, PropertyChange};
 pub use props::{PropertySetting, PropertySource, PropertyValue};
-pub use task::{DslHooks, HistoryEvent, NoHooks, SyncTask};
+pub use task::{DslHooks, HistoryEvent, NoHooks, SpaceCheck, SyncTask};

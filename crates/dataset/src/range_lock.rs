@@ -34,7 +34,10 @@ struct State {
 impl State {
     fn is_free(&self, range: &Range) -> bool {
         !self.held.iter().any(|held| held.conflicts(range))
-            && !self.waiting.iter().any(|(waiting, _)| waiting.conflicts(range))
+            && !self
+                .waiting
+                .iter()
+                .any(|(waiting, _)| waiting.conflicts(range))
     }
 
     /// Lets in, in order of arrival, who conflicts with nobody inside or before.
@@ -43,7 +46,11 @@ impl State {
         while index < self.waiting.len() {
             let range = self.waiting[index].0;
             let blocked = self.held.iter().any(|held| held.conflicts(&range))
-                || self.waiting.iter().take(index).any(|(before, _)| before.conflicts(&range));
+                || self
+                    .waiting
+                    .iter()
+                    .take(index)
+                    .any(|(before, _)| before.conflicts(&range));
             if blocked {
                 index += 1;
                 continue;
@@ -83,7 +90,10 @@ impl RangeLock {
         let (guard, wait) = {
             let mut state = self.0.lock();
             let range = state.range(start, end, exclusive);
-            let guard = RangeGuard { lock: self.clone(), id: range.id };
+            let guard = RangeGuard {
+                lock: self.clone(),
+                id: range.id,
+            };
             if state.is_free(&range) {
                 state.held.push(range);
                 return guard;
@@ -105,14 +115,22 @@ impl RangeLock {
             return None;
         }
         state.held.push(range);
-        Some(RangeGuard { lock: self.clone(), id: range.id })
+        Some(RangeGuard {
+            lock: self.clone(),
+            id: range.id,
+        })
     }
 }
 
 impl State {
     fn range(&mut self, start: u64, end: u64, exclusive: bool) -> Range {
         self.next_id += 1;
-        Range { id: self.next_id, start, end, exclusive }
+        Range {
+            id: self.next_id,
+            start,
+            end,
+            exclusive,
+        }
     }
 }
 
@@ -138,7 +156,10 @@ mod tests {
         let reader = lock.try_lock(0, 10, false).unwrap();
         let mut writer = Box::pin(lock.lock(0, 10, true));
         assert!((&mut writer).now_or_never().is_none());
-        assert!(lock.try_lock(0, 10, false).is_none(), "the writer came first");
+        assert!(
+            lock.try_lock(0, 10, false).is_none(),
+            "the writer came first"
+        );
         let mut late = Box::pin(lock.lock(0, 1, false));
         assert!((&mut late).now_or_never().is_none());
         drop(reader);

@@ -5,6 +5,20 @@ use object::SyncContext;
 
 use crate::DatasetError;
 
+/// How much of the pool's space must be left for a task (`zfs_space_check_t`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SpaceCheck {
+    /// All but the slop space may be used before.
+    Normal,
+    /// Half of the slop space may be used too: for what frees space in the end.
+    Reserved,
+    /// Three quarters of it.
+    ExtraReserved,
+    /// It is done whatever is left.
+    #[default]
+    None,
+}
+
 /// A change to the pool's state, run by the sync loop in the first pass of the txg it was given
 /// to. [`SyncTask::check`] looks and refuses; [`SyncTask::apply`] then must succeed: an error of it
 /// is a failure of the pool (I/O, damage), not of the request.
@@ -13,6 +27,10 @@ pub trait SyncTask: Send + Sync {
     fn name(&self) -> &'static str;
     /// Whether it can be done, at this moment, given everything that was done before it.
     fn check<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>>;
+    /// How much space must be left.
+    fn space_check(&self) -> SpaceCheck {
+        SpaceCheck::None
+    }
     /// Does it.
     fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>>;
 }

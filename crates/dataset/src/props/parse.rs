@@ -143,35 +143,6 @@ pub fn parse_value(
     }
 }
 
-/// Checks a value that is already in stored form, as [`parse_value`] would.
-pub(crate) fn check_value(property: &Property, value: &PropertyValue) -> Result<(), DatasetError> {
-    match (property.kind, value) {
-        (ValueKind::Text, PropertyValue::Text(text)) => {
-            if text.len() >= TEXT_VALUE_MAX_BYTES || text.contains('\0') {
-                return Err(property.invalid(format!("'{}' is too long", property.name)));
-            }
-            check_text(property, text)
-        }
-        (ValueKind::Index(table), PropertyValue::Number(number)) => {
-            if table.iter().any(|(_, stored)| stored == number) {
-                Ok(())
-            } else {
-                Err(property.invalid(format!(
-                    "'{}' must be one of '{}'",
-                    property.name, property.values
-                )))
-            }
-        }
-        (ValueKind::Number, PropertyValue::Number(number)) => check_number(property, *number),
-        (ValueKind::Text | ValueKind::Index(_), _) => {
-            Err(property.invalid(format!("'{}' must be a string", property.name)))
-        }
-        (ValueKind::Number, _) => {
-            Err(property.invalid(format!("'{}' must be a number", property.name)))
-        }
-    }
-}
-
 fn check_number(property: &Property, number: u64) -> Result<(), DatasetError> {
     let name = property.name;
     match name {

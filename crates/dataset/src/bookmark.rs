@@ -1,0 +1,234 @@
+//! Bookmarks of a dataset, as far as changing the dataset changes them
+//! (module/zfs/dsl_bookmark.c).
+//!
+//! A bookmark remembers a snapshot's txg and guid after the snapshot is gone. Since feature
+//! `bookmark_written` it also counts the space that it referred to and that died before the next
+//! snapshot ("freed before next", FBN); that count changes with every block that dies.
+
+use format::{BlockPointer, ObjectId, SnapshotBookmark, Txg};
+use object::{SyncContext, Zap, ZapValue};
+use pool::Tx;
+
+use crate::DatasetError;
+use crate::dsl::DslPool;
+use crate::state::{Ds, Space, apply};
+use std::sync::Arc;
+
+#[derive(Debug, Clone)]
+pub(crate) struct BookmarkEntry {
+    pub name: String,
+    phys: SnapshotBookmark,
+    is_dirty: bool,
+}
+
+impl BookmarkEntry {
+    pub(crate) fn creation_txg(&self) -> Txg {
+        self.phys.creation_txg
+    }
+
+    pub(crate) fn counts_freed(&self) -> bool {
+        self.phys.flags & SnapshotBookmark::FLAG_HAS_FREED_BEFORE_NEXT != 0
+    }
+
+    pub(crate) fn redaction_object(&self) -> ObjectId {
+        self.phys.redaction_list
+    }
+
+    fn add_freed(&mut self, space: Space) {
+        apply(
+            &mut self.phys.referenced_freed_before_next_bytes,
+            space.used,
+        );
+        apply(
+            &mut self.phys.compressed_freed_before_next_bytes,
+            space.compressed,
+        );
+        apply(
+            &mut self.phys.uncompressed_freed_before_next_bytes,
+            space.uncompressed,
+        );
+    }
+}
+
+/// The bookmarks of one head dataset, in order of their txgs.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SnapshotBookmarks {
+    zap: ObjectId,
+    entries: Vec<BookmarkEntry>,
+}
+
+impl SnapshotBookmarks {
+    /// Reads them; `zap` is zero without any.
+    pub(crate) async fn load(dsl: &DslPool, zap: ObjectId) -> Result<Self, DatasetError> {
+        let mut entries = Vec::new();
+        if !zap.is_zero() {
+            for entry in Zap::hold(dsl.mos(), zap).await?.all().await? {
+                let phys = SnapshotBookmark::from_value(&entry.value.to_u64s())?;
+                entries.push(BookmarkEntry {
+                    name: String::from_utf8_lossy(&entry.name).into_owned(),
+                    phys,
+                    is_dirty: false,
+                });
+            }
+            entries.sort_by_key(|entry| entry.phys.creation_txg);
+        }
+        Ok(SnapshotBookmarks { zap, entries })
+    }
+
+    pub(crate) fn zap(&self) -> ObjectId {
+        self.zap
+    }
+
+    pub(crate) fn entries(&self) -> &[BookmarkEntry] {
+        &self.entries
+    }
+
+    /// Txg of the newest one, or zero.
+    pub(crate) fn latest_txg(&self) -> Txg {
+        self.entries
+            .last()
+            .map_or(Txg::ZERO, BookmarkEntry::creation_txg)
+    }
+
+    /// A block of the head died (`dsl_bookmark_block_killed`).
+    pub(crate) fn block_died(&mut self, prev_txg: Txg, block: &BlockPointer, space: Space) {
+        for entry in self.entries.iter_mut().rev() {
+            if entry.creation_txg() < prev_txg {
+                break;
+            }
+            if block.birth() <= entry.creation_txg() && entry.counts_freed() {
+                entry.add_freed(space);
+                entry.is_dirty = true;
+            }
+        }
+    }
+
+    /// Keys that a new deadlist needs for the bookmarks since the snapshot before
+    /// (`dsl_bookmark_snapshotted`), in rising order.
+    pub(crate) fn keys_after(&self, prev_txg: Txg) -> Vec<Txg> {
+        let mut keys: Vec<Txg> = self
+            .entries
+            .iter()
+            .filter(|entry| entry.creation_txg() > prev_txg && entry.counts_freed())
+            .map(BookmarkEntry::creation_txg)
+            .collect();
+        keys.dedup();
+        keys
+    }
+
+    fn take_dirty(&mut self) -> Vec<BookmarkEntry> {
+        let mut dirty = Vec::new();
+        for entry in &mut self.entries {
+            if std::mem::take(&mut entry.is_dirty) {
+                dirty.push(entry.clone());
+            }
+        }
+        dirty
+    }
+}
+
+impl DslPool {
+    /// Writes the bookmarks of a head that changed (`dsl_bookmark_sync_done`).
+    pub(crate) async fn save_bookmarks(
+        &self,
+        ctx: &SyncContext,
+        head: &Arc<Ds>,
+    ) -> Result<(), DatasetError> {
+        let (zap, dirty) = {
+            let mut state = head.state();
+            (state.bookmarks.zap, state.bookmarks.take_dirty())
+        };
+        if dirty.is_empty() {
+            return Ok(());
+        }
+        let tx = Tx::syncing(ctx.txg);
+        let zap = Zap::hold(self.mos(), zap).await?;
+        for entry in dirty {
+            zap.update(
+                &tx,
+                &entry.name,
+                ZapValue::from_u64s(&entry.phys.to_words()),
+            )
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// A snapshot of `head` is being destroyed (`dsl_bookmark_ds_destroyed`). Says whether a
+    /// bookmark of it needs its key in deadlists.
+    pub(crate) async fn bookmarks_snapshot_destroyed(
+        &self,
+        ctx: &SyncContext,
+        head: &Arc<Ds>,
+        snapshot: &Arc<Ds>,
+        next: &Arc<Ds>,
+    ) -> Result<bool, DatasetError> {
+        let phys = snapshot.phys();
+        let affected: Vec<Txg> = head
+            .state()
+            .bookmarks
+            .entries
+            .iter()
+            .filter(|entry| {
+                entry.counts_freed()
+                    && entry.creation_txg() >= phys.previous_snapshot_txg
+                    && entry.creation_txg() < phys.creation_txg
+            })
+            .map(BookmarkEntry::creation_txg)
+            .collect();
+        for txg in affected {
+            let space = self
+                .deadlist(next)
+                .await?
+                .space_range(self, Txg::ZERO, txg)
+                .await?;
+            for entry in &mut head.state().bookmarks.entries {
+                if entry.counts_freed() && entry.creation_txg() == txg && !entry.is_dirty {
+                    entry.add_freed(space);
+                    entry.is_dirty = true;
+                }
+            }
+        }
+        let mut needs_key = false;
+        for entry in &mut head.state().bookmarks.entries {
+            if entry.creation_txg() == phys.creation_txg && entry.counts_freed() {
+                entry.phys.flags &= !SnapshotBookmark::FLAG_SNAPSHOT_EXISTS;
+                entry.is_dirty = true;
+                needs_key = true;
+            }
+        }
+        self.save_bookmarks(ctx, head).await?;
+        Ok(needs_key)
+    }
+
+    /// The dataset after `origin` is another one now (`dsl_bookmark_next_changed`): counts what died
+    /// between the two anew.
+    pub(crate) async fn bookmarks_next_changed(
+        &self,
+        ctx: &SyncContext,
+        head: &Arc<Ds>,
+        origin: &Arc<Ds>,
+    ) -> Result<(), DatasetError> {
+        let origin_txg = origin.phys().creation_txg;
+        let any = head
+            .state()
+            .bookmarks
+            .entries
+            .iter()
+            .any(|entry| entry.counts_freed() && entry.creation_txg() == origin_txg);
+        if !any {
+            return Ok(());
+        }
+        let freed = self.deadlist(head).await?.space().await?;
+        for entry in &mut head.state().bookmarks.entries {
+            if entry.counts_freed() && entry.creation_txg() == origin_txg {
+                entry.phys.referenced_freed_before_next_bytes = 0;
+                entry.phys.compressed_freed_before_next_bytes = 0;
+                entry.phys.uncompressed_freed_before_next_bytes = 0;
+                entry.add_freed(freed);
+                entry.is_dirty = true;
+            }
+        }
+        self.save_bookmarks(ctx, head).await
+    }
+}

@@ -1,0 +1,487 @@
+//! Deadlists: the blocks that a dataset does not refer to any more, but a snapshot before it does
+//! (module/zfs/dsl_deadlist.c).
+//!
+//! A deadlist is a ZAP (type `DEADLIST`) with totals in its bonus. It maps txgs to lists of blocks
+//! ([`Bpobj`]): the list at key `t` has the blocks born after `t`, up to the next key. Keys are the
+//! txgs of the snapshots before, so that destroying a snapshot moves whole lists. Empty lists are
+//! one shared object where feature `empty_bpobj` is enabled.
+//!
+//! Pools before version 26 have one plain list instead (type `BPOBJ`).
+//!
+//! Used in syncing context only. The map is kept in memory once loaded: sixteen bytes for each
+//! snapshot.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use format::{BlockPointer, DeadlistPhys, Endian, ObjectId, ObjectType, Txg};
+use object::{Bpobj, ObjectSet, SyncContext, Zap, ZapOptions};
+use pool::Tx;
+
+use crate::DatasetError;
+use crate::dsl::DslPool;
+use crate::features::guid;
+use crate::state::Space;
+
+/// An open deadlist.
+pub(crate) struct Deadlist {
+    object: ObjectId,
+    kind: Kind,
+}
+
+enum Kind {
+    /// One list.
+    Old(Bpobj),
+    /// A list for each span of txgs.
+    Modern {
+        zap: Zap,
+        lists: BTreeMap<u64, ObjectId>,
+        space: Space,
+    },
+}
+
+fn decode_space(bonus: &[u8]) -> Result<Space, DatasetError> {
+    let phys = DeadlistPhys::decode(bonus, Endian::Little)?;
+    Ok(Space {
+        used: phys.used_bytes as i64,
+        compressed: phys.compressed_bytes as i64,
+        uncompressed: phys.uncompressed_bytes as i64,
+    })
+}
+
+fn encode_space(space: Space) -> Bytes {
+    let phys = DeadlistPhys {
+        used_bytes: space.used.max(0) as u64,
+        compressed_bytes: space.compressed.max(0) as u64,
+        uncompressed_bytes: space.uncompressed.max(0) as u64,
+    };
+    Bytes::copy_from_slice(&phys.encode())
+}
+
+/// A key of the ZAP: hexadecimal digits.
+fn parse_key(object: ObjectId, name: &[u8]) -> Result<u64, DatasetError> {
+    std::str::from_utf8(name)
+        .ok()
+        .and_then(|text| u64::from_str_radix(text, 16).ok())
+        .ok_or_else(|| {
+            DatasetError::corrupt(
+                object,
+                format!("'{}' is not a deadlist key", String::from_utf8_lossy(name)),
+            )
+        })
+}
+
+impl Deadlist {
+    /// Makes a new one without keys (`dsl_deadlist_alloc`).
+    pub(crate) async fn create(dsl: &DslPool, ctx: &SyncContext) -> Result<ObjectId, DatasetError> {
+        let tx = Tx::syncing(ctx.txg);
+        let mut options = ZapOptions::new(ObjectType::DEADLIST);
+        options.bonus_type = ObjectType::DEADLIST_HDR;
+        options.bonus = encode_space(Space::default());
+        Ok(Zap::create(dsl.mos(), &tx, options).await?.id())
+    }
+
+    /// Opens one.
+    pub(crate) async fn open(mos: &Arc<ObjectSet>, object: ObjectId) -> Result<Self, DatasetError> {
+        let held = mos.hold(object).await?;
+        if held.info().object_type == ObjectType::BPOBJ {
+            return Ok(Deadlist {
+                object,
+                kind: Kind::Old(Bpobj::open(mos, object).await?),
+            });
+        }
+        let space = decode_space(&held.bonus())?;
+        let zap = Zap::open(held).await?;
+        let mut lists = BTreeMap::new();
+        for entry in zap.all().await? {
+            let list = entry.value.as_u64().ok_or_else(|| {
+                DatasetError::corrupt(object, "a deadlist entry is not an object number")
+            })?;
+            lists.insert(parse_key(object, &entry.name)?, list.into());
+        }
+        Ok(Deadlist {
+            object,
+            kind: Kind::Modern { zap, lists, space },
+        })
+    }
+
+    /// Totals only, without loading the map.
+    pub(crate) async fn space_of(
+        mos: &Arc<ObjectSet>,
+        object: ObjectId,
+    ) -> Result<Space, DatasetError> {
+        let held = mos.hold(object).await?;
+        if held.info().object_type == ObjectType::BPOBJ {
+            return Ok(Bpobj::open(mos, object).await?.space().await?.into());
+        }
+        decode_space(&held.bonus())
+    }
+
+    pub(crate) fn object(&self) -> ObjectId {
+        self.object
+    }
+
+    pub(crate) fn is_old(&self) -> bool {
+        matches!(self.kind, Kind::Old(_))
+    }
+
+    /// Space of all blocks.
+    pub(crate) async fn space(&self) -> Result<Space, DatasetError> {
+        match &self.kind {
+            Kind::Old(list) => Ok(list.space().await?.into()),
+            Kind::Modern { space, .. } => Ok(*space),
+        }
+    }
+
+    /// Space of the blocks born in `(min, max]`; both are keys, or zero, or `u64::MAX`.
+    pub(crate) async fn space_range(
+        &self,
+        dsl: &DslPool,
+        min: Txg,
+        max: Txg,
+    ) -> Result<Space, DatasetError> {
+        match &self.kind {
+            Kind::Old(list) => Ok(list.space_range(min, max).await?.into()),
+            Kind::Modern { lists, .. } => {
+                let mut total = Space::default();
+                if min >= max {
+                    return Ok(total);
+                }
+                for (_, list) in lists.range(min.get()..max.get()) {
+                    total.add(dsl.list_space(*list).await?);
+                }
+                Ok(total)
+            }
+        }
+    }
+
+    async fn save_space(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
+        if let Kind::Modern { zap, space, .. } = &self.kind {
+            zap.object()
+                .set_bonus(&Tx::syncing(ctx.txg), encode_space(*space))?;
+        }
+        Ok(())
+    }
+
+    /// Adds blocks that died.
+    pub(crate) async fn insert(
+        &mut self,
+        dsl: &DslPool,
+        ctx: &SyncContext,
+        blocks: &[BlockPointer],
+    ) -> Result<(), DatasetError> {
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        let tx = Tx::syncing(ctx.txg);
+        let mut by_key: BTreeMap<u64, Vec<BlockPointer>> = BTreeMap::new();
+        match &mut self.kind {
+            Kind::Old(list) => {
+                list.append_all(&tx, blocks).await?;
+                return Ok(());
+            }
+            Kind::Modern { lists, space, .. } => {
+                let pipeline = &dsl.env().pipeline;
+                for block in blocks {
+                    space.add(Space::of(pipeline, block));
+                    // The key before the birth; a block older than every key (which should not be)
+                    // goes to the first.
+                    let key = lists
+                        .range(..block.birth().get())
+                        .next_back()
+                        .or_else(|| lists.iter().next())
+                        .map(|(key, _)| *key)
+                        .ok_or_else(|| {
+                            DatasetError::corrupt(self.object, "a deadlist has no keys")
+                        })?;
+                    by_key.entry(key).or_default().push(*block);
+                }
+            }
+        }
+        for (key, blocks) in by_key {
+            let list = self.own_list(dsl, ctx, key).await?;
+            Bpobj::open(dsl.mos(), list)
+                .await?
+                .append_all(&tx, &blocks)
+                .await?;
+        }
+        self.save_space(ctx).await
+    }
+
+    /// The list at a key, after making it one of its own if it was the shared empty one.
+    async fn own_list(
+        &mut self,
+        dsl: &DslPool,
+        ctx: &SyncContext,
+        key: u64,
+    ) -> Result<ObjectId, DatasetError> {
+        let Kind::Modern { zap, lists, .. } = &mut self.kind else {
+            unreachable!("only called for maps of lists");
+        };
+        let current = lists[&key];
+        if current != dsl.empty_list() {
+            return Ok(current);
+        }
+        let tx = Tx::syncing(ctx.txg);
+        let list = Bpobj::create(dsl.mos(), &tx, 0).await?.id();
+        dsl.release_empty_list(ctx).await?;
+        zap.update_int(&tx, key, list.get()).await?;
+        lists.insert(key, list);
+        Ok(list)
+    }
+
+    /// Adds a key above all others (`dsl_deadlist_add_key`).
+    pub(crate) async fn add_key(
+        &mut self,
+        dsl: &DslPool,
+        ctx: &SyncContext,
+        key: Txg,
+    ) -> Result<(), DatasetError> {
+        if let Kind::Modern { zap, lists, .. } = &mut self.kind {
+            let list = dsl.new_empty_list(ctx).await?;
+            zap.add_int(&Tx::syncing(ctx.txg), key.get(), list.get())
+                .await?;
+            lists.insert(key.get(), list);
+        }
+        Ok(())
+    }
+
+    /// Removes a key; its list joins that of the key before (`dsl_deadlist_remove_key`).
+    pub(crate) async fn remove_key(
+        &mut self,
+        dsl: &DslPool,
+        ctx: &SyncContext,
+        key: Txg,
+    ) -> Result<(), DatasetError> {
+        let (list, before) = match &self.kind {
+            Kind::Old(_) => return Ok(()),
+            Kind::Modern { lists, .. } => {
+                let Some(list) = lists.get(&key.get()).copied() else {
+                    return Ok(());
+                };
+                let Some((before, _)) = lists.range(..key.get()).next_back() else {
+                    return Err(DatasetError::corrupt(
+                        self.object,
+                        format!("deadlist key {key} has none before it"),
+                    ));
+                };
+                (list, *before)
+            }
+        };
+        self.include_list(dsl, ctx, before, list).await?;
+        if let Kind::Modern { zap, lists, .. } = &mut self.kind {
+            lists.remove(&key.get());
+            zap.remove_int(&Tx::syncing(ctx.txg), key.get()).await?;
+        }
+        Ok(())
+    }
+
+    /// Adds the blocks of another list, which is given away (`dle_enqueue_subobj`).
+    async fn include_list(
+        &mut self,
+        dsl: &DslPool,
+        ctx: &SyncContext,
+        key: u64,
+        list: ObjectId,
+    ) -> Result<(), DatasetError> {
+        if list == dsl.empty_list() {
+            return dsl.release_empty_list(ctx).await;
+        }
+        let Kind::Modern { zap, lists, .. } = &mut self.kind else {
+            unreachable!("only called for maps of lists");
+        };
+        let tx = Tx::syncing(ctx.txg);
+        let current = lists[&key];
+        if current == dsl.empty_list() {
+            dsl.release_empty_list(ctx).await?;
+            zap.update_int(&tx, key, list.get()).await?;
+            lists.insert(key, list);
+        } else {
+            Bpobj::open(dsl.mos(), current)
+                .await?
+                .include(&tx, list)
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// A new deadlist with the same keys below `max`, all empty (`dsl_deadlist_clone`). For an old
+    /// deadlist, `snapshots` are the keys: the txgs before each snapshot of the chain.
+    pub(crate) async fn clone_keys(
+        &self,
+        dsl: &DslPool,
+        ctx: &SyncContext,
+        max: Txg,
+        snapshots: &[Txg],
+    ) -> Result<ObjectId, DatasetError> {
+        let object = Deadlist::create(dsl, ctx).await?;
+        let zap = Zap::hold(dsl.mos(), object).await?;
+        let keys: Vec<u64> = match &self.kind {
+            Kind::Old(_) => snapshots.iter().map(|txg| txg.get()).collect(),
+            Kind::Modern { lists, .. } => lists.range(..max.get()).map(|(key, _)| *key).collect(),
+        };
+        for key in keys {
+            let list = dsl.new_empty_list(ctx).await?;
+            zap.add_int(&Tx::syncing(ctx.txg), key, list.get()).await?;
+        }
+        Ok(object)
+    }
+
+    /// Takes over everything from another deadlist, which is left empty (`dsl_deadlist_merge`).
+    pub(crate) async fn merge(
+        &mut self,
+        dsl: &DslPool,
+        ctx: &SyncContext,
+        other: ObjectId,
+    ) -> Result<(), DatasetError> {
+        let tx = Tx::syncing(ctx.txg);
+        let from = Deadlist::open(dsl.mos(), other).await?;
+        match from.kind {
+            Kind::Old(list) => {
+                let mut blocks = Vec::new();
+                list.for_each(&mut |block, _| {
+                    blocks.push(*block);
+                    Ok(())
+                })
+                .await?;
+                self.insert(dsl, ctx, &blocks).await
+            }
+            Kind::Modern {
+                zap: from_zap,
+                lists: from_lists,
+                ..
+            } => {
+                for (key, list) in from_lists {
+                    let moved = dsl.list_space(list).await?;
+                    let target = match &mut self.kind {
+                        Kind::Modern { lists, space, .. } => {
+                            space.add(moved);
+                            lists
+                                .range(..=key)
+                                .next_back()
+                                .or_else(|| lists.iter().next())
+                                .map(|(key, _)| *key)
+                        }
+                        Kind::Old(_) => None,
+                    }
+                    .ok_or_else(|| DatasetError::corrupt(self.object, "a deadlist has no keys"))?;
+                    self.include_list(dsl, ctx, target, list).await?;
+                    from_zap.remove_int(&tx, key).await?;
+                }
+                from_zap
+                    .object()
+                    .set_bonus(&tx, encode_space(Space::default()))?;
+                self.save_space(ctx).await
+            }
+        }
+    }
+
+    /// Moves the blocks born after `min` to a list (`dsl_deadlist_move_bpobj`).
+    pub(crate) async fn move_to(
+        &mut self,
+        dsl: &DslPool,
+        ctx: &SyncContext,
+        target: &Bpobj,
+        min: Txg,
+    ) -> Result<(), DatasetError> {
+        let tx = Tx::syncing(ctx.txg);
+        let Kind::Modern { zap, lists, space } = &mut self.kind else {
+            return Err(DatasetError::corrupt(
+                self.object,
+                "an old deadlist cannot be moved as a whole",
+            ));
+        };
+        for (key, list) in lists.split_off(&min.get()) {
+            if list == dsl.empty_list() {
+                dsl.release_empty_list(ctx).await?;
+            } else {
+                space.add(dsl.list_space(list).await?.negated());
+                target.include(&tx, list).await?;
+            }
+            zap.remove_int(&tx, key).await?;
+        }
+        self.save_space(ctx).await
+    }
+
+    /// Every block of an old deadlist.
+    pub(crate) async fn old_blocks(&self) -> Result<Vec<(BlockPointer, bool)>, DatasetError> {
+        let mut blocks = Vec::new();
+        if let Kind::Old(list) = &self.kind {
+            list.for_each(&mut |block, freed| {
+                blocks.push((*block, freed));
+                Ok(())
+            })
+            .await?;
+        }
+        Ok(blocks)
+    }
+
+    /// Frees a deadlist's objects, not the blocks on it (`dsl_deadlist_free`).
+    pub(crate) async fn destroy(
+        dsl: &DslPool,
+        ctx: &SyncContext,
+        object: ObjectId,
+    ) -> Result<(), DatasetError> {
+        let tx = Tx::syncing(ctx.txg);
+        let list = Deadlist::open(dsl.mos(), object).await?;
+        match list.kind {
+            Kind::Old(list) => list.destroy(&tx).await?,
+            Kind::Modern { lists, .. } => {
+                for list in lists.into_values() {
+                    if list == dsl.empty_list() {
+                        dsl.release_empty_list(ctx).await?;
+                    } else {
+                        Bpobj::open(dsl.mos(), list).await?.destroy(&tx).await?;
+                    }
+                }
+                dsl.mos().free(&tx, object).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl DslPool {
+    /// The shared empty list's object, zero without one.
+    pub(crate) fn empty_list(&self) -> ObjectId {
+        *self.empty_list.lock()
+    }
+
+    /// An empty list: the shared one where the feature allows (`bpobj_alloc_empty`).
+    pub(crate) async fn new_empty_list(&self, ctx: &SyncContext) -> Result<ObjectId, DatasetError> {
+        let tx = Tx::syncing(ctx.txg);
+        if !self.features().is_enabled(guid::EMPTY_BPOBJ) {
+            return Ok(Bpobj::create(self.mos(), &tx, 0).await?.id());
+        }
+        if self.empty_list().is_zero() {
+            let list = Bpobj::create(self.mos(), &tx, 0).await?.id();
+            self.directory
+                .add_u64(&tx, "empty_bpobj", list.get())
+                .await?;
+            *self.empty_list.lock() = list;
+        }
+        self.features().increment(ctx, guid::EMPTY_BPOBJ).await?;
+        Ok(self.empty_list())
+    }
+
+    /// One use less of the shared empty list (`bpobj_decr_empty`).
+    pub(crate) async fn release_empty_list(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
+        self.features().decrement(ctx, guid::EMPTY_BPOBJ).await?;
+        if !self.features().is_active(guid::EMPTY_BPOBJ) {
+            let tx = Tx::syncing(ctx.txg);
+            self.directory.remove(&tx, "empty_bpobj").await?;
+            let list = std::mem::take(&mut *self.empty_list.lock());
+            self.mos().free(&tx, list).await?;
+        }
+        Ok(())
+    }
+
+    /// Space of a list.
+    pub(crate) async fn list_space(&self, list: ObjectId) -> Result<Space, DatasetError> {
+        if list == self.empty_list() {
+            return Ok(Space::default());
+        }
+        Ok(Bpobj::open(self.mos(), list).await?.space().await?.into())
+    }
+}

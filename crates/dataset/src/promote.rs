@@ -1,0 +1,387 @@
+//! Promoting a clone: its origin, and the snapshots before that, become the clone's own, and what it
+//! was cloned from becomes a clone of it (`dsl_dataset_promote_sync`, module/zfs/dsl_dataset.c).
+
+use std::sync::Arc;
+
+use device::BoxFuture;
+use format::{ObjectId, ObjectType, Txg, UsedBy};
+use object::{SyncContext, Zap, ZapOptions};
+use pool::Tx;
+
+use crate::DatasetError;
+use crate::create::SNAPSHOT_COUNT;
+use crate::dsl::DslPool;
+use crate::state::{Ds, Space};
+use crate::task::{SpaceCheck, SyncTask};
+
+/// The datasets that a promotion is about.
+struct Parts {
+    clone: Arc<Ds>,
+    /// The snapshot that the clone was made of.
+    origin: Arc<Ds>,
+    /// Head of the dataset that it is a snapshot of.
+    origin_head: Arc<Ds>,
+    /// The origin and its predecessors that are in the same directory, newest first.
+    shared: Vec<Arc<Ds>>,
+    /// The clone and its snapshots, newest first.
+    of_clone: Vec<Arc<Ds>>,
+    /// The head and its snapshots after the origin, newest first.
+    of_origin: Vec<Arc<Ds>>,
+    /// What the oldest shared snapshot follows: the empty origin, or a snapshot of a third dataset.
+    before: Option<Arc<Ds>>,
+}
+
+/// Space that changes hands.
+struct Amounts {
+    moved: Space,
+    origin_unique: u64,
+    clone_used_by_snapshots: u64,
+    origin_used_by_snapshots: u64,
+}
+
+impl DslPool {
+    async fn promote_parts(&self, name: &str) -> Result<Parts, DatasetError> {
+        let clone = self.resolve(name).await?;
+        let not_a_clone = || DatasetError::WrongKind {
+            name: name.to_owned(),
+            reason: "not a cloned filesystem".into(),
+        };
+        let dir = clone.dir();
+        let origin_object = {
+            let state = dir.state();
+            if clone.is_snapshot() || state.origin_txg.is_zero() {
+                return Err(not_a_clone());
+            }
+            state.phys.origin
+        };
+        let origin = self.dataset(origin_object).await?;
+        let origin_dir = origin.dir();
+        let origin_head = self.head(&origin_dir).await?;
+        let before_object = origin_dir.state().phys.origin;
+        Ok(Parts {
+            shared: self.chain(origin.object, before_object).await?,
+            of_clone: self.chain(clone.object, origin.object).await?,
+            of_origin: self.chain(origin_head.object, origin.object).await?,
+            before: match before_object.is_zero() {
+                true => None,
+                false => Some(self.dataset(before_object).await?),
+            },
+            clone,
+            origin,
+            origin_head,
+        })
+    }
+
+    /// Datasets from one back to another (exclusive).
+    async fn chain(&self, from: ObjectId, until: ObjectId) -> Result<Vec<Arc<Ds>>, DatasetError> {
+        let mut out = Vec::new();
+        let mut at = from;
+        while at != until && !at.is_zero() {
+            let dataset = self.dataset(at).await?;
+            at = dataset.phys().previous_snapshot;
+            out.push(dataset);
+        }
+        Ok(out)
+    }
+
+    async fn dead_after(&self, list: &[Arc<Ds>], after: Txg) -> Result<u64, DatasetError> {
+        let mut total = 0;
+        for dataset in list {
+            let space = self
+                .deadlist(dataset)
+                .await?
+                .space_range(self, after, Txg::new(u64::MAX))
+                .await?;
+            self.unload_deadlist(dataset).await;
+            total += space.used.max(0) as u64;
+        }
+        Ok(total)
+    }
+
+    async fn promote_amounts(&self, parts: &Parts) -> Result<Amounts, DatasetError> {
+        let oldest_of_clone = parts.of_clone.last().unwrap_or(&parts.clone);
+        let from = parts.origin.phys().previous_snapshot_txg;
+        let unique = self
+            .dead_after(std::slice::from_ref(oldest_of_clone), from)
+            .await?;
+        let phys = parts.origin.phys();
+        let mut moved = Space {
+            used: phys.referenced_bytes as i64,
+            compressed: phys.compressed_bytes as i64,
+            uncompressed: phys.uncompressed_bytes as i64,
+        };
+        for snapshot in &parts.shared {
+            if !snapshot.phys().previous_snapshot.is_zero() {
+                moved.add(self.deadlist(snapshot).await?.space().await?);
+                self.unload_deadlist(snapshot).await;
+            }
+        }
+        if let Some(before) = &parts.before {
+            let phys = before.phys();
+            moved.add(Space {
+                used: -(phys.referenced_bytes as i64),
+                compressed: -(phys.compressed_bytes as i64),
+                uncompressed: -(phys.uncompressed_bytes as i64),
+            });
+        }
+        let origin_txg = parts.origin_head.dir().state().origin_txg;
+        let mut clone_used = self.dead_after(&parts.shared, origin_txg).await?;
+        clone_used += self.dead_after(&parts.of_clone, origin_txg).await?;
+        let origin_used = self.dead_after(&parts.of_origin, phys.creation_txg).await?;
+        Ok(Amounts {
+            moved,
+            origin_unique: unique,
+            clone_used_by_snapshots: clone_used,
+            origin_used_by_snapshots: origin_used,
+        })
+    }
+
+    async fn promote_now(&self, ctx: &SyncContext, name: &str) -> Result<(), DatasetError> {
+        let tx = Tx::syncing(ctx.txg);
+        let parts = self.promote_parts(name).await?;
+        let amounts = self.promote_amounts(&parts).await?;
+        let Parts {
+            clone,
+            origin,
+            origin_head,
+            ..
+        } = &parts;
+        let (dir, odd) = (clone.dir(), origin.dir());
+        let oldest_of_clone = parts.of_clone.last().unwrap_or(clone).clone();
+        let old_next = origin.phys().next_snapshot;
+        let moved_bookmarks = {
+            let origin_txg = origin.phys().creation_txg;
+            origin_head
+                .state()
+                .bookmarks
+                .entries()
+                .iter()
+                .any(|entry| entry.creation_txg() <= origin_txg)
+        };
+        if moved_bookmarks {
+            return Err(DatasetError::corrupt(
+                clone.object,
+                "bookmarks came up between check and promotion",
+            ));
+        }
+
+        origin.change(|state| state.phys.next_snapshot = oldest_of_clone.object);
+        let next_clones = origin.phys().next_clones;
+        if !next_clones.is_zero() {
+            self.remove_next_clone(ctx, origin, oldest_of_clone.object)
+                .await?;
+            Zap::hold(self.mos(), next_clones)
+                .await?
+                .add_int(&tx, old_next.get(), old_next.get())
+                .await?;
+        }
+        let (before_object, before_txg) = {
+            let state = odd.state();
+            (state.phys.origin, state.origin_txg)
+        };
+        dir.change(|state| {
+            state.phys.origin = before_object;
+            state.origin_txg = before_txg;
+        });
+        odd.change(|state| {
+            state.phys.origin = origin.object;
+            state.origin_txg = origin.phys().creation_txg;
+        });
+
+        // Who is whose clone.
+        let odd_clones = odd.state().phys.clones;
+        self.move_clone(ctx, odd_clones, None, clone.object).await?;
+        let before_clones = match &parts.before {
+            Some(before) => before.dir().state().phys.clones,
+            None => ObjectId::ZERO,
+        };
+        if !before_clones.is_zero() {
+            self.move_clone(ctx, ObjectId::ZERO, Some(before_clones), clone.object)
+                .await?;
+            self.move_clone(ctx, before_clones, None, origin_head.object)
+                .await?;
+        }
+        if dir.state().phys.clones.is_zero() {
+            let zap = Zap::create(self.mos(), &tx, ZapOptions::new(ObjectType::DSL_CLONES))
+                .await?
+                .id();
+            dir.change(|state| state.phys.clones = zap);
+        }
+        let dir_clones = dir.state().phys.clones;
+        self.move_clone(ctx, ObjectId::ZERO, Some(dir_clones), origin_head.object)
+            .await?;
+
+        for snapshot in &parts.shared {
+            *snapshot.open.lock() = None;
+            let name = self.snapshot_name(snapshot).await?;
+            Zap::hold(self.mos(), origin_head.phys().snapshot_names)
+                .await?
+                .remove(&tx, &name)
+                .await?;
+            self.adjust_count(ctx, &odd, -1, SNAPSHOT_COUNT).await?;
+            Zap::hold(self.mos(), clone.phys().snapshot_names)
+                .await?
+                .add_u64(&tx, &name, snapshot.object.get())
+                .await?;
+            self.adjust_count(ctx, &dir, 1, SNAPSHOT_COUNT).await?;
+            snapshot.change(|state| {
+                state.phys.directory = dir.object;
+                state.dir = dir.clone();
+            });
+            let next_clones = snapshot.phys().next_clones;
+            if !next_clones.is_zero() {
+                for entry in Zap::hold(self.mos(), next_clones).await?.all().await? {
+                    let next: ObjectId = entry.value.as_u64().unwrap_or(0).into();
+                    if next == old_next {
+                        continue;
+                    }
+                    let of = self.dataset(next).await?.dir();
+                    let head = of.state().phys.head_dataset;
+                    self.move_clone(ctx, odd_clones, Some(dir_clones), head)
+                        .await?;
+                }
+            }
+        }
+
+        // Space: the clone's directory first gives nothing, so every step stays above zero.
+        let moved = amounts.moved;
+        let delta = amounts.clone_used_by_snapshots as i64
+            - dir.state().phys.used_breakdown[UsedBy::Snapshots as usize] as i64;
+        let only_used = |used| Space {
+            used,
+            ..Space::default()
+        };
+        dir.did_use(UsedBy::Snapshots, only_used(delta));
+        dir.did_use(
+            UsedBy::Head,
+            Space {
+                used: moved.used - delta,
+                ..moved
+            },
+        );
+        let delta = amounts.origin_used_by_snapshots as i64
+            - odd.state().phys.used_breakdown[UsedBy::Snapshots as usize] as i64;
+        odd.did_use(UsedBy::Snapshots, only_used(delta));
+        let gone = moved.negated();
+        odd.did_use(
+            UsedBy::Head,
+            Space {
+                used: gone.used - delta,
+                ..gone
+            },
+        );
+        origin.change(|state| state.phys.unique_bytes = amounts.origin_unique);
+        self.bookmarks_next_changed(ctx, clone, origin).await?;
+        self.remove_livelist(ctx, &dir).await?;
+        self.remove_livelist(ctx, &odd).await?;
+        self.history(ctx, "promote", name.to_owned(), clone.object, " ")
+            .await
+    }
+
+    /// Moves a clone's head between two directories' lists of clones.
+    async fn move_clone(
+        &self,
+        ctx: &SyncContext,
+        from: ObjectId,
+        to: Option<ObjectId>,
+        head: ObjectId,
+    ) -> Result<(), DatasetError> {
+        let tx = Tx::syncing(ctx.txg);
+        if !from.is_zero() {
+            Zap::hold(self.mos(), from)
+                .await?
+                .remove_int(&tx, head.get())
+                .await?;
+        }
+        if let Some(to) = to {
+            Zap::hold(self.mos(), to)
+                .await?
+                .add_int(&tx, head.get(), head.get())
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Makes a clone's origin its own snapshot, and what it was cloned from a clone of it
+    /// (`zfs promote`).
+    ///
+    /// # Errors
+    /// [`DatasetError::WrongKind`] when it is no clone, [`DatasetError::Exists`] when both have a
+    /// snapshot of the same name, [`DatasetError::NoSpace`], [`DatasetError::Busy`].
+    pub async fn promote(self: &Arc<Self>, name: &str) -> Result<(), DatasetError> {
+        self.run_task(Arc::new(PromoteTask {
+            dsl: self.clone(),
+            name: name.to_owned(),
+        }))
+        .await
+    }
+}
+
+struct PromoteTask {
+    dsl: Arc<DslPool>,
+    name: String,
+}
+
+impl PromoteTask {
+    async fn do_check(&self) -> Result<(), DatasetError> {
+        let dsl = &self.dsl;
+        let parts = dsl.promote_parts(&self.name).await?;
+        for snapshot in &parts.shared {
+            if snapshot.hold_count() > 0 {
+                return Err(DatasetError::Busy {
+                    name: dsl.full_name(snapshot).await?,
+                    reason: "it is open".into(),
+                });
+            }
+            let name = dsl.snapshot_name(snapshot).await?;
+            let full_name = format!("{}@{name}", self.name);
+            crate::name::check_name(&full_name)?;
+            if dsl.snapshot_of(&parts.clone, &name).await?.is_some() {
+                return Err(DatasetError::Exists { name: full_name });
+            }
+        }
+        let origin_txg = parts.origin.phys().creation_txg;
+        if parts
+            .origin_head
+            .state()
+            .bookmarks
+            .entries()
+            .iter()
+            .any(|entry| entry.creation_txg() <= origin_txg)
+        {
+            return Err(DatasetError::Unsupported {
+                name: self.name.clone(),
+                what: "promoting while the origin has bookmarks".into(),
+            });
+        }
+        let amounts = dsl.promote_amounts(&parts).await?;
+        dsl.check_transfer(
+            &parts.origin.dir(),
+            &parts.clone.dir(),
+            amounts.moved.used.max(0) as u64,
+            &self.name,
+        )?;
+        dsl.check_limit(
+            &parts.clone.dir(),
+            parts.shared.len() as u64,
+            SNAPSHOT_COUNT,
+            None,
+        )
+        .await
+    }
+}
+
+impl SyncTask for PromoteTask {
+    fn name(&self) -> &'static str {
+        "promote"
+    }
+    fn space_check(&self) -> SpaceCheck {
+        SpaceCheck::Reserved
+    }
+    fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(self.do_check())
+    }
+    fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(self.dsl.promote_now(ctx, &self.name))
+    }
+}

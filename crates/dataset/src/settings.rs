@@ -1,0 +1,231 @@
+//! From properties to behaviour: how blocks are written, and what an open dataset does.
+
+use std::sync::Arc;
+
+use format::{Checksum, Compression};
+use object::{RedundantMetadata, WriteProperties};
+
+use crate::DatasetError;
+use crate::dataset::{DatasetSettings, SyncMode};
+use crate::dsl::DslPool;
+use crate::features::guid;
+use crate::state::{Dir, Ds};
+
+/// Default size of blocks of files (`recordsize`).
+const RECORD_BYTES: u32 = 128 << 10;
+
+/// How the MOS is written.
+pub(crate) fn mos_properties(lz4: bool) -> WriteProperties {
+    WriteProperties {
+        checksum: Checksum::Fletcher4,
+        compression: on_compression(lz4),
+        compression_level: 0,
+        copies: 3,
+        redundant_metadata: RedundantMetadata::All,
+        special_small_blocks: 0,
+        record_bytes: RECORD_BYTES,
+    }
+}
+
+fn on_compression(lz4: bool) -> Compression {
+    if lz4 {
+        Compression::Lz4
+    } else {
+        Compression::Lzjb
+    }
+}
+
+/// A stored compression: its algorithm and level. Levels of zstd are kept above the algorithm's
+/// seven bits; those from 103 on stand for the fast ones (`ZIO_COMPLEVEL_ZSTD`).
+pub(crate) fn compression_of(stored: u64, lz4: bool) -> (Compression, i32) {
+    const FAST: [i32; 21] = [
+        -1, -2, -3, -4, -5, -6, -7, -8, -9, -10, -20, -30, -40, -50, -60, -70, -80, -90, -100,
+        -500, -1000,
+    ];
+    let code = (stored & 0x7f) as u8;
+    let level = match stored >> 7 {
+        level @ 1..=19 => level as i32,
+        level @ 103..=123 => FAST[(level - 103) as usize],
+        _ => 0,
+    };
+    match Compression::from_code(code) {
+        Compression::On | Compression::Inherit | Compression::Unknown(_) | Compression::Empty => {
+            (on_compression(lz4), 0)
+        }
+        Compression::Zstd => (Compression::Zstd, level),
+        other => (other, 0),
+    }
+}
+
+fn checksum_of(stored: u64) -> Checksum {
+    match Checksum::from_code((stored & 0xff) as u8) {
+        kind @ (Checksum::Off
+        | Checksum::NoParity
+        | Checksum::Fletcher2
+        | Checksum::Fletcher4
+        | Checksum::Sha256
+        | Checksum::Sha512
+        | Checksum::Skein
+        | Checksum::EdonR
+        | Checksum::Blake3) => kind,
+        _ => Checksum::Fletcher4,
+    }
+}
+
+impl DslPool {
+    /// How a dataset's blocks are to be written.
+    pub(crate) async fn write_properties(
+        &self,
+        dataset: &Arc<Ds>,
+    ) -> Result<WriteProperties, DatasetError> {
+        let number = |name: &'static str| self.effective_number(dataset, name);
+        let lz4 = self.features().is_active(guid::LZ4_COMPRESS);
+        let (mut compression, mut compression_level) =
+            compression_of(number("compression").await?, lz4);
+        let feature = match compression {
+            Compression::Zstd => Some(guid::ZSTD_COMPRESS),
+            Compression::Lz4 => Some(guid::LZ4_COMPRESS),
+            _ => None,
+        };
+        if feature.is_some_and(|feature| !self.features().is_enabled(feature)) {
+            (compression, compression_level) = (on_compression(lz4), 0);
+        }
+        let mut checksum = checksum_of(number("checksum").await?);
+        let feature = match checksum {
+            Checksum::Sha512 => Some(guid::SHA512),
+            Checksum::Skein => Some(guid::SKEIN),
+            Checksum::EdonR => Some(guid::EDONR),
+            Checksum::Blake3 => Some(guid::BLAKE3),
+            _ => None,
+        };
+        if feature.is_some_and(|feature| !self.features().is_enabled(feature)) {
+            checksum = Checksum::Fletcher4;
+        }
+        Ok(WriteProperties {
+            checksum,
+            compression,
+            compression_level,
+            copies: number("copies").await?.clamp(1, 3) as u8,
+            redundant_metadata: match number("redundant_metadata").await? {
+                1 => RedundantMetadata::Most,
+                2 => RedundantMetadata::Some,
+                3 => RedundantMetadata::None,
+                _ => RedundantMetadata::All,
+            },
+            special_small_blocks: number("special_small_blocks").await?.min(16 << 20) as u32,
+            record_bytes: self.record_bytes(number("recordsize").await?),
+        })
+    }
+
+    fn record_bytes(&self, stored: u64) -> u32 {
+        let most = if self.features().is_enabled(guid::LARGE_BLOCKS) {
+            16 << 20
+        } else {
+            u64::from(RECORD_BYTES)
+        };
+        if stored.is_power_of_two() && stored >= 512 {
+            stored.min(most) as u32
+        } else {
+            RECORD_BYTES
+        }
+    }
+
+    /// What an open dataset does.
+    pub(crate) async fn dataset_settings(
+        &self,
+        dataset: &Arc<Ds>,
+    ) -> Result<DatasetSettings, DatasetError> {
+        let number = |name: &'static str| self.effective_number(dataset, name);
+        Ok(DatasetSettings {
+            read_only: self.env().read_only
+                || dataset.is_snapshot()
+                || number("readonly").await? != 0,
+            record_bytes: self.record_bytes(number("recordsize").await?),
+            sync: match number("sync").await? {
+                1 => SyncMode::Always,
+                2 => SyncMode::Disabled,
+                _ => SyncMode::Standard,
+            },
+            log_throughput: number("logbias").await? != 0,
+            atime: number("atime").await? != 0,
+            relatime: number("relatime").await? != 0,
+            xattr: number("xattr").await?,
+            acltype: number("acltype").await?,
+            aclmode: number("aclmode").await?,
+            aclinherit: number("aclinherit").await?,
+            dnodesize: if self.features().is_enabled(guid::LARGE_DNODE) {
+                number("dnodesize").await?
+            } else {
+                0
+            },
+            longname: self.features().is_enabled(guid::LONGNAME)
+                && (number("longname").await? != 0),
+            devices: number("devices").await? != 0,
+            exec: number("exec").await? != 0,
+            setuid: number("setuid").await? != 0,
+            snapdir: number("snapdir").await?,
+            canmount: number("canmount").await?,
+        })
+    }
+
+    /// Tells what is open at or below `dir` that its properties may have changed.
+    pub(crate) async fn refresh_open(&self, dir: &Arc<Dir>) -> Result<(), DatasetError> {
+        for dataset in self.open_datasets() {
+            if dataset.dir().is_within(dir) {
+                let settings = self.dataset_settings(&dataset).await?;
+                let write = self.write_properties(&dataset).await?;
+                let open = dataset.open.lock().clone();
+                if let Some(open) = open {
+                    open.objset.set_properties(write);
+                    open.settings.send_if_modified(|current| {
+                        let is_new = *current != settings;
+                        *current = settings;
+                        is_new
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::props::find;
+
+    #[test]
+    fn every_word_of_compression_and_checksum_has_a_meaning() {
+        let stored = |name: &str, word: &str| match find(name).expect(name).kind {
+            crate::props::ValueKind::Index(table) => {
+                table
+                    .iter()
+                    .find(|(known, _)| *known == word)
+                    .expect(word)
+                    .1
+            }
+            _ => unreachable!(),
+        };
+        for (word, expected) in [
+            ("on", (Compression::Lz4, 0)),
+            ("off", (Compression::Off, 0)),
+            ("gzip", (Compression::Gzip(6), 0)),
+            ("gzip-9", (Compression::Gzip(9), 0)),
+            ("zstd", (Compression::Zstd, 0)),
+            ("zstd-19", (Compression::Zstd, 19)),
+            ("zstd-fast", (Compression::Zstd, -1)),
+            ("zstd-fast-10", (Compression::Zstd, -10)),
+            ("zstd-fast-100", (Compression::Zstd, -100)),
+            ("zstd-fast-1000", (Compression::Zstd, -1000)),
+        ] {
+            assert_eq!(
+                compression_of(stored("compression", word), true),
+                expected,
+                "{word}"
+            );
+        }
+        assert_eq!(checksum_of(stored("checksum", "on")), Checksum::Fletcher4);
+        assert_eq!(checksum_of(stored("checksum", "off")), Checksum::Off);
+        assert_eq!(checksum_of(stored("checksum", "blake3")), Checksum::Blake3);
+    }
+}

@@ -1,0 +1,441 @@
+//! Taking and renaming snapshots (`dsl_dataset_snapshot_sync_impl`, module/zfs/dsl_dataset.c).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use device::BoxFuture;
+use format::{DslDatasetPhys, ObjectType, Txg, UsedBy};
+use object::{NewObject, SyncContext, Zap, ZapValue};
+use pool::Tx;
+
+use crate::create::SNAPSHOT_COUNT;
+use crate::dsl::{DslPool, ORIGIN_DIR};
+use crate::features::guid;
+use crate::name::{check_name, split_snapshot};
+use crate::props::Kinds;
+use crate::state::{Dir, Ds, Space};
+use crate::stored::parse_setting;
+use crate::task::{SpaceCheck, SyncTask};
+use crate::{DatasetError, PropertyValue};
+
+impl DslPool {
+    /// Takes a snapshot of a head that has nothing unwritten, in syncing context.
+    pub(crate) async fn take_snapshot(
+        &self,
+        ctx: &SyncContext,
+        head: &Arc<Ds>,
+        name: &str,
+        now_seconds: u64,
+    ) -> Result<Arc<Ds>, DatasetError> {
+        let tx = Tx::syncing(ctx.txg);
+        let dir = head.dir();
+        let creation_txg = if name == ORIGIN_DIR {
+            Txg::new(1)
+        } else {
+            ctx.txg
+        };
+        self.adjust_count(ctx, &dir, 1, SNAPSHOT_COUNT).await?;
+        let from = head.phys();
+        let phys = DslDatasetPhys {
+            directory: dir.object,
+            fsid_guid: self.random_fsid(),
+            guid: self.random_guid(),
+            previous_snapshot: from.previous_snapshot,
+            previous_snapshot_txg: from.previous_snapshot_txg,
+            next_snapshot: head.object,
+            children: 1,
+            creation_time_seconds: now_seconds,
+            creation_txg,
+            deadlist: from.deadlist,
+            referenced_bytes: from.referenced_bytes,
+            compressed_bytes: from.compressed_bytes,
+            uncompressed_bytes: from.uncompressed_bytes,
+            flags: from.flags,
+            block: from.block,
+            ..DslDatasetPhys::default()
+        };
+        let new = NewObject::new(ObjectType::DSL_DATASET)
+            .with_bonus(ObjectType::DSL_DATASET, phys.encode().to_vec());
+        let object = self.mos().allocate(&tx, new).await?.id();
+        let snapshot = self.dataset(object).await?;
+        snapshot.state().kind = head.state().kind;
+        let features = head.state().features.clone();
+        for (feature, value) in features {
+            self.activate_feature(ctx, &snapshot, &feature, value)
+                .await?;
+        }
+        if let Some(prev) = head.prev() {
+            let prev_phys = prev.phys();
+            if prev_phys.next_snapshot == head.object {
+                prev.change(|state| state.phys.next_snapshot = object);
+            } else if !prev_phys.next_clones.is_zero() {
+                self.remove_next_clone(ctx, &prev, head.object).await?;
+                Zap::hold(self.mos(), prev_phys.next_clones)
+                    .await?
+                    .add_int(&tx, object.get(), object.get())
+                    .await?;
+            }
+        }
+        let reserved = head.state().reserved_bytes;
+        if reserved != 0 {
+            dir.did_use(
+                UsedBy::RefReservation,
+                Space {
+                    used: from.unique_bytes.min(reserved) as i64,
+                    ..Space::default()
+                },
+            );
+        }
+        let keys = head
+            .state()
+            .bookmarks
+            .keys_after(from.previous_snapshot_txg);
+        let chain = match from.previous_snapshot.is_zero() {
+            true => Vec::new(),
+            false => self.snapshot_chain_keys(from.previous_snapshot).await?,
+        };
+        let deadlist = self
+            .deadlist(head)
+            .await?
+            .clone_keys(self, ctx, Txg::new(u64::MAX), &chain)
+            .await?;
+        head.change(|state| state.phys.deadlist = deadlist);
+        let mut list = self.deadlist(head).await?;
+        list.add_key(self, ctx, from.previous_snapshot_txg).await?;
+        for key in keys {
+            list.add_key(self, ctx, key).await?;
+        }
+        drop(list);
+        head.change(|state| {
+            state.phys.previous_snapshot = object;
+            state.phys.previous_snapshot_txg = creation_txg;
+            state.phys.unique_bytes = 0;
+            state.phys.flags |= DslDatasetPhys::FLAG_UNIQUE_ACCURATE;
+            state.prev = Some(snapshot.clone());
+        });
+        Zap::hold(self.mos(), from.snapshot_names)
+            .await?
+            .add_u64(&tx, name, object.get())
+            .await?;
+        snapshot.state().snapshot_name = Some(name.to_owned());
+        if name != ORIGIN_DIR {
+            self.note_snapshots_changed(ctx, &dir).await?;
+            let full_name = self.full_name(&snapshot).await?;
+            self.history(ctx, "snapshot", full_name, object, " ")
+                .await?;
+        }
+        Ok(snapshot)
+    }
+
+    /// Remembers when the set of snapshots changed (`dsl_dir_snap_cmtime_update`).
+    pub(crate) async fn note_snapshots_changed(
+        &self,
+        ctx: &SyncContext,
+        dir: &Arc<Dir>,
+    ) -> Result<(), DatasetError> {
+        if !self.features().is_enabled(guid::EXTENSIBLE_DATASET) {
+            return Ok(());
+        }
+        let now_ns = self.env().world.clock.wall_ns();
+        let zap = self.zapify_dir(ctx, dir).await?;
+        let value = ZapValue::from_u64s(&[now_ns / 1_000_000_000, now_ns % 1_000_000_000]);
+        zap.update(
+            &Tx::syncing(ctx.txg),
+            "com.ixsystems:snapshots_changed",
+            value,
+        )
+        .await?;
+        Ok(())
+    }
+
+    /// Removes an entry of a snapshot's next clones; that it is missing is a known old fault.
+    pub(crate) async fn remove_next_clone(
+        &self,
+        ctx: &SyncContext,
+        snapshot: &Arc<Ds>,
+        clone: format::ObjectId,
+    ) -> Result<(), DatasetError> {
+        let zap = Zap::hold(self.mos(), snapshot.phys().next_clones).await?;
+        match zap.remove_int(&Tx::syncing(ctx.txg), clone.get()).await {
+            Err(error) if !error.is_not_found() => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes snapshots, all of them in one txg or none.
+    ///
+    /// # Errors
+    /// [`DatasetError::Exists`], [`DatasetError::NotFound`], [`DatasetError::NoSpace`], ...
+    pub async fn snapshot(
+        self: &Arc<Self>,
+        names: &[String],
+        properties: &[(String, String)],
+    ) -> Result<(), DatasetError> {
+        let mut parsed = Vec::new();
+        for (name, typed) in properties {
+            parsed.push((
+                name.clone(),
+                parse_setting(name, typed, Kinds::SNAPSHOT, true)?,
+            ));
+        }
+        for name in names {
+            check_name(name)?;
+            if split_snapshot(name).1.is_none() {
+                return Err(DatasetError::InvalidName {
+                    name: name.clone(),
+                    reason: "missing '@' delimiter in snapshot name".into(),
+                });
+            }
+        }
+        let mut attempts = 0;
+        loop {
+            let task = Arc::new(SnapshotTask {
+                dsl: self.clone(),
+                names: names.to_vec(),
+                properties: parsed.clone(),
+            });
+            match self.run_task(task).await {
+                // A snapshot of the same dataset was taken in the same txg: the next one will do.
+                Err(DatasetError::Again { .. }) if attempts < 100 => attempts += 1,
+                other => return other,
+            }
+        }
+    }
+
+    /// Renames the snapshots `old` of a filesystem and of all below it, all or none.
+    ///
+    /// # Errors
+    /// [`DatasetError::NotFound`] when none has it, [`DatasetError::Exists`].
+    pub async fn rename_snapshots(
+        self: &Arc<Self>,
+        head: &str,
+        old: &str,
+        new: &str,
+    ) -> Result<(), DatasetError> {
+        check_name(&format!("{head}@{new}"))?;
+        self.run_task(Arc::new(RenameSnapshotTask {
+            dsl: self.clone(),
+            head: head.to_owned(),
+            old: old.to_owned(),
+            new: new.to_owned(),
+            is_recursive: true,
+        }))
+        .await
+    }
+
+    /// Renames one snapshot.
+    pub(crate) async fn rename_snapshot(
+        self: &Arc<Self>,
+        head: &str,
+        old: &str,
+        new: &str,
+    ) -> Result<(), DatasetError> {
+        check_name(&format!("{head}@{new}"))?;
+        self.run_task(Arc::new(RenameSnapshotTask {
+            dsl: self.clone(),
+            head: head.to_owned(),
+            old: old.to_owned(),
+            new: new.to_owned(),
+            is_recursive: false,
+        }))
+        .await
+    }
+}
+
+struct SnapshotTask {
+    dsl: Arc<DslPool>,
+    names: Vec<String>,
+    properties: Vec<(String, PropertyValue)>,
+}
+
+impl SnapshotTask {
+    async fn do_check(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
+        let dsl = &self.dsl;
+        let mut per_dataset: BTreeMap<&str, u64> = BTreeMap::new();
+        let mut reserved_needed = 0u64;
+        for full_name in &self.names {
+            let (head_name, Some(name)) = split_snapshot(full_name) else {
+                return Err(DatasetError::not_found(full_name.clone()));
+            };
+            let head = dsl.resolve(head_name).await?;
+            let phys = head.phys();
+            if phys.is_snapshot() {
+                return Err(DatasetError::not_found(head_name));
+            }
+            if phys.previous_snapshot_txg >= ctx.txg {
+                return Err(DatasetError::Again {
+                    name: full_name.clone(),
+                });
+            }
+            if dsl.snapshot_of(&head, name).await?.is_some()
+                || self
+                    .names
+                    .iter()
+                    .filter(|other| *other == full_name)
+                    .count()
+                    > 1
+            {
+                return Err(DatasetError::Exists {
+                    name: full_name.clone(),
+                });
+            }
+            if self
+                .names
+                .iter()
+                .filter(|other| split_snapshot(other).0 == head_name)
+                .count()
+                > 1
+            {
+                return Err(DatasetError::InvalidName {
+                    name: full_name.clone(),
+                    reason: "a dataset can have only one snapshot taken at a time".into(),
+                });
+            }
+            if phys.flags & DslDatasetPhys::FLAG_INCONSISTENT != 0 {
+                return Err(DatasetError::Busy {
+                    name: full_name.clone(),
+                    reason: "it is being received into".into(),
+                });
+            }
+            // What the snapshot takes out of a refreservation must be found elsewhere.
+            let reserved = head.state().reserved_bytes;
+            let needed = phys.unique_bytes.min(reserved);
+            reserved_needed = reserved_needed.saturating_add(needed);
+            if needed > 0 && reserved_needed > dsl.space_available(&head.dir(), None, true) {
+                return Err(DatasetError::NoSpace {
+                    name: full_name.clone(),
+                });
+            }
+            let mut at = head_name;
+            loop {
+                *per_dataset.entry(at).or_default() += 1;
+                match at.rsplit_once('/') {
+                    Some((above, _)) => at = above,
+                    None => break,
+                }
+            }
+        }
+        for (name, count) in per_dataset {
+            let dir = dsl.resolve_dir(name).await?;
+            dsl.check_limit(&dir, count, SNAPSHOT_COUNT, dir.parent().as_ref())
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn do_apply(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
+        let dsl = &self.dsl;
+        let now_seconds = dsl.now_seconds();
+        for full_name in &self.names {
+            let (head_name, name) = split_snapshot(full_name);
+            let head = dsl.resolve(head_name).await?;
+            let snapshot = dsl
+                .take_snapshot(ctx, &head, name.unwrap_or_default(), now_seconds)
+                .await?;
+            for (property, value) in &self.properties {
+                dsl.change_property(ctx, &snapshot, property, Some(value))
+                    .await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl SyncTask for SnapshotTask {
+    fn name(&self) -> &'static str {
+        "snapshot"
+    }
+    fn space_check(&self) -> SpaceCheck {
+        SpaceCheck::Normal
+    }
+    fn check<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(self.do_check(ctx))
+    }
+    fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(self.do_apply(ctx))
+    }
+}
+
+struct RenameSnapshotTask {
+    dsl: Arc<DslPool>,
+    head: String,
+    old: String,
+    new: String,
+    is_recursive: bool,
+}
+
+impl RenameSnapshotTask {
+    /// Every head that has a snapshot of the old name.
+    async fn affected(&self) -> Result<Vec<(Arc<Ds>, Arc<Ds>)>, DatasetError> {
+        let dsl = &self.dsl;
+        let top = dsl.resolve_dir(&self.head).await?;
+        let mut pending = vec![top];
+        let mut affected = Vec::new();
+        while let Some(dir) = pending.pop() {
+            let head = dsl.head(&dir).await?;
+            if let Some(snapshot) = dsl.snapshot_of(&head, &self.old).await? {
+                affected.push((head, snapshot));
+            }
+            if self.is_recursive {
+                pending.extend(dsl.children(&dir).await?);
+            }
+        }
+        Ok(affected)
+    }
+
+    async fn do_check(&self) -> Result<(), DatasetError> {
+        let affected = self.affected().await?;
+        if affected.is_empty() {
+            return Err(DatasetError::not_found(format!(
+                "{}@{}",
+                self.head, self.old
+            )));
+        }
+        for (head, _) in affected {
+            let full_name = format!(
+                "{}@{}",
+                head.dir().full_name(&self.dsl.pool_name()),
+                self.new
+            );
+            check_name(&full_name)?;
+            if self.dsl.snapshot_of(&head, &self.new).await?.is_some() {
+                return Err(DatasetError::Exists { name: full_name });
+            }
+        }
+        Ok(())
+    }
+
+    async fn do_apply(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
+        let tx = Tx::syncing(ctx.txg);
+        for (head, snapshot) in self.affected().await? {
+            let full_name = self.dsl.full_name(&snapshot).await?;
+            self.dsl
+                .history(
+                    ctx,
+                    "rename",
+                    full_name,
+                    snapshot.object,
+                    format!("-> @{}", self.new),
+                )
+                .await?;
+            let names = Zap::hold(self.dsl.mos(), head.phys().snapshot_names).await?;
+            names.remove(&tx, &self.old).await?;
+            names.add_u64(&tx, &self.new, snapshot.object.get()).await?;
+            snapshot.state().snapshot_name = Some(self.new.clone());
+            self.dsl.note_snapshots_changed(ctx, &head.dir()).await?;
+        }
+        Ok(())
+    }
+}
+
+impl SyncTask for RenameSnapshotTask {
+    fn name(&self) -> &'static str {
+        "rename snapshot"
+    }
+    fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(self.do_check())
+    }
+    fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(self.do_apply(ctx))
+    }
+}
