@@ -281,6 +281,16 @@ impl Unit {
                 return Err(self.check(Sense::INVALID_FIELD_IN_CDB));
             }
         }
+        // Its length field has 32 bits, its list one length.
+        if let Command::PersistentReserveOut { list_bytes, .. } = command
+            && list_bytes as usize != OutParameters::BYTES
+        {
+            return Err(self.check(Sense::PARAMETER_LIST_LENGTH_ERROR));
+        }
+        assert!(
+            command.data_out_bytes(self.block_bytes()) <= TRANSFER_BYTES_MAX.into(),
+            "the checks above bound what is taken from an initiator"
+        );
         Ok(command)
     }
 

@@ -1,0 +1,249 @@
+//! The server over real sockets, with a client that knows just enough of the protocol.
+
+use serve_iscsi::{
+    LogicalUnit, LunIdentity, MemoryUnit, Server, ServerError, Target, TargetOptions, TargetSet,
+};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const IQN: &str = "iqn.2025-01.test:t";
+
+fn unit() -> Arc<MemoryUnit> {
+    let identity = LunIdentity::new("S", [1; 16]);
+    Arc::new(MemoryUnit::new(16 << 20, 512, identity))
+}
+
+fn targets(unit: Arc<dyn LogicalUnit>) -> Arc<TargetSet> {
+    let targets = TargetSet::new();
+    let target = Target {
+        iqn: IQN.into(),
+        luns: BTreeMap::from([(0, unit)]),
+        options: TargetOptions::default(),
+    };
+    targets.add(target).unwrap();
+    Arc::new(targets)
+}
+
+async fn server() -> (Server, Arc<TargetSet>) {
+    let targets = targets(unit());
+    let address = "127.0.0.1:0".parse().unwrap();
+    let server = Server::bind(address, targets.clone()).await.unwrap();
+    (server, targets)
+}
+
+struct Client {
+    socket: TcpStream,
+    cmd_sn: u32,
+}
+
+impl Client {
+    /// Sends a header, with its length set, and data.
+    async fn send(&mut self, mut header: [u8; 48], data: &[u8]) {
+        header[5..8].copy_from_slice(&(data.len() as u32).to_be_bytes()[1..]);
+        self.socket.write_all(&header).await.unwrap();
+        let mut padded = data.to_vec();
+        padded.resize(data.len().next_multiple_of(4), 0);
+        self.socket.write_all(&padded).await.unwrap();
+    }
+
+    /// The next PDU; `None` at the end of the stream.
+    async fn receive(&mut self) -> Option<([u8; 48], Vec<u8>)> {
+        let mut header = [0; 48];
+        let read = self.socket.read_exact(&mut header);
+        let read = tokio::time::timeout(Duration::from_secs(10), read).await;
+        read.expect("an answer in time").ok()?;
+        let length = u32::from_be_bytes([0, header[5], header[6], header[7]]) as usize;
+        let mut data = vec![0; length.next_multiple_of(4)];
+        self.socket.read_exact(&mut data).await.ok()?;
+        data.truncate(length);
+        Some((header, data))
+    }
+
+    async fn log_in(address: SocketAddr, isid: u8) -> Self {
+        let socket = TcpStream::connect(address).await.unwrap();
+        let mut client = Self { socket, cmd_sn: 1 };
+        let mut header = [0; 48];
+        header[0] = 0x43;
+        header[1] = 0x87;
+        header[13] = isid;
+        header[27] = 1;
+        let keys = format!("InitiatorName=iqn.i\0TargetName={IQN}\0InitialR2T=No\0");
+        client.send(header, keys.as_bytes()).await;
+        let (reply, _) = client.receive().await.unwrap();
+        assert_eq!(
+            (reply[0], reply[1], reply[36]),
+            (0x23, 0x87, 0),
+            "{reply:?}"
+        );
+        assert_ne!(reply[14..16], [0, 0]);
+        client
+    }
+
+    async fn command(
+        &mut self,
+        flags: u8,
+        length: u32,
+        cdb: &[u8],
+        data: &[u8],
+    ) -> ([u8; 48], Vec<u8>) {
+        let mut header = [0; 48];
+        header[0] = 0x01;
+        header[1] = 0x80 | flags;
+        header[16..20].copy_from_slice(&self.cmd_sn.to_be_bytes());
+        header[20..24].copy_from_slice(&length.to_be_bytes());
+        header[24..28].copy_from_slice(&self.cmd_sn.to_be_bytes());
+        header[32..32 + cdb.len()].copy_from_slice(cdb);
+        self.cmd_sn += 1;
+        self.send(header, data).await;
+        self.receive().await.expect("an answer")
+    }
+
+    /// Meets the unit attention of a new session.
+    async fn ready(&mut self) {
+        assert_eq!(self.command(0, 0, &[0; 6], &[]).await.0[3], 2);
+        assert_eq!(self.command(0, 0, &[0; 6], &[]).await.0[3], 0);
+    }
+}
+
+#[tokio::test]
+async fn what_is_written_is_read_back_by_another_session() {
+    let (server, targets) = server().await;
+    let mut a = Client::log_in(server.local_address(), 1).await;
+    let mut b = Client::log_in(server.local_address(), 2).await;
+    a.ready().await;
+    b.ready().await;
+    let data: Vec<u8> = (0..4096u32).map(|n| (n / 3) as u8).collect();
+    let (reply, _) = a
+        .command(0x20, 4096, &[0x2a, 0, 0, 0, 0, 9, 0, 0, 8, 0], &data)
+        .await;
+    assert_eq!((reply[0], reply[3]), (0x21, 0));
+    let (reply, back) = b
+        .command(0x40, 4096, &[0x28, 0, 0, 0, 0, 9, 0, 0, 8, 0], &[])
+        .await;
+    assert_eq!((reply[0], reply[1]), (0x25, 0x81));
+    assert_eq!(back, data);
+    assert_eq!(targets.sessions().len(), 2);
+    drop((a, b));
+    server.shutdown().await;
+    assert!(targets.sessions().is_empty());
+}
+
+#[tokio::test]
+async fn garbage_is_survived() {
+    let (server, _) = server().await;
+    let address = server.local_address();
+    let mut seed = 1u64;
+    let mut random = move || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (seed >> 33) as u8
+    };
+    // Before login, and after it; whole and cut off.
+    for round in 0..40 {
+        let mut socket = if round % 2 == 0 {
+            TcpStream::connect(address).await.unwrap()
+        } else {
+            Client::log_in(address, 1).await.socket
+        };
+        let mut bytes: Vec<u8> = (0..5000).map(|_| random()).collect();
+        if round % 4 == 1 {
+            // Lengths that are taken, so that the contents are looked at.
+            for header in bytes.chunks_mut(48) {
+                header[0] &= 0x47;
+                header[4..].iter_mut().take(4).for_each(|byte| *byte = 0);
+            }
+        }
+        // The server may have closed it in the middle.
+        let _ = socket.write_all(&bytes).await;
+        if round % 3 == 0 {
+            let _ = socket.shutdown().await;
+            let mut rest = Vec::new();
+            let _ = socket.read_to_end(&mut rest).await;
+        }
+    }
+    let mut client = Client::log_in(address, 2).await;
+    client.ready().await;
+    drop(client);
+    server.shutdown().await;
+}
+
+#[tokio::test]
+async fn same_initiator_port_takes_its_session_over() {
+    let (server, targets) = server().await;
+    let mut old = Client::log_in(server.local_address(), 1).await;
+    old.ready().await;
+    let mut new = Client::log_in(server.local_address(), 1).await;
+    new.ready().await;
+    // The old one is told, and closed.
+    let (header, _) = old.receive().await.unwrap();
+    assert_eq!((header[0], header[36]), (0x32, 2));
+    assert!(old.receive().await.is_none());
+    assert_eq!(targets.sessions().len(), 1);
+    server.shutdown().await;
+}
+
+#[tokio::test]
+async fn target_that_is_removed_lets_its_unit_go() {
+    let unit = unit();
+    let targets = targets(unit.clone());
+    let address = "127.0.0.1:0".parse().unwrap();
+    let server = Server::bind(address, targets.clone()).await.unwrap();
+    let mut client = Client::log_in(server.local_address(), 1).await;
+    client.ready().await;
+    let removing = {
+        let targets = targets.clone();
+        tokio::spawn(async move { targets.remove(IQN).await })
+    };
+    // The initiator is asked to log out, and does.
+    let (header, _) = client.receive().await.unwrap();
+    assert_eq!((header[0], header[36]), (0x32, 1));
+    let mut logout = [0; 48];
+    logout[0] = 0x46;
+    logout[1] = 0x80;
+    client.send(logout, &[]).await;
+    assert_eq!(client.receive().await.unwrap().0[0], 0x26);
+    removing.await.unwrap().unwrap();
+    assert_eq!(Arc::strong_count(&unit), 1);
+    assert!(targets.remove(IQN).await.is_err());
+    // Nobody gets in any more.
+    let socket = TcpStream::connect(server.local_address()).await.unwrap();
+    let mut late = Client { socket, cmd_sn: 1 };
+    let mut header = [0; 48];
+    header[0] = 0x43;
+    header[1] = 0x87;
+    let keys = format!("InitiatorName=iqn.i\0TargetName={IQN}\0");
+    late.send(header, keys.as_bytes()).await;
+    let (reply, _) = late.receive().await.unwrap();
+    assert_eq!(reply[36..38], [2, 3]);
+    server.shutdown().await;
+}
+
+#[tokio::test]
+async fn initiator_that_stays_is_closed_after_the_grace() {
+    let (server, targets) = server().await;
+    let mut client = Client::log_in(server.local_address(), 1).await;
+    client.ready().await;
+    server.shutdown().await;
+    assert!(targets.sessions().is_empty());
+    let mut events = Vec::new();
+    while let Some((header, _)) = client.receive().await {
+        events.push((header[0], header[36]));
+    }
+    assert_eq!(events, [(0x32, 1), (0x32, 2)]);
+}
+
+#[tokio::test]
+async fn address_in_use_is_told_with_the_address() {
+    let (server, targets) = server().await;
+    let address = server.local_address();
+    let error = Server::bind(address, targets).await.unwrap_err();
+    assert!(matches!(error, ServerError::AddressInUse { address: found } if found == address));
+    assert!(error.to_string().contains(&address.to_string()));
+    server.shutdown().await;
+    // And is free again afterwards.
+    let again = Server::bind(address, Arc::new(TargetSet::new())).await;
+    again.unwrap().shutdown().await;
+}
