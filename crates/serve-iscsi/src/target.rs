@@ -332,7 +332,8 @@ impl TargetSet {
     }
 
     /// Removes a target: asks its sessions to log out, closes those that do not within a few
-    /// seconds, and returns when no request is in flight and no unit of it is held any more.
+    /// seconds, and returns when no request is in flight and no unit of it is held any more. That
+    /// takes as long as the storage takes; nobody can log in from the first moment on.
     pub async fn remove(&self, iqn: &str) -> Result<(), TargetError> {
         let entry = self.find(iqn)?;
         entry.is_removed.store(true, Ordering::SeqCst);

@@ -283,11 +283,8 @@ impl Driver {
             poll_fn(|context| self.poll_write(context)).await?;
             self.connection.socket.shutdown().await
         });
-        match last_words.await {
-            Ok(Ok(())) => {}
-            // It is gone, which is what comes next anyway.
-            Ok(Err(_)) | Err(_) => {}
-        }
+        // If it is gone already, so much the better: that is what comes next.
+        let _ = last_words.await;
         self.drain().await;
         drop(self.registration);
         result
@@ -298,7 +295,7 @@ impl Driver {
         poll_fn(|context| {
             self.poll_control(context);
             self.poll_running(context);
-            self.run_actions();
+            self.run_actions(context);
             if self.running.is_empty() {
                 Poll::Ready(())
             } else {
@@ -323,8 +320,8 @@ impl Driver {
         loop {
             let mut has_progress = self.poll_control(context);
             has_progress |= self.poll_running(context);
-            has_progress |= self.take_frames()?;
-            has_progress |= self.run_actions();
+            has_progress |= self.take_frames(context)?;
+            has_progress |= self.run_actions(context);
             if self.session.is_closing() {
                 return Poll::Ready(Ok(()));
             }
@@ -387,14 +384,14 @@ impl Driver {
     }
 
     /// Takes all requests that are here in full.
-    fn take_frames(&mut self) -> Result<bool, ConnectionError> {
+    fn take_frames(&mut self, context: &mut Context<'_>) -> Result<bool, ConnectionError> {
         let mut has_progress = false;
         while self.session.out().length_bytes() < OUTPUT_BYTES_MAX && !self.session.is_closing() {
             match next_frame(&mut self.connection.input, self.framing)? {
                 Ok(frame) => {
                     has_progress = true;
                     self.session.receive(frame)?;
-                    self.run_actions();
+                    self.run_actions(context);
                 }
                 Err(needed) => {
                     let input = &mut self.connection.input;
@@ -410,7 +407,7 @@ impl Driver {
         Ok(has_progress)
     }
 
-    fn run_actions(&mut self) -> bool {
+    fn run_actions(&mut self, context: &mut Context<'_>) -> bool {
         let mut has_progress = false;
         while let Some(action) = self.session.next_action() {
             has_progress = true;
@@ -421,8 +418,14 @@ impl Driver {
                     command,
                     data,
                 } => {
-                    let run = async move { Event::Done(task, unit.execute(command, data).await) };
-                    self.running.push(run.boxed());
+                    let mut run = unit.execute(command, data).boxed();
+                    // Many have nothing to wait for: these need no place among the others.
+                    match run.poll_unpin(context) {
+                        Poll::Ready(outcome) => self.session.complete(task, outcome),
+                        Poll::Pending => self
+                            .running
+                            .push(Box::pin(run.map(move |outcome| Event::Done(task, outcome)))),
+                    }
                 }
                 Action::AbortElsewhere {
                     ticket,

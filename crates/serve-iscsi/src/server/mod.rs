@@ -17,6 +17,8 @@ pub const ISCSI_PORT: u16 = 3260;
 const CONNECTIONS_MAX: usize = 4096;
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 256;
+/// How long a shutdown waits for requests in flight.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause after an accept that failed (the process is out of file descriptors, usually).
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
@@ -56,12 +58,15 @@ impl Server {
     }
 
     /// Stops listening, asks all sessions to log out, closes after a few seconds those that do
-    /// not, waits for their requests in flight.
+    /// not, waits for their requests in flight (half a minute at most).
     pub async fn shutdown(self) {
         drop(self.stop);
         // It ends by itself; it cannot have panicked in a way that matters now.
         let _ = self.listener.await;
-        self.targets.end_all_sessions().await;
+        let ended = self.targets.end_all_sessions();
+        if tokio::time::timeout(SHUTDOWN_TIMEOUT, ended).await.is_err() {
+            tracing::warn!("iSCSI requests still wait for their storage; they are given up");
+        }
     }
 }
 
