@@ -28,7 +28,7 @@ impl Dva {
     /// A place for `asize_bytes` at `offset_bytes` of `vdev`; both are whole 512-byte sectors.
     ///
     /// # Errors
-    /// [`FormatError::DoesNotFit`] when a number does not fit its field.
+    /// [`crate::FormatError::DoesNotFit`] when a number does not fit its field.
     pub fn new(vdev: VdevId, offset_bytes: u64, asize_bytes: u64, gang: bool) -> Result<Self> {
         if vdev.get() >= 1 << 24 {
             return Err(does_not_fit("dva_t", "vdev", vdev.get().into(), "24 bits"));

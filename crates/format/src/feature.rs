@@ -38,7 +38,7 @@ macro_rules! features {
         /// The features, in the order in which OpenZFS lists them.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Feature {
-            $(#[doc = $description] $feature,)*
+            $(#[doc = concat!("`", $guid, "`: ", $name, ".")] $feature,)*
         }
 
         /// All features.
