@@ -1,14 +1,42 @@
 //! The process that owns the pools: its API, its mounts, its shares.
+//!
+//! One [`service::Service`] holds every imported pool, what is mounted and what is offered. Requests
+//! come over HTTP on a Unix socket in the state directory ([`http`]) and are carried out by the
+//! modules named after the command lines ([`zpool`], [`zfs`]).
+//!
+//! State directory: `millpond.lock` (held while the daemon lives), `millpond.sock` (the API),
+//! `pools.json` (what to import at the next start), `zvol/` (volumes as files), and for
+//! `millpond up` `disks/` and `mnt/` of the default pool.
+//!
+//! A crash leaves the pools as a power cut would: each is at its last synced transaction group,
+//! and the next import replays the intent logs.
 
 #![forbid(unsafe_code)]
 
+mod default_pool;
+mod error;
+mod http;
+mod lun;
+mod mounts;
+mod reports;
+mod service;
+mod state;
+mod volumes;
+mod zfs;
+mod zpool;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
+
+pub use error::DaemonError;
+
+use service::Service;
 
 /// What the daemon is told at its start.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The state directory: socket, configuration, pool cache, volumes as files.
+    /// The state directory: socket, pool cache, volumes as files.
     pub state: PathBuf,
     /// Where iSCSI listens.
     pub iscsi_address: SocketAddr,
@@ -21,16 +49,64 @@ pub struct Options {
 pub struct DefaultPool {
     /// Size of its disks together in bytes; by the free space where not given.
     pub size_bytes: Option<u64>,
-    /// Where its filesystem appears.
+    /// Where its filesystem appears; `mnt` in the state directory where not given.
     pub mountpoint: Option<PathBuf>,
 }
 
-/// Why the daemon could not start or had to stop.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DaemonError {}
+/// Runs the daemon until it is told to stop (Ctrl-C, SIGTERM, `millpond down`). Pools are exported
+/// on the way out.
+///
+/// # Errors
+/// When another daemon uses the state directory, an address is taken, or the default pool cannot
+/// be made.
+pub fn run(options: Options, default_pool: Option<DefaultPool>) -> Result<(), DaemonError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("millpond")
+        .build()
+        .map_err(|source| DaemonError::Runtime { source })?;
+    runtime.block_on(serve(options, default_pool))
+}
 
-/// Runs the daemon until it is told to stop (Ctrl-C, SIGTERM, `millpond down`).
-pub fn run(_options: Options, _default_pool: Option<DefaultPool>) -> Result<(), DaemonError> {
-    Ok(())
+async fn serve(options: Options, default_pool: Option<DefaultPool>) -> Result<(), DaemonError> {
+    let state = state::State::open(&options.state)?;
+    let service = Service::new(&options, state).await?;
+    let api = http::listen(Arc::clone(&service)).await?;
+    service.import_cached().await;
+    let outcome = match &default_pool {
+        Some(wanted) => default_pool::bring_up(&service, wanted).await,
+        None => Ok(()),
+    };
+    if outcome.is_ok() {
+        wait_for_stop(&service).await;
+        if default_pool.is_some() {
+            eprintln!(
+                "stopping: exporting pools (once more Ctrl-C leaves at once; nothing that was synced is lost)"
+            );
+        }
+    }
+    tokio::select! {
+        () = service.shut_down() => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+    api.stop();
+    outcome
+}
+
+/// Waits for Ctrl-C, SIGTERM, or a request to stop.
+async fn wait_for_stop(service: &Service) {
+    use tokio::signal::unix::{SignalKind, signal};
+    let terminated = async {
+        match signal(SignalKind::terminate()) {
+            Ok(mut signal) => {
+                signal.recv().await;
+            }
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        () = terminated => {}
+        () = service.stop_requested() => {}
+    }
 }

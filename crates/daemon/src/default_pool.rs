@@ -1,0 +1,216 @@
+//! The pool of `millpond up`: made the first time on sparse files in the state directory, imported
+//! later, with a filesystem mounted and a volume offered by iSCSI.
+//!
+//! Four files make a raidz1: one may be damaged or lost without loss. Together they may grow to most
+//! of what is free where the state directory is; they take that space only as they fill.
+
+use std::path::{Path, PathBuf};
+
+use api::{Failure, FailureKind, VdevSpec, ZfsCreate, ZpoolCreate, ZpoolImport};
+
+use crate::service::Service;
+use crate::volumes::ISCSI_PROPERTY;
+use crate::{DaemonError, DefaultPool};
+
+/// Name of the pool.
+const POOL: &str = "pond";
+/// Name of the volume.
+const VOLUME: &str = "pond/volume";
+/// Files that the pool is made of.
+const DISKS: u64 = 4;
+/// Smallest file that makes a useful vdev, in bytes (OpenZFS's least is 64 MiB).
+const DISK_BYTES_MIN: u64 = 128 << 20;
+/// Sizes are rounded down to this.
+const DISK_BYTES_UNIT: u64 = 16 << 20;
+
+/// Makes or imports the default pool and says what runs.
+pub(crate) async fn bring_up(service: &Service, wanted: &DefaultPool) -> Result<(), DaemonError> {
+    let failed = |what: String| move |source| DaemonError::DefaultPool { what, source };
+    let disks = service.state().directory().join("disks");
+    if service.pool(POOL).is_err() {
+        if disk_paths(&disks).iter().all(|path| path.exists()) {
+            import(service, &disks).await.map_err(failed(format!(
+                "the default pool in {} could not be imported",
+                disks.display()
+            )))?;
+        } else {
+            create(service, &disks, wanted)
+                .await
+                .map_err(failed(format!(
+                    "the default pool could not be made in {}",
+                    disks.display()
+                )))?;
+        }
+    }
+    // A share that could not start (its port is taken) stops `up`: half a server would surprise.
+    service
+        .volumes
+        .listen()
+        .await
+        .map_err(|source| DaemonError::Iscsi { source })?;
+    announce(service);
+    Ok(())
+}
+
+fn disk_paths(disks: &Path) -> Vec<PathBuf> {
+    (0..DISKS)
+        .map(|index| disks.join(format!("disk{index}.img")))
+        .collect()
+}
+
+/// Size of one file: the size asked for or four fifths of what is free, divided by the files.
+fn disk_bytes(disks: &Path, wanted: Option<u64>) -> Result<u64, Failure> {
+    let total = match wanted {
+        Some(total) => total,
+        None => {
+            let space = rustix::fs::statvfs(disks).map_err(|error| {
+                Failure::new(
+                    FailureKind::Io,
+                    format!(
+                        "the free space of {} cannot be told: {error}; give --size",
+                        disks.display()
+                    ),
+                )
+            })?;
+            space.f_bavail * space.f_frsize / 5 * 4
+        }
+    };
+    let each = total / DISKS / DISK_BYTES_UNIT * DISK_BYTES_UNIT;
+    if each < DISK_BYTES_MIN {
+        let least = DISK_BYTES_MIN * DISKS >> 20;
+        let message = format!(
+            "{} MiB in {} are too little: at least {least} MiB are needed; free some space, or choose another place with MILLPOND_STATE",
+            total >> 20,
+            disks.display()
+        );
+        return Err(Failure::new(FailureKind::NoSpace, message));
+    }
+    Ok(each)
+}
+
+async fn create(service: &Service, disks: &Path, wanted: &DefaultPool) -> Result<(), Failure> {
+    let io = |what: &Path, error: std::io::Error| {
+        Failure::new(FailureKind::Io, format!("{}: {error}", what.display()))
+    };
+    std::fs::create_dir_all(disks).map_err(|error| io(disks, error))?;
+    let each = disk_bytes(disks, wanted.size_bytes)?;
+    let mut leaves = Vec::new();
+    for path in disk_paths(disks) {
+        // A first start that was cut off leaves files without a pool; one that holds a pool is refused below, without force.
+        device::create_sparse_file(&path, each).map_err(|error| io(&path, error))?;
+        leaves.push(VdevSpec {
+            kind: "leaf".into(),
+            class: String::new(),
+            path: path.to_string_lossy().into_owned(),
+            children: Vec::new(),
+        });
+    }
+    let mountpoint = wanted
+        .mountpoint
+        .clone()
+        .unwrap_or_else(|| service.state().directory().join("mnt"));
+    let call = ZpoolCreate {
+        name: POOL.into(),
+        vdevs: vec![VdevSpec {
+            kind: "raidz1".into(),
+            class: String::new(),
+            path: String::new(),
+            children: leaves,
+        }],
+        properties: vec![("ashift".into(), "12".into())],
+        filesystem_properties: vec![(
+            "mountpoint".into(),
+            mountpoint.to_string_lossy().into_owned(),
+        )],
+        command: format!("zpool create {POOL} (millpond up)"),
+        ..ZpoolCreate::default()
+    };
+    for warning in service.zpool_create(call).await?.warnings {
+        eprintln!("{warning}");
+    }
+    // Half of what the pool holds besides parity; sparse, so it takes nothing until written.
+    let size = each * (DISKS - 1) / 2 / DISK_BYTES_UNIT * DISK_BYTES_UNIT;
+    let call = ZfsCreate {
+        name: VOLUME.into(),
+        volume_size_bytes: Some(size.max(DISK_BYTES_UNIT)),
+        sparse: true,
+        properties: vec![(ISCSI_PROPERTY.into(), "on".into())],
+        command: format!("zfs create -s -V {size} -o {ISCSI_PROPERTY}=on {VOLUME} (millpond up)"),
+        ..ZfsCreate::default()
+    };
+    service.zfs_create(call).await.map(|_| ())
+}
+
+async fn import(service: &Service, disks: &Path) -> Result<(), Failure> {
+    let call = ZpoolImport {
+        search: vec![disks.to_string_lossy().into_owned()],
+        pool: Some(POOL.into()),
+        ..ZpoolImport::default()
+    };
+    for warning in service.zpool_import(call).await?.warnings {
+        eprintln!("{warning}");
+    }
+    Ok(())
+}
+
+/// Prints what runs, and lines to paste.
+fn announce(service: &Service) {
+    let state = service.state().directory();
+    println!(
+        "millpond {} is up, state in {}",
+        env!("CARGO_PKG_VERSION"),
+        state.display()
+    );
+    for open in service.pools() {
+        let name = open.pool.name();
+        let numbers = open.pool.numbers();
+        println!(
+            "  pool        {name}: {}, {} MiB, {} MiB free",
+            open.pool.status().health.word(),
+            numbers.size_bytes >> 20,
+            numbers.free_bytes >> 20
+        );
+    }
+    for mounted in service.zfs_mounts().mounts {
+        println!("  filesystem  {} at {}", mounted.name, mounted.mountpoint);
+    }
+    for share in service.volumes.shares() {
+        println!(
+            "  volume      {} as file {}",
+            share.dataset,
+            service.volumes.file(&share.dataset).display()
+        );
+        println!(
+            "              by iSCSI as {} at {}",
+            share.name, share.address
+        );
+        println!(
+            "              log in:  iscsiadm -m discovery -t sendtargets -p {0} && iscsiadm -m node -T {1} -p {0} --login",
+            share.address, share.name
+        );
+    }
+    let by_default = state == Path::new("/var/lib/millpond");
+    let prefix = if by_default {
+        String::new()
+    } else {
+        format!("MILLPOND_STATE={} ", state.display())
+    };
+    println!("  look around: {prefix}millpond zpool status   and   {prefix}millpond zfs list");
+    println!("  stop:        Ctrl-C here, or {prefix}millpond down");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_size_follows_the_wish_and_too_little_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(
+            disk_bytes(directory.path(), Some(1 << 30)).unwrap(),
+            256 << 20
+        );
+        let failure = disk_bytes(directory.path(), Some(100 << 20)).unwrap_err();
+        assert!(failure.message.contains("at least 512 MiB"), "{failure}");
+    }
+}

@@ -1,0 +1,127 @@
+//! Why the daemon cannot run, and how errors of the layers below become answers.
+
+use std::io;
+use std::path::PathBuf;
+
+use api::{Failure, FailureKind};
+use dataset::DatasetError;
+use engine::EngineError;
+use serve_fuse::MountError;
+
+/// Why the daemon could not start or had to stop.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DaemonError {
+    /// The state directory cannot be used.
+    #[error("the state directory {path} cannot be used: {source}; set MILLPOND_STATE to a directory of yours", path = path.display())]
+    State {
+        /// The directory or a file in it.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// Another daemon has the state directory.
+    #[error("another millpond already runs with the state directory {path}{process}; use it, stop it with 'millpond down', or set MILLPOND_STATE to another directory", path = path.display())]
+    Running {
+        /// The state directory.
+        path: PathBuf,
+        /// ` (process N)`, where known.
+        process: String,
+    },
+    /// The API's socket cannot be made.
+    #[error("the socket {path} cannot be made: {source}; check the directory's permissions and that its path is shorter than 100 characters", path = path.display())]
+    Socket {
+        /// The socket.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// iSCSI cannot listen.
+    #[error("iSCSI {source}; or choose another address with --iscsi ADDRESS:PORT")]
+    Iscsi {
+        /// Why.
+        source: serve_iscsi::ServerError,
+    },
+    /// Threads could not be started.
+    #[error(
+        "the runtime could not be started: {source}; check the limits on threads and open files"
+    )]
+    Runtime {
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The default pool could not be made or imported.
+    #[error("{what}: {source}")]
+    DefaultPool {
+        /// What was being done.
+        what: String,
+        /// Why it failed.
+        source: Failure,
+    },
+}
+
+/// Turns an error of the engine into an answer.
+pub(crate) fn from_engine(doing: &str, error: &EngineError) -> Failure {
+    let kind = match error {
+        EngineError::BadName { .. }
+        | EngineError::BadVdevs { .. }
+        | EngineError::BadProperty { .. }
+        | EngineError::TooSmall { .. } => FailureKind::Invalid,
+        EngineError::DeviceInUse { .. } | EngineError::ForeignHost { .. } => FailureKind::Busy,
+        EngineError::UnsupportedFeatures { .. }
+        | EngineError::UnsupportedForWrite { .. }
+        | EngineError::UnsupportedVersion { .. }
+        | EngineError::BadFeature { .. } => FailureKind::Unsupported,
+        EngineError::Destroyed { .. } => FailureKind::NotFound,
+        EngineError::MissingDevices { .. }
+        | EngineError::Damaged { .. }
+        | EngineError::Suspended { .. } => FailureKind::Io,
+        _ => FailureKind::Other,
+    };
+    Failure::new(kind, prefixed(doing, &error.to_string()))
+}
+
+/// Turns an error of datasets into an answer.
+pub(crate) fn from_dataset(doing: &str, error: &DatasetError) -> Failure {
+    let kind = match error {
+        DatasetError::NotFound { .. } => FailureKind::NotFound,
+        DatasetError::Exists { .. } => FailureKind::Exists,
+        DatasetError::InvalidName { .. } | DatasetError::InvalidProperty { .. } => {
+            FailureKind::Invalid
+        }
+        DatasetError::Busy { .. }
+        | DatasetError::HasChildren { .. }
+        | DatasetError::HasSnapshots { .. }
+        | DatasetError::HasClones { .. }
+        | DatasetError::Held { .. }
+        | DatasetError::NewerSnapshots { .. } => FailureKind::Busy,
+        DatasetError::NoSpace { .. } | DatasetError::QuotaExceeded { .. } => FailureKind::NoSpace,
+        DatasetError::Pool(_)
+        | DatasetError::Object(_)
+        | DatasetError::Format(_)
+        | DatasetError::Corrupt { .. } => FailureKind::Io,
+        _ => FailureKind::Other,
+    };
+    Failure::new(kind, prefixed(doing, &error.to_string()))
+}
+
+/// Turns an error of mounting into an answer.
+pub(crate) fn from_mount(doing: &str, error: &MountError) -> Failure {
+    let kind = match error {
+        MountError::NotEmpty { .. }
+        | MountError::AlreadyMounted { .. }
+        | MountError::Busy { .. } => FailureKind::Busy,
+        MountError::BadMountpoint { .. } => FailureKind::Invalid,
+        _ => FailureKind::Io,
+    };
+    Failure::new(kind, prefixed(doing, &error.to_string()))
+}
+
+/// `cannot create 'tank/a': ...`, unless the message says so itself.
+fn prefixed(doing: &str, message: &str) -> String {
+    if message.starts_with("cannot ") {
+        message.to_owned()
+    } else {
+        format!("{doing}: {message}")
+    }
+}

@@ -1,0 +1,142 @@
+//! The API's server: HTTP on a Unix socket, one `POST` a request.
+//!
+//! The socket's directory decides who may connect; the socket itself is for its owner only. A
+//! request runs as a task of its own: a client that goes away does not stop half-way what it asked for.
+
+use std::future::Future;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+
+use api::{
+    Call, Empty, Failure, FailureKind, ServerInfo, ServerStop, ZfsCreate, ZfsDestroy, ZfsInherit,
+    ZfsList, ZfsMount, ZfsMountList, ZfsRename, ZfsRollback, ZfsSet, ZfsSnapshot, ZfsUnmount,
+    ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolList,
+    ZpoolSet, ZpoolStatus, ZpoolSync,
+};
+use axum::extract::DefaultBodyLimit;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+use tokio::net::UnixListener;
+
+use crate::DaemonError;
+use crate::service::Service;
+
+/// Largest request in bytes: a command line cannot be longer.
+const REQUEST_BYTES_MAX: usize = 4 << 20;
+
+/// The running server.
+pub(crate) struct Listening {
+    task: tokio::task::JoinHandle<()>,
+    path: std::path::PathBuf,
+}
+
+impl Listening {
+    /// Takes no more requests.
+    pub(crate) fn stop(&self) {
+        self.task.abort();
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Starts to serve the API.
+pub(crate) async fn listen(service: Arc<Service>) -> Result<Listening, DaemonError> {
+    let path = service.state().directory().join("millpond.sock");
+    // The lock on the state directory says that whoever left this socket is gone.
+    let _ = std::fs::remove_file(&path);
+    let failed = |source| DaemonError::Socket {
+        path: path.clone(),
+        source,
+    };
+    let listener = UnixListener::bind(&path).map_err(failed)?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    let router = router(service);
+    let task = tokio::spawn(async move {
+        if let Err(error) = axum::serve(listener, router).await {
+            tracing::error!("the API's socket failed: {error}");
+        }
+    });
+    Ok(Listening { task, path })
+}
+
+fn router(service: Arc<Service>) -> Router {
+    let routes = Routes {
+        service,
+        router: Router::new(),
+    };
+    routes
+        .on(|service, _: ServerInfo| async move { Ok(service.info()) })
+        .on(|service, _: ServerStop| async move {
+            service.request_stop();
+            Ok(Empty {})
+        })
+        .on(|service, call: ZpoolCreate| async move { service.zpool_create(call).await })
+        .on(|service, call: ZpoolDestroy| async move { service.zpool_destroy(call).await })
+        .on(|service, call: ZpoolImport| async move { service.zpool_import(call).await })
+        .on(|service, call: ZpoolExport| async move { service.zpool_export(call).await })
+        .on(|service, call: ZpoolList| async move { service.zpool_list(&call) })
+        .on(|service, call: ZpoolStatus| async move { service.zpool_status(&call) })
+        .on(|service, call: ZpoolSet| async move { service.zpool_set(call).await })
+        .on(|service, call: ZpoolHistory| async move { service.zpool_history(&call).await })
+        .on(|service, call: ZpoolSync| async move { service.zpool_sync(&call).await })
+        .on(|service, call: ZpoolClear| async move { service.zpool_clear(&call).await })
+        .on(|service, call: ZfsList| async move { service.zfs_list(&call).await })
+        .on(|service, call: ZfsCreate| async move { service.zfs_create(call).await })
+        .on(|service, call: ZfsDestroy| async move { service.zfs_destroy(call).await })
+        .on(|service, call: ZfsSet| async move { service.zfs_set(call).await })
+        .on(|service, call: ZfsInherit| async move { service.zfs_inherit(call).await })
+        .on(|service, call: ZfsSnapshot| async move { service.zfs_snapshot(call).await })
+        .on(|service, call: ZfsRollback| async move { service.zfs_rollback(call).await })
+        .on(|service, call: ZfsRename| async move { service.zfs_rename(call).await })
+        .on(|service, call: ZfsMount| async move { service.zfs_mount(call).await })
+        .on(|service, call: ZfsUnmount| async move { service.zfs_unmount(call).await })
+        .on(|service, _: ZfsMountList| async move { Ok(service.zfs_mounts()) })
+        .router
+        .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
+}
+
+struct Routes {
+    service: Arc<Service>,
+    router: Router,
+}
+
+impl Routes {
+    fn on<C, F, Fut>(self, handler: F) -> Self
+    where
+        C: Call,
+        F: Fn(Arc<Service>, C) -> Fut + Clone + Send + Sync + 'static,
+        Fut: Future<Output = Result<C::Reply, Failure>> + Send + 'static,
+    {
+        let service = Arc::clone(&self.service);
+        let answer = move |body: axum::body::Bytes| async move {
+            let call: C = match serde_json::from_slice(&body) {
+                Ok(call) => call,
+                Err(error) => {
+                    let message = format!(
+                        "the request was not understood ({error}); is the command of another version than the daemon?"
+                    );
+                    return refuse(Failure::new(FailureKind::Invalid, message));
+                }
+            };
+            match tokio::spawn(handler(service, call)).await {
+                Ok(Ok(reply)) => Json(reply).into_response(),
+                Ok(Err(failure)) => refuse(failure),
+                Err(error) => refuse(Failure::new(
+                    FailureKind::Other,
+                    format!("the daemon failed at this request: {error}; see its log"),
+                )),
+            }
+        };
+        Self {
+            router: self.router.route(C::PATH, post(answer)),
+            service: self.service,
+        }
+    }
+}
+
+fn refuse(failure: Failure) -> Response {
+    let status = StatusCode::from_u16(failure.kind.http_status())
+        .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    (status, Json(failure)).into_response()
+}

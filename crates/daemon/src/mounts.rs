@@ -1,0 +1,362 @@
+//! Mounted filesystems: which datasets are mounted where, mounting by property, unmounting.
+//!
+//! Rules are those of `zfs mount` (zfs_mount_at, lib/libzfs/libzfs_mount.c): `canmount`, `mountpoint`
+//! (`none`, `legacy` or a path below the pool's altroot).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use api::{Failure, FailureKind, ZfsMountListReply, ZfsMounted};
+use dataset::{Dataset, DatasetKind, DslPool, ListOptions};
+use device::BoxFuture;
+use filesystem::{Filesystem, FsError};
+use parking_lot::Mutex;
+use serve_fuse::{Mount, MountOptions, SnapshotEntry, SnapshotProvider, UnmountMode};
+
+use crate::error::{from_dataset, from_mount};
+use crate::service::{OpenPool, Service};
+
+/// A mounted filesystem. The filesystem holds its dataset, so that it cannot be destroyed.
+pub(crate) struct Mounted {
+    mount: Mount,
+    filesystem: Arc<Filesystem>,
+    mountpoint: PathBuf,
+}
+
+/// What is mounted, by dataset.
+#[derive(Default)]
+pub(crate) struct Mounts {
+    by_name: Mutex<BTreeMap<String, Arc<Mounted>>>,
+}
+
+impl Mounts {
+    /// Where a dataset is mounted. One that somebody unmounted by hand counts as not mounted.
+    pub(crate) fn mountpoint(&self, name: &str) -> Option<PathBuf> {
+        self.by_name
+            .lock()
+            .get(name)
+            .filter(|mounted| mounted.mount.is_mounted())
+            .map(|mounted| mounted.mountpoint.clone())
+    }
+
+    /// Names of mounted datasets, `top` itself and those below it, children last.
+    pub(crate) fn below(&self, top: &str) -> Vec<String> {
+        self.by_name
+            .lock()
+            .keys()
+            .filter(|name| is_at_or_below(name, top))
+            .cloned()
+            .collect()
+    }
+}
+
+/// Whether `name` is `top` or a dataset below it.
+pub(crate) fn is_at_or_below(name: &str, top: &str) -> bool {
+    name.strip_prefix(top)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Where a filesystem goes by its properties.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// At this path (altroot included).
+    At(PathBuf),
+    /// Nowhere by itself: `none`, `legacy`, or `canmount=off`; the word says which.
+    Nowhere(&'static str),
+}
+
+impl Service {
+    /// Where a filesystem belongs, and whether `canmount` lets it be mounted by itself.
+    pub(crate) async fn place(
+        &self,
+        open: &OpenPool,
+        name: &str,
+    ) -> Result<(Place, bool), Failure> {
+        let doing = format!("cannot mount '{name}'");
+        let failed = |error| from_dataset(&doing, &error);
+        let dsl = open.pool.dsl();
+        let mountpoint = dsl.property(name, "mountpoint").await.map_err(failed)?;
+        let canmount = dsl
+            .property(name, "canmount")
+            .await
+            .map_err(failed)?
+            .value
+            .number()
+            .unwrap_or(1);
+        let place = match mountpoint.value.text() {
+            _ if canmount == 0 => Place::Nowhere("canmount=off"),
+            Some("none") => Place::Nowhere("mountpoint=none"),
+            Some("legacy") => Place::Nowhere("mountpoint=legacy"),
+            Some(path) => Place::At(below_altroot(open.pool.altroot(), path)),
+            None => Place::Nowhere("mountpoint=none"),
+        };
+        Ok((place, canmount == 1))
+    }
+
+    /// Mounts every filesystem of a pool that wants to be, parents first. Answers what failed.
+    pub(crate) async fn mount_all(&self, open: &OpenPool) -> Vec<String> {
+        let listed = open
+            .pool
+            .dsl()
+            .list(
+                &open.pool.name(),
+                &ListOptions {
+                    filesystems: true,
+                    volumes: false,
+                    snapshots: false,
+                    depth: None,
+                },
+            )
+            .await;
+        let listed = match listed {
+            Ok(listed) => listed,
+            Err(error) => {
+                return vec![format!(
+                    "cannot list the filesystems of '{}': {error}",
+                    open.pool.name()
+                )];
+            }
+        };
+        let mut failures = Vec::new();
+        let mut wanted = Vec::new();
+        for info in listed {
+            match self.place(open, &info.name).await {
+                Ok((Place::At(path), true)) => wanted.push((path, info.name)),
+                Ok(_) => {}
+                Err(failure) => failures.push(failure.message),
+            }
+        }
+        wanted.sort();
+        for (path, name) in wanted {
+            if self.mounts.mountpoint(&name).is_none()
+                && let Err(failure) = self.mount_at(open, &name, &path, true, &[]).await
+            {
+                failures.push(failure.message);
+            }
+        }
+        failures
+    }
+
+    /// Mounts one filesystem.
+    pub(crate) async fn mount_at(
+        &self,
+        open: &OpenPool,
+        name: &str,
+        path: &Path,
+        overlay: bool,
+        options: &[String],
+    ) -> Result<(), Failure> {
+        let doing = format!("cannot mount '{name}'");
+        let dataset = open
+            .pool
+            .dsl()
+            .open_dataset(name)
+            .await
+            .map_err(|error| from_dataset(&doing, &error))?;
+        if dataset.kind() != DatasetKind::Filesystem {
+            return Err(Failure::new(
+                FailureKind::Invalid,
+                format!("{doing}: it is not a filesystem"),
+            ));
+        }
+        let settings = dataset.settings();
+        let mut mount_options = MountOptions::new(name);
+        mount_options.read_only = settings.read_only;
+        mount_options.devices = settings.devices;
+        mount_options.setuid = settings.setuid;
+        mount_options.exec = settings.exec;
+        mount_options.overlay = overlay;
+        mount_options.snapdir_visible = settings.snapdir == 1;
+        mount_options.allow_other = rustix::process::geteuid().is_root();
+        for option in options {
+            match option.as_str() {
+                "ro" => mount_options.read_only = true,
+                "rw" => mount_options.read_only = settings.read_only,
+                "nodev" => mount_options.devices = false,
+                "nosuid" => mount_options.setuid = false,
+                "noexec" => mount_options.exec = false,
+                "dev" | "suid" | "exec" | "remount" | "defaults" => {}
+                other => {
+                    let message = format!(
+                        "{doing}: mount option '{other}' is not supported; supported are ro, rw, dev, nodev, suid, nosuid, exec, noexec"
+                    );
+                    return Err(Failure::new(FailureKind::Invalid, message));
+                }
+            }
+        }
+        let filesystem = open_filesystem(&dataset, &self.world)
+            .await
+            .map_err(|error| Failure::new(FailureKind::Io, format!("{doing}: {error}")))?;
+        let snapshots: Arc<dyn SnapshotProvider> = Arc::new(Snapshots {
+            dsl: Arc::clone(open.pool.dsl()),
+            name: name.to_owned(),
+            world: self.world.clone(),
+        });
+        let mount = match Mount::new(
+            Arc::clone(&filesystem),
+            path,
+            mount_options,
+            Some(snapshots),
+        )
+        .await
+        {
+            Ok(mount) => mount,
+            Err(error) => {
+                let _ = filesystem.close().await;
+                return Err(from_mount(&doing, &error));
+            }
+        };
+        let mounted = Mounted {
+            mount,
+            filesystem,
+            mountpoint: path.to_owned(),
+        };
+        self.mounts
+            .by_name
+            .lock()
+            .insert(name.to_owned(), Arc::new(mounted));
+        Ok(())
+    }
+
+    /// Unmounts one filesystem; nothing happens where it is not mounted.
+    pub(crate) async fn unmount(&self, name: &str, mode: UnmountMode) -> Result<(), Failure> {
+        let Some(mounted) = self.mounts.by_name.lock().get(name).cloned() else {
+            return Ok(());
+        };
+        let doing = format!("cannot unmount '{name}'");
+        if mounted.mount.is_mounted() {
+            mounted
+                .mount
+                .unmount(mode)
+                .await
+                .map_err(|error| from_mount(&doing, &error))?;
+        }
+        self.mounts.by_name.lock().remove(name);
+        mounted.filesystem.close().await.map_err(|error| {
+            Failure::new(
+                FailureKind::Io,
+                format!(
+                    "'{name}' is unmounted, but its last changes could not be written: {error}"
+                ),
+            )
+        })
+    }
+
+    /// Unmounts a dataset and all below it, children first.
+    pub(crate) async fn unmount_below(&self, top: &str, mode: UnmountMode) -> Result<(), Failure> {
+        for name in self.mounts.below(top).into_iter().rev() {
+            self.unmount(&name, mode).await?;
+        }
+        Ok(())
+    }
+
+    /// What is mounted.
+    pub(crate) fn zfs_mounts(&self) -> ZfsMountListReply {
+        let by_name = self.mounts.by_name.lock();
+        let mounts = by_name
+            .iter()
+            .filter(|(_, mounted)| mounted.mount.is_mounted())
+            .map(|(name, mounted)| ZfsMounted {
+                name: name.clone(),
+                mountpoint: mounted.mountpoint.to_string_lossy().into_owned(),
+            })
+            .collect();
+        ZfsMountListReply { mounts }
+    }
+
+    /// The dataset that is mounted at a path.
+    pub(crate) fn mounted_dataset_at(&self, path: &str) -> Option<String> {
+        let by_name = self.mounts.by_name.lock();
+        by_name
+            .iter()
+            .find(|(_, mounted)| mounted.mountpoint == Path::new(path))
+            .map(|(name, _)| name.clone())
+    }
+
+    /// Lets mounted filesystems at or below a dataset know that properties changed.
+    pub(crate) fn refresh_mount_settings(&self, top: &str, settings_of: impl Fn(&Filesystem)) {
+        let by_name = self.mounts.by_name.lock();
+        for (_, mounted) in by_name.iter().filter(|(name, _)| is_at_or_below(name, top)) {
+            settings_of(&mounted.filesystem);
+        }
+    }
+}
+
+/// A mount point below the pool's altroot.
+pub(crate) fn below_altroot(altroot: Option<&str>, path: &str) -> PathBuf {
+    match altroot {
+        Some(root) if root != "/" => Path::new(root).join(path.trim_start_matches('/')),
+        _ => PathBuf::from(path),
+    }
+}
+
+async fn open_filesystem(
+    dataset: &Dataset,
+    world: &device::World,
+) -> Result<Arc<Filesystem>, FsError> {
+    Filesystem::open(dataset.clone(), world.clone()).await
+}
+
+/// `.zfs/snapshot` of a mounted filesystem.
+struct Snapshots {
+    dsl: Arc<DslPool>,
+    name: String,
+    world: device::World,
+}
+
+impl SnapshotProvider for Snapshots {
+    fn list(&self) -> BoxFuture<'_, Result<Vec<SnapshotEntry>, FsError>> {
+        Box::pin(async {
+            let options = ListOptions {
+                filesystems: false,
+                volumes: false,
+                snapshots: true,
+                depth: Some(1),
+            };
+            let listed = self.dsl.list(&self.name, &options).await?;
+            Ok(listed
+                .into_iter()
+                .filter_map(|info| {
+                    let (head, snapshot) = info.name.split_once('@')?;
+                    (head == self.name).then(|| SnapshotEntry {
+                        name: snapshot.to_owned(),
+                        creation_seconds: info.creation_seconds,
+                    })
+                })
+                .collect())
+        })
+    }
+
+    fn open<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Arc<Filesystem>, FsError>> {
+        Box::pin(async move {
+            let dataset = self
+                .dsl
+                .open_dataset(&format!("{}@{name}", self.name))
+                .await?;
+            open_filesystem(&dataset, &self.world).await
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn altroot_stands_before_every_mountpoint() {
+        assert_eq!(below_altroot(None, "/tank/a"), Path::new("/tank/a"));
+        assert_eq!(below_altroot(Some("/"), "/tank/a"), Path::new("/tank/a"));
+        assert_eq!(
+            below_altroot(Some("/mnt"), "/tank/a"),
+            Path::new("/mnt/tank/a")
+        );
+    }
+
+    #[test]
+    fn names_below_a_dataset_are_told_from_names_that_begin_alike() {
+        assert!(is_at_or_below("tank/a", "tank/a"));
+        assert!(is_at_or_below("tank/a/b", "tank/a"));
+        assert!(!is_at_or_below("tank/ab", "tank/a"));
+    }
+}

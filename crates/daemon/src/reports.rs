@@ -1,0 +1,245 @@
+//! The engine's answers in the API's types.
+
+use api::{
+    DatasetKind as ApiKind, HistoryRecord as ApiRecord, PoolReport, PoolStatusReport, Property,
+    PropertyMap, ScanReport, Source, VdevReport,
+};
+use dataset::{DatasetKind, PropertySetting, props};
+use engine::{
+    HistoryRecord, HistoryWhat, Pool, PoolStatus, PropertySource, ScanStatus, VdevClass, VdevStatus,
+};
+
+/// The word for an allocation class, empty for the normal one.
+pub(crate) fn class_word(class: VdevClass) -> &'static str {
+    match class {
+        VdevClass::Normal => "",
+        VdevClass::Log => "log",
+        VdevClass::Special => "special",
+        VdevClass::Dedup => "dedup",
+        VdevClass::Spare => "spare",
+        VdevClass::Cache => "cache",
+    }
+}
+
+/// A vdev with those below it.
+pub(crate) fn vdev(status: &VdevStatus) -> VdevReport {
+    VdevReport {
+        name: status.name.clone(),
+        kind: status.kind.clone(),
+        guid: status.guid.get(),
+        class: class_word(status.class).into(),
+        path: status.path.clone(),
+        state: status.state.word().into(),
+        note: status.why.clone(),
+        size_bytes: status.size_bytes,
+        allocated_bytes: status.allocated_bytes,
+        fragmentation_percent: status.fragmentation_percent.map(u64::from),
+        read_errors: status.read_errors,
+        write_errors: status.write_errors,
+        checksum_errors: status.checksum_errors,
+        children: status.children.iter().map(vdev).collect(),
+    }
+}
+
+/// The whole tree: top-level vdevs, then caches and spares.
+pub(crate) fn tree(status: &PoolStatus) -> VdevReport {
+    let mut root = vdev(&status.root);
+    root.name.clone_from(&status.name);
+    root.state = status.health.word().into();
+    root.children.retain(|child| child.kind != "hole");
+    root.children
+        .extend(status.caches.iter().chain(&status.spares).map(vdev));
+    root
+}
+
+/// Paths of all devices.
+pub(crate) fn device_paths(status: &PoolStatus) -> Vec<String> {
+    fn walk(status: &VdevStatus, out: &mut Vec<String>) {
+        out.extend(status.path.clone());
+        for child in &status.children {
+            walk(child, out);
+        }
+    }
+    let mut paths = Vec::new();
+    for top in std::iter::once(&status.root)
+        .chain(&status.spares)
+        .chain(&status.caches)
+    {
+        walk(top, &mut paths);
+    }
+    paths
+}
+
+/// A pool with all its properties.
+pub(crate) fn pool(pool: &Pool) -> PoolReport {
+    let status = pool.status();
+    let properties = pool
+        .props()
+        .into_iter()
+        .map(|property| {
+            let source = match property.source {
+                PropertySource::None => Source::None,
+                PropertySource::Default => Source::Default,
+                PropertySource::Local => Source::Local,
+            };
+            (
+                property.name,
+                Property {
+                    value: property.value,
+                    source,
+                },
+            )
+        })
+        .collect();
+    PoolReport {
+        name: status.name.clone(),
+        guid: status.guid.get(),
+        txg: status.synced_txg.get(),
+        properties,
+        tree: tree(&status),
+    }
+}
+
+/// What `zpool status` says of a pool. The sentences are about the same conditions as those of
+/// OpenZFS (zpool_get_status, lib/libzfs/libzfs_status.c).
+pub(crate) fn pool_status(pool: &Pool) -> PoolStatusReport {
+    let status = pool.status();
+    let tree = tree(&status);
+    let (text, action) = condition(&status, &tree);
+    PoolStatusReport {
+        name: status.name.clone(),
+        guid: status.guid.get(),
+        txg: status.synced_txg.get(),
+        state: status.health.word().into(),
+        status: text,
+        action,
+        see: None,
+        scan: status.scan.as_ref().map(scan),
+        error_count: status.data_errors,
+        damaged: Vec::new(),
+        tree,
+    }
+}
+
+fn condition(status: &PoolStatus, tree: &VdevReport) -> (Option<String>, Option<String>) {
+    let say = |text: &str, action: &str| (Some(text.to_owned()), Some(action.to_owned()));
+    if let Some(why) = &status.suspended_why {
+        return say(
+            &format!("The pool is suspended after an I/O failure: {why}."),
+            &format!(
+                "Make the failed devices available again, then run 'zpool clear {}'.",
+                status.name
+            ),
+        );
+    }
+    if status.data_errors > 0 {
+        return say(
+            "One or more devices has experienced an error resulting in data corruption. Applications may be affected.",
+            "Restore the file in question if possible. Otherwise restore the entire pool from backup.",
+        );
+    }
+    if any(tree, &|vdev| {
+        vdev.state == "UNAVAIL" && vdev.children.is_empty()
+    }) {
+        return say(
+            "One or more devices could not be opened. Sufficient replicas exist for the pool to continue functioning in a degraded state.",
+            "Attach the missing device and bring it online with 'zpool clear'.",
+        );
+    }
+    if any(tree, &|vdev| vdev.state == "FAULTED") {
+        return say(
+            "One or more devices are faulted in response to persistent errors. Sufficient replicas exist for the pool to continue functioning in a degraded state.",
+            "Replace the faulted device, or use 'zpool clear' to mark the device repaired.",
+        );
+    }
+    if any(tree, &|vdev| vdev.state == "OFFLINE") {
+        return say(
+            "One or more devices has been taken offline by the administrator. Sufficient replicas exist for the pool to continue functioning in a degraded state.",
+            "Bring the device online again.",
+        );
+    }
+    if any(tree, &|vdev| {
+        vdev.read_errors + vdev.write_errors + vdev.checksum_errors > 0
+    }) {
+        return say(
+            "One or more devices has experienced an unrecoverable error. An attempt was made to correct the error. Applications are unaffected.",
+            "Determine if the device needs to be replaced, and clear the errors using 'zpool clear'.",
+        );
+    }
+    (None, None)
+}
+
+fn any(vdev: &VdevReport, test: &impl Fn(&VdevReport) -> bool) -> bool {
+    test(vdev) || vdev.children.iter().any(|child| any(child, test))
+}
+
+fn scan(status: &ScanStatus) -> ScanReport {
+    let line = match status.state.as_str() {
+        "finished" => format!(
+            "{} finished with {} errors, {} bytes repaired",
+            status.function, status.errors, status.repaired_bytes
+        ),
+        state => format!(
+            "{} {state}: {} of {} bytes examined",
+            status.function, status.examined_bytes, status.to_examine_bytes
+        ),
+    };
+    ScanReport { lines: vec![line] }
+}
+
+/// A record of the history.
+pub(crate) fn history(record: HistoryRecord) -> ApiRecord {
+    let mut out = ApiRecord {
+        time_s: record.time_s,
+        user: record.who,
+        host: record.host,
+        ..ApiRecord::default()
+    };
+    match record.what {
+        HistoryWhat::Command(command) => out.command = Some(command),
+        HistoryWhat::Internal {
+            event,
+            text,
+            txg,
+            dataset,
+        } => {
+            let about =
+                dataset.map_or_else(String::new, |(name, object)| format!("{name} ({object}) "));
+            out.internal = Some(
+                format!("[txg:{txg}] {event} {about}{text}")
+                    .trim_end()
+                    .to_owned(),
+            );
+        }
+        HistoryWhat::Ioctl(name) => out.internal = Some(format!("ioctl {name}")),
+    }
+    out
+}
+
+/// A dataset's kind.
+pub(crate) fn kind(kind: DatasetKind) -> ApiKind {
+    match kind {
+        DatasetKind::Filesystem => ApiKind::Filesystem,
+        DatasetKind::Volume => ApiKind::Volume,
+        DatasetKind::Snapshot => ApiKind::Snapshot,
+    }
+}
+
+/// A dataset's properties, exact.
+pub(crate) fn properties(settings: Vec<PropertySetting>) -> PropertyMap {
+    settings
+        .into_iter()
+        .map(|setting| {
+            let value = props::show_value(props::find(&setting.name), &setting.value, true);
+            let source = match setting.source {
+                dataset::PropertySource::Local => Source::Local,
+                dataset::PropertySource::Default => Source::Default,
+                dataset::PropertySource::Inherited(from) => Source::Inherited(from),
+                dataset::PropertySource::Received => Source::Received,
+                dataset::PropertySource::Temporary => Source::Temporary,
+                _ => Source::None,
+            };
+            (setting.name, Property { value, source })
+        })
+        .collect()
+}

@@ -1,0 +1,286 @@
+//! What the daemon holds: imported pools, mounts, volumes, targets.
+//!
+//! Locks, in the order in which they are taken: a pool's `admin` lock (one change to its datasets,
+//! mounts or shares at a time; held across awaits), then the short locks of [`crate::mounts::Mounts`]
+//! and [`crate::volumes::Volumes`], then `pools`. Short locks are never held across an await, so a
+//! pool that hangs stops only requests about itself.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::{Failure, FailureKind, ServerInfoReply};
+use device::World;
+use engine::{HostIdentity, ImportSpec, Pool, ScanSpec};
+use parking_lot::Mutex;
+use serve_fuse::UnmountMode;
+use tokio::sync::Notify;
+
+use crate::error::from_engine;
+use crate::mounts::Mounts;
+use crate::state::{CachedPool, State};
+use crate::volumes::Volumes;
+use crate::{DaemonError, Options};
+
+/// An imported pool and what is known of it besides.
+pub(crate) struct OpenPool {
+    /// The pool.
+    pub(crate) pool: Arc<Pool>,
+    /// Serialises changes to its datasets, mounts and shares.
+    pub(crate) admin: tokio::sync::Mutex<()>,
+    /// Whether it is imported again at the next start (`cachefile=none` and `-R` say no).
+    pub(crate) is_cached: bool,
+}
+
+/// The daemon's state. See the module's header for the order of locks.
+pub(crate) struct Service {
+    pub(crate) world: World,
+    pub(crate) host: HostIdentity,
+    pub(crate) mounts: Mounts,
+    pub(crate) volumes: Volumes,
+    state: State,
+    cache_bytes: u64,
+    pools: Mutex<BTreeMap<String, Arc<OpenPool>>>,
+    stop: Notify,
+}
+
+impl Service {
+    /// Prepares everything but imports nothing.
+    pub(crate) async fn new(options: &Options, state: State) -> Result<Arc<Self>, DaemonError> {
+        let threads = std::thread::available_parallelism().map_or(2, usize::from);
+        let volumes = Volumes::new(state.directory().join("zvol"), options.iscsi_address);
+        Ok(Arc::new(Self {
+            world: World::system(threads),
+            host: host_identity(),
+            mounts: Mounts::default(),
+            volumes,
+            state,
+            cache_bytes: options.cache_bytes.unwrap_or_else(|| memory_bytes() / 4),
+            pools: Mutex::new(BTreeMap::new()),
+            stop: Notify::new(),
+        }))
+    }
+
+    pub(crate) fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Asks the daemon to stop.
+    pub(crate) fn request_stop(&self) {
+        self.stop.notify_one();
+    }
+
+    /// Completes when somebody asked.
+    pub(crate) async fn stop_requested(&self) {
+        self.stop.notified().await;
+    }
+
+    /// Every imported pool, by name.
+    pub(crate) fn pools(&self) -> Vec<Arc<OpenPool>> {
+        self.pools.lock().values().cloned().collect()
+    }
+
+    /// The pools of these names; every pool where there are none.
+    pub(crate) fn pools_named(&self, names: &[String]) -> Result<Vec<Arc<OpenPool>>, Failure> {
+        if names.is_empty() {
+            return Ok(self.pools());
+        }
+        names.iter().map(|name| self.pool(name)).collect()
+    }
+
+    /// The pool of this name.
+    pub(crate) fn pool(&self, name: &str) -> Result<Arc<OpenPool>, Failure> {
+        let found = self.pools.lock().get(name).cloned();
+        found.ok_or_else(|| {
+            Failure::new(
+                FailureKind::NotFound,
+                format!(
+                    "cannot open '{name}': no such pool; 'zpool list' shows those that are imported"
+                ),
+            )
+        })
+    }
+
+    /// The pool that a dataset belongs to.
+    pub(crate) fn pool_of(&self, dataset: &str) -> Result<Arc<OpenPool>, Failure> {
+        let pool = dataset.split(['/', '@', '#']).next().unwrap_or(dataset);
+        let found = self.pools.lock().get(pool).cloned();
+        found.ok_or_else(|| {
+            Failure::new(
+                FailureKind::NotFound,
+                format!(
+                    "cannot open '{dataset}': dataset does not exist (there is no pool '{pool}')"
+                ),
+            )
+        })
+    }
+
+    /// Takes a pool in that was created or imported, mounts and shares what it holds unless told not to.
+    /// What could not be mounted or shared is answered as warnings.
+    pub(crate) async fn adopt(&self, pool: Arc<Pool>, is_cached: bool, mount: bool) -> Vec<String> {
+        let open = Arc::new(OpenPool {
+            pool,
+            admin: tokio::sync::Mutex::new(()),
+            is_cached,
+        });
+        self.pools
+            .lock()
+            .insert(open.pool.name(), Arc::clone(&open));
+        self.share_out_cache();
+        self.save_cached_pools();
+        let _admin = open.admin.lock().await;
+        let mut warnings = Vec::new();
+        if mount {
+            warnings.extend(self.mount_all(&open).await);
+        }
+        warnings.extend(self.open_volumes(&open).await);
+        warnings
+    }
+
+    /// Forgets a pool that was exported or destroyed.
+    pub(crate) fn forget(&self, name: &str, keep_cached: bool) {
+        self.pools.lock().remove(name);
+        self.share_out_cache();
+        if !keep_cached {
+            self.save_cached_pools();
+        }
+    }
+
+    /// Every pool gets the same part of the memory for caching.
+    fn share_out_cache(&self) {
+        let pools = self.pools.lock();
+        let share = self.cache_bytes / pools.len().max(1) as u64;
+        for open in pools.values() {
+            open.pool.pipeline().cache().set_limit_bytes(share);
+        }
+    }
+
+    fn save_cached_pools(&self) {
+        let cached: Vec<CachedPool> = self
+            .pools()
+            .iter()
+            .filter(|open| open.is_cached)
+            .map(|open| CachedPool {
+                name: open.pool.name(),
+                guid: open.pool.guid().get(),
+                devices: crate::reports::device_paths(&open.pool.status()),
+                read_only: open.pool.is_read_only(),
+            })
+            .collect();
+        if let Err(error) = self.state.set_cached_pools(&cached) {
+            tracing::warn!(
+                "the list of pools could not be kept: {error}; they must be imported by hand at the next start"
+            );
+        }
+    }
+
+    /// Imports what was imported when the daemon last ran. What cannot be is reported and skipped.
+    pub(crate) async fn import_cached(&self) {
+        for cached in self.state.cached_pools() {
+            if let Err(failure) = self.import_one_cached(&cached).await {
+                tracing::error!("pool '{}' of the last run: {failure}", cached.name);
+                eprintln!("pool '{}' could not be imported: {failure}", cached.name);
+            }
+        }
+    }
+
+    async fn import_one_cached(&self, cached: &CachedPool) -> Result<(), Failure> {
+        let doing = format!("cannot import '{}'", cached.name);
+        let spec = ScanSpec {
+            paths: cached.devices.clone(),
+            guid: Some(format::Guid::new(cached.guid)),
+            name: None,
+        };
+        let found = engine::scan(&self.world, &spec)
+            .await
+            .map_err(|error| from_engine(&doing, &error))?;
+        let Some(found) = found.into_iter().next() else {
+            let message = format!(
+                "{doing}: none of its devices is there ({}); bring them back and run 'zpool import -d DIR {}'",
+                cached.devices.join(", "),
+                cached.name
+            );
+            return Err(Failure::new(FailureKind::NotFound, message));
+        };
+        let mut import = ImportSpec::new(found, self.host.clone());
+        import.read_only = cached.read_only;
+        let pool = Pool::import(&self.world, import)
+            .await
+            .map_err(|error| from_engine(&doing, &error))?;
+        for warning in self.adopt(pool, true, true).await {
+            tracing::warn!("{warning}");
+            eprintln!("{warning}");
+        }
+        Ok(())
+    }
+
+    /// Unshares, unmounts and exports everything, remembering what to import at the next start.
+    pub(crate) async fn shut_down(&self) {
+        self.volumes.stop_serving().await;
+        for open in self.pools() {
+            let _admin = open.admin.lock().await;
+            let name = open.pool.name();
+            if let Err(failure) = self.release_pool(&open, UnmountMode::Clean).await {
+                tracing::warn!("{failure}; cutting off whoever uses it");
+                if let Err(failure) = self.release_pool(&open, UnmountMode::Force).await {
+                    tracing::error!("{failure}");
+                }
+            }
+            let suspended = open.pool.suspended().is_some();
+            match open.pool.export(suspended).await {
+                Ok(()) => self.forget(&name, true),
+                Err(error) => {
+                    tracing::error!("pool '{name}' could not be exported: {error}");
+                    eprintln!("pool '{name}' could not be exported: {error}");
+                }
+            }
+        }
+        self.volumes.close_directory().await;
+    }
+
+    /// Unmounts a pool's filesystems and closes its volumes.
+    pub(crate) async fn release_pool(
+        &self,
+        open: &OpenPool,
+        mode: UnmountMode,
+    ) -> Result<(), Failure> {
+        let name = open.pool.name();
+        self.close_volumes(&name, mode).await?;
+        self.unmount_below(&name, mode).await
+    }
+
+    /// What the daemon is and does.
+    pub(crate) fn info(&self) -> ServerInfoReply {
+        ServerInfoReply {
+            version: env!("CARGO_PKG_VERSION").into(),
+            process_id: std::process::id(),
+            pools: self.pools().iter().map(|open| open.pool.name()).collect(),
+            shares: self.volumes.shares(),
+        }
+    }
+}
+
+/// `gethostid(3)` as OpenZFS on Linux finds it: `/etc/hostid`, else zero (no check of owners).
+fn host_identity() -> HostIdentity {
+    let hostid = std::fs::read("/etc/hostid")
+        .ok()
+        .and_then(|raw| {
+            raw.first_chunk::<4>()
+                .map(|raw| u64::from(u32::from_le_bytes(*raw)))
+        })
+        .unwrap_or(0);
+    let hostname = rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned();
+    HostIdentity { hostid, hostname }
+}
+
+/// The machine's memory, or the control group's limit where that is lower, in bytes.
+fn memory_bytes() -> u64 {
+    let info = rustix::system::sysinfo();
+    let machine = info.totalram as u64 * u64::from(info.mem_unit.max(1));
+    let group = std::fs::read_to_string("/sys/fs/cgroup/memory.max")
+        .ok()
+        .and_then(|text| text.trim().parse::<u64>().ok());
+    group.map_or(machine, |group| group.min(machine))
+}

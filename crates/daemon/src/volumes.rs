@@ -1,0 +1,394 @@
+//! Open volumes: as files below `STATE/zvol`, and on the network where shared.
+//!
+//! The user property `millpond:iscsi` shares a volume: `on`, or words separated by commas:
+//! `iqn=NAME`, `ro`, `initiator=NAME` (repeatable; `*` at the end matches any rest). `off` or nothing
+//! does not share. The listener starts with the first share.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use api::{Failure, FailureKind, ShareInfo};
+use dataset::{DatasetKind, ListOptions};
+use parking_lot::Mutex;
+use serve_fuse::{UnmountMode, ZvolDirectory};
+use serve_iscsi::{Server, Target, TargetOptions, TargetSet};
+use volume::Volume;
+
+use crate::error::{from_dataset, from_mount};
+use crate::lun::VolumeUnit;
+use crate::mounts::is_at_or_below;
+use crate::service::{OpenPool, Service};
+
+/// The user property that shares a volume by iSCSI.
+pub(crate) const ISCSI_PROPERTY: &str = "millpond:iscsi";
+/// What every name of a target of ours begins with (RFC 7143 section 4.2.7.4).
+const IQN_PREFIX: &str = "iqn.2026-11.io.millpond";
+
+struct OpenVolume {
+    volume: Arc<Volume>,
+    /// Its target's name, while it is shared, and the words that it was shared with.
+    shared: Option<(String, String)>,
+}
+
+/// Open volumes of all pools.
+pub(crate) struct Volumes {
+    directory_path: PathBuf,
+    address: SocketAddr,
+    directory: tokio::sync::Mutex<Option<Arc<ZvolDirectory>>>,
+    server: tokio::sync::Mutex<Option<Server>>,
+    targets: Arc<TargetSet>,
+    by_name: Mutex<BTreeMap<String, OpenVolume>>,
+}
+
+impl Volumes {
+    /// Nothing open yet, nothing mounted, nothing listening.
+    pub(crate) fn new(directory_path: PathBuf, address: SocketAddr) -> Self {
+        Self {
+            directory_path,
+            address,
+            directory: tokio::sync::Mutex::new(None),
+            server: tokio::sync::Mutex::new(None),
+            targets: Arc::new(TargetSet::new()),
+            by_name: Mutex::new(BTreeMap::new()),
+        }
+    }
+
+    /// Where iSCSI listens, or would.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What is offered.
+    pub(crate) fn shares(&self) -> Vec<ShareInfo> {
+        let by_name = self.by_name.lock();
+        by_name
+            .iter()
+            .filter_map(|(name, open)| {
+                let (iqn, _) = open.shared.as_ref()?;
+                Some(ShareInfo {
+                    protocol: "iscsi".into(),
+                    dataset: name.clone(),
+                    name: iqn.clone(),
+                    address: self.address.to_string(),
+                })
+            })
+            .collect()
+    }
+
+    /// Where a volume's file is.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.directory_path.join(name)
+    }
+
+    /// The open volume of this name.
+    pub(crate) fn get(&self, name: &str) -> Option<Arc<Volume>> {
+        self.by_name
+            .lock()
+            .get(name)
+            .map(|open| Arc::clone(&open.volume))
+    }
+
+    /// Makes sure that iSCSI listens.
+    pub(crate) async fn listen(&self) -> Result<(), serve_iscsi::ServerError> {
+        let mut server = self.server.lock().await;
+        if server.is_none() {
+            *server = Some(Server::bind(self.address, Arc::clone(&self.targets)).await?);
+        }
+        Ok(())
+    }
+
+    /// Logs initiators out and stops listening.
+    pub(crate) async fn stop_serving(&self) {
+        if let Some(server) = self.server.lock().await.take() {
+            server.shutdown().await;
+        }
+    }
+
+    async fn directory(&self) -> Result<Arc<ZvolDirectory>, Failure> {
+        let mut directory = self.directory.lock().await;
+        if let Some(directory) = directory.as_ref() {
+            return Ok(Arc::clone(directory));
+        }
+        let mounted = ZvolDirectory::mount(&self.directory_path)
+            .await
+            .map_err(|error| from_mount("cannot show volumes as files", &error))?;
+        Ok(Arc::clone(directory.insert(Arc::new(mounted))))
+    }
+
+    /// Takes the directory of volumes away.
+    pub(crate) async fn close_directory(&self) {
+        if let Some(directory) = self.directory.lock().await.take()
+            && let Err(error) = directory.unmount(UnmountMode::Clean).await
+        {
+            tracing::warn!("{error}");
+            let _ = directory.unmount(UnmountMode::Lazy).await;
+        }
+    }
+}
+
+/// What the words of `millpond:iscsi` ask for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct ShareWords {
+    iqn: Option<String>,
+    read_only: bool,
+    initiators: Vec<String>,
+}
+
+fn parse_share(words: &str) -> Result<Option<ShareWords>, String> {
+    if matches!(words, "off" | "" | "-" | "none") {
+        return Ok(None);
+    }
+    let mut share = ShareWords::default();
+    for word in words.split(',') {
+        match word.split_once('=') {
+            None if word == "on" || word == "rw" => {}
+            None if word == "ro" => share.read_only = true,
+            Some(("iqn", name)) => share.iqn = Some(name.to_owned()),
+            Some(("initiator", name)) => share.initiators.push(name.to_owned()),
+            _ => {
+                return Err(format!(
+                    "'{word}' is not an option of {ISCSI_PROPERTY}; use on, off, ro, iqn=NAME, initiator=NAME, separated by commas"
+                ));
+            }
+        }
+    }
+    Ok(Some(share))
+}
+
+/// Checks a value of `millpond:iscsi` before it is set.
+pub(crate) fn check_share(words: &str) -> Result<(), Failure> {
+    parse_share(words)
+        .map(|_| ())
+        .map_err(|message| Failure::new(FailureKind::Invalid, message))
+}
+
+/// A target's name from its volume's: iSCSI names hold only letters, digits, `.`, `-` and `:`.
+fn iqn_of(name: &str, guid: u64) -> String {
+    let clean: String = name
+        .chars()
+        .map(|c| match c {
+            'a'..='z' | '0'..='9' | '.' | '-' => c,
+            '/' => ':',
+            _ => '-',
+        })
+        .collect();
+    let is_same = name.replace('/', ":") == clean;
+    // Where letters had to go, the guid keeps two volumes' names apart.
+    let suffix = if is_same {
+        String::new()
+    } else {
+        format!(".{guid:016x}")
+    };
+    let mut clean = clean;
+    clean.truncate(180);
+    format!("{IQN_PREFIX}:{clean}{suffix}")
+}
+
+impl Service {
+    /// Opens every volume of a pool. Answers what failed.
+    pub(crate) async fn open_volumes(&self, open: &OpenPool) -> Vec<String> {
+        let options = ListOptions {
+            filesystems: false,
+            volumes: true,
+            snapshots: false,
+            depth: None,
+        };
+        match open.pool.dsl().list(&open.pool.name(), &options).await {
+            Ok(listed) => {
+                let mut failures = Vec::new();
+                for info in listed {
+                    if let Err(failure) = self.open_volume(open, &info.name).await {
+                        failures.push(failure.message);
+                    }
+                }
+                failures
+            }
+            Err(error) => vec![format!(
+                "cannot list the volumes of '{}': {error}",
+                open.pool.name()
+            )],
+        }
+    }
+
+    /// Opens one volume, shows it as a file and shares it as its property says.
+    pub(crate) async fn open_volume(&self, open: &OpenPool, name: &str) -> Result<(), Failure> {
+        let doing = format!("cannot open volume '{name}'");
+        let dataset = open
+            .pool
+            .dsl()
+            .open_dataset(name)
+            .await
+            .map_err(|error| from_dataset(&doing, &error))?;
+        if dataset.kind() != DatasetKind::Volume {
+            return Err(Failure::new(
+                FailureKind::Invalid,
+                format!("{doing}: it is not a volume"),
+            ));
+        }
+        let volume = Volume::open(dataset, self.world.clone())
+            .await
+            .map_err(|error| Failure::new(FailureKind::Io, format!("{doing}: {error}")))?;
+        self.volumes.by_name.lock().insert(
+            name.to_owned(),
+            OpenVolume {
+                volume: Arc::clone(&volume),
+                shared: None,
+            },
+        );
+        // The file is a convenience that needs FUSE; the network share works without it.
+        let shown = self
+            .volumes
+            .directory()
+            .await
+            .map(|directory| directory.insert(name, volume));
+        self.share_volume(open, name).await?;
+        shown
+    }
+
+    /// Shares or unshares a volume as its property says now.
+    pub(crate) async fn share_volume(&self, open: &OpenPool, name: &str) -> Result<(), Failure> {
+        let doing = format!("cannot share '{name}' by iSCSI");
+        let words = match open.pool.dsl().property(name, ISCSI_PROPERTY).await {
+            Ok(setting) => setting.value.text().unwrap_or("off").to_owned(),
+            Err(_) => "off".to_owned(),
+        };
+        let Some(volume) = self.volumes.get(name) else {
+            return Ok(());
+        };
+        let wanted = parse_share(&words)
+            .map_err(|message| Failure::new(FailureKind::Invalid, format!("{doing}: {message}")))?;
+        let shared = self
+            .volumes
+            .by_name
+            .lock()
+            .get(name)
+            .and_then(|open| open.shared.clone());
+        if let Some((iqn, with)) = shared {
+            if with == words {
+                return Ok(());
+            }
+            self.unshare(name, &iqn).await;
+        }
+        let Some(wanted) = wanted else { return Ok(()) };
+        self.volumes
+            .listen()
+            .await
+            .map_err(|error| Failure::new(FailureKind::Busy, format!("{doing}: {error}")))?;
+        let iqn = wanted
+            .iqn
+            .unwrap_or_else(|| iqn_of(name, volume.guid().get()));
+        let unit = VolumeUnit::new(Arc::clone(&volume));
+        let options = TargetOptions {
+            alias: Some(name.to_owned()),
+            allowed_initiators: wanted.initiators,
+            is_read_only: wanted.read_only,
+            ..TargetOptions::default()
+        };
+        let target = Target {
+            iqn: iqn.clone(),
+            luns: BTreeMap::from([(0, Arc::new(unit) as _)]),
+            options,
+        };
+        self.volumes
+            .targets
+            .add(target)
+            .map_err(|error| Failure::new(FailureKind::Other, format!("{doing}: {error}")))?;
+        if let Some(open) = self.volumes.by_name.lock().get_mut(name) {
+            open.shared = Some((iqn, words));
+        }
+        Ok(())
+    }
+
+    async fn unshare(&self, name: &str, iqn: &str) {
+        if let Err(error) = self.volumes.targets.remove(iqn).await {
+            tracing::warn!("{error}");
+        }
+        if let Some(open) = self.volumes.by_name.lock().get_mut(name) {
+            open.shared = None;
+        }
+    }
+
+    /// Unshares and closes one volume; refuses while its file is in use, unless forced.
+    pub(crate) async fn close_volume(&self, name: &str, mode: UnmountMode) -> Result<(), Failure> {
+        let Some(volume) = self.volumes.get(name) else {
+            return Ok(());
+        };
+        let directory = self.volumes.directory.lock().await.clone();
+        if let Some(directory) = &directory
+            && mode == UnmountMode::Clean
+            && directory.is_open(name)
+        {
+            let file = self.volumes.file(name);
+            let message = format!(
+                "'{name}' is busy: {} is open; close it (losetup -d, lsof) or use '-f'",
+                file.display()
+            );
+            return Err(Failure::new(FailureKind::Busy, message));
+        }
+        let shared = self
+            .volumes
+            .by_name
+            .lock()
+            .get(name)
+            .and_then(|open| open.shared.clone());
+        if let Some((iqn, _)) = shared {
+            self.unshare(name, &iqn).await;
+        }
+        if let Some(directory) = &directory {
+            directory.remove(name);
+        }
+        self.volumes.by_name.lock().remove(name);
+        volume.close().await.map_err(|error| {
+            Failure::new(
+                FailureKind::Io,
+                format!("cannot close volume '{name}': {error}"),
+            )
+        })
+    }
+
+    /// Closes the volumes at and below a dataset.
+    pub(crate) async fn close_volumes(&self, top: &str, mode: UnmountMode) -> Result<(), Failure> {
+        let names: Vec<String> = self
+            .volumes
+            .by_name
+            .lock()
+            .keys()
+            .filter(|name| is_at_or_below(name, top))
+            .cloned()
+            .collect();
+        for name in names {
+            self.close_volume(&name, mode).await?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn target_names_are_legal_and_do_not_collide() {
+        assert_eq!(iqn_of("tank/vol1", 1), "iqn.2026-11.io.millpond:tank:vol1");
+        let upper = iqn_of("tank/Vol1", 0xabc);
+        assert_eq!(upper, "iqn.2026-11.io.millpond:tank:-ol1.0000000000000abc");
+        assert_ne!(upper, iqn_of("tank/Vol1", 0xabd));
+    }
+
+    #[test]
+    fn share_words_are_read_or_refused() {
+        assert_eq!(parse_share("off"), Ok(None));
+        assert_eq!(parse_share("on"), Ok(Some(ShareWords::default())));
+        let share = parse_share("ro,iqn=iqn.2020-01.org.x:a,initiator=iqn.1993-08.*")
+            .unwrap()
+            .unwrap();
+        assert!(
+            share.read_only
+                && share.iqn.as_deref() == Some("iqn.2020-01.org.x:a")
+                && share.initiators.len() == 1
+        );
+        assert!(parse_share("yes").unwrap_err().contains("use on, off"));
+    }
+}
