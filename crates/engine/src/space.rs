@@ -20,8 +20,8 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ::pool::alloc::{MetaslabChange, MetaslabSource, RangeSet};
 use ::pool::{Pipeline, PoolError, Tx};
@@ -187,13 +187,17 @@ impl Space {
     }
 
     /// A pool's top-level vdevs that have no space maps yet.
-    pub(crate) fn start(&self, mos: &Arc<ObjectSet>, shapes: &[TopShape]) {
-        *self.mos.lock() = Some(mos.clone());
+    pub(crate) fn start(&self, shapes: &[TopShape]) {
         for shape in shapes {
             self.tops
                 .lock()
                 .insert(shape.vdev, Arc::new(Top::new(*shape)));
         }
+    }
+
+    /// Space maps live there.
+    pub(crate) fn set_mos(&self, mos: &Arc<ObjectSet>) {
+        *self.mos.lock() = Some(mos.clone());
     }
 
     /// Object numbers of the metaslab arrays that exist by now.
@@ -270,26 +274,27 @@ impl Space {
         if !shape.ms_array.is_zero() {
             let array = mos.hold(shape.ms_array).await?;
             let numbers = read_u64s(&array, shape.ms_count).await?;
-            let maps: Vec<(usize, SpaceMapObject)> = futures::stream::iter(
-                numbers
-                    .iter()
-                    .enumerate()
-                    .filter(|(_, number)| **number != 0),
-            )
-            .map(|(index, number)| async move {
-                let map = SpaceMapObject::open(
-                    mos,
-                    ObjectId::new(*number),
-                    (index as u64) << shape.ms_shift,
-                    1 << shape.ms_shift,
-                    shape.ashift,
-                )
+            // Owned items: a stream of references would not be `Send` for every lifetime.
+            let used: Vec<(usize, u64)> = numbers
+                .into_iter()
+                .enumerate()
+                .filter(|(_, number)| *number != 0)
+                .collect();
+            let maps: Vec<(usize, SpaceMapObject)> = futures::stream::iter(used)
+                .map(|(index, number)| async move {
+                    let map = SpaceMapObject::open(
+                        mos,
+                        ObjectId::new(number),
+                        (index as u64) << shape.ms_shift,
+                        1 << shape.ms_shift,
+                        shape.ashift,
+                    )
+                    .await?;
+                    Ok::<_, ObjectError>((index, map))
+                })
+                .buffer_unordered(OPENS_IN_FLIGHT)
+                .try_collect()
                 .await?;
-                Ok::<_, ObjectError>((index, map))
-            })
-            .buffer_unordered(OPENS_IN_FLIGHT)
-            .try_collect()
-            .await?;
             for (index, map) in maps {
                 top.metaslabs[index].get_mut().map = Some(map);
             }
