@@ -104,6 +104,13 @@ impl Meta {
         levels
     }
 
+    /// Whether the dnode has a place for the pointer of a spill block.
+    pub(crate) fn has_spill_room(&self) -> bool {
+        let pointers = usize::from(self.pointers) + 1;
+        let taken = format::DNODE_CORE_BYTES + pointers * format::BLOCK_POINTER_BYTES;
+        taken <= usize::from(self.slots) * format::DNODE_SLOT_BYTES
+    }
+
     /// Room for the bonus in bytes, with the spill pointer that there is (or will be).
     pub(crate) fn bonus_room(&self, with_spill: bool) -> usize {
         let taken = format::DNODE_CORE_BYTES

@@ -209,6 +209,15 @@ impl Object {
 
     fn put_bonus(&self, meta: &mut Meta, bonus: Bytes) -> Result<()> {
         let room = meta.bonus_room(meta.has_spill);
+        if meta.has_spill && !meta.has_spill_room() {
+            return Err(ObjectError::TooBig {
+                object: self.id(),
+                what: format!(
+                    "a spill block beside {} block pointers in a dnode of {} slots",
+                    meta.pointers, meta.slots
+                ),
+            });
+        }
         if bonus.len() > room {
             return Err(ObjectError::TooBig {
                 object: self.id(),
@@ -690,13 +699,20 @@ impl Object {
                 match state.find(block, NEWEST) {
                     Found::Data(_) => None,
                     Found::Disk if on_disk == Some(block) => None,
-                    _ => Some(
-                        state
+                    _ => {
+                        // A freed range hides what is below it, but may have been written again above.
+                        let hidden = state
                             .layers(NEWEST)
                             .filter_map(|slot| slot.freed.end_of(block))
-                            .min()
-                            .unwrap_or(block + 1),
-                    ),
+                            .min();
+                        let written = state
+                            .layers(NEWEST)
+                            .filter_map(|slot| slot.blocks.range(block + 1..).next())
+                            .map(|(block, _)| *block)
+                            .min();
+                        let next = hidden.unwrap_or(block + 1);
+                        Some(written.map_or(next, |written| next.min(written)))
+                    }
                 }
             };
             match next {

@@ -14,8 +14,6 @@
 //! for other names give the filesystem's function ([`Zap::with_normalizer`]).
 
 mod fat;
-#[cfg(test)]
-mod tests;
 mod value;
 
 use std::sync::Arc;

@@ -119,7 +119,10 @@ impl Ledger {
         let live = self.live.lock();
         for block in reached.blocks.values() {
             let key = key(block).expect("embedded blocks are not collected");
-            assert!(live.contains_key(&key), "{block} is reachable but was never born");
+            assert!(
+                live.contains_key(&key),
+                "{block} is reachable but was never born"
+            );
         }
         assert_eq!(
             live.len(),
@@ -265,10 +268,14 @@ impl Bed {
 
     pub async fn with_cache(kind: ObjsetKind, options: ObjsetOptions, cache_bytes: u64) -> Self {
         let (world, pipeline) = pipeline(4 << 30, cache_bytes).await;
-        let txgs = TxgManager::new(world.clone(), Txg::new(4), TxgLimits {
-            dirty_max_bytes: 4 << 30,
-            ..TxgLimits::default()
-        });
+        let txgs = TxgManager::new(
+            world.clone(),
+            Txg::new(4),
+            TxgLimits {
+                dirty_max_bytes: 4 << 30,
+                ..TxgLimits::default()
+            },
+        );
         let tx = txgs.assign(0).await.expect("a txg");
         let set = ObjectSet::create(pipeline.clone(), world.clone(), kind, options.clone(), &tx);
         drop(tx);
@@ -352,7 +359,10 @@ pub struct Dice(pub u64);
 
 impl Dice {
     pub fn next(&mut self, below: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
         let mixed = (self.0 ^ (self.0 >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         (mixed >> 32) % below.max(1)
     }
@@ -362,7 +372,13 @@ impl Dice {
         let noisy = self.next(2) == 0;
         let fixed = self.next(255) as u8 + 1;
         (0..length)
-            .map(|at| if noisy { self.next(256) as u8 } else { fixed ^ (at / 512) as u8 })
+            .map(|at| {
+                if noisy {
+                    self.next(256) as u8
+                } else {
+                    fixed ^ (at / 512) as u8
+                }
+            })
             .collect()
     }
 }
