@@ -19,8 +19,7 @@ use crate::node::{Locked, Node, NodeTable};
 use crate::quota::Quotas;
 use crate::types::{Attributes, FileKind, FsStatistics, Time};
 use crate::znode::{
-    self, AccountingIdsOfBonus, Attribute, TABLE, ZPL_VERSION, ZPL_VERSION_FUID, ZPL_VERSION_SA,
-    Znode, attr, pflags,
+    self, Attribute, TABLE, ZPL_VERSION, ZPL_VERSION_FUID, ZPL_VERSION_SA, Znode, attr, pflags,
 };
 
 /// A filesystem, open.
@@ -70,7 +69,6 @@ impl Filesystem {
         if objset.kind() != ObjsetKind::Filesystem {
             return Err(cannot("it is not a filesystem; mount filesystems only"));
         }
-        objset.set_accounting(Arc::new(AccountingIdsOfBonus));
         let master = Zap::hold(&objset, ObjectId::MASTER_NODE).await?;
         let number = async |key: &str| master.lookup_u64(key).await;
         let version = number("VERSION")
@@ -261,7 +259,11 @@ impl Filesystem {
 
     /// A directory's ZAP, hashing names by the filesystem's rules.
     pub(crate) fn with_rules(&self, zap: Zap) -> Zap {
-        zap
+        if self.rules.is_plain() {
+            return zap;
+        }
+        let rules = self.rules;
+        zap.with_normalizer(Arc::new(move |name: &[u8]| rules.hashed_form(name)))
     }
 
     /// Joins the open txg.
@@ -327,6 +329,9 @@ impl Filesystem {
     pub(crate) fn attributes_of(&self, node: &Node) -> Attributes {
         let znode = node.znode();
         let info = node.object.info();
+        // A `.zfs` that is listed counts as a subdirectory (`zfs_getattr_fast`).
+        let lists_control = node.ino == self.root && self.settings().snapdir == 1;
+        let links = znode.links.saturating_add(u64::from(lists_control));
         let block_bytes = match znode.kind() {
             FileKind::Regular if znode.size > 0 => info.data_block_bytes,
             _ => self.settings().record_bytes,
@@ -338,7 +343,7 @@ impl Filesystem {
             mode: znode.mode & 0o7777,
             uid: id_of(znode.uid),
             gid: id_of(znode.gid),
-            nlink: u32::try_from(znode.links).unwrap_or(u32::MAX),
+            nlink: u32::try_from(links).unwrap_or(u32::MAX),
             size_bytes: znode.size,
             // Blocks and the dnode's own slots (`dmu_object_size_from_db`, module/zfs/dmu.c).
             allocated_bytes: ((info.used_bytes + 256) / 512 + u64::from(info.slots)) * 512,

@@ -51,4 +51,4 @@ pub use types::{
     Allocate, Attributes, Caller, DirEntry, FileKind, FsStatistics, RenameMode, SeekTo,
     SetAttributes, SetTime, Time, XattrMode,
 };
-pub use znode::{AccountingIdsOfBonus, pflags};
+pub use znode::pflags;

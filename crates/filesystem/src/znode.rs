@@ -4,12 +4,12 @@
 //! file's dnode; older ones as a fixed `znode_phys_t` of 264 bytes that `object::Sa` shows as
 //! attributes too. The table is `zfs_attr_table` (module/zfs/zfs_sa.c) as of OpenZFS 2.3; the order
 //! for new files is `zfs_mknode`'s (module/os/linux/zfs/zfs_znode_os.c). Owner, group, flags and
-//! project have fixed places in the bonus ([`AccountingIdsOfBonus`]), which all implementations
+//! project have fixed places in the bonus, which all implementations
 //! rely on for quotas: so PROJID must come right after LINKS.
 
 use bytes::Bytes;
 use format::ObjectType;
-use object::{AccountingIds, AccountingKeys, SaAttribute, SaRegistration};
+use object::{SaAttribute, SaRegistration};
 
 use crate::acl::Acl;
 use crate::error::{FsError, Result};
@@ -386,52 +386,6 @@ pub(crate) const ZPL_VERSION_SA: u64 = 5;
 /// The newest that is known.
 pub(crate) const ZPL_VERSION: u64 = 5;
 
-/// Reads owner, group and project from a bonus at their fixed places (`zpl_get_file_info`,
-/// module/zfs/zfs_quota.c; `SA_*_OFFSET`, include/sys/zfs_sa.h).
-#[derive(Debug, Clone, Copy, Default)]
-pub struct AccountingIdsOfBonus;
-
-impl AccountingKeys for AccountingIdsOfBonus {
-    fn ids(&self, bonus_type: ObjectType, bonus: &[u8]) -> Option<AccountingIds> {
-        const SA_MAGIC: u32 = 0x002f_505a;
-        let word = |offset: usize| Some(u64::from_le_bytes(*bonus.get(offset..)?.first_chunk()?));
-        if bonus_type == ObjectType::ZNODE {
-            return Some(AccountingIds {
-                user: word(128)?,
-                group: word(136)?,
-                project: 0,
-            });
-        }
-        if bonus_type != ObjectType::SA {
-            return None;
-        }
-        let magic = u32::from_le_bytes(*bonus.first_chunk()?);
-        if magic == 0 {
-            return Some(AccountingIds::default());
-        }
-        if magic != SA_MAGIC {
-            return None;
-        }
-        // sa_layout_info: layout number in 10 bits, header size in units of 8 bytes in 6.
-        let info = u16::from_le_bytes(*bonus.get(4..)?.first_chunk()?);
-        let header = usize::from(info >> 10) * 8;
-        if header < 8 {
-            return None;
-        }
-        let flags = word(header + 48)?;
-        let project = if flags & pflags::PROJID != 0 {
-            word(header + 128)?
-        } else {
-            0
-        };
-        Some(AccountingIds {
-            user: word(header + 24)?,
-            group: word(header + 32)?,
-            project,
-        })
-    }
-}
-
 /// A directory entry's value: object number below, kind in the top four bits
 /// (`ZFS_DIRENT_TYPE`, `ZFS_DIRENT_OBJ`).
 pub(crate) fn dirent(ino: u64, kind: FileKind, version: u64) -> u64 {
@@ -502,27 +456,16 @@ mod tests {
         let znode = sample();
         let list = znode.template(&Acl::trivial(0o644, false), ZPL_VERSION);
         assert_eq!(Znode::parse(5, ObjectType::SA, &list).unwrap(), znode);
-        // A bonus is a header and the attributes one after another (lengths of variable ones, one
-        // u16 each, are in the header, which is padded to 8).
-        let mut bonus = vec![0x5a, 0x50, 0x2f, 0x00, 2, 0b100, 24, 0];
-        bonus[4..6].copy_from_slice(&(2u16 | 1 << 10).to_le_bytes());
-        for (_, bytes) in &list {
-            bonus.extend_from_slice(bytes);
+        // Where `zpl_get_file_info` looks (SA_*_OFFSET, include/sys/zfs_sa.h).
+        let bytes: Vec<u8> = list.iter().flat_map(|(_, bytes)| bytes.to_vec()).collect();
+        for (offset, value) in [(24, 1000), (32, 1001), (48, znode.flags), (128, 77u64)] {
+            assert_eq!(bytes[offset..offset + 8], value.to_le_bytes(), "{offset}");
         }
-        assert_eq!(bonus.len(), 176, "as in the pool 'plain'");
-        let ids = AccountingIdsOfBonus.ids(ObjectType::SA, &bonus).unwrap();
         assert_eq!(
-            ids,
-            AccountingIds {
-                user: 1000,
-                group: 1001,
-                project: 77
-            }
+            bytes.len() + 8,
+            176,
+            "as in the pool 'plain', with the header of 8 bytes"
         );
-        for length in 8..160 {
-            let _ = AccountingIdsOfBonus.ids(ObjectType::SA, &bonus[..length]);
-        }
-        assert_eq!(AccountingIdsOfBonus.ids(ObjectType::SA, &[1; 200]), None);
     }
 
     #[test]
@@ -535,8 +478,8 @@ mod tests {
         let list = znode.template(&Acl::trivial(0o644, false), 3);
         let bytes: Vec<u8> = list.iter().flat_map(|(_, bytes)| bytes.to_vec()).collect();
         assert_eq!(bytes.len(), OLD_ZNODE_BYTES);
-        let ids = AccountingIdsOfBonus.ids(ObjectType::ZNODE, &bytes).unwrap();
-        assert_eq!((ids.user, ids.group), (1000, 1001));
+        assert_eq!(bytes[128..136], 1000u64.to_le_bytes());
+        assert_eq!(bytes[136..144], 1001u64.to_le_bytes());
         let Some(OldAcl::Embedded(acl)) = parse_old_acl(&bytes[176..]) else {
             panic!()
         };

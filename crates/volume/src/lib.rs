@@ -7,8 +7,7 @@
 //! # Locks, in order
 //!
 //! The ranges of bytes that an operation is about (readers share); then the open txg
-//! (`Dataset::assign`); then the gate that keeps changes in the order of txgs. The intent log is
-//! committed after all of these are gone.
+//! (`Dataset::assign`). The intent log is committed after these are gone.
 //!
 //! # What a crash leaves
 //!
@@ -19,7 +18,6 @@
 #![forbid(unsafe_code)]
 
 mod error;
-mod gate;
 mod init;
 mod replay;
 #[cfg(test)]

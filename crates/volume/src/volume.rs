@@ -15,7 +15,6 @@ use pool::{PoolError, Tx};
 use tokio::sync::{RwLockReadGuard, watch};
 
 use crate::error::{Result, VolumeError};
-use crate::gate::{Inside, TxgGate};
 use crate::init::{DATA, PROPERTIES, SIZE};
 
 /// Most bytes written in one transaction.
@@ -49,7 +48,6 @@ pub struct Volume {
     /// Whether `readonly` was asked for here, beyond the dataset's own.
     read_only: AtomicBool,
     ranges: RangeLock,
-    gate: TxgGate,
     /// Held shared by every operation, exclusively to close.
     open: tokio::sync::RwLock<bool>,
 }
@@ -95,7 +93,6 @@ impl Volume {
             size_bytes: AtomicU64::new(size_bytes),
             read_only: AtomicBool::new(false),
             ranges: RangeLock::default(),
-            gate: TxgGate::default(),
             open: tokio::sync::RwLock::new(true),
         });
         if let Some(log) = volume.log.clone()
@@ -206,18 +203,12 @@ impl Volume {
             })
     }
 
-    /// Joins the open txg, in the order that the data's object needs.
-    async fn assign(&self, estimate: DirtyEstimate) -> Result<(Inside<'_>, Tx)> {
-        let dataset = self.dataset()?;
-        loop {
-            let tx = dataset
-                .assign(estimate)
-                .await
-                .map_err(|error| self.of_dataset(error))?;
-            if let Some(inside) = self.gate.enter(tx.txg()).await {
-                return Ok((inside, tx));
-            }
-        }
+    /// Joins the open txg.
+    async fn assign(&self, estimate: DirtyEstimate) -> Result<Tx> {
+        self.dataset()?
+            .assign(estimate)
+            .await
+            .map_err(|error| self.of_dataset(error))
     }
 
     /// A read without waiting, if all of it is in memory.
@@ -292,7 +283,7 @@ impl Volume {
             let chunk = rest.split_to((rest.len() as u64).min(limit) as usize);
             let length = chunk.len() as u64;
             self.fetch_edges(offset, offset + length).await?;
-            let (inside, tx) = self.assign(DirtyEstimate::write(length)).await?;
+            let tx = self.assign(DirtyEstimate::write(length)).await?;
             self.data
                 .write(&tx, offset, chunk)
                 .await
@@ -300,7 +291,6 @@ impl Volume {
             if let Some(log) = &self.log {
                 log.record(&tx, LogRecord::write(DATA, false, offset, length));
             }
-            drop(inside);
             drop(tx);
             offset += length;
         }
@@ -355,7 +345,7 @@ impl Volume {
         while start < end {
             let part_end = end.min(start.saturating_add(FREE_BYTES_MAX));
             self.fetch_edges(start, part_end).await?;
-            let (inside, tx) = self.assign(DirtyEstimate::free()).await?;
+            let tx = self.assign(DirtyEstimate::free()).await?;
             self.data
                 .free_range(&tx, start, part_end - start)
                 .await
@@ -367,7 +357,6 @@ impl Volume {
                 }
                 log.record(&tx, LogRecord::of_object(LOG_TRUNCATE, DATA, false, body));
             }
-            drop(inside);
             drop(tx);
             start = part_end;
         }
@@ -401,23 +390,21 @@ impl Volume {
         let _range = self.ranges.lock(0, u64::MAX, true).await;
         let old = self.size_bytes();
         {
-            let (inside, tx) = self.assign(DirtyEstimate::free()).await?;
+            let tx = self.assign(DirtyEstimate::free()).await?;
             self.properties
                 .update_u64(&tx, SIZE, size_bytes)
                 .await
                 .map_err(|error| self.of_object(error))?;
             // In this order nothing beyond the end is ever readable.
             self.size_bytes.store(size_bytes, Ordering::Release);
-            drop(inside);
             drop(tx);
         }
         if size_bytes < old {
-            let (inside, tx) = self.assign(DirtyEstimate::free()).await?;
+            let tx = self.assign(DirtyEstimate::free()).await?;
             self.data
                 .free_range(&tx, size_bytes, u64::MAX)
                 .await
                 .map_err(|error| self.of_object(error))?;
-            drop(inside);
             drop(tx);
         }
         Ok(())

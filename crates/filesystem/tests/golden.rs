@@ -1,0 +1,232 @@
+//! Goal: filesystems made by OpenZFS look here as they look there, to the last nanosecond.
+//! Method: golden pools; every path of every tree in the manifest, snapshots included, is compared:
+//! kind, mode, owner, size, links, number, times, space, content, target, device, attributes.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use common::*;
+use device::World;
+use filesystem::{Attributes, FileKind, Filesystem, FsError};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+/// Files longer than this have no hash in the manifest.
+const HASHED_BYTES_MAX: u64 = 1 << 30;
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    text.as_bytes()
+        .chunks(2)
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+        .collect()
+}
+
+fn bytes_of(entry: &Value, plain: &str, in_hex: &str) -> Option<Vec<u8>> {
+    match entry[in_hex].as_str() {
+        Some(text) => Some(unhex(text)),
+        None => entry[plain].as_str().map(|text| text.as_bytes().to_vec()),
+    }
+}
+
+fn kind_word(kind: FileKind) -> &'static str {
+    match kind {
+        FileKind::Fifo => "fifo",
+        FileKind::CharDevice => "char",
+        FileKind::Directory => "dir",
+        FileKind::BlockDevice => "block",
+        FileKind::Regular => "file",
+        FileKind::Symlink => "symlink",
+        FileKind::Socket => "socket",
+    }
+}
+
+async fn hash(filesystem: &Filesystem, ino: u64, size: u64) -> String {
+    let mut hasher = Sha256::new();
+    let mut offset = 0;
+    while offset < size {
+        let pieces = filesystem.read(ino, offset, 4 << 20).await.expect("read");
+        for piece in &pieces {
+            hasher.update(piece);
+            offset += piece.len() as u64;
+        }
+        assert!(!pieces.is_empty(), "object {ino} ends at {offset} of {size}");
+    }
+    hex(&hasher.finalize())
+}
+
+/// All paths of a filesystem.
+async fn walk(filesystem: &Filesystem) -> BTreeMap<Vec<u8>, Attributes> {
+    let root = filesystem.attributes(filesystem.root()).await.expect("root");
+    let mut found = BTreeMap::from([(b"/".to_vec(), root)]);
+    let mut left = vec![(Vec::new(), filesystem.root())];
+    while let Some((path, ino)) = left.pop() {
+        let mut cookie = 0;
+        loop {
+            // Few at a time, so that cookies are used.
+            let entries =
+                filesystem.read_directory_with_attributes(ino, cookie, 50).await.expect("list");
+            let Some((last, _)) = entries.last() else { break };
+            cookie = last.next_cookie;
+            for (entry, attributes) in entries {
+                if matches!(&entry.name[..], b"." | b"..") {
+                    continue;
+                }
+                let attributes = attributes.expect("a readable file");
+                // Very old filesystems do not say it in the entry.
+                assert!(entry.kind.is_none_or(|kind| kind == attributes.kind), "{:?}", entry.name);
+                let path = [&path[..], b"/", &entry.name].concat();
+                if attributes.kind == FileKind::Directory {
+                    left.push((path.clone(), entry.ino));
+                }
+                let again = found.insert(path, attributes);
+                assert!(again.is_none(), "an entry is listed twice");
+            }
+        }
+    }
+    found
+}
+
+async fn check_tree(filesystem: &Filesystem, name: &str, tree: &[Value]) {
+    let found = walk(filesystem).await;
+    let mut expected = 0;
+    for entry in tree {
+        let path = bytes_of(entry, "path", "path_hex").expect("a path");
+        let shown = format!("{name}: {}", String::from_utf8_lossy(&path));
+        // With snapdir=visible OpenZFS lists what is served by the mount here.
+        if path == b"/.zfs" || path.starts_with(b"/.zfs/") {
+            continue;
+        }
+        let at = found.get(&path).unwrap_or_else(|| panic!("{shown} is missing"));
+        expected += 1;
+        let number = |field: &str| entry[field].as_i64().map(i128::from);
+        assert_eq!(entry["type"].as_str(), Some(kind_word(at.kind)), "{shown}");
+        let mode = u32::from_str_radix(entry["mode"].as_str().expect("mode"), 8).expect("octal");
+        assert_eq!(at.mode, mode, "{shown}: mode");
+        let is_file = at.kind == FileKind::Regular;
+        for (field, value) in [
+            ("uid", i128::from(at.uid)),
+            ("gid", i128::from(at.gid)),
+            ("size", i128::from(at.size_bytes)),
+            ("nlink", i128::from(at.nlink)),
+            ("ino", i128::from(at.ino)),
+            ("mtime", at.mtime.as_ns()),
+            ("atime", at.atime.as_ns()),
+            ("ctime", at.ctime.as_ns()),
+            ("crtime", at.crtime.as_ns()),
+            ("blocks512", i128::from(at.allocated_bytes / 512)),
+        ] {
+            // The root of a snapshot has a number of `.zfs`'s while it is mounted there.
+            let is_mount = field == "ino" && path == b"/" && name.contains('@');
+            if let Some(wanted) = number(field).filter(|_| !is_mount) {
+                assert_eq!(value, wanted, "{shown}: {field}");
+            }
+        }
+        if let Some(rdev) = entry["rdev"].as_array() {
+            let rdev = [rdev[0].as_u64(), rdev[1].as_u64()];
+            assert_eq!([Some(u64::from(at.rdev.0)), Some(u64::from(at.rdev.1))], rdev, "{shown}");
+        }
+        if let Some(target) = bytes_of(entry, "target", "target_hex") {
+            assert_eq!(filesystem.read_link(at.ino).await.expect("target"), target, "{shown}");
+        }
+        if let Some(wanted) = entry["sha256"].as_str().filter(|_| is_file) {
+            assert!(at.size_bytes <= HASHED_BYTES_MAX);
+            assert_eq!(hash(filesystem, at.ino, at.size_bytes).await, wanted, "{shown}: content");
+        }
+        let names = filesystem.xattr_names(at.ino).await.expect("attributes");
+        let mut xattrs = BTreeMap::new();
+        for name in names {
+            let value = filesystem.xattr(at.ino, &name).await.expect("attribute");
+            xattrs.insert(String::from_utf8_lossy(&name).into_owned(), hex(&value));
+        }
+        let wanted: BTreeMap<String, String> = entry["xattrs"]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(name, value)| (name.clone(), value.as_str().expect("hex").to_owned()))
+            .collect();
+        assert_eq!(xattrs, wanted, "{shown}: attributes");
+    }
+    assert_eq!(found.len(), expected, "{name}: paths");
+}
+
+async fn check(golden: &Path, name: &str) {
+    let manifest = std::fs::read(golden.join(format!("{name}.json"))).expect("manifest");
+    let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
+    let image = Image::empty();
+    let dir = unpack(golden, name, image.path());
+    let world = World::system(2);
+    let pool = import(&world, &dir, true).await;
+    for (dataset, tree) in manifest["trees"].as_object().expect("trees") {
+        let filesystem = open(&world, &pool, dataset).await;
+        assert!(filesystem.is_read_only());
+        check_tree(&filesystem, dataset, tree.as_array().expect("a list")).await;
+        let refused = filesystem.create(filesystem.root(), b"x", 0o644, ROOT).await;
+        assert!(matches!(refused, Err(FsError::ReadOnly)), "{dataset}");
+        filesystem.close().await.expect("close");
+    }
+    if name == "plain" {
+        check_names(&world, &pool).await;
+    }
+    pool.export(false).await.expect("close the pool");
+}
+
+/// The manifest's notes on lookups in filesystems where case or form does not count, and on
+/// special files.
+async fn check_names(world: &World, pool: &engine::Pool) {
+    let finds = async |dataset: &str, path: &str| {
+        let filesystem = open(world, pool, dataset).await;
+        let mut ino = filesystem.root();
+        for part in path.split('/') {
+            match filesystem.lookup(ino, part.as_bytes()).await {
+                Ok(found) => ino = found.ino,
+                Err(FsError::NotFound { .. }) => return None,
+                Err(error) => panic!("{dataset}: {path}: {error}"),
+            }
+        }
+        Some(ino)
+    };
+    assert_eq!(finds("plain/ci", "readme.txt").await, finds("plain/ci", "ReadMe.TXT").await);
+    assert!(finds("plain/ci", "readme.txt").await.is_some());
+    assert!(finds("plain/ci", "dirname/ENTRY_7").await.is_some());
+    assert!(finds("plain/ci", "äöü").await.is_some());
+    assert!(finds("plain/mixed", "readme").await.is_none());
+    for (form, compatible) in [("C", false), ("D", false), ("KC", true), ("KD", true)] {
+        let dataset = format!("plain/norm_form{form}");
+        assert!(finds(&dataset, "u\u{308}mlaut").await.is_some(), "{form}");
+        assert!(finds(&dataset, "\u{e9}cole").await.is_some(), "{form}");
+        assert_eq!(finds(&dataset, "filigature").await.is_some(), compatible, "{form}");
+    }
+    assert!(finds("plain/ci_formD", "école").await.is_some());
+    // Nine terabytes with 700 bytes in them.
+    let filesystem = open(world, pool, "plain/rec/deep").await;
+    let file = filesystem.lookup(filesystem.root(), b"veryfar").await.expect("veryfar");
+    let far = 8_999_999_990_000;
+    let data = filesystem.read(file.ino, far, 700).await.expect("read").concat();
+    assert_eq!(data.len(), 700);
+    assert_eq!(
+        hex(&Sha256::digest(&data)),
+        "2c8c9aa26e1a46ad14ca623928ed35de1e6ecb09047e3bcddcaaedc4c471a6d1"
+    );
+    let found = filesystem.seek(file.ino, 0, filesystem::SeekTo::Data).await.expect("data");
+    assert!(found <= far && found > far - (1 << 20), "{found}");
+    filesystem.close().await.expect("close");
+}
+
+macro_rules! golden_pools {
+    ($($name:ident)*) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() {
+            if let Some(golden) = golden() {
+                check(&golden, stringify!($name)).await;
+            }
+        }
+    )*};
+}
+
+golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz1_5 raidz2_6 raidz2_multi raidz3_8 big_dirs v28 v15_fs3 nofeat);
