@@ -57,7 +57,14 @@ pub(crate) fn leaf(sim: &SimWorld, name: &str, guid: u64) -> NvList {
 }
 
 /// A vdev of `kind` over disks called `prefix0`, `prefix1`...
-pub(crate) fn group(sim: &SimWorld, kind: &str, parity: u64, prefix: &str, width: u64, guid: u64) -> NvList {
+pub(crate) fn group(
+    sim: &SimWorld,
+    kind: &str,
+    parity: u64,
+    prefix: &str,
+    width: u64,
+    guid: u64,
+) -> NvList {
     let children: Vec<NvList> = (0..width)
         .map(|index| leaf(sim, &format!("{prefix}{index}"), guid + 1 + index))
         .collect();

@@ -18,7 +18,9 @@ use format::{
 };
 use pool::alloc::Allocator;
 use pool::vdev::{OpenOptions, Scope, VdevState, VdevTree, read_labels};
-use pool::{Cache, CacheUse, ErrorReport, ErrorSink, Pipeline, PipelineOptions, PoolError, ReadContext};
+use pool::{
+    Cache, CacheUse, ErrorReport, ErrorSink, Pipeline, PipelineOptions, PoolError, ReadContext,
+};
 
 fn golden_dir() -> Option<PathBuf> {
     let dir = match std::env::var_os("MILLPOND_GOLDEN") {
@@ -40,7 +42,7 @@ fn golden_dir() -> Option<PathBuf> {
 fn unpack(name: &str) -> Option<(tempfile::TempDir, PathBuf)> {
     let archive = golden_dir()?.join(format!("{name}.tar.zst"));
     let dir = tempfile::tempdir().expect("a temporary folder");
-    let zstd = Command::new("zstd")
+    let mut zstd = Command::new("zstd")
         .arg("-dcq")
         .arg(&archive)
         .stdout(std::process::Stdio::piped())
@@ -50,10 +52,15 @@ fn unpack(name: &str) -> Option<(tempfile::TempDir, PathBuf)> {
         .arg("-xS")
         .arg("-C")
         .arg(dir.path())
-        .stdin(zstd.stdout.expect("piped"))
+        .stdin(zstd.stdout.take().expect("piped"))
         .status()
         .expect("tar runs");
-    assert!(done.success(), "{} does not unpack", archive.display());
+    let whole = zstd.wait().expect("zstd ends").success();
+    assert!(
+        done.success() && whole,
+        "{} does not unpack",
+        archive.display()
+    );
     let images = dir.path().join(name);
     Some((dir, images))
 }
@@ -93,16 +100,24 @@ async fn open(images: &Path, without: &[&str], read_only: bool) -> Opened {
         .collect();
     files.sort();
     for file in files {
-        let name = file.file_name().expect("a name").to_string_lossy().into_owned();
+        let name = file
+            .file_name()
+            .expect("a name")
+            .to_string_lossy()
+            .into_owned();
         if without.contains(&name.as_str()) {
             continue;
         }
         let path = file.to_string_lossy().into_owned();
         let device = world.opener.open(&path, true).await.expect("opens");
         let labels = read_labels(&*device).await.expect("readable");
-        let Some(config) = labels.config(Txg::new(u64::MAX)) else { continue };
+        let Some(config) = labels.config(Txg::new(u64::MAX)) else {
+            continue;
+        };
         // Spares and cache devices have no tree.
-        let Some(tree) = config.list("vdev_tree") else { continue };
+        let Some(tree) = config.list("vdev_tree") else {
+            continue;
+        };
         let txg = config.u64("txg").unwrap_or(0);
         paths.insert(Guid::new(config.u64("guid").expect("a guid")), path);
         pool_guid = config.u64("pool_guid").expect("a pool");
@@ -144,7 +159,9 @@ async fn open(images: &Path, without: &[&str], read_only: bool) -> Opened {
         pool_guid: Some(Guid::new(pool_guid)),
         create: false,
     };
-    let tree = VdevTree::open(world.clone(), &root, options).await.expect("the tree opens");
+    let tree = VdevTree::open(world.clone(), &root, options)
+        .await
+        .expect("the tree opens");
     // Regenerated configurations say what the labels said.
     for (config, top) in tops.iter().zip(tree.tops()) {
         if top.state().0 == VdevState::Healthy && config.string("type") != Some("hole") {
@@ -211,7 +228,10 @@ fn walk<'a>(
         };
         if bp.is_encrypted() {
             seen.encrypted += 1;
-            pipeline.read_raw(&bp, &context).await.expect("stored bytes are right");
+            pipeline
+                .read_raw(&bp, &context)
+                .await
+                .expect("stored bytes are right");
             return;
         }
         let data = match pipeline.read(&bp, &context).await {
@@ -270,7 +290,8 @@ fn walk_objset<'a>(
                         }
                     }
                     if dnode.bonus_type == ObjectType::DSL_DATASET {
-                        let dataset = DslDatasetPhys::decode(&dnode.bonus, endian).expect("a dataset");
+                        let dataset =
+                            DslDatasetPhys::decode(&dnode.bonus, endian).expect("a dataset");
                         seen.datasets += 1;
                         walk_objset(pipeline, dataset.block, seen).await;
                     }
@@ -284,7 +305,9 @@ fn walk_objset<'a>(
 fn find_salt(block: &[u8], endian: Endian) -> Option<[u8; 32]> {
     let leaf = ZapLeaf::open(block, endian, ZapKeyKind::Name).ok()?;
     for entry in leaf.entries().ok()? {
-        let ZapKeyBuf::Name(name) = leaf.key(&entry).ok()? else { continue };
+        let ZapKeyBuf::Name(name) = leaf.key(&entry).ok()? else {
+            continue;
+        };
         if name == b"org.illumos:checksum_salt"
             && let ZapValue::Bytes(value) = leaf.value(&entry).ok()?
         {
@@ -305,7 +328,11 @@ async fn check(name: &str, without: &[&str], read_only: bool) -> Option<(Seen, u
     assert_eq!(opened.errors.data.load(Ordering::Relaxed), 0);
     for (asize, shift) in opened.sizes {
         if asize > 0 {
-            assert_eq!(u64::from(pool::alloc::metaslab_shift(asize)), shift, "{name}");
+            assert_eq!(
+                u64::from(pool::alloc::metaslab_shift(asize)),
+                shift,
+                "{name}"
+            );
         }
     }
     Some((seen, opened.errors.checksum.load(Ordering::Relaxed)))
@@ -313,7 +340,19 @@ async fn check(name: &str, without: &[&str], read_only: bool) -> Option<(Seen, u
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_block_of_a_healthy_pool_is_right() {
-    for name in ["plain", "mirror3", "stripe_of_mirrors", "raidz1_3", "raidz1_5", "raidz2_6", "raidz2_multi", "raidz3_8", "nofeat", "special", "encrypted"] {
+    for name in [
+        "plain",
+        "mirror3",
+        "stripe_of_mirrors",
+        "raidz1_3",
+        "raidz1_5",
+        "raidz2_6",
+        "raidz2_multi",
+        "raidz3_8",
+        "nofeat",
+        "special",
+        "encrypted",
+    ] {
         if let Some((_, checksum_errors)) = check(name, &[], true).await {
             assert_eq!(checksum_errors, 0, "{name}");
         }
@@ -350,7 +389,9 @@ async fn missing_devices_are_made_up_for() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn damage_is_repaired_by_reading() {
     for name in ["damaged", "damaged_raidz"] {
-        let Some((_dir, images)) = unpack(name) else { continue };
+        let Some((_dir, images)) = unpack(name) else {
+            continue;
+        };
         for round in 0..2 {
             let opened = open(&images, &[], false).await;
             let mut seen = Seen::default();
@@ -358,7 +399,11 @@ async fn damage_is_repaired_by_reading() {
             assert_eq!(seen.failed, 0, "{name}");
             let found = opened.errors.checksum.load(Ordering::Relaxed);
             eprintln!("{name} round {round}: {found} checksum errors, {seen:?}");
-            assert_eq!(found > 0, round == 0, "{name}: the second reading finds nothing");
+            assert_eq!(
+                found > 0,
+                round == 0,
+                "{name}: the second reading finds nothing"
+            );
             opened.pipeline.tree().close();
         }
     }
@@ -366,9 +411,14 @@ async fn damage_is_repaired_by_reading() {
 
 #[tokio::test]
 async fn one_device_too_few_is_an_error_that_names_it() {
-    let Some((_dir, images)) = unpack("raidz1_3") else { return };
+    let Some((_dir, images)) = unpack("raidz1_3") else {
+        return;
+    };
     let opened = open(&images, &["d0.img", "d1.img"], true).await;
-    assert_eq!(opened.pipeline.tree().tops()[0].state().0, VdevState::CantOpen);
+    assert_eq!(
+        opened.pipeline.tree().tops()[0].state().0,
+        VdevState::CantOpen
+    );
     // Small blocks may still be there; a bigger one is not.
     let mut seen = Seen::default();
     walk(&opened.pipeline, opened.root, &mut seen, &mut Vec::new()).await;

@@ -239,6 +239,7 @@ impl Top {
         if let Some(map) = metaslab.free_map_mut() {
             map.add(start, length);
         }
+        self.reweigh(index);
     }
 
     /// Marks a range as free from the end of `txg` on. Tells what is wrong with it, if anything.

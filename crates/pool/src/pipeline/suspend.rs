@@ -169,6 +169,7 @@ impl Pipeline {
     /// suspended pool).
     pub fn abandon(&self, error: PoolError) {
         self.gate.state.send_replace(Suspension::Abandoned(error));
+        self.tell_hook();
     }
 
     /// Waits until writes are possible.

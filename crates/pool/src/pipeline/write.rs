@@ -341,7 +341,8 @@ impl Pipeline {
 
     /// Allocates an intent log block of exactly `size_bytes` (`zio_alloc_zil`), on log vdevs if there is room. Its checksum
     /// words are zero: the caller sets them to the log's nonce and sequence
-    /// ([`BlockPointer::set_checksum`]) before writing. `previous` is the block before it in the log.
+    /// ([`BlockPointer::set_checksum`]) before writing. `previous` is the block before it in the log (a
+    /// hint for locality that is not used yet).
     ///
     /// # Errors
     /// [`PoolError::NoSpace`]: then wait for the txg instead. [`PoolError::Suspended`] while the pool is suspended.

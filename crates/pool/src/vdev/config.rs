@@ -80,13 +80,13 @@ impl Builder<'_> {
             }
         }
         match kind {
-            VdevKind::Raidz { parity } => {
-                if children.len() as u64 <= parity || children.len() > 255 {
-                    return Err(bad(format!(
-                        "raidz{parity} vdev {guid} has {} children",
-                        children.len()
-                    )));
-                }
+            VdevKind::Raidz { parity }
+                if children.len() as u64 <= parity || children.len() > 255 =>
+            {
+                return Err(bad(format!(
+                    "raidz{parity} vdev {guid} has {} children",
+                    children.len()
+                )));
             }
             VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare if children.is_empty() => {
                 return Err(bad(format!("{} vdev {guid} has no children", kind.name())));
@@ -129,6 +129,8 @@ impl Builder<'_> {
             children,
             leaf,
             top,
+            // An expanded vdev's old blocks have another width.
+            expanded: own.contains("raidz_expand_txgs") || own.contains("raidz_expanding"),
             config: Mutex::new(own),
             world: self.world.clone(),
             counters,

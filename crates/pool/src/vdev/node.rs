@@ -145,6 +145,8 @@ pub struct Vdev {
     pub(super) children: Vec<Arc<Vdev>>,
     pub(super) leaf: Option<Arc<Leaf>>,
     pub(super) top: Option<Top>,
+    /// Whether it is a RAID-Z vdev that was or is being expanded.
+    pub(super) expanded: bool,
     /// Its pairs in the configuration, without children.
     pub(super) config: Mutex<NvList>,
     pub(super) world: World,
@@ -361,13 +363,8 @@ impl Vdev {
     /// How blocks lie on it; `None` when it cannot hold any.
     pub fn geometry(&self) -> Option<Geometry> {
         match self.kind {
+            VdevKind::Raidz { .. } if self.expanded => None,
             VdevKind::Raidz { parity } => {
-                // An expanded vdev's old blocks have another width.
-                if self.config.lock().contains("raidz_expand_txgs")
-                    || self.config.lock().contains("raidz_expanding")
-                {
-                    return None;
-                }
                 Geometry::raidz(self.ashift(), self.children.len(), parity)
             }
             _ if self.kind.is_leaf() || self.kind.is_mirror_like() => {

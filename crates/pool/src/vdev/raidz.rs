@@ -230,6 +230,11 @@ impl Vdev {
         }
         if !context.speculative {
             Counters::add(&self.counters.checksum_errors, 1);
+            // Nobody knows which ones are wrong (vdev_raidz_io_done_unrecoverable).
+            for index in known {
+                let column = row.map.columns[index];
+                self.children[column.child].note_checksum_error(column.offset, context);
+            }
         }
         Err(ReadFailure {
             checksum: true,

@@ -27,7 +27,12 @@ impl Verify for Same {
 
 /// The sectors of a block by going through the vdev's rows one sector at a time, and what they
 /// are: parity in front of every row's data. Data runs down the columns.
-fn sectors_by_hand(offset: u64, sectors: u64, width: u64, parity: u64) -> (BTreeSet<(u64, u64)>, u64) {
+fn sectors_by_hand(
+    offset: u64,
+    sectors: u64,
+    width: u64,
+    parity: u64,
+) -> (BTreeSet<(u64, u64)>, u64) {
     let mut places = BTreeSet::new();
     let mut left = sectors;
     let mut at = offset;
@@ -71,7 +76,10 @@ fn raidz_sizes_are_those_of_openzfs() {
     }
     assert_eq!(Geometry::plain(12).asize(512), 4096);
     assert_eq!(Geometry::plain(9).deflate_ratio(), 512);
-    assert_eq!(Geometry::raidz(9, 3, 1).map(|g| g.deflate_ratio()), Some(341));
+    assert_eq!(
+        Geometry::raidz(9, 3, 1).map(|g| g.deflate_ratio()),
+        Some(341)
+    );
     assert!(Geometry::raidz(9, 1, 1).is_none());
     assert!(Geometry::raidz(9, 256, 3).is_none());
 }
@@ -212,7 +220,8 @@ fn a_mirror_heals_itself() {
             .await
             .expect("written");
         pool.disk("m0").corrupt(LABEL_START_BYTES, 8192);
-        pool.disk("m1").inject(Fault::new(SimOp::Read, FaultEffect::Error).times(1));
+        pool.disk("m1")
+            .inject(Fault::new(SimOp::Read, FaultEffect::Error).times(1));
         let verify = Same(data.clone());
         let scrub = IoContext {
             scrub: true,
@@ -229,7 +238,11 @@ fn a_mirror_heals_itself() {
         assert_eq!(counters.checksum_errors, 1);
         assert_eq!(counters.repaired_bytes, 8192);
         // A child that could not be written misses the txg, and is not asked for it while others are there.
-        pool.disk("m0").inject(Fault::new(SimOp::Write, FaultEffect::Error).within(LABEL_START_BYTES..u64::MAX).times(1));
+        pool.disk("m0").inject(
+            Fault::new(SimOp::Write, FaultEffect::Error)
+                .within(LABEL_START_BYTES..u64::MAX)
+                .times(1),
+        );
         let newer = noise(8192, 6);
         let context = IoContext {
             birth: Txg::new(10),
@@ -256,7 +269,8 @@ fn a_dead_device_is_faulted_and_a_vanished_one_removed() {
         let config = group(&sim, "mirror", 0, "m", 3, 10);
         let pool = TestPool::create(sim, vec![config], 12).await;
         let tree = pool.pipeline.tree();
-        pool.disk("m0").inject(Fault::new(SimOp::Write, FaultEffect::Error));
+        pool.disk("m0")
+            .inject(Fault::new(SimOp::Write, FaultEffect::Error));
         pool.disk("m1").set_gone(true);
         let data = Bytes::from(noise(4096, 1));
         let context = IoContext {
@@ -292,13 +306,25 @@ fn a_failed_flush_without_redundancy_is_lost_writes() {
         let mirror = group(&sim, "mirror", 0, "m", 2, 20);
         let pool = TestPool::create(sim, vec![single, mirror], 12).await;
         let tree = pool.pipeline.tree();
-        pool.disk("m0").inject(Fault::new(SimOp::Flush, FaultEffect::Error).times(1));
+        pool.disk("m0")
+            .inject(Fault::new(SimOp::Flush, FaultEffect::Error).times(1));
         tree.flush().await.expect("the mirror has another device");
-        assert_eq!(tree.find(Guid::new(21)).expect("m0").state().0, VdevState::Faulted);
-        pool.disk("single").inject(Fault::new(SimOp::Flush, FaultEffect::Error).times(1));
-        let error = pool.pipeline.flush().await.expect_err("nothing else has the data");
+        assert_eq!(
+            tree.find(Guid::new(21)).expect("m0").state().0,
+            VdevState::Faulted
+        );
+        pool.disk("single")
+            .inject(Fault::new(SimOp::Flush, FaultEffect::Error).times(1));
+        let error = pool
+            .pipeline
+            .flush()
+            .await
+            .expect_err("nothing else has the data");
         assert!(matches!(error, PoolError::WritesLost { .. }), "{error}");
-        assert!(matches!(pool.pipeline.resume(), Err(PoolError::WritesLost { .. })));
+        assert!(matches!(
+            pool.pipeline.resume(),
+            Err(PoolError::WritesLost { .. })
+        ));
     });
 }
 
@@ -322,7 +348,10 @@ fn uberblock(txg: u64) -> Uberblock {
 fn labels_come_back_as_they_were_written() {
     simulate(async {
         let sim = SimWorld::new(3);
-        let tops = vec![group(&sim, "raidz", 1, "r", 3, 10), leaf(&sim, "single", 20)];
+        let tops = vec![
+            group(&sim, "raidz", 1, "r", 3, 10),
+            leaf(&sim, "single", 20),
+        ];
         let pool = TestPool::create(sim, tops, 12).await;
         for txg in 4..80 {
             let config = pool_config(txg);
@@ -336,7 +365,10 @@ fn labels_come_back_as_they_were_written() {
         let tree = pool.reopen().await;
         let uberblocks = tree.uberblocks().await;
         // 32 slots of 4 KiB; the newest in front.
-        let txgs: Vec<u64> = uberblocks.iter().map(|uberblock| uberblock.txg.get()).collect();
+        let txgs: Vec<u64> = uberblocks
+            .iter()
+            .map(|uberblock| uberblock.txg.get())
+            .collect();
         assert_eq!(txgs, (48..80).rev().collect::<Vec<_>>());
         for (_, labels) in tree.read_all_labels().await {
             for label in &labels.labels {
@@ -344,10 +376,18 @@ fn labels_come_back_as_they_were_written() {
                 assert_eq!(config.u64("txg"), Some(77));
                 assert_eq!(config.u64("vdev_children"), Some(2));
             }
-            assert_eq!(labels.config(Txg::new(76)).and_then(|config| config.u64("txg")), None);
+            assert_eq!(
+                labels
+                    .config(Txg::new(76))
+                    .and_then(|config| config.u64("txg")),
+                None
+            );
         }
         assert_eq!(tree.tops()[0].state().0, VdevState::Healthy);
-        assert_eq!(tree.tops()[0].asize_bytes(), 3 * ((64 << 20) - (4 << 20) - (512 << 10)));
+        assert_eq!(
+            tree.tops()[0].asize_bytes(),
+            3 * ((64 << 20) - (4 << 20) - (512 << 10))
+        );
     });
 }
 
@@ -363,7 +403,8 @@ fn a_crash_at_any_write_leaves_a_state_that_labels_describe() {
             }
             // Before txg 4 there was none.
             let mut done = 3;
-            pool.sim.cut_power_at(SimOp::Write, 1 + seed % 40, PowerCut::Random);
+            pool.sim
+                .cut_power_at(SimOp::Write, 1 + seed % 40, PowerCut::Random);
             for txg in 4..10 {
                 let config = pool_config(txg);
                 let sync = LabelSync {
@@ -371,7 +412,8 @@ fn a_crash_at_any_write_leaves_a_state_that_labels_describe() {
                     multihost: false,
                     config: Some(&config),
                 };
-                if pool.pipeline.tree().sync_labels(&sync).await.is_err() || !pool.sim.is_powered() {
+                if pool.pipeline.tree().sync_labels(&sync).await.is_err() || !pool.sim.is_powered()
+                {
                     break;
                 }
                 done = txg;
@@ -380,13 +422,25 @@ fn a_crash_at_any_write_leaves_a_state_that_labels_describe() {
             pool.sim.power_on();
             let tree = pool.reopen().await;
             assert_eq!(tree.tops()[0].state().0, VdevState::Healthy, "seed {seed}");
-            let best = tree.uberblocks().await.first().map_or(3, |best| best.txg.get());
-            assert!(best == done || best == done + 1, "seed {seed}: {best} after {done}");
+            let best = tree
+                .uberblocks()
+                .await
+                .first()
+                .map_or(3, |best| best.txg.get());
+            assert!(
+                best == done || best == done + 1,
+                "seed {seed}: {best} after {done}"
+            );
             // Some label describes the state of the newest uberblock.
             for (_, labels) in tree.read_all_labels().await {
-                let config = labels.config(Txg::new(best.max(1))).expect("a configuration");
+                let config = labels
+                    .config(Txg::new(best.max(1)))
+                    .expect("a configuration");
                 let txg = config.u64("txg").expect("a txg");
-                assert!(txg == best || best == done, "seed {seed}: label {txg}, uberblock {best}");
+                assert!(
+                    txg == best || best == done,
+                    "seed {seed}: label {txg}, uberblock {best}"
+                );
             }
         });
     }
@@ -485,9 +539,14 @@ fn queued_writes_are_put_together() {
             result.expect("written");
         }
         let operations = pool.sim.counts().writes - before;
-        assert!(operations < 60, "{operations} operations for {count} adjacent blocks");
+        assert!(
+            operations < 60,
+            "{operations} operations for {count} adjacent blocks"
+        );
         for index in [0, 1, 77, count - 1] {
-            let on_disk = pool.disk("single").peek(LABEL_START_BYTES + index * block, block as usize);
+            let on_disk = pool
+                .disk("single")
+                .peek(LABEL_START_BYTES + index * block, block as usize);
             assert_eq!(on_disk, noise(block as usize, index));
         }
     });
@@ -505,9 +564,8 @@ fn every_caller_of_an_aggregate_learns_of_its_own_part() {
         let pool = TestPool::create(sim, vec![config], 12).await;
         let tree = pool.pipeline.tree();
         let bad = LABEL_START_BYTES + 50 * 4096;
-        pool.disk("single").inject(
-            Fault::new(SimOp::Write, FaultEffect::Error).within(bad..bad + 4096),
-        );
+        pool.disk("single")
+            .inject(Fault::new(SimOp::Write, FaultEffect::Error).within(bad..bad + 4096));
         let context = IoContext {
             priority: Priority::Async,
             ..IoContext::default()
@@ -537,14 +595,21 @@ fn vdevs_can_be_added() {
         more.set("id", 1u64);
         more.set("ashift", 12u64);
         let added = tree.add_tops(&[more]).await.expect("added");
-        tree.init_labels(&added, &pool_config(5), Txg::new(5)).await.expect("labelled");
+        tree.init_labels(&added, &pool_config(5), Txg::new(5))
+            .await
+            .expect("labelled");
         assert_eq!(tree.top_count(), 2);
         assert_eq!(added[0].vdev_id(), VdevId::new(1));
         assert_eq!(tree.guid_sum().get(), sum.get() + 20 + 21 + 22);
         let data = noise(4096, 1);
-        tree.write_block(VdevId::new(1), 0, Bytes::from(data.clone()), &IoContext::default())
-            .await
-            .expect("written");
+        tree.write_block(
+            VdevId::new(1),
+            0,
+            Bytes::from(data.clone()),
+            &IoContext::default(),
+        )
+        .await
+        .expect("written");
         assert_eq!(pool.disk("m1").peek(LABEL_START_BYTES, 4096), data);
     });
 }
