@@ -84,7 +84,9 @@ impl DirtyTimes {
                 None => {
                     let id = SpaceMapObject::create(mos, sync.tx, BLOCK_BYTES).await?;
                     if sync.features.is_enabled(SPACEMAP_HISTOGRAM) {
-                        sync.features.increment(sync.ctx, SPACEMAP_HISTOGRAM).await?;
+                        sync.features
+                            .increment(sync.ctx, SPACEMAP_HISTOGRAM)
+                            .await?;
                     }
                     vdev.set_config(PAIR, id.get());
                     config_changed = true;
@@ -94,7 +96,8 @@ impl DirtyTimes {
             let map = open(mos, id).await?;
             map.truncate(sync.tx, BLOCK_BYTES).await?;
             let ranges: Vec<(u64, u64)> = missing.iter().collect();
-            map.append(sync.tx, SpaceMapKind::Allocate, None, &ranges).await?;
+            map.append(sync.tx, SpaceMapKind::Allocate, None, &ranges)
+                .await?;
             self.recorded.lock().insert(vdev.guid(), missing);
         }
         Ok(config_changed)

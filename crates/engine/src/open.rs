@@ -145,7 +145,9 @@ fn start(core: &Arc<Core>) {
         // Ends with the pipeline.
         while changes.changed().await.is_ok() {
             let error = changes.borrow_and_update().error().cloned();
-            let Some(pipeline) = weak.upgrade() else { return };
+            let Some(pipeline) = weak.upgrade() else {
+                return;
+            };
             txgs.set_suspended(error, pipeline.fail_mode());
         }
     }));
@@ -273,8 +275,9 @@ async fn create_on(
         root_properties: spec.root_properties.clone(),
         root_init: spec.root_init.clone(),
     };
+    ground.space.start(&ground.shapes());
     let dsl = DslPool::create(env, &ctx, params).await?;
-    ground.space.start(dsl.mos(), &ground.shapes());
+    ground.space.set_mos(dsl.mos());
     let core = Arc::new(Core {
         world: world.clone(),
         guid,
@@ -619,7 +622,9 @@ async fn import_on(
         ));
     }
     if !spec.read_only && state.props.get("multihost") == Some(&Stored::Number(1)) {
-        return Err(EngineError::Multihost { pool: name.to_owned() });
+        return Err(EngineError::Multihost {
+            pool: name.to_owned(),
+        });
     }
     load_space(ground, &mos).await?;
     let dirty_times = DirtyTimes::default();
@@ -813,7 +818,14 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn space_of_golden_pools_adds_up() {
         let Some(golden) = golden() else { return };
-        for name in ["plain", "mirror3", "stripe_of_mirrors", "raidz1_3", "raidz2_multi", "raidz3_8"] {
+        for name in [
+            "plain",
+            "mirror3",
+            "stripe_of_mirrors",
+            "raidz1_3",
+            "raidz2_multi",
+            "raidz3_8",
+        ] {
             let dir = tempfile::tempdir().expect("a directory");
             let status = std::process::Command::new("tar")
                 .args(["--zstd", "-xSf"])
@@ -825,10 +837,18 @@ mod tests {
             assert!(status.success());
             let world = World::system(1);
             let path = dir.path().join(name).to_str().expect("UTF-8").to_owned();
-            let spec = ScanSpec { paths: vec![path], ..ScanSpec::default() };
+            let spec = ScanSpec {
+                paths: vec![path],
+                ..ScanSpec::default()
+            };
             let found = crate::scan(&world, &spec).await.expect("scan").remove(0);
-            let spec = ImportSpec { read_only: true, ..ImportSpec::new(found, HostIdentity::default()) };
-            let (uberblock, config) = read_trusted(&world, &spec).await.expect("trusted configuration");
+            let spec = ImportSpec {
+                read_only: true,
+                ..ImportSpec::new(found, HostIdentity::default())
+            };
+            let (uberblock, config) = read_trusted(&world, &spec)
+                .await
+                .expect("trusted configuration");
             assert_eq!(config.string("name"), Some(spec.found.name.as_str()));
             let root = config.require_list("vdev_tree").expect("vdev_tree");
             let options = OpenOptions {
@@ -837,7 +857,9 @@ mod tests {
                 pool_guid: Some(spec.found.guid),
                 create: false,
             };
-            let ground = Ground::open(&world, root, options, [0; 32]).await.expect("open");
+            let ground = Ground::open(&world, root, options, [0; 32])
+                .await
+                .expect("open");
             assert_eq!(ground.tree.guid_sum(), uberblock.guid_sum);
             let mos = ObjectSet::open(
                 ground.pipeline.clone(),
@@ -849,12 +871,29 @@ mod tests {
             .expect("MOS");
             let shapes = ground.shapes();
             let recorded = ground.space.open(&mos, &shapes).await.expect("space maps");
-            assert!(recorded.iter().map(|metaslab| metaslab.allocated_bytes).sum::<u64>() > 0);
+            assert!(
+                recorded
+                    .iter()
+                    .map(|metaslab| metaslab.allocated_bytes)
+                    .sum::<u64>()
+                    > 0
+            );
             for metaslab in recorded {
                 use ::pool::alloc::MetaslabSource;
-                let shape = shapes.iter().find(|shape| shape.vdev == metaslab.id.0).expect("a shape");
-                let free = ground.space.load(metaslab.id.0, metaslab.id.1).await.expect("load");
-                assert_eq!(free.space() + metaslab.allocated_bytes, 1 << shape.ms_shift, "{name}");
+                let shape = shapes
+                    .iter()
+                    .find(|shape| shape.vdev == metaslab.id.0)
+                    .expect("a shape");
+                let free = ground
+                    .space
+                    .load(metaslab.id.0, metaslab.id.1)
+                    .await
+                    .expect("load");
+                assert_eq!(
+                    free.space() + metaslab.allocated_bytes,
+                    1 << shape.ms_shift,
+                    "{name}"
+                );
             }
             ground.space.close();
             ground.tree.close();

@@ -883,8 +883,9 @@ fn lengths(ranges: &RangeSet) -> Vec<(u64, u64)> {
 /// (`zfs_range_tree_remove_xor_add_segment`).
 fn cancel_or_add(from: &mut RangeSet, to: &mut RangeSet, start: u64, length: u64) {
     let mut at = start;
+    // They come in descending order.
     let common: Vec<Range<u64>> = from.intersection(start, length).collect();
-    for range in common {
+    for range in common.into_iter().rev() {
         if at < range.start {
             to.add(at, range.start - at);
         }
@@ -928,8 +929,18 @@ mod tests {
         assert_eq!(lengths(&allocs), vec![(1000, 50)]);
         assert_eq!(lengths(&frees), vec![(1100, 50)]);
         cancel_or_add(&mut frees, &mut allocs, 1090, 100);
-        assert_eq!(lengths(&allocs), vec![(1000, 50), (1090, 10), (1150, 40)]);
+        assert_eq!(
+            lengths(&allocs),
+            vec![(1000, 50), (1090, 10), (1150, 40)]
+        );
         assert_eq!(lengths(&frees), Vec::new());
+        // Several ranges at once, with gaps between them.
+        cancel_or_add(&mut allocs, &mut frees, 990, 300);
+        assert_eq!(lengths(&allocs), Vec::new());
+        assert_eq!(
+            lengths(&frees),
+            vec![(990, 10), (1050, 40), (1100, 50), (1190, 100)]
+        );
     }
 
     #[test]

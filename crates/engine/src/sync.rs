@@ -178,7 +178,12 @@ impl Core {
             }
             self.state.lock().config_dirty = true;
         }
-        if dirty && self.dirty_times.sync(&sync, self.dsl.mos(), &self.tree).await? {
+        if dirty
+            && self
+                .dirty_times
+                .sync(&sync, self.dsl.mos(), &self.tree)
+                .await?
+        {
             self.state.lock().config_dirty = true;
         }
         let flush_all = ctx.pass == 1 && std::mem::take(&mut self.state.lock().flush_all);
@@ -307,8 +312,16 @@ impl Core {
         words[SCAN_END_TIME] = self.world.clock.wall_ns() / 1_000_000_000;
         words[SCAN_FLAGS] = 0;
         let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
-        directory.update(tx, directory::SCAN, ZapValue::from_u64s(&words)).await?;
-        self.history.internal(tx, "scan aborted", "the pool was imported by millpond".into()).await?;
+        directory
+            .update(tx, directory::SCAN, ZapValue::from_u64s(&words))
+            .await?;
+        self.history
+            .internal(
+                tx,
+                "scan aborted",
+                "the pool was imported by millpond".into(),
+            )
+            .await?;
         let mut state = self.state.lock();
         state.scan = scan_status(&words);
         state.scan_words = words;

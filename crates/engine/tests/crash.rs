@@ -19,7 +19,10 @@ fn leaves(sim: &SimWorld, count: usize) -> Vec<LeafSpec> {
         .map(|index| {
             let name = format!("disk{index}");
             sim.add_disk(&name, 64 << 20);
-            LeafSpec { path: name, is_file: false }
+            LeafSpec {
+                path: name,
+                is_file: false,
+            }
         })
         .collect()
 }
@@ -28,7 +31,10 @@ fn layout(kind: u64, leaves: Vec<LeafSpec>) -> Vec<VdevSpec> {
     match kind % 3 {
         0 => vec![normal(VdevLayout::Mirror(leaves))],
         1 => vec![normal(VdevLayout::Raidz { parity: 1, leaves })],
-        _ => leaves.into_iter().map(|leaf| normal(VdevLayout::Leaf(leaf))).collect(),
+        _ => leaves
+            .into_iter()
+            .map(|leaf| normal(VdevLayout::Leaf(leaf)))
+            .collect(),
     }
 }
 
@@ -40,7 +46,10 @@ struct Ledger {
 }
 
 /// Works until the power goes: then anything may fail.
-async fn work(pool: &Pool, ledger: &Ledger) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+async fn work(
+    pool: &Pool,
+    ledger: &Ledger,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let dataset = pool.dsl().open_dataset("tank").await?;
     for round in 0..30 {
         let objects = try_write_objects(&dataset, 2, 2).await?;
@@ -56,7 +65,10 @@ async fn work(pool: &Pool, ledger: &Ledger) -> Result<(), Box<dyn std::error::Er
 }
 
 async fn find_sim(sim: &SimWorld) -> engine::FoundPool {
-    let spec = ScanSpec { paths: sim.disk_names(), ..ScanSpec::default() };
+    let spec = ScanSpec {
+        paths: sim.disk_names(),
+        ..ScanSpec::default()
+    };
     let mut found = engine::scan(&sim.world(), &spec).await.expect("scan");
     assert_eq!(found.len(), 1);
     found.remove(0)
@@ -66,14 +78,18 @@ async fn one(seed: u64, with_zdb: bool) {
     let sim = SimWorld::new(seed);
     let vdevs = layout(seed, leaves(&sim, 3));
     let world = sim.world();
-    let pool = Pool::create(&world, spec("tank", vdevs)).await.expect("create");
+    let pool = Pool::create(&world, spec("tank", vdevs))
+        .await
+        .expect("create");
     let ledger = Arc::new(Ledger::default());
     // Anywhere from just after the creation to deep in the work.
     let count = sim.counts().get(SimOp::Write) + 1 + (seed * 7919) % 2500;
     sim.cut_power_at(SimOp::Write, count, PowerCut::Random);
     {
         let (pool, ledger) = (pool.clone(), ledger.clone());
-        world.spawn.spawn(Box::pin(async move { drop(work(&pool, &ledger).await) }));
+        world
+            .spawn
+            .spawn(Box::pin(async move { drop(work(&pool, &ledger).await) }));
     }
     tokio::select! {
         () = sim.power_lost() => {}
@@ -84,7 +100,9 @@ async fn one(seed: u64, with_zdb: bool) {
     sim.power_on();
 
     let found = find_sim(&sim).await;
-    let pool = Pool::import(&sim.world(), engine::ImportSpec::new(found, host())).await.expect("import");
+    let pool = Pool::import(&sim.world(), engine::ImportSpec::new(found, host()))
+        .await
+        .expect("import");
     let dataset = pool.dsl().open_dataset("tank").await.expect("open");
     let synced = ledger.synced.lock().clone();
     check_objects(&dataset, &synced, 2).await;
@@ -99,7 +117,8 @@ async fn one(seed: u64, with_zdb: bool) {
         let images = Images::new();
         for name in sim.disk_names() {
             let disk = sim.disk(&name).expect("a disk");
-            disk.save_image(images.path().join(format!("{name}.img"))).expect("save");
+            disk.save_image(images.path().join(format!("{name}.img")))
+                .expect("save");
         }
         zdb_is_clean(images.path(), "tank");
     }

@@ -6,7 +6,9 @@ mod common;
 
 use common::*;
 use device::World;
-use engine::{EngineError, FoundState, ImportSpec, LeafSpec, Pool, PoolHealth, VdevLayout, VdevSpec};
+use engine::{
+    EngineError, FoundState, ImportSpec, LeafSpec, Pool, PoolHealth, VdevLayout, VdevSpec,
+};
 
 fn raidz(parity: u8, leaves: Vec<LeafSpec>) -> Vec<VdevSpec> {
     vec![normal(VdevLayout::Raidz { parity, leaves })]
@@ -33,7 +35,9 @@ async fn life(images: &Images, vdevs: Vec<VdevSpec>, ashift: &str) {
 
     let found = find(&world, images.path()).await;
     assert_eq!(found.state, FoundState::Exported);
-    let pool = Pool::import(&world, ImportSpec::new(found, host())).await.expect("import");
+    let pool = Pool::import(&world, ImportSpec::new(found, host()))
+        .await
+        .expect("import");
     let dataset = pool.dsl().open_dataset("tank").await.expect("open");
     check_objects(&dataset, &first[6..], 4).await;
     check_objects(&dataset, &second[4..], 3).await;
@@ -49,13 +53,22 @@ async fn life(images: &Images, vdevs: Vec<VdevSpec>, ashift: &str) {
 async fn a_single_device() {
     let images = Images::new();
     let leaves = images.make(1, 128);
-    life(&images, vec![normal(VdevLayout::Leaf(leaves[0].clone()))], "0").await;
+    life(
+        &images,
+        vec![normal(VdevLayout::Leaf(leaves[0].clone()))],
+        "0",
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stripe() {
     let images = Images::new();
-    let vdevs = images.make(3, 64).into_iter().map(|leaf| normal(VdevLayout::Leaf(leaf))).collect();
+    let vdevs = images
+        .make(3, 64)
+        .into_iter()
+        .map(|leaf| normal(VdevLayout::Leaf(leaf)))
+        .collect();
     life(&images, vdevs, "12").await;
 }
 
@@ -106,16 +119,31 @@ async fn devices_in_use_are_left_alone() {
     let images = Images::new();
     let leaves = images.make(1, 64);
     let vdevs = || vec![normal(VdevLayout::Leaf(leaves[0].clone()))];
-    let pool = Pool::create(&world, spec("first", vdevs())).await.expect("create");
+    let pool = Pool::create(&world, spec("first", vdevs()))
+        .await
+        .expect("create");
     pool.export(false).await.expect("export");
-    let error = Pool::create(&world, spec("second", vdevs())).await.expect_err("in use");
-    assert!(matches!(&error, EngineError::DeviceInUse { why, .. } if why.contains("first")), "{error}");
-    let forced = engine::CreateSpec { force: true, ..spec("second", vdevs()) };
+    let error = Pool::create(&world, spec("second", vdevs()))
+        .await
+        .expect_err("in use");
+    assert!(
+        matches!(&error, EngineError::DeviceInUse { why, .. } if why.contains("first")),
+        "{error}"
+    );
+    let forced = engine::CreateSpec {
+        force: true,
+        ..spec("second", vdevs())
+    };
     let pool = Pool::create(&world, forced).await.expect("forced");
     pool.destroy().await.expect("destroy");
-    assert_eq!(find(&world, images.path()).await.state, FoundState::Destroyed);
+    assert_eq!(
+        find(&world, images.path()).await.state,
+        FoundState::Destroyed
+    );
     // A destroyed pool's devices are free again.
-    let pool = Pool::create(&world, spec("third", vdevs())).await.expect("after destroy");
+    let pool = Pool::create(&world, spec("third", vdevs()))
+        .await
+        .expect("after destroy");
     pool.export(false).await.expect("export");
     zdb_is_clean(images.path(), "third");
 }
@@ -126,13 +154,19 @@ async fn properties_and_history_last() {
     let images = Images::new();
     let leaves = images.make(1, 64);
     let mut spec = spec("tank", vec![normal(VdevLayout::Leaf(leaves[0].clone()))]);
-    spec.properties.push(("comment".into(), "made in a test".into()));
+    spec.properties
+        .push(("comment".into(), "made in a test".into()));
     spec.properties.push(("failmode".into(), "continue".into()));
-    spec.properties.push(("feature@zstd_compress".into(), "disabled".into()));
+    spec.properties
+        .push(("feature@zstd_compress".into(), "disabled".into()));
     let pool = Pool::create(&world, spec).await.expect("create");
-    pool.log_history("zpool create tank ...").await.expect("history");
+    pool.log_history("zpool create tank ...")
+        .await
+        .expect("history");
     pool.set_prop("listsnapshots", "on").await.expect("set");
-    pool.set_prop("org.example:colour", "blue").await.expect("set");
+    pool.set_prop("org.example:colour", "blue")
+        .await
+        .expect("set");
     assert!(pool.set_prop("size", "1").await.is_err());
     pool.export(false).await.expect("export");
     zdb_is_clean(images.path(), "tank");
@@ -154,7 +188,9 @@ async fn properties_and_history_last() {
         })
         .collect();
     assert_eq!(commands, ["zpool create tank ..."]);
-    pool.set_prop("feature@zstd_compress", "enabled").await.expect("enable");
+    pool.set_prop("feature@zstd_compress", "enabled")
+        .await
+        .expect("enable");
     pool.export(false).await.expect("export");
     zdb_is_clean(images.path(), "tank");
 }
@@ -165,7 +201,9 @@ async fn logs_of_space_maps_are_flushed_and_dropped() {
     let images = Images::new();
     let leaves = images.make(1, 512);
     let vdevs = vec![normal(VdevLayout::Leaf(leaves[0].clone()))];
-    let pool = Pool::create(&world, spec("tank", vdevs)).await.expect("create");
+    let pool = Pool::create(&world, spec("tank", vdevs))
+        .await
+        .expect("create");
     let dataset = pool.dsl().open_dataset("tank").await.expect("open");
     let mut kept = Vec::new();
     for round in 0..40 {

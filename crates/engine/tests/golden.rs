@@ -17,16 +17,20 @@ fn number(value: &Value, name: &str) -> Option<u64> {
 }
 
 async fn check(golden: &Path, name: &str) {
-    let manifest: Value =
-        serde_json::from_slice(&std::fs::read(golden.join(format!("{name}.json"))).expect("manifest"))
-            .expect("JSON");
+    let manifest: Value = serde_json::from_slice(
+        &std::fs::read(golden.join(format!("{name}.json"))).expect("manifest"),
+    )
+    .expect("JSON");
     let images = Images::new();
     let dir = unpack(golden, name, images.path());
     let world = World::system(2);
     let found = find(&world, &dir).await;
     assert_eq!(found.state, FoundState::Exported);
     assert_eq!(found.health, PoolHealth::Online);
-    assert_eq!(Some(found.guid.get().to_string().as_str()), manifest["pool_props"]["guid"].as_str());
+    assert_eq!(
+        Some(found.guid.get().to_string().as_str()),
+        manifest["pool_props"]["guid"].as_str()
+    );
     let pool_name = manifest["pool"].as_str().expect("pool").to_owned();
     assert_eq!(found.name, pool_name);
     let mut spec = ImportSpec::new(found, host());
@@ -39,16 +43,32 @@ async fn check(golden: &Path, name: &str) {
         features.insert(feature.name, feature.state.word().to_owned());
     }
     for (feature, state) in manifest["features"].as_object().expect("features") {
-        assert_eq!(Some(features[feature].as_str()), state.as_str(), "{name}: {feature}");
+        assert_eq!(
+            Some(features[feature].as_str()),
+            state.as_str(),
+            "{name}: {feature}"
+        );
     }
-    assert_eq!(Some(pool.prop("size").expect("size").value.as_str()), manifest["pool_props"]["size"].as_str());
+    assert_eq!(
+        Some(pool.prop("size").expect("size").value.as_str()),
+        manifest["pool_props"]["size"].as_str()
+    );
 
     let listed = pool
         .dsl()
-        .list(&pool_name, &ListOptions { snapshots: true, ..ListOptions::default() })
+        .list(
+            &pool_name,
+            &ListOptions {
+                snapshots: true,
+                ..ListOptions::default()
+            },
+        )
         .await
         .expect("list");
-    let listed: BTreeMap<&str, _> = listed.iter().map(|info| (info.name.as_str(), info)).collect();
+    let listed: BTreeMap<&str, _> = listed
+        .iter()
+        .map(|info| (info.name.as_str(), info))
+        .collect();
     let mut expected = 0;
     for dataset in manifest["datasets"].as_array().expect("datasets") {
         if dataset["type"] == "bookmark" {
@@ -56,12 +76,30 @@ async fn check(golden: &Path, name: &str) {
         }
         expected += 1;
         let full = dataset["name"].as_str().expect("name");
-        let info = listed.get(full).unwrap_or_else(|| panic!("{full} is missing"));
+        let info = listed
+            .get(full)
+            .unwrap_or_else(|| panic!("{full} is missing"));
         assert_eq!(Some(info.guid.get()), number(dataset, "guid"), "{full}");
-        assert_eq!(Some(info.creation_seconds), number(dataset, "creation"), "{full}");
-        assert_eq!(Some(info.createtxg.get()), number(dataset, "createtxg"), "{full}");
-        assert_eq!(Some(info.used_bytes), number(dataset, "used"), "{full} used");
-        assert_eq!(Some(info.referenced_bytes), number(dataset, "referenced"), "{full} referenced");
+        assert_eq!(
+            Some(info.creation_seconds),
+            number(dataset, "creation"),
+            "{full}"
+        );
+        assert_eq!(
+            Some(info.createtxg.get()),
+            number(dataset, "createtxg"),
+            "{full}"
+        );
+        assert_eq!(
+            Some(info.used_bytes),
+            number(dataset, "used"),
+            "{full} used"
+        );
+        assert_eq!(
+            Some(info.referenced_bytes),
+            number(dataset, "referenced"),
+            "{full} referenced"
+        );
     }
     assert_eq!(listed.len(), expected, "{name}: datasets");
 
@@ -73,7 +111,9 @@ async fn check(golden: &Path, name: &str) {
         .filter(|record| matches!(record.what, engine::HistoryWhat::Command(_)))
         .count();
     let lines = manifest["history"].as_str().map_or(0, |text| {
-        text.lines().filter(|line| line.starts_with(|c: char| c.is_ascii_digit())).count()
+        text.lines()
+            .filter(|line| line.starts_with(|c: char| c.is_ascii_digit()))
+            .count()
     });
     assert_eq!(commands, lines, "{name}: history");
     pool.export(false).await.expect("close");

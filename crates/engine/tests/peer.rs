@@ -25,7 +25,9 @@ echo PEER-DONE
 
 async fn there_and_back(vdevs: Vec<VdevSpec>, images: &Images, peer: &std::path::Path) {
     let world = World::system(2);
-    let pool = Pool::create(&world, spec("tank", vdevs)).await.expect("create");
+    let pool = Pool::create(&world, spec("tank", vdevs))
+        .await
+        .expect("create");
     let dataset = pool.dsl().open_dataset("tank").await.expect("open");
     let objects = write_objects(&dataset, 20, 4).await;
     pool.sync().await.expect("sync");
@@ -42,7 +44,10 @@ async fn there_and_back(vdevs: Vec<VdevSpec>, images: &Images, peer: &std::path:
     let pool = import(&world, images.path()).await;
     let dataset = pool.dsl().open_dataset("tank").await.expect("open");
     check_objects(&dataset, &objects[5..], 4).await;
-    let options = ListOptions { snapshots: true, ..ListOptions::default() };
+    let options = ListOptions {
+        snapshots: true,
+        ..ListOptions::default()
+    };
     let names: Vec<String> = pool
         .dsl()
         .list("tank", &options)
@@ -71,5 +76,10 @@ async fn openzfs_uses_a_raidz2_of_ours() {
     let Some(peer) = peer() else { return };
     let images = Images::new();
     let leaves: Vec<LeafSpec> = images.make(5, 96);
-    there_and_back(vec![normal(VdevLayout::Raidz { parity: 2, leaves })], &images, &peer).await;
+    there_and_back(
+        vec![normal(VdevLayout::Raidz { parity: 2, leaves })],
+        &images,
+        &peer,
+    )
+    .await;
 }

@@ -52,7 +52,10 @@ impl Images {
             Some(base) => tempfile::tempdir_in(base),
             None => tempfile::tempdir(),
         };
-        Images { dir: dir.expect("a temporary directory") }
+        let mut dir = dir.expect("a temporary directory");
+        // For looking at what a failed test left.
+        dir.disable_cleanup(std::env::var_os("MILLPOND_TEST_KEEP").is_some());
+        Images { dir }
     }
 
     pub fn path(&self) -> &Path {
@@ -70,18 +73,27 @@ impl Images {
                 let path = self.path().join(format!("d{index}.img"));
                 let file = std::fs::File::create(&path).expect("an image");
                 file.set_len(mib << 20).expect("its size");
-                LeafSpec { path: path.to_str().expect("UTF-8").to_owned(), is_file: true }
+                LeafSpec {
+                    path: path.to_str().expect("UTF-8").to_owned(),
+                    is_file: true,
+                }
             })
             .collect()
     }
 }
 
 pub fn host() -> HostIdentity {
-    HostIdentity { hostid: 0, hostname: "test".into() }
+    HostIdentity {
+        hostid: 0,
+        hostname: "test".into(),
+    }
 }
 
 pub fn normal(layout: VdevLayout) -> VdevSpec {
-    VdevSpec { layout, class: VdevClass::Normal }
+    VdevSpec {
+        layout,
+        class: VdevClass::Normal,
+    }
 }
 
 /// A pool to create, with everything by default.
@@ -101,7 +113,10 @@ pub fn spec(name: &str, vdevs: Vec<VdevSpec>) -> CreateSpec {
 
 /// The one pool in a directory.
 pub async fn find(world: &World, dir: &Path) -> FoundPool {
-    let spec = ScanSpec { paths: vec![dir.to_str().expect("UTF-8").into()], ..ScanSpec::default() };
+    let spec = ScanSpec {
+        paths: vec![dir.to_str().expect("UTF-8").into()],
+        ..ScanSpec::default()
+    };
     let mut found = engine::scan(world, &spec).await.expect("scan");
     assert_eq!(found.len(), 1, "one pool in {}", dir.display());
     found.remove(0)
@@ -109,12 +124,15 @@ pub async fn find(world: &World, dir: &Path) -> FoundPool {
 
 pub async fn import(world: &World, dir: &Path) -> Arc<Pool> {
     let found = find(world, dir).await;
-    Pool::import(world, ImportSpec::new(found, host())).await.expect("import")
+    Pool::import(world, ImportSpec::new(found, host()))
+        .await
+        .expect("import")
 }
 
 /// Content that tells where it belongs, half of it compressible.
 pub fn content(object: u64, block: u64, length: usize) -> Bytes {
-    let mut state = object.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ block.wrapping_mul(0xd1b5_4a32_d192_ed03) | 1;
+    let mut state =
+        object.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ block.wrapping_mul(0xd1b5_4a32_d192_ed03) | 1;
     let mut out = Vec::with_capacity(length);
     while out.len() < length {
         state ^= state << 13;
@@ -139,7 +157,9 @@ pub async fn try_write_objects(
 ) -> Result<Vec<ObjectId>, Failure> {
     let mut out = Vec::new();
     for _ in 0..count {
-        let tx = dataset.assign(DirtyEstimate::write(blocks * BLOCK as u64)).await?;
+        let tx = dataset
+            .assign(DirtyEstimate::write(blocks * BLOCK as u64))
+            .await?;
         let new = NewObject::new(ObjectType::PLAIN_FILE_CONTENTS).with_block_bytes(BLOCK as u32);
         let object = dataset.objset().allocate(&tx, new).await?;
         for block in 0..blocks {
@@ -153,7 +173,9 @@ pub async fn try_write_objects(
 
 /// The same, where nothing may fail.
 pub async fn write_objects(dataset: &Dataset, count: usize, blocks: u64) -> Vec<ObjectId> {
-    try_write_objects(dataset, count, blocks).await.expect("write")
+    try_write_objects(dataset, count, blocks)
+        .await
+        .expect("write")
 }
 
 /// Compares objects with what [`write_objects`] wrote.
@@ -161,8 +183,14 @@ pub async fn check_objects(dataset: &Dataset, objects: &[ObjectId], blocks: u64)
     for id in objects {
         let object = dataset.objset().hold(*id).await.expect("hold");
         for block in 0..blocks {
-            let data = object.read_bytes(block * BLOCK as u64, BLOCK).await.expect("read");
-            assert!(data == content(id.get(), block, BLOCK), "object {id} block {block}");
+            let data = object
+                .read_bytes(block * BLOCK as u64, BLOCK)
+                .await
+                .expect("read");
+            assert!(
+                data == content(id.get(), block, BLOCK),
+                "object {id} block {block}"
+            );
         }
     }
 }
@@ -194,8 +222,20 @@ fn zdb(dir: &Path, pool: &str, options: &[&str]) -> String {
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     );
-    assert!(output.status.success(), "zdb {options:?} says {}:\n{text}", output.status);
-    for bad in ["leaked", "mismatch", "ERROR", "error:", "failed", "assertion"] {
+    assert!(
+        output.status.success(),
+        "zdb {options:?} says {}:\n{text}",
+        output.status
+    );
+    let text = text.replace("nothing leaked", "");
+    for bad in [
+        "leaked",
+        "mismatch",
+        "ERROR",
+        "error:",
+        "failed",
+        "assertion",
+    ] {
         assert!(!text.contains(bad), "zdb {options:?} says '{bad}':\n{text}");
     }
     text
@@ -205,7 +245,10 @@ fn zdb(dir: &Path, pool: &str, options: &[&str]) -> String {
 /// counts, objects that nothing refers to.
 pub fn zdb_is_clean(dir: &Path, pool: &str) {
     let text = zdb(dir, pool, &["-bcc"]);
-    assert!(text.contains("No leaks (block sum matches space maps exactly)"), "{text}");
+    assert!(
+        text.contains("No leaks (block sum matches space maps exactly)"),
+        "{text}"
+    );
     zdb(dir, pool, &["-d"]);
     zdb(dir, pool, &["-mm"]);
 }
@@ -217,7 +260,11 @@ pub fn is_ci() -> bool {
 
 fn shared(variable: &str, name: &str) -> Option<PathBuf> {
     let path = std::env::var_os(variable).map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared").join(name),
+        || {
+            Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("../../../shared")
+                .join(name)
+        },
         PathBuf::from,
     );
     if path.exists() {
