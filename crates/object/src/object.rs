@@ -372,6 +372,17 @@ impl Object {
         self.dnode.lock().meta().block_bytes.into()
     }
 
+    /// [`Self::try_read`] for what was just written: reads nothing ahead.
+    pub fn peek(&self, offset_bytes: u64, length_bytes: usize) -> Option<Vec<Bytes>> {
+        let pieces = pieces(offset_bytes, length_bytes, self.block_bytes());
+        let mut out = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            let data = self.try_block(piece.block)?.ok()?;
+            piece.slice(data, &mut out);
+        }
+        Some(out)
+    }
+
     /// Reads without waiting, when everything is in memory: slices of blocks that together are
     /// exactly `length_bytes` long. What was never written reads as zeros.
     pub fn try_read(&self, offset_bytes: u64, length_bytes: usize) -> Option<Vec<Bytes>> {

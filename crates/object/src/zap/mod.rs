@@ -816,6 +816,17 @@ impl Zap {
         }
     }
 
+    /// Bits `ZAP_FLAG_*`; a micro ZAP has none.
+    ///
+    /// # Errors
+    /// Errors of reading.
+    pub async fn flags(&self) -> Result<u64> {
+        match &*self.read().await? {
+            Form::Fat => Ok(self.fat().header().await?.flags.bits()),
+            _ => Ok(0),
+        }
+    }
+
     /// Up to `limit` entries from `cursor` on, in order; empty at the end.
     ///
     /// # Errors
