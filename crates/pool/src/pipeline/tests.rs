@@ -424,9 +424,8 @@ fn without_long_runs_blocks_are_ganged_and_read_back() {
                 .iter()
                 .map(|change| change.allocated.space())
                 .sum();
-            // Members that are gang blocks themselves count in their own header's size as well as their parent's.
             let asize: u64 = written.iter().map(|(bp, _)| bp.asize_bytes()).sum();
-            assert!(asize <= allocated, "{asize} {allocated}");
+            assert_eq!(asize, allocated);
             pool.pipeline.sync_done(TXG);
             for (bp, _) in &written {
                 pool.pipeline.free(TXG.next(), bp);
