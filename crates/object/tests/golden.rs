@@ -375,7 +375,7 @@ async fn check(name: &str) {
     if let Some(salt) = salt.and_then(|salt| salt.data[..].try_into().ok()) {
         pipeline.set_salt(salt);
     }
-    let (mut compared, mut sets) = (0, 0);
+    let (mut compared, mut sets, mut rows) = (0, 0, 0);
     for entry in manifest["datasets"].as_array().expect("datasets") {
         let Some(id) = entry["props"]["objsetid"].as_str() else {
             continue;
@@ -398,7 +398,7 @@ async fn check(name: &str) {
             compared += compare(&set, tree).await;
         }
         for row in entry["space"].as_array().into_iter().flatten() {
-            check_space(&set, row).await;
+            rows += check_space(&set, row).await;
         }
     }
     assert!(
@@ -408,28 +408,27 @@ async fn check(name: &str) {
     println!("{name}: {objects} objects in the MOS, {sets} datasets, {compared} files");
 }
 
-/// A row of userspace, groupspace or projectspace.
-async fn check_space(set: &Arc<ObjectSet>, row: &Value) {
-    let id = match row["type"].as_str().unwrap_or_default() {
-        kind if kind.contains("User") => ObjectId::USER_USED,
-        kind if kind.contains("Group") => ObjectId::GROUP_USED,
-        kind if kind.contains("Project") => ObjectId::PROJECT_USED,
-        _ => return,
+/// A row of userspace, groupspace or projectspace: type, id, used, quota, objects used, quota.
+async fn check_space(set: &Arc<ObjectSet>, row: &Value) -> u64 {
+    let text = |index: usize| row[index].as_str().unwrap_or_default();
+    let id = match text(0) {
+        "POSIX User" => ObjectId::USER_USED,
+        "POSIX Group" => ObjectId::GROUP_USED,
+        "Project" => ObjectId::PROJECT_USED,
+        _ => return 0,
     };
-    let number = |name: &str| {
-        row[name]
-            .as_u64()
-            .or_else(|| row[name].as_str()?.parse().ok())
+    let (Ok(who), Ok(used)) = (text(1).parse::<u64>(), text(2).parse::<u64>()) else {
+        return 0;
     };
-    let (Some(who), Some(used)) = (number("id"), number("used")) else {
-        return;
-    };
-    let Ok(object) = set.hold(id).await else {
-        return;
-    };
+    let object = set.hold(id).await.expect("an accounting object");
     let zap = Zap::open(object).await.expect("opens");
     let found = zap.lookup_int(who).await.expect("reads").unwrap_or(0);
     assert_eq!(found, used, "space of {row}");
+    if let Ok(objects) = text(4).parse::<u64>() {
+        let found = zap.lookup_u64(format!("obj-{who:x}")).await.expect("reads");
+        assert_eq!(found.unwrap_or(0), objects, "objects of {row}");
+    }
+    1
 }
 
 #[tokio::test]
