@@ -36,6 +36,7 @@ use crate::deadlist::Deadlist;
 use crate::features::{Features, PER_DATASET, guid};
 use crate::settings::mos_properties;
 use crate::state::{Dir, DirState, DirtyItem, DirtyQueue, Ds, DsState, Space};
+use crate::zil::ChainChange;
 use crate::task::{DslHooks, HistoryEvent, SpaceCheck, SyncTask};
 use crate::{DatasetError, PropertyValue};
 
@@ -336,6 +337,13 @@ impl DslPool {
             let snapshot = head.phys().previous_snapshot;
             if !snapshot.is_zero() {
                 self.set_special(&self.origin, self.dataset(snapshot).await?);
+                // Those loaded before it was known looked like clones of it.
+                for dir in self.registry.lock().dirs.values() {
+                    let mut state = dir.state();
+                    if state.phys.origin == snapshot {
+                        state.origin_txg = Txg::ZERO;
+                    }
+                }
             }
         }
         if let Some(object) = entry(FREE_BPOBJ).await? {
@@ -719,7 +727,7 @@ impl DslPool {
         let open = head.open.lock().clone();
         let Some(open) = open else { return Ok(()) };
         if let Some(log) = &open.log {
-            log.sync(ctx);
+            log.sync(ctx).await;
         }
         let accounting = HeadAccounting {
             pipeline: &self.env.pipeline,
@@ -752,13 +760,14 @@ impl DslPool {
     }
 
     /// What is left to do for a dataset after its blocks are written (`dsl_dataset_sync_done`).
-    async fn dataset_written(&self, ctx: &SyncContext, head: &Arc<Ds>) -> Result<(), DatasetError> {
+    pub(crate) async fn dataset_written(&self, ctx: &SyncContext, head: &Arc<Ds>) -> Result<(), DatasetError> {
         let dead = std::mem::take(&mut head.state().dead);
         if !dead.is_empty() {
             self.deadlist(head).await?.insert(self, ctx, &dead).await?;
         }
         self.save_bookmarks(ctx, head).await?;
         self.remove_livelist(ctx, &head.dir()).await?;
+        self.log_changed(ctx, head).await?;
         let activating = std::mem::take(&mut head.state().activating);
         for feature in activating {
             if head.state().features.contains_key(feature) {
@@ -766,6 +775,24 @@ impl DslPool {
             }
             self.activate_feature(ctx, head, feature, object::ZapValue::from_u64(0))
                 .await?;
+        }
+        Ok(())
+    }
+
+    /// Feature `zilsaxattr` is active for a filesystem while it has a log (`zil_create`, `zil_sync`).
+    async fn log_changed(&self, ctx: &SyncContext, head: &Arc<Ds>) -> Result<(), DatasetError> {
+        let open = head.open.lock().clone();
+        let Some(open) = open else { return Ok(()) };
+        match open.log.as_ref().and_then(|log| log.take_change()) {
+            Some(ChainChange::Created) if open.objset.kind() != ObjsetKind::Volume => {
+                head.state().activating.insert(guid::ZILSAXATTR);
+            }
+            Some(ChainChange::Destroyed)
+                if head.state().features.contains_key(guid::ZILSAXATTR) =>
+            {
+                self.deactivate_feature(ctx, head, guid::ZILSAXATTR).await?;
+            }
+            _ => {}
         }
         Ok(())
     }

@@ -1,0 +1,857 @@
+//! Datasets over a pool in memory: what each operation does to contents, names, properties and
+//! accounts. After every step [`common::TestPool::check`] compares all accounts with a walk over
+//! every block.
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::TestPool;
+use dataset::{
+    Dataset, DatasetError, DatasetKind, DirtyEstimate, ListOptions, PropertyChange, PropertySource,
+    PropertyValue,
+};
+use format::{ObjectId, ObjectType};
+use object::NewObject;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+/// Objects used by the tests: beyond what the initialisers make.
+const OBJECT: u64 = 100;
+
+async fn write(dataset: &Dataset, object: u64, offset: u64, data: Vec<u8>) {
+    try_write(dataset, object, offset, data)
+        .await
+        .expect("room");
+}
+
+async fn try_write(
+    dataset: &Dataset,
+    object: u64,
+    offset: u64,
+    data: Vec<u8>,
+) -> Result<(), DatasetError> {
+    let tx = dataset
+        .assign(DirtyEstimate::write(data.len() as u64))
+        .await?;
+    let id = ObjectId::new(object);
+    let held = match dataset.objset().hold(id).await {
+        Ok(held) => held,
+        Err(error) if error.is_not_found() => dataset
+            .objset()
+            .claim(
+                &tx,
+                id,
+                NewObject::new(ObjectType::PLAIN_FILE_CONTENTS).with_block_bytes(4096),
+            )
+            .await
+            .expect("claimed"),
+        Err(error) => panic!("{error}"),
+    };
+    held.write(&tx, offset, data.into()).await.expect("written");
+    Ok(())
+}
+
+async fn read(dataset: &Dataset, object: u64, length: usize) -> Vec<u8> {
+    match dataset.objset().hold(ObjectId::new(object)).await {
+        Ok(held) => held.read_bytes(0, length).await.expect("readable").to_vec(),
+        Err(error) if error.is_not_found() => vec![0; length],
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn random(rng: &mut StdRng, length: usize) -> Vec<u8> {
+    let mut data = vec![0; length];
+    rng.fill(&mut data[..]);
+    data
+}
+
+fn text(value: &PropertyValue) -> &str {
+    value.text().expect("text")
+}
+
+async fn set(pool: &TestPool, name: &str, property: &str, value: &str) -> Result<(), DatasetError> {
+    pool.dsl
+        .set_properties(
+            name,
+            &[(property.to_owned(), PropertyChange::Set(value.to_owned()))],
+        )
+        .await
+}
+
+async fn names(pool: &TestPool) -> Vec<String> {
+    let options = ListOptions {
+        snapshots: true,
+        ..ListOptions::default()
+    };
+    let list = pool.dsl.list("tank", &options).await.expect("a list");
+    list.into_iter().map(|info| info.name).collect()
+}
+
+#[tokio::test]
+async fn a_new_pool_is_whole_and_opens_again() {
+    let pool = TestPool::new(256 << 20).await;
+    pool.check().await;
+    assert_eq!(names(&pool).await, ["tank"]);
+    let root = pool.dsl.lookup("tank").await.expect("the root");
+    assert_eq!(root.kind, DatasetKind::Filesystem);
+    assert_eq!(root.createtxg.get(), 1);
+    let pool = pool.reopen().await;
+    pool.check().await;
+    let again = pool.dsl.lookup("tank").await.expect("the root");
+    assert_eq!(again.guid, root.guid);
+    assert_eq!(again.referenced_bytes, root.referenced_bytes);
+    let features = pool.dsl.features();
+    assert!(features.is_active("com.delphix:extensible_dataset"));
+    assert!(features.is_active("org.zfsonlinux:userobj_accounting"));
+    // Those before feature enabled_txg in the list were enabled without their txg on record.
+    assert_eq!(features.refcount("com.delphix:enabled_txg"), Some(39));
+}
+
+#[tokio::test]
+async fn names_and_kinds_are_checked() {
+    let pool = TestPool::new(256 << 20).await;
+    pool.create("tank/fs", &[]).await.expect("created");
+    pool.create("tank/fs/deep", &[]).await.expect("created");
+    pool.create("tank/vol", &[("volsize", "1M"), ("volblocksize", "8K")])
+        .await
+        .expect("created");
+    for (name, expected) in [
+        ("tank/fs", "exists"),
+        ("tank/none/x", "does not exist"),
+        ("tank/vol/x", "parent is not a filesystem"),
+        ("tank/a//b", "empty component"),
+        ("other/x", "does not exist"),
+    ] {
+        let error = pool.create(name, &[]).await.expect_err(name).to_string();
+        assert!(error.contains(expected), "{name}: {error}");
+    }
+    assert!(
+        pool.create("tank/bad", &[("compression", "lz5")])
+            .await
+            .is_err()
+    );
+    assert!(pool.create("tank/bad", &[("volmode", "x")]).await.is_err());
+    assert!(pool.create("tank/bad", &[("used", "1")]).await.is_err());
+    assert_eq!(pool.number("tank/vol", "volsize").await, 1 << 20);
+    assert_eq!(pool.number("tank/vol", "volblocksize").await, 8192);
+    assert_eq!(pool.number("tank/fs", "version").await, 5);
+    assert!(pool.dsl.property("tank/fs", "volsize").await.is_err());
+    assert_eq!(
+        names(&pool).await,
+        ["tank", "tank/fs", "tank/fs/deep", "tank/vol"]
+    );
+    assert!(matches!(
+        pool.dsl.destroy("tank/fs").await,
+        Err(DatasetError::HasChildren { .. })
+    ));
+    let held = pool.dsl.open_dataset("tank/fs/deep").await.expect("opens");
+    assert!(matches!(
+        pool.dsl.destroy("tank/fs/deep").await,
+        Err(DatasetError::Busy { .. })
+    ));
+    drop(held);
+    pool.dsl.destroy("tank/fs/deep").await.expect("destroyed");
+    pool.dsl.destroy("tank/fs").await.expect("destroyed");
+    pool.dsl.destroy("tank/vol").await.expect("destroyed");
+    assert!(matches!(
+        pool.dsl.destroy("tank").await,
+        Err(DatasetError::WrongKind { .. })
+    ));
+    assert_eq!(names(&pool).await, ["tank"]);
+    pool.check().await;
+}
+
+#[tokio::test]
+async fn properties_are_inherited_and_change_what_is_open() {
+    let pool = TestPool::new(256 << 20).await;
+    pool.create("tank/a", &[("org.example:colour", "blue")])
+        .await
+        .expect("created");
+    pool.create("tank/a/b", &[]).await.expect("created");
+    let setting = |name: &'static str, property: &'static str| pool.dsl.property(name, property);
+    let open = pool.dsl.open_dataset("tank/a/b").await.expect("opens");
+    assert_eq!(open.settings().record_bytes, 128 << 10);
+    let mut watched = open.watch_settings();
+    set(&pool, "tank/a", "recordsize", "1M").await.expect("set");
+    set(&pool, "tank/a", "compression", "zstd-7")
+        .await
+        .expect("set");
+    assert_eq!(open.settings().record_bytes, 1 << 20);
+    assert!(watched.has_changed().expect("open"));
+    watched.mark_unchanged();
+    let written = open.objset().properties();
+    assert_eq!(written.compression, format::Compression::Zstd);
+    assert_eq!(written.compression_level, 7);
+    let inherited = setting("tank/a/b", "compression").await.expect("known");
+    assert_eq!(inherited.source, PropertySource::Inherited("tank/a".into()));
+    assert_eq!(inherited.value, PropertyValue::Number(16 | 7 << 7));
+    let local = setting("tank/a", "compression").await.expect("known");
+    assert_eq!(local.source, PropertySource::Local);
+    let user = setting("tank/a/b", "org.example:colour")
+        .await
+        .expect("known");
+    assert_eq!(text(&user.value), "blue");
+    assert_eq!(user.source, PropertySource::Inherited("tank/a".into()));
+
+    let mountpoint = setting("tank/a/b", "mountpoint").await.expect("known");
+    assert_eq!(text(&mountpoint.value), "/tank/a/b");
+    assert_eq!(mountpoint.source, PropertySource::Default);
+    set(&pool, "tank", "mountpoint", "/srv/x/")
+        .await
+        .expect("set");
+    let mountpoint = setting("tank/a/b", "mountpoint").await.expect("known");
+    assert_eq!(text(&mountpoint.value), "/srv/x/a/b");
+    set(&pool, "tank", "mountpoint", "legacy")
+        .await
+        .expect("set");
+    let mountpoint = setting("tank/a/b", "mountpoint").await.expect("known");
+    assert_eq!(text(&mountpoint.value), "legacy");
+
+    pool.dsl
+        .set_properties(
+            "tank/a",
+            &[
+                ("compression".to_owned(), PropertyChange::Inherit),
+                ("org.example:colour".to_owned(), PropertyChange::Inherit),
+            ],
+        )
+        .await
+        .expect("inherited");
+    let inherited = setting("tank/a/b", "compression").await.expect("known");
+    assert_eq!(inherited.source, PropertySource::Inherited("tank".into()));
+    assert!(setting("tank/a/b", "org.example:colour").await.is_err());
+    // quota is not inherited.
+    set(&pool, "tank/a", "quota", "100M").await.expect("set");
+    assert_eq!(
+        setting("tank/a/b", "quota").await.expect("known").source,
+        PropertySource::Default
+    );
+    // A snapshot has user properties of its own.
+    pool.dsl
+        .snapshot(&["tank/a@s".into()], &[("x:y".into(), "z".into())])
+        .await
+        .expect("taken");
+    assert_eq!(
+        text(&setting("tank/a@s", "x:y").await.expect("known").value),
+        "z"
+    );
+    assert!(set(&pool, "tank/a@s", "compression", "on").await.is_err());
+    set(&pool, "tank/a@s", "x:z", "1").await.expect("set");
+    set(&pool, "tank", "redundant_metadata", "some")
+        .await
+        .expect("set");
+    assert_eq!(pool.number("tank", "redundant_metadata").await, 2);
+    drop(open);
+    let pool = pool.reopen().await;
+    assert_eq!(pool.number("tank/a/b", "recordsize").await, 1 << 20);
+    assert_eq!(pool.number("tank", "redundant_metadata").await, 2);
+    assert_eq!(pool.number("tank/a", "quota").await, 100 << 20);
+    let all = pool.dsl.properties("tank/a@s").await.expect("all");
+    assert!(all.iter().any(|setting| setting.name == "x:z"));
+    assert!(all.iter().all(|setting| setting.name != "quota"));
+    let all = pool.dsl.properties("tank/a").await.expect("all");
+    assert_eq!(all[0].name, "type");
+    assert_eq!(text(&all[0].value), "filesystem");
+    pool.check().await;
+}
+
+#[tokio::test]
+async fn quotas_and_reservations_hold() {
+    let pool = TestPool::new(512 << 20).await;
+    let mut rng = StdRng::seed_from_u64(1);
+    pool.create("tank/q", &[("quota", "8M")])
+        .await
+        .expect("created");
+    let open = pool.dsl.open_dataset("tank/q").await.expect("opens");
+    let mut written = 0u64;
+    let error = loop {
+        match try_write(&open, OBJECT, written, random(&mut rng, 1 << 20)).await {
+            Ok(()) => {
+                written += 1 << 20;
+                assert!(written < 32 << 20, "the quota does not hold");
+            }
+            Err(error) => break error,
+        }
+    };
+    assert!(
+        matches!(error, DatasetError::QuotaExceeded { .. }),
+        "{error}"
+    );
+    assert!(
+        written >= 6 << 20,
+        "only {written} bytes fit a quota of 8 MiB"
+    );
+    // What frees space is let through.
+    let tx = open.assign(DirtyEstimate::free()).await.expect("frees");
+    open.objset()
+        .free(&tx, ObjectId::new(OBJECT))
+        .await
+        .expect("freed");
+    drop(tx);
+    pool.settle().await;
+    drop(
+        open.assign(DirtyEstimate::write(1 << 20))
+            .await
+            .expect("room again"),
+    );
+
+    assert!(set(&pool, "tank/q", "reservation", "1T").await.is_err());
+    assert!(
+        set(&pool, "tank/q", "reservation", "9M").await.is_err(),
+        "above the quota"
+    );
+    set(&pool, "tank/q", "quota", "none").await.expect("set");
+    let before = pool.number("tank", "available").await;
+    let unused = (64 << 20) - pool.number("tank/q", "used").await;
+    set(&pool, "tank/q", "reservation", "64M")
+        .await
+        .expect("set");
+    assert_eq!(pool.number("tank", "available").await, before - unused);
+    write(&open, OBJECT + 1, 0, random(&mut rng, 3 << 20)).await;
+    pool.check().await;
+    set(&pool, "tank/q", "reservation", "none")
+        .await
+        .expect("set");
+    pool.check().await;
+
+    set(&pool, "tank/q", "refreservation", "16M")
+        .await
+        .expect("set");
+    pool.check().await;
+    pool.dsl
+        .snapshot(&["tank/q@s".into()], &[])
+        .await
+        .expect("taken");
+    pool.check().await;
+    assert_eq!(
+        pool.number("tank/q", "usedbyrefreservation").await,
+        16 << 20
+    );
+    write(&open, OBJECT + 1, 0, random(&mut rng, 2 << 20)).await;
+    pool.check().await;
+    pool.dsl.destroy("tank/q@s").await.expect("destroyed");
+    pool.check().await;
+    set(&pool, "tank/q", "refquota", "20M").await.expect("set");
+    let (referenced, available) = open.space();
+    assert_eq!(referenced + available, 20 << 20);
+    assert!(set(&pool, "tank/q", "refquota", "1M").await.is_err());
+    drop(open);
+    pool.dsl.destroy("tank/q").await.expect("destroyed");
+    pool.check().await;
+}
+
+#[tokio::test]
+async fn a_full_pool_says_so_and_lets_one_delete() {
+    let pool = TestPool::new(128 << 20).await;
+    let mut rng = StdRng::seed_from_u64(2);
+    pool.create("tank/f", &[]).await.expect("created");
+    let open = pool.dsl.open_dataset("tank/f").await.expect("opens");
+    let mut written = 0u64;
+    let error = loop {
+        match try_write(&open, OBJECT, written, random(&mut rng, 1 << 20)).await {
+            Ok(()) => {
+                written += 1 << 20;
+                assert!(written < 128 << 20);
+            }
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, DatasetError::NoSpace { .. }), "{error}");
+    assert!(written > 32 << 20, "{written}");
+    assert!(pool.create("tank/g", &[]).await.is_err());
+    let tx = open.assign(DirtyEstimate::free()).await.expect("frees");
+    open.objset()
+        .free(&tx, ObjectId::new(OBJECT))
+        .await
+        .expect("freed");
+    drop(tx);
+    pool.settle().await;
+    drop(
+        open.assign(DirtyEstimate::write(1 << 20))
+            .await
+            .expect("room again"),
+    );
+    pool.create("tank/g", &[]).await.expect("room again");
+    drop(open);
+    pool.check().await;
+}
+
+#[tokio::test]
+async fn snapshots_are_atomic_and_keep_what_was() {
+    let pool = TestPool::new(512 << 20).await;
+    let mut rng = StdRng::seed_from_u64(3);
+    for name in ["tank/a", "tank/a/b", "tank/c"] {
+        pool.create(name, &[]).await.expect("created");
+    }
+    let a = pool.dsl.open_dataset("tank/a").await.expect("opens");
+    let first = random(&mut rng, 300_000);
+    write(&a, OBJECT, 0, first.clone()).await;
+    pool.dsl
+        .snapshot(&["tank/a@1".into(), "tank/a/b@1".into()], &[])
+        .await
+        .expect("taken");
+    // One that exists spoils all.
+    let error = pool
+        .dsl
+        .snapshot(&["tank/c@1".into(), "tank/a@1".into()], &[])
+        .await
+        .expect_err("it exists");
+    assert!(matches!(error, DatasetError::Exists { .. }));
+    assert!(pool.dsl.lookup("tank/c@1").await.is_err());
+    pool.check().await;
+    let second = random(&mut rng, 300_000);
+    write(&a, OBJECT, 0, second.clone()).await;
+    let snapshot = pool.dsl.open_dataset("tank/a@1").await.expect("opens");
+    assert_eq!(read(&snapshot, OBJECT, 300_000).await, first);
+    assert_eq!(read(&a, OBJECT, 300_000).await, second);
+    assert!(snapshot.assign(DirtyEstimate::metadata()).await.is_err());
+    assert_eq!(snapshot.name(), "tank/a@1");
+    pool.check().await;
+    assert!(pool.number("tank/a@1", "used").await >= 300_000);
+    assert!(pool.number("tank/a", "written").await >= 300_000);
+    assert_eq!(
+        pool.number("tank/a", "written@1").await,
+        pool.number("tank/a", "written").await
+    );
+    drop(snapshot);
+    pool.dsl
+        .rename("tank/a@1", "tank/a@one")
+        .await
+        .expect("renamed");
+    pool.dsl
+        .rename_snapshots("tank/a", "one", "two")
+        .await
+        .expect("renamed");
+    assert!(pool.dsl.lookup("tank/a@two").await.is_ok());
+    assert!(pool.dsl.lookup("tank/a/b@1").await.is_ok());
+    drop(a);
+    assert!(matches!(
+        pool.dsl.destroy("tank/a/b").await,
+        Err(DatasetError::HasSnapshots { .. })
+    ));
+    let pool = pool.reopen().await;
+    pool.check().await;
+    let snapshot = pool.dsl.open_dataset("tank/a@two").await.expect("opens");
+    assert_eq!(read(&snapshot, OBJECT, 300_000).await, first);
+    drop(snapshot);
+    pool.dsl
+        .destroy_snapshots(&["tank/a@two".into(), "tank/a/b@1".into()], false)
+        .await
+        .expect("destroyed");
+    pool.check().await;
+}
+
+#[tokio::test]
+async fn clones_hold_their_origin_and_can_be_promoted() {
+    let pool = TestPool::new(512 << 20).await;
+    let mut rng = StdRng::seed_from_u64(4);
+    pool.create("tank/a", &[]).await.expect("created");
+    let a = pool.dsl.open_dataset("tank/a").await.expect("opens");
+    let original = random(&mut rng, 400_000);
+    write(&a, OBJECT, 0, original.clone()).await;
+    for name in ["tank/a@1", "tank/a@2", "tank/a@3"] {
+        pool.dsl.snapshot(&[name.into()], &[]).await.expect("taken");
+        write(&a, OBJECT + 1, 0, random(&mut rng, 100_000)).await;
+    }
+    pool.dsl
+        .clone_dataset(
+            "tank/a@2",
+            "tank/c",
+            &[("compression".into(), "lz4".into())],
+        )
+        .await
+        .expect("cloned");
+    pool.check().await;
+    let c = pool.dsl.open_dataset("tank/c").await.expect("opens");
+    assert_eq!(read(&c, OBJECT, 400_000).await, original);
+    write(&c, OBJECT, 100_000, random(&mut rng, 100_000)).await;
+    pool.check().await;
+    assert!(matches!(
+        pool.dsl.destroy("tank/a@2").await,
+        Err(DatasetError::HasClones { .. })
+    ));
+    let clones = pool
+        .dsl
+        .property("tank/a@2", "clones")
+        .await
+        .expect("known");
+    assert_eq!(text(&clones.value), "tank/c");
+    let origin = pool.dsl.property("tank/c", "origin").await.expect("known");
+    assert_eq!(text(&origin.value), "tank/a@2");
+    pool.dsl
+        .snapshot(&["tank/c@mine".into()], &[])
+        .await
+        .expect("taken");
+    write(&c, OBJECT, 0, random(&mut rng, 50_000)).await;
+    pool.check().await;
+    drop(c);
+    pool.dsl.promote("tank/c").await.expect("promoted");
+    pool.check().await;
+    assert_eq!(
+        names(&pool).await,
+        [
+            "tank",
+            "tank/a",
+            "tank/a@3",
+            "tank/c",
+            "tank/c@1",
+            "tank/c@2",
+            "tank/c@mine"
+        ]
+    );
+    let origin = pool.dsl.property("tank/a", "origin").await.expect("known");
+    assert_eq!(text(&origin.value), "tank/c@2");
+    drop(a);
+    let pool = pool.reopen().await;
+    pool.check().await;
+    // Deferred: goes with the last clone.
+    pool.dsl
+        .destroy_snapshots(&["tank/c@2".into()], true)
+        .await
+        .expect("deferred");
+    assert_eq!(pool.number("tank/c@2", "defer_destroy").await, 1);
+    pool.dsl.destroy("tank/a@3").await.expect("destroyed");
+    pool.dsl.destroy("tank/a").await.expect("destroyed");
+    assert!(pool.dsl.lookup("tank/c@2").await.is_err());
+    pool.check().await;
+}
+
+#[tokio::test]
+async fn rollback_brings_back_the_snapshot() {
+    let pool = TestPool::new(512 << 20).await;
+    let mut rng = StdRng::seed_from_u64(5);
+    pool.create("tank/a", &[]).await.expect("created");
+    let a = pool.dsl.open_dataset("tank/a").await.expect("opens");
+    let kept = random(&mut rng, 500_000);
+    write(&a, OBJECT, 0, kept.clone()).await;
+    pool.dsl
+        .snapshot(&["tank/a@1".into()], &[])
+        .await
+        .expect("taken");
+    write(&a, OBJECT, 0, random(&mut rng, 500_000)).await;
+    write(&a, OBJECT + 1, 0, random(&mut rng, 500_000)).await;
+    pool.sync().await;
+    assert!(matches!(
+        pool.dsl.rollback("tank/a", Some("tank/a@1")).await,
+        Err(DatasetError::Busy { .. })
+    ));
+    drop(a);
+    let target = pool
+        .dsl
+        .rollback("tank/a", Some("tank/a@1"))
+        .await
+        .expect("rolled back");
+    assert_eq!(target, "tank/a@1");
+    let a = pool.dsl.open_dataset("tank/a").await.expect("opens");
+    assert_eq!(read(&a, OBJECT, 500_000).await, kept);
+    assert!(a.objset().hold(ObjectId::new(OBJECT + 1)).await.is_err());
+    pool.check().await;
+    write(&a, OBJECT, 0, random(&mut rng, 1000)).await;
+    pool.dsl
+        .snapshot(&["tank/a@2".into()], &[])
+        .await
+        .expect("taken");
+    drop(a);
+    assert!(matches!(
+        pool.dsl.rollback("tank/a", Some("tank/a@1")).await,
+        Err(DatasetError::NewerSnapshots { .. })
+    ));
+    let pool = pool.reopen().await;
+    pool.check().await;
+}
+
+#[tokio::test]
+async fn renaming_moves_space_and_names() {
+    let pool = TestPool::new(512 << 20).await;
+    let mut rng = StdRng::seed_from_u64(6);
+    for name in ["tank/a", "tank/a/x", "tank/a/x/y", "tank/b"] {
+        pool.create(name, &[]).await.expect("created");
+    }
+    let y = pool.dsl.open_dataset("tank/a/x/y").await.expect("opens");
+    write(&y, OBJECT, 0, random(&mut rng, 200_000)).await;
+    pool.dsl
+        .snapshot(&["tank/a/x/y@s".into()], &[])
+        .await
+        .expect("taken");
+    set(&pool, "tank/a/x", "reservation", "10M")
+        .await
+        .expect("set");
+    assert!(
+        pool.dsl.rename("tank/a", "tank/a/x/z").await.is_err(),
+        "into itself"
+    );
+    assert!(pool.dsl.rename("tank/a", "tank/b").await.is_err(), "exists");
+    pool.dsl
+        .rename("tank/a/x", "tank/b/moved")
+        .await
+        .expect("renamed");
+    assert_eq!(y.name(), "tank/b/moved/y");
+    assert!(pool.number("tank/b", "used").await >= 10 << 20);
+    pool.check().await;
+    write(&y, OBJECT, 0, random(&mut rng, 200_000)).await;
+    drop(y);
+    let pool = pool.reopen().await;
+    assert_eq!(
+        names(&pool).await,
+        [
+            "tank",
+            "tank/a",
+            "tank/b",
+            "tank/b/moved",
+            "tank/b/moved/y",
+            "tank/b/moved/y@s"
+        ]
+    );
+    pool.check().await;
+}
+
+#[tokio::test]
+async fn limits_on_filesystems_and_snapshots_are_counted() {
+    let pool = TestPool::new(256 << 20).await;
+    pool.create("tank/a", &[]).await.expect("created");
+    pool.create("tank/a/1", &[]).await.expect("created");
+    set(&pool, "tank/a", "filesystem_limit", "2")
+        .await
+        .expect("set");
+    set(&pool, "tank/a", "snapshot_limit", "1")
+        .await
+        .expect("set");
+    assert_eq!(pool.number("tank/a", "filesystem_count").await, 1);
+    pool.create("tank/a/2", &[]).await.expect("created");
+    assert!(matches!(
+        pool.create("tank/a/3", &[]).await,
+        Err(DatasetError::LimitReached { .. })
+    ));
+    pool.dsl
+        .snapshot(&["tank/a/1@s".into()], &[])
+        .await
+        .expect("taken");
+    assert!(matches!(
+        pool.dsl.snapshot(&["tank/a@s".into()], &[]).await,
+        Err(DatasetError::LimitReached { .. })
+    ));
+    pool.dsl.destroy("tank/a/1@s").await.expect("destroyed");
+    pool.dsl.destroy("tank/a/1").await.expect("destroyed");
+    assert_eq!(pool.number("tank/a", "filesystem_count").await, 1);
+    assert_eq!(pool.number("tank/a", "snapshot_count").await, 0);
+    pool.check().await;
+}
+
+#[tokio::test]
+async fn a_big_tree_is_freed_over_several_txgs() {
+    let pool = TestPool::new(1 << 30).await;
+    pool.create("tank/big", &[("compression", "off"), ("recordsize", "512")])
+        .await
+        .expect("created");
+    let big = pool.dsl.open_dataset("tank/big").await.expect("opens");
+    // More blocks than one txg frees.
+    let tx = big
+        .assign(DirtyEstimate::write(64 << 20))
+        .await
+        .expect("room");
+    let held = big
+        .objset()
+        .claim(
+            &tx,
+            ObjectId::new(OBJECT),
+            NewObject::new(ObjectType::PLAIN_FILE_CONTENTS).with_block_bytes(512),
+        )
+        .await
+        .expect("claimed");
+    let mut rng = StdRng::seed_from_u64(7);
+    for chunk in 0..130u64 {
+        held.write(&tx, chunk << 19, random(&mut rng, 1 << 19).into())
+            .await
+            .expect("written");
+    }
+    drop((held, tx));
+    pool.sync().await;
+    drop(big);
+    pool.dsl.destroy("tank/big").await.expect("destroyed");
+    let waiting = pool.dsl.freeing_bytes();
+    assert!(waiting > 0, "130,000 blocks are not freed in one txg");
+    assert!(pool.dsl.features().is_active("com.delphix:async_destroy"));
+    let pool = {
+        // A reopen in the middle goes on where it was.
+        let synced = pool.txgs.synced_txg();
+        assert!(synced.get() > 0);
+        pool.reopen().await
+    };
+    pool.check().await;
+    assert!(!pool.dsl.features().is_active("com.delphix:async_destroy"));
+    assert_eq!(pool.dsl.leaked_bytes(), 0);
+}
+
+/// Random operations against a model of contents; accounts are compared after each batch.
+async fn torture(seed: u64, steps: usize) {
+    const LENGTH: usize = 200_000;
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut pool = TestPool::new(1 << 30).await;
+    let mut model: BTreeMap<String, BTreeMap<u64, Vec<u8>>> = BTreeMap::new();
+    let mut next = 0;
+    pool.create("tank/fs0", &[]).await.expect("created");
+    model.insert("tank/fs0".into(), BTreeMap::new());
+    for step in 0..steps {
+        let heads: Vec<String> = model
+            .keys()
+            .filter(|name| !name.contains('@'))
+            .cloned()
+            .collect();
+        let snapshots: Vec<String> = model
+            .keys()
+            .filter(|name| name.contains('@'))
+            .cloned()
+            .collect();
+        let head = heads[rng.random_range(0..heads.len())].clone();
+        next += 1;
+        match rng.random_range(0..100) {
+            0..45 => {
+                let open = pool.dsl.open_dataset(&head).await.expect("opens");
+                for _ in 0..rng.random_range(1..4) {
+                    let object = OBJECT + rng.random_range(0..4);
+                    let offset = rng.random_range(0..LENGTH / 2);
+                    let length = rng.random_range(1..LENGTH / 2);
+                    let data = random(&mut rng, length);
+                    let content = model
+                        .get_mut(&head)
+                        .expect("known")
+                        .entry(object)
+                        .or_insert_with(|| vec![0; LENGTH]);
+                    content[offset..offset + length].copy_from_slice(&data);
+                    write(&open, object, offset as u64, data).await;
+                    if rng.random_bool(0.3) {
+                        pool.sync().await;
+                    }
+                }
+            }
+            45..50 => {
+                let open = pool.dsl.open_dataset(&head).await.expect("opens");
+                let content = model.get_mut(&head).expect("known");
+                if let Some(object) = content.keys().next().copied() {
+                    content.remove(&object);
+                    let tx = open.assign(DirtyEstimate::free()).await.expect("frees");
+                    open.objset()
+                        .free(&tx, ObjectId::new(object))
+                        .await
+                        .expect("freed");
+                    drop(tx);
+                    // The number can be claimed again once the txg is synced.
+                    pool.sync().await;
+                }
+            }
+            50..65 => {
+                let name = format!("{head}@s{next}");
+                pool.dsl
+                    .snapshot(std::slice::from_ref(&name), &[])
+                    .await
+                    .expect("taken");
+                let content = model[&head].clone();
+                model.insert(name, content);
+            }
+            65..78 if !snapshots.is_empty() => {
+                let name = snapshots[rng.random_range(0..snapshots.len())].clone();
+                match pool.dsl.destroy(&name).await {
+                    Ok(()) => {
+                        model.remove(&name);
+                    }
+                    Err(DatasetError::HasClones { .. }) => {}
+                    Err(error) => panic!("{name}: {error}"),
+                }
+            }
+            78..84 if !snapshots.is_empty() && heads.len() < 8 => {
+                let origin = snapshots[rng.random_range(0..snapshots.len())].clone();
+                let name = format!("tank/fs{next}");
+                pool.dsl
+                    .clone_dataset(&origin, &name, &[])
+                    .await
+                    .expect("cloned");
+                let content = model[&origin].clone();
+                model.insert(name, content);
+            }
+            84..88 => {
+                let info = pool.dsl.lookup(&head).await.expect("known");
+                if info.origin.is_some() {
+                    match pool.dsl.promote(&head).await {
+                        Ok(()) => {}
+                        Err(error) => panic!("promote {head}: {error}"),
+                    }
+                    // Names of snapshots moved: read them anew, by their numbers.
+                    let list = names(&pool).await;
+                    let moved: Vec<(String, String)> = model
+                        .keys()
+                        .filter(|name| name.contains('@') && !list.contains(name))
+                        .map(|old| {
+                            let suffix = old.split_once('@').expect("a snapshot").1;
+                            (old.clone(), format!("{head}@{suffix}"))
+                        })
+                        .collect();
+                    for (old, new) in moved {
+                        assert!(list.contains(&new), "{old} became {new}");
+                        let content = model.remove(&old).expect("known");
+                        model.insert(new, content);
+                    }
+                }
+            }
+            88..93 => {
+                let prefix = format!("{head}@");
+                let options = ListOptions {
+                    snapshots: true,
+                    depth: Some(1),
+                    ..ListOptions::default()
+                };
+                let list = pool.dsl.list(&head, &options).await.expect("a list");
+                let newest = list.iter().rfind(|info| info.name.starts_with(&prefix));
+                if let Some(newest) = newest {
+                    pool.dsl
+                        .rollback(&head, Some(&newest.name))
+                        .await
+                        .expect("rolled back");
+                    let content = model[&newest.name].clone();
+                    model.insert(head.clone(), content);
+                }
+            }
+            93..96 if heads.len() > 1 => match pool.dsl.destroy(&head).await {
+                Ok(()) => {
+                    model.remove(&head);
+                }
+                Err(DatasetError::HasSnapshots { .. }) => {}
+                Err(error) => panic!("{head}: {error}"),
+            },
+            96..98 => pool = pool.reopen().await,
+            _ => {
+                let name = format!("tank/fs{next}");
+                pool.create(&name, &[]).await.expect("created");
+                model.insert(name, BTreeMap::new());
+            }
+        }
+        if step % 10 == 9 || step + 1 == steps {
+            pool.check().await;
+            for (name, objects) in &model {
+                let open = pool.dsl.open_dataset(name).await.expect("opens");
+                for object in OBJECT..OBJECT + 4 {
+                    let expected = objects
+                        .get(&object)
+                        .cloned()
+                        .unwrap_or_else(|| vec![0; LENGTH]);
+                    assert!(
+                        read(&open, object, LENGTH).await == expected,
+                        "object {object} of {name} (seed {seed}, step {step})"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn random_operations_keep_contents_and_accounts() {
+    // More of them: MILLPOND_TEST_SEEDS=100.
+    let seeds = std::env::var("MILLPOND_TEST_SEEDS")
+        .ok()
+        .and_then(|count| count.parse().ok())
+        .unwrap_or(4);
+    for seed in 0..seeds {
+        torture(seed, 80).await;
+    }
+}
