@@ -95,7 +95,7 @@ pub fn zdb_is_clean(dir: &Path, pool: &str) {
             String::from_utf8_lossy(&output.stderr)
         );
         assert!(output.status.success(), "zdb {options} says {}:\n{text}", output.status);
-        for bad in ["leaked", "mismatch", "ERROR", "error:", "failed", "assertion"] {
+        for bad in ["leaked space", "mismatch", "ERROR", "error:", "failed", "assertion"] {
             assert!(!text.contains(bad), "zdb {options} says '{bad}':\n{text}");
         }
     }
