@@ -254,7 +254,7 @@ impl Pipeline {
     }
 
     /// A gang header's pointers, without holes. They must make up the block's length.
-    async fn read_gang_header(
+    pub async fn read_gang_header(
         &self,
         bp: &BlockPointer,
         context: &ReadContext,
