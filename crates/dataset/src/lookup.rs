@@ -386,7 +386,15 @@ impl DslPool {
             return Ok(None);
         }
         if let Some(value) = self.computed(dataset, name).await? {
-            return Ok(value.and_then(|value| setting(name, value, PropertySource::None)));
+            let source = match (name, &value) {
+                // What `zfs get` says of properties that are kept elsewhere.
+                ("volsize", _) => PropertySource::Local,
+                ("filesystem_count" | "snapshot_count", Some(PropertyValue::Number(u64::MAX)))
+                | ("volblocksize" | "pbkdf2iters", _) => PropertySource::Default,
+                ("filesystem_count" | "snapshot_count", _) => PropertySource::Local,
+                _ => PropertySource::None,
+            };
+            return Ok(value.and_then(|value| setting(name, value, source)));
         }
         Ok(self
             .effective(dataset, name)

@@ -430,7 +430,7 @@ pub static PROPERTIES: &[Property] = &[
         S,
         "yes | no",
         "DEFER_DESTROY",
-        ix::YES_NO,
+        ix::BOOLEAN,
     ),
     number("userrefs", 0, ReadOnly, S, "<count>", "USERREFS"),
     index(

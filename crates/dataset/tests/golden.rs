@@ -1,0 +1,279 @@
+//! Pools made by OpenZFS, opened read-only: every dataset, snapshot and property must be what
+//! OpenZFS itself said of them, as recorded in the manifests.
+//!
+//! The pools are in `MILLPOND_GOLDEN`, or in `../shared/golden` beside the workspace. Without them
+//! the tests pass with a note, except in CI.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use dataset::props::{find, show_value};
+use dataset::{DslEnvironment, DslPool, ListOptions, NoHooks, PropertySource};
+use device::World;
+use format::{Guid, NvList, NvValue, Txg, Uberblock, names};
+use pool::alloc::Allocator;
+use pool::pipeline::IgnoreErrors;
+use pool::vdev::{OpenOptions, VdevTree, read_labels};
+use pool::{Cache, Pipeline, PipelineOptions, TxgLimits, TxgManager};
+use serde_json::Value;
+
+fn golden_dir() -> Option<PathBuf> {
+    let dir = match std::env::var_os("MILLPOND_GOLDEN") {
+        Some(dir) => PathBuf::from(dir),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden"),
+    };
+    if dir.is_dir() {
+        return Some(dir);
+    }
+    assert!(
+        std::env::var_os("CI").is_none_or(|ci| ci != "true"),
+        "the golden pools are missing: set MILLPOND_GOLDEN"
+    );
+    eprintln!("skipped: no golden pools (set MILLPOND_GOLDEN)");
+    None
+}
+
+fn unpack(dir: &Path, name: &str) -> tempfile::TempDir {
+    let out = tempfile::tempdir().expect("a temporary folder");
+    let zstd = Command::new("zstd")
+        .arg("-dcq")
+        .arg(dir.join(format!("{name}.tar.zst")))
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("zstd runs");
+    let done = Command::new("tar")
+        .arg("-xS")
+        .arg("-C")
+        .arg(out.path())
+        .stdin(zstd.stdout.expect("piped"))
+        .status()
+        .expect("tar runs");
+    assert!(done.success(), "{name} does not unpack");
+    out
+}
+
+/// Opens the datasets of the pool whose images are in `images`, read-only.
+async fn open(images: &Path, pool_name: &str) -> Arc<DslPool> {
+    let world = World::system(2);
+    let mut tops: BTreeMap<u64, (u64, NvList)> = BTreeMap::new();
+    let mut paths = BTreeMap::new();
+    let (mut pool_guid, mut count) = (0, 0);
+    let mut version = 0;
+    let mut best: Option<Uberblock> = None;
+    for entry in std::fs::read_dir(images).expect("images") {
+        let path = entry.expect("an entry").path();
+        let path = path.to_string_lossy().into_owned();
+        let device = world.opener.open(&path, true).await.expect("opens");
+        let labels = read_labels(&*device).await.expect("readable");
+        let Some(config) = labels.config(Txg::new(u64::MAX)) else {
+            continue;
+        };
+        let Some(tree) = config.list("vdev_tree") else {
+            continue;
+        };
+        let txg = config.u64("txg").unwrap_or(0);
+        paths.insert(Guid::new(config.u64("guid").expect("a guid")), path);
+        pool_guid = config.u64("pool_guid").expect("a pool");
+        version = config.u64("version").expect("a version");
+        count = count.max(config.u64("vdev_children").expect("children"));
+        let id = tree.u64("id").expect("an id");
+        if tops.get(&id).is_none_or(|(other, _)| *other < txg) {
+            tops.insert(id, (txg, tree.clone()));
+        }
+        let newest = labels.best_uberblock(Txg::new(u64::MAX));
+        if let Some(newest) = newest
+            && best.is_none_or(|best| best.recency() < newest.recency())
+        {
+            best = Some(newest);
+        }
+    }
+    let children = (0..count)
+        .map(|id| {
+            tops.remove(&id).map_or_else(
+                || {
+                    let mut hole = NvList::new();
+                    hole.set("type", "hole");
+                    hole.set("id", id);
+                    hole.set("guid", 0u64);
+                    hole
+                },
+                |(_, tree)| tree,
+            )
+        })
+        .collect();
+    let mut root = NvList::new();
+    root.set("type", "root");
+    root.set("id", 0u64);
+    root.set("guid", pool_guid);
+    root.set("children", NvValue::ListArray(children));
+    let options = OpenOptions {
+        read_only: true,
+        paths,
+        pool_guid: Some(Guid::new(pool_guid)),
+        create: false,
+    };
+    let tree = VdevTree::open(world.clone(), &root, options)
+        .await
+        .expect("the tree opens");
+    let allocator = Arc::new(Allocator::new());
+    for top in tree.tops() {
+        if let Some(spec) = tree.top_spec(&top) {
+            allocator.add_top(spec);
+        }
+    }
+    let pipeline = Pipeline::new(
+        world.clone(),
+        tree,
+        allocator,
+        Arc::new(Cache::new(64 << 20)),
+        PipelineOptions {
+            read_only: true,
+            ..PipelineOptions::default()
+        },
+        Arc::new(IgnoreErrors),
+    );
+    let uberblock = best.expect("an uberblock");
+    let env = DslEnvironment {
+        pool_name: pool_name.to_owned(),
+        pipeline,
+        world: world.clone(),
+        txgs: TxgManager::new(world, uberblock.txg, TxgLimits::default()),
+        hooks: Arc::new(NoHooks),
+        read_only: true,
+        spa_version: version,
+    };
+    let pipeline = env.pipeline.clone();
+    let dsl = DslPool::open(env, uberblock.root)
+        .await
+        .expect("the datasets open");
+    // Datasets with salted checksums need the pool's salt, which is in the MOS.
+    let salt = dsl
+        .directory()
+        .lookup(names::pool::CHECKSUM_SALT)
+        .await
+        .expect("readable");
+    if let Some(salt) = salt {
+        pipeline.set_salt(salt.data[..].try_into().expect("32 bytes"));
+    }
+    dsl
+}
+
+/// Properties that are not the DSL's to know here: what depends on the pool's space maps.
+const NOT_COMPARED: &[&str] = &["available"];
+
+async fn compare(name: &str) {
+    let Some(golden) = golden_dir() else { return };
+    let manifest = std::fs::read(golden.join(format!("{name}.json"))).expect("a manifest");
+    let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
+    let pool_name = manifest["pool"].as_str().expect("a name");
+    let images = unpack(&golden, name);
+    let dsl = open(&images.path().join(name), pool_name).await;
+    let options = ListOptions {
+        snapshots: true,
+        ..ListOptions::default()
+    };
+    let list = dsl.list(pool_name, &options).await.expect("a list");
+    let mut names: Vec<&str> = list.iter().map(|info| info.name.as_str()).collect();
+    names.sort_unstable();
+    let wanted: Vec<&Value> = manifest["datasets"]
+        .as_array()
+        .expect("datasets")
+        .iter()
+        .filter(|wanted| wanted["type"] != "bookmark")
+        .collect();
+    let mut wanted_names: Vec<&str> = wanted
+        .iter()
+        .map(|wanted| wanted["name"].as_str().expect("a name"))
+        .collect();
+    wanted_names.sort_unstable();
+    assert_eq!(names, wanted_names, "datasets of {name}");
+
+    let mut wrong = Vec::new();
+    let mut compared = 0;
+    for wanted in wanted {
+        let dataset = wanted["name"].as_str().expect("a name");
+        let is_encrypted = wanted["props"]["encryption"]
+            .as_str()
+            .is_some_and(|encryption| encryption != "off");
+        let settings = match dsl.properties(dataset).await {
+            Ok(settings) => settings,
+            Err(_) if is_encrypted => continue,
+            Err(error) => panic!("{dataset}: {error}"),
+        };
+        let found: BTreeMap<&str, _> = settings
+            .iter()
+            .map(|setting| (setting.name.as_str(), setting))
+            .collect();
+        assert_eq!(
+            found["type"].value.text(),
+            wanted["type"].as_str(),
+            "type of {dataset}"
+        );
+        for (property, value) in wanted["props"].as_object().expect("properties") {
+            if NOT_COMPARED.contains(&property.as_str()) {
+                continue;
+            }
+            let value = value.as_str().expect("text");
+            let shown = found
+                .get(property.as_str())
+                .map(|setting| show_value(find(property), &setting.value, true));
+            compared += 1;
+            if shown.as_deref() != Some(value) {
+                wrong.push(format!("{dataset} {property}: {shown:?}, not {value}"));
+            }
+        }
+        for (property, value) in wanted["local"].as_object().expect("settings") {
+            let value = value.as_str().expect("text");
+            let setting = found.get(property.as_str());
+            let shown = setting.map(|setting| show_value(find(property), &setting.value, true));
+            let is_local = setting.is_some_and(|setting| {
+                matches!(
+                    setting.source,
+                    PropertySource::Local | PropertySource::Received
+                )
+            });
+            compared += 1;
+            if shown.as_deref() != Some(value) || !is_local {
+                wrong.push(format!(
+                    "{dataset} {property}: local {value} is {:?}",
+                    setting.map(|setting| (&setting.value, &setting.source))
+                ));
+            }
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "{name}: {} of {compared} differ:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
+    assert!(compared > 20, "{name}: only {compared} values compared");
+}
+
+macro_rules! golden {
+    ($($name:ident)*) => {$(
+        #[tokio::test]
+        async fn $name() {
+            compare(stringify!($name)).await;
+        }
+    )*};
+}
+
+golden! {
+    plain
+    mirror3
+    nofeat
+    raidz1_3
+    raidz2_multi
+    stripe_of_mirrors
+    big_dirs
+    gang
+    logs_cache
+    v28
+    v15_fs3
+    cloned_blocks
+    dedup_fast
+    checkpoint
+}
