@@ -197,9 +197,19 @@ impl DslPool {
         self.watch_dirt(dataset, &objset);
         let settings = watch::Sender::new(self.dataset_settings(dataset).await?);
         let writable = !self.env().read_only && !dataset.is_snapshot();
-        // The intent log is not there yet: commits wait for the txg.
-        let log = None;
-        let _ = with_log && writable;
+        let log = (with_log && writable).then(|| {
+            let (dsl, weak) = (Arc::downgrade(self), Arc::downgrade(dataset));
+            let name = move || match (dsl.upgrade(), weak.upgrade()) {
+                (Some(dsl), Some(dataset)) => dataset.dir().full_name(&dsl.pool_name()),
+                _ => "a closed dataset".to_owned(),
+            };
+            Zil::open(
+                Box::new(name),
+                objset.clone(),
+                self.env().txgs.clone(),
+                settings.subscribe(),
+            )
+        });
         let open = Arc::new(OpenState {
             objset,
             log,
@@ -253,7 +263,13 @@ impl Clone for Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.dataset.release();
+        if self.dataset.release()
+            && let Some(log) = self.dataset.open_log()
+            && !log.is_closed()
+        {
+            // As `zil_close` at unmount: then the object set can be let go of.
+            log.close_in_background();
+        }
     }
 }
 

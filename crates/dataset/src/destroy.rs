@@ -319,7 +319,7 @@ impl DslPool {
     /// Whether a head can be destroyed now (`dsl_destroy_head_check_impl`).
     pub(crate) async fn check_destroy_head(&self, head: &Arc<Ds>) -> Result<(), DatasetError> {
         let name = self.full_name(head).await?;
-        if head.hold_count() > 0 {
+        if head.hold_count() > 0 || head.has_busy_log() {
             return Err(DatasetError::Busy {
                 name,
                 reason: "it is open or mounted".into(),
@@ -587,6 +587,7 @@ impl DslPool {
     /// [`DatasetError::NotFound`], [`DatasetError::Busy`], [`DatasetError::HasChildren`],
     /// [`DatasetError::HasSnapshots`], [`DatasetError::HasClones`], [`DatasetError::Held`].
     pub async fn destroy(self: &Arc<Self>, name: &str) -> Result<(), DatasetError> {
+        self.settle_log(name).await;
         self.run_task(Arc::new(DestroyTask {
             dsl: self.clone(),
             names: vec![name.to_owned()],

@@ -1,71 +1,89 @@
 //! Intent logs of datasets that are not open: freeing one with its dataset, claiming all after a
-//! crash.
+//! crash; and closing those of open ones.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use format::{
-    BlockPointer, LogBody, LogRecords, ObjsetPhys, ZilHeader, ZilSequence, decode_log_block,
+    BlockPointer, Compression, Endian, ObjectType, ObjsetPhys, Pointer, RegularPointer, Txg,
+    ZilHeader,
 };
-use object::SyncContext;
-use pool::{CacheUse, ReadContext, Tx};
+use futures::future::try_join_all;
+use object::{BlockAccounting, SyncContext};
+use pool::{PoolError, ReadContext, Tx, WritePolicy};
 
 use crate::DatasetError;
+use crate::account::HeadAccounting;
 use crate::dsl::DslPool;
 use crate::features::guid;
 use crate::state::Ds;
+use crate::zil::{Zil, claim, free_chain};
+
+/// Where the log's head is in an object set's root block (`os_zil_header`, include/sys/dmu_objset.h).
+const ZIL_HEADER_OFFSET: usize = 512;
+
+impl Ds {
+    /// Its intent log, while it is open.
+    pub(crate) fn open_log(&self) -> Option<Arc<Zil>> {
+        self.open.lock().as_ref()?.log.clone()
+    }
+
+    /// Whether its log is at work or has a chain: nobody may take the dataset away then.
+    pub(crate) fn has_busy_log(&self) -> bool {
+        self.open_log().is_some_and(|log| !log.is_closed())
+    }
+}
 
 impl DslPool {
-    /// Frees the blocks of a closed dataset's log (`zil_destroy_sync`, module/zfs/zil.c): those of the
-    /// chain, and data blocks that records refer to and that were claimed.
+    /// Frees the blocks of a closed dataset's log (`zil_destroy_sync`, module/zfs/zil.c).
     pub(crate) async fn free_log(&self, ctx: &SyncContext, header: &ZilHeader) {
-        let pipeline = &self.env().pipeline;
-        let is_claimed = !header.claim_txg.is_zero();
-        let mut block = header.log;
-        while !block.is_hole() {
-            let place = ZilSequence::from_checksum(block.checksum());
-            if is_claimed && place.sequence > header.claim_block_sequence {
-                break;
-            }
-            pipeline.free(ctx.txg, &block);
-            let context = ReadContext {
-                cache: CacheUse::NoFill,
-                speculative: true,
-                ..ReadContext::default()
-            };
-            let Ok(data) = pipeline.read(&block, &context).await else {
-                break;
-            };
-            let Ok((link, records)) = decode_log_block(&data, block.checksum_kind()) else {
-                break;
-            };
-            for record in LogRecords::new(records, link.eck.endian).map_while(Result::ok) {
-                if let LogBody::Write(write) = record.body
-                    && write.data.is_none()
-                    && is_claimed
-                    && write.block.birth() >= header.claim_txg
-                {
-                    pipeline.free(ctx.txg, &write.block);
-                }
-            }
-            block = if ZilSequence::from_checksum(link.next.checksum()) == place.next() {
-                link.next
-            } else {
-                BlockPointer::HOLE
-            };
+        free_chain(&self.env().pipeline, ctx.txg, header).await;
+    }
+
+    /// Closes the intent log of a dataset that nobody uses any more, before it is destroyed or
+    /// rolled back. One in use is left alone: the task will find that out.
+    pub(crate) async fn settle_log(&self, name: &str) {
+        let dataset = {
+            let _config = self.config.read().await;
+            self.resolve(name).await
+        };
+        if let Ok(dataset) = dataset
+            && dataset.hold_count() == 0
+            && let Some(log) = dataset.open_log()
+            && let Err(error) = log.close().await
+        {
+            tracing::debug!(name, %error, "the intent log could not be closed");
         }
     }
 
-    /// At import, after a crash: marks the intent logs' blocks as allocated (`zil_claim`), before
-    /// anything is allocated. Call in the first syncing txg, before [`DslPool::sync_pass`].
+    /// Closes the intent logs of all open datasets, so that an exported pool has none.
     ///
     /// # Errors
-    /// Of reading datasets; a log that ends early is no error.
-    pub async fn claim_logs(self: &Arc<Self>, ctx: &SyncContext) -> Result<(), DatasetError> {
+    /// [`DatasetError::Pool`] when the pool fails or is suspended.
+    pub async fn close_logs(&self) -> Result<(), DatasetError> {
+        let logs: Vec<_> = self
+            .open_datasets()
+            .iter()
+            .filter_map(|dataset| dataset.open_log())
+            .collect();
+        try_join_all(logs.iter().map(|log| log.close())).await?;
+        Ok(())
+    }
+
+    /// At import, after a crash: marks the intent logs' blocks as allocated (`zil_claim`), before
+    /// anything is allocated. Call in the first syncing txg, before [`DslPool::sync_pass`]. Returns
+    /// the newest birth of what was claimed: let no dataset be changed before that txg has synced, so that
+    /// nothing is older than what it replaces.
+    ///
+    /// # Errors
+    /// Of reading datasets and logs; a log that just ends is no error.
+    pub async fn claim_logs(self: &Arc<Self>, ctx: &SyncContext) -> Result<Txg, DatasetError> {
         let _config = self.config.write().await;
+        let pipeline = &self.env().pipeline;
+        let mut newest = Txg::ZERO;
         for head in self.heads().await? {
             let phys = head.phys();
-            if phys.block.is_hole() || head.state().features.contains_key(guid::ENCRYPTION) {
+            if phys.block.is_hole() {
                 continue;
             }
             let context = ReadContext::new(pool::Bookmark {
@@ -73,85 +91,86 @@ impl DslPool {
                 level: -1,
                 ..pool::Bookmark::default()
             });
-            let data = self.env().pipeline.read(&phys.block, &context).await?;
+            let data = pipeline.read(&phys.block, &context).await?;
             let mut header = ObjsetPhys::decode(&data, phys.block.endian())?.zil_header;
             if header.log.is_hole() || !header.claim_txg.is_zero() {
                 continue;
             }
-            self.claim_log(ctx, &mut header).await;
+            let name = self.full_name(&head).await?;
+            let unreadable = |error: PoolError| DatasetError::Log {
+                name: name.clone(),
+                reason: format!(
+                    "it cannot be read, so what was promised before the crash would be lost ({error})"
+                ),
+            };
+            let claimed = claim(pipeline, ctx.txg, &mut header)
+                .await
+                .map_err(unreadable)?;
+            tracing::debug!(dataset = %name, ?claimed, "claimed an intent log");
+            newest = newest.max(claimed.newest_birth);
+            if head.state().features.contains_key(guid::ENCRYPTION) {
+                self.write_locked_head(ctx, &head, &data, &header).await?;
+                continue;
+            }
             let objset = self.open_objset(&head).await?;
             objset.set_zil_header(&Tx::syncing(ctx.txg), header);
             self.attach_without_log(&head, objset).await?;
             self.sync_dataset_now(ctx, &head).await?;
             *head.open.lock() = None;
         }
-        Ok(())
+        Ok(newest)
     }
 
-    /// Claims one log's blocks, and notes in its head how far it goes.
-    async fn claim_log(&self, ctx: &SyncContext, header: &mut ZilHeader) {
+    /// Writes the head of an encrypted dataset's log into its root block, without the keys: root blocks
+    /// are in the clear, and their MACs do not cover the log's head (`zio_crypt_do_objset_hmacs`,
+    /// module/os/linux/zfs/zio_crypt.c).
+    async fn write_locked_head(
+        &self,
+        ctx: &SyncContext,
+        head: &Arc<Ds>,
+        data: &Bytes,
+        header: &ZilHeader,
+    ) -> Result<(), DatasetError> {
         let pipeline = &self.env().pipeline;
-        let context = ReadContext {
-            cache: CacheUse::NoFill,
-            speculative: true,
-            ..ReadContext::default()
-        };
-        let mut claimed: HashSet<[u64; 2]> = HashSet::new();
-        let mut is_new = |block: &BlockPointer| {
-            block
-                .dva(0)
-                .is_some_and(|dva| claimed.insert(dva.to_words()))
-        };
-        let (mut blocks, mut records_seen) = (0u64, 0u64);
-        let mut block = header.log;
-        'chain: while !block.is_hole() {
-            let place = ZilSequence::from_checksum(block.checksum());
-            // What was born before this import is in the space maps already.
-            if block.birth() >= ctx.txg
-                && is_new(&block)
-                && let Err(error) = pipeline.claim(ctx.txg, &block).await
-            {
-                tracing::warn!(%error, "a block of an intent log cannot be claimed; the log ends there");
-                break;
-            }
-            header.claim_block_sequence = place.sequence;
-            blocks += 1;
-            let Ok(data) = pipeline.read(&block, &context).await else {
-                break;
-            };
-            let Ok((link, records)) = decode_log_block(&data, block.checksum_kind()) else {
-                break;
-            };
-            if ZilSequence::from_checksum(link.next.checksum()) != place.next() {
-                break;
-            }
-            for record in LogRecords::new(records, link.eck.endian) {
-                let Ok(record) = record else { break 'chain };
-                if let LogBody::Write(write) = &record.body
-                    && write.data.is_none()
-                    && write.block.birth() >= ctx.txg
-                {
-                    // A block that was never written must not be claimed.
-                    if pipeline.read(&write.block, &context).await.is_err() {
-                        break 'chain;
-                    }
-                    if is_new(&write.block)
-                        && let Err(error) = pipeline.claim(ctx.txg, &write.block).await
-                    {
-                        tracing::warn!(%error, "a block that an intent log refers to cannot be claimed");
-                        break 'chain;
-                    }
-                }
-                header.claim_record_sequence = record.sequence;
-                records_seen += 1;
-            }
-            block = link.next;
+        let old = head.phys().block;
+        if old.endian() != Endian::Little {
+            return Err(DatasetError::Unsupported {
+                name: self.full_name(head).await?,
+                what: "claiming the intent log of an encrypted big-endian dataset (import the pool with OpenZFS once, or read-only)".into(),
+            });
         }
-        header.claim_txg = ctx.txg;
-        if records_seen > 0 || blocks > 1 {
-            header.flags |= ZilHeader::REPLAY_NEEDED;
-        }
-        header.flags |= ZilHeader::CLAIM_RECORD_SEQUENCE_VALID;
+        let mut bytes = data.to_vec();
+        bytes[ZIL_HEADER_OFFSET..ZIL_HEADER_OFFSET + ZilHeader::BYTES]
+            .copy_from_slice(&header.encode());
+        let policy = WritePolicy {
+            checksum: old.checksum_kind(),
+            compression: if self.features().is_active(guid::LZ4_COMPRESS) {
+                Compression::Lz4
+            } else {
+                Compression::Lzjb
+            },
+            copies: old.copies() as u8,
+            fill: old.fill(),
+            ..WritePolicy::metadata(ObjectType::OBJSET, 0)
+        };
+        let new = pipeline.write(ctx.txg, bytes.into(), &policy).await?;
+        let new = match new.decoded() {
+            Pointer::Regular(pointer) => BlockPointer::regular(&RegularPointer {
+                uses_crypt: old.uses_crypt(),
+                fill: old.fill(),
+                ..pointer
+            })?,
+            _ => new,
+        };
+        let accounting = HeadAccounting {
+            pipeline,
+            txg: ctx.txg,
+            head,
+        };
+        accounting.born(&new);
+        accounting.dead(&old);
+        head.change(|state| state.phys.block = new);
+        self.dataset_written(ctx, head).await
     }
 
     /// Every head dataset of the pool.

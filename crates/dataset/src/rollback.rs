@@ -122,6 +122,7 @@ impl DslPool {
         name: &str,
         snapshot: Option<&str>,
     ) -> Result<String, DatasetError> {
+        self.settle_log(name).await;
         let mut attempts = 0;
         loop {
             let task = Arc::new(RollbackTask {
@@ -187,7 +188,7 @@ impl RollbackTask {
                 name: self.name.clone(),
             });
         }
-        if head.hold_count() > 0 {
+        if head.hold_count() > 0 || head.has_busy_log() {
             return Err(DatasetError::Busy {
                 name: self.name.clone(),
                 reason: "it is open or mounted".into(),

@@ -56,6 +56,8 @@ pub(crate) struct State {
     pub(crate) flush_all: bool,
     /// Logs of datasets must be claimed in the next txg.
     pub(crate) claim_logs: bool,
+    /// Newest birth of what was claimed: users wait until this txg is on disk.
+    pub(crate) claimed_birth: Txg,
     /// The checksum salt is not in the MOS yet.
     pub(crate) salt_missing: Option<[u8; 32]>,
     /// Spares, as the MOS lists them.

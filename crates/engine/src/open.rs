@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::core::{Core, State};
-use crate::dtl::DirtyTimes;
+use crate::dtl::{DirtyTimes, distrust_stale};
 use crate::errors::ErrorLog;
 use crate::history::{History, HistoryLog, HistoryWhat};
 use crate::props::{Change, Stored};
@@ -119,6 +119,7 @@ fn new_state(name: &str, disk_name: &str, uberblock: Uberblock) -> State {
         uberblock,
         flush_all: false,
         claim_logs: false,
+        claimed_birth: Txg::ZERO,
         salt_missing: None,
         spares: Vec::new(),
         caches: Vec::new(),
@@ -442,6 +443,7 @@ async fn read_trusted(
     let ground = Ground::open(world, root, options, [0; 32]).await?;
     let result = async {
         check_tree(name, &ground.tree, spec.missing_log)?;
+        distrust_stale(&ground.tree).await;
         let uberblocks = ground.tree.uberblocks().await;
         let uberblock = best_uberblock(&uberblocks, Txg::new(u64::MAX))
             .ok_or_else(|| damaged(name, "every uberblock", "none has the right checksum"))?;
@@ -599,6 +601,7 @@ async fn import_on(
         read_only: spec.read_only,
         spa_version: uberblock.version,
     };
+    distrust_stale(&ground.tree).await;
     let dsl = DslPool::open(env, uberblock.root).await?;
     features::check(name, &dsl.features().all(), spec.read_only)?;
 
@@ -660,6 +663,10 @@ async fn import_on(
         start(&core);
         txgs.kick();
         txgs.sync().await?;
+        // Blocks of claimed logs must not be from the future for anything that is written from now
+        // on (`spa_load`: `spa_claim_max_txg`).
+        let newest = core.state.lock().claimed_birth;
+        txgs.wait_synced(newest).await?;
     }
     Ok(core)
 }

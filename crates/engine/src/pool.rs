@@ -122,6 +122,7 @@ impl Pool {
                 }
                 Some(_) => core.pipeline.abandon(closing.clone()),
                 None => {
+                    core.dsl.close_logs().await?;
                     core.txgs.sync().await?;
                     {
                         let mut state = core.state.lock();

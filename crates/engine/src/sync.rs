@@ -122,7 +122,8 @@ impl Core {
             if pass == 1 {
                 let claim = std::mem::take(&mut self.state.lock().claim_logs);
                 if claim {
-                    self.dsl.claim_logs(&ctx).await?;
+                    let newest = self.dsl.claim_logs(&ctx).await?;
+                    self.state.lock().claimed_birth = newest;
                     self.cancel_scan(&tx).await?;
                 }
                 self.history.flush(&tx).await?;

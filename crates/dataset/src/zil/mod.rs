@@ -1,11 +1,84 @@
 //! The intent log (ZIL): what makes synchronous writes durable before their txg is.
+//!
+//! # What it is for
+//! A txg takes seconds, an fsync must not. So every change is also noted as a record, in memory
+//! ([`pending`]); a commit writes the records that matter to it into the dataset's log on disk, a
+//! chain of blocks, and returns. After a crash, import *claims* the chain's blocks ([`walk`]), and
+//! opening the dataset *replays* the records ([`replay`]). What the txg has made durable itself is dropped from
+//! the log without having been read ever.
+//!
+//! # Layout
+//! See [`format`]'s `zil` for blocks and records. The head (`zil_header_t`) is in the object set's
+//! root block, and says where the chain starts. Each block has the pointer of the next one, which is
+//! allocated before, so that a commit needs one write and a flush; where a pointer leads to something else than
+//! the next block, the log ends.
+//!
+//! # Group commit
+//! ```text
+//!   commit -> ticket -+                      +-> blocks, in parallel -> flush -> answers
+//!   commit -> ticket -+-> writer: one batch -+
+//!   commit -> ticket -+   (meanwhile the next batch gathers)
+//! ```
+//! One batch is written at a time, by a task that lives as long as somebody waits; who commits while
+//! it writes is in the next batch together with all others who do. The answer to a ticket comes when every
+//! record made before the ticket is durable. Dropping a commit's future changes nothing for the others.
+//!
+//! # Writes
+//! Data goes into the log's blocks (`WR_COPIED`), cut into records as blocks end, whatever its size.
+//! There are no indirect writes (`WR_INDIRECT`, `dmu_sync`): they would need blocks that are written
+//! before their txg, which the object layer has no way to take over. What they are good for, not writing
+//! much data twice, is done otherwise: where more than 16 MiB of an object, or 64 MiB in all, would
+//! have to be logged, the commit waits for the txg. Logs of OpenZFS that have indirect writes are replayed.
+//!
+//! # The life of a chain
+//! Created by the first commit, which waits for its txg anyway (so that the head is on disk before
+//! anybody relies on the chain); blocks whose records' txgs are all on disk are freed in the sync of a
+//! txg, and the head moves on ([`Zil::sync`]). Given up, by freeing it all in one txg, on close, after a
+//! replay, and whenever a block could not be allocated or written: then the commit waits for that
+//! txg and a later commit starts a new chain, with new guids. So behind a block that may be bad nothing is ever
+//! acknowledged.
+//!
+//! # What a crash leaves
+//! * In a batch: nothing of it was acknowledged; the chain may have a prefix of it.
+//! * A block is allocated in a txg and linked from the block before, whose write ends before that txg
+//!   does (`sync` waits for it), so the blocks that the last txg has as allocated and those reachable are the same; those
+//!   allocated later are claimed.
+//! * During replay: the head says how far it is, in the txg of the replayed record itself where doing it again
+//!   would fail (changes of names), after it where doing it again is harmless.
+//!
+//! # Locks
+//! `pending` and `chain` are for a few instructions each, never both. `writer` is an async lock, held
+//! by whoever changes the chain (a batch, close, replay) across its waits, for txgs too. The sync
+//! loop takes only the first two, and waits only for device writes that were issued; so nobody who holds
+//! `writer` waits for it in a circle. A commit must not be waited for while a `Tx` is held.
+
+mod blocks;
+mod pending;
+mod replay;
+#[cfg(test)]
+mod tests;
+mod walk;
+mod writer;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use device::BoxFuture;
-use format::{Endian, ObjectId, Txg};
-use pool::Tx;
+use device::{BoxFuture, World};
+use format::{BlockPointer, Endian, ObjectId, Txg, ZilHeader};
+use object::{ObjectSet, SyncContext};
+use parking_lot::Mutex;
+use pool::{Tx, TxgManager};
+use tokio::sync::{Notify, oneshot, watch};
 
-use crate::DatasetError;
+use crate::{DatasetError, DatasetSettings, SyncMode};
+use pending::{Entry, EntryBody, Pending};
+pub(crate) use walk::{claim, free_chain};
+
+/// `TX_RENAME` and its relatives: what the object has must be in the log before.
+const RENAMES: [u64; 3] = [8, 22, 23];
 
 /// A record for the intent log.
 #[derive(Debug, Clone)]
@@ -26,7 +99,8 @@ pub struct LogRecord {
 pub enum LogBody {
     /// The record as it is stored, after its common header (`lr_t`, 32 bytes), little-endian.
     Encoded(Bytes),
-    /// A write (`TX_WRITE`): the data is read from the object when the record is written to the log.
+    /// A write (`TX_WRITE`): the data is taken from the object by [`Zil::record`], so record it after
+    /// the object was written, in the same transaction, with the range still locked.
     Write {
         /// First byte.
         offset_bytes: u64,
@@ -62,7 +136,7 @@ impl LogRecord {
     /// A write of data.
     pub fn write(object: ObjectId, sync: bool, offset_bytes: u64, length_bytes: u64) -> Self {
         LogRecord {
-            kind: 9,
+            kind: blocks::TX_WRITE,
             object,
             sync,
             body: LogBody::Write {
@@ -103,40 +177,392 @@ pub trait ReplayTarget: Send + Sync {
     fn replay<'a>(&'a self, record: ReplayRecord) -> BoxFuture<'a, Result<(), ReplayError>>;
 }
 
+/// What a log has done since it was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LogStats {
+    /// Commits that had to wait for something.
+    pub commits: u64,
+    /// Batches written to the log.
+    pub batches: u64,
+    /// Blocks written to the log.
+    pub blocks: u64,
+    /// Bytes of records in them.
+    pub bytes: u64,
+    /// Batches that waited for a txg instead.
+    pub txg_waits: u64,
+}
+
+/// What happened to a log's chain in the sync of a txg.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ChainChange {
+    /// There is one now: feature `zilsaxattr` becomes active for the dataset.
+    Created,
+    /// There is none any more.
+    Destroyed,
+}
+
+/// A block of the chain.
+#[derive(Debug, Clone, Copy)]
+struct LogBlock {
+    pointer: BlockPointer,
+    /// Txg in which it was allocated.
+    allocated: Txg,
+    /// Highest txg of its records.
+    records: Txg,
+    /// Whether the device has it; not if its write is under way or never began.
+    written: bool,
+}
+
+/// What was on disk when the dataset was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Inherited {
+    /// No log.
+    Nothing,
+    /// A claimed log without records, or with replayed ones: to be freed.
+    Stale,
+    /// A claimed log that waits to be replayed.
+    Unreplayed,
+    /// A log that was not claimed: import has not come to it. It is not touched.
+    Unclaimed,
+}
+
+/// The chain, as the sync loop and the writer share it.
+#[derive(Debug)]
+struct ChainState {
+    /// Oldest first. The last one is the next to be written.
+    blocks: VecDeque<LogBlock>,
+    inherited: Inherited,
+    /// The sync of this txg frees all of it.
+    destroy: Option<Txg>,
+    /// Writes under way that a txg's sync has to wait for.
+    in_flight: BTreeMap<Txg, usize>,
+    /// How far replay is, by the txg that may say so.
+    replayed: BTreeMap<Txg, u64>,
+    /// Not picked up yet.
+    change: Option<ChainChange>,
+}
+
+/// What is being replayed.
+#[derive(Debug, Clone, Copy)]
+enum Replaying {
+    No,
+    /// A change of names: noted with its transaction.
+    Named(u64),
+    /// Anything else: noted when it is done.
+    Repeatable,
+}
+
+struct Shared {
+    name: Box<dyn Fn() -> String + Send + Sync>,
+    world: World,
+    objset: Arc<ObjectSet>,
+    txgs: Arc<TxgManager>,
+    settings: watch::Receiver<DatasetSettings>,
+    pending: Mutex<Pending>,
+    chain: Mutex<ChainState>,
+    /// Some write of `in_flight` has ended.
+    landed: Notify,
+    writer: tokio::sync::Mutex<writer::Writer>,
+    replaying: Mutex<Replaying>,
+    stats: Mutex<LogStats>,
+    /// Newest txg with changes that were not recorded, as `sync=disabled`.
+    unrecorded: AtomicU64,
+}
+
 /// The intent log of one open dataset.
-pub struct Zil {}
+pub struct Zil {
+    shared: Arc<Shared>,
+}
 
 impl Zil {
-    /// Writes the log's head with the dataset, in the first pass of a txg.
-    pub(crate) fn sync(&self, ctx: &object::SyncContext) {
-        let _ = ctx;
+    /// The log of an object set that was just opened for writing. `name` is asked for messages.
+    pub(crate) fn open(
+        name: Box<dyn Fn() -> String + Send + Sync>,
+        objset: Arc<ObjectSet>,
+        txgs: Arc<TxgManager>,
+        settings: watch::Receiver<DatasetSettings>,
+    ) -> Arc<Self> {
+        let header = objset.zil_header();
+        let inherited = if header.log.is_hole() {
+            Inherited::Nothing
+        } else if header.claim_txg.is_zero() {
+            tracing::warn!(
+                dataset = name(),
+                "its intent log was not claimed at import; synchronous writes wait for transaction groups"
+            );
+            Inherited::Unclaimed
+        } else if header.flags & ZilHeader::REPLAY_NEEDED != 0 {
+            Inherited::Unreplayed
+        } else {
+            Inherited::Stale
+        };
+        Arc::new(Zil {
+            shared: Arc::new(Shared {
+                name,
+                world: objset.world().clone(),
+                objset,
+                txgs,
+                settings,
+                pending: Mutex::default(),
+                chain: Mutex::new(ChainState {
+                    blocks: VecDeque::new(),
+                    inherited,
+                    destroy: None,
+                    in_flight: BTreeMap::new(),
+                    replayed: BTreeMap::new(),
+                    change: None,
+                }),
+                landed: Notify::new(),
+                writer: tokio::sync::Mutex::default(),
+                replaying: Mutex::new(Replaying::No),
+                stats: Mutex::default(),
+                unrecorded: AtomicU64::new(0),
+            }),
+        })
     }
-    /// Forgets records of txgs that are on disk.
-    pub(crate) fn clean(&self, txg: Txg) {
-        let _ = txg;
-    }
-    /// Whether nothing is in flight.
-    pub(crate) fn is_idle(&self) -> bool {
-        true
-    }
-    /// Adds a record about a change made in `tx`.
+
+    /// Adds a record about a change made in `tx`. The data of a write is taken from the object now.
     pub fn record(&self, tx: &Tx, record: LogRecord) {
-        let _ = (tx, record);
-        todo!()
+        let shared = &self.shared;
+        let replaying = *shared.replaying.lock();
+        match replaying {
+            Replaying::No => {}
+            Replaying::Named(sequence) => {
+                shared.chain.lock().replayed.insert(tx.txg(), sequence);
+                shared.objset.dirty_root(tx);
+                return;
+            }
+            Replaying::Repeatable => return,
+        }
+        if shared.settings.borrow().sync == SyncMode::Disabled {
+            shared
+                .unrecorded
+                .fetch_max(tx.txg().get(), Ordering::Relaxed);
+            return;
+        }
+        let body = match record.body {
+            LogBody::Encoded(body) => EntryBody::Encoded(body),
+            LogBody::Write {
+                length_bytes: 0, ..
+            } => return,
+            LogBody::Write {
+                offset_bytes,
+                length_bytes,
+            } => match shared.capture(record.object, offset_bytes, length_bytes) {
+                Some(data) => EntryBody::Write {
+                    offset_bytes,
+                    length_bytes,
+                    data,
+                },
+                None => EntryBody::Overflow,
+            },
+        };
+        let entry = Entry {
+            kind: record.kind,
+            txg: tx.txg(),
+            object: record.object,
+            body,
+        };
+        let mut pending = shared.pending.lock();
+        // The data of a renamed file before its name (`zil_itx_assign`).
+        if RENAMES.contains(&(record.kind & !LogRecord::CASE_INSENSITIVE)) {
+            pending.select(record.object);
+        }
+        pending.add(entry, record.sync);
     }
+
     /// Makes the records of `object` (zero: of all) durable, and everything recorded before them
-    /// that is not bound to another object.
+    /// that is not bound to another object. Returns at once with `sync=disabled`. Never call it with a
+    /// [`Tx`] held.
+    ///
+    /// # Errors
+    /// [`DatasetError::Pool`] when the pool is closing, or suspended with `failmode=continue`: then it
+    /// is not known what is durable. With `failmode=wait` it waits.
     pub async fn commit(&self, object: ObjectId) -> Result<(), DatasetError> {
-        let _ = object;
-        todo!()
+        let shared = &self.shared;
+        if shared.settings.borrow().sync == SyncMode::Disabled
+            || !matches!(*shared.replaying.lock(), Replaying::No)
+        {
+            return Ok(());
+        }
+        let unrecorded = Txg::new(shared.unrecorded.load(Ordering::Relaxed));
+        if unrecorded > shared.txgs.synced_txg() {
+            shared.wait_durable(unrecorded).await?;
+        }
+        let answer = {
+            let mut pending = shared.pending.lock();
+            pending.select(object);
+            let idle = !pending.writing && !pending.has_selected();
+            if idle && pending.barrier <= shared.txgs.synced_txg() {
+                return Ok(());
+            }
+            let (ticket, answer) = oneshot::channel();
+            pending.tickets.push(ticket);
+            if !pending.writing {
+                pending.writing = true;
+                shared.start_writer();
+            }
+            answer
+        };
+        shared.stats.lock().commits += 1;
+        answer.await.map_err(|_| DatasetError::Closed)??;
+        Ok(())
     }
+
     /// Whether a log from before a crash waits to be replayed.
     pub fn needs_replay(&self) -> bool {
-        todo!()
+        self.shared.chain.lock().inherited == Inherited::Unreplayed
     }
-    /// Replays such a log and lets go of it. Returns how many records were replayed.
-    pub async fn replay(&self, target: &dyn ReplayTarget) -> Result<u64, DatasetError> {
-        let _ = target;
-        todo!()
+
+    /// Gives the chain back, so that the dataset has no log on disk; what was recorded is durable
+    /// then. It can be used further, and makes a new chain when it has to. A log that waits to be
+    /// replayed stays.
+    ///
+    /// # Errors
+    /// As [`Self::commit`].
+    pub async fn close(&self) -> Result<(), DatasetError> {
+        self.shared.close().await?;
+        Ok(())
+    }
+
+    /// [`Self::close`], without waiting for it.
+    pub(crate) fn close_in_background(&self) {
+        let shared = self.shared.clone();
+        self.shared.world.spawn.spawn(Box::pin(async move {
+            if let Err(error) = shared.close().await {
+                tracing::debug!(dataset = (shared.name)(), %error, "the intent log could not be closed");
+            }
+        }));
+    }
+
+    /// What it has done.
+    pub fn stats(&self) -> LogStats {
+        *self.shared.stats.lock()
+    }
+
+    /// Whether it can be let go of: closing would have nothing to do, nobody works on it, and nothing
+    /// is recorded.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.is_closed() && self.shared.pending.lock().is_empty()
+    }
+
+    /// Whether it has no chain and nobody works on it.
+    pub(crate) fn is_closed(&self) -> bool {
+        let quiet = !self.shared.pending.lock().writing;
+        let chain = self.shared.chain.lock();
+        quiet
+            && chain.blocks.is_empty()
+            && chain.destroy.is_none()
+            && matches!(*self.shared.replaying.lock(), Replaying::No)
+            && self.shared.writer.try_lock().is_ok()
+    }
+
+    /// Forgets the records of txgs up to `txg`, which is on disk (`zil_clean`).
+    pub(crate) fn clean(&self, txg: Txg) {
+        self.shared.pending.lock().clean(txg);
+    }
+
+    /// What the sync of this txg did to the chain; once.
+    pub(crate) fn take_change(&self) -> Option<ChainChange> {
+        self.shared.chain.lock().change.take()
+    }
+
+    /// In syncing context, before the object set is written: frees log blocks that are not needed any
+    /// more once this txg is on disk, and brings the head up to date (`zil_sync`).
+    pub(crate) async fn sync(&self, ctx: &SyncContext) {
+        let shared = &self.shared;
+        shared.wait_landed(ctx.txg).await;
+        let before = shared.objset.zil_header();
+        let mut header = before;
+        let mut old_chain = None;
+        {
+            let mut chain = shared.chain.lock();
+            let chain = &mut *chain;
+            let later = chain.replayed.split_off(&ctx.txg.next());
+            let replayed = std::mem::replace(&mut chain.replayed, later);
+            if let Some((_, sequence)) = replayed.last_key_value() {
+                header.replay_sequence = header.replay_sequence.max(*sequence);
+            }
+            if chain.destroy.is_some_and(|txg| txg <= ctx.txg) {
+                chain.destroy = None;
+                if chain.blocks.is_empty() {
+                    old_chain = Some(header);
+                }
+                for block in chain.blocks.drain(..) {
+                    ctx.pipeline.free(ctx.txg, &block.pointer);
+                }
+                chain.inherited = Inherited::Nothing;
+                header = ZilHeader::default();
+                chain.change = Some(ChainChange::Destroyed);
+            }
+            let mut is_mine = false;
+            while let [first, _, ..] = chain.blocks.make_contiguous()
+                && first.written
+                && first.allocated <= ctx.txg
+                && first.records <= ctx.txg
+            {
+                ctx.pipeline.free(ctx.txg, &first.pointer);
+                chain.blocks.pop_front();
+                is_mine = true;
+            }
+            if let Some(first) = chain.blocks.front()
+                && (is_mine || first.allocated <= ctx.txg)
+            {
+                if header.log.is_hole() {
+                    chain.change = Some(ChainChange::Created);
+                }
+                header = ZilHeader {
+                    log: first.pointer,
+                    ..ZilHeader::default()
+                };
+            }
+        }
+        if let Some(header) = old_chain {
+            free_chain(&ctx.pipeline, ctx.txg, &header).await;
+        }
+        if header != before {
+            shared.objset.set_zil_header(&Tx::syncing(ctx.txg), header);
+        }
+    }
+}
+
+impl Shared {
+    /// The data of a write that was just made: whole blocks by reference, parts copied (they would keep all
+    /// of their block). `None` when it is not all in memory, or too much.
+    fn capture(&self, object: ObjectId, offset: u64, length: u64) -> Option<Vec<Bytes>> {
+        if length > pending::OBJECT_BYTES_MAX {
+            return None;
+        }
+        let object = self.objset.try_hold(object)?;
+        let block_bytes = object.info().data_block_bytes as usize;
+        let mut slices = object.peek(offset, length as usize)?;
+        for slice in &mut slices {
+            if slice.len() < block_bytes {
+                *slice = Bytes::copy_from_slice(slice);
+            }
+        }
+        Some(slices)
+    }
+
+    /// Waits until no write is under way that the sync of `txg` needs.
+    async fn wait_landed(&self, txg: Txg) {
+        loop {
+            let mut landed = pin!(self.landed.notified());
+            landed.as_mut().enable();
+            let waits = self.chain.lock().in_flight.range(..=txg).next().is_some();
+            if !waits {
+                return;
+            }
+            landed.await;
+        }
+    }
+}
+
+impl std::fmt::Debug for Zil {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Zil")
+            .field("dataset", &(self.shared.name)())
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
     }
 }

@@ -1,0 +1,211 @@
+//! From records to log blocks: what goes into which block, in which form.
+//!
+//! A record's common header (`lr_t`, include/sys/zil.h) is 32 bytes: type, length, txg, number;
+//! lengths are multiples of 8. A write (`lr_write_t`) has object, offset, length, a word that is
+//! zero, and a block pointer (a hole: the data follows in the record), 192 bytes in all. Writes are
+//! cut where a block ends; each piece is a record of its own.
+
+use bytes::Bytes;
+use format::{Txg, ZIL_MIN_BLOCK_BYTES, ZilLink};
+
+use super::pending::{Entry, EntryBody};
+
+/// Biggest log block (`zil_maxblocksize`).
+pub(super) const BLOCK_BYTES_MAX: u64 = 128 << 10;
+/// Room for records in it.
+pub(super) const RECORD_BYTES_MAX: usize = BLOCK_BYTES_MAX as usize - ZilLink::BYTES;
+/// `TX_WRITE`.
+pub(super) const TX_WRITE: u64 = 9;
+/// A common header.
+pub(super) const HEADER_BYTES: usize = 32;
+/// `lr_write_t`.
+pub(super) const WRITE_BYTES: usize = 192;
+/// Pieces of writes are at least so long, except the last one.
+const PIECE_BYTES_MIN: usize = 4096;
+/// Pieces end at multiples of this.
+const PIECE_ALIGN_BYTES: usize = 512;
+
+/// Records of one block.
+#[derive(Debug, Default)]
+pub(super) struct Records {
+    pub bytes: Vec<u8>,
+    /// Highest txg of any.
+    pub txg: Txg,
+}
+
+impl Records {
+    /// Size that a block for them needs.
+    pub fn block_bytes(&self) -> u64 {
+        block_bytes(self.bytes.len() as u64)
+    }
+}
+
+/// Size of a block for so many bytes of records.
+pub(super) fn block_bytes(records: u64) -> u64 {
+    (records + ZilLink::BYTES as u64)
+        .next_multiple_of(ZIL_MIN_BLOCK_BYTES)
+        .min(BLOCK_BYTES_MAX)
+}
+
+/// Puts records into blocks: the first one has the given size, more are as big as they need to be.
+pub(super) struct Packer {
+    full: Vec<Records>,
+    current: Records,
+    room: usize,
+    sequence: u64,
+}
+
+impl Packer {
+    /// Records are numbered from `sequence + 1` on.
+    pub fn new(first_block_bytes: u64, sequence: u64) -> Self {
+        Packer {
+            full: Vec::new(),
+            current: Records::default(),
+            room: first_block_bytes as usize - ZilLink::BYTES,
+            sequence,
+        }
+    }
+
+    /// Adds a record. `false` when it is too long for any block: it cannot be logged.
+    #[must_use]
+    pub fn add(&mut self, entry: &Entry) -> bool {
+        match &entry.body {
+            EntryBody::Encoded(body) => {
+                let length = HEADER_BYTES + body.len().next_multiple_of(8);
+                if length > RECORD_BYTES_MAX {
+                    return false;
+                }
+                self.make_room(length);
+                self.start(entry, length);
+                self.current.bytes.extend_from_slice(body);
+                self.pad();
+            }
+            EntryBody::Write {
+                offset_bytes,
+                length_bytes,
+                data,
+            } => self.add_write(entry, *offset_bytes, *length_bytes, data),
+            EntryBody::Overflow => return false,
+        }
+        true
+    }
+
+    fn add_write(&mut self, entry: &Entry, offset: u64, length: u64, data: &[Bytes]) {
+        let mut source = Source {
+            data,
+            index: 0,
+            at: 0,
+        };
+        let (mut offset, mut left) = (offset, length as usize);
+        while left > 0 {
+            let free = self.free();
+            let piece = if WRITE_BYTES + left <= free {
+                left
+            } else if free >= WRITE_BYTES + PIECE_BYTES_MIN {
+                (free - WRITE_BYTES) / PIECE_ALIGN_BYTES * PIECE_ALIGN_BYTES
+            } else {
+                self.next_block();
+                continue;
+            };
+            self.start(entry, WRITE_BYTES + piece.next_multiple_of(8));
+            let out = &mut self.current.bytes;
+            for word in [entry.object.get(), offset, piece as u64, 0] {
+                out.extend_from_slice(&word.to_le_bytes());
+            }
+            out.resize(out.len() + WRITE_BYTES - HEADER_BYTES - 32, 0);
+            source.copy(out, piece);
+            self.pad();
+            offset += piece as u64;
+            left -= piece;
+        }
+    }
+
+    fn free(&self) -> usize {
+        self.room - self.current.bytes.len()
+    }
+
+    fn make_room(&mut self, length: usize) {
+        if length > self.free() {
+            self.next_block();
+        }
+    }
+
+    /// Goes on in a new block. An empty first block stays, as the chain leads through it.
+    fn next_block(&mut self) {
+        self.full.push(std::mem::take(&mut self.current));
+        self.room = RECORD_BYTES_MAX;
+    }
+
+    fn start(&mut self, entry: &Entry, length: usize) {
+        self.sequence += 1;
+        self.current.txg = self.current.txg.max(entry.txg);
+        let header = [entry.kind, length as u64, entry.txg.get(), self.sequence];
+        for word in header {
+            self.current.bytes.extend_from_slice(&word.to_le_bytes());
+        }
+    }
+
+    fn pad(&mut self) {
+        let length = self.current.bytes.len().next_multiple_of(8);
+        self.current.bytes.resize(length, 0);
+    }
+
+    /// The blocks' records, and the number of the last one.
+    pub fn finish(mut self) -> (Vec<Records>, u64) {
+        if !self.current.bytes.is_empty() {
+            self.full.push(self.current);
+        }
+        (self.full, self.sequence)
+    }
+}
+
+/// Slices read one after another.
+struct Source<'a> {
+    data: &'a [Bytes],
+    index: usize,
+    at: usize,
+}
+
+impl Source<'_> {
+    /// Copies the next `length` bytes; zeros if there are not as many.
+    fn copy(&mut self, out: &mut Vec<u8>, length: usize) {
+        let end = out.len() + length;
+        while out.len() < end
+            && let Some(slice) = self.data.get(self.index)
+        {
+            let part = (slice.len() - self.at).min(end - out.len());
+            out.extend_from_slice(&slice[self.at..self.at + part]);
+            self.at += part;
+            if self.at == slice.len() {
+                self.index += 1;
+                self.at = 0;
+            }
+        }
+        out.resize(end, 0);
+    }
+}
+
+/// How big the next block should be, from what was written lately (`zil_lwb_predict`).
+#[derive(Debug, Default)]
+pub(super) struct Bursts {
+    bytes: [u64; Self::COUNT],
+    at: usize,
+}
+
+impl Bursts {
+    const COUNT: usize = 4;
+
+    /// So many bytes of records were written at once.
+    pub fn note(&mut self, bytes: u64) {
+        self.bytes[self.at] = bytes;
+        self.at = (self.at + 1) % Self::COUNT;
+    }
+
+    /// Size of a block for the next burst: as for the second biggest of the last ones, so that a
+    /// single big one does not make all others waste space.
+    pub fn next_block_bytes(&self) -> u64 {
+        let mut sorted = self.bytes;
+        sorted.sort_unstable();
+        block_bytes(sorted[Self::COUNT - 2])
+    }
+}

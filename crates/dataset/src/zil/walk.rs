@@ -1,0 +1,359 @@
+//! Reading a log's chain from disk: claiming it after a crash, freeing it, replaying it
+//! (`zil_parse`, `zil_claim`, `zil_destroy_sync`; module/zfs/zil.c).
+//!
+//! A chain ends at the first block that does not carry what its pointer says, which is normal: the
+//! last pointer always leads to a block that was not written yet. Blocks that cannot be *read* (no
+//! device answers) are no end: what is behind them may have been promised to be durable.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use format::{
+    BLOCK_POINTER_BYTES, BlockPointer, Endian, ObjectId, ObjsetId, Txg, ZilHeader, ZilSequence,
+    decode_log_block,
+};
+use pool::{Bookmark, CacheUse, Pipeline, PoolError, ReadContext};
+
+use super::blocks::{HEADER_BYTES, TX_WRITE, WRITE_BYTES};
+
+/// Bit of a record's type: names without regard to case (`TX_CI`).
+const CASE_INSENSITIVE: u64 = 1 << 63;
+/// Level of bookmarks of log blocks (`ZB_ZIL_LEVEL`).
+const LEVEL: i8 = -2;
+
+/// A record as it is in a block.
+#[derive(Debug, Clone)]
+pub(super) struct RawRecord {
+    /// Type without the flag.
+    pub kind: u64,
+    pub case_insensitive: bool,
+    pub txg: Txg,
+    pub sequence: u64,
+    pub endian: Endian,
+    /// What follows the common header.
+    pub body: Bytes,
+}
+
+impl RawRecord {
+    /// A word of the body.
+    pub fn word(&self, index: usize) -> Option<u64> {
+        let raw = self.body.get(index * 8..)?.first_chunk::<8>()?;
+        Some(self.endian.u64(*raw))
+    }
+
+    /// The pointer of a write, and whether the data is there and not in the record.
+    pub fn write_pointer(&self) -> Option<(BlockPointer, bool)> {
+        if self.kind != TX_WRITE {
+            return None;
+        }
+        let raw = self.body.get(32..32 + BLOCK_POINTER_BYTES)?;
+        let pointer = BlockPointer::decode_slice(raw, self.endian).ok()?;
+        Some((pointer, self.body.len() + HEADER_BYTES == WRITE_BYTES))
+    }
+}
+
+/// Takes the records of a block apart.
+fn parse_records(records: &Bytes, endian: Endian) -> (Vec<RawRecord>, bool) {
+    let mut out = Vec::new();
+    let mut at = 0;
+    while at < records.len() {
+        let word = |index: usize| {
+            let raw = records.get(at + index * 8..)?.first_chunk::<8>()?;
+            Some(endian.u64(*raw))
+        };
+        let (Some(kind), Some(length), Some(txg), Some(sequence)) =
+            (word(0), word(1), word(2), word(3))
+        else {
+            return (out, false);
+        };
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        let bad = length < HEADER_BYTES || length > records.len() - at;
+        let short = kind & !CASE_INSENSITIVE == TX_WRITE && length < WRITE_BYTES;
+        if bad || short {
+            return (out, false);
+        }
+        out.push(RawRecord {
+            kind: kind & !CASE_INSENSITIVE,
+            case_insensitive: kind & CASE_INSENSITIVE != 0,
+            txg: Txg::new(txg),
+            sequence,
+            endian,
+            body: records.slice(at + HEADER_BYTES..at + length),
+        });
+        at += length;
+    }
+    (out, true)
+}
+
+/// Why a chain ends.
+#[derive(Debug)]
+pub(super) enum End {
+    /// Where it should: at a block that was not written, or where it was claimed to.
+    Normal,
+    /// A block could not be read.
+    Unreadable(PoolError),
+}
+
+/// A chain while it is read: [`Chain::pointer`], then [`Chain::read`], and again.
+pub(super) struct Chain<'a> {
+    pipeline: &'a Pipeline,
+    header: ZilHeader,
+    next: BlockPointer,
+    last_sequence: u64,
+    last_record: u64,
+}
+
+impl<'a> Chain<'a> {
+    pub fn new(pipeline: &'a Pipeline, header: &ZilHeader) -> Self {
+        Chain {
+            pipeline,
+            header: *header,
+            next: header.log,
+            last_sequence: 0,
+            last_record: 0,
+        }
+    }
+
+    fn is_claimed(&self) -> bool {
+        !self.header.claim_txg.is_zero()
+    }
+
+    fn claimed_record(&self) -> u64 {
+        let known = self.header.flags & ZilHeader::CLAIM_RECORD_SEQUENCE_VALID != 0;
+        if self.is_claimed() && known {
+            self.header.claim_record_sequence
+        } else {
+            u64::MAX
+        }
+    }
+
+    /// The next block's pointer; `None` at the end of the claimed part. The block belongs to the
+    /// log, but may not have been written.
+    pub fn pointer(&self) -> Option<BlockPointer> {
+        let sequence = ZilSequence::from_checksum(self.next.checksum()).sequence;
+        let is_end = self.next.is_hole()
+            || sequence <= self.last_sequence
+            || self.is_claimed() && sequence > self.header.claim_block_sequence;
+        (!is_end).then_some(self.next)
+    }
+
+    /// Reads that block. `Err` is the end of the chain.
+    pub async fn read(&mut self) -> Result<Vec<RawRecord>, End> {
+        let pointer = self.next;
+        let place = ZilSequence::from_checksum(pointer.checksum());
+        self.last_sequence = place.sequence;
+        if self.is_claimed()
+            && place.sequence == self.header.claim_block_sequence
+            && self.last_record == self.claimed_record()
+        {
+            return Err(End::Normal);
+        }
+        let context = ReadContext {
+            bookmark: Bookmark {
+                objset: place.objset,
+                object: ObjectId::ZERO,
+                level: LEVEL,
+                block: place.sequence,
+            },
+            cache: CacheUse::Bypass,
+            speculative: true,
+            ..ReadContext::default()
+        };
+        // As stored: blocks of encrypted datasets have their links and headers in the clear.
+        let data = match self.pipeline.read_raw(&pointer, &context).await {
+            Ok(data) => data,
+            Err(error) => return Err(end_of(error)),
+        };
+        let Ok((link, records)) = decode_log_block(&data, pointer.checksum_kind()) else {
+            return Err(End::Normal);
+        };
+        let start = records.as_ptr() as usize - data.as_ptr() as usize;
+        let records = data.slice(start..start + records.len());
+        // A link that does not lead to the next number is not one of this log.
+        if ZilSequence::from_checksum(link.next.checksum()) != place.next() {
+            return Err(End::Normal);
+        }
+        self.next = link.next;
+        let (mut records, whole) = parse_records(&records, link.eck.endian);
+        let limit = self.claimed_record();
+        let found = records.len();
+        records.retain(|record| record.sequence <= limit);
+        if !whole || records.len() < found {
+            // Nothing behind this counts.
+            self.next = BlockPointer::HOLE;
+        }
+        if let Some(last) = records.last() {
+            self.last_record = last.sequence;
+        }
+        Ok(records)
+    }
+}
+
+fn end_of(error: PoolError) -> End {
+    match error {
+        PoolError::Unreadable { .. } | PoolError::VdevUnavailable { .. } | PoolError::Device(_) => {
+            End::Unreadable(error)
+        }
+        _ => End::Normal,
+    }
+}
+
+/// How the data of a write in a block of its own is read.
+fn data_context(record: &RawRecord, pointer: &BlockPointer, objset: ObjsetId) -> ReadContext {
+    ReadContext {
+        bookmark: Bookmark {
+            objset,
+            object: ObjectId::new(record.word(0).unwrap_or(0)),
+            level: LEVEL,
+            block: record.word(1).unwrap_or(0) / pointer.lsize_bytes().max(1),
+        },
+        cache: CacheUse::Bypass,
+        ..ReadContext::default()
+    }
+}
+
+/// Reads the data of a write that is in a block of its own.
+pub(super) async fn read_data(
+    pipeline: &Pipeline,
+    record: &RawRecord,
+    pointer: &BlockPointer,
+    objset: ObjsetId,
+) -> Result<Bytes, PoolError> {
+    if pointer.is_hole() {
+        // Zeros, as many as the block would have had (`zil_read_log_data`).
+        let length = record.word(2).unwrap_or(0).max(pointer.lsize_bytes());
+        let length = length.min(format::MAX_BLOCK_BYTES);
+        return Ok(Bytes::from(vec![0; length as usize]));
+    }
+    let context = data_context(record, pointer, objset);
+    pipeline.read(pointer, &context).await
+}
+
+/// Blocks seen, by the place of their first copy.
+#[derive(Default)]
+struct Seen(HashSet<[u64; 2]>);
+
+impl Seen {
+    fn is_new(&mut self, pointer: &BlockPointer) -> bool {
+        pointer
+            .dva(0)
+            .is_some_and(|dva| self.0.insert(dva.to_words()))
+    }
+}
+
+/// What a claim found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Claimed {
+    /// Blocks of the chain, with the one that was not written yet.
+    pub blocks: u64,
+    /// Records.
+    pub records: u64,
+    /// Newest birth of what was claimed. Nothing else may be born before this txg is over.
+    pub newest_birth: Txg,
+}
+
+/// After a crash: marks the blocks of a log as allocated and notes in its head how far it goes.
+/// Nothing may have been allocated before since the import. A log that was claimed before is left
+/// as it is.
+///
+/// # Errors
+/// When a block cannot be read: what is behind it may have been promised to be durable.
+pub(crate) async fn claim(
+    pipeline: &Arc<Pipeline>,
+    first_txg: Txg,
+    header: &mut ZilHeader,
+) -> Result<Claimed, PoolError> {
+    let mut claimed = Claimed::default();
+    if header.log.is_hole() || !header.claim_txg.is_zero() {
+        return Ok(claimed);
+    }
+    let mut seen = Seen::default();
+    let mut chain = Chain::new(pipeline, header);
+    let objset = ZilSequence::from_checksum(header.log.checksum()).objset;
+    let mut take = async |pointer: &BlockPointer, claimed: &mut Claimed| {
+        // What was born before is in the space maps already.
+        if pointer.birth() < first_txg || pointer.is_embedded() || !seen.is_new(pointer) {
+            return true;
+        }
+        match pipeline.claim(first_txg, pointer).await {
+            Ok(()) => {
+                claimed.newest_birth = claimed.newest_birth.max(pointer.birth());
+                true
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a block of an intent log cannot be claimed; the log ends there");
+                false
+            }
+        }
+    };
+    'chain: while let Some(pointer) = chain.pointer() {
+        if !take(&pointer, &mut claimed).await {
+            break;
+        }
+        claimed.blocks += 1;
+        header.claim_block_sequence = ZilSequence::from_checksum(pointer.checksum()).sequence;
+        let records = match chain.read().await {
+            Ok(records) => records,
+            Err(End::Normal) => break,
+            Err(End::Unreadable(error)) => return Err(error),
+        };
+        for record in records {
+            if let Some((data, _)) = record.write_pointer()
+                && data.birth() >= first_txg
+            {
+                // Not there: then nobody was told that this is durable, nor what follows.
+                let context = ReadContext {
+                    speculative: true,
+                    ..data_context(&record, &data, objset)
+                };
+                match pipeline.read_raw(&data, &context).await {
+                    Ok(_) => {}
+                    Err(error) => match end_of(error) {
+                        End::Normal => break 'chain,
+                        End::Unreadable(error) => return Err(error),
+                    },
+                }
+                if !take(&data, &mut claimed).await {
+                    break 'chain;
+                }
+            }
+            claimed.records += 1;
+            header.claim_record_sequence = record.sequence;
+        }
+    }
+    header.claim_txg = first_txg;
+    if claimed.records > 0 || claimed.blocks > 1 {
+        header.flags |= ZilHeader::REPLAY_NEEDED;
+    }
+    header.flags |= ZilHeader::CLAIM_RECORD_SEQUENCE_VALID;
+    Ok(claimed)
+}
+
+/// Frees the blocks of a log that nobody has open, in syncing context: those of the chain, and data
+/// blocks of its records that were claimed. Blocks that clone records refer to belong to files, and are
+/// left alone.
+pub(crate) async fn free_chain(pipeline: &Arc<Pipeline>, txg: Txg, header: &ZilHeader) {
+    let mut seen = Seen::default();
+    let mut chain = Chain::new(pipeline, header);
+    let mut free = |pointer: &BlockPointer| {
+        if pointer.birth() <= txg && !pointer.is_embedded() && seen.is_new(pointer) {
+            pipeline.free(txg, pointer);
+        }
+    };
+    while let Some(pointer) = chain.pointer() {
+        free(&pointer);
+        let Ok(records) = chain.read().await else {
+            break;
+        };
+        for record in records {
+            if let Some((data, _)) = record.write_pointer()
+                && !header.claim_txg.is_zero()
+                && !data.is_hole()
+                && data.birth() >= header.claim_txg
+            {
+                free(&data);
+            }
+        }
+    }
+}
