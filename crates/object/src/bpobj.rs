@@ -20,7 +20,8 @@ use pool::Tx;
 
 use crate::error::{ObjectError, OfObject, Result, damaged};
 use crate::object::Object;
-use crate::objset::{NewObject, ObjectSet};
+use crate::objset::ObjectSet;
+use crate::options::NewObject;
 
 /// Block size of lists and of arrays of their numbers (`SPA_OLD_MAXBLOCKSIZE`).
 const BLOCK_BYTES: u32 = 128 << 10;

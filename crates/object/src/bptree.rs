@@ -12,7 +12,8 @@ use pool::Tx;
 use crate::bpobj::BpobjSpace;
 use crate::error::{ObjectError, OfObject, Result};
 use crate::object::Object;
-use crate::objset::{NewObject, ObjectSet};
+use crate::objset::ObjectSet;
+use crate::options::NewObject;
 
 const BLOCK_BYTES: u32 = 128 << 10;
 const ENTRY_BYTES: u64 = format::BptreeEntry::BYTES as u64;

@@ -25,6 +25,8 @@ static ZEROS: [u8; 128 << 10] = [0; 128 << 10];
 
 /// Blocks of one request that are read at the same time.
 const READS_IN_FLIGHT: usize = 32;
+/// Blocks of one written buffer that share its memory, at most.
+const PIECES_SHARED_MAX: usize = 8;
 /// Largest spill block (`SPA_OLD_MAXBLOCKSIZE`).
 const SPILL_MAX_BYTES: usize = 128 << 10;
 
@@ -387,11 +389,22 @@ impl Object {
     /// exactly `length_bytes` long. What was never written reads as zeros.
     pub fn try_read(&self, offset_bytes: u64, length_bytes: usize) -> Option<Vec<Bytes>> {
         let block_bytes = self.block_bytes();
-        let pieces = pieces(offset_bytes, length_bytes, block_bytes);
-        let mut out = Vec::with_capacity(pieces.len());
-        for piece in pieces {
-            let data = self.try_block(piece.block)?.ok()?;
-            piece.slice(data, &mut out);
+        let start = (offset_bytes % block_bytes) as usize;
+        let mut out;
+        if length_bytes > 0 && (start + length_bytes) as u64 <= block_bytes {
+            out = Vec::with_capacity(1);
+            let piece = Piece {
+                block: offset_bytes / block_bytes,
+                start,
+                length: length_bytes,
+            };
+            piece.slice(self.try_block(piece.block)?.ok()?, &mut out);
+        } else {
+            let pieces = pieces(offset_bytes, length_bytes, block_bytes);
+            out = Vec::with_capacity(pieces.len());
+            for piece in pieces {
+                piece.slice(self.try_block(piece.block)?.ok()?, &mut out);
+            }
         }
         self.ahead
             .read(&self.set, &self.dnode, offset_bytes, length_bytes as u64);
@@ -453,6 +466,12 @@ impl Object {
             let part = data.slice(at..at + piece.length);
             at += piece.length;
             if piece.length as u64 == block_bytes {
+                // A small piece would keep the whole request in memory for as long as it is cached.
+                let part = if piece.length * PIECES_SHARED_MAX < data.len() {
+                    Bytes::copy_from_slice(&part)
+                } else {
+                    part
+                };
                 self.put_block(tx, piece.block, part)?;
             } else {
                 self.modify_block(tx, piece.block, |block| {

@@ -8,24 +8,18 @@
 //! | head: flags, intent log header, root | `head` |
 //! | free object numbers | `ids`, an async lock: looking for a free number may read dnode blocks |
 //! | numbers given out but not on disk | `pending` |
-//!
-//! # Free object numbers
-//! The allocator goes through blocks of 32 dnodes, skipping full ones by the fill counts of
-//! their pointers, and keeps a bit mask of the current block. Blocks in which dnodes were freed are
-//! remembered and used first. So a number costs a bit operation, and a read per block.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use device::World;
 use format::{
-    BLOCK_POINTER_BYTES, BlockPointer, Checksum, Compression, DNODE_BLOCK_BYTES, DNODE_SLOT_BYTES,
-    DNODES_PER_BLOCK, DnodePhys, Endian, MAX_BLOCK_BYTES, MAX_DNODE_POINTERS, MAX_INDIRECT_SHIFT,
-    MIN_INDIRECT_SHIFT, OBJSET_FLAG_PROJECT_QUOTA, OBJSET_FLAG_USER_ACCOUNTING,
+    BlockPointer, DNODE_BLOCK_BYTES, DNODE_SLOT_BYTES, DNODES_PER_BLOCK, DnodePhys, Endian,
+    MAX_DNODE_POINTERS, MAX_INDIRECT_SHIFT, OBJSET_FLAG_PROJECT_QUOTA, OBJSET_FLAG_USER_ACCOUNTING,
     OBJSET_FLAG_USER_OBJECT_ACCOUNTING, ObjectId, ObjectType, ObjsetId, ObjsetKind, ObjsetPhys,
-    SECTOR_BYTES, Txg, ZilHeader, max_bonus_bytes,
+    Txg, ZilHeader,
 };
 use parking_lot::{Mutex, RwLock};
 use pool::{Bookmark, Pipeline, ReadContext, Tx};
@@ -35,196 +29,11 @@ use crate::byteswap::swap_words;
 use crate::dnode::{Dnode, Meta, parity, shl};
 use crate::error::{ObjectError, OfObject, Result, damaged};
 use crate::indirect::IndirectCache;
+use crate::numbers::{IdAllocator, PendingIds, used_slots};
 use crate::object::Object;
+use crate::options::{ObjsetOptions, WriteProperties};
 use crate::table::ObjectTable;
 use crate::tree::{Block, NEWEST};
-
-/// How many more copies metadata gets than data (property `redundant_metadata`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum RedundantMetadata {
-    /// All metadata.
-    #[default]
-    All,
-    /// Indirect blocks of two levels and more, and the metadata of files.
-    Most,
-    /// Only what many files depend on.
-    Some,
-    /// None.
-    None,
-}
-
-/// How an object set's blocks are written: the dataset's properties, resolved. May change at any
-/// time; what is written later follows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WriteProperties {
-    /// Checksum of data, never `Inherit` or `On`.
-    pub checksum: Checksum,
-    /// Compression of data, never `Inherit` or `On`.
-    pub compression: Compression,
-    /// Level of the compression where it has one (zstd; 0 is the default).
-    pub compression_level: i32,
-    /// Copies of data, 1 to 3. The MOS has 3.
-    pub copies: u8,
-    /// Copies of metadata.
-    pub redundant_metadata: RedundantMetadata,
-    /// Blocks up to this size go to the special class.
-    pub special_small_blocks: u32,
-    /// Default data block size for new objects that do not say, in bytes.
-    pub record_bytes: u32,
-}
-
-impl Default for WriteProperties {
-    fn default() -> Self {
-        WriteProperties {
-            checksum: Checksum::Fletcher4,
-            compression: Compression::Lz4,
-            compression_level: 0,
-            copies: 1,
-            redundant_metadata: RedundantMetadata::All,
-            special_small_blocks: 0,
-            record_bytes: 128 << 10,
-        }
-    }
-}
-
-impl WriteProperties {
-    /// Those of the MOS: as many copies as there can be.
-    pub fn mos() -> Self {
-        WriteProperties {
-            copies: 3,
-            ..WriteProperties::default()
-        }
-    }
-}
-
-/// What an object set needs to know of the pool's enabled features, and its limits.
-#[derive(Clone)]
-pub struct ObjsetOptions {
-    /// How blocks are written.
-    pub properties: WriteProperties,
-    /// Feature `hole_birth`: holes remember when they were made.
-    pub hole_birth: bool,
-    /// Feature `embedded_data`.
-    pub embedded_data: bool,
-    /// Feature `lz4_compress`: metadata is compressed with LZ4, else LZJB.
-    pub lz4_metadata: bool,
-    /// Nothing will be written.
-    pub read_only: bool,
-    /// Idle clean objects that stay in memory.
-    pub object_cache_limit: usize,
-    /// Dataset's object number in the MOS, 0 for the MOS; for messages and bookmarks.
-    pub dataset: ObjectId,
-}
-
-impl Default for ObjsetOptions {
-    /// Fletcher-4, LZ4, one copy, records of 128 KiB, all features enabled.
-    fn default() -> Self {
-        ObjsetOptions {
-            properties: WriteProperties::default(),
-            hole_birth: true,
-            embedded_data: true,
-            lz4_metadata: true,
-            read_only: false,
-            object_cache_limit: 16 << 10,
-            dataset: ObjectId::ZERO,
-        }
-    }
-}
-
-/// What a new object is to be.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NewObject {
-    /// Its type.
-    pub object_type: ObjectType,
-    /// Size of its data blocks in bytes; 0 for the default (one 512-byte sector, growing while single).
-    pub data_block_bytes: u32,
-    /// log2 of the size of its indirect blocks; 0 for the default (17).
-    pub indirect_block_shift: u8,
-    /// Type of its bonus; [`ObjectType::NONE`] without bonus.
-    pub bonus_type: ObjectType,
-    /// Content of the bonus; its length is the bonus's length.
-    pub bonus: Bytes,
-    /// Slots of 512 bytes the dnode takes (property `dnodesize`); 0 for one.
-    pub slots: u8,
-}
-
-impl NewObject {
-    /// An object of this type without bonus, everything else by default.
-    pub fn new(object_type: ObjectType) -> Self {
-        NewObject {
-            object_type,
-            data_block_bytes: 0,
-            indirect_block_shift: 0,
-            bonus_type: ObjectType::NONE,
-            bonus: Bytes::new(),
-            slots: 0,
-        }
-    }
-
-    /// With a bonus.
-    pub fn with_bonus(self, bonus_type: ObjectType, bonus: impl Into<Bytes>) -> Self {
-        NewObject {
-            bonus_type,
-            bonus: bonus.into(),
-            ..self
-        }
-    }
-
-    /// With data blocks of this size.
-    pub fn with_block_bytes(self, data_block_bytes: u32) -> Self {
-        NewObject {
-            data_block_bytes,
-            ..self
-        }
-    }
-
-    /// With a dnode of this many slots.
-    pub fn with_slots(self, slots: u8) -> Self {
-        NewObject { slots, ..self }
-    }
-
-    /// The dnode that this becomes (`dnode_allocate`, module/zfs/dnode.c).
-    fn meta(&self, id: ObjectId) -> Result<Meta> {
-        let slots = self.slots.max(1);
-        let too_big = |what: String| ObjectError::TooBig { object: id, what };
-        if usize::from(slots) * DNODE_SLOT_BYTES > DNODE_BLOCK_BYTES {
-            return Err(too_big(format!("a dnode of {slots} slots")));
-        }
-        let room = max_bonus_bytes(slots);
-        if self.bonus.len() > room {
-            return Err(too_big(format!(
-                "a bonus of {} bytes, where {room} fit",
-                self.bonus.len()
-            )));
-        }
-        let block_bytes = match self.data_block_bytes {
-            0 => SECTOR_BYTES as u32,
-            bytes if u64::from(bytes) > MAX_BLOCK_BYTES => {
-                return Err(too_big(format!("a block size of {bytes} bytes")));
-            }
-            bytes => bytes.next_multiple_of(SECTOR_BYTES as u32),
-        };
-        let pointers = if self.bonus_type == ObjectType::SA {
-            1
-        } else {
-            MAX_DNODE_POINTERS.min(1 + (room - self.bonus.len()) / BLOCK_POINTER_BYTES)
-        };
-        Ok(Meta {
-            exists: true,
-            object_type: self.object_type,
-            bonus_type: self.bonus_type,
-            bonus: self.bonus.clone(),
-            block_bytes,
-            indirect_shift: match self.indirect_block_shift {
-                0 => MAX_INDIRECT_SHIFT,
-                shift => shift.clamp(MIN_INDIRECT_SHIFT, MAX_INDIRECT_SHIFT),
-            },
-            pointers: pointers as u8,
-            slots,
-            ..Meta::free()
-        })
-    }
-}
 
 /// The head's changes of one txg.
 #[derive(Debug, Clone, Default)]
@@ -254,71 +63,8 @@ impl Head {
     }
 }
 
-/// Where free object numbers come from.
-pub(crate) struct IdAllocator {
-    /// The current block of dnodes.
-    block: u64,
-    /// Its free slots.
-    free: u32,
-    /// Where the search for another block goes on.
-    scan: u64,
-    /// A block with this many dnodes or more is taken to be full (less than 32 with large dnodes).
-    full_fill: u64,
-    /// Blocks in which dnodes were freed.
-    pub hints: BTreeSet<u64>,
-}
-
-/// Object numbers given out in a txg that is not on disk yet: by block, slots taken and first slots.
-#[derive(Debug, Default)]
-pub(crate) struct PendingIds(BTreeMap<u64, (u32, u32)>);
-
-impl PendingIds {
-    fn add(&mut self, id: u64, slots: u8) {
-        let entry = self.0.entry(id / DNODES_PER_BLOCK).or_default();
-        let first = (id % DNODES_PER_BLOCK) as u32;
-        entry.0 |= slot_mask(first, slots);
-        entry.1 |= 1 << first;
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.0.clear();
-    }
-}
-
-/// Slots `first..first+slots` of a block as bits.
-fn slot_mask(first: u32, slots: u8) -> u32 {
-    let run = if slots >= 32 {
-        u32::MAX
-    } else {
-        (1 << slots) - 1
-    };
-    run << first
-}
-
-/// Which slots of a block of dnodes are taken, and which are the first of a dnode.
-fn used_slots(block: &[u8]) -> (u32, u32) {
-    let (mut used, mut first) = (0u32, 0u32);
-    let mut slot = 0u32;
-    for _ in 0..DNODES_PER_BLOCK {
-        let at = slot as usize * DNODE_SLOT_BYTES;
-        // Type and extra slots are single bytes: the byte order does not matter.
-        let (Some(kind), Some(extra)) = (block.get(at), block.get(at + 12)) else {
-            break;
-        };
-        if *kind != 0 {
-            let slots = extra.saturating_add(1);
-            used |= slot_mask(slot, slots.min(32));
-            first |= 1 << slot;
-            slot += u32::from(slots);
-        } else {
-            slot += 1;
-        }
-        if u64::from(slot) >= DNODES_PER_BLOCK {
-            break;
-        }
-    }
-    (used, first)
-}
+/// Is told of the first change in a txg.
+type DirtyHook = Arc<dyn Fn(Txg) + Send + Sync>;
 
 /// All objects of one dataset, or of the pool (the MOS).
 pub struct ObjectSet {
@@ -328,7 +74,7 @@ pub struct ObjectSet {
     kind: ObjsetKind,
     properties: RwLock<WriteProperties>,
     accounting: RwLock<Option<Arc<dyn AccountingKeys>>>,
-    hook: RwLock<Option<Arc<dyn Fn(Txg) + Send + Sync>>>,
+    hook: RwLock<Option<DirtyHook>>,
     pub(crate) head: Mutex<Head>,
     /// The object of dnodes.
     pub(crate) meta_dnode: Arc<Dnode>,
@@ -343,7 +89,7 @@ pub struct ObjectSet {
     pub(crate) pending: Mutex<[PendingIds; 2]>,
     pub(crate) indirects: IndirectCache,
     generation: AtomicU64,
-    large_dnodes: AtomicBool,
+    pub(crate) large_dnodes: AtomicBool,
 }
 
 impl std::fmt::Debug for ObjectSet {
@@ -477,13 +223,7 @@ impl ObjectSet {
             table: ObjectTable::new(options.object_cache_limit),
             dirty: Default::default(),
             noted: Default::default(),
-            ids: tokio::sync::Mutex::new(IdAllocator {
-                block: 0,
-                free: 0,
-                scan: 0,
-                full_fill: DNODES_PER_BLOCK,
-                hints: BTreeSet::new(),
-            }),
+            ids: Default::default(),
             pending: Default::default(),
             indirects: IndirectCache::new(64),
             generation: AtomicU64::new(1),
@@ -698,140 +438,8 @@ impl ObjectSet {
     }
 
     /// A block of dnodes, as the last sync left it (or is just about to).
-    async fn dnode_block(&self, block: u64) -> Result<Block> {
+    pub(crate) async fn dnode_block(&self, block: u64) -> Result<Block> {
         self.block_at(&self.meta_dnode, block, NEWEST).await
-    }
-
-    /// Allocates a free object number.
-    ///
-    /// # Errors
-    /// [`ObjectError::TooBig`], [`ObjectError::OutOfObjects`], errors of reading.
-    pub async fn allocate(self: &Arc<Self>, tx: &Tx, new: NewObject) -> Result<Object> {
-        let meta = new.meta(ObjectId::ZERO)?;
-        let mut ids = self.ids.lock().await;
-        let id = loop {
-            if let Some(slot) = take_run(&mut ids.free, meta.slots) {
-                break ObjectId::new(ids.block * DNODES_PER_BLOCK + u64::from(slot));
-            }
-            self.next_id_block(&mut ids).await?;
-        };
-        Ok(self.install_new(tx, id, meta))
-    }
-
-    /// Allocates this very object number (log replay, receive, well-known objects).
-    ///
-    /// # Errors
-    /// [`ObjectError::ObjectExists`], also when the object was freed in a txg that is not synced
-    /// yet: then it works once that txg is.
-    pub async fn claim(self: &Arc<Self>, tx: &Tx, id: ObjectId, new: NewObject) -> Result<Object> {
-        let meta = new.meta(id)?;
-        if let Some(dnode) = self.accounts.iter().find(|dnode| dnode.id == id) {
-            if dnode.lock().meta().exists {
-                return Err(ObjectError::ObjectExists { object: id });
-            }
-            self.note_dirty(tx.txg());
-            self.allocate_in(dnode, tx, meta);
-            return Ok(Object::new(self.clone(), dnode.clone()));
-        }
-        let slot = (id.get() % DNODES_PER_BLOCK) as u32;
-        let out_of_range = id.is_zero()
-            || id.get() >= ObjectId::LIMIT
-            || u64::from(slot) + u64::from(meta.slots) > DNODES_PER_BLOCK;
-        if out_of_range {
-            return Err(ObjectError::TooBig {
-                object: id,
-                what: format!("an object number of {id} with {} slots", meta.slots),
-            });
-        }
-        let mut ids = self.ids.lock().await;
-        let block = id.get() / DNODES_PER_BLOCK;
-        let wanted = slot_mask(slot, meta.slots);
-        if self.used_mask(block).await? & wanted != 0 {
-            return Err(ObjectError::ObjectExists { object: id });
-        }
-        if ids.block == block {
-            ids.free &= !wanted;
-        }
-        Ok(self.install_new(tx, id, meta))
-    }
-
-    /// Puts a new object into table, pending numbers and slot. The lock of the numbers is held.
-    fn install_new(self: &Arc<Self>, tx: &Tx, id: ObjectId, meta: Meta) -> Object {
-        self.note_dirty(tx.txg());
-        if meta.slots > 1 {
-            self.large_dnodes.store(true, Ordering::Relaxed);
-        }
-        self.pending.lock()[parity(tx.txg())].add(id.get(), meta.slots);
-        let dnode = Dnode::free(id);
-        dnode.lock().tree.generation = self.next_generation();
-        self.allocate_in(&dnode, tx, meta);
-        self.table.replace(id.get(), dnode.clone());
-        Object::new(self.clone(), dnode)
-    }
-
-    fn allocate_in(&self, dnode: &Arc<Dnode>, tx: &Tx, meta: Meta) {
-        let mut state = dnode.lock();
-        self.slot_mut(dnode, &mut state, tx.txg()).meta = Some(meta);
-        tx.dirtied(DNODE_SLOT_BYTES as u64);
-    }
-
-    /// Slots of a block of dnodes that are taken on disk or given out.
-    async fn used_mask(&self, block: u64) -> Result<u32> {
-        let on_disk = match self.dnode_block(block).await? {
-            Block::Data(data, _) => used_slots(&data).0,
-            Block::Zeros => 0,
-        };
-        let reserved = u32::from(block == 0);
-        let pending = self.pending.lock();
-        let given_out = pending
-            .iter()
-            .filter_map(|ids| ids.0.get(&block))
-            .fold(0, |mask, (used, _)| mask | used);
-        Ok(on_disk | given_out | reserved)
-    }
-
-    /// Makes another block with free slots the current one.
-    async fn next_id_block(&self, ids: &mut IdAllocator) -> Result<()> {
-        loop {
-            let block = match ids.hints.pop_first() {
-                Some(block) => block,
-                None => {
-                    let (tree, full) = (self.meta_dnode.lock().tree.clone(), ids.full_fill);
-                    let spans: Vec<u32> = (0..tree.levels)
-                        .map(|level| tree.span_shift(level))
-                        .collect();
-                    let has_room = move |level: u8, pointer: &BlockPointer| {
-                        pointer.is_hole() || pointer.fill() < shl(full, spans[usize::from(level)])
-                    };
-                    let found = self
-                        .next_in_tree(ObjectId::META_DNODE, &tree, ids.scan, &has_room)
-                        .await?;
-                    let block = found.unwrap_or_else(|| {
-                        let beyond = shl(
-                            u64::from(tree.pointer_count),
-                            tree.span_shift(tree.levels - 1),
-                        );
-                        ids.scan.max(beyond)
-                    });
-                    if block >= ObjectId::LIMIT / DNODES_PER_BLOCK {
-                        return Err(ObjectError::OutOfObjects);
-                    }
-                    ids.scan = block + 1;
-                    block
-                }
-            };
-            let free = !self.used_mask(block).await?;
-            if free == 0 {
-                if let Block::Data(data, _) = self.dnode_block(block).await? {
-                    let dnodes = u64::from(used_slots(&data).1.count_ones());
-                    ids.full_fill = ids.full_fill.min(dnodes.max(1));
-                }
-                continue;
-            }
-            ids.block = block;
-            ids.free = free;
-            return Ok(());
-        }
     }
 
     /// Frees an object with all its blocks.
@@ -931,35 +539,4 @@ fn swap_bonus(phys: &DnodePhys, endian: Endian) -> Bytes {
         swap_words(phys.bonus_type, &mut bonus);
     }
     Bytes::from(bonus)
-}
-
-/// Takes the first run of `slots` free bits.
-fn take_run(free: &mut u32, slots: u8) -> Option<u32> {
-    let slots = slots.clamp(1, 32);
-    let run = slot_mask(0, slots);
-    for first in 0..=(32 - u32::from(slots)) {
-        let mask = run << first;
-        if *free & mask == mask {
-            *free &= !mask;
-            return Some(first);
-        }
-    }
-    None
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn runs_of_slots_are_taken_within_a_block() {
-        let mut free = 0b1111_0110u32;
-        assert_eq!(take_run(&mut free, 2), Some(1));
-        assert_eq!(free, 0b1111_0000);
-        assert_eq!(take_run(&mut free, 4), Some(4));
-        assert_eq!(take_run(&mut free, 1), None);
-        let mut all = u32::MAX;
-        assert_eq!(take_run(&mut all, 32), Some(0));
-        assert_eq!(all, 0);
-    }
 }

@@ -14,7 +14,8 @@ use pool::Tx;
 
 use crate::error::{ObjectError, OfObject, Result};
 use crate::object::Object;
-use crate::objset::{NewObject, ObjectSet};
+use crate::objset::ObjectSet;
+use crate::options::NewObject;
 
 /// Default block size (`zfs_metaslab_sm_blksz_with_log`).
 const BLOCK_BYTES: u32 = 128 << 10;

@@ -173,10 +173,6 @@ impl ObjectSet {
             work.free_all(&tree).await?;
             (Tree::empty(), None)
         };
-        if let Some(txgs) = &ctx.txgs {
-            let bytes: u64 = blocks.values().map(|data| data.len() as u64).sum();
-            txgs.sync_progress(txg, bytes);
-        }
         let used_bytes = if meta.exists {
             old_used.saturating_add_signed(work.used_delta())
         } else {

@@ -25,7 +25,8 @@ use pool::{Bookmark, PoolError, Priority, WritePolicy};
 use crate::dnode::{Meta, Tree, shl, shr};
 use crate::error::Result;
 use crate::indirect::child;
-use crate::objset::{ObjectSet, RedundantMetadata, WriteProperties};
+use crate::objset::ObjectSet;
+use crate::options::{RedundantMetadata, WriteProperties};
 use crate::rangeset::RangeSet;
 use crate::sync::{BlockAccounting, SyncContext};
 use crate::tree::short_indirect;
@@ -426,7 +427,12 @@ impl<'a> TreeSync<'a> {
         } else {
             1
         };
-        self.write(Role::Tree, 0, number, old, data, fill).await
+        let bytes = data.len() as u64;
+        let new = self.write(Role::Tree, 0, number, old, data, fill).await?;
+        if let Some(txgs) = &self.ctx.txgs {
+            txgs.sync_progress(self.ctx.txg, bytes);
+        }
+        Ok(new)
     }
 
     pub(crate) async fn write_spill(

@@ -65,7 +65,7 @@ fn unpack(name: &str) -> Option<(tempfile::TempDir, PathBuf, Value)> {
     let golden = golden_dir()?;
     let archive = golden.join(format!("{name}.tar.zst"));
     let dir = tempfile::tempdir().expect("a temporary folder");
-    let zstd = Command::new("zstd")
+    let mut zstd = Command::new("zstd")
         .arg("-dcq")
         .arg(&archive)
         .stdout(std::process::Stdio::piped())
@@ -75,10 +75,15 @@ fn unpack(name: &str) -> Option<(tempfile::TempDir, PathBuf, Value)> {
         .arg("-xS")
         .arg("-C")
         .arg(dir.path())
-        .stdin(zstd.stdout.expect("piped"))
+        .stdin(zstd.stdout.take().expect("piped"))
         .status()
         .expect("tar runs");
-    assert!(done.success(), "{} does not unpack", archive.display());
+    let read = zstd.wait().expect("zstd ends");
+    assert!(
+        done.success() && read.success(),
+        "{} does not unpack",
+        archive.display()
+    );
     let images = dir.path().join(name);
     let manifest = std::fs::read(golden.join(format!("{name}.json"))).expect("a manifest");
     let manifest = serde_json::from_slice(&manifest).expect("JSON");
@@ -401,11 +406,9 @@ async fn check(name: &str) {
             rows += check_space(&set, row).await;
         }
     }
-    assert!(
-        sets > 0 && compared > 0,
-        "{name}: {sets} datasets, {compared} files"
-    );
-    println!("{name}: {objects} objects in the MOS, {sets} datasets, {compared} files");
+    let what = format!("{objects} MOS objects, {sets} datasets, {compared} files, {rows} rows");
+    assert!(sets > 0 && compared > 0 && rows > 0, "{name}: {what}");
+    println!("{name}: {what}");
 }
 
 /// A row of userspace, groupspace or projectspace: type, id, used, quota, objects used, quota.

@@ -24,7 +24,7 @@ struct ModelObject {
     spill: Option<Vec<u8>>,
 }
 
-const LIMIT: usize = 3 << 20;
+const LIMIT: usize = 1 << 20;
 
 impl ModelObject {
     fn write(&mut self, at: usize, data: &[u8]) {

@@ -397,7 +397,7 @@ async fn readers_see_no_half_done_change() {
                     "{name}"
                 );
                 count += 1;
-                if count % 64 == 0 {
+                if count.is_multiple_of(64) {
                     tokio::task::yield_now().await;
                 }
             }

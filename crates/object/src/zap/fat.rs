@@ -43,6 +43,9 @@ impl From<ObjectError> for Miss {
     }
 }
 
+/// Whether two names are equal after normalisation.
+pub(super) type SameName<'a> = dyn Fn(&[u8], &[u8]) -> bool + Send + Sync + 'a;
+
 /// What an entry's key may be compared by.
 pub(super) enum Matches<'a> {
     Exactly,
@@ -465,7 +468,7 @@ impl Fat<'_> {
         &self,
         cursor: ZapCursor,
         limit: usize,
-        same_name: Option<&(dyn Fn(&[u8], &[u8]) -> bool + Send + Sync)>,
+        same_name: Option<&SameName<'_>>,
     ) -> Result<Vec<ZapEntry>> {
         let id = self.object.id();
         let bits = self.header().await?.hasher().bits();

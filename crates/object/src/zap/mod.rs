@@ -14,6 +14,7 @@
 //! for other names give the filesystem's function ([`Zap::with_normalizer`]).
 
 mod fat;
+mod keys;
 mod value;
 
 use std::sync::Arc;
@@ -30,8 +31,9 @@ pub use value::{ZapCursor, ZapEntry, ZapValue};
 
 use crate::error::{ObjectError, OfObject, Result, damaged};
 use crate::object::Object;
-use crate::objset::{NewObject, ObjectSet};
-use fat::{Fat, Matches};
+use crate::objset::ObjectSet;
+use crate::options::NewObject;
+use fat::{Fat, Matches, SameName};
 
 /// Bit of `zap_normflags` that makes names equal whatever their case (`U8_TEXTPREP_TOUPPER`).
 pub const NORMALIZE_UPPERCASE: u64 = 0x2;
@@ -704,96 +706,6 @@ impl Zap {
             .await
     }
 
-    /// An entry named by the hexadecimal digits of `key` (`zap_lookup_int_key`).
-    ///
-    /// # Errors
-    /// As [`Self::lookup_u64`].
-    pub async fn lookup_int(&self, key: u64) -> Result<Option<u64>> {
-        self.lookup_u64(format!("{key:x}")).await
-    }
-
-    /// Adds an entry named by the hexadecimal digits of `key` (`zap_add_int_key`).
-    ///
-    /// # Errors
-    /// As [`Self::add`].
-    pub async fn add_int(&self, tx: &Tx, key: u64, value: u64) -> Result<()> {
-        self.add_u64(tx, format!("{key:x}"), value).await
-    }
-
-    /// Sets an entry named by the hexadecimal digits of `key` (`zap_update_int_key`).
-    ///
-    /// # Errors
-    /// As [`Self::update`].
-    pub async fn update_int(&self, tx: &Tx, key: u64, value: u64) -> Result<()> {
-        self.update_u64(tx, format!("{key:x}"), value).await
-    }
-
-    /// Removes an entry named by the hexadecimal digits of `key` (`zap_remove_int`).
-    ///
-    /// # Errors
-    /// As [`Self::remove`].
-    pub async fn remove_int(&self, tx: &Tx, key: u64) -> Result<()> {
-        self.remove(tx, format!("{key:x}")).await
-    }
-
-    /// Hash of a key of words, in a ZAP that has such keys.
-    async fn words_hash(&self, form: &Form, key: &[u64]) -> Result<u64> {
-        let header = match form {
-            Form::Fat => self.fat().header().await?,
-            _ => return Err(self.wrong_keys()),
-        };
-        if !header.flags.contains(ZapFlags::UINT64_KEY) {
-            return Err(self.wrong_keys());
-        }
-        Ok(header.hasher().words(key))
-    }
-
-    fn wrong_keys(&self) -> ObjectError {
-        ObjectError::Misuse {
-            object: self.id(),
-            what: "a key of integers in a ZAP of names",
-        }
-    }
-
-    /// The value of a key of integers.
-    ///
-    /// # Errors
-    /// As [`Self::lookup`].
-    pub async fn lookup_u64_key(&self, key: &[u64]) -> Result<Option<ZapValue>> {
-        let form = self.read().await?;
-        let hash = self.words_hash(&form, key).await?;
-        self.fat_value(hash, ZapKey::Words(key), &Matches::Exactly)
-            .await
-    }
-
-    /// Adds or replaces the value of a key of integers.
-    ///
-    /// # Errors
-    /// As [`Self::update`].
-    pub async fn update_u64_key(&self, tx: &Tx, key: &[u64], value: ZapValue) -> Result<()> {
-        let form = self.write().await?;
-        let hash = self.words_hash(&form, key).await?;
-        let (fat, key, value) = (self.fat(), ZapKey::Words(key), self.checked(&value)?);
-        if !fat.update(tx, hash, key, &value).await? {
-            fat.insert(tx, hash, key, &value, None).await?;
-        }
-        Ok(())
-    }
-
-    /// Removes a key of integers.
-    ///
-    /// # Errors
-    /// As [`Self::remove`].
-    pub async fn remove_u64_key(&self, tx: &Tx, key: &[u64]) -> Result<()> {
-        let form = self.write().await?;
-        let hash = self.words_hash(&form, key).await?;
-        if self.fat().remove(tx, hash, ZapKey::Words(key)).await? {
-            Ok(())
-        } else {
-            Err(self.missing(format!("{key:x?}").as_bytes()))
-        }
-    }
-
     /// Number of entries.
     ///
     /// # Errors
@@ -862,7 +774,7 @@ impl Zap {
         let fat = self.fat();
         let flags = fat.header().await?.normalization;
         let same_name = |a: &[u8], b: &[u8]| self.same_name(a, b, flags);
-        let same_name: &(dyn Fn(&[u8], &[u8]) -> bool + Send + Sync) = &same_name;
+        let same_name: &SameName<'_> = &same_name;
         fat.entries(cursor, limit, (flags != 0).then_some(same_name))
             .await
     }

@@ -1,0 +1,198 @@
+//! What an object set and a new object are made with.
+
+use bytes::Bytes;
+use format::{
+    BLOCK_POINTER_BYTES, Checksum, Compression, DNODE_BLOCK_BYTES, DNODE_SLOT_BYTES,
+    MAX_BLOCK_BYTES, MAX_DNODE_POINTERS, MAX_INDIRECT_SHIFT, MIN_INDIRECT_SHIFT, ObjectId,
+    ObjectType, SECTOR_BYTES, max_bonus_bytes,
+};
+
+use crate::dnode::Meta;
+use crate::error::{ObjectError, Result};
+
+/// How many more copies metadata gets than data (property `redundant_metadata`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum RedundantMetadata {
+    /// All metadata.
+    #[default]
+    All,
+    /// Indirect blocks of two levels and more, and the metadata of files.
+    Most,
+    /// Only what many files depend on.
+    Some,
+    /// None.
+    None,
+}
+
+/// How an object set's blocks are written: the dataset's properties, resolved. May change at any
+/// time; what is written later follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WriteProperties {
+    /// Checksum of data, never `Inherit` or `On`.
+    pub checksum: Checksum,
+    /// Compression of data, never `Inherit` or `On`.
+    pub compression: Compression,
+    /// Level of the compression where it has one (zstd; 0 is the default).
+    pub compression_level: i32,
+    /// Copies of data, 1 to 3. The MOS has 3.
+    pub copies: u8,
+    /// Copies of metadata.
+    pub redundant_metadata: RedundantMetadata,
+    /// Blocks up to this size go to the special class.
+    pub special_small_blocks: u32,
+    /// Default data block size for new objects that do not say, in bytes.
+    pub record_bytes: u32,
+}
+
+impl Default for WriteProperties {
+    fn default() -> Self {
+        WriteProperties {
+            checksum: Checksum::Fletcher4,
+            compression: Compression::Lz4,
+            compression_level: 0,
+            copies: 1,
+            redundant_metadata: RedundantMetadata::All,
+            special_small_blocks: 0,
+            record_bytes: 128 << 10,
+        }
+    }
+}
+
+impl WriteProperties {
+    /// Those of the MOS: as many copies as there can be.
+    pub fn mos() -> Self {
+        WriteProperties {
+            copies: 3,
+            ..WriteProperties::default()
+        }
+    }
+}
+
+/// What an object set needs to know of the pool's enabled features, and its limits.
+#[derive(Clone)]
+pub struct ObjsetOptions {
+    /// How blocks are written.
+    pub properties: WriteProperties,
+    /// Feature `hole_birth`: holes remember when they were made.
+    pub hole_birth: bool,
+    /// Feature `embedded_data`.
+    pub embedded_data: bool,
+    /// Feature `lz4_compress`: metadata is compressed with LZ4, else LZJB.
+    pub lz4_metadata: bool,
+    /// Nothing will be written.
+    pub read_only: bool,
+    /// Idle clean objects that stay in memory.
+    pub object_cache_limit: usize,
+    /// Dataset's object number in the MOS, 0 for the MOS; for messages and bookmarks.
+    pub dataset: ObjectId,
+}
+
+impl Default for ObjsetOptions {
+    /// Fletcher-4, LZ4, one copy, records of 128 KiB, all features enabled.
+    fn default() -> Self {
+        ObjsetOptions {
+            properties: WriteProperties::default(),
+            hole_birth: true,
+            embedded_data: true,
+            lz4_metadata: true,
+            read_only: false,
+            object_cache_limit: 16 << 10,
+            dataset: ObjectId::ZERO,
+        }
+    }
+}
+
+/// What a new object is to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewObject {
+    /// Its type.
+    pub object_type: ObjectType,
+    /// Size of its data blocks in bytes; 0 for the default (one 512-byte sector, growing while single).
+    pub data_block_bytes: u32,
+    /// log2 of the size of its indirect blocks; 0 for the default (17).
+    pub indirect_block_shift: u8,
+    /// Type of its bonus; [`ObjectType::NONE`] without bonus.
+    pub bonus_type: ObjectType,
+    /// Content of the bonus; its length is the bonus's length.
+    pub bonus: Bytes,
+    /// Slots of 512 bytes the dnode takes (property `dnodesize`); 0 for one.
+    pub slots: u8,
+}
+
+impl NewObject {
+    /// An object of this type without bonus, everything else by default.
+    pub fn new(object_type: ObjectType) -> Self {
+        NewObject {
+            object_type,
+            data_block_bytes: 0,
+            indirect_block_shift: 0,
+            bonus_type: ObjectType::NONE,
+            bonus: Bytes::new(),
+            slots: 0,
+        }
+    }
+
+    /// With a bonus.
+    pub fn with_bonus(self, bonus_type: ObjectType, bonus: impl Into<Bytes>) -> Self {
+        NewObject {
+            bonus_type,
+            bonus: bonus.into(),
+            ..self
+        }
+    }
+
+    /// With data blocks of this size.
+    pub fn with_block_bytes(self, data_block_bytes: u32) -> Self {
+        NewObject {
+            data_block_bytes,
+            ..self
+        }
+    }
+
+    /// With a dnode of this many slots.
+    pub fn with_slots(self, slots: u8) -> Self {
+        NewObject { slots, ..self }
+    }
+
+    /// The dnode that this becomes (`dnode_allocate`, module/zfs/dnode.c).
+    pub(crate) fn meta(&self, id: ObjectId) -> Result<Meta> {
+        let slots = self.slots.max(1);
+        let too_big = |what: String| ObjectError::TooBig { object: id, what };
+        if usize::from(slots) * DNODE_SLOT_BYTES > DNODE_BLOCK_BYTES {
+            return Err(too_big(format!("a dnode of {slots} slots")));
+        }
+        let room = max_bonus_bytes(slots);
+        if self.bonus.len() > room {
+            return Err(too_big(format!(
+                "a bonus of {} bytes, where {room} fit",
+                self.bonus.len()
+            )));
+        }
+        let block_bytes = match self.data_block_bytes {
+            0 => SECTOR_BYTES as u32,
+            bytes if u64::from(bytes) > MAX_BLOCK_BYTES => {
+                return Err(too_big(format!("a block size of {bytes} bytes")));
+            }
+            bytes => bytes.next_multiple_of(SECTOR_BYTES as u32),
+        };
+        let pointers = if self.bonus_type == ObjectType::SA {
+            1
+        } else {
+            MAX_DNODE_POINTERS.min(1 + (room - self.bonus.len()) / BLOCK_POINTER_BYTES)
+        };
+        Ok(Meta {
+            exists: true,
+            object_type: self.object_type,
+            bonus_type: self.bonus_type,
+            bonus: self.bonus.clone(),
+            block_bytes,
+            indirect_shift: match self.indirect_block_shift {
+                0 => MAX_INDIRECT_SHIFT,
+                shift => shift.clamp(MIN_INDIRECT_SHIFT, MAX_INDIRECT_SHIFT),
+            },
+            pointers: pointers as u8,
+            slots,
+            ..Meta::free()
+        })
+    }
+}
