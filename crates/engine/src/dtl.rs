@@ -6,6 +6,10 @@
 //! the pair `DTL` of the leaf's configuration. Written in syncing context, whole, when it changed.
 //! A leaf without an object misses nothing.
 //!
+//! Before the MOS can be read, nothing of this is known. What the labels show is taken until then:
+//! a device whose newest uberblock is older than that of another device of the same top-level
+//! vdev missed what lies between.
+//!
 //! Source: module/zfs/vdev.c (`vdev_dtl_sync`, `vdev_dtl_load`).
 
 use std::collections::BTreeMap;
@@ -14,7 +18,7 @@ use std::sync::Arc;
 use ::pool::VdevTree;
 use ::pool::alloc::RangeSet;
 use dataset::DatasetError;
-use format::{Guid, ObjectId};
+use format::{Guid, ObjectId, Txg};
 use object::{ObjectError, ObjectSet, SpaceMapKind, SpaceMapObject};
 use parking_lot::Mutex;
 
@@ -25,6 +29,33 @@ use crate::space::SpaceSync;
 const BLOCK_BYTES: u32 = 4 << 10;
 /// The leaf's pair.
 const PAIR: &str = "DTL";
+
+/// Until the MOS tells better: devices with an old uberblock lack what came after it.
+pub(crate) async fn distrust_stale(tree: &VdevTree) {
+    let labels = tree.read_all_labels().await;
+    let newest = |guid: Guid| {
+        labels
+            .get(&guid.get())
+            .and_then(|labels| labels.best_uberblock(Txg::new(u64::MAX)))
+            .map_or(0, |uberblock| uberblock.txg.get())
+    };
+    for top in tree.tops() {
+        let leaves = top.leaves();
+        let best = leaves
+            .iter()
+            .map(|vdev| newest(vdev.guid()))
+            .max()
+            .unwrap_or(0);
+        for vdev in &leaves {
+            let own = newest(vdev.guid());
+            if let Some(leaf) = vdev.leaf()
+                && own < best
+            {
+                leaf.set_missing(RangeSet::from_iter([(own + 1, best - own)]));
+            }
+        }
+    }
+}
 
 /// What is recorded in the MOS.
 #[derive(Debug, Default)]
@@ -40,8 +71,9 @@ impl DirtyTimes {
         tree: &VdevTree,
     ) -> Result<(), ObjectError> {
         for vdev in tree.leaves() {
-            let (Some(leaf), Some(id)) = (vdev.leaf(), vdev.config_u64(PAIR).filter(|id| *id != 0))
-            else {
+            let Some(leaf) = vdev.leaf() else { continue };
+            let Some(id) = vdev.config_u64(PAIR).filter(|id| *id != 0) else {
+                leaf.set_missing(RangeSet::default());
                 continue;
             };
             let map = open(mos, ObjectId::new(id)).await?;

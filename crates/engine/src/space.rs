@@ -929,10 +929,7 @@ mod tests {
         assert_eq!(lengths(&allocs), vec![(1000, 50)]);
         assert_eq!(lengths(&frees), vec![(1100, 50)]);
         cancel_or_add(&mut frees, &mut allocs, 1090, 100);
-        assert_eq!(
-            lengths(&allocs),
-            vec![(1000, 50), (1090, 10), (1150, 40)]
-        );
+        assert_eq!(lengths(&allocs), vec![(1000, 50), (1090, 10), (1150, 40)]);
         assert_eq!(lengths(&frees), Vec::new());
         // Several ranges at once, with gaps between them.
         cancel_or_add(&mut allocs, &mut frees, 990, 300);
