@@ -55,23 +55,33 @@ async fn hash(filesystem: &Filesystem, ino: u64, size: u64) -> String {
             hasher.update(piece);
             offset += piece.len() as u64;
         }
-        assert!(!pieces.is_empty(), "object {ino} ends at {offset} of {size}");
+        assert!(
+            !pieces.is_empty(),
+            "object {ino} ends at {offset} of {size}"
+        );
     }
     hex(&hasher.finalize())
 }
 
 /// All paths of a filesystem.
 async fn walk(filesystem: &Filesystem) -> BTreeMap<Vec<u8>, Attributes> {
-    let root = filesystem.attributes(filesystem.root()).await.expect("root");
+    let root = filesystem
+        .attributes(filesystem.root())
+        .await
+        .expect("root");
     let mut found = BTreeMap::from([(b"/".to_vec(), root)]);
     let mut left = vec![(Vec::new(), filesystem.root())];
     while let Some((path, ino)) = left.pop() {
         let mut cookie = 0;
         loop {
             // Few at a time, so that cookies are used.
-            let entries =
-                filesystem.read_directory_with_attributes(ino, cookie, 50).await.expect("list");
-            let Some((last, _)) = entries.last() else { break };
+            let entries = filesystem
+                .read_directory_with_attributes(ino, cookie, 50)
+                .await
+                .expect("list");
+            let Some((last, _)) = entries.last() else {
+                break;
+            };
             cookie = last.next_cookie;
             for (entry, attributes) in entries {
                 if matches!(&entry.name[..], b"." | b"..") {
@@ -79,7 +89,11 @@ async fn walk(filesystem: &Filesystem) -> BTreeMap<Vec<u8>, Attributes> {
                 }
                 let attributes = attributes.expect("a readable file");
                 // Very old filesystems do not say it in the entry.
-                assert!(entry.kind.is_none_or(|kind| kind == attributes.kind), "{:?}", entry.name);
+                assert!(
+                    entry.kind.is_none_or(|kind| kind == attributes.kind),
+                    "{:?}",
+                    entry.name
+                );
                 let path = [&path[..], b"/", &entry.name].concat();
                 if attributes.kind == FileKind::Directory {
                     left.push((path.clone(), entry.ino));
@@ -102,7 +116,9 @@ async fn check_tree(filesystem: &Filesystem, name: &str, tree: &[Value]) {
         if path == b"/.zfs" || path.starts_with(b"/.zfs/") {
             continue;
         }
-        let at = found.get(&path).unwrap_or_else(|| panic!("{shown} is missing"));
+        let at = found
+            .get(&path)
+            .unwrap_or_else(|| panic!("{shown} is missing"));
         expected += 1;
         let number = |field: &str| entry[field].as_i64().map(i128::from);
         assert_eq!(entry["type"].as_str(), Some(kind_word(at.kind)), "{shown}");
@@ -135,14 +151,26 @@ async fn check_tree(filesystem: &Filesystem, name: &str, tree: &[Value]) {
         }
         if let Some(rdev) = entry["rdev"].as_array() {
             let rdev = [rdev[0].as_u64(), rdev[1].as_u64()];
-            assert_eq!([Some(u64::from(at.rdev.0)), Some(u64::from(at.rdev.1))], rdev, "{shown}");
+            assert_eq!(
+                [Some(u64::from(at.rdev.0)), Some(u64::from(at.rdev.1))],
+                rdev,
+                "{shown}"
+            );
         }
         if let Some(target) = bytes_of(entry, "target", "target_hex") {
-            assert_eq!(filesystem.read_link(at.ino).await.expect("target"), target, "{shown}");
+            assert_eq!(
+                filesystem.read_link(at.ino).await.expect("target"),
+                target,
+                "{shown}"
+            );
         }
         if let Some(wanted) = entry["sha256"].as_str().filter(|_| is_file) {
             assert!(at.size_bytes <= HASHED_BYTES_MAX);
-            assert_eq!(hash(filesystem, at.ino, at.size_bytes).await, wanted, "{shown}: content");
+            assert_eq!(
+                hash(filesystem, at.ino, at.size_bytes).await,
+                wanted,
+                "{shown}: content"
+            );
         }
         let names = filesystem.xattr_names(at.ino).await.expect("attributes");
         let mut xattrs = BTreeMap::new();
@@ -172,7 +200,9 @@ async fn check(golden: &Path, name: &str) {
         let filesystem = open(&world, &pool, dataset).await;
         assert!(filesystem.is_read_only());
         check_tree(&filesystem, dataset, tree.as_array().expect("a list")).await;
-        let refused = filesystem.create(filesystem.root(), b"x", 0o644, ROOT).await;
+        let refused = filesystem
+            .create(filesystem.root(), b"x", 0o644, ROOT)
+            .await;
         assert!(matches!(refused, Err(FsError::ReadOnly)), "{dataset}");
         filesystem.close().await.expect("close");
     }
@@ -197,7 +227,10 @@ async fn check_names(world: &World, pool: &engine::Pool) {
         }
         Some(ino)
     };
-    assert_eq!(finds("plain/ci", "readme.txt").await, finds("plain/ci", "ReadMe.TXT").await);
+    assert_eq!(
+        finds("plain/ci", "readme.txt").await,
+        finds("plain/ci", "ReadMe.TXT").await
+    );
     assert!(finds("plain/ci", "readme.txt").await.is_some());
     assert!(finds("plain/ci", "dirname/ENTRY_7").await.is_some());
     assert!(finds("plain/ci", "äöü").await.is_some());
@@ -206,20 +239,34 @@ async fn check_names(world: &World, pool: &engine::Pool) {
         let dataset = format!("plain/norm_form{form}");
         assert!(finds(&dataset, "u\u{308}mlaut").await.is_some(), "{form}");
         assert!(finds(&dataset, "\u{e9}cole").await.is_some(), "{form}");
-        assert_eq!(finds(&dataset, "filigature").await.is_some(), compatible, "{form}");
+        assert_eq!(
+            finds(&dataset, "filigature").await.is_some(),
+            compatible,
+            "{form}"
+        );
     }
     assert!(finds("plain/ci_formD", "école").await.is_some());
     // Nine terabytes with 700 bytes in them.
     let filesystem = open(world, pool, "plain/rec/deep").await;
-    let file = filesystem.lookup(filesystem.root(), b"veryfar").await.expect("veryfar");
+    let file = filesystem
+        .lookup(filesystem.root(), b"veryfar")
+        .await
+        .expect("veryfar");
     let far = 8_999_999_990_000;
-    let data = filesystem.read(file.ino, far, 700).await.expect("read").concat();
+    let data = filesystem
+        .read(file.ino, far, 700)
+        .await
+        .expect("read")
+        .concat();
     assert_eq!(data.len(), 700);
     assert_eq!(
         hex(&Sha256::digest(&data)),
         "2c8c9aa26e1a46ad14ca623928ed35de1e6ecb09047e3bcddcaaedc4c471a6d1"
     );
-    let found = filesystem.seek(file.ino, 0, filesystem::SeekTo::Data).await.expect("data");
+    let found = filesystem
+        .seek(file.ino, 0, filesystem::SeekTo::Data)
+        .await
+        .expect("data");
     assert!(found <= far && found > far - (1 << 20), "{found}");
     filesystem.close().await.expect("close");
 }

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use common::*;
 use device::World;
 use filesystem::{
-    Allocate, Attributes, Caller, FileKind, Filesystem, FsError, RenameMode, SeekTo,
-    SetAttributes, SetTime, Time, XattrMode, errno,
+    Allocate, Attributes, Caller, FileKind, Filesystem, FsError, RenameMode, SeekTo, SetAttributes,
+    SetTime, Time, XattrMode, errno,
 };
 
 type Id = usize;
@@ -52,8 +52,11 @@ impl Model {
         if !file.is_directory() {
             return file.names;
         }
-        let subdirectories =
-            file.entries.values().filter(|child| self.files[**child].is_directory()).count();
+        let subdirectories = file
+            .entries
+            .values()
+            .filter(|child| self.files[**child].is_directory())
+            .count();
         2 + subdirectories as u32
     }
 
@@ -137,7 +140,11 @@ impl Model {
                 && self.is_within(from, victim)
             {
                 let exchange = mode == RenameMode::Exchange;
-                return Err(if exchange { errno::EINVAL } else { errno::ENOTEMPTY });
+                return Err(if exchange {
+                    errno::EINVAL
+                } else {
+                    errno::ENOTEMPTY
+                });
             }
         }
         if let (Some(victim), false) = (victim, mode == RenameMode::Exchange) {
@@ -182,7 +189,10 @@ struct Run {
 
 impl Run {
     fn directories(&self) -> Vec<Id> {
-        self.reachable().into_iter().filter(|id| self.model.files[*id].is_directory()).collect()
+        self.reachable()
+            .into_iter()
+            .filter(|id| self.model.files[*id].is_directory())
+            .collect()
     }
 
     fn regular(&self) -> Vec<Id> {
@@ -205,7 +215,11 @@ impl Run {
     }
 
     fn pick<T: Copy>(&mut self, from: &[T]) -> Option<T> {
-        if from.is_empty() { None } else { Some(from[self.random.below(from.len() as u64) as usize]) }
+        if from.is_empty() {
+            None
+        } else {
+            Some(from[self.random.below(from.len() as u64) as usize])
+        }
     }
 
     fn name(&mut self) -> Vec<u8> {
@@ -218,13 +232,22 @@ impl Run {
     }
 
     fn caller(&mut self) -> Caller {
-        if self.random.below(2) == 0 { ROOT } else { Caller { umask: 0, ..ALICE } }
+        if self.random.below(2) == 0 {
+            ROOT
+        } else {
+            Caller { umask: 0, ..ALICE }
+        }
     }
 
     fn content(&mut self, length: u64) -> Vec<u8> {
         match self.random.below(4) {
             0 => vec![0; length as usize],
-            1 => b"0123456789abcdef".iter().copied().cycle().take(length as usize).collect(),
+            1 => b"0123456789abcdef"
+                .iter()
+                .copied()
+                .cycle()
+                .take(length as usize)
+                .collect(),
             _ => self.random.bytes(length as usize),
         }
     }
@@ -263,13 +286,20 @@ impl Run {
                 let mode = [0o755, 0o2775, 0o1777][self.random.below(3) as usize];
                 let file = of(caller, FileKind::Directory, mode);
                 let model = self.model.add(parent, &name, file);
-                let real = filesystem.make_directory(parent_ino, &name, mode, caller).await;
+                let real = filesystem
+                    .make_directory(parent_ino, &name, mode, caller)
+                    .await;
                 let made = agree("mkdir", real, &model);
                 self.learn(model, made);
             }
             7 => {
                 let length = 1 + self.random.below(4000) as usize;
-                let target: Vec<u8> = b"/a/long/way".iter().copied().cycle().take(length).collect();
+                let target: Vec<u8> = b"/a/long/way"
+                    .iter()
+                    .copied()
+                    .cycle()
+                    .take(length)
+                    .collect();
                 let mut file = of(caller, FileKind::Symlink, 0o777);
                 file.target = target.clone();
                 let model = self.model.add(parent, &name, file);
@@ -284,8 +314,9 @@ impl Run {
                 let rdev = (259, 70_000);
                 file.rdev = if kind.is_device() { rdev } else { (0, 0) };
                 let model = self.model.add(parent, &name, file);
-                let real =
-                    filesystem.make_node(parent_ino, &name, kind, 0o600, rdev, caller).await;
+                let real = filesystem
+                    .make_node(parent_ino, &name, kind, 0o600, rdev, caller)
+                    .await;
                 let made = agree("mknod", real, &model);
                 self.learn(model, made);
             }
@@ -301,7 +332,11 @@ impl Run {
                     Ok(())
                 };
                 let ino = self.model.files[id].ino;
-                agree("link", filesystem.link(ino, parent_ino, &name).await, &model);
+                agree(
+                    "link",
+                    filesystem.link(ino, parent_ino, &name).await,
+                    &model,
+                );
             }
             10 | 11 => {
                 let model = self.model.remove(parent, &name, false);
@@ -309,20 +344,32 @@ impl Run {
             }
             12 => {
                 let model = self.model.remove(parent, &name, true);
-                agree("rmdir", filesystem.remove_directory(parent_ino, &name).await, &model);
+                agree(
+                    "rmdir",
+                    filesystem.remove_directory(parent_ino, &name).await,
+                    &model,
+                );
             }
             13..=16 => {
                 let to = self.pick(&directories).expect("some");
                 let to_ino = self.model.files[to].ino;
                 let new_name = self.name();
-                let modes = [RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange];
+                let modes = [
+                    RenameMode::Replace,
+                    RenameMode::NoReplace,
+                    RenameMode::Exchange,
+                ];
                 let mode = modes[self.random.below(4).min(2) as usize % 3];
                 let model = self.model.rename(parent, &name, to, &new_name, mode);
-                let real = filesystem.rename(parent_ino, &name, to_ino, &new_name, mode).await;
+                let real = filesystem
+                    .rename(parent_ino, &name, to_ino, &new_name, mode)
+                    .await;
                 agree("rename", real, &model);
             }
             17..=21 => {
-                let Some(id) = self.pick(&regular) else { return };
+                let Some(id) = self.pick(&regular) else {
+                    return;
+                };
                 let length = match self.random.below(3) {
                     0 => self.random.below(100),
                     1 => self.random.below(20_000),
@@ -346,14 +393,21 @@ impl Run {
                     }
                     file.mtime = None;
                 }
-                filesystem.write(file.ino, offset, data.into(), false, caller).await.expect("write");
+                filesystem
+                    .write(file.ino, offset, data.into(), false, caller)
+                    .await
+                    .expect("write");
             }
             22 => {
-                let Some(id) = self.pick(&regular) else { return };
+                let Some(id) = self.pick(&regular) else {
+                    return;
+                };
                 let length = self.random.below(5000);
                 let data = self.content(length);
                 let file = &mut self.model.files[id];
-                let at = filesystem.append(file.ino, data.clone().into(), false, ROOT).await;
+                let at = filesystem
+                    .append(file.ino, data.clone().into(), false, ROOT)
+                    .await;
                 assert_eq!(at.expect("append"), file.data.len() as u64);
                 if !data.is_empty() {
                     file.mtime = None;
@@ -361,7 +415,9 @@ impl Run {
                 file.data.extend_from_slice(&data);
             }
             23 | 24 => {
-                let Some(id) = self.pick(&regular) else { return };
+                let Some(id) = self.pick(&regular) else {
+                    return;
+                };
                 let size = match self.random.below(3) {
                     0 => 0,
                     1 => self.random.below(self.model.size(id) + 1),
@@ -370,12 +426,20 @@ impl Run {
                 let file = &mut self.model.files[id];
                 file.data.resize(size as usize, 0);
                 file.mtime = None;
-                let set = SetAttributes { size_bytes: Some(size), ..SetAttributes::default() };
-                let found = filesystem.set_attributes(file.ino, &set, ROOT).await.expect("cut");
+                let set = SetAttributes {
+                    size_bytes: Some(size),
+                    ..SetAttributes::default()
+                };
+                let found = filesystem
+                    .set_attributes(file.ino, &set, ROOT)
+                    .await
+                    .expect("cut");
                 assert_eq!(found.size_bytes, size);
             }
             25 => {
-                let Some(id) = self.pick(&regular) else { return };
+                let Some(id) = self.pick(&regular) else {
+                    return;
+                };
                 let offset = self.random.below(self.max_size);
                 let length = 1 + self.random.below(self.max_size);
                 let hows = [
@@ -401,7 +465,10 @@ impl Run {
                     }
                 }
                 file.mtime = None;
-                filesystem.allocate(file.ino, how, offset, length).await.expect("allocate");
+                filesystem
+                    .allocate(file.ino, how, offset, length)
+                    .await
+                    .expect("allocate");
             }
             26 => {
                 let (Some(from), Some(to)) = (self.pick(&regular), self.pick(&regular)) else {
@@ -410,8 +477,10 @@ impl Run {
                 if from == to {
                     return;
                 }
-                let (offset, at) =
-                    (self.random.below(self.max_size), self.random.below(self.max_size));
+                let (offset, at) = (
+                    self.random.below(self.max_size),
+                    self.random.below(self.max_size),
+                );
                 let length = self.random.below(200_000);
                 let source = &self.model.files[from].data;
                 let start = (offset as usize).min(source.len());
@@ -438,14 +507,23 @@ impl Run {
                 let file = &mut self.model.files[id];
                 let mode = [0o644, 0o4755, 0o600, 0o2711, 0o7777][self.random.below(5) as usize];
                 file.mode = mode;
-                let set = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
-                filesystem.set_attributes(file.ino, &set, ROOT).await.expect("chmod");
+                let set = SetAttributes {
+                    mode: Some(mode),
+                    ..SetAttributes::default()
+                };
+                filesystem
+                    .set_attributes(file.ino, &set, ROOT)
+                    .await
+                    .expect("chmod");
             }
             28 => {
                 let id = self.pick(&all).expect("some");
                 let file = &mut self.model.files[id];
                 (file.uid, file.gid) = (self.random.below(5) as u32, self.random.below(5) as u32);
-                let time = Time { seconds: -7, nanoseconds: 5 };
+                let time = Time {
+                    seconds: -7,
+                    nanoseconds: 5,
+                };
                 file.mtime = Some(time);
                 let set = SetAttributes {
                     uid: Some(file.uid),
@@ -454,7 +532,10 @@ impl Run {
                     mtime: Some(SetTime::At(time)),
                     ..SetAttributes::default()
                 };
-                filesystem.set_attributes(file.ino, &set, ROOT).await.expect("chown");
+                filesystem
+                    .set_attributes(file.ino, &set, ROOT)
+                    .await
+                    .expect("chown");
             }
             29 | 30 => {
                 let id = self.pick(&all).expect("some");
@@ -477,7 +558,9 @@ impl Run {
                 if model.is_ok() {
                     file.xattrs.insert(name.clone(), value.clone());
                 }
-                let real = filesystem.set_xattr(file.ino, &name, &value, mode, ROOT).await;
+                let real = filesystem
+                    .set_xattr(file.ino, &name, &value, mode, ROOT)
+                    .await;
                 agree("set an attribute", real, &model);
             }
             31 => {
@@ -490,18 +573,32 @@ impl Run {
             }
             32 => {
                 // A file that is unlinked while it is open.
-                let Some(id) = self.pick(&regular) else { return };
+                let Some(id) = self.pick(&regular) else {
+                    return;
+                };
                 let ino = self.model.files[id].ino;
-                let entry = self.model.files[parent].entries.iter().find(|(_, there)| **there == id);
-                let Some(name) = entry.map(|(name, _)| name.clone()) else { return };
+                let entry = self.model.files[parent]
+                    .entries
+                    .iter()
+                    .find(|(_, there)| **there == id);
+                let Some(name) = entry.map(|(name, _)| name.clone()) else {
+                    return;
+                };
                 filesystem.retain(ino, 1);
                 let model = self.model.remove(parent, &name, false);
                 agree("unlink", filesystem.unlink(parent_ino, &name).await, &model);
                 let data = self.model.files[id].data.clone();
-                let read = filesystem.read(ino, 0, data.len() + 1).await.expect("read").concat();
+                let read = filesystem
+                    .read(ino, 0, data.len() + 1)
+                    .await
+                    .expect("read")
+                    .concat();
                 assert!(read == data, "an open file keeps its content");
                 let more = b"more".to_vec();
-                filesystem.write(ino, 3, more.into(), false, ROOT).await.expect("write");
+                filesystem
+                    .write(ino, 3, more.into(), false, ROOT)
+                    .await
+                    .expect("write");
                 if self.model.files[id].names > 0 {
                     let file = &mut self.model.files[id];
                     file.data.resize(file.data.len().max(7), 0);
@@ -511,13 +608,19 @@ impl Run {
                 filesystem.release(ino, 1);
             }
             _ => {
-                let Some(id) = self.pick(&regular) else { return };
+                let Some(id) = self.pick(&regular) else {
+                    return;
+                };
                 let file = &self.model.files[id];
                 let offset = self.random.below(self.max_size);
                 let length = self.random.below(100_000) as usize;
                 let start = (offset as usize).min(file.data.len());
                 let end = (start + length).min(file.data.len());
-                let real = filesystem.read(file.ino, offset, length).await.expect("read").concat();
+                let real = filesystem
+                    .read(file.ino, offset, length)
+                    .await
+                    .expect("read")
+                    .concat();
                 assert!(real == file.data[start..end], "read {length} at {offset}");
             }
         }
@@ -546,8 +649,10 @@ impl Run {
                 let mut cookie = 0;
                 loop {
                     let batch = 1 + self.random.0 as usize % 7;
-                    let entries =
-                        filesystem.read_directory(file.ino, cookie, batch).await.expect("list");
+                    let entries = filesystem
+                        .read_directory(file.ino, cookie, batch)
+                        .await
+                        .expect("list");
                     let Some(last) = entries.last() else { break };
                     cookie = last.next_cookie;
                     for entry in entries {
@@ -555,8 +660,16 @@ impl Run {
                     }
                 }
                 let parent = self.model.files[file.parent].ino;
-                assert_eq!(found.remove(&b"."[..]).map(|(ino, _)| ino), Some(file.ino), "{what}");
-                assert_eq!(found.remove(&b".."[..]).map(|(ino, _)| ino), Some(parent), "{what}");
+                assert_eq!(
+                    found.remove(&b"."[..]).map(|(ino, _)| ino),
+                    Some(file.ino),
+                    "{what}"
+                );
+                assert_eq!(
+                    found.remove(&b".."[..]).map(|(ino, _)| ino),
+                    Some(parent),
+                    "{what}"
+                );
                 let wanted: BTreeMap<_, _> = file
                     .entries
                     .iter()
@@ -608,7 +721,11 @@ impl Run {
             if data >= size {
                 break;
             }
-            place = self.filesystem.seek(file.ino, data, SeekTo::Hole).await.expect("a hole");
+            place = self
+                .filesystem
+                .seek(file.ino, data, SeekTo::Hole)
+                .await
+                .expect("a hole");
             assert!(place > data);
         }
     }
@@ -619,15 +736,22 @@ async fn run(seed: u64, steps: usize, properties: &[(&str, &str)], max_size: u64
     let world = World::system(2);
     let mut pool = create(&world, &image, properties).await;
     let filesystem = open(&world, &pool, "tank").await;
-    let root = filesystem.attributes(filesystem.root()).await.expect("root");
+    let root = filesystem
+        .attributes(filesystem.root())
+        .await
+        .expect("root");
     let root = File {
         ino: root.ino,
         kind: Some(FileKind::Directory),
         mode: root.mode,
         ..File::default()
     };
-    let mut run =
-        Run { random: Random(seed), model: Model { files: vec![root] }, filesystem, max_size };
+    let mut run = Run {
+        random: Random(seed),
+        model: Model { files: vec![root] },
+        filesystem,
+        max_size,
+    };
     for step in 1..=steps {
         run.step().await;
         if step % 97 == 0 {
@@ -651,7 +775,10 @@ async fn run(seed: u64, steps: usize, properties: &[(&str, &str)], max_size: u64
 }
 
 fn seed(default: u64) -> u64 {
-    std::env::var("MILLPOND_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(default)
+    std::env::var("MILLPOND_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or(default)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -661,13 +788,28 @@ async fn as_by_default() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn small_blocks_and_attributes_in_directories() {
-    run(seed(12), 1000, &[("recordsize", "8K"), ("xattr", "dir")], 300_000).await;
+    run(
+        seed(12),
+        1000,
+        &[("recordsize", "8K"), ("xattr", "dir")],
+        300_000,
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn big_dnodes_and_no_compression() {
-    run(seed(13), 1000, &[("compression", "off"), ("dnodesize", "auto"), ("recordsize", "1M")], 3_000_000)
-        .await;
+    run(
+        seed(13),
+        1000,
+        &[
+            ("compression", "off"),
+            ("dnodesize", "auto"),
+            ("recordsize", "1M"),
+        ],
+        3_000_000,
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -329,7 +329,15 @@ impl Mount {
     /// Lets go of the snapshot called `name`, or of all: they can be destroyed then. One that is
     /// used again is opened again.
     pub async fn release_snapshots(&self, name: Option<&str>) {
-        self.nodes.close_snapshots(name, Duration::ZERO).await;
+        let closed = self.nodes.close_snapshots(name, Duration::ZERO).await;
+        let notifier = self.served.notifier().clone();
+        // The kernel may call back for what it drops: not on a thread of the runtime.
+        let forget = move || {
+            for name in closed {
+                let _ = notifier.inval_entry(INodeNo(nodes::SNAPSHOTS), name.as_ref());
+            }
+        };
+        let _ = tokio::task::spawn_blocking(forget).await;
     }
 
     /// Unmounts, waits for requests under way, puts everything on stable storage, and lets go of

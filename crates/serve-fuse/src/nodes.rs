@@ -257,8 +257,12 @@ impl Nodes {
     }
 
     /// Closes snapshots: the one called `name`, or all (`None`) that have not been used for
-    /// `at_least`.
-    pub(crate) async fn close_snapshots(&self, name: Option<&str>, at_least: Duration) {
+    /// `at_least`. Returns their names.
+    pub(crate) async fn close_snapshots(
+        &self,
+        name: Option<&str>,
+        at_least: Duration,
+    ) -> Vec<String> {
         let wanted: Vec<_> = {
             let mut state = self.state.lock();
             state
@@ -268,15 +272,18 @@ impl Nodes {
                 .filter(|there| there.last_use.elapsed() >= at_least)
                 .map(|there| {
                     there.cached = None;
-                    Arc::clone(&there.open)
+                    (there.name.clone(), Arc::clone(&there.open))
                 })
                 .collect()
         };
-        for open in wanted {
+        let mut closed = Vec::new();
+        for (name, open) in wanted {
             if let Some(filesystem) = open.lock().await.take() {
                 let _ = filesystem.close().await;
             }
+            closed.push(name);
         }
+        closed
     }
 
     /// Closes what has been idle.

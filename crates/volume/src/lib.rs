@@ -20,8 +20,6 @@
 mod error;
 mod init;
 mod replay;
-#[cfg(test)]
-mod tests;
 mod volume;
 
 pub use error::{Result, VolumeError};

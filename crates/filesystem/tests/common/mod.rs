@@ -13,7 +13,11 @@ use engine::{
 use filesystem::{Caller, Filesystem, ZplInit};
 
 pub const ROOT: Caller = Caller::ROOT;
-pub const ALICE: Caller = Caller { uid: 1000, gid: 1000, umask: 0o022 };
+pub const ALICE: Caller = Caller {
+    uid: 1000,
+    gid: 1000,
+    umask: 0o022,
+};
 
 /// A directory with one image in it; below `MILLPOND_TEST_DIR` if that is set.
 pub struct Image {
@@ -33,7 +37,9 @@ impl Image {
             Some(base) => tempfile::tempdir_in(base),
             None => tempfile::tempdir(),
         };
-        Self { dir: dir.expect("a temporary directory") }
+        Self {
+            dir: dir.expect("a temporary directory"),
+        }
     }
 
     pub fn path(&self) -> &Path {
@@ -42,17 +48,26 @@ impl Image {
 }
 
 pub fn host() -> HostIdentity {
-    HostIdentity { hostid: 0, hostname: "test".into() }
+    HostIdentity {
+        hostid: 0,
+        hostname: "test".into(),
+    }
 }
 
 /// A new pool "tank" on one image.
 pub async fn create(world: &World, image: &Image, root_properties: &[(&str, &str)]) -> Arc<Pool> {
     let path = image.path().join("d0.img");
-    let leaf = LeafSpec { path: path.to_str().expect("UTF-8").to_owned(), is_file: true };
+    let leaf = LeafSpec {
+        path: path.to_str().expect("UTF-8").to_owned(),
+        is_file: true,
+    };
     let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
     let spec = CreateSpec {
         name: "tank".into(),
-        vdevs: vec![VdevSpec { layout: VdevLayout::Leaf(leaf), class: VdevClass::Normal }],
+        vdevs: vec![VdevSpec {
+            layout: VdevLayout::Leaf(leaf),
+            class: VdevClass::Normal,
+        }],
         properties: Vec::new(),
         features: FeatureChoice::All,
         root_properties: root_properties.iter().map(own).collect(),
@@ -66,7 +81,10 @@ pub async fn create(world: &World, image: &Image, root_properties: &[(&str, &str
 
 /// The one pool in a directory, imported.
 pub async fn import(world: &World, dir: &Path, read_only: bool) -> Arc<Pool> {
-    let spec = ScanSpec { paths: vec![dir.to_str().expect("UTF-8").into()], ..ScanSpec::default() };
+    let spec = ScanSpec {
+        paths: vec![dir.to_str().expect("UTF-8").into()],
+        ..ScanSpec::default()
+    };
     let mut found = engine::scan(world, &spec).await.expect("scan");
     assert_eq!(found.len(), 1, "one pool in {}", dir.display());
     let mut spec = ImportSpec::new(found.remove(0), host());
@@ -76,8 +94,14 @@ pub async fn import(world: &World, dir: &Path, read_only: bool) -> Arc<Pool> {
 
 /// A dataset's filesystem.
 pub async fn open(world: &World, pool: &Pool, name: &str) -> Arc<Filesystem> {
-    let dataset = pool.dsl().open_dataset(name).await.expect("open the dataset");
-    Filesystem::open(dataset, world.clone()).await.expect("open the filesystem")
+    let dataset = pool
+        .dsl()
+        .open_dataset(name)
+        .await
+        .expect("open the dataset");
+    Filesystem::open(dataset, world.clone())
+        .await
+        .expect("open the filesystem")
 }
 
 /// zdb finds nothing to complain about.
@@ -94,8 +118,19 @@ pub fn zdb_is_clean(dir: &Path, pool: &str) {
             String::from_utf8_lossy(&output.stdout),
             String::from_utf8_lossy(&output.stderr)
         );
-        assert!(output.status.success(), "zdb {options} says {}:\n{text}", output.status);
-        for bad in ["leaked space", "mismatch", "ERROR", "error:", "failed", "assertion"] {
+        assert!(
+            output.status.success(),
+            "zdb {options} says {}:\n{text}",
+            output.status
+        );
+        for bad in [
+            "leaked space",
+            "mismatch",
+            "ERROR",
+            "error:",
+            "failed",
+            "assertion",
+        ] {
             assert!(!text.contains(bad), "zdb {options} says '{bad}':\n{text}");
         }
     }
@@ -108,7 +143,11 @@ pub fn is_ci() -> bool {
 
 fn shared(variable: &str, name: &str) -> Option<PathBuf> {
     let path = std::env::var_os(variable).map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared").join(name),
+        || {
+            Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("../../../shared")
+                .join(name)
+        },
         PathBuf::from,
     );
     if path.exists() {

@@ -1,0 +1,816 @@
+//! Goal: programs see a POSIX filesystem at the mountpoint, snapshots below `.zfs`, volumes as
+//! files; and mounting and unmounting say clearly what stands in their way.
+//! Method: real mounts of pools on image files, used through the host's own system calls. Needs
+//! root and /dev/fuse; left out (but in CI failed) without.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{
+    FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink,
+};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use dataset::{DslPool, ListOptions};
+use device::{BoxFuture, World};
+use engine::{
+    CreateSpec, FeatureChoice, HostIdentity, LeafSpec, Pool, VdevClass, VdevLayout, VdevSpec,
+};
+use filesystem::{Filesystem, FsError, ZplInit};
+use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
+use serve_fuse::{
+    Mount, MountError, MountOptions, SnapshotEntry, SnapshotProvider, UnmountMode, ZvolDirectory,
+    mounted_at,
+};
+use volume::{Volume, ZvolInit};
+
+/// Whether mounting can work here.
+fn can_mount() -> bool {
+    let fuse = OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    let reason = match fuse {
+        _ if !rustix::process::geteuid().is_root() => "it needs root",
+        Err(_) => "it needs /dev/fuse",
+        Ok(_) => return true,
+    };
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "{reason}");
+    eprintln!("left out: {reason}");
+    false
+}
+
+struct Rig {
+    // Dropped last.
+    dir: tempfile::TempDir,
+    world: World,
+    pool: Arc<Pool>,
+}
+
+impl Rig {
+    async fn new(properties: &[(&str, &str)]) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let world = World::system(2);
+        let path = dir.path().join("d0.img");
+        File::create(&path)
+            .expect("image")
+            .set_len(512 << 20)
+            .expect("size");
+        let leaf = LeafSpec {
+            path: path.to_str().expect("UTF-8").to_owned(),
+            is_file: true,
+        };
+        let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        let spec = CreateSpec {
+            name: "tank".into(),
+            vdevs: vec![VdevSpec {
+                layout: VdevLayout::Leaf(leaf),
+                class: VdevClass::Normal,
+            }],
+            properties: Vec::new(),
+            features: FeatureChoice::All,
+            root_properties: properties.iter().map(own).collect(),
+            root_init: Arc::new(ZplInit::new()),
+            altroot: None,
+            force: false,
+            host: HostIdentity {
+                hostid: 0,
+                hostname: "test".into(),
+            },
+        };
+        let pool = Pool::create(&world, spec).await.expect("create");
+        Self { dir, world, pool }
+    }
+
+    async fn filesystem(&self, name: &str) -> Arc<Filesystem> {
+        let dataset = self
+            .pool
+            .dsl()
+            .open_dataset(name)
+            .await
+            .expect("open the dataset");
+        Filesystem::open(dataset, self.world.clone())
+            .await
+            .expect("open the filesystem")
+    }
+
+    fn mountpoint(&self) -> PathBuf {
+        self.dir.path().join("mnt")
+    }
+
+    fn snapshots(&self) -> Arc<dyn SnapshotProvider> {
+        Arc::new(Snapshots {
+            dsl: Arc::clone(self.pool.dsl()),
+            world: self.world.clone(),
+        })
+    }
+
+    async fn mount(&self, filesystem: &Arc<Filesystem>, options: MountOptions) -> Mount {
+        let filesystem = Arc::clone(filesystem);
+        Mount::new(
+            filesystem,
+            &self.mountpoint(),
+            options,
+            Some(self.snapshots()),
+        )
+        .await
+        .expect("mount")
+    }
+}
+
+struct Snapshots {
+    dsl: Arc<DslPool>,
+    world: World,
+}
+
+impl SnapshotProvider for Snapshots {
+    fn list(&self) -> BoxFuture<'_, Result<Vec<SnapshotEntry>, FsError>> {
+        Box::pin(async {
+            let options = ListOptions {
+                filesystems: false,
+                volumes: false,
+                snapshots: true,
+                depth: Some(1),
+            };
+            let listed = self.dsl.list("tank", &options).await?;
+            Ok(listed
+                .into_iter()
+                .filter_map(|info| {
+                    let name = info.name.strip_prefix("tank@")?.to_owned();
+                    Some(SnapshotEntry {
+                        name,
+                        creation_seconds: info.creation_seconds,
+                    })
+                })
+                .collect())
+        })
+    }
+
+    fn open<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Arc<Filesystem>, FsError>> {
+        Box::pin(async move {
+            let dataset = self.dsl.open_dataset(&format!("tank@{name}")).await?;
+            Filesystem::open(dataset, self.world.clone()).await
+        })
+    }
+}
+
+/// Runs what uses the mount on a thread that serves nobody.
+async fn outside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(value) => value,
+        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+    }
+}
+
+fn names(path: &Path) -> BTreeSet<String> {
+    fs::read_dir(path)
+        .expect("list")
+        .map(|entry| {
+            entry
+                .expect("entry")
+                .file_name()
+                .into_string()
+                .expect("UTF-8")
+        })
+        .collect()
+}
+
+fn pattern(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed | 1;
+    (0..length)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 32) as u8
+        })
+        .collect()
+}
+
+/// What programs do, one after the other.
+fn use_it(root: &Path) {
+    // Content: small, big, with holes, appended, written at places.
+    let big = pattern(1, 5_000_000);
+    fs::write(root.join("big"), &big).expect("write");
+    assert!(fs::read(root.join("big")).expect("read") == big);
+    let mut file = OpenOptions::new()
+        .append(true)
+        .open(root.join("big"))
+        .expect("open");
+    file.write_all(b"tail").expect("append");
+    file.sync_all().expect("fsync");
+    let at = fs::metadata(root.join("big")).expect("stat");
+    assert_eq!((at.len(), at.nlink(), at.mode()), (5_000_004, 1, 0o100_644));
+    assert_eq!((at.uid(), at.gid()), (0, 0));
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .open(root.join("holes"))
+        .unwrap();
+    file.write_all_at(b"end", 10_000_000).expect("write far");
+    assert_eq!(file.metadata().unwrap().len(), 10_000_003);
+    let mut start = [1; 4096];
+    file.read_exact_at(&mut start, 4096).expect("read a hole");
+    assert_eq!(start, [0; 4096]);
+    file.write_all_at(&big[..1_000_000], 0).expect("fill");
+    rustix::fs::fallocate(
+        &file,
+        FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+        131_072,
+        262_144,
+    )
+    .expect("punch");
+    let mut hole = vec![1; 262_144];
+    file.read_exact_at(&mut hole, 131_072).expect("read");
+    assert!(hole.iter().all(|byte| *byte == 0));
+    file.set_len(500_000).expect("cut");
+    file.set_len(600_000).expect("grow");
+    let mut tail = vec![1; 100_000];
+    file.read_exact_at(&mut tail, 500_000).expect("read");
+    assert!(tail.iter().all(|byte| *byte == 0));
+    file.sync_all().expect("fsync");
+    let hole = rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(0)).expect("seek");
+    assert_eq!(hole, 131_072);
+    let data = rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(hole)).expect("seek");
+    assert_eq!(data, 131_072 + 262_144);
+    drop(file);
+    fs::copy(root.join("big"), root.join("copy")).expect("copy");
+    assert!(fs::read(root.join("copy")).unwrap() == fs::read(root.join("big")).unwrap());
+
+    // Names.
+    fs::create_dir_all(root.join("a/b/c")).expect("directories");
+    fs::hard_link(root.join("big"), root.join("a/link")).expect("link");
+    assert_eq!(fs::metadata(root.join("big")).unwrap().nlink(), 2);
+    let same = fs::metadata(root.join("a/link")).unwrap().ino();
+    assert_eq!(fs::metadata(root.join("big")).unwrap().ino(), same);
+    symlink("../big", root.join("a/symbolic")).expect("symlink");
+    assert_eq!(
+        fs::read_link(root.join("a/symbolic")).unwrap(),
+        Path::new("../big")
+    );
+    assert_eq!(
+        fs::metadata(root.join("a/symbolic")).unwrap().len(),
+        5_000_004
+    );
+    fs::rename(root.join("a/b"), root.join("moved")).expect("rename");
+    assert!(root.join("moved/c").is_dir());
+    assert!(fs::rename(root.join("moved"), root.join("moved/c/d")).is_err());
+    assert_eq!(
+        fs::remove_dir(root.join("moved")).unwrap_err().kind(),
+        ErrorKind::DirectoryNotEmpty
+    );
+    let dir = File::open(root).expect("open the root");
+    let noreplace = rustix::fs::renameat_with(&dir, "copy", &dir, "big", RenameFlags::NOREPLACE);
+    assert_eq!(noreplace, Err(rustix::io::Errno::EXIST));
+    rustix::fs::renameat_with(&dir, "copy", &dir, "moved", RenameFlags::EXCHANGE).expect("swap");
+    assert!(root.join("copy/c").is_dir() && root.join("moved").is_file());
+    fs::remove_file(root.join("moved")).expect("unlink");
+    fs::remove_dir_all(root.join("copy")).expect("remove a tree");
+    assert!(!root.join("moved").exists());
+
+    // Special files.
+    rustix::fs::mknodat(&dir, "fifo", rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("fifo");
+    assert!(
+        fs::metadata(root.join("fifo"))
+            .unwrap()
+            .file_type()
+            .is_fifo()
+    );
+    let rdev = rustix::fs::makedev(7, 200);
+    rustix::fs::mknodat(
+        &dir,
+        "dev",
+        rustix::fs::FileType::BlockDevice,
+        0o600.into(),
+        rdev,
+    )
+    .expect("device");
+    let at = fs::symlink_metadata(root.join("dev")).unwrap();
+    assert!(at.file_type().is_block_device() && at.rdev() == rdev);
+
+    // Attributes.
+    fs::set_permissions(root.join("big"), PermissionsExt::from_mode(0o4751)).expect("chmod");
+    std::os::unix::fs::chown(root.join("big"), Some(1000), Some(1001)).expect("chown");
+    let at = fs::metadata(root.join("big")).unwrap();
+    assert_eq!((at.uid(), at.gid()), (1000, 1001));
+    let name = root.join("big");
+    rustix::fs::setxattr(&name, "user.color", b"blue", XattrFlags::empty()).expect("setxattr");
+    rustix::fs::setxattr(
+        &name,
+        "trusted.secret",
+        &pattern(3, 5000),
+        XattrFlags::empty(),
+    )
+    .unwrap();
+    let again = rustix::fs::setxattr(&name, "user.color", b"red", XattrFlags::CREATE);
+    assert_eq!(again, Err(rustix::io::Errno::EXIST));
+    let mut value = [0; 100];
+    let length = rustix::fs::getxattr(&name, "user.color", &mut value[..]).expect("getxattr");
+    assert_eq!(&value[..length], b"blue");
+    let none = rustix::fs::getxattr(&name, "user.none", &mut value[..]);
+    assert_eq!(none, Err(rustix::io::Errno::NODATA));
+    let mut list = [0; 200];
+    let length = rustix::fs::listxattr(&name, &mut list[..]).expect("listxattr");
+    assert_eq!(&list[..length], b"user.color\0trusted.secret\0");
+    rustix::fs::removexattr(&name, "trusted.secret").expect("removexattr");
+    let before = std::time::SystemTime::UNIX_EPOCH - std::time::Duration::from_millis(1500);
+    let times = fs::FileTimes::new()
+        .set_modified(before)
+        .set_accessed(before);
+    File::options()
+        .write(true)
+        .open(&name)
+        .unwrap()
+        .set_times(times)
+        .expect("utimens");
+    let at = fs::metadata(&name).unwrap();
+    assert_eq!((at.mtime(), at.mtime_nsec()), (-2, 500_000_000));
+
+    // Unlinked, still open.
+    let mut file = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(root.join("gone"))
+        .unwrap();
+    file.write_all(b"still here").unwrap();
+    fs::remove_file(root.join("gone")).expect("unlink");
+    file.seek(SeekFrom::Start(0)).unwrap();
+    let mut text = String::new();
+    file.read_to_string(&mut text).expect("read");
+    assert_eq!(text, "still here");
+    assert_eq!(file.metadata().unwrap().nlink(), 0);
+
+    // Many names.
+    fs::create_dir(root.join("many")).unwrap();
+    for n in 0..1500 {
+        File::create(root.join(format!("many/a rather long name, number {n}"))).expect("create");
+    }
+    assert_eq!(names(&root.join("many")).len(), 1500);
+    for n in (0..1500).step_by(2) {
+        fs::remove_file(root.join(format!("many/a rather long name, number {n}"))).expect("unlink");
+    }
+    assert_eq!(names(&root.join("many")).len(), 750);
+    assert_eq!(fs::metadata(root.join("many")).unwrap().size(), 752);
+
+    // Synchronous writes, and space.
+    let mut file = File::options()
+        .write(true)
+        .create_new(true)
+        .custom_flags(0o4_010_000)
+        .open(root.join("sync"))
+        .unwrap();
+    file.write_all(b"durable").expect("write");
+    let space = rustix::fs::statvfs(root).expect("statvfs");
+    assert!(space.f_blocks > 0 && space.f_bavail <= space.f_bfree);
+    assert_eq!(space.f_namemax, 255);
+}
+
+/// What [`use_it`] leaves.
+fn check_it(root: &Path) {
+    let big = fs::read(root.join("big")).expect("read");
+    assert!(big[..5_000_000] == pattern(1, 5_000_000)[..] && big[5_000_000..] == *b"tail");
+    let wanted = ["a", "big", "dev", "fifo", "holes", "many", "sync"];
+    assert_eq!(names(root), wanted.into_iter().map(str::to_owned).collect());
+    assert_eq!(names(&root.join("many")).len(), 750);
+    let mut value = [0; 100];
+    let length = rustix::fs::getxattr(root.join("big"), "user.color", &mut value[..]).unwrap();
+    assert_eq!(&value[..length], b"blue");
+    let at = fs::metadata(root.join("big")).unwrap();
+    assert_eq!((at.uid(), at.gid(), at.nlink()), (1000, 1001, 2));
+    assert_eq!(at.mtime(), -2);
+    assert!(
+        at.blocks() * 512 > 4_000_000,
+        "space shows once it is on disk"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_filesystem_is_used_and_mounted_again() {
+    if !can_mount() {
+        return;
+    }
+    let rig = Rig::new(&[]).await;
+    let filesystem = rig.filesystem("tank").await;
+    let mount = rig.mount(&filesystem, MountOptions::new("tank")).await;
+    assert!(mount.is_mounted());
+    let found = mounted_at(mount.mountpoint())
+        .expect("mountinfo")
+        .expect("a mount");
+    assert_eq!(found.0, "tank");
+    assert!(found.1.starts_with("fuse"), "{}", found.1);
+    let root = rig.mountpoint();
+    let place = root.clone();
+    outside(move || use_it(&place)).await;
+    mount.unmount(UnmountMode::Clean).await.expect("unmount");
+    assert!(!mount.is_mounted());
+    assert_eq!(mounted_at(&root).expect("mountinfo"), None);
+    filesystem.close().await.expect("close");
+    drop(mount);
+
+    let filesystem = rig.filesystem("tank").await;
+    let mount = rig.mount(&filesystem, MountOptions::new("tank")).await;
+    let place = root.clone();
+    outside(move || check_it(&place)).await;
+    mount.unmount(UnmountMode::Clean).await.expect("unmount");
+    filesystem.close().await.expect("close");
+    rig.pool.export(false).await.expect("export");
+    let zdb = Command::new("zdb")
+        .args(["-e", "-p"])
+        .arg(rig.dir.path())
+        .args(["-bcc", "tank"])
+        .output();
+    let text = String::from_utf8_lossy(&zdb.expect("zdb").stdout).into_owned();
+    assert!(text.contains("No leaks"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn unmounting_while_files_are_open() {
+    if !can_mount() {
+        return;
+    }
+    let rig = Rig::new(&[]).await;
+    let filesystem = rig.filesystem("tank").await;
+    let mount = rig.mount(&filesystem, MountOptions::new("tank")).await;
+    let path = rig.mountpoint().join("file");
+    let file = outside(move || File::create(path).expect("create")).await;
+    let busy = mount.unmount(UnmountMode::Clean).await;
+    assert!(matches!(busy, Err(MountError::Busy { .. })), "{busy:?}");
+    assert!(mount.is_mounted());
+    mount.unmount(UnmountMode::Force).await.expect("by force");
+    assert!(!mount.is_mounted());
+    let refused = outside(move || file.write_at(b"late", 0)).await;
+    assert!(refused.is_err(), "what was open is cut off");
+
+    let mount = rig.mount(&filesystem, MountOptions::new("tank")).await;
+    let path = rig.mountpoint().join("file");
+    let file = outside(move || File::options().write(true).open(path).expect("open")).await;
+    mount.unmount(UnmountMode::Lazy).await.expect("lazily");
+    assert_eq!(mounted_at(&rig.mountpoint()).expect("mountinfo"), None);
+    outside(move || {
+        file.write_all_at(b"late", 0)
+            .expect("an open file still works");
+        drop(file);
+    })
+    .await;
+    mount.ended().await;
+    filesystem.close().await.expect("close");
+    rig.pool.export(false).await.expect("export");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn what_stands_in_the_way_of_mounting() {
+    if !can_mount() {
+        return;
+    }
+    let rig = Rig::new(&[]).await;
+    let filesystem = rig.filesystem("tank").await;
+    let root = rig.mountpoint();
+    fs::create_dir(&root).unwrap();
+    fs::write(root.join("hidden"), "x").unwrap();
+    let options = MountOptions {
+        overlay: false,
+        ..MountOptions::new("tank")
+    };
+    let again = |options: MountOptions| Mount::new(Arc::clone(&filesystem), &root, options, None);
+    assert!(matches!(
+        again(options.clone()).await,
+        Err(MountError::NotEmpty { .. })
+    ));
+    let mount = again(MountOptions::new("tank")).await.expect("over files");
+    let place = root.clone();
+    let shown = outside(move || names(&place)).await;
+    assert!(shown.is_empty(), "{shown:?}");
+    assert!(matches!(
+        again(options).await,
+        Err(MountError::AlreadyMounted { .. })
+    ));
+    mount.unmount(UnmountMode::Clean).await.expect("unmount");
+    assert!(root.join("hidden").exists());
+    let file = root.join("hidden");
+    let onto = Mount::new(
+        Arc::clone(&filesystem),
+        &file,
+        MountOptions::new("tank"),
+        None,
+    )
+    .await;
+    assert!(matches!(onto, Err(MountError::BadMountpoint { .. })));
+
+    let read_only = MountOptions {
+        read_only: true,
+        ..MountOptions::new("tank")
+    };
+    let mount = again(read_only).await.expect("read-only");
+    let place = root.clone();
+    outside(move || {
+        let refused = File::create(place.join("x")).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
+    })
+    .await;
+    drop(mount);
+    filesystem.close().await.expect("close");
+    rig.pool.export(false).await.expect("export");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn snapshots_are_below_dot_zfs() {
+    if !can_mount() {
+        return;
+    }
+    let rig = Rig::new(&[]).await;
+    let filesystem = rig.filesystem("tank").await;
+    let mount = rig.mount(&filesystem, MountOptions::new("tank")).await;
+    let root = rig.mountpoint();
+    let place = root.clone();
+    outside(move || {
+        fs::create_dir(place.join("d")).unwrap();
+        fs::write(place.join("d/file"), "old").unwrap();
+    })
+    .await;
+    rig.pool
+        .dsl()
+        .snapshot(&["tank@one".to_owned()], &[])
+        .await
+        .expect("snapshot");
+    let place = root.clone();
+    outside(move || {
+        fs::write(place.join("d/file"), "new content").unwrap();
+        fs::write(place.join("d/more"), "x").unwrap();
+        assert_eq!(names(&place), BTreeSet::from(["d".to_owned()]));
+        let snapshots = place.join(".zfs/snapshot");
+        assert_eq!(names(&snapshots), BTreeSet::from(["one".to_owned()]));
+        let old = snapshots.join("one/d");
+        assert_eq!(fs::read_to_string(old.join("file")).unwrap(), "old");
+        assert_eq!(names(&old), BTreeSet::from(["file".to_owned()]));
+        assert_eq!(
+            fs::read_to_string(place.join("d/file")).unwrap(),
+            "new content"
+        );
+        let refused = fs::write(old.join("file"), "x").unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
+        assert_eq!(
+            fs::metadata(snapshots.join("two")).unwrap_err().kind(),
+            ErrorKind::NotFound
+        );
+        assert!(fs::hard_link(old.join("file"), place.join("x")).is_err());
+    })
+    .await;
+    mount.set_snapdir_visible(true);
+    let place = root.clone();
+    // Once it was looked up a listing may come from the kernel's cache for a moment.
+    let shown = outside(move || {
+        fs::write(place.join("another"), "").unwrap();
+        names(&place)
+    })
+    .await;
+    assert!(shown.contains(".zfs"), "{shown:?}");
+    mount.release_snapshots(None).await;
+    let destroyed = rig
+        .pool
+        .dsl()
+        .destroy_snapshots(&["tank@one".to_owned()], false)
+        .await;
+    destroyed.expect("a snapshot that nobody uses can be destroyed");
+    let place = root.clone();
+    outside(move || {
+        let gone = fs::read_to_string(place.join(".zfs/snapshot/one/d/file"));
+        assert!(gone.is_err());
+    })
+    .await;
+    mount.unmount(UnmountMode::Clean).await.expect("unmount");
+    filesystem.close().await.expect("close");
+    rig.pool.export(false).await.expect("export");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn permissions_and_lists_of_access() {
+    if !can_mount() {
+        return;
+    }
+    let rig = Rig::new(&[("acltype", "posix")]).await;
+    fs::set_permissions(rig.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let filesystem = rig.filesystem("tank").await;
+    let mount = rig.mount(&filesystem, MountOptions::new("tank")).await;
+    let root = rig.mountpoint();
+    let place = root.clone();
+    outside(move || {
+        let as_user = |uid: u32, script: &str| {
+            use std::os::unix::process::CommandExt;
+            let status = Command::new("sh")
+                .args(["-c", script])
+                .current_dir(&place)
+                .uid(uid)
+                .gid(uid)
+                .stderr(std::process::Stdio::null())
+                .status();
+            status.expect("sh").success()
+        };
+        fs::write(place.join("private"), "secret").unwrap();
+        fs::set_permissions(place.join("private"), PermissionsExt::from_mode(0o600)).unwrap();
+        assert!(!as_user(1000, "cat private >/dev/null"));
+        assert!(!as_user(1000, "echo x > mine"));
+        fs::create_dir(place.join("shared")).unwrap();
+        fs::set_permissions(place.join("shared"), PermissionsExt::from_mode(0o3777)).unwrap();
+        assert!(as_user(
+            1000,
+            "umask 027; echo x > shared/mine; mkdir shared/dir"
+        ));
+        let mine = fs::metadata(place.join("shared/mine")).unwrap();
+        assert_eq!(
+            (mine.uid(), mine.gid(), mine.mode() & 0o7777),
+            (1000, 0, 0o640)
+        );
+        let dir = fs::metadata(place.join("shared/dir")).unwrap();
+        assert_eq!((dir.gid(), dir.mode() & 0o7777), (0, 0o2750));
+        assert!(!as_user(1001, "rm -f shared/mine"), "sticky");
+        // A program loses its set-id bit when somebody else than root writes it.
+        fs::write(place.join("shared/program"), "x").unwrap();
+        std::os::unix::fs::chown(place.join("shared/program"), Some(1000), Some(1000)).unwrap();
+        fs::set_permissions(
+            place.join("shared/program"),
+            PermissionsExt::from_mode(0o4755),
+        )
+        .unwrap();
+        assert!(as_user(1000, "echo y >> shared/program"));
+        assert_eq!(
+            fs::metadata(place.join("shared/program")).unwrap().mode() & 0o7777,
+            0o755
+        );
+
+        // user:: rw-, user:1000 r--, group:: ---, mask r--, other ---
+        let entry = |tag: u16, bits: u16, id: u32| {
+            [
+                &tag.to_le_bytes()[..],
+                &bits.to_le_bytes(),
+                &id.to_le_bytes(),
+            ]
+            .concat()
+        };
+        let none = u32::MAX;
+        let list = |mask| {
+            let entries = [
+                entry(1, 6, none),
+                entry(2, 4, 1000),
+                entry(4, 0, none),
+                entry(0x10, mask, none),
+                entry(0x20, 0, none),
+            ];
+            [2u32.to_le_bytes().to_vec(), entries.concat()].concat()
+        };
+        let private = place.join("private");
+        let access = "system.posix_acl_access";
+        rustix::fs::setxattr(&private, access, &list(4), XattrFlags::empty()).expect("set a list");
+        assert_eq!(
+            fs::metadata(&private).unwrap().mode() & 0o777,
+            0o640,
+            "the mask shows"
+        );
+        assert!(as_user(1000, "cat private >/dev/null"));
+        assert!(!as_user(1001, "cat private >/dev/null"));
+        fs::set_permissions(&private, PermissionsExt::from_mode(0o600)).unwrap();
+        assert!(
+            !as_user(1000, "cat private >/dev/null"),
+            "chmod changes the mask"
+        );
+        let mut value = [0; 100];
+        let length = rustix::fs::getxattr(&private, access, &mut value[..]).expect("get the list");
+        assert_eq!(value[..length], list(0));
+        let default = "system.posix_acl_default";
+        rustix::fs::setxattr(place.join("shared"), default, &list(4), XattrFlags::empty()).unwrap();
+        assert!(as_user(
+            1001,
+            "umask 0; echo x > shared/inherits; mkdir shared/sub"
+        ));
+        assert_eq!(
+            fs::metadata(place.join("shared/inherits")).unwrap().mode() & 0o777,
+            0o640
+        );
+        let length = rustix::fs::getxattr(place.join("shared/sub"), default, &mut value[..])
+            .expect("default");
+        assert_eq!(value[..length], list(4));
+    })
+    .await;
+    mount.unmount(UnmountMode::Clean).await.expect("unmount");
+    filesystem.close().await.expect("close");
+    rig.pool.export(false).await.expect("export");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn another_state_takes_the_place_of_the_mounted_one() {
+    if !can_mount() {
+        return;
+    }
+    let rig = Rig::new(&[]).await;
+    let filesystem = rig.filesystem("tank").await;
+    let mount = rig.mount(&filesystem, MountOptions::new("tank")).await;
+    let root = rig.mountpoint();
+    let place = root.clone();
+    outside(move || fs::write(place.join("file"), "old").unwrap()).await;
+    rig.pool
+        .dsl()
+        .snapshot(&["tank@one".to_owned()], &[])
+        .await
+        .expect("snapshot");
+    let place = root.clone();
+    let open = outside(move || {
+        fs::write(place.join("file"), "newer").unwrap();
+        fs::write(place.join("more"), "x").unwrap();
+        File::open(place.join("file")).unwrap()
+    })
+    .await;
+    filesystem.close().await.expect("close");
+    rig.pool
+        .dsl()
+        .rollback("tank", Some("tank@one"))
+        .await
+        .expect("rollback");
+    let filesystem = rig.filesystem("tank").await;
+    mount
+        .replace(Arc::clone(&filesystem))
+        .await
+        .expect("replace");
+    let place = root.clone();
+    outside(move || {
+        assert_eq!(fs::read_to_string(place.join("file")).unwrap(), "old");
+        assert!(open.metadata().is_err(), "what was open is stale");
+        drop(open);
+        fs::write(place.join("file"), "and on").unwrap();
+        assert_eq!(fs::read_to_string(place.join("file")).unwrap(), "and on");
+    })
+    .await;
+    mount.unmount(UnmountMode::Clean).await.expect("unmount");
+    filesystem.close().await.expect("close");
+    rig.pool.export(false).await.expect("export");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn volumes_are_files() {
+    if !can_mount() {
+        return;
+    }
+    let rig = Rig::new(&[]).await;
+    let properties = [
+        ("volsize".to_owned(), (8 << 20).to_string()),
+        ("volblocksize".to_owned(), "8192".to_owned()),
+    ];
+    let init = Arc::new(ZvolInit::new(8 << 20, 8192));
+    rig.pool
+        .dsl()
+        .create_dataset("tank/vol", &properties, init)
+        .await
+        .expect("create");
+    let dataset = rig.pool.dsl().open_dataset("tank/vol").await.expect("open");
+    let volume = Volume::open(dataset, rig.world.clone())
+        .await
+        .expect("open");
+    let directory = ZvolDirectory::mount(&rig.mountpoint())
+        .await
+        .expect("mount");
+    directory.insert("tank/vol", Arc::clone(&volume));
+    assert_eq!(directory.names(), ["tank/vol"]);
+    let path = rig.mountpoint().join("tank/vol");
+    let place = path.clone();
+    let data = pattern(9, 3_000_000);
+    let wanted = data.clone();
+    let file = outside(move || {
+        let at = fs::metadata(&place).expect("stat");
+        assert_eq!(at.len(), 8 << 20);
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .open(&place)
+            .expect("open");
+        file.write_all_at(&data, 1_000_001).expect("write");
+        file.sync_all().expect("flush");
+        let mut back = vec![0; data.len()];
+        file.read_exact_at(&mut back, 1_000_001).expect("read");
+        assert!(back == data);
+        assert!(file.write_at(b"x", 8 << 20).is_err(), "it does not grow");
+        file
+    })
+    .await;
+    assert!(directory.is_open("tank/vol"));
+    let real = volume
+        .read(1_000_001, wanted.len())
+        .await
+        .expect("read")
+        .concat();
+    assert!(real == wanted);
+    outside(move || drop(file)).await;
+    for _ in 0..100 {
+        if !directory.is_open("tank/vol") {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert!(!directory.is_open("tank/vol"));
+    assert!(directory.remove("tank/vol").is_some());
+    assert!(directory.names().is_empty());
+    directory
+        .unmount(UnmountMode::Clean)
+        .await
+        .expect("unmount");
+    volume.close().await.expect("close");
+    rig.pool.export(false).await.expect("export");
+}

@@ -1,1 +1,0 @@
-//! Tests of volumes on real pools.

@@ -1,0 +1,411 @@
+//! Goal: a volume is a run of bytes that keeps what was written, alone and after any other
+//! operation, over closing and importing again; volumes made by OpenZFS read as they do there; and
+//! zdb finds the pool sound.
+//! Method: random operations on a volume and on a vector of bytes; many writes at once; golden
+//! pools with their manifests.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use dataset::PropertyValue;
+use device::World;
+use engine::{
+    CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, Pool, ScanSpec, VdevClass,
+    VdevLayout, VdevSpec,
+};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use volume::{Volume, VolumeError, ZvolInit};
+
+/// An empty root dataset: what is tested is below it.
+struct Nothing;
+
+impl dataset::ObjsetInit for Nothing {
+    fn kind(&self) -> format::ObjsetKind {
+        format::ObjsetKind::Filesystem
+    }
+
+    fn init<'a>(
+        &'a self,
+        objset: &'a Arc<object::ObjectSet>,
+        _properties: &'a [(String, PropertyValue)],
+        tx: &'a pool::Tx,
+    ) -> device::BoxFuture<'a, Result<(), Box<dyn std::error::Error + Send + Sync>>> {
+        Box::pin(async move {
+            let mut options = object::ZapOptions::new(format::ObjectType::MASTER_NODE);
+            options.claim = Some(format::ObjectId::MASTER_NODE);
+            object::Zap::create(objset, tx, options)
+                .await?
+                .add_u64(tx, "VERSION", 5)
+                .await?;
+            Ok(())
+        })
+    }
+}
+
+fn host() -> HostIdentity {
+    HostIdentity {
+        hostid: 0,
+        hostname: "test".into(),
+    }
+}
+
+async fn create(world: &World, dir: &Path) -> Arc<Pool> {
+    let path = dir.join("d0.img");
+    std::fs::File::create(&path)
+        .expect("image")
+        .set_len(256 << 20)
+        .expect("size");
+    let leaf = LeafSpec {
+        path: path.to_str().expect("UTF-8").to_owned(),
+        is_file: true,
+    };
+    let spec = CreateSpec {
+        name: "tank".into(),
+        vdevs: vec![VdevSpec {
+            layout: VdevLayout::Leaf(leaf),
+            class: VdevClass::Normal,
+        }],
+        properties: Vec::new(),
+        features: FeatureChoice::All,
+        root_properties: Vec::new(),
+        root_init: Arc::new(Nothing),
+        altroot: None,
+        force: false,
+        host: host(),
+    };
+    Pool::create(world, spec).await.expect("create")
+}
+
+async fn import(world: &World, dir: &Path, read_only: bool) -> Arc<Pool> {
+    let spec = ScanSpec {
+        paths: vec![dir.to_str().expect("UTF-8").into()],
+        ..ScanSpec::default()
+    };
+    let mut found = engine::scan(world, &spec).await.expect("scan");
+    let mut spec = ImportSpec::new(found.remove(0), host());
+    spec.read_only = read_only;
+    Pool::import(world, spec).await.expect("import")
+}
+
+async fn open(world: &World, pool: &Pool, name: &str) -> Arc<Volume> {
+    let dataset = pool
+        .dsl()
+        .open_dataset(name)
+        .await
+        .expect("open the dataset");
+    Volume::open(dataset, world.clone())
+        .await
+        .expect("open the volume")
+}
+
+fn zdb_is_clean(dir: &Path) {
+    let output = Command::new("zdb")
+        .args(["-e", "-p"])
+        .arg(dir)
+        .args(["-bcc", "tank"])
+        .output()
+        .expect("zdb (Debian package zfsutils-linux) is needed");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("No leaks"), "{text}");
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) % limit.max(1)
+    }
+
+    fn bytes(&mut self, length: u64) -> Vec<u8> {
+        match self.below(3) {
+            0 => vec![0; length as usize],
+            1 => vec![self.below(256) as u8; length as usize],
+            _ => (0..length).map(|_| self.below(256) as u8).collect(),
+        }
+    }
+}
+
+async fn compare(volume: &Volume, model: &[u8]) {
+    assert_eq!(volume.size_bytes(), model.len() as u64);
+    let mut at = 0;
+    while at < model.len() {
+        let length = (model.len() - at).min(1_234_567);
+        let real = volume.read(at as u64, length).await.expect("read").concat();
+        assert_eq!(real.len(), length);
+        let first = real.iter().zip(&model[at..]).position(|(a, b)| a != b);
+        assert_eq!(first.map(|first| first + at), None);
+        at += length;
+    }
+    // What is not mapped reads as zeroes, and extents reach the end.
+    let mut at = 0;
+    while at < model.len() as u64 {
+        let extent = volume
+            .extent_at(at, model.len() as u64 - at)
+            .await
+            .expect("extent");
+        assert!(extent.length_bytes > 0);
+        if !extent.is_mapped {
+            let range = at as usize..(at + extent.length_bytes) as usize;
+            assert!(model[range].iter().all(|byte| *byte == 0));
+        }
+        at += extent.length_bytes;
+    }
+}
+
+async fn run(seed: u64, block_bytes: u32) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let world = World::system(2);
+    let mut pool = create(&world, dir.path()).await;
+    let mut model = vec![0u8; 8 << 20];
+    let init = Arc::new(ZvolInit::new(model.len() as u64, block_bytes));
+    let properties = [
+        ("volsize".to_owned(), model.len().to_string()),
+        ("volblocksize".to_owned(), block_bytes.to_string()),
+    ];
+    pool.dsl()
+        .create_dataset("tank/vol", &properties, init)
+        .await
+        .expect("create the volume");
+    let mut volume = open(&world, &pool, "tank/vol").await;
+    assert_eq!(volume.block_bytes(), block_bytes);
+    let mut random = Random(seed);
+    for step in 1..=400 {
+        let size = model.len() as u64;
+        let offset = random.below(size);
+        let length = match random.below(3) {
+            0 => random.below(5000),
+            1 => random.below(100_000),
+            _ => random.below(1 << 20),
+        }
+        .min(size - offset);
+        let range = offset as usize..(offset + length) as usize;
+        match random.below(8) {
+            0..=3 => {
+                let data = random.bytes(length);
+                model[range].copy_from_slice(&data);
+                let durable = random.below(8) == 0;
+                volume
+                    .write(offset, data.into(), durable)
+                    .await
+                    .expect("write");
+            }
+            4 => {
+                model[range].fill(0);
+                volume.unmap(offset, length).await.expect("unmap");
+            }
+            5 => {
+                model[range].fill(0);
+                volume
+                    .write_zeroes(offset, length, false)
+                    .await
+                    .expect("zeroes");
+            }
+            6 if random.below(10) == 0 => {
+                let size = (1 + random.below(64)) * 256 * 1024;
+                model.resize(size as usize, 0);
+                volume.resize(size).await.expect("resize");
+            }
+            _ => {
+                let real = volume
+                    .read(offset, length as usize)
+                    .await
+                    .expect("read")
+                    .concat();
+                assert!(real == model[range], "{length} bytes at {offset}");
+            }
+        }
+        if step % 50 == 0 {
+            volume.flush().await.expect("flush");
+            compare(&volume, &model).await;
+        }
+        if step % 200 == 0 {
+            volume.close().await.expect("close");
+            assert!(matches!(
+                volume.flush().await,
+                Err(VolumeError::Closed { .. })
+            ));
+            drop(volume);
+            pool.export(false).await.expect("export");
+            zdb_is_clean(dir.path());
+            pool = import(&world, dir.path(), false).await;
+            volume = open(&world, &pool, "tank/vol").await;
+            compare(&volume, &model).await;
+        }
+    }
+    volume.close().await.expect("close");
+    pool.export(false).await.expect("export");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn as_by_default() {
+    run(21, 16 << 10).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tiny_blocks() {
+    run(22, 512).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn big_blocks() {
+    run(23, 256 << 10).await;
+}
+
+/// Many writers of one volume at once, while txgs come and go: each finds what it wrote.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_at_once() {
+    const SLICE: u64 = 100_003;
+    let dir = tempfile::tempdir().expect("a directory");
+    let world = World::system(2);
+    let pool = create(&world, dir.path()).await;
+    let init = Arc::new(ZvolInit::new(4 << 20, 8192));
+    let properties = [
+        ("volsize".to_owned(), (4 << 20).to_string()),
+        ("volblocksize".to_owned(), "8192".to_owned()),
+    ];
+    pool.dsl()
+        .create_dataset("tank/vol", &properties, init)
+        .await
+        .expect("create the volume");
+    let volume = open(&world, &pool, "tank/vol").await;
+    let writers: Vec<_> = (0..16)
+        .map(|writer| {
+            let volume = Arc::clone(&volume);
+            tokio::spawn(async move {
+                // Slices meet within blocks.
+                let start = writer * SLICE;
+                for round in 0..30u64 {
+                    let data = vec![(writer * 31 + round) as u8; SLICE as usize];
+                    volume
+                        .write(start, Bytes::from(data.clone()), round % 10 == 0)
+                        .await
+                        .unwrap();
+                    let real = volume.read(start, SLICE as usize).await.unwrap().concat();
+                    assert!(real == data, "writer {writer}, round {round}");
+                }
+            })
+        })
+        .collect();
+    for writer in writers {
+        writer.await.expect("a writer");
+    }
+    volume.close().await.expect("close");
+    pool.export(false).await.expect("export");
+    zdb_is_clean(dir.path());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let world = World::system(2);
+    let pool = create(&world, dir.path()).await;
+    assert!(!ZvolInit::new(0, 8192).is_valid());
+    assert!(!ZvolInit::new(8193, 8192).is_valid());
+    assert!(!ZvolInit::new(10_000, 1000).is_valid());
+    let init = Arc::new(ZvolInit::new(1 << 20, 8192));
+    let properties = [
+        ("volsize".to_owned(), (1 << 20).to_string()),
+        ("volblocksize".to_owned(), "8192".to_owned()),
+    ];
+    pool.dsl()
+        .create_dataset("tank/vol", &properties, init)
+        .await
+        .expect("create the volume");
+    let volume = open(&world, &pool, "tank/vol").await;
+    let beyond = volume
+        .write((1 << 20) - 1, Bytes::from_static(b"xy"), false)
+        .await;
+    assert!(matches!(beyond, Err(VolumeError::OutOfRange { .. })));
+    assert!(matches!(
+        volume.read(u64::MAX, 1).await,
+        Err(VolumeError::OutOfRange { .. })
+    ));
+    assert!(matches!(
+        volume.resize(1000).await,
+        Err(VolumeError::BadSize { .. })
+    ));
+    volume.set_read_only(true);
+    let refused = volume.write(0, Bytes::from_static(b"x"), false).await;
+    assert!(matches!(refused, Err(VolumeError::ReadOnly { .. })));
+    volume.close().await.expect("close");
+    let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+    let other = Volume::open(dataset, world.clone()).await;
+    assert!(matches!(other, Err(VolumeError::CannotOpen { .. })));
+    pool.export(false).await.expect("export");
+}
+
+fn golden() -> Option<PathBuf> {
+    let path = std::env::var_os("MILLPOND_GOLDEN").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden"),
+        PathBuf::from,
+    );
+    if path.exists() {
+        return Some(path);
+    }
+    assert!(
+        std::env::var("CI").as_deref() != Ok("true"),
+        "golden pools are needed"
+    );
+    eprintln!("left out: neither MILLPOND_GOLDEN nor ../shared/golden is there");
+    None
+}
+
+async fn check_golden(golden: &Path, name: &str) {
+    let manifest = std::fs::read(golden.join(format!("{name}.json"))).expect("manifest");
+    let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
+    let dir = tempfile::tempdir().expect("a directory");
+    let status = Command::new("tar")
+        .args(["--zstd", "-xSf"])
+        .arg(golden.join(format!("{name}.tar.zst")))
+        .arg("-C")
+        .arg(dir.path())
+        .status()
+        .expect("tar");
+    assert!(status.success());
+    let world = World::system(2);
+    let pool = import(&world, &dir.path().join(name), true).await;
+    let mut checked = 0;
+    for expected in manifest["zvols"].as_array().into_iter().flatten() {
+        let full = expected["name"].as_str().expect("name");
+        let volume = open(&world, &pool, full).await;
+        assert!(volume.is_read_only());
+        assert_eq!(
+            Some(volume.size_bytes()),
+            expected["volsize"].as_u64(),
+            "{full}"
+        );
+        let mut hasher = Sha256::new();
+        let mut at = 0;
+        while at < volume.size_bytes() {
+            let length = (volume.size_bytes() - at).min(1 << 20) as usize;
+            for piece in volume.read(at, length).await.expect("read") {
+                hasher.update(&piece);
+            }
+            at += length as u64;
+        }
+        let hash: String = hasher
+            .finalize()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        assert_eq!(Some(hash.as_str()), expected["sha256"].as_str(), "{full}");
+        volume.close().await.expect("close");
+        checked += 1;
+    }
+    assert!(checked > 0, "{name} has no volumes");
+    pool.export(false).await.expect("close the pool");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn golden_volumes() {
+    if let Some(golden) = golden() {
+        check_golden(&golden, "plain").await;
+    }
+}
