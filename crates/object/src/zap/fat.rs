@@ -236,6 +236,12 @@ impl Fat<'_> {
             .of(self.object.id())
     }
 
+    /// Brings a block into the open slot, so that changing it later needs no read: a change of
+    /// several blocks then fails, or is dropped, before it begins or not at all.
+    async fn touch(&self, tx: &Tx, block: u64) -> Result<()> {
+        self.object.modify_block(tx, block, |_| ()).await
+    }
+
     /// Adds an entry whose key is known not to be there.
     pub(super) async fn insert(
         &self,
@@ -245,6 +251,7 @@ impl Fat<'_> {
         value: &format::ZapValue,
         cd: Option<u32>,
     ) -> Result<()> {
+        self.touch(tx, 0).await?;
         loop {
             let found = self.find(hash).await?;
             let done = self
@@ -287,6 +294,7 @@ impl Fat<'_> {
         let Some(entry) = self.entry(&found, hash, key, &Matches::Exactly)? else {
             return Ok(false);
         };
+        self.touch(tx, 0).await?;
         self.change_leaf(tx, &found, |leaf| leaf.remove(&entry))
             .await?;
         self.change_header(tx, |header| {
@@ -299,11 +307,22 @@ impl Fat<'_> {
     /// Splits a leaf in two, doubling the pointer table first when it must be.
     async fn split(&self, tx: &Tx, hash: u64, found: FoundLeaf) -> Result<()> {
         let bits = found.leaf.prefix_bits();
+        self.touch(tx, 0).await?;
         let mut header = self.finish_doubling(tx, found.header).await?;
         while bits >= header.table.shift {
             header = self.double_table(tx, header).await?;
         }
         let sorted = header.normalization != 0;
+        let spread = header.table.shift - (bits + 1);
+        let first = (zap_hash_index(hash, bits + 1) | 1) << spread;
+        let count = 1u64 << spread;
+        if !header.has_embedded_table() {
+            let (start, _) = self.table_place(header.table.first_block, first);
+            let (end, _) = self.table_place(header.table.first_block, first + count - 1);
+            for block in start..=end {
+                self.touch(tx, block).await?;
+            }
+        }
         let sibling = self
             .change_leaf(tx, &found, |leaf| leaf.split(sorted))
             .await?;
@@ -311,15 +330,12 @@ impl Fat<'_> {
         header.free_block += 1;
         header.leaves += 1;
         self.write_block(tx, block, sibling.into_bytes()).await?;
-        let spread = header.table.shift - (bits + 1);
-        let first = (zap_hash_index(hash, bits + 1) | 1) << spread;
         self.change_header(tx, |now| {
             now.free_block = header.free_block;
             now.leaves = header.leaves;
         })
         .await?;
-        self.set_pointers(tx, &header, first, 1 << spread, block)
-            .await
+        self.set_pointers(tx, &header, first, count, block).await
     }
 
     async fn write_block(&self, tx: &Tx, block: u64, bytes: Vec<u8>) -> Result<()> {
@@ -424,14 +440,6 @@ impl Fat<'_> {
             self.write_block(tx, target + 1, doubled[half..].to_vec())
                 .await?;
         }
-        let block_bytes = self.object.block_bytes();
-        self.object
-            .free_range(
-                tx,
-                header.table.first_block * block_bytes,
-                header.table.blocks * block_bytes,
-            )
-            .await?;
         let mut new = header;
         new.table.first_block = header.table.next_first_block;
         new.table.blocks *= 2;
@@ -443,6 +451,14 @@ impl Fat<'_> {
             now.free_block = new.free_block;
         })
         .await?;
+        let block_bytes = self.object.block_bytes();
+        self.object
+            .free_range(
+                tx,
+                header.table.first_block * block_bytes,
+                header.table.blocks * block_bytes,
+            )
+            .await?;
         Ok(new)
     }
 
