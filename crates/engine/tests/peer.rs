@@ -1,5 +1,6 @@
 //! Goal: the real OpenZFS imports what we wrote, scrubs it clean, writes to it, and we read it back.
-//! Method: the machine in shared/peer; pools on files here are disks there.
+//! Method: the machine in shared/peer; images here are disks there, so the vdevs are made as disks
+//! (OpenZFS opens vdevs of the type `file` as files only).
 
 mod common;
 
@@ -22,6 +23,17 @@ sync
 zpool export tank
 echo PEER-DONE
 ";
+
+fn disks(images: &Images, count: usize, mib: u64) -> Vec<LeafSpec> {
+    let files = images.make(count, mib);
+    files
+        .into_iter()
+        .map(|leaf| LeafSpec {
+            is_file: false,
+            ..leaf
+        })
+        .collect()
+}
 
 async fn there_and_back(vdevs: Vec<VdevSpec>, images: &Images, peer: &std::path::Path) {
     let world = World::system(2);
@@ -67,7 +79,7 @@ async fn there_and_back(vdevs: Vec<VdevSpec>, images: &Images, peer: &std::path:
 async fn openzfs_uses_a_mirror_of_ours() {
     let Some(peer) = peer() else { return };
     let images = Images::new();
-    let leaves = images.make(2, 128);
+    let leaves = disks(&images, 2, 128);
     there_and_back(vec![normal(VdevLayout::Mirror(leaves))], &images, &peer).await;
 }
 
@@ -75,7 +87,7 @@ async fn openzfs_uses_a_mirror_of_ours() {
 async fn openzfs_uses_a_raidz2_of_ours() {
     let Some(peer) = peer() else { return };
     let images = Images::new();
-    let leaves: Vec<LeafSpec> = images.make(5, 96);
+    let leaves = disks(&images, 5, 96);
     there_and_back(
         vec![normal(VdevLayout::Raidz { parity: 2, leaves })],
         &images,
