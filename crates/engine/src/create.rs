@@ -1,421 +1,244 @@
-//! Creating a pool: checks, the vdevs' configuration, and the first transaction group.
+//! Creating a pool: the first transaction group, with the whole MOS.
 //!
 //! Nothing is written before every device was looked at; then the labels, then txg 4
-//! (`TXG_INITIAL`) with the whole MOS. A crash before its uberblock leaves devices whose labels
-//! name a pool that was never there: `zpool create` may take them again without '-f', since such a
-//! label has no uberblock.
+//! (`TXG_INITIAL`). A crash before its uberblock leaves devices whose labels have txg 0 and name a
+//! pool that was never there: `zpool create` may take them again without '-f'.
 //!
-//! Source: module/zfs/spa.c `spa_create`, vdev.c `vdev_metaslab_set_size`, vdev_label.c
-//! `vdev_inuse`, module/zcommon/zfs_namecheck.c `pool_namecheck`.
+//! Source: module/zfs/spa.c `spa_create`.
 
-use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use device::{Random, World};
-use format::{Guid, LABEL_BYTES, LABEL_END_BYTES, LABEL_START_BYTES, NvList, NvValue, Txg};
+use ::pool::vdev::OpenOptions;
+use ::pool::{TxgLimits, TxgManager};
+use dataset::{CreateParams, DslEnvironment, DslPool};
+use device::World;
+use format::{Guid, NvList, ObjectId, ObjectType, Txg, Uberblock};
+use object::{NewObject, Zap};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
 
-use crate::{CreateSpec, EngineError, LeafSpec, VdevClass, VdevLayout, VdevSpec, config};
+use crate::core::{Core, State};
+use crate::dtl::DirtyTimes;
+use crate::history::{History, HistoryLog};
+use crate::open::{Ground, new_state, software, start};
+use crate::props::{Change, Stored};
+use crate::sync::CONFIG_BLOCK_BYTES;
+use crate::{
+    CreateSpec, EngineError, FeatureChoice, config, directory, features, layout, pool, props,
+};
 
-/// Least size of a device (`SPA_MINDEVSIZE`), in bytes.
-pub(crate) const DEVICE_BYTES_MIN: u64 = 64 << 20;
-/// Smallest and largest `ashift`.
-pub(crate) const ASHIFT_MIN: u8 = 9;
-pub(crate) const ASHIFT_MAX: u8 = 16;
-/// Children of a mirror or raidz that the layout can address (`VDEV_RAIDZ_MAXCHILDREN`).
-const CHILDREN_MAX: usize = 255;
-/// Longest pool name, in bytes.
-const NAME_BYTES_MAX: usize = 256 - 2 - 2 * "$ORIGIN".len() - 1;
-
-/// Refuses names that a pool may not have.
-pub(crate) fn check_name(name: &str) -> Result<(), EngineError> {
-    let bad = |why: &str| {
-        Err(EngineError::BadName {
-            name: name.to_owned(),
-            why: why.to_owned(),
-        })
+/// Creates a pool (`spa_create`).
+pub(crate) async fn create(world: &World, spec: CreateSpec) -> Result<Arc<Core>, EngineError> {
+    layout::check_name(&spec.name)?;
+    layout::check_vdevs(&spec.vdevs)?;
+    let mut changes = Vec::new();
+    let mut ashift = 0;
+    let mut guids = match spec.features {
+        FeatureChoice::All => features::defaults(),
+        FeatureChoice::None => Vec::new(),
     };
-    if name.len() > NAME_BYTES_MAX {
-        return bad("name is too long");
-    }
-    if let Some(wrong) = name
-        .chars()
-        .find(|c| !(c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | ' ')))
-    {
-        return bad(&format!("invalid character '{wrong}' in pool name"));
-    }
-    if !name.starts_with(|c: char| c.is_ascii_alphabetic()) {
-        return bad("name must begin with a letter");
-    }
-    if ["mirror", "raidz", "draid", "spare"]
-        .iter()
-        .any(|word| name.starts_with(word))
-        || name == "log"
-    {
-        return bad("name is reserved");
-    }
-    Ok(())
-}
-
-/// Refuses vdevs that make no pool.
-pub(crate) fn check_vdevs(vdevs: &[VdevSpec]) -> Result<(), EngineError> {
-    let bad = |why: String| Err(EngineError::BadVdevs { why });
-    if !vdevs.iter().any(|vdev| vdev.class == VdevClass::Normal) {
-        return bad("at least one toplevel vdev must be specified".into());
-    }
-    let mut paths = BTreeSet::new();
-    for vdev in vdevs {
-        match vdev.class {
-            VdevClass::Normal | VdevClass::Log => {}
-            class => {
-                return bad(format!(
-                    "vdevs of the class {class:?} are not supported yet"
-                ));
-            }
+    let mut cachefile = None;
+    for (name, value) in &spec.properties {
+        // A feature can be left out of a new pool, and only of a new one.
+        if let (Some(feature), "disabled") = (name.strip_prefix("feature@"), value.as_str()) {
+            let guid = features::guid_to_enable(feature)?;
+            guids.retain(|known| known != guid);
+            continue;
         }
-        let leaves = vdev.layout.leaves();
-        match &vdev.layout {
-            VdevLayout::Leaf(_) => {}
-            VdevLayout::Mirror(_) if leaves.len() < 2 => {
-                return bad("mirror requires at least 2 devices".into());
-            }
-            VdevLayout::Mirror(_) => {}
-            VdevLayout::Raidz { .. } if vdev.class == VdevClass::Log => {
-                return bad("raidz is not supported for log devices".into());
-            }
-            VdevLayout::Raidz { parity, .. } => {
-                if !(1..=3).contains(parity) {
-                    return bad(format!("raidz{parity} does not exist: parity is 1, 2 or 3"));
-                }
-                if leaves.len() <= usize::from(*parity) {
-                    return bad(format!(
-                        "raidz{parity} requires at least {} devices",
-                        parity + 1
-                    ));
+        match props::parse(name, value)? {
+            Change::Feature(feature) => {
+                let guid = features::guid_to_enable(&feature)?.to_owned();
+                if !guids.contains(&guid) {
+                    guids.push(guid);
                 }
             }
-        }
-        if leaves.len() > CHILDREN_MAX {
-            return bad(format!("a vdev has at most {CHILDREN_MAX} devices"));
-        }
-        for leaf in leaves {
-            if !paths.insert(leaf.path.as_str()) {
-                return bad(format!("{} is given twice", leaf.path));
+            Change::Session("cachefile", value) => cachefile = Some(value),
+            Change::Session(..) => {}
+            change => {
+                if let Change::Stored(name, Stored::Number(number)) = &change
+                    && name == "ashift"
+                {
+                    ashift = *number as u8;
+                }
+                changes.push(change);
             }
         }
     }
-    Ok(())
-}
 
-/// What is known of a device that will be a leaf.
-#[derive(Debug, Clone)]
-pub(crate) struct LeafFacts {
-    pub(crate) spec: LeafSpec,
-    pub(crate) size_bytes: u64,
-    pub(crate) sector_bytes: u32,
-}
-
-/// Bytes that a device offers between its labels (`vdev_open`).
-pub(crate) const fn usable_bytes(device_bytes: u64) -> u64 {
-    (device_bytes - device_bytes % LABEL_BYTES).saturating_sub(LABEL_START_BYTES + LABEL_END_BYTES)
-}
-
-fn random_guid(random: &dyn Random) -> u64 {
-    loop {
-        let guid = random.next_u64();
+    let facts = layout::examine(world, &spec).await?;
+    let guid = loop {
+        let guid = world.random.next_u64();
         if guid != 0 {
-            return guid;
-        }
-    }
-}
-
-/// The configuration of a new pool's vdevs: a root over the top-level vdevs. `ashift` 0 means what
-/// the devices want.
-pub(crate) fn build_root(
-    pool_guid: Guid,
-    vdevs: &[VdevSpec],
-    facts: &dyn Fn(&LeafSpec) -> Option<LeafFacts>,
-    ashift: u8,
-    random: &dyn Random,
-) -> Result<NvList, EngineError> {
-    let mut tops = Vec::new();
-    for (id, vdev) in vdevs.iter().enumerate() {
-        let mut leaves = Vec::new();
-        for spec in vdev.layout.leaves() {
-            let leaf = facts(spec).ok_or_else(|| EngineError::BadVdevs {
-                why: format!("{} was not opened", spec.path),
-            })?;
-            leaves.push(leaf);
-        }
-        tops.push(build_top(id as u64, vdev, &leaves, ashift, random));
-    }
-    let mut root = NvList::new();
-    root.set("type", "root")
-        .set("id", 0u64)
-        .set("guid", pool_guid.get());
-    root.set("create_txg", Txg::INITIAL.get());
-    root.set("children", NvValue::ListArray(tops));
-    Ok(root)
-}
-
-fn leaf_config(id: u64, leaf: &LeafFacts, random: &dyn Random) -> NvList {
-    let mut list = NvList::new();
-    list.set("type", if leaf.spec.is_file { "file" } else { "disk" })
-        .set("id", id)
-        .set("guid", random_guid(random))
-        .set("path", leaf.spec.path.as_str());
-    if !leaf.spec.is_file {
-        list.set("whole_disk", 0u64);
-    }
-    list
-}
-
-fn build_top(
-    id: u64,
-    vdev: &VdevSpec,
-    leaves: &[LeafFacts],
-    ashift: u8,
-    random: &dyn Random,
-) -> NvList {
-    let wanted = leaves
-        .iter()
-        // A file's blocks are cached by the system below: it has no sectors of its own.
-        .map(|leaf| {
-            if leaf.spec.is_file {
-                512
-            } else {
-                leaf.sector_bytes
-            }
-        })
-        .max()
-        .unwrap_or(512);
-    let ashift = if ashift == 0 {
-        (wanted.max(512).next_power_of_two().ilog2() as u8).clamp(ASHIFT_MIN, ASHIFT_MAX)
-    } else {
-        ashift
-    };
-    let smallest = leaves
-        .iter()
-        .map(|leaf| usable_bytes(leaf.size_bytes))
-        .min()
-        .unwrap_or(0);
-    let asize = match &vdev.layout {
-        VdevLayout::Raidz { leaves, .. } => smallest * leaves.len() as u64,
-        _ => smallest,
-    };
-    let asize = asize >> ashift << ashift;
-    let mut list = match &vdev.layout {
-        VdevLayout::Leaf(_) => leaf_config(id, &leaves[0], random),
-        VdevLayout::Mirror(_) => {
-            let mut list = NvList::new();
-            list.set("type", "mirror")
-                .set("id", id)
-                .set("guid", random_guid(random));
-            list
-        }
-        VdevLayout::Raidz { parity, .. } => {
-            let mut list = NvList::new();
-            list.set("type", "raidz")
-                .set("id", id)
-                .set("guid", random_guid(random));
-            list.set("nparity", u64::from(*parity));
-            list
+            break Guid::new(guid);
         }
     };
-    list.set("metaslab_array", 0u64)
-        .set(
-            "metaslab_shift",
-            u64::from(::pool::alloc::metaslab_shift(asize)),
-        )
-        .set("ashift", u64::from(ashift))
-        .set("asize", asize)
-        .set("is_log", u64::from(vdev.class == VdevClass::Log))
-        .set("create_txg", Txg::INITIAL.get());
-    if !matches!(vdev.layout, VdevLayout::Leaf(_)) {
-        let children = leaves
+    let by_path = |leaf: &crate::LeafSpec| {
+        facts
             .iter()
-            .enumerate()
-            .map(|(id, leaf)| {
-                let mut child = leaf_config(id as u64, leaf, random);
-                child.set("create_txg", Txg::INITIAL.get());
-                child
-            })
-            .collect();
-        list.set("children", NvValue::ListArray(children));
+            .find(|fact| fact.spec.path == leaf.path)
+            .cloned()
+    };
+    let root = layout::build_root(guid, &spec.vdevs, &by_path, ashift, &*world.random)?;
+    let mut salt = [0; 32];
+    world.random.fill(&mut salt);
+    let options = OpenOptions {
+        create: true,
+        pool_guid: Some(guid),
+        ..OpenOptions::default()
+    };
+    let ground = Ground::open(world, &root, options, salt).await?;
+    let result = create_on(world, &spec, guid, guids, changes, cachefile, &ground, salt).await;
+    if result.is_err() {
+        ground.tree.close();
     }
-    list
+    result
 }
 
-/// Why a device must not be overwritten, by its label (`vdev_inuse`).
-pub(crate) fn in_use(label: &NvList) -> Option<String> {
-    let state = label.u64("state")?;
-    let name = label.string("name").unwrap_or("?");
-    match state {
-        config::STATE_ACTIVE if label.u64("txg").unwrap_or(0) != 0 => {
-            Some(format!("is part of potentially active pool '{name}'"))
-        }
-        config::STATE_EXPORTED => Some(format!("is part of exported pool '{name}'")),
-        3 => Some("is reserved as a hot spare".to_owned()),
-        4 => Some("is in use as a cache device".to_owned()),
-        _ => None,
-    }
-}
-
-/// Opens and examines the devices of a pool to be.
-pub(crate) async fn examine(
+async fn create_on(
     world: &World,
     spec: &CreateSpec,
-) -> Result<Vec<LeafFacts>, EngineError> {
-    let mut facts = Vec::new();
-    for leaf in spec.vdevs.iter().flat_map(|vdev| vdev.layout.leaves()) {
-        let device = world.opener.open(&leaf.path, true).await?;
-        let size_bytes = device.size_bytes();
-        if size_bytes < DEVICE_BYTES_MIN {
-            return Err(EngineError::TooSmall {
-                path: leaf.path.clone(),
-                size_bytes,
-                needed_bytes: DEVICE_BYTES_MIN,
-            });
-        }
-        if !spec.force
-            && let Some(label) = crate::scan::read_label(&device, &leaf.path).await
-            && let Some(why) = in_use(&label.config)
-        {
-            return Err(EngineError::DeviceInUse {
-                path: leaf.path.clone(),
-                why,
-            });
-        }
-        facts.push(LeafFacts {
-            spec: leaf.clone(),
-            size_bytes,
-            sector_bytes: device.sector_bytes(),
-        });
+    guid: Guid,
+    feature_guids: Vec<String>,
+    changes: Vec<Change>,
+    cachefile: Option<String>,
+    ground: &Ground,
+    salt: [u8; 32],
+) -> Result<Arc<Core>, EngineError> {
+    let before = Txg::new(Txg::INITIAL.get() - 1);
+    let uberblock = Uberblock {
+        txg: before,
+        ..empty_uberblock()
+    };
+    let state = State {
+        config_dirty: true,
+        salt_missing: Some(salt),
+        cachefile,
+        ..new_state(&spec.name, &spec.name, uberblock)
+    };
+    let labels = label_pairs_of_new(spec, guid);
+    ground
+        .tree
+        .init_labels(&ground.tree.tops(), &labels, Txg::INITIAL)
+        .await?;
+
+    let txgs = TxgManager::new(world.clone(), before, TxgLimits::default());
+    let history = HistoryLog::new(world.clone(), &spec.host.hostname);
+    let txg = txgs.quiesce().await;
+    let ctx = object::SyncContext {
+        txg,
+        pass: 1,
+        pipeline: ground.pipeline.clone(),
+        world: world.clone(),
+        txgs: Some(txgs.clone()),
+    };
+    let env = DslEnvironment {
+        pool_name: spec.name.clone(),
+        pipeline: ground.pipeline.clone(),
+        world: world.clone(),
+        txgs: txgs.clone(),
+        hooks: history.clone(),
+        read_only: false,
+        spa_version: Uberblock::VERSION_FEATURES,
+    };
+    let params = CreateParams {
+        features: feature_guids,
+        root_properties: spec.root_properties.clone(),
+        root_init: spec.root_init.clone(),
+    };
+    ground.space.start(&ground.shapes());
+    let dsl = DslPool::create(env, &ctx, params).await?;
+    ground.space.set_mos(dsl.mos());
+    let core = Arc::new(Core {
+        world: world.clone(),
+        guid,
+        load_guid: world.random.next_u64(),
+        host: spec.host.clone(),
+        read_only: false,
+        altroot: spec.altroot.clone(),
+        tree: ground.tree.clone(),
+        pipeline: ground.pipeline.clone(),
+        txgs: txgs.clone(),
+        dsl,
+        space: ground.space.clone(),
+        dirty_times: DirtyTimes::default(),
+        history,
+        errors: ground.errors.clone(),
+        state: Mutex::new(state),
+        ended: AtomicBool::new(false),
+        end: Notify::new(),
+    });
+    make_directory(&core, &ctx).await?;
+    for change in changes {
+        pool::apply_change(&core, &change, &ctx).await?;
     }
-    Ok(facts)
+    core.sync_txg(txg).await?;
+    txgs.synced(txg);
+    start(&core);
+    Ok(core)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    struct Counter(std::sync::atomic::AtomicU64);
-
-    impl Random for Counter {
-        fn fill(&self, out: &mut [u8]) {
-            let next = self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            for (byte, value) in out.iter_mut().zip(next.to_le_bytes().iter().cycle()) {
-                *byte = *value;
-            }
-        }
+/// The pool-level pairs of the labels that a new pool's devices get first.
+fn label_pairs_of_new(spec: &CreateSpec, guid: Guid) -> NvList {
+    config::PoolPairs {
+        version: Uberblock::VERSION_FEATURES,
+        name: spec.name.clone(),
+        state: config::STATE_ACTIVE,
+        guid: guid.get(),
+        hostid: spec.host.hostid,
+        hostname: spec.host.hostname.clone(),
+        ..config::PoolPairs::default()
     }
+    .label_config()
+}
 
-    fn leaf(path: &str) -> LeafSpec {
-        LeafSpec {
-            path: path.into(),
-            is_file: true,
-        }
+fn empty_uberblock() -> Uberblock {
+    Uberblock {
+        endian: format::Endian::Little,
+        version: Uberblock::VERSION_FEATURES,
+        txg: Txg::ZERO,
+        guid_sum: Guid::ZERO,
+        timestamp_seconds: 0,
+        root: format::BlockPointer::HOLE,
+        software_version: Uberblock::VERSION_FEATURES,
+        multihost: None,
+        checkpoint_txg: Txg::ZERO,
+        reflow_offset_bytes: 0,
+        reflow_state: format::ReflowScratchState::from_code(0),
     }
+}
 
-    fn normal(layout: VdevLayout) -> VdevSpec {
-        VdevSpec {
-            layout,
-            class: VdevClass::Normal,
-        }
-    }
+/// What `spa_create` puts into the object directory after `dsl_pool_create`.
+async fn make_directory(core: &Core, ctx: &object::SyncContext) -> Result<(), EngineError> {
+    let mos = core.dsl.mos();
+    let tx = ::pool::Tx::syncing(ctx.txg);
+    let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
+    let normal_bytes = core.pipeline.allocator().totals().normal_deflated_bytes;
+    core.history
+        .set(History::create(mos, &tx, normal_bytes).await?);
+    core.history.internal(&tx, "create", software()).await?;
 
-    #[test]
-    fn names_are_checked_as_openzfs_does() {
-        for good in ["tank", "a", "Tank-1_2.3:4 5", "logs"] {
-            check_name(good).unwrap();
-        }
-        for bad in [
-            "",
-            "1tank",
-            "mirror",
-            "raidz7",
-            "sparetime",
-            "log",
-            "a/b",
-            "a@b",
-            "ü",
-            &"x".repeat(300),
-        ] {
-            assert!(check_name(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn vdevs_that_make_no_pool_are_refused() {
-        let one = |path| normal(VdevLayout::Leaf(leaf(path)));
-        check_vdevs(&[one("/a"), one("/b")]).unwrap();
-        for bad in [
-            vec![],
-            vec![one("/a"), one("/a")],
-            vec![normal(VdevLayout::Mirror(vec![leaf("/a")]))],
-            vec![normal(VdevLayout::Raidz {
-                parity: 2,
-                leaves: vec![leaf("/a"), leaf("/b")],
-            })],
-            vec![normal(VdevLayout::Raidz {
-                parity: 4,
-                leaves: (0..9).map(|i| leaf(&i.to_string())).collect(),
-            })],
-            vec![VdevSpec {
-                layout: VdevLayout::Leaf(leaf("/a")),
-                class: VdevClass::Log,
-            }],
-        ] {
-            assert!(check_vdevs(&bad).is_err(), "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn sizes_are_those_of_openzfs() {
-        // From labels of pools that OpenZFS 2.3.2 made on 64 MiB and 128 MiB disks.
-        assert_eq!(usable_bytes(64 << 20), 62_390_272);
-        let random = Counter(1.into());
-        let facts = |size: u64| {
-            move |spec: &LeafSpec| {
-                Some(LeafFacts {
-                    spec: spec.clone(),
-                    size_bytes: size,
-                    sector_bytes: 4096,
-                })
-            }
-        };
-        let raidz = normal(VdevLayout::Raidz {
-            parity: 1,
-            leaves: vec![leaf("/a"), leaf("/b"), leaf("/c")],
-        });
-        let root = build_root(Guid::new(9), &[raidz], &facts(64 << 20), 0, &random).unwrap();
-        let top = &config::children(&root)[0];
-        assert_eq!(top.u64("asize"), Some(187_170_816));
-        assert_eq!(top.u64("metaslab_shift"), Some(24));
-        assert_eq!(top.u64("ashift"), Some(9));
-        assert_eq!(config::children(top).len(), 3);
-
-        let single = normal(VdevLayout::Leaf(LeafSpec {
-            path: "/dev/x".into(),
-            is_file: false,
-        }));
-        let root = build_root(Guid::new(9), &[single], &facts(128 << 20), 0, &random).unwrap();
-        let top = &config::children(&root)[0];
-        assert_eq!(top.u64("asize"), Some(129_499_136));
-        assert_eq!(top.u64("metaslab_shift"), Some(24));
-        assert_eq!(top.u64("ashift"), Some(12));
-        assert_eq!(top.u64("whole_disk"), Some(0));
-    }
-
-    #[test]
-    fn labels_tell_who_uses_a_device() {
-        let label = |state: u64, txg: u64| {
-            let mut list = NvList::new();
-            list.set("state", state).set("txg", txg).set("name", "tank");
-            list
-        };
-        assert!(in_use(&label(0, 7)).unwrap().contains("tank"));
-        assert!(in_use(&label(1, 7)).unwrap().contains("exported"));
-        assert_eq!(in_use(&label(2, 7)), None);
-        assert_eq!(in_use(&label(0, 0)), None);
-        assert!(in_use(&label(3, 0)).is_some());
-    }
+    let new = NewObject::new(ObjectType::PACKED_NVLIST)
+        .with_block_bytes(CONFIG_BLOCK_BYTES)
+        .with_bonus(ObjectType::PACKED_NVLIST_SIZE, vec![0; 8]);
+    let object = mos.allocate(&tx, new).await?;
+    directory
+        .add_u64(&tx, directory::CONFIG, object.id().get())
+        .await?;
+    directory
+        .add_u64(
+            &tx,
+            directory::CREATION_VERSION,
+            Uberblock::VERSION_FEATURES,
+        )
+        .await?;
+    directory.add_u64(&tx, directory::DEFLATE, 1).await?;
+    let deferred = object::Bpobj::create(mos, &tx, 16 << 10).await?;
+    directory
+        .add_u64(&tx, directory::SYNC_BPLIST, deferred.id().get())
+        .await?;
+    let mut state = core.state.lock();
+    state.config_object = object.id();
+    state.deferred_frees = deferred.id();
+    Ok(())
 }

@@ -180,3 +180,14 @@ pub enum EngineError {
     #[error(transparent)]
     Device(#[from] device::DeviceError),
 }
+
+impl EngineError {
+    /// Whether the error says that the pool is suspended or was given up.
+    pub fn is_suspended(&self) -> bool {
+        matches!(
+            self,
+            Self::Suspended { .. }
+                | Self::Pool(::pool::PoolError::Suspended { .. } | ::pool::PoolError::Closing)
+        )
+    }
+}

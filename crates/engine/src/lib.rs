@@ -8,7 +8,7 @@
 //!
 //! | Module | In OpenZFS |
 //! |---|---|
-//! | [`Pool`] and `create`, `open` | spa.c: `spa_create`, `spa_load`, `spa_export_common` |
+//! | [`Pool`], `create`, `layout`, `open` | spa.c: `spa_create`, `spa_load`, `spa_export_common` |
 //! | `sync` | spa.c: `spa_sync`; vdev_label.c: `vdev_config_sync` |
 //! | `space`, `logmaps` | metaslab.c, spa_log_spacemap.c |
 //! | `dtl` | vdev.c: `vdev_dtl_sync`, `vdev_dtl_load` |
@@ -17,6 +17,8 @@
 //! | [`FeatureState`] and `features` | zfeature.c |
 //! | [`HistoryRecord`] and `history` | spa_history.c |
 //! | `props` | spa.c: `spa_prop_get`, `spa_sync_props` |
+
+#![forbid(unsafe_code)]
 
 mod config;
 mod core;
@@ -27,6 +29,7 @@ mod error;
 mod errors;
 mod features;
 mod history;
+mod layout;
 mod logmaps;
 mod open;
 mod pool;

@@ -1,4 +1,4 @@
-//! Opening pools: creating, and importing what exists.
+//! Opening pools that exist.
 //!
 //! An import has two rounds. First, the vdevs as the labels tell are opened read-only, the newest
 //! uberblock chosen, and the MOS's own copy of the configuration read. Then everything is closed and
@@ -6,7 +6,7 @@
 //! Nothing is written before every check has passed; then one transaction group claims the
 //! intent logs' blocks and says in all labels who has the pool now.
 //!
-//! Source: module/zfs/spa.c (`spa_load_impl` and the `spa_ld_*` functions, `spa_create`).
+//! Source: module/zfs/spa.c (`spa_load_impl` and the `spa_ld_*` functions).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use std::sync::atomic::AtomicBool;
 
 use ::pool::alloc::{Allocator, fragmentation};
 use ::pool::vdev::{OpenOptions, VdevTree, best_uberblock};
-use ::pool::{Cache, Pipeline, PipelineOptions, PoolError, TxgLimits, TxgManager};
-use dataset::{CreateParams, DslEnvironment, DslPool};
+use ::pool::{Cache, Pipeline, PipelineOptions, TxgLimits, TxgManager};
+use dataset::{DslEnvironment, DslPool};
 use device::World;
-use format::{Guid, NvList, NvValue, ObjectId, ObjectType, Txg, Uberblock};
-use object::{NewObject, ObjectSet, ObjsetOptions, WriteProperties, Zap};
+use format::{Guid, NvList, NvValue, ObjectId, Txg, Uberblock};
+use object::{ObjectSet, ObjsetOptions, WriteProperties, Zap};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -26,13 +26,9 @@ use crate::core::{Core, State};
 use crate::dtl::{DirtyTimes, distrust_stale};
 use crate::errors::ErrorLog;
 use crate::history::{History, HistoryLog, HistoryWhat};
-use crate::props::{Change, Stored};
+use crate::props::Stored;
 use crate::space::{Space, TopShape};
-use crate::sync::CONFIG_BLOCK_BYTES;
-use crate::{
-    CreateSpec, EngineError, FeatureChoice, FoundState, HostIdentity, ImportSpec, ScanStatus,
-    config, create as creating, directory, features, pool, props,
-};
+use crate::{EngineError, FoundState, ImportSpec, ScanStatus, config, directory, features, layout};
 
 /// Bytes of verified blocks kept in memory unless the caller says otherwise.
 const CACHE_BYTES: u64 = 512 << 20;
@@ -40,15 +36,15 @@ const CACHE_BYTES: u64 = 512 << 20;
 const CONFIG_BYTES_MAX: u64 = 64 << 20;
 
 /// Everything that is needed before the MOS can be opened.
-struct Ground {
-    tree: Arc<VdevTree>,
-    pipeline: Arc<Pipeline>,
-    space: Arc<Space>,
-    errors: Arc<ErrorLog>,
+pub(crate) struct Ground {
+    pub(crate) tree: Arc<VdevTree>,
+    pub(crate) pipeline: Arc<Pipeline>,
+    pub(crate) space: Arc<Space>,
+    pub(crate) errors: Arc<ErrorLog>,
 }
 
 impl Ground {
-    async fn open(
+    pub(crate) async fn open(
         world: &World,
         root: &NvList,
         options: OpenOptions,
@@ -88,7 +84,7 @@ impl Ground {
         })
     }
 
-    fn shapes(&self) -> Vec<TopShape> {
+    pub(crate) fn shapes(&self) -> Vec<TopShape> {
         self.tree
             .to_config(::pool::vdev::Scope::Mos)
             .lists("children")
@@ -99,7 +95,7 @@ impl Ground {
     }
 }
 
-fn new_state(name: &str, disk_name: &str, uberblock: Uberblock) -> State {
+pub(crate) fn new_state(name: &str, disk_name: &str, uberblock: Uberblock) -> State {
     State {
         name: name.to_owned(),
         disk_name: disk_name.to_owned(),
@@ -131,7 +127,7 @@ fn new_state(name: &str, disk_name: &str, uberblock: Uberblock) -> State {
     }
 }
 
-fn software() -> String {
+pub(crate) fn software() -> String {
     format!(
         "pool version 5000; software version millpond-{}",
         env!("CARGO_PKG_VERSION")
@@ -139,7 +135,7 @@ fn software() -> String {
 }
 
 /// Starts the sync loop, and the task that tells the transaction groups when the pipeline suspends.
-fn start(core: &Arc<Core>) {
+pub(crate) fn start(core: &Arc<Core>) {
     let mut changes = core.pipeline.suspension();
     let (txgs, weak) = (core.txgs.clone(), Arc::downgrade(&core.pipeline));
     core.world.spawn.spawn(Box::pin(async move {
@@ -156,221 +152,6 @@ fn start(core: &Arc<Core>) {
     core.world
         .spawn
         .spawn(Box::pin(async move { looping.sync_loop().await }));
-}
-
-/// Creates a pool (`spa_create`).
-pub(crate) async fn create(world: &World, spec: CreateSpec) -> Result<Arc<Core>, EngineError> {
-    creating::check_name(&spec.name)?;
-    creating::check_vdevs(&spec.vdevs)?;
-    let mut changes = Vec::new();
-    let mut ashift = 0;
-    let mut guids = match spec.features {
-        FeatureChoice::All => features::defaults(),
-        FeatureChoice::None => Vec::new(),
-    };
-    let mut cachefile = None;
-    for (name, value) in &spec.properties {
-        // A feature can be left out of a new pool, and only of a new one.
-        if let (Some(feature), "disabled") = (name.strip_prefix("feature@"), value.as_str()) {
-            let guid = features::guid_to_enable(feature)?;
-            guids.retain(|known| known != guid);
-            continue;
-        }
-        match props::parse(name, value)? {
-            Change::Feature(feature) => {
-                let guid = features::guid_to_enable(&feature)?.to_owned();
-                if !guids.contains(&guid) {
-                    guids.push(guid);
-                }
-            }
-            Change::Session("cachefile", value) => cachefile = Some(value),
-            Change::Session(..) => {}
-            change => {
-                if let Change::Stored(name, Stored::Number(number)) = &change
-                    && name == "ashift"
-                {
-                    ashift = *number as u8;
-                }
-                changes.push(change);
-            }
-        }
-    }
-
-    let facts = creating::examine(world, &spec).await?;
-    let guid = loop {
-        let guid = world.random.next_u64();
-        if guid != 0 {
-            break Guid::new(guid);
-        }
-    };
-    let by_path = |leaf: &crate::LeafSpec| {
-        facts
-            .iter()
-            .find(|fact| fact.spec.path == leaf.path)
-            .cloned()
-    };
-    let root = creating::build_root(guid, &spec.vdevs, &by_path, ashift, &*world.random)?;
-    let mut salt = [0; 32];
-    world.random.fill(&mut salt);
-    let options = OpenOptions {
-        create: true,
-        pool_guid: Some(guid),
-        ..OpenOptions::default()
-    };
-    let ground = Ground::open(world, &root, options, salt).await?;
-    let result = create_on(world, &spec, guid, guids, changes, cachefile, &ground, salt).await;
-    if result.is_err() {
-        ground.tree.close();
-    }
-    result
-}
-
-async fn create_on(
-    world: &World,
-    spec: &CreateSpec,
-    guid: Guid,
-    feature_guids: Vec<String>,
-    changes: Vec<Change>,
-    cachefile: Option<String>,
-    ground: &Ground,
-    salt: [u8; 32],
-) -> Result<Arc<Core>, EngineError> {
-    let before = Txg::new(Txg::INITIAL.get() - 1);
-    let uberblock = Uberblock {
-        txg: before,
-        ..empty_uberblock()
-    };
-    let state = State {
-        config_dirty: true,
-        salt_missing: Some(salt),
-        cachefile,
-        ..new_state(&spec.name, &spec.name, uberblock)
-    };
-    let labels = label_pairs_of_new(spec, guid);
-    ground
-        .tree
-        .init_labels(&ground.tree.tops(), &labels, Txg::INITIAL)
-        .await?;
-
-    let txgs = TxgManager::new(world.clone(), before, TxgLimits::default());
-    let history = HistoryLog::new(world.clone(), &spec.host.hostname);
-    let txg = txgs.quiesce().await;
-    let ctx = object::SyncContext {
-        txg,
-        pass: 1,
-        pipeline: ground.pipeline.clone(),
-        world: world.clone(),
-        txgs: Some(txgs.clone()),
-    };
-    let env = DslEnvironment {
-        pool_name: spec.name.clone(),
-        pipeline: ground.pipeline.clone(),
-        world: world.clone(),
-        txgs: txgs.clone(),
-        hooks: history.clone(),
-        read_only: false,
-        spa_version: Uberblock::VERSION_FEATURES,
-    };
-    let params = CreateParams {
-        features: feature_guids,
-        root_properties: spec.root_properties.clone(),
-        root_init: spec.root_init.clone(),
-    };
-    ground.space.start(&ground.shapes());
-    let dsl = DslPool::create(env, &ctx, params).await?;
-    ground.space.set_mos(dsl.mos());
-    let core = Arc::new(Core {
-        world: world.clone(),
-        guid,
-        load_guid: world.random.next_u64(),
-        host: spec.host.clone(),
-        read_only: false,
-        altroot: spec.altroot.clone(),
-        tree: ground.tree.clone(),
-        pipeline: ground.pipeline.clone(),
-        txgs: txgs.clone(),
-        dsl,
-        space: ground.space.clone(),
-        dirty_times: DirtyTimes::default(),
-        history,
-        errors: ground.errors.clone(),
-        state: Mutex::new(state),
-        ended: AtomicBool::new(false),
-        end: Notify::new(),
-    });
-    make_directory(&core, &ctx).await?;
-    for change in changes {
-        pool::apply_change(&core, &change, &ctx).await?;
-    }
-    core.sync_txg(txg).await?;
-    txgs.synced(txg);
-    start(&core);
-    Ok(core)
-}
-
-/// The pool-level pairs of the labels that a new pool's devices get first.
-fn label_pairs_of_new(spec: &CreateSpec, guid: Guid) -> NvList {
-    config::PoolPairs {
-        version: Uberblock::VERSION_FEATURES,
-        name: spec.name.clone(),
-        state: config::STATE_ACTIVE,
-        guid: guid.get(),
-        hostid: spec.host.hostid,
-        hostname: spec.host.hostname.clone(),
-        ..config::PoolPairs::default()
-    }
-    .label_config()
-}
-
-fn empty_uberblock() -> Uberblock {
-    Uberblock {
-        endian: format::Endian::Little,
-        version: Uberblock::VERSION_FEATURES,
-        txg: Txg::ZERO,
-        guid_sum: Guid::ZERO,
-        timestamp_seconds: 0,
-        root: format::BlockPointer::HOLE,
-        software_version: Uberblock::VERSION_FEATURES,
-        multihost: None,
-        checkpoint_txg: Txg::ZERO,
-        reflow_offset_bytes: 0,
-        reflow_state: format::ReflowScratchState::from_code(0),
-    }
-}
-
-/// What `spa_create` puts into the object directory after `dsl_pool_create`.
-async fn make_directory(core: &Core, ctx: &object::SyncContext) -> Result<(), EngineError> {
-    let mos = core.dsl.mos();
-    let tx = ::pool::Tx::syncing(ctx.txg);
-    let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
-    let normal_bytes = core.pipeline.allocator().totals().normal_deflated_bytes;
-    core.history
-        .set(History::create(mos, &tx, normal_bytes).await?);
-    core.history.internal(&tx, "create", software()).await?;
-
-    let new = NewObject::new(ObjectType::PACKED_NVLIST)
-        .with_block_bytes(CONFIG_BLOCK_BYTES)
-        .with_bonus(ObjectType::PACKED_NVLIST_SIZE, vec![0; 8]);
-    let object = mos.allocate(&tx, new).await?;
-    directory
-        .add_u64(&tx, directory::CONFIG, object.id().get())
-        .await?;
-    directory
-        .add_u64(
-            &tx,
-            directory::CREATION_VERSION,
-            Uberblock::VERSION_FEATURES,
-        )
-        .await?;
-    directory.add_u64(&tx, directory::DEFLATE, 1).await?;
-    let deferred = object::Bpobj::create(mos, &tx, 16 << 10).await?;
-    directory
-        .add_u64(&tx, directory::SYNC_BPLIST, deferred.id().get())
-        .await?;
-    let mut state = core.state.lock();
-    state.config_object = object.id();
-    state.deferred_frees = deferred.id();
-    Ok(())
 }
 
 fn damaged(pool: &str, what: &str, why: impl ToString) -> EngineError {
@@ -405,7 +186,7 @@ fn check_tree(pool: &str, tree: &VdevTree, missing_log: bool) -> Result<(), Engi
     for top in tree.tops() {
         let (state, _) = top.state();
         let is_log = top.config_u64("is_log") == Some(1);
-        if !state.is_usable() && !(is_log && missing_log) {
+        if !(state.is_usable() || is_log && missing_log) {
             let mut names: Vec<String> = top
                 .leaves()
                 .iter()
@@ -538,7 +319,7 @@ async fn add_allocation_bias(mos: &Arc<ObjectSet>, config: &mut NvList) -> Resul
 pub(crate) async fn import(world: &World, spec: ImportSpec) -> Result<Arc<Core>, EngineError> {
     check_host(&spec)?;
     if let Some(name) = &spec.new_name {
-        creating::check_name(name)?;
+        layout::check_name(name)?;
     }
     let (uberblock, trusted) = read_trusted(world, &spec).await?;
     let disk_name = match &spec.new_name {
@@ -637,7 +418,7 @@ async fn import_on(
         world: world.clone(),
         guid,
         load_guid: world.random.next_u64(),
-        host: host_of(spec),
+        host: spec.host.clone(),
         read_only: spec.read_only,
         altroot: spec.altroot.clone(),
         tree: ground.tree.clone(),
@@ -669,10 +450,6 @@ async fn import_on(
         txgs.wait_synced(newest).await?;
     }
     Ok(core)
-}
-
-fn host_of(spec: &ImportSpec) -> HostIdentity {
-    spec.host.clone()
 }
 
 async fn load_space(ground: &Ground, mos: &Arc<ObjectSet>) -> Result<(), EngineError> {
@@ -792,23 +569,12 @@ pub(crate) fn scan_status(words: &[u64]) -> Option<ScanStatus> {
     })
 }
 
-/// Turns a suspended pool's error into ours.
-impl EngineError {
-    /// Whether the error says that the pool is suspended or was given up.
-    pub fn is_suspended(&self) -> bool {
-        matches!(
-            self,
-            Self::Suspended { .. } | Self::Pool(PoolError::Suspended { .. } | PoolError::Closing)
-        )
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::{Path, PathBuf};
 
     use super::*;
-    use crate::ScanSpec;
+    use crate::{HostIdentity, ScanSpec};
 
     fn golden() -> Option<PathBuf> {
         let path = std::env::var_os("MILLPOND_GOLDEN").map_or_else(

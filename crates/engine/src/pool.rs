@@ -14,8 +14,8 @@ use crate::history::HistoryWhat;
 use crate::props::{Change, Kind, Row, Stored};
 use crate::{
     CreateSpec, EngineError, FeatureStatus, FoundPool, HistoryRecord, ImportSpec, PoolHealth,
-    PoolProperty, PoolStatus, PropertySource, ScanSpec, config, directory, features, open, props,
-    status,
+    PoolProperty, PoolStatus, PropertySource, ScanSpec, config, create, directory, features, open,
+    props, status,
 };
 
 /// A pool's space in numbers, all in bytes.
@@ -62,7 +62,7 @@ impl Pool {
     /// [`EngineError::TooSmall`], [`EngineError::BadProperty`], and failures of devices.
     pub async fn create(world: &World, spec: CreateSpec) -> Result<Arc<Pool>, EngineError> {
         Ok(Arc::new(Pool {
-            core: open::create(world, spec).await?,
+            core: create::create(world, spec).await?,
         }))
     }
 

@@ -203,7 +203,7 @@ impl Core {
         *changed |= anew;
         // In pass 1 what was written before the sync tasks may be stale. In later passes only news
         // is written: else the MOS would be dirty for ever.
-        if !anew && !(*changed && ctx.pass == 1) {
+        if !(anew || *changed && ctx.pass == 1) {
             return Ok(());
         }
         self.make_vdev_zaps(ctx, tx).await?;

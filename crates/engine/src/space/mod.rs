@@ -18,18 +18,18 @@
 //! Source: module/zfs/metaslab.c (`metaslab_sync`, `metaslab_flush`, `metaslab_condense`),
 //! space_map.c, spa_log_spacemap.c, vdev.c (`vdev_sync`, `vdev_metaslab_init`).
 
+mod load;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ::pool::alloc::{MetaslabChange, MetaslabSource, RangeSet};
+use ::pool::alloc::{MetaslabChange, RangeSet};
 use ::pool::{Pipeline, PoolError, Tx};
 use bytes::Bytes;
 use dataset::{DatasetError, Features};
-use device::BoxFuture;
 use format::{NvList, ObjectId, ObjectType, Txg, VdevId};
-use futures::{StreamExt, TryStreamExt};
 use object::{
     NewObject, Object, ObjectError, ObjectSet, SpaceMapKind, SpaceMapObject, SyncContext, Zap,
     ZapOptions,
@@ -51,8 +51,6 @@ const CONDENSE_FACTOR: u64 = 2;
 const CONDENSE_BLOCKS: u64 = 4;
 /// Ranges of all unflushed changes that are kept in memory, before metaslabs are flushed for it.
 const UNFLUSHED_RANGES_MAX: u64 = 2 << 20;
-/// Space maps opened at the same time at import.
-const OPENS_IN_FLIGHT: usize = 32;
 /// Buckets of a space map's histogram (`SPACE_MAP_HISTOGRAM_SIZE`).
 const HISTOGRAM_BUCKETS: usize = 32;
 /// Metaslabs of one vdev that are believed, at most.
@@ -218,178 +216,6 @@ impl Space {
     /// Number of log space maps.
     pub(crate) fn log_count(&self) -> usize {
         self.book.lock().log_count()
-    }
-
-    /// Opens a pool's space maps and reads its logs; returns what is recorded of each metaslab.
-    pub(crate) async fn open(
-        &self,
-        mos: &Arc<ObjectSet>,
-        shapes: &[TopShape],
-    ) -> Result<Vec<Recorded>, ObjectError> {
-        *self.mos.lock() = Some(mos.clone());
-        for shape in shapes {
-            let top = self.open_top(mos, *shape).await?;
-            self.tops.lock().insert(shape.vdev, Arc::new(top));
-        }
-        self.open_logs(mos).await?;
-        let mut out = Vec::new();
-        let tops: Vec<Arc<Top>> = self.tops.lock().values().cloned().collect();
-        for top in tops {
-            for (index, slot) in top.metaslabs.iter().enumerate() {
-                let metaslab = slot.lock().await;
-                let recorded = metaslab
-                    .map
-                    .as_ref()
-                    .map_or(0, SpaceMapObject::allocated_bytes);
-                let now = recorded + metaslab.allocs.space() as i64 - metaslab.frees.space() as i64;
-                let size = 1i64 << top.shape.ms_shift;
-                if !(0..=size).contains(&now) {
-                    return Err(damaged(
-                        metaslab
-                            .map
-                            .as_ref()
-                            .map_or(ObjectId::ZERO, SpaceMapObject::id),
-                        format!(
-                            "metaslab {index} of vdev {} has {now} bytes allocated of {size}",
-                            top.shape.vdev
-                        ),
-                    ));
-                }
-                let histogram = metaslab
-                    .map
-                    .as_ref()
-                    .map(|map| unfold_histogram(&map.histogram(), top.shape.ashift));
-                out.push(Recorded {
-                    id: (top.shape.vdev, index as u64),
-                    allocated_bytes: now as u64,
-                    histogram,
-                });
-            }
-        }
-        Ok(out)
-    }
-
-    async fn open_top(&self, mos: &Arc<ObjectSet>, shape: TopShape) -> Result<Top, ObjectError> {
-        let mut top = Top::new(shape);
-        if !shape.ms_array.is_zero() {
-            let array = mos.hold(shape.ms_array).await?;
-            let numbers = read_u64s(&array, shape.ms_count).await?;
-            // Owned items: a stream of references would not be `Send` for every lifetime.
-            let used: Vec<(usize, u64)> = numbers
-                .into_iter()
-                .enumerate()
-                .filter(|(_, number)| *number != 0)
-                .collect();
-            let maps: Vec<(usize, SpaceMapObject)> = futures::stream::iter(used)
-                .map(|(index, number)| async move {
-                    let map = SpaceMapObject::open(
-                        mos,
-                        ObjectId::new(number),
-                        (index as u64) << shape.ms_shift,
-                        1 << shape.ms_shift,
-                        shape.ashift,
-                    )
-                    .await?;
-                    Ok::<_, ObjectError>((index, map))
-                })
-                .buffer_unordered(OPENS_IN_FLIGHT)
-                .try_collect()
-                .await?;
-            for (index, map) in maps {
-                top.metaslabs[index].get_mut().map = Some(map);
-            }
-            *top.array.get_mut() = Some(array);
-        }
-        if !shape.top_zap.is_zero() {
-            let zap = Zap::hold(mos, shape.top_zap).await?;
-            if let Some(id) = zap.lookup_u64(directory::MS_UNFLUSHED_PHYS_TXGS).await? {
-                let object = mos.hold(ObjectId::new(id)).await?;
-                let txgs = read_u64s(&object, shape.ms_count).await?;
-                let mut book = self.book.lock();
-                for (index, txg) in txgs.iter().enumerate().filter(|(_, txg)| **txg != 0) {
-                    book.set_flushed((shape.vdev, index as u64), Txg::new(*txg), false);
-                }
-                drop(book);
-                *top.flush_txgs.get_mut() = Some(object);
-            }
-        }
-        Ok(top)
-    }
-
-    async fn open_logs(&self, mos: &Arc<ObjectSet>) -> Result<(), ObjectError> {
-        let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
-        let Some(id) = directory.lookup_u64(directory::LOG_SPACEMAP_ZAP).await? else {
-            return Ok(());
-        };
-        let id = ObjectId::new(id);
-        *self.log_zap.lock() = Some(id);
-        let mut logs = BTreeMap::new();
-        for entry in Zap::hold(mos, id).await?.all().await? {
-            let txg = std::str::from_utf8(&entry.name)
-                .ok()
-                .and_then(|name| u64::from_str_radix(name, 16).ok())
-                .ok_or_else(|| damaged(id, "a log's name is no number".into()))?;
-            let object = entry
-                .value
-                .as_u64()
-                .ok_or_else(|| damaged(id, "a log has no object".into()))?;
-            logs.insert(Txg::new(txg), ObjectId::new(object));
-        }
-        for (txg, object) in logs {
-            let map = SpaceMapObject::open(mos, object, 0, u64::MAX, 9).await?;
-            let blocks = map.length_bytes().div_ceil(u64::from(MAP_BLOCK_BYTES));
-            self.book.lock().add_log(txg, object, blocks);
-            let mut entries = Vec::new();
-            map.for_each(map.length_bytes(), &mut |entry| {
-                entries.push(entry);
-                Ok(())
-            })
-            .await?;
-            for entry in entries {
-                let Some(top) = entry.vdev.and_then(|vdev| self.top(vdev)) else {
-                    continue;
-                };
-                let span =
-                    entry.offset_bytes..entry.offset_bytes.saturating_add(entry.length_bytes);
-                let index = span.start >> top.shape.ms_shift;
-                let slot = usize::try_from(index)
-                    .ok()
-                    .and_then(|index| top.metaslabs.get(index))
-                    .filter(|_| span.end <= top.span(index).end)
-                    .ok_or_else(|| {
-                        damaged(
-                            object,
-                            format!(
-                                "bytes {span:?} are in no metaslab of vdev {}",
-                                top.shape.vdev
-                            ),
-                        )
-                    })?;
-                let metaslab_id = (top.shape.vdev, index);
-                if self
-                    .book
-                    .lock()
-                    .flushed(metaslab_id)
-                    .is_some_and(|flushed| txg < flushed.txg)
-                {
-                    continue;
-                }
-                let mut metaslab = slot.lock().await;
-                self.apply(
-                    &mut metaslab,
-                    entry.kind,
-                    [(span.start, entry.length_bytes)],
-                );
-                self.book.lock().set_dirty(metaslab_id);
-            }
-        }
-        if let Some((metaslab, txg)) = self.book.lock().orphan() {
-            return Err(damaged(
-                id,
-                format!("metaslab {metaslab:?} needs the log of txg {txg}, which is gone"),
-            ));
-        }
-        Ok(())
     }
 
     /// Changes the two sets of a metaslab, and the count of all ranges.
@@ -831,27 +657,6 @@ impl Space {
     }
 }
 
-impl MetaslabSource for Space {
-    fn load(&self, vdev: VdevId, metaslab: u64) -> BoxFuture<'_, Result<RangeSet, PoolError>> {
-        Box::pin(async move {
-            let failed = |cause: String| PoolError::MetaslabLoad {
-                vdev,
-                metaslab,
-                cause,
-            };
-            let top = self.top(vdev).ok_or(PoolError::NoSuchVdev { vdev })?;
-            let slot = usize::try_from(metaslab)
-                .ok()
-                .and_then(|index| top.metaslabs.get(index))
-                .ok_or_else(|| failed("there is no such metaslab".into()))?;
-            let locked = slot.lock().await;
-            Self::free_ranges(&top, metaslab, &locked)
-                .await
-                .map_err(|error| failed(error.to_string()))
-        })
-    }
-}
-
 /// Sorts free ranges counted by log2 of their size into a space map's buckets, in units of
 /// `1 << shift` (`space_map_histogram_add`): what is bigger than the last bucket counts there in
 /// its unit.
@@ -864,15 +669,6 @@ fn fold_histogram(sizes: &[u64; 64], shift: u8) -> Vec<u64> {
             buckets[bucket].saturating_add(count.checked_shl(excess as u32).unwrap_or(u64::MAX));
     }
     buckets
-}
-
-/// The other way round.
-fn unfold_histogram(buckets: &[u64], shift: u8) -> [u64; 64] {
-    let mut sizes = [0; 64];
-    for (size, count) in sizes.iter_mut().skip(usize::from(shift)).zip(buckets) {
-        *size = *count;
-    }
-    sizes
 }
 
 fn lengths(ranges: &RangeSet) -> Vec<(u64, u64)> {
@@ -895,14 +691,6 @@ fn cancel_or_add(from: &mut RangeSet, to: &mut RangeSet, start: u64, length: u64
     if at < start + length {
         to.add(at, start + length - at);
     }
-}
-
-async fn read_u64s(object: &Object, count: u64) -> Result<Vec<u64>, ObjectError> {
-    let raw = object.read_bytes(0, (count * 8) as usize).await?;
-    Ok(raw
-        .chunks_exact(8)
-        .map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")))
-        .collect())
 }
 
 fn damaged(object: ObjectId, detail: String) -> ObjectError {

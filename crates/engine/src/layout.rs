@@ -1,0 +1,418 @@
+//! What a new pool is made of: names, devices and their layout.
+//!
+//! Checks that need no device, then looks at the devices, then the configuration of the vdevs.
+//!
+//! Source: module/zfs/spa.c `spa_create`, vdev.c `vdev_metaslab_set_size`, vdev_label.c
+//! `vdev_inuse`, module/zcommon/zfs_namecheck.c `pool_namecheck`.
+
+use std::collections::BTreeSet;
+
+use device::{Random, World};
+use format::{Guid, LABEL_BYTES, LABEL_END_BYTES, LABEL_START_BYTES, NvList, NvValue, Txg};
+
+use crate::{CreateSpec, EngineError, LeafSpec, VdevClass, VdevLayout, VdevSpec, config};
+
+/// Least size of a device (`SPA_MINDEVSIZE`), in bytes.
+pub(crate) const DEVICE_BYTES_MIN: u64 = 64 << 20;
+/// Smallest and largest `ashift`.
+pub(crate) const ASHIFT_MIN: u8 = 9;
+pub(crate) const ASHIFT_MAX: u8 = 16;
+/// Children of a mirror or raidz that the layout can address (`VDEV_RAIDZ_MAXCHILDREN`).
+const CHILDREN_MAX: usize = 255;
+/// Longest pool name, in bytes.
+const NAME_BYTES_MAX: usize = 256 - 2 - 2 * "$ORIGIN".len() - 1;
+
+/// Refuses names that a pool may not have.
+pub(crate) fn check_name(name: &str) -> Result<(), EngineError> {
+    let bad = |why: &str| {
+        Err(EngineError::BadName {
+            name: name.to_owned(),
+            why: why.to_owned(),
+        })
+    };
+    if name.len() > NAME_BYTES_MAX {
+        return bad("name is too long");
+    }
+    if let Some(wrong) = name
+        .chars()
+        .find(|c| !(c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | ' ')))
+    {
+        return bad(&format!("invalid character '{wrong}' in pool name"));
+    }
+    if !name.starts_with(|c: char| c.is_ascii_alphabetic()) {
+        return bad("name must begin with a letter");
+    }
+    if ["mirror", "raidz", "draid", "spare"]
+        .iter()
+        .any(|word| name.starts_with(word))
+        || name == "log"
+    {
+        return bad("name is reserved");
+    }
+    Ok(())
+}
+
+/// Refuses vdevs that make no pool.
+pub(crate) fn check_vdevs(vdevs: &[VdevSpec]) -> Result<(), EngineError> {
+    let bad = |why: String| Err(EngineError::BadVdevs { why });
+    if !vdevs.iter().any(|vdev| vdev.class == VdevClass::Normal) {
+        return bad("at least one toplevel vdev must be specified".into());
+    }
+    let mut paths = BTreeSet::new();
+    for vdev in vdevs {
+        match vdev.class {
+            VdevClass::Normal | VdevClass::Log => {}
+            class => {
+                return bad(format!(
+                    "vdevs of the class {class:?} are not supported yet"
+                ));
+            }
+        }
+        let leaves = vdev.layout.leaves();
+        match &vdev.layout {
+            VdevLayout::Leaf(_) => {}
+            VdevLayout::Mirror(_) if leaves.len() < 2 => {
+                return bad("mirror requires at least 2 devices".into());
+            }
+            VdevLayout::Mirror(_) => {}
+            VdevLayout::Raidz { .. } if vdev.class == VdevClass::Log => {
+                return bad("raidz is not supported for log devices".into());
+            }
+            VdevLayout::Raidz { parity, .. } => {
+                if !(1..=3).contains(parity) {
+                    return bad(format!("raidz{parity} does not exist: parity is 1, 2 or 3"));
+                }
+                if leaves.len() <= usize::from(*parity) {
+                    return bad(format!(
+                        "raidz{parity} requires at least {} devices",
+                        parity + 1
+                    ));
+                }
+            }
+        }
+        if leaves.len() > CHILDREN_MAX {
+            return bad(format!("a vdev has at most {CHILDREN_MAX} devices"));
+        }
+        for leaf in leaves {
+            if !paths.insert(leaf.path.as_str()) {
+                return bad(format!("{} is given twice", leaf.path));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What is known of a device that will be a leaf.
+#[derive(Debug, Clone)]
+pub(crate) struct LeafFacts {
+    pub(crate) spec: LeafSpec,
+    pub(crate) size_bytes: u64,
+    pub(crate) sector_bytes: u32,
+}
+
+/// Bytes that a device offers between its labels (`vdev_open`).
+pub(crate) const fn usable_bytes(device_bytes: u64) -> u64 {
+    (device_bytes - device_bytes % LABEL_BYTES).saturating_sub(LABEL_START_BYTES + LABEL_END_BYTES)
+}
+
+fn random_guid(random: &dyn Random) -> u64 {
+    loop {
+        let guid = random.next_u64();
+        if guid != 0 {
+            return guid;
+        }
+    }
+}
+
+/// The configuration of a new pool's vdevs: a root over the top-level vdevs. `ashift` 0 means what
+/// the devices want.
+pub(crate) fn build_root(
+    pool_guid: Guid,
+    vdevs: &[VdevSpec],
+    facts: &dyn Fn(&LeafSpec) -> Option<LeafFacts>,
+    ashift: u8,
+    random: &dyn Random,
+) -> Result<NvList, EngineError> {
+    let mut tops = Vec::new();
+    for (id, vdev) in vdevs.iter().enumerate() {
+        let mut leaves = Vec::new();
+        for spec in vdev.layout.leaves() {
+            let leaf = facts(spec).ok_or_else(|| EngineError::BadVdevs {
+                why: format!("{} was not opened", spec.path),
+            })?;
+            leaves.push(leaf);
+        }
+        tops.push(build_top(id as u64, vdev, &leaves, ashift, random));
+    }
+    let mut root = NvList::new();
+    root.set("type", "root")
+        .set("id", 0u64)
+        .set("guid", pool_guid.get());
+    root.set("create_txg", Txg::INITIAL.get());
+    root.set("children", NvValue::ListArray(tops));
+    Ok(root)
+}
+
+fn leaf_config(id: u64, leaf: &LeafFacts, random: &dyn Random) -> NvList {
+    let mut list = NvList::new();
+    list.set("type", if leaf.spec.is_file { "file" } else { "disk" })
+        .set("id", id)
+        .set("guid", random_guid(random))
+        .set("path", leaf.spec.path.as_str());
+    if !leaf.spec.is_file {
+        list.set("whole_disk", 0u64);
+    }
+    list
+}
+
+fn build_top(
+    id: u64,
+    vdev: &VdevSpec,
+    leaves: &[LeafFacts],
+    ashift: u8,
+    random: &dyn Random,
+) -> NvList {
+    let wanted = leaves
+        .iter()
+        // A file's blocks are cached by the system below: it has no sectors of its own.
+        .map(|leaf| {
+            if leaf.spec.is_file {
+                512
+            } else {
+                leaf.sector_bytes
+            }
+        })
+        .max()
+        .unwrap_or(512);
+    let ashift = if ashift == 0 {
+        (wanted.max(512).next_power_of_two().ilog2() as u8).clamp(ASHIFT_MIN, ASHIFT_MAX)
+    } else {
+        ashift
+    };
+    let smallest = leaves
+        .iter()
+        .map(|leaf| usable_bytes(leaf.size_bytes))
+        .min()
+        .unwrap_or(0);
+    let asize = match &vdev.layout {
+        VdevLayout::Raidz { leaves, .. } => smallest * leaves.len() as u64,
+        _ => smallest,
+    };
+    let asize = asize >> ashift << ashift;
+    let mut list = match &vdev.layout {
+        VdevLayout::Leaf(_) => leaf_config(id, &leaves[0], random),
+        VdevLayout::Mirror(_) => {
+            let mut list = NvList::new();
+            list.set("type", "mirror")
+                .set("id", id)
+                .set("guid", random_guid(random));
+            list
+        }
+        VdevLayout::Raidz { parity, .. } => {
+            let mut list = NvList::new();
+            list.set("type", "raidz")
+                .set("id", id)
+                .set("guid", random_guid(random));
+            list.set("nparity", u64::from(*parity));
+            list
+        }
+    };
+    list.set("metaslab_array", 0u64)
+        .set(
+            "metaslab_shift",
+            u64::from(::pool::alloc::metaslab_shift(asize)),
+        )
+        .set("ashift", u64::from(ashift))
+        .set("asize", asize)
+        .set("is_log", u64::from(vdev.class == VdevClass::Log))
+        .set("create_txg", Txg::INITIAL.get());
+    if !matches!(vdev.layout, VdevLayout::Leaf(_)) {
+        let children = leaves
+            .iter()
+            .enumerate()
+            .map(|(id, leaf)| {
+                let mut child = leaf_config(id as u64, leaf, random);
+                child.set("create_txg", Txg::INITIAL.get());
+                child
+            })
+            .collect();
+        list.set("children", NvValue::ListArray(children));
+    }
+    list
+}
+
+/// Why a device must not be overwritten, by its label (`vdev_inuse`).
+pub(crate) fn in_use(label: &NvList) -> Option<String> {
+    let state = label.u64("state")?;
+    let name = label.string("name").unwrap_or("?");
+    match state {
+        config::STATE_ACTIVE if label.u64("txg").unwrap_or(0) != 0 => {
+            Some(format!("is part of potentially active pool '{name}'"))
+        }
+        config::STATE_EXPORTED => Some(format!("is part of exported pool '{name}'")),
+        3 => Some("is reserved as a hot spare".to_owned()),
+        4 => Some("is in use as a cache device".to_owned()),
+        _ => None,
+    }
+}
+
+/// Opens and examines the devices of a pool to be.
+pub(crate) async fn examine(
+    world: &World,
+    spec: &CreateSpec,
+) -> Result<Vec<LeafFacts>, EngineError> {
+    let mut facts = Vec::new();
+    for leaf in spec.vdevs.iter().flat_map(|vdev| vdev.layout.leaves()) {
+        let device = world.opener.open(&leaf.path, true).await?;
+        let size_bytes = device.size_bytes();
+        if size_bytes < DEVICE_BYTES_MIN {
+            return Err(EngineError::TooSmall {
+                path: leaf.path.clone(),
+                size_bytes,
+                needed_bytes: DEVICE_BYTES_MIN,
+            });
+        }
+        if !spec.force
+            && let Some(label) = crate::scan::read_label(&device, &leaf.path).await
+            && let Some(why) = in_use(&label.config)
+        {
+            return Err(EngineError::DeviceInUse {
+                path: leaf.path.clone(),
+                why,
+            });
+        }
+        facts.push(LeafFacts {
+            spec: leaf.clone(),
+            size_bytes,
+            sector_bytes: device.sector_bytes(),
+        });
+    }
+    Ok(facts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Counter(std::sync::atomic::AtomicU64);
+
+    impl Random for Counter {
+        fn fill(&self, out: &mut [u8]) {
+            let next = self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            for (byte, value) in out.iter_mut().zip(next.to_le_bytes().iter().cycle()) {
+                *byte = *value;
+            }
+        }
+    }
+
+    fn leaf(path: &str) -> LeafSpec {
+        LeafSpec {
+            path: path.into(),
+            is_file: true,
+        }
+    }
+
+    fn normal(layout: VdevLayout) -> VdevSpec {
+        VdevSpec {
+            layout,
+            class: VdevClass::Normal,
+        }
+    }
+
+    #[test]
+    fn names_are_checked_as_openzfs_does() {
+        for good in ["tank", "a", "Tank-1_2.3:4 5", "logs"] {
+            check_name(good).unwrap();
+        }
+        for bad in [
+            "",
+            "1tank",
+            "mirror",
+            "raidz7",
+            "sparetime",
+            "log",
+            "a/b",
+            "a@b",
+            "ü",
+            &"x".repeat(300),
+        ] {
+            assert!(check_name(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn vdevs_that_make_no_pool_are_refused() {
+        let one = |path| normal(VdevLayout::Leaf(leaf(path)));
+        check_vdevs(&[one("/a"), one("/b")]).unwrap();
+        for bad in [
+            vec![],
+            vec![one("/a"), one("/a")],
+            vec![normal(VdevLayout::Mirror(vec![leaf("/a")]))],
+            vec![normal(VdevLayout::Raidz {
+                parity: 2,
+                leaves: vec![leaf("/a"), leaf("/b")],
+            })],
+            vec![normal(VdevLayout::Raidz {
+                parity: 4,
+                leaves: (0..9).map(|i| leaf(&i.to_string())).collect(),
+            })],
+            vec![VdevSpec {
+                layout: VdevLayout::Leaf(leaf("/a")),
+                class: VdevClass::Log,
+            }],
+        ] {
+            assert!(check_vdevs(&bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_those_of_openzfs() {
+        // From labels of pools that OpenZFS 2.3.2 made on 64 MiB and 128 MiB disks.
+        assert_eq!(usable_bytes(64 << 20), 62_390_272);
+        let random = Counter(1.into());
+        let facts = |size: u64| {
+            move |spec: &LeafSpec| {
+                Some(LeafFacts {
+                    spec: spec.clone(),
+                    size_bytes: size,
+                    sector_bytes: 4096,
+                })
+            }
+        };
+        let raidz = normal(VdevLayout::Raidz {
+            parity: 1,
+            leaves: vec![leaf("/a"), leaf("/b"), leaf("/c")],
+        });
+        let root = build_root(Guid::new(9), &[raidz], &facts(64 << 20), 0, &random).unwrap();
+        let top = &config::children(&root)[0];
+        assert_eq!(top.u64("asize"), Some(187_170_816));
+        assert_eq!(top.u64("metaslab_shift"), Some(24));
+        assert_eq!(top.u64("ashift"), Some(9));
+        assert_eq!(config::children(top).len(), 3);
+
+        let single = normal(VdevLayout::Leaf(LeafSpec {
+            path: "/dev/x".into(),
+            is_file: false,
+        }));
+        let root = build_root(Guid::new(9), &[single], &facts(128 << 20), 0, &random).unwrap();
+        let top = &config::children(&root)[0];
+        assert_eq!(top.u64("asize"), Some(129_499_136));
+        assert_eq!(top.u64("metaslab_shift"), Some(24));
+        assert_eq!(top.u64("ashift"), Some(12));
+        assert_eq!(top.u64("whole_disk"), Some(0));
+    }
+
+    #[test]
+    fn labels_tell_who_uses_a_device() {
+        let label = |state: u64, txg: u64| {
+            let mut list = NvList::new();
+            list.set("state", state).set("txg", txg).set("name", "tank");
+            list
+        };
+        assert!(in_use(&label(0, 7)).unwrap().contains("tank"));
+        assert!(in_use(&label(1, 7)).unwrap().contains("exported"));
+        assert_eq!(in_use(&label(2, 7)), None);
+        assert_eq!(in_use(&label(0, 0)), None);
+        assert!(in_use(&label(3, 0)).is_some());
+    }
+}
