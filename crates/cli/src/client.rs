@@ -14,7 +14,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 
 /// How long a daemon that was just started may take until it answers.
-const START_TIMEOUT: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A way to the daemon of one state directory.
 pub struct Client {

@@ -37,6 +37,11 @@ fn size(text: Option<&str>) -> anyhow::Result<Option<u64>> {
         .transpose()
 }
 
+/// The daemon's errors say their causes themselves.
+fn complete(error: daemon::DaemonError) -> anyhow::Error {
+    anyhow::Error::msg(error.to_string())
+}
+
 impl Daemon {
     fn options(&self, state: PathBuf) -> anyhow::Result<daemon::Options> {
         Ok(daemon::Options {
@@ -48,8 +53,7 @@ impl Daemon {
 
     /// Runs the server until it is told to stop.
     pub fn run(self, state: PathBuf) -> anyhow::Result<()> {
-        daemon::run(self.options(state)?, None)?;
-        Ok(())
+        daemon::run(self.options(state)?, None).map_err(complete)
     }
 }
 
@@ -60,8 +64,7 @@ impl Up {
             size_bytes: size(self.size.as_deref())?,
             mountpoint: self.mountpoint.map(std::path::absolute).transpose()?,
         };
-        daemon::run(self.daemon.options(state)?, Some(default_pool))?;
-        Ok(())
+        daemon::run(self.daemon.options(state)?, Some(default_pool)).map_err(complete)
     }
 }
 

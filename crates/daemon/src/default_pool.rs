@@ -23,8 +23,14 @@ const DISK_BYTES_MIN: u64 = 128 << 20;
 /// Sizes are rounded down to this.
 const DISK_BYTES_UNIT: u64 = 16 << 20;
 
-/// Makes or imports the default pool and says what runs.
+/// Makes or imports the default pool.
 pub(crate) async fn bring_up(service: &Service, wanted: &DefaultPool) -> Result<(), DaemonError> {
+    // A share that could not start (its port is taken) stops `up` before anything is made: half a server would surprise.
+    service
+        .volumes
+        .listen()
+        .await
+        .map_err(|source| DaemonError::Iscsi { source })?;
     let failed = |what: String| move |source| DaemonError::DefaultPool { what, source };
     let disks = service.state().directory().join("disks");
     if service.pool(POOL).is_err() {
@@ -42,13 +48,6 @@ pub(crate) async fn bring_up(service: &Service, wanted: &DefaultPool) -> Result<
                 )))?;
         }
     }
-    // A share that could not start (its port is taken) stops `up`: half a server would surprise.
-    service
-        .volumes
-        .listen()
-        .await
-        .map_err(|source| DaemonError::Iscsi { source })?;
-    announce(service);
     Ok(())
 }
 
@@ -154,7 +153,7 @@ async fn import(service: &Service, disks: &Path) -> Result<(), Failure> {
 }
 
 /// Prints what runs, and lines to paste.
-fn announce(service: &Service) {
+pub(crate) fn announce(service: &Service) {
     let state = service.state().directory();
     println!(
         "millpond {} is up, state in {}",

@@ -71,13 +71,20 @@ pub fn run(options: Options, default_pool: Option<DefaultPool>) -> Result<(), Da
 async fn serve(options: Options, default_pool: Option<DefaultPool>) -> Result<(), DaemonError> {
     let state = state::State::open(&options.state)?;
     let service = Service::new(&options, state).await?;
-    let api = http::listen(Arc::clone(&service)).await?;
+    // The API answers once the pools are there: a first 'zpool list' must not miss them.
     service.import_cached().await;
-    let outcome = match &default_pool {
+    let brought_up = match &default_pool {
         Some(wanted) => default_pool::bring_up(&service, wanted).await,
         None => Ok(()),
     };
-    if outcome.is_ok() {
+    let listening = match brought_up {
+        Ok(()) => http::listen(Arc::clone(&service)).await,
+        Err(error) => Err(error),
+    };
+    if listening.is_ok() {
+        if default_pool.is_some() {
+            default_pool::announce(&service);
+        }
         wait_for_stop(&service).await;
         if default_pool.is_some() {
             eprintln!(
@@ -89,8 +96,7 @@ async fn serve(options: Options, default_pool: Option<DefaultPool>) -> Result<()
         () = service.shut_down() => {}
         _ = tokio::signal::ctrl_c() => {}
     }
-    api.stop();
-    outcome
+    listening.map(|api| api.stop())
 }
 
 /// Waits for Ctrl-C, SIGTERM, or a request to stop.

@@ -273,14 +273,6 @@ impl Service {
             .find(|(_, mounted)| mounted.mountpoint == Path::new(path))
             .map(|(name, _)| name.clone())
     }
-
-    /// Lets mounted filesystems at or below a dataset know that properties changed.
-    pub(crate) fn refresh_mount_settings(&self, top: &str, settings_of: impl Fn(&Filesystem)) {
-        let by_name = self.mounts.by_name.lock();
-        for (_, mounted) in by_name.iter().filter(|(name, _)| is_at_or_below(name, top)) {
-            settings_of(&mounted.filesystem);
-        }
-    }
 }
 
 /// A mount point below the pool's altroot.

@@ -55,11 +55,6 @@ impl Volumes {
         }
     }
 
-    /// Where iSCSI listens, or would.
-    pub(crate) fn address(&self) -> SocketAddr {
-        self.address
-    }
-
     /// What is offered.
     pub(crate) fn shares(&self) -> Vec<ShareInfo> {
         let by_name = self.by_name.lock();

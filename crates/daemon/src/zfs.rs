@@ -133,6 +133,17 @@ impl Service {
                 check_share(value)?;
             }
         }
+        if !call.parents
+            && let (Some(parent), _) = dataset::name::split_parent(&call.name)
+            && matches!(
+                open.pool.dsl().lookup(parent).await,
+                Err(DatasetError::NotFound { .. })
+            )
+        {
+            let message =
+                format!("{doing}: parent does not exist; use '-p' to create missing parents");
+            return Err(Failure::new(FailureKind::NotFound, message));
+        }
         if call.parents {
             if open.pool.dsl().lookup(&call.name).await.is_ok() {
                 return Ok(Empty {});
@@ -477,7 +488,7 @@ impl Service {
         let _admin = open.admin.lock().await;
         let doing = format!("cannot rollback to '{}'", call.snapshot);
         let failed = |error: DatasetError| from_dataset(&doing, &error);
-        let Some((head, snapshot)) = call.snapshot.split_once('@') else {
+        let Some((head, _)) = call.snapshot.split_once('@') else {
             return Err(Failure::new(
                 FailureKind::Invalid,
                 format!("{doing}: it is not a snapshot; give FILESYSTEM@SNAPSHOT"),
@@ -533,7 +544,7 @@ impl Service {
             if !newer.is_empty() {
                 dsl.destroy_snapshots(&newer, false).await?;
             }
-            dsl.rollback(head, Some(snapshot)).await.map(|_| ())
+            dsl.rollback(head, Some(&call.snapshot)).await.map(|_| ())
         }
         .await;
         let back = self.put_back(&open, head, mountpoint, was_volume).await;

@@ -81,6 +81,7 @@ pub fn text_of(output: &Output) -> String {
 pub struct Server {
     pub directory: TempDir,
     child: Option<Child>,
+    loops: Vec<String>,
     pub iscsi_port: u16,
 }
 
@@ -99,6 +100,7 @@ impl Server {
         Self {
             directory,
             child: None,
+            loops: Vec::new(),
             iscsi_port: port,
         }
     }
@@ -235,6 +237,24 @@ impl Server {
             .collect()
     }
 
+    /// Makes block devices of files, so that their vdevs are of type `disk`: the real OpenZFS takes a
+    /// vdev of type `file` only where it finds a file again.
+    pub fn attach(&mut self, disks: &[String]) -> Vec<String> {
+        let devices: Vec<String> = disks
+            .iter()
+            .map(|disk| run("losetup", &["-f", "--show", disk]).trim().to_owned())
+            .collect();
+        self.loops.extend(devices.iter().cloned());
+        devices
+    }
+
+    /// Takes the block devices away again, so that somebody else may write to their files.
+    pub fn detach(&mut self) {
+        for device in self.loops.drain(..) {
+            let _ = Command::new("losetup").args(["-d", &device]).output();
+        }
+    }
+
     /// Runs `millpond` with these words.
     pub fn command(&self, words: &[&str]) -> Output {
         Command::new(MILLPOND)
@@ -277,6 +297,7 @@ impl Drop for Server {
             eprintln!("the server's log:\n{}", self.log());
         }
         self.kill();
+        self.detach();
     }
 }
 
