@@ -1,1 +1,22 @@
-//! The simulated world: disks with volatile caches, faults, power cuts, virtual time.
+//! Torture in the simulated world (what `ztest` is to OpenZFS): random work on a real engine over
+//! simulated disks that lose power, lose writes, tear them, reorder them and fail, checked against
+//! a model of what must have survived.
+//!
+//! | Module | What it does |
+//! |---|---|
+//! | [`verify`] | reads a whole pool, block by block, and compares it with its space maps and accounts (`zdb -bcc`, in process) |
+//! | [`model`] | what filesystems and volumes should hold, and what they do hold |
+//! | [`work`] | random operations, and the history of what they were told is durable |
+//! | [`torture`] | runs: work, power cut, import, comparison, over and over |
+//!
+//! One seed is one run: everything that happens depends on it alone, to the last operation on
+//! the last disk. A run that fails names its seed; `MILLPOND_SEED=n` runs that one only,
+//! `MILLPOND_SIM_SEEDS=n` that many instead of the few that are run by default.
+
+#![forbid(unsafe_code)]
+
+pub mod model;
+pub mod rng;
+pub mod torture;
+pub mod verify;
+pub mod work;

@@ -1,0 +1,498 @@
+//! Runs: a pool on simulated disks, random work, a power cut, import, comparison, again and again.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dataset::PropertySource;
+use device::sim::{PowerCut, SimOp, SimWorld};
+use engine::{
+    CreateSpec, FeatureChoice, FoundPool, HostIdentity, ImportSpec, LeafSpec, Pool, ScanSpec,
+    VdevClass, VdevLayout, VdevSpec, VdevStatus,
+};
+use parking_lot::Mutex;
+
+use crate::model::{DatasetModel, State, list, observe};
+use crate::rng::Rng;
+use crate::verify::{Failure, Report, verify_pool};
+use crate::work::{Book, History, WorkOptions, Worker};
+
+/// Name of the pool.
+pub const POOL: &str = "tank";
+/// Virtual time that nothing takes: longer is hanging.
+const PATIENCE: Duration = Duration::from_secs(4 * 3600);
+
+/// How disks are put together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// One disk.
+    Single,
+    /// Two disks, no redundancy.
+    Stripe,
+    /// A mirror of so many.
+    Mirror(usize),
+    /// Two mirrors of two.
+    Mirrors,
+    /// RAID-Z: parity and disks.
+    Raidz(u8, usize),
+    /// A mirror and a disk for the intent log.
+    MirrorAndLog,
+}
+
+impl Layout {
+    /// All kinds.
+    pub const ALL: &[Layout] = &[
+        Layout::Single,
+        Layout::Mirror(2),
+        Layout::Raidz(1, 3),
+        Layout::Stripe,
+        Layout::Raidz(2, 5),
+        Layout::MirrorAndLog,
+        Layout::Mirrors,
+        Layout::Raidz(3, 7),
+        Layout::Raidz(1, 4),
+        Layout::Mirror(3),
+    ];
+
+    /// How many disks may fail.
+    pub fn redundancy(self) -> usize {
+        match self {
+            Layout::Single | Layout::Stripe => 0,
+            Layout::Mirror(count) => count - 1,
+            Layout::Mirrors | Layout::MirrorAndLog => 1,
+            Layout::Raidz(parity, _) => parity.into(),
+        }
+    }
+
+    fn vdevs(self, mut disk: impl FnMut() -> LeafSpec) -> Vec<VdevSpec> {
+        let mut disks = |count: usize| (0..count).map(|_| disk()).collect::<Vec<_>>();
+        let vdev = |layout, class| VdevSpec { layout, class };
+        let normal = VdevClass::Normal;
+        match self {
+            Layout::Single => vec![vdev(VdevLayout::Leaf(disks(1).remove(0)), normal)],
+            Layout::Stripe => disks(2)
+                .into_iter()
+                .map(|leaf| vdev(VdevLayout::Leaf(leaf), normal))
+                .collect(),
+            Layout::Mirror(count) => vec![vdev(VdevLayout::Mirror(disks(count)), normal)],
+            Layout::Mirrors => vec![
+                vdev(VdevLayout::Mirror(disks(2)), normal),
+                vdev(VdevLayout::Mirror(disks(2)), normal),
+            ],
+            Layout::Raidz(parity, count) => {
+                let leaves = disks(count);
+                vec![vdev(VdevLayout::Raidz { parity, leaves }, normal)]
+            }
+            Layout::MirrorAndLog => vec![
+                vdev(VdevLayout::Mirror(disks(2)), normal),
+                vdev(VdevLayout::Leaf(disks(1).remove(0)), VdevClass::Log),
+            ],
+        }
+    }
+}
+
+/// When the power goes, counted from the start of the work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// At this operation of this kind, if the work gets that far; else after it.
+    At(SimOp, u64, PowerCut),
+    /// The seed decides.
+    Random,
+    /// Never: the pool is exported.
+    Never,
+}
+
+/// A run.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// What decides everything that is left to chance.
+    pub seed: u64,
+    /// Disks.
+    pub layout: Layout,
+    /// Size of each disk.
+    pub disk_mib: u64,
+    /// Sectors of 512 bytes (else 4 KiB).
+    pub small_sectors: bool,
+    /// Power cuts.
+    pub cycles: u32,
+    /// Workers at the same time.
+    pub workers: usize,
+    /// What they do in each cycle.
+    pub work: WorkOptions,
+    /// When the power goes.
+    pub cut: Cut,
+    /// Keep a log of all operations of the disks.
+    pub log: bool,
+}
+
+impl Plan {
+    /// What one seed stands for.
+    pub fn of(seed: u64) -> Self {
+        let mut rng = Rng::new(seed ^ 0x706c_616e);
+        Plan {
+            seed,
+            layout: Layout::ALL[(seed % Layout::ALL.len() as u64) as usize],
+            disk_mib: 96,
+            small_sectors: rng.percent(40),
+            cycles: 1 + rng.below(3) as u32,
+            workers: 1 + rng.below(3) as usize,
+            work: WorkOptions {
+                steps: 40 + rng.below(150) as usize,
+                dataset_percent: [4, 10, 20][rng.below(3) as usize],
+                sync_percent: [2, 6, 15][rng.below(3) as usize],
+                ..WorkOptions::default()
+            },
+            cut: Cut::Random,
+            log: false,
+        }
+    }
+}
+
+/// What a run did.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Operations of all workers.
+    pub operations: u64,
+    /// Writes to disks during the work of the first cycle.
+    pub writes: u64,
+    /// Flushes of disks, in the same time.
+    pub flushes: u64,
+    /// Power cuts in the middle of the work.
+    pub cuts: u32,
+    /// Blocks in the pool in the end.
+    pub blocks: u64,
+    /// Blocks of intent logs that were seen after power cuts.
+    pub log_blocks: u64,
+    /// Operations refused for lack of space.
+    pub refused: u64,
+    /// The log of operations of disks, when the plan asks for it.
+    pub log: Vec<device::sim::OpRecord>,
+}
+
+/// Runs something in a world of its own: one thread, time that passes only when nobody works.
+///
+/// # Panics
+/// When there is no memory for a runtime.
+pub fn simulate<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime")
+        .block_on(future)
+}
+
+/// The identity of the simulated machine.
+pub fn host() -> HostIdentity {
+    HostIdentity {
+        hostid: 0,
+        hostname: "sim".into(),
+    }
+}
+
+/// Makes a pool on new disks.
+///
+/// # Errors
+/// Of making it.
+pub async fn create(
+    sim: &SimWorld,
+    layout: Layout,
+    disk_mib: u64,
+    small_sectors: bool,
+) -> Result<Arc<Pool>, Failure> {
+    let mut count = 0;
+    let vdevs = layout.vdevs(|| {
+        let name = format!("disk{count}");
+        count += 1;
+        let disk = sim.add_disk(&name, disk_mib << 20);
+        disk.set_sector_bytes(if small_sectors { 512 } else { 4096 });
+        LeafSpec {
+            path: name,
+            is_file: false,
+        }
+    });
+    let spec = CreateSpec {
+        name: POOL.into(),
+        vdevs,
+        properties: Vec::new(),
+        features: FeatureChoice::All,
+        root_properties: Vec::new(),
+        root_init: Arc::new(filesystem::ZplInit::new()),
+        altroot: None,
+        force: false,
+        host: host(),
+    };
+    Ok(Pool::create(&sim.world(), spec).await?)
+}
+
+/// The pool on the disks.
+///
+/// # Errors
+/// When there is none, or more than one.
+pub async fn find(sim: &SimWorld) -> Result<FoundPool, Failure> {
+    let spec = ScanSpec {
+        paths: sim.disk_names(),
+        ..ScanSpec::default()
+    };
+    let mut found = engine::scan(&sim.world(), &spec).await?;
+    if found.len() != 1 {
+        return Err(format!("{} pools found, not one", found.len()).into());
+    }
+    Ok(found.remove(0))
+}
+
+/// Imports the pool on the disks.
+///
+/// # Errors
+/// Of importing.
+pub async fn import(sim: &SimWorld, read_only: bool) -> Result<Arc<Pool>, Failure> {
+    let mut spec = ImportSpec::new(find(sim).await?, host());
+    spec.read_only = read_only;
+    Ok(Pool::import(&sim.world(), spec).await?)
+}
+
+/// Looks at the pool on the disks without changing it, and verifies all of it.
+///
+/// # Errors
+/// Also when there are problems.
+pub async fn inspect(sim: &SimWorld, when: &str) -> Result<Report, Failure> {
+    let pool = import(sim, true)
+        .await
+        .map_err(|error| format!("{when}: import read-only: {error}"))?;
+    let report = verify_pool(&pool)
+        .await
+        .map_err(|error| format!("{when}: {error}"))?;
+    let errors = errors_of(&pool.status().root);
+    pool.export(false).await?;
+    drop(pool);
+    if !report.problems.is_empty() {
+        let some: Vec<_> = report.problems.iter().take(25).cloned().collect();
+        let count = report.problems.len();
+        return Err(format!("{when}: {count} problems:\n{}", some.join("\n")).into());
+    }
+    if errors != 0 {
+        return Err(format!("{when}: {errors} errors of devices that had none").into());
+    }
+    Ok(report)
+}
+
+/// Errors that a vdev and those below it count.
+pub fn errors_of(vdev: &VdevStatus) -> u64 {
+    vdev.read_errors
+        + vdev.write_errors
+        + vdev.checksum_errors
+        + vdev.children.iter().map(errors_of).sum::<u64>()
+}
+
+/// Something that must end in simulated time.
+///
+/// # Errors
+/// When it does not.
+pub async fn patiently<T>(what: &str, future: impl Future<Output = T>) -> Result<T, Failure> {
+    tokio::time::timeout(PATIENCE, future)
+        .await
+        .map_err(|_| format!("{what} does not end").into())
+}
+
+/// Everything below a dataset, as it is.
+///
+/// # Errors
+/// Of reading any of it.
+pub async fn observe_all(
+    sim: &SimWorld,
+    pool: &Pool,
+    top: &str,
+    book: &Mutex<Book>,
+) -> Result<State, Failure> {
+    let dsl = pool.dsl();
+    let world = sim.world();
+    let seeds = book.lock().seeds.clone();
+    let mut ids = book.lock().ids.clone();
+    let mut state = State::new();
+    for (name, snapshots) in list(dsl, top).await? {
+        let at = |error: Failure| -> Failure { format!("{name}: {error}").into() };
+        let content = observe(dsl, &world, &name, &seeds, &mut ids)
+            .await
+            .map_err(at)?;
+        let mut seen = Vec::new();
+        for snapshot in snapshots {
+            let full = format!("{name}@{snapshot}");
+            let at = |error: Failure| -> Failure { format!("{full}: {error}").into() };
+            let content = observe(dsl, &world, &full, &seeds, &mut ids)
+                .await
+                .map_err(at)?;
+            seen.push((snapshot, Arc::new(content)));
+        }
+        let mut properties = BTreeMap::new();
+        let mut sync_disabled = None;
+        for setting in dsl.properties(&name).await? {
+            if setting.source == PropertySource::Local {
+                if setting.name == "sync" {
+                    sync_disabled = Some(setting.value.number() == Some(2));
+                }
+                properties.insert(setting.name, format!("{:?}", setting.value));
+            }
+        }
+        let origin = dsl.lookup(&name).await?.origin;
+        state.insert(
+            name.clone(),
+            DatasetModel {
+                content: Arc::new(content),
+                snapshots: seen,
+                origin,
+                properties,
+                sync_disabled,
+            },
+        );
+    }
+    book.lock().ids = ids;
+    Ok(state)
+}
+
+/// Does what the plan says.
+///
+/// # Errors
+/// What was lost, damaged or hung, in words; the seed is for the caller to tell.
+pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
+    let sim = SimWorld::new(plan.seed);
+    if plan.log {
+        sim.start_log();
+    }
+    let mut rng = Rng::new(plan.seed);
+    let mut outcome = Outcome::default();
+    let mut pool = create(&sim, plan.layout, plan.disk_mib, plan.small_sectors).await?;
+    let mut books = Vec::new();
+    for index in 0..plan.workers {
+        let book = Arc::new(Mutex::new(Book::default()));
+        let top = format!("{POOL}/w{index}");
+        let worker_rng = Rng::new(rng.next_u64());
+        Worker::new(
+            sim.world(),
+            pool.clone(),
+            top.clone(),
+            worker_rng,
+            book.clone(),
+            plan.work,
+        )
+        .prepare()
+        .await?;
+        books.push((top, book));
+    }
+    for cycle in 0..plan.cycles {
+        let before = sim.counts();
+        match plan.cut {
+            Cut::At(op, count, how) => sim.cut_power_at(op, count, how),
+            Cut::Random => {
+                // Most of the interesting moments are few: early ones are as likely as late ones.
+                let (op, most) = if rng.percent(70) {
+                    (SimOp::Write, 4000)
+                } else {
+                    (SimOp::Flush, 150)
+                };
+                let limit = 1 + rng.below(most);
+                sim.cut_power_at(op, 1 + rng.below(limit), PowerCut::Random);
+            }
+            Cut::Never => {}
+        }
+        for (top, book) in &books {
+            book.lock().finished = false;
+            let worker = Worker::new(
+                sim.world(),
+                pool.clone(),
+                top.clone(),
+                Rng::new(rng.next_u64()),
+                book.clone(),
+                plan.work,
+            );
+            sim.world().spawn.spawn(Box::pin(worker.run()));
+        }
+        let working = async {
+            while sim.is_powered() {
+                let over = |(_, book): &(String, Arc<Mutex<Book>>)| {
+                    let book = book.lock();
+                    book.finished || book.failure.is_some()
+                };
+                if books.iter().all(over) {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        patiently("the work", working).await?;
+        let in_the_middle = !sim.is_powered();
+        for (top, book) in &books {
+            let book = book.lock();
+            if let (Some(failure), false) = (&book.failure, in_the_middle) {
+                return Err(format!("cycle {cycle} {top}: {failure}").into());
+            }
+        }
+        if plan.cut == Cut::Never {
+            patiently("the export", pool.export(false)).await??;
+            sim.kill_tasks().await;
+            drop(pool);
+        } else {
+            sim.cancel_power_cut();
+            if in_the_middle {
+                outcome.cuts += 1;
+            } else {
+                sim.power_cut(PowerCut::Random);
+            }
+            patiently("killing the tasks", sim.kill_tasks()).await?;
+            drop(pool);
+            sim.kill_tasks().await;
+            sim.power_on();
+        }
+        if cycle == 0 {
+            outcome.writes = sim.counts().writes - before.writes;
+            outcome.flushes = sim.counts().flushes - before.flushes;
+        }
+        let report = patiently("inspection", inspect(&sim, "after the power cut")).await??;
+        outcome.log_blocks += report.log_blocks;
+        pool = patiently("the import", import(&sim, false))
+            .await?
+            .map_err(|error| format!("cycle {cycle}: import: {error}"))?;
+        for (top, book) in &books {
+            let found = patiently("observation", observe_all(&sim, &pool, top, book))
+                .await?
+                .map_err(|error| format!("cycle {cycle}: {error}"))?;
+            let mut book = book.lock();
+            book.history
+                .check(&found)
+                .map_err(|error| format!("cycle {cycle} {top} {error}"))?;
+            outcome.operations += book.history.len() as u64;
+            book.failure = None;
+            book.history = History::new(found);
+        }
+        // What was found, and what the replay did, is on disk from now on.
+        patiently("a sync", pool.sync()).await??;
+    }
+    outcome.refused = books.iter().map(|(_, book)| book.lock().refused).sum();
+    patiently("the export", pool.export(false)).await??;
+    drop(pool);
+    sim.kill_tasks().await;
+    outcome.blocks = inspect(&sim, "after the export").await?.blocks;
+    if plan.log {
+        outcome.log = sim.take_log();
+    }
+    Ok((outcome, sim))
+}
+
+/// Runs a seed's plan; the error names the seed.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_plan(plan: &Plan) -> Result<(Outcome, SimWorld), String> {
+    simulate(run(plan))
+        .map_err(|error| format!("MILLPOND_SEED={} fails ({plan:?}):\n{error}", plan.seed))
+}
+
+/// The seeds to run: `default` of them, or what the environment says.
+pub fn seeds(default: u64) -> Vec<u64> {
+    let number = |name: &str| -> Option<u64> { std::env::var(name).ok()?.parse().ok() };
+    if let Some(seed) = number("MILLPOND_SEED") {
+        return vec![seed];
+    }
+    let first = number("MILLPOND_SIM_FIRST").unwrap_or(1);
+    (first..first + number("MILLPOND_SIM_SEEDS").unwrap_or(default)).collect()
+}
