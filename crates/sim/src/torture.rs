@@ -2,11 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::Arc;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use dataset::PropertySource;
-use device::sim::{PowerCut, SimOp, SimWorld};
+use device::World;
+use device::sim::{Fault, FaultEffect, PowerCut, SimDisk, SimOp, SimWorld};
 use engine::{
     CreateSpec, FeatureChoice, FoundPool, HostIdentity, ImportSpec, LeafSpec, Pool, ScanSpec,
     VdevClass, VdevLayout, VdevSpec, VdevStatus,
@@ -65,6 +69,22 @@ impl Layout {
         }
     }
 
+    /// Disks (by number) that may all fail at the same time.
+    fn victims(self, rng: &mut Rng) -> Vec<usize> {
+        let disks = match self {
+            Layout::Single | Layout::Stripe => 0,
+            Layout::Mirror(count) | Layout::Raidz(_, count) => count,
+            Layout::Mirrors => 4,
+            Layout::MirrorAndLog => 2,
+        };
+        let mut all: Vec<usize> = (0..disks).collect();
+        let mut out = Vec::new();
+        for _ in 0..self.redundancy() {
+            out.push(all.remove(rng.below(all.len() as u64) as usize));
+        }
+        out
+    }
+
     fn vdevs(self, mut disk: impl FnMut() -> LeafSpec) -> Vec<VdevSpec> {
         let mut disks = |count: usize| (0..count).map(|_| disk()).collect::<Vec<_>>();
         let vdev = |layout, class| VdevSpec { layout, class };
@@ -99,6 +119,8 @@ pub enum Cut {
     At(SimOp, u64, PowerCut),
     /// The seed decides.
     Random,
+    /// The same, later.
+    RandomLate,
     /// Never: the pool is exported.
     Never,
 }
@@ -124,27 +146,39 @@ pub struct Plan {
     pub cut: Cut,
     /// Keep a log of all operations of the disks.
     pub log: bool,
+    /// Disks fail, as many as the layout can do without.
+    pub faults: bool,
+    /// Have zdb look at the images, after power cuts and in the end, where there is one.
+    pub zdb: bool,
 }
 
 impl Plan {
     /// What one seed stands for.
     pub fn of(seed: u64) -> Self {
         let mut rng = Rng::new(seed ^ 0x706c_616e);
+        // Some go on for long, on disks that get full.
+        let is_long = seed % 9 == 8;
         Plan {
             seed,
             layout: Layout::ALL[(seed % Layout::ALL.len() as u64) as usize],
-            disk_mib: 96,
+            disk_mib: if is_long { 64 } else { 96 },
             small_sectors: rng.percent(40),
             cycles: 1 + rng.below(3) as u32,
             workers: 1 + rng.below(3) as usize,
             work: WorkOptions {
-                steps: 40 + rng.below(150) as usize,
+                steps: (40 + rng.below(150) as usize) * if is_long { 6 } else { 1 },
                 dataset_percent: [4, 10, 20][rng.below(3) as usize],
                 sync_percent: [2, 6, 15][rng.below(3) as usize],
                 ..WorkOptions::default()
             },
-            cut: Cut::Random,
+            cut: if is_long {
+                Cut::RandomLate
+            } else {
+                Cut::Random
+            },
             log: false,
+            faults: false,
+            zdb: false,
         }
     }
 }
@@ -160,6 +194,8 @@ pub struct Outcome {
     pub flushes: u64,
     /// Power cuts in the middle of the work.
     pub cuts: u32,
+    /// Power cuts while the pool was imported and logs replayed.
+    pub recovery_cuts: u32,
     /// Blocks in the pool in the end.
     pub blocks: u64,
     /// Blocks of intent logs that were seen after power cuts.
@@ -256,7 +292,7 @@ pub async fn import(sim: &SimWorld, read_only: bool) -> Result<Arc<Pool>, Failur
 ///
 /// # Errors
 /// Also when there are problems.
-pub async fn inspect(sim: &SimWorld, when: &str) -> Result<Report, Failure> {
+pub async fn inspect(sim: &SimWorld, when: &str, without_errors: bool) -> Result<Report, Failure> {
     let pool = import(sim, true)
         .await
         .map_err(|error| format!("{when}: import read-only: {error}"))?;
@@ -271,7 +307,7 @@ pub async fn inspect(sim: &SimWorld, when: &str) -> Result<Report, Failure> {
         let count = report.problems.len();
         return Err(format!("{when}: {count} problems:\n{}", some.join("\n")).into());
     }
-    if errors != 0 {
+    if without_errors && errors != 0 {
         return Err(format!("{when}: {errors} errors of devices that had none").into());
     }
     Ok(report)
@@ -350,6 +386,120 @@ pub async fn observe_all(
     Ok(state)
 }
 
+/// Makes disks fail in all kinds of ways, and come back.
+async fn torment(
+    world: &World,
+    pool: &Weak<Pool>,
+    victims: &[SimDisk],
+    size_bytes: u64,
+    mut rng: Rng,
+) {
+    loop {
+        let pause = Duration::from_millis(50 + rng.below(2500));
+        world.clock.sleep(pause).await;
+        let Some(disk) = rng.pick(victims) else {
+            return;
+        };
+        let fault = |op, effect| Fault::new(op, effect);
+        match rng.below(12) {
+            0 => disk.inject(fault(SimOp::Write, FaultEffect::Error).times(1 + rng.below(20))),
+            1 => disk.inject(fault(SimOp::Read, FaultEffect::Error).times(1 + rng.below(20))),
+            2 => disk.inject(
+                fault(SimOp::Read, FaultEffect::Corrupt)
+                    .chance(200)
+                    .times(50),
+            ),
+            3 => disk.inject(fault(SimOp::Write, FaultEffect::Lost).times(1 + rng.below(30))),
+            4 => disk.inject(fault(SimOp::Write, FaultEffect::Misdirected(4096)).times(2)),
+            5 => disk.inject(fault(SimOp::Flush, FaultEffect::Error).times(1 + rng.below(3))),
+            6 => disk.inject(fault(SimOp::Write, FaultEffect::Short).times(1 + rng.below(5))),
+            7 => {
+                let slow = Duration::from_secs(1 + rng.below(40));
+                disk.inject(fault(SimOp::Write, FaultEffect::Delay(slow)).times(2));
+            }
+            8 => disk.set_gone(true),
+            9 | 10 => {
+                for _ in 0..=rng.below(50) {
+                    disk.corrupt(rng.below(size_bytes - 8192), 1 + rng.below(8192) as usize);
+                }
+            }
+            _ => {
+                disk.clear_faults();
+                disk.set_gone(false);
+                if let Some(pool) = pool.upgrade() {
+                    // A pool that is not suspended is not hurt by this.
+                    let _ = pool.clear(None).await;
+                }
+            }
+        }
+    }
+}
+
+/// Imports the pool and reads everything, which replays the logs.
+async fn recover(
+    sim: &SimWorld,
+    books: &[(String, Arc<Mutex<Book>>)],
+) -> Result<(Arc<Pool>, Vec<State>), Failure> {
+    let pool = import(sim, false)
+        .await
+        .map_err(|error| format!("import: {error}"))?;
+    let mut states = Vec::new();
+    for (top, book) in books {
+        states.push(observe_all(sim, &pool, top, book).await?);
+    }
+    Ok((pool, states))
+}
+
+/// Saves the disks as images and has zdb compare every block with the space maps.
+///
+/// # Errors
+/// What zdb complains about. Without zdb nothing is done.
+pub fn zdb(sim: &SimWorld) -> Result<(), Failure> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let dir = std::env::temp_dir().join(format!("millpond-sim-{}-{count}", std::process::id()));
+    std::fs::create_dir_all(&dir)?;
+    let outcome = zdb_in(sim, &dir);
+    std::fs::remove_dir_all(&dir)?;
+    outcome
+}
+
+fn zdb_in(sim: &SimWorld, dir: &Path) -> Result<(), Failure> {
+    for name in sim.disk_names() {
+        if let Some(disk) = sim.disk(&name) {
+            disk.save_image(dir.join(format!("{name}.img")))?;
+        }
+    }
+    for options in ["-bcc", "-d"] {
+        let run = Command::new("zdb")
+            .args(["-e", "-p"])
+            .arg(dir)
+            .args([options, POOL])
+            .output();
+        let output = match run {
+            Ok(output) => output,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.push_str(&String::from_utf8_lossy(&output.stderr));
+        let text = text.replace("nothing leaked", "");
+        let bad = [
+            "leaked",
+            "mismatch",
+            "ERROR",
+            "error:",
+            "failed",
+            "assertion",
+        ];
+        if !output.status.success() || bad.iter().any(|word| text.contains(word)) {
+            let lines: Vec<_> = text.lines().take(60).collect();
+            return Err(format!("zdb {options}: {}\n{}", output.status, lines.join("\n")).into());
+        }
+    }
+    Ok(())
+}
+
 /// Does what the plan says.
 ///
 /// # Errors
@@ -379,16 +529,33 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
         .await?;
         books.push((top, book));
     }
+    let victims: Vec<SimDisk> = if plan.faults {
+        let numbers = plan.layout.victims(&mut rng).into_iter();
+        numbers
+            .filter_map(|number| sim.disk(&format!("disk{number}")))
+            .collect()
+    } else {
+        Vec::new()
+    };
     for cycle in 0..plan.cycles {
+        if !victims.is_empty() {
+            let (victims, pool) = (victims.clone(), Arc::downgrade(&pool));
+            let (world, rng) = (sim.world(), Rng::new(rng.next_u64()));
+            let size_bytes = plan.disk_mib << 20;
+            world.clone().spawn.spawn(Box::pin(async move {
+                torment(&world, &pool, &victims, size_bytes, rng).await;
+            }));
+        }
         let before = sim.counts();
         match plan.cut {
             Cut::At(op, count, how) => sim.cut_power_at(op, count, how),
-            Cut::Random => {
+            Cut::Random | Cut::RandomLate => {
                 // Most of the interesting moments are few: early ones are as likely as late ones.
+                let late = if plan.cut == Cut::RandomLate { 5 } else { 1 };
                 let (op, most) = if rng.percent(70) {
-                    (SimOp::Write, 4000)
+                    (SimOp::Write, 4000 * late)
                 } else {
-                    (SimOp::Flush, 150)
+                    (SimOp::Flush, 150 * late)
                 };
                 let limit = 1 + rng.below(most);
                 sim.cut_power_at(op, 1 + rng.below(limit), PowerCut::Random);
@@ -447,15 +614,39 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
             outcome.writes = sim.counts().writes - before.writes;
             outcome.flushes = sim.counts().flushes - before.flushes;
         }
-        let report = patiently("inspection", inspect(&sim, "after the power cut")).await??;
-        outcome.log_blocks += report.log_blocks;
-        pool = patiently("the import", import(&sim, false))
-            .await?
-            .map_err(|error| format!("cycle {cycle}: import: {error}"))?;
-        for (top, book) in &books {
-            let found = patiently("observation", observe_all(&sim, &pool, top, book))
-                .await?
-                .map_err(|error| format!("cycle {cycle}: {error}"))?;
+        for victim in &victims {
+            victim.clear_faults();
+            // It may stay away.
+            victim.set_gone(rng.percent(30));
+        }
+        let states = loop {
+            let report = inspect(&sim, "after the power cut", victims.is_empty());
+            let report = patiently("inspection", report).await??;
+            outcome.log_blocks += report.log_blocks;
+            if plan.zdb {
+                zdb(&sim)?;
+            }
+            // Recovery may be interrupted as well.
+            if plan.cut != Cut::Never && rng.percent(40) {
+                sim.cut_power_at(SimOp::Write, 1 + rng.below(150), PowerCut::Random);
+            }
+            let found = tokio::select! {
+                biased;
+                () = sim.power_lost() => None,
+                found = patiently("recovery", recover(&sim, &books)) => Some(found?),
+            };
+            if let (Some(found), true) = (found, sim.is_powered()) {
+                sim.cancel_power_cut();
+                let (imported, states) =
+                    found.map_err(|error| format!("cycle {cycle}: {error}"))?;
+                pool = imported;
+                break states;
+            }
+            outcome.recovery_cuts += 1;
+            patiently("killing the tasks", sim.kill_tasks()).await?;
+            sim.power_on();
+        };
+        for ((top, book), found) in books.iter().zip(states) {
             let mut book = book.lock();
             book.history
                 .check(&found)
@@ -471,7 +662,11 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
     patiently("the export", pool.export(false)).await??;
     drop(pool);
     sim.kill_tasks().await;
-    outcome.blocks = inspect(&sim, "after the export").await?.blocks;
+    let report = inspect(&sim, "after the export", victims.is_empty());
+    outcome.blocks = patiently("inspection", report).await??.blocks;
+    if plan.zdb {
+        zdb(&sim)?;
+    }
     if plan.log {
         outcome.log = sim.take_log();
     }
