@@ -10,6 +10,7 @@
 //! A block that cannot be read keeps what is below it: that space is leaked, and moves to the
 //! directory `$LEAK` in the end.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use device::BoxFuture;
@@ -17,11 +18,12 @@ use format::{
     BLOCK_POINTER_SHIFT, BlockPointer, Bookmark, DNODE_SLOT_BYTES, DnodePhys, Endian, ObjectId,
     ObjectType, ObjsetId, ObjsetPhys, Txg, UsedBy,
 };
-use object::{Bptree, SyncContext};
+use object::{Bpobj, Bptree, SyncContext, Zap, ZapCursor};
 use pool::{CacheUse, Pipeline, Priority, ReadContext, Tx};
 
 use crate::DatasetError;
-use crate::dsl::{BPTREE_OBJ, DslPool, LEAK_DIR};
+use crate::deadlist::Deadlist;
+use crate::dsl::{BPTREE_OBJ, DELETED_CLONES, DslPool, LEAK_DIR};
 use crate::features::guid;
 use crate::state::Space;
 
@@ -52,9 +54,12 @@ impl DslPool {
     /// Whether something waits to be freed and can be.
     pub(crate) fn has_background_work(&self) -> bool {
         let waits = !self.bptree.lock().is_zero()
-            || self
-                .free_dir()
-                .is_some_and(|dir| dir.state().phys.used_bytes > 0);
+            || !self.deleted_clones.lock().is_zero()
+            || self.free_dir().is_some_and(|dir| {
+                let phys = dir.state().phys;
+                // Blocks that live in their pointers have no place, but a size.
+                phys.used_bytes > 0 || phys.compressed_bytes > 0 || phys.uncompressed_bytes > 0
+            });
         waits && !self.env().read_only && !*self.background_stalled.lock()
     }
 
@@ -100,9 +105,66 @@ impl DslPool {
             self.free_trees(ctx, queue, &mut budget).await?;
         }
         if list_is_empty && self.bptree.lock().is_zero() {
-            self.book_leaks(ctx).await?;
+            let clones = *self.deleted_clones.lock();
+            if clones.is_zero() {
+                self.book_leaks(ctx).await?;
+            } else {
+                self.free_clone_list(ctx, clones).await?;
+            }
         }
         Ok(())
+    }
+
+    /// Frees what a clone that OpenZFS destroyed had allocated: one part of its livelist
+    /// (`sublist_delete_sync` and `livelist_delete_sync`, module/zfs/spa.c). A part names blocks as
+    /// they were allocated and freed, of half a million entries or a little more; those that were not
+    /// freed are.
+    async fn free_clone_list(
+        &self,
+        ctx: &SyncContext,
+        clones: ObjectId,
+    ) -> Result<(), DatasetError> {
+        let tx = Tx::syncing(ctx.txg);
+        let pipeline = &self.env().pipeline;
+        let zap = Zap::hold(self.mos(), clones).await?;
+        let Some(entry) = zap.entries(ZapCursor::START, 1).await?.pop() else {
+            self.directory.remove(&tx, DELETED_CLONES).await?;
+            self.mos().free(&tx, clones).await?;
+            *self.deleted_clones.lock() = ObjectId::ZERO;
+            return Ok(());
+        };
+        let object: ObjectId = entry.value.as_u64().unwrap_or(0).into();
+        let mut list = Deadlist::open(self.mos(), object).await?;
+        let Some((key, part)) = list.first() else {
+            zap.remove(&tx, &entry.name).await?;
+            Deadlist::destroy(self, ctx, object).await?;
+            return self.features().decrement(ctx, guid::LIVELIST).await;
+        };
+        if part != self.empty_list() {
+            let mut living: HashMap<([u64; 2], Txg), (i64, BlockPointer)> = HashMap::new();
+            Bpobj::open(self.mos(), part)
+                .await?
+                .for_each(&mut |block, freed| {
+                    if let Some(dva) = block.dva(0) {
+                        let key = (dva.to_words(), block.birth());
+                        living.entry(key).or_insert((0, *block)).0 += if freed { -1 } else { 1 };
+                    }
+                    Ok(())
+                })
+                .await?;
+            let mut freed = Space::default();
+            for (count, mut block) in living.into_values() {
+                block.set_livelist_free(false);
+                for _ in 0..count {
+                    freed.add(Space::of(pipeline, &block));
+                    pipeline.free(ctx.txg, &block);
+                }
+            }
+            if let Some(free_dir) = self.free_dir() {
+                free_dir.did_use(UsedBy::Head, freed.negated());
+            }
+        }
+        list.remove_part(self, ctx, key).await
     }
 
     async fn free_trees(

@@ -404,6 +404,41 @@ impl Deadlist {
         self.save_space(ctx).await
     }
 
+    /// The first list and its key.
+    pub(crate) fn first(&self) -> Option<(Txg, ObjectId)> {
+        match &self.kind {
+            Kind::Old(_) => None,
+            Kind::Modern { lists, .. } => lists
+                .iter()
+                .next()
+                .map(|(key, list)| (Txg::new(*key), *list)),
+        }
+    }
+
+    /// Removes a list with its key (`dsl_deadlist_remove_entry`).
+    pub(crate) async fn remove_part(
+        &mut self,
+        dsl: &DslPool,
+        ctx: &SyncContext,
+        key: Txg,
+    ) -> Result<(), DatasetError> {
+        let tx = Tx::syncing(ctx.txg);
+        let Kind::Modern { zap, lists, space } = &mut self.kind else {
+            return Ok(());
+        };
+        let Some(list) = lists.remove(&key.get()) else {
+            return Ok(());
+        };
+        zap.remove_int(&tx, key.get()).await?;
+        space.add(dsl.list_space(list).await?.negated());
+        if list == dsl.empty_list() {
+            dsl.release_empty_list(ctx).await?;
+        } else {
+            Bpobj::open(dsl.mos(), list).await?.destroy(&tx).await?;
+        }
+        self.save_space(ctx).await
+    }
+
     /// Every block of an old deadlist.
     pub(crate) async fn old_blocks(&self) -> Result<Vec<(BlockPointer, bool)>, DatasetError> {
         let mut blocks = Vec::new();

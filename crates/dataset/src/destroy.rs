@@ -16,6 +16,7 @@ use crate::create::{FILESYSTEM_COUNT, SNAPSHOT_COUNT};
 use crate::deadlist::Deadlist;
 use crate::dsl::{BPTREE_OBJ, DslPool};
 use crate::features::guid;
+use crate::logs::LOG_TRIES_MAX;
 use crate::name::split_snapshot;
 use crate::state::{Dir, Ds, Space, apply};
 use crate::task::{SpaceCheck, SyncTask};
@@ -587,13 +588,24 @@ impl DslPool {
     /// [`DatasetError::NotFound`], [`DatasetError::Busy`], [`DatasetError::HasChildren`],
     /// [`DatasetError::HasSnapshots`], [`DatasetError::HasClones`], [`DatasetError::Held`].
     pub async fn destroy(self: &Arc<Self>, name: &str) -> Result<(), DatasetError> {
-        self.settle_log(name).await;
-        self.run_task(Arc::new(DestroyTask {
-            dsl: self.clone(),
-            names: vec![name.to_owned()],
-            defer: false,
-        }))
-        .await
+        let mut attempts = 0;
+        loop {
+            self.settle_log(name).await;
+            let task = DestroyTask {
+                dsl: self.clone(),
+                names: vec![name.to_owned()],
+                defer: false,
+            };
+            match self.run_task(Arc::new(task)).await {
+                // Its log was being closed at that very moment.
+                Err(DatasetError::Busy { .. })
+                    if attempts < LOG_TRIES_MAX && self.is_unused(name).await =>
+                {
+                    attempts += 1;
+                }
+                other => return other,
+            }
+        }
     }
 
     /// Destroys snapshots, all of them or none; with `defer`, those in use once they are not any

@@ -36,8 +36,8 @@ use crate::deadlist::Deadlist;
 use crate::features::{Features, PER_DATASET, guid};
 use crate::settings::mos_properties;
 use crate::state::{Dir, DirState, DirtyItem, DirtyQueue, Ds, DsState, Space};
-use crate::zil::ChainChange;
 use crate::task::{DslHooks, HistoryEvent, SpaceCheck, SyncTask};
+use crate::zil::ChainChange;
 use crate::{DatasetError, PropertyValue};
 
 /// Names of the directories that users do not see.
@@ -51,6 +51,7 @@ const ROOT_DATASET: &str = "root_dataset";
 const FREE_BPOBJ: &str = "free_bpobj";
 pub(crate) const BPTREE_OBJ: &str = "bptree_obj";
 const EMPTY_BPOBJ: &str = "empty_bpobj";
+pub(crate) const DELETED_CLONES: &str = "com.delphix:deleted_clones";
 
 /// Datasets written at the same time.
 const SYNC_DATASETS_MAX: usize = 8;
@@ -174,6 +175,7 @@ pub struct DslPool {
     origin: OnceLock<Arc<Ds>>,
     pub(crate) free_list: OnceLock<Bpobj>,
     pub(crate) bptree: Mutex<ObjectId>,
+    pub(crate) deleted_clones: Mutex<ObjectId>,
     pub(crate) empty_list: Mutex<ObjectId>,
     mos_delta: Mutex<Space>,
     pub(crate) background_stalled: Mutex<bool>,
@@ -204,6 +206,7 @@ impl DslPool {
             origin: OnceLock::new(),
             free_list: OnceLock::new(),
             bptree: Mutex::new(ObjectId::ZERO),
+            deleted_clones: Mutex::new(ObjectId::ZERO),
             empty_list: Mutex::new(ObjectId::ZERO),
             mos_delta: Mutex::default(),
             background_stalled: Mutex::new(false),
@@ -352,6 +355,7 @@ impl DslPool {
         }
         *self.bptree.lock() = entry(BPTREE_OBJ).await?.unwrap_or(0).into();
         *self.empty_list.lock() = entry(EMPTY_BPOBJ).await?.unwrap_or(0).into();
+        *self.deleted_clones.lock() = entry(DELETED_CLONES).await?.unwrap_or(0).into();
         Ok(())
     }
 
@@ -760,7 +764,11 @@ impl DslPool {
     }
 
     /// What is left to do for a dataset after its blocks are written (`dsl_dataset_sync_done`).
-    pub(crate) async fn dataset_written(&self, ctx: &SyncContext, head: &Arc<Ds>) -> Result<(), DatasetError> {
+    pub(crate) async fn dataset_written(
+        &self,
+        ctx: &SyncContext,
+        head: &Arc<Ds>,
+    ) -> Result<(), DatasetError> {
         let dead = std::mem::take(&mut head.state().dead);
         if !dead.is_empty() {
             self.deadlist(head).await?.insert(self, ctx, &dead).await?;

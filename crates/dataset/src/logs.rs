@@ -22,6 +22,9 @@ use crate::zil::{Zil, claim, free_chain};
 /// Where the log's head is in an object set's root block (`os_zil_header`, include/sys/dmu_objset.h).
 const ZIL_HEADER_OFFSET: usize = 512;
 
+/// How often something is tried again that a log being closed was in the way of.
+pub(crate) const LOG_TRIES_MAX: u32 = 20;
+
 impl Ds {
     /// Its intent log, while it is open.
     pub(crate) fn open_log(&self) -> Option<Arc<Zil>> {
@@ -54,6 +57,14 @@ impl DslPool {
         {
             tracing::debug!(name, %error, "the intent log could not be closed");
         }
+    }
+
+    /// Whether nobody holds a dataset.
+    pub(crate) async fn is_unused(&self, name: &str) -> bool {
+        let _config = self.config.read().await;
+        self.resolve(name)
+            .await
+            .is_ok_and(|dataset| dataset.hold_count() == 0)
     }
 
     /// Closes the intent logs of all open datasets, so that an exported pool has none.

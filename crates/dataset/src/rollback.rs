@@ -10,6 +10,7 @@ use object::SyncContext;
 
 use crate::DatasetError;
 use crate::dsl::DslPool;
+use crate::logs::LOG_TRIES_MAX;
 use crate::state::{Ds, Space};
 use crate::task::{SpaceCheck, SyncTask};
 
@@ -122,9 +123,9 @@ impl DslPool {
         name: &str,
         snapshot: Option<&str>,
     ) -> Result<String, DatasetError> {
-        self.settle_log(name).await;
         let mut attempts = 0;
         loop {
+            self.settle_log(name).await;
             let task = Arc::new(RollbackTask {
                 dsl: self.clone(),
                 name: name.to_owned(),
@@ -133,6 +134,12 @@ impl DslPool {
             });
             match self.run_task(task.clone()).await {
                 Err(DatasetError::Again { .. }) if attempts < 100 => attempts += 1,
+                // Its log was being closed at that very moment.
+                Err(DatasetError::Busy { .. })
+                    if attempts < LOG_TRIES_MAX && self.is_unused(name).await =>
+                {
+                    attempts += 1;
+                }
                 Err(error) => return Err(error),
                 Ok(()) => return Ok(task.target.lock().clone()),
             }

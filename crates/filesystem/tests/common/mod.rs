@@ -37,9 +37,10 @@ impl Image {
             Some(base) => tempfile::tempdir_in(base),
             None => tempfile::tempdir(),
         };
-        Self {
-            dir: dir.expect("a temporary directory"),
-        }
+        let mut dir = dir.expect("a temporary directory");
+        // For looking at what a failed test left.
+        dir.disable_cleanup(std::env::var_os("MILLPOND_TEST_KEEP").is_some());
+        Self { dir }
     }
 
     pub fn path(&self) -> &Path {

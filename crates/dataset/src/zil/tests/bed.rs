@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use device::sim::{Latency, PowerCut, SimOp, SimWorld};
@@ -306,6 +308,8 @@ pub struct Bed {
     pub set: Arc<ObjectSet>,
     pub zil: Arc<Zil>,
     pub settings: watch::Sender<DatasetSettings>,
+    /// Milliseconds that pass between the end of a txg and the log's part of its sync.
+    pub pause_ms: Arc<AtomicU64>,
     uberblocks: Option<Arc<dyn Device>>,
 }
 
@@ -325,6 +329,7 @@ impl Bed {
             set,
             zil,
             settings,
+            pause_ms: Arc::default(),
             uberblocks: None,
         }
     }
@@ -375,6 +380,10 @@ impl Bed {
             reason: error.to_string(),
         };
         if self.set.is_dirty(txg) {
+            let pause_ms = self.pause_ms.load(Ordering::Relaxed);
+            if pause_ms > 0 {
+                tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+            }
             self.zil.sync(&ctx).await;
             let accounting = Accounting {
                 pipeline: &self.pipeline,

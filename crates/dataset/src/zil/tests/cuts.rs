@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use device::BoxFuture;
@@ -238,6 +239,7 @@ fn run(seed: u64) {
                 disk.set_latency(Latency::default());
             }
         }
+        bed.pause_ms.store(dice.next(12), Ordering::Relaxed);
         let gate = Arc::new(tokio::sync::Mutex::new(()));
         let op = if dice.next(3) == 0 {
             SimOp::Flush

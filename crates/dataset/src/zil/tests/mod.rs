@@ -6,7 +6,9 @@
 
 mod bed;
 mod cuts;
+mod golden;
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -460,6 +462,53 @@ fn too_much_for_the_log_waits_for_the_txg_and_takes_no_memory() {
         let (bed, kept) = crash(&machine, PowerCut::LoseUnflushed).await;
         assert!(kept.writes().is_empty());
         assert_eq!(bed.read(objects[0], 19 << 20, 1 << 20).await, chunk);
+        bed.check_space().await;
+    });
+}
+
+#[test]
+fn a_block_and_the_link_to_it_are_on_disk_together() {
+    simulate(async {
+        let machine = Machine::new(17, Layout::Single);
+        let bed = with_chain(&machine).await;
+        let disk = machine.sim.disk("disk0").expect("there");
+        let slow = FaultEffect::Delay(Duration::from_secs(10));
+        disk.inject(Fault::new(SimOp::Write, slow).times(1));
+        name(&bed, "slow").await;
+        let txg = bed.txgs.open_txg();
+        let zil = bed.zil.clone();
+        let commit = tokio::spawn(async move { zil.commit(ObjectId::ZERO).await });
+        // The txg in which the next block was allocated, while the link to it is not written.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(!commit.is_finished());
+        let sync = tokio::time::timeout(Duration::from_secs(5), bed.txgs.wait_synced(txg));
+        assert!(sync.await.is_err(), "the txg waits for the log's write");
+        bed.txgs.wait_synced(txg).await.expect("syncs");
+        commit.await.expect("no panic").expect("commits");
+        let (bed, _) = crash(&machine, PowerCut::LoseUnflushed).await;
+        bed.check_space().await;
+    });
+}
+
+#[test]
+fn blocks_with_records_of_a_later_txg_stay() {
+    simulate(async {
+        let machine = Machine::new(18, Layout::Single);
+        let bed = with_chain(&machine).await;
+        bed.pause_ms.store(1000, Ordering::Relaxed);
+        name(&bed, "of the txg").await;
+        bed.zil.commit(ObjectId::ZERO).await.expect("commits");
+        let txg = bed.txgs.open_txg();
+        bed.txgs.kick();
+        bed.txgs.wait_open(txg.next()).await.expect("opens");
+        // Written before the log's part of the sync of the txg before.
+        name(&bed, "later").await;
+        bed.zil.commit(ObjectId::ZERO).await.expect("commits");
+        name(&bed, "latest").await;
+        bed.zil.commit(ObjectId::ZERO).await.expect("commits");
+        bed.txgs.wait_synced(txg).await.expect("syncs");
+        let (bed, kept) = crash(&machine, PowerCut::LoseUnflushed).await;
+        assert_eq!(kept.names(), ["later", "latest"]);
         bed.check_space().await;
     });
 }

@@ -1,0 +1,278 @@
+//! Logs that OpenZFS left behind at a power cut: every record is read and understood, and they tell of
+//! everything that is in the tree at the cut and not in the tree without replay.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use device::World;
+use format::{Guid, LogBody, LogRecord, NvList, NvValue, ObjsetPhys, Txg, ZilHeader, ZilSequence};
+use pool::alloc::{AllFree, Allocator};
+use pool::pipeline::IgnoreErrors;
+use pool::vdev::{OpenOptions, VdevTree, read_labels};
+use pool::{Cache, Pipeline, PipelineOptions, ReadContext, TxgLimits, TxgManager};
+use serde_json::Value;
+
+use super::super::walk::{Chain, RawRecord, read_data};
+use super::super::{claim, free_chain};
+use crate::{DslEnvironment, DslPool, NoHooks};
+
+fn golden_dir() -> Option<PathBuf> {
+    let dir = match std::env::var_os("MILLPOND_GOLDEN") {
+        Some(dir) => PathBuf::from(dir),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden"),
+    };
+    if dir.is_dir() {
+        return Some(dir);
+    }
+    assert!(
+        std::env::var_os("CI").is_none_or(|ci| ci != "true"),
+        "the golden pools are missing: set MILLPOND_GOLDEN"
+    );
+    eprintln!("skipped: no golden pools (set MILLPOND_GOLDEN)");
+    None
+}
+
+fn unpack(golden: &Path, name: &str, into: &Path) -> PathBuf {
+    let archive = golden.join(format!("{name}.tar.zst"));
+    let zstd = Command::new("zstd")
+        .arg("-dcq")
+        .arg(&archive)
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("zstd runs");
+    let done = Command::new("tar")
+        .arg("-xS")
+        .arg("-C")
+        .arg(into)
+        .stdin(zstd.stdout.expect("piped"))
+        .status()
+        .expect("tar runs");
+    assert!(done.success(), "{} does not unpack", archive.display());
+    into.join(name)
+}
+
+/// The pool over its devices; all space counts as free.
+async fn open(dir: &Path) -> (Arc<Pipeline>, Arc<DslPool>, Txg) {
+    let world = World::system(2);
+    let mut tops = Vec::new();
+    let (mut pool_guid, mut best) = (0, None);
+    let mut options = OpenOptions {
+        read_only: true,
+        ..OpenOptions::default()
+    };
+    for entry in std::fs::read_dir(dir).expect("images") {
+        let path = entry
+            .expect("an entry")
+            .path()
+            .to_string_lossy()
+            .into_owned();
+        let device = world.opener.open(&path, true).await.expect("opens");
+        let labels = read_labels(&*device).await.expect("readable");
+        let config = labels.config(Txg::new(u64::MAX)).expect("a label");
+        let tree = config.list("vdev_tree").expect("a tree").clone();
+        pool_guid = config.u64("pool_guid").expect("a pool");
+        let guid = Guid::new(config.u64("guid").expect("a guid"));
+        options.paths.insert(guid, path);
+        tops.push(tree);
+        let newest = labels.best_uberblock(Txg::new(u64::MAX)).expect("one");
+        if best.is_none_or(|best: format::Uberblock| best.recency() < newest.recency()) {
+            best = Some(newest);
+        }
+    }
+    tops.sort_by_key(|top| top.u64("id"));
+    options.pool_guid = Some(Guid::new(pool_guid));
+    let mut root = NvList::new();
+    root.set("type", "root");
+    root.set("id", 0u64);
+    root.set("guid", pool_guid);
+    root.set("children", NvValue::ListArray(tops.clone()));
+    let tree = VdevTree::open(world.clone(), &root, options)
+        .await
+        .expect("the tree opens");
+    let allocator = Arc::new(Allocator::new());
+    let shift = tops[0].u64("metaslab_shift").expect("a shift") as u32;
+    allocator.set_source(Arc::new(AllFree {
+        metaslab_shift: shift,
+    }));
+    for top in tree.tops() {
+        allocator.add_top(tree.top_spec(&top).expect("usable"));
+    }
+    let pipeline = Pipeline::new(
+        world.clone(),
+        tree,
+        allocator,
+        Arc::new(Cache::new(64 << 20)),
+        PipelineOptions {
+            read_only: true,
+            ..PipelineOptions::default()
+        },
+        Arc::new(IgnoreErrors),
+    );
+    let best = best.expect("an uberblock");
+    let env = DslEnvironment {
+        pool_name: "golden".into(),
+        pipeline: pipeline.clone(),
+        world: world.clone(),
+        txgs: TxgManager::new(world, best.txg, TxgLimits::default()),
+        hooks: Arc::new(NoHooks),
+        read_only: true,
+        spa_version: best.version,
+    };
+    let dsl = DslPool::open(env, best.root).await.expect("the MOS opens");
+    (pipeline, dsl, best.txg)
+}
+
+/// The record as `format` reads it, from what the walk gives.
+fn decode(record: &RawRecord) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let words = [
+        record.kind | u64::from(record.case_insensitive) << 63,
+        record.body.len() as u64 + 32,
+        record.txg.get(),
+        record.sequence,
+    ];
+    for word in words {
+        bytes.extend_from_slice(&record.endian.u64_bytes(word));
+    }
+    bytes.extend_from_slice(&record.body);
+    bytes
+}
+
+/// Names that records make or remove.
+fn names(record: &LogRecord<'_>, out: &mut BTreeSet<Vec<u8>>) {
+    match &record.body {
+        LogBody::Create(create) => {
+            out.insert(create.name.to_vec());
+        }
+        LogBody::Remove { name, .. } | LogBody::Link { name, .. } => {
+            out.insert(name.to_vec());
+        }
+        LogBody::Rename(rename) => {
+            out.insert(rename.source_name.to_vec());
+            out.insert(rename.target_name.to_vec());
+        }
+        _ => {}
+    }
+}
+
+fn paths(tree: &Value) -> BTreeSet<String> {
+    tree.as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry["path"].as_str().map(str::to_owned))
+        .collect()
+}
+
+async fn check(golden: &Path, name: &str) {
+    let manifest = std::fs::read(golden.join(format!("{name}.json"))).expect("manifest");
+    let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
+    let folder = tempfile::tempdir().expect("a folder");
+    let dir = unpack(golden, name, folder.path());
+    let (pipeline, dsl, synced) = open(&dir).await;
+    let first_txg = synced.next();
+    let (mut logs, mut kinds) = (0, BTreeSet::new());
+    for head in dsl.heads().await.expect("heads") {
+        let dataset = dsl.full_name(&head).await.expect("a name");
+        let dataset = dataset.replacen("golden", name, 1);
+        let block = head.phys().block;
+        let data = pipeline
+            .read(&block, &ReadContext::default())
+            .await
+            .expect("readable");
+        let before = ObjsetPhys::decode(&data, block.endian())
+            .expect("an objset")
+            .zil_header;
+        if before.log.is_hole() {
+            continue;
+        }
+        logs += 1;
+        let is_encrypted = dataset.ends_with("/enc");
+        let mut header = before;
+        let claimed = claim(&pipeline, first_txg, &mut header)
+            .await
+            .expect("claims");
+        if dataset == name {
+            assert_eq!(claimed.records, 0, "nothing was written to {dataset}");
+            continue;
+        }
+        assert!(claimed.records > 0, "{dataset}: {claimed:?}");
+        assert!(claimed.newest_birth > synced, "{dataset}");
+        assert_eq!(header.claim_txg, first_txg);
+        assert_ne!(header.flags & ZilHeader::REPLAY_NEEDED, 0);
+
+        // What was claimed is what is read afterwards, record by record.
+        let mut chain = Chain::new(&pipeline, &header);
+        let place = ZilSequence::from_checksum(header.log.checksum());
+        let (mut records, mut blocks, mut told) = (0, 0, BTreeSet::new());
+        while chain.pointer().is_some() {
+            blocks += 1;
+            let Ok(found) = chain.read().await else { break };
+            for record in found {
+                records += 1;
+                assert_eq!(record.sequence, records, "{dataset}");
+                assert!(record.txg >= first_txg, "{dataset}: {record:?}");
+                if is_encrypted {
+                    continue;
+                }
+                kinds.insert(record.kind);
+                let bytes = decode(&record);
+                let (decoded, length) = LogRecord::decode(&bytes, record.endian).expect("a record");
+                assert_eq!(length, bytes.len());
+                assert!(
+                    !matches!(decoded.body, LogBody::Unknown { .. } | LogBody::Commit),
+                    "{decoded:?}"
+                );
+                names(&decoded, &mut told);
+                if let Some((pointer, true)) = record.write_pointer() {
+                    let data = read_data(&pipeline, &record, &pointer, place.objset).await;
+                    let data = data.expect("its data");
+                    assert!(data.len() as u64 >= pointer.lsize_bytes());
+                }
+            }
+        }
+        assert_eq!(
+            (records, blocks),
+            (claimed.records, claimed.blocks),
+            "{dataset}"
+        );
+        if is_encrypted || dataset.ends_with("/vol") {
+            continue;
+        }
+        let at_cut = paths(&manifest["trees_at_cut"][&dataset]);
+        let without = paths(&manifest["trees_without_replay"][&dataset]);
+        let changed: Vec<&String> = at_cut.symmetric_difference(&without).collect();
+        assert!(changed.len() > 2, "{dataset}: {changed:?}");
+        for path in changed {
+            // What was moved with its directory has no record of its own.
+            let is_told = path.split('/').any(|part| told.contains(part.as_bytes()));
+            assert!(is_told, "{dataset}: no record tells of {path}");
+        }
+        // And it is all given back: claimed space is free again, so that it could be claimed anew.
+        free_chain(&pipeline, first_txg, &header).await;
+    }
+    assert_eq!(logs, 9, "logs in {name}");
+    // CREATE, MKDIR, SYMLINK, REMOVE, RMDIR, LINK, RENAME, WRITE, TRUNCATE, SETATTR, ACL,
+    // SETSAXATTR, CLONE_RANGE.
+    for kind in [1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 13, 21, 24] {
+        assert!(
+            kinds.contains(&kind),
+            "{name}: no record of kind {kind} in {kinds:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn logs_of_openzfs_are_read() {
+    if let Some(golden) = golden_dir() {
+        check(&golden, "zil_dirty").await;
+    }
+}
+
+#[tokio::test]
+async fn logs_of_openzfs_on_log_devices_are_read() {
+    if let Some(golden) = golden_dir() {
+        check(&golden, "zil_dirty_slog").await;
+    }
+}
