@@ -13,7 +13,7 @@ use ::pool::vdev::OpenOptions;
 use ::pool::{TxgLimits, TxgManager};
 use dataset::{CreateParams, DslEnvironment, DslPool};
 use device::World;
-use format::{Guid, NvList, ObjectId, ObjectType, Txg, Uberblock};
+use format::{Compression, Guid, NvList, ObjectId, ObjectType, Txg, Uberblock};
 use object::{NewObject, Zap};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -233,7 +233,11 @@ async fn make_directory(core: &Core, ctx: &object::SyncContext) -> Result<(), En
         )
         .await?;
     directory.add_u64(&tx, directory::DEFLATE, 1).await?;
+    // Not compressed: syncing takes longer to converge while the block's size keeps changing.
     let deferred = object::Bpobj::create(mos, &tx, 16 << 10).await?;
+    mos.hold(deferred.id())
+        .await?
+        .set_compression(&tx, Compression::Off)?;
     directory
         .add_u64(&tx, directory::SYNC_BPLIST, deferred.id().get())
         .await?;

@@ -87,7 +87,7 @@ impl HistoryRecord {
                     list.set("dsname", name.as_str());
                     list.set("dsid", *id);
                 }
-                list.set("internal str", text.as_str());
+                list.set("history internal str", text.as_str());
                 list.set("internal_name", event.as_str());
                 list.set("history txg", *txg);
             }
@@ -120,8 +120,11 @@ impl HistoryRecord {
             HistoryWhat::Ioctl(name)
         } else {
             HistoryWhat::Internal {
-                event: text("internal_name").unwrap_or_default(),
-                text: text("internal str").unwrap_or_default(),
+                // Old releases wrote a number instead of a name.
+                event: text("internal_name")
+                    .or_else(|| Some(format!("event {}", number("history internal event")?)))
+                    .unwrap_or_default(),
+                text: text("history internal str").unwrap_or_default(),
                 txg: number("history txg").unwrap_or(0),
                 dataset: text("dsname").map(|name| (name, number("dsid").unwrap_or(0))),
             }

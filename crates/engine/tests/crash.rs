@@ -6,7 +6,6 @@
 mod common;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::*;
 use device::sim::{PowerCut, SimOp, SimWorld};
@@ -42,23 +41,32 @@ fn layout(kind: u64, leaves: Vec<LeafSpec>) -> Vec<VdevSpec> {
 #[derive(Default)]
 struct Ledger {
     synced: Mutex<Vec<ObjectId>>,
-    rounds: AtomicUsize,
 }
 
-/// Works until the power goes: then anything may fail.
-async fn work(
-    pool: &Pool,
-    ledger: &Ledger,
-) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let dataset = pool.dsl().open_dataset("tank").await?;
-    for round in 0..30 {
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Works until the power goes: then anything may fail. Now and then the pool is exported and
+/// imported again, so that the power also goes while labels change.
+async fn work(sim: &SimWorld, mut pool: Arc<Pool>, ledger: &Ledger) -> Result<(), Failure> {
+    for round in 0..60 {
+        let dataset = pool.dsl().open_dataset("tank").await?;
         let objects = try_write_objects(&dataset, 2, 2).await?;
         pool.sync().await?;
         ledger.synced.lock().extend(&objects);
-        ledger.rounds.store(round, Ordering::Relaxed);
         if round % 4 == 3 {
-            let gone: Vec<ObjectId> = ledger.synced.lock().drain(..3).collect();
+            let gone: Vec<ObjectId> = ledger.synced.lock().drain(..6).collect();
             try_free_objects(&dataset, &gone).await?;
+        }
+        drop(dataset);
+        if round % 5 == 4 {
+            pool.export(false).await?;
+            let spec = ScanSpec {
+                paths: sim.disk_names(),
+                ..ScanSpec::default()
+            };
+            let mut found = engine::scan(&sim.world(), &spec).await?;
+            let found = found.pop().ok_or("no pool")?;
+            pool = Pool::import(&sim.world(), engine::ImportSpec::new(found, host())).await?;
         }
     }
     Ok(())
@@ -83,20 +91,19 @@ async fn one(seed: u64, with_zdb: bool) {
         .expect("create");
     let ledger = Arc::new(Ledger::default());
     // Anywhere from just after the creation to deep in the work.
-    let count = sim.counts().get(SimOp::Write) + 1 + (seed * 7919) % 2500;
+    let count = sim.counts().get(SimOp::Write) + 1 + (seed * 7919) % 6000;
     sim.cut_power_at(SimOp::Write, count, PowerCut::Random);
     {
-        let (pool, ledger) = (pool.clone(), ledger.clone());
-        world
-            .spawn
-            .spawn(Box::pin(async move { drop(work(&pool, &ledger).await) }));
+        let (sim, ledger) = (sim.clone(), ledger.clone());
+        world.spawn.spawn(Box::pin(async move {
+            drop(work(&sim, pool, &ledger).await);
+        }));
     }
     tokio::select! {
         () = sim.power_lost() => {}
         () = tokio::time::sleep(std::time::Duration::from_secs(600)) => sim.power_cut(PowerCut::Random),
     }
     sim.kill_tasks().await;
-    drop(pool);
     sim.power_on();
 
     let found = find_sim(&sim).await;
@@ -126,7 +133,12 @@ async fn one(seed: u64, with_zdb: bool) {
 
 #[tokio::test(start_paused = true)]
 async fn a_power_cut_loses_nothing_that_was_synced() {
-    for seed in 1..=40 {
+    let seeds = std::env::var("MILLPOND_TEST_SEEDS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(40);
+    for seed in 1..=seeds {
+        eprintln!("seed {seed}");
         one(seed, seed % 8 == 0).await;
     }
 }

@@ -170,6 +170,9 @@ async fn properties_and_history_last() {
     assert!(pool.set_prop("size", "1").await.is_err());
     pool.export(false).await.expect("export");
     zdb_is_clean(images.path(), "tank");
+    let shown = zdb(images.path(), "tank", &["-h"]);
+    assert!(shown.contains("zpool create tank ..."), "{shown}");
+    assert!(shown.contains("set listsnapshots=1"), "{shown}");
 
     let pool = import(&world, images.path()).await;
     let value = |name: &str| pool.prop(name).map(|prop| prop.value).unwrap_or_default();

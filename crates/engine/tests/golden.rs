@@ -103,10 +103,12 @@ async fn check(golden: &Path, name: &str) {
     }
     assert_eq!(listed.len(), expected, "{name}: datasets");
 
-    let commands = pool
-        .history()
-        .await
-        .expect("history")
+    let history = pool.history().await.expect("history");
+    assert!(history.iter().any(|record| matches!(
+        &record.what,
+        engine::HistoryWhat::Internal { event, text, .. } if event == "create" && text.contains("pool version 5000")
+    )));
+    let commands = history
         .into_iter()
         .filter(|record| matches!(record.what, engine::HistoryWhat::Command(_)))
         .count();

@@ -209,7 +209,7 @@ pub async fn free_objects(dataset: &Dataset, objects: &[ObjectId]) {
     try_free_objects(dataset, objects).await.expect("free");
 }
 
-fn zdb(dir: &Path, pool: &str, options: &[&str]) -> String {
+pub fn zdb(dir: &Path, pool: &str, options: &[&str]) -> String {
     let output = Command::new("zdb")
         .args(["-e", "-p"])
         .arg(dir)
