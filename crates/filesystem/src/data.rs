@@ -12,6 +12,8 @@ use bytes::Bytes;
 use dataset::DirtyEstimate;
 use dataset::zil::LogRecord;
 use format::ObjectId;
+use object::ObjectError;
+use pool::Tx;
 
 use crate::error::{FsError, Result};
 use crate::filesystem::Filesystem;
@@ -53,6 +55,15 @@ pub(crate) fn grown_block_bytes(block: u64, size: u64, end: u64, record_bytes: u
     };
     let wanted = end.div_ceil(512).saturating_mul(512);
     limit.min(wanted).max(block)
+}
+
+/// Gives a file of one block a bigger one, if that is possible: a file that had more blocks keeps
+/// their size, at least until those are freed on disk (`zfs_grow_blocksize`).
+async fn grow_block(node: &Node, tx: &Tx, block_bytes: u64) -> Result<()> {
+    match node.object.set_block_size(tx, block_bytes as u32, 0).await {
+        Err(ObjectError::BlockSizeFixed { .. }) => Ok(()),
+        done => Ok(done?),
+    }
 }
 
 impl Filesystem {
@@ -266,7 +277,7 @@ impl Filesystem {
             }
             let tx = self.assign(estimate).await?;
             if wanted > block && whole {
-                node.object.set_block_size(&tx, wanted as u32, 0).await?;
+                grow_block(&node, &tx, wanted).await?;
             }
             let length = chunk.len() as u64;
             node.object.write(&tx, offset, chunk).await?;
@@ -354,7 +365,7 @@ impl Filesystem {
             }
             let tx = self.assign(DirtyEstimate::write(wanted)).await?;
             if wanted > block {
-                node.object.set_block_size(&tx, wanted as u32, 0).await?;
+                grow_block(node, &tx, wanted).await?;
             }
             let changed = Znode {
                 size,

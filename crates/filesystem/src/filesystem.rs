@@ -250,20 +250,30 @@ impl Filesystem {
         let attributes = self.sa.get_all(&object).await?;
         let znode = Znode::parse(ino, info.bonus_type, &attributes)?;
         let zap = if znode.is_directory() {
-            Some(self.with_rules(Zap::open(object.clone()).await?))
+            Some(if self.rules.is_plain() {
+                Zap::open(object.clone()).await?
+            } else {
+                Zap::open_with_normalizer(object.clone(), self.normalizer()).await?
+            })
         } else {
             None
         };
         Ok(Node::new(ino, object, zap, znode))
     }
 
-    /// A directory's ZAP, hashing names by the filesystem's rules.
+    /// The form by which directories hash names.
+    pub(crate) fn normalizer(&self) -> Arc<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync> {
+        let rules = self.rules;
+        Arc::new(move |name: &[u8]| rules.hashed_form(name))
+    }
+
+    /// A new directory's ZAP, hashing names by the filesystem's rules.
     pub(crate) fn with_rules(&self, zap: Zap) -> Zap {
         if self.rules.is_plain() {
-            return zap;
+            zap
+        } else {
+            zap.with_normalizer(self.normalizer())
         }
-        let rules = self.rules;
-        zap.with_normalizer(Arc::new(move |name: &[u8]| rules.hashed_form(name)))
     }
 
     /// Joins the open txg.

@@ -43,7 +43,6 @@ pub(crate) mod mask {
     pub const SIZE: u64 = 1 << 3;
     pub const ATIME: u64 = 1 << 4;
     pub const MTIME: u64 = 1 << 5;
-    pub const CTIME: u64 = 1 << 6;
     pub const XVATTR: u64 = 1 << 31;
 }
 

@@ -407,10 +407,10 @@ impl Filesystem {
             return Ok(false);
         };
         let mut list = self.sa_xattrs(node).await?.to_vec();
-        if let Some(value) = value {
-            if value.len() > SA_VALUE_BYTES_MAX || pack(&list)?.len() > SA_LIST_BYTES_MAX {
-                return Ok(false);
-            }
+        if let Some(value) = value
+            && (value.len() > SA_VALUE_BYTES_MAX || pack(&list)?.len() > SA_LIST_BYTES_MAX)
+        {
+            return Ok(false);
         }
         list.retain(|(there, _)| there != name);
         if let Some(value) = value {

@@ -41,20 +41,17 @@ fn unescape(field: &str) -> OsString {
 
 /// The last line of a mountinfo that is about exactly `path`: source and type (proc(5)).
 fn find_mount(mountinfo: &str, path: &Path) -> Option<(String, String)> {
-    mountinfo
-        .lines()
-        .filter_map(|line| {
-            let (before, after) = line.split_once(" - ")?;
-            let mountpoint = unescape(before.split(' ').nth(4)?);
-            if Path::new(&mountpoint) != path {
-                return None;
-            }
-            let mut after = after.split(' ');
-            let kind = after.next()?.to_owned();
-            let source = unescape(after.next()?).to_string_lossy().into_owned();
-            Some((source, kind))
-        })
-        .last()
+    mountinfo.lines().rev().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        let mountpoint = unescape(before.split(' ').nth(4)?);
+        if Path::new(&mountpoint) != path {
+            return None;
+        }
+        let mut after = after.split(' ');
+        let kind = after.next()?.to_owned();
+        let source = unescape(after.next()?).to_string_lossy().into_owned();
+        Some((source, kind))
+    })
 }
 
 /// What is mounted exactly at `path`, if something is: its source and type of filesystem.

@@ -1,7 +1,7 @@
 //! Running requests: at once if they need not wait, else as tasks of the runtime.
 
 use std::future::Future;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 
 use tokio::runtime::Handle;
 
@@ -13,7 +13,7 @@ pub(crate) fn run(runtime: &Handle, request: impl Future<Output = ()> + Send + '
     let _inside = runtime.enter();
     // The waker does nothing: the runtime polls again, with its own, in any case.
     let mut context = Context::from_waker(Waker::noop());
-    if let Poll::Pending = request.as_mut().poll(&mut context) {
+    if request.as_mut().poll(&mut context).is_pending() {
         runtime.spawn(request);
     }
 }

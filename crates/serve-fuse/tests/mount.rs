@@ -205,6 +205,7 @@ fn use_it(root: &Path) {
         .read(true)
         .write(true)
         .create(true)
+        .truncate(true)
         .open(root.join("holes"))
         .unwrap();
     file.write_all_at(b"end", 10_000_000).expect("write far");

@@ -138,6 +138,17 @@ impl Zap {
         Ok(zap)
     }
 
+    /// Opens the ZAP that `object` holds, of a kind that hashes names by `normalizer`. The first
+    /// handle on such a ZAP must be opened so: it is what fills the index in memory.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub async fn open_with_normalizer(object: Object, normalizer: Normalizer) -> Result<Self> {
+        let zap = Self::handle(object)?.with_normalizer(normalizer);
+        drop(zap.read().await?);
+        Ok(zap)
+    }
+
     fn handle(object: Object) -> Result<Self> {
         let found = object.info().object_type;
         if found.byteswap() != ByteswapKind::Zap {
@@ -469,6 +480,11 @@ impl Zap {
         let name = name.as_ref();
         let wanted = normalize(name);
         let matches = |stored: &[u8]| normalize(stored) == wanted;
+        // Names may be hashed by a coarser form than they are compared by (`MT_MATCH_CASE`).
+        let hashed = match &self.normalizer {
+            Some(normalizer) => normalizer(name),
+            None => wanted.clone(),
+        };
         let entry = |name: &[u8], value, next| ZapEntry {
             name: Bytes::copy_from_slice(name),
             value,
@@ -478,7 +494,7 @@ impl Zap {
         let form = self.read().await?;
         if let Form::Micro(micro) = &*form {
             let hasher = ZapHasher::new(micro.salt(), ZapFlags::NONE);
-            let hash = hasher.name(&wanted);
+            let hash = hasher.name(&hashed);
             let found = micro
                 .lookup(hash, name)
                 .or_else(|| micro.lookup_with(hash, matches));
@@ -489,7 +505,7 @@ impl Zap {
         }
         let fat = self.fat();
         let hasher = fat.header().await?.hasher();
-        let hash = hasher.name(&wanted);
+        let hash = hasher.name(&hashed);
         let found = fat.find(hash).await?;
         let key = ZapKey::Name(name);
         let exact = fat.entry(&found, hash, key, &Matches::Exactly)?;
