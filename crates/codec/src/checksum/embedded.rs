@@ -13,7 +13,7 @@
 
 use format::{Checksum, Endian};
 
-use super::{ChecksumError, ChecksumWords, compute_parts};
+use super::{ChecksumError, ChecksumWords, compute_parts, fold_for_mac};
 
 /// `ZEC_MAGIC`.
 const MAGIC: u64 = 0x0210_da7a_b10c_7a11;
@@ -137,6 +137,47 @@ pub fn verify_embedded(
     verifier: &ChecksumWords,
     data: &[u8],
 ) -> Result<Endian, ChecksumError> {
+    let (endian, expected, found) = embedded_sums(kind, verifier, data)?;
+    if found == expected {
+        Ok(endian)
+    } else {
+        Err(ChecksumError::Mismatch {
+            kind,
+            expected,
+            found,
+        })
+    }
+}
+
+/// The same for a block of an encrypted intent log, as it is stored: the last two words are its MAC, and only
+/// the first two are checked (`zio_checksum_error_impl`).
+///
+/// # Errors
+///
+/// As [`verify_embedded`].
+pub fn verify_embedded_beside_mac(
+    kind: Checksum,
+    verifier: &ChecksumWords,
+    data: &[u8],
+) -> Result<Endian, ChecksumError> {
+    let (endian, expected, found) = embedded_sums(kind, verifier, data)?;
+    if fold_for_mac(kind, &found) == [expected[0], expected[1]] {
+        Ok(endian)
+    } else {
+        Err(ChecksumError::Mismatch {
+            kind,
+            expected,
+            found,
+        })
+    }
+}
+
+/// The byte order, the words within `data`, and those computed.
+fn embedded_sums(
+    kind: Checksum,
+    verifier: &ChecksumWords,
+    data: &[u8],
+) -> Result<(Endian, ChecksumWords, ChecksumWords), ChecksumError> {
     let eck = eck_offset(kind, data)?;
     let magic = word_at(Endian::Little, data, eck);
     let endian = match magic {
@@ -153,13 +194,5 @@ pub fn verify_embedded(
     }
     // SHA-256's words are big-endian readings of the digest whoever wrote, and are stored in the
     // writer's order like any word.
-    if found == expected {
-        Ok(endian)
-    } else {
-        Err(ChecksumError::Mismatch {
-            kind,
-            expected,
-            found,
-        })
-    }
+    Ok((endian, expected, found))
 }

@@ -31,7 +31,9 @@ mod tests;
 use format::{Checksum, Endian};
 use sha2::{Digest, Sha256, Sha512_256};
 
-pub use self::embedded::{gang_verifier, label_verifier, seal, verify_embedded};
+pub use self::embedded::{
+    gang_verifier, label_verifier, seal, verify_embedded, verify_embedded_beside_mac,
+};
 pub use self::fletcher4::{Fletcher4, implementations as fletcher4_implementations};
 
 /// A checksum as block pointers and `zio_eck_t` hold it.

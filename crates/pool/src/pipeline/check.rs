@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use codec::checksum::{self, Salt, fold_for_mac, gang_verifier, verify_embedded};
+use codec::checksum::{
+    self, Salt, fold_for_mac, gang_verifier, verify_embedded, verify_embedded_beside_mac,
+};
 use device::{BoxFuture, World};
 use format::{BlockPointer, Checksum, Endian, ObjectType};
 
@@ -36,6 +38,8 @@ enum Expected {
     Half([u64; 2]),
     /// In the block, with this verifier.
     Embedded([u64; 4]),
+    /// The same, and half of it is a MAC (encrypted intent logs).
+    EmbeddedHalf([u64; 4]),
 }
 
 /// The check of one block.
@@ -58,6 +62,8 @@ impl BlockCheck {
         };
         let expected = if bp.is_gang() {
             Expected::Embedded(gang_words(bp))
+        } else if kind.is_embedded() && bp.uses_crypt() {
+            Expected::EmbeddedHalf(bp.checksum())
         } else if kind.is_embedded() {
             Expected::Embedded(bp.checksum())
         } else if bp.uses_crypt() && bp.object_type() != ObjectType::OBJSET {
@@ -86,6 +92,9 @@ impl BlockCheck {
                     .is_ok_and(|sum| fold_for_mac(self.kind, &sum) == *half)
             }
             Expected::Embedded(verifier) => verify_embedded(self.kind, verifier, data).is_ok(),
+            Expected::EmbeddedHalf(verifier) => {
+                verify_embedded_beside_mac(self.kind, verifier, data).is_ok()
+            }
         }
     }
 }
