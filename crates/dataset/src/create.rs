@@ -445,10 +445,7 @@ impl DslPool {
             let Some(count) = zap.lookup_u64(which).await? else {
                 return Ok(());
             };
-            let limit = match self.own_number(&dir, property).await? {
-                0 => u64::MAX,
-                limit => limit,
-            };
+            let limit = self.own_setting(&dir, property).await?.unwrap_or(u64::MAX);
             if count.saturating_add(more) > limit {
                 return Err(DatasetError::LimitReached {
                     name: dir.full_name(&self.pool_name()),

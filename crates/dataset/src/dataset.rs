@@ -99,7 +99,6 @@ impl DslPool {
             read_only: self.env().read_only || dataset.is_snapshot(),
             object_cache_limit: OBJECT_CACHE,
             dataset: dataset.object,
-            ..ObjsetOptions::default()
         })
     }
 

@@ -22,6 +22,7 @@ mod destroy;
 mod dsl;
 mod error;
 pub mod features;
+mod holds;
 mod info;
 mod logs;
 mod lookup;
@@ -36,6 +37,7 @@ mod snapshot;
 mod space;
 mod state;
 mod stored;
+mod sync;
 mod task;
 pub mod zil;
 

@@ -146,7 +146,7 @@ impl DslPool {
             };
             out.push((txg, number, name, snapshot));
         }
-        out.sort_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)));
+        out.sort_by_key(|(txg, number, ..)| (*txg, *number));
         Ok(out
             .into_iter()
             .map(|(_, _, name, snapshot)| (name, snapshot))

@@ -19,6 +19,16 @@ use crate::stored::{check_settable, parse_setting};
 use crate::task::{SpaceCheck, SyncTask};
 use crate::{DatasetError, PropertyValue};
 
+/// Properties that are set, but that `zfs inherit` refuses.
+const NOT_INHERITABLE: &[&str] = &[
+    "quota",
+    "refquota",
+    "reservation",
+    "refreservation",
+    "volsize",
+    "version",
+];
+
 impl DslPool {
     /// Whether space can change from one directory to another (`dsl_dir_transfer_possible`).
     pub(crate) fn check_transfer(
@@ -106,20 +116,8 @@ impl DslPool {
             let value = match change {
                 PropertyChange::Set(typed) => Some(parse_setting(property, typed, kinds, false)?),
                 PropertyChange::Inherit => {
-                    if let Some(native) = check_settable(property, kinds, false)?
-                        && !native.is_inheritable()
-                        && matches!(
-                            native.name,
-                            "quota"
-                                | "refquota"
-                                | "reservation"
-                                | "refreservation"
-                                | "volsize"
-                                | "version"
-                                | "canmount"
-                        )
-                        && native.name != "canmount"
-                    {
+                    let native = check_settable(property, kinds, false)?;
+                    if native.is_some_and(|native| NOT_INHERITABLE.contains(&native.name)) {
                         return Err(DatasetError::InvalidProperty {
                             property: property.clone(),
                             reason: format!("'{property}' property cannot be inherited"),

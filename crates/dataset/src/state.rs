@@ -373,7 +373,7 @@ impl Ds {
 
     /// A copy of the structure.
     pub(crate) fn phys(&self) -> DslDatasetPhys {
-        self.state().phys.clone()
+        self.state().phys
     }
 
     pub(crate) fn dir(&self) -> Arc<Dir> {

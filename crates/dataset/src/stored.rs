@@ -91,13 +91,22 @@ impl DslPool {
 
     /// A directory's own setting of a number that is not inherited; zero without.
     pub(crate) async fn own_number(&self, dir: &Arc<Dir>, name: &str) -> Result<u64, DatasetError> {
+        Ok(self.own_setting(dir, name).await?.unwrap_or(0))
+    }
+
+    /// The same; `None` without.
+    pub(crate) async fn own_setting(
+        &self,
+        dir: &Arc<Dir>,
+        name: &str,
+    ) -> Result<Option<u64>, DatasetError> {
         let properties = dir.state().phys.properties;
         let Some(zap) = self.property_zap(properties).await? else {
-            return Ok(0);
+            return Ok(None);
         };
         Ok(match found_in(&zap, name).await? {
-            Some(Found::Local(value) | Found::Received(value)) => value.number().unwrap_or(0),
-            None => 0,
+            Some(Found::Local(value) | Found::Received(value)) => value.number(),
+            None => None,
         })
     }
 

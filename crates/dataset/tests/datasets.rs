@@ -631,10 +631,50 @@ async fn limits_on_filesystems_and_snapshots_are_counted() {
         pool.dsl.snapshot(&["tank/a@s".into()], &[]).await,
         Err(DatasetError::LimitReached { .. })
     ));
+    set(&pool, "tank/a", "snapshot_limit", "0")
+        .await
+        .expect("set");
+    assert!(
+        pool.dsl
+            .snapshot(&["tank/a/2@s".into()], &[])
+            .await
+            .is_err()
+    );
     pool.dsl.destroy("tank/a/1@s").await.expect("destroyed");
     pool.dsl.destroy("tank/a/1").await.expect("destroyed");
     assert_eq!(pool.number("tank/a", "filesystem_count").await, 1);
     assert_eq!(pool.number("tank/a", "snapshot_count").await, 0);
+    pool.check().await;
+}
+
+#[tokio::test]
+async fn holds_keep_snapshots_until_they_are_released() {
+    let pool = TestPool::new(256 << 20).await;
+    pool.create("tank/a", &[]).await.expect("created");
+    let names = ["tank/a@1".to_owned()];
+    pool.dsl.snapshot(&names, &[]).await.expect("taken");
+    pool.dsl.hold(&names, "keep").await.expect("held");
+    assert!(matches!(
+        pool.dsl.hold(&names, "keep").await,
+        Err(DatasetError::Exists { .. })
+    ));
+    assert!(pool.dsl.hold(&["tank/a".to_owned()], "keep").await.is_err());
+    assert_eq!(pool.number("tank/a@1", "userrefs").await, 1);
+    let pool = pool.reopen().await;
+    let holds = pool.dsl.holds("tank/a@1").await.expect("known");
+    assert_eq!(holds.len(), 1);
+    assert_eq!(holds[0].0, "keep");
+    assert!(matches!(
+        pool.dsl.destroy("tank/a@1").await,
+        Err(DatasetError::Held { .. })
+    ));
+    pool.dsl
+        .destroy_snapshots(&names, true)
+        .await
+        .expect("deferred");
+    assert!(pool.dsl.release(&names, "other").await.is_err());
+    pool.dsl.release(&names, "keep").await.expect("released");
+    assert!(pool.dsl.lookup("tank/a@1").await.is_err());
     pool.check().await;
 }
 

@@ -37,7 +37,7 @@ fn golden_dir() -> Option<PathBuf> {
 
 fn unpack(dir: &Path, name: &str) -> tempfile::TempDir {
     let out = tempfile::tempdir().expect("a temporary folder");
-    let zstd = Command::new("zstd")
+    let mut zstd = Command::new("zstd")
         .arg("-dcq")
         .arg(dir.join(format!("{name}.tar.zst")))
         .stdout(Stdio::piped())
@@ -47,10 +47,14 @@ fn unpack(dir: &Path, name: &str) -> tempfile::TempDir {
         .arg("-xS")
         .arg("-C")
         .arg(out.path())
-        .stdin(zstd.stdout.expect("piped"))
+        .stdin(zstd.stdout.take().expect("piped"))
         .status()
         .expect("tar runs");
-    assert!(done.success(), "{name} does not unpack");
+    let unpacked = zstd.wait().expect("zstd ends");
+    assert!(
+        done.success() && unpacked.success(),
+        "{name} does not unpack"
+    );
     out
 }
 

@@ -80,7 +80,7 @@ pub fn format_size(bytes: u64) -> String {
     }
     let unit = UNITS[index];
     let divisor = 1u64 << (10 * index as u32);
-    if index == 0 || bytes % divisor == 0 {
+    if index == 0 || bytes.is_multiple_of(divisor) {
         return format!("{scaled}{unit}");
     }
     let exact = bytes as f64 / divisor as f64;

@@ -1,0 +1,242 @@
+//! User holds: named reasons why a snapshot must stay (`zfs hold`; module/zfs/dsl_userhold.c).
+//!
+//! A snapshot's ZAP of holds maps tags to the time at which they were set. Holds of running sends
+//! are temporary: they are also in the object directory's `tmp_userrefs`, as `OBJECT-TAG`, and are
+//! released at the next import.
+
+use std::sync::Arc;
+
+use device::BoxFuture;
+use format::{DslDatasetPhys, ObjectId, ObjectType};
+use object::{SyncContext, Zap, ZapOptions};
+use pool::Tx;
+
+use crate::DatasetError;
+use crate::dsl::DslPool;
+use crate::state::Ds;
+use crate::task::{SpaceCheck, SyncTask};
+
+/// Temporary holds, in the object directory.
+const TEMPORARY: &str = "tmp_userrefs";
+/// Longest tag (`MAXNAMELEN`).
+const TAG_MAX_BYTES: usize = 255;
+
+impl DslPool {
+    /// Puts a hold on snapshots, on all of them or none.
+    ///
+    /// # Errors
+    /// [`DatasetError::NotFound`], [`DatasetError::Exists`] when one has that tag already.
+    pub async fn hold(self: &Arc<Self>, names: &[String], tag: &str) -> Result<(), DatasetError> {
+        if tag.is_empty() || tag.len() > TAG_MAX_BYTES || tag.contains('\0') {
+            return Err(DatasetError::InvalidName {
+                name: tag.to_owned(),
+                reason: "tag too long or empty".into(),
+            });
+        }
+        self.run_task(Arc::new(HoldTask {
+            dsl: self.clone(),
+            names: names.to_vec(),
+            tag: tag.to_owned(),
+            release: false,
+        }))
+        .await
+    }
+
+    /// Takes a hold off snapshots, off all of them or none. A snapshot that was only waiting for
+    /// that is destroyed.
+    ///
+    /// # Errors
+    /// [`DatasetError::NotFound`] when a snapshot or its tag does not exist.
+    pub async fn release(
+        self: &Arc<Self>,
+        names: &[String],
+        tag: &str,
+    ) -> Result<(), DatasetError> {
+        self.run_task(Arc::new(HoldTask {
+            dsl: self.clone(),
+            names: names.to_vec(),
+            tag: tag.to_owned(),
+            release: true,
+        }))
+        .await
+    }
+
+    /// Tags of the holds on a snapshot, with the seconds since the epoch at which they were set.
+    ///
+    /// # Errors
+    /// [`DatasetError::NotFound`], [`DatasetError::WrongKind`].
+    pub async fn holds(&self, name: &str) -> Result<Vec<(String, u64)>, DatasetError> {
+        let _config = self.config.read().await;
+        let snapshot = self.held_snapshot(name).await?;
+        let zap = snapshot.phys().user_references;
+        let mut out = Vec::new();
+        if !zap.is_zero() {
+            for entry in Zap::hold(self.mos(), zap).await?.all().await? {
+                let tag = String::from_utf8_lossy(&entry.name).into_owned();
+                out.push((tag, entry.value.as_u64().unwrap_or(0)));
+            }
+        }
+        out.sort();
+        Ok(out)
+    }
+
+    async fn held_snapshot(&self, name: &str) -> Result<Arc<Ds>, DatasetError> {
+        let snapshot = self.resolve(name).await?;
+        if !snapshot.is_snapshot() {
+            return Err(DatasetError::WrongKind {
+                name: name.to_owned(),
+                reason: "it is not a snapshot".into(),
+            });
+        }
+        Ok(snapshot)
+    }
+
+    async fn has_hold(&self, snapshot: &Arc<Ds>, tag: &str) -> Result<bool, DatasetError> {
+        let zap = snapshot.phys().user_references;
+        if zap.is_zero() {
+            return Ok(false);
+        }
+        let zap = Zap::hold(self.mos(), zap).await?;
+        Ok(zap.lookup(tag).await?.is_some())
+    }
+
+    async fn hold_now(
+        &self,
+        ctx: &SyncContext,
+        snapshot: &Arc<Ds>,
+        tag: &str,
+    ) -> Result<(), DatasetError> {
+        let tx = Tx::syncing(ctx.txg);
+        let mut zap = snapshot.phys().user_references;
+        if zap.is_zero() {
+            zap = Zap::create(self.mos(), &tx, ZapOptions::new(ObjectType::USERREFS))
+                .await?
+                .id();
+            snapshot.change(|state| state.phys.user_references = zap);
+        }
+        Zap::hold(self.mos(), zap)
+            .await?
+            .add_u64(&tx, tag, self.now_seconds())
+            .await?;
+        let count = {
+            let mut state = snapshot.state();
+            state.user_holds += 1;
+            state.user_holds
+        };
+        let name = self.full_name(snapshot).await?;
+        let text = format!("tag={tag} temp=0 refs={count}");
+        self.history(ctx, "hold", name, snapshot.object, text).await
+    }
+
+    async fn release_now(
+        &self,
+        ctx: &SyncContext,
+        snapshot: &Arc<Ds>,
+        tag: &str,
+    ) -> Result<(), DatasetError> {
+        let tx = Tx::syncing(ctx.txg);
+        Zap::hold(self.mos(), snapshot.phys().user_references)
+            .await?
+            .remove(&tx, tag)
+            .await?;
+        let count = {
+            let mut state = snapshot.state();
+            state.user_holds = state.user_holds.saturating_sub(1);
+            state.user_holds
+        };
+        let name = self.full_name(snapshot).await?;
+        let text = format!("tag={tag} refs={count}");
+        self.history(ctx, "release", name, snapshot.object, text)
+            .await?;
+        let phys = snapshot.phys();
+        if phys.flags & DslDatasetPhys::FLAG_DEFER_DESTROY != 0
+            && phys.children == 1
+            && count == 0
+            && snapshot.hold_count() == 0
+        {
+            self.destroy_snapshot_now(ctx, snapshot, false).await?;
+        }
+        Ok(())
+    }
+
+    /// Releases what a send held when the pool went down (`dsl_pool_clean_tmp_userrefs`), in
+    /// syncing context.
+    pub(crate) async fn release_temporary_holds(
+        &self,
+        ctx: &SyncContext,
+    ) -> Result<(), DatasetError> {
+        let Some(object) = self.directory.lookup_u64(TEMPORARY).await? else {
+            return Ok(());
+        };
+        let tx = Tx::syncing(ctx.txg);
+        let zap = Zap::hold(self.mos(), object.into()).await?;
+        for entry in zap.all().await? {
+            let name = String::from_utf8_lossy(&entry.name).into_owned();
+            if let Some((object, tag)) = name.split_once('-')
+                && let Ok(object) = u64::from_str_radix(object, 16)
+                && let Ok(snapshot) = self.dataset(ObjectId::new(object)).await
+                && self.has_hold(&snapshot, tag).await?
+            {
+                self.release_now(ctx, &snapshot, tag).await?;
+            }
+            zap.remove(&tx, &entry.name).await?;
+        }
+        Ok(())
+    }
+}
+
+struct HoldTask {
+    dsl: Arc<DslPool>,
+    names: Vec<String>,
+    tag: String,
+    release: bool,
+}
+
+impl HoldTask {
+    async fn do_check(&self) -> Result<(), DatasetError> {
+        for name in &self.names {
+            let snapshot = self.dsl.held_snapshot(name).await?;
+            let has = self.dsl.has_hold(&snapshot, &self.tag).await?;
+            if self.release && !has {
+                return Err(DatasetError::not_found(format!("{name}#{}", self.tag)));
+            }
+            if !self.release && has {
+                return Err(DatasetError::Exists {
+                    name: format!("{name}#{}", self.tag),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    async fn do_apply(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
+        for name in &self.names {
+            let snapshot = self.dsl.held_snapshot(name).await?;
+            if self.release {
+                self.dsl.release_now(ctx, &snapshot, &self.tag).await?;
+            } else {
+                self.dsl.hold_now(ctx, &snapshot, &self.tag).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl SyncTask for HoldTask {
+    fn name(&self) -> &'static str {
+        if self.release { "release" } else { "hold" }
+    }
+    fn space_check(&self) -> SpaceCheck {
+        if self.release {
+            SpaceCheck::None
+        } else {
+            SpaceCheck::Reserved
+        }
+    }
+    fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(self.do_check())
+    }
+    fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(self.do_apply(ctx))
+    }
+}
