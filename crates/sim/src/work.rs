@@ -67,6 +67,9 @@ impl History {
     }
 
     fn issue(&mut self, what: String, state: State) -> usize {
+        if std::env::var_os("MILLPOND_TRACE").is_some() {
+            eprintln!("step {}: {what}", self.last() + 1);
+        }
         self.steps.push((what, Arc::new(state)));
         self.last()
     }
