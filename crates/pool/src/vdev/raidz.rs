@@ -182,14 +182,18 @@ impl Vdev {
         context: &IoContext,
         verify: &dyn Verify,
     ) -> Result<Bytes, ReadFailure> {
-        let parity = row.map.parity;
-        let lengths = row.lengths();
-        let count = lengths.len();
-        let needed = count - parity;
-        if row.known() < needed {
-            // Too few: what stale children have may still be right, the checksum will tell.
-            self.read_stale(&mut row, context).await;
+        let mut solution = self.find_right(&row, verify).await;
+        // What stale children have may still be right (one that just missed the last uberblock before
+        // a power cut lacks nothing else), the checksum will tell. All of it is needed: which of them
+        // is right is not known.
+        if solution.is_none() && self.read_stale(&mut row, context).await {
+            solution = self.find_right(&row, verify).await;
         }
+        if let Some((block, columns)) = solution {
+            self.repair_columns(&row, &columns, context).await;
+            return Ok(block);
+        }
+        let needed = row.map.columns.len() - row.map.parity;
         if row.known() < needed {
             Counters::add(&self.counters.read_errors, u64::from(!context.speculative));
             return Err(ReadFailure {
@@ -199,41 +203,13 @@ impl Vdev {
                     .unwrap_or_else(|| format!("{}: too few devices", self.display_name())),
             });
         }
-        let known: Vec<usize> = (0..count)
-            .filter(|index| row.data[*index].is_some())
-            .collect();
-        // Columns that may be wrong at the same time.
-        let spare = known.len() - needed;
-        let mut tries = 0;
-        'sizes: for wrong_count in 0..=spare {
-            for wrong in Combinations::new(&known, wrong_count) {
-                // With all data columns there, parity columns make no difference.
-                let parity_only = wrong.iter().all(|index| *index < parity);
-                if wrong_count > 0 && parity_only && !row.missing_data() {
-                    continue;
-                }
-                tries += 1;
-                if tries > COMBINATIONS_MAX {
-                    break 'sizes;
-                }
-                let Some(columns) = reconstruct(parity, &row.data, &lengths, &wrong) else {
-                    continue;
-                };
-                let Some(block) = assemble(&columns[parity..]) else {
-                    continue;
-                };
-                if verify.verify(&block).await {
-                    self.repair_columns(&row, &columns, context).await;
-                    return Ok(block);
-                }
-            }
-        }
         if !context.speculative {
             Counters::add(&self.counters.checksum_errors, 1);
             // Nobody knows which ones are wrong (vdev_raidz_io_done_unrecoverable).
-            for index in known {
-                let column = row.map.columns[index];
-                self.children[column.child].note_checksum_error(column.offset, context);
+            for (index, column) in row.map.columns.iter().enumerate() {
+                if row.data[index].is_some() {
+                    self.children[column.child].note_checksum_error(column.offset, context);
+                }
             }
         }
         Err(ReadFailure {
@@ -245,23 +221,67 @@ impl Vdev {
         })
     }
 
-    async fn read_stale(&self, row: &mut Row, context: &IoContext) {
-        let needed = row.map.columns.len() - row.map.parity;
-        for index in 0..row.map.columns.len() {
-            if row.known() >= needed {
-                return;
+    /// Tries which of the columns that were read are wrong: the block, and all columns as far as they
+    /// are known to be right.
+    async fn find_right(
+        &self,
+        row: &Row,
+        verify: &dyn Verify,
+    ) -> Option<(Bytes, Vec<Option<Bytes>>)> {
+        let parity = row.map.parity;
+        let lengths = row.lengths();
+        let count = lengths.len();
+        let known: Vec<usize> = (0..count)
+            .filter(|index| row.data[*index].is_some())
+            .collect();
+        // Columns that may be wrong at the same time.
+        let spare = known.len().checked_sub(count - parity)?;
+        let mut tries = 0;
+        for wrong_count in 0..=spare {
+            for wrong in Combinations::new(&known, wrong_count) {
+                // With all data columns there, parity columns make no difference.
+                let parity_only = wrong.iter().all(|index| *index < parity);
+                if wrong_count > 0 && parity_only && !row.missing_data() {
+                    continue;
+                }
+                tries += 1;
+                if tries > COMBINATIONS_MAX {
+                    return None;
+                }
+                let Some(columns) = reconstruct(parity, &row.data, &lengths, &wrong) else {
+                    continue;
+                };
+                let Some(block) = assemble(&columns[parity..]) else {
+                    continue;
+                };
+                if verify.verify(&block).await {
+                    return Some((block, columns));
+                }
             }
+        }
+        None
+    }
+
+    /// Reads the columns that were not relied on (and once more those that failed, if there are too
+    /// few); whether that gave any.
+    async fn read_stale(&self, row: &mut Row, context: &IoContext) -> bool {
+        let mut found = false;
+        let too_few = row.known() < row.map.columns.len() - row.map.parity;
+        for index in 0..row.map.columns.len() {
             if row.data[index].is_some() {
                 continue;
             }
             let column = row.map.columns[index];
             let child = &self.children[column.child];
-            if child.is_readable()
+            if (too_few || child.is_missing(context.birth))
+                && child.is_readable()
                 && let Ok(data) = child.read_part(column.offset, column.length, context).await
             {
                 row.data[index] = Some(data);
+                found = true;
             }
         }
+        found
     }
 
     /// Compares what was read with what is right (`columns`, of which parity columns may be stale)

@@ -262,6 +262,51 @@ fn a_mirror_heals_itself() {
     });
 }
 
+/// After a power cut between the uberblocks of a RAID-Z's children, one that was away before and
+/// one that only lacks the last uberblock look alike: both are read, the checksum tells which is right.
+#[test]
+fn a_stale_child_does_not_hide_one_that_is_right() {
+    simulate(async {
+        let sim = SimWorld::new(8);
+        let config = group(&sim, "raidz", 1, "z", 4, 10);
+        let pool = TestPool::create(sim, vec![config], 9).await;
+        let tree = pool.pipeline.tree();
+        let data = noise(3 * 512, 3);
+        let context = IoContext {
+            birth: Txg::new(27),
+            priority: Priority::Async,
+            ..IoContext::default()
+        };
+        tree.write_block(VdevId::new(0), 0, Bytes::from(data.clone()), &context)
+            .await
+            .expect("all are there");
+        for (away, late) in [(1, 2), (2, 1), (0, 3), (3, 0)] {
+            let disk = pool.disk(&format!("z{away}"));
+            let before = disk.peek(LABEL_START_BYTES, 4096);
+            disk.corrupt(LABEL_START_BYTES, 4096);
+            for (index, txgs) in [(away, 20..28u64), (late, 27..28)] {
+                let vdev = &tree.tops()[0].children()[index];
+                let missing = [(txgs.start, txgs.end - txgs.start)];
+                vdev.leaf()
+                    .expect("a leaf")
+                    .set_missing(missing.into_iter().collect());
+            }
+            let verify = Same(data.clone());
+            let read = tree
+                .read_block(VdevId::new(0), 0, data.len(), &context, &verify)
+                .await
+                .expect("three of four are right");
+            assert_eq!(read, data, "{away} was away, {late} is late");
+            disk.poke(LABEL_START_BYTES, &before);
+            for index in [away, late] {
+                let vdev = &tree.tops()[0].children()[index];
+                let leaf = vdev.leaf().expect("a leaf");
+                leaf.set_missing(std::iter::empty().collect());
+            }
+        }
+    });
+}
+
 #[test]
 fn a_dead_device_is_faulted_and_a_vanished_one_removed() {
     simulate(async {
