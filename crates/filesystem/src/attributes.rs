@@ -118,7 +118,12 @@ impl Filesystem {
             Some(_) if before.project.is_none() => Some(self.sa.get_all(&node.object).await?),
             _ => None,
         };
-        let tx = self.assign(DirtyEstimate::metadata()).await?;
+        // A file that was cut is cut: for want of space its record must not be refused.
+        let estimate = match set.size_bytes {
+            Some(size) if size < before.size => DirtyEstimate::free(),
+            _ => DirtyEstimate::metadata(),
+        };
+        let tx = self.assign(estimate).await?;
         let now = self.now();
         let mut znode = node.znode();
         let mut list = vec![attr::CTIME, attr::FLAGS];

@@ -66,6 +66,12 @@ async fn grow_block(node: &Node, tx: &Tx, block_bytes: u64) -> Result<()> {
     }
 }
 
+/// Whether the object holds an extended attribute. What is logged of it goes into the log with the
+/// next commit of any object: who syncs a file means its attributes too.
+fn is_of_xattr(znode: &Znode) -> bool {
+    znode.flags & pflags::XATTR != 0
+}
+
 impl Filesystem {
     fn regular<'a>(&self, node: &'a Node) -> Result<&'a Node> {
         match node.znode().kind() {
@@ -293,9 +299,10 @@ impl Filesystem {
             self.store(&tx, &node, changed, &list, more.unwrap_or_default())
                 .await?;
             if changed.links > 0 {
+                let sync = is_of_xattr(&changed);
                 self.record(
                     &tx,
-                    LogRecord::write(ObjectId::new(node.ino), false, offset, length),
+                    LogRecord::write(ObjectId::new(node.ino), sync, offset, length),
                 );
             }
             offset = chunk_end;
@@ -452,7 +459,13 @@ impl Filesystem {
                 self.resize(&node, end).await?;
             }
         }
-        let tx = self.assign(DirtyEstimate::metadata()).await?;
+        // What was freed is freed: for want of space its record must not be refused.
+        let estimate = if node.znode().size > size {
+            DirtyEstimate::metadata()
+        } else {
+            DirtyEstimate::free()
+        };
+        let tx = self.assign(estimate).await?;
         let changed = self.content_changed(node.znode());
         self.store(
             &tx,
@@ -463,7 +476,8 @@ impl Filesystem {
         )
         .await?;
         if changed.links > 0 {
-            self.record(&tx, log::truncated(node.ino, offset, length));
+            let sync = is_of_xattr(&changed);
+            self.record(&tx, log::truncated(node.ino, sync, offset, length));
         }
         Ok(())
     }
