@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use format::{
-    BlockPointer, Compression, Endian, ObjectType, ObjsetPhys, Pointer, RegularPointer, Txg,
-    ZilHeader,
+    BlockPointer, Endian, ObjectType, ObjsetPhys, Pointer, RegularPointer, Txg, ZilHeader,
 };
 use futures::future::try_join_all;
 use object::{BlockAccounting, SyncContext};
@@ -155,11 +154,8 @@ impl DslPool {
             .copy_from_slice(&header.encode());
         let policy = WritePolicy {
             checksum: old.checksum_kind(),
-            compression: if self.features().is_active(guid::LZ4_COMPRESS) {
-                Compression::Lz4
-            } else {
-                Compression::Lzjb
-            },
+            // Off: OpenZFS wants it so where there are MACs.
+            compression: old.compression(),
             copies: old.copies() as u8,
             fill: old.fill(),
             ..WritePolicy::metadata(ObjectType::OBJSET, 0)

@@ -87,7 +87,7 @@ struct TxgRecords {
 impl TxgRecords {
     /// Appends the records of an object to those in order: behind, so that the object's creation
     /// comes first.
-    fn to_ordered(&mut self, txg: Txg, object: u64) {
+    fn select(&mut self, txg: Txg, object: u64) {
         if let Some(records) = self.objects.remove(&object) {
             self.append(txg, object, records);
         }
@@ -186,7 +186,7 @@ impl Pending {
     pub fn select(&mut self, object: ObjectId) {
         for (txg, records) in &mut self.txgs {
             if !object.is_zero() {
-                records.to_ordered(*txg, object.get());
+                records.select(*txg, object.get());
             } else {
                 for (object, list) in std::mem::take(&mut records.objects) {
                     records.append(*txg, object, list);

@@ -36,7 +36,7 @@ fn golden_dir() -> Option<PathBuf> {
 
 fn unpack(golden: &Path, name: &str, into: &Path) -> PathBuf {
     let archive = golden.join(format!("{name}.tar.zst"));
-    let zstd = Command::new("zstd")
+    let mut zstd = Command::new("zstd")
         .arg("-dcq")
         .arg(&archive)
         .stdout(std::process::Stdio::piped())
@@ -46,9 +46,10 @@ fn unpack(golden: &Path, name: &str, into: &Path) -> PathBuf {
         .arg("-xS")
         .arg("-C")
         .arg(into)
-        .stdin(zstd.stdout.expect("piped"))
+        .stdin(zstd.stdout.take().expect("piped"))
         .status()
         .expect("tar runs");
+    assert!(zstd.wait().expect("zstd ends").success());
     assert!(done.success(), "{} does not unpack", archive.display());
     into.join(name)
 }
