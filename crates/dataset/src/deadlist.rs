@@ -321,8 +321,8 @@ impl Deadlist {
             Kind::Old(_) => snapshots.iter().map(|txg| txg.get()).collect(),
             Kind::Modern { lists, .. } => lists.range(..max.get()).map(|(key, _)| *key).collect(),
         };
-        for key in keys {
-            let list = dsl.new_empty_list(ctx).await?;
+        let lists = dsl.new_empty_lists(ctx, keys.len()).await?;
+        for (key, list) in keys.into_iter().zip(lists) {
             zap.add_int(&Tx::syncing(ctx.txg), key, list.get()).await?;
         }
         Ok(object)
@@ -352,7 +352,13 @@ impl Deadlist {
                 lists: from_lists,
                 ..
             } => {
+                let mut empty = 0;
                 for (key, list) in from_lists {
+                    if list == dsl.empty_list() {
+                        empty += 1;
+                        from_zap.remove_int(&tx, key).await?;
+                        continue;
+                    }
                     let moved = dsl.list_space(list).await?;
                     let target = match &mut self.kind {
                         Kind::Modern { lists, space, .. } => {
@@ -369,6 +375,7 @@ impl Deadlist {
                     self.include_list(dsl, ctx, target, list).await?;
                     from_zap.remove_int(&tx, key).await?;
                 }
+                dsl.release_empty_lists(ctx, empty).await?;
                 from_zap
                     .object()
                     .set_bonus(&tx, encode_space(Space::default()))?;
@@ -392,15 +399,17 @@ impl Deadlist {
                 "an old deadlist cannot be moved as a whole",
             ));
         };
+        let mut empty = 0;
         for (key, list) in lists.split_off(&min.get()) {
             if list == dsl.empty_list() {
-                dsl.release_empty_list(ctx).await?;
+                empty += 1;
             } else {
                 space.add(dsl.list_space(list).await?.negated());
                 target.include(&tx, list).await?;
             }
             zap.remove_int(&tx, key).await?;
         }
+        dsl.release_empty_lists(ctx, empty).await?;
         self.save_space(ctx).await
     }
 
@@ -463,13 +472,15 @@ impl Deadlist {
         match list.kind {
             Kind::Old(list) => list.destroy(&tx).await?,
             Kind::Modern { lists, .. } => {
+                let mut empty = 0;
                 for list in lists.into_values() {
                     if list == dsl.empty_list() {
-                        dsl.release_empty_list(ctx).await?;
+                        empty += 1;
                     } else {
                         Bpobj::open(dsl.mos(), list).await?.destroy(&tx).await?;
                     }
                 }
+                dsl.release_empty_lists(ctx, empty).await?;
                 dsl.mos().free(&tx, object).await?;
             }
         }
@@ -485,24 +496,54 @@ impl DslPool {
 
     /// An empty list: the shared one where the feature allows (`bpobj_alloc_empty`).
     pub(crate) async fn new_empty_list(&self, ctx: &SyncContext) -> Result<ObjectId, DatasetError> {
+        let lists = self.new_empty_lists(ctx, 1).await?;
+        Ok(lists[0])
+    }
+
+    /// So many empty lists: the refcount of the shared one is stored once.
+    pub(crate) async fn new_empty_lists(
+        &self,
+        ctx: &SyncContext,
+        count: usize,
+    ) -> Result<Vec<ObjectId>, DatasetError> {
         let tx = Tx::syncing(ctx.txg);
         if !self.features().is_enabled(guid::EMPTY_BPOBJ) {
-            return Ok(Bpobj::create(self.mos(), &tx, 0).await?.id());
+            let mut lists = Vec::with_capacity(count);
+            for _ in 0..count {
+                lists.push(Bpobj::create(self.mos(), &tx, 0).await?.id());
+            }
+            return Ok(lists);
         }
-        if self.empty_list().is_zero() {
+        if self.empty_list().is_zero() && count > 0 {
             let list = Bpobj::create(self.mos(), &tx, 0).await?.id();
             self.directory
                 .add_u64(&tx, "empty_bpobj", list.get())
                 .await?;
             *self.empty_list.lock() = list;
         }
-        self.features().increment(ctx, guid::EMPTY_BPOBJ).await?;
-        Ok(self.empty_list())
+        self.features()
+            .adjust(ctx, guid::EMPTY_BPOBJ, count as i64)
+            .await?;
+        Ok(vec![self.empty_list(); count])
     }
 
     /// One use less of the shared empty list (`bpobj_decr_empty`).
     pub(crate) async fn release_empty_list(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
-        self.features().decrement(ctx, guid::EMPTY_BPOBJ).await?;
+        self.release_empty_lists(ctx, 1).await
+    }
+
+    /// So many uses less.
+    pub(crate) async fn release_empty_lists(
+        &self,
+        ctx: &SyncContext,
+        count: i64,
+    ) -> Result<(), DatasetError> {
+        if count == 0 {
+            return Ok(());
+        }
+        self.features()
+            .adjust(ctx, guid::EMPTY_BPOBJ, -count)
+            .await?;
         if !self.features().is_active(guid::EMPTY_BPOBJ) {
             let tx = Tx::syncing(ctx.txg);
             self.directory.remove(&tx, "empty_bpobj").await?;

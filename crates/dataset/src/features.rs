@@ -337,8 +337,7 @@ impl Features {
     /// # Errors
     /// [`DatasetError::Unsupported`] when it is not enabled.
     pub async fn increment(&self, ctx: &SyncContext, guid: &str) -> Result<(), DatasetError> {
-        let count = self.enabled_count(guid)?;
-        self.store(ctx, guid, count + 1).await
+        self.adjust(ctx, guid, 1).await
     }
 
     /// One thing less uses the feature, in syncing context.
@@ -347,8 +346,24 @@ impl Features {
     /// [`DatasetError::Unsupported`] when it is not enabled, [`DatasetError::Corrupt`] when nothing
     /// used it.
     pub async fn decrement(&self, ctx: &SyncContext, guid: &str) -> Result<(), DatasetError> {
+        self.adjust(ctx, guid, -1).await
+    }
+
+    /// So many things more (or less) use the feature, in syncing context.
+    ///
+    /// # Errors
+    /// As [`Self::decrement`].
+    pub async fn adjust(
+        &self,
+        ctx: &SyncContext,
+        guid: &str,
+        delta: i64,
+    ) -> Result<(), DatasetError> {
+        if delta == 0 {
+            return Ok(());
+        }
         let count = self.enabled_count(guid)?;
-        let count = count.checked_sub(1).ok_or_else(|| {
+        let count = count.checked_add_signed(delta).ok_or_else(|| {
             DatasetError::corrupt(
                 self.for_read_object(),
                 format!("the refcount of feature '{guid}' would be below zero"),

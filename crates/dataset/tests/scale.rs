@@ -1,0 +1,76 @@
+//! Many snapshots: what it costs must not explode. Ignored: it prints times and asserts none.
+
+mod common;
+
+use std::time::Instant;
+
+use common::TestPool;
+use dataset::{DirtyEstimate, ListOptions};
+use format::{ObjectId, ObjectType};
+use object::NewObject;
+
+#[tokio::test]
+#[ignore = "takes long; prints times"]
+async fn thousands_of_snapshots() {
+    let count = std::env::var("MILLPOND_TEST_SNAPSHOTS")
+        .ok()
+        .and_then(|count| count.parse().ok())
+        .unwrap_or(3000);
+    let pool = TestPool::new(4 << 30).await;
+    pool.create("tank/a", &[]).await.expect("created");
+    let open = pool.dsl.open_dataset("tank/a").await.expect("opens");
+    let tx = open.assign(DirtyEstimate::metadata()).await.expect("room");
+    let new = NewObject::new(ObjectType::PLAIN_FILE_CONTENTS).with_block_bytes(4096);
+    let object = open
+        .objset()
+        .claim(&tx, ObjectId::new(100), new)
+        .await
+        .expect("claimed");
+    drop(tx);
+    let mut since = Instant::now();
+    for index in 0..count {
+        let tx = open.assign(DirtyEstimate::metadata()).await.expect("room");
+        let data = vec![(index % 255) as u8 + 1; 4096];
+        object
+            .write(&tx, (index % 16) * 4096, data.into())
+            .await
+            .expect("written");
+        drop(tx);
+        pool.dsl
+            .snapshot(&[format!("tank/a@s{index:06}")], &[])
+            .await
+            .expect("taken");
+        if index % 500 == 499 {
+            eprintln!("{} snapshots: 500 in {:?}", index + 1, since.elapsed());
+            since = Instant::now();
+        }
+    }
+    let options = ListOptions {
+        snapshots: true,
+        ..ListOptions::default()
+    };
+    since = Instant::now();
+    let list = pool.dsl.list("tank", &options).await.expect("a list");
+    eprintln!("list of {}: {:?}", list.len(), since.elapsed());
+    since = Instant::now();
+    let list = pool.dsl.list("tank", &options).await.expect("a list");
+    eprintln!("list again: {:?}", since.elapsed());
+    since = Instant::now();
+    let names: Vec<String> = list
+        .iter()
+        .map(|info| info.name.clone())
+        .filter(|name| name.contains('@'))
+        .collect();
+    for (index, names) in names.chunks(100).enumerate() {
+        pool.dsl
+            .destroy_snapshots(names, false)
+            .await
+            .expect("destroyed");
+        if index % 5 == 4 {
+            eprintln!("500 destroyed: {:?}", since.elapsed());
+            since = Instant::now();
+        }
+    }
+    drop((object, open));
+    pool.check().await;
+}
