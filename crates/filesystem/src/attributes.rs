@@ -118,9 +118,9 @@ impl Filesystem {
             Some(_) if before.project.is_none() => Some(self.sa.get_all(&node.object).await?),
             _ => None,
         };
-        // A file that was cut is cut: for want of space its record must not be refused.
+        // The size is changed: for want of space the record of that must not be refused.
         let estimate = match set.size_bytes {
-            Some(size) if size < before.size => DirtyEstimate::free(),
+            Some(size) if size != before.size => DirtyEstimate::free(),
             _ => DirtyEstimate::metadata(),
         };
         let tx = self.assign(estimate).await?;

@@ -459,13 +459,8 @@ impl Filesystem {
                 self.resize(&node, end).await?;
             }
         }
-        // What was freed is freed: for want of space its record must not be refused.
-        let estimate = if node.znode().size > size {
-            DirtyEstimate::metadata()
-        } else {
-            DirtyEstimate::free()
-        };
-        let tx = self.assign(estimate).await?;
+        // It is done: for want of space its record must not be refused.
+        let tx = self.assign(DirtyEstimate::free()).await?;
         let changed = self.content_changed(node.znode());
         self.store(
             &tx,

@@ -145,10 +145,10 @@ pub(crate) fn renamed(
 }
 
 /// A range was freed; a length of 0 means to the end.
-pub(crate) fn truncated(ino: u64, offset_bytes: u64, length_bytes: u64) -> LogRecord {
+pub(crate) fn truncated(ino: u64, sync: bool, offset_bytes: u64, length_bytes: u64) -> LogRecord {
     let mut body = Vec::with_capacity(24);
     put(&mut body, &[ino, offset_bytes, length_bytes]);
-    LogRecord::of_object(kind::TRUNCATE, ObjectId::new(ino), false, body)
+    LogRecord::of_object(kind::TRUNCATE, ObjectId::new(ino), sync, body)
 }
 
 /// Attributes were set: those in `mask` to what `znode` says.

@@ -318,7 +318,10 @@ impl Filesystem {
     async fn put_xattr(&self, node: &Arc<Node>, name: &[u8], value: &[u8]) -> Result<()> {
         /// `xattr=sa` (`ZFS_XATTR_SA`).
         const IN_SA: u64 = 2;
+        // An empty value goes into the directory: the log's record of one in the dnode would say
+        // that it was removed (`zfs_log_setsaxattr`), so it would not outlive a crash.
         if self.settings().xattr == IN_SA
+            && !value.is_empty()
             && !node.znode().is_old
             && self.put_sa_xattr(node, name, Some(value)).await?
         {
