@@ -262,7 +262,7 @@ impl Filesystem {
     }
 
     /// The form by which directories hash names.
-    pub(crate) fn normalizer(&self) -> Arc<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync> {
+    pub(crate) fn normalizer(&self) -> object::Normalizer {
         let rules = self.rules;
         Arc::new(move |name: &[u8]| rules.hashed_form(name))
     }

@@ -401,6 +401,20 @@ fn a_full_pool_can_be_cleared_out() {
             }
         }
         assert!(files.len() > 20);
+        // Making longer is done or refused, not both.
+        for (name, ino, content) in &mut files {
+            let longer = content.len() + 2000;
+            let size = SetAttributes {
+                size_bytes: Some(longer as u64),
+                ..SetAttributes::default()
+            };
+            let mut wanted = content.to_vec();
+            if fs.set_attributes(*ino, &size, ROOT).await.is_ok() {
+                wanted.resize(longer, 0);
+            }
+            *content = wanted.into();
+            assert_eq!(get(&fs, name).await.unwrap(), *content);
+        }
         for (index, (name, ino, content)) in files.iter_mut().enumerate() {
             let keep = content.len() / 3;
             if index % 2 == 0 {

@@ -60,7 +60,8 @@ pub async fn create(world: &World, image: &Image, root_properties: &[(&str, &str
     let path = image.path().join("d0.img");
     let leaf = LeafSpec {
         path: path.to_str().expect("UTF-8").to_owned(),
-        is_file: true,
+        // The machine with the real OpenZFS sees the image as a disk.
+        is_file: false,
     };
     let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
     let spec = CreateSpec {

@@ -285,7 +285,7 @@ fn a_stale_child_does_not_hide_one_that_is_right() {
             let before = disk.peek(LABEL_START_BYTES, 4096);
             disk.corrupt(LABEL_START_BYTES, 4096);
             for (index, txgs) in [(away, 20..28u64), (late, 27..28)] {
-                let vdev = &tree.tops()[0].children()[index];
+                let vdev = tree.tops()[0].children()[index].clone();
                 let missing = [(txgs.start, txgs.end - txgs.start)];
                 vdev.leaf()
                     .expect("a leaf")
@@ -299,7 +299,7 @@ fn a_stale_child_does_not_hide_one_that_is_right() {
             assert_eq!(read, data, "{away} was away, {late} is late");
             disk.poke(LABEL_START_BYTES, &before);
             for index in [away, late] {
-                let vdev = &tree.tops()[0].children()[index];
+                let vdev = tree.tops()[0].children()[index].clone();
                 let leaf = vdev.leaf().expect("a leaf");
                 leaf.set_missing(std::iter::empty().collect());
             }
