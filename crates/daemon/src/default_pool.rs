@@ -76,7 +76,7 @@ fn disk_bytes(disks: &Path, wanted: Option<u64>) -> Result<u64, Failure> {
     };
     let each = total / DISKS / DISK_BYTES_UNIT * DISK_BYTES_UNIT;
     if each < DISK_BYTES_MIN {
-        let least = DISK_BYTES_MIN * DISKS >> 20;
+        let least = (DISK_BYTES_MIN * DISKS) >> 20;
         let message = format!(
             "{} MiB in {} are too little: at least {least} MiB are needed; free some space, or choose another place with MILLPOND_STATE",
             total >> 20,
