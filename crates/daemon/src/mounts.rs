@@ -243,6 +243,19 @@ impl Service {
         })
     }
 
+    /// Closes snapshots that are open through `.zfs/snapshot`, so that they can be destroyed.
+    pub(crate) async fn release_snapshots(&self, names: &[String]) {
+        for name in names {
+            let Some((head, snapshot)) = name.split_once('@') else {
+                continue;
+            };
+            let mounted = self.mounts.by_name.lock().get(head).cloned();
+            if let Some(mounted) = mounted {
+                mounted.mount.release_snapshots(Some(snapshot)).await;
+            }
+        }
+    }
+
     /// Unmounts a dataset and all below it, children first.
     pub(crate) async fn unmount_below(&self, top: &str, mode: UnmountMode) -> Result<(), Failure> {
         for name in self.mounts.below(top).into_iter().rev() {

@@ -308,6 +308,7 @@ impl Service {
             }
         }
         if !call.dry_run {
+            self.release_snapshots(&names).await;
             open.pool
                 .dsl()
                 .destroy_snapshots(&names, false)
@@ -374,6 +375,7 @@ impl Service {
                 self.unmount(&info.name, mode(call.force)).await?;
             }
         }
+        self.release_snapshots(&names).await;
         for name in &names {
             dsl.destroy(name)
                 .await

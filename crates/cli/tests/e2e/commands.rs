@@ -153,6 +153,10 @@ fn snapshots_roll_back_and_are_seen_in_the_control_directory() {
             .ok("zfs list -t snapshot -H -o name")
             .contains("tank@two")
     );
+    assert_eq!(
+        std::fs::read_to_string(server.path("mnt/.zfs/snapshot/one/file")).unwrap(),
+        "one"
+    );
     server.ok("zfs destroy tank@one");
     server.ok("zpool export tank");
     crate::harness::zdb_is_clean(&server.path("disks"), "tank");

@@ -35,7 +35,7 @@ pub fn can_mount() -> bool {
     )
 }
 
-fn finds(program: &str) -> bool {
+pub fn finds(program: &str) -> bool {
     Command::new("sh")
         .args([
             "-c",

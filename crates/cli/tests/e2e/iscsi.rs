@@ -1,6 +1,6 @@
 //! A volume over the network: Linux's own initiator in the peer machine uses it for real.
 
-use crate::harness::{Peer, Server, can_mount, need, run, zdb_is_clean};
+use crate::harness::{Peer, Server, can_mount, finds, need, run, zdb_is_clean};
 
 #[test]
 fn linux_logs_in_makes_a_filesystem_and_finds_it_after_a_restart() {
@@ -55,12 +55,7 @@ fn linux_logs_in_makes_a_filesystem_and_finds_it_after_a_restart() {
 
 #[test]
 fn libiscsi_finds_the_target_conforming() {
-    if !can_mount()
-        || !need(
-            "iscsi-test-cu",
-            std::path::Path::new("/usr/lib/iscsi-test-cu").exists(),
-        )
-    {
+    if !can_mount() || !need("iscsi-test-cu", finds("iscsi-test-cu")) {
         return;
     }
     let server = Server::start();
