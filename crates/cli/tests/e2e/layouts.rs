@@ -5,9 +5,14 @@ use std::path::Path;
 
 use crate::harness::{Peer, Server, can_mount, is_long, need, run, zdb_is_clean};
 
-/// What is copied: a part of the system, or all of `/usr` (over a gigabyte, over 50,000 files) in the long run.
-fn source() -> &'static str {
-    if is_long() { "/usr" } else { "/usr/include" }
+/// What is copied: a part of the system; in the long run `MILLPOND_TREE`, or all of `/usr` (over a gigabyte, over
+/// 50,000 files).
+fn source() -> String {
+    if is_long() {
+        std::env::var("MILLPOND_TREE").unwrap_or_else(|_| "/usr".to_owned())
+    } else {
+        "/usr/include".to_owned()
+    }
 }
 
 fn same_tree(left: &Path, right: &Path) {
@@ -30,12 +35,26 @@ fn sums(root: &Path) -> String {
     run("sh", &["-c", &script])
 }
 
+/// How many disks of a layout hold data, as far as space goes.
+fn data_disks(words: &str) -> u64 {
+    let disks = words.split(' ').filter(|word| *word == "D").count() as u64;
+    match words.split(' ').next() {
+        Some("mirror") => 1,
+        Some(raidz) if raidz.starts_with("raidz") => disks - u64::from(raidz.as_bytes()[5] - b'0'),
+        _ => disks,
+    }
+}
+
 fn live(words: &str, disk_count: usize, ashift: u32, extra: &str) {
     if !can_mount() || !need("diff of diffutils", Path::new("/usr/bin/diff").exists()) {
         return;
     }
     let mut server = Server::start();
-    let bytes = if is_long() { 6 << 30 } else { 384 << 20 };
+    let bytes = if is_long() {
+        (9 << 30) / data_disks(words)
+    } else {
+        384 << 20
+    };
     let disks = server.disks(disk_count, bytes);
     if !need("loop devices", Path::new("/dev/loop-control").exists()) {
         return;
@@ -61,8 +80,8 @@ fn live(words: &str, disk_count: usize, ashift: u32, extra: &str) {
     server.ok("zfs create tank/tree");
     let tree = mountpoint.join("tree");
     let inside = tree.join("copy");
-    run("cp", &["-a", source(), &inside.to_string_lossy()]);
-    same_tree(Path::new(source()), &inside);
+    run("cp", &["-a", &source(), &inside.to_string_lossy()]);
+    same_tree(Path::new(&source()), &inside);
     server.ok("zfs snapshot tank/tree@full");
 
     // Change and delete a part, then return to the snapshot.
@@ -73,7 +92,7 @@ fn live(words: &str, disk_count: usize, ashift: u32, extra: &str) {
     run("sh", &["-c", &script]);
     server.ok("zfs snapshot tank/tree@less");
     server.ok("zfs rollback -r tank/tree@full");
-    same_tree(Path::new(source()), &inside);
+    same_tree(Path::new(&source()), &inside);
 
     // The same changes again, to stay.
     run("sh", &["-c", &script]);
