@@ -42,6 +42,17 @@ fn complete(error: daemon::DaemonError) -> anyhow::Error {
     anyhow::Error::msg(error.to_string())
 }
 
+/// Prints what the server has to say to stderr: warnings and errors, or what `MILLPOND_LOG` asks for (`info`, `engine=debug`, ...).
+fn log_to_stderr() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("MILLPOND_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,fuser=error"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .init();
+}
+
 impl Daemon {
     fn options(&self, state: PathBuf) -> anyhow::Result<daemon::Options> {
         Ok(daemon::Options {
@@ -53,6 +64,7 @@ impl Daemon {
 
     /// Runs the server until it is told to stop.
     pub fn run(self, state: PathBuf) -> anyhow::Result<()> {
+        log_to_stderr();
         daemon::run(self.options(state)?, None).map_err(complete)
     }
 }
@@ -60,6 +72,7 @@ impl Daemon {
 impl Up {
     /// Runs the server with the default pool until Ctrl-C.
     pub fn run(self, state: PathBuf) -> anyhow::Result<()> {
+        log_to_stderr();
         let default_pool = daemon::DefaultPool {
             size_bytes: size(self.size.as_deref())?,
             mountpoint: self.mountpoint.map(std::path::absolute).transpose()?,

@@ -376,10 +376,11 @@ impl Dataset {
             });
         }
         let txgs = &dsl.env().txgs;
+        let on_disk_bytes = self.on_disk_bytes(estimate);
         let mut tries = 0;
         loop {
             let tx = txgs.assign(estimate.bytes).await?;
-            match dsl.reserve(self.ds(), tx.txg(), estimate)? {
+            match dsl.reserve(self.ds(), tx.txg(), on_disk_bytes, estimate.frees_space)? {
                 Room::Granted => return Ok(tx),
                 Room::Later => {
                     let txg = tx.txg();
@@ -392,6 +393,25 @@ impl Dataset {
                 }
             }
         }
+    }
+
+    /// What an estimate may come to on disk, at worst, in bytes as users see them: every copy, and the parity and
+    /// padding of small blocks beyond what is counted off for big ones. Without it, what is under way could
+    /// outgrow the space that is kept back for the pool's own writes.
+    fn on_disk_bytes(&self, estimate: DirtyEstimate) -> u64 {
+        let properties = self.open.objset.properties();
+        let block = match estimate.block_bytes {
+            0 => properties.record_bytes,
+            bytes => bytes,
+        };
+        let block = u64::from(block).max(512);
+        let allocator = self.hold.dsl.env().pipeline.allocator();
+        let stored = allocator.worst_deflated_bytes(block).max(block);
+        // The share of metadata is generous as it is.
+        let metadata = estimate.bytes.min(DirtyEstimate::METADATA_BYTES);
+        let data = u128::from(estimate.bytes - metadata) * u128::from(stored) / u128::from(block)
+            * u128::from(properties.copies);
+        metadata.saturating_add(u64::try_from(data).unwrap_or(u64::MAX))
     }
 
     /// Makes everything done to `object` (zero: to anything) durable, as property `sync` says.

@@ -103,26 +103,37 @@ pub enum PropertyChange {
 pub struct DirtyEstimate {
     /// Bytes that it dirties, data and metadata.
     pub bytes: u64,
+    /// How big the blocks are that it writes, in bytes: small ones take more than their size on RAID-Z. Zero: as
+    /// `recordsize` says.
+    pub block_bytes: u32,
     /// In the end it frees space (remove, truncate): allowed although the pool is (nearly) full.
     pub frees_space: bool,
 }
 
 impl DirtyEstimate {
     /// Room for the metadata that any one operation touches.
-    const METADATA_BYTES: u64 = 256 << 10;
+    pub(crate) const METADATA_BYTES: u64 = 256 << 10;
 
     /// A write of data, and the metadata that goes with it.
     pub const fn write(bytes: u64) -> Self {
         DirtyEstimate {
             bytes: bytes + bytes / 64 + Self::METADATA_BYTES,
+            block_bytes: 0,
             frees_space: false,
         }
+    }
+
+    /// The same in blocks of `block_bytes`.
+    pub const fn in_blocks_of(mut self, block_bytes: u32) -> Self {
+        self.block_bytes = block_bytes;
+        self
     }
 
     /// An operation on metadata only.
     pub const fn metadata() -> Self {
         DirtyEstimate {
             bytes: Self::METADATA_BYTES,
+            block_bytes: 0,
             frees_space: false,
         }
     }
@@ -131,6 +142,7 @@ impl DirtyEstimate {
     pub const fn free() -> Self {
         DirtyEstimate {
             bytes: Self::METADATA_BYTES,
+            block_bytes: 0,
             frees_space: true,
         }
     }

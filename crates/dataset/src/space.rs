@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use format::Txg;
 
+use crate::DatasetError;
 use crate::dsl::{DslPool, slot};
 use crate::state::{Dir, Ds, accounted_delta};
 use crate::task::SpaceCheck;
-use crate::{DatasetError, DirtyEstimate};
 
 /// Answer to a writer that asks for space.
 pub(crate) enum Room {
@@ -94,15 +94,16 @@ impl DslPool {
         available
     }
 
-    /// Asks for room for a transaction in `txg`; what is granted counts until the txg is on disk.
+    /// Asks for room for a transaction in `txg` that takes at most `bytes` on disk; what is granted counts until the txg is on disk.
     pub(crate) fn reserve(
         &self,
         head: &Arc<Ds>,
         txg: Txg,
-        estimate: DirtyEstimate,
+        bytes: u64,
+        frees_space: bool,
     ) -> Result<Room, DatasetError> {
         let mut granted: Vec<(Arc<Dir>, u64)> = Vec::new();
-        let result = self.reserve_up(head, txg, estimate, &mut granted);
+        let result = self.reserve_up(head, txg, bytes, frees_space, &mut granted);
         if !matches!(result, Ok(Room::Granted)) {
             for (dir, bytes) in granted {
                 let mut state = dir.state();
@@ -117,10 +118,10 @@ impl DslPool {
         &self,
         head: &Arc<Ds>,
         txg: Txg,
-        estimate: DirtyEstimate,
+        mut bytes: u64,
+        frees_space: bool,
         granted: &mut Vec<(Arc<Dir>, u64)>,
     ) -> Result<Room, DatasetError> {
-        let mut bytes = estimate.bytes;
         let mut dir = head.dir();
         let mut is_first = true;
         let mut ignore_quota = false;
@@ -151,9 +152,7 @@ impl DslPool {
                         accounted_delta(unique, reserved, bytes.saturating_add(in_flight) as i64);
                     from_refreservation = bytes - bytes.min(delta.max(0) as u64);
                 }
-                if !estimate.frees_space
-                    && refquota != 0
-                    && referenced.saturating_add(in_flight) >= refquota
+                if !frees_space && refquota != 0 && referenced.saturating_add(in_flight) >= refquota
                 {
                     if in_flight > 0 || referenced < refquota {
                         return Ok(Room::Later);
@@ -161,14 +160,14 @@ impl DslPool {
                     return Err(quota_exceeded());
                 }
             }
-            let mut quota = if ignore_quota || estimate.frees_space || state.phys.quota_bytes == 0 {
+            let mut quota = if ignore_quota || frees_space || state.phys.quota_bytes == 0 {
                 u64::MAX
             } else {
                 state.phys.quota_bytes
             };
             let mut is_pool_limit = false;
             if parent.is_none() {
-                let room = self.unreserved_space(if estimate.frees_space {
+                let room = self.unreserved_space(if frees_space {
                     SpaceCheck::Reserved
                 } else {
                     SpaceCheck::Normal
@@ -178,7 +177,13 @@ impl DslPool {
                     is_pool_limit = true;
                 }
             }
-            let extra = if quota == u64::MAX { 0 } else { quota >> 5 };
+            // A quota may be overshot by what is under way. The pool's limit may not: what is kept back beyond it
+            // is what deletes and the pool's own writes live on, and a txg that finds no room stops the pool.
+            let extra = match quota {
+                u64::MAX => 0,
+                _ if is_pool_limit => 0,
+                quota => quota >> 5,
+            };
             if used >= quota {
                 if is_pool_limit {
                     let deferred = self.env().pipeline.space().deferred_deflated_bytes;

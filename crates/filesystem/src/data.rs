@@ -276,7 +276,8 @@ impl Filesystem {
             self.check_quota(&node.znode()).await?;
             let record_bytes = u64::from(self.settings().record_bytes);
             let wanted = grown_block_bytes(block, size, size.max(total_end), record_bytes);
-            let estimate = DirtyEstimate::write(chunk.len() as u64 + 2 * wanted.min(1 << 24));
+            let estimate = DirtyEstimate::write(chunk.len() as u64 + 2 * wanted.min(1 << 24))
+                .in_blocks_of(wanted.min(1 << 24) as u32);
             self.fetch_edges(&node, offset, chunk_end, block).await?;
             if wanted > block && size > 0 {
                 node.object.read(0, size.min(block) as usize).await?;

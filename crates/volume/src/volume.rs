@@ -283,7 +283,9 @@ impl Volume {
             let chunk = rest.split_to((rest.len() as u64).min(limit) as usize);
             let length = chunk.len() as u64;
             self.fetch_edges(offset, offset + length).await?;
-            let tx = self.assign(DirtyEstimate::write(length)).await?;
+            let tx = self
+                .assign(DirtyEstimate::write(length).in_blocks_of(self.block_bytes))
+                .await?;
             self.data
                 .write(&tx, offset, chunk)
                 .await

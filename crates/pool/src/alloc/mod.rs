@@ -595,6 +595,16 @@ impl Allocator {
         Some(self.entry(vdev)?.geometry.asize(psize_bytes))
     }
 
+    /// What a block with `psize_bytes` stored takes as users see it, where it takes most.
+    pub fn worst_deflated_bytes(&self, psize_bytes: u64) -> u64 {
+        let tops = self.tops.read();
+        tops.values()
+            .filter(|entry| entry.class != AllocClass::Log)
+            .map(|entry| deflate(entry.geometry.asize(psize_bytes), entry.deflate_ratio))
+            .max()
+            .unwrap_or(psize_bytes)
+    }
+
     /// A DVA's allocated size as users see it (`dva_get_dsize_sync`); `None` for unknown vdevs.
     pub fn deflated_bytes(&self, dva: &Dva) -> Option<u64> {
         let tops = self.tops.read();
