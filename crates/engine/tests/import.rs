@@ -222,3 +222,36 @@ async fn a_pool_open_read_only_changes_nothing() {
     pool.export(false).await.expect("close");
     assert!(before == std::fs::read(&leaves[0].path).expect("image"));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_exported_pool_leaves_nothing_in_memory() {
+    let world = World::system(1);
+    let images = Images::new();
+    let leaves = images.make(1, 64);
+    exported(VdevLayout::Leaf(leaves[0].clone())).await;
+    let spec = ImportSpec::new(find(&world, images.path()).await, host());
+    let pool = Pool::import(&world, spec).await.expect("import");
+    let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+    let tx = dataset
+        .assign(dataset::DirtyEstimate::metadata())
+        .await
+        .expect("room");
+    drop(tx);
+    drop(dataset);
+    let pipeline = std::sync::Arc::downgrade(pool.pipeline());
+    let dsl = std::sync::Arc::downgrade(pool.dsl());
+    pool.export(false).await.expect("export");
+    drop(pool);
+    // What was under way in the background ends by itself.
+    for _ in 0..100 {
+        if pipeline.strong_count() + dsl.strong_count() == 0 {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    panic!(
+        "still held: the pipeline {} times, the DSL {} times",
+        pipeline.strong_count(),
+        dsl.strong_count()
+    );
+}
