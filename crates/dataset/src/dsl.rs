@@ -128,6 +128,17 @@ impl DirtyDatasets {
     }
 }
 
+impl Drop for DslPool {
+    /// What is dirty refers to the queues that it stands in; where nothing will be written any more (a suspended
+    /// pool that is exported by force), these are taken apart, else all that memory would never be freed.
+    fn drop(&mut self) {
+        self.queue.take();
+        for txg in [Txg::ZERO, Txg::ZERO.next()] {
+            self.dirty_datasets.take(txg);
+        }
+    }
+}
+
 pub(crate) fn slot(txg: Txg) -> usize {
     (txg.get() & 1) as usize
 }

@@ -165,3 +165,10 @@ impl Core {
         }
     }
 }
+
+impl Drop for Core {
+    /// Also for a pool that nobody closed: space maps and pipeline know each other, and would stay in memory.
+    fn drop(&mut self) {
+        self.space.close();
+    }
+}

@@ -606,8 +606,12 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
                 sim.power_cut(PowerCut::Random);
             }
             patiently("killing the tasks", sim.kill_tasks()).await?;
+            let left = Arc::downgrade(pool.pipeline());
+            // Tasks that wait for a sync hold the pool.
+            pool.dsl().close();
             drop(pool);
             sim.kill_tasks().await;
+            nothing_left(&left, "a power cut")?;
             sim.power_on();
         }
         if cycle == 0 {
@@ -660,8 +664,10 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
     }
     outcome.refused = books.iter().map(|(_, book)| book.lock().refused).sum();
     patiently("the export", pool.export(false)).await??;
+    let left = Arc::downgrade(pool.pipeline());
     drop(pool);
     sim.kill_tasks().await;
+    nothing_left(&left, "the export")?;
     let report = inspect(&sim, "after the export", victims.is_empty());
     outcome.blocks = patiently("inspection", report).await??.blocks;
     if plan.zdb {
@@ -671,6 +677,14 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
         outcome.log = sim.take_log();
     }
     Ok((outcome, sim))
+}
+
+/// A pool that is gone must not be held by anything: a server imports and exports pools for years.
+fn nothing_left(pipeline: &Weak<pool::Pipeline>, after: &str) -> Result<(), Failure> {
+    match pipeline.strong_count() {
+        0 => Ok(()),
+        count => Err(format!("after {after} the pool is still held {count} times").into()),
+    }
 }
 
 /// Runs a seed's plan; the error names the seed.
