@@ -84,6 +84,66 @@ impl Pipeline {
         }
     }
 
+    /// Describes a new version of the gang block `old`, of the same length and born in the same txg, in `old`'s
+    /// places (`zio_rewrite_gang`). Without it a MOS whose blocks are in pieces would move, and so change its own
+    /// space maps, in every pass of a sync: it would never converge.
+    pub(super) async fn plan_gang_rewrite(
+        &self,
+        txg: Txg,
+        old: &BlockPointer,
+        data: &Bytes,
+        policy: &WritePolicy,
+    ) -> Result<(Places, Vec<Piece>), PoolError> {
+        let context = ReadContext {
+            bookmark: policy.bookmark,
+            priority: policy.priority,
+            ..ReadContext::default()
+        };
+        let plan = self.plan_of(old, 0..data.len(), &context, 0).await?;
+        let mut pieces = Vec::new();
+        let bp = self.describe(txg, &plan, data, policy, &mut pieces)?;
+        Ok(([bp.dva(0), bp.dva(1), bp.dva(2)], pieces))
+    }
+
+    /// Where the pieces of a gang block are, which holds `range` of the whole.
+    fn plan_of<'a>(
+        &'a self,
+        bp: &'a BlockPointer,
+        range: Range<usize>,
+        context: &'a ReadContext,
+        depth: usize,
+    ) -> BoxFuture<'a, Result<Plan, PoolError>> {
+        Box::pin(async move {
+            let mut places = [bp.dva(0), bp.dva(1), bp.dva(2)];
+            if !bp.is_gang() {
+                return Ok(Plan::Data { places, range });
+            }
+            too_deep(bp, depth)?;
+            // The pointer's asize covers the tree; the header's own is that of its sector.
+            for place in &mut places {
+                if let Some(dva) = *place {
+                    let asize = self
+                        .allocator
+                        .asize(dva.vdev(), GANG_HEADER_BYTES as u64)
+                        .unwrap_or(GANG_HEADER_BYTES as u64);
+                    *place = Some(Dva::new(dva.vdev(), dva.offset_bytes(), asize, true)?);
+                }
+            }
+            let mut children = Vec::new();
+            let mut at = range.start;
+            for member in self.read_gang_header(bp, context).await? {
+                let end = at + member.psize_bytes() as usize;
+                children.push(self.plan_of(&member, at..end, context, depth + 1).await?);
+                at = end;
+            }
+            Ok(Plan::Header {
+                places,
+                range,
+                children,
+            })
+        })
+    }
+
     fn unallocate_plan(&self, txg: Txg, plan: &Plan) {
         let mut places = Vec::new();
         plan.all(&mut places);

@@ -385,7 +385,20 @@ fn without_long_runs_blocks_are_ganged_and_read_back() {
                 assert!(bp.dva(0).expect("a copy").asize_bytes() > length as u64);
                 let outcome = pool.pipeline.scrub(&bp, &direct()).await.expect("all good");
                 assert!(outcome.copies > 6 && outcome.bad_copies == 0);
-                written.push((bp, data));
+                // A new version in the same txg takes the same places.
+                let data = noise(length, 100 + index as u64);
+                let again = pool
+                    .pipeline
+                    .rewrite(TXG, &bp, data.clone().into(), &plain)
+                    .await
+                    .expect("rewritten");
+                assert_eq!(again.asize_bytes(), bp.asize_bytes());
+                for copy in 0..3 {
+                    assert_eq!(again.dva(copy), bp.dva(copy));
+                }
+                let read = pool.pipeline.read(&again, &direct()).await;
+                assert!(read.expect("the new version") == data);
+                written.push((again, data));
             }
             // A lost header copy is no loss.
             let (bp, data) = &written[2];

@@ -263,12 +263,14 @@ impl Pipeline {
         let in_place = old.filter(|old| {
             !old.is_hole()
                 && !old.is_embedded()
-                && !old.is_gang()
                 && old.logical_birth() == txg
                 && old.physical_birth() == txg
                 && old.psize_bytes() == stored.len() as u64
-                && old.copies() == copies
+                && (old.is_gang() || old.copies() == copies)
         });
+        if let Some(old) = in_place.filter(|old| old.is_gang()) {
+            return self.plan_gang_rewrite(txg, old, stored, policy).await;
+        }
         let places = match in_place {
             Some(old) => [old.dva(0), old.dva(1), old.dva(2)],
             None => {
