@@ -53,6 +53,18 @@ fn linux_logs_in_makes_a_filesystem_and_finds_it_after_a_restart() {
     );
 }
 
+/// The address of a target's first LUN, as libiscsi takes it.
+fn first_lun(server: &Server, target: &str) -> String {
+    let portal = format!("iscsi://127.0.0.1:{}", server.iscsi_port);
+    let listed = run("iscsi-ls", &["-s", &portal]);
+    let iqn = listed
+        .split_whitespace()
+        .filter_map(|word| word.strip_prefix("Target:"))
+        .find(|iqn| iqn.ends_with(target))
+        .unwrap_or_else(|| panic!("no target {target} in {listed}"));
+    format!("{portal}/{iqn}/0")
+}
+
 #[test]
 fn libiscsi_finds_the_target_conforming() {
     if !can_mount() || !need("iscsi-test-cu", finds("iscsi-test-cu")) {
@@ -62,17 +74,7 @@ fn libiscsi_finds_the_target_conforming() {
     let disks = server.disks(1, 512 << 20);
     server.ok(&format!("zpool create -m none tank {}", disks[0]));
     server.ok("zfs create -s -V 64M -o millpond:iscsi=on tank/vol");
-    let listed = run(
-        "iscsi-ls",
-        &["-s", &format!("iscsi://127.0.0.1:{}", server.iscsi_port)],
-    );
-    assert!(listed.contains("tank:vol"), "{listed}");
-    let iqn = listed
-        .split_whitespace()
-        .find_map(|word| word.strip_prefix("Target:"))
-        .expect("a target")
-        .to_owned();
-    let url = format!("iscsi://127.0.0.1:{}/{iqn}/0", server.iscsi_port);
+    let url = first_lun(&server, "tank:vol");
     for family in [
         "ALL.Read16",
         "ALL.Write16",
@@ -87,4 +89,66 @@ fn libiscsi_finds_the_target_conforming() {
             "{family}:\n{text}"
         );
     }
+}
+
+#[test]
+fn qemu_copies_an_image_to_the_volume() {
+    let module = format!(
+        "/usr/lib/{}-linux-gnu/qemu/block-iscsi.so",
+        std::env::consts::ARCH
+    );
+    if !can_mount()
+        || !need(
+            "qemu's iSCSI (qemu-block-extra)",
+            std::path::Path::new(&module).exists(),
+        )
+    {
+        return;
+    }
+    let server = Server::start();
+    let disks = server.disks(1, 512 << 20);
+    server.ok(&format!("zpool create -m none tank {}", disks[0]));
+    server.ok("zfs create -s -V 96M -o millpond:iscsi=on tank/vol");
+    let url = first_lun(&server, "tank:vol");
+    let image = server.path("image");
+    let image = image.to_string_lossy();
+    run(
+        "dd",
+        &[
+            "if=/dev/urandom",
+            &format!("of={image}"),
+            "bs=1M",
+            "count=96",
+        ],
+    );
+    run(
+        "qemu-img",
+        &["convert", "-n", "-f", "raw", "-O", "raw", &image, &url],
+    );
+    run(
+        "qemu-img",
+        &["compare", "-f", "raw", "-F", "raw", &image, &url],
+    );
+    let text = run(
+        "qemu-io",
+        &[
+            "-f",
+            "raw",
+            "-c",
+            "discard 0 32M",
+            "-c",
+            "write -z 32M 32M",
+            "-c",
+            "flush",
+            "-c",
+            "read -P 0 0 64M",
+            &url,
+        ],
+    );
+    assert!(
+        text.contains("read 67108864/67108864") && !text.contains("failed"),
+        "{text}"
+    );
+    server.ok("zpool export tank");
+    zdb_is_clean(&server.path("disks"), "tank");
 }
