@@ -71,9 +71,11 @@ export LD_LIBRARY_PATH=$(dirname "$(find "$zfs_fuse" -name libfuse.so.2 | head -
 pids+=($!)
 sleep 2
 zpool_old=$zfs_fuse/sbin/zpool
-"$zpool_old" create -m "$work/zf" -O compression=off zfbench "$work/disks/zfsfuse"
-measure zfsfuse "$work/zf" "cd /; '$zpool_old' export zfbench; '$zpool_old' import -d '$work/disks' zfbench"
-cd /; "$zpool_old" destroy zfbench || true
+# A name of this run's own: zfs-fuse remembers the pools of a run that was stopped.
+old_pool=zfbench$$
+"$zpool_old" create -m "$work/zf" -O compression=off $old_pool "$work/disks/zfsfuse"
+measure zfsfuse "$work/zf" "cd /; '$zpool_old' export $old_pool; '$zpool_old' import -d '$work/disks' $old_pool"
+cd /; "$zpool_old" destroy $old_pool || true
 umount -l /zfs-kstat 2>/dev/null || true
 
 names=("${runs[@]%%|*}" "create 2 KiB files" "stat" "delete")
