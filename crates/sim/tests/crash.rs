@@ -62,19 +62,27 @@ fn a_power_cut_loses_nothing_that_is_durable() {
 /// The same with disks that fail, as many as redundancy can do without.
 #[test]
 fn failing_disks_and_power_cuts_lose_nothing() {
-    run_all(&seeds(12), |seed| {
-        let plan = Plan::of(seed);
-        let layout = match plan.layout {
-            Layout::Single => Layout::Mirror(2),
-            Layout::Stripe => Layout::Raidz(2, 4),
-            given => given,
-        };
-        Plan {
-            layout,
-            faults: true,
-            ..plan
-        }
-    });
+    run_all(&seeds(12), with_failing_disks);
+}
+
+fn with_failing_disks(seed: u64) -> Plan {
+    let plan = Plan::of(seed);
+    let layout = match plan.layout {
+        Layout::Single => Layout::Mirror(2),
+        Layout::Stripe => Layout::Raidz(2, 4),
+        given => given,
+    };
+    Plan {
+        layout,
+        faults: true,
+        ..plan
+    }
+}
+
+/// What was under way once outgrew the reserve of a full pool: a file was made longer and refused at the same time.
+#[test]
+fn a_full_pool_refuses_whole_operations_only() {
+    run_all(&[3275], with_failing_disks);
 }
 
 /// zdb, who knows nothing of us, finds the pools sound after power cuts and in the end.
