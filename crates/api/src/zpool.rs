@@ -88,6 +88,27 @@ pub struct ZpoolImport {
     pub force: bool,
     /// Mount nothing (`-N`).
     pub no_mount: bool,
+    /// Import without the devices of the intent log (`-m`).
+    #[serde(default)]
+    pub missing_log: bool,
+    /// The new name holds only until export (`-t`).
+    #[serde(default)]
+    pub temporary_name: bool,
+    /// Go back to an older state when the newest cannot be read (`-F`).
+    #[serde(default)]
+    pub rewind: bool,
+    /// As far back as it takes (`-X`).
+    #[serde(default)]
+    pub extreme: bool,
+    /// With `rewind`, only say whether it would work and what would be lost (`-n`).
+    #[serde(default)]
+    pub dry_run: bool,
+    /// Go back to this transaction group (`-T`).
+    #[serde(default)]
+    pub txg: Option<u64>,
+    /// Go back to the checkpoint (`--rewind-to-checkpoint`).
+    #[serde(default)]
+    pub checkpoint: bool,
     /// Directory below which everything is mounted (`-R`).
     pub altroot: Option<String>,
     /// Pool and mount properties (`-o`), `readonly=on` among them.
@@ -103,6 +124,9 @@ pub struct ZpoolImportReply {
     pub found: Vec<FoundPoolReport>,
     /// Names of pools that were imported.
     pub imported: Vec<String>,
+    /// What to tell: states gone back to.
+    #[serde(default)]
+    pub notes: Vec<String>,
     /// What went less than perfectly (a filesystem that could not be mounted).
     pub warnings: Vec<String>,
 }
@@ -120,6 +144,12 @@ pub struct FoundPoolReport {
     pub status: Option<String>,
     /// What to do.
     pub action: String,
+    /// A page that tells more.
+    #[serde(default)]
+    pub see: Option<String>,
+    /// What to say below the tree.
+    #[serde(default)]
+    pub footer: Option<String>,
     /// A comment set on the pool.
     pub comment: Option<String>,
     /// The vdev tree.
@@ -203,6 +233,9 @@ pub struct VdevReport {
     pub size_bytes: u64,
     /// Bytes allocated.
     pub allocated_bytes: u64,
+    /// Bytes of a leaf's device.
+    #[serde(default)]
+    pub physical_bytes: u64,
     /// Fragmentation in percent, where known.
     pub fragmentation_percent: Option<u64>,
     /// Read errors.

@@ -8,6 +8,7 @@
 mod client;
 mod columns;
 mod json;
+mod labels;
 mod numbers;
 mod server;
 mod zfs;
@@ -38,6 +39,8 @@ enum Command {
     Down,
     /// Tell what the server does
     Info,
+    /// Show the labels and uberblocks of a device or file
+    Labels(labels::Labels),
     /// The zpool command
     Zpool(zpool::Zpool),
     /// The zfs command
@@ -72,6 +75,7 @@ fn run(command: Command, typed: String) -> anyhow::Result<()> {
         Command::Daemon(daemon) => daemon.run(state),
         Command::Down => server::down(&Client::new(state)?),
         Command::Info => server::info(&Client::new(state)?),
+        Command::Labels(labels) => labels.run(),
         Command::Zpool(command) => zpool::run(command, &Client::new(state)?, typed),
         Command::Zfs(command) => zfs::run(command, &Client::new(state)?, typed),
     }

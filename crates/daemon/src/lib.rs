@@ -16,6 +16,7 @@
 mod default_pool;
 mod error;
 mod http;
+mod import;
 mod lun;
 mod mounts;
 mod reports;

@@ -6,7 +6,8 @@ use api::{
 };
 use dataset::{DatasetKind, PropertySetting, props};
 use engine::{
-    HistoryRecord, HistoryWhat, Pool, PoolStatus, PropertySource, ScanStatus, VdevClass, VdevStatus,
+    HistoryRecord, HistoryWhat, Pool, PoolStatus, PropertySource, ScanStatus, VdevClass, VdevState,
+    VdevStatus,
 };
 
 /// The word for an allocation class, empty for the normal one.
@@ -29,10 +30,15 @@ pub(crate) fn vdev(status: &VdevStatus) -> VdevReport {
         guid: status.guid.get(),
         class: class_word(status.class).into(),
         path: status.path.clone(),
-        state: status.state.word().into(),
+        state: match (status.class, status.state) {
+            (VdevClass::Spare, VdevState::Online) => "AVAIL",
+            (_, state) => state.word(),
+        }
+        .into(),
         note: status.why.clone(),
         size_bytes: status.size_bytes,
         allocated_bytes: status.allocated_bytes,
+        physical_bytes: status.physical_bytes,
         fragmentation_percent: status.fragmentation_percent.map(u64::from),
         read_errors: status.read_errors,
         write_errors: status.write_errors,
@@ -132,38 +138,69 @@ fn condition(status: &PoolStatus, tree: &VdevReport) -> (Option<String>, Option<
             ),
         );
     }
+    let unavailable = any(tree, &|vdev| {
+        vdev.state == "UNAVAIL"
+            && vdev.children.is_empty()
+            && vdev.note.as_deref() == Some("cannot open")
+    });
+    let unlabelled = any(tree, &|vdev| {
+        vdev.state == "UNAVAIL" && vdev.children.is_empty()
+    });
+    let in_state = |word: &str| any(tree, &|vdev| vdev.children.is_empty() && vdev.state == word);
     if status.data_errors > 0 {
         return say(
-            "One or more devices has experienced an error resulting in data corruption. Applications may be affected.",
-            "Restore the file in question if possible. Otherwise restore the entire pool from backup.",
+            "One or more devices has experienced an error resulting in data\ncorruption.  Applications may be affected.",
+            "Restore the file in question if possible.  Otherwise restore the\nentire pool from backup.",
         );
     }
-    if any(tree, &|vdev| {
-        vdev.state == "UNAVAIL" && vdev.children.is_empty()
-    }) {
+    if in_state("FAULTED") {
         return say(
-            "One or more devices could not be opened. Sufficient replicas exist for the pool to continue functioning in a degraded state.",
-            "Attach the missing device and bring it online with 'zpool clear'.",
+            "One or more devices are faulted in response to persistent errors.\nSufficient replicas exist for the pool to continue functioning in a\ndegraded state.",
+            "Replace the faulted device, or use 'zpool clear' to mark the device\nrepaired.",
         );
     }
-    if any(tree, &|vdev| vdev.state == "FAULTED") {
+    if unavailable {
         return say(
-            "One or more devices are faulted in response to persistent errors. Sufficient replicas exist for the pool to continue functioning in a degraded state.",
-            "Replace the faulted device, or use 'zpool clear' to mark the device repaired.",
+            "One or more devices could not be opened.  Sufficient replicas exist for\nthe pool to continue functioning in a degraded state.",
+            "Attach the missing device and online it using 'zpool online'.",
         );
     }
-    if any(tree, &|vdev| vdev.state == "OFFLINE") {
+    if unlabelled {
         return say(
-            "One or more devices has been taken offline by the administrator. Sufficient replicas exist for the pool to continue functioning in a degraded state.",
-            "Bring the device online again.",
+            "One or more devices could not be used because the label is missing or\ninvalid.  Sufficient replicas exist for the pool to continue\nfunctioning in a degraded state.",
+            "Replace the device using 'zpool replace'.",
         );
     }
     if any(tree, &|vdev| {
         vdev.read_errors + vdev.write_errors + vdev.checksum_errors > 0
     }) {
         return say(
-            "One or more devices has experienced an unrecoverable error. An attempt was made to correct the error. Applications are unaffected.",
-            "Determine if the device needs to be replaced, and clear the errors using 'zpool clear'.",
+            "One or more devices has experienced an unrecoverable error.  An\nattempt was made to correct the error.  Applications are unaffected.",
+            "Determine if the device needs to be replaced, and clear the errors\nusing 'zpool clear' or replace the device with 'zpool replace'.",
+        );
+    }
+    if in_state("OFFLINE") {
+        return say(
+            "One or more devices has been taken offline by the administrator.\nSufficient replicas exist for the pool to continue functioning in a\ndegraded state.",
+            "Online the device using 'zpool online' or replace the device with\n'zpool replace'.",
+        );
+    }
+    if in_state("REMOVED") {
+        return say(
+            "One or more devices have been removed.\nSufficient replicas exist for the pool to continue functioning in a\ndegraded state.",
+            "Online the device using zpool online' or replace the device with\n'zpool replace'.",
+        );
+    }
+    if status.version < 5000 {
+        return say(
+            "The pool is formatted using a legacy on-disk format.  The pool can\nstill be used, but some features are unavailable.",
+            "Upgrade the pool using 'zpool upgrade'.  Once this is done, the\npool will no longer be accessible on software that does not support\nfeature flags.",
+        );
+    }
+    if status.features_disabled {
+        return say(
+            "Some supported and requested features are not enabled on the pool.\nThe pool can still be used, but some features are unavailable.",
+            "Enable all features using 'zpool upgrade'. Once this is done,\nthe pool may no longer be accessible by software that does not support\nthe features. See zpool-features(7) for details.",
         );
     }
     (None, None)

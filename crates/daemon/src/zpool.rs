@@ -4,24 +4,17 @@ use std::os::unix::fs::FileTypeExt;
 use std::sync::Arc;
 
 use api::{
-    Empty, Failure, FailureKind, FoundPoolReport, VdevReport, VdevSpec as ApiVdev, ZpoolClear,
-    ZpoolCreate, ZpoolCreateReply, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolHistoryReply,
-    ZpoolImport, ZpoolImportReply, ZpoolList, ZpoolListReply, ZpoolSet, ZpoolStatus,
-    ZpoolStatusReply, ZpoolSync,
+    Empty, Failure, FailureKind, VdevSpec as ApiVdev, ZpoolClear, ZpoolCreate, ZpoolCreateReply,
+    ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolHistoryReply, ZpoolList, ZpoolListReply,
+    ZpoolSet, ZpoolStatus, ZpoolStatusReply, ZpoolSync,
 };
-use engine::{
-    CreateSpec, FeatureChoice, FoundPool, FoundState, ImportSpec, LeafSpec, Pool, PoolHealth,
-    ScanSpec, VdevClass, VdevLayout, VdevSpec,
-};
+use engine::{CreateSpec, FeatureChoice, LeafSpec, Pool, VdevClass, VdevLayout, VdevSpec};
 use filesystem::ZplInit;
 use serve_fuse::UnmountMode;
 
 use crate::error::from_engine;
 use crate::reports;
 use crate::service::{OpenPool, Service};
-
-/// Where `zpool import` looks when not told.
-const DEFAULT_SEARCH: [&str; 2] = ["/dev/disk/by-id", "/dev"];
 
 fn mode(force: bool) -> UnmountMode {
     if force {
@@ -143,7 +136,7 @@ fn check_replication(vdevs: &[VdevSpec]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn split_properties(properties: Vec<(String, String)>) -> (Vec<(String, String)>, bool) {
+pub(crate) fn split_properties(properties: Vec<(String, String)>) -> (Vec<(String, String)>, bool) {
     let uncached = properties
         .iter()
         .any(|(name, value)| name == "cachefile" && value == "none");
@@ -283,116 +276,6 @@ impl Service {
         Ok(Empty {})
     }
 
-    /// `zpool import`, both forms.
-    pub(crate) async fn zpool_import(
-        &self,
-        call: ZpoolImport,
-    ) -> Result<ZpoolImportReply, Failure> {
-        let paths = if call.search.is_empty() {
-            DEFAULT_SEARCH.map(str::to_owned).to_vec()
-        } else {
-            call.search.clone()
-        };
-        if let Some(missing) = call
-            .search
-            .iter()
-            .find(|path| !std::path::Path::new(path).exists())
-        {
-            return Err(Failure::new(
-                FailureKind::NotFound,
-                format!("cannot search '{missing}': no such file or directory"),
-            ));
-        }
-        let scan = ScanSpec {
-            paths,
-            guid: None,
-            name: None,
-        };
-        let mut found = engine::scan(&self.world, &scan)
-            .await
-            .map_err(|error| from_engine("cannot search for pools", &error))?;
-        let open_guids: Vec<_> = self.pools().iter().map(|open| open.pool.guid()).collect();
-        found.retain(|pool| {
-            !open_guids.contains(&pool.guid)
-                && (pool.state == FoundState::Destroyed) == call.destroyed
-        });
-        let Some(wanted) = &call.pool else {
-            if !call.all {
-                return Ok(ZpoolImportReply {
-                    found: found.iter().map(found_report).collect(),
-                    ..ZpoolImportReply::default()
-                });
-            }
-            let mut reply = ZpoolImportReply::default();
-            for pool in found {
-                let name = pool.name.clone();
-                match self.import_found(pool, &call).await {
-                    Ok(warnings) => {
-                        reply.imported.push(name);
-                        reply.warnings.extend(warnings);
-                    }
-                    Err(failure) => reply.warnings.push(failure.message),
-                }
-            }
-            return Ok(reply);
-        };
-        let guid = wanted.parse::<u64>().ok();
-        let mut matching = found
-            .into_iter()
-            .filter(|pool| &pool.name == wanted || guid == Some(pool.guid.get()));
-        let Some(pool) = matching.next() else {
-            return Err(Failure::new(
-                FailureKind::NotFound,
-                format!("cannot import '{wanted}': no such pool available"),
-            ));
-        };
-        if matching.next().is_some() {
-            let message = format!(
-                "cannot import '{wanted}': more than one matching pool\nimport by numeric ID instead"
-            );
-            return Err(Failure::new(FailureKind::Invalid, message));
-        }
-        let warnings = self.import_found(pool, &call).await?;
-        Ok(ZpoolImportReply {
-            imported: vec![wanted.clone()],
-            warnings,
-            ..ZpoolImportReply::default()
-        })
-    }
-
-    async fn import_found(
-        &self,
-        found: FoundPool,
-        call: &ZpoolImport,
-    ) -> Result<Vec<String>, Failure> {
-        let name = call.new_name.clone().unwrap_or_else(|| found.name.clone());
-        let doing = format!("cannot import '{}'", found.name);
-        if self.pool(&name).is_ok() {
-            let message = format!(
-                "{doing}: a pool with that name already exists\nuse the form 'zpool import <pool | id> <newpool>' to give it a new name"
-            );
-            return Err(Failure::new(FailureKind::Exists, message));
-        }
-        let (mut properties, uncached) = split_properties(call.properties.clone());
-        let read_only = properties
-            .iter()
-            .any(|(name, value)| name == "readonly" && value == "on");
-        properties.retain(|(name, _)| name != "readonly");
-        let mut spec = ImportSpec::new(found, self.host.clone());
-        spec.new_name.clone_from(&call.new_name);
-        spec.read_only = read_only;
-        spec.force = call.force;
-        spec.destroyed = call.destroyed;
-        spec.altroot.clone_from(&call.altroot);
-        spec.properties = properties;
-        let pool = Pool::import(&self.world, spec)
-            .await
-            .map_err(|error| from_engine(&doing, &error))?;
-        self.log_command(&pool, &call.command).await;
-        let cached = !uncached && call.altroot.is_none();
-        Ok(self.adopt(pool, cached, !call.no_mount).await)
-    }
-
     /// `zpool list` and `zpool get`.
     pub(crate) fn zpool_list(&self, call: &ZpoolList) -> Result<ZpoolListReply, Failure> {
         let pools = self.pools_named(&call.names)?;
@@ -463,123 +346,6 @@ impl Service {
                 from_engine(&format!("cannot clear errors for '{}'", call.name), &error)
             })?;
         Ok(Empty {})
-    }
-}
-
-fn found_report(found: &FoundPool) -> FoundPoolReport {
-    let word = match found.health {
-        PoolHealth::Online => "ONLINE",
-        PoolHealth::Degraded => "DEGRADED",
-        PoolHealth::Faulted | PoolHealth::Suspended => "UNAVAIL",
-    };
-    let destroyed = found.state == FoundState::Destroyed;
-    let missing = (!found.missing.is_empty()).then(|| {
-        format!(
-            "One or more devices are missing from the system: {}.",
-            found.missing.join(", ")
-        )
-    });
-    let (status, action) = match (found.health, found.state) {
-        (PoolHealth::Online, FoundState::Destroyed) => (
-            Some("The pool was destroyed, but can be imported using the '-Df' flags.".to_owned()),
-            "The pool can be imported using its name or numeric identifier.",
-        ),
-        (PoolHealth::Online, _) => (
-            None,
-            "The pool can be imported using its name or numeric identifier.",
-        ),
-        (PoolHealth::Degraded, _) => (
-            missing,
-            "The pool can be imported despite missing or damaged devices. The fault tolerance of the pool may be compromised if imported.",
-        ),
-        _ => (
-            missing,
-            "The pool cannot be imported. Attach the missing devices and try again.",
-        ),
-    };
-    FoundPoolReport {
-        name: found.name.clone(),
-        guid: found.guid.get(),
-        state: format!("{word}{}", if destroyed { " (DESTROYED)" } else { "" }),
-        status,
-        action: action.into(),
-        comment: found.comment.clone(),
-        tree: found_tree(found, word),
-    }
-}
-
-fn found_tree(found: &FoundPool, word: &str) -> VdevReport {
-    let mut root = VdevReport {
-        name: found.name.clone(),
-        kind: "root".into(),
-        state: word.into(),
-        ..VdevReport::default()
-    };
-    let children = found
-        .config
-        .list("vdev_tree")
-        .map(|tree| tree.lists("children").unwrap_or(&[]))
-        .unwrap_or(&[]);
-    root.children = children
-        .iter()
-        .map(|child| found_vdev(child, found))
-        .filter(|vdev| vdev.kind != "hole")
-        .collect();
-    root
-}
-
-fn found_vdev(config: &format::NvList, found: &FoundPool) -> VdevReport {
-    let kind = config.string("type").unwrap_or("missing").to_owned();
-    let guid = config.u64("guid").unwrap_or(0);
-    let id = config.u64("id").unwrap_or(0);
-    let children: Vec<VdevReport> = config
-        .lists("children")
-        .unwrap_or(&[])
-        .iter()
-        .map(|child| found_vdev(child, found))
-        .collect();
-    let there = found.paths.contains_key(&format::Guid::new(guid));
-    let (name, path, state) = if children.is_empty() {
-        let path = config.string("path").map(str::to_owned);
-        let name = path.clone().unwrap_or_else(|| guid.to_string());
-        (name, path, if there { "ONLINE" } else { "UNAVAIL" })
-    } else {
-        let parity = config.u64("nparity").unwrap_or(0);
-        let lost = children
-            .iter()
-            .filter(|child| child.state != "ONLINE")
-            .count();
-        let spare_copies = if kind == "mirror" {
-            children.len() - 1
-        } else {
-            usize::try_from(parity).unwrap_or(0)
-        };
-        let name = if kind == "raidz" {
-            format!("raidz{parity}-{id}")
-        } else {
-            format!("{kind}-{id}")
-        };
-        let state = match lost {
-            0 => "ONLINE",
-            lost if lost <= spare_copies => "DEGRADED",
-            _ => "UNAVAIL",
-        };
-        (name, None, state)
-    };
-    let class = if config.u64("is_log") == Some(1) {
-        "log"
-    } else {
-        ""
-    };
-    VdevReport {
-        name,
-        kind,
-        guid,
-        class: class.into(),
-        path,
-        state: state.into(),
-        children,
-        ..VdevReport::default()
     }
 }
 

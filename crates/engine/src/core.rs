@@ -20,7 +20,7 @@ use crate::features;
 use crate::history::HistoryLog;
 use crate::props::Stored;
 use crate::space::Space;
-use crate::{HostIdentity, ScanStatus, VdevStatus};
+use crate::{HostIdentity, Rewound, ScanStatus, VdevStatus};
 
 /// What changes while a pool is open. Locked for a few instructions at a time, never across an await.
 pub(crate) struct State {
@@ -72,6 +72,8 @@ pub(crate) struct State {
     pub(crate) data_errors: u64,
     /// The sync loop met an error that it cannot go on from.
     pub(crate) failure: Option<String>,
+    /// What was given up to import it.
+    pub(crate) rewound: Option<Rewound>,
     /// Exported or destroyed.
     pub(crate) closed: bool,
 }

@@ -13,6 +13,8 @@ pub(crate) const LOG_SPACEMAP_ZAP: &str = "com.delphix:log_spacemap_zap";
 pub(crate) const SCAN: &str = "scan";
 pub(crate) const ERRLOG_LAST: &str = "errlog_last";
 pub(crate) const ERRLOG_SCRUB: &str = "errlog_scrub";
+/// The checkpoint's uberblock, as integers.
+pub(crate) const CHECKPOINT: &str = "com.delphix:zpool_checkpoint";
 pub(crate) const SPARES: &str = "spares";
 pub(crate) const L2CACHE: &str = "l2cache";
 /// In a top-level vdev's ZAP: the array of the metaslabs' flush txgs.

@@ -134,6 +134,40 @@ pub enum EngineError {
         /// What is wrong with it.
         why: String,
     },
+    /// The newest state cannot be used, and an older one is only read.
+    #[error(
+        "cannot import '{pool}' for writing: its state of transaction group {newest} is not readable or not wanted, and older ones can only be read in this release; add '-o readonly=on'"
+    )]
+    RewindReadOnly {
+        /// The pool.
+        pool: String,
+        /// The newest transaction group.
+        newest: u64,
+    },
+    /// None of the states asked for can be read.
+    #[error(
+        "cannot import '{pool}': none of {tried} states from transaction group {oldest} to {newest} can be read; of the newest: {why}; try '-FX' or '-T' with '-o readonly=on', or recover the pool from a copy"
+    )]
+    NoState {
+        /// The pool.
+        pool: String,
+        /// How many were tried.
+        tried: usize,
+        /// The first of them.
+        oldest: u64,
+        /// The last of them.
+        newest: u64,
+        /// What is wrong with the newest.
+        why: String,
+    },
+    /// There is no checkpoint to go back to.
+    #[error(
+        "cannot import '{pool}': the pool has no checkpoint; import it without '--rewind-to-checkpoint'"
+    )]
+    NoCheckpoint {
+        /// The pool.
+        pool: String,
+    },
     /// The pool is open read-only.
     #[error("pool '{pool}' is read-only; export it and import it without 'readonly=on'")]
     ReadOnly {

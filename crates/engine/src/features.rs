@@ -207,12 +207,9 @@ pub(crate) fn in_label(features: &Features) -> Vec<String> {
         .collect()
 }
 
-/// Decides whether a pool with these features (guid, refcount, needed to read) can be imported.
-pub(crate) fn check(
-    pool: &str,
-    features: &[(String, u64, bool)],
-    read_only: bool,
-) -> Result<(), EngineError> {
+/// Which of these active features (guid, refcount, needed to read) keep a pool from being read,
+/// and which only from being written.
+pub(crate) fn blocked(features: &[(String, u64, bool)]) -> (Vec<String>, Vec<String>) {
     let mut unreadable = Vec::new();
     let mut unwriteable = Vec::new();
     for (guid, refcount, for_read) in features {
@@ -226,6 +223,16 @@ pub(crate) fn check(
             Some(No) | None => unwriteable.push(short(guid)),
         }
     }
+    (unreadable, unwriteable)
+}
+
+/// Decides whether a pool with these features (guid, refcount, needed to read) can be imported.
+pub(crate) fn check(
+    pool: &str,
+    features: &[(String, u64, bool)],
+    read_only: bool,
+) -> Result<(), EngineError> {
+    let (unreadable, unwriteable) = blocked(features);
     if !unreadable.is_empty() {
         return Err(EngineError::UnsupportedFeatures {
             pool: pool.to_owned(),

@@ -9,6 +9,7 @@
 //! | Module | In OpenZFS |
 //! |---|---|
 //! | [`Pool`], `create`, `layout`, `open` | spa.c: `spa_create`, `spa_load`, `spa_export_common` |
+//! | `rewind`, [`probe`] | spa.c: `spa_load_best`, `spa_ld_checkpoint_rewind`, `spa_tryimport` |
 //! | `sync` | spa.c: `spa_sync`; vdev_label.c: `vdev_config_sync` |
 //! | `space`, `logmaps` | metaslab.c, spa_log_spacemap.c |
 //! | `dtl` | vdev.c: `vdev_dtl_sync`, `vdev_dtl_load` |
@@ -33,8 +34,9 @@ mod layout;
 mod logmaps;
 mod open;
 mod pool;
+mod probe;
 mod props;
-
+mod rewind;
 mod scan;
 mod space;
 mod spec;
@@ -44,10 +46,12 @@ mod sync;
 pub use error::EngineError;
 pub use history::{HistoryRecord, HistoryWhat};
 pub use pool::{Pool, PoolNumbers};
+pub use probe::{Probe, Unusable, probe};
 pub use props::{PoolProperty, PropertySource};
 pub use scan::{FoundPool, FoundState, ScanSpec, scan};
 pub use spec::{
-    CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, VdevClass, VdevLayout, VdevSpec,
+    CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, Rewind, Rewound, VdevClass,
+    VdevLayout, VdevSpec,
 };
 pub use status::{
     FeatureState, FeatureStatus, PoolHealth, PoolStatus, ScanStatus, VdevState, VdevStatus,

@@ -123,6 +123,7 @@ pub(crate) fn new_state(name: &str, disk_name: &str, uberblock: Uberblock) -> St
         scan_words: Vec::new(),
         data_errors: 0,
         failure: None,
+        rewound: None,
         closed: false,
     }
 }
@@ -154,7 +155,7 @@ pub(crate) fn start(core: &Arc<Core>) {
         .spawn(Box::pin(async move { looping.sync_loop().await }));
 }
 
-fn damaged(pool: &str, what: &str, why: impl ToString) -> EngineError {
+pub(crate) fn damaged(pool: &str, what: &str, why: impl ToString) -> EngineError {
     EngineError::Damaged {
         pool: pool.to_owned(),
         what: what.to_owned(),
@@ -181,7 +182,11 @@ fn check_host(spec: &ImportSpec) -> Result<(), EngineError> {
 }
 
 /// Refuses a tree that lacks too much; names what is missing.
-fn check_tree(pool: &str, tree: &VdevTree, missing_log: bool) -> Result<(), EngineError> {
+pub(crate) fn check_tree(
+    pool: &str,
+    tree: &VdevTree,
+    missing_log: bool,
+) -> Result<(), EngineError> {
     let mut lacking = Vec::new();
     for top in tree.tops() {
         let (state, _) = top.state();
@@ -208,10 +213,11 @@ fn check_tree(pool: &str, tree: &VdevTree, missing_log: bool) -> Result<(), Engi
     })
 }
 
-/// The newest uberblock, and the configuration that the MOS it points to holds.
-async fn read_trusted(
+/// The newest uberblock (or the one given), and the configuration that the MOS it points to holds.
+pub(crate) async fn read_trusted(
     world: &World,
     spec: &ImportSpec,
+    given: Option<Uberblock>,
 ) -> Result<(Uberblock, NvList), EngineError> {
     let name = &spec.found.name;
     let root = spec.found.config.require_list("vdev_tree")?;
@@ -225,9 +231,11 @@ async fn read_trusted(
     let result = async {
         check_tree(name, &ground.tree, spec.missing_log)?;
         distrust_stale(&ground.tree).await;
-        let uberblocks = ground.tree.uberblocks().await;
-        let uberblock = best_uberblock(&uberblocks, Txg::new(u64::MAX))
-            .ok_or_else(|| damaged(name, "every uberblock", "none has the right checksum"))?;
+        let uberblock = match given {
+            Some(uberblock) => uberblock,
+            None => best_uberblock(&ground.tree.uberblocks().await, Txg::new(u64::MAX))
+                .ok_or_else(|| damaged(name, "every uberblock", "none has the right checksum"))?,
+        };
         if !(1..=28).contains(&uberblock.version) && uberblock.version != Uberblock::VERSION_FEATURES {
             return Err(EngineError::UnsupportedVersion {
                 pool: name.clone(),
@@ -264,7 +272,7 @@ async fn read_trusted(
 }
 
 /// How the MOS is opened just to be read.
-fn mos_options() -> ObjsetOptions {
+pub(crate) fn mos_options() -> ObjsetOptions {
     ObjsetOptions {
         properties: WriteProperties::mos(),
         hole_birth: false,
@@ -315,13 +323,22 @@ async fn add_allocation_bias(mos: &Arc<ObjectSet>, config: &mut NvList) -> Resul
     Ok(())
 }
 
-/// Imports a pool (`spa_import`, `spa_load`).
-pub(crate) async fn import(world: &World, spec: ImportSpec) -> Result<Arc<Core>, EngineError> {
-    check_host(&spec)?;
+/// What can be refused before any device is read.
+pub(crate) fn check_spec(spec: &ImportSpec) -> Result<(), EngineError> {
+    check_host(spec)?;
     if let Some(name) = &spec.new_name {
         layout::check_name(name)?;
     }
-    let (uberblock, trusted) = read_trusted(world, &spec).await?;
+    Ok(())
+}
+
+/// Imports a pool at its newest uberblock, or the one given (`spa_import`, `spa_load`).
+pub(crate) async fn import(
+    world: &World,
+    spec: &ImportSpec,
+    given: Option<Uberblock>,
+) -> Result<Arc<Core>, EngineError> {
+    let (uberblock, trusted) = read_trusted(world, spec, given).await?;
     let disk_name = match &spec.new_name {
         Some(name) if !spec.temporary_name => name.clone(),
         _ => trusted.require_string("name")?.to_owned(),
@@ -345,7 +362,7 @@ pub(crate) async fn import(world: &World, spec: ImportSpec) -> Result<Arc<Core>,
     };
     let ground = Ground::open(world, &root, options, [0; 32]).await?;
     let result = import_on(
-        world, &spec, &ground, uberblock, &trusted, guid, &name, &disk_name,
+        world, spec, &ground, uberblock, &trusted, guid, &name, &disk_name,
     )
     .await;
     if result.is_err() {
@@ -619,7 +636,7 @@ mod tests {
                 read_only: true,
                 ..ImportSpec::new(found, HostIdentity::default())
             };
-            let (uberblock, config) = read_trusted(&world, &spec)
+            let (uberblock, config) = read_trusted(&world, &spec, None)
                 .await
                 .expect("trusted configuration");
             assert_eq!(config.string("name"), Some(spec.found.name.as_str()));

@@ -14,8 +14,8 @@ use crate::history::HistoryWhat;
 use crate::props::{Change, Kind, Row, Stored};
 use crate::{
     CreateSpec, EngineError, FeatureStatus, FoundPool, HistoryRecord, ImportSpec, PoolHealth,
-    PoolProperty, PoolStatus, PropertySource, ScanSpec, config, create, directory, features, open,
-    props, status,
+    PoolProperty, PoolStatus, PropertySource, Rewound, ScanSpec, config, create, directory,
+    features, props, rewind, status,
 };
 
 /// A pool's space in numbers, all in bytes.
@@ -78,7 +78,7 @@ impl Pool {
             changes.push(props::parse(name, value)?);
         }
         let pool = Arc::new(Pool {
-            core: open::import(world, spec).await?,
+            core: rewind::import(world, spec).await?,
         });
         for change in changes {
             pool.change(change).await?;
@@ -170,6 +170,11 @@ impl Pool {
     /// Whether it was imported read-only.
     pub fn is_read_only(&self) -> bool {
         self.core.read_only
+    }
+
+    /// What was given up to import it, when an older state than the newest was imported.
+    pub fn rewound(&self) -> Option<Rewound> {
+        self.core.state.lock().rewound
     }
 
     /// Prefix of all mount points.

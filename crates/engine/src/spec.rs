@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dataset::ObjsetInit;
-use format::Guid;
+use format::{Guid, Txg};
 
 use crate::FoundPool;
 
@@ -111,6 +111,36 @@ pub struct CreateSpec {
     pub host: HostIdentity,
 }
 
+/// Which of a pool's past states to import.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Rewind {
+    /// The newest, or none.
+    #[default]
+    No,
+    /// The newest that can be read, at most two transaction groups back: so long, nothing that was
+    /// freed is written over (`-F`).
+    Recent,
+    /// The newest that can be read (`-FX`).
+    Extreme,
+    /// The newest that can be read of those not newer than this (`-T`).
+    To(Txg),
+    /// The pool's checkpoint (`--rewind-to-checkpoint`).
+    Checkpoint,
+}
+
+/// What a rewound import gave up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rewound {
+    /// The transaction group that was imported.
+    pub txg: Txg,
+    /// When it was written, in seconds since the epoch.
+    pub timestamp_s: u64,
+    /// The newest transaction group found.
+    pub newest_txg: Txg,
+    /// Seconds between the two.
+    pub lost_s: u64,
+}
+
 /// A pool to import.
 #[derive(Clone)]
 pub struct ImportSpec {
@@ -128,6 +158,8 @@ pub struct ImportSpec {
     pub destroyed: bool,
     /// Import without the devices of the intent log (`-m`).
     pub missing_log: bool,
+    /// Which state to import.
+    pub rewind: Rewind,
     /// Pool properties to set (`-o`).
     pub properties: Vec<(String, String)>,
     /// Prefix of all mount points (`-R`); not stored.
@@ -147,6 +179,7 @@ impl ImportSpec {
             force: false,
             destroyed: false,
             missing_log: false,
+            rewind: Rewind::No,
             properties: Vec::new(),
             altroot: None,
             host,

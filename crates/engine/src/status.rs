@@ -109,6 +109,8 @@ pub struct VdevStatus {
     pub write_bytes: u64,
     /// Bytes of space (top-level vdevs; zero below).
     pub size_bytes: u64,
+    /// Bytes of a leaf's device, while it is open.
+    pub physical_bytes: u64,
     /// Bytes allocated (top-level vdevs; zero below).
     pub allocated_bytes: u64,
     /// Fragmentation in percent, where known (top-level vdevs).
@@ -167,6 +169,8 @@ pub struct PoolStatus {
     pub data_errors: u64,
     /// Whether features that this release supports are disabled.
     pub features_disabled: bool,
+    /// Version of the pool's format; 5000 has feature flags.
+    pub version: u64,
     /// Errata number stored in the configuration.
     pub errata: u64,
 }
@@ -252,6 +256,7 @@ pub(crate) async fn read_aux(
                 write_ops: 0,
                 write_bytes: 0,
                 size_bytes: 0,
+                physical_bytes: 0,
                 allocated_bytes: 0,
                 fragmentation_percent: None,
                 ashift: 0,
@@ -327,7 +332,7 @@ const fn map_class(class: AllocClass) -> VdevClass {
     }
 }
 
-fn vdev_status(
+pub(crate) fn vdev_status(
     vdev: &Arc<Vdev>,
     class: VdevClass,
     spaces: &BTreeMap<VdevId, TopSpace>,
@@ -356,6 +361,10 @@ fn vdev_status(
         write_ops: counters.write_ops,
         write_bytes: counters.write_bytes,
         size_bytes: space.map_or(0, |space| space.size_bytes),
+        physical_bytes: vdev
+            .leaf()
+            .and_then(|leaf| leaf.device())
+            .map_or(0, |device| device.size_bytes()),
         allocated_bytes: space.map_or(0, |space| space.allocated_bytes),
         fragmentation_percent: space
             .and_then(|space| space.fragmentation_percent)
@@ -413,6 +422,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         write_ops: sum(|vdev| vdev.write_ops),
         write_bytes: sum(|vdev| vdev.write_bytes),
         size_bytes: sum(|vdev| vdev.size_bytes),
+        physical_bytes: 0,
         allocated_bytes: sum(|vdev| vdev.allocated_bytes),
         fragmentation_percent: None,
         ashift: 0,
@@ -437,6 +447,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         scan: state.scan.clone(),
         data_errors: state.data_errors.max(core.errors.damaged_count()),
         features_disabled,
+        version: state.version,
         errata: state.errata,
     }
 }

@@ -5,7 +5,7 @@ use api::{FoundPoolReport, ZpoolImport};
 use clap::Args;
 
 use super::create::assignments;
-use super::status::{Naming, print_config, print_wrapped};
+use super::status::{Naming, print_config};
 use crate::client::Client;
 
 /// List pools that can be imported, or import them.
@@ -29,6 +29,30 @@ pub struct Import {
     /// Pool or mount property, PROPERTY=VALUE
     #[arg(short = 'o')]
     properties: Vec<String>,
+    /// Import without the devices of the intent log
+    #[arg(short = 'm')]
+    missing_log: bool,
+    /// The new name holds only until export
+    #[arg(short = 't')]
+    temporary_name: bool,
+    /// Go back to an older state when the newest cannot be read
+    #[arg(short = 'F')]
+    rewind: bool,
+    /// With -F, only say whether it would work and what would be lost
+    #[arg(short = 'n')]
+    dry_run: bool,
+    /// With -F, as far back as it takes
+    #[arg(short = 'X')]
+    extreme: bool,
+    /// Go back to this transaction group
+    #[arg(short = 'T')]
+    txg: Option<u64>,
+    /// Go back to the checkpoint
+    #[arg(long)]
+    rewind_to_checkpoint: bool,
+    /// Look at labels instead of a cache file (always done)
+    #[arg(short = 's')]
+    _scan: bool,
     /// Directory below which everything is mounted
     #[arg(short = 'R')]
     altroot: Option<String>,
@@ -63,11 +87,21 @@ impl Import {
             destroyed: self.destroyed,
             force: self.force,
             no_mount: self.no_mount,
+            missing_log: self.missing_log,
+            temporary_name: self.temporary_name,
+            rewind: self.rewind,
+            extreme: self.extreme,
+            dry_run: self.dry_run,
+            txg: self.txg,
+            checkpoint: self.rewind_to_checkpoint,
             altroot: self.altroot,
             properties,
             command: typed,
         };
         let reply = client.call(&call)?;
+        for note in &reply.notes {
+            println!("{note}");
+        }
         for warning in &reply.warnings {
             eprintln!("{warning}");
         }
@@ -87,25 +121,32 @@ impl Import {
     }
 }
 
+/// As `show_import` lays it out: everything moves one column to the right below a comment.
 fn print_found(pool: &FoundPoolReport) {
-    println!("  pool: {}", pool.name);
-    println!("    id: {}", pool.guid);
-    println!(" state: {}", pool.state);
-    print_wrapped("status", pool.status.as_deref());
-    print_wrapped("action", Some(&pool.action));
+    let indent = if pool.comment.is_some() { " " } else { "" };
+    let lines = |text: &str| text.replace('\n', &format!("\n\t{indent}"));
+    println!("{indent}  pool: {}", pool.name);
+    println!("{indent}    id: {}", pool.guid);
+    println!("{indent} state: {}", pool.state);
+    if let Some(status) = &pool.status {
+        println!("{indent}status: {}", lines(status));
+    }
+    println!("{indent}action: {}", lines(&pool.action));
     if let Some(comment) = &pool.comment {
         println!("comment: {comment}");
     }
-    println!("config:\n");
-    print_config(
-        &pool.tree,
-        Naming {
-            full_paths: false,
-            guids: false,
-        },
-        false,
-        false,
-    );
+    if let Some(see) = &pool.see {
+        println!("{indent}   see: {see}");
+    }
+    println!("{indent}config:\n");
+    let naming = Naming {
+        full_paths: false,
+        guids: false,
+    };
+    print_config(&pool.tree, naming, false, false);
+    if let Some(footer) = &pool.footer {
+        println!("\n\t{indent}{}", lines(footer));
+    }
 }
 
 fn absolute(path: &str) -> anyhow::Result<String> {

@@ -5,7 +5,7 @@ use api::{PoolReport, Source, VdevReport, ZpoolList};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::status::{Naming, leaf_name};
+use super::status::{Naming, class_heading, leaf_name, name_width};
 use crate::client::Client;
 use crate::columns::{Column, render};
 use crate::{json, numbers};
@@ -225,13 +225,54 @@ impl List {
                     .collect(),
             );
             if self.verbose {
-                for child in &pool.tree.children {
+                let of_class = |class: &str| {
+                    let class = class.to_owned();
+                    pool.tree
+                        .children
+                        .iter()
+                        .filter(move |child| child.class == class)
+                };
+                for child in of_class("") {
                     self.vdev_rows(child, 1, &names, &mut rows);
+                }
+                for class in ["dedup", "special", "log", "cache", "spare"] {
+                    if of_class(class).next().is_some() {
+                        rows.push(self.class_row(class, pool, &names));
+                    }
+                    for child in of_class(class) {
+                        self.vdev_rows(child, 1, &names, &mut rows);
+                    }
                 }
             }
         }
         print!("{}", render(&columns, &rows, self.scripted));
         Ok(())
+    }
+
+    /// The line above the vdevs of a class. With `-H` OpenZFS pads it all the same
+    /// (`print_one_column` is not used for it, cmd/zpool/zpool_main.c `print_list_stats`).
+    fn class_row(&self, class: &str, pool: &PoolReport, names: &[&str]) -> Vec<String> {
+        let heading = match class {
+            "spare" => "spare",
+            class => class_heading(class),
+        };
+        if self.scripted {
+            let naming = Naming {
+                full_paths: self.full_paths,
+                guids: self.guids,
+            };
+            let width = name_width(&pool.tree, naming);
+            return vec![format!(
+                "{heading:<width$}      -      -      -        -         -      -      -      -         -"
+            )];
+        }
+        names
+            .iter()
+            .map(|name| match *name {
+                "name" => heading.to_owned(),
+                _ => "-".to_owned(),
+            })
+            .collect()
     }
 
     fn vdev_rows(
@@ -261,13 +302,17 @@ impl List {
         rows.push(
             names
                 .iter()
+                // OpenZFS leaves it out of these lines.
+                .filter(|name| !(self.scripted && **name == "altroot"))
                 .map(|name| match *name {
+                    "name" if self.scripted => format!("\t{}", leaf_name(vdev, naming)),
                     "name" => format!(
                         "{:indent$}{}",
                         "",
                         leaf_name(vdev, naming),
-                        indent = if self.scripted { 0 } else { depth * 2 }
+                        indent = depth * 2
                     ),
+                    "size" if vdev.physical_bytes > 0 => size(vdev.physical_bytes),
                     "size" => size(vdev.size_bytes),
                     "allocated" if top => numbers_or_exact(vdev.allocated_bytes, self.parseable),
                     "free" if top => numbers_or_exact(

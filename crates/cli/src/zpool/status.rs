@@ -222,6 +222,11 @@ impl Status {
 /// Prints a labelled paragraph, later lines indented by a tab.
 pub fn print_wrapped(label: &str, text: Option<&str>) {
     let Some(text) = text else { return };
+    // Sentences that OpenZFS has as well come with OpenZFS's line breaks.
+    if text.contains('\n') {
+        println!("{label:>6}: {}", text.replace('\n', "\n\t"));
+        return;
+    }
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
         match lines.last_mut() {
@@ -243,9 +248,42 @@ pub fn leaf_name(vdev: &VdevReport, naming: Naming) -> String {
     match &vdev.path {
         // Files are always shown in full; disks by their last component unless -P.
         Some(path) if naming.full_paths || vdev.kind == "file" => path.clone(),
-        Some(path) => path.rsplit('/').next().unwrap_or(path).to_owned(),
+        Some(path) => strip_path(path).to_owned(),
         None => vdev.name.clone(),
     }
+}
+
+/// A disk's path without the directories that disks are looked for in (`zfs_strip_path`).
+fn strip_path(path: &str) -> &str {
+    const DIRECTORIES: [&str; 9] = [
+        "/dev/disk/by-vdev/",
+        "/dev/mapper/",
+        "/dev/disk/by-partlabel/",
+        "/dev/disk/by-partuuid/",
+        "/dev/disk/by-label/",
+        "/dev/disk/by-uuid/",
+        "/dev/disk/by-id/",
+        "/dev/disk/by-path/",
+        "/dev/",
+    ];
+    DIRECTORIES
+        .iter()
+        .find_map(|directory| path.strip_prefix(directory))
+        .unwrap_or(path)
+}
+
+/// Columns that the names of all vdevs need, with two of indentation a level.
+pub fn name_width(root: &VdevReport, naming: Naming) -> usize {
+    fn width(vdev: &VdevReport, depth: usize, naming: Naming) -> usize {
+        let own = leaf_name(vdev, naming).chars().count() + depth;
+        vdev.children
+            .iter()
+            .map(|child| width(child, depth + 2, naming))
+            .chain([own])
+            .max()
+            .unwrap_or(own)
+    }
+    width(root, 0, naming).max(10)
 }
 
 /// The heading above the vdevs of a class.
@@ -262,16 +300,7 @@ pub fn class_heading(class: &str) -> &'static str {
 
 /// Prints the table of vdevs, with error counters or (for `zpool import`) without.
 pub fn print_config(root: &VdevReport, naming: Naming, counters: bool, parseable: bool) {
-    fn width(vdev: &VdevReport, depth: usize, naming: Naming) -> usize {
-        let own = leaf_name(vdev, naming).chars().count() + depth;
-        vdev.children
-            .iter()
-            .map(|child| width(child, depth + 2, naming))
-            .chain([own])
-            .max()
-            .unwrap_or(own)
-    }
-    let width = width(root, 0, naming).max(10);
+    let width = name_width(root, naming);
     if counters {
         println!(
             "\t{:<width$}  {:<8} {:>5} {:>5} {:>5}",
@@ -280,12 +309,17 @@ pub fn print_config(root: &VdevReport, naming: Naming, counters: bool, parseable
     }
     let line = |vdev: &VdevReport, depth: usize| {
         let mut text = format!(
-            "\t{:depth$}{:<rest$}  {:<8}",
+            "\t{:depth$}{:<rest$}",
             "",
             leaf_name(vdev, naming),
-            vdev.state,
             rest = width.saturating_sub(depth)
         );
+        match (counters, vdev.class.as_str()) {
+            (true, _) => text.push_str(&format!("  {:<8}", vdev.state)),
+            // What stands by has no state before the import.
+            (false, "spare" | "cache") => text.truncate(text.trim_end().len()),
+            (false, _) => text.push_str(&format!("  {}", vdev.state)),
+        }
         if counters && !matches!(vdev.class.as_str(), "spare") {
             let count = |value: u64| {
                 if parseable {
@@ -304,7 +338,7 @@ pub fn print_config(root: &VdevReport, naming: Naming, counters: bool, parseable
         if let Some(note) = &vdev.note {
             text.push_str(&format!("  {note}"));
         }
-        println!("{}", text.trim_end());
+        println!("{text}");
     };
     fn walk(vdev: &VdevReport, depth: usize, line: &dyn Fn(&VdevReport, usize)) {
         line(vdev, depth);
@@ -323,7 +357,12 @@ pub fn print_config(root: &VdevReport, naming: Naming, counters: bool, parseable
             .filter(|child| child.class == class)
             .peekable();
         if members.peek().is_some() {
-            println!("\t{}", class_heading(class));
+            let tab = if matches!(class, "cache" | "spare") {
+                ""
+            } else {
+                "\t"
+            };
+            println!("\t{}{tab}", class_heading(class));
         }
         for child in members {
             walk(child, 2, &line);

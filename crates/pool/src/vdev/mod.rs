@@ -8,6 +8,7 @@
 //! | `geometry` | [`Geometry`]: allocated sizes, RAID-Z columns |
 //! | `leaf`, `queue` | one device: state, counters, bounded and aggregated I/O |
 //! | `label` | labels and uberblocks |
+//! | `survey` | labels and uberblocks with what is wrong of them, for people |
 //! | `config` | configurations to trees and back |
 //! | `state` | states, reasons, counters |
 //!
@@ -23,6 +24,7 @@ mod node;
 mod queue;
 mod raidz;
 mod state;
+mod survey;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -34,4 +36,5 @@ pub use leaf::{IoContext, Leaf};
 pub(crate) use node::{ReadFailure, Verify, WriteFailure};
 pub use node::{Top, Vdev, VdevKind};
 pub use state::{CounterValues, Counters, VdevAux, VdevState};
+pub use survey::{LabelSurvey, SlotSurvey, survey_labels};
 pub use tree::{ASHIFT_MAX, ASHIFT_MIN, OpenOptions, VdevTree};

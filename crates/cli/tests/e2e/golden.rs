@@ -1,0 +1,294 @@
+//! Goal: what `zpool` and `zfs` print of pools that OpenZFS made is what OpenZFS printed of them.
+//! Method: golden pools (shared/golden/README.md) imported read-only without mounts, against their
+//! manifests. What a read-only import of OpenZFS does not know is not compared: it loads no space
+//! maps and so tells that nothing is allocated.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::harness::{MILLPOND, Server, need, text_of};
+
+fn golden() -> Option<PathBuf> {
+    let path = std::env::var_os("MILLPOND_GOLDEN").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden"),
+        PathBuf::from,
+    );
+    need("the golden pools (MILLPOND_GOLDEN)", path.exists()).then_some(path)
+}
+
+struct Golden {
+    server: Server,
+    manifest: Value,
+    pool: String,
+    directory: String,
+}
+
+impl Golden {
+    fn unpack(name: &str) -> Option<Self> {
+        let golden = golden()?;
+        let manifest = std::fs::read(golden.join(format!("{name}.json"))).expect("the manifest");
+        let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
+        let server = Server::start();
+        let status = Command::new("tar")
+            .args(["--zstd", "-xSf"])
+            .arg(golden.join(format!("{name}.tar.zst")))
+            .arg("-C")
+            .arg(server.directory.path())
+            .status()
+            .expect("tar runs");
+        assert!(status.success(), "{name} does not unpack");
+        Some(Self {
+            pool: manifest["pool"].as_str().expect("a pool").to_owned(),
+            directory: server.text(name),
+            server,
+            manifest,
+        })
+    }
+
+    fn import(&self) {
+        let words = format!(
+            "zpool import -o readonly=on -N -d {} {}",
+            self.directory, self.pool
+        );
+        self.server.ok(&words);
+    }
+
+    /// Runs a command with the clock of the golden pools' maker, and with paths as they were there.
+    fn text(&self, words: &str) -> String {
+        let output = Command::new(MILLPOND)
+            .args(words.split_whitespace())
+            .env("MILLPOND_STATE", self.server.state())
+            .env("TZ", "UTC")
+            .stdin(Stdio::null())
+            .output()
+            .expect("millpond runs");
+        assert!(output.status.success(), "{words}:\n{}", text_of(&output));
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    fn recorded(&self, field: &str) -> String {
+        let text = self.manifest[field].as_str().unwrap_or_default();
+        text.trim_end().to_owned()
+    }
+
+    /// Names of leaves are the paths they are found at: `disk/peer/d0` there, files here.
+    fn words_of(&self, text: &str) -> Vec<Vec<String>> {
+        let prefix = format!("{}/", self.directory);
+        text.trim_end()
+            .lines()
+            .map(|line| {
+                line.replace(&prefix, "disk/peer/")
+                    .replace(".img", "")
+                    .split_whitespace()
+                    .map(str::to_owned)
+                    .collect()
+            })
+            .collect()
+    }
+
+    fn check(&self) {
+        let pool = &self.pool;
+        self.import();
+        assert_eq!(
+            self.words_of(&self.text(&format!("zpool status -v {pool}"))),
+            self.words_of(&self.recorded("status")),
+            "zpool status"
+        );
+        // Name, size, ..., health; not what is allocated, free, fragmented and full.
+        let columns = |text: &str| -> Vec<Vec<String>> {
+            self.words_of(text)
+                .into_iter()
+                .map(|row| {
+                    // Spares are not opened here, so their size is not known.
+                    let spare = row.iter().any(|word| word == "AVAIL");
+                    // Dedup tables are not read yet.
+                    let dedup = row.first() == Some(pool) && pool == "v28";
+                    let kept = row.iter().enumerate().filter(|(index, _)| {
+                        !([2, 3, 6, 7].contains(index)
+                            || spare && *index == 1
+                            || dedup && *index == 8)
+                    });
+                    kept.map(|(_, word)| word.clone()).collect()
+                })
+                .collect()
+        };
+        assert_eq!(
+            columns(&self.text(&format!("zpool list -vHp {pool}"))),
+            columns(&self.recorded("listv")),
+            "zpool list -vHp"
+        );
+        assert_eq!(
+            self.text(&format!("zpool history {pool}")).trim_end(),
+            self.recorded("history"),
+            "zpool history"
+        );
+        let mut wrong = Vec::new();
+        let shown = self.text(&format!("zpool get -Hp -o property,value all {pool}"));
+        let shown: Vec<(&str, &str)> = shown.lines().filter_map(|l| l.split_once('\t')).collect();
+        for (name, value) in self.manifest["pool_props"].as_object().expect("properties") {
+            let skipped = [
+                "allocated",
+                "free",
+                "capacity",
+                "fragmentation",
+                "load_guid",
+            ];
+            let dedup =
+                pool == "v28" && ["dedupratio", "dedup_table_size"].contains(&name.as_str());
+            if skipped.contains(&name.as_str()) || dedup {
+                continue;
+            }
+            let ours = shown.iter().find(|(found, _)| found == name);
+            if ours.map(|(_, value)| *value) != value.as_str() {
+                wrong.push(format!("{pool} {name}: {ours:?}, not {value}"));
+            }
+        }
+        let shown = self.text(&format!(
+            "zfs get -rHp -t all -o name,property,value all {pool}"
+        ));
+        let shown: std::collections::HashMap<(&str, &str), &str> = shown
+            .lines()
+            .filter_map(|line| {
+                let mut fields = line.splitn(3, '\t');
+                Some(((fields.next()?, fields.next()?), fields.next()?))
+            })
+            .collect();
+        for dataset in self.manifest["datasets"].as_array().expect("datasets") {
+            let name = dataset["name"].as_str().expect("a name");
+            if dataset["type"] == "bookmark" {
+                continue;
+            }
+            for (property, value) in dataset["props"].as_object().expect("properties") {
+                let ours = shown.get(&(name, property.as_str())).copied();
+                // What is available depends on what is allocated as well.
+                if property != "available" && ours != value.as_str() {
+                    wrong.push(format!("{name} {property}: {ours:?}, not {value}"));
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+}
+
+macro_rules! golden_pools {
+    ($($name:ident)*) => {$(
+        #[test]
+        fn $name() {
+            if let Some(golden) = Golden::unpack(stringify!($name)) {
+                golden.check();
+            }
+        }
+    )*};
+}
+
+golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz2_multi raidz3_8 nofeat v28 v15_fs3 stale big_dirs damaged special gang_raidz);
+
+#[test]
+fn import_lists_what_is_there_and_what_is_missing() {
+    let Some(golden) = Golden::unpack("mirror3") else {
+        return;
+    };
+    let list = format!("zpool import -d {}", golden.directory);
+    let text = golden.server.ok(&list);
+    let id = golden.manifest["pool_props"]["guid"]
+        .as_str()
+        .expect("guid");
+    let expected = format!(
+        "  pool: g_mirror3\n    id: {id}\n state: ONLINE\naction: The pool can be imported using its name or numeric identifier.\nconfig:\n\n"
+    );
+    assert!(text.starts_with(&expected), "{text}");
+    std::fs::remove_file(format!("{}/d1.img", golden.directory)).expect("d1 is there");
+    let text = golden.server.ok(&list);
+    for part in [
+        " state: DEGRADED\nstatus: One or more devices are missing from the system.\n",
+        "action: The pool can be imported despite missing or damaged devices.  The\n\tfault tolerance of the pool may be compromised if imported.\n",
+        "   see: https://openzfs.github.io/openzfs-docs/msg/ZFS-8000-2Q\n",
+        "  UNAVAIL  cannot open\n",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+    // By number, with another name.
+    golden.server.ok(&format!(
+        "zpool import -o readonly=on -N -d {} {id} other",
+        golden.directory
+    ));
+    let text = golden.server.ok("zpool list -H -o name,health");
+    assert_eq!(text.trim(), "other\tDEGRADED");
+}
+
+#[test]
+fn pools_that_can_only_be_read_say_so_and_go_back_to_their_checkpoint() {
+    let Some(golden) = Golden::unpack("checkpoint") else {
+        return;
+    };
+    let directory = &golden.directory;
+    let text = golden.server.ok(&format!("zpool import -d {directory}"));
+    for part in [
+        "state: UNAVAIL",
+        "read-only mode",
+        "zpool_checkpoint",
+        "'-o readonly=on'",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+    let error = golden
+        .server
+        .fails(&format!("zpool import -d {directory} checkpoint"));
+    assert!(
+        error.contains("zpool_checkpoint") && error.contains("-o readonly=on"),
+        "{error}"
+    );
+    golden.import();
+    let names = golden.server.ok("zfs list -H -o name");
+    assert!(names.contains("checkpoint/new") && !names.contains("will_go"));
+    golden.server.ok("zpool export checkpoint");
+    golden.server.ok(&format!(
+        "zpool import -o readonly=on -N --rewind-to-checkpoint -d {directory} checkpoint"
+    ));
+    let names = golden.server.ok("zfs list -H -o name");
+    assert!(names.contains("will_go") && !names.contains("checkpoint/new"));
+}
+
+#[test]
+fn labels_are_those_that_zdb_shows_and_garbage_is_told_as_such() {
+    let Some(golden) = Golden::unpack("plain") else {
+        return;
+    };
+    let disk = format!("{}/d0.img", golden.directory);
+    let text = golden.server.ok(&format!("labels {disk}"));
+    assert!(text.contains("    name: 'plain'\n"), "{text}");
+    assert!(text.contains("labels = 0 1 2 3"), "{text}");
+    let shown = golden.server.ok(&format!("labels -j {disk}"));
+    let shown: Value = serde_json::from_str(&shown).expect("JSON");
+    assert_eq!(
+        shown["configs"][0]["config"]["pool_guid"]
+            .as_u64()
+            .map(|guid| guid.to_string())
+            .as_deref(),
+        golden.manifest["pool_props"]["guid"].as_str()
+    );
+    let ring = shown["uberblocks"].as_array().expect("uberblocks");
+    assert!(ring.len() > 100 && ring.iter().all(|slot| slot["checksum_ok"] == true));
+    // The first label's configuration and the first slot of its ring are damaged.
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::File::options()
+        .write(true)
+        .open(&disk)
+        .expect("the disk");
+    file.write_all_at(&[0x5a; 64], (16 << 10) + 100)
+        .expect("write");
+    file.write_all_at(&[0x5a; 8], (128 << 10) + 500)
+        .expect("write");
+    let text = golden.server.ok(&format!("labels {disk}"));
+    assert!(text.contains("LABEL 0\n------------------------------------\n    not valid"));
+    assert!(text.contains("Uberblock[0] (checksum is wrong)"), "{text}");
+    let garbage = golden.server.text("garbage");
+    let bytes: Vec<u8> = (0..2u32 << 20)
+        .map(|i| (i.wrapping_mul(2654435761) >> 13) as u8)
+        .collect();
+    std::fs::write(&garbage, bytes).expect("a file");
+    let error = golden.server.fails(&format!("labels {garbage}"));
+    assert!(error.contains("no valid label"), "{error}");
+}

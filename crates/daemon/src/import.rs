@@ -1,0 +1,399 @@
+//! `zpool import`: what is there to import, and importing it. The sentences are OpenZFS's
+//! (`show_import` and `do_import`, cmd/zpool/zpool_main.c; `zpool_import_props`,
+//! lib/libzfs/libzfs_pool.c), since scripts and people look for them.
+
+use api::{Failure, FailureKind, FoundPoolReport, VdevReport, ZpoolImport, ZpoolImportReply};
+use engine::{
+    EngineError, FoundPool, FoundState, ImportSpec, Pool, Probe, Rewind, ScanSpec, Unusable,
+    VdevState,
+};
+use format::Txg;
+
+use crate::error::from_engine;
+use crate::reports;
+use crate::service::Service;
+use crate::zpool::split_properties;
+
+/// Where `zpool import` looks when not told.
+const DEFAULT_SEARCH: [&str; 2] = ["/dev/disk/by-id", "/dev"];
+
+impl Service {
+    /// `zpool import`, both forms.
+    pub(crate) async fn zpool_import(
+        &self,
+        call: ZpoolImport,
+    ) -> Result<ZpoolImportReply, Failure> {
+        if (call.extreme || call.dry_run) && !call.rewind {
+            return Err(Failure::new(
+                FailureKind::Invalid,
+                "-n or -X only meaningful with -F".to_owned(),
+            ));
+        }
+        let paths = if call.search.is_empty() {
+            DEFAULT_SEARCH.map(str::to_owned).to_vec()
+        } else {
+            call.search.clone()
+        };
+        if let Some(missing) = call
+            .search
+            .iter()
+            .find(|path| !std::path::Path::new(path).exists())
+        {
+            return Err(Failure::new(
+                FailureKind::NotFound,
+                format!("cannot search '{missing}': no such file or directory"),
+            ));
+        }
+        let scan = ScanSpec {
+            paths,
+            guid: None,
+            name: None,
+        };
+        let mut found = engine::scan(&self.world, &scan)
+            .await
+            .map_err(|error| from_engine("cannot search for pools", &error))?;
+        let open_guids: Vec<_> = self.pools().iter().map(|open| open.pool.guid()).collect();
+        found.retain(|pool| {
+            !open_guids.contains(&pool.guid)
+                && (pool.state == FoundState::Destroyed) == call.destroyed
+        });
+        let Some(wanted) = &call.pool else {
+            let mut reply = ZpoolImportReply::default();
+            for pool in found {
+                if !call.all {
+                    let probe = engine::probe(&self.world, &pool)
+                        .await
+                        .map_err(|error| from_engine("cannot look at a pool", &error))?;
+                    let foreign = pool.state == FoundState::Active
+                        && pool.hostid != 0
+                        && pool.hostid != self.host.hostid;
+                    reply.found.push(report(&pool, &probe, foreign));
+                    continue;
+                }
+                let name = pool.name.clone();
+                match self.import_found(pool, &call, &mut reply.notes).await {
+                    Ok(warnings) => {
+                        reply.imported.push(name);
+                        reply.warnings.extend(warnings);
+                    }
+                    Err(failure) => reply.warnings.push(failure.message),
+                }
+            }
+            return Ok(reply);
+        };
+        let guid = wanted.parse::<u64>().ok();
+        let mut matching = found
+            .into_iter()
+            .filter(|pool| &pool.name == wanted || guid == Some(pool.guid.get()));
+        let Some(pool) = matching.next() else {
+            return Err(Failure::new(
+                FailureKind::NotFound,
+                format!("cannot import '{wanted}': no such pool available"),
+            ));
+        };
+        if matching.next().is_some() {
+            let message = format!(
+                "cannot import '{wanted}': more than one matching pool\nimport by numeric ID instead"
+            );
+            return Err(Failure::new(FailureKind::Invalid, message));
+        }
+        let mut reply = ZpoolImportReply::default();
+        reply.warnings = self.import_found(pool, &call, &mut reply.notes).await?;
+        reply.imported.push(wanted.clone());
+        Ok(reply)
+    }
+
+    async fn import_found(
+        &self,
+        found: FoundPool,
+        call: &ZpoolImport,
+        notes: &mut Vec<String>,
+    ) -> Result<Vec<String>, Failure> {
+        let name = call.new_name.clone().unwrap_or_else(|| found.name.clone());
+        let doing = match &call.new_name {
+            Some(new) => format!("cannot import '{}' as '{new}'", found.name),
+            None => format!("cannot import '{}'", found.name),
+        };
+        if self.pool(&name).is_ok() {
+            let message = format!(
+                "{doing}: a pool with that name already exists\nuse the form 'zpool import <pool | id> <newpool>' to give it a new name"
+            );
+            return Err(Failure::new(FailureKind::Exists, message));
+        }
+        let (mut properties, uncached) = split_properties(call.properties.clone());
+        let read_only = properties
+            .iter()
+            .any(|(name, value)| name == "readonly" && value == "on");
+        properties.retain(|(name, _)| name != "readonly");
+        let accessed_s = found.timestamp_s;
+        let old_name = found.name.clone();
+        let mut spec = ImportSpec::new(found, self.host.clone());
+        spec.new_name.clone_from(&call.new_name);
+        spec.temporary_name = call.temporary_name;
+        spec.read_only = read_only || call.dry_run;
+        spec.force = call.force;
+        spec.destroyed = call.destroyed;
+        spec.missing_log = call.missing_log;
+        spec.rewind = match (call.txg, call.checkpoint, call.rewind, call.extreme) {
+            (Some(txg), ..) => Rewind::To(Txg::new(txg)),
+            (None, true, ..) => Rewind::Checkpoint,
+            (None, false, true, true) => Rewind::Extreme,
+            (None, false, true, false) => Rewind::Recent,
+            _ => Rewind::No,
+        };
+        spec.altroot.clone_from(&call.altroot);
+        spec.properties = if call.dry_run { Vec::new() } else { properties };
+        let pool = Pool::import(&self.world, spec)
+            .await
+            .map_err(|error| refusal(&doing, &error, accessed_s))?;
+        if let Some(rewound) = pool.rewound().filter(|_| !call.checkpoint) {
+            let when = local_time(rewound.timestamp_s);
+            notes.push(if call.dry_run {
+                format!("Would be able to return {old_name} to its state as of {when}.")
+            } else {
+                format!("Pool {old_name} returned to its state as of {when}.")
+            });
+            let verb = if call.dry_run {
+                "Would discard"
+            } else {
+                "Discarded"
+            };
+            match rewound.lost_s {
+                0 => {}
+                lost @ 1..=120 => notes.push(format!(
+                    "{verb} approximately {lost} seconds of transactions."
+                )),
+                lost => notes.push(format!(
+                    "{verb} approximately {} minutes of transactions.",
+                    (lost + 30) / 60
+                )),
+            }
+        }
+        if call.dry_run {
+            pool.export(false)
+                .await
+                .map_err(|error| from_engine(&doing, &error))?;
+            return Ok(Vec::new());
+        }
+        self.log_command(&pool, &call.command).await;
+        let cached = !uncached && call.altroot.is_none();
+        Ok(self.adopt(pool, cached, !call.no_mount).await)
+    }
+}
+
+/// `ctime(3)` without the line's end.
+fn local_time(seconds: u64) -> String {
+    i64::try_from(seconds)
+        .ok()
+        .and_then(|seconds| chrono::DateTime::from_timestamp(seconds, 0))
+        .map_or_else(
+            || seconds.to_string(),
+            |time| {
+                time.with_timezone(&chrono::Local)
+                    .format("%a %b %e %H:%M:%S %Y")
+                    .to_string()
+            },
+        )
+}
+
+/// A refused import in OpenZFS's words.
+fn refusal(doing: &str, error: &EngineError, accessed_s: u64) -> Failure {
+    let message = match error {
+        EngineError::ForeignHost {
+            hostname, hostid, ..
+        } => format!(
+            "{doing}: pool was previously in use from another system.\nLast accessed by {hostname} (hostid={hostid:x}) at {}\nThe pool can be imported, use 'zpool import -f' to import the pool.",
+            local_time(accessed_s)
+        ),
+        EngineError::UnsupportedForWrite { features, .. } => format!(
+            "This pool uses the following feature(s) not supported by this system:\n{}All unsupported features are only required for writing to the pool.\nThe pool can be imported using '-o readonly=on'.\n{doing}: unsupported version or feature",
+            feature_lines(features)
+        ),
+        EngineError::UnsupportedFeatures { features, .. } => format!(
+            "This pool uses the following feature(s) not supported by this system:\n{}{doing}: unsupported version or feature",
+            feature_lines(features)
+        ),
+        _ => return from_engine(doing, error),
+    };
+    Failure::new(from_engine(doing, error).kind, message)
+}
+
+fn feature_lines(features: &[String]) -> String {
+    features
+        .iter()
+        .map(|feature| format!("\t{feature}\n"))
+        .collect()
+}
+
+/// The page about a condition (`zfs_msgid_table`, lib/libzfs/libzfs_status.c).
+fn page(id: &str) -> Option<String> {
+    Some(format!("https://openzfs.github.io/openzfs-docs/msg/{id}"))
+}
+
+fn any(vdev: &VdevReport, test: &impl Fn(&VdevReport) -> bool) -> bool {
+    vdev.children.is_empty() && test(vdev) || vdev.children.iter().any(|child| any(child, test))
+}
+
+/// What `zpool import` prints of a pool; see `check_status` (lib/libzfs/libzfs_status.c) for the
+/// order of the conditions.
+fn report(found: &FoundPool, probe: &Probe, foreign: bool) -> FoundPoolReport {
+    let tree = tree(found, probe);
+    let leaf = |word: &str| any(&tree, &|vdev| vdev.state == word);
+    let missing = any(&tree, &|vdev| {
+        vdev.state == "UNAVAIL" && vdev.note.as_deref() == Some("cannot open")
+    });
+    let broken = leaf("UNAVAIL");
+    let usable = matches!(probe.state, VdevState::Online | VdevState::Degraded);
+    let some = |text: &str| Some(text.to_owned());
+    let devices_missing = "One or more devices are missing from the system.";
+    let devices_corrupt = "One or more devices contains corrupted data.";
+    let (status, see, action): (Option<String>, Option<String>, &str) = if foreign {
+        (
+            some("The pool was last accessed by another system."),
+            page("ZFS-8000-EY"),
+            "The pool can be imported using its name or numeric identifier and\nthe '-f' flag.",
+        )
+    } else {
+        match &probe.unusable {
+            Some(Unusable::Version) => (
+                some("The pool is formatted using an incompatible version."),
+                page("ZFS-8000-A5"),
+                "The pool cannot be imported.  Access the pool on a system running newer\nsoftware, or recreate the pool from backup.",
+            ),
+            Some(Unusable::FeaturesForRead(features)) => (
+                Some(format!(
+                    "The pool uses the following feature(s) not supported on this system:\n{}",
+                    features.join("\n")
+                )),
+                None,
+                "The pool cannot be imported. Access the pool on a system that supports\nthe required feature(s), or recreate the pool from backup.",
+            ),
+            Some(Unusable::FeaturesForWrite(features)) => (
+                Some(format!(
+                    "The pool can only be accessed in read-only mode on this system. It\ncannot be accessed in read-write mode because it uses the following\nfeature(s) not supported on this system:\n{}",
+                    features.join("\n")
+                )),
+                None,
+                "The pool cannot be imported in read-write mode. Import the pool with\n'-o readonly=on', access the pool on a system that supports the\nrequired feature(s), or recreate the pool from backup.",
+            ),
+            Some(Unusable::MissingTops) => (
+                some(devices_missing),
+                page("ZFS-8000-6X"),
+                "The pool cannot be imported. Attach the missing\ndevices and try again.",
+            ),
+            Some(_) if leaf("FAULTED") => (
+                some("One or more devices are faulted."),
+                None,
+                "The pool cannot be imported due to damaged devices or data.",
+            ),
+            Some(_) if missing => (
+                some(devices_missing),
+                page("ZFS-8000-3C"),
+                "The pool cannot be imported. Attach the missing\ndevices and try again.",
+            ),
+            Some(_) if broken => (
+                some(devices_corrupt),
+                page("ZFS-8000-5E"),
+                "The pool cannot be imported due to damaged devices or data.",
+            ),
+            Some(_) => (
+                some("The pool metadata is incomplete or corrupted."),
+                page("ZFS-8000-72"),
+                "The pool cannot be imported due to missing or damaged devices.  Ensure\nall devices are present and not in use by another subsystem.",
+            ),
+            None => {
+                let whole = "The pool can be imported using its name or numeric identifier.";
+                let old = "The pool can be imported using its name or numeric identifier, though\nsome features will not be available without an explicit 'zpool upgrade'.";
+                if leaf("FAULTED") {
+                    (some("One or more devices are faulted."), None, whole)
+                } else if missing {
+                    (some(devices_missing), page("ZFS-8000-2Q"), whole)
+                } else if broken {
+                    (some(devices_corrupt), page("ZFS-8000-4J"), whole)
+                } else if leaf("OFFLINE") {
+                    (some("One or more devices are offlined."), None, whole)
+                } else if probe.errata != 0 {
+                    (
+                        Some(format!("Errata #{} detected.", probe.errata)),
+                        page("ZFS-8000-ER"),
+                        whole,
+                    )
+                } else if probe.old_version {
+                    (
+                        some("The pool is formatted using a legacy on-disk version."),
+                        None,
+                        old,
+                    )
+                } else if probe.features_disabled {
+                    (
+                        some(
+                            "Some supported features are not enabled on the pool.\n(Note that they may be intentionally disabled if the\n'compatibility' property is set.)",
+                        ),
+                        None,
+                        old,
+                    )
+                } else {
+                    (None, None, whole)
+                }
+            }
+        }
+    };
+    let action = if usable && probe.state == VdevState::Degraded {
+        "The pool can be imported despite missing or damaged devices.  The\nfault tolerance of the pool may be compromised if imported."
+    } else {
+        action
+    };
+    let destroyed = found.state == FoundState::Destroyed;
+    FoundPoolReport {
+        name: found.name.clone(),
+        guid: found.guid.get(),
+        state: format!(
+            "{}{}",
+            tree.state,
+            if destroyed { " (DESTROYED)" } else { "" }
+        ),
+        status,
+        action: action.into(),
+        see,
+        footer: matches!(probe.unusable, Some(Unusable::MissingTops)).then(|| {
+            "Additional devices are known to be part of this pool, though their\nexact configuration cannot be determined.".to_owned()
+        }),
+        comment: probe.comment.clone(),
+        tree,
+    }
+}
+
+fn tree(found: &FoundPool, probe: &Probe) -> VdevReport {
+    let note = match &probe.unusable {
+        None => None,
+        Some(Unusable::MissingTops) => Some("missing device"),
+        Some(Unusable::NoReplicas) => Some("insufficient replicas"),
+        Some(Unusable::Version) => Some("newer version"),
+        Some(Unusable::FeaturesForRead(_) | Unusable::FeaturesForWrite(_)) => {
+            Some("unsupported feature(s)")
+        }
+        Some(_) => Some("corrupted data"),
+    };
+    let corrupt = note == Some("corrupted data");
+    VdevReport {
+        name: found.name.clone(),
+        kind: "root".into(),
+        // `zpool_state_to_name`: what cannot be opened for its data counts as faulted.
+        state: if corrupt {
+            "FAULTED"
+        } else {
+            probe.state.word()
+        }
+        .into(),
+        note: note.map(str::to_owned),
+        children: probe
+            .tops
+            .iter()
+            .chain(&probe.caches)
+            .chain(&probe.spares)
+            .map(reports::vdev)
+            .filter(|vdev| !matches!(vdev.kind.as_str(), "hole" | "missing" | "indirect"))
+            .collect(),
+        ..VdevReport::default()
+    }
+}

@@ -1,0 +1,245 @@
+//! Importing a pool at an older state than its newest.
+//!
+//! Every sync leaves its uberblock in a ring of 32 to 128, so the roots of that many past transaction
+//! groups are known. Their blocks are still there as long as nothing was written over them: what is
+//! freed in a transaction group is used again two groups later at the earliest (`TXG_DEFER_SIZE`),
+//! so the last two steps back always work; further back, whatever was freed since may be lost.
+//!
+//! A state counts as readable when the whole import works with it read-only and every dataset of it
+//! opens. Nothing is written while looking. An older state than the newest is only imported
+//! read-only: the newer uberblocks stay on disk, and an import without rewind finds them again.
+//!
+//! Source: module/zfs/spa.c (`spa_load_best`, `spa_load_retry`, `spa_ld_checkpoint_rewind`).
+
+use std::sync::Arc;
+
+use ::pool::vdev::{OpenOptions, best_uberblock};
+use dataset::{DatasetError, ListOptions};
+use device::World;
+use format::{ObjectId, Txg, Uberblock};
+use object::{ObjectSet, Zap};
+
+use crate::core::Core;
+use crate::dtl::distrust_stale;
+use crate::open::{self, Ground, check_tree, damaged, mos_options};
+use crate::{EngineError, ImportSpec, Rewind, Rewound, directory};
+
+/// Transaction groups for which freed blocks are kept (`TXG_DEFER_SIZE`, include/sys/txg.h). Those in
+/// which nothing was written have no uberblock and do not count.
+const DEFER_TXGS: usize = 2;
+
+/// Imports a pool at the state that `spec.rewind` asks for.
+pub(crate) async fn import(world: &World, spec: ImportSpec) -> Result<Arc<Core>, EngineError> {
+    open::check_spec(&spec)?;
+    let (limit, states) = match spec.rewind {
+        Rewind::No => return open::import(world, &spec, None).await,
+        Rewind::Checkpoint => return import_checkpoint(world, &spec).await,
+        Rewind::Recent => (Txg::new(u64::MAX), DEFER_TXGS + 1),
+        Rewind::Extreme => (Txg::new(u64::MAX), usize::MAX),
+        Rewind::To(txg) => (txg, usize::MAX),
+    };
+    let pool = spec.found.name.clone();
+    let all = uberblocks(world, &spec).await?;
+    let newest = *all
+        .first()
+        .ok_or_else(|| damaged(&pool, "every uberblock", "none has the right checksum"))?;
+    let mut tried: Vec<Txg> = Vec::new();
+    let mut first_error = None;
+    let wanted = all
+        .iter()
+        .filter(|uberblock| uberblock.txg <= limit)
+        .take(states);
+    for uberblock in wanted {
+        tried.push(uberblock.txg);
+        match attempt(world, &spec, *uberblock).await {
+            Ok(core) if spec.read_only => {
+                note(&core, uberblock, &newest);
+                return Ok(core);
+            }
+            Ok(core) => {
+                core.close();
+                if *uberblock != newest {
+                    return Err(EngineError::RewindReadOnly {
+                        pool,
+                        newest: newest.txg.get(),
+                    });
+                }
+                return open::import(world, &spec, None).await;
+            }
+            Err(error) if is_final(&error) => return Err(error),
+            Err(error) => {
+                tracing::warn!(txg = %uberblock.txg, %error, "a past state of '{pool}' cannot be read");
+                first_error.get_or_insert(error);
+            }
+        }
+    }
+    Err(EngineError::NoState {
+        pool,
+        tried: tried.len(),
+        oldest: tried.last().map_or(0, |txg| txg.get()),
+        newest: tried.first().map_or(0, |txg| txg.get()),
+        why: first_error.map_or_else(
+            || "there is none that old".to_owned(),
+            |error| error.to_string(),
+        ),
+    })
+}
+
+/// Errors that an older state would meet too.
+const fn is_final(error: &EngineError) -> bool {
+    matches!(
+        error,
+        EngineError::UnsupportedFeatures { .. }
+            | EngineError::UnsupportedForWrite { .. }
+            | EngineError::UnsupportedVersion { .. }
+            | EngineError::Multihost { .. }
+            | EngineError::BadName { .. }
+    )
+}
+
+fn note(core: &Core, uberblock: &Uberblock, newest: &Uberblock) {
+    if uberblock != newest {
+        core.state.lock().rewound = Some(Rewound {
+            txg: uberblock.txg,
+            timestamp_s: uberblock.timestamp_seconds,
+            newest_txg: newest.txg,
+            lost_s: newest
+                .timestamp_seconds
+                .saturating_sub(uberblock.timestamp_seconds),
+        });
+    }
+}
+
+/// Opens the pool read-only at one uberblock and reads the root of every dataset.
+async fn attempt(
+    world: &World,
+    spec: &ImportSpec,
+    uberblock: Uberblock,
+) -> Result<Arc<Core>, EngineError> {
+    let spec = ImportSpec {
+        read_only: true,
+        ..spec.clone()
+    };
+    let core = open::import(world, &spec, Some(uberblock)).await?;
+    match verify(&core).await {
+        Ok(()) => Ok(core),
+        Err(error) => {
+            core.close();
+            Err(error)
+        }
+    }
+}
+
+async fn verify(core: &Core) -> Result<(), EngineError> {
+    let everything = ListOptions {
+        filesystems: true,
+        volumes: true,
+        snapshots: true,
+        depth: None,
+    };
+    let datasets = core.dsl.list(&core.dsl.pool_name(), &everything).await?;
+    for info in datasets {
+        match core.dsl.open_dataset(&info.name).await {
+            Ok(_) => {}
+            Err(
+                error @ (DatasetError::Pool(_)
+                | DatasetError::Object(_)
+                | DatasetError::Format(_)
+                | DatasetError::Corrupt { .. }),
+            ) => return Err(error.into()),
+            // A dataset that this release does not open, or whose key is not there, is not damaged.
+            Err(error) => {
+                tracing::debug!(dataset = info.name, %error, "not looked at");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Every distinct uberblock of the pool's devices, the newest first.
+async fn uberblocks(world: &World, spec: &ImportSpec) -> Result<Vec<Uberblock>, EngineError> {
+    let ground = untrusted(world, spec).await?;
+    let result = match check_tree(&spec.found.name, &ground.tree, spec.missing_log) {
+        Ok(()) => {
+            distrust_stale(&ground.tree).await;
+            Ok(ground.tree.uberblocks().await)
+        }
+        Err(error) => Err(error),
+    };
+    ground.tree.close();
+    result
+}
+
+/// The vdevs as the labels tell, read-only.
+pub(crate) async fn untrusted(world: &World, spec: &ImportSpec) -> Result<Ground, EngineError> {
+    let root = spec.found.config.require_list("vdev_tree")?;
+    let options = OpenOptions {
+        read_only: true,
+        paths: spec.found.paths.clone(),
+        pool_guid: Some(spec.found.guid),
+        create: false,
+    };
+    Ground::open(world, root, options, [0; 32]).await
+}
+
+/// Imports the pool as it was when its checkpoint was made.
+async fn import_checkpoint(world: &World, spec: &ImportSpec) -> Result<Arc<Core>, EngineError> {
+    let pool = &spec.found.name;
+    let ground = untrusted(world, spec).await?;
+    let result = read_checkpoint(world, spec, &ground).await;
+    ground.tree.close();
+    let (newest, checkpoint) = result?;
+    if !spec.read_only {
+        return Err(EngineError::RewindReadOnly {
+            pool: pool.clone(),
+            newest: newest.txg.get(),
+        });
+    }
+    let core = open::import(world, spec, Some(checkpoint)).await?;
+    note(&core, &checkpoint, &newest);
+    Ok(core)
+}
+
+/// The newest uberblock, and the one that its MOS keeps as the checkpoint: stored as an array of
+/// 64-bit integers, shorter in pools of older releases.
+async fn read_checkpoint(
+    world: &World,
+    spec: &ImportSpec,
+    ground: &Ground,
+) -> Result<(Uberblock, Uberblock), EngineError> {
+    let pool = &spec.found.name;
+    check_tree(pool, &ground.tree, spec.missing_log)?;
+    distrust_stale(&ground.tree).await;
+    let newest = best_uberblock(&ground.tree.uberblocks().await, Txg::new(u64::MAX))
+        .ok_or_else(|| damaged(pool, "every uberblock", "none has the right checksum"))?;
+    let mos = ObjectSet::open(
+        ground.pipeline.clone(),
+        world.clone(),
+        newest.root,
+        mos_options(),
+    )
+    .await?;
+    let value = Zap::hold(&mos, ObjectId::POOL_DIRECTORY)
+        .await?
+        .lookup(directory::CHECKPOINT)
+        .await?
+        .ok_or_else(|| EngineError::NoCheckpoint { pool: pool.clone() })?;
+    let mut bytes: Vec<u8> = value
+        .to_u64s()
+        .into_iter()
+        .flat_map(u64::to_le_bytes)
+        .collect();
+    bytes.resize(bytes.len().max(Uberblock::BYTES), 0);
+    let checkpoint = Uberblock::decode(&bytes)?;
+    if checkpoint.txg > newest.txg {
+        return Err(damaged(
+            pool,
+            "the checkpoint",
+            format!(
+                "it is of transaction group {}, after the newest",
+                checkpoint.txg
+            ),
+        ));
+    }
+    Ok((newest, checkpoint))
+}
