@@ -13,6 +13,7 @@
 //! | `sync` | spa.c: `spa_sync`; vdev_label.c: `vdev_config_sync` |
 //! | `space`, `logmaps` | metaslab.c, spa_log_spacemap.c |
 //! | `dtl` | vdev.c: `vdev_dtl_sync`, `vdev_dtl_load` |
+//! | [`Salvage`] | (ours) opening what is left of a damaged pool |
 //! | [`scan`] | libzutil's zutil_import.c |
 //! | `config` | spa_config.c |
 //! | [`FeatureState`] and `features` | zfeature.c |
@@ -37,6 +38,7 @@ mod pool;
 mod probe;
 mod props;
 mod rewind;
+mod salvage;
 mod scan;
 mod space;
 mod spec;
@@ -48,6 +50,7 @@ pub use history::{HistoryRecord, HistoryWhat};
 pub use pool::{Pool, PoolNumbers};
 pub use probe::{Probe, Unusable, probe};
 pub use props::{PoolProperty, PropertySource};
+pub use salvage::{Problem, Salvage, SalvageSpec, SalvagedDataset};
 pub use scan::{FoundPool, FoundState, ScanSpec, scan};
 pub use spec::{
     CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, Rewind, Rewound, VdevClass,

@@ -262,9 +262,7 @@ pub(crate) async fn read_trusted(
         let options = mos_options();
         let mos =
             ObjectSet::open(ground.pipeline.clone(), world.clone(), uberblock.root, options).await?;
-        let mut config = read_config(name, &mos).await?;
-        add_allocation_bias(&mos, &mut config).await?;
-        Ok((uberblock, config))
+        Ok((uberblock, read_trusted_config(name, &mos).await?))
     }
     .await;
     ground.tree.close();
@@ -282,6 +280,16 @@ pub(crate) fn mos_options() -> ObjsetOptions {
         object_cache_limit: 1024,
         dataset: ObjectId::ZERO,
     }
+}
+
+/// The configuration that the MOS holds.
+pub(crate) async fn read_trusted_config(
+    pool: &str,
+    mos: &Arc<ObjectSet>,
+) -> Result<NvList, EngineError> {
+    let mut config = read_config(pool, mos).await?;
+    add_allocation_bias(mos, &mut config).await?;
+    Ok(config)
 }
 
 async fn read_config(pool: &str, mos: &Arc<ObjectSet>) -> Result<NvList, EngineError> {

@@ -61,7 +61,7 @@ pub use object::{Object, ObjectInfo};
 pub use objset::ObjectSet;
 pub use options::{NewObject, ObjsetOptions, RedundantMetadata, WriteProperties};
 pub use sa::{AttributeId, Sa, SaAttribute, SaRegistration};
-pub use salvage::{DnodeRun, SalvagedZap, Written, salvage_zap};
+pub use salvage::{DnodeRun, Piece, SalvagedZap, Written, salvage_zap};
 pub use spacemap::{SpaceMapEntry, SpaceMapKind, SpaceMapObject};
 pub use sync::{BlockAccounting, SyncContext};
 pub use zap::{NORMALIZE_UPPERCASE, Normalizer, Zap, ZapCursor, ZapEntry, ZapOptions, ZapValue};

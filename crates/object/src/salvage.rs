@@ -27,6 +27,9 @@ use crate::zap::{Zap, ZapValue};
 /// Dnode slots in a block of dnodes.
 const SLOTS_PER_BLOCK: u64 = 32;
 
+/// Bytes of neighbouring blocks that are read together, as long as all is well.
+const PIECE_BYTES: u64 = 1 << 20;
+
 /// What comes next in an object.
 #[derive(Debug)]
 pub enum Written {
@@ -46,6 +49,25 @@ pub enum Written {
     },
     /// Nothing but holes up to the end.
     End,
+}
+
+/// A part of an object's content.
+#[derive(Debug)]
+pub enum Piece {
+    /// Bytes that were written.
+    Data {
+        /// Where they begin.
+        start_bytes: u64,
+        /// They, in the blocks' pieces.
+        data: Vec<Bytes>,
+    },
+    /// Bytes that cannot be read.
+    Lost {
+        /// Which.
+        range: Range<u64>,
+        /// Why.
+        error: ObjectError,
+    },
 }
 
 /// The objects of one block of dnodes.
@@ -118,6 +140,60 @@ impl Object {
                 error: lost.error,
             },
         }
+    }
+
+    /// The next piece of the first `size_bytes` bytes at or after `offset_bytes`; what lies before it is a hole.
+    /// `None` when nothing but a hole is left.
+    pub async fn next_piece(&self, offset_bytes: u64, size_bytes: u64) -> Option<Piece> {
+        if offset_bytes >= size_bytes {
+            return None;
+        }
+        let start = match self.next_written(offset_bytes).await {
+            Written::Block { start_bytes } => start_bytes,
+            Written::Lost {
+                start_bytes,
+                end_bytes,
+                error,
+            } if start_bytes < size_bytes => {
+                return Some(Piece::Lost {
+                    range: start_bytes..end_bytes.min(size_bytes),
+                    error,
+                });
+            }
+            Written::Lost { .. } | Written::End => return None,
+        };
+        if start >= size_bytes {
+            return None;
+        }
+        let block_bytes = self.block_bytes();
+        let block_end = |at: u64| (at / block_bytes + 1).saturating_mul(block_bytes);
+        let mut end = block_end(start);
+        while end < size_bytes
+            && end - start < PIECE_BYTES
+            && matches!(self.next_written(end).await, Written::Block { start_bytes } if start_bytes == end)
+        {
+            end = block_end(end);
+        }
+        let end = end.min(size_bytes);
+        let run = self.read(start, (end - start) as usize).await;
+        if let Ok(data) = run {
+            return Some(Piece::Data {
+                start_bytes: start,
+                data,
+            });
+        }
+        // One of them is damaged: this one?
+        let end = block_end(start).min(size_bytes);
+        Some(match self.read(start, (end - start) as usize).await {
+            Ok(data) => Piece::Data {
+                start_bytes: start,
+                data,
+            },
+            Err(error) => Piece::Lost {
+                range: start..end,
+                error,
+            },
+        })
     }
 
     /// Bytes of a block of data.
