@@ -672,7 +672,8 @@ async fn open_root(
     match opened {
         Ok(objset) => {
             dataset.root = Some(phys.block);
-            dataset.has_log = !objset.zil_header().log.is_hole();
+            dataset.has_log =
+                dataset::zil::log_has_records(&ground.pipeline, &objset.zil_header()).await;
             dataset.kind = match objset.kind() {
                 ObjsetKind::Filesystem => Some(DatasetKind::Filesystem),
                 ObjsetKind::Volume => Some(DatasetKind::Volume),

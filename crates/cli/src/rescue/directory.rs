@@ -29,6 +29,9 @@ const PARTIAL: &str = ".millpond-part-";
 /// Longest name that most filesystems take, in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
+/// Seconds since the epoch that ext4 can store.
+const COMMON_SECONDS: std::ops::Range<i64> = -(1 << 31)..(1 << 34) - (1 << 31);
+
 /// A destination directory.
 pub struct Directory {
     base: PathBuf,
@@ -424,15 +427,14 @@ fn make_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether what is there is a complete copy of an earlier run.
+/// Whether what is there is a complete copy of an earlier run. Times that common filesystems cannot store
+/// are not compared.
 fn is_same(there: &Metadata, attributes: &Attributes) -> bool {
+    let mtime = attributes.mtime;
     there.is_file()
         && there.len() == attributes.size_bytes
-        && (there.mtime(), there.mtime_nsec())
-            == (
-                attributes.mtime.seconds,
-                i64::from(attributes.mtime.nanoseconds),
-            )
+        && (!COMMON_SECONDS.contains(&mtime.seconds)
+            || (there.mtime(), there.mtime_nsec()) == (mtime.seconds, i64::from(mtime.nanoseconds)))
 }
 
 fn set_times(path: &Path, attributes: &Attributes) -> io::Result<()> {
