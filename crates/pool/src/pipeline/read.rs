@@ -228,6 +228,17 @@ impl Pipeline {
         bp: &BlockPointer,
         context: &ReadContext,
     ) -> Result<Bytes, PoolError> {
+        let data = self.read_verified(bp, context).await?;
+        #[cfg(feature = "hostile")]
+        let data = crate::hostile::apply(bp, data);
+        Ok(data)
+    }
+
+    async fn read_verified(
+        &self,
+        bp: &BlockPointer,
+        context: &ReadContext,
+    ) -> Result<Bytes, PoolError> {
         self.validate(bp)?;
         if bp.is_encrypted() {
             return Err(PoolError::Unsupported {
