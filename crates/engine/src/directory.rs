@@ -21,3 +21,5 @@ pub(crate) const L2CACHE: &str = "l2cache";
 pub(crate) const MS_UNFLUSHED_PHYS_TXGS: &str = "com.delphix:ms_unflushed_phys_txgs";
 /// In a top-level vdev's ZAP: what it is for (`log`, `special`, `dedup`).
 pub(crate) const ALLOCATION_BIAS: &str = "org.zfsonlinux:allocation_bias";
+/// State of the removal of a vdev.
+pub(crate) const REMOVING: &str = "com.delphix:removing";
