@@ -145,7 +145,12 @@ const TABLE: &[Row] = &[
         false,
         Read,
     ),
-    row("org.openzfs:raidz_expansion", "raidz_expansion", false, No),
+    row(
+        "org.openzfs:raidz_expansion",
+        "raidz_expansion",
+        false,
+        Read,
+    ),
     row("com.klarasystems:fast_dedup", "fast_dedup", true, Read),
     row("org.zfsonlinux:longname", "longname", false, Full),
     row(

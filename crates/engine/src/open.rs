@@ -260,6 +260,7 @@ pub(crate) async fn read_trusted(
             .unwrap_or_default();
         features::check(name, &needed, spec.read_only)?;
         let options = mos_options();
+        ground.tree.set_uberblock(&uberblock);
         let mos =
             ObjectSet::open(ground.pipeline.clone(), world.clone(), uberblock.root, options).await?;
         let mut config = read_config(name, &mos).await?;
@@ -400,6 +401,7 @@ async fn import_on(
         spa_version: uberblock.version,
     };
     distrust_stale(&ground.tree).await;
+    ground.tree.set_uberblock(&uberblock);
     let dsl = DslPool::open(env, uberblock.root).await?;
     features::check(name, &dsl.features().all(), spec.read_only)?;
 
@@ -615,6 +617,8 @@ mod tests {
             "raidz1_3",
             "raidz2_multi",
             "raidz3_8",
+            "raidz_expanded",
+            "raidz_expanding",
         ] {
             let dir = tempfile::tempdir().expect("a directory");
             let status = std::process::Command::new("tar")
@@ -651,6 +655,7 @@ mod tests {
                 .await
                 .expect("open");
             assert_eq!(ground.tree.guid_sum(), uberblock.guid_sum);
+            ground.tree.set_uberblock(&uberblock);
             let mos = ObjectSet::open(
                 ground.pipeline.clone(),
                 world.clone(),

@@ -212,6 +212,7 @@ async fn read_checkpoint(
     distrust_stale(&ground.tree).await;
     let newest = best_uberblock(&ground.tree.uberblocks().await, Txg::new(u64::MAX))
         .ok_or_else(|| damaged(pool, "every uberblock", "none has the right checksum"))?;
+    ground.tree.set_uberblock(&newest);
     let mos = ObjectSet::open(
         ground.pipeline.clone(),
         world.clone(),

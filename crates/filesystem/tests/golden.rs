@@ -195,4 +195,4 @@ macro_rules! golden_pools {
     )*};
 }
 
-golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz1_5 raidz2_6 raidz2_multi raidz3_8 big_dirs v28 v15_fs3 nofeat);
+golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz1_5 raidz2_6 raidz2_multi raidz3_8 big_dirs v28 v15_fs3 nofeat raidz_expanded raidz_expanding checkpoint cloned_blocks dedup_fast dedup_legacy);

@@ -9,6 +9,7 @@ use device::World;
 use format::{Guid, NvList, VdevId};
 use parking_lot::Mutex;
 
+use super::expansion::Expansion;
 use super::leaf::{Leaf, Reporter};
 use super::node::{Top, Vdev, VdevKind};
 use super::state::{Counters, VdevAux, VdevState};
@@ -93,6 +94,10 @@ impl Builder<'_> {
             }
             _ => {}
         }
+        let expansion = match kind {
+            VdevKind::Raidz { parity } => Expansion::from_config(config, children.len(), parity)?,
+            _ => None,
+        };
         let top = (depth == 1).then(|| Top::new(VdevId::new(index as u32), class(config), config));
         let mut own = NvList::with_flags(config.flags());
         for (name, value) in config.iter() {
@@ -129,8 +134,7 @@ impl Builder<'_> {
             children,
             leaf,
             top,
-            // An expanded vdev's old blocks have another width.
-            expanded: own.contains("raidz_expand_txgs") || own.contains("raidz_expanding"),
+            expansion,
             config: Mutex::new(own),
             world: self.world.clone(),
             counters,

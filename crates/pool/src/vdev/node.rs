@@ -17,6 +17,7 @@ use format::{Guid, NvList, Txg, VdevId};
 use futures::future::join_all;
 use parking_lot::Mutex;
 
+use super::expansion::Expansion;
 use super::geometry::Geometry;
 use super::leaf::{IoContext, Leaf};
 use super::state::{CounterValues, Counters, VdevAux, VdevState};
@@ -145,8 +146,8 @@ pub struct Vdev {
     pub(super) children: Vec<Arc<Vdev>>,
     pub(super) leaf: Option<Arc<Leaf>>,
     pub(super) top: Option<Top>,
-    /// Whether it is a RAID-Z vdev that was or is being expanded.
-    pub(super) expanded: bool,
+    /// The widths it had, if it is a RAID-Z vdev that was or is being expanded.
+    pub(super) expansion: Option<Expansion>,
     /// Its pairs in the configuration, without children.
     pub(super) config: Mutex<NvList>,
     pub(super) world: World,
@@ -360,12 +361,27 @@ impl Vdev {
         }
     }
 
-    /// How blocks lie on it; `None` when it cannot hold any.
+    /// Usable 512ths of raw space (`vdev_deflate_ratio`): by the width that a RAID-Z vdev was made with,
+    /// however wide it is now.
+    pub fn deflate_ratio(&self) -> Option<u64> {
+        let geometry = match (&self.kind, &self.expansion) {
+            (VdevKind::Raidz { parity }, Some(expansion)) => {
+                Geometry::raidz(self.ashift(), expansion.original_width(), *parity)
+            }
+            _ => self.geometry(),
+        };
+        geometry.map(|geometry| geometry.deflate_ratio())
+    }
+
+    /// How blocks written today lie on it; `None` when it cannot hold any.
     pub fn geometry(&self) -> Option<Geometry> {
         match self.kind {
-            VdevKind::Raidz { .. } if self.expanded => None,
             VdevKind::Raidz { parity } => {
-                Geometry::raidz(self.ashift(), self.children.len(), parity)
+                let width = match &self.expansion {
+                    Some(expansion) => expansion.newest_width(),
+                    None => self.children.len(),
+                };
+                Geometry::raidz(self.ashift(), width, parity)
             }
             _ if self.kind.is_leaf() || self.kind.is_mirror_like() => {
                 Some(Geometry::plain(self.ashift()))

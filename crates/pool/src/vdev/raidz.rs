@@ -25,7 +25,7 @@ use super::state::Counters;
 /// Blocks from here on have their parity computed by a CPU worker.
 const PARITY_ON_WORKER_BYTES: usize = 64 << 10;
 /// Sets of columns that are tried when nothing says which one is wrong.
-const COMBINATIONS_MAX: usize = 20_000;
+pub(super) const COMBINATIONS_MAX: usize = 20_000;
 
 /// The columns of a block as far as they were read.
 struct Row {
@@ -82,7 +82,7 @@ fn assemble(columns: &[Option<Bytes>]) -> Option<Bytes> {
 }
 
 /// The columns with those in `wrong` (and those that are missing) computed from the others.
-fn reconstruct(
+pub(super) fn reconstruct(
     parity: usize,
     columns: &[Option<Bytes>],
     lengths: &[usize],
@@ -150,13 +150,17 @@ impl Vdev {
         context: &IoContext,
         verify: &dyn Verify,
     ) -> Result<Bytes, ReadFailure> {
+        if let Some(expansion) = &self.expansion
+            && let Some(geometry) = self.geometry()
+            && !expansion.is_plain(context.birth)
+        {
+            let rows = expansion.rows(geometry, offset, length, context.birth);
+            return self.read_expanded(offset, rows, context, verify).await;
+        }
         let Some(mut row) = self.row(offset, length) else {
             return Err(ReadFailure {
                 checksum: false,
-                cause: format!(
-                    "{}: a RAID-Z vdev that was expanded is not supported yet",
-                    self.display_name()
-                ),
+                cause: format!("{}: it has too few devices", self.display_name()),
             });
         };
         let parity = row.map.parity;
@@ -321,10 +325,13 @@ impl Vdev {
         data: Bytes,
         context: &IoContext,
     ) -> Result<(), WriteFailure> {
-        let Some(row) = self.row(offset, data.len()) else {
+        let row = self
+            .row(offset, data.len())
+            .filter(|_| self.expansion.is_none());
+        let Some(row) = row else {
             return Err(WriteFailure {
                 cause: format!(
-                    "{}: a RAID-Z vdev that was expanded is not supported yet",
+                    "{}: a RAID-Z vdev that was expanded cannot be written yet",
                     self.display_name()
                 ),
             });
@@ -381,14 +388,14 @@ impl Vdev {
 }
 
 /// All ways to choose `count` of `items`, in lexicographic order.
-struct Combinations<'a> {
+pub(super) struct Combinations<'a> {
     items: &'a [usize],
     chosen: Vec<usize>,
     done: bool,
 }
 
 impl<'a> Combinations<'a> {
-    fn new(items: &'a [usize], count: usize) -> Self {
+    pub(super) fn new(items: &'a [usize], count: usize) -> Self {
         Combinations {
             items,
             chosen: (0..count).collect(),

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use device::{Device, World};
 use format::{
-    Guid, LABEL_BYTES, LABEL_END_BYTES, LABEL_START_BYTES, MIN_DEVICE_BYTES, NvList, Txg, VdevId,
+    Guid, LABEL_BYTES, LABEL_END_BYTES, LABEL_START_BYTES, MIN_DEVICE_BYTES, NvList, Txg,
+    Uberblock, VdevId,
 };
 use futures::future::join_all;
 use parking_lot::{Mutex, RwLock};
@@ -274,6 +275,16 @@ impl VdevTree {
         &self.world
     }
 
+    /// Takes over what an uberblock says of the vdevs: how far a RAID-Z expansion has come. Without that,
+    /// blocks of a vdev that is being expanded cannot be found: call it before the MOS is read.
+    pub fn set_uberblock(&self, uberblock: &Uberblock) {
+        for top in self.tops() {
+            if let Some(expansion) = &top.expansion {
+                expansion.set_reflow(uberblock);
+            }
+        }
+    }
+
     /// Who is told of device and checksum errors.
     pub fn set_error_sink(&self, sink: Arc<dyn ErrorSink>) {
         self.reporter.set(sink);
@@ -452,6 +463,7 @@ impl VdevTree {
     /// What the allocator needs to know of a top-level vdev; `None` for holes and the like.
     pub fn top_spec(&self, top: &Vdev) -> Option<TopSpec> {
         let geometry = top.geometry()?;
+        let deflate_ratio = top.deflate_ratio()?;
         let about = top.top()?;
         (top.metaslab_count() > 0).then(|| TopSpec {
             vdev: about.id,
@@ -459,9 +471,10 @@ impl VdevTree {
             metaslab_shift: top.metaslab_shift(),
             metaslab_count: top.metaslab_count(),
             geometry,
-            deflate_ratio: geometry.deflate_ratio(),
+            deflate_ratio,
             allocatable: top.config_u64("removing").unwrap_or(0) == 0
                 && top.config_u64("non_allocating").unwrap_or(0) == 0
+                && top.expansion.is_none()
                 && top.state().0.is_usable(),
         })
     }
@@ -476,10 +489,6 @@ impl VdevTree {
             VdevKind::Hole | VdevKind::Missing => Err(PoolError::VdevUnavailable {
                 vdev: top.display_name(),
                 cause: format!("it is {}", top.kind().name()),
-            }),
-            _ if top.geometry().is_none() => Err(PoolError::UnsupportedVdev {
-                vdev: top.display_name(),
-                kind: "expanded raidz".to_owned(),
             }),
             _ => Ok(top),
         }
