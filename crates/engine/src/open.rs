@@ -691,6 +691,8 @@ mod tests {
             "raidz1_3",
             "raidz2_multi",
             "raidz3_8",
+            "raidz_expanded",
+            "raidz_expanding",
         ] {
             let dir = tempfile::tempdir().expect("a directory");
             let status = std::process::Command::new("tar")
@@ -727,6 +729,7 @@ mod tests {
                 .await
                 .expect("open");
             assert_eq!(ground.tree.guid_sum(), uberblock.guid_sum);
+            ground.tree.set_uberblock(&uberblock);
             let mos = ObjectSet::open(
                 ground.pipeline.clone(),
                 world.clone(),

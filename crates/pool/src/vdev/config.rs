@@ -98,6 +98,10 @@ impl Builder<'_> {
             }
             _ => {}
         }
+        let expansion = match kind {
+            VdevKind::Raidz { parity } => Expansion::from_config(config, children.len(), parity)?,
+            _ => None,
+        };
         let top = (depth == 1).then(|| Top::new(VdevId::new(index as u32), class(config), config));
         let mut own = NvList::with_flags(config.flags());
         for (name, value) in config.iter() {

@@ -6,6 +6,7 @@
 //! | `node` | [`Vdev`]: leaves and mirrors |
 //! | `raidz` | RAID-Z reads, reconstruction, writes |
 //! | `geometry` | [`Geometry`]: allocated sizes, RAID-Z columns |
+//! | `expansion` | RAID-Z vdevs that were widened, or are being widened: reading only |
 //! | `leaf`, `queue` | one device: state, counters, bounded and aggregated I/O |
 //! | `label` | labels and uberblocks |
 //! | `survey` | labels and uberblocks with what is wrong of them, for people |
