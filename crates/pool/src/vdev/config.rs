@@ -109,10 +109,6 @@ impl Builder<'_> {
                 own.push(name, value.clone());
             }
         }
-        let expansion = match kind {
-            VdevKind::Raidz { parity } => Expansion::from_config(config, children.len(), parity)?,
-            _ => None,
-        };
         let counters = Arc::new(Counters::default());
         let leaf = kind.is_leaf().then(|| {
             let leaf = Leaf::new(

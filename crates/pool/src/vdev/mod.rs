@@ -7,6 +7,8 @@
 //! | `raidz` | RAID-Z reads, reconstruction, writes |
 //! | `geometry` | [`Geometry`]: allocated sizes, RAID-Z columns |
 //! | `expansion` | RAID-Z vdevs that were widened, or are being widened: reading only |
+//! | `draid`, `draid_maps` | dRAID's groups, rows and permutations |
+//! | `indirect` | reading what was on removed vdevs |
 //! | `leaf`, `queue` | one device: state, counters, bounded and aggregated I/O |
 //! | `label` | labels and uberblocks |
 //! | `survey` | labels and uberblocks with what is wrong of them, for people |
