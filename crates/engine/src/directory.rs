@@ -32,3 +32,5 @@ pub(crate) const RAIDZ_EXPAND_STATE: &str = "org.openzfs:raidz_expand_state";
 pub(crate) const RAIDZ_EXPAND_START: &str = "org.openzfs:raidz_expand_start_time";
 pub(crate) const RAIDZ_EXPAND_END: &str = "org.openzfs:raidz_expand_end_time";
 pub(crate) const RAIDZ_EXPAND_COPIED: &str = "org.openzfs:raidz_expand_bytes_copied";
+/// Up to which txg the last scrub came that was finished.
+pub(crate) const LAST_SCRUBBED_TXG: &str = "last_scrubbed_txg";

@@ -312,7 +312,7 @@ impl Pool {
             "bcloneratio" => ratio(self.core.tables.clones.ratio_percent()),
             "bcloneused" => number(self.core.tables.clones.used_bytes),
             "bclonesaved" => number(self.core.tables.clones.saved_bytes),
-            "last_scrubbed_txg" => number(0),
+            "last_scrubbed_txg" => number(self.core.tables.last_scrubbed),
             "altroot" => optional(self.core.altroot.clone(), "-"),
             "cachefile" => optional(self.core.state.lock().cachefile.clone(), "-"),
             "comment" => optional(self.core.state.lock().comment.clone(), "-"),

@@ -112,6 +112,8 @@ pub struct ExpansionStatus {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tables {
     pub(crate) has_dedup: bool,
+    /// Up to which txg the last scrub came that was finished (`spa_get_last_scrubbed_txg`).
+    pub(crate) last_scrubbed: u64,
     pub(crate) dedup: DedupStatus,
     pub(crate) clones: CloneStatus,
     pub(crate) checkpoint: Option<CheckpointStatus>,
@@ -156,6 +158,8 @@ pub(crate) async fn load(
         }
     }
     load_of_tops(mos, tree, &mut out).await?;
+    let scrubbed = directory.lookup_u64(directory::LAST_SCRUBBED_TXG).await?;
+    out.last_scrubbed = scrubbed.unwrap_or(0);
     if let Some(value) = directory.lookup(directory::CHECKPOINT).await? {
         let checkpoint = decode_checkpoint(&value.to_u64s())?;
         out.checkpoint.get_or_insert_default().created_s = Some(checkpoint.timestamp_seconds);
