@@ -21,8 +21,8 @@ pub use zfs::{
     ZfsSet, ZfsSnapshot, ZfsUnmount,
 };
 pub use zpool::{
-    FoundPoolReport, HistoryRecord, PoolReport, PoolStatusReport, ScanReport, VdevReport, VdevSpec,
-    ZpoolClear, ZpoolCreate, ZpoolCreateReply, ZpoolDestroy, ZpoolExport, ZpoolHistory,
-    ZpoolHistoryReply, ZpoolImport, ZpoolImportReply, ZpoolList, ZpoolListReply, ZpoolSet,
-    ZpoolStatus, ZpoolStatusReply, ZpoolSync,
+    CheckpointReport, DedupReport, ExpansionReport, FoundPoolReport, HistoryRecord, PoolReport,
+    PoolStatusReport, ScanReport, VdevReport, VdevSpec, ZpoolClear, ZpoolCreate, ZpoolCreateReply,
+    ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolHistoryReply, ZpoolImport, ZpoolImportReply,
+    ZpoolList, ZpoolListReply, ZpoolSet, ZpoolStatus, ZpoolStatusReply, ZpoolSync,
 };

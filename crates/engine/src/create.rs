@@ -165,6 +165,7 @@ async fn create_on(
         history,
         errors: ground.errors.clone(),
         state: Mutex::new(state),
+        tables: crate::tables::Tables::default(),
         ended: AtomicBool::new(false),
         end: Notify::new(),
     });

@@ -7,6 +7,8 @@ use dataset::Features;
 
 use crate::{EngineError, FeatureState, FeatureStatus};
 
+/// What is said of a pool with dedup tables that no feature flag tells of.
+pub(crate) const DEDUP_TABLES: &str = "dedup tables";
 /// Changes of all metaslabs are logged together.
 pub(crate) const LOG_SPACEMAP: &str = "com.delphix:log_spacemap";
 /// Space maps have histograms; refcount: space maps.

@@ -12,6 +12,7 @@
 //! | `rewind`, [`probe`] | spa.c: `spa_load_best`, `spa_ld_checkpoint_rewind`, `spa_tryimport` |
 //! | `sync` | spa.c: `spa_sync`; vdev_label.c: `vdev_config_sync` |
 //! | `space`, `logmaps` | metaslab.c, spa_log_spacemap.c |
+//! | `tables` | ddt.c, brt.c, spa_checkpoint.c as far as they are read |
 //! | `dtl` | vdev.c: `vdev_dtl_sync`, `vdev_dtl_load` |
 //! | [`scan`] | libzutil's zutil_import.c |
 //! | `config` | spa_config.c |
@@ -43,6 +44,7 @@ mod space;
 mod spec;
 mod status;
 mod sync;
+mod tables;
 
 pub use error::EngineError;
 pub use history::{HistoryRecord, HistoryWhat};
@@ -57,3 +59,4 @@ pub use spec::{
 pub use status::{
     FeatureState, FeatureStatus, PoolHealth, PoolStatus, ScanStatus, VdevState, VdevStatus,
 };
+pub use tables::{CheckpointStatus, CloneStatus, DedupStatus, ExpansionStatus};

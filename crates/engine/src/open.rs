@@ -30,6 +30,7 @@ use crate::props::Stored;
 use crate::space::{Space, TopShape};
 use crate::{
     EngineError, FoundState, ImportSpec, ScanStatus, config, directory, features, layout, removed,
+    tables,
 };
 
 /// Bytes of verified blocks kept in memory unless the caller says otherwise.
@@ -504,6 +505,21 @@ async fn import_on(
         });
     }
     load_space(ground, &mos).await?;
+    let allocator = ground.pipeline.allocator();
+    let tables = tables::load(&mos, &ground.tree, allocator).await?;
+    if tables.has_dedup && !spec.read_only {
+        // Without its table, nobody knows when a deduplicated block is free.
+        return Err(EngineError::UnsupportedForWrite {
+            pool: name.to_owned(),
+            features: vec![features::DEDUP_TABLES.to_owned()],
+        });
+    }
+    allocator.set_saved_bytes(
+        tables
+            .dedup
+            .saved_bytes()
+            .saturating_add(tables.clones.saved_bytes),
+    );
     let dirty_times = DirtyTimes::default();
     dirty_times.load(&mos, &ground.tree).await?;
 
@@ -523,6 +539,7 @@ async fn import_on(
         history,
         errors: ground.errors.clone(),
         state: Mutex::new(state),
+        tables,
         ended: AtomicBool::new(spec.read_only),
         end: Notify::new(),
     });

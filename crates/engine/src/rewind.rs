@@ -200,8 +200,7 @@ async fn import_checkpoint(world: &World, spec: &ImportSpec) -> Result<Arc<Core>
     Ok(core)
 }
 
-/// The newest uberblock, and the one that its MOS keeps as the checkpoint: stored as an array of
-/// 64-bit integers, shorter in pools of older releases.
+/// The newest uberblock, and the one that its MOS keeps as the checkpoint.
 async fn read_checkpoint(
     world: &World,
     spec: &ImportSpec,
@@ -218,13 +217,7 @@ async fn read_checkpoint(
         .lookup(directory::CHECKPOINT)
         .await?
         .ok_or_else(|| EngineError::NoCheckpoint { pool: pool.clone() })?;
-    let mut bytes: Vec<u8> = value
-        .to_u64s()
-        .into_iter()
-        .flat_map(u64::to_le_bytes)
-        .collect();
-    bytes.resize(bytes.len().max(Uberblock::BYTES), 0);
-    let checkpoint = Uberblock::decode(&bytes)?;
+    let checkpoint = crate::tables::decode_checkpoint(&value.to_u64s())?;
     if checkpoint.txg > newest.txg {
         return Err(damaged(
             pool,

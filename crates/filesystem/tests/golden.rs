@@ -7,10 +7,11 @@ mod common;
 mod tree;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use common::*;
 use device::World;
+use engine::Rewind;
 use filesystem::{FileKind, Filesystem, FsError};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -102,30 +103,86 @@ async fn check_tree(filesystem: &Filesystem, name: &str, tree: &[Value]) {
     assert_eq!(found.len(), expected, "{name}: paths");
 }
 
-async fn check(golden: &Path, name: &str) {
-    let manifest = std::fs::read(golden.join(format!("{name}.json"))).expect("manifest");
-    let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
-    let image = Image::empty();
-    let dir = unpack(golden, name, image.path());
-    let world = World::system(2);
-    let pool = import(&world, &dir, true).await;
-    for (dataset, tree) in manifest["trees"].as_object().expect("trees") {
-        if dataset.starts_with("AT_CHECKPOINT:") {
-            continue;
+/// Label of what a manifest tells of the state at the checkpoint.
+const AT_CHECKPOINT: &str = "AT_CHECKPOINT:";
+
+struct Golden {
+    world: World,
+    manifest: Value,
+    dir: PathBuf,
+    _image: Image,
+}
+
+impl Golden {
+    fn unpack(golden: &Path, name: &str) -> Self {
+        let manifest = std::fs::read(golden.join(format!("{name}.json"))).expect("manifest");
+        let image = Image::empty();
+        Self {
+            world: World::system(2),
+            manifest: serde_json::from_slice(&manifest).expect("JSON"),
+            dir: unpack(golden, name, image.path()),
+            _image: image,
         }
-        let filesystem = open(&world, &pool, dataset).await;
-        assert!(filesystem.is_read_only());
-        check_tree(&filesystem, dataset, tree.as_array().expect("a list")).await;
-        let refused = filesystem
-            .create(filesystem.root(), b"x", 0o644, ROOT)
-            .await;
-        assert!(matches!(refused, Err(FsError::ReadOnly)), "{dataset}");
-        filesystem.close().await.expect("close");
     }
-    if name == "plain" {
-        check_names(&world, &pool).await;
+
+    /// The manifest's trees: of the pool's newest state, or of its checkpoint.
+    fn trees(&self, at_checkpoint: bool) -> impl Iterator<Item = (&str, &[Value])> {
+        // What a read-only import shows of pools whose logs are to be replayed.
+        let trees = match &self.manifest["trees_without_replay"] {
+            Value::Null => &self.manifest["trees"],
+            trees => trees,
+        };
+        let trees = trees.as_object().expect("trees").iter();
+        trees.filter_map(move |(name, tree)| {
+            let tree = &tree.as_array().expect("a list")[..];
+            match (name.strip_prefix(AT_CHECKPOINT), at_checkpoint) {
+                (None, false) => Some((&name[..], tree)),
+                (Some(name), true) => Some((name, tree)),
+                _ => None,
+            }
+        })
     }
-    pool.export(false).await.expect("close the pool");
+
+    async fn check(&self, rewind: Rewind) {
+        let pool = import_at(&self.world, &self.dir, true, rewind).await;
+        let mut count = 0;
+        for (dataset, tree) in self.trees(rewind == Rewind::Checkpoint) {
+            if is_encrypted(&self.manifest, dataset) {
+                continue;
+            }
+            count += 1;
+            let filesystem = open(&self.world, &pool, dataset).await;
+            assert!(filesystem.is_read_only());
+            check_tree(&filesystem, dataset, tree).await;
+            let refused = filesystem
+                .create(filesystem.root(), b"x", 0o644, ROOT)
+                .await;
+            assert!(matches!(refused, Err(FsError::ReadOnly)), "{dataset}");
+            filesystem.close().await.expect("close");
+        }
+        assert!(count > 0);
+        if self.manifest["name"] == "plain" {
+            check_names(&self.world, &pool).await;
+        }
+        pool.export(false).await.expect("close the pool");
+    }
+}
+
+/// Whether a filesystem, or the one that a snapshot is of, is encrypted: those need their keys.
+fn is_encrypted(manifest: &Value, name: &str) -> bool {
+    let filesystem = name.split('@').next();
+    let datasets = manifest["datasets"].as_array().expect("datasets");
+    datasets.iter().any(|dataset| {
+        let props = &dataset["props"];
+        dataset["name"].as_str() == filesystem
+            && props["encryption"]
+                .as_str()
+                .is_some_and(|value| value != "off")
+    })
+}
+
+async fn check(golden: &Path, name: &str) {
+    Golden::unpack(golden, name).check(Rewind::No).await;
 }
 
 /// The manifest's notes on lookups in filesystems where case or form does not count, and on
@@ -199,3 +256,44 @@ macro_rules! golden_pools {
 }
 
 golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz1_5 raidz2_6 raidz2_multi raidz3_8 big_dirs v28 v15_fs3 nofeat removed removing draid draid_spare special logs_cache degraded damaged damaged_raidz stale gang gang_raidz raidz_expanded raidz_expanding checkpoint cloned_blocks dedup_fast dedup_legacy);
+
+/// What a checkpoint keeps is there in full, deleted and overwritten files and destroyed datasets included.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_checkpoint_is_as_it_was() {
+    if let Some(golden) = golden() {
+        let golden = Golden::unpack(&golden, "checkpoint");
+        golden.check(Rewind::Checkpoint).await;
+    }
+}
+
+/// Children of widened RAID-Z vdevs that are gone, or that lie.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn raidz_that_was_widened_survives_damage() {
+    use std::os::unix::fs::FileExt;
+    let Some(golden) = golden() else { return };
+    for (name, gone, garbled) in [
+        ("raidz_expanded", &["d1"][..], &[][..]),
+        ("raidz_expanded", &["d3"], &[]),
+        ("raidz_expanded", &[], &["d0"]),
+        ("raidz_expanded", &[], &["d3"]),
+        ("raidz_expanding", &["d0", "d4"], &[]),
+        ("raidz_expanding", &["d2"], &["d1"]),
+        ("raidz_expanding", &[], &["d3", "d4"]),
+    ] {
+        let golden = Golden::unpack(&golden, name);
+        for disk in gone {
+            std::fs::remove_file(golden.dir.join(format!("{disk}.img"))).expect("it was there");
+        }
+        for disk in garbled {
+            let path = golden.dir.join(format!("{disk}.img"));
+            let file = std::fs::File::options().write(true).open(path);
+            let file = file.expect("an image");
+            let mut random = Random(7);
+            for offset in (4 << 20..62 << 20).step_by(1 << 20) {
+                let noise = random.bytes(1 << 20);
+                file.write_all_at(&noise, offset).expect("write");
+            }
+        }
+        golden.check(Rewind::No).await;
+    }
+}

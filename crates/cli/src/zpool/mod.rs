@@ -4,6 +4,7 @@ mod create;
 
 mod import;
 mod list;
+mod progress;
 mod status;
 
 pub use create::assignments;
