@@ -14,6 +14,7 @@
 //! | `space`, `logmaps` | metaslab.c, spa_log_spacemap.c |
 //! | `dtl` | vdev.c: `vdev_dtl_sync`, `vdev_dtl_load` |
 //! | [`scan`] | libzutil's zutil_import.c |
+//! | [`ScrubCommand`] and `scrub` | dsl_scan.c |
 //! | `config` | spa_config.c |
 //! | [`FeatureState`] and `features` | zfeature.c |
 //! | [`HistoryRecord`] and `history` | spa_history.c |
@@ -38,6 +39,7 @@ mod probe;
 mod props;
 mod rewind;
 mod scan;
+mod scrub;
 mod space;
 mod spec;
 mod status;
@@ -49,6 +51,7 @@ pub use pool::{Pool, PoolNumbers};
 pub use probe::{Probe, Unusable, probe};
 pub use props::{PoolProperty, PropertySource};
 pub use scan::{FoundPool, FoundState, ScanSpec, scan};
+pub use scrub::{ScrubCommand, ScrubNumbers};
 pub use spec::{
     CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, Rewind, Rewound, VdevClass,
     VdevLayout, VdevSpec,
