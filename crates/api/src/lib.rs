@@ -21,8 +21,8 @@ pub use zfs::{
     ZfsSet, ZfsSnapshot, ZfsUnmount,
 };
 pub use zpool::{
-    FoundPoolReport, HistoryRecord, PoolReport, PoolStatusReport, ScanReport, VdevReport, VdevSpec,
-    ZpoolClear, ZpoolCreate, ZpoolCreateReply, ZpoolDestroy, ZpoolExport, ZpoolHistory,
-    ZpoolHistoryReply, ZpoolImport, ZpoolImportReply, ZpoolList, ZpoolListReply, ZpoolSet,
-    ZpoolStatus, ZpoolStatusReply, ZpoolSync,
+    FoundPoolReport, HistoryRecord, PoolReport, PoolStatusReport, ScanReport, ScrubAction,
+    VdevReport, VdevSpec, ZpoolClear, ZpoolCreate, ZpoolCreateReply, ZpoolDestroy, ZpoolExport,
+    ZpoolHistory, ZpoolHistoryReply, ZpoolImport, ZpoolImportReply, ZpoolList, ZpoolListReply,
+    ZpoolScrub, ZpoolSet, ZpoolStatus, ZpoolStatusReply, ZpoolSync, ZpoolWait,
 };

@@ -5,6 +5,7 @@ use api::{PoolStatusReport, VdevReport, ZpoolStatus};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
+use super::scan;
 use crate::client::Client;
 use crate::{json, numbers};
 
@@ -59,6 +60,7 @@ impl Status {
         let mut pools = client
             .call(&ZpoolStatus {
                 names: self.pools.clone(),
+                verbose: self.verbose,
             })?
             .pools;
         if self.exceptions {
@@ -99,7 +101,7 @@ impl Status {
             println!("   see: {see}");
         }
         if let Some(scan) = &pool.scan {
-            println!("  scan: {}", scan.lines.join("\n\t"));
+            println!("  scan: {}", scan::lines(scan).join("\n\t"));
         }
         println!("config:\n");
         print_config(
@@ -147,6 +149,10 @@ impl Status {
                 if let Some(text) = text {
                     report.insert(key.into(), json!(text));
                 }
+            }
+            if let Some(found) = &pool.scan {
+                let exact = self.json_int || self.parseable;
+                report.insert("scan_stats".into(), scan::json(found, exact, &number));
             }
             let mut vdevs = Map::new();
             self.json_vdev(&pool.tree, &pool.name, naming, &mut vdevs);
