@@ -240,10 +240,16 @@ impl Run {
 
     /// Verifies a block that leads to others, and gives it if it can be understood.
     async fn verify_and_read(&self, bp: &BlockPointer, bookmark: Bookmark) -> Option<Bytes> {
+        let found = self.read(bp, bookmark).await;
+        self.note_verified(bp);
+        found
+    }
+
+    /// The same for one that is not counted.
+    async fn read(&self, bp: &BlockPointer, bookmark: Bookmark) -> Option<Bytes> {
         let _place = self.place(bp).await;
         let context = Self::context(bookmark, false);
         let result = self.pipeline.scrub_and_read(bp, &context).await;
-        self.note_verified(bp);
         result
             .inspect_err(|error: &PoolError| self.note_error(bookmark, &error.to_string()))
             .ok()

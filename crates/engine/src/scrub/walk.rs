@@ -55,6 +55,8 @@ struct Place {
 enum Lead {
     /// The root of an object set.
     Root,
+    /// The same, where a snapshot has it: only the intent log is new.
+    LogOnly,
     /// An indirect block of the meta-dnode's tree, or a block of dnodes.
     Dnodes,
     /// An indirect block.
@@ -196,14 +198,17 @@ impl Walk {
         if !self.run.meet(&bp, place.after) || bp.is_embedded() {
             return;
         }
-        let item = Item {
+        self.push(Item {
             bp,
             place,
             object,
             level,
             block,
             lead,
-        };
+        });
+    }
+
+    fn push(&self, item: Item) {
         self.stack.lock().items.push(item);
         self.changed.notify_one();
     }
@@ -245,13 +250,20 @@ impl Walk {
 
     async fn lead(&self, item: Item, blocks: &mut Vec<Found>) {
         let bookmark = item.bookmark();
-        let Some(data) = self.run.verify_and_read(&item.bp, bookmark).await else {
-            return;
+        let data = match item.lead {
+            Lead::LogOnly => self.run.read(&item.bp, bookmark).await,
+            _ => self.run.verify_and_read(&item.bp, bookmark).await,
         };
+        let Some(data) = data else { return };
         let endian = item.bp.endian();
         match item.lead {
-            Lead::Root => match ObjsetPhys::decode(&data, endian) {
-                Ok(objset) => self.objset(&objset, item.place, endian, blocks).await,
+            Lead::Root | Lead::LogOnly => match ObjsetPhys::decode(&data, endian) {
+                Ok(objset) => {
+                    self.log(&objset, item.place, blocks).await;
+                    if matches!(item.lead, Lead::Root) {
+                        self.objset(&objset, item.place, endian, blocks);
+                    }
+                }
                 Err(error) => self.run.note_error(bookmark, &error.to_string()),
             },
             Lead::Dnodes if item.level == 0 => {
@@ -298,35 +310,27 @@ impl Walk {
         }
     }
 
-    async fn objset(
-        &self,
-        objset: &ObjsetPhys,
-        place: Place,
-        endian: Endian,
-        blocks: &mut Vec<Found>,
-    ) {
-        if place.has_log {
-            let run = &self.run;
-            let mut visit = |bp: BlockPointer, bookmark: Bookmark| {
-                if run.meet(&bp, Txg::ZERO) && !bp.is_embedded() {
-                    blocks.push(Found {
-                        bp,
-                        bookmark,
-                        is_log: true,
-                    });
-                }
-            };
-            let log = &objset.zil_header;
-            visit_log(&run.pipeline, place.objset, run.first_txg, log, &mut visit).await;
+    async fn log(&self, objset: &ObjsetPhys, place: Place, blocks: &mut Vec<Found>) {
+        if !place.has_log {
+            return;
         }
-        self.dnode(
-            &objset.meta_dnode,
-            place,
-            ObjectId::ZERO,
-            true,
-            endian,
-            blocks,
-        );
+        let run = &self.run;
+        let mut visit = |bp: BlockPointer, bookmark: Bookmark| {
+            if run.meet(&bp, Txg::ZERO) && !bp.is_embedded() {
+                blocks.push(Found {
+                    bp,
+                    bookmark,
+                    is_log: true,
+                });
+            }
+        };
+        let log = &objset.zil_header;
+        visit_log(&run.pipeline, place.objset, run.first_txg, log, &mut visit).await;
+    }
+
+    fn objset(&self, objset: &ObjsetPhys, place: Place, endian: Endian, blocks: &mut Vec<Found>) {
+        let meta = &objset.meta_dnode;
+        self.dnode(meta, place, ObjectId::ZERO, true, endian, blocks);
         let used = objset
             .user_group_used
             .as_deref()
@@ -374,7 +378,19 @@ impl Walk {
                         has_log: !phys.is_snapshot(),
                     };
                     self.run.datasets.fetch_add(1, Ordering::Relaxed);
-                    self.enter(phys.block, place, ObjectId::ZERO, ROOT_LEVEL, 0, Lead::Root);
+                    let root = phys.block;
+                    if place.has_log && !root.is_hole() && root.birth() <= place.after {
+                        self.push(Item {
+                            bp: root,
+                            place,
+                            object: ObjectId::ZERO,
+                            level: ROOT_LEVEL,
+                            block: 0,
+                            lead: Lead::LogOnly,
+                        });
+                    } else {
+                        self.enter(root, place, ObjectId::ZERO, ROOT_LEVEL, 0, Lead::Root);
+                    }
                 }
                 Err(error) => self.run.note_error(bookmark(0, 0), &error.to_string()),
             }
