@@ -257,6 +257,9 @@ pub struct VdevReport {
 pub struct ZpoolStatus {
     /// Names; empty means all.
     pub names: Vec<String>,
+    /// Name damaged files (`-v`).
+    #[serde(default)]
+    pub verbose: bool,
 }
 
 /// What `zpool status` prints.
@@ -298,15 +301,86 @@ pub struct PoolStatusReport {
     pub tree: VdevReport,
     /// Number of known data errors.
     pub error_count: u64,
-    /// Names of damaged files, where known.
+    /// Names of damaged files, where known and asked for.
     pub damaged: Vec<String>,
 }
 
 /// A scrub or resilver, running or ended.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ScanReport {
-    /// The lines after `scan:`, without indentation.
-    pub lines: Vec<String>,
+    /// `scrub` or `resilver`.
+    pub function: String,
+    /// `scanning`, `finished` or `canceled`.
+    pub state: String,
+    /// When it began, in seconds since the epoch.
+    pub start_time_s: u64,
+    /// When it ended; zero while it runs.
+    pub end_time_s: u64,
+    /// Since when it is paused; zero when it is not.
+    pub pause_time_s: u64,
+    /// Seconds at work since it was started here, pauses deducted.
+    pub elapsed_s: u64,
+    /// Bytes to find and verify.
+    pub to_examine_bytes: u64,
+    /// Bytes found.
+    pub examined_bytes: u64,
+    /// Bytes verified.
+    pub issued_bytes: u64,
+    /// Bytes found since it was started here.
+    pub pass_examined_bytes: u64,
+    /// Bytes verified since it was started here.
+    pub pass_issued_bytes: u64,
+    /// Bytes repaired.
+    pub repaired_bytes: u64,
+    /// Blocks that are lost.
+    pub errors: u64,
+    /// Nothing is repaired, because the pool was imported read-only.
+    pub verify_only: bool,
+}
+
+/// What `zpool scrub` does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ScrubAction {
+    /// Starts a scrub, or goes on with a paused one.
+    #[default]
+    Start,
+    /// Pauses it (`-p`).
+    Pause,
+    /// Stops it (`-s`).
+    Stop,
+}
+
+/// `zpool scrub`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZpoolScrub {
+    /// Names; empty with `all`.
+    pub names: Vec<String>,
+    /// Every pool (`-a`).
+    pub all: bool,
+    /// What to do.
+    pub action: ScrubAction,
+    /// Answer when it has ended or was paused (`-w`).
+    pub wait: bool,
+}
+
+impl Call for ZpoolScrub {
+    const PATH: &'static str = "/v1/zpool/scrub";
+    type Reply = Empty;
+}
+
+/// `zpool wait`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZpoolWait {
+    /// Name of the pool.
+    pub name: String,
+    /// Activities to wait for: `scrub`, `free`, ...; empty means all.
+    pub activities: Vec<String>,
+}
+
+impl Call for ZpoolWait {
+    const PATH: &'static str = "/v1/zpool/wait";
+    type Reply = Empty;
 }
 
 /// A pool's checkpoint.

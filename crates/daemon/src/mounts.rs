@@ -40,6 +40,15 @@ impl Mounts {
             .map(|mounted| mounted.mountpoint.clone())
     }
 
+    /// The filesystem of a mounted dataset, and where it is mounted.
+    pub(crate) fn filesystem(&self, name: &str) -> Option<(Arc<Filesystem>, PathBuf)> {
+        self.by_name
+            .lock()
+            .get(name)
+            .filter(|mounted| mounted.mount.is_mounted())
+            .map(|mounted| (mounted.filesystem.clone(), mounted.mountpoint.clone()))
+    }
+
     /// Names of mounted datasets, `top` itself and those below it, children last.
     pub(crate) fn below(&self, top: &str) -> Vec<String> {
         self.by_name

@@ -261,17 +261,24 @@ fn any(vdev: &VdevReport, test: &impl Fn(&VdevReport) -> bool) -> bool {
 }
 
 fn scan(status: &ScanStatus) -> ScanReport {
-    let line = match status.state.as_str() {
-        "finished" => format!(
-            "{} finished with {} errors, {} bytes repaired",
-            status.function, status.errors, status.repaired_bytes
-        ),
-        state => format!(
-            "{} {state}: {} of {} bytes examined",
-            status.function, status.examined_bytes, status.to_examine_bytes
-        ),
-    };
-    ScanReport { lines: vec![line] }
+    // One that another system began did nothing here.
+    let here = |bytes: u64| if status.verify_only { bytes } else { 0 };
+    ScanReport {
+        function: status.function.clone(),
+        state: status.state.clone(),
+        start_time_s: status.start_time_s,
+        end_time_s: status.end_time_s,
+        pause_time_s: status.pause_time_s,
+        elapsed_s: status.elapsed_s,
+        to_examine_bytes: status.to_examine_bytes,
+        examined_bytes: status.examined_bytes,
+        issued_bytes: status.issued_bytes,
+        pass_examined_bytes: here(status.examined_bytes),
+        pass_issued_bytes: here(status.issued_bytes),
+        repaired_bytes: status.repaired_bytes,
+        errors: status.errors,
+        verify_only: status.verify_only,
+    }
 }
 
 /// A record of the history.

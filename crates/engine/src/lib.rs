@@ -15,6 +15,7 @@
 //! | `tables` | ddt.c, brt.c, spa_checkpoint.c as far as they are read |
 //! | `dtl` | vdev.c: `vdev_dtl_sync`, `vdev_dtl_load` |
 //! | [`scan`] | libzutil's zutil_import.c |
+//! | [`ScrubCommand`] and `scrub` | dsl_scan.c |
 //! | `config` | spa_config.c |
 //! | [`FeatureState`] and `features` | zfeature.c |
 //! | [`HistoryRecord`] and `history` | spa_history.c |
@@ -40,6 +41,7 @@ mod props;
 mod removed;
 mod rewind;
 mod scan;
+mod scrub;
 mod space;
 mod spec;
 mod status;
@@ -52,6 +54,7 @@ pub use pool::{Pool, PoolNumbers};
 pub use probe::{Probe, Unusable, probe};
 pub use props::{PoolProperty, PropertySource};
 pub use scan::{FoundPool, FoundState, ScanSpec, scan};
+pub use scrub::{ScrubCommand, ScrubNumbers};
 pub use spec::{
     CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, Rewind, Rewound, VdevClass,
     VdevLayout, VdevSpec,

@@ -538,6 +538,7 @@ async fn import_on(
         dirty_times,
         history,
         errors: ground.errors.clone(),
+        scrub: crate::scrub::Scrub::default(),
         state: Mutex::new(state),
         tables,
         ended: AtomicBool::new(spec.read_only),
@@ -674,8 +675,12 @@ pub(crate) fn scan_status(words: &[u64]) -> Option<ScanStatus> {
         end_time_s: word(8),
         to_examine_bytes: word(9),
         examined_bytes: word(10),
+        issued_bytes: word(10),
         repaired_bytes: word(12),
         errors: word(13),
+        pause_time_s: 0,
+        elapsed_s: word(8).saturating_sub(word(7)),
+        verify_only: false,
     })
 }
 

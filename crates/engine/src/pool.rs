@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ::pool::vdev::{Scope, Vdev};
-use ::pool::{PoolError, Tx};
+use ::pool::{Bookmark, PoolError, Tx};
 use dataset::{DatasetError, DslPool, SyncTask};
 use device::{BoxFuture, World};
 use format::{Guid, NvList, ObjectId, ObjectType, Txg};
@@ -14,8 +14,8 @@ use crate::history::HistoryWhat;
 use crate::props::{Change, Kind, Row, Stored};
 use crate::{
     CreateSpec, EngineError, FeatureStatus, FoundPool, HistoryRecord, ImportSpec, PoolHealth,
-    PoolProperty, PoolStatus, PropertySource, Rewound, ScanSpec, config, create, directory,
-    features, props, rewind, status,
+    PoolProperty, PoolStatus, PropertySource, Rewound, ScanSpec, ScrubCommand, ScrubNumbers,
+    config, create, directory, features, props, rewind, scrub, status,
 };
 
 /// A pool's space in numbers, all in bytes.
@@ -111,6 +111,7 @@ impl Pool {
         if core.state.lock().closed {
             return Err(EngineError::Closed { pool: self.name() });
         }
+        core.scrub.end().await;
         let closing = PoolError::Closing;
         if !core.read_only {
             match core.suspended() {
@@ -489,6 +490,37 @@ impl Pool {
         Ok(())
     }
 
+    /// Starts, pauses, continues or stops a scrub. Starting does not wait for its end, see
+    /// [`Pool::wait_for_scrub`]; stopping does.
+    ///
+    /// # Errors
+    /// [`EngineError::ScrubForWrite`] for a pool that was not imported read-only,
+    /// [`EngineError::ScrubActive`], [`EngineError::ScrubPaused`], [`EngineError::NoScrub`].
+    pub async fn scrub(&self, command: ScrubCommand) -> Result<(), EngineError> {
+        self.check_open()?;
+        scrub::command(&self.core, command)?;
+        if command == ScrubCommand::Stop {
+            self.core.scrub.wait(true).await;
+        }
+        Ok(())
+    }
+
+    /// Waits until no scrub is under way, or it is paused; with `paused`, until a paused one has ended too.
+    pub async fn wait_for_scrub(&self, paused: bool) {
+        self.core.scrub.wait(paused).await;
+    }
+
+    /// What the last scrub since the import has done so far.
+    pub fn scrub_numbers(&self) -> Option<ScrubNumbers> {
+        self.core.scrub.numbers()
+    }
+
+    /// The blocks of which no copy is good, as far as reads and scrubs since the import found them, in order of
+    /// dataset and object.
+    pub fn damaged(&self) -> Vec<Bookmark> {
+        self.core.errors.damaged()
+    }
+
     /// The configuration as kept in a pool cache: feed it to [`Pool::from_cache`].
     pub fn cached_config(&self) -> NvList {
         let core = &self.core;
@@ -535,6 +567,7 @@ impl Drop for Pool {
         if self.core.state.lock().closed {
             return;
         }
+        self.core.scrub.abandon();
         // The sync loop holds the core as well: without this it would go on for ever.
         self.core.txgs.stop(PoolError::Closing);
         let core = self.core.clone();

@@ -135,12 +135,20 @@ pub struct ScanStatus {
     pub end_time_s: u64,
     /// Bytes to examine.
     pub to_examine_bytes: u64,
-    /// Bytes examined.
+    /// Bytes found.
     pub examined_bytes: u64,
+    /// Bytes verified.
+    pub issued_bytes: u64,
     /// Bytes repaired.
     pub repaired_bytes: u64,
     /// Errors found.
     pub errors: u64,
+    /// Since when it is paused, in seconds since the epoch; zero when it is not.
+    pub pause_time_s: u64,
+    /// Seconds at work, pauses deducted.
+    pub elapsed_s: u64,
+    /// Nothing is repaired, because the pool was imported read-only.
+    pub verify_only: bool,
 }
 
 /// A pool's state.
@@ -440,6 +448,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         .any(|guid| !core.dsl.features().is_enabled(guid));
     let health = health(core);
     let suspended_why = core.suspended();
+    let scrub = core.scrub.status();
     let state = core.state.lock();
     PoolStatus {
         name,
@@ -451,7 +460,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         root,
         spares: state.spares.clone(),
         caches: state.caches.clone(),
-        scan: state.scan.clone(),
+        scan: scrub.or_else(|| state.scan.clone()),
         checkpoint: core.tables.checkpoint.clone(),
         expansion: core.tables.expansion.clone(),
         dedup: core.tables.dedup.clone(),

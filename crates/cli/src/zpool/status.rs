@@ -5,7 +5,7 @@ use api::{PoolStatusReport, VdevReport, ZpoolStatus};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::progress;
+use super::{progress, scan};
 use crate::client::Client;
 use crate::{json, numbers};
 
@@ -63,6 +63,7 @@ impl Status {
         let mut pools = client
             .call(&ZpoolStatus {
                 names: self.pools.clone(),
+                verbose: self.verbose,
             })?
             .pools;
         if self.exceptions {
@@ -103,7 +104,7 @@ impl Status {
             println!("   see: {see}");
         }
         if let Some(scan) = &pool.scan {
-            println!("  scan: {}", scan.lines.join("\n\t"));
+            println!("  scan: {}", scan::lines(scan).join("\n\t"));
         }
         if let Some(checkpoint) = &pool.checkpoint {
             println!("checkpoint: {}", progress::checkpoint(checkpoint));
@@ -160,6 +161,10 @@ impl Status {
                 if let Some(text) = text {
                     report.insert(key.into(), json!(text));
                 }
+            }
+            if let Some(found) = &pool.scan {
+                let exact = self.json_int || self.parseable;
+                report.insert("scan_stats".into(), scan::json(found, exact, &number));
             }
             let mut vdevs = Map::new();
             self.json_vdev(&pool.tree, &pool.name, naming, &mut vdevs);

@@ -9,4 +9,5 @@ mod harness;
 mod iscsi;
 mod kill;
 mod layouts;
+mod scrub;
 mod up;

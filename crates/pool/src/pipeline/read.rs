@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use super::check::BlockCheck;
 use super::suspend::name_of;
-use super::{CacheUse, ErrorReport, Pipeline, Priority, ReadContext, zeros};
+use super::{CacheUse, ErrorReport, Pipeline, Priority, ReadContext, ScrubOutcome, zeros};
 use crate::cache::CacheKey;
 use crate::error::PoolError;
 use crate::vdev::{IoContext, ReadFailure};
@@ -69,16 +69,6 @@ impl Flights {
             flight,
         })
     }
-}
-
-/// What a scrub of a block found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ScrubOutcome {
-    /// Copies read.
-    pub copies: usize,
-    /// Copies that could not be read right, not even with their vdev's redundancy. Those were written anew
-    /// from another copy if there was a good one.
-    pub bad_copies: usize,
 }
 
 impl Pipeline {
@@ -170,30 +160,6 @@ impl Pipeline {
         }
     }
 
-    /// Reads and verifies every copy of a block, parity included, and repairs what is wrong.
-    ///
-    /// # Errors
-    /// As [`Self::read`], when no copy is good.
-    pub async fn scrub(
-        &self,
-        bp: &BlockPointer,
-        context: &ReadContext,
-    ) -> Result<ScrubOutcome, PoolError> {
-        if CacheKey::of(bp).is_none() {
-            return Ok(ScrubOutcome::default());
-        }
-        self.validate(bp)?;
-        if bp.is_gang() {
-            return self.scrub_gang(bp, context).await;
-        }
-        let io = IoContext {
-            scrub: true,
-            ..io_context(bp, context)
-        };
-        let (_, outcome) = self.read_copies(bp, bp.psize_bytes() as usize, &io).await?;
-        Ok(outcome)
-    }
-
     pub(super) fn validate(&self, bp: &BlockPointer) -> Result<(), PoolError> {
         bp.validate().map_err(|error| PoolError::BadPointer {
             block: name_of(bp),
@@ -236,6 +202,15 @@ impl Pipeline {
             });
         }
         let stored = self.read_stored(bp, context).await?;
+        self.expand(bp, stored).await
+    }
+
+    /// Decompresses what is stored of a block.
+    pub(super) async fn expand(
+        &self,
+        bp: &BlockPointer,
+        stored: Bytes,
+    ) -> Result<Bytes, PoolError> {
         let lsize = bp.lsize_bytes() as usize;
         let compression = bp.compression();
         let corrupt = |what: String| PoolError::Corrupt {
