@@ -584,6 +584,34 @@ impl BlockPointer {
         })
     }
 
+    /// Whether it points to an indirect block and sums up the MACs below (`BP_HAS_INDIRECT_MAC_CKSUM`).
+    pub const fn has_mac_of_macs(&self) -> bool {
+        self.uses_crypt() && self.level() > 0
+    }
+
+    /// The MAC of an encrypted or authenticated block, or the sum of the MACs below: the last two words
+    /// of the checksum as bytes in the block's own order; zeros for object sets' roots, whose MACs are
+    /// in the block (`zio_crypt_decode_mac_bp`).
+    pub fn mac(&self) -> [u8; 16] {
+        let mut mac = [0; 16];
+        if self.object_type() != ObjectType::OBJSET {
+            for (bytes, word) in mac
+                .as_chunks_mut::<8>()
+                .0
+                .iter_mut()
+                .zip(&self.words[CHECKSUM + 2..])
+            {
+                *bytes = self.endian().u64_bytes(*word);
+            }
+        }
+        mac
+    }
+
+    /// The word of properties (`blk_prop`).
+    pub const fn prop(&self) -> u64 {
+        self.words[PROP]
+    }
+
     /// Byte order of the block that is pointed to.
     pub const fn endian(&self) -> Endian {
         if bits(self.words[PROP], 63, 1) != 0 {
