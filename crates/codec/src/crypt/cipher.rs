@@ -62,6 +62,15 @@ impl Suite {
         }
     }
 
+    /// The suite that wraps this one's keys: of the same mode, but wrapping keys have 256 bits
+    /// (`WRAPPING_KEY_LEN`).
+    pub(super) const fn wrapping(self) -> Self {
+        match self {
+            Self::Aes128Ccm | Self::Aes192Ccm | Self::Aes256Ccm => Self::Aes256Ccm,
+            Self::Aes128Gcm | Self::Aes192Gcm | Self::Aes256Gcm => Self::Aes256Gcm,
+        }
+    }
+
     /// Its name as the property `encryption` shows it.
     pub const fn name(self) -> &'static str {
         match self {

@@ -44,7 +44,7 @@ pub fn passphrase_key(passphrase: &[u8], salt: u64, iterations: u32) -> Wrapping
 /// A data key as it is stored (`DSL_CRYPTO_*` of a crypto key object; `zio_crypt_key_wrap`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WrappedKey {
-    /// The cipher, for wrapping and for the data.
+    /// The cipher for the data. Wrapping takes the same mode, always with the 256 bits of the wrapping key.
     pub suite: Suite,
     /// Version of what is authenticated: 0 or 1.
     pub version: u64,
@@ -81,7 +81,8 @@ impl WrappedKey {
         both[..length].copy_from_slice(&self.master[..length]);
         both[length..].copy_from_slice(&self.hmac);
         let aad = Self::aad(self.suite, self.version, self.guid);
-        Cipher::new(self.suite, wrapping.as_slice()).open(&self.iv, &aad, both, &self.mac)?;
+        Cipher::new(self.suite.wrapping(), wrapping.as_slice())
+            .open(&self.iv, &aad, both, &self.mac)?;
         let mut key = DataKey::empty(self.suite, self.version, self.guid);
         key.master[..length].copy_from_slice(&both[..length]);
         key.hmac.copy_from_slice(&both[length..]);
@@ -147,7 +148,7 @@ impl DataKey {
         both[..length].copy_from_slice(&self.master[..length]);
         both[length..].copy_from_slice(self.hmac.as_slice());
         let aad = WrappedKey::aad(self.suite, self.version, self.guid);
-        let mac = Cipher::new(self.suite, wrapping.as_slice()).seal(&iv, &aad, both)?;
+        let mac = Cipher::new(self.suite.wrapping(), wrapping.as_slice()).seal(&iv, &aad, both)?;
         let mut wrapped = WrappedKey {
             suite: self.suite,
             version: self.version,

@@ -69,8 +69,8 @@ impl ObjsetMacs {
     }
 }
 
-/// What an object set's flags and dnodes give (`zio_crypt_do_objset_hmacs`): always over little-endian
-/// words, because blocks may be written anew, without the key, by a machine of another order.
+/// What an object set's flags and dnodes give (`zio_crypt_do_objset_hmacs`): over words of one
+/// order whatever the block's, because blocks may be written anew, without the key, by a machine of another order.
 pub(super) fn objset_macs(
     key: &DataKey,
     block: &[u8],
@@ -105,9 +105,9 @@ pub(super) fn objset_macs(
     let first_half = |digest: [u8; 64]| *digest.first_chunk().expect("64 bytes start with 32");
     let little = |word: u64| Endian::Little.u64_bytes(word);
 
-    // No flag is portable (`OBJSET_CRYPT_PORTABLE_FLAGS_MASK`).
+    // The kind alone goes in big-endian. No flag is portable (`OBJSET_CRYPT_PORTABLE_FLAGS_MASK`).
     let meta = dnode(0)?.unwrap_or_default();
-    let portable = first_half(key.hmac(&[&little(kind), &little(0), &meta]));
+    let portable = first_half(key.hmac(&[&Endian::Big.u64_bytes(kind), &little(0), &meta]));
 
     let used = [dnode(1024)?, dnode(1536)?, dnode(2048)?];
     let counts = flags & OBJSET_FLAG_USER_ACCOUNTING != 0;
