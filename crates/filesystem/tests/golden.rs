@@ -109,6 +109,7 @@ async fn check(golden: &Path, name: &str) {
     let dir = unpack(golden, name, image.path());
     let world = World::system(2);
     let pool = import(&world, &dir, true).await;
+    load_keys(&pool, &manifest).await;
     for (dataset, tree) in manifest["trees"].as_object().expect("trees") {
         let filesystem = open(&world, &pool, dataset).await;
         assert!(filesystem.is_read_only());
@@ -119,9 +120,66 @@ async fn check(golden: &Path, name: &str) {
         assert!(matches!(refused, Err(FsError::ReadOnly)), "{dataset}");
         filesystem.close().await.expect("close");
     }
+    for volume in manifest["zvols"].as_array().into_iter().flatten() {
+        let dataset = volume["name"].as_str().expect("a name");
+        let wanted = volume["sha256"].as_str().expect("a hash");
+        let size = volume["volsize"].as_u64().expect("a size");
+        assert_eq!(hash_volume(&pool, dataset, size).await, wanted, "{dataset}");
+    }
     if name == "plain" {
         check_names(&world, &pool).await;
     }
+    pool.export(false).await.expect("close the pool");
+}
+
+/// SHA-256 of a volume's data, which is its object 1.
+async fn hash_volume(pool: &engine::Pool, name: &str, size_bytes: u64) -> String {
+    let dataset = pool.dsl().open_dataset(name).await.expect("open");
+    let data = dataset.objset().hold(1.into()).await.expect("the data");
+    let mut hash = Sha256::new();
+    let mut at = 0;
+    while at < size_bytes {
+        let length = (size_bytes - at).min(1 << 20) as usize;
+        for piece in data.read(at, length).await.expect("read") {
+            hash.update(&piece);
+        }
+        at += length as u64;
+    }
+    hex(&hash.finalize())
+}
+
+/// Without keys there are names and sizes, but no data.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_encrypted_is_read_without_its_key() {
+    let Some(golden) = golden() else { return };
+    let manifest = std::fs::read(golden.join("encrypted.json")).expect("manifest");
+    let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
+    let image = Image::empty();
+    let dir = unpack(&golden, "encrypted", image.path());
+    let world = World::system(2);
+    let pool = import(&world, &dir, true).await;
+    let mut refused = 0;
+    for wanted in manifest["datasets"].as_array().expect("datasets") {
+        let name = wanted["name"].as_str().expect("a name");
+        for property in ["used", "referenced", "encryption", "volsize"] {
+            if let Some(value) = wanted["props"][property].as_str() {
+                let found = pool.dsl().property(name, property).await.expect(name);
+                let property = dataset::props::find(property);
+                let shown = dataset::props::show_value(property, &found.value, true);
+                assert_eq!(shown, value, "{name}");
+            }
+        }
+        let opened = pool.dsl().open_dataset(name).await;
+        if wanted["props"]["encryption"] == "off" {
+            opened.expect(name);
+        } else {
+            let error = opened.map(|_| ()).expect_err(name);
+            let text = error.to_string();
+            assert!(text.contains("encryption key not loaded"), "{text}");
+            refused += 1;
+        }
+    }
+    assert!(refused > 15, "{refused}");
     pool.export(false).await.expect("close the pool");
 }
 
@@ -195,4 +253,4 @@ macro_rules! golden_pools {
     )*};
 }
 
-golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz1_5 raidz2_6 raidz2_multi raidz3_8 big_dirs v28 v15_fs3 nofeat);
+golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz1_5 raidz2_6 raidz2_multi raidz3_8 big_dirs v28 v15_fs3 nofeat encrypted);
