@@ -356,7 +356,7 @@ pub(crate) fn mos_options() -> ObjsetOptions {
         lz4_metadata: true,
         read_only: true,
         object_cache_limit: 1024,
-        dataset: ObjectId::ZERO,
+        ..ObjsetOptions::default()
     }
 }
 
