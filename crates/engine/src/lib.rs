@@ -14,6 +14,7 @@
 //! | `space`, `logmaps` | metaslab.c, spa_log_spacemap.c |
 //! | `tables` | ddt.c, brt.c, spa_checkpoint.c as far as they are read |
 //! | `dtl` | vdev.c: `vdev_dtl_sync`, `vdev_dtl_load` |
+//! | [`Salvage`] | (ours) opening what is left of a damaged pool |
 //! | [`scan`] | libzutil's zutil_import.c |
 //! | [`ScrubCommand`] and `scrub` | dsl_scan.c |
 //! | `config` | spa_config.c |
@@ -40,6 +41,7 @@ mod probe;
 mod props;
 mod removed;
 mod rewind;
+mod salvage;
 mod scan;
 mod scrub;
 mod space;
@@ -53,6 +55,7 @@ pub use history::{HistoryRecord, HistoryWhat};
 pub use pool::{Pool, PoolNumbers};
 pub use probe::{Probe, Unusable, probe};
 pub use props::{PoolProperty, PropertySource};
+pub use salvage::{Problem, Salvage, SalvageSpec, SalvagedDataset};
 pub use scan::{FoundPool, FoundState, ScanSpec, scan};
 pub use scrub::{ScrubCommand, ScrubNumbers};
 pub use spec::{

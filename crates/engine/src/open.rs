@@ -360,6 +360,16 @@ pub(crate) fn mos_options() -> ObjsetOptions {
     }
 }
 
+/// The configuration that the MOS holds.
+pub(crate) async fn read_trusted_config(
+    pool: &str,
+    mos: &Arc<ObjectSet>,
+) -> Result<NvList, EngineError> {
+    let mut config = read_config(pool, mos).await?;
+    add_allocation_bias(mos, &mut config).await?;
+    Ok(config)
+}
+
 async fn read_config(pool: &str, mos: &Arc<ObjectSet>) -> Result<NvList, EngineError> {
     let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
     let id = directory
