@@ -17,6 +17,7 @@ mod default_pool;
 mod error;
 mod http;
 mod import;
+mod keys;
 mod lun;
 mod mounts;
 mod reports;
