@@ -130,6 +130,10 @@ impl Service {
         let mut failures = Vec::new();
         let mut wanted = Vec::new();
         for info in listed {
+            // What has no key loaded is left alone, as `zfs mount -a` does.
+            if self.is_locked(open, &info.name).await {
+                continue;
+            }
             match self.place(open, &info.name).await {
                 Ok((Place::At(path), true)) => wanted.push((path, info.name)),
                 Ok(_) => {}

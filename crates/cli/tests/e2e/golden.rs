@@ -18,15 +18,15 @@ fn golden() -> Option<PathBuf> {
     need("the golden pools (MILLPOND_GOLDEN)", path.exists()).then_some(path)
 }
 
-struct Golden {
-    server: Server,
-    manifest: Value,
+pub struct Golden {
+    pub server: Server,
+    pub manifest: Value,
     pool: String,
-    directory: String,
+    pub directory: String,
 }
 
 impl Golden {
-    fn unpack(name: &str) -> Option<Self> {
+    pub fn unpack(name: &str) -> Option<Self> {
         let golden = golden()?;
         let manifest = std::fs::read(golden.join(format!("{name}.json"))).expect("the manifest");
         let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");

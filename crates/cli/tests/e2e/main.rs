@@ -7,6 +7,7 @@ mod commands;
 mod golden;
 mod harness;
 mod iscsi;
+mod keys;
 mod kill;
 mod layouts;
 mod scrub;
