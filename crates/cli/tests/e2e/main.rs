@@ -10,3 +10,4 @@ mod iscsi;
 mod kill;
 mod layouts;
 mod up;
+mod walk;
