@@ -266,6 +266,10 @@ impl Service {
             if let Some(mounted) = mounted {
                 mounted.mount.release_snapshots(Some(snapshot)).await;
             }
+            // One of a volume whose file is open stays so, and cannot be destroyed.
+            if let Err(failure) = self.close_volume(name, UnmountMode::Clean).await {
+                tracing::debug!("{failure}");
+            }
         }
     }
 

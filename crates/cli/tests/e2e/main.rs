@@ -12,3 +12,4 @@ mod kill;
 mod layouts;
 mod scrub;
 mod up;
+mod walk;
