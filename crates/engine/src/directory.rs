@@ -34,3 +34,5 @@ pub(crate) const RAIDZ_EXPAND_END: &str = "org.openzfs:raidz_expand_end_time";
 pub(crate) const RAIDZ_EXPAND_COPIED: &str = "org.openzfs:raidz_expand_bytes_copied";
 /// Up to which txg the last scrub came that was finished.
 pub(crate) const LAST_SCRUBBED_TXG: &str = "last_scrubbed_txg";
+/// State of the removal of a vdev.
+pub(crate) const REMOVING: &str = "com.delphix:removing";

@@ -90,7 +90,7 @@ const TABLE: &[Row] = &[
     ),
     row("com.datto:encryption", "encryption", false, No),
     row("org.zfsonlinux:project_quota", "project_quota", true, Full),
-    row("com.delphix:device_removal", "device_removal", false, No),
+    row("com.delphix:device_removal", "device_removal", false, Read),
     row("com.delphix:obsolete_counts", "obsolete_counts", true, Read),
     row(
         "com.delphix:zpool_checkpoint",
@@ -130,7 +130,7 @@ const TABLE: &[Row] = &[
     row("com.delphix:livelist", "livelist", true, Full),
     row("org.openzfs:device_rebuild", "device_rebuild", true, Read),
     row("org.freebsd:zstd_compress", "zstd_compress", false, Full),
-    row("org.openzfs:draid", "draid", false, No),
+    row("org.openzfs:draid", "draid", false, Read),
     row("org.openzfs:zilsaxattr", "zilsaxattr", true, Full),
     row(HEAD_ERRLOG, "head_errlog", false, Full),
     row("org.openzfs:blake3", "blake3", false, Full),

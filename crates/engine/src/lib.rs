@@ -37,6 +37,7 @@ mod open;
 mod pool;
 mod probe;
 mod props;
+mod removed;
 mod rewind;
 mod scan;
 mod space;

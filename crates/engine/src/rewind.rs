@@ -17,11 +17,11 @@ use ::pool::vdev::{OpenOptions, best_uberblock};
 use dataset::{DatasetError, ListOptions};
 use device::World;
 use format::{ObjectId, Txg, Uberblock};
-use object::{ObjectSet, Zap};
+use object::Zap;
 
 use crate::core::Core;
 use crate::dtl::distrust_stale;
-use crate::open::{self, Ground, check_tree, damaged, mos_options};
+use crate::open::{self, Ground, check_tree, damaged};
 use crate::{EngineError, ImportSpec, Rewind, Rewound, directory};
 
 /// Transaction groups for which freed blocks are kept (`TXG_DEFER_SIZE`, include/sys/txg.h). Those in
@@ -211,14 +211,7 @@ async fn read_checkpoint(
     distrust_stale(&ground.tree).await;
     let newest = best_uberblock(&ground.tree.uberblocks().await, Txg::new(u64::MAX))
         .ok_or_else(|| damaged(pool, "every uberblock", "none has the right checksum"))?;
-    ground.tree.set_uberblock(&newest);
-    let mos = ObjectSet::open(
-        ground.pipeline.clone(),
-        world.clone(),
-        newest.root,
-        mos_options(),
-    )
-    .await?;
+    let mos = open::open_mos(world, ground, &newest).await?;
     let value = Zap::hold(&mos, ObjectId::POOL_DIRECTORY)
         .await?
         .lookup(directory::CHECKPOINT)

@@ -18,10 +18,11 @@
 //! `config`, then a leaf's; none is held across I/O.
 
 mod config;
+mod draid;
+mod draid_maps;
 mod expansion;
-#[cfg(test)]
-mod expansion_tests;
 mod geometry;
+mod indirect;
 mod label;
 mod leaf;
 mod node;
@@ -34,7 +35,9 @@ mod tests;
 mod tree;
 
 pub use config::Scope;
+pub use draid::Draid;
 pub use geometry::Geometry;
+pub use indirect::IndirectMap;
 pub use label::{Label, LabelSync, Labels, best_uberblock, leaf_label_config, read_labels};
 pub use leaf::{IoContext, Leaf};
 pub(crate) use node::{ReadFailure, Verify, WriteFailure};

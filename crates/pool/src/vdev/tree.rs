@@ -89,6 +89,13 @@ impl VdevTree {
         for (name, value) in config.iter().filter(|(name, _)| *name != "children") {
             own.push(name, value.clone());
         }
+        for spare in list.iter().flat_map(Vdev::draid_spares) {
+            if let VdevKind::DraidSpare { top_guid, .. } = spare.kind()
+                && let Some(top) = list.iter().find(|top| top.guid() == *top_guid)
+            {
+                let _ = spare.spared.set(Arc::downgrade(top));
+            }
+        }
         let tree = VdevTree {
             guid: Guid::new(config.u64("guid").unwrap_or(0)),
             world,
@@ -254,6 +261,7 @@ impl VdevTree {
         };
         let needed = match top.kind() {
             VdevKind::Raidz { .. } => aligned.div_ceil(top.children().len() as u64),
+            VdevKind::Draid(draid) => draid.child_bytes_min(aligned),
             _ => aligned,
         };
         for vdev in top.leaves() {
@@ -482,14 +490,16 @@ impl VdevTree {
     fn usable_top(&self, id: VdevId) -> Result<Arc<Vdev>, PoolError> {
         let top = self.top(id).ok_or(PoolError::NoSuchVdev { vdev: id })?;
         match top.kind() {
-            VdevKind::Indirect | VdevKind::Other(_) => Err(PoolError::UnsupportedVdev {
+            VdevKind::Other(_) => Err(PoolError::UnsupportedVdev {
                 vdev: top.display_name(),
                 kind: top.kind().name().to_owned(),
             }),
-            VdevKind::Hole | VdevKind::Missing => Err(PoolError::VdevUnavailable {
-                vdev: top.display_name(),
-                cause: format!("it is {}", top.kind().name()),
-            }),
+            VdevKind::Hole | VdevKind::Missing | VdevKind::Indirect => {
+                Err(PoolError::VdevUnavailable {
+                    vdev: top.display_name(),
+                    cause: format!("it is {}", top.kind().name()),
+                })
+            }
             _ => Ok(top),
         }
     }
@@ -527,6 +537,11 @@ impl VdevTree {
         context: &IoContext,
         verify: &dyn Verify,
     ) -> Result<Bytes, ReadFailure> {
+        if let Some(top) = self.top(id).filter(|top| *top.kind() == VdevKind::Indirect) {
+            return self
+                .read_indirect(&top, offset, psize, context, verify)
+                .await;
+        }
         match self.check_range(id, offset, psize as u64) {
             Ok(top) => top.read_block(offset, psize, context, verify).await,
             Err(error) => Err(ReadFailure {
@@ -598,7 +613,7 @@ impl VdevTree {
     /// [`PoolError::NoSuchVdev`], or what the devices say.
     pub async fn discard(&self, id: VdevId, offset: u64, length: u64) -> Result<(), PoolError> {
         let top = self.usable_top(id)?;
-        if matches!(top.kind(), VdevKind::Raidz { .. }) {
+        if matches!(top.kind(), VdevKind::Raidz { .. } | VdevKind::Draid(_)) {
             return Ok(());
         }
         for vdev in top.leaves() {
