@@ -21,8 +21,9 @@ pub use zfs::{
     ZfsSet, ZfsSnapshot, ZfsUnmount,
 };
 pub use zpool::{
-    FoundPoolReport, HistoryRecord, PoolReport, PoolStatusReport, ScanReport, ScrubAction,
-    VdevReport, VdevSpec, ZpoolClear, ZpoolCreate, ZpoolCreateReply, ZpoolDestroy, ZpoolExport,
-    ZpoolHistory, ZpoolHistoryReply, ZpoolImport, ZpoolImportReply, ZpoolList, ZpoolListReply,
-    ZpoolScrub, ZpoolSet, ZpoolStatus, ZpoolStatusReply, ZpoolSync, ZpoolWait,
+    CheckpointReport, DedupReport, ExpansionReport, FoundPoolReport, HistoryRecord, PoolReport,
+    PoolStatusReport, ScanReport, ScrubAction, VdevReport, VdevSpec, ZpoolClear, ZpoolCreate,
+    ZpoolCreateReply, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolHistoryReply, ZpoolImport,
+    ZpoolImportReply, ZpoolList, ZpoolListReply, ZpoolScrub, ZpoolSet, ZpoolStatus,
+    ZpoolStatusReply, ZpoolSync, ZpoolWait,
 };

@@ -236,6 +236,9 @@ pub struct VdevReport {
     /// Bytes of a leaf's device.
     #[serde(default)]
     pub physical_bytes: u64,
+    /// Bytes that only the checkpoint uses, for top-level vdevs.
+    #[serde(default)]
+    pub checkpoint_bytes: u64,
     /// Fragmentation in percent, where known.
     pub fragmentation_percent: Option<u64>,
     /// Read errors.
@@ -285,6 +288,15 @@ pub struct PoolStatusReport {
     pub see: Option<String>,
     /// The last or running scrub or resilver.
     pub scan: Option<ScanReport>,
+    /// The checkpoint, or what is left of one.
+    #[serde(default)]
+    pub checkpoint: Option<CheckpointReport>,
+    /// The RAID-Z expansion that is under way, else the last one.
+    #[serde(default)]
+    pub expansion: Option<ExpansionReport>,
+    /// Dedup tables; `None` without.
+    #[serde(default)]
+    pub dedup: Option<DedupReport>,
     /// The vdev tree.
     pub tree: VdevReport,
     /// Number of known data errors.
@@ -369,6 +381,44 @@ pub struct ZpoolWait {
 impl Call for ZpoolWait {
     const PATH: &'static str = "/v1/zpool/wait";
     type Reply = Empty;
+}
+
+/// A pool's checkpoint.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct CheckpointReport {
+    /// When it was made, in seconds since the epoch; `None` while it is being discarded.
+    pub created_s: Option<u64>,
+    /// Bytes that only it uses.
+    pub space_bytes: u64,
+}
+
+/// A RAID-Z expansion, running or ended.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ExpansionReport {
+    /// The vdev, with its number: `raidz1-0`.
+    pub vdev: String,
+    /// When it began, in seconds since the epoch.
+    pub start_s: u64,
+    /// When it ended; `None` while it runs.
+    pub end_s: Option<u64>,
+    /// Bytes moved.
+    pub copied_bytes: u64,
+    /// Bytes to move in all.
+    pub total_bytes: u64,
+}
+
+/// A pool's dedup tables, in sum.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct DedupReport {
+    /// Entries.
+    pub entries: u64,
+    /// Bytes that the tables take on disk.
+    pub disk_bytes: u64,
+    /// Bytes that they would take in memory.
+    pub core_bytes: u64,
+    /// Of the blocks with 2^n references and more: n, then blocks, logical, physical and allocated bytes,
+    /// then the same four times their references. Only where there are any.
+    pub histogram: Vec<(u32, [u64; 8])>,
 }
 
 impl Call for ZpoolStatus {

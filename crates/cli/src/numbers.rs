@@ -95,6 +95,21 @@ pub fn local_history(seconds: u64) -> String {
     local(seconds, "%Y-%m-%d.%H:%M:%S")
 }
 
+/// Seconds since the epoch in the local zone, as `ctime` has it: `Fri Nov 20 23:07:12 2026`.
+pub fn local_ctime(seconds: u64) -> String {
+    local(seconds, "%a %b %e %H:%M:%S %Y")
+}
+
+/// A duration as `zpool status` has it: `00:12:03`, `2 days 01:00:00`.
+pub fn clock(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let time = format!("{:02}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60);
+    match days {
+        0 => time,
+        days => format!("{days} days {time}"),
+    }
+}
+
 fn local(seconds: u64, format: &str) -> String {
     use chrono::TimeZone;
     i64::try_from(seconds)

@@ -1,8 +1,9 @@
 //! The engine's answers in the API's types.
 
 use api::{
-    DatasetKind as ApiKind, HistoryRecord as ApiRecord, PoolReport, PoolStatusReport, Property,
-    PropertyMap, ScanReport, Source, VdevReport,
+    CheckpointReport, DatasetKind as ApiKind, DedupReport, ExpansionReport,
+    HistoryRecord as ApiRecord, PoolReport, PoolStatusReport, Property, PropertyMap, ScanReport,
+    Source, VdevReport,
 };
 use dataset::{DatasetKind, PropertySetting, props};
 use engine::{
@@ -39,6 +40,7 @@ pub(crate) fn vdev(status: &VdevStatus) -> VdevReport {
         size_bytes: status.size_bytes,
         allocated_bytes: status.allocated_bytes,
         physical_bytes: status.physical_bytes,
+        checkpoint_bytes: 0,
         fragmentation_percent: status.fragmentation_percent.map(u64::from),
         read_errors: status.read_errors,
         write_errors: status.write_errors,
@@ -53,6 +55,12 @@ pub(crate) fn tree(status: &PoolStatus) -> VdevReport {
     root.name.clone_from(&status.name);
     root.state = status.health.word().into();
     root.children.retain(|child| child.kind != "hole");
+    if let Some(checkpoint) = &status.checkpoint {
+        for child in &mut root.children {
+            let space = checkpoint.space_bytes.get(&format::Guid::new(child.guid));
+            child.checkpoint_bytes = space.copied().unwrap_or(0);
+        }
+    }
     root.children
         .extend(status.caches.iter().chain(&status.spares).map(vdev));
     root
@@ -121,10 +129,52 @@ pub(crate) fn pool_status(pool: &Pool) -> PoolStatusReport {
         action,
         see: None,
         scan: status.scan.as_ref().map(scan),
+        checkpoint: status.checkpoint.as_ref().map(|at| CheckpointReport {
+            created_s: at.created_s,
+            space_bytes: at.space_bytes.values().sum(),
+        }),
+        expansion: status.expansion.as_ref().map(|at| ExpansionReport {
+            vdev: at.name.clone(),
+            start_s: at.start_s,
+            end_s: at.end_s,
+            copied_bytes: at.copied_bytes,
+            total_bytes: tree
+                .children
+                .iter()
+                .find(|child| child.guid == at.vdev.get())
+                .map_or(0, |child| child.allocated_bytes),
+        }),
+        dedup: dedup(&status),
         error_count: status.data_errors,
         damaged: Vec::new(),
         tree,
     }
+}
+
+fn dedup(status: &PoolStatus) -> Option<DedupReport> {
+    let dedup = &status.dedup;
+    (dedup.entries > 0).then(|| DedupReport {
+        entries: dedup.entries,
+        disk_bytes: dedup.table_bytes,
+        core_bytes: dedup.core_bytes,
+        histogram: (0..)
+            .zip(&dedup.histogram)
+            .filter(|(_, stat)| stat.blocks > 0)
+            .map(|(log2, stat)| {
+                let row = [
+                    stat.blocks,
+                    stat.lsize_bytes,
+                    stat.psize_bytes,
+                    stat.dsize_bytes,
+                    stat.referenced_blocks,
+                    stat.referenced_lsize_bytes,
+                    stat.referenced_psize_bytes,
+                    stat.referenced_dsize_bytes,
+                ];
+                (log2, row)
+            })
+            .collect(),
+    })
 }
 
 fn condition(status: &PoolStatus, tree: &VdevReport) -> (Option<String>, Option<String>) {

@@ -98,6 +98,8 @@ pub(crate) struct Core {
     pub(crate) errors: Arc<ErrorLog>,
     pub(crate) scrub: Scrub,
     pub(crate) state: Mutex<State>,
+    /// What is only read, once.
+    pub(crate) tables: crate::tables::Tables,
     /// The sync loop has ended.
     pub(crate) ended: AtomicBool,
     pub(crate) end: Notify,

@@ -166,6 +166,7 @@ async fn create_on(
         errors: ground.errors.clone(),
         scrub: crate::scrub::Scrub::default(),
         state: Mutex::new(state),
+        tables: crate::tables::Tables::default(),
         ended: AtomicBool::new(false),
         end: Notify::new(),
     });

@@ -266,6 +266,10 @@ impl Pool {
             number: None,
             source,
         };
+        let ratio = |percent: u64| {
+            let value = format!("{}.{:02}", percent / 100, percent % 100);
+            text(&value, PropertySource::None)
+        };
         let optional = |value: Option<String>, unset: &str| match value {
             Some(value) => text(&value, PropertySource::Local),
             None => text(unset, PropertySource::Default),
@@ -282,7 +286,11 @@ impl Pool {
                 Some(percent) => number(u64::from(percent)),
                 None => text("-", PropertySource::None),
             },
-            "expandsize" | "checkpoint" => text("-", PropertySource::None),
+            "expandsize" => text("-", PropertySource::None),
+            "checkpoint" => match self.checkpoint_bytes() {
+                0 => text("-", PropertySource::None),
+                bytes => number(bytes),
+            },
             "health" => {
                 let health = status::health(&self.core);
                 text(health.word(), PropertySource::None)
@@ -300,8 +308,12 @@ impl Pool {
                     }
                 }
             }
-            "dedupratio" | "bcloneratio" => text("1.00", PropertySource::None),
-            "bcloneused" | "bclonesaved" | "dedup_table_size" | "last_scrubbed_txg" => number(0),
+            "dedupratio" => ratio(self.core.tables.dedup.ratio_percent()),
+            "dedup_table_size" => number(self.core.tables.dedup.table_bytes),
+            "bcloneratio" => ratio(self.core.tables.clones.ratio_percent()),
+            "bcloneused" => number(self.core.tables.clones.used_bytes),
+            "bclonesaved" => number(self.core.tables.clones.saved_bytes),
+            "last_scrubbed_txg" => number(self.core.tables.last_scrubbed),
             "altroot" => optional(self.core.altroot.clone(), "-"),
             "cachefile" => optional(self.core.state.lock().cachefile.clone(), "-"),
             "comment" => optional(self.core.state.lock().comment.clone(), "-"),
@@ -312,6 +324,12 @@ impl Pool {
             }
             _ => self.stored(row),
         }
+    }
+
+    /// Space that only the checkpoint uses.
+    fn checkpoint_bytes(&self) -> u64 {
+        let checkpoint = self.core.tables.checkpoint.as_ref();
+        checkpoint.map_or(0, |checkpoint| checkpoint.space_bytes.values().sum())
     }
 
     /// A property kept in the `pool_props` object.

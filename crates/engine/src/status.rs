@@ -12,6 +12,7 @@ use object::ObjectSet;
 use crate::EngineError;
 use crate::VdevClass;
 use crate::core::Core;
+use crate::tables::{CheckpointStatus, DedupStatus, ExpansionStatus};
 
 /// Longest packed list of spares or cache devices that is believed, in bytes.
 const AUX_BYTES_MAX: u64 = 16 << 20;
@@ -173,6 +174,12 @@ pub struct PoolStatus {
     pub caches: Vec<VdevStatus>,
     /// The last scrub or resilver, when there was one.
     pub scan: Option<ScanStatus>,
+    /// The checkpoint, or what is left of one.
+    pub checkpoint: Option<CheckpointStatus>,
+    /// The RAID-Z expansion that is under way, else the last one.
+    pub expansion: Option<ExpansionStatus>,
+    /// Dedup tables.
+    pub dedup: DedupStatus,
     /// Number of blocks with permanent errors in the error log.
     pub data_errors: u64,
     /// Whether features that this release supports are disabled.
@@ -454,6 +461,9 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         spares: state.spares.clone(),
         caches: state.caches.clone(),
         scan: scrub.or_else(|| state.scan.clone()),
+        checkpoint: core.tables.checkpoint.clone(),
+        expansion: core.tables.expansion.clone(),
+        dedup: core.tables.dedup.clone(),
         data_errors: state.data_errors.max(core.errors.damaged_count()),
         features_disabled,
         version: state.version,

@@ -4,6 +4,7 @@ mod create;
 
 mod import;
 mod list;
+mod progress;
 mod scan;
 mod scrub;
 mod status;

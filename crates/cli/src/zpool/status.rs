@@ -5,7 +5,7 @@ use api::{PoolStatusReport, VdevReport, ZpoolStatus};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::scan;
+use super::{progress, scan};
 use crate::client::Client;
 use crate::{json, numbers};
 
@@ -15,6 +15,9 @@ pub struct Status {
     /// Name damaged files
     #[arg(short)]
     verbose: bool,
+    /// Dedup tables as well
+    #[arg(short = 'D')]
+    dedup: bool,
     /// Only pools that are not well
     #[arg(short = 'x')]
     exceptions: bool,
@@ -103,6 +106,12 @@ impl Status {
         if let Some(scan) = &pool.scan {
             println!("  scan: {}", scan::lines(scan).join("\n\t"));
         }
+        if let Some(checkpoint) = &pool.checkpoint {
+            println!("checkpoint: {}", progress::checkpoint(checkpoint));
+        }
+        if let Some(expansion) = &pool.expansion {
+            println!("expand: {}", progress::expansion(expansion));
+        }
         println!("config:\n");
         print_config(
             &pool.tree,
@@ -123,6 +132,9 @@ impl Status {
                     println!("        {file}");
                 }
             }
+        }
+        if self.dedup {
+            print!("\n{}", progress::dedup(pool.dedup.as_ref(), self.parseable));
         }
     }
 

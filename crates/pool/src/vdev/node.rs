@@ -8,8 +8,8 @@
 //! **Mirror writes** go to every child that can be written and are good when one is; the others
 //! miss the txg from then on.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::{Bytes, BytesMut};
 use device::{BoxFuture, World};
@@ -17,7 +17,10 @@ use format::{Guid, NvList, Txg, VdevId};
 use futures::future::join_all;
 use parking_lot::Mutex;
 
+use super::draid::Draid;
+use super::expansion::Expansion;
 use super::geometry::Geometry;
+use super::indirect::IndirectMap;
 use super::leaf::{IoContext, Leaf};
 use super::state::{CounterValues, Counters, VdevAux, VdevState};
 use crate::pipeline::AllocClass;
@@ -40,13 +43,22 @@ pub enum VdevKind {
         /// Parity columns, 1 to 3.
         parity: u64,
     },
+    /// Parity groups spread over all children, with room for spares among them.
+    Draid(Draid),
+    /// The spare room of a dRAID vdev, standing in for one of its devices.
+    DraidSpare {
+        /// The dRAID vdev.
+        top_guid: Guid,
+        /// Which of its spares.
+        spare: u64,
+    },
     /// Was removed; its id is not reused.
     Hole,
-    /// Was removed and its blocks moved; I/O is not supported yet.
+    /// Was removed and its blocks moved to others.
     Indirect,
     /// Unknown because its devices are not there.
     Missing,
-    /// Something else (draid...): I/O is not supported.
+    /// Something that we do not know: I/O is not supported.
     Other(String),
 }
 
@@ -60,6 +72,8 @@ impl VdevKind {
             VdevKind::Replacing => "replacing",
             VdevKind::Spare => "spare",
             VdevKind::Raidz { .. } => "raidz",
+            VdevKind::Draid(_) => "draid",
+            VdevKind::DraidSpare { .. } => "dspare",
             VdevKind::Hole => "hole",
             VdevKind::Indirect => "indirect",
             VdevKind::Missing => "missing",
@@ -145,8 +159,12 @@ pub struct Vdev {
     pub(super) children: Vec<Arc<Vdev>>,
     pub(super) leaf: Option<Arc<Leaf>>,
     pub(super) top: Option<Top>,
-    /// Whether it is a RAID-Z vdev that was or is being expanded.
-    pub(super) expanded: bool,
+    /// The widths it had, if it is a RAID-Z vdev that was or is being expanded.
+    pub(super) expansion: Option<Expansion>,
+    /// Of a dRAID spare: the dRAID vdev, once the tree stands.
+    pub(super) spared: OnceLock<Weak<Vdev>>,
+    /// Of a removed vdev: where its blocks are now, once that is known.
+    pub(super) indirect: OnceLock<IndirectMap>,
     /// Its pairs in the configuration, without children.
     pub(super) config: Mutex<NvList>,
     pub(super) world: World,
@@ -219,6 +237,11 @@ impl Vdev {
     pub fn display_name(&self) -> String {
         match (&self.kind, self.path()) {
             (VdevKind::Raidz { parity }, _) => format!("raidz{parity}-{}", self.id),
+            (VdevKind::Draid(draid), _) => format!(
+                "draid{}:{}d:{}c:{}s-{}",
+                draid.parity, draid.data, draid.children, draid.spares, self.id
+            ),
+            (VdevKind::DraidSpare { .. }, Some(path)) => path,
             (kind, Some(path)) if kind.is_leaf() => path,
             (kind, _) if kind.is_leaf() => self.guid.to_string(),
             (kind, _) => format!("{}-{}", kind.name(), self.id),
@@ -250,7 +273,9 @@ impl Vdev {
             return leaf.state();
         }
         match &self.kind {
-            VdevKind::Hole | VdevKind::Indirect => return (VdevState::Healthy, VdevAux::None),
+            VdevKind::Hole | VdevKind::Indirect | VdevKind::DraidSpare { .. } => {
+                return (VdevState::Healthy, VdevAux::None);
+            }
             VdevKind::Missing => return (VdevState::CantOpen, VdevAux::OpenFailed),
             VdevKind::Other(_) => return (VdevState::CantOpen, VdevAux::BadLabel),
             _ => {}
@@ -275,6 +300,7 @@ impl Vdev {
     pub fn redundancy(&self) -> usize {
         match self.kind {
             VdevKind::Raidz { parity } => parity as usize,
+            VdevKind::Draid(ref draid) => draid.parity as usize,
             _ if self.kind.is_mirror_like() => self.children.len().saturating_sub(1),
             _ => 0,
         }
@@ -286,6 +312,19 @@ impl Vdev {
             return vec![self.clone()];
         }
         self.children.iter().flat_map(Vdev::leaves).collect()
+    }
+
+    /// All dRAID spares that stand in for a device here.
+    pub(super) fn draid_spares(self: &Arc<Self>) -> Vec<Arc<Vdev>> {
+        if matches!(self.kind, VdevKind::DraidSpare { .. }) {
+            return vec![self.clone()];
+        }
+        self.children.iter().flat_map(Vdev::draid_spares).collect()
+    }
+
+    /// Bytes of memory that the mapping of a removed vdev takes; `None` for others.
+    pub fn indirect_bytes(&self) -> Option<u64> {
+        self.indirect.get().map(IndirectMap::memory_bytes)
     }
 
     /// The vdev with this guid, here or below.
@@ -360,12 +399,30 @@ impl Vdev {
         }
     }
 
-    /// How blocks lie on it; `None` when it cannot hold any.
+    /// Usable 512ths of raw space (`vdev_deflate_ratio`): by the width that a RAID-Z vdev was made with,
+    /// however wide it is now.
+    pub fn deflate_ratio(&self) -> Option<u64> {
+        let geometry = match (&self.kind, &self.expansion) {
+            (VdevKind::Raidz { parity }, Some(expansion)) => {
+                Geometry::raidz(self.ashift(), expansion.original_width(), *parity)
+            }
+            _ => self.geometry(),
+        };
+        geometry.map(|geometry| geometry.deflate_ratio())
+    }
+
+    /// How blocks written today lie on it; `None` when it cannot hold any.
     pub fn geometry(&self) -> Option<Geometry> {
         match self.kind {
-            VdevKind::Raidz { .. } if self.expanded => None,
             VdevKind::Raidz { parity } => {
-                Geometry::raidz(self.ashift(), self.children.len(), parity)
+                let width = match &self.expansion {
+                    Some(expansion) => expansion.newest_width(),
+                    None => self.children.len(),
+                };
+                Geometry::raidz(self.ashift(), width, parity)
+            }
+            VdevKind::Draid(ref draid) => {
+                Some(Geometry::draid(self.ashift(), draid.data, draid.parity))
             }
             _ if self.kind.is_leaf() || self.kind.is_mirror_like() => {
                 Some(Geometry::plain(self.ashift()))
@@ -374,10 +431,23 @@ impl Vdev {
         }
     }
 
+    /// The vdev behind a dRAID spare at this offset.
+    fn spared_child(&self, offset: u64) -> Option<Arc<Vdev>> {
+        let VdevKind::DraidSpare { spare, .. } = self.kind else {
+            return None;
+        };
+        let top = self.spared.get()?.upgrade()?;
+        let VdevKind::Draid(draid) = &top.kind else {
+            return None;
+        };
+        top.children.get(draid.spare_child(spare, offset)?).cloned()
+    }
+
     /// Whether it lacks writes of this txg (all of its children do).
     pub(crate) fn is_missing(&self, txg: Txg) -> bool {
         match &self.leaf {
             Some(leaf) => leaf.is_missing(txg),
+            None if self.children.is_empty() => false,
             None => self.children.iter().all(|child| child.is_missing(txg)),
         }
     }
@@ -449,6 +519,18 @@ impl Vdev {
                 return Ok(data);
             }
             leaf.note_checksum_error(offset, context);
+            return Err(ReadFailure {
+                checksum: true,
+                cause: format!("{}: wrong checksum", self.display_name()),
+            });
+        }
+        if let Some(child) = self.spared_child(offset) {
+            // Another spare may stand in for that one in turn, but no two for each other.
+            let data = child.read_part(offset, length, context).await?;
+            if verify.verify(&data).await {
+                return Ok(data);
+            }
+            child.note_checksum_error(offset, context);
             return Err(ReadFailure {
                 checksum: true,
                 cause: format!("{}: wrong checksum", self.display_name()),
@@ -649,7 +731,9 @@ impl Vdev {
         verify: &dyn Verify,
     ) -> Result<Bytes, ReadFailure> {
         match self.kind {
-            VdevKind::Raidz { .. } => self.read_raidz(offset, length, context, verify).await,
+            VdevKind::Raidz { .. } | VdevKind::Draid(_) => {
+                self.read_raidz(offset, length, context, verify).await
+            }
             _ => self.read_plain(offset, length, context, verify).await,
         }
     }
@@ -672,7 +756,9 @@ impl Vdev {
             padded.freeze()
         };
         match self.kind {
-            VdevKind::Raidz { .. } => self.write_raidz(offset, data, context).await,
+            VdevKind::Raidz { .. } | VdevKind::Draid(_) => {
+                self.write_raidz(offset, data, context).await
+            }
             _ => self.write_plain(offset, data, context).await,
         }
     }
