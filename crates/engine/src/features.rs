@@ -88,7 +88,7 @@ const TABLE: &[Row] = &[
         true,
         Full,
     ),
-    row("com.datto:encryption", "encryption", false, No),
+    row("com.datto:encryption", "encryption", false, Read),
     row("org.zfsonlinux:project_quota", "project_quota", true, Full),
     row("com.delphix:device_removal", "device_removal", false, Read),
     row("com.delphix:obsolete_counts", "obsolete_counts", true, Read),
@@ -319,8 +319,6 @@ mod tests {
             feature("org.future:x", 0, true),
         ];
         check("p", &enabled, false).unwrap();
-        let error = check("p", &[feature("com.datto:encryption", 2, true)], true).unwrap_err();
-        assert!(error.to_string().contains("encryption"), "{error}");
         let error = check("p", &[feature("org.future:x", 1, true)], true).unwrap_err();
         assert!(error.to_string().contains("org.future:x"), "{error}");
     }

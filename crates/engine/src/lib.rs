@@ -16,6 +16,7 @@
 //! | `auxiliary` | spa.c: `spa_load_spares`, `spa_load_l2cache` |
 //! | `tables` | ddt.c, brt.c, spa_checkpoint.c as far as they are read |
 //! | `dtl` | vdev.c: `vdev_dtl_sync`, `vdev_dtl_load` |
+//! | [`Salvage`] | (ours) opening what is left of a damaged pool |
 //! | [`scan`] | libzutil's zutil_import.c |
 //! | [`ScrubCommand`] and `scrub` | dsl_scan.c |
 //! | `config` | spa_config.c |
@@ -43,6 +44,7 @@ mod probe;
 mod props;
 mod removed;
 mod rewind;
+mod salvage;
 mod scan;
 mod scrub;
 mod space;
@@ -57,6 +59,7 @@ pub use pool::{Pool, PoolNumbers};
 pub use probe::{Probe, Unusable, probe};
 pub use props::{PoolProperty, PropertySource};
 pub use removed::{RemovalState, RemovalStatus};
+pub use salvage::{Problem, Salvage, SalvageSpec, SalvagedDataset};
 pub use scan::{FoundPool, FoundState, ScanSpec, scan};
 pub use scrub::{ScrubCommand, ScrubNumbers};
 pub use spec::{

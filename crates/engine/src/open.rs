@@ -357,8 +357,18 @@ pub(crate) fn mos_options() -> ObjsetOptions {
         lz4_metadata: true,
         read_only: true,
         object_cache_limit: 1024,
-        dataset: ObjectId::ZERO,
+        ..ObjsetOptions::default()
     }
+}
+
+/// The configuration that the MOS holds.
+pub(crate) async fn read_trusted_config(
+    pool: &str,
+    mos: &Arc<ObjectSet>,
+) -> Result<NvList, EngineError> {
+    let mut config = read_config(pool, mos).await?;
+    add_allocation_bias(mos, &mut config).await?;
+    Ok(config)
 }
 
 async fn read_config(pool: &str, mos: &Arc<ObjectSet>) -> Result<NvList, EngineError> {

@@ -130,7 +130,7 @@ pub(crate) async fn report(
     }))
 }
 
-/// Loads all mappings of a tree that was built from the MOS's configuration.
+/// Loads the mappings of a tree that was built from the MOS's configuration, but for those that it has.
 ///
 /// # Errors
 /// When a mapping cannot be read or cannot be right.
@@ -153,13 +153,15 @@ pub(crate) async fn load(tree: &VdevTree, mos: &Arc<ObjectSet>) -> Result<(), En
             .and_then(|id| tree.top(VdevId::new(id)))
             .filter(|top| *top.kind() == VdevKind::Indirect)
             .ok_or_else(|| bad(format!("the chain of removals leads to vdev {next}")))?;
-        let object = |name: &str| match top.config_u64(name).unwrap_or(0) {
-            0 => Err(bad(format!("{} has no {name}", top.display_name()))),
-            id => Ok(ObjectId::new(id)),
-        };
-        let map = read(mos, object(MAPPING_OBJECT)?, object(BIRTHS_OBJECT)?).await?;
-        tree.set_indirect_map(top.vdev_id(), map)
-            .map_err(|error| bad(error.to_string()))?;
+        if top.indirect_bytes().is_none() {
+            let object = |name: &str| match top.config_u64(name).unwrap_or(0) {
+                0 => Err(bad(format!("{} has no {name}", top.display_name()))),
+                id => Ok(ObjectId::new(id)),
+            };
+            let map = read(mos, object(MAPPING_OBJECT)?, object(BIRTHS_OBJECT)?).await?;
+            tree.set_indirect_map(top.vdev_id(), map)
+                .map_err(|error| bad(error.to_string()))?;
+        }
         next = top.config_u64(PREVIOUS).unwrap_or(u64::MAX);
     }
     Ok(())

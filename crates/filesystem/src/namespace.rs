@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use dataset::DirtyEstimate;
 use format::{ObjectId, ObjectType};
-use object::{NewObject, Object, Zap, ZapOptions};
+use object::{NewObject, Object, Sa, Zap, ZapOptions};
 use pool::Tx;
 
 use crate::acl::Acl;
@@ -552,25 +552,7 @@ impl Filesystem {
                 what: "only symbolic links have a target",
             });
         }
-        let corrupt = || FsError::Corrupt {
-            ino,
-            what: "its target is missing",
-        };
-        if let Some(target) = self.sa.get(&node.object, attr::SYMLINK).await? {
-            return Ok(target);
-        }
-        let length = usize::try_from(znode.size).map_err(|_| corrupt())?;
-        if length > TARGET_BYTES_MAX + 1 {
-            return Err(corrupt());
-        }
-        if znode.is_old {
-            let bonus = node.object.bonus();
-            let end = znode::OLD_ZNODE_BYTES + length;
-            if bonus.len() >= end {
-                return Ok(bonus.slice(znode::OLD_ZNODE_BYTES..end));
-            }
-        }
-        Ok(join(node.object.read(0, length).await?))
+        link_target(&self.sa, &node.object, &znode).await
     }
 
     /// Gives a file another name.
@@ -1126,4 +1108,27 @@ pub(crate) fn acl_to_store(znode: &Znode, acl: &Acl, version: u64) -> Vec<Attrib
     } else {
         znode::acl_attributes(acl).to_vec()
     }
+}
+
+/// Where a symbolic link points.
+pub(crate) async fn link_target(sa: &Sa, object: &Object, znode: &Znode) -> Result<Bytes> {
+    let corrupt = || FsError::Corrupt {
+        ino: object.id().get(),
+        what: "its target is missing",
+    };
+    if let Some(target) = sa.get(object, attr::SYMLINK).await? {
+        return Ok(target);
+    }
+    let length = usize::try_from(znode.size).map_err(|_| corrupt())?;
+    if length > TARGET_BYTES_MAX + 1 {
+        return Err(corrupt());
+    }
+    if znode.is_old {
+        let bonus = object.bonus();
+        let end = znode::OLD_ZNODE_BYTES + length;
+        if bonus.len() >= end {
+            return Ok(bonus.slice(znode::OLD_ZNODE_BYTES..end));
+        }
+    }
+    Ok(join(object.read(0, length).await?))
 }

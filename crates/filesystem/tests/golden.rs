@@ -158,11 +158,9 @@ impl Golden {
 
     async fn check(&self, rewind: Rewind) {
         let pool = import_at(&self.world, &self.dir, true, rewind).await;
+        load_keys(&pool, &self.manifest).await;
         let mut count = 0;
         for (dataset, tree) in self.trees(rewind == Rewind::Checkpoint) {
-            if is_encrypted(&self.manifest, dataset) {
-                continue;
-            }
             count += 1;
             let filesystem = open(&self.world, &pool, dataset).await;
             assert!(filesystem.is_read_only());
@@ -174,6 +172,18 @@ impl Golden {
             filesystem.close().await.expect("close");
         }
         assert!(count > 0);
+        if rewind == Rewind::No {
+            let volumes = match &self.manifest["zvols_without_replay"] {
+                Value::Null => &self.manifest["zvols"],
+                volumes => volumes,
+            };
+            for volume in volumes.as_array().into_iter().flatten() {
+                let dataset = volume["name"].as_str().expect("a name");
+                let wanted = volume["sha256"].as_str().expect("a hash");
+                let size = volume["volsize"].as_u64().expect("a size");
+                assert_eq!(hash_volume(&pool, dataset, size).await, wanted, "{dataset}");
+            }
+        }
         check_errors(&self.manifest, &pool);
         if self.manifest["name"] == "plain" {
             check_names(&self.world, &pool).await;
@@ -205,21 +215,59 @@ fn check_errors(manifest: &Value, pool: &engine::Pool) {
     assert_eq!(status.data_errors, 0);
 }
 
-/// Whether a filesystem, or the one that a snapshot is of, is encrypted: those need their keys.
-fn is_encrypted(manifest: &Value, name: &str) -> bool {
-    let filesystem = name.split('@').next();
-    let datasets = manifest["datasets"].as_array().expect("datasets");
-    datasets.iter().any(|dataset| {
-        let props = &dataset["props"];
-        dataset["name"].as_str() == filesystem
-            && props["encryption"]
-                .as_str()
-                .is_some_and(|value| value != "off")
-    })
-}
-
 async fn check(golden: &Path, name: &str) {
     Golden::unpack(golden, name).check(Rewind::No).await;
+}
+
+/// SHA-256 of a volume's data, which is its object 1.
+async fn hash_volume(pool: &engine::Pool, name: &str, size_bytes: u64) -> String {
+    let dataset = pool.dsl().open_dataset(name).await.expect("open");
+    let data = dataset.objset().hold(1.into()).await.expect("the data");
+    let mut hash = Sha256::new();
+    let mut at = 0;
+    while at < size_bytes {
+        let length = (size_bytes - at).min(1 << 20) as usize;
+        for piece in data.read(at, length).await.expect("read") {
+            hash.update(&piece);
+        }
+        at += length as u64;
+    }
+    hex(&hash.finalize())
+}
+
+/// Without keys there are names and sizes, but no data.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_encrypted_is_read_without_its_key() {
+    let Some(golden) = golden() else { return };
+    let manifest = std::fs::read(golden.join("encrypted.json")).expect("manifest");
+    let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
+    let image = Image::empty();
+    let dir = unpack(&golden, "encrypted", image.path());
+    let world = World::system(2);
+    let pool = import(&world, &dir, true).await;
+    let mut refused = 0;
+    for wanted in manifest["datasets"].as_array().expect("datasets") {
+        let name = wanted["name"].as_str().expect("a name");
+        for property in ["used", "referenced", "encryption", "volsize"] {
+            if let Some(value) = wanted["props"][property].as_str() {
+                let found = pool.dsl().property(name, property).await.expect(name);
+                let property = dataset::props::find(property);
+                let shown = dataset::props::show_value(property, &found.value, true);
+                assert_eq!(shown, value, "{name}");
+            }
+        }
+        let opened = pool.dsl().open_dataset(name).await;
+        if wanted["props"]["encryption"] == "off" {
+            opened.expect(name);
+        } else {
+            let error = opened.map(|_| ()).expect_err(name);
+            let text = error.to_string();
+            assert!(text.contains("encryption key not loaded"), "{text}");
+            refused += 1;
+        }
+    }
+    assert!(refused > 15, "{refused}");
+    pool.export(false).await.expect("close the pool");
 }
 
 /// The manifest's notes on lookups in filesystems where case or form does not count, and on
@@ -292,7 +340,7 @@ macro_rules! golden_pools {
     )*};
 }
 
-golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz1_5 raidz2_6 raidz2_multi raidz3_8 big_dirs v28 v15_fs3 nofeat removed removing draid draid_spare special logs_cache degraded damaged damaged_raidz stale gang gang_raidz raidz_expanded raidz_expanding checkpoint cloned_blocks dedup_fast dedup_legacy);
+golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz1_5 raidz2_6 raidz2_multi raidz3_8 big_dirs v28 v15_fs3 nofeat removed removing draid draid_spare special logs_cache degraded damaged damaged_raidz stale gang gang_raidz raidz_expanded raidz_expanding checkpoint cloned_blocks dedup_fast dedup_legacy encrypted zil_dirty zil_dirty_slog);
 
 /// What a checkpoint keeps is there in full, deleted and overwritten files and destroyed datasets included.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -18,15 +18,17 @@ fn golden() -> Option<PathBuf> {
     need("the golden pools (MILLPOND_GOLDEN)", path.exists()).then_some(path)
 }
 
-struct Golden {
-    server: Server,
-    manifest: Value,
-    pool: String,
-    directory: String,
+/// A golden pool's images, unpacked, with a server of their own.
+pub struct Golden {
+    pub server: Server,
+    pub manifest: Value,
+    pub pool: String,
+    pub directory: String,
 }
 
 impl Golden {
-    fn unpack(name: &str) -> Option<Self> {
+    /// The pool called `name`; nothing where there are no golden pools.
+    pub fn unpack(name: &str) -> Option<Self> {
         let golden = golden()?;
         let manifest = std::fs::read(golden.join(format!("{name}.json"))).expect("the manifest");
         let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
@@ -45,6 +47,12 @@ impl Golden {
             server,
             manifest,
         })
+    }
+
+    /// A property of a dataset, exactly.
+    pub fn value(&self, dataset: &str, property: &str) -> String {
+        let words = format!("zfs get -Hp -o value {property} {dataset}");
+        self.server.ok(&words).trim_end().to_owned()
     }
 
     fn import(&self) {

@@ -6,10 +6,10 @@ use std::path::Path;
 
 use crate::harness::{Server, can_mount};
 
-/// 256 KiB of text that says which file it belongs to.
+/// 256 KiB of text that says which file it belongs to, no part like another.
 fn content(name: &str) -> Vec<u8> {
-    let line = format!("this is the content of {name}, and of nothing else\n");
-    line.bytes().cycle().take(256 << 10).collect()
+    let lines = (0..).flat_map(|line| format!("line {line} of {name}\n").into_bytes());
+    lines.take(256 << 10).collect()
 }
 
 /// Destroys the second record of a file on the disk; how often it was there.

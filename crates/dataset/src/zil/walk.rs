@@ -102,6 +102,8 @@ pub(super) struct Chain<'a> {
     next: BlockPointer,
     last_sequence: u64,
     last_record: u64,
+    /// Whether records of an encrypted dataset are to be decrypted; their heads and pointers need not be.
+    decrypts: bool,
 }
 
 impl<'a> Chain<'a> {
@@ -112,6 +114,15 @@ impl<'a> Chain<'a> {
             next: header.log,
             last_sequence: 0,
             last_record: 0,
+            decrypts: false,
+        }
+    }
+
+    /// The same with records decrypted, for replay. The key must be loaded.
+    pub fn decrypting(pipeline: &'a Pipeline, header: &ZilHeader) -> Self {
+        Chain {
+            decrypts: true,
+            ..Self::new(pipeline, header)
         }
     }
 
@@ -164,6 +175,14 @@ impl<'a> Chain<'a> {
         let data = match self.pipeline.read_raw(&pointer, &context).await {
             Ok(data) => data,
             Err(error) => return Err(end_of(error)),
+        };
+        let data = if self.decrypts {
+            // What has the right checksum but not the right MAC is no end of the log.
+            self.pipeline
+                .open_log_block(&pointer, data)
+                .map_err(End::Unreadable)?
+        } else {
+            data
         };
         let Ok((link, records)) = decode_log_block(&data, pointer.checksum_kind()) else {
             return Err(End::Normal);

@@ -205,6 +205,8 @@ impl Run {
 
     fn context(bookmark: Bookmark, is_log: bool) -> ReadContext {
         ReadContext {
+            // What cannot be decrypted is verified by its checksum.
+            without_key: true,
             bookmark,
             priority: Priority::Scrub,
             cache: CacheUse::Bypass,

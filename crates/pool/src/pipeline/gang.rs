@@ -174,7 +174,7 @@ impl Pipeline {
             let header = Request {
                 txg,
                 psize_bytes: GANG_HEADER_BYTES as u64,
-                copies: usize::from(policy.copies.clamp(1, 3) + 1).min(DVAS_PER_POINTER),
+                copies: usize::from(policy.copies.clamp(1, 3) + 1).min(header_copies_max(policy)),
                 class: policy.class,
                 fallback: true,
                 gang: true,
@@ -452,6 +452,12 @@ impl Pipeline {
         }
         Ok(())
     }
+}
+
+/// Most copies of a gang header: the third place of an encrypted block's pointer holds salt and IV.
+fn header_copies_max(policy: &WritePolicy) -> usize {
+    let encrypted = policy.encrypted && policy.level == 0 && policy.object_type.is_encrypted();
+    DVAS_PER_POINTER - usize::from(encrypted)
 }
 
 fn too_deep(bp: &BlockPointer, depth: usize) -> Result<(), PoolError> {

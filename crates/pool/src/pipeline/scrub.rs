@@ -12,6 +12,7 @@
 use bytes::Bytes;
 use format::{BlockPointer, Pointer};
 
+use super::crypt::Unlock;
 use super::read::io_context;
 use super::{Pipeline, ReadContext, zeros};
 use crate::cache::CacheKey;
@@ -69,7 +70,7 @@ impl Pipeline {
             }
             Pointer::Regular(_) => self.scrub_places(bp, context).await?.0,
         };
-        self.expand(bp, stored).await
+        self.open(bp, Unlock::AsIs, stored).await
     }
 
     async fn scrub_places(

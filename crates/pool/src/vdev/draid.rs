@@ -35,7 +35,7 @@ const ROW_BYTES: u64 = 1 << ROW_SHIFT;
 /// Bytes at the end of each child that hold no chunk (`VDEV_DRAID_REFLOW_RESERVE`).
 const RESERVE_BYTES: u64 = 2 * ROW_BYTES;
 /// First half of every generator's seed (`VDEV_DRAID_SEED`).
-const SEED: u64 = 0xd7_a1d5_eed;
+const SEED: u64 = 0x000d_7a1d_5eed;
 /// Most distributed spares (`VDEV_DRAID_MAX_SPARES`).
 const SPARES_MAX: u64 = 100;
 
