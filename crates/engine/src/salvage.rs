@@ -36,7 +36,7 @@ use object::{ObjectError, ObjectSet, ObjsetOptions, SalvagedZap, salvage_zap};
 use crate::dtl::{DirtyTimes, distrust_stale};
 use crate::open::{Ground, damaged, mos_options, read_trusted_config};
 use crate::{
-    EngineError, FoundPool, HostIdentity, ImportSpec, config, directory, features, rewind,
+    EngineError, FoundPool, HostIdentity, ImportSpec, config, directory, features, removed, rewind,
 };
 
 /// The mark of an encrypted dataset in its object.
@@ -471,13 +471,19 @@ async fn open_mos(
     ground: &Ground,
     uberblock: &Uberblock,
 ) -> Result<Arc<ObjectSet>, ObjectError> {
-    ObjectSet::open(
+    ground.tree.set_uberblock(uberblock);
+    let mos = ObjectSet::open(
         ground.pipeline.clone(),
         world.clone(),
         uberblock.root,
         mos_options(),
     )
-    .await
+    .await?;
+    // What is not on removed vdevs can be read all the same.
+    if let Err(error) = removed::load(&ground.tree, &mos).await {
+        tracing::warn!(%error, "blocks of removed vdevs cannot be found");
+    }
+    Ok(mos)
 }
 
 async fn read_salt(mos: &Arc<ObjectSet>) -> Option<[u8; 32]> {

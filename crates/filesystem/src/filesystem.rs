@@ -413,7 +413,7 @@ impl Filesystem {
         })
     }
 
-    fn name_bytes_max(&self) -> usize {
+    pub(crate) fn name_bytes_max(&self) -> usize {
         if self.settings().longname {
             crate::names::LONG_NAME_BYTES_MAX
         } else {

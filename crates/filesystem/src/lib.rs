@@ -36,6 +36,7 @@ mod log;
 mod names;
 mod namespace;
 mod node;
+mod path;
 mod posix_acl;
 mod quota;
 mod replay;

@@ -119,23 +119,33 @@ impl Filesystem {
         let _entered = self.enter().await?;
         let directory = self.node(parent).await?;
         directory.entries()?;
-        let limit_bytes = crate::names::LONG_NAME_BYTES_MAX;
-        if name.len() > limit_bytes {
-            return Err(FsError::NameTooLong {
-                length_bytes: name.len(),
-                limit_bytes,
-            });
+        if name.len() > crate::names::LONG_NAME_BYTES_MAX {
+            return Err(self.too_long(name));
         }
         let node = match name {
             b"." => directory,
             b".." => self.node(directory.znode().parent).await?,
             _ => {
                 let found = self.find(&directory, name).await?;
-                let (ino, _) = found.ok_or(FsError::NotFound { ino: parent })?;
+                let Some((ino, _)) = found else {
+                    // A long name from before `longname` was switched off is still found.
+                    return Err(if name.len() > self.name_bytes_max() {
+                        self.too_long(name)
+                    } else {
+                        FsError::NotFound { ino: parent }
+                    });
+                };
                 self.entry_node(&directory, ino).await?
             }
         };
         Ok(self.attributes_of(&node))
+    }
+
+    fn too_long(&self, name: &[u8]) -> FsError {
+        FsError::NameTooLong {
+            length_bytes: name.len(),
+            limit_bytes: self.name_bytes_max(),
+        }
     }
 
     /// Makes a regular file; fails if the name exists.

@@ -39,7 +39,8 @@ pub fn run(target: &Target, seeds: &[Vec<u8>], seed: u64, count: u64) {
     let mut random = Seeded::new(seed);
     for _ in 0..count {
         let input = if seeds.is_empty() || random.below(8) == 0 {
-            let length = random.below(1 << random.below(13));
+            let shift = random.below(13);
+            let length = random.below(1 << shift);
             (0..length).map(|_| random.next() as u8).collect()
         } else {
             let mut input = seeds[random.below(seeds.len() as u64) as usize].clone();

@@ -39,6 +39,14 @@ impl ObjectSet {
         }
     }
 
+    /// How a block of an object is read that somebody waits for.
+    pub(crate) fn read_context(&self, object: ObjectId, level: u8, block: u64) -> ReadContext {
+        ReadContext {
+            without_key: self.options().without_key,
+            ..ReadContext::new(self.bookmark(object, level, block))
+        }
+    }
+
     /// The pointer of `block` as on disk when everything on the way is in memory.
     pub(crate) fn try_resolve(
         &self,
@@ -131,7 +139,7 @@ impl ObjectSet {
         if let Some(data) = self.pipeline().read_cached(pointer) {
             return Ok(data);
         }
-        let context = ReadContext::new(self.bookmark(object, level, number));
+        let context = self.read_context(object, level, number);
         Ok(self.pipeline().read(pointer, &context).await?)
     }
 
@@ -175,7 +183,7 @@ impl ObjectSet {
                 if let Some(data) = self.pipeline().read_cached(&pointer) {
                     return Ok(Block::Data(data, pointer.endian()));
                 }
-                let context = ReadContext::new(self.bookmark(dnode.id, 0, block));
+                let context = self.read_context(dnode.id, 0, block);
                 let data = self.pipeline().read(&pointer, &context).await?;
                 Ok(Block::Data(data, pointer.endian()))
             }

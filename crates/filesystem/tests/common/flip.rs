@@ -192,7 +192,8 @@ impl Images {
 
     /// Some changes where there is something to change.
     pub fn changes(&self, random: &mut Seeded) -> Changes {
-        let count = 1 + random.below(1 << random.below(9));
+        let shift = random.below(9);
+        let count = 1 + random.below(1 << shift);
         (0..count)
             .map(|_| {
                 let (image, block) = self.filled[random.below(self.filled.len() as u64) as usize];
