@@ -339,6 +339,15 @@ impl Bed {
         let newest = self.found.uberblock_txg.get();
         let mut missing = 0;
         for file in &files {
+            // Directories here cannot hold longer names; the report advises an archive.
+            if file
+                .path
+                .split(|byte| *byte == b'/')
+                .any(|name| name.len() > 255)
+            {
+                missing += 1;
+                continue;
+            }
             let own = [file.dataset.as_bytes(), &file.path].concat();
             let shown = format!("{about}: {}", String::from_utf8_lossy(&own));
             let there = names.get(&own);
@@ -364,8 +373,14 @@ impl Bed {
             // Under another of its names.
             let is_linked = files.iter().any(|other| {
                 let path = [other.dataset.as_bytes(), &other.path].concat();
-                (&other.dataset, other.ino) == (&file.dataset, file.ino)
-                    && names.get(&path) == Some(&file.sha256)
+                let is_there = || {
+                    let all = copies.get(&file.sha256).into_iter().flatten();
+                    names.get(&path) == Some(&file.sha256)
+                        || all
+                            .into_iter()
+                            .any(|path| is_found(path, &other.path, &number))
+                };
+                (&other.dataset, other.ino) == (&file.dataset, file.ino) && is_there()
             });
             if is_elsewhere || is_linked {
                 continue;
