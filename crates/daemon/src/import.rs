@@ -231,7 +231,9 @@ fn page(id: &str) -> Option<String> {
 }
 
 fn any(vdev: &VdevReport, test: &impl Fn(&VdevReport) -> bool) -> bool {
-    vdev.children.is_empty() && test(vdev) || vdev.children.iter().any(|child| any(child, test))
+    // Spares that are not there are no problem of the pool (`find_vdev_problem`).
+    let mut counted = vdev.children.iter().filter(|child| child.class != "spare");
+    vdev.children.is_empty() && test(vdev) || counted.any(|child| any(child, test))
 }
 
 /// What `zpool import` prints of a pool; see `check_status` (lib/libzfs/libzfs_status.c) for the

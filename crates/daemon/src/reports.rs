@@ -75,7 +75,6 @@ pub(crate) fn tree(status: &PoolStatus) -> VdevReport {
 fn name_absent(vdev: &mut VdevReport) {
     if vdev.state == "UNAVAIL"
         && vdev.children.is_empty()
-        && !matches!(vdev.class.as_str(), "spare" | "cache")
         && let Some(path) = vdev.path.clone()
     {
         vdev.name = vdev.guid.to_string();
@@ -319,7 +318,9 @@ fn condition(status: &PoolStatus, tree: &VdevReport) -> (Option<String>, Option<
 }
 
 fn any(vdev: &VdevReport, test: &impl Fn(&VdevReport) -> bool) -> bool {
-    test(vdev) || vdev.children.iter().any(|child| any(child, test))
+    // Spares that are not there are no problem of the pool (`find_vdev_problem`).
+    let mut counted = vdev.children.iter().filter(|child| child.class != "spare");
+    test(vdev) || counted.any(|child| any(child, test))
 }
 
 fn scan(status: &ScanStatus) -> ScanReport {

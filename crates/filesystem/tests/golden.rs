@@ -156,7 +156,8 @@ impl Golden {
         })
     }
 
-    async fn check(&self, rewind: Rewind) {
+    /// Compares everything; gives the pool's status after that.
+    async fn check(&self, rewind: Rewind) -> engine::PoolStatus {
         let pool = import_at(&self.world, &self.dir, true, rewind).await;
         load_keys(&pool, &self.manifest).await;
         let mut count = 0;
@@ -184,17 +185,18 @@ impl Golden {
                 assert_eq!(hash_volume(&pool, dataset, size).await, wanted, "{dataset}");
             }
         }
-        check_errors(&self.manifest, &pool);
         if self.manifest["name"] == "plain" {
             check_names(&self.world, &pool).await;
         }
+        let status = pool.status();
         pool.export(false).await.expect("close the pool");
+        status
     }
 }
 
 /// After everything was read: errors are counted on the device that was damaged (manifest: `damage`) and on
 /// no other, and nothing was lost.
-fn check_errors(manifest: &Value, pool: &engine::Pool) {
+fn check_errors(manifest: &Value, status: &engine::PoolStatus) {
     fn walk(vdev: &engine::VdevStatus, damaged: Option<&str>, found: &mut u64) {
         let path = vdev.path.as_deref().unwrap_or("");
         assert_eq!(vdev.read_errors + vdev.write_errors, 0, "{path}");
@@ -208,7 +210,6 @@ fn check_errors(manifest: &Value, pool: &engine::Pool) {
         }
     }
     let damaged = manifest["damage"]["image"].as_str();
-    let status = pool.status();
     let mut found = 0;
     walk(&status.root, damaged, &mut found);
     assert_eq!(found > 0, damaged.is_some(), "checksum errors: {found}");
@@ -216,7 +217,9 @@ fn check_errors(manifest: &Value, pool: &engine::Pool) {
 }
 
 async fn check(golden: &Path, name: &str) {
-    Golden::unpack(golden, name).check(Rewind::No).await;
+    let golden = Golden::unpack(golden, name);
+    let status = golden.check(Rewind::No).await;
+    check_errors(&golden.manifest, &status);
 }
 
 /// SHA-256 of a volume's data, which is its object 1.

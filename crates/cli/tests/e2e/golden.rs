@@ -234,7 +234,7 @@ macro_rules! golden_pools {
     )*};
 }
 
-golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz2_multi raidz3_8 nofeat v28 v15_fs3 stale big_dirs damaged special gang_raidz checkpoint cloned_blocks dedup_fast dedup_legacy raidz_expanded raidz_expanding gang logs_cache damaged_raidz removed removing draid draid_spare);
+golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz2_multi raidz3_8 nofeat v28 v15_fs3 stale big_dirs damaged special gang_raidz checkpoint cloned_blocks dedup_fast dedup_legacy raidz_expanded raidz_expanding gang logs_cache removed removing draid draid_spare);
 
 #[test]
 fn import_lists_what_is_there_and_what_is_missing() {
@@ -295,6 +295,50 @@ fn what_is_missing_is_named_and_everything_else_is_there() {
             name.is_some_and(|name| name.parse::<u64>().is_ok())
         });
     assert!(named, "{text}");
+}
+
+/// The manifest's status is of before the damage.
+#[test]
+fn damage_is_counted_on_the_device_that_has_it() {
+    let Some(golden) = Golden::unpack("damaged_raidz") else {
+        return;
+    };
+    golden.import();
+    let text = golden.text("zpool status damaged_raidz");
+    let counted = |word: &str| {
+        let line = text.lines().find(|line| line.contains(word));
+        let words: Vec<&str> = line.expect("a line").split_whitespace().collect();
+        words[2..5].join(" ")
+    };
+    for device in ["d0.img", "d1.img", "d3.img"] {
+        assert_eq!(counted(device), "0 0 0", "{text}");
+    }
+    let wrong = counted("d2.img");
+    assert!(wrong.starts_with("0 0 ") && wrong != "0 0 0", "{text}");
+    for part in [
+        "state: ONLINE\nstatus: One or more devices has experienced an unrecoverable error.",
+        "msg/ZFS-8000-9P\n",
+        "errors: No known data errors\n",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+}
+
+#[test]
+fn a_cache_that_is_missing_is_named_and_no_harm() {
+    let Some(golden) = Golden::unpack("logs_cache") else {
+        return;
+    };
+    std::fs::remove_file(format!("{}/c0.img", golden.directory)).expect("c0 is there");
+    golden.import();
+    let text = golden.text("zpool status logs_cache");
+    for part in [
+        " state: ONLINE\nstatus: One or more devices could not be opened.",
+        "\tcache\n",
+        "  UNAVAIL      0     0     0  was /dev/disk/peer/c0\n",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
 }
 
 #[test]
