@@ -132,4 +132,4 @@ macro_rules! golden_pools {
     )*};
 }
 
-golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz1_5 raidz2_6 raidz2_multi raidz3_8 removed removing draid special logs_cache damaged damaged_raidz gang gang_raidz);
+golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz1_5 raidz2_6 raidz2_multi raidz3_8 removed removing draid special logs_cache damaged damaged_raidz gang gang_raidz draid_spare raidz_expanded raidz_expanding degraded stale dedup_fast dedup_legacy cloned_blocks checkpoint encrypted nofeat v28 v15_fs3 big_dirs zil_dirty zil_dirty_slog);

@@ -25,7 +25,8 @@ pub fn with_input(server: &Server, words: &str, input: &[u8]) -> Output {
     child.wait_with_output().expect("millpond ends")
 }
 
-fn bytes(hex: &str) -> Vec<u8> {
+/// What a key given in hexadecimal is.
+pub fn bytes(hex: &str) -> Vec<u8> {
     let pairs = hex.as_bytes().chunks(2);
     pairs
         .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).expect("text"), 16).expect("hex"))
