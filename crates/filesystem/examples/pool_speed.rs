@@ -85,7 +85,9 @@ async fn make(world: &World, dir: &str, megabytes: u64) -> Outcome<()> {
     let mut at = 0;
     while at < half {
         let data = noise(at.wrapping_mul(0x9e37_79b9_7f4a_7c15), READ_BYTES);
-        filesystem.write(file.ino, at, data, false, Caller::ROOT).await?;
+        filesystem
+            .write(file.ino, at, data, false, Caller::ROOT)
+            .await?;
         at += READ_BYTES as u64;
     }
     let (mut written, mut count) = (0, 0u64);
@@ -105,7 +107,9 @@ async fn make(world: &World, dir: &str, megabytes: u64) -> Outcome<()> {
             .create(directory, name.as_bytes(), 0o644, Caller::ROOT)
             .await?;
         let data = noise(count + 77, length);
-        filesystem.write(file.ino, 0, data, false, Caller::ROOT).await?;
+        filesystem
+            .write(file.ino, 0, data, false, Caller::ROOT)
+            .await?;
         written += length as u64;
         count += 1;
     }

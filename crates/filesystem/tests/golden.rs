@@ -2,6 +2,8 @@
 //! Method: golden pools; every path of every tree in the manifest, snapshots included, is compared:
 //! kind, mode, owner, size, links, number, times, space, content, target, device, attributes.
 
+#[path = "common/big_endian.rs"]
+mod big_endian;
 mod common;
 #[path = "common/tree.rs"]
 mod tree;
@@ -10,6 +12,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use common::*;
+use dataset::ListOptions;
 use device::World;
 use engine::Rewind;
 use filesystem::{FileKind, Filesystem, FsError};
@@ -355,6 +358,59 @@ async fn raidz_that_was_widened_survives_damage() {
                 file.write_all_at(&noise, offset).expect("write");
             }
         }
+        golden.check(Rewind::No).await;
+    }
+}
+
+/// A pool that a big-endian machine wrote. Method: see [`big_endian`].
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pools_of_the_other_byte_order_are_read() {
+    let Some(golden) = golden() else { return };
+    for (name, disks) in [
+        ("nofeat", &["d0"][..]),
+        ("v28", &["d0", "d1"]),
+        ("v15_fs3", &["d0"]),
+        ("big_dirs", &["d0"]),
+    ] {
+        let golden = Golden::unpack(&golden, name);
+        let everything = ListOptions {
+            snapshots: true,
+            ..ListOptions::default()
+        };
+        let pool = import(&golden.world, &golden.dir, true).await;
+        let before = pool.dsl().list(&pool.name(), &everything).await;
+        let before = before.expect("list");
+        let history = pool.history().await.expect("history").len();
+        let names: Vec<String> = golden.trees(false).map(|(name, _)| name.into()).collect();
+        let layouts = big_endian::layouts(&pool, &names).await;
+        let ashift = pool.status().root.children[0].ashift.into();
+        pool.export(false).await.expect("close");
+
+        let disks: Vec<PathBuf> = disks
+            .iter()
+            .map(|disk| golden.dir.join(format!("{disk}.img")))
+            .collect();
+        let mut rewriter = big_endian::Rewriter::new(&disks, layouts);
+        let uberblock = rewriter.rewrite(&golden.world, &disks[0], ashift).await;
+        assert_eq!(uberblock.root.endian(), format::Endian::Big);
+        assert!(rewriter.metadata > 100 && rewriter.data > 0, "{name}");
+
+        let pool = import(&golden.world, &golden.dir, true).await;
+        let after = pool.dsl().list(&pool.name(), &everything).await;
+        let shown = |list: &[dataset::DatasetInfo]| {
+            let line = |info: &dataset::DatasetInfo| {
+                (
+                    info.name.clone(),
+                    info.guid,
+                    info.used_bytes,
+                    info.referenced_bytes,
+                )
+            };
+            list.iter().map(line).collect::<Vec<_>>()
+        };
+        assert_eq!(shown(&before), shown(&after.expect("list")), "{name}");
+        assert_eq!(pool.history().await.expect("history").len(), history);
+        pool.export(false).await.expect("close");
         golden.check(Rewind::No).await;
     }
 }
