@@ -15,7 +15,7 @@ use common::*;
 use dataset::ListOptions;
 use device::World;
 use engine::Rewind;
-use filesystem::{FileKind, Filesystem, FsError};
+use filesystem::{FileKind, Filesystem, FsError, QuotaKind};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tree::{bytes_of, hash, hex, kind_word, walk};
@@ -187,10 +187,101 @@ impl Golden {
                 assert_eq!(hash_volume(&pool, dataset, size).await, wanted, "{dataset}");
             }
         }
+        // Numbers are of after the replay of logs.
+        if rewind == Rewind::No && self.manifest["trees_without_replay"].is_null() {
+            self.check_holds_bookmarks_and_space(&pool).await;
+        }
         if self.manifest["name"] == "plain" {
             check_names(&self.world, &pool).await;
         }
         pool.export(false).await.expect("close the pool");
+    }
+}
+
+impl Golden {
+    async fn check_holds_bookmarks_and_space(&self, pool: &engine::Pool) {
+        let datasets = self.manifest["datasets"].as_array().expect("datasets");
+        let text = |value: &Value| value.as_str().expect("text").to_owned();
+        for dataset in datasets {
+            let name = dataset["name"].as_str().expect("a name");
+            let listed = |field: &str| {
+                let mut all: Vec<String> = dataset[field]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .map(text)
+                    .collect();
+                all.sort();
+                all
+            };
+            if let Some((filesystem, bookmark)) = name.split_once('#') {
+                let found = pool.dsl().bookmarks(filesystem).await.expect("bookmarks");
+                let found = found.iter().find(|found| found.name == bookmark);
+                let found = found.unwrap_or_else(|| panic!("{name} is missing"));
+                for (property, value) in [
+                    ("guid", Some(found.guid.get())),
+                    ("createtxg", Some(found.createtxg.get())),
+                    ("creation", Some(found.creation_seconds)),
+                    ("referenced", found.referenced_bytes),
+                    ("logicalreferenced", found.logical_referenced_bytes),
+                ] {
+                    let value = value.map(|value| value.to_string());
+                    let wanted = dataset["props"][property].as_str();
+                    assert_eq!(value.as_deref(), wanted, "{name}: {property}");
+                }
+                continue;
+            }
+            if name.contains('@') {
+                let holds = pool.dsl().holds(name).await.expect("holds");
+                let tags: Vec<String> = holds.into_iter().map(|(tag, _)| tag).collect();
+                assert_eq!(tags, listed("holds"), "{name}: holds");
+                continue;
+            }
+            let mut found: Vec<String> = Vec::new();
+            for bookmark in pool.dsl().bookmarks(name).await.expect("bookmarks") {
+                found.push(bookmark.name);
+            }
+            found.sort();
+            assert_eq!(found, listed("bookmarks"), "{name}: bookmarks");
+            self.check_space(pool, name, &dataset["space"]).await;
+        }
+    }
+
+    /// The rows of `zfs userspace` and the like: kind, id, bytes and their quota, objects and theirs.
+    async fn check_space(&self, pool: &engine::Pool, name: &str, rows: &Value) {
+        let rows = rows.as_array().map_or(&[][..], |rows| &rows[..]);
+        if rows.is_empty() {
+            return;
+        }
+        let filesystem = open(&self.world, pool, name).await;
+        for (word, kind) in [
+            ("POSIX User", QuotaKind::User),
+            ("POSIX Group", QuotaKind::Group),
+            ("Project", QuotaKind::Project),
+        ] {
+            let found = filesystem.space_by(kind).await.expect("space");
+            let of_kind = || rows.iter().filter(|row| row[0] == word);
+            if kind == QuotaKind::Project && of_kind().next().is_none() {
+                continue;
+            }
+            for row in of_kind() {
+                let number = |at: usize| row[at].as_str().and_then(|text| text.parse().ok());
+                let id: u64 = number(1).expect("an id");
+                let ours = found.iter().find(|space| space.id == id);
+                let ours = ours.unwrap_or_else(|| panic!("{name}: {word} {id} is missing"));
+                for (at, value) in [
+                    (2, ours.used_bytes),
+                    (3, ours.quota_bytes),
+                    (4, ours.used_objects),
+                    (5, ours.quota_objects),
+                ] {
+                    // A dash is nothing, or not known.
+                    assert_eq!(value, number(at).unwrap_or(0), "{name}: {word} {id}: {at}");
+                }
+            }
+            assert_eq!(found.len(), of_kind().count(), "{name}: {word}");
+        }
+        filesystem.close().await.expect("close");
     }
 }
 
