@@ -104,9 +104,11 @@ async fn check(golden: &Path, name: &str) {
     assert_eq!(listed.len(), expected, "{name}: datasets");
 
     let history = pool.history().await.expect("history");
+    let version = manifest["pool_props"]["version"].as_str().unwrap_or("5000");
+    let created = format!("pool version {version}");
     assert!(history.iter().any(|record| matches!(
         &record.what,
-        engine::HistoryWhat::Internal { event, text, .. } if event == "create" && text.contains("pool version 5000")
+        engine::HistoryWhat::Internal { event, text, .. } if event == "create" && text.contains(&created)
     )));
     let commands = history
         .into_iter()
