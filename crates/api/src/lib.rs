@@ -16,14 +16,15 @@ mod zpool;
 pub use common::{Call, Failure, FailureKind, Property, PropertyMap, Source};
 pub use server::{Empty, ServerInfo, ServerInfoReply, ServerStop, ShareInfo};
 pub use zfs::{
-    DatasetKind, DatasetReport, ZfsCreate, ZfsDestroy, ZfsDestroyReply, ZfsInherit, ZfsList,
-    ZfsListReply, ZfsMount, ZfsMountList, ZfsMountListReply, ZfsMounted, ZfsRename, ZfsRollback,
-    ZfsSet, ZfsSnapshot, ZfsUnmount,
+    DatasetKind, DatasetReport, KeyDetails, KeyFormat, KeyReport, Secret, ZfsCreate, ZfsDestroy,
+    ZfsDestroyReply, ZfsInherit, ZfsKeys, ZfsKeysReply, ZfsList, ZfsListReply, ZfsLoadKey,
+    ZfsMount, ZfsMountList, ZfsMountListReply, ZfsMounted, ZfsRename, ZfsRollback, ZfsSet,
+    ZfsSnapshot, ZfsUnloadKey, ZfsUnmount,
 };
 pub use zpool::{
     CheckpointReport, DedupReport, ExpansionReport, FoundPoolReport, HistoryRecord, PoolReport,
-    PoolStatusReport, ScanReport, ScrubAction, VdevReport, VdevSpec, ZpoolClear, ZpoolCreate,
-    ZpoolCreateReply, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolHistoryReply, ZpoolImport,
-    ZpoolImportReply, ZpoolList, ZpoolListReply, ZpoolScrub, ZpoolSet, ZpoolStatus,
+    PoolStatusReport, RemovalReport, ScanReport, ScrubAction, VdevReport, VdevSpec, ZpoolClear,
+    ZpoolCreate, ZpoolCreateReply, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolHistoryReply,
+    ZpoolImport, ZpoolImportReply, ZpoolList, ZpoolListReply, ZpoolScrub, ZpoolSet, ZpoolStatus,
     ZpoolStatusReply, ZpoolSync, ZpoolWait,
 };

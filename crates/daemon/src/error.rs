@@ -99,6 +99,8 @@ pub(crate) fn from_dataset(doing: &str, error: &DatasetError) -> Failure {
         | DatasetError::HasClones { .. }
         | DatasetError::Held { .. }
         | DatasetError::NewerSnapshots { .. } => FailureKind::Busy,
+        DatasetError::WrongKey { .. } => FailureKind::WrongKey,
+        DatasetError::KeyLoaded { .. } => FailureKind::Exists,
         DatasetError::NoSpace { .. } | DatasetError::QuotaExceeded { .. } => FailureKind::NoSpace,
         DatasetError::Pool(_)
         | DatasetError::Object(_)

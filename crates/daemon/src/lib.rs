@@ -18,6 +18,7 @@ mod default_pool;
 mod error;
 mod http;
 mod import;
+mod keys;
 mod lun;
 mod mounts;
 mod reports;

@@ -130,6 +130,10 @@ impl Service {
         let mut failures = Vec::new();
         let mut wanted = Vec::new();
         for info in listed {
+            // What has no key loaded is left alone, as `zfs mount -a` does.
+            if self.is_locked(open, &info.name).await {
+                continue;
+            }
             match self.place(open, &info.name).await {
                 Ok((Place::At(path), true)) => wanted.push((path, info.name)),
                 Ok(_) => {}
@@ -261,6 +265,10 @@ impl Service {
             let mounted = self.mounts.by_name.lock().get(head).cloned();
             if let Some(mounted) = mounted {
                 mounted.mount.release_snapshots(Some(snapshot)).await;
+            }
+            // One of a volume whose file is open stays so, and cannot be destroyed.
+            if let Err(failure) = self.close_volume(name, UnmountMode::Clean).await {
+                tracing::debug!("{failure}");
             }
         }
     }

@@ -109,7 +109,7 @@ pub enum DatasetError {
         reason: String,
     },
     /// The dataset is encrypted, and its key is not loaded.
-    #[error("'{name}': encryption key not loaded; run 'zfs load-key {root}'")]
+    #[error("encryption key not loaded; run 'zfs load-key {root}'")]
     KeyNotLoaded {
         /// The dataset.
         name: String,
@@ -117,7 +117,7 @@ pub enum DatasetError {
         root: String,
     },
     /// The key is loaded already.
-    #[error("Key already loaded for '{name}'; nothing is to be done")]
+    #[error("Key already loaded for '{name}'.")]
     KeyLoaded {
         /// The encryption root.
         name: String,

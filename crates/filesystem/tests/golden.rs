@@ -184,11 +184,35 @@ impl Golden {
                 assert_eq!(hash_volume(&pool, dataset, size).await, wanted, "{dataset}");
             }
         }
+        check_errors(&self.manifest, &pool);
         if self.manifest["name"] == "plain" {
             check_names(&self.world, &pool).await;
         }
         pool.export(false).await.expect("close the pool");
     }
+}
+
+/// After everything was read: errors are counted on the device that was damaged (manifest: `damage`) and on
+/// no other, and nothing was lost.
+fn check_errors(manifest: &Value, pool: &engine::Pool) {
+    fn walk(vdev: &engine::VdevStatus, damaged: Option<&str>, found: &mut u64) {
+        let path = vdev.path.as_deref().unwrap_or("");
+        assert_eq!(vdev.read_errors + vdev.write_errors, 0, "{path}");
+        if damaged.is_some_and(|image| path.ends_with(image)) {
+            *found += vdev.checksum_errors;
+        } else {
+            assert_eq!(vdev.checksum_errors, 0, "{} {path}", vdev.name);
+        }
+        for child in &vdev.children {
+            walk(child, damaged, found);
+        }
+    }
+    let damaged = manifest["damage"]["image"].as_str();
+    let status = pool.status();
+    let mut found = 0;
+    walk(&status.root, damaged, &mut found);
+    assert_eq!(found > 0, damaged.is_some(), "checksum errors: {found}");
+    assert_eq!(status.data_errors, 0);
 }
 
 async fn check(golden: &Path, name: &str) {

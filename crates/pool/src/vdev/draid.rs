@@ -35,7 +35,7 @@ const ROW_BYTES: u64 = 1 << ROW_SHIFT;
 /// Bytes at the end of each child that hold no chunk (`VDEV_DRAID_REFLOW_RESERVE`).
 const RESERVE_BYTES: u64 = 2 * ROW_BYTES;
 /// First half of every generator's seed (`VDEV_DRAID_SEED`).
-const SEED: u64 = 0xd7_a1d5_eed;
+const SEED: u64 = 0x000d_7a1d_5eed;
 /// Most distributed spares (`VDEV_DRAID_MAX_SPARES`).
 const SPARES_MAX: u64 = 100;
 
@@ -182,6 +182,13 @@ impl Draid {
             skips: Vec::new(),
             data_at,
         }
+    }
+
+    /// Allocatable bytes, when the smallest child has so many: whole groups (`vdev_draid_open`).
+    pub(super) fn asize(&self, child_bytes: u64) -> u64 {
+        let rows = child_bytes.saturating_sub(RESERVE_BYTES) / ROW_BYTES;
+        let bytes = rows * ROW_BYTES * self.columns_in_row();
+        bytes / self.group_bytes() * self.group_bytes()
     }
 
     /// Least size of a child in bytes, for so many allocatable bytes (`vdev_draid_min_asize`).
