@@ -16,9 +16,10 @@ mod zpool;
 pub use common::{Call, Failure, FailureKind, Property, PropertyMap, Source};
 pub use server::{Empty, ServerInfo, ServerInfoReply, ServerStop, ShareInfo};
 pub use zfs::{
-    DatasetKind, DatasetReport, ZfsCreate, ZfsDestroy, ZfsDestroyReply, ZfsInherit, ZfsList,
-    ZfsListReply, ZfsMount, ZfsMountList, ZfsMountListReply, ZfsMounted, ZfsRename, ZfsRollback,
-    ZfsSet, ZfsSnapshot, ZfsUnmount,
+    DatasetKind, DatasetReport, HoldReport, SpaceOwner, SpaceReport, ZfsCreate, ZfsDestroy,
+    ZfsDestroyReply, ZfsHolds, ZfsHoldsReply, ZfsInherit, ZfsList, ZfsListReply, ZfsMount,
+    ZfsMountList, ZfsMountListReply, ZfsMounted, ZfsRename, ZfsRollback, ZfsSet, ZfsSnapshot,
+    ZfsSpace, ZfsSpaceReply, ZfsUnmount,
 };
 pub use zpool::{
     FoundPoolReport, HistoryRecord, PoolReport, PoolStatusReport, ScanReport, VdevReport, VdevSpec,

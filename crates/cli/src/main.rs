@@ -11,6 +11,7 @@ mod json;
 mod labels;
 mod numbers;
 mod server;
+mod version;
 mod zfs;
 mod zpool;
 

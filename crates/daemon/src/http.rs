@@ -8,10 +8,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
 use api::{
-    Call, Empty, Failure, FailureKind, ServerInfo, ServerStop, ZfsCreate, ZfsDestroy, ZfsInherit,
-    ZfsList, ZfsMount, ZfsMountList, ZfsRename, ZfsRollback, ZfsSet, ZfsSnapshot, ZfsUnmount,
-    ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolList,
-    ZpoolSet, ZpoolStatus, ZpoolSync,
+    Call, Empty, Failure, FailureKind, ServerInfo, ServerStop, ZfsCreate, ZfsDestroy, ZfsHolds,
+    ZfsInherit, ZfsList, ZfsMount, ZfsMountList, ZfsRename, ZfsRollback, ZfsSet, ZfsSnapshot,
+    ZfsSpace, ZfsUnmount, ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolExport, ZpoolHistory,
+    ZpoolImport, ZpoolList, ZpoolSet, ZpoolStatus, ZpoolSync,
 };
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
@@ -91,6 +91,8 @@ fn router(service: Arc<Service>) -> Router {
         .on(|service, call: ZfsRename| async move { service.zfs_rename(call).await })
         .on(|service, call: ZfsMount| async move { service.zfs_mount(call).await })
         .on(|service, call: ZfsUnmount| async move { service.zfs_unmount(call).await })
+        .on(|service, call: ZfsSpace| async move { service.zfs_space(&call).await })
+        .on(|service, call: ZfsHolds| async move { service.zfs_holds(&call).await })
         .on(|service, _: ZfsMountList| async move { Ok(service.zfs_mounts()) })
         .router
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))

@@ -22,6 +22,7 @@ mod mounts;
 mod reports;
 mod service;
 mod state;
+mod usage;
 mod volumes;
 mod zfs;
 mod zpool;

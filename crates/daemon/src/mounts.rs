@@ -40,6 +40,14 @@ impl Mounts {
             .map(|mounted| mounted.mountpoint.clone())
     }
 
+    /// The filesystem of a mounted dataset.
+    pub(crate) fn filesystem(&self, name: &str) -> Option<Arc<Filesystem>> {
+        let by_name = self.by_name.lock();
+        by_name
+            .get(name)
+            .map(|mounted| Arc::clone(&mounted.filesystem))
+    }
+
     /// Names of mounted datasets, `top` itself and those below it, children last.
     pub(crate) fn below(&self, top: &str) -> Vec<String> {
         self.by_name
@@ -130,7 +138,7 @@ impl Service {
         wanted.sort();
         for (path, name) in wanted {
             if self.mounts.mountpoint(&name).is_none()
-                && let Err(failure) = self.mount_at(open, &name, &path, true, &[]).await
+                && let Err(failure) = self.mount_at(open, &name, &path, false, &[]).await
             {
                 failures.push(failure.message);
             }
@@ -138,7 +146,7 @@ impl Service {
         failures
     }
 
-    /// Mounts one filesystem.
+    /// Mounts one filesystem; over a directory that is not empty if `overlay` or its property says so.
     pub(crate) async fn mount_at(
         &self,
         open: &OpenPool,
@@ -166,7 +174,11 @@ impl Service {
         mount_options.devices = settings.devices;
         mount_options.setuid = settings.setuid;
         mount_options.exec = settings.exec;
-        mount_options.overlay = overlay;
+        mount_options.overlay = overlay || {
+            let property = open.pool.dsl().property(name, "overlay").await;
+            let setting = property.map_err(|error| from_dataset(&doing, &error))?;
+            setting.value.number() != Some(0)
+        };
         mount_options.snapdir_visible = settings.snapdir == 1;
         mount_options.allow_other = rustix::process::geteuid().is_root();
         for option in options {

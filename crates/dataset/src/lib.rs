@@ -41,6 +41,7 @@ mod sync;
 mod task;
 pub mod zil;
 
+pub use bookmark::BookmarkInfo;
 pub use dataset::{Dataset, DatasetSettings, SyncMode};
 pub use dsl::{CreateParams, DslEnvironment, DslPool, ObjsetInit};
 pub use error::DatasetError;
