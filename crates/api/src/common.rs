@@ -37,6 +37,8 @@ pub enum FailureKind {
     Unsupported,
     /// Out of space or over a quota.
     NoSpace,
+    /// A key that does not open the dataset.
+    WrongKey,
     /// Devices failed or data is damaged.
     Io,
     /// Anything else.
@@ -51,6 +53,7 @@ impl FailureKind {
             Self::NotFound => 404,
             Self::Exists | Self::Busy => 409,
             Self::Unsupported => 422,
+            Self::WrongKey => 403,
             Self::NoSpace => 507,
             Self::Io | Self::Other => 500,
         }

@@ -16,14 +16,16 @@ mod zpool;
 pub use common::{Call, Failure, FailureKind, Property, PropertyMap, Source};
 pub use server::{Empty, ServerInfo, ServerInfoReply, ServerStop, ShareInfo};
 pub use zfs::{
-    DatasetKind, DatasetReport, HoldReport, SpaceOwner, SpaceReport, ZfsCreate, ZfsDestroy,
-    ZfsDestroyReply, ZfsHolds, ZfsHoldsReply, ZfsInherit, ZfsList, ZfsListReply, ZfsMount,
-    ZfsMountList, ZfsMountListReply, ZfsMounted, ZfsRename, ZfsRollback, ZfsSet, ZfsSnapshot,
-    ZfsSpace, ZfsSpaceReply, ZfsUnmount,
+    DatasetKind, DatasetReport, HoldReport, KeyDetails, KeyFormat, KeyReport, Secret, SpaceOwner,
+    SpaceReport, ZfsCreate, ZfsDestroy, ZfsDestroyReply, ZfsHolds, ZfsHoldsReply, ZfsInherit,
+    ZfsKeys, ZfsKeysReply, ZfsList, ZfsListReply, ZfsLoadKey, ZfsMount, ZfsMountList,
+    ZfsMountListReply, ZfsMounted, ZfsRename, ZfsRollback, ZfsSet, ZfsSnapshot, ZfsSpace,
+    ZfsSpaceReply, ZfsUnloadKey, ZfsUnmount,
 };
 pub use zpool::{
-    FoundPoolReport, HistoryRecord, PoolReport, PoolStatusReport, ScanReport, VdevReport, VdevSpec,
-    ZpoolClear, ZpoolCreate, ZpoolCreateReply, ZpoolDestroy, ZpoolExport, ZpoolHistory,
-    ZpoolHistoryReply, ZpoolImport, ZpoolImportReply, ZpoolList, ZpoolListReply, ZpoolSet,
-    ZpoolStatus, ZpoolStatusReply, ZpoolSync,
+    CheckpointReport, DedupReport, ExpansionReport, FoundPoolReport, HistoryRecord, PoolReport,
+    PoolStatusReport, RemovalReport, ScanReport, ScrubAction, VdevReport, VdevSpec, ZpoolClear,
+    ZpoolCreate, ZpoolCreateReply, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolHistoryReply,
+    ZpoolImport, ZpoolImportReply, ZpoolList, ZpoolListReply, ZpoolScrub, ZpoolSet, ZpoolStatus,
+    ZpoolStatusReply, ZpoolSync, ZpoolWait,
 };

@@ -360,3 +360,103 @@ impl Call for ZfsHolds {
     const PATH: &'static str = "/v1/zfs/holds";
     type Reply = ZfsHoldsReply;
 }
+
+/// What `zfs load-key` and `zfs unload-key` need to know: datasets and their keys.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZfsKeys {
+    /// Filesystems and volumes; empty means those of every pool, with what is below them.
+    pub names: Vec<String>,
+    /// What is below them too.
+    pub recursive: bool,
+}
+
+/// The datasets, parents before children.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZfsKeysReply {
+    /// One for each dataset.
+    pub datasets: Vec<KeyReport>,
+}
+
+/// A dataset and its key.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct KeyReport {
+    /// Full name.
+    pub name: String,
+    /// The key; none where it is not encrypted.
+    pub key: Option<KeyDetails>,
+}
+
+/// What is known of a key.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct KeyDetails {
+    /// The encryption root: the dataset whose key it is.
+    pub root: String,
+    /// Whether it is loaded.
+    pub is_loaded: bool,
+    /// How it is given.
+    pub format: KeyFormat,
+    /// Property `keylocation` of the root.
+    pub location: String,
+    /// Salt of a passphrase.
+    pub salt: u64,
+    /// PBKDF2's iterations for a passphrase.
+    pub iterations: u64,
+}
+
+/// Property `keyformat`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KeyFormat {
+    /// 32 bytes.
+    Raw,
+    /// 64 hexadecimal digits.
+    Hex,
+    /// Text.
+    Passphrase,
+}
+
+impl Call for ZfsKeys {
+    const PATH: &'static str = "/v1/zfs/keys";
+    type Reply = ZfsKeysReply;
+}
+
+/// Something not to be shown in logs.
+#[derive(Clone, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(pub String);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("(secret)")
+    }
+}
+
+/// `zfs load-key`, of one encryption root.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZfsLoadKey {
+    /// The encryption root.
+    pub name: String,
+    /// The wrapping key: 64 hexadecimal digits. Of a passphrase what was derived from it.
+    pub key: Secret,
+    /// Only find out whether it is the right one (`-n`).
+    pub only_check: bool,
+    /// Mount what it opens (`zpool import -l`).
+    pub mount: bool,
+}
+
+impl Call for ZfsLoadKey {
+    const PATH: &'static str = "/v1/zfs/load-key";
+    type Reply = Empty;
+}
+
+/// `zfs unload-key`, of one encryption root.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZfsUnloadKey {
+    /// The encryption root.
+    pub name: String,
+}
+
+impl Call for ZfsUnloadKey {
+    const PATH: &'static str = "/v1/zfs/unload-key";
+    type Reply = Empty;
+}

@@ -1,9 +1,10 @@
 //! Checksums, compression and RAID-Z arithmetic: bytes in, bytes out, no I/O, no clock, no state
-//! but tables computed once.
+//! but tables computed once and the session keys of a data key.
 //!
 //! - [`checksum`]: every checksum that a block pointer can name, and those embedded in labels,
 //!   gang headers and intent log blocks.
 //! - [`compress`]: every compression that a block pointer can name.
+//! - [`crypt`]: encryption and authentication of blocks, and the keys for it.
 //! - [`raidz`]: parity of up to three columns, and the columns that it gives back.
 //!
 //! Work on whole blocks takes microseconds to milliseconds: callers on an async task hand it to a
@@ -20,4 +21,5 @@
 
 pub mod checksum;
 pub mod compress;
+pub mod crypt;
 pub mod raidz;

@@ -13,13 +13,16 @@
 
 #![forbid(unsafe_code)]
 
+mod damage;
 mod default_pool;
 mod error;
 mod http;
 mod import;
+mod keys;
 mod lun;
 mod mounts;
 mod reports;
+mod scrub;
 mod service;
 mod state;
 mod usage;

@@ -40,12 +40,13 @@ impl Mounts {
             .map(|mounted| mounted.mountpoint.clone())
     }
 
-    /// The filesystem of a mounted dataset.
-    pub(crate) fn filesystem(&self, name: &str) -> Option<Arc<Filesystem>> {
-        let by_name = self.by_name.lock();
-        by_name
+    /// The filesystem of a mounted dataset, and where it is mounted.
+    pub(crate) fn filesystem(&self, name: &str) -> Option<(Arc<Filesystem>, PathBuf)> {
+        self.by_name
+            .lock()
             .get(name)
-            .map(|mounted| Arc::clone(&mounted.filesystem))
+            .filter(|mounted| mounted.mount.is_mounted())
+            .map(|mounted| (mounted.filesystem.clone(), mounted.mountpoint.clone()))
     }
 
     /// Names of mounted datasets, `top` itself and those below it, children last.
@@ -129,6 +130,10 @@ impl Service {
         let mut failures = Vec::new();
         let mut wanted = Vec::new();
         for info in listed {
+            // What has no key loaded is left alone, as `zfs mount -a` does.
+            if self.is_locked(open, &info.name).await {
+                continue;
+            }
             match self.place(open, &info.name).await {
                 Ok((Place::At(path), true)) => wanted.push((path, info.name)),
                 Ok(_) => {}

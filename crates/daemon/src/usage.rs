@@ -47,7 +47,7 @@ impl Service {
             return Err(Failure::new(FailureKind::Invalid, message));
         }
         // The mounted one, or it is opened for as long as this takes.
-        let mounted = self.mounts.filesystem(&name);
+        let mounted = self.mounts.filesystem(&name).map(|(mounted, _)| mounted);
         let filesystem = match &mounted {
             Some(filesystem) => filesystem.clone(),
             None => {

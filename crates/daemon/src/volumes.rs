@@ -208,6 +208,9 @@ impl Service {
             Ok(listed) => {
                 let mut failures = Vec::new();
                 for info in listed {
+                    if self.is_locked(open, &info.name).await {
+                        continue;
+                    }
                     if let Err(failure) = self.open_volume(open, &info.name).await {
                         failures.push(failure.message);
                     }

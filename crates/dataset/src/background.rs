@@ -556,6 +556,8 @@ impl Walk<'_> {
             priority: Priority::Async,
             cache: CacheUse::NoFill,
             speculative: false,
+            // Pointers are in the clear; the key is gone with the dataset.
+            without_key: true,
         }
     }
 

@@ -313,6 +313,11 @@ impl DslPool {
         if head.phys().block.is_hole() {
             return Ok(());
         }
+        if Self::is_encrypted(head) {
+            return self
+                .set_locked_log_head(ctx, head, &ZilHeader::default())
+                .await;
+        }
         let objset = self.open_objset(head).await?;
         if objset.zil_header() != ZilHeader::default() {
             objset.set_zil_header(&Tx::syncing(ctx.txg), ZilHeader::default());

@@ -97,6 +97,8 @@ impl DslPool {
             embedded_data: self.features().is_active(guid::EMBEDDED_DATA),
             lz4_metadata: self.features().is_active(guid::LZ4_COMPRESS),
             read_only: self.env().read_only || dataset.is_snapshot(),
+            encrypted: Self::is_encrypted(dataset),
+            without_key: false,
             object_cache_limit: OBJECT_CACHE,
             dataset: dataset.object,
         })
@@ -110,12 +112,7 @@ impl DslPool {
         if let Some(objset) = dataset.open_objset() {
             return Ok(objset);
         }
-        if dataset.state().features.contains_key(guid::ENCRYPTION) {
-            return Err(DatasetError::Unsupported {
-                name: self.full_name(dataset).await?,
-                what: "an encrypted dataset".into(),
-            });
-        }
+        self.ensure_key(dataset).await?;
         let root = dataset.phys().block;
         if root.is_hole() {
             return Err(DatasetError::WrongKind {
@@ -143,8 +140,15 @@ impl DslPool {
         if let Some(objset) = dataset.open_objset() {
             return Ok(objset);
         }
+        let without_key = match self.ensure_key(dataset).await {
+            Ok(()) => false,
+            // What properties need is in the clear.
+            Err(DatasetError::KeyNotLoaded { .. }) => true,
+            Err(error) => return Err(error),
+        };
         let options = ObjsetOptions {
             read_only: true,
+            without_key,
             object_cache_limit: PEEK_OBJECT_CACHE,
             ..self.objset_options(dataset).await?
         };
@@ -221,7 +225,7 @@ impl DslPool {
     /// Opens a dataset or snapshot. The handle is a hold.
     ///
     /// # Errors
-    /// [`DatasetError::NotFound`], [`DatasetError::Unsupported`] (encrypted ones), and of reading.
+    /// [`DatasetError::NotFound`], [`DatasetError::KeyNotLoaded`], and of reading.
     pub async fn open_dataset(self: &Arc<Self>, name: &str) -> Result<Dataset, DatasetError> {
         let _config = self.config.read().await;
         let dataset = self.resolve(name).await?;

@@ -393,8 +393,7 @@ impl DslPool {
 
         // The log, then the tree.
         if !phys.block.is_hole() {
-            let objset = self.open_objset(head).await?;
-            let header = objset.zil_header();
+            let header = self.peek_objset(head).await?.zil_header();
             self.free_log(ctx, &header).await;
             *head.open.lock() = None;
         }

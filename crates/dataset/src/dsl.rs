@@ -26,6 +26,7 @@ use pool::{Pipeline, Tx, TxgManager};
 use tokio::sync::{MappedMutexGuard, MutexGuard};
 
 use crate::bookmark::SnapshotBookmarks;
+use crate::crypto::KeyStore;
 use crate::deadlist::Deadlist;
 use crate::features::{Features, PER_DATASET, guid};
 use crate::settings::mos_properties;
@@ -166,6 +167,7 @@ pub struct DslPool {
     pub(crate) empty_list: Mutex<ObjectId>,
     pub(crate) mos_delta: Mutex<Space>,
     pub(crate) background_stalled: Mutex<bool>,
+    pub(crate) keys: KeyStore,
     /// Holds of sends that a crash or export interrupted are still there.
     pub(crate) has_temporary_holds: AtomicBool,
 }
@@ -199,6 +201,7 @@ impl DslPool {
             empty_list: Mutex::new(ObjectId::ZERO),
             mos_delta: Mutex::default(),
             background_stalled: Mutex::new(false),
+            keys: KeyStore::default(),
             has_temporary_holds: AtomicBool::new(false),
         }
     }
@@ -221,6 +224,8 @@ impl DslPool {
             embedded_data: is_enabled(guid::EMBEDDED_DATA),
             lz4_metadata: is_enabled(guid::LZ4_COMPRESS),
             read_only: false,
+            encrypted: false,
+            without_key: false,
             object_cache_limit: MOS_OBJECT_CACHE,
             dataset: ObjectId::ZERO,
         };
@@ -276,6 +281,8 @@ impl DslPool {
             embedded_data: true,
             lz4_metadata: true,
             read_only: env.read_only,
+            encrypted: false,
+            without_key: false,
             object_cache_limit: MOS_OBJECT_CACHE,
             dataset: ObjectId::ZERO,
         };

@@ -108,6 +108,28 @@ pub enum DatasetError {
         /// What does not apply.
         reason: String,
     },
+    /// The dataset is encrypted, and its key is not loaded.
+    #[error("encryption key not loaded; run 'zfs load-key {root}'")]
+    KeyNotLoaded {
+        /// The dataset.
+        name: String,
+        /// Its encryption root.
+        root: String,
+    },
+    /// The key is loaded already.
+    #[error("Key already loaded for '{name}'.")]
+    KeyLoaded {
+        /// The encryption root.
+        name: String,
+    },
+    /// A key that does not open the dataset.
+    #[error(
+        "Incorrect key provided for '{name}'; give the key that it was created or last changed with"
+    )]
+    WrongKey {
+        /// The encryption root.
+        name: String,
+    },
     /// The pool lacks a feature, or this release does.
     #[error("'{name}': {what} is not supported; enable the feature or use another setting")]
     Unsupported {

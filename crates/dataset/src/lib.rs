@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`DslPool`] | `dsl_pool`, `dsl_dir` | all datasets of a pool, over its MOS; sync tasks |
 //! | [`Dataset`] | `dsl_dataset`, `dmu_objset` | one open dataset |
+//! | [`KeyInfo`] | `dsl_crypt` | keys of encrypted datasets: loading, unloading |
 //! | [`props`] | `dsl_prop`, `zfs_prop` | properties: table, values, inheritance |
 //! | [`features`] | `zfeature` | feature flags and their refcounts |
 //! | [`zil`] | ZIL | the intent log |
@@ -16,6 +17,7 @@ mod account;
 mod background;
 mod bookmark;
 mod create;
+mod crypto;
 mod dataset;
 mod deadlist;
 mod destroy;
@@ -42,6 +44,7 @@ mod task;
 pub mod zil;
 
 pub use bookmark::BookmarkInfo;
+pub use crypto::{KeyFormat, KeyInfo};
 pub use dataset::{Dataset, DatasetSettings, SyncMode};
 pub use dsl::{CreateParams, DslEnvironment, DslPool, ObjsetInit};
 pub use error::DatasetError;

@@ -96,13 +96,8 @@ impl DslPool {
             if phys.block.is_hole() {
                 continue;
             }
-            let context = ReadContext::new(pool::Bookmark {
-                objset: head.object.get().into(),
-                level: -1,
-                ..pool::Bookmark::default()
-            });
-            let data = pipeline.read(&phys.block, &context).await?;
-            let mut header = ObjsetPhys::decode(&data, phys.block.endian())?.zil_header;
+            let (data, endian) = self.read_root(&head).await?;
+            let mut header = ObjsetPhys::decode(&data, endian)?.zil_header;
             if header.log.is_hole() || !header.claim_txg.is_zero() {
                 continue;
             }
@@ -129,6 +124,36 @@ impl DslPool {
             *head.open.lock() = None;
         }
         Ok(newest)
+    }
+
+    /// Sets the head of an encrypted dataset's log, if it is another one.
+    pub(crate) async fn set_locked_log_head(
+        &self,
+        ctx: &SyncContext,
+        head: &Arc<Ds>,
+        header: &ZilHeader,
+    ) -> Result<(), DatasetError> {
+        let (data, endian) = self.read_root(head).await?;
+        if ObjsetPhys::decode(&data, endian)?.zil_header != *header {
+            self.write_locked_head(ctx, head, &data, header).await?;
+        }
+        Ok(())
+    }
+
+    /// A dataset's root block, which is in the clear also when it is encrypted. Its MACs are not checked: they
+    /// do not cover the log's head.
+    async fn read_root(&self, head: &Arc<Ds>) -> Result<(Bytes, Endian), DatasetError> {
+        let block = head.phys().block;
+        let context = ReadContext {
+            without_key: true,
+            ..ReadContext::new(pool::Bookmark {
+                objset: head.object.get().into(),
+                level: -1,
+                ..pool::Bookmark::default()
+            })
+        };
+        let data = self.env().pipeline.read(&block, &context).await?;
+        Ok((data, block.endian()))
     }
 
     /// Writes the head of an encrypted dataset's log into its root block, without the keys: root blocks

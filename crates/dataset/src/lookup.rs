@@ -167,11 +167,15 @@ impl DslPool {
         let kind = if root.is_hole() {
             ObjsetKind::None
         } else {
-            let context = ReadContext::new(pool::Bookmark {
-                objset: dataset.object.get().into(),
-                level: -1,
-                ..pool::Bookmark::default()
-            });
+            // Of an encrypted dataset this is in the clear, and shown without its key.
+            let context = ReadContext {
+                without_key: true,
+                ..ReadContext::new(pool::Bookmark {
+                    objset: dataset.object.get().into(),
+                    level: -1,
+                    ..pool::Bookmark::default()
+                })
+            };
             let data = self.env().pipeline.read(&root, &context).await?;
             ObjsetPhys::decode(&data, root.endian())?.kind
         };
@@ -384,6 +388,9 @@ impl DslPool {
         let name = property.name;
         if !self.has_property(dataset, property.kinds).await? {
             return Ok(None);
+        }
+        if let Some(value) = self.key_property(dataset, name).await? {
+            return Ok(setting(name, value, PropertySource::None));
         }
         if let Some(value) = self.computed(dataset, name).await? {
             let source = match (name, &value) {

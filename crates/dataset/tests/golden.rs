@@ -9,8 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use codec::crypt::{WrappingKey, passphrase_key};
 use dataset::props::{find, show_value};
-use dataset::{DslEnvironment, DslPool, ListOptions, NoHooks, PropertySource};
+use dataset::{
+    DatasetError, DslEnvironment, DslPool, KeyFormat, KeyInfo, ListOptions, NoHooks,
+    PropertySource, PropertyValue,
+};
 use device::World;
 use format::{Guid, NvList, NvValue, Txg, Uberblock, names};
 use pool::alloc::Allocator;
@@ -198,12 +202,8 @@ async fn compare(name: &str) {
     let mut compared = 0;
     for wanted in wanted {
         let dataset = wanted["name"].as_str().expect("a name");
-        let is_encrypted = wanted["props"]["encryption"]
-            .as_str()
-            .is_some_and(|encryption| encryption != "off");
         let settings = match dsl.properties(dataset).await {
             Ok(settings) => settings,
-            Err(_) if is_encrypted => continue,
             Err(error) => panic!("{dataset}: {error}"),
         };
         let found: BTreeMap<&str, _> = settings
@@ -280,4 +280,102 @@ golden! {
     cloned_blocks
     dedup_fast
     checkpoint
+    encrypted
+}
+
+/// The wrapping key that a manifest's entry of `keys` stands for.
+fn wrapping_key(info: &KeyInfo, key: &Value) -> WrappingKey {
+    let text = key["key"].as_str().expect("a key");
+    match key["format"].as_str().expect("a format") {
+        "passphrase" => {
+            assert_eq!(info.format, KeyFormat::Passphrase);
+            passphrase_key(text.as_bytes(), info.salt, info.iterations as u32)
+        }
+        _ => {
+            assert_ne!(info.format, KeyFormat::Passphrase);
+            let mut bytes = [0; 32];
+            for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
+                let digits = std::str::from_utf8(digits).expect("text");
+                *byte = u8::from_str_radix(digits, 16).expect("hex");
+            }
+            bytes.into()
+        }
+    }
+}
+
+/// Keys of every suite and format open their datasets, and only these; when they are unloaded again,
+/// nothing opens.
+#[tokio::test]
+async fn keys_open_what_they_belong_to() {
+    let Some(golden) = golden_dir() else { return };
+    let manifest = std::fs::read(golden.join("encrypted.json")).expect("a manifest");
+    let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
+    let images = unpack(&golden, "encrypted");
+    let dsl = open(&images.path().join("encrypted"), "encrypted").await;
+    let status = async |name: &str| dsl.property(name, "keystatus").await.unwrap().value;
+    let keys = manifest["keys"].as_array().expect("keys");
+    let names: Vec<&str> = manifest["datasets"]
+        .as_array()
+        .expect("datasets")
+        .iter()
+        .filter(|dataset| dataset["props"]["encryption"] != "off")
+        .filter_map(|dataset| dataset["name"].as_str())
+        .collect();
+    for name in &names {
+        let refused = dsl.open_dataset(name).await.map(|_| ());
+        assert!(
+            matches!(refused, Err(DatasetError::KeyNotLoaded { .. })),
+            "{name}: {refused:?}"
+        );
+        assert_eq!(status(name).await, PropertyValue::Number(1), "{name}");
+    }
+    let wrong = WrappingKey::new([1; 32]);
+    for key in keys {
+        let name = key["dataset"].as_str().expect("a dataset");
+        let info = dsl.key_info(name).await.unwrap().expect("encrypted");
+        assert!(info.is_root && !info.is_loaded, "{info:?}");
+        let right = wrapping_key(&info, key);
+        let refused = dsl.load_key(name, wrong.clone(), false).await;
+        assert!(matches!(refused, Err(DatasetError::WrongKey { .. })));
+        dsl.load_key(name, right.clone(), true).await.expect(name);
+        assert_eq!(status(name).await, PropertyValue::Number(1));
+        dsl.load_key(name, right.clone(), false).await.expect(name);
+        let again = dsl.load_key(name, right, false).await;
+        assert!(matches!(again, Err(DatasetError::KeyLoaded { .. })));
+    }
+    // A child is no encryption root.
+    let child = dsl.load_key("encrypted/enc/child", wrong.clone(), false);
+    assert!(matches!(child.await, Err(DatasetError::WrongKind { .. })));
+    let mut objects = 0;
+    for name in &names {
+        assert_eq!(status(name).await, PropertyValue::Number(2), "{name}");
+        let dataset = dsl.open_dataset(name).await.expect(name);
+        let objset = dataset.objset();
+        let mut at = None;
+        while let Some(next) = objset.next_object(at).await.expect(name) {
+            let object = objset.hold(next).await.expect(name);
+            let info = object.info();
+            let blocks = info.max_block_id.min(64) as usize + 1;
+            let length = blocks * info.data_block_bytes as usize;
+            object.read(0, length).await.expect(name);
+            object.spill().await.expect(name);
+            objects += 1;
+            at = Some(next);
+        }
+        let busy = match dsl.key_info(name).await.unwrap() {
+            Some(info) => dsl.unload_key(&info.root).await,
+            None => panic!("{name} is encrypted"),
+        };
+        assert!(matches!(busy, Err(DatasetError::Busy { .. })), "{busy:?}");
+    }
+    assert!(objects > 1000, "{objects} objects");
+    for key in keys {
+        let name = key["dataset"].as_str().expect("a dataset");
+        dsl.unload_key(name).await.expect(name);
+        let again = dsl.unload_key(name).await;
+        assert!(matches!(again, Err(DatasetError::KeyNotLoaded { .. })));
+    }
+    for name in &names {
+        assert!(dsl.open_dataset(name).await.is_err(), "{name}");
+    }
 }

@@ -194,6 +194,31 @@ pub struct CryptParams {
     pub iv2: u32,
 }
 
+impl CryptParams {
+    /// From salt and IV as bytes, for a little-endian block (`zio_crypt_encode_params_bp`).
+    pub fn from_bytes(salt: [u8; 8], iv: [u8; 12]) -> Self {
+        let [a, b, c, d, e, f, g, h, i, j, k, l] = iv;
+        Self {
+            salt: Endian::Little.u64(salt),
+            iv1: Endian::Little.u64([a, b, c, d, e, f, g, h]),
+            iv2: Endian::Little.u32([i, j, k, l]),
+        }
+    }
+
+    /// Salt and IV as bytes; `endian` is that of the block (`zio_crypt_decode_params_bp`).
+    pub fn to_bytes(self, endian: Endian) -> ([u8; 8], [u8; 12]) {
+        let mut iv = [0; 12];
+        iv[..8].copy_from_slice(&endian.u64_bytes(self.iv1));
+        // The low half of a word is at its end that comes first.
+        let tail = match endian {
+            Endian::Little => u64::from(self.iv2),
+            Endian::Big => u64::from(self.iv2) << 32,
+        };
+        iv[8..].copy_from_slice(&endian.u64_bytes(tail)[..4]);
+        (endian.u64_bytes(self.salt), iv)
+    }
+}
+
 /// A decoded pointer, for matching. See [`BlockPointer::decoded`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pointer {
@@ -584,6 +609,34 @@ impl BlockPointer {
         })
     }
 
+    /// Whether it points to an indirect block and sums up the MACs below (`BP_HAS_INDIRECT_MAC_CKSUM`).
+    pub const fn has_mac_of_macs(&self) -> bool {
+        self.uses_crypt() && self.level() > 0
+    }
+
+    /// The MAC of an encrypted or authenticated block, or the sum of the MACs below: the last two words
+    /// of the checksum as bytes in the block's own order; zeros for object sets' roots, whose MACs are
+    /// in the block (`zio_crypt_decode_mac_bp`).
+    pub fn mac(&self) -> [u8; 16] {
+        let mut mac = [0; 16];
+        if self.object_type() != ObjectType::OBJSET {
+            for (bytes, word) in mac
+                .as_chunks_mut::<8>()
+                .0
+                .iter_mut()
+                .zip(&self.words[CHECKSUM + 2..])
+            {
+                *bytes = self.endian().u64_bytes(*word);
+            }
+        }
+        mac
+    }
+
+    /// The word of properties (`blk_prop`).
+    pub const fn prop(&self) -> u64 {
+        self.words[PROP]
+    }
+
     /// Byte order of the block that is pointed to.
     pub const fn endian(&self) -> Endian {
         if bits(self.words[PROP], 63, 1) != 0 {
@@ -664,6 +717,17 @@ impl BlockPointer {
     /// Sets the checksum's kind.
     pub fn set_checksum_kind(&mut self, kind: Checksum) {
         self.words[PROP] = with_bits(self.words[PROP], 40, 8, kind.code().into());
+    }
+
+    /// Sets the MAC (of any but an object set's root), as [`Self::mac`] reads it.
+    pub fn set_mac(&mut self, mac: [u8; 16]) {
+        let endian = self.endian();
+        for (word, bytes) in self.words[CHECKSUM + 2..]
+            .iter_mut()
+            .zip(mac.as_chunks::<8>().0)
+        {
+            *word = endian.u64(*bytes);
+        }
     }
 
     /// Sets the fill count (of an encrypted block: its low 32 bits, keeping the IV).

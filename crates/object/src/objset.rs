@@ -126,7 +126,11 @@ impl ObjectSet {
                 "its block pointer is a hole",
             ));
         }
-        let data = pipeline.read(&root, &ReadContext::new(bookmark)).await?;
+        let context = ReadContext {
+            without_key: options.without_key,
+            ..ReadContext::new(bookmark)
+        };
+        let data = pipeline.read(&root, &context).await?;
         let phys = ObjsetPhys::decode(&data, root.endian()).of(ObjectId::ZERO)?;
         Ok(Self::build(
             pipeline,

@@ -81,6 +81,11 @@ pub struct ObjsetOptions {
     pub lz4_metadata: bool,
     /// Nothing will be written.
     pub read_only: bool,
+    /// The dataset is encrypted: what is written is encrypted or authenticated with the key that the pipeline knows
+    /// for [`Self::dataset`].
+    pub encrypted: bool,
+    /// The key is not loaded: only what is in the clear can be read, its MACs unchecked, and nothing written.
+    pub without_key: bool,
     /// Idle clean objects that stay in memory.
     pub object_cache_limit: usize,
     /// Dataset's object number in the MOS, 0 for the MOS; for messages and bookmarks.
@@ -96,6 +101,8 @@ impl Default for ObjsetOptions {
             embedded_data: true,
             lz4_metadata: true,
             read_only: false,
+            encrypted: false,
+            without_key: false,
             object_cache_limit: 16 << 10,
             dataset: ObjectId::ZERO,
         }

@@ -101,7 +101,7 @@ fn start(set: &ObjectSet, dnode: &Dnode, block: u64) -> bool {
     let Some(pointer) = pointer else {
         return false;
     };
-    if !pointer.is_hole() && !pointer.is_embedded() {
+    if !pointer.is_hole() && !pointer.is_embedded() && !set.options().without_key {
         let context = ReadContext::read_ahead(set.bookmark(dnode.id, 0, block));
         set.pipeline().prefetch(&pointer, &context);
     }

@@ -5,7 +5,7 @@ use format::{BlockPointer, Endian, ObjectId, ObjsetId, Txg};
 use pool::{Bookmark, ReadContext};
 
 use crate::dnode::{Dnode, Found, Tree, shl, shr};
-use crate::error::{Result, damaged};
+use crate::error::{ObjectError, Result, damaged};
 use crate::indirect::child;
 use crate::objset::ObjectSet;
 
@@ -18,6 +18,14 @@ pub(crate) enum Block {
     Zeros,
 }
 
+/// Blocks `first..end` that cannot be reached, as an indirect block above them cannot be read.
+#[derive(Debug)]
+pub(crate) struct LostBlocks {
+    pub first: u64,
+    pub end: u64,
+    pub error: ObjectError,
+}
+
 /// Txg of readers who want the newest.
 pub(crate) const NEWEST: Txg = Txg::new(u64::MAX);
 
@@ -28,6 +36,14 @@ impl ObjectSet {
             object,
             level: level as i8,
             block,
+        }
+    }
+
+    /// How a block of an object is read that somebody waits for.
+    pub(crate) fn read_context(&self, object: ObjectId, level: u8, block: u64) -> ReadContext {
+        ReadContext {
+            without_key: self.options().without_key,
+            ..ReadContext::new(self.bookmark(object, level, block))
         }
     }
 
@@ -123,7 +139,7 @@ impl ObjectSet {
         if let Some(data) = self.pipeline().read_cached(pointer) {
             return Ok(data);
         }
-        let context = ReadContext::new(self.bookmark(object, level, number));
+        let context = self.read_context(object, level, number);
         Ok(self.pipeline().read(pointer, &context).await?)
     }
 
@@ -167,7 +183,7 @@ impl ObjectSet {
                 if let Some(data) = self.pipeline().read_cached(&pointer) {
                     return Ok(Block::Data(data, pointer.endian()));
                 }
-                let context = ReadContext::new(self.bookmark(dnode.id, 0, block));
+                let context = self.read_context(dnode.id, 0, block);
                 let data = self.pipeline().read(&pointer, &context).await?;
                 Ok(Block::Data(data, pointer.endian()))
             }
@@ -190,6 +206,19 @@ impl ObjectSet {
         from: u64,
         wanted: &(dyn Fn(u8, &BlockPointer) -> bool + Send + Sync),
     ) -> Result<Option<u64>> {
+        self.next_in_tree_or_lost(object, tree, from, wanted)
+            .await
+            .map_err(|lost| lost.error)
+    }
+
+    /// Like [`Self::next_in_tree`]; the failure tells which blocks cannot be reached for it.
+    pub(crate) async fn next_in_tree_or_lost(
+        &self,
+        object: ObjectId,
+        tree: &Tree,
+        from: u64,
+        wanted: &(dyn Fn(u8, &BlockPointer) -> bool + Send + Sync),
+    ) -> std::result::Result<Option<u64>, LostBlocks> {
         let shift = tree.pointers_shift();
         let fanout = shl(1, shift);
         let mut at = from;
@@ -212,15 +241,23 @@ impl ObjectSet {
                     return Ok(Some(at));
                 }
                 let number = shr(at, tree.span_shift(level));
-                let data = self.read_indirect(object, level, number, &pointer).await?;
                 let (parent_span, endian) = (tree.span_shift(level), pointer.endian());
+                let lost = |error| LostBlocks {
+                    first: at,
+                    end: skip(at, parent_span).unwrap_or(u64::MAX),
+                    error,
+                };
+                let data = self
+                    .read_indirect(object, level, number, &pointer)
+                    .await
+                    .map_err(lost)?;
                 level -= 1;
                 let span = tree.span_shift(level);
                 let first = shr(at, span) & (fanout - 1);
                 let mut found = None;
                 for index in first..fanout {
                     let next = child(&data, endian, index as usize)
-                        .ok_or_else(|| short_indirect(object, level + 1, number))?;
+                        .ok_or_else(|| lost(short_indirect(object, level + 1, number)))?;
                     if wanted(level, &next) {
                         found = Some((index, next));
                         break;
@@ -248,7 +285,7 @@ fn skip(at: u64, span_shift: u32) -> Option<u64> {
     (next != u64::MAX && next > at).then_some(next)
 }
 
-pub(crate) fn short_indirect(object: ObjectId, level: u8, number: u64) -> crate::ObjectError {
+pub(crate) fn short_indirect(object: ObjectId, level: u8, number: u64) -> ObjectError {
     damaged(
         object,
         "blkptr_t",

@@ -527,6 +527,11 @@ impl<'a> TreeSync<'a> {
         if self.ctx.pass >= PASS_DONT_COMPRESS {
             compression = Compression::Off;
         }
+        // Blocks of which parts stay in the clear are stored as they are.
+        let in_parts = [ObjectType::DNODE, ObjectType::OBJSET].contains(&object_type);
+        if options.encrypted && level == 0 && in_parts {
+            compression = Compression::Empty;
+        }
         let checksum = if metadata {
             if properties.checksum.is_strong_enough_for_metadata()
                 && !properties.checksum.is_embedded()
@@ -576,7 +581,8 @@ impl<'a> TreeSync<'a> {
                 properties.compression_level
             },
             copies,
-            allow_embedded: options.embedded_data && role != Role::Root,
+            allow_embedded: options.embedded_data && role != Role::Root && !options.encrypted,
+            encrypted: options.encrypted,
             hole_birth: options.hole_birth,
             class,
             fill: 1,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use device::DeviceError;
-use format::{FormatError, Guid, Txg, VdevId};
+use format::{FormatError, Guid, ObjsetId, Txg, VdevId};
 use thiserror::Error;
 
 /// Why a pool could not do what it was asked. Cheap to clone, so that one failure can be told to
@@ -70,6 +70,22 @@ pub enum PoolError {
         block: String,
         /// What is wrong.
         what: String,
+    },
+    /// A block of an encrypted dataset was asked for without its key.
+    #[error("{block}: the key of dataset {objset} is not loaded; load it with 'zfs load-key'")]
+    KeyNotLoaded {
+        /// The block.
+        block: String,
+        /// The dataset, by its object number.
+        objset: ObjsetId,
+    },
+    /// A block passed its checksum, but not its MAC: somebody without the key wrote it, or another key is loaded.
+    #[error(
+        "{block}: the block is not what was encrypted (its MAC does not fit); restore the affected file from a backup"
+    )]
+    Authentication {
+        /// The block.
+        block: String,
     },
     /// A block pointer cannot be right: it must not be followed.
     #[error(

@@ -1,5 +1,6 @@
 //! The `zfs` command line (zfs(8)).
 
+pub mod keys;
 mod list;
 mod space;
 mod values;
@@ -43,6 +44,10 @@ enum Command {
     /// Unmount filesystems
     #[command(alias = "umount")]
     Unmount(Unmount),
+    /// Load keys of encrypted datasets
+    LoadKey(keys::LoadKey),
+    /// Unload keys of encrypted datasets
+    UnloadKey(keys::UnloadKey),
     /// Make snapshots
     #[command(alias = "snap")]
     Snapshot(Snapshot),
@@ -152,6 +157,9 @@ struct Mount {
     /// Also over a directory that is not empty
     #[arg(short = 'O')]
     overlay: bool,
+    /// Load keys that are not loaded
+    #[arg(short)]
+    load_keys: bool,
     /// Show progress (mounting is quick; accepted for scripts)
     #[arg(short)]
     verbose: bool,
@@ -260,6 +268,8 @@ pub fn run(zfs: Zfs, client: &Client, typed: String) -> anyhow::Result<()> {
         Command::Projectspace(space) => space.run(client),
         Command::Holds(holds) => holds.run(client),
         Command::Version(version) => version.run("zfs"),
+        Command::LoadKey(load) => load.run(client),
+        Command::UnloadKey(unload) => unload.run(client),
         Command::Mount(mount) => run_mount(mount, client),
         Command::Unmount(unmount) => {
             client.call(&ZfsUnmount {
@@ -384,6 +394,12 @@ fn run_mount(mount: Mount, client: &Client) -> anyhow::Result<()> {
             println!("{:<30}  {}", mounted.name, mounted.mountpoint);
         }
         return Ok(());
+    }
+    if mount.load_keys {
+        match &mount.filesystem {
+            Some(name) => keys::load_for(client, name)?,
+            None => keys::load_all(client, None, false)?,
+        }
     }
     let names = match (&mount.filesystem, mount.recursive) {
         (Some(top), true) => to_mount_below(top, client)?,

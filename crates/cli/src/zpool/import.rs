@@ -23,6 +23,9 @@ pub struct Import {
     /// Import what seems to be in use elsewhere
     #[arg(short)]
     force: bool,
+    /// Load keys of encrypted datasets, and mount these too
+    #[arg(short = 'l', conflicts_with = "no_mount")]
+    load_keys: bool,
     /// Mount nothing
     #[arg(short = 'N')]
     no_mount: bool,
@@ -83,7 +86,7 @@ impl Import {
                 .collect::<anyhow::Result<_>>()?,
             pool: self.pool.clone(),
             all: self.all,
-            new_name: self.new_name,
+            new_name: self.new_name.clone(),
             destroyed: self.destroyed,
             force: self.force,
             no_mount: self.no_mount,
@@ -106,6 +109,12 @@ impl Import {
             eprintln!("{warning}");
         }
         if importing {
+            if self.load_keys && !self.dry_run {
+                // One that was named by its GUID is not told from the others by its name.
+                let named = |name: &String| name.parse::<u64>().is_err();
+                let pool = self.new_name.or(self.pool).filter(named);
+                crate::zfs::keys::load_all(client, pool, true)?;
+            }
             return Ok(());
         }
         if reply.found.is_empty() {

@@ -336,6 +336,7 @@ impl List {
                     _ => format!("{percent:.0}%"),
                 }
             }
+            "checkpoint" if vdev.checkpoint_bytes > 0 => size(vdev.checkpoint_bytes),
             "health" => vdev.state.clone(),
             _ => "-".into(),
         }

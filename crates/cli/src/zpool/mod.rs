@@ -4,7 +4,10 @@ mod create;
 mod get;
 mod import;
 mod list;
+mod progress;
 mod repeat;
+mod scan;
+mod scrub;
 mod status;
 mod vdevs;
 
@@ -53,6 +56,10 @@ enum Command {
     Clear(Clear),
     /// Print the version
     Version(crate::version::Version),
+    /// Verify all copies of all data of pools that are imported read-only
+    Scrub(scrub::Scrub),
+    /// Wait until activities of a pool have ended
+    Wait(scrub::Wait),
 }
 
 #[derive(Debug, Args)]
@@ -143,6 +150,8 @@ pub fn run(zpool: Zpool, client: &Client, typed: String) -> anyhow::Result<()> {
             })?;
             Ok(())
         }
+        Command::Scrub(scrub) => scrub.run(client),
+        Command::Wait(wait) => wait.run(client),
         Command::History(history) => print_history(&history, client),
         Command::Version(version) => version.run("zpool"),
         Command::Sync(names) => {

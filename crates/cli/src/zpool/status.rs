@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::repeat::Repeat;
 use super::vdevs::{self, CLASSES, Columns, Naming, is_well, leaf_name, print_config};
+use super::{progress, scan};
 use crate::client::Client;
 use crate::{json, numbers};
 
@@ -76,6 +77,7 @@ impl Status {
     ) -> anyhow::Result<()> {
         let call = ZpoolStatus {
             names: names.to_vec(),
+            verbose: self.verbose,
         };
         let mut pools = client.call(&call)?.pools;
         let found = !pools.is_empty();
@@ -129,14 +131,20 @@ impl Status {
             println!("   see: {see}");
         }
         if let Some(scan) = &pool.scan {
-            println!("  scan: {}", scan.lines.join("\n\t"));
+            println!("  scan: {}", scan::lines(scan).join("\n\t"));
+        }
+        if let Some(removal) = &pool.removal {
+            println!("remove: {}", progress::removal(removal));
+        }
+        if let Some(checkpoint) = &pool.checkpoint {
+            println!("checkpoint: {}", progress::checkpoint(checkpoint));
+        }
+        if let Some(expansion) = &pool.expansion {
+            println!("expand: {}", progress::expansion(expansion));
         }
         println!("config:\n");
         print_config(&pool.tree, self.naming, self.columns());
         println!();
-        if self.dedup > 0 {
-            println!(" dedup: no DDT entries");
-        }
         match pool.error_count {
             0 => println!("errors: No known data errors"),
             count if !self.verbose => println!("errors: {count} data errors, use '-v' for a list"),
@@ -146,6 +154,9 @@ impl Status {
                     println!("        {file}");
                 }
             }
+        }
+        if self.dedup > 0 {
+            print!("\n{}", progress::dedup(pool.dedup.as_ref(), self.parseable));
         }
     }
 
@@ -211,22 +222,10 @@ impl Status {
             report.insert("msgid".into(), json!(id));
             report.insert("moreinfo".into(), json!(see));
         }
-        if let Some((function, state)) = &pool.scan_words {
-            let mut scan = Map::new();
-            scan.insert("function".into(), json!(function));
-            scan.insert("state".into(), json!(state));
-            for (name, number) in &pool.scan_numbers {
-                let value = match name.as_str() {
-                    "start_time" | "end_time" if !self.json_int && !self.parseable => {
-                        json!(numbers::local_second(*number))
-                    }
-                    "start_time" | "end_time" => self.number(*number),
-                    "errors" => self.count(*number),
-                    _ => self.size(*number),
-                };
-                scan.insert(name.clone(), value);
-            }
-            report.insert("scan_stats".into(), Value::Object(scan));
+        if let Some(found) = &pool.scan {
+            let exact = self.json_int || self.parseable;
+            let number = |value| self.number(value);
+            report.insert("scan_stats".into(), scan::json(found, exact, &number));
         }
         let mut root = Map::new();
         self.json_vdev(&pool.tree, None, "", &mut root);

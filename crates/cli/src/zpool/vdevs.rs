@@ -116,6 +116,15 @@ pub fn leaf_name(vdev: &VdevReport, naming: Naming) -> String {
         path => path.as_ref(),
     };
     match path {
+        // What is not there.
+        Some(_)
+            if vdev
+                .note
+                .as_deref()
+                .is_some_and(|note| note.starts_with("was ")) =>
+        {
+            vdev.name.clone()
+        }
         // Files are always shown in full; disks by their last component unless -P.
         Some(path) if naming.full_paths || vdev.kind == "file" => path.clone(),
         Some(path) => strip_path(path).to_owned(),
@@ -196,13 +205,21 @@ pub fn print_config(root: &VdevReport, naming: Naming, columns: Columns) {
         }
     }
     line(root, 0);
-    for child in root.children.iter().filter(|child| child.class.is_empty()) {
+    // Removed vdevs are in lists only.
+    let is_there = |child: &&VdevReport| child.kind != "indirect";
+    for child in root
+        .children
+        .iter()
+        .filter(is_there)
+        .filter(|child| child.class.is_empty())
+    {
         walk(child, 2, columns.unhealthy, &line);
     }
     for (class, _) in CLASSES {
         let mut members = root
             .children
             .iter()
+            .filter(is_there)
             .filter(|child| child.class == class)
             .peekable();
         if members.peek().is_some() {

@@ -126,6 +126,35 @@ pub fn seal(
     Ok(())
 }
 
+/// The same for a block of an encrypted intent log: the last two words stay as they are, its MAC, and the sum
+/// is folded into the first two (`zio_checksum_handle_crypt`).
+///
+/// # Errors
+///
+/// As [`seal`].
+pub fn seal_beside_mac(
+    kind: Checksum,
+    endian: Endian,
+    verifier: &ChecksumWords,
+    data: &mut [u8],
+) -> Result<(), ChecksumError> {
+    let words_offset = eck_offset(kind, data)? + ECK_WORDS_OFFSET;
+    let mut mac = [0; 16];
+    mac.copy_from_slice(&data[words_offset + 16..words_offset + 32]);
+    seal(kind, endian, verifier, data)?;
+    let mut sum = [0; 4];
+    for (index, word) in sum.iter_mut().enumerate() {
+        *word = word_at(endian, data, words_offset + 8 * index);
+    }
+    let folded = fold_for_mac(kind, &sum);
+    for (index, word) in folded.iter().enumerate() {
+        let at = words_offset + 8 * index;
+        data[at..at + 8].copy_from_slice(&endian.u64_bytes(*word));
+    }
+    data[words_offset + 16..words_offset + 32].copy_from_slice(&mac);
+    Ok(())
+}
+
 /// Checks the checksum within `data` and says in which byte order the block was written.
 ///
 /// # Errors

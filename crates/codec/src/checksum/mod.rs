@@ -32,7 +32,8 @@ use format::{Checksum, Endian};
 use sha2::{Digest, Sha256, Sha512_256};
 
 pub use self::embedded::{
-    gang_verifier, label_verifier, seal, verify_embedded, verify_embedded_beside_mac,
+    gang_verifier, label_verifier, seal, seal_beside_mac, verify_embedded,
+    verify_embedded_beside_mac,
 };
 pub use self::fletcher4::{Fletcher4, implementations as fletcher4_implementations};
 

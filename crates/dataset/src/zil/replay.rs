@@ -77,7 +77,7 @@ impl Shared {
     async fn replay_records(&self, target: &dyn ReplayTarget) -> Result<u64, DatasetError> {
         let pipeline = self.objset.pipeline().clone();
         let header = self.objset.zil_header();
-        let mut chain = Chain::new(&pipeline, &header);
+        let mut chain = Chain::decrypting(&pipeline, &header);
         let mut count = 0;
         while chain.pointer().is_some() {
             let records = match chain.read().await {

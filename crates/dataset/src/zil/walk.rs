@@ -102,6 +102,8 @@ pub(super) struct Chain<'a> {
     next: BlockPointer,
     last_sequence: u64,
     last_record: u64,
+    /// Whether records of an encrypted dataset are to be decrypted; their heads and pointers need not be.
+    decrypts: bool,
 }
 
 impl<'a> Chain<'a> {
@@ -112,6 +114,15 @@ impl<'a> Chain<'a> {
             next: header.log,
             last_sequence: 0,
             last_record: 0,
+            decrypts: false,
+        }
+    }
+
+    /// The same with records decrypted, for replay. The key must be loaded.
+    pub fn decrypting(pipeline: &'a Pipeline, header: &ZilHeader) -> Self {
+        Chain {
+            decrypts: true,
+            ..Self::new(pipeline, header)
         }
     }
 
@@ -164,6 +175,14 @@ impl<'a> Chain<'a> {
         let data = match self.pipeline.read_raw(&pointer, &context).await {
             Ok(data) => data,
             Err(error) => return Err(end_of(error)),
+        };
+        let data = if self.decrypts {
+            // What has the right checksum but not the right MAC is no end of the log.
+            self.pipeline
+                .open_log_block(&pointer, data)
+                .map_err(End::Unreadable)?
+        } else {
+            data
         };
         let Ok((link, records)) = decode_log_block(&data, pointer.checksum_kind()) else {
             return Err(End::Normal);
@@ -328,6 +347,50 @@ pub(crate) async fn claim(
     }
     header.flags |= ZilHeader::CLAIM_RECORD_SEQUENCE_VALID;
     Ok(claimed)
+}
+
+/// Tells `visit` of every block of a log on disk that belongs to the pool's last synced state, with whose block
+/// it is: those of the chain that are claimed (or, of a log that was not, were born before
+/// `first_txg`, the first txg after that state), and the data blocks of claimed records. The last block of a
+/// chain need not have been written: nothing is wrong when it does not verify. Reads the chain, writes
+/// nothing (`dsl_scan_zil`, module/zfs/dsl_scan.c; `traverse_zil`, module/zfs/dmu_traverse.c).
+pub async fn visit_log(
+    pipeline: &Pipeline,
+    objset: ObjsetId,
+    first_txg: Txg,
+    header: &ZilHeader,
+    visit: &mut (dyn FnMut(BlockPointer, Bookmark) + Send),
+) {
+    let mut seen = Seen::default();
+    let mut chain = Chain::new(pipeline, header);
+    let claimed = !header.claim_txg.is_zero();
+    while let Some(pointer) = chain.pointer() {
+        if !claimed && pointer.birth() >= first_txg {
+            return;
+        }
+        if seen.is_new(&pointer) {
+            let bookmark = Bookmark {
+                objset,
+                object: ObjectId::ZERO,
+                level: LEVEL,
+                block: ZilSequence::from_checksum(pointer.checksum()).sequence,
+            };
+            visit(pointer, bookmark);
+        }
+        let Ok(records) = chain.read().await else {
+            return;
+        };
+        for record in records {
+            if let Some((data, _)) = record.write_pointer()
+                && claimed
+                && !data.is_hole()
+                && data.birth() >= header.claim_txg
+                && (data.is_embedded() || seen.is_new(&data))
+            {
+                visit(data, data_context(&record, &data, objset).bookmark);
+            }
+        }
+    }
 }
 
 /// Frees the blocks of a log that nobody has open, in syncing context: those of the chain, and data

@@ -203,7 +203,12 @@ impl Shared {
     ) -> Result<BlockPointer, PoolError> {
         let pipeline = self.objset.pipeline();
         pipeline
-            .allocate_log_block(tx.txg(), size_bytes, previous)
+            .allocate_log_block(
+                tx.txg(),
+                size_bytes,
+                self.objset.options().dataset.get().into(),
+                previous,
+            )
             .await
     }
 

@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
+use codec::crypt::passphrase_key;
+use dataset::KeyFormat;
 use device::World;
 use engine::{
-    CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, Pool, ScanSpec, VdevClass,
-    VdevLayout, VdevSpec,
+    CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, Pool, Rewind, ScanSpec,
+    VdevClass, VdevLayout, VdevSpec,
 };
 use filesystem::{Caller, Filesystem, ZplInit};
 
@@ -83,6 +85,11 @@ pub async fn create(world: &World, image: &Image, root_properties: &[(&str, &str
 
 /// The one pool in a directory, imported.
 pub async fn import(world: &World, dir: &Path, read_only: bool) -> Arc<Pool> {
+    import_at(world, dir, read_only, Rewind::No).await
+}
+
+/// The one pool in a directory, imported at its newest state or another.
+pub async fn import_at(world: &World, dir: &Path, read_only: bool, rewind: Rewind) -> Arc<Pool> {
     let spec = ScanSpec {
         paths: vec![dir.to_str().expect("UTF-8").into()],
         ..ScanSpec::default()
@@ -91,6 +98,7 @@ pub async fn import(world: &World, dir: &Path, read_only: bool) -> Arc<Pool> {
     assert_eq!(found.len(), 1, "one pool in {}", dir.display());
     let mut spec = ImportSpec::new(found.remove(0), host());
     spec.read_only = read_only;
+    spec.rewind = rewind;
     Pool::import(world, spec).await.expect("import")
 }
 
@@ -104,6 +112,34 @@ pub async fn open(world: &World, pool: &Pool, name: &str) -> Arc<Filesystem> {
     Filesystem::open(dataset, world.clone())
         .await
         .expect("open the filesystem")
+}
+
+/// Loads the keys that a manifest tells.
+pub async fn load_keys(pool: &Pool, manifest: &serde_json::Value) {
+    for key in manifest["keys"].as_array().into_iter().flatten() {
+        let name = key["dataset"].as_str().expect("a dataset");
+        let text = key["key"].as_str().expect("a key");
+        let info = pool.dsl().key_info(name).await.expect("readable");
+        let info = info.expect("an encrypted dataset");
+        let wrapping = match info.format {
+            KeyFormat::Passphrase => {
+                let iterations = u32::try_from(info.iterations).expect("iterations");
+                passphrase_key(text.as_bytes(), info.salt, iterations)
+            }
+            KeyFormat::Raw | KeyFormat::Hex => {
+                let mut bytes = [0; 32];
+                for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
+                    let digits = std::str::from_utf8(digits).expect("text");
+                    *byte = u8::from_str_radix(digits, 16).expect("hex");
+                }
+                bytes.into()
+            }
+        };
+        pool.dsl()
+            .load_key(name, wrapping, false)
+            .await
+            .expect("the right key");
+    }
 }
 
 /// zdb finds nothing to complain about.

@@ -9,19 +9,24 @@
 //! CPU worker), embedded in the pointer when small enough, else allocated, on as many places as there are copies (or as a gang
 //! block when there is no such run of free space), and written everywhere. Nothing is durable before a flush.
 //!
+//! **Encryption** (`crypt`): blocks of encrypted datasets are decrypted before they are decompressed; the cache
+//! holds them decrypted.
+//!
 //! **Suspension** (`suspend`): a write that redundancy cannot absorb is never dropped: the pipeline
 //! is suspended, the write waits and is tried again after [`Pipeline::resume`]; [`Pipeline::abandon`] makes it fail.
 //!
 //! Order of sizes, as everywhere in ZFS: *lsize* (the data), *psize* (compressed, whole sectors),
 //! *asize* (with parity).
 //!
-//! Locks: `flights` (reads under way, sharded), `pending_frees`; each for a map operation. Bounds: writes
+//! Locks: `flights` (reads under way, sharded), `keys`, `pending_frees`; each for a map operation. Bounds: writes
 //! in flight and prefetches by semaphores, reads by the leaves' queues.
 
 mod check;
+mod crypt;
 mod gang;
 mod policy;
 mod read;
+mod scrub;
 mod suspend;
 #[cfg(test)]
 mod tests;
@@ -37,11 +42,12 @@ use format::{BlockPointer, Txg};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
 
+pub use crypt::BlockKey;
 pub use policy::{
     AllocClass, Bookmark, CacheUse, ErrorReport, ErrorSink, FailMode, IgnoreErrors, Priority,
     ReadContext, WritePolicy,
 };
-pub use read::ScrubOutcome;
+pub use scrub::ScrubOutcome;
 pub use suspend::{SuspendHook, Suspension};
 
 use crate::alloc::{Allocator, MetaslabChange, SpaceTotals};
@@ -91,6 +97,7 @@ pub struct Pipeline {
     writes: Semaphore,
     prefetches: Arc<Semaphore>,
     flights: Flights,
+    keys: crypt::Keys,
     /// Gang blocks to free, whose headers must be read first.
     pending_frees: Mutex<BTreeMap<Txg, Vec<BlockPointer>>>,
 }
@@ -118,6 +125,7 @@ impl Pipeline {
             writes: Semaphore::new(options.writes_in_flight_max.max(1)),
             prefetches: Arc::new(Semaphore::new(options.prefetches_max)),
             flights: Flights::default(),
+            keys: crypt::Keys::default(),
             pending_frees: Mutex::new(BTreeMap::new()),
         })
     }

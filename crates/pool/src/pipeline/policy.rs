@@ -50,6 +50,9 @@ pub struct ReadContext {
     pub cache: CacheUse,
     /// A failure is expected (end of an intent log) and is not reported to the [`ErrorSink`].
     pub speculative: bool,
+    /// The key of an encrypted dataset is not to be used: what is in the clear is read without checking its MAC, and blocks of
+    /// dnodes with their bonuses as they are stored. Such blocks do not go through the cache.
+    pub without_key: bool,
 }
 
 impl ReadContext {
@@ -108,6 +111,9 @@ pub struct WritePolicy {
     /// Whether a new hole remembers its birth (feature `hole_birth` active, and the pointer that
     /// it replaces was not [`format::BlockPointer::HOLE`]).
     pub hole_birth: bool,
+    /// Whether the dataset is encrypted: the block is encrypted or authenticated, as its type says, with the key of the object set
+    /// in [`Self::bookmark`].
+    pub encrypted: bool,
     /// Which vdevs to prefer.
     pub class: AllocClass,
     /// Fill count of the pointer (1 for level-0 blocks unless dnodes; see `dbuf_write_ready`).
@@ -133,6 +139,7 @@ impl WritePolicy {
             copies: 2,
             allow_embedded: false,
             hole_birth: false,
+            encrypted: false,
             class: AllocClass::Normal,
             fill: 1,
             cache: true,

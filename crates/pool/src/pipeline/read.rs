@@ -11,8 +11,9 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::check::BlockCheck;
+use super::crypt::{CRYPT_ON_TASK_BYTES, Unlock, check_opened, open_stored};
 use super::suspend::name_of;
-use super::{CacheUse, ErrorReport, Pipeline, Priority, ReadContext, zeros};
+use super::{CacheUse, ErrorReport, Pipeline, Priority, ReadContext, ScrubOutcome, zeros};
 use crate::cache::CacheKey;
 use crate::error::PoolError;
 use crate::vdev::{IoContext, ReadFailure};
@@ -71,27 +72,18 @@ impl Flights {
     }
 }
 
-/// What a scrub of a block found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ScrubOutcome {
-    /// Copies read.
-    pub copies: usize,
-    /// Copies that could not be read right, not even with their vdev's redundancy. Those were written anew
-    /// from another copy if there was a good one.
-    pub bad_copies: usize,
-}
-
 impl Pipeline {
     /// The block's data: `lsize_bytes` of it, verified and decompressed; zeros for holes.
     ///
     /// # Errors
     /// [`PoolError::Checksum`], [`PoolError::Unreadable`], [`PoolError::Corrupt`],
-    /// [`PoolError::BadPointer`], [`PoolError::Unsupported`] (encrypted blocks).
+    /// [`PoolError::BadPointer`]; of encrypted datasets [`PoolError::KeyNotLoaded`],
+    /// [`PoolError::Authentication`].
     pub async fn read(&self, bp: &BlockPointer, context: &ReadContext) -> Result<Bytes, PoolError> {
         let Some(key) = CacheKey::of(bp) else {
             return self.read_without_place(bp);
         };
-        if context.cache == CacheUse::Bypass {
+        if context.cache == CacheUse::Bypass || Self::is_read_locked(bp, context) {
             return self.read_logical(bp, context).await;
         }
         loop {
@@ -170,30 +162,6 @@ impl Pipeline {
         }
     }
 
-    /// Reads and verifies every copy of a block, parity included, and repairs what is wrong.
-    ///
-    /// # Errors
-    /// As [`Self::read`], when no copy is good.
-    pub async fn scrub(
-        &self,
-        bp: &BlockPointer,
-        context: &ReadContext,
-    ) -> Result<ScrubOutcome, PoolError> {
-        if CacheKey::of(bp).is_none() {
-            return Ok(ScrubOutcome::default());
-        }
-        self.validate(bp)?;
-        if bp.is_gang() {
-            return self.scrub_gang(bp, context).await;
-        }
-        let io = IoContext {
-            scrub: true,
-            ..io_context(bp, context)
-        };
-        let (_, outcome) = self.read_copies(bp, bp.psize_bytes() as usize, &io).await?;
-        Ok(outcome)
-    }
-
     pub(super) fn validate(&self, bp: &BlockPointer) -> Result<(), PoolError> {
         bp.validate().map_err(|error| PoolError::BadPointer {
             block: name_of(bp),
@@ -229,48 +197,36 @@ impl Pipeline {
         context: &ReadContext,
     ) -> Result<Bytes, PoolError> {
         self.validate(bp)?;
-        if bp.is_encrypted() {
-            return Err(PoolError::Unsupported {
-                block: name_of(bp),
-                what: "decryption".to_owned(),
+        let unlock = self.unlock(bp, context)?;
+        let stored = self.read_stored(bp, context).await?;
+        let result = self.open(bp, unlock, stored).await;
+        if matches!(result, Err(PoolError::Authentication { .. }))
+            && !context.speculative
+            && let Some(dva) = bp.dva(0)
+        {
+            self.errors.report(ErrorReport::Data {
+                bookmark: context.bookmark,
+                vdev: dva.vdev(),
+                offset_bytes: dva.offset_bytes(),
+                birth: bp.birth(),
             });
         }
-        let stored = self.read_stored(bp, context).await?;
-        let lsize = bp.lsize_bytes() as usize;
-        let compression = bp.compression();
-        let corrupt = |what: String| PoolError::Corrupt {
-            block: name_of(bp),
-            what,
-        };
-        if compression == Compression::Off {
-            return if stored.len() >= lsize {
-                Ok(stored.slice(..lsize))
-            } else {
-                Err(corrupt(format!(
-                    "{} bytes are stored of {lsize}",
-                    stored.len()
-                )))
-            };
-        }
-        let fast = matches!(
-            compression,
-            Compression::Lz4 | Compression::Lzjb | Compression::Zle
-        );
-        let limit = if fast {
-            FAST_ON_WORKER_BYTES
-        } else {
-            SLOW_ON_WORKER_BYTES
-        };
-        let result = if lsize > limit {
-            self.world
-                .compute(move || decompress(compression, &stored, lsize))
-                .await
-        } else {
-            decompress(compression, &stored, lsize)
-        };
         result
-            .map(Bytes::from)
-            .map_err(|error| corrupt(error.to_string()))
+    }
+
+    /// Decompresses (and before, decrypts or authenticates) what is stored of a block.
+    pub(super) async fn open(
+        &self,
+        bp: &BlockPointer,
+        unlock: Unlock,
+        stored: Bytes,
+    ) -> Result<Bytes, PoolError> {
+        let opening = Opening { bp: *bp, unlock };
+        if opening.is_heavy() {
+            self.world.compute(move || opening.run(stored)).await
+        } else {
+            opening.run(stored)
+        }
     }
 
     /// The stored bytes of a block with a place.
@@ -373,6 +329,60 @@ impl Pipeline {
             }
         }
         Ok((good, outcome))
+    }
+}
+
+/// From what is stored to the data.
+struct Opening {
+    bp: BlockPointer,
+    unlock: Unlock,
+}
+
+impl Opening {
+    /// Whether this is better left to a CPU worker.
+    fn is_heavy(&self) -> bool {
+        let fast = match self.bp.compression() {
+            Compression::Off => true,
+            compression => {
+                let fast = matches!(
+                    compression,
+                    Compression::Lz4 | Compression::Lzjb | Compression::Zle
+                );
+                let limit = if fast {
+                    FAST_ON_WORKER_BYTES
+                } else {
+                    SLOW_ON_WORKER_BYTES
+                };
+                self.bp.lsize_bytes() as usize <= limit
+            }
+        };
+        let protected = !matches!(self.unlock, Unlock::AsIs);
+        !fast || protected && self.bp.psize_bytes() as usize > CRYPT_ON_TASK_BYTES
+    }
+
+    fn run(&self, stored: Bytes) -> Result<Bytes, PoolError> {
+        let bp = &self.bp;
+        let lsize = bp.lsize_bytes() as usize;
+        let forged = |_| PoolError::Authentication { block: name_of(bp) };
+        let corrupt = |what: String| PoolError::Corrupt {
+            block: name_of(bp),
+            what,
+        };
+        let stored = open_stored(&self.unlock, bp, stored).map_err(forged)?;
+        let data = match bp.compression() {
+            Compression::Off if stored.len() >= lsize => stored.slice(..lsize),
+            Compression::Off => {
+                return Err(corrupt(format!(
+                    "{} bytes are stored of {lsize}",
+                    stored.len()
+                )));
+            }
+            compression => decompress(compression, &stored, lsize)
+                .map(Bytes::from)
+                .map_err(|error| corrupt(error.to_string()))?,
+        };
+        check_opened(&self.unlock, bp, &data).map_err(forged)?;
+        Ok(data)
     }
 }
 

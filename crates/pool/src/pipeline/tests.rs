@@ -571,7 +571,7 @@ fn log_blocks_are_written_read_and_claimed() {
             let pool = TestPool::create(sim, vec![config, log], 12).await;
             let mut bp = pool
                 .pipeline
-                .allocate_log_block(TXG, 128 << 10, None)
+                .allocate_log_block(TXG, 128 << 10, 0.into(), None)
                 .await
                 .expect("space");
             assert_eq!(bp.dva(0).expect("a copy").vdev().get(), 1);

@@ -4,15 +4,17 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use codec::checksum::{Salt, compute, seal};
+use codec::checksum::{Salt, compute, fold_for_mac, seal, seal_beside_mac};
 use codec::compress::{ZstdLevel, compress};
 use format::{
-    BlockPointer, Checksum, Compression, DVAS_PER_POINTER, Dva, EMBEDDED_PAYLOAD_BYTES, Endian,
-    HolePointer, MAX_BLOCK_BYTES, ObjectType, RegularPointer, SECTOR_BYTES, Txg,
+    BlockPointer, Checksum, Compression, CryptParams, DVAS_PER_POINTER, Dva,
+    EMBEDDED_PAYLOAD_BYTES, Endian, HolePointer, MAX_BLOCK_BYTES, ObjectType, ObjsetId,
+    RegularPointer, SECTOR_BYTES, Txg,
 };
 use futures::future::join_all;
 
 use super::check::is_heavy;
+use super::crypt::{CRYPT_ON_TASK_BYTES, Lock};
 use super::suspend::name_of;
 use super::{AllocClass, Pipeline, Priority, WritePolicy};
 use crate::alloc::Request;
@@ -40,6 +42,7 @@ enum Prepared {
         data: Bytes,
         compression: Compression,
         checksum: [u64; 4],
+        crypt: Option<CryptParams>,
     },
 }
 
@@ -49,6 +52,7 @@ struct Preparation {
     policy: WritePolicy,
     min_alloc: usize,
     salt: Arc<Salt>,
+    lock: Option<Lock>,
 }
 
 /// An error that only a mistake in this program can cause.
@@ -97,6 +101,7 @@ impl Preparation {
             {
                 let embeds = compressed.len() <= EMBEDDED_PAYLOAD_BYTES
                     && policy.allow_embedded
+                    && self.lock.is_none()
                     && policy.level == 0
                     && !policy.object_type.has_fill();
                 if embeds {
@@ -114,12 +119,26 @@ impl Preparation {
                 }
             }
         }
-        let checksum =
+        let mut crypt = None;
+        let mut mac = None;
+        if let Some(lock) = &self.lock {
+            let locked = lock
+                .apply(policy.object_type, policy.level, &data, stored)
+                .map_err(bug)?;
+            (stored, crypt, mac) = (locked.stored, locked.params, locked.mac);
+        }
+        let mut checksum =
             compute(policy.checksum, Endian::Little, &stored, Some(&self.salt)).map_err(bug)?;
+        if let Some(mac) = mac {
+            let [a, b] = fold_for_mac(policy.checksum, &checksum);
+            let mut mac = Endian::Little.words(&mac);
+            checksum = [a, b, mac.next().unwrap_or(0), mac.next().unwrap_or(0)];
+        }
         Ok(Prepared::Stored {
             data: stored,
             compression,
             checksum,
+            crypt,
         })
     }
 }
@@ -173,13 +192,15 @@ impl Pipeline {
         );
         let policy = stored_kinds(policy);
         self.check_writable()?;
+        let lock = self.lock_for(&policy)?;
+        let uses_crypt = lock.is_some();
         let _place = self
             .writes
             .acquire()
             .await
             .map_err(|_| PoolError::Closing)?;
         self.wait_resumed().await?;
-        match self.prepare(data.clone(), &policy).await? {
+        match self.prepare(data.clone(), &policy, lock).await? {
             Prepared::Hole => {
                 let birth = if policy.hole_birth { txg } else { Txg::ZERO };
                 Ok(BlockPointer::hole(&HolePointer {
@@ -204,6 +225,7 @@ impl Pipeline {
                 data: stored,
                 compression,
                 checksum,
+                crypt,
             } => {
                 let (places, pieces) = self.places(txg, old, &stored, &policy).await?;
                 let bp = BlockPointer::regular(&RegularPointer {
@@ -215,14 +237,14 @@ impl Pipeline {
                     object_type: policy.object_type,
                     level: policy.level,
                     dedup: false,
-                    uses_crypt: false,
+                    uses_crypt,
                     rewritten: false,
                     endian: Endian::Little,
                     fill: policy.fill,
                     logical_birth: txg,
                     physical_birth: txg,
                     checksum,
-                    crypt: None,
+                    crypt,
                 })?;
                 self.write_pieces(pieces, txg, &policy).await?;
                 if let Some(key) = CacheKey::of(&bp)
@@ -235,14 +257,22 @@ impl Pipeline {
         }
     }
 
-    async fn prepare(&self, data: Bytes, policy: &WritePolicy) -> Result<Prepared, PoolError> {
+    async fn prepare(
+        &self,
+        data: Bytes,
+        policy: &WritePolicy,
+        lock: Option<Lock>,
+    ) -> Result<Prepared, PoolError> {
+        let protected = lock.is_some();
         let preparation = Preparation {
             policy: *policy,
             min_alloc: self.tree.min_alloc_bytes() as usize,
             salt: self.salt(),
+            lock,
         };
         let compresses = policy.compression != Compression::Off;
         let heavy = (compresses && data.len() > COMPRESS_ON_WORKER_BYTES)
+            || protected && data.len() > CRYPT_ON_TASK_BYTES
             || is_heavy(policy.checksum, data.len());
         if heavy {
             self.world.compute(move || preparation.run(data)).await
@@ -343,7 +373,7 @@ impl Pipeline {
 
     /// Allocates an intent log block of exactly `size_bytes` (`zio_alloc_zil`), on log vdevs if there is room. Its checksum
     /// words are zero: the caller sets them to the log's nonce and sequence
-    /// ([`BlockPointer::set_checksum`]) before writing. `previous` is the block before it in the log (a
+    /// ([`BlockPointer::set_checksum`]) before writing. When the key of `objset` is loaded, the block will be encrypted. `previous` is the block before it in the log (a
     /// hint for locality that is not used yet).
     ///
     /// # Errors
@@ -352,6 +382,7 @@ impl Pipeline {
         &self,
         txg: Txg,
         size_bytes: u64,
+        objset: ObjsetId,
         _previous: Option<&BlockPointer>,
     ) -> Result<BlockPointer, PoolError> {
         self.check_writable()?;
@@ -367,6 +398,7 @@ impl Pipeline {
             gang: false,
         };
         let dvas = self.allocator.allocate(&request).await?;
+        let crypt = self.prepare_log_pointer(objset);
         Ok(BlockPointer::regular(&RegularPointer {
             dvas,
             lsize_bytes: size_bytes,
@@ -376,14 +408,14 @@ impl Pipeline {
             object_type: ObjectType::INTENT_LOG,
             level: 0,
             dedup: false,
-            uses_crypt: false,
+            uses_crypt: crypt.is_some(),
             rewritten: false,
             endian: Endian::Little,
             fill: 0,
             logical_birth: txg,
             physical_birth: txg,
             checksum: [0; 4],
-            crypt: None,
+            crypt,
         })?)
     }
 
@@ -402,6 +434,12 @@ impl Pipeline {
         if let Some(error) = self.suspended() {
             return Err(error);
         }
+        self.lock_log_block(bp, &mut data)?;
+        let seal = if bp.is_encrypted() {
+            seal_beside_mac
+        } else {
+            seal
+        };
         seal(
             bp.checksum_kind(),
             Endian::Little,
@@ -447,6 +485,10 @@ fn stored_kinds(policy: &WritePolicy) -> WritePolicy {
     }
     if matches!(out.compression, Compression::On | Compression::Inherit) {
         out.compression = Compression::Lz4;
+    }
+    if out.encrypted && out.level == 0 && out.object_type.is_encrypted() {
+        // The third place is taken by salt and IV.
+        out.copies = out.copies.min(2);
     }
     assert!(
         !out.checksum.is_embedded(),

@@ -179,7 +179,13 @@ async fn check(golden: &Path, name: &str) {
         let dataset = dataset.replacen("golden", name, 1);
         let block = head.phys().block;
         let data = pipeline
-            .read(&block, &ReadContext::default())
+            .read(
+                &block,
+                &ReadContext {
+                    without_key: true,
+                    ..ReadContext::default()
+                },
+            )
             .await
             .expect("readable");
         let before = ObjsetPhys::decode(&data, block.endian())

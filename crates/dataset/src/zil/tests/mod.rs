@@ -353,7 +353,11 @@ fn no_room_for_log_blocks_makes_commits_wait_for_the_txg() {
             let tx = bed.tx().await;
             bed.set.dirty_root(&tx);
             for size in [128 << 10, 64 << 10, 16 << 10] {
-                while let Ok(block) = bed.pipeline.allocate_log_block(tx.txg(), size, None).await {
+                while let Ok(block) = bed
+                    .pipeline
+                    .allocate_log_block(tx.txg(), size, 0.into(), None)
+                    .await
+                {
                     taken.push(block);
                 }
             }

@@ -1,0 +1,470 @@
+//! Encryption keys of datasets: as stored in the MOS, and loaded (module/zfs/dsl_crypt.c).
+//!
+//! # On disk
+//! The directory of an encrypted dataset names a *crypto key object* (a ZAP; [`names::crypto_key`]): cipher suite,
+//! master and HMAC key wrapped, and which directory is the *encryption root* whose user key wraps them. Children that
+//! inherit encryption have key objects of their own, wrapped with the root's key; clones share their origin's. The
+//! root's object also says how the user's key is to be had: format, salt and iterations; its property `keylocation` says where from.
+//!
+//! # Loaded
+//! The [`KeyStore`] holds wrapping keys by encryption root, and unwrapped keys by key object. Opening a dataset or
+//! snapshot maps its object number to its key in the pipeline, which encrypts and decrypts. Unloading refuses
+//! while a dataset is in use, then forgets it all; keys are overwritten with zeros when the last user lets go. Who
+//! loads or unloads holds the configuration lock for writing, so no dataset is opened meanwhile. The store's own lock is held for
+//! map operations only. Nothing of this is on disk: after a crash no key is loaded.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use codec::crypt::{Suite, WrappedKey, WrappingKey};
+use format::{ObjectId, ObjsetId, names};
+use object::{Zap, ZapValue};
+use parking_lot::Mutex;
+use pool::pipeline::BlockKey;
+
+use crate::dsl::DslPool;
+use crate::features::guid;
+use crate::logs::LOG_TRIES_MAX;
+use crate::state::{Dir, Ds};
+use crate::{DatasetError, PropertyValue};
+
+/// How a user's key is given (property `keyformat`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyFormat {
+    /// 32 bytes.
+    Raw,
+    /// 64 hexadecimal digits.
+    Hex,
+    /// Text of 8 to 512 bytes, through PBKDF2.
+    Passphrase,
+}
+
+impl KeyFormat {
+    /// From the stored code.
+    pub const fn from_code(code: u64) -> Option<Self> {
+        match code {
+            1 => Some(Self::Raw),
+            2 => Some(Self::Hex),
+            3 => Some(Self::Passphrase),
+            _ => None,
+        }
+    }
+
+    /// The stored code.
+    pub const fn code(self) -> u64 {
+        match self {
+            Self::Raw => 1,
+            Self::Hex => 2,
+            Self::Passphrase => 3,
+        }
+    }
+}
+
+/// What a user needs to know to give a key.
+#[derive(Debug, Clone)]
+pub struct KeyInfo {
+    /// The encryption root's name.
+    pub root: String,
+    /// Whether the dataset asked about is the encryption root.
+    pub is_root: bool,
+    /// Whether the key is loaded.
+    pub is_loaded: bool,
+    /// How the key is given.
+    pub format: KeyFormat,
+    /// Property `keylocation` of the root.
+    pub location: String,
+    /// Salt of a passphrase.
+    pub salt: u64,
+    /// PBKDF2's iterations for a passphrase.
+    pub iterations: u64,
+}
+
+/// A crypto key object.
+#[derive(Debug, Clone)]
+pub(crate) struct StoredKey {
+    /// The object.
+    pub object: ObjectId,
+    /// Directory of the encryption root.
+    pub root: ObjectId,
+    /// Code of the cipher suite.
+    pub suite: u64,
+    /// Identity.
+    pub guid: u64,
+    /// `keyformat`.
+    pub format: u64,
+    /// `pbkdf2salt`.
+    pub salt: u64,
+    /// `pbkdf2iters`.
+    pub iterations: u64,
+    version: u64,
+    iv: Vec<u8>,
+    mac: Vec<u8>,
+    master: Vec<u8>,
+    hmac: Vec<u8>,
+}
+
+impl StoredKey {
+    fn wrapped(&self, name: &dyn Fn() -> String) -> Result<WrappedKey, DatasetError> {
+        let suite = Suite::from_code(self.suite).filter(|_| self.version <= 1);
+        let Some(suite) = suite else {
+            return Err(DatasetError::Unsupported {
+                name: name(),
+                what: format!(
+                    "its encryption suite (number {}, version {})",
+                    self.suite, self.version
+                ),
+            });
+        };
+        let sized = || {
+            Some(WrappedKey {
+                suite,
+                version: self.version,
+                guid: self.guid,
+                iv: self.iv.as_slice().try_into().ok()?,
+                mac: self.mac.as_slice().try_into().ok()?,
+                master: self.master.as_slice().try_into().ok()?,
+                hmac: self.hmac.as_slice().try_into().ok()?,
+            })
+        };
+        sized().ok_or_else(|| {
+            DatasetError::corrupt(
+                self.object,
+                "the crypto key object has a part of a wrong size",
+            )
+        })
+    }
+}
+
+#[derive(Debug)]
+struct LoadedKey {
+    root: ObjectId,
+    key: Arc<BlockKey>,
+}
+
+#[derive(Default)]
+struct Loaded {
+    /// By directory of the encryption root.
+    roots: HashMap<ObjectId, WrappingKey>,
+    /// By crypto key object.
+    keys: HashMap<ObjectId, LoadedKey>,
+}
+
+/// The keys that are loaded.
+#[derive(Default)]
+pub(crate) struct KeyStore(Mutex<Loaded>);
+
+impl KeyStore {
+    fn root(&self, root: ObjectId) -> Option<WrappingKey> {
+        self.0.lock().roots.get(&root).cloned()
+    }
+
+    fn is_loaded(&self, root: ObjectId) -> bool {
+        self.0.lock().roots.contains_key(&root)
+    }
+}
+
+impl DslPool {
+    /// The crypto key object of a directory; `None` when it is not encrypted.
+    pub(crate) async fn key_object(
+        &self,
+        dir: &Arc<Dir>,
+    ) -> Result<Option<ObjectId>, DatasetError> {
+        if !dir.state().is_zapified {
+            return Ok(None);
+        }
+        let zap = Zap::hold(self.mos(), dir.object).await?;
+        let object = zap.lookup_u64(names::directory::CRYPTO_KEY_OBJ).await?;
+        Ok(object.map(ObjectId::new))
+    }
+
+    /// The key of a directory as stored; `None` when it is not encrypted.
+    pub(crate) async fn stored_key(
+        &self,
+        dir: &Arc<Dir>,
+    ) -> Result<Option<StoredKey>, DatasetError> {
+        let Some(object) = self.key_object(dir).await? else {
+            return Ok(None);
+        };
+        let zap = Zap::hold(self.mos(), object).await?;
+        let number = async |name: &str| -> Result<Option<u64>, DatasetError> {
+            Ok(zap.lookup_u64(name).await?)
+        };
+        let bytes = async |name: &str| -> Result<Vec<u8>, DatasetError> {
+            let value = zap.lookup(name).await?;
+            Ok(value.map_or_else(Vec::new, |value: ZapValue| value.data.to_vec()))
+        };
+        use names::crypto_key as key;
+        let missing = || DatasetError::corrupt(object, "the crypto key object is incomplete");
+        Ok(Some(StoredKey {
+            object,
+            root: number(key::ROOT_DDOBJ).await?.ok_or_else(missing)?.into(),
+            suite: number(key::CRYPTO_SUITE).await?.ok_or_else(missing)?,
+            guid: number(key::GUID).await?.ok_or_else(missing)?,
+            format: number("keyformat").await?.unwrap_or(0),
+            salt: number("pbkdf2salt").await?.unwrap_or(0),
+            iterations: number("pbkdf2iters").await?.unwrap_or(0),
+            version: number(key::VERSION).await?.unwrap_or(0),
+            iv: bytes(key::IV).await?,
+            mac: bytes(key::MAC).await?,
+            master: bytes(key::MASTER_KEY).await?,
+            hmac: bytes(key::HMAC_KEY).await?,
+        }))
+    }
+
+    /// Name of an encryption root.
+    async fn root_name(&self, root: ObjectId) -> Result<String, DatasetError> {
+        Ok(self.dir(root).await?.full_name(&self.pool_name()))
+    }
+
+    /// A dataset's own property that has to do with its encryption; `None` when it is not encrypted.
+    pub(crate) async fn key_property(
+        &self,
+        dataset: &Arc<Ds>,
+        name: &str,
+    ) -> Result<Option<PropertyValue>, DatasetError> {
+        let Some(key) = self.stored_key(&dataset.dir()).await? else {
+            return Ok(None);
+        };
+        let number = match name {
+            "encryption" => key.suite,
+            "keyformat" => key.format,
+            "pbkdf2iters" => key.iterations,
+            "pbkdf2salt" => key.salt,
+            "keyguid" => key.guid,
+            "keystatus" if self.keys.is_loaded(key.root) => 2,
+            "keystatus" => 1,
+            "encryptionroot" => {
+                return Ok(Some(PropertyValue::Text(self.root_name(key.root).await?)));
+            }
+            "ivsetguid" => {
+                let zapified = dataset.state().is_zapified;
+                if !zapified {
+                    return Ok(None);
+                }
+                let zap = Zap::hold(self.mos(), dataset.object).await?;
+                let number = zap.lookup_u64(names::dataset::IVSET_GUID).await?;
+                return Ok(number.map(PropertyValue::Number));
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(PropertyValue::Number(number)))
+    }
+
+    /// Whether a dataset's blocks are encrypted.
+    pub(crate) fn is_encrypted(dataset: &Arc<Ds>) -> bool {
+        dataset.state().features.contains_key(guid::ENCRYPTION)
+    }
+
+    /// Makes the key of an encrypted dataset known to the pipeline.
+    ///
+    /// # Errors
+    /// [`DatasetError::KeyNotLoaded`].
+    pub(crate) async fn ensure_key(&self, dataset: &Arc<Ds>) -> Result<(), DatasetError> {
+        if !Self::is_encrypted(dataset) {
+            return Ok(());
+        }
+        let dir = dataset.dir();
+        let Some(stored) = self.stored_key(&dir).await? else {
+            return Err(DatasetError::corrupt(
+                dir.object,
+                "the dataset is encrypted, but names no crypto key object",
+            ));
+        };
+        let key = self.unwrapped(&stored, &dir).await?;
+        let objset = ObjsetId::new(dataset.object.get());
+        self.env().pipeline.map_key(objset, key);
+        Ok(())
+    }
+
+    /// The key in a key object, from the store or unwrapped now.
+    async fn unwrapped(
+        &self,
+        stored: &StoredKey,
+        dir: &Arc<Dir>,
+    ) -> Result<Arc<BlockKey>, DatasetError> {
+        if let Some(loaded) = self.keys.0.lock().keys.get(&stored.object) {
+            return Ok(loaded.key.clone());
+        }
+        let name = || dir.full_name(&self.pool_name());
+        let Some(wrapping) = self.keys.root(stored.root) else {
+            return Err(DatasetError::KeyNotLoaded {
+                name: name(),
+                root: self.root_name(stored.root).await?,
+            });
+        };
+        let key = stored
+            .wrapped(&name)?
+            .unwrap_key(&wrapping)
+            .map_err(|_| DatasetError::corrupt(stored.object, "the root's key does not open it"))?;
+        let key = BlockKey::new(key, &*self.env().world.random);
+        self.keys.0.lock().keys.insert(
+            stored.object,
+            LoadedKey {
+                root: stored.root,
+                key: key.clone(),
+            },
+        );
+        Ok(key)
+    }
+
+    /// What is known of a dataset's key; `None` when it is not encrypted.
+    ///
+    /// # Errors
+    /// [`DatasetError::NotFound`].
+    pub async fn key_info(&self, name: &str) -> Result<Option<KeyInfo>, DatasetError> {
+        let _config = self.config.read().await;
+        let dataset = self.resolve(name).await?;
+        let dir = dataset.dir();
+        let Some(stored) = self.stored_key(&dir).await? else {
+            return Ok(None);
+        };
+        let Some(format) = KeyFormat::from_code(stored.format) else {
+            return Err(DatasetError::Unsupported {
+                name: name.to_owned(),
+                what: format!("its keyformat (number {})", stored.format),
+            });
+        };
+        let root = self.dir(stored.root).await?;
+        let root_head = self.head(&root).await?;
+        let location = self.effective(&root_head, "keylocation").await?;
+        let location = location.and_then(|(value, _)| value.text().map(str::to_owned));
+        Ok(Some(KeyInfo {
+            root: root.full_name(&self.pool_name()),
+            is_root: stored.root == dir.object,
+            is_loaded: self.keys.is_loaded(stored.root),
+            format,
+            location: location.unwrap_or_else(|| "none".to_owned()),
+            salt: stored.salt,
+            iterations: stored.iterations,
+        }))
+    }
+
+    async fn root_key(&self, name: &str) -> Result<(Arc<Dir>, StoredKey), DatasetError> {
+        let dataset = self.resolve(name).await?;
+        let wrong = |reason: String| DatasetError::WrongKind {
+            name: name.to_owned(),
+            reason,
+        };
+        if dataset.is_snapshot() {
+            return Err(wrong("a snapshot has its dataset's key".into()));
+        }
+        let dir = dataset.dir();
+        let Some(stored) = self.stored_key(&dir).await? else {
+            return Err(wrong("it is not encrypted".into()));
+        };
+        if stored.root != dir.object {
+            let root = self.root_name(stored.root).await?;
+            return Err(wrong(format!("its encryption root is '{root}'")));
+        }
+        Ok((dir, stored))
+    }
+
+    /// Loads the key of an encryption root, or (`only_check`) finds out whether it is the right one.
+    ///
+    /// # Errors
+    /// [`DatasetError::WrongKey`], [`DatasetError::KeyLoaded`], [`DatasetError::WrongKind`] when it is no
+    /// encryption root.
+    pub async fn load_key(
+        &self,
+        name: &str,
+        wrapping: WrappingKey,
+        only_check: bool,
+    ) -> Result<(), DatasetError> {
+        let _config = self.config.write().await;
+        let (dir, stored) = self.root_key(name).await?;
+        let wrapped = stored.wrapped(&|| name.to_owned())?;
+        let key = wrapped
+            .unwrap_key(&wrapping)
+            .map_err(|_| DatasetError::WrongKey {
+                name: name.to_owned(),
+            })?;
+        if only_check {
+            return Ok(());
+        }
+        let mut loaded = self.keys.0.lock();
+        if loaded.roots.contains_key(&dir.object) {
+            return Err(DatasetError::KeyLoaded {
+                name: name.to_owned(),
+            });
+        }
+        loaded.roots.insert(dir.object, wrapping);
+        let key = BlockKey::new(key, &*self.env().world.random);
+        loaded.keys.insert(
+            stored.object,
+            LoadedKey {
+                root: dir.object,
+                key,
+            },
+        );
+        Ok(())
+    }
+
+    /// Forgets the key of an encryption root, and of all that inherits from it.
+    ///
+    /// # Errors
+    /// [`DatasetError::Busy`] while one of these datasets is in use; [`DatasetError::KeyNotLoaded`].
+    pub async fn unload_key(&self, name: &str) -> Result<(), DatasetError> {
+        let mut tries = 0;
+        loop {
+            // What was let go of may still have something to write.
+            if !self.env().read_only {
+                self.env().txgs.sync().await?;
+            }
+            let _config = self.config.write().await;
+            let (dir, _) = self.root_key(name).await?;
+            if !self.keys.is_loaded(dir.object) {
+                return Err(DatasetError::KeyNotLoaded {
+                    name: name.to_owned(),
+                    root: name.to_owned(),
+                });
+            }
+            let mut closing = false;
+            for dataset in self.open_datasets() {
+                let stored = self.stored_key(&dataset.dir()).await?;
+                if stored.is_none_or(|stored| stored.root != dir.object) {
+                    continue;
+                }
+                self.close_if_idle(&dataset);
+                if dataset.hold_count() > 0 {
+                    return Err(DatasetError::Busy {
+                        name: self.full_name(&dataset).await?,
+                        reason: "it is in use".into(),
+                    });
+                }
+                closing |= dataset.open.lock().is_some();
+            }
+            if closing && tries < LOG_TRIES_MAX {
+                tries += 1;
+                continue;
+            }
+            if closing {
+                return Err(DatasetError::Busy {
+                    name: name.to_owned(),
+                    reason: "it is being closed".into(),
+                });
+            }
+            self.forget_keys(dir.object);
+            return Ok(());
+        }
+    }
+
+    fn forget_keys(&self, root: ObjectId) {
+        let gone: Vec<Arc<BlockKey>> = {
+            let mut loaded = self.keys.0.lock();
+            loaded.roots.remove(&root);
+            let objects: Vec<_> = loaded
+                .keys
+                .iter()
+                .filter(|(_, key)| key.root == root)
+                .map(|(object, _)| *object)
+                .collect();
+            let gone = objects
+                .iter()
+                .filter_map(|object| loaded.keys.remove(object));
+            gone.map(|loaded| loaded.key).collect()
+        };
+        self.env()
+            .pipeline
+            .unmap_keys(|_, key| gone.iter().any(|gone| std::ptr::eq(Arc::as_ptr(gone), key)));
+    }
+}
