@@ -140,6 +140,12 @@ impl DslPool {
         Ok(())
     }
 
+    /// The head of a dataset's log as it is on disk.
+    pub(crate) async fn stored_log_head(&self, head: &Arc<Ds>) -> Result<ZilHeader, DatasetError> {
+        let (data, endian) = self.read_root(head).await?;
+        Ok(ObjsetPhys::decode(&data, endian)?.zil_header)
+    }
+
     /// A dataset's root block, which is in the clear also when it is encrypted. Its MACs are not checked: they
     /// do not cover the log's head.
     async fn read_root(&self, head: &Arc<Ds>) -> Result<(Bytes, Endian), DatasetError> {
