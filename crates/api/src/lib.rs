@@ -22,8 +22,9 @@ pub use zfs::{
     ZfsSnapshot, ZfsUnloadKey, ZfsUnmount,
 };
 pub use zpool::{
-    FoundPoolReport, HistoryRecord, PoolReport, PoolStatusReport, ScanReport, VdevReport, VdevSpec,
-    ZpoolClear, ZpoolCreate, ZpoolCreateReply, ZpoolDestroy, ZpoolExport, ZpoolHistory,
-    ZpoolHistoryReply, ZpoolImport, ZpoolImportReply, ZpoolList, ZpoolListReply, ZpoolSet,
-    ZpoolStatus, ZpoolStatusReply, ZpoolSync,
+    CheckpointReport, DedupReport, ExpansionReport, FoundPoolReport, HistoryRecord, PoolReport,
+    PoolStatusReport, RemovalReport, ScanReport, ScrubAction, VdevReport, VdevSpec, ZpoolClear,
+    ZpoolCreate, ZpoolCreateReply, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolHistoryReply,
+    ZpoolImport, ZpoolImportReply, ZpoolList, ZpoolListReply, ZpoolScrub, ZpoolSet, ZpoolStatus,
+    ZpoolStatusReply, ZpoolSync, ZpoolWait,
 };

@@ -225,7 +225,7 @@ pub struct VdevReport {
     pub class: String,
     /// Path of a leaf.
     pub path: Option<String>,
-    /// ONLINE, DEGRADED, FAULTED, OFFLINE, UNAVAIL, REMOVED.
+    /// ONLINE, DEGRADED, FAULTED, OFFLINE, UNAVAIL, REMOVED; of spares AVAIL, INUSE, UNAVAIL.
     pub state: String,
     /// Why it is not ONLINE, as printed at the end of its line.
     pub note: Option<String>,
@@ -236,6 +236,9 @@ pub struct VdevReport {
     /// Bytes of a leaf's device.
     #[serde(default)]
     pub physical_bytes: u64,
+    /// Bytes that only the checkpoint uses, for top-level vdevs.
+    #[serde(default)]
+    pub checkpoint_bytes: u64,
     /// Fragmentation in percent, where known.
     pub fragmentation_percent: Option<u64>,
     /// Read errors.
@@ -254,6 +257,9 @@ pub struct VdevReport {
 pub struct ZpoolStatus {
     /// Names; empty means all.
     pub names: Vec<String>,
+    /// Name damaged files (`-v`).
+    #[serde(default)]
+    pub verbose: bool,
 }
 
 /// What `zpool status` prints.
@@ -282,19 +288,161 @@ pub struct PoolStatusReport {
     pub see: Option<String>,
     /// The last or running scrub or resilver.
     pub scan: Option<ScanReport>,
+    /// The checkpoint, or what is left of one.
+    #[serde(default)]
+    pub checkpoint: Option<CheckpointReport>,
+    /// The last or running removal of a vdev.
+    #[serde(default)]
+    pub removal: Option<RemovalReport>,
+    /// The RAID-Z expansion that is under way, else the last one.
+    #[serde(default)]
+    pub expansion: Option<ExpansionReport>,
+    /// Dedup tables; `None` without.
+    #[serde(default)]
+    pub dedup: Option<DedupReport>,
     /// The vdev tree.
     pub tree: VdevReport,
     /// Number of known data errors.
     pub error_count: u64,
-    /// Names of damaged files, where known.
+    /// Names of damaged files, where known and asked for.
     pub damaged: Vec<String>,
 }
 
 /// A scrub or resilver, running or ended.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ScanReport {
-    /// The lines after `scan:`, without indentation.
-    pub lines: Vec<String>,
+    /// `scrub` or `resilver`.
+    pub function: String,
+    /// `scanning`, `finished` or `canceled`.
+    pub state: String,
+    /// When it began, in seconds since the epoch.
+    pub start_time_s: u64,
+    /// When it ended; zero while it runs.
+    pub end_time_s: u64,
+    /// Since when it is paused; zero when it is not.
+    pub pause_time_s: u64,
+    /// Seconds at work since it was started here, pauses deducted.
+    pub elapsed_s: u64,
+    /// Bytes to find and verify.
+    pub to_examine_bytes: u64,
+    /// Bytes found.
+    pub examined_bytes: u64,
+    /// Bytes verified.
+    pub issued_bytes: u64,
+    /// Bytes found since it was started here.
+    pub pass_examined_bytes: u64,
+    /// Bytes verified since it was started here.
+    pub pass_issued_bytes: u64,
+    /// Bytes repaired.
+    pub repaired_bytes: u64,
+    /// Blocks that are lost.
+    pub errors: u64,
+    /// Nothing is repaired, because the pool was imported read-only.
+    pub verify_only: bool,
+}
+
+/// What `zpool scrub` does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ScrubAction {
+    /// Starts a scrub, or goes on with a paused one.
+    #[default]
+    Start,
+    /// Pauses it (`-p`).
+    Pause,
+    /// Stops it (`-s`).
+    Stop,
+}
+
+/// `zpool scrub`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZpoolScrub {
+    /// Names; empty with `all`.
+    pub names: Vec<String>,
+    /// Every pool (`-a`).
+    pub all: bool,
+    /// What to do.
+    pub action: ScrubAction,
+    /// Answer when it has ended or was paused (`-w`).
+    pub wait: bool,
+}
+
+impl Call for ZpoolScrub {
+    const PATH: &'static str = "/v1/zpool/scrub";
+    type Reply = Empty;
+}
+
+/// `zpool wait`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZpoolWait {
+    /// Name of the pool.
+    pub name: String,
+    /// Activities to wait for: `scrub`, `free`, ...; empty means all.
+    pub activities: Vec<String>,
+}
+
+impl Call for ZpoolWait {
+    const PATH: &'static str = "/v1/zpool/wait";
+    type Reply = Empty;
+}
+
+/// A pool's checkpoint.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct CheckpointReport {
+    /// When it was made, in seconds since the epoch; `None` while it is being discarded.
+    pub created_s: Option<u64>,
+    /// Bytes that only it uses.
+    pub space_bytes: u64,
+}
+
+/// The removal of a vdev, running or ended.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct RemovalReport {
+    /// `running`, `finished` or `canceled`.
+    pub state: String,
+    /// Index of the vdev.
+    pub vdev: u64,
+    /// Its type or path, while it is there.
+    pub name: String,
+    /// When it began, in seconds since the epoch.
+    pub start_s: u64,
+    /// When it ended.
+    pub end_s: u64,
+    /// Bytes copied.
+    pub copied_bytes: u64,
+    /// Bytes to copy in all.
+    pub total_bytes: u64,
+    /// Memory that the mappings of removed vdevs take.
+    pub mapping_bytes: u64,
+}
+
+/// A RAID-Z expansion, running or ended.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ExpansionReport {
+    /// The vdev, with its number: `raidz1-0`.
+    pub vdev: String,
+    /// When it began, in seconds since the epoch.
+    pub start_s: u64,
+    /// When it ended; `None` while it runs.
+    pub end_s: Option<u64>,
+    /// Bytes moved.
+    pub copied_bytes: u64,
+    /// Bytes to move in all.
+    pub total_bytes: u64,
+}
+
+/// A pool's dedup tables, in sum.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct DedupReport {
+    /// Entries.
+    pub entries: u64,
+    /// Bytes that the tables take on disk.
+    pub disk_bytes: u64,
+    /// Bytes that they would take in memory.
+    pub core_bytes: u64,
+    /// Of the blocks with 2^n references and more: n, then blocks, logical, physical and allocated bytes,
+    /// then the same four times their references. Only where there are any.
+    pub histogram: Vec<(u32, [u64; 8])>,
 }
 
 impl Call for ZpoolStatus {

@@ -10,6 +10,7 @@ mod columns;
 mod json;
 mod labels;
 mod numbers;
+mod rescue;
 mod server;
 mod zfs;
 mod zpool;
@@ -41,6 +42,8 @@ enum Command {
     Info,
     /// Show the labels and uberblocks of a device or file
     Labels(labels::Labels),
+    /// Save the files of a pool that will not open
+    Rescue(rescue::Rescue),
     /// The zpool command
     Zpool(zpool::Zpool),
     /// The zfs command
@@ -60,7 +63,7 @@ fn main() -> ExitCode {
         _ => Millpond::parse_from(words).command,
     };
     match run(command, typed) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("{error:#}");
             ExitCode::FAILURE
@@ -68,9 +71,10 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command, typed: String) -> anyhow::Result<()> {
+fn run(command: Command, typed: String) -> anyhow::Result<ExitCode> {
     let state = state_directory();
     match command {
+        Command::Rescue(rescue) => return rescue.run(),
         Command::Up(up) => up.run(state),
         Command::Daemon(daemon) => daemon.run(state),
         Command::Down => server::down(&Client::new(state)?),
@@ -78,7 +82,8 @@ fn run(command: Command, typed: String) -> anyhow::Result<()> {
         Command::Labels(labels) => labels.run(),
         Command::Zpool(command) => zpool::run(command, &Client::new(state)?, typed),
         Command::Zfs(command) => zfs::run(command, &Client::new(state)?, typed),
-    }
+    }?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The command as the pool's history records it: `zpool create tank /dev/sda`.

@@ -75,9 +75,39 @@ pub fn local_minute(seconds: u64) -> String {
     local(seconds, "%a %b %e %k:%M %Y")
 }
 
+/// Seconds since the epoch in the local zone, `Fri Nov 20 23:07:12 2026`, as `ctime` has it.
+pub fn local_second(seconds: u64) -> String {
+    local(seconds, "%a %b %e %H:%M:%S %Y")
+}
+
+/// A duration, `00:01:30` or `2 days 00:01:30`.
+pub fn duration(seconds: u64) -> String {
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
+    let clock = format!("{:02}:{:02}:{:02}", hours % 24, minutes % 60, seconds % 60);
+    match days {
+        0 => clock,
+        days => format!("{days} days {clock}"),
+    }
+}
+
 /// Seconds since the epoch in the local zone, `2026-11-20.23:07:12`, as `zpool history` has it.
 pub fn local_history(seconds: u64) -> String {
     local(seconds, "%Y-%m-%d.%H:%M:%S")
+}
+
+/// Seconds since the epoch in the local zone, as `ctime` has it: `Fri Nov 20 23:07:12 2026`.
+pub fn local_ctime(seconds: u64) -> String {
+    local(seconds, "%a %b %e %H:%M:%S %Y")
+}
+
+/// A duration as `zpool status` has it: `00:12:03`, `2 days 01:00:00`.
+pub fn clock(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let time = format!("{:02}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60);
+    match days {
+        0 => time,
+        days => format!("{days} days {time}"),
+    }
 }
 
 fn local(seconds: u64, format: &str) -> String {

@@ -67,12 +67,16 @@ pub(crate) fn from_engine(doing: &str, error: &EngineError) -> Failure {
         | EngineError::BadVdevs { .. }
         | EngineError::BadProperty { .. }
         | EngineError::TooSmall { .. } => FailureKind::Invalid,
-        EngineError::DeviceInUse { .. } | EngineError::ForeignHost { .. } => FailureKind::Busy,
+        EngineError::DeviceInUse { .. }
+        | EngineError::ForeignHost { .. }
+        | EngineError::ScrubActive { .. }
+        | EngineError::ScrubPaused { .. } => FailureKind::Busy,
         EngineError::UnsupportedFeatures { .. }
         | EngineError::UnsupportedForWrite { .. }
         | EngineError::UnsupportedVersion { .. }
+        | EngineError::ScrubForWrite { .. }
         | EngineError::BadFeature { .. } => FailureKind::Unsupported,
-        EngineError::Destroyed { .. } => FailureKind::NotFound,
+        EngineError::Destroyed { .. } | EngineError::NoScrub { .. } => FailureKind::NotFound,
         EngineError::MissingDevices { .. }
         | EngineError::Damaged { .. }
         | EngineError::Suspended { .. } => FailureKind::Io,

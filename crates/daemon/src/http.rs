@@ -11,7 +11,7 @@ use api::{
     Call, Empty, Failure, FailureKind, ServerInfo, ServerStop, ZfsCreate, ZfsDestroy, ZfsInherit,
     ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsRename, ZfsRollback, ZfsSet,
     ZfsSnapshot, ZfsUnloadKey, ZfsUnmount, ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolExport,
-    ZpoolHistory, ZpoolImport, ZpoolList, ZpoolSet, ZpoolStatus, ZpoolSync,
+    ZpoolHistory, ZpoolImport, ZpoolList, ZpoolScrub, ZpoolSet, ZpoolStatus, ZpoolSync, ZpoolWait,
 };
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
@@ -76,11 +76,13 @@ fn router(service: Arc<Service>) -> Router {
         .on(|service, call: ZpoolImport| async move { service.zpool_import(call).await })
         .on(|service, call: ZpoolExport| async move { service.zpool_export(call).await })
         .on(|service, call: ZpoolList| async move { service.zpool_list(&call) })
-        .on(|service, call: ZpoolStatus| async move { service.zpool_status(&call) })
+        .on(|service, call: ZpoolStatus| async move { service.zpool_status(&call).await })
         .on(|service, call: ZpoolSet| async move { service.zpool_set(call).await })
         .on(|service, call: ZpoolHistory| async move { service.zpool_history(&call).await })
         .on(|service, call: ZpoolSync| async move { service.zpool_sync(&call).await })
         .on(|service, call: ZpoolClear| async move { service.zpool_clear(&call).await })
+        .on(|service, call: ZpoolScrub| async move { service.zpool_scrub(&call).await })
+        .on(|service, call: ZpoolWait| async move { service.zpool_wait(&call).await })
         .on(|service, call: ZfsList| async move { service.zfs_list(&call).await })
         .on(|service, call: ZfsCreate| async move { service.zfs_create(call).await })
         .on(|service, call: ZfsDestroy| async move { service.zfs_destroy(call).await })

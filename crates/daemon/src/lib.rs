@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+mod damage;
 mod default_pool;
 mod error;
 mod http;
@@ -21,6 +22,7 @@ mod keys;
 mod lun;
 mod mounts;
 mod reports;
+mod scrub;
 mod service;
 mod state;
 mod volumes;

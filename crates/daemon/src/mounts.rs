@@ -40,6 +40,15 @@ impl Mounts {
             .map(|mounted| mounted.mountpoint.clone())
     }
 
+    /// The filesystem of a mounted dataset, and where it is mounted.
+    pub(crate) fn filesystem(&self, name: &str) -> Option<(Arc<Filesystem>, PathBuf)> {
+        self.by_name
+            .lock()
+            .get(name)
+            .filter(|mounted| mounted.mount.is_mounted())
+            .map(|mounted| (mounted.filesystem.clone(), mounted.mountpoint.clone()))
+    }
+
     /// Names of mounted datasets, `top` itself and those below it, children last.
     pub(crate) fn below(&self, top: &str) -> Vec<String> {
         self.by_name
@@ -256,6 +265,10 @@ impl Service {
             let mounted = self.mounts.by_name.lock().get(head).cloned();
             if let Some(mounted) = mounted {
                 mounted.mount.release_snapshots(Some(snapshot)).await;
+            }
+            // One of a volume whose file is open stays so, and cannot be destroyed.
+            if let Err(failure) = self.close_volume(name, UnmountMode::Clean).await {
+                tracing::debug!("{failure}");
             }
         }
     }

@@ -1,5 +1,8 @@
 //! Open volumes: as files below `STATE/zvol`, and on the network where shared.
 //!
+//! Snapshots of a volume are files beside it, `VOLUME@SNAPSHOT`, read-only, where `snapdev=visible`
+//! (`zvol_create_snapshots`, module/zfs/zvol.c).
+//!
 //! The user property `millpond:iscsi` shares a volume: `on`, or words separated by commas:
 //! `iqn=NAME`, `ro`, `initiator=NAME` (repeatable; `*` at the end matches any rest). `off` or nothing
 //! does not share. The listener starts with the first share.
@@ -83,6 +86,17 @@ impl Volumes {
             .lock()
             .get(name)
             .map(|open| Arc::clone(&open.volume))
+    }
+
+    /// Names of open volumes at and below a dataset, and of their snapshots.
+    fn below(&self, top: &str) -> Vec<String> {
+        let by_name = self.by_name.lock();
+        let head = |name: &str| name.split('@').next().unwrap_or_default().to_owned();
+        by_name
+            .keys()
+            .filter(|name| is_at_or_below(&head(name), top))
+            .cloned()
+            .collect()
     }
 
     /// Makes sure that iSCSI listens.
@@ -242,7 +256,103 @@ impl Service {
             .await
             .map(|directory| directory.insert(name, volume));
         self.share_volume(open, name).await?;
-        shown
+        shown?;
+        self.show_volume_snapshots(open, name).await
+    }
+
+    /// Shows or hides the snapshots of an open volume as its `snapdev` says now.
+    pub(crate) async fn show_volume_snapshots(
+        &self,
+        open: &OpenPool,
+        head: &str,
+    ) -> Result<(), Failure> {
+        /// `ZFS_SNAPDEV_VISIBLE` (include/sys/fs/zfs.h).
+        const VISIBLE: u64 = 1;
+        let doing = format!("cannot show the snapshots of '{head}'");
+        let failed = |error| from_dataset(&doing, &error);
+        if self.volumes.get(head).is_none() {
+            return Ok(());
+        }
+        let dsl = open.pool.dsl();
+        let snapdev = dsl.property(head, "snapdev").await.map_err(failed)?;
+        if snapdev.value.number() != Some(VISIBLE) {
+            return self.hide_volume_snapshots(head, UnmountMode::Clean).await;
+        }
+        let options = ListOptions {
+            filesystems: false,
+            volumes: false,
+            snapshots: true,
+            depth: Some(1),
+        };
+        for info in dsl.list(head, &options).await.map_err(failed)? {
+            let of_head = info.name.split_once('@').is_some_and(|(of, _)| of == head);
+            if !of_head || self.volumes.get(&info.name).is_some() {
+                continue;
+            }
+            let dataset = dsl.open_dataset(&info.name).await.map_err(failed)?;
+            let volume = Volume::open(dataset, self.world.clone())
+                .await
+                .map_err(|error| Failure::new(FailureKind::Io, format!("{doing}: {error}")))?;
+            volume.set_read_only(true);
+            self.volumes.by_name.lock().insert(
+                info.name.clone(),
+                OpenVolume {
+                    volume: Arc::clone(&volume),
+                    shared: None,
+                },
+            );
+            self.volumes.directory().await?.insert(&info.name, volume);
+        }
+        Ok(())
+    }
+
+    /// Does so for all volumes at and below a dataset.
+    pub(crate) async fn show_snapshots_below(
+        &self,
+        open: &OpenPool,
+        top: &str,
+    ) -> Result<(), Failure> {
+        for name in self.volumes.below(top) {
+            if !name.contains('@') {
+                self.show_volume_snapshots(open, &name).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes what is shown of snapshots of the volumes at and below a dataset.
+    pub(crate) async fn hide_snapshots_below(
+        &self,
+        top: &str,
+        mode: UnmountMode,
+    ) -> Result<(), Failure> {
+        for name in self.volumes.below(top) {
+            if name.contains('@') {
+                self.close_one_volume(&name, mode).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes the snapshots of a volume that are shown.
+    pub(crate) async fn hide_volume_snapshots(
+        &self,
+        head: &str,
+        mode: UnmountMode,
+    ) -> Result<(), Failure> {
+        let prefix = format!("{head}@");
+        let names: Vec<String> = self
+            .volumes
+            .by_name
+            .lock()
+            .keys()
+            .filter(|name| name.starts_with(&prefix))
+            .cloned()
+            .collect();
+        for name in names {
+            self.close_one_volume(&name, mode).await?;
+        }
+        Ok(())
     }
 
     /// Shares or unshares a volume as its property says now.
@@ -308,8 +418,13 @@ impl Service {
         }
     }
 
-    /// Unshares and closes one volume; refuses while its file is in use, unless forced.
+    /// Unshares and closes one volume with its snapshots; refuses while its file is in use, unless forced.
     pub(crate) async fn close_volume(&self, name: &str, mode: UnmountMode) -> Result<(), Failure> {
+        self.hide_volume_snapshots(name, mode).await?;
+        self.close_one_volume(name, mode).await
+    }
+
+    async fn close_one_volume(&self, name: &str, mode: UnmountMode) -> Result<(), Failure> {
         let Some(volume) = self.volumes.get(name) else {
             return Ok(());
         };
@@ -348,15 +463,7 @@ impl Service {
 
     /// Closes the volumes at and below a dataset.
     pub(crate) async fn close_volumes(&self, top: &str, mode: UnmountMode) -> Result<(), Failure> {
-        let names: Vec<String> = self
-            .volumes
-            .by_name
-            .lock()
-            .keys()
-            .filter(|name| is_at_or_below(name, top))
-            .cloned()
-            .collect();
-        for name in names {
+        for name in self.volumes.below(top) {
             self.close_volume(&name, mode).await?;
         }
         Ok(())

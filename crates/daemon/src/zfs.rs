@@ -481,6 +481,10 @@ impl Service {
             .await
             .map_err(|error| from_dataset(&doing, &error))?;
         self.log_command(&open.pool, &call.command).await;
+        for name in &names {
+            let head = name.split('@').next().unwrap_or(name);
+            self.show_volume_snapshots(&open, head).await?;
+        }
         Ok(Empty {})
     }
 
@@ -721,6 +725,9 @@ impl Service {
                 self.share_volume(&open, &info.name).await?;
             }
         }
+        if changes_any(&["snapdev"]) {
+            self.show_snapshots_below(&open, name).await?;
+        }
         self.log_command(&open.pool, command).await;
         remount
     }
@@ -737,13 +744,15 @@ impl Service {
                 .to
                 .split_once('@')
                 .map_or(call.to.as_str(), |(_, new)| new);
-            if call.recursive {
-                dsl.rename_snapshots(head, old, new).await.map_err(failed)?;
+            self.hide_snapshots_below(head, mode(call.force)).await?;
+            let outcome = if call.recursive {
+                dsl.rename_snapshots(head, old, new).await
             } else {
-                dsl.rename(&call.from, &format!("{head}@{new}"))
-                    .await
-                    .map_err(failed)?;
-            }
+                dsl.rename(&call.from, &format!("{head}@{new}")).await
+            };
+            let shown = self.show_snapshots_below(&open, head).await;
+            outcome.map_err(failed)?;
+            shown?;
             self.log_command(&open.pool, &call.command).await;
             return Ok(Empty {});
         }

@@ -285,14 +285,19 @@ impl Service {
     }
 
     /// `zpool status`.
-    pub(crate) fn zpool_status(&self, call: &ZpoolStatus) -> Result<ZpoolStatusReply, Failure> {
-        let pools = self.pools_named(&call.names)?;
-        Ok(ZpoolStatusReply {
-            pools: pools
-                .iter()
-                .map(|open| reports::pool_status(&open.pool))
-                .collect(),
-        })
+    pub(crate) async fn zpool_status(
+        &self,
+        call: &ZpoolStatus,
+    ) -> Result<ZpoolStatusReply, Failure> {
+        let mut reply = ZpoolStatusReply::default();
+        for open in self.pools_named(&call.names)? {
+            let mut report = reports::pool_status(&open.pool);
+            if call.verbose {
+                report.damaged = self.damaged_names(&open).await;
+            }
+            reply.pools.push(report);
+        }
+        Ok(reply)
     }
 
     /// `zpool set`.

@@ -19,6 +19,7 @@ use crate::errors::ErrorLog;
 use crate::features;
 use crate::history::HistoryLog;
 use crate::props::Stored;
+use crate::scrub::Scrub;
 use crate::space::Space;
 use crate::{HostIdentity, Rewound, ScanStatus, VdevStatus};
 
@@ -95,7 +96,10 @@ pub(crate) struct Core {
     pub(crate) dirty_times: DirtyTimes,
     pub(crate) history: Arc<HistoryLog>,
     pub(crate) errors: Arc<ErrorLog>,
+    pub(crate) scrub: Scrub,
     pub(crate) state: Mutex<State>,
+    /// What is only read, once.
+    pub(crate) tables: crate::tables::Tables,
     /// The sync loop has ended.
     pub(crate) ended: AtomicBool,
     pub(crate) end: Notify,

@@ -164,7 +164,9 @@ async fn create_on(
         dirty_times: DirtyTimes::default(),
         history,
         errors: ground.errors.clone(),
+        scrub: crate::scrub::Scrub::default(),
         state: Mutex::new(state),
+        tables: crate::tables::Tables::default(),
         ended: AtomicBool::new(false),
         end: Notify::new(),
     });

@@ -21,3 +21,18 @@ pub(crate) const L2CACHE: &str = "l2cache";
 pub(crate) const MS_UNFLUSHED_PHYS_TXGS: &str = "com.delphix:ms_unflushed_phys_txgs";
 /// In a top-level vdev's ZAP: what it is for (`log`, `special`, `dedup`).
 pub(crate) const ALLOCATION_BIAS: &str = "org.zfsonlinux:allocation_bias";
+/// Sums over dedup tables; the tables' own names begin alike.
+pub(crate) const DDT_STATISTICS: &str = "DDT-statistics";
+/// With a top-level vdev's number behind it: its counts of cloned blocks.
+pub(crate) const BRT_VDEV_PREFIX: &str = "com.fudosecurity:brt:vdev:";
+/// In a top-level vdev's ZAP: space map of what only the checkpoint uses.
+pub(crate) const CHECKPOINT_SPACE_MAP: &str = "com.delphix:pool_checkpoint_sm";
+/// In a RAID-Z vdev's ZAP: state of its last expansion (1 under way, 2 done).
+pub(crate) const RAIDZ_EXPAND_STATE: &str = "org.openzfs:raidz_expand_state";
+pub(crate) const RAIDZ_EXPAND_START: &str = "org.openzfs:raidz_expand_start_time";
+pub(crate) const RAIDZ_EXPAND_END: &str = "org.openzfs:raidz_expand_end_time";
+pub(crate) const RAIDZ_EXPAND_COPIED: &str = "org.openzfs:raidz_expand_bytes_copied";
+/// Up to which txg the last scrub came that was finished.
+pub(crate) const LAST_SCRUBBED_TXG: &str = "last_scrubbed_txg";
+/// State of the removal of a vdev.
+pub(crate) const REMOVING: &str = "com.delphix:removing";

@@ -213,6 +213,32 @@ pub enum EngineError {
     /// A device failed.
     #[error(transparent)]
     Device(#[from] device::DeviceError),
+    /// Only pools that were imported read-only can be scrubbed so far.
+    #[error(
+        "cannot scrub '{pool}': it is open for writing, which scrubs do not support yet; export it, import it with '-o readonly=on', and scrub it then"
+    )]
+    ScrubForWrite {
+        /// The pool.
+        pool: String,
+    },
+    /// A scrub is under way.
+    #[error("cannot scrub '{pool}': currently scrubbing; use 'zpool scrub -s' to cancel scrub")]
+    ScrubActive {
+        /// The pool.
+        pool: String,
+    },
+    /// The scrub is paused already.
+    #[error("cannot pause scrubbing '{pool}': scrub is paused; use 'zpool scrub' to resume scrub")]
+    ScrubPaused {
+        /// The pool.
+        pool: String,
+    },
+    /// There is no scrub to pause or stop.
+    #[error("there is no active scrub of '{pool}'; start one with 'zpool scrub'")]
+    NoScrub {
+        /// The pool.
+        pool: String,
+    },
 }
 
 impl EngineError {

@@ -7,6 +7,8 @@ use dataset::Features;
 
 use crate::{EngineError, FeatureState, FeatureStatus};
 
+/// What is said of a pool with dedup tables that no feature flag tells of.
+pub(crate) const DEDUP_TABLES: &str = "dedup tables";
 /// Changes of all metaslabs are logged together.
 pub(crate) const LOG_SPACEMAP: &str = "com.delphix:log_spacemap";
 /// Space maps have histograms; refcount: space maps.
@@ -88,7 +90,7 @@ const TABLE: &[Row] = &[
     ),
     row("com.datto:encryption", "encryption", false, Full),
     row("org.zfsonlinux:project_quota", "project_quota", true, Full),
-    row("com.delphix:device_removal", "device_removal", false, No),
+    row("com.delphix:device_removal", "device_removal", false, Read),
     row("com.delphix:obsolete_counts", "obsolete_counts", true, Read),
     row(
         "com.delphix:zpool_checkpoint",
@@ -128,7 +130,7 @@ const TABLE: &[Row] = &[
     row("com.delphix:livelist", "livelist", true, Full),
     row("org.openzfs:device_rebuild", "device_rebuild", true, Read),
     row("org.freebsd:zstd_compress", "zstd_compress", false, Full),
-    row("org.openzfs:draid", "draid", false, No),
+    row("org.openzfs:draid", "draid", false, Read),
     row("org.openzfs:zilsaxattr", "zilsaxattr", true, Full),
     row(HEAD_ERRLOG, "head_errlog", false, Full),
     row("org.openzfs:blake3", "blake3", false, Full),
@@ -145,7 +147,12 @@ const TABLE: &[Row] = &[
         false,
         Read,
     ),
-    row("org.openzfs:raidz_expansion", "raidz_expansion", false, No),
+    row(
+        "org.openzfs:raidz_expansion",
+        "raidz_expansion",
+        false,
+        Read,
+    ),
     row("com.klarasystems:fast_dedup", "fast_dedup", true, Read),
     row("org.zfsonlinux:longname", "longname", false, Full),
     row(

@@ -12,8 +12,13 @@
 //! | `rewind`, [`probe`] | spa.c: `spa_load_best`, `spa_ld_checkpoint_rewind`, `spa_tryimport` |
 //! | `sync` | spa.c: `spa_sync`; vdev_label.c: `vdev_config_sync` |
 //! | `space`, `logmaps` | metaslab.c, spa_log_spacemap.c |
+//! | `removed` | vdev_removal.c: `spa_remove_init` |
+//! | `auxiliary` | spa.c: `spa_load_spares`, `spa_load_l2cache` |
+//! | `tables` | ddt.c, brt.c, spa_checkpoint.c as far as they are read |
 //! | `dtl` | vdev.c: `vdev_dtl_sync`, `vdev_dtl_load` |
+//! | [`Salvage`] | (ours) opening what is left of a damaged pool |
 //! | [`scan`] | libzutil's zutil_import.c |
+//! | [`ScrubCommand`] and `scrub` | dsl_scan.c |
 //! | `config` | spa_config.c |
 //! | [`FeatureState`] and `features` | zfeature.c |
 //! | [`HistoryRecord`] and `history` | spa_history.c |
@@ -21,6 +26,7 @@
 
 #![forbid(unsafe_code)]
 
+mod auxiliary;
 mod config;
 mod core;
 mod create;
@@ -36,19 +42,26 @@ mod open;
 mod pool;
 mod probe;
 mod props;
+mod removed;
 mod rewind;
+mod salvage;
 mod scan;
+mod scrub;
 mod space;
 mod spec;
 mod status;
 mod sync;
+mod tables;
 
 pub use error::EngineError;
 pub use history::{HistoryRecord, HistoryWhat};
 pub use pool::{Pool, PoolNumbers};
 pub use probe::{Probe, Unusable, probe};
 pub use props::{PoolProperty, PropertySource};
+pub use removed::{RemovalState, RemovalStatus};
+pub use salvage::{Problem, Salvage, SalvageSpec, SalvagedDataset};
 pub use scan::{FoundPool, FoundState, ScanSpec, scan};
+pub use scrub::{ScrubCommand, ScrubNumbers};
 pub use spec::{
     CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, Rewind, Rewound, VdevClass,
     VdevLayout, VdevSpec,
@@ -56,3 +69,4 @@ pub use spec::{
 pub use status::{
     FeatureState, FeatureStatus, PoolHealth, PoolStatus, ScanStatus, VdevState, VdevStatus,
 };
+pub use tables::{CheckpointStatus, CloneStatus, DedupStatus, ExpansionStatus};

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use ::pool::alloc::{Allocator, fragmentation};
-use ::pool::vdev::{OpenOptions, VdevTree, best_uberblock};
+use ::pool::vdev::{OpenOptions, Vdev, VdevKind, VdevTree, best_uberblock};
 use ::pool::{Cache, Pipeline, PipelineOptions, TxgLimits, TxgManager};
 use dataset::{DslEnvironment, DslPool};
 use device::World;
@@ -22,13 +22,17 @@ use object::{ObjectSet, ObjsetOptions, WriteProperties, Zap};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::auxiliary::{self, Places};
 use crate::core::{Core, State};
 use crate::dtl::{DirtyTimes, distrust_stale};
 use crate::errors::ErrorLog;
 use crate::history::{History, HistoryLog, HistoryWhat};
 use crate::props::Stored;
 use crate::space::{Space, TopShape};
-use crate::{EngineError, FoundState, ImportSpec, ScanStatus, config, directory, features, layout};
+use crate::{
+    EngineError, FoundState, ImportSpec, ScanStatus, config, directory, features, layout, removed,
+    tables,
+};
 
 /// Bytes of verified blocks kept in memory unless the caller says otherwise.
 const CACHE_BYTES: u64 = 512 << 20;
@@ -187,8 +191,17 @@ pub(crate) fn check_tree(
     tree: &VdevTree,
     missing_log: bool,
 ) -> Result<(), EngineError> {
+    check_tops(pool, tree, missing_log, |_| true)
+}
+
+fn check_tops(
+    pool: &str,
+    tree: &VdevTree,
+    missing_log: bool,
+    counts: impl Fn(&Arc<Vdev>) -> bool,
+) -> Result<(), EngineError> {
     let mut lacking = Vec::new();
-    for top in tree.tops() {
+    for top in tree.tops().into_iter().filter(counts) {
         let (state, _) = top.state();
         let is_log = top.config_u64("is_log") == Some(1);
         if !(state.is_usable() || is_log && missing_log) {
@@ -213,6 +226,55 @@ pub(crate) fn check_tree(
     })
 }
 
+/// [`check_tree`], without top-level vdevs of which nothing was found; tells how many those are.
+fn check_known(pool: &str, tree: &VdevTree, missing_log: bool) -> Result<usize, EngineError> {
+    let is_unknown = |top: &Arc<Vdev>| *top.kind() == VdevKind::Missing;
+    let unknown = tree.tops().iter().filter(|top| is_unknown(top)).count();
+    match check_tops(pool, tree, missing_log, |top| !is_unknown(top)) {
+        Ok(()) => Ok(unknown),
+        Err(error) => Err(error),
+    }
+}
+
+/// Opens the MOS of an uberblock just to read it; before, what has to be known to read anything.
+pub(crate) async fn open_mos(
+    world: &World,
+    ground: &Ground,
+    uberblock: &Uberblock,
+) -> Result<Arc<ObjectSet>, EngineError> {
+    ground.tree.set_uberblock(uberblock);
+    let (pipeline, root) = (ground.pipeline.clone(), uberblock.root);
+    let mos = ObjectSet::open(pipeline, world.clone(), root, mos_options()).await?;
+    removed::load(&ground.tree, &mos).await?;
+    Ok(mos)
+}
+
+/// [`add_allocation_bias`] where vdevs were removed: the ZAPs may lie on those, so the tree
+/// has to be known first.
+async fn add_bias_of_removed(
+    world: &World,
+    spec: &ImportSpec,
+    uberblock: &Uberblock,
+    config: &mut NvList,
+) -> Result<(), EngineError> {
+    let mut root = config.require_list("vdev_tree")?.clone();
+    config::fix_paths(&mut root, &spec.found.paths);
+    let options = OpenOptions {
+        read_only: true,
+        paths: spec.found.paths.clone(),
+        pool_guid: Some(spec.found.guid),
+        create: false,
+    };
+    let ground = Ground::open(world, &root, options, [0; 32]).await?;
+    let result = async {
+        let mos = open_mos(world, &ground, uberblock).await?;
+        add_allocation_bias(&mos, config).await
+    }
+    .await;
+    ground.tree.close();
+    result
+}
+
 /// The newest uberblock (or the one given), and the configuration that the MOS it points to holds.
 pub(crate) async fn read_trusted(
     world: &World,
@@ -229,7 +291,8 @@ pub(crate) async fn read_trusted(
     };
     let ground = Ground::open(world, root, options, [0; 32]).await?;
     let result = async {
-        check_tree(name, &ground.tree, spec.missing_log)?;
+        // Labels do not tell which vdevs were removed, so what looks missing may not be needed.
+        let placeholders = check_known(name, &ground.tree, spec.missing_log)?;
         distrust_stale(&ground.tree).await;
         let uberblock = match given {
             Some(uberblock) => uberblock,
@@ -259,11 +322,25 @@ pub(crate) async fn read_trusted(
             .map(|list| list.iter().map(|(guid, _)| (guid.to_owned(), 1, true)).collect())
             .unwrap_or_default();
         features::check(name, &needed, spec.read_only)?;
-        let options = mos_options();
-        let mos =
-            ObjectSet::open(ground.pipeline.clone(), world.clone(), uberblock.root, options).await?;
-        let mut config = read_config(name, &mos).await?;
-        add_allocation_bias(&mos, &mut config).await?;
+        let read = async {
+            let mos = open_mos(world, &ground, &uberblock).await?;
+            let mut config = read_config(name, &mos).await?;
+            if removed::is_in(&config) {
+                add_bias_of_removed(world, spec, &uberblock, &mut config).await?;
+            } else {
+                add_allocation_bias(&mos, &mut config).await?;
+            }
+            Ok::<_, EngineError>(config)
+        };
+        let config = match read.await {
+            Err(error) if placeholders > 0 => {
+                return Err(EngineError::MissingDevices {
+                    pool: name.clone(),
+                    why: format!("{placeholders} top-level vdevs were not found; {error}"),
+                });
+            }
+            result => result?,
+        };
         Ok((uberblock, config))
     }
     .await;
@@ -282,6 +359,16 @@ pub(crate) fn mos_options() -> ObjsetOptions {
         object_cache_limit: 1024,
         ..ObjsetOptions::default()
     }
+}
+
+/// The configuration that the MOS holds.
+pub(crate) async fn read_trusted_config(
+    pool: &str,
+    mos: &Arc<ObjectSet>,
+) -> Result<NvList, EngineError> {
+    let mut config = read_config(pool, mos).await?;
+    add_allocation_bias(mos, &mut config).await?;
+    Ok(config)
 }
 
 async fn read_config(pool: &str, mos: &Arc<ObjectSet>) -> Result<NvList, EngineError> {
@@ -400,6 +487,7 @@ async fn import_on(
         spa_version: uberblock.version,
     };
     distrust_stale(&ground.tree).await;
+    open_mos(world, ground, &uberblock).await?;
     let dsl = DslPool::open(env, uberblock.root).await?;
     features::check(name, &dsl.features().all(), spec.read_only)?;
 
@@ -414,7 +502,7 @@ async fn import_on(
         config_dirty: !spec.read_only,
         ..new_state(name, disk_name, uberblock)
     };
-    load_directory(&mos, &mut state, ground, &history, world).await?;
+    load_directory(&mos, &mut state, ground, &history, world, &spec.found.paths).await?;
     if state.errata != 0 && !spec.read_only {
         return Err(damaged(
             name,
@@ -428,6 +516,21 @@ async fn import_on(
         });
     }
     load_space(ground, &mos).await?;
+    let allocator = ground.pipeline.allocator();
+    let tables = tables::load(&mos, &ground.tree, allocator).await?;
+    if tables.has_dedup && !spec.read_only {
+        // Without its table, nobody knows when a deduplicated block is free.
+        return Err(EngineError::UnsupportedForWrite {
+            pool: name.to_owned(),
+            features: vec![features::DEDUP_TABLES.to_owned()],
+        });
+    }
+    allocator.set_saved_bytes(
+        tables
+            .dedup
+            .saved_bytes()
+            .saturating_add(tables.clones.saved_bytes),
+    );
     let dirty_times = DirtyTimes::default();
     dirty_times.load(&mos, &ground.tree).await?;
 
@@ -446,7 +549,9 @@ async fn import_on(
         dirty_times,
         history,
         errors: ground.errors.clone(),
+        scrub: crate::scrub::Scrub::default(),
         state: Mutex::new(state),
+        tables,
         ended: AtomicBool::new(spec.read_only),
         end: Notify::new(),
     });
@@ -494,6 +599,7 @@ async fn load_directory(
     ground: &Ground,
     history: &HistoryLog,
     world: &World,
+    paths: &BTreeMap<Guid, String>,
 ) -> Result<(), EngineError> {
     let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
     let object = async |name: &str| -> Result<ObjectId, EngineError> {
@@ -548,13 +654,18 @@ async fn load_directory(
             state.data_errors += Zap::hold(mos, id).await?.count().await?;
         }
     }
+    let places = Places {
+        world,
+        tree: &ground.tree,
+        paths,
+    };
     for (name, list) in [
         (directory::SPARES, &mut state.spares),
         (directory::L2CACHE, &mut state.caches),
     ] {
         let id = object(name).await?;
         if !id.is_zero() {
-            *list = crate::status::read_aux(mos, id, name).await?;
+            *list = auxiliary::read(mos, id, name, &places).await?;
         }
     }
     Ok(())
@@ -581,8 +692,12 @@ pub(crate) fn scan_status(words: &[u64]) -> Option<ScanStatus> {
         end_time_s: word(8),
         to_examine_bytes: word(9),
         examined_bytes: word(10),
+        issued_bytes: word(10),
         repaired_bytes: word(12),
         errors: word(13),
+        pause_time_s: 0,
+        elapsed_s: word(8).saturating_sub(word(7)),
+        verify_only: false,
     })
 }
 
@@ -615,6 +730,12 @@ mod tests {
             "raidz1_3",
             "raidz2_multi",
             "raidz3_8",
+            "raidz_expanded",
+            "raidz_expanding",
+            "draid",
+            "draid_spare",
+            "removed",
+            "removing",
         ] {
             let dir = tempfile::tempdir().expect("a directory");
             let status = std::process::Command::new("tar")
@@ -651,14 +772,7 @@ mod tests {
                 .await
                 .expect("open");
             assert_eq!(ground.tree.guid_sum(), uberblock.guid_sum);
-            let mos = ObjectSet::open(
-                ground.pipeline.clone(),
-                world.clone(),
-                uberblock.root,
-                mos_options(),
-            )
-            .await
-            .expect("MOS");
+            let mos = open_mos(&world, &ground, &uberblock).await.expect("MOS");
             let shapes = ground.shapes();
             let recorded = ground.space.open(&mos, &shapes).await.expect("space maps");
             assert!(
@@ -681,7 +795,7 @@ mod tests {
                     .expect("load");
                 assert_eq!(
                     free.space() + metaslab.allocated_bytes,
-                    1 << shape.ms_shift,
+                    shape.span(metaslab.id.1).end - shape.span(metaslab.id.1).start,
                     "{name}"
                 );
             }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ::pool::vdev::{Scope, Vdev};
-use ::pool::{PoolError, Tx};
+use ::pool::{Bookmark, PoolError, Tx};
 use dataset::{DatasetError, DslPool, SyncTask};
 use device::{BoxFuture, World};
 use format::{Guid, NvList, ObjectId, ObjectType, Txg};
@@ -14,8 +14,8 @@ use crate::history::HistoryWhat;
 use crate::props::{Change, Kind, Row, Stored};
 use crate::{
     CreateSpec, EngineError, FeatureStatus, FoundPool, HistoryRecord, ImportSpec, PoolHealth,
-    PoolProperty, PoolStatus, PropertySource, Rewound, ScanSpec, config, create, directory,
-    features, props, rewind, status,
+    PoolProperty, PoolStatus, PropertySource, Rewound, ScanSpec, ScrubCommand, ScrubNumbers,
+    config, create, directory, features, props, rewind, scrub, status,
 };
 
 /// A pool's space in numbers, all in bytes.
@@ -111,6 +111,7 @@ impl Pool {
         if core.state.lock().closed {
             return Err(EngineError::Closed { pool: self.name() });
         }
+        core.scrub.end().await;
         let closing = PoolError::Closing;
         if !core.read_only {
             match core.suspended() {
@@ -265,6 +266,10 @@ impl Pool {
             number: None,
             source,
         };
+        let ratio = |percent: u64| {
+            let value = format!("{}.{:02}", percent / 100, percent % 100);
+            text(&value, PropertySource::None)
+        };
         let optional = |value: Option<String>, unset: &str| match value {
             Some(value) => text(&value, PropertySource::Local),
             None => text(unset, PropertySource::Default),
@@ -281,7 +286,11 @@ impl Pool {
                 Some(percent) => number(u64::from(percent)),
                 None => text("-", PropertySource::None),
             },
-            "expandsize" | "checkpoint" => text("-", PropertySource::None),
+            "expandsize" => text("-", PropertySource::None),
+            "checkpoint" => match self.checkpoint_bytes() {
+                0 => text("-", PropertySource::None),
+                bytes => number(bytes),
+            },
             "health" => {
                 let health = status::health(&self.core);
                 text(health.word(), PropertySource::None)
@@ -299,8 +308,12 @@ impl Pool {
                     }
                 }
             }
-            "dedupratio" | "bcloneratio" => text("1.00", PropertySource::None),
-            "bcloneused" | "bclonesaved" | "dedup_table_size" | "last_scrubbed_txg" => number(0),
+            "dedupratio" => ratio(self.core.tables.dedup.ratio_percent()),
+            "dedup_table_size" => number(self.core.tables.dedup.table_bytes),
+            "bcloneratio" => ratio(self.core.tables.clones.ratio_percent()),
+            "bcloneused" => number(self.core.tables.clones.used_bytes),
+            "bclonesaved" => number(self.core.tables.clones.saved_bytes),
+            "last_scrubbed_txg" => number(self.core.tables.last_scrubbed),
             "altroot" => optional(self.core.altroot.clone(), "-"),
             "cachefile" => optional(self.core.state.lock().cachefile.clone(), "-"),
             "comment" => optional(self.core.state.lock().comment.clone(), "-"),
@@ -311,6 +324,12 @@ impl Pool {
             }
             _ => self.stored(row),
         }
+    }
+
+    /// Space that only the checkpoint uses.
+    fn checkpoint_bytes(&self) -> u64 {
+        let checkpoint = self.core.tables.checkpoint.as_ref();
+        checkpoint.map_or(0, |checkpoint| checkpoint.space_bytes.values().sum())
     }
 
     /// A property kept in the `pool_props` object.
@@ -471,6 +490,37 @@ impl Pool {
         Ok(())
     }
 
+    /// Starts, pauses, continues or stops a scrub. Starting does not wait for its end, see
+    /// [`Pool::wait_for_scrub`]; stopping does.
+    ///
+    /// # Errors
+    /// [`EngineError::ScrubForWrite`] for a pool that was not imported read-only,
+    /// [`EngineError::ScrubActive`], [`EngineError::ScrubPaused`], [`EngineError::NoScrub`].
+    pub async fn scrub(&self, command: ScrubCommand) -> Result<(), EngineError> {
+        self.check_open()?;
+        scrub::command(&self.core, command)?;
+        if command == ScrubCommand::Stop {
+            self.core.scrub.wait(true).await;
+        }
+        Ok(())
+    }
+
+    /// Waits until no scrub is under way, or it is paused; with `paused`, until a paused one has ended too.
+    pub async fn wait_for_scrub(&self, paused: bool) {
+        self.core.scrub.wait(paused).await;
+    }
+
+    /// What the last scrub since the import has done so far.
+    pub fn scrub_numbers(&self) -> Option<ScrubNumbers> {
+        self.core.scrub.numbers()
+    }
+
+    /// The blocks of which no copy is good, as far as reads and scrubs since the import found them, in order of
+    /// dataset and object.
+    pub fn damaged(&self) -> Vec<Bookmark> {
+        self.core.errors.damaged()
+    }
+
     /// The configuration as kept in a pool cache: feed it to [`Pool::from_cache`].
     pub fn cached_config(&self) -> NvList {
         let core = &self.core;
@@ -517,6 +567,7 @@ impl Drop for Pool {
         if self.core.state.lock().closed {
             return;
         }
+        self.core.scrub.abandon();
         // The sync loop holds the core as well: without this it would go on for ever.
         self.core.txgs.stop(PoolError::Closing);
         let core = self.core.clone();

@@ -74,8 +74,12 @@ pub async fn probe(world: &World, found: &FoundPool) -> Result<Probe, EngineErro
             let all = core.dsl.features().all();
             let version = core.state.lock().version;
             let comment = core.state.lock().comment.clone();
+            let has_dedup = core.tables.has_dedup;
             core.close();
-            let blocked = features::blocked(&all);
+            let mut blocked = features::blocked(&all);
+            if has_dedup && version == Uberblock::VERSION_FEATURES && blocked.1.is_empty() {
+                blocked.1.push(features::DEDUP_TABLES.to_owned());
+            }
             let unusable = (!blocked.1.is_empty()).then_some(Unusable::FeaturesForWrite(blocked.1));
             Ok(Probe {
                 tops: status.root.children,

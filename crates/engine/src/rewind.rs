@@ -17,11 +17,11 @@ use ::pool::vdev::{OpenOptions, best_uberblock};
 use dataset::{DatasetError, ListOptions};
 use device::World;
 use format::{ObjectId, Txg, Uberblock};
-use object::{ObjectSet, Zap};
+use object::Zap;
 
 use crate::core::Core;
 use crate::dtl::distrust_stale;
-use crate::open::{self, Ground, check_tree, damaged, mos_options};
+use crate::open::{self, Ground, check_tree, damaged};
 use crate::{EngineError, ImportSpec, Rewind, Rewound, directory};
 
 /// Transaction groups for which freed blocks are kept (`TXG_DEFER_SIZE`, include/sys/txg.h). Those in
@@ -200,8 +200,7 @@ async fn import_checkpoint(world: &World, spec: &ImportSpec) -> Result<Arc<Core>
     Ok(core)
 }
 
-/// The newest uberblock, and the one that its MOS keeps as the checkpoint: stored as an array of
-/// 64-bit integers, shorter in pools of older releases.
+/// The newest uberblock, and the one that its MOS keeps as the checkpoint.
 async fn read_checkpoint(
     world: &World,
     spec: &ImportSpec,
@@ -212,25 +211,13 @@ async fn read_checkpoint(
     distrust_stale(&ground.tree).await;
     let newest = best_uberblock(&ground.tree.uberblocks().await, Txg::new(u64::MAX))
         .ok_or_else(|| damaged(pool, "every uberblock", "none has the right checksum"))?;
-    let mos = ObjectSet::open(
-        ground.pipeline.clone(),
-        world.clone(),
-        newest.root,
-        mos_options(),
-    )
-    .await?;
+    let mos = open::open_mos(world, ground, &newest).await?;
     let value = Zap::hold(&mos, ObjectId::POOL_DIRECTORY)
         .await?
         .lookup(directory::CHECKPOINT)
         .await?
         .ok_or_else(|| EngineError::NoCheckpoint { pool: pool.clone() })?;
-    let mut bytes: Vec<u8> = value
-        .to_u64s()
-        .into_iter()
-        .flat_map(u64::to_le_bytes)
-        .collect();
-    bytes.resize(bytes.len().max(Uberblock::BYTES), 0);
-    let checkpoint = Uberblock::decode(&bytes)?;
+    let checkpoint = crate::tables::decode_checkpoint(&value.to_u64s())?;
     if checkpoint.txg > newest.txg {
         return Err(damaged(
             pool,

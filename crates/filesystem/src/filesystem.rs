@@ -8,7 +8,7 @@ use dataset::zil::{LogRecord, Zil};
 use dataset::{Dataset, DatasetSettings, DirtyEstimate, SyncMode};
 use device::World;
 use format::{OBJSET_FLAG_PROJECT_QUOTA, ObjectId, ObjectType, ObjsetKind};
-use object::{ObjectSet, Sa, SaAttribute, Zap};
+use object::{ObjectInfo, ObjectSet, Sa, SaAttribute, Zap};
 use parking_lot::RwLock;
 use pool::Tx;
 use tokio::sync::watch;
@@ -341,32 +341,13 @@ impl Filesystem {
         let info = node.object.info();
         // A `.zfs` that is listed counts as a subdirectory (`zfs_getattr_fast`).
         let lists_control = node.ino == self.root && self.settings().snapdir == 1;
-        let links = znode.links.saturating_add(u64::from(lists_control));
-        let block_bytes = match znode.kind() {
-            FileKind::Regular if znode.size > 0 => info.data_block_bytes,
-            _ => self.settings().record_bytes,
-        };
-        Attributes {
-            ino: node.ino,
-            generation: znode.generation,
-            kind: znode.kind(),
-            mode: znode.mode & 0o7777,
-            uid: id_of(znode.uid),
-            gid: id_of(znode.gid),
-            nlink: u32::try_from(links).unwrap_or(u32::MAX),
-            size_bytes: znode.size,
-            // Blocks and the dnode's own slots (`dmu_object_size_from_db`, module/zfs/dmu.c).
-            allocated_bytes: ((info.used_bytes + 256) / 512 + u64::from(info.slots)) * 512,
-            block_bytes,
-            rdev: znode::decode_rdev(znode.rdev),
-            atime: znode.atime,
-            mtime: znode.mtime,
-            ctime: znode.ctime,
-            crtime: znode.crtime,
-            flags: znode.flags,
-            project: (znode.flags & pflags::PROJID != 0).then(|| znode.project.unwrap_or(0)),
-            parent: znode.parent,
-        }
+        describe(
+            node.ino,
+            &znode,
+            &info,
+            u64::from(lists_control),
+            self.settings().record_bytes,
+        )
     }
 
     /// All about an object.
@@ -432,7 +413,7 @@ impl Filesystem {
         })
     }
 
-    fn name_bytes_max(&self) -> usize {
+    pub(crate) fn name_bytes_max(&self) -> usize {
         if self.settings().longname {
             crate::names::LONG_NAME_BYTES_MAX
         } else {
@@ -475,5 +456,42 @@ pub(crate) fn join(pieces: Vec<Bytes>) -> Bytes {
     match <[Bytes; 1]>::try_from(pieces) {
         Ok([single]) => single,
         Err(pieces) => Bytes::from(pieces.concat()),
+    }
+}
+
+/// A file's attributes as `stat` shows them. `more_links` are shown though not stored; `record_bytes` is the block
+/// size of what has none.
+pub(crate) fn describe(
+    ino: u64,
+    znode: &Znode,
+    info: &ObjectInfo,
+    more_links: u64,
+    record_bytes: u32,
+) -> Attributes {
+    let links = znode.links.saturating_add(more_links);
+    let block_bytes = match znode.kind() {
+        FileKind::Regular if znode.size > 0 => info.data_block_bytes,
+        _ => record_bytes,
+    };
+    Attributes {
+        ino,
+        generation: znode.generation,
+        kind: znode.kind(),
+        mode: znode.mode & 0o7777,
+        uid: id_of(znode.uid),
+        gid: id_of(znode.gid),
+        nlink: u32::try_from(links).unwrap_or(u32::MAX),
+        size_bytes: znode.size,
+        // Blocks and the dnode's own slots (`dmu_object_size_from_db`, module/zfs/dmu.c).
+        allocated_bytes: ((info.used_bytes + 256) / 512 + u64::from(info.slots)) * 512,
+        block_bytes,
+        rdev: znode::decode_rdev(znode.rdev),
+        atime: znode.atime,
+        mtime: znode.mtime,
+        ctime: znode.ctime,
+        crtime: znode.crtime,
+        flags: znode.flags,
+        project: (znode.flags & pflags::PROJID != 0).then(|| znode.project.unwrap_or(0)),
+        parent: znode.parent,
     }
 }

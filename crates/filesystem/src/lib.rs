@@ -13,6 +13,7 @@
 //! | `data`, `attributes`, `xattr`, `quota` | content; attributes; extended attributes; quotas |
 //! | `unlinked` | files without a name, and freeing them |
 //! | `log`, `replay` | records of the intent log, and doing them again |
+//! | `salvage` | what is left of a damaged filesystem |
 //! | `init` | a new filesystem |
 //! | `znode`, `acl`, `posix_acl`, `names` | layouts and rules, pure |
 //!
@@ -35,9 +36,11 @@ mod log;
 mod names;
 mod namespace;
 mod node;
+mod path;
 mod posix_acl;
 mod quota;
 mod replay;
+mod salvage;
 mod types;
 mod unlinked;
 mod xattr;
@@ -47,6 +50,7 @@ pub use error::{FsError, Result, errno};
 pub use filesystem::Filesystem;
 pub use init::ZplInit;
 pub use quota::{QuotaKind, SpaceUse};
+pub use salvage::{SalvagedDirectory, SalvagedFile, SalvagedFilesystem, SalvagedXattrs};
 pub use types::{
     Allocate, Attributes, Caller, DirEntry, FileKind, FsStatistics, RenameMode, SeekTo,
     SetAttributes, SetTime, Time, XattrMode,

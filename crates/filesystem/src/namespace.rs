@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use dataset::DirtyEstimate;
 use format::{ObjectId, ObjectType};
-use object::{NewObject, Object, Zap, ZapOptions};
+use object::{NewObject, Object, Sa, Zap, ZapOptions};
 use pool::Tx;
 
 use crate::acl::Acl;
@@ -119,23 +119,33 @@ impl Filesystem {
         let _entered = self.enter().await?;
         let directory = self.node(parent).await?;
         directory.entries()?;
-        let limit_bytes = crate::names::LONG_NAME_BYTES_MAX;
-        if name.len() > limit_bytes {
-            return Err(FsError::NameTooLong {
-                length_bytes: name.len(),
-                limit_bytes,
-            });
+        if name.len() > crate::names::LONG_NAME_BYTES_MAX {
+            return Err(self.too_long(name));
         }
         let node = match name {
             b"." => directory,
             b".." => self.node(directory.znode().parent).await?,
             _ => {
                 let found = self.find(&directory, name).await?;
-                let (ino, _) = found.ok_or(FsError::NotFound { ino: parent })?;
+                let Some((ino, _)) = found else {
+                    // A long name from before `longname` was switched off is still found.
+                    return Err(if name.len() > self.name_bytes_max() {
+                        self.too_long(name)
+                    } else {
+                        FsError::NotFound { ino: parent }
+                    });
+                };
                 self.entry_node(&directory, ino).await?
             }
         };
         Ok(self.attributes_of(&node))
+    }
+
+    fn too_long(&self, name: &[u8]) -> FsError {
+        FsError::NameTooLong {
+            length_bytes: name.len(),
+            limit_bytes: self.name_bytes_max(),
+        }
     }
 
     /// Makes a regular file; fails if the name exists.
@@ -542,25 +552,7 @@ impl Filesystem {
                 what: "only symbolic links have a target",
             });
         }
-        let corrupt = || FsError::Corrupt {
-            ino,
-            what: "its target is missing",
-        };
-        if let Some(target) = self.sa.get(&node.object, attr::SYMLINK).await? {
-            return Ok(target);
-        }
-        let length = usize::try_from(znode.size).map_err(|_| corrupt())?;
-        if length > TARGET_BYTES_MAX + 1 {
-            return Err(corrupt());
-        }
-        if znode.is_old {
-            let bonus = node.object.bonus();
-            let end = znode::OLD_ZNODE_BYTES + length;
-            if bonus.len() >= end {
-                return Ok(bonus.slice(znode::OLD_ZNODE_BYTES..end));
-            }
-        }
-        Ok(join(node.object.read(0, length).await?))
+        link_target(&self.sa, &node.object, &znode).await
     }
 
     /// Gives a file another name.
@@ -1116,4 +1108,27 @@ pub(crate) fn acl_to_store(znode: &Znode, acl: &Acl, version: u64) -> Vec<Attrib
     } else {
         znode::acl_attributes(acl).to_vec()
     }
+}
+
+/// Where a symbolic link points.
+pub(crate) async fn link_target(sa: &Sa, object: &Object, znode: &Znode) -> Result<Bytes> {
+    let corrupt = || FsError::Corrupt {
+        ino: object.id().get(),
+        what: "its target is missing",
+    };
+    if let Some(target) = sa.get(object, attr::SYMLINK).await? {
+        return Ok(target);
+    }
+    let length = usize::try_from(znode.size).map_err(|_| corrupt())?;
+    if length > TARGET_BYTES_MAX + 1 {
+        return Err(corrupt());
+    }
+    if znode.is_old {
+        let bonus = object.bonus();
+        let end = znode::OLD_ZNODE_BYTES + length;
+        if bonus.len() >= end {
+            return Ok(bonus.slice(znode::OLD_ZNODE_BYTES..end));
+        }
+    }
+    Ok(join(object.read(0, length).await?))
 }

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use dataset::DirtyEstimate;
 use dataset::features::guid;
 use format::{NvEncoding, NvList, NvValue};
-use object::ZapCursor;
+use object::{Object, Sa, ZapCursor};
 
 use crate::data::Place;
 use crate::error::{FsError, Result};
@@ -35,7 +35,7 @@ const SA_LIST_BYTES_MAX: usize = 64 << 10;
 /// Biggest system attribute (`SA_ATTR_MAX_LEN`): the length is a u16.
 const SA_BYTES_MAX: usize = 65535;
 /// Biggest value that Linux passes (`XATTR_SIZE_MAX`).
-const VALUE_BYTES_MAX: usize = 64 << 10;
+pub(crate) const VALUE_BYTES_MAX: usize = 64 << 10;
 /// Longest name that Linux passes (`XATTR_NAME_MAX`).
 const NAME_BYTES_MAX: usize = 255;
 
@@ -50,11 +50,31 @@ fn alternative(name: &[u8]) -> Option<&[u8]> {
 }
 
 /// A stored name as Linux shows it.
-fn shown(stored: &[u8]) -> Vec<u8> {
+pub(crate) fn shown(stored: &[u8]) -> Vec<u8> {
     if NAMESPACES.iter().any(|space| stored.starts_with(space)) {
         return stored.to_vec();
     }
     [b"user.", stored].concat()
+}
+
+/// The attributes that are kept in the dnode.
+pub(crate) async fn xattrs_in_dnode(sa: &Sa, object: &Object) -> Result<Vec<(Vec<u8>, Bytes)>> {
+    let mut list = Vec::new();
+    if let Some(packed) = sa.get(object, attr::DXATTR).await? {
+        let Ok(decoded) = NvList::decode(&packed) else {
+            return Err(FsError::Corrupt {
+                ino: object.id().get(),
+                what: "its extended attributes are damaged",
+            });
+        };
+        for (name, value) in decoded.iter() {
+            let NvValue::ByteArray(value) = value else {
+                continue;
+            };
+            list.push((name.as_bytes().to_vec(), Bytes::copy_from_slice(value)));
+        }
+    }
+    Ok(list)
 }
 
 impl Filesystem {
@@ -98,22 +118,7 @@ impl Filesystem {
         if let Some(list) = node.state.read().sa_xattrs.clone() {
             return Ok(list);
         }
-        let corrupt = FsError::Corrupt {
-            ino: node.ino,
-            what: "its extended attributes are damaged",
-        };
-        let mut list = Vec::new();
-        if let Some(packed) = self.sa.get(&node.object, attr::DXATTR).await? {
-            let Ok(decoded) = NvList::decode(&packed) else {
-                return Err(corrupt);
-            };
-            for (name, value) in decoded.iter() {
-                let NvValue::ByteArray(value) = value else {
-                    continue;
-                };
-                list.push((name.as_bytes().to_vec(), Bytes::copy_from_slice(value)));
-            }
-        }
+        let list = xattrs_in_dnode(&self.sa, &node.object).await?;
         let list = Arc::new(list);
         node.state.write().sa_xattrs = Some(Arc::clone(&list));
         Ok(list)

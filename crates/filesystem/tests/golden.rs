@@ -7,21 +7,35 @@ mod common;
 mod tree;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use common::*;
 use device::World;
+use engine::Rewind;
 use filesystem::{FileKind, Filesystem, FsError};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tree::{bytes_of, hash, hex, kind_word, walk};
 
+/// Files of a tree whose paths are looked up from their numbers, at most.
+const PATHS_MAX: usize = 100;
 /// Files longer than this have no hash in the manifest.
 const HASHED_BYTES_MAX: u64 = 1 << 30;
 
 async fn check_tree(filesystem: &Filesystem, name: &str, tree: &[Value]) {
     let found = walk(filesystem).await;
     let mut expected = 0;
+    // A path from its file: takes a search through each directory, so not for all.
+    for (path, at) in found.iter().step_by(found.len() / PATHS_MAX + 1) {
+        if at.nlink == 1 || at.kind == FileKind::Directory {
+            let back = filesystem.path_of(at.ino).await.expect("a path");
+            assert_eq!(
+                String::from_utf8_lossy(&back),
+                String::from_utf8_lossy(path),
+                "{name}"
+            );
+        }
+    }
     for entry in tree {
         let path = bytes_of(entry, "path", "path_hex").expect("a path");
         let shown = format!("{name}: {}", String::from_utf8_lossy(&path));
@@ -102,34 +116,107 @@ async fn check_tree(filesystem: &Filesystem, name: &str, tree: &[Value]) {
     assert_eq!(found.len(), expected, "{name}: paths");
 }
 
+/// Label of what a manifest tells of the state at the checkpoint.
+const AT_CHECKPOINT: &str = "AT_CHECKPOINT:";
+
+struct Golden {
+    world: World,
+    manifest: Value,
+    dir: PathBuf,
+    _image: Image,
+}
+
+impl Golden {
+    fn unpack(golden: &Path, name: &str) -> Self {
+        let manifest = std::fs::read(golden.join(format!("{name}.json"))).expect("manifest");
+        let image = Image::empty();
+        Self {
+            world: World::system(2),
+            manifest: serde_json::from_slice(&manifest).expect("JSON"),
+            dir: unpack(golden, name, image.path()),
+            _image: image,
+        }
+    }
+
+    /// The manifest's trees: of the pool's newest state, or of its checkpoint.
+    fn trees(&self, at_checkpoint: bool) -> impl Iterator<Item = (&str, &[Value])> {
+        // What a read-only import shows of pools whose logs are to be replayed.
+        let trees = match &self.manifest["trees_without_replay"] {
+            Value::Null => &self.manifest["trees"],
+            trees => trees,
+        };
+        let trees = trees.as_object().expect("trees").iter();
+        trees.filter_map(move |(name, tree)| {
+            let tree = &tree.as_array().expect("a list")[..];
+            match (name.strip_prefix(AT_CHECKPOINT), at_checkpoint) {
+                (None, false) => Some((&name[..], tree)),
+                (Some(name), true) => Some((name, tree)),
+                _ => None,
+            }
+        })
+    }
+
+    async fn check(&self, rewind: Rewind) {
+        let pool = import_at(&self.world, &self.dir, true, rewind).await;
+        load_keys(&pool, &self.manifest).await;
+        let mut count = 0;
+        for (dataset, tree) in self.trees(rewind == Rewind::Checkpoint) {
+            count += 1;
+            let filesystem = open(&self.world, &pool, dataset).await;
+            assert!(filesystem.is_read_only());
+            check_tree(&filesystem, dataset, tree).await;
+            let refused = filesystem
+                .create(filesystem.root(), b"x", 0o644, ROOT)
+                .await;
+            assert!(matches!(refused, Err(FsError::ReadOnly)), "{dataset}");
+            filesystem.close().await.expect("close");
+        }
+        assert!(count > 0);
+        if rewind == Rewind::No {
+            let volumes = match &self.manifest["zvols_without_replay"] {
+                Value::Null => &self.manifest["zvols"],
+                volumes => volumes,
+            };
+            for volume in volumes.as_array().into_iter().flatten() {
+                let dataset = volume["name"].as_str().expect("a name");
+                let wanted = volume["sha256"].as_str().expect("a hash");
+                let size = volume["volsize"].as_u64().expect("a size");
+                assert_eq!(hash_volume(&pool, dataset, size).await, wanted, "{dataset}");
+            }
+        }
+        check_errors(&self.manifest, &pool);
+        if self.manifest["name"] == "plain" {
+            check_names(&self.world, &pool).await;
+        }
+        pool.export(false).await.expect("close the pool");
+    }
+}
+
+/// After everything was read: errors are counted on the device that was damaged (manifest: `damage`) and on
+/// no other, and nothing was lost.
+fn check_errors(manifest: &Value, pool: &engine::Pool) {
+    fn walk(vdev: &engine::VdevStatus, damaged: Option<&str>, found: &mut u64) {
+        let path = vdev.path.as_deref().unwrap_or("");
+        assert_eq!(vdev.read_errors + vdev.write_errors, 0, "{path}");
+        if damaged.is_some_and(|image| path.ends_with(image)) {
+            *found += vdev.checksum_errors;
+        } else {
+            assert_eq!(vdev.checksum_errors, 0, "{} {path}", vdev.name);
+        }
+        for child in &vdev.children {
+            walk(child, damaged, found);
+        }
+    }
+    let damaged = manifest["damage"]["image"].as_str();
+    let status = pool.status();
+    let mut found = 0;
+    walk(&status.root, damaged, &mut found);
+    assert_eq!(found > 0, damaged.is_some(), "checksum errors: {found}");
+    assert_eq!(status.data_errors, 0);
+}
+
 async fn check(golden: &Path, name: &str) {
-    let manifest = std::fs::read(golden.join(format!("{name}.json"))).expect("manifest");
-    let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
-    let image = Image::empty();
-    let dir = unpack(golden, name, image.path());
-    let world = World::system(2);
-    let pool = import(&world, &dir, true).await;
-    load_keys(&pool, &manifest).await;
-    for (dataset, tree) in manifest["trees"].as_object().expect("trees") {
-        let filesystem = open(&world, &pool, dataset).await;
-        assert!(filesystem.is_read_only());
-        check_tree(&filesystem, dataset, tree.as_array().expect("a list")).await;
-        let refused = filesystem
-            .create(filesystem.root(), b"x", 0o644, ROOT)
-            .await;
-        assert!(matches!(refused, Err(FsError::ReadOnly)), "{dataset}");
-        filesystem.close().await.expect("close");
-    }
-    for volume in manifest["zvols"].as_array().into_iter().flatten() {
-        let dataset = volume["name"].as_str().expect("a name");
-        let wanted = volume["sha256"].as_str().expect("a hash");
-        let size = volume["volsize"].as_u64().expect("a size");
-        assert_eq!(hash_volume(&pool, dataset, size).await, wanted, "{dataset}");
-    }
-    if name == "plain" {
-        check_names(&world, &pool).await;
-    }
-    pool.export(false).await.expect("close the pool");
+    Golden::unpack(golden, name).check(Rewind::No).await;
 }
 
 /// SHA-256 of a volume's data, which is its object 1.
@@ -253,4 +340,45 @@ macro_rules! golden_pools {
     )*};
 }
 
-golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz1_5 raidz2_6 raidz2_multi raidz3_8 big_dirs v28 v15_fs3 nofeat encrypted);
+golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz1_5 raidz2_6 raidz2_multi raidz3_8 big_dirs v28 v15_fs3 nofeat removed removing draid draid_spare special logs_cache degraded damaged damaged_raidz stale gang gang_raidz raidz_expanded raidz_expanding checkpoint cloned_blocks dedup_fast dedup_legacy encrypted zil_dirty zil_dirty_slog);
+
+/// What a checkpoint keeps is there in full, deleted and overwritten files and destroyed datasets included.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_checkpoint_is_as_it_was() {
+    if let Some(golden) = golden() {
+        let golden = Golden::unpack(&golden, "checkpoint");
+        golden.check(Rewind::Checkpoint).await;
+    }
+}
+
+/// Children of widened RAID-Z vdevs that are gone, or that lie.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn raidz_that_was_widened_survives_damage() {
+    use std::os::unix::fs::FileExt;
+    let Some(golden) = golden() else { return };
+    for (name, gone, garbled) in [
+        ("raidz_expanded", &["d1"][..], &[][..]),
+        ("raidz_expanded", &["d3"], &[]),
+        ("raidz_expanded", &[], &["d0"]),
+        ("raidz_expanded", &[], &["d3"]),
+        ("raidz_expanding", &["d0", "d4"], &[]),
+        ("raidz_expanding", &["d2"], &["d1"]),
+        ("raidz_expanding", &[], &["d3", "d4"]),
+    ] {
+        let golden = Golden::unpack(&golden, name);
+        for disk in gone {
+            std::fs::remove_file(golden.dir.join(format!("{disk}.img"))).expect("it was there");
+        }
+        for disk in garbled {
+            let path = golden.dir.join(format!("{disk}.img"));
+            let file = std::fs::File::options().write(true).open(path);
+            let file = file.expect("an image");
+            let mut random = Random(7);
+            for offset in (4 << 20..62 << 20).step_by(1 << 20) {
+                let noise = random.bytes(1 << 20);
+                file.write_all_at(&noise, offset).expect("write");
+            }
+        }
+        golden.check(Rewind::No).await;
+    }
+}

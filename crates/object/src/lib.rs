@@ -8,6 +8,7 @@
 //! | [`Bpobj`], [`Bptree`] | bpobj, bptree | lists of block pointers, trees to be freed |
 //! | [`SpaceMapObject`] | space map | a log of allocated and freed ranges |
 //! | [`Sa`] | system attributes | attributes packed into bonus and spill block |
+//! | `salvage` | | reading on past damage: blocks, dnodes and ZAP leaves one by one |
 //!
 //! # Two slots
 //! Every object keeps its unwritten changes in two slots, chosen by the parity of the txg: the slot
@@ -44,6 +45,7 @@ mod options;
 mod rangeset;
 mod readahead;
 mod sa;
+mod salvage;
 mod spacemap;
 mod sync;
 mod table;
@@ -59,6 +61,7 @@ pub use object::{Object, ObjectInfo};
 pub use objset::ObjectSet;
 pub use options::{NewObject, ObjsetOptions, RedundantMetadata, WriteProperties};
 pub use sa::{AttributeId, Sa, SaAttribute, SaRegistration};
+pub use salvage::{DnodeRun, Piece, SalvagedZap, Written, salvage_zap};
 pub use spacemap::{SpaceMapEntry, SpaceMapKind, SpaceMapObject};
 pub use sync::{BlockAccounting, SyncContext};
 pub use zap::{NORMALIZE_UPPERCASE, Normalizer, Zap, ZapCursor, ZapEntry, ZapOptions, ZapValue};

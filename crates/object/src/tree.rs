@@ -5,7 +5,7 @@ use format::{BlockPointer, Endian, ObjectId, ObjsetId, Txg};
 use pool::{Bookmark, ReadContext};
 
 use crate::dnode::{Dnode, Found, Tree, shl, shr};
-use crate::error::{Result, damaged};
+use crate::error::{ObjectError, Result, damaged};
 use crate::indirect::child;
 use crate::objset::ObjectSet;
 
@@ -16,6 +16,14 @@ pub(crate) enum Block {
     Data(Bytes, Endian),
     /// Never written, or freed: reads as zeros.
     Zeros,
+}
+
+/// Blocks `first..end` that cannot be reached, as an indirect block above them cannot be read.
+#[derive(Debug)]
+pub(crate) struct LostBlocks {
+    pub first: u64,
+    pub end: u64,
+    pub error: ObjectError,
 }
 
 /// Txg of readers who want the newest.
@@ -198,6 +206,19 @@ impl ObjectSet {
         from: u64,
         wanted: &(dyn Fn(u8, &BlockPointer) -> bool + Send + Sync),
     ) -> Result<Option<u64>> {
+        self.next_in_tree_or_lost(object, tree, from, wanted)
+            .await
+            .map_err(|lost| lost.error)
+    }
+
+    /// Like [`Self::next_in_tree`]; the failure tells which blocks cannot be reached for it.
+    pub(crate) async fn next_in_tree_or_lost(
+        &self,
+        object: ObjectId,
+        tree: &Tree,
+        from: u64,
+        wanted: &(dyn Fn(u8, &BlockPointer) -> bool + Send + Sync),
+    ) -> std::result::Result<Option<u64>, LostBlocks> {
         let shift = tree.pointers_shift();
         let fanout = shl(1, shift);
         let mut at = from;
@@ -220,15 +241,23 @@ impl ObjectSet {
                     return Ok(Some(at));
                 }
                 let number = shr(at, tree.span_shift(level));
-                let data = self.read_indirect(object, level, number, &pointer).await?;
                 let (parent_span, endian) = (tree.span_shift(level), pointer.endian());
+                let lost = |error| LostBlocks {
+                    first: at,
+                    end: skip(at, parent_span).unwrap_or(u64::MAX),
+                    error,
+                };
+                let data = self
+                    .read_indirect(object, level, number, &pointer)
+                    .await
+                    .map_err(lost)?;
                 level -= 1;
                 let span = tree.span_shift(level);
                 let first = shr(at, span) & (fanout - 1);
                 let mut found = None;
                 for index in first..fanout {
                     let next = child(&data, endian, index as usize)
-                        .ok_or_else(|| short_indirect(object, level + 1, number))?;
+                        .ok_or_else(|| lost(short_indirect(object, level + 1, number)))?;
                     if wanted(level, &next) {
                         found = Some((index, next));
                         break;
@@ -256,7 +285,7 @@ fn skip(at: u64, span_shift: u32) -> Option<u64> {
     (next != u64::MAX && next > at).then_some(next)
 }
 
-pub(crate) fn short_indirect(object: ObjectId, level: u8, number: u64) -> crate::ObjectError {
+pub(crate) fn short_indirect(object: ObjectId, level: u8, number: u64) -> ObjectError {
     damaged(
         object,
         "blkptr_t",

@@ -59,18 +59,35 @@ pub(crate) struct Handler {
     pub(crate) posix_acl: bool,
 }
 
-/// Attributes of a directory that only exists here.
+/// The number that a directory which only exists here shows (`ZFSCTL_INO_*`,
+/// include/os/linux/zfs/sys/zfs_ctldir.h). A snapshot's directory has its node's.
+fn control_number(node: u64) -> u64 {
+    const ZFSCTL_INO_ROOT: u64 = (1 << 48) - 1;
+    match node {
+        nodes::ZFS => ZFSCTL_INO_ROOT,
+        nodes::SHARES => ZFSCTL_INO_ROOT - 1,
+        nodes::SNAPSHOTS => ZFSCTL_INO_ROOT - 2,
+        other => other,
+    }
+}
+
+/// Attributes of a directory that only exists here, with its node's number (`zpl_root_getattr` and
+/// others, module/os/linux/zfs/zpl_ctldir.c).
 fn control_attributes(node: u64, links: u32, modified: SystemTime) -> FileAttr {
     FileAttr {
         ino: INodeNo(node),
-        size: 2,
-        blocks: 1,
+        size: if node == nodes::ZFS {
+            0
+        } else {
+            u64::from(links)
+        },
+        blocks: 0,
         atime: modified,
         mtime: modified,
         ctime: modified,
         crtime: modified,
         kind: FileType::Directory,
-        perm: 0o555,
+        perm: 0o777,
         nlink: links,
         uid: 0,
         gid: 0,
@@ -100,12 +117,12 @@ impl Handler {
         }
         let attributes = convert::attributes(parent.node(found.ino), found);
         let generation = Generation(found.generation);
-        reply.entry_with_ttls(
-            &SHORT_TTL,
-            &Self::entry_ttl(parent),
-            &attributes,
-            generation,
-        );
+        let ttl = if parent.has_own_number(found.ino) {
+            SHORT_TTL
+        } else {
+            Duration::ZERO
+        };
+        reply.entry_with_ttls(&ttl, &Self::entry_ttl(parent), &attributes, generation);
     }
 
     async fn snapshots_modified(nodes: &Nodes) -> (SystemTime, u32) {
@@ -134,9 +151,10 @@ impl Handler {
                     .attributes(file.ino)
                     .await
                     .map_err(|error| errno(&error))?;
-                Ok(convert::attributes(node, &found))
+                Ok(convert::attributes(file.shown(file.ino), &found))
             }
-            Target::Zfs => Ok(control_attributes(node, 3, UNIX_EPOCH)),
+            Target::Zfs => Ok(control_attributes(node, 1, UNIX_EPOCH)),
+            Target::Shares => Ok(control_attributes(node, 2, UNIX_EPOCH)),
             Target::Snapshots => {
                 let (modified, links) = Self::snapshots_modified(nodes).await;
                 Ok(control_attributes(node, links, modified))
@@ -222,8 +240,14 @@ impl fuser::Filesystem for Handler {
                 Ok(Target::File(file)) => {
                     let is_root = file.is_live && file.ino == file.filesystem.root();
                     if is_root && name == ".zfs" && nodes.provider().is_some() {
-                        let attributes = control_attributes(nodes::ZFS, 3, UNIX_EPOCH);
-                        return reply.entry(&ENTRY_TTL, &attributes, Generation(0));
+                        let attributes = control_attributes(nodes::ZFS, 1, UNIX_EPOCH);
+                        let generation = Generation(0);
+                        return reply.entry_with_ttls(
+                            &Duration::ZERO,
+                            &ENTRY_TTL,
+                            &attributes,
+                            generation,
+                        );
                     }
                     match file.filesystem.lookup(file.ino, name.as_bytes()).await {
                         Ok(found) => Self::reply_entry(reply, &file, &found),
@@ -238,19 +262,25 @@ impl fuser::Filesystem for Handler {
                     }
                 }
                 Ok(Target::Zfs) => match name.as_bytes() {
-                    b"snapshot" | b"." => {
-                        let node = if name == "." {
-                            nodes::ZFS
-                        } else {
-                            nodes::SNAPSHOTS
+                    b"snapshot" | b"shares" | b"." => {
+                        let node = match name.as_bytes() {
+                            b"snapshot" => nodes::SNAPSHOTS,
+                            b"shares" => nodes::SHARES,
+                            _ => nodes::ZFS,
                         };
                         match Self::target_attributes(&nodes, node).await {
-                            Ok(attributes) => reply.entry(&SHORT_TTL, &attributes, Generation(0)),
+                            Ok(attributes) => reply.entry_with_ttls(
+                                &Duration::ZERO,
+                                &SHORT_TTL,
+                                &attributes,
+                                Generation(0),
+                            ),
                             Err(error) => reply.error(error),
                         }
                     }
                     _ => reply.error(Errno::ENOENT),
                 },
+                Ok(Target::Shares) => reply.error(Errno::ENOENT),
                 Ok(Target::Snapshots) => {
                     let found = async {
                         let file = nodes.snapshot(text(&name)?).await?;
@@ -289,12 +319,16 @@ impl fuser::Filesystem for Handler {
         if let Some(file) = self.nodes.try_file(node.0)
             && let Some(found) = file.filesystem.try_attributes(file.ino)
         {
-            return reply.attr(&SHORT_TTL, &convert::attributes(node.0, &found));
+            let number = file.shown(file.ino);
+            return reply.attr(&SHORT_TTL, &convert::attributes(number, &found));
         }
         let nodes = Arc::clone(&self.nodes);
         run(&self.runtime, async move {
             match Self::target_attributes(&nodes, node.0).await {
-                Ok(attributes) => reply.attr(&SHORT_TTL, &attributes),
+                Ok(mut attributes) => {
+                    attributes.ino = INodeNo(control_number(attributes.ino.0));
+                    reply.attr(&SHORT_TTL, &attributes);
+                }
                 Err(error) => reply.error(error),
             }
         });
@@ -338,7 +372,10 @@ impl fuser::Filesystem for Handler {
                 }
                 file.filesystem.set_attributes(file.ino, &set, caller).await
             },
-            |found| reply.attr(&SHORT_TTL, &convert::attributes(node.0, &found))
+            |found| {
+                let number = file.shown(file.ino);
+                reply.attr(&SHORT_TTL, &convert::attributes(number, &found));
+            }
         );
     }
 
@@ -732,7 +769,9 @@ impl fuser::Filesystem for Handler {
             Some(Target::File(file)) if file.filesystem.has_no_xattrs(file.ino) => {
                 return reply.error(Errno::ENODATA);
             }
-            Some(Target::Zfs | Target::Snapshots) => return reply.error(Errno::ENODATA),
+            Some(Target::Zfs | Target::Snapshots | Target::Shares) => {
+                return reply.error(Errno::ENODATA);
+            }
             _ => {}
         }
         let name = name.to_owned();
@@ -749,7 +788,7 @@ impl fuser::Filesystem for Handler {
         let privileged = request.uid() == 0;
         if matches!(
             self.nodes.try_resolve(node.0),
-            Some(Target::Zfs | Target::Snapshots)
+            Some(Target::Zfs | Target::Snapshots | Target::Shares)
         ) {
             return sized(reply, size, &[]);
         }
@@ -809,7 +848,12 @@ impl fuser::Filesystem for Handler {
                 let attributes = convert::attributes(file.node(found.ino), &found);
                 let generation = Generation(found.generation);
                 let flags = FopenFlags::FOPEN_KEEP_CACHE;
-                reply.created(&SHORT_TTL, &attributes, generation, FileHandle(0), flags);
+                let ttl = if file.has_own_number(found.ino) {
+                    SHORT_TTL
+                } else {
+                    Duration::ZERO
+                };
+                reply.created(&ttl, &attributes, generation, FileHandle(0), flags);
             }
         );
     }
@@ -944,6 +988,7 @@ async fn control_entries(
     match target {
         Target::Zfs => {
             entries.push((b"..".to_vec(), nodes::ROOT));
+            entries.push((b"shares".to_vec(), nodes::SHARES));
             entries.push((b"snapshot".to_vec(), nodes::SNAPSHOTS));
         }
         Target::Snapshots => {
@@ -956,6 +1001,7 @@ async fn control_entries(
                 }));
             }
         }
+        Target::Shares => entries.push((b"..".to_vec(), nodes::ZFS)),
         Target::File(_) => {}
     }
     Ok(entries)
@@ -992,7 +1038,7 @@ async fn list(
         }
         for entry in entries {
             let kind = entry.kind.map_or(FileType::RegularFile, convert::kind);
-            let node = INodeNo(file.node(entry.ino));
+            let node = INodeNo(file.shown(entry.ino));
             if reply.add(
                 node,
                 entry.next_cookie,
@@ -1055,7 +1101,14 @@ async fn list_plus(
             let name = OsStr::from_bytes(&entry.name);
             let number = file.node(entry.ino);
             let (attributes, generation, ttl) = match &found {
-                Some(found) => (convert::attributes(number, found), found.generation, ttl),
+                Some(found) if file.has_own_number(entry.ino) => {
+                    (convert::attributes(number, found), found.generation, ttl)
+                }
+                Some(found) => (
+                    convert::attributes(number, found),
+                    found.generation,
+                    Duration::ZERO,
+                ),
                 // It cannot be read; whoever asks for it hears why.
                 None => {
                     let kind = entry.kind.map_or(FileType::RegularFile, convert::kind);
@@ -1085,12 +1138,12 @@ async fn list_plus(
         }
     }
     if visible && node == nodes::ROOT && nodes.provider().is_some() {
-        let attributes = control_attributes(nodes::ZFS, 3, UNIX_EPOCH);
+        let attributes = control_attributes(nodes::ZFS, 1, UNIX_EPOCH);
         let _ = reply.add(
             INodeNo(nodes::ZFS),
             AFTER_ZFS,
             ".zfs",
-            &SHORT_TTL,
+            &Duration::ZERO,
             &attributes,
             Generation(0),
         );

@@ -3,7 +3,7 @@
 //! | bits | node |
 //! |---|---|
 //! | the number 1 | the root of the mounted filesystem |
-//! | 62 set | `.zfs` (…1), `.zfs/snapshot` (…2) |
+//! | 62 set | `.zfs` (…1), `.zfs/snapshot` (…2), `.zfs/shares` (…3) |
 //! | 48 to 61: slot, 0 to 47: object | a file of the filesystem in that slot; object 1: its root |
 //!
 //! Slot 0 is the mounted filesystem. When another state of it takes its place (rollback) that gets
@@ -29,6 +29,8 @@ const CONTROL: u64 = 1 << 62;
 pub(crate) const ZFS: u64 = CONTROL | 1;
 /// `.zfs/snapshot`.
 pub(crate) const SNAPSHOTS: u64 = CONTROL | 2;
+/// `.zfs/shares`.
+pub(crate) const SHARES: u64 = CONTROL | 3;
 const SLOT_SHIFT: u32 = 48;
 const SLOT_MAX: u64 = (1 << 14) - 1;
 /// An unused snapshot is closed after this time.
@@ -43,6 +45,8 @@ pub(crate) enum Target {
     Zfs,
     /// `.zfs/snapshot`.
     Snapshots,
+    /// `.zfs/shares`, which is empty.
+    Shares,
 }
 
 /// A file of some filesystem.
@@ -56,6 +60,19 @@ pub(crate) struct File {
 }
 
 impl File {
+    /// The number that `stat` shows: that of the object. A snapshot's files keep their slot in it:
+    /// all snapshots are one device to the kernel, and two files with the same number on the same
+    /// device are one to `tar`, `cp -a` and `rsync -H`, which would copy the wrong content.
+    pub(crate) fn shown(&self, ino: u64) -> u64 {
+        if self.is_live { ino } else { self.node(ino) }
+    }
+
+    /// How long the kernel may keep attributes that come with an entry: no time where the number
+    /// to show is not that of the node, which is the one that an entry tells.
+    pub(crate) fn has_own_number(&self, ino: u64) -> bool {
+        self.shown(ino) == self.node(ino)
+    }
+
     /// The node number of another file of the same filesystem.
     pub(crate) fn node(&self, ino: u64) -> u64 {
         match ino == self.filesystem.root() {
@@ -129,6 +146,7 @@ impl Nodes {
         match node {
             ZFS => return Some(Target::Zfs),
             SNAPSHOTS => return Some(Target::Snapshots),
+            SHARES => return Some(Target::Shares),
             _ => {}
         }
         let mut state = self.state.lock();
@@ -174,7 +192,7 @@ impl Nodes {
     pub(crate) async fn file(&self, node: u64) -> Result<File, Errno> {
         match self.resolve(node).await? {
             Target::File(file) => Ok(file),
-            Target::Zfs | Target::Snapshots => Err(Errno::EPERM),
+            Target::Zfs | Target::Snapshots | Target::Shares => Err(Errno::EPERM),
         }
     }
 
@@ -182,7 +200,7 @@ impl Nodes {
     pub(crate) fn try_file(&self, node: u64) -> Option<File> {
         match self.try_resolve(node)? {
             Target::File(file) => Some(file),
-            Target::Zfs | Target::Snapshots => None,
+            Target::Zfs | Target::Snapshots | Target::Shares => None,
         }
     }
 

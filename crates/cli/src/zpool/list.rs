@@ -325,6 +325,7 @@ impl List {
                     "capacity" if top => {
                         percent(vdev.allocated_bytes.saturating_mul(100) / vdev.size_bytes)
                     }
+                    "checkpoint" if vdev.checkpoint_bytes > 0 => size(vdev.checkpoint_bytes),
                     "health" => vdev.state.clone(),
                     _ => "-".into(),
                 })

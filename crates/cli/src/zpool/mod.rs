@@ -4,6 +4,9 @@ mod create;
 
 mod import;
 mod list;
+mod progress;
+mod scan;
+mod scrub;
 mod status;
 
 pub use create::assignments;
@@ -49,6 +52,10 @@ enum Command {
     Sync(Names),
     /// Clear device errors, resume a suspended pool
     Clear(Clear),
+    /// Verify all copies of all data of pools that are imported read-only
+    Scrub(scrub::Scrub),
+    /// Wait until activities of a pool have ended
+    Wait(scrub::Wait),
 }
 
 #[derive(Debug, Args)]
@@ -139,6 +146,8 @@ pub fn run(zpool: Zpool, client: &Client, typed: String) -> anyhow::Result<()> {
             })?;
             Ok(())
         }
+        Command::Scrub(scrub) => scrub.run(client),
+        Command::Wait(wait) => wait.run(client),
         Command::History(history) => print_history(&history, client),
         Command::Sync(names) => {
             client.call(&ZpoolSync { names: names.pools })?;

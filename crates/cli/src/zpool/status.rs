@@ -5,6 +5,7 @@ use api::{PoolStatusReport, VdevReport, ZpoolStatus};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
+use super::{progress, scan};
 use crate::client::Client;
 use crate::{json, numbers};
 
@@ -14,6 +15,9 @@ pub struct Status {
     /// Name damaged files
     #[arg(short)]
     verbose: bool,
+    /// Dedup tables as well
+    #[arg(short = 'D')]
+    dedup: bool,
     /// Only pools that are not well
     #[arg(short = 'x')]
     exceptions: bool,
@@ -59,6 +63,7 @@ impl Status {
         let mut pools = client
             .call(&ZpoolStatus {
                 names: self.pools.clone(),
+                verbose: self.verbose,
             })?
             .pools;
         if self.exceptions {
@@ -99,7 +104,16 @@ impl Status {
             println!("   see: {see}");
         }
         if let Some(scan) = &pool.scan {
-            println!("  scan: {}", scan.lines.join("\n\t"));
+            println!("  scan: {}", scan::lines(scan).join("\n\t"));
+        }
+        if let Some(removal) = &pool.removal {
+            println!("remove: {}", progress::removal(removal));
+        }
+        if let Some(checkpoint) = &pool.checkpoint {
+            println!("checkpoint: {}", progress::checkpoint(checkpoint));
+        }
+        if let Some(expansion) = &pool.expansion {
+            println!("expand: {}", progress::expansion(expansion));
         }
         println!("config:\n");
         print_config(
@@ -121,6 +135,9 @@ impl Status {
                     println!("        {file}");
                 }
             }
+        }
+        if self.dedup {
+            print!("\n{}", progress::dedup(pool.dedup.as_ref(), self.parseable));
         }
     }
 
@@ -147,6 +164,10 @@ impl Status {
                 if let Some(text) = text {
                     report.insert(key.into(), json!(text));
                 }
+            }
+            if let Some(found) = &pool.scan {
+                let exact = self.json_int || self.parseable;
+                report.insert("scan_stats".into(), scan::json(found, exact, &number));
             }
             let mut vdevs = Map::new();
             self.json_vdev(&pool.tree, &pool.name, naming, &mut vdevs);
@@ -246,6 +267,15 @@ pub fn leaf_name(vdev: &VdevReport, naming: Naming) -> String {
         return vdev.guid.to_string();
     }
     match &vdev.path {
+        // What is not there.
+        Some(_)
+            if vdev
+                .note
+                .as_deref()
+                .is_some_and(|note| note.starts_with("was ")) =>
+        {
+            vdev.name.clone()
+        }
         // Files are always shown in full; disks by their last component unless -P.
         Some(path) if naming.full_paths || vdev.kind == "file" => path.clone(),
         Some(path) => strip_path(path).to_owned(),
@@ -347,13 +377,21 @@ pub fn print_config(root: &VdevReport, naming: Naming, counters: bool, parseable
         }
     }
     line(root, 0);
-    for child in root.children.iter().filter(|child| child.class.is_empty()) {
+    // Removed vdevs are in lists only.
+    let is_there = |child: &&VdevReport| child.kind != "indirect";
+    for child in root
+        .children
+        .iter()
+        .filter(is_there)
+        .filter(|child| child.class.is_empty())
+    {
         walk(child, 2, &line);
     }
     for class in ["dedup", "special", "log", "cache", "spare"] {
         let mut members = root
             .children
             .iter()
+            .filter(is_there)
             .filter(|child| child.class == class)
             .peekable();
         if members.peek().is_some() {

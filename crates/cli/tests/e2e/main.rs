@@ -10,4 +10,6 @@ mod iscsi;
 mod keys;
 mod kill;
 mod layouts;
+mod scrub;
 mod up;
+mod walk;

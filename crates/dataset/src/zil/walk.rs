@@ -349,6 +349,50 @@ pub(crate) async fn claim(
     Ok(claimed)
 }
 
+/// Tells `visit` of every block of a log on disk that belongs to the pool's last synced state, with whose block
+/// it is: those of the chain that are claimed (or, of a log that was not, were born before
+/// `first_txg`, the first txg after that state), and the data blocks of claimed records. The last block of a
+/// chain need not have been written: nothing is wrong when it does not verify. Reads the chain, writes
+/// nothing (`dsl_scan_zil`, module/zfs/dsl_scan.c; `traverse_zil`, module/zfs/dmu_traverse.c).
+pub async fn visit_log(
+    pipeline: &Pipeline,
+    objset: ObjsetId,
+    first_txg: Txg,
+    header: &ZilHeader,
+    visit: &mut (dyn FnMut(BlockPointer, Bookmark) + Send),
+) {
+    let mut seen = Seen::default();
+    let mut chain = Chain::new(pipeline, header);
+    let claimed = !header.claim_txg.is_zero();
+    while let Some(pointer) = chain.pointer() {
+        if !claimed && pointer.birth() >= first_txg {
+            return;
+        }
+        if seen.is_new(&pointer) {
+            let bookmark = Bookmark {
+                objset,
+                object: ObjectId::ZERO,
+                level: LEVEL,
+                block: ZilSequence::from_checksum(pointer.checksum()).sequence,
+            };
+            visit(pointer, bookmark);
+        }
+        let Ok(records) = chain.read().await else {
+            return;
+        };
+        for record in records {
+            if let Some((data, _)) = record.write_pointer()
+                && claimed
+                && !data.is_hole()
+                && data.birth() >= header.claim_txg
+                && (data.is_embedded() || seen.is_new(&data))
+            {
+                visit(data, data_context(&record, &data, objset).bookmark);
+            }
+        }
+    }
+}
+
 /// Frees the blocks of a log that nobody has open, in syncing context: those of the chain, and data
 /// blocks of its records that were claimed. Blocks that clone records refer to belong to files, and are
 /// left alone.

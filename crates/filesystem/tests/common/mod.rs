@@ -9,8 +9,8 @@ use codec::crypt::passphrase_key;
 use dataset::KeyFormat;
 use device::World;
 use engine::{
-    CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, Pool, ScanSpec, VdevClass,
-    VdevLayout, VdevSpec,
+    CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, Pool, Rewind, ScanSpec,
+    VdevClass, VdevLayout, VdevSpec,
 };
 use filesystem::{Caller, Filesystem, ZplInit};
 
@@ -85,6 +85,11 @@ pub async fn create(world: &World, image: &Image, root_properties: &[(&str, &str
 
 /// The one pool in a directory, imported.
 pub async fn import(world: &World, dir: &Path, read_only: bool) -> Arc<Pool> {
+    import_at(world, dir, read_only, Rewind::No).await
+}
+
+/// The one pool in a directory, imported at its newest state or another.
+pub async fn import_at(world: &World, dir: &Path, read_only: bool, rewind: Rewind) -> Arc<Pool> {
     let spec = ScanSpec {
         paths: vec![dir.to_str().expect("UTF-8").into()],
         ..ScanSpec::default()
@@ -93,6 +98,7 @@ pub async fn import(world: &World, dir: &Path, read_only: bool) -> Arc<Pool> {
     assert_eq!(found.len(), 1, "one pool in {}", dir.display());
     let mut spec = ImportSpec::new(found.remove(0), host());
     spec.read_only = read_only;
+    spec.rewind = rewind;
     Pool::import(world, spec).await.expect("import")
 }
 

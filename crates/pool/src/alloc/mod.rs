@@ -28,7 +28,7 @@ mod top;
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use device::BoxFuture;
 use format::{DVAS_PER_POINTER, Dva, GANG_HEADER_BYTES, Txg, VdevId};
@@ -165,6 +165,8 @@ pub struct Allocator {
     loads: Notify,
     /// The pool's totals, `None` when something changed.
     totals: Mutex<Option<SpaceTotals>>,
+    /// What dedup and cloning save.
+    saved_bytes: AtomicU64,
 }
 
 impl Default for Allocator {
@@ -182,6 +184,7 @@ impl Allocator {
             rotors: Default::default(),
             loads: Notify::new(),
             totals: Mutex::new(None),
+            saved_bytes: AtomicU64::new(0),
         }
     }
 
@@ -549,6 +552,12 @@ impl Allocator {
         *cached.get_or_insert_with(|| self.sum_totals())
     }
 
+    /// Space that dedup and cloning save: datasets count it, though nothing takes it.
+    pub fn set_saved_bytes(&self, bytes: u64) {
+        self.saved_bytes.store(bytes, Ordering::Relaxed);
+        *self.totals.lock() = None;
+    }
+
     fn sum_totals(&self) -> SpaceTotals {
         let mut out = SpaceTotals::default();
         for entry in self.tops.read().values() {
@@ -571,6 +580,7 @@ impl Allocator {
             }
         }
         out.slop_bytes = slop_bytes(out.normal_deflated_bytes);
+        out.usable_deflated_bytes += self.saved_bytes.load(Ordering::Relaxed);
         out
     }
 

@@ -110,8 +110,8 @@ pub struct SpaceTotals {
     pub normal_deflated_bytes: u64,
     /// Bytes of all classes but log as users see them.
     pub size_deflated_bytes: u64,
-    /// Bytes that the pool offers (`spa_dspace` without dedup and cloning): all of the normal
-    /// class, and of the others what is in use.
+    /// Bytes that the pool offers (`spa_dspace`): all of the normal class, of the others what is in
+    /// use, and what dedup and cloning save.
     pub usable_deflated_bytes: u64,
     /// Allocated, as users see it.
     pub allocated_deflated_bytes: u64,

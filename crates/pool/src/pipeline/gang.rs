@@ -21,7 +21,8 @@ use format::{
 };
 
 use super::check::gang_words;
-use super::read::{ScrubOutcome, concat, io_context};
+use super::read::{concat, io_context};
+use super::scrub::ScrubOutcome;
 use super::suspend::name_of;
 use super::write::{Piece, bug};
 use super::{Pipeline, ReadContext, WritePolicy};
@@ -407,6 +408,7 @@ impl Pipeline {
         let mut members = Vec::new();
         self.gang_members(bp, context, 0, &mut members).await?;
         let mut total = ScrubOutcome::default();
+        let mut failure = None;
         for member in &members {
             let mut io = io_context(member, context);
             io.scrub = true;
@@ -415,11 +417,16 @@ impl Pipeline {
             } else {
                 member.psize_bytes() as usize
             };
-            let (_, outcome) = self.read_copies(member, length, &io).await?;
-            total.copies += outcome.copies;
-            total.bad_copies += outcome.bad_copies;
+            // The others are verified even when one is lost.
+            match self.read_copies(member, length, &io).await {
+                Ok((_, outcome)) => {
+                    total.copies += outcome.copies;
+                    total.bad_copies += outcome.bad_copies;
+                }
+                Err(error) => failure = Some(error),
+            }
         }
-        Ok(total)
+        failure.map_or(Ok(total), Err)
     }
 
     /// Frees a gang block and all that is below it.

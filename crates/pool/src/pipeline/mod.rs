@@ -26,6 +26,7 @@ mod crypt;
 mod gang;
 mod policy;
 mod read;
+mod scrub;
 mod suspend;
 #[cfg(test)]
 mod tests;
@@ -46,7 +47,7 @@ pub use policy::{
     AllocClass, Bookmark, CacheUse, ErrorReport, ErrorSink, FailMode, IgnoreErrors, Priority,
     ReadContext, WritePolicy,
 };
-pub use read::ScrubOutcome;
+pub use scrub::ScrubOutcome;
 pub use suspend::{SuspendHook, Suspension};
 
 use crate::alloc::{Allocator, MetaslabChange, SpaceTotals};

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use super::check::BlockCheck;
 use super::crypt::{CRYPT_ON_TASK_BYTES, Unlock, check_opened, open_stored};
 use super::suspend::name_of;
-use super::{CacheUse, ErrorReport, Pipeline, Priority, ReadContext, zeros};
+use super::{CacheUse, ErrorReport, Pipeline, Priority, ReadContext, ScrubOutcome, zeros};
 use crate::cache::CacheKey;
 use crate::error::PoolError;
 use crate::vdev::{IoContext, ReadFailure};
@@ -70,16 +70,6 @@ impl Flights {
             flight,
         })
     }
-}
-
-/// What a scrub of a block found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ScrubOutcome {
-    /// Copies read.
-    pub copies: usize,
-    /// Copies that could not be read right, not even with their vdev's redundancy. Those were written anew
-    /// from another copy if there was a good one.
-    pub bad_copies: usize,
 }
 
 impl Pipeline {
@@ -172,30 +162,6 @@ impl Pipeline {
         }
     }
 
-    /// Reads and verifies every copy of a block, parity included, and repairs what is wrong.
-    ///
-    /// # Errors
-    /// As [`Self::read`], when no copy is good.
-    pub async fn scrub(
-        &self,
-        bp: &BlockPointer,
-        context: &ReadContext,
-    ) -> Result<ScrubOutcome, PoolError> {
-        if CacheKey::of(bp).is_none() {
-            return Ok(ScrubOutcome::default());
-        }
-        self.validate(bp)?;
-        if bp.is_gang() {
-            return self.scrub_gang(bp, context).await;
-        }
-        let io = IoContext {
-            scrub: true,
-            ..io_context(bp, context)
-        };
-        let (_, outcome) = self.read_copies(bp, bp.psize_bytes() as usize, &io).await?;
-        Ok(outcome)
-    }
-
     pub(super) fn validate(&self, bp: &BlockPointer) -> Result<(), PoolError> {
         bp.validate().map_err(|error| PoolError::BadPointer {
             block: name_of(bp),
@@ -233,12 +199,7 @@ impl Pipeline {
         self.validate(bp)?;
         let unlock = self.unlock(bp, context)?;
         let stored = self.read_stored(bp, context).await?;
-        let opening = Opening { bp: *bp, unlock };
-        let result = if opening.is_heavy() {
-            self.world.compute(move || opening.run(stored)).await
-        } else {
-            opening.run(stored)
-        };
+        let result = self.open(bp, unlock, stored).await;
         if matches!(result, Err(PoolError::Authentication { .. }))
             && !context.speculative
             && let Some(dva) = bp.dva(0)
@@ -251,6 +212,21 @@ impl Pipeline {
             });
         }
         result
+    }
+
+    /// Decompresses (and before, decrypts or authenticates) what is stored of a block.
+    pub(super) async fn open(
+        &self,
+        bp: &BlockPointer,
+        unlock: Unlock,
+        stored: Bytes,
+    ) -> Result<Bytes, PoolError> {
+        let opening = Opening { bp: *bp, unlock };
+        if opening.is_heavy() {
+            self.world.compute(move || opening.run(stored)).await
+        } else {
+            opening.run(stored)
+        }
     }
 
     /// The stored bytes of a block with a place.

@@ -3,12 +3,14 @@
 //!
 //! Pairs that we do not know are kept as they are and written back.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use device::World;
 use format::{Guid, NvList, VdevId};
 use parking_lot::Mutex;
 
+use super::draid::Draid;
+use super::expansion::Expansion;
 use super::leaf::{Leaf, Reporter};
 use super::node::{Top, Vdev, VdevKind};
 use super::state::{Counters, VdevAux, VdevState};
@@ -65,7 +67,7 @@ impl Builder<'_> {
         if self.count > VDEVS_MAX || depth > DEPTH_MAX {
             return Err(bad("the vdev tree is too big or too deep"));
         }
-        let kind = kind(config)?;
+        let mut kind = kind(config)?;
         let guid = Guid::new(config.u64("guid").unwrap_or(0));
         let id = config.u64("id").unwrap_or(index as u64);
         let mut children = Vec::new();
@@ -78,6 +80,9 @@ impl Builder<'_> {
             {
                 children.push(self.vdev(child, index, depth + 1)?);
             }
+        }
+        if kind == VdevKind::Other("draid".to_owned()) {
+            kind = VdevKind::Draid(Draid::from_config(config, children.len())?);
         }
         match kind {
             VdevKind::Raidz { parity }
@@ -93,6 +98,10 @@ impl Builder<'_> {
             }
             _ => {}
         }
+        let expansion = match kind {
+            VdevKind::Raidz { parity } => Expansion::from_config(config, children.len(), parity)?,
+            _ => None,
+        };
         let top = (depth == 1).then(|| Top::new(VdevId::new(index as u32), class(config), config));
         let mut own = NvList::with_flags(config.flags());
         for (name, value) in config.iter() {
@@ -129,8 +138,10 @@ impl Builder<'_> {
             children,
             leaf,
             top,
-            // An expanded vdev's old blocks have another width.
-            expanded: own.contains("raidz_expand_txgs") || own.contains("raidz_expanding"),
+            expansion,
+            spared: OnceLock::new(),
+            spare_missing: Mutex::default(),
+            indirect: OnceLock::new(),
             config: Mutex::new(own),
             world: self.world.clone(),
             counters,
@@ -154,6 +165,10 @@ fn kind(config: &NvList) -> Result<VdevKind, PoolError> {
         "raidz" => match config.u64("nparity").unwrap_or(1) {
             parity @ 1..=3 => VdevKind::Raidz { parity },
             other => return Err(bad(format!("a raidz vdev with {other} parity columns"))),
+        },
+        "dspare" => VdevKind::DraidSpare {
+            top_guid: Guid::new(config.u64("top_guid").unwrap_or(0)),
+            spare: config.u64("spareid").unwrap_or(u64::MAX),
         },
         "hole" => VdevKind::Hole,
         "indirect" => VdevKind::Indirect,

@@ -11,6 +11,8 @@
 //!
 //! With single parity, the first two columns swap places in every other MiB (bit 20 of the offset).
 
+use std::ops::Range;
+
 /// How a top-level vdev spreads a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Geometry {
@@ -24,6 +26,8 @@ enum Layout {
     Plain,
     /// Columns with parity.
     Raidz { width: u32, parity: u32 },
+    /// Stripes of data and parity columns, always whole.
+    Draid { data: u32, parity: u32 },
 }
 
 /// One column of a block.
@@ -44,6 +48,29 @@ pub(crate) struct Columns {
     pub(crate) columns: Vec<Column>,
     /// Places of the skip sectors, one sector each.
     pub(crate) skips: Vec<Column>,
+    /// Where in the block each data column's bytes are.
+    pub(crate) data_at: Vec<usize>,
+}
+
+/// The swap of single parity's first two columns.
+pub(super) fn swap_first_two(columns: &mut [Column]) {
+    if let [first, second, ..] = columns {
+        std::mem::swap(&mut first.child, &mut second.child);
+        std::mem::swap(&mut first.offset, &mut second.offset);
+    }
+}
+
+/// The bytes of metaslab `index` on a vdev whose metaslabs have `2^shift` bytes. On dRAID
+/// (`stripe_bytes` is not zero) only whole stripes in there can be allocated (`vdev_draid_metaslab_init`,
+/// module/zfs/vdev_draid.c); offsets in its space map count from the first of them.
+pub fn metaslab_span(index: u64, shift: u32, stripe_bytes: u64) -> Range<u64> {
+    let (start, length) = (index << shift, 1u64 << shift);
+    if stripe_bytes == 0 {
+        return start..start.saturating_add(length);
+    }
+    let first = start.div_ceil(stripe_bytes).saturating_mul(stripe_bytes);
+    let rest = length.saturating_sub(first - start);
+    first..first.saturating_add(rest / stripe_bytes * stripe_bytes)
 }
 
 impl Geometry {
@@ -67,6 +94,17 @@ impl Geometry {
         })
     }
 
+    /// dRAID whose stripes have so many data and parity columns.
+    pub(super) fn draid(ashift: u32, data: u64, parity: u64) -> Self {
+        Geometry {
+            ashift,
+            layout: Layout::Draid {
+                data: data as u32,
+                parity: parity as u32,
+            },
+        }
+    }
+
     /// log2 of the sector size.
     pub fn ashift(&self) -> u32 {
         self.ashift
@@ -81,7 +119,7 @@ impl Geometry {
     pub fn parity(&self) -> u64 {
         match self.layout {
             Layout::Plain => 0,
-            Layout::Raidz { parity, .. } => parity.into(),
+            Layout::Raidz { parity, .. } | Layout::Draid { parity, .. } => parity.into(),
         }
     }
 
@@ -90,11 +128,12 @@ impl Geometry {
         match self.layout {
             Layout::Plain => 1,
             Layout::Raidz { width, .. } => width.into(),
+            Layout::Draid { data, parity } => (data + parity).into(),
         }
     }
 
     /// Bytes allocated for `psize_bytes` of data (`vdev_default_asize`,
-    /// `vdev_raidz_psize_to_asize`).
+    /// `vdev_raidz_psize_to_asize`, `vdev_draid_psize_to_asize`).
     pub fn asize(&self, psize_bytes: u64) -> u64 {
         let sectors = psize_bytes.max(1).div_ceil(self.sector_bytes());
         let sectors = match self.layout {
@@ -103,6 +142,9 @@ impl Geometry {
                 let (width, parity) = (u64::from(width), u64::from(parity));
                 let rows = sectors.div_ceil(width - parity);
                 (sectors + parity * rows).next_multiple_of(parity + 1)
+            }
+            Layout::Draid { data, parity } => {
+                sectors.div_ceil(data.into()) * u64::from(data + parity)
             }
         };
         sectors << self.ashift
@@ -124,6 +166,7 @@ impl Geometry {
                 };
                 sectors - parity * sectors.div_ceil(width)
             }
+            Layout::Draid { data, parity } => sectors / u64::from(data + parity) * u64::from(data),
         };
         sectors << self.ashift
     }
@@ -131,6 +174,15 @@ impl Geometry {
     /// Usable 512ths of raw space, for blocks of 128 KiB (`vdev_set_deflate_ratio`).
     pub fn deflate_ratio(&self) -> u64 {
         (1 << 17) / (self.asize(1 << 17) >> 9)
+    }
+
+    /// The bytes of a metaslab (see [`metaslab_span`]).
+    pub fn metaslab(&self, index: u64, shift: u32) -> Range<u64> {
+        let stripe_bytes = match self.layout {
+            Layout::Draid { data, parity } => u64::from(data + parity) << self.ashift,
+            _ => 0,
+        };
+        metaslab_span(index, shift, stripe_bytes)
     }
 
     /// The columns of `length` bytes (whole sectors) at `offset`; `None` when this is not RAID-Z.
@@ -172,9 +224,7 @@ impl Geometry {
             .collect();
         let mut skip_from = big as usize;
         if parity == 1 && offset & (1 << 20) != 0 {
-            let (head, tail) = all.split_at_mut(1);
-            std::mem::swap(&mut head[0].child, &mut tail[0].child);
-            std::mem::swap(&mut head[0].offset, &mut tail[0].offset);
+            swap_first_two(&mut all);
             if skip_from == 0 {
                 skip_from = 1;
             }
@@ -191,10 +241,19 @@ impl Geometry {
             })
             .collect();
         all.truncate(used as usize);
+        let mut end = 0;
+        let data_at = all[parity as usize..]
+            .iter()
+            .map(|column| {
+                end += column.length;
+                end - column.length
+            })
+            .collect();
         Some(Columns {
             parity: parity as usize,
             columns: all,
             skips,
+            data_at,
         })
     }
 }

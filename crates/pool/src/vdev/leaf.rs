@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use device::{Device, DeviceError, World};
-use format::{Guid, LABEL_START_BYTES, Txg};
+use format::{BOOT_BYTES, Guid, LABEL_START_BYTES, Txg};
 use parking_lot::{Mutex, RwLock};
 
 use super::queue::Queue;
@@ -238,7 +238,12 @@ impl Leaf {
         self.reads_in_flight.fetch_add(1, Ordering::Relaxed);
         let in_flight = InFlight(&self.reads_in_flight);
         let place = self.queue.read_place(context.priority).await;
-        let raw = offset.saturating_add(LABEL_START_BYTES);
+        // Just below zero is the space for boot loaders, the scratch space of a RAID-Z expansion.
+        let raw = if offset >= BOOT_BYTES.wrapping_neg() {
+            offset.wrapping_add(LABEL_START_BYTES)
+        } else {
+            offset.saturating_add(LABEL_START_BYTES)
+        };
         let result = device.read(raw, length).await;
         drop(place);
         drop(in_flight);

@@ -6,6 +6,9 @@
 //! | `node` | [`Vdev`]: leaves and mirrors |
 //! | `raidz` | RAID-Z reads, reconstruction, writes |
 //! | `geometry` | [`Geometry`]: allocated sizes, RAID-Z columns |
+//! | `expansion` | RAID-Z vdevs that were widened, or are being widened: reading only |
+//! | `draid`, `draid_maps` | dRAID's groups, rows and permutations |
+//! | `indirect` | reading what was on removed vdevs |
 //! | `leaf`, `queue` | one device: state, counters, bounded and aggregated I/O |
 //! | `label` | labels and uberblocks |
 //! | `survey` | labels and uberblocks with what is wrong of them, for people |
@@ -17,9 +20,15 @@
 //! `config`, then a leaf's; none is held across I/O.
 
 mod config;
+mod draid;
+mod draid_maps;
+mod expansion;
 mod geometry;
+mod indirect;
 mod label;
 mod leaf;
+#[cfg(test)]
+mod mapping_tests;
 mod node;
 mod queue;
 mod raidz;
@@ -30,7 +39,9 @@ mod tests;
 mod tree;
 
 pub use config::Scope;
-pub use geometry::Geometry;
+pub use draid::Draid;
+pub use geometry::{Geometry, metaslab_span};
+pub use indirect::IndirectMap;
 pub use label::{Label, LabelSync, Labels, best_uberblock, leaf_label_config, read_labels};
 pub use leaf::{IoContext, Leaf};
 pub(crate) use node::{ReadFailure, Verify, WriteFailure};

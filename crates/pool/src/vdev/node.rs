@@ -8,18 +8,22 @@
 //! **Mirror writes** go to every child that can be written and are good when one is; the others
 //! miss the txg from then on.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::{Bytes, BytesMut};
 use device::{BoxFuture, World};
-use format::{Guid, NvList, Txg, VdevId};
+use format::{Guid, LABEL_BYTES, NvList, Txg, VdevId};
 use futures::future::join_all;
 use parking_lot::Mutex;
 
+use super::draid::Draid;
+use super::expansion::Expansion;
 use super::geometry::Geometry;
+use super::indirect::IndirectMap;
 use super::leaf::{IoContext, Leaf};
 use super::state::{CounterValues, Counters, VdevAux, VdevState};
+use crate::alloc::RangeSet;
 use crate::pipeline::AllocClass;
 
 /// Kinds of vdevs (`vdev_ops_t`).
@@ -40,13 +44,22 @@ pub enum VdevKind {
         /// Parity columns, 1 to 3.
         parity: u64,
     },
+    /// Parity groups spread over all children, with room for spares among them.
+    Draid(Draid),
+    /// The spare room of a dRAID vdev, standing in for one of its devices.
+    DraidSpare {
+        /// The dRAID vdev.
+        top_guid: Guid,
+        /// Which of its spares.
+        spare: u64,
+    },
     /// Was removed; its id is not reused.
     Hole,
-    /// Was removed and its blocks moved; I/O is not supported yet.
+    /// Was removed and its blocks moved to others.
     Indirect,
     /// Unknown because its devices are not there.
     Missing,
-    /// Something else (draid...): I/O is not supported.
+    /// Something that we do not know: I/O is not supported.
     Other(String),
 }
 
@@ -60,6 +73,8 @@ impl VdevKind {
             VdevKind::Replacing => "replacing",
             VdevKind::Spare => "spare",
             VdevKind::Raidz { .. } => "raidz",
+            VdevKind::Draid(_) => "draid",
+            VdevKind::DraidSpare { .. } => "dspare",
             VdevKind::Hole => "hole",
             VdevKind::Indirect => "indirect",
             VdevKind::Missing => "missing",
@@ -145,8 +160,14 @@ pub struct Vdev {
     pub(super) children: Vec<Arc<Vdev>>,
     pub(super) leaf: Option<Arc<Leaf>>,
     pub(super) top: Option<Top>,
-    /// Whether it is a RAID-Z vdev that was or is being expanded.
-    pub(super) expanded: bool,
+    /// The widths it had, if it is a RAID-Z vdev that was or is being expanded.
+    pub(super) expansion: Option<Expansion>,
+    /// Of a dRAID spare: the dRAID vdev, once the tree stands.
+    pub(super) spared: OnceLock<Weak<Vdev>>,
+    /// Of a dRAID spare: the txgs whose writes it lacks (a leaf knows its own).
+    pub(super) spare_missing: Mutex<RangeSet>,
+    /// Of a removed vdev: where its blocks are now, once that is known.
+    pub(super) indirect: OnceLock<IndirectMap>,
     /// Its pairs in the configuration, without children.
     pub(super) config: Mutex<NvList>,
     pub(super) world: World,
@@ -219,6 +240,11 @@ impl Vdev {
     pub fn display_name(&self) -> String {
         match (&self.kind, self.path()) {
             (VdevKind::Raidz { parity }, _) => format!("raidz{parity}-{}", self.id),
+            (VdevKind::Draid(draid), _) => format!(
+                "draid{}:{}d:{}c:{}s-{}",
+                draid.parity, draid.data, draid.children, draid.spares, self.id
+            ),
+            (VdevKind::DraidSpare { .. }, Some(path)) => path,
             (kind, Some(path)) if kind.is_leaf() => path,
             (kind, _) if kind.is_leaf() => self.guid.to_string(),
             (kind, _) => format!("{}-{}", kind.name(), self.id),
@@ -251,6 +277,10 @@ impl Vdev {
         }
         match &self.kind {
             VdevKind::Hole | VdevKind::Indirect => return (VdevState::Healthy, VdevAux::None),
+            VdevKind::DraidSpare { .. } if self.spared.get().is_some() => {
+                return (VdevState::Healthy, VdevAux::None);
+            }
+            VdevKind::DraidSpare { .. } => return (VdevState::CantOpen, VdevAux::BadLabel),
             VdevKind::Missing => return (VdevState::CantOpen, VdevAux::OpenFailed),
             VdevKind::Other(_) => return (VdevState::CantOpen, VdevAux::BadLabel),
             _ => {}
@@ -275,6 +305,7 @@ impl Vdev {
     pub fn redundancy(&self) -> usize {
         match self.kind {
             VdevKind::Raidz { parity } => parity as usize,
+            VdevKind::Draid(ref draid) => draid.parity as usize,
             _ if self.kind.is_mirror_like() => self.children.len().saturating_sub(1),
             _ => 0,
         }
@@ -286,6 +317,46 @@ impl Vdev {
             return vec![self.clone()];
         }
         self.children.iter().flat_map(Vdev::leaves).collect()
+    }
+
+    /// All dRAID spares that stand in for a device here.
+    pub(super) fn draid_spares(self: &Arc<Self>) -> Vec<Arc<Vdev>> {
+        if matches!(self.kind, VdevKind::DraidSpare { .. }) {
+            return vec![self.clone()];
+        }
+        self.children.iter().flat_map(Vdev::draid_spares).collect()
+    }
+
+    /// Says which txgs' writes a dRAID spare lacks; until it was rebuilt, that is most of them.
+    pub fn set_spare_missing(&self, missing: RangeSet) {
+        *self.spare_missing.lock() = missing;
+    }
+
+    /// Bytes of the device of a leaf that is open, or of what a dRAID spare stands for.
+    pub fn physical_bytes(&self) -> Option<u64> {
+        match (&self.leaf, self.spared.get()) {
+            (Some(leaf), _) => Some(leaf.device()?.size_bytes()),
+            (None, Some(top)) => top.upgrade()?.spare_bytes(),
+            (None, None) => None,
+        }
+    }
+
+    /// Bytes that each of this dRAID vdev's spares has: as many as its smallest device
+    /// (`vdev_draid_spare_open`).
+    pub fn spare_bytes(self: &Arc<Self>) -> Option<u64> {
+        if !matches!(self.kind, VdevKind::Draid(_)) {
+            return None;
+        }
+        let leaves = self.leaves();
+        let devices = leaves.iter().filter_map(|vdev| vdev.leaf()?.device());
+        devices
+            .map(|device| device.size_bytes() & !(LABEL_BYTES - 1))
+            .min()
+    }
+
+    /// Bytes of memory that the mapping of a removed vdev takes; `None` for others.
+    pub fn indirect_bytes(&self) -> Option<u64> {
+        self.indirect.get().map(IndirectMap::memory_bytes)
     }
 
     /// The vdev with this guid, here or below.
@@ -360,12 +431,30 @@ impl Vdev {
         }
     }
 
-    /// How blocks lie on it; `None` when it cannot hold any.
+    /// Usable 512ths of raw space (`vdev_deflate_ratio`): by the width that a RAID-Z vdev was made with,
+    /// however wide it is now.
+    pub fn deflate_ratio(&self) -> Option<u64> {
+        let geometry = match (&self.kind, &self.expansion) {
+            (VdevKind::Raidz { parity }, Some(expansion)) => {
+                Geometry::raidz(self.ashift(), expansion.original_width(), *parity)
+            }
+            _ => self.geometry(),
+        };
+        geometry.map(|geometry| geometry.deflate_ratio())
+    }
+
+    /// How blocks written today lie on it; `None` when it cannot hold any.
     pub fn geometry(&self) -> Option<Geometry> {
         match self.kind {
-            VdevKind::Raidz { .. } if self.expanded => None,
             VdevKind::Raidz { parity } => {
-                Geometry::raidz(self.ashift(), self.children.len(), parity)
+                let width = match &self.expansion {
+                    Some(expansion) => expansion.newest_width(),
+                    None => self.children.len(),
+                };
+                Geometry::raidz(self.ashift(), width, parity)
+            }
+            VdevKind::Draid(ref draid) => {
+                Some(Geometry::draid(self.ashift(), draid.data, draid.parity))
             }
             _ if self.kind.is_leaf() || self.kind.is_mirror_like() => {
                 Some(Geometry::plain(self.ashift()))
@@ -374,10 +463,25 @@ impl Vdev {
         }
     }
 
+    /// The vdev behind a dRAID spare at this offset.
+    fn spared_child(&self, offset: u64) -> Option<Arc<Vdev>> {
+        let VdevKind::DraidSpare { spare, .. } = self.kind else {
+            return None;
+        };
+        let top = self.spared.get()?.upgrade()?;
+        let VdevKind::Draid(draid) = &top.kind else {
+            return None;
+        };
+        top.children.get(draid.spare_child(spare, offset)?).cloned()
+    }
+
     /// Whether it lacks writes of this txg (all of its children do).
     pub(crate) fn is_missing(&self, txg: Txg) -> bool {
         match &self.leaf {
             Some(leaf) => leaf.is_missing(txg),
+            None if self.children.is_empty() => {
+                !txg.is_zero() && self.spare_missing.lock().contains(txg.get(), 1)
+            }
             None => self.children.iter().all(|child| child.is_missing(txg)),
         }
     }
@@ -454,6 +558,19 @@ impl Vdev {
                 cause: format!("{}: wrong checksum", self.display_name()),
             });
         }
+        if let Some(child) = self.spared_child(offset) {
+            // Another spare may stand in for that one in turn, but no two for each other: those of one
+            // vdev differ (see `VdevTree::open`), so each stands on a column of its own.
+            let data = child.read_part(offset, length, context).await?;
+            if verify.verify(&data).await {
+                return Ok(data);
+            }
+            child.note_checksum_error(offset, context);
+            return Err(ReadFailure {
+                checksum: true,
+                cause: format!("{}: wrong checksum", self.display_name()),
+            });
+        }
         if !self.kind.is_mirror_like() {
             return Err(ReadFailure {
                 checksum: false,
@@ -498,11 +615,9 @@ impl Vdev {
             let child = &self.children[index];
             match child.read_part(offset, length, context).await {
                 Ok(data) => {
-                    let right = match &good {
-                        // A scrub compares with what was verified.
-                        Some(good) => *good == data,
-                        None => verify.verify(&data).await,
-                    };
+                    // A scrub compares with what was verified. What differs may do so where the block does
+                    // not reach (the rest of its last sector).
+                    let right = good.as_ref() == Some(&data) || verify.verify(&data).await;
                     if right {
                         good.get_or_insert(data);
                         if !context.scrub {
@@ -651,7 +766,9 @@ impl Vdev {
         verify: &dyn Verify,
     ) -> Result<Bytes, ReadFailure> {
         match self.kind {
-            VdevKind::Raidz { .. } => self.read_raidz(offset, length, context, verify).await,
+            VdevKind::Raidz { .. } | VdevKind::Draid(_) => {
+                self.read_raidz(offset, length, context, verify).await
+            }
             _ => self.read_plain(offset, length, context, verify).await,
         }
     }
@@ -674,7 +791,9 @@ impl Vdev {
             padded.freeze()
         };
         match self.kind {
-            VdevKind::Raidz { .. } => self.write_raidz(offset, data, context).await,
+            VdevKind::Raidz { .. } | VdevKind::Draid(_) => {
+                self.write_raidz(offset, data, context).await
+            }
             _ => self.write_plain(offset, data, context).await,
         }
     }

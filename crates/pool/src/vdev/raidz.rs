@@ -10,6 +10,9 @@
 //!
 //! A write computes the parity, writes all columns, and succeeds when at most as many columns
 //! failed as there is parity. Data columns are slices of the caller's buffer.
+//!
+//! On dRAID, where a block reaches the next group, it has two rows with parity of their own; a child is
+//! wrong in both or in none. Blocks from before a RAID-Z vdev was expanded are read by `expansion`.
 
 use std::collections::BTreeSet;
 
@@ -19,31 +22,34 @@ use futures::future::join_all;
 
 use super::geometry::Columns;
 use super::leaf::IoContext;
-use super::node::{ReadFailure, Vdev, Verify, WriteFailure};
+use super::node::{ReadFailure, Vdev, VdevKind, Verify, WriteFailure};
 use super::state::Counters;
 
 /// Blocks from here on have their parity computed by a CPU worker.
 const PARITY_ON_WORKER_BYTES: usize = 64 << 10;
 /// Sets of columns that are tried when nothing says which one is wrong.
-const COMBINATIONS_MAX: usize = 20_000;
+pub(super) const COMBINATIONS_MAX: usize = 20_000;
 
-/// The columns of a block as far as they were read.
+/// The columns of one row of a block as far as they were read.
 struct Row {
     map: Columns,
     data: Vec<Option<Bytes>>,
     /// Asked for, and an answer (or error) came.
     tried: Vec<bool>,
-    cause: Option<String>,
 }
 
 impl Row {
     fn new(map: Columns) -> Self {
-        let count = map.columns.len();
+        // Columns with nothing in them are known.
+        let empty: Vec<bool> = map
+            .columns
+            .iter()
+            .map(|column| column.length == 0)
+            .collect();
         Row {
+            data: empty.iter().map(|empty| empty.then(Bytes::new)).collect(),
+            tried: empty,
             map,
-            data: vec![None; count],
-            tried: vec![false; count],
-            cause: None,
         }
     }
 
@@ -59,30 +65,73 @@ impl Row {
         self.data[self.map.parity..].iter().any(Option::is_none)
     }
 
-    fn known(&self) -> usize {
-        self.data.iter().flatten().count()
+    fn missing(&self) -> usize {
+        self.data.iter().filter(|column| column.is_none()).count()
+    }
+}
+
+/// A block as far as it was read. Blocks of plain RAID-Z vdevs have one row.
+struct Rows {
+    rows: Vec<Row>,
+    length: usize,
+    cause: Option<String>,
+}
+
+/// A column by its row and its index there.
+type At = (usize, usize);
+
+impl Rows {
+    fn all(&self) -> Vec<At> {
+        let indices =
+            |(row, state): (usize, &Row)| (0..state.data.len()).map(move |index| (row, index));
+        self.rows.iter().enumerate().flat_map(indices).collect()
+    }
+
+    fn data_columns(&self) -> Vec<At> {
+        let is_data = |(row, index): &At| *index >= self.rows[*row].map.parity;
+        self.all().into_iter().filter(is_data).collect()
+    }
+
+    fn missing_data(&self) -> bool {
+        self.rows.iter().any(Row::missing_data)
+    }
+
+    fn too_few(&self) -> bool {
+        self.rows.iter().any(|row| row.missing() > row.map.parity)
     }
 
     /// The block, when all data columns are there.
     fn assemble(&self) -> Option<Bytes> {
-        assemble(&self.data[self.map.parity..])
+        let columns: Vec<&[Option<Bytes>]> = self.rows.iter().map(|row| &row.data[..]).collect();
+        assemble(&self.rows, &columns, self.length)
     }
 }
 
-fn assemble(columns: &[Option<Bytes>]) -> Option<Bytes> {
-    if let [Some(single)] = columns {
-        return Some(single.clone());
+fn assemble(rows: &[Row], columns: &[&[Option<Bytes>]], length: usize) -> Option<Bytes> {
+    if let ([row], [columns]) = (rows, columns) {
+        let data = &columns[row.map.parity..];
+        if let [Some(single)] = data {
+            return Some(single.clone());
+        }
+        // In one row, the data columns follow each other.
+        let mut out = BytesMut::with_capacity(length);
+        for column in data {
+            out.extend_from_slice(column.as_ref()?);
+        }
+        return Some(out.freeze());
     }
-    let length = columns.iter().flatten().map(Bytes::len).sum();
-    let mut out = BytesMut::with_capacity(length);
-    for column in columns {
-        out.extend_from_slice(column.as_ref()?);
+    let mut out = BytesMut::zeroed(length);
+    for (row, columns) in rows.iter().zip(columns) {
+        for (column, at) in columns[row.map.parity..].iter().zip(&row.map.data_at) {
+            let column = column.as_ref()?;
+            out.get_mut(*at..at + column.len())?.copy_from_slice(column);
+        }
     }
     Some(out.freeze())
 }
 
 /// The columns with those in `wrong` (and those that are missing) computed from the others.
-fn reconstruct(
+pub(super) fn reconstruct(
     parity: usize,
     columns: &[Option<Bytes>],
     lengths: &[usize],
@@ -102,26 +151,59 @@ fn reconstruct(
 }
 
 impl Vdev {
-    fn row(&self, offset: u64, length: usize) -> Option<Row> {
-        let map = self.geometry()?.columns(offset, length)?;
+    /// How a block lies on the children.
+    fn rows(&self, offset: u64, length: usize) -> Result<Rows, String> {
+        let maps = match &self.kind {
+            VdevKind::Draid(draid) => draid.rows(self.ashift(), offset, length),
+            _ => self
+                .geometry()
+                .and_then(|geometry| geometry.columns(offset, length))
+                .map(|map| vec![map]),
+        };
+        let unplaceable = || format!("{}: no block can be at {offset:#x}", self.display_name());
+        let maps = maps.ok_or_else(unplaceable)?;
         // A block that reaches past the vdev's rows is no block of it.
-        let fits = map
-            .columns
+        let fits = maps
             .iter()
+            .flat_map(|map| &map.columns)
             .all(|column| column.child < self.children.len());
-        fits.then(|| Row::new(map))
+        if !fits {
+            return Err(unplaceable());
+        }
+        Ok(Rows {
+            rows: maps.into_iter().map(Row::new).collect(),
+            length,
+            cause: None,
+        })
     }
 
     /// Reads the columns in `wanted` that were not tried yet.
-    async fn read_columns(&self, row: &mut Row, wanted: &[usize], context: &IoContext) {
-        let wanted: Vec<usize> = wanted
+    async fn read_columns(&self, rows: &mut Rows, wanted: &[At], context: &IoContext) {
+        let mut wanted: Vec<At> = wanted
             .iter()
             .copied()
-            .filter(|index| !row.tried[*index])
+            .filter(|(row, index)| !rows.rows[*row].tried[*index])
             .collect();
-        let reads = wanted.iter().map(|&index| {
-            let column = row.map.columns[index];
-            let child = &self.children[column.child];
+        let column = |rows: &Rows, (row, index): At| rows.rows[row].map.columns[index];
+        // Columns of different rows that follow each other on a child are read at once.
+        wanted.sort_by_key(|at| {
+            let column = column(rows, *at);
+            (column.child, column.offset)
+        });
+        let mut runs: Vec<Vec<At>> = Vec::new();
+        let mut end = None;
+        for at in wanted {
+            let column = column(rows, at);
+            if end != Some((column.child, column.offset)) {
+                runs.push(Vec::new());
+            }
+            end = Some((column.child, column.offset + column.length as u64));
+            runs.last_mut().expect("just pushed").push(at);
+        }
+        let reads = runs.iter().map(|run| {
+            let first = column(rows, run[0]);
+            let length = run.iter().map(|at| column(rows, *at).length).sum();
+            let child = &self.children[first.child];
             async move {
                 // What the child lacks counts as an error; it may be read in need, see below.
                 if child.is_missing(context.birth) || !child.is_readable() {
@@ -130,15 +212,46 @@ impl Vdev {
                         cause: format!("{} is {}", child.display_name(), child.state().0),
                     });
                 }
-                child.read_part(column.offset, column.length, context).await
+                child.read_part(first.offset, length, context).await
             }
         });
         let results = join_all(reads).await;
-        for (index, result) in wanted.into_iter().zip(results) {
-            row.tried[index] = true;
+        for (run, result) in runs.into_iter().zip(results) {
             match result {
-                Ok(data) => row.data[index] = Some(data),
-                Err(error) => row.cause = Some(error.cause),
+                Ok(mut data) => {
+                    for (row, index) in run {
+                        let row = &mut rows.rows[row];
+                        row.tried[index] = true;
+                        row.data[index] = Some(data.split_to(row.map.columns[index].length));
+                    }
+                }
+                Err(error) if run.len() == 1 => {
+                    let (row, index) = run[0];
+                    rows.rows[row].tried[index] = true;
+                    rows.cause = Some(error.cause);
+                }
+                // Perhaps only one of them cannot be read.
+                Err(_) => {
+                    for at in run {
+                        let single = column(rows, at);
+                        let child = &self.children[single.child];
+                        let result = if child.is_missing(context.birth) || !child.is_readable() {
+                            None
+                        } else {
+                            child
+                                .read_part(single.offset, single.length, context)
+                                .await
+                                .ok()
+                        };
+                        if result.is_none() {
+                            rows.cause =
+                                Some(format!("{} is {}", child.display_name(), child.state().0));
+                        }
+                        let row = &mut rows.rows[at.0];
+                        row.tried[at.1] = true;
+                        row.data[at.1] = result;
+                    }
+                }
             }
         }
     }
@@ -150,55 +263,58 @@ impl Vdev {
         context: &IoContext,
         verify: &dyn Verify,
     ) -> Result<Bytes, ReadFailure> {
-        let Some(mut row) = self.row(offset, length) else {
-            return Err(ReadFailure {
-                checksum: false,
-                cause: format!(
-                    "{}: a RAID-Z vdev that was expanded is not supported yet",
-                    self.display_name()
-                ),
-            });
-        };
-        let parity = row.map.parity;
-        let all: Vec<usize> = (0..row.map.columns.len()).collect();
+        if let Some(expansion) = &self.expansion
+            && let Some(geometry) = self.geometry()
+            && !expansion.is_plain(context.birth)
+        {
+            let rows = expansion.rows(geometry, offset, length, context.birth);
+            return self.read_expanded(offset, rows, context, verify).await;
+        }
+        let mut rows = self.rows(offset, length).map_err(|cause| ReadFailure {
+            checksum: false,
+            cause,
+        })?;
         if !context.scrub {
-            self.read_columns(&mut row, &all[parity..], context).await;
-            if !row.missing_data() {
-                let block = row.assemble().expect("no data column is missing");
-                if verify.verify(&block).await {
-                    return Ok(block);
-                }
+            let data = rows.data_columns();
+            self.read_columns(&mut rows, &data, context).await;
+            if !rows.missing_data()
+                && let Some(block) = rows.assemble()
+                && verify.verify(&block).await
+            {
+                return Ok(block);
             }
         }
-        self.read_columns(&mut row, &all, context).await;
-        self.solve(offset, row, context, verify).await
+        let all = rows.all();
+        self.read_columns(&mut rows, &all, context).await;
+        self.solve(offset, rows, context, verify).await
     }
 
     /// Finds the right content with everything read that can be, and repairs what is wrong.
     async fn solve(
         &self,
         offset: u64,
-        mut row: Row,
+        mut rows: Rows,
         context: &IoContext,
         verify: &dyn Verify,
     ) -> Result<Bytes, ReadFailure> {
-        let mut solution = self.find_right(&row, verify).await;
+        let mut solution = self.find_right(&rows, verify).await;
         // What stale children have may still be right (one that just missed the last uberblock before
         // a power cut lacks nothing else), the checksum will tell. All of it is needed: which of them
         // is right is not known.
-        if solution.is_none() && self.read_stale(&mut row, context).await {
-            solution = self.find_right(&row, verify).await;
+        if solution.is_none() && self.read_stale(&mut rows, context).await {
+            solution = self.find_right(&rows, verify).await;
         }
         if let Some((block, columns)) = solution {
-            self.repair_columns(&row, &columns, context).await;
+            for (row, columns) in rows.rows.iter().zip(&columns) {
+                self.repair_columns(row, columns, context).await;
+            }
             return Ok(block);
         }
-        let needed = row.map.columns.len() - row.map.parity;
-        if row.known() < needed {
+        if rows.too_few() {
             Counters::add(&self.counters.read_errors, u64::from(!context.speculative));
             return Err(ReadFailure {
                 checksum: false,
-                cause: row
+                cause: rows
                     .cause
                     .unwrap_or_else(|| format!("{}: too few devices", self.display_name())),
             });
@@ -206,8 +322,10 @@ impl Vdev {
         if !context.speculative {
             Counters::add(&self.counters.checksum_errors, 1);
             // Nobody knows which ones are wrong (vdev_raidz_io_done_unrecoverable).
-            for (index, column) in row.map.columns.iter().enumerate() {
-                if row.data[index].is_some() {
+            for (row, index) in rows.all() {
+                let row = &rows.rows[row];
+                let column = row.map.columns[index];
+                if column.length > 0 && row.data[index].is_some() {
                     self.children[column.child].note_checksum_error(column.offset, context);
                 }
             }
@@ -221,37 +339,79 @@ impl Vdev {
         })
     }
 
-    /// Tries which of the columns that were read are wrong: the block, and all columns as far as they
-    /// are known to be right.
+    /// Tries which children's columns are wrong: the block, and of each row all columns as
+    /// far as they are known to be right.
     async fn find_right(
         &self,
-        row: &Row,
+        rows: &Rows,
         verify: &dyn Verify,
-    ) -> Option<(Bytes, Vec<Option<Bytes>>)> {
-        let parity = row.map.parity;
-        let lengths = row.lengths();
-        let count = lengths.len();
-        let known: Vec<usize> = (0..count)
-            .filter(|index| row.data[*index].is_some())
+    ) -> Option<(Bytes, Vec<Vec<Option<Bytes>>>)> {
+        if rows.too_few() {
+            return None;
+        }
+        let known: BTreeSet<usize> = rows
+            .all()
+            .into_iter()
+            .filter_map(|(row, index)| {
+                let row = &rows.rows[row];
+                let column = row.map.columns[index];
+                (column.length > 0 && row.data[index].is_some()).then_some(column.child)
+            })
             .collect();
-        // Columns that may be wrong at the same time.
-        let spare = known.len().checked_sub(count - parity)?;
+        let known: Vec<usize> = known.into_iter().collect();
+        // Columns of one row that may be wrong at the same time.
+        let spare = rows
+            .rows
+            .iter()
+            .map(|row| row.map.parity - row.missing())
+            .max()?;
         let mut tries = 0;
         for wrong_count in 0..=spare {
-            for wrong in Combinations::new(&known, wrong_count) {
+            for children in Combinations::new(&known, wrong_count) {
+                let wrong: Vec<Vec<usize>> = rows
+                    .rows
+                    .iter()
+                    .map(|row| {
+                        (0..row.data.len())
+                            .filter(|index| {
+                                row.data[*index].is_some()
+                                    && row.map.columns[*index].length > 0
+                                    && children.contains(&row.map.columns[*index].child)
+                            })
+                            .collect()
+                    })
+                    .collect();
+                let too_many = rows
+                    .rows
+                    .iter()
+                    .zip(&wrong)
+                    .any(|(row, wrong)| row.missing() + wrong.len() > row.map.parity);
                 // With all data columns there, parity columns make no difference.
-                let parity_only = wrong.iter().all(|index| *index < parity);
-                if wrong_count > 0 && parity_only && !row.missing_data() {
+                let parity_only = rows.rows.iter().zip(&wrong).all(|(row, wrong)| {
+                    !row.missing_data() && wrong.iter().all(|index| *index < row.map.parity)
+                });
+                if too_many || wrong_count > 0 && parity_only {
                     continue;
                 }
                 tries += 1;
                 if tries > COMBINATIONS_MAX {
                     return None;
                 }
-                let Some(columns) = reconstruct(parity, &row.data, &lengths, &wrong) else {
-                    continue;
-                };
-                let Some(block) = assemble(&columns[parity..]) else {
+                let columns: Option<Vec<Vec<Option<Bytes>>>> = rows
+                    .rows
+                    .iter()
+                    .zip(&wrong)
+                    .map(|(row, wrong)| {
+                        if wrong.is_empty() && !row.missing_data() {
+                            return Some(row.data.clone());
+                        }
+                        reconstruct(row.map.parity, &row.data, &row.lengths(), wrong)
+                    })
+                    .collect();
+                let Some(columns) = columns else { continue };
+                let borrowed: Vec<&[Option<Bytes>]> =
+                    columns.iter().map(|columns| &columns[..]).collect();
+                let Some(block) = assemble(&rows.rows, &borrowed, rows.length) else {
                     continue;
                 };
                 if verify.verify(&block).await {
@@ -264,10 +424,11 @@ impl Vdev {
 
     /// Reads the columns that were not relied on (and once more those that failed, if there are too
     /// few); whether that gave any.
-    async fn read_stale(&self, row: &mut Row, context: &IoContext) -> bool {
+    async fn read_stale(&self, rows: &mut Rows, context: &IoContext) -> bool {
         let mut found = false;
-        let too_few = row.known() < row.map.columns.len() - row.map.parity;
-        for index in 0..row.map.columns.len() {
+        let too_few = rows.too_few();
+        for (row, index) in rows.all() {
+            let row = &mut rows.rows[row];
             if row.data[index].is_some() {
                 continue;
             }
@@ -321,12 +482,14 @@ impl Vdev {
         data: Bytes,
         context: &IoContext,
     ) -> Result<(), WriteFailure> {
-        let Some(row) = self.row(offset, data.len()) else {
+        let rows = self
+            .rows(offset, data.len())
+            .map_err(|cause| WriteFailure { cause })?;
+        let ([row], VdevKind::Raidz { .. }, None) = (&rows.rows[..], &self.kind, &self.expansion)
+        else {
+            // Such pools are only opened for reading.
             return Err(WriteFailure {
-                cause: format!(
-                    "{}: a RAID-Z vdev that was expanded is not supported yet",
-                    self.display_name()
-                ),
+                cause: format!("{}: writing is not supported", self.display_name()),
             });
         };
         let parity = row.map.parity;
@@ -381,14 +544,14 @@ impl Vdev {
 }
 
 /// All ways to choose `count` of `items`, in lexicographic order.
-struct Combinations<'a> {
+pub(super) struct Combinations<'a> {
     items: &'a [usize],
     chosen: Vec<usize>,
     done: bool,
 }
 
 impl<'a> Combinations<'a> {
-    fn new(items: &'a [usize], count: usize) -> Self {
+    pub(super) fn new(items: &'a [usize], count: usize) -> Self {
         Combinations {
             items,
             chosen: (0..count).collect(),

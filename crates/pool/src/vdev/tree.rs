@@ -1,12 +1,13 @@
 //! All vdevs of a pool: opening them, and I/O by (vdev, offset).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use device::{Device, World};
 use format::{
-    Guid, LABEL_BYTES, LABEL_END_BYTES, LABEL_START_BYTES, MIN_DEVICE_BYTES, NvList, Txg, VdevId,
+    Guid, LABEL_BYTES, LABEL_END_BYTES, LABEL_START_BYTES, MIN_DEVICE_BYTES, NvList, Txg,
+    Uberblock, VdevId,
 };
 use futures::future::join_all;
 use parking_lot::{Mutex, RwLock};
@@ -87,6 +88,22 @@ impl VdevTree {
         let mut own = NvList::with_flags(config.flags());
         for (name, value) in config.iter().filter(|(name, _)| *name != "children") {
             own.push(name, value.clone());
+        }
+        for top in &list {
+            let VdevKind::Draid(draid) = top.kind() else {
+                continue;
+            };
+            // Each spare once, and within its own vdev: else two could stand for each other.
+            let mut used = BTreeSet::new();
+            for vdev in top.draid_spares() {
+                if let VdevKind::DraidSpare { top_guid, spare } = *vdev.kind()
+                    && top_guid == top.guid()
+                    && spare < draid.spares
+                    && used.insert(spare)
+                {
+                    let _ = vdev.spared.set(Arc::downgrade(top));
+                }
+            }
         }
         let tree = VdevTree {
             guid: Guid::new(config.u64("guid").unwrap_or(0)),
@@ -253,6 +270,7 @@ impl VdevTree {
         };
         let needed = match top.kind() {
             VdevKind::Raidz { .. } => aligned.div_ceil(top.children().len() as u64),
+            VdevKind::Draid(draid) => draid.child_bytes_min(aligned),
             _ => aligned,
         };
         for vdev in top.leaves() {
@@ -272,6 +290,16 @@ impl VdevTree {
     /// The world it was opened in.
     pub fn world(&self) -> &World {
         &self.world
+    }
+
+    /// Takes over what an uberblock says of the vdevs: how far a RAID-Z expansion has come. Without that,
+    /// blocks of a vdev that is being expanded cannot be found: call it before the MOS is read.
+    pub fn set_uberblock(&self, uberblock: &Uberblock) {
+        for top in self.tops() {
+            if let Some(expansion) = &top.expansion {
+                expansion.set_reflow(uberblock);
+            }
+        }
     }
 
     /// Who is told of device and checksum errors.
@@ -318,6 +346,11 @@ impl VdevTree {
     /// All leaves.
     pub fn leaves(&self) -> Vec<Arc<Vdev>> {
         self.tops().iter().flat_map(Vdev::leaves).collect()
+    }
+
+    /// All dRAID spares that stand in for a device.
+    pub fn draid_spares(&self) -> Vec<Arc<Vdev>> {
+        self.tops().iter().flat_map(Vdev::draid_spares).collect()
     }
 
     /// The vdev with this guid.
@@ -452,6 +485,7 @@ impl VdevTree {
     /// What the allocator needs to know of a top-level vdev; `None` for holes and the like.
     pub fn top_spec(&self, top: &Vdev) -> Option<TopSpec> {
         let geometry = top.geometry()?;
+        let deflate_ratio = top.deflate_ratio()?;
         let about = top.top()?;
         (top.metaslab_count() > 0).then(|| TopSpec {
             vdev: about.id,
@@ -459,9 +493,10 @@ impl VdevTree {
             metaslab_shift: top.metaslab_shift(),
             metaslab_count: top.metaslab_count(),
             geometry,
-            deflate_ratio: geometry.deflate_ratio(),
+            deflate_ratio,
             allocatable: top.config_u64("removing").unwrap_or(0) == 0
                 && top.config_u64("non_allocating").unwrap_or(0) == 0
+                && top.expansion.is_none()
                 && top.state().0.is_usable(),
         })
     }
@@ -469,18 +504,16 @@ impl VdevTree {
     fn usable_top(&self, id: VdevId) -> Result<Arc<Vdev>, PoolError> {
         let top = self.top(id).ok_or(PoolError::NoSuchVdev { vdev: id })?;
         match top.kind() {
-            VdevKind::Indirect | VdevKind::Other(_) => Err(PoolError::UnsupportedVdev {
+            VdevKind::Other(_) => Err(PoolError::UnsupportedVdev {
                 vdev: top.display_name(),
                 kind: top.kind().name().to_owned(),
             }),
-            VdevKind::Hole | VdevKind::Missing => Err(PoolError::VdevUnavailable {
-                vdev: top.display_name(),
-                cause: format!("it is {}", top.kind().name()),
-            }),
-            _ if top.geometry().is_none() => Err(PoolError::UnsupportedVdev {
-                vdev: top.display_name(),
-                kind: "expanded raidz".to_owned(),
-            }),
+            VdevKind::Hole | VdevKind::Missing | VdevKind::Indirect => {
+                Err(PoolError::VdevUnavailable {
+                    vdev: top.display_name(),
+                    cause: format!("it is {}", top.kind().name()),
+                })
+            }
             _ => Ok(top),
         }
     }
@@ -518,6 +551,11 @@ impl VdevTree {
         context: &IoContext,
         verify: &dyn Verify,
     ) -> Result<Bytes, ReadFailure> {
+        if let Some(top) = self.top(id).filter(|top| *top.kind() == VdevKind::Indirect) {
+            return self
+                .read_indirect(&top, offset, psize, context, verify)
+                .await;
+        }
         match self.check_range(id, offset, psize as u64) {
             Ok(top) => top.read_block(offset, psize, context, verify).await,
             Err(error) => Err(ReadFailure {
@@ -589,7 +627,7 @@ impl VdevTree {
     /// [`PoolError::NoSuchVdev`], or what the devices say.
     pub async fn discard(&self, id: VdevId, offset: u64, length: u64) -> Result<(), PoolError> {
         let top = self.usable_top(id)?;
-        if matches!(top.kind(), VdevKind::Raidz { .. }) {
+        if matches!(top.kind(), VdevKind::Raidz { .. } | VdevKind::Draid(_)) {
             return Ok(());
         }
         for vdev in top.leaves() {
@@ -622,7 +660,7 @@ fn leaf_asize(device: &dyn Device) -> u64 {
 }
 
 /// Allocatable bytes of a vdev by its devices: the smallest child's, times the children of RAID-Z
-/// (`vdev_mirror_open`, `vdev_raidz_open`). `None` when no device is there.
+/// (`vdev_mirror_open`, `vdev_raidz_open`, `vdev_draid_open`). `None` when no device is there.
 fn measure(vdev: &Arc<Vdev>) -> Option<u64> {
     if let Some(leaf) = vdev.leaf() {
         return leaf.device().map(|device| leaf_asize(&*device));
@@ -630,6 +668,7 @@ fn measure(vdev: &Arc<Vdev>) -> Option<u64> {
     let smallest = vdev.children().iter().filter_map(measure).min()?;
     Some(match vdev.kind() {
         VdevKind::Raidz { .. } => smallest * vdev.children().len() as u64,
+        VdevKind::Draid(draid) => draid.asize(smallest),
         _ => smallest,
     })
 }

@@ -1,0 +1,219 @@
+//! What `zpool status` says of removals, checkpoints, RAID-Z expansions and dedup tables (`print_checkpoint_status`,
+//! `print_raidz_expand_status` and `print_dedup_stats`, cmd/zpool/zpool_main.c; `zpool_dump_ddt`,
+//! lib/libzutil/zutil_pool.c).
+
+use api::{CheckpointReport, DedupReport, ExpansionReport, RemovalReport};
+
+use crate::numbers;
+
+/// Longer than this no time is told, in seconds.
+const ESTIMATE_MAX_S: u64 = 30 * 24 * 3600;
+
+/// The line after `checkpoint:`.
+pub fn checkpoint(report: &CheckpointReport) -> String {
+    let space = numbers::nice_count(report.space_bytes);
+    match report.created_s {
+        Some(at) => format!("created {}, consumes {space}", numbers::local_ctime(at)),
+        None => format!("discarding, {space} remaining."),
+    }
+}
+
+/// The lines after `remove:` (`print_removal_status`).
+pub fn removal(report: &RemovalReport) -> String {
+    let copied = numbers::nice_count(report.copied_bytes);
+    let clock = |minutes: u64| format!("{}h{}m", minutes / 60, minutes % 60);
+    let mut text = match report.state.as_str() {
+        "finished" => format!(
+            "Removal of vdev {} copied {copied} in {}, completed on {}",
+            report.vdev,
+            clock(report.end_s.saturating_sub(report.start_s) / 60),
+            numbers::local_ctime(report.end_s)
+        ),
+        "canceled" => format!(
+            "Removal of {} canceled on {}",
+            report.name,
+            numbers::local_ctime(report.end_s)
+        ),
+        _ => {
+            let now = std::time::SystemTime::now()
+                .duration_since(std::time::UNIX_EPOCH)
+                .map_or(0, |since| since.as_secs());
+            let elapsed = now.saturating_sub(report.start_s).max(1);
+            let copied_bytes = report.copied_bytes.max(1);
+            let rate = (copied_bytes / elapsed).max(1);
+            let minutes = report.total_bytes.saturating_sub(copied_bytes) / rate / 60;
+            let done = 100.0 * copied_bytes as f64 / report.total_bytes.max(1) as f64;
+            let estimate = if minutes < ESTIMATE_MAX_S / 60 {
+                format!("{} to go", clock(minutes))
+            } else {
+                "(copy is slow, no estimated time)".to_owned()
+            };
+            format!(
+                "Evacuation of {} in progress since {}\n\t{copied} copied out of {} at {}/s, {done:.2}% done, {estimate}",
+                report.name,
+                numbers::local_ctime(report.start_s),
+                numbers::nice_count(report.total_bytes),
+                numbers::nice_count(rate)
+            )
+        }
+    };
+    if report.mapping_bytes > 0 {
+        let memory = numbers::nice_count(report.mapping_bytes);
+        text.push_str(&format!(
+            "\n\t{memory} memory used for removed device mappings"
+        ));
+    }
+    text
+}
+
+/// The lines after `expand:`.
+pub fn expansion(report: &ExpansionReport) -> String {
+    let copied = numbers::nice_count(report.copied_bytes);
+    let vdev = &report.vdev;
+    if let Some(end) = report.end_s {
+        return format!(
+            "expanded {vdev} copied {copied} in {}, on {}",
+            numbers::clock(end.saturating_sub(report.start_s)),
+            numbers::local_ctime(end)
+        );
+    }
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs());
+    let elapsed = now.saturating_sub(report.start_s).max(1);
+    let rate = (report.copied_bytes / elapsed).max(1);
+    let left = report.total_bytes.saturating_sub(report.copied_bytes) / rate;
+    let done = 100.0 * report.copied_bytes.max(1) as f64 / report.total_bytes.max(1) as f64;
+    let estimate = if left < ESTIMATE_MAX_S {
+        format!("{} to go", numbers::clock(left))
+    } else {
+        "(copy is slow, no estimated time)".to_owned()
+    };
+    format!(
+        "expansion of {vdev} in progress since {}\n\t{copied} / {} copied at {}/s, {done:.2}% done, {estimate}",
+        numbers::local_ctime(report.start_s),
+        numbers::nice_count(report.total_bytes),
+        numbers::nice_count(rate)
+    )
+}
+
+/// What `zpool status -D` prints at the end.
+pub fn dedup(report: Option<&DedupReport>, parseable: bool) -> String {
+    let Some(report) = report else {
+        return " dedup: no DDT entries\n".to_owned();
+    };
+    let count = |value: u64| match parseable {
+        true => value.to_string(),
+        false => numbers::nice_count(value),
+    };
+    let size = |value: u64| match parseable {
+        true => value.to_string(),
+        false => numbers::nice_bytes(value),
+    };
+    let mut out = format!(
+        " dedup: DDT entries {}, size {} on disk, {} in core\n\n",
+        report.entries,
+        count(report.disk_bytes),
+        count(report.core_bytes)
+    );
+    out.push_str(
+        "bucket              allocated                       referenced          \n\
+         ______   ______________________________   ______________________________\n\
+         refcnt   blocks   LSIZE   PSIZE   DSIZE   blocks   LSIZE   PSIZE   DSIZE\n\
+         ------   ------   -----   -----   -----   ------   -----   -----   -----\n",
+    );
+    let mut line = |name: String, row: &[u64; 8]| {
+        out.push_str(&format!(
+            "{name:>6}   {:>6}   {:>5}   {:>5}   {:>5}   {:>6}   {:>5}   {:>5}   {:>5}\n",
+            count(row[0]),
+            size(row[1]),
+            size(row[2]),
+            size(row[3]),
+            count(row[4]),
+            size(row[5]),
+            size(row[6]),
+            size(row[7])
+        ));
+    };
+    let mut total = [0u64; 8];
+    for (log2, row) in &report.histogram {
+        line(count(1u64.checked_shl(*log2).unwrap_or(0)), row);
+        for (sum, value) in total.iter_mut().zip(row) {
+            *sum = sum.saturating_add(*value);
+        }
+    }
+    line("Total".to_owned(), &total);
+    out.push('\n');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn removals_that_run_and_are_done() {
+        let mut report = RemovalReport {
+            state: "finished".into(),
+            vdev: 2,
+            name: "mirror".into(),
+            start_s: 1_795_202_857,
+            end_s: 1_795_202_857 + 3 * 3600 + 125,
+            copied_bytes: 45_568,
+            total_bytes: 455_680,
+            mapping_bytes: 1008,
+        };
+        let text = removal(&report);
+        assert!(
+            text.starts_with("Removal of vdev 2 copied 44.5K in 3h2m, completed on "),
+            "{text}"
+        );
+        assert!(text.ends_with("\n\t1008 memory used for removed device mappings"));
+        report.state = "running".into();
+        report.mapping_bytes = 0;
+        let text = removal(&report);
+        assert!(text.starts_with("Evacuation of mirror in progress since "));
+        assert!(
+            text.contains("\n\t44.5K copied out of 445K at ") && text.contains("/s, 10.00% done, "),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn an_expansion_that_runs_and_one_that_is_done() {
+        let mut report = ExpansionReport {
+            vdev: "raidz1-0".into(),
+            start_s: 1_795_202_857,
+            end_s: Some(1_795_202_858),
+            copied_bytes: 338_000,
+            total_bytes: 4_000_000,
+        };
+        let text = expansion(&report);
+        assert!(text.starts_with("expanded raidz1-0 copied 330K in 00:00:01, on "));
+        report.end_s = None;
+        let text = expansion(&report);
+        assert!(text.starts_with("expansion of raidz1-0 in progress since "));
+        assert!(text.contains("\n\t330K / 3.81M copied at "), "{text}");
+        assert!(text.contains("/s, 8.45% done, "), "{text}");
+    }
+
+    #[test]
+    fn a_dedup_table_adds_up() {
+        let report = DedupReport {
+            entries: 188,
+            disk_bytes: 96_768,
+            core_bytes: 262_144,
+            histogram: vec![
+                (0, [9, 147_456, 86_528, 86_528, 9, 147_456, 86_528, 86_528]),
+                (1, [123, 1, 2, 3, 246, 2, 4, 6]),
+            ],
+        };
+        let text = dedup(Some(&report), false);
+        assert!(text.starts_with(" dedup: DDT entries 188, size 94.5K on disk, 256K in core\n"));
+        assert!(text.contains(
+            "     1        9    144K   84.5K   84.5K        9    144K   84.5K   84.5K\n"
+        ));
+        assert!(text.contains("\n Total      132 "), "{text}");
+        assert!(dedup(None, false).contains("no DDT entries"));
+    }
+}

@@ -1,0 +1,63 @@
+//! `zpool scrub` and `zpool wait`.
+
+use api::{ScrubAction, ZpoolScrub, ZpoolWait};
+use clap::Args;
+
+use crate::client::Client;
+
+/// Verify all copies of all data of pools that are imported read-only.
+#[derive(Debug, Args)]
+pub struct Scrub {
+    /// Stop
+    #[arg(short, conflicts_with_all = ["pause", "wait"])]
+    stop: bool,
+    /// Pause; without options it goes on again
+    #[arg(short, conflicts_with = "wait")]
+    pause: bool,
+    /// Wait until it has ended
+    #[arg(short)]
+    wait: bool,
+    /// Every pool
+    #[arg(short)]
+    all: bool,
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    pools: Vec<String>,
+}
+
+impl Scrub {
+    /// Asks the daemon.
+    pub fn run(self, client: &Client) -> anyhow::Result<()> {
+        let action = match (self.stop, self.pause) {
+            (true, _) => ScrubAction::Stop,
+            (_, true) => ScrubAction::Pause,
+            _ => ScrubAction::Start,
+        };
+        client.call(&ZpoolScrub {
+            names: self.pools,
+            all: self.all,
+            action,
+            wait: self.wait,
+        })?;
+        Ok(())
+    }
+}
+
+/// Wait until activities of a pool have ended.
+#[derive(Debug, Args)]
+pub struct Wait {
+    /// Activities, separated by commas: scrub, free, ...; all without
+    #[arg(short = 't', value_delimiter = ',')]
+    activities: Vec<String>,
+    pool: String,
+}
+
+impl Wait {
+    /// Asks the daemon.
+    pub fn run(self, client: &Client) -> anyhow::Result<()> {
+        client.call(&ZpoolWait {
+            name: self.pool,
+            activities: self.activities,
+        })?;
+        Ok(())
+    }
+}
