@@ -154,7 +154,9 @@ fn keys_are_loaded_used_and_unloaded() {
         8 << 20
     );
     server.ok("zfs unload-key encrypted/vol");
-    assert!(!volume.exists());
+    // The kernel remembers names for a moment.
+    let limit = std::time::Duration::from_secs(10);
+    server.wait_until(limit, "the volume is gone", || !volume.exists());
 
     server.ok("zfs unmount -a");
     assert_eq!(
