@@ -23,8 +23,8 @@ pub use zfs::{
 };
 pub use zpool::{
     CheckpointReport, DedupReport, ExpansionReport, FoundPoolReport, HistoryRecord, PoolReport,
-    PoolStatusReport, ScanReport, ScrubAction, VdevReport, VdevSpec, ZpoolClear, ZpoolCreate,
-    ZpoolCreateReply, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolHistoryReply, ZpoolImport,
-    ZpoolImportReply, ZpoolList, ZpoolListReply, ZpoolScrub, ZpoolSet, ZpoolStatus,
+    PoolStatusReport, RemovalReport, ScanReport, ScrubAction, VdevReport, VdevSpec, ZpoolClear,
+    ZpoolCreate, ZpoolCreateReply, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolHistoryReply,
+    ZpoolImport, ZpoolImportReply, ZpoolList, ZpoolListReply, ZpoolScrub, ZpoolSet, ZpoolStatus,
     ZpoolStatusReply, ZpoolSync, ZpoolWait,
 };

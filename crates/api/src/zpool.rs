@@ -225,7 +225,7 @@ pub struct VdevReport {
     pub class: String,
     /// Path of a leaf.
     pub path: Option<String>,
-    /// ONLINE, DEGRADED, FAULTED, OFFLINE, UNAVAIL, REMOVED.
+    /// ONLINE, DEGRADED, FAULTED, OFFLINE, UNAVAIL, REMOVED; of spares AVAIL, INUSE, UNAVAIL.
     pub state: String,
     /// Why it is not ONLINE, as printed at the end of its line.
     pub note: Option<String>,
@@ -291,6 +291,9 @@ pub struct PoolStatusReport {
     /// The checkpoint, or what is left of one.
     #[serde(default)]
     pub checkpoint: Option<CheckpointReport>,
+    /// The last or running removal of a vdev.
+    #[serde(default)]
+    pub removal: Option<RemovalReport>,
     /// The RAID-Z expansion that is under way, else the last one.
     #[serde(default)]
     pub expansion: Option<ExpansionReport>,
@@ -390,6 +393,27 @@ pub struct CheckpointReport {
     pub created_s: Option<u64>,
     /// Bytes that only it uses.
     pub space_bytes: u64,
+}
+
+/// The removal of a vdev, running or ended.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct RemovalReport {
+    /// `running`, `finished` or `canceled`.
+    pub state: String,
+    /// Index of the vdev.
+    pub vdev: u64,
+    /// Its type or path, while it is there.
+    pub name: String,
+    /// When it began, in seconds since the epoch.
+    pub start_s: u64,
+    /// When it ended.
+    pub end_s: u64,
+    /// Bytes copied.
+    pub copied_bytes: u64,
+    /// Bytes to copy in all.
+    pub total_bytes: u64,
+    /// Memory that the mappings of removed vdevs take.
+    pub mapping_bytes: u64,
 }
 
 /// A RAID-Z expansion, running or ended.

@@ -2,13 +2,13 @@
 
 use api::{
     CheckpointReport, DatasetKind as ApiKind, DedupReport, ExpansionReport,
-    HistoryRecord as ApiRecord, PoolReport, PoolStatusReport, Property, PropertyMap, ScanReport,
-    Source, VdevReport,
+    HistoryRecord as ApiRecord, PoolReport, PoolStatusReport, Property, PropertyMap, RemovalReport,
+    ScanReport, Source, VdevReport,
 };
 use dataset::{DatasetKind, PropertySetting, props};
 use engine::{
-    HistoryRecord, HistoryWhat, Pool, PoolStatus, PropertySource, ScanStatus, VdevClass, VdevState,
-    VdevStatus,
+    HistoryRecord, HistoryWhat, Pool, PoolStatus, PropertySource, RemovalState, RemovalStatus,
+    ScanStatus, VdevClass, VdevState, VdevStatus,
 };
 
 /// The word for an allocation class, empty for the normal one.
@@ -32,11 +32,15 @@ pub(crate) fn vdev(status: &VdevStatus) -> VdevReport {
         class: class_word(status.class).into(),
         path: status.path.clone(),
         state: match (status.class, status.state) {
+            (VdevClass::Spare, VdevState::Online) if status.why.is_some() => "INUSE",
             (VdevClass::Spare, VdevState::Online) => "AVAIL",
             (_, state) => state.word(),
         }
         .into(),
-        note: status.why.clone(),
+        note: match (&status.why, &status.note) {
+            (Some(why), Some(note)) => Some(format!("{why}  {note}")),
+            (why, note) => why.clone().or_else(|| note.clone()),
+        },
         size_bytes: status.size_bytes,
         allocated_bytes: status.allocated_bytes,
         physical_bytes: status.physical_bytes,
@@ -64,6 +68,20 @@ pub(crate) fn tree(status: &PoolStatus) -> VdevReport {
     root.children
         .extend(status.caches.iter().chain(&status.spares).map(vdev));
     root
+}
+
+/// Devices that were not there at the import are shown by what they are, and by where they were
+/// (`vdev_not_present`; `print_status_config`, cmd/zpool/zpool_main.c).
+fn name_absent(vdev: &mut VdevReport) {
+    if vdev.state == "UNAVAIL"
+        && vdev.children.is_empty()
+        && !matches!(vdev.class.as_str(), "spare" | "cache")
+        && let Some(path) = vdev.path.clone()
+    {
+        vdev.name = vdev.guid.to_string();
+        vdev.note = Some(format!("was {path}"));
+    }
+    vdev.children.iter_mut().for_each(name_absent);
 }
 
 /// Paths of all devices.
@@ -105,12 +123,14 @@ pub(crate) fn pool(pool: &Pool) -> PoolReport {
             )
         })
         .collect();
+    let mut tree = tree(&status);
+    name_absent(&mut tree);
     PoolReport {
         name: status.name.clone(),
         guid: status.guid.get(),
         txg: status.synced_txg.get(),
         properties,
-        tree: tree(&status),
+        tree,
     }
 }
 
@@ -118,8 +138,10 @@ pub(crate) fn pool(pool: &Pool) -> PoolReport {
 /// OpenZFS (zpool_get_status, lib/libzfs/libzfs_status.c).
 pub(crate) fn pool_status(pool: &Pool) -> PoolStatusReport {
     let status = pool.status();
-    let tree = tree(&status);
+    let mut tree = tree(&status);
     let (text, action) = condition(&status, &tree);
+    let see = text.as_deref().and_then(page_about);
+    name_absent(&mut tree);
     PoolStatusReport {
         name: status.name.clone(),
         guid: status.guid.get(),
@@ -127,12 +149,13 @@ pub(crate) fn pool_status(pool: &Pool) -> PoolStatusReport {
         state: status.health.word().into(),
         status: text,
         action,
-        see: None,
+        see,
         scan: status.scan.as_ref().map(scan),
         checkpoint: status.checkpoint.as_ref().map(|at| CheckpointReport {
             created_s: at.created_s,
             space_bytes: at.space_bytes.values().sum(),
         }),
+        removal: status.removal.as_ref().map(removal),
         expansion: status.expansion.as_ref().map(|at| ExpansionReport {
             vdev: at.name.clone(),
             start_s: at.start_s,
@@ -148,6 +171,45 @@ pub(crate) fn pool_status(pool: &Pool) -> PoolStatusReport {
         error_count: status.data_errors,
         damaged: Vec::new(),
         tree,
+    }
+}
+
+/// The page about a condition, where OpenZFS has one (`zfs_msgid_table`, lib/libzfs/libzfs_status.c).
+fn page_about(text: &str) -> Option<String> {
+    let pages = [
+        ("One or more devices could not be opened.", "ZFS-8000-2Q"),
+        (
+            "One or more devices could not be used because",
+            "ZFS-8000-4J",
+        ),
+        (
+            "One or more devices has experienced an error",
+            "ZFS-8000-8A",
+        ),
+        (
+            "One or more devices has experienced an unrecoverable",
+            "ZFS-8000-9P",
+        ),
+    ];
+    let (_, id) = pages.iter().find(|(start, _)| text.starts_with(start))?;
+    Some(format!("https://openzfs.github.io/openzfs-docs/msg/{id}"))
+}
+
+fn removal(status: &RemovalStatus) -> RemovalReport {
+    RemovalReport {
+        state: match status.state {
+            RemovalState::Running => "running",
+            RemovalState::Finished => "finished",
+            RemovalState::Canceled => "canceled",
+        }
+        .into(),
+        vdev: status.vdev,
+        name: status.name.clone(),
+        start_s: status.start_s,
+        end_s: status.end_s,
+        copied_bytes: status.copied_bytes,
+        total_bytes: status.to_copy_bytes,
+        mapping_bytes: status.mapping_bytes,
     }
 }
 

@@ -94,9 +94,10 @@ pub(crate) fn redundancy_left(vdev: &NvList, paths: &BTreeMap<Guid, String>) -> 
             vdev.u64("guid")
                 .is_some_and(|guid| paths.contains_key(&Guid::new(guid))),
         ),
-        Some("hole" | "indirect") => 1,
+        // What a dRAID spare has is on the other devices of its vdev.
+        Some("hole" | "indirect" | "dspare") => 1,
         Some("mirror" | "replacing" | "spare") => working(),
-        Some("raidz") => {
+        Some("raidz" | "draid") => {
             let lost = children(vdev).len() as u64 - working();
             (vdev.u64("nparity").unwrap_or(1) + 1).saturating_sub(lost)
         }

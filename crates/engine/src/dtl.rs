@@ -76,18 +76,15 @@ impl DirtyTimes {
                 leaf.set_missing(RangeSet::default());
                 continue;
             };
-            let map = open(mos, ObjectId::new(id)).await?;
-            let mut missing = RangeSet::default();
-            map.for_each(map.length_bytes(), &mut |entry| {
-                match entry.kind {
-                    SpaceMapKind::Allocate => missing.add(entry.offset_bytes, entry.length_bytes),
-                    SpaceMapKind::Free => missing.remove(entry.offset_bytes, entry.length_bytes),
-                };
-                Ok(())
-            })
-            .await?;
+            let missing = read(mos, ObjectId::new(id)).await?;
             leaf.set_missing(missing.clone());
             self.recorded.lock().insert(vdev.guid(), missing);
+        }
+        // Pools with dRAID are not written, so these stay as they are.
+        for spare in tree.draid_spares() {
+            if let Some(id) = spare.config_u64(PAIR).filter(|id| *id != 0) {
+                spare.set_spare_missing(read(mos, ObjectId::new(id)).await?);
+            }
         }
         Ok(())
     }
@@ -134,6 +131,20 @@ impl DirtyTimes {
         }
         Ok(config_changed)
     }
+}
+
+async fn read(mos: &Arc<ObjectSet>, id: ObjectId) -> Result<RangeSet, ObjectError> {
+    let map = open(mos, id).await?;
+    let mut missing = RangeSet::default();
+    map.for_each(map.length_bytes(), &mut |entry| {
+        match entry.kind {
+            SpaceMapKind::Allocate => missing.add(entry.offset_bytes, entry.length_bytes),
+            SpaceMapKind::Free => missing.remove(entry.offset_bytes, entry.length_bytes),
+        };
+        Ok(())
+    })
+    .await?;
+    Ok(missing)
 }
 
 async fn open(mos: &Arc<ObjectSet>, id: ObjectId) -> Result<SpaceMapObject, ObjectError> {

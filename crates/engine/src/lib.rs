@@ -12,6 +12,8 @@
 //! | `rewind`, [`probe`] | spa.c: `spa_load_best`, `spa_ld_checkpoint_rewind`, `spa_tryimport` |
 //! | `sync` | spa.c: `spa_sync`; vdev_label.c: `vdev_config_sync` |
 //! | `space`, `logmaps` | metaslab.c, spa_log_spacemap.c |
+//! | `removed` | vdev_removal.c: `spa_remove_init` |
+//! | `auxiliary` | spa.c: `spa_load_spares`, `spa_load_l2cache` |
 //! | `tables` | ddt.c, brt.c, spa_checkpoint.c as far as they are read |
 //! | `dtl` | vdev.c: `vdev_dtl_sync`, `vdev_dtl_load` |
 //! | [`Salvage`] | (ours) opening what is left of a damaged pool |
@@ -24,6 +26,7 @@
 
 #![forbid(unsafe_code)]
 
+mod auxiliary;
 mod config;
 mod core;
 mod create;
@@ -55,6 +58,7 @@ pub use history::{HistoryRecord, HistoryWhat};
 pub use pool::{Pool, PoolNumbers};
 pub use probe::{Probe, Unusable, probe};
 pub use props::{PoolProperty, PropertySource};
+pub use removed::{RemovalState, RemovalStatus};
 pub use salvage::{Problem, Salvage, SalvageSpec, SalvagedDataset};
 pub use scan::{FoundPool, FoundState, ScanSpec, scan};
 pub use scrub::{ScrubCommand, ScrubNumbers};

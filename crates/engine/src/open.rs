@@ -22,6 +22,7 @@ use object::{ObjectSet, ObjsetOptions, WriteProperties, Zap};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::auxiliary::{self, Places};
 use crate::core::{Core, State};
 use crate::dtl::{DirtyTimes, distrust_stale};
 use crate::errors::ErrorLog;
@@ -501,7 +502,7 @@ async fn import_on(
         config_dirty: !spec.read_only,
         ..new_state(name, disk_name, uberblock)
     };
-    load_directory(&mos, &mut state, ground, &history, world).await?;
+    load_directory(&mos, &mut state, ground, &history, world, &spec.found.paths).await?;
     if state.errata != 0 && !spec.read_only {
         return Err(damaged(
             name,
@@ -598,6 +599,7 @@ async fn load_directory(
     ground: &Ground,
     history: &HistoryLog,
     world: &World,
+    paths: &BTreeMap<Guid, String>,
 ) -> Result<(), EngineError> {
     let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
     let object = async |name: &str| -> Result<ObjectId, EngineError> {
@@ -652,13 +654,18 @@ async fn load_directory(
             state.data_errors += Zap::hold(mos, id).await?.count().await?;
         }
     }
+    let places = Places {
+        world,
+        tree: &ground.tree,
+        paths,
+    };
     for (name, list) in [
         (directory::SPARES, &mut state.spares),
         (directory::L2CACHE, &mut state.caches),
     ] {
         let id = object(name).await?;
         if !id.is_zero() {
-            *list = crate::status::read_aux(mos, id, name).await?;
+            *list = auxiliary::read(mos, id, name, &places).await?;
         }
     }
     Ok(())
@@ -725,6 +732,10 @@ mod tests {
             "raidz3_8",
             "raidz_expanded",
             "raidz_expanding",
+            "draid",
+            "draid_spare",
+            "removed",
+            "removing",
         ] {
             let dir = tempfile::tempdir().expect("a directory");
             let status = std::process::Command::new("tar")
@@ -761,15 +772,7 @@ mod tests {
                 .await
                 .expect("open");
             assert_eq!(ground.tree.guid_sum(), uberblock.guid_sum);
-            ground.tree.set_uberblock(&uberblock);
-            let mos = ObjectSet::open(
-                ground.pipeline.clone(),
-                world.clone(),
-                uberblock.root,
-                mos_options(),
-            )
-            .await
-            .expect("MOS");
+            let mos = open_mos(&world, &ground, &uberblock).await.expect("MOS");
             let shapes = ground.shapes();
             let recorded = ground.space.open(&mos, &shapes).await.expect("space maps");
             assert!(
@@ -792,7 +795,7 @@ mod tests {
                     .expect("load");
                 assert_eq!(
                     free.space() + metaslab.allocated_bytes,
-                    1 << shape.ms_shift,
+                    shape.span(metaslab.id.1).end - shape.span(metaslab.id.1).start,
                     "{name}"
                 );
             }

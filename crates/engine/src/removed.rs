@@ -28,6 +28,43 @@ const BIRTHS_MAX: u64 = 1 << 20;
 /// Bytes read at a time; a multiple of every entry's size.
 const CHUNK_BYTES: u64 = 24 * 4096;
 
+/// `DSS_SCANNING`, `DSS_FINISHED` and `DSS_CANCELED` (include/sys/fs/zfs.h).
+const SCAN_SCANNING: u64 = 1;
+const SCAN_FINISHED: u64 = 2;
+const SCAN_CANCELED: u64 = 3;
+
+/// How far a removal is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RemovalState {
+    /// Under way: what has not been copied yet is still read where it was.
+    Running,
+    /// Done.
+    Finished,
+    /// Given up.
+    Canceled,
+}
+
+/// The removal of a top-level vdev.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RemovalStatus {
+    /// How far it is.
+    pub state: RemovalState,
+    /// Index of the vdev.
+    pub vdev: u64,
+    /// Its type or path, while it is there.
+    pub name: String,
+    /// When it began, in seconds since 1970.
+    pub start_s: u64,
+    /// When it ended; zero while it is under way.
+    pub end_s: u64,
+    /// All there is to copy.
+    pub to_copy_bytes: u64,
+    /// What has been copied.
+    pub copied_bytes: u64,
+    /// Memory that the mappings of all removed vdevs take.
+    pub mapping_bytes: u64,
+}
+
 /// Whether the pool of this configuration has removed vdevs.
 pub(crate) fn is_in(config: &NvList) -> bool {
     config
@@ -52,6 +89,45 @@ pub(crate) async fn status(mos: &Arc<ObjectSet>) -> Result<Option<RemovingPhys>,
         .flat_map(u64::to_le_bytes)
         .collect();
     Ok(Some(RemovingPhys::decode(&bytes, Endian::Little)?))
+}
+
+/// What is to be told of the last removal (`spa_removal_get_stats`).
+pub(crate) async fn report(
+    mos: &Arc<ObjectSet>,
+    tree: &VdevTree,
+) -> Result<Option<RemovalStatus>, EngineError> {
+    let Some(removing) = status(mos).await? else {
+        return Ok(None);
+    };
+    let state = match removing.state {
+        SCAN_SCANNING => RemovalState::Running,
+        SCAN_FINISHED => RemovalState::Finished,
+        SCAN_CANCELED => RemovalState::Canceled,
+        _ => return Ok(None),
+    };
+    let vdev = u32::try_from(removing.removing_vdev)
+        .ok()
+        .and_then(|id| tree.top(VdevId::new(id)));
+    let name = vdev.map_or_else(String::new, |vdev| {
+        vdev.path().unwrap_or_else(|| match vdev.kind() {
+            VdevKind::Raidz { parity } => format!("raidz{parity}"),
+            kind => kind.name().to_owned(),
+        })
+    });
+    Ok(Some(RemovalStatus {
+        state,
+        vdev: removing.removing_vdev,
+        name,
+        start_s: removing.start_time_seconds,
+        end_s: removing.end_time_seconds,
+        to_copy_bytes: removing.to_copy_bytes,
+        copied_bytes: removing.copied_bytes,
+        mapping_bytes: tree
+            .tops()
+            .iter()
+            .filter_map(|top| top.indirect_bytes())
+            .sum(),
+    }))
 }
 
 /// Loads the mappings of a tree that was built from the MOS's configuration, but for those that it has.

@@ -68,7 +68,7 @@ pub struct FoundPool {
     pub health: PoolHealth,
     /// Devices that are missing, as their labels' paths or guids.
     pub missing: Vec<String>,
-    /// Path where each leaf was found.
+    /// Path where each leaf was found; and spares and cache devices of any pool.
     pub paths: BTreeMap<Guid, String>,
 }
 
@@ -153,10 +153,14 @@ pub(crate) async fn read_label(device: &Arc<dyn Device>, path: &str) -> Option<D
 /// Puts labels together to pools, ordered by name.
 pub(crate) fn assemble(labels: Vec<DeviceLabel>) -> Vec<FoundPool> {
     let mut pools: BTreeMap<Guid, Vec<DeviceLabel>> = BTreeMap::new();
+    // Spares and cache devices: which pool's they are, only the pools know.
+    let mut auxiliary = BTreeMap::new();
     for label in labels {
-        // Spares and cache devices have a label without a pool.
         let (Some(guid), Some(state)) = (label.config.u64("pool_guid"), label.config.u64("state"))
         else {
+            if let Some(guid) = label.config.u64("guid") {
+                auxiliary.insert(Guid::new(guid), label.path);
+            }
             continue;
         };
         if state <= config::STATE_DESTROYED
@@ -170,6 +174,11 @@ pub(crate) fn assemble(labels: Vec<DeviceLabel>) -> Vec<FoundPool> {
         .into_iter()
         .filter_map(|(guid, labels)| assemble_pool(guid, &labels))
         .collect();
+    for pool in &mut found {
+        for (guid, path) in &auxiliary {
+            pool.paths.entry(*guid).or_insert_with(|| path.clone());
+        }
+    }
     found.sort_by(|a, b| (&a.name, a.guid).cmp(&(&b.name, b.guid)));
     found
 }
@@ -228,19 +237,24 @@ fn assemble_pool(guid: Guid, labels: &[DeviceLabel]) -> Option<FoundPool> {
         children.push(child);
     }
     let mut missing = Vec::new();
-    for child in &children {
+    // Where vdevs were removed, what looks missing may be one of them; an import will tell.
+    let removals = newest
+        .config
+        .list("features_for_read")
+        .is_some_and(|features| features.contains("com.delphix:device_removal"));
+    let counted: Vec<&NvList> = children
+        .iter()
+        .filter(|child| !(removals && child.string("type") == Some("missing")))
+        .collect();
+    for child in &counted {
         config::missing_leaves(child, &paths, &mut missing);
     }
-    let health = if children
+    let works = counted
         .iter()
-        .all(|child| config::redundancy_left(child, &paths) > 0)
-        && missing.is_empty()
-    {
+        .all(|child| config::redundancy_left(child, &paths) > 0);
+    let health = if works && missing.is_empty() {
         PoolHealth::Online
-    } else if children
-        .iter()
-        .all(|child| config::redundancy_left(child, &paths) > 0)
-    {
+    } else if works {
         PoolHealth::Degraded
     } else {
         PoolHealth::Faulted

@@ -6,16 +6,12 @@ use std::sync::Arc;
 use ::pool::alloc::TopSpace;
 use ::pool::pipeline::AllocClass;
 use ::pool::vdev::{Vdev, VdevAux, VdevKind, VdevState as State};
-use format::{Guid, NvList, ObjectId, Txg, VdevId};
-use object::ObjectSet;
+use format::{Guid, Txg, VdevId};
 
-use crate::EngineError;
 use crate::VdevClass;
 use crate::core::Core;
+use crate::removed::RemovalStatus;
 use crate::tables::{CheckpointStatus, DedupStatus, ExpansionStatus};
-
-/// Longest packed list of spares or cache devices that is believed, in bytes.
-const AUX_BYTES_MAX: u64 = 16 << 20;
 
 /// State of a vdev (`vdev_state_t`, include/sys/fs/zfs.h), best last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -82,7 +78,7 @@ pub struct VdevStatus {
     pub name: String,
     /// `root`, `mirror`, `raidz`, `disk`, `file`, `missing`, `hole`, ...
     pub kind: String,
-    /// Parity of a raidz, else zero.
+    /// Parity of a raidz or draid, else zero.
     pub parity: u8,
     /// Path of a device.
     pub path: Option<String>,
@@ -94,6 +90,8 @@ pub struct VdevStatus {
     pub state: VdevState,
     /// Why the state is what it is, when it is not [`VdevState::Online`].
     pub why: Option<String>,
+    /// What else is to be said of it: that it is being removed, or gets no new blocks.
+    pub note: Option<String>,
     /// Failed reads.
     pub read_errors: u64,
     /// Failed writes.
@@ -178,6 +176,8 @@ pub struct PoolStatus {
     pub checkpoint: Option<CheckpointStatus>,
     /// The RAID-Z expansion that is under way, else the last one.
     pub expansion: Option<ExpansionStatus>,
+    /// The removal of a vdev that is under way, else the last one.
+    pub removal: Option<RemovalStatus>,
     /// Dedup tables.
     pub dedup: DedupStatus,
     /// Number of blocks with permanent errors in the error log.
@@ -227,58 +227,6 @@ pub struct FeatureStatus {
     pub supported: bool,
     /// Whether a release without it may import the pool read-only.
     pub read_only_compatible: bool,
-}
-
-/// Spares or cache devices, from their list in the MOS (`spares` or `l2cache`).
-pub(crate) async fn read_aux(
-    mos: &Arc<ObjectSet>,
-    id: ObjectId,
-    name: &str,
-) -> Result<Vec<VdevStatus>, EngineError> {
-    let object = mos.hold(id).await?;
-    let bonus = object.bonus();
-    let Some(raw) = bonus.get(..8) else {
-        return Ok(Vec::new());
-    };
-    let length = u64::from_le_bytes(raw.try_into().expect("eight bytes")).min(AUX_BYTES_MAX);
-    let list = NvList::decode(&object.read_bytes(0, length as usize).await?)?;
-    let class = if name == crate::directory::SPARES {
-        VdevClass::Spare
-    } else {
-        VdevClass::Cache
-    };
-    let configs = list.lists(name).unwrap_or(&[]);
-    Ok(configs
-        .iter()
-        .map(|config| {
-            let path = config.string("path").map(str::to_owned);
-            let guid = Guid::new(config.u64("guid").unwrap_or(0));
-            VdevStatus {
-                name: path.clone().unwrap_or_else(|| guid.to_string()),
-                kind: config.string("type").unwrap_or("disk").to_owned(),
-                parity: 0,
-                path,
-                guid,
-                class,
-                // Not opened: nothing stands in by itself yet.
-                state: VdevState::Online,
-                why: None,
-                read_errors: 0,
-                write_errors: 0,
-                checksum_errors: 0,
-                read_ops: 0,
-                read_bytes: 0,
-                write_ops: 0,
-                write_bytes: 0,
-                size_bytes: 0,
-                physical_bytes: 0,
-                allocated_bytes: 0,
-                fragmentation_percent: None,
-                ashift: 0,
-                children: Vec::new(),
-            }
-        })
-        .collect())
 }
 
 /// Health of a pool, as `zpool list` shows it.
@@ -352,11 +300,31 @@ pub(crate) fn vdev_status(
     class: VdevClass,
     spaces: &BTreeMap<VdevId, TopSpace>,
 ) -> VdevStatus {
+    vdev_status_below(vdev, class, spaces, false)
+}
+
+/// `full` says that the top-level vdev gets no new blocks.
+fn vdev_status_below(
+    vdev: &Arc<Vdev>,
+    class: VdevClass,
+    spaces: &BTreeMap<VdevId, TopSpace>,
+    full: bool,
+) -> VdevStatus {
+    let is_set = |name| vdev.config_u64(name).is_some_and(|value| value != 0);
+    let full = full || is_set("non_allocating");
+    let note = if is_set("removing") {
+        Some("(removing)")
+    } else if full {
+        Some("(non-allocating)")
+    } else {
+        None
+    };
     let (state, aux) = vdev.state();
     let counters = vdev.counters();
     let space = vdev.top().and_then(|top| spaces.get(&top.id));
     let parity = match vdev.kind() {
         VdevKind::Raidz { parity } => *parity as u8,
+        VdevKind::Draid(draid) => draid.parity as u8,
         _ => 0,
     };
     VdevStatus {
@@ -368,6 +336,7 @@ pub(crate) fn vdev_status(
         class,
         state: map_state(state),
         why: why(aux).map(str::to_owned),
+        note: note.map(str::to_owned),
         read_errors: counters.read_errors,
         write_errors: counters.write_errors,
         checksum_errors: counters.checksum_errors,
@@ -376,10 +345,7 @@ pub(crate) fn vdev_status(
         write_ops: counters.write_ops,
         write_bytes: counters.write_bytes,
         size_bytes: space.map_or(0, |space| space.size_bytes),
-        physical_bytes: vdev
-            .leaf()
-            .and_then(|leaf| leaf.device())
-            .map_or(0, |device| device.size_bytes()),
+        physical_bytes: vdev.physical_bytes().unwrap_or(0),
         allocated_bytes: space.map_or(0, |space| space.allocated_bytes),
         fragmentation_percent: space
             .and_then(|space| space.fragmentation_percent)
@@ -392,7 +358,7 @@ pub(crate) fn vdev_status(
         children: vdev
             .children()
             .iter()
-            .map(|child| vdev_status(child, class, spaces))
+            .map(|child| vdev_status_below(child, class, spaces, full))
             .collect(),
     }
 }
@@ -429,6 +395,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         class: VdevClass::Normal,
         state: root_state(core),
         why: None,
+        note: None,
         read_errors: 0,
         write_errors: 0,
         checksum_errors: 0,
@@ -463,6 +430,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         scan: scrub.or_else(|| state.scan.clone()),
         checkpoint: core.tables.checkpoint.clone(),
         expansion: core.tables.expansion.clone(),
+        removal: core.tables.removal.clone(),
         dedup: core.tables.dedup.clone(),
         data_errors: state.data_errors.max(core.errors.damaged_count()),
         features_disabled,

@@ -20,6 +20,7 @@ use format::{
 };
 use object::{ObjectSet, Zap};
 
+use crate::removed::{self, RemovalStatus};
 use crate::{EngineError, config, directory};
 
 /// Buckets of a dedup histogram: powers of two of references.
@@ -118,6 +119,7 @@ pub(crate) struct Tables {
     pub(crate) clones: CloneStatus,
     pub(crate) checkpoint: Option<CheckpointStatus>,
     pub(crate) expansion: Option<ExpansionStatus>,
+    pub(crate) removal: Option<RemovalStatus>,
 }
 
 fn percent(part: u64, whole: u64) -> u64 {
@@ -158,6 +160,7 @@ pub(crate) async fn load(
         }
     }
     load_of_tops(mos, tree, &mut out).await?;
+    out.removal = removed::report(mos, tree).await?;
     let scrubbed = directory.lookup_u64(directory::LAST_SCRUBBED_TXG).await?;
     out.last_scrubbed = scrubbed.unwrap_or(0);
     if let Some(value) = directory.lookup(directory::CHECKPOINT).await? {

@@ -143,6 +143,7 @@ golden_pools! {
     plain mirror3 stripe_of_mirrors raidz1_3 raidz1_5 raidz2_6 raidz2_multi raidz3_8
     damaged damaged_raidz degraded
     gang gang_raidz special logs_cache dedup_fast dedup_legacy
+    removed removing draid draid_spare raidz_expanded raidz_expanding
     cloned_blocks checkpoint big_dirs nofeat v28 v15_fs3 stale
 }
 

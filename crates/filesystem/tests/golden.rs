@@ -126,6 +126,8 @@ struct Golden {
     world: World,
     manifest: Value,
     dir: PathBuf,
+    /// Damage was done here, and is not in the manifest.
+    is_harmed: bool,
     _image: Image,
 }
 
@@ -137,6 +139,7 @@ impl Golden {
             world: World::system(2),
             manifest: serde_json::from_slice(&manifest).expect("JSON"),
             dir: unpack(golden, name, image.path()),
+            is_harmed: false,
             _image: image,
         }
     }
@@ -190,6 +193,9 @@ impl Golden {
         // Numbers are of after the replay of logs.
         if rewind == Rewind::No && self.manifest["trees_without_replay"].is_null() {
             self.check_holds_bookmarks_and_space(&pool).await;
+        }
+        if !self.is_harmed {
+            check_errors(&self.manifest, &pool);
         }
         if self.manifest["name"] == "plain" {
             check_names(&self.world, &pool).await;
@@ -283,6 +289,29 @@ impl Golden {
         }
         filesystem.close().await.expect("close");
     }
+}
+
+/// After everything was read: errors are counted on the device that was damaged (manifest: `damage`) and on
+/// no other, and nothing was lost.
+fn check_errors(manifest: &Value, pool: &engine::Pool) {
+    fn walk(vdev: &engine::VdevStatus, damaged: Option<&str>, found: &mut u64) {
+        let path = vdev.path.as_deref().unwrap_or("");
+        assert_eq!(vdev.read_errors + vdev.write_errors, 0, "{path}");
+        if damaged.is_some_and(|image| path.ends_with(image)) {
+            *found += vdev.checksum_errors;
+        } else {
+            assert_eq!(vdev.checksum_errors, 0, "{} {path}", vdev.name);
+        }
+        for child in &vdev.children {
+            walk(child, damaged, found);
+        }
+    }
+    let damaged = manifest["damage"]["image"].as_str();
+    let status = pool.status();
+    let mut found = 0;
+    walk(&status.root, damaged, &mut found);
+    assert_eq!(found > 0, damaged.is_some(), "checksum errors: {found}");
+    assert_eq!(status.data_errors, 0);
 }
 
 async fn check(golden: &Path, name: &str) {
@@ -435,7 +464,8 @@ async fn raidz_that_was_widened_survives_damage() {
         ("raidz_expanding", &["d2"], &["d1"]),
         ("raidz_expanding", &[], &["d3", "d4"]),
     ] {
-        let golden = Golden::unpack(&golden, name);
+        let mut golden = Golden::unpack(&golden, name);
+        golden.is_harmed = true;
         for disk in gone {
             std::fs::remove_file(golden.dir.join(format!("{disk}.img"))).expect("it was there");
         }

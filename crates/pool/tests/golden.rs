@@ -352,6 +352,9 @@ async fn every_block_of_a_healthy_pool_is_right() {
         "nofeat",
         "special",
         "encrypted",
+        "draid",
+        "removing",
+        "logs_cache",
     ] {
         if let Some((_, checksum_errors)) = check(name, &[], true).await {
             assert_eq!(checksum_errors, 0, "{name}");
@@ -371,13 +374,21 @@ async fn gang_blocks_are_put_together() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn missing_devices_are_made_up_for() {
-    let cases: [(&str, &[&str]); 6] = [
+    let cases: [(&str, &[&str]); 13] = [
         ("mirror3", &["d0.img", "d2.img"]),
         ("raidz1_3", &["d1.img"]),
         ("raidz1_5", &["d4.img"]),
         ("raidz2_6", &["d0.img", "d3.img"]),
         ("raidz2_multi", &["d1.img", "d2.img", "e0.img", "e3.img"]),
         ("raidz3_8", &["d0.img", "d4.img", "d7.img"]),
+        ("special", &["d0.img", "s1.img"]),
+        ("removing", &["d1.img", "e0.img"]),
+        ("draid", &["d0.img"]),
+        ("draid", &["d3.img"]),
+        // One device is missing anyway, a distributed spare stands in for it.
+        ("draid_spare", &[]),
+        ("draid_spare", &["d0.img"]),
+        ("draid_spare", &["d4.img"]),
     ];
     for (name, without) in cases {
         if let Some((_, checksum_errors)) = check(name, without, true).await {

@@ -1,8 +1,8 @@
-//! What `zpool status` says of checkpoints, RAID-Z expansions and dedup tables (`print_checkpoint_status`,
+//! What `zpool status` says of removals, checkpoints, RAID-Z expansions and dedup tables (`print_checkpoint_status`,
 //! `print_raidz_expand_status` and `print_dedup_stats`, cmd/zpool/zpool_main.c; `zpool_dump_ddt`,
 //! lib/libzutil/zutil_pool.c).
 
-use api::{CheckpointReport, DedupReport, ExpansionReport};
+use api::{CheckpointReport, DedupReport, ExpansionReport, RemovalReport};
 
 use crate::numbers;
 
@@ -16,6 +16,54 @@ pub fn checkpoint(report: &CheckpointReport) -> String {
         Some(at) => format!("created {}, consumes {space}", numbers::local_ctime(at)),
         None => format!("discarding, {space} remaining."),
     }
+}
+
+/// The lines after `remove:` (`print_removal_status`).
+pub fn removal(report: &RemovalReport) -> String {
+    let copied = numbers::nice_count(report.copied_bytes);
+    let clock = |minutes: u64| format!("{}h{}m", minutes / 60, minutes % 60);
+    let mut text = match report.state.as_str() {
+        "finished" => format!(
+            "Removal of vdev {} copied {copied} in {}, completed on {}",
+            report.vdev,
+            clock(report.end_s.saturating_sub(report.start_s) / 60),
+            numbers::local_ctime(report.end_s)
+        ),
+        "canceled" => format!(
+            "Removal of {} canceled on {}",
+            report.name,
+            numbers::local_ctime(report.end_s)
+        ),
+        _ => {
+            let now = std::time::SystemTime::now()
+                .duration_since(std::time::UNIX_EPOCH)
+                .map_or(0, |since| since.as_secs());
+            let elapsed = now.saturating_sub(report.start_s).max(1);
+            let copied_bytes = report.copied_bytes.max(1);
+            let rate = (copied_bytes / elapsed).max(1);
+            let minutes = report.total_bytes.saturating_sub(copied_bytes) / rate / 60;
+            let done = 100.0 * copied_bytes as f64 / report.total_bytes.max(1) as f64;
+            let estimate = if minutes < ESTIMATE_MAX_S / 60 {
+                format!("{} to go", clock(minutes))
+            } else {
+                "(copy is slow, no estimated time)".to_owned()
+            };
+            format!(
+                "Evacuation of {} in progress since {}\n\t{copied} copied out of {} at {}/s, {done:.2}% done, {estimate}",
+                report.name,
+                numbers::local_ctime(report.start_s),
+                numbers::nice_count(report.total_bytes),
+                numbers::nice_count(rate)
+            )
+        }
+    };
+    if report.mapping_bytes > 0 {
+        let memory = numbers::nice_count(report.mapping_bytes);
+        text.push_str(&format!(
+            "\n\t{memory} memory used for removed device mappings"
+        ));
+    }
+    text
 }
 
 /// The lines after `expand:`.
@@ -102,6 +150,34 @@ pub fn dedup(report: Option<&DedupReport>, parseable: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn removals_that_run_and_are_done() {
+        let mut report = RemovalReport {
+            state: "finished".into(),
+            vdev: 2,
+            name: "mirror".into(),
+            start_s: 1_795_202_857,
+            end_s: 1_795_202_857 + 3 * 3600 + 125,
+            copied_bytes: 45_568,
+            total_bytes: 455_680,
+            mapping_bytes: 1008,
+        };
+        let text = removal(&report);
+        assert!(
+            text.starts_with("Removal of vdev 2 copied 44.5K in 3h2m, completed on "),
+            "{text}"
+        );
+        assert!(text.ends_with("\n\t1008 memory used for removed device mappings"));
+        report.state = "running".into();
+        report.mapping_bytes = 0;
+        let text = removal(&report);
+        assert!(text.starts_with("Evacuation of mirror in progress since "));
+        assert!(
+            text.contains("\n\t44.5K copied out of 445K at ") && text.contains("/s, 10.00% done, "),
+            "{text}"
+        );
+    }
 
     #[test]
     fn an_expansion_that_runs_and_one_that_is_done() {

@@ -106,6 +106,9 @@ impl Status {
         if let Some(scan) = &pool.scan {
             println!("  scan: {}", scan::lines(scan).join("\n\t"));
         }
+        if let Some(removal) = &pool.removal {
+            println!("remove: {}", progress::removal(removal));
+        }
         if let Some(checkpoint) = &pool.checkpoint {
             println!("checkpoint: {}", progress::checkpoint(checkpoint));
         }
@@ -264,6 +267,15 @@ pub fn leaf_name(vdev: &VdevReport, naming: Naming) -> String {
         return vdev.guid.to_string();
     }
     match &vdev.path {
+        // What is not there.
+        Some(_)
+            if vdev
+                .note
+                .as_deref()
+                .is_some_and(|note| note.starts_with("was ")) =>
+        {
+            vdev.name.clone()
+        }
         // Files are always shown in full; disks by their last component unless -P.
         Some(path) if naming.full_paths || vdev.kind == "file" => path.clone(),
         Some(path) => strip_path(path).to_owned(),
@@ -365,13 +377,21 @@ pub fn print_config(root: &VdevReport, naming: Naming, counters: bool, parseable
         }
     }
     line(root, 0);
-    for child in root.children.iter().filter(|child| child.class.is_empty()) {
+    // Removed vdevs are in lists only.
+    let is_there = |child: &&VdevReport| child.kind != "indirect";
+    for child in root
+        .children
+        .iter()
+        .filter(is_there)
+        .filter(|child| child.class.is_empty())
+    {
         walk(child, 2, &line);
     }
     for class in ["dedup", "special", "log", "cache", "spare"] {
         let mut members = root
             .children
             .iter()
+            .filter(is_there)
             .filter(|child| child.class == class)
             .peekable();
         if members.peek().is_some() {

@@ -104,7 +104,9 @@ impl Golden {
             // read-only import of OpenZFS does not know.
             // What a scrub says has tests of its own.
             let first = line.first().map(String::as_str);
-            first != Some("scan:") && !line.contains(&"copied".into()) || first == Some("expand:")
+            // The same goes for a removal.
+            first != Some("scan:") && !line.contains(&"copied".into())
+                || matches!(first, Some("expand:" | "remove:"))
         });
         if self.pool == "dedup_legacy" {
             // Of features that could be enabled, we do not count those that we only read.
@@ -128,11 +130,10 @@ impl Golden {
             self.words_of(text)
                 .into_iter()
                 .map(|row| {
-                    // Spares are not opened here, so their size is not known.
-                    let spare = row.iter().any(|word| word == "AVAIL");
-                    let kept = row.iter().enumerate().filter(|(index, _)| {
-                        !([2, 3, 6, 7].contains(index) || spare && *index == 1)
-                    });
+                    let kept = row
+                        .iter()
+                        .enumerate()
+                        .filter(|(index, _)| ![2, 3, 6, 7].contains(index));
                     kept.map(|(_, word)| word.clone()).collect()
                 })
                 .collect()
@@ -233,7 +234,7 @@ macro_rules! golden_pools {
     )*};
 }
 
-golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz2_multi raidz3_8 nofeat v28 v15_fs3 stale big_dirs damaged special gang_raidz checkpoint cloned_blocks dedup_fast dedup_legacy raidz_expanded raidz_expanding);
+golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz2_multi raidz3_8 nofeat v28 v15_fs3 stale big_dirs damaged special gang_raidz checkpoint cloned_blocks dedup_fast dedup_legacy raidz_expanded raidz_expanding gang logs_cache damaged_raidz removed removing draid draid_spare);
 
 #[test]
 fn import_lists_what_is_there_and_what_is_missing() {
@@ -266,6 +267,60 @@ fn import_lists_what_is_there_and_what_is_missing() {
     ));
     let text = golden.server.ok("zpool list -H -o name,health");
     assert_eq!(text.trim(), "other\tDEGRADED");
+}
+
+#[test]
+fn what_is_missing_is_named_and_everything_else_is_there() {
+    let Some(golden) = Golden::unpack("degraded") else {
+        return;
+    };
+    golden.import();
+    let text = golden.text("zpool status -v degraded");
+    for part in [
+        " state: DEGRADED\nstatus: One or more devices could not be opened.  Sufficient replicas exist for\n",
+        "action: Attach the missing device and online it using 'zpool online'.\n",
+        "   see: https://openzfs.github.io/openzfs-docs/msg/ZFS-8000-2Q\n",
+        "  UNAVAIL      0     0     0  was /dev/disk/peer/d1\n",
+        "  UNAVAIL      0     0     0  was /dev/disk/peer/d3\n",
+        "errors: No known data errors\n",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+    // Without their paths, devices are numbers.
+    let named = text
+        .lines()
+        .filter(|line| line.contains("UNAVAIL"))
+        .all(|line| {
+            let name = line.split_whitespace().next();
+            name.is_some_and(|name| name.parse::<u64>().is_ok())
+        });
+    assert!(named, "{text}");
+}
+
+#[test]
+fn pools_with_vdevs_that_cannot_be_written_say_what_to_type() {
+    for (name, feature) in [
+        ("removed", "device_removal"),
+        ("removing", "device_removal"),
+        ("draid", "draid"),
+    ] {
+        let Some(golden) = Golden::unpack(name) else {
+            return;
+        };
+        let list = golden
+            .server
+            .ok(&format!("zpool import -d {}", golden.directory));
+        assert!(
+            list.contains("read-only mode") && list.contains(feature),
+            "{list}"
+        );
+        let words = format!("zpool import -d {} {}", golden.directory, golden.pool);
+        let error = golden.server.fails(&words);
+        assert!(
+            error.contains(feature) && error.contains("-o readonly=on"),
+            "{error}"
+        );
+    }
 }
 
 #[test]

@@ -70,7 +70,7 @@ fn a_damaged_file_is_named() {
     assert!(status.contains("errors: No known data errors"), "{status}");
     server.ok("zpool export tank");
 
-    for file in ["later", "snapped"] {
+    for file in ["later", "snapped", "lost"] {
         assert_eq!(destroy(&disks[0], file), 1, "{file}");
         assert_eq!(destroy(&disks[1], file), 1, "{file}");
     }
@@ -80,11 +80,11 @@ fn a_damaged_file_is_named() {
     server.ok("zpool wait -t scrub tank");
     let brief = server.ok("zpool status tank");
     assert!(
-        brief.contains("errors: 2 data errors, use '-v' for a list"),
+        brief.contains("errors: 3 data errors, use '-v' for a list"),
         "{brief}"
     );
     let status = server.ok("zpool status -v tank");
-    assert!(status.contains(" with 2 errors on "), "{status}");
+    assert!(status.contains(" with 3 errors on "), "{status}");
     let files: Vec<&str> = status
         .split("following files:")
         .nth(1)
@@ -93,7 +93,12 @@ fn a_damaged_file_is_named() {
         .map(str::trim)
         .filter(|line| !line.is_empty())
         .collect();
-    assert_eq!(files.len(), 2, "{status}");
+    // The snapshot and the live filesystem share a lost block.
+    assert_eq!(files.len(), 4, "{status}");
+    for name in ["tank/home@monday", "tank/home"] {
+        let path = format!("{name}:/deep/er/lost");
+        assert!(files.contains(&path.as_str()), "{status}");
+    }
     assert!(files.contains(&"tank/home:/deep/later"), "{status}");
     assert!(files.contains(&"tank/home@monday:/snapped"), "{status}");
     let refused = server.fails("zpool scrub -s tank");

@@ -39,7 +39,8 @@ impl Space {
                     .as_ref()
                     .map_or(0, SpaceMapObject::allocated_bytes);
                 let now = recorded + metaslab.allocs.space() as i64 - metaslab.frees.space() as i64;
-                let size = 1i64 << top.shape.ms_shift;
+                let span = top.span(index as u64);
+                let size = (span.end - span.start) as i64;
                 if !(0..=size).contains(&now) {
                     return Err(damaged(
                         metaslab
@@ -82,8 +83,8 @@ impl Space {
                     let map = SpaceMapObject::open(
                         mos,
                         ObjectId::new(number),
-                        (index as u64) << shape.ms_shift,
-                        1 << shape.ms_shift,
+                        shape.span(index as u64).start,
+                        shape.span(index as u64).end - shape.span(index as u64).start,
                         shape.ashift,
                     )
                     .await?;
@@ -152,7 +153,10 @@ impl Space {
                 let slot = usize::try_from(index)
                     .ok()
                     .and_then(|index| top.metaslabs.get(index))
-                    .filter(|_| span.end <= top.span(index).end)
+                    .filter(|_| {
+                        let inside = top.span(index);
+                        inside.start <= span.start && span.end <= inside.end
+                    })
                     .ok_or_else(|| {
                         damaged(
                             object,

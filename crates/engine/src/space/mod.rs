@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ::pool::alloc::{MetaslabChange, RangeSet};
+use ::pool::vdev::metaslab_span;
 use ::pool::{Pipeline, PoolError, Tx};
 use bytes::Bytes;
 use dataset::{DatasetError, Features};
@@ -63,6 +64,8 @@ pub(crate) struct TopShape {
     pub(crate) ashift: u8,
     pub(crate) ms_shift: u8,
     pub(crate) ms_count: u64,
+    /// Bytes of a stripe on dRAID, where metaslabs have whole ones only; else zero.
+    pub(crate) stripe_bytes: u64,
     /// Object with the space maps' numbers; zero until first synced.
     pub(crate) ms_array: ObjectId,
     /// The vdev's ZAP; zero if it has none yet.
@@ -80,14 +83,29 @@ impl TopShape {
             .u64("ashift")
             .filter(|shift| (9..=16).contains(shift))?;
         (ms_count > 0 && ms_count <= METASLABS_MAX).then_some(())?;
+        let stripe_bytes = match config.string("type") {
+            Some("draid") => {
+                let columns = config
+                    .u64("draid_ndata")?
+                    .checked_add(config.u64("nparity")?)?;
+                columns.min(255) << ashift
+            }
+            _ => 0,
+        };
         Some(Self {
             vdev: VdevId::new(u32::try_from(config.u64("id")?).ok()?),
             ashift: ashift as u8,
             ms_shift: ms_shift as u8,
             ms_count,
+            stripe_bytes,
             ms_array: ObjectId::new(config.u64("metaslab_array").unwrap_or(0)),
             top_zap: ObjectId::new(config.u64("com.delphix:vdev_zap_top").unwrap_or(0)),
         })
+    }
+
+    /// The bytes of a metaslab.
+    pub(crate) fn span(&self, metaslab: u64) -> Range<u64> {
+        metaslab_span(metaslab, self.ms_shift.into(), self.stripe_bytes)
     }
 }
 
@@ -135,8 +153,7 @@ impl Top {
     }
 
     fn span(&self, metaslab: u64) -> Range<u64> {
-        let shift = self.shape.ms_shift;
-        metaslab << shift..(metaslab + 1) << shift
+        self.shape.span(metaslab)
     }
 }
 
@@ -467,7 +484,7 @@ impl Space {
             &self.mos(),
             id,
             span.start,
-            1 << shape.ms_shift,
+            span.end - span.start,
             shape.ashift,
         )
         .await?)

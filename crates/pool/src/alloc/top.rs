@@ -39,6 +39,8 @@ pub(super) struct Top {
     /// Metaslabs with changes under way.
     dirty: BTreeSet<usize>,
     loaded: usize,
+    /// Sum of the metaslabs' lengths.
+    size_bytes: u64,
     pending_bytes: u64,
     /// Sum of the metaslabs' `recorded_bytes`.
     recorded_bytes: u64,
@@ -55,6 +57,7 @@ impl Top {
             active: [None; COPIES_MAX],
             dirty: BTreeSet::new(),
             loaded: 0,
+            size_bytes: 0,
             pending_bytes: 0,
             recorded_bytes: 0,
             deferred_bytes: 0,
@@ -65,9 +68,14 @@ impl Top {
     }
 
     pub(super) fn grow(&mut self, count: u64) {
-        let length = 1u64 << self.spec.metaslab_shift;
         for index in self.metaslabs.len()..count as usize {
-            let mut metaslab = Metaslab::new(index as u64 * length, length);
+            let span = self
+                .spec
+                .geometry
+                .metaslab(index as u64, self.spec.metaslab_shift);
+            let length = span.end - span.start;
+            self.size_bytes += length;
+            let mut metaslab = Metaslab::new(span.start, length);
             metaslab.weight = metaslab.compute_weight();
             self.order.insert((!metaslab.weight, index));
             self.metaslabs.push(metaslab);
@@ -88,7 +96,8 @@ impl Top {
         let index = usize::try_from(start >> self.spec.metaslab_shift).ok()?;
         let metaslab = self.metaslabs.get(index)?;
         let end = start.checked_add(length)?;
-        (length > 0 && end <= metaslab.start + metaslab.length).then_some(index)
+        let inside = start >= metaslab.start && end <= metaslab.start + metaslab.length;
+        (length > 0 && inside).then_some(index)
     }
 
     pub(super) fn reweigh(&mut self, index: usize) {
@@ -118,8 +127,8 @@ impl Top {
 
     /// Bytes that could be allocated now, roughly.
     pub(super) fn free_bytes(&self) -> u64 {
-        let size = self.spec.metaslab_count << self.spec.metaslab_shift;
-        size.saturating_sub(self.recorded_bytes)
+        self.size_bytes
+            .saturating_sub(self.recorded_bytes)
             .saturating_sub(self.pending_bytes)
             .saturating_sub(self.deferred_bytes)
     }
@@ -380,7 +389,7 @@ impl Top {
 
     /// Space, without fragmentation.
     pub(super) fn space(&self) -> TopSpace {
-        let size = self.spec.metaslab_count << self.spec.metaslab_shift;
+        let size = self.size_bytes;
         let ratio = self.spec.deflate_ratio;
         let allocated = self.recorded_bytes + self.deferred_bytes;
         TopSpace {

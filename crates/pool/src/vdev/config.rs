@@ -140,6 +140,7 @@ impl Builder<'_> {
             top,
             expansion,
             spared: OnceLock::new(),
+            spare_missing: Mutex::default(),
             indirect: OnceLock::new(),
             config: Mutex::new(own),
             world: self.world.clone(),

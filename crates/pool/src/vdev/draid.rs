@@ -184,6 +184,13 @@ impl Draid {
         }
     }
 
+    /// Allocatable bytes, when the smallest child has so many: whole groups (`vdev_draid_open`).
+    pub(super) fn asize(&self, child_bytes: u64) -> u64 {
+        let rows = child_bytes.saturating_sub(RESERVE_BYTES) / ROW_BYTES;
+        let bytes = rows * ROW_BYTES * self.columns_in_row();
+        bytes / self.group_bytes() * self.group_bytes()
+    }
+
     /// Least size of a child in bytes, for so many allocatable bytes (`vdev_draid_min_asize`).
     pub(super) fn child_bytes_min(&self, asize_bytes: u64) -> u64 {
         RESERVE_BYTES

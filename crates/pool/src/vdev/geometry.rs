@@ -11,6 +11,8 @@
 //!
 //! With single parity, the first two columns swap places in every other MiB (bit 20 of the offset).
 
+use std::ops::Range;
+
 /// How a top-level vdev spreads a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Geometry {
@@ -56,6 +58,19 @@ pub(super) fn swap_first_two(columns: &mut [Column]) {
         std::mem::swap(&mut first.child, &mut second.child);
         std::mem::swap(&mut first.offset, &mut second.offset);
     }
+}
+
+/// The bytes of metaslab `index` on a vdev whose metaslabs have `2^shift` bytes. On dRAID
+/// (`stripe_bytes` is not zero) only whole stripes in there can be allocated (`vdev_draid_metaslab_init`,
+/// module/zfs/vdev_draid.c); offsets in its space map count from the first of them.
+pub fn metaslab_span(index: u64, shift: u32, stripe_bytes: u64) -> Range<u64> {
+    let (start, length) = (index << shift, 1u64 << shift);
+    if stripe_bytes == 0 {
+        return start..start.saturating_add(length);
+    }
+    let first = start.div_ceil(stripe_bytes).saturating_mul(stripe_bytes);
+    let rest = length.saturating_sub(first - start);
+    first..first.saturating_add(rest / stripe_bytes * stripe_bytes)
 }
 
 impl Geometry {
@@ -159,6 +174,15 @@ impl Geometry {
     /// Usable 512ths of raw space, for blocks of 128 KiB (`vdev_set_deflate_ratio`).
     pub fn deflate_ratio(&self) -> u64 {
         (1 << 17) / (self.asize(1 << 17) >> 9)
+    }
+
+    /// The bytes of a metaslab (see [`metaslab_span`]).
+    pub fn metaslab(&self, index: u64, shift: u32) -> Range<u64> {
+        let stripe_bytes = match self.layout {
+            Layout::Draid { data, parity } => u64::from(data + parity) << self.ashift,
+            _ => 0,
+        };
+        metaslab_span(index, shift, stripe_bytes)
     }
 
     /// The columns of `length` bytes (whole sectors) at `offset`; `None` when this is not RAID-Z.

@@ -40,11 +40,14 @@ impl IndirectMap {
     /// The map of these entries, and of the txgs in which they were copied.
     ///
     /// # Errors
-    /// [`PoolError::BadConfig`] when they are out of order.
+    /// [`PoolError::BadConfig`] when they are out of order or empty.
     pub fn new(
         entries: Vec<IndirectMappingEntry>,
         births: Vec<IndirectBirthEntry>,
     ) -> Result<Self, PoolError> {
+        let empty = entries
+            .iter()
+            .any(|entry| entry.destination.asize_bytes() == 0);
         let apart = entries.windows(2).all(|pair| {
             let size = pair[0].destination.asize_bytes();
             pair[0].source_offset_bytes.checked_add(size) <= Some(pair[1].source_offset_bytes)
@@ -52,7 +55,7 @@ impl IndirectMap {
         let rising = births
             .windows(2)
             .all(|pair| pair[0].offset_bytes < pair[1].offset_bytes);
-        if !apart || !rising {
+        if empty || !apart || !rising {
             return Err(super::config::bad(
                 "the mapping of a removed vdev is out of order",
             ));

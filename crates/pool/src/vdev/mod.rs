@@ -27,6 +27,8 @@ mod geometry;
 mod indirect;
 mod label;
 mod leaf;
+#[cfg(test)]
+mod mapping_tests;
 mod node;
 mod queue;
 mod raidz;
@@ -38,7 +40,7 @@ mod tree;
 
 pub use config::Scope;
 pub use draid::Draid;
-pub use geometry::Geometry;
+pub use geometry::{Geometry, metaslab_span};
 pub use indirect::IndirectMap;
 pub use label::{Label, LabelSync, Labels, best_uberblock, leaf_label_config, read_labels};
 pub use leaf::{IoContext, Leaf};

@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::{Bytes, BytesMut};
 use device::{BoxFuture, World};
-use format::{Guid, NvList, Txg, VdevId};
+use format::{Guid, LABEL_BYTES, NvList, Txg, VdevId};
 use futures::future::join_all;
 use parking_lot::Mutex;
 
@@ -23,6 +23,7 @@ use super::geometry::Geometry;
 use super::indirect::IndirectMap;
 use super::leaf::{IoContext, Leaf};
 use super::state::{CounterValues, Counters, VdevAux, VdevState};
+use crate::alloc::RangeSet;
 use crate::pipeline::AllocClass;
 
 /// Kinds of vdevs (`vdev_ops_t`).
@@ -163,6 +164,8 @@ pub struct Vdev {
     pub(super) expansion: Option<Expansion>,
     /// Of a dRAID spare: the dRAID vdev, once the tree stands.
     pub(super) spared: OnceLock<Weak<Vdev>>,
+    /// Of a dRAID spare: the txgs whose writes it lacks (a leaf knows its own).
+    pub(super) spare_missing: Mutex<RangeSet>,
     /// Of a removed vdev: where its blocks are now, once that is known.
     pub(super) indirect: OnceLock<IndirectMap>,
     /// Its pairs in the configuration, without children.
@@ -273,9 +276,11 @@ impl Vdev {
             return leaf.state();
         }
         match &self.kind {
-            VdevKind::Hole | VdevKind::Indirect | VdevKind::DraidSpare { .. } => {
+            VdevKind::Hole | VdevKind::Indirect => return (VdevState::Healthy, VdevAux::None),
+            VdevKind::DraidSpare { .. } if self.spared.get().is_some() => {
                 return (VdevState::Healthy, VdevAux::None);
             }
+            VdevKind::DraidSpare { .. } => return (VdevState::CantOpen, VdevAux::BadLabel),
             VdevKind::Missing => return (VdevState::CantOpen, VdevAux::OpenFailed),
             VdevKind::Other(_) => return (VdevState::CantOpen, VdevAux::BadLabel),
             _ => {}
@@ -320,6 +325,33 @@ impl Vdev {
             return vec![self.clone()];
         }
         self.children.iter().flat_map(Vdev::draid_spares).collect()
+    }
+
+    /// Says which txgs' writes a dRAID spare lacks; until it was rebuilt, that is most of them.
+    pub fn set_spare_missing(&self, missing: RangeSet) {
+        *self.spare_missing.lock() = missing;
+    }
+
+    /// Bytes of the device of a leaf that is open, or of what a dRAID spare stands for.
+    pub fn physical_bytes(&self) -> Option<u64> {
+        match (&self.leaf, self.spared.get()) {
+            (Some(leaf), _) => Some(leaf.device()?.size_bytes()),
+            (None, Some(top)) => top.upgrade()?.spare_bytes(),
+            (None, None) => None,
+        }
+    }
+
+    /// Bytes that each of this dRAID vdev's spares has: as many as its smallest device
+    /// (`vdev_draid_spare_open`).
+    pub fn spare_bytes(self: &Arc<Self>) -> Option<u64> {
+        if !matches!(self.kind, VdevKind::Draid(_)) {
+            return None;
+        }
+        let leaves = self.leaves();
+        let devices = leaves.iter().filter_map(|vdev| vdev.leaf()?.device());
+        devices
+            .map(|device| device.size_bytes() & !(LABEL_BYTES - 1))
+            .min()
     }
 
     /// Bytes of memory that the mapping of a removed vdev takes; `None` for others.
@@ -447,7 +479,9 @@ impl Vdev {
     pub(crate) fn is_missing(&self, txg: Txg) -> bool {
         match &self.leaf {
             Some(leaf) => leaf.is_missing(txg),
-            None if self.children.is_empty() => false,
+            None if self.children.is_empty() => {
+                !txg.is_zero() && self.spare_missing.lock().contains(txg.get(), 1)
+            }
             None => self.children.iter().all(|child| child.is_missing(txg)),
         }
     }
@@ -525,7 +559,8 @@ impl Vdev {
             });
         }
         if let Some(child) = self.spared_child(offset) {
-            // Another spare may stand in for that one in turn, but no two for each other.
+            // Another spare may stand in for that one in turn, but no two for each other: those of one
+            // vdev differ (see `VdevTree::open`), so each stands on a column of its own.
             let data = child.read_part(offset, length, context).await?;
             if verify.verify(&data).await {
                 return Ok(data);

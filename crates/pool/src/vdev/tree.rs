@@ -1,6 +1,6 @@
 //! All vdevs of a pool: opening them, and I/O by (vdev, offset).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -89,11 +89,20 @@ impl VdevTree {
         for (name, value) in config.iter().filter(|(name, _)| *name != "children") {
             own.push(name, value.clone());
         }
-        for spare in list.iter().flat_map(Vdev::draid_spares) {
-            if let VdevKind::DraidSpare { top_guid, .. } = spare.kind()
-                && let Some(top) = list.iter().find(|top| top.guid() == *top_guid)
-            {
-                let _ = spare.spared.set(Arc::downgrade(top));
+        for top in &list {
+            let VdevKind::Draid(draid) = top.kind() else {
+                continue;
+            };
+            // Each spare once, and within its own vdev: else two could stand for each other.
+            let mut used = BTreeSet::new();
+            for vdev in top.draid_spares() {
+                if let VdevKind::DraidSpare { top_guid, spare } = *vdev.kind()
+                    && top_guid == top.guid()
+                    && spare < draid.spares
+                    && used.insert(spare)
+                {
+                    let _ = vdev.spared.set(Arc::downgrade(top));
+                }
             }
         }
         let tree = VdevTree {
@@ -337,6 +346,11 @@ impl VdevTree {
     /// All leaves.
     pub fn leaves(&self) -> Vec<Arc<Vdev>> {
         self.tops().iter().flat_map(Vdev::leaves).collect()
+    }
+
+    /// All dRAID spares that stand in for a device.
+    pub fn draid_spares(&self) -> Vec<Arc<Vdev>> {
+        self.tops().iter().flat_map(Vdev::draid_spares).collect()
     }
 
     /// The vdev with this guid.
@@ -646,7 +660,7 @@ fn leaf_asize(device: &dyn Device) -> u64 {
 }
 
 /// Allocatable bytes of a vdev by its devices: the smallest child's, times the children of RAID-Z
-/// (`vdev_mirror_open`, `vdev_raidz_open`). `None` when no device is there.
+/// (`vdev_mirror_open`, `vdev_raidz_open`, `vdev_draid_open`). `None` when no device is there.
 fn measure(vdev: &Arc<Vdev>) -> Option<u64> {
     if let Some(leaf) = vdev.leaf() {
         return leaf.device().map(|device| leaf_asize(&*device));
@@ -654,6 +668,7 @@ fn measure(vdev: &Arc<Vdev>) -> Option<u64> {
     let smallest = vdev.children().iter().filter_map(measure).min()?;
     Some(match vdev.kind() {
         VdevKind::Raidz { .. } => smallest * vdev.children().len() as u64,
+        VdevKind::Draid(draid) => draid.asize(smallest),
         _ => smallest,
     })
 }

@@ -1,0 +1,430 @@
+//! Tests of vdevs whose blocks are not where their offset says: dRAID and its spares, removed vdevs. Both
+//! are read only, so what lies on the simulated disks is put there by the tests.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use codec::raidz;
+use device::BoxFuture;
+use device::sim::{Latency, SimWorld};
+use format::{
+    Dva, Guid, IndirectBirthEntry, IndirectMappingEntry, LABEL_START_BYTES, NvList, NvValue, Txg,
+    VdevId,
+};
+use proptest::prelude::*;
+
+use super::*;
+use crate::alloc::RangeSet;
+use crate::testing::{group, noise, root, simulate};
+
+const DISK_BYTES: u64 = 192 << 20;
+const TOP: VdevId = VdevId::new(0);
+
+/// What a block must be.
+struct Same(Vec<u8>);
+
+impl Verify for Same {
+    fn verify<'a>(&'a self, data: &'a Bytes) -> BoxFuture<'a, bool> {
+        Box::pin(std::future::ready(self.0 == *data))
+    }
+}
+
+/// A dRAID vdev over disks called `d0`, `d1`...
+fn draid_config(sim: &SimWorld, parity: u64, data: u64, children: u64, spares: u64) -> NvList {
+    for index in 0..children {
+        sim.add_disk(&format!("d{index}"), DISK_BYTES)
+            .set_latency(Latency::NONE);
+    }
+    let (width, columns) = (parity + data, children - spares);
+    let mut groups = 1;
+    while !(groups * width).is_multiple_of(columns) {
+        groups += 1;
+    }
+    let mut config = group(sim, "draid", parity, "d", children, 10);
+    config
+        .set("draid_ndata", data)
+        .set("draid_nspares", spares)
+        .set("draid_ngroups", groups);
+    config
+}
+
+/// Replaces a device by one that is not there and distributed spare number `spare`.
+fn use_spare(config: &mut NvList, child: usize, spare: u64) {
+    let Some(NvValue::ListArray(children)) = config.get_mut("children") else {
+        panic!("no children");
+    };
+    let mut gone = NvList::new();
+    gone.set("type", "disk")
+        .set("guid", 900 + child as u64)
+        .set("path", "gone");
+    let mut dspare = NvList::new();
+    dspare
+        .set("type", "dspare")
+        .set("guid", 800 + spare)
+        .set("path", format!("draid1-0-{spare}").as_str())
+        .set("top_guid", 10u64)
+        .set("spareid", spare);
+    let mut both = NvList::new();
+    both.set("type", "spare").set("guid", 700 + child as u64);
+    both.set("children", NvValue::ListArray(vec![gone, dspare]));
+    children[child] = both;
+}
+
+async fn open(sim: &SimWorld, tops: Vec<NvList>, ashift: u64, label: bool) -> Arc<VdevTree> {
+    let options = OpenOptions {
+        create: label,
+        read_only: !label,
+        ..OpenOptions::default()
+    };
+    let config = root(tops, ashift);
+    let tree = VdevTree::open(sim.world(), &config, options)
+        .await
+        .expect("opens");
+    if label {
+        tree.init_labels(&tree.tops(), &crate::testing::pool_config(0), Txg::INITIAL)
+            .await
+            .expect("labelled");
+    }
+    tree
+}
+
+/// Puts a block on the disks. `spares` says which child's place a spare has taken.
+fn put(sim: &SimWorld, top: &Vdev, offset: u64, block: &[u8], spares: &[(usize, u64)]) {
+    let VdevKind::Draid(draid) = top.kind() else {
+        panic!("not dRAID");
+    };
+    let rows = draid.rows(top.ashift(), offset, block.len()).expect("rows");
+    for row in rows {
+        let data: Vec<&[u8]> = row
+            .data_at
+            .iter()
+            .zip(&row.columns[row.parity..])
+            .map(|(at, column)| &block[*at..at + column.length])
+            .collect();
+        let parity = raidz::generate_columns(row.parity, &data).expect("parity");
+        let content = parity.iter().map(Vec::as_slice).chain(data.iter().copied());
+        for (column, bytes) in row.columns.iter().zip(content) {
+            let mut child = column.child;
+            while let Some((_, spare)) = spares.iter().find(|(gone, _)| *gone == child) {
+                child = draid.spare_child(*spare, column.offset).expect("a spare");
+            }
+            sim.disk(&format!("d{child}"))
+                .expect("a disk")
+                .poke(LABEL_START_BYTES + column.offset, bytes);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Every block reads with any `parity` devices silent or gone, wherever in its group it is; a block
+    /// with one device more is refused.
+    #[test]
+    fn draid_gives_back_what_at_most_parity_devices_lost(
+        parity in 1u64..=3, data in 1u64..5, spares in 0u64..3, extra in 0u64..4,
+        ashift in prop::sample::select(vec![9u64, 12]), sectors in 1usize..40,
+        near_end in any::<bool>(), at in 0u64..64, seed in any::<u64>(), silent in any::<bool>(),
+    ) {
+        simulate(async move {
+            let children = parity + data + spares + extra;
+            let sim = SimWorld::new(seed);
+            let config = draid_config(&sim, parity, data, children, spares);
+            let tree = open(&sim, vec![config], ashift, true).await;
+            let top = tree.tops()[0].clone();
+            let stripe = (parity + data) << ashift;
+            let group = (parity + data) << 24;
+            // Near the end of the first group, blocks go on in the next.
+            let length = sectors << ashift;
+            let offset = if near_end { group - (at % 4 + 1) * stripe } else { at * stripe };
+            let room = top.asize_bytes().saturating_sub(offset);
+            if top.geometry().expect("dRAID").asize(length as u64) > room {
+                return Ok(());
+            }
+            let block = noise(length, seed);
+            put(&sim, &top, offset, &block, &[]);
+            let context = IoContext { birth: Txg::new(5), ..IoContext::default() };
+            let read = async || tree.read_block(TOP, offset, length, &context, &Same(block.clone())).await;
+            prop_assert_eq!(read().await.map_err(|failure| failure.cause), Ok(Bytes::from(block.clone())));
+            let VdevKind::Draid(draid) = top.kind() else { unreachable!() };
+            let rows = draid.rows(top.ashift(), offset, length).expect("rows");
+            // Devices that have something of the first row, in some order.
+            let mut used: Vec<usize> = rows[0].columns.iter().filter(|column| column.length > 0)
+                .map(|column| column.child).collect();
+            let turn = seed as usize % used.len();
+            used.rotate_left(turn);
+            let lost = used.len().min(parity as usize);
+            for child in &used[..lost] {
+                let disk = sim.disk(&format!("d{child}")).expect("a disk");
+                if silent {
+                    for column in rows.iter().flat_map(|row| &row.columns).filter(|column| column.child == *child) {
+                        disk.corrupt(LABEL_START_BYTES + column.offset, column.length);
+                    }
+                } else {
+                    disk.set_gone(true);
+                }
+            }
+            let found = read().await;
+            if silent {
+                // Wrong data is written anew.
+                prop_assert_eq!(found.map_err(|failure| failure.cause), Ok(Bytes::from(block.clone())));
+                let count = |child: usize| top.children()[child].counters().checksum_errors;
+                for child in 0..children as usize {
+                    let rows_hit = rows.iter().filter(|row| row.columns.iter()
+                        .any(|column| column.child == child && column.length > 0)).count() as u64;
+                    let wanted = if used[..lost].contains(&child) { rows_hit } else { 0 };
+                    // Parity that nobody needed is not looked at.
+                    prop_assert!(count(child) <= wanted, "{child}: {}", count(child));
+                }
+                return Ok(());
+            }
+            prop_assert_eq!(found.map_err(|failure| failure.cause), Ok(Bytes::from(block.clone())));
+            if let Some(child) = used.get(lost) {
+                sim.disk(&format!("d{child}")).expect("a disk").set_gone(true);
+                prop_assert!(read().await.is_err());
+            }
+            Ok(())
+        })?;
+    }
+
+    /// A distributed spare reads what was rebuilt onto it, with `parity` more devices gone.
+    #[test]
+    fn distributed_spares_stand_in(
+        parity in 1u64..=2, data in 1u64..4, two in any::<bool>(), sectors in 1usize..20,
+        at in 0u64..5000, seed in any::<u64>(),
+    ) {
+        simulate(async move {
+            let spares = 1 + u64::from(two);
+            let children = parity + data + spares + 1;
+            let sim = SimWorld::new(seed);
+            let config = draid_config(&sim, parity, data, children, spares);
+            open(&sim, vec![config.clone()], 9, true).await.close();
+            let first = (seed % children) as usize;
+            let replaced: Vec<(usize, u64)> =
+                (0..spares).map(|spare| ((first + spare as usize) % children as usize, spare)).collect();
+            let mut config = config;
+            for (child, spare) in &replaced {
+                use_spare(&mut config, *child, *spare);
+            }
+            let tree = open(&sim, vec![config], 9, false).await;
+            let top = tree.tops()[0].clone();
+            prop_assert_eq!(top.state(), (VdevState::Degraded, VdevAux::None));
+            prop_assert_eq!(tree.draid_spares().len() as u64, spares);
+            let block = noise(sectors * 512, seed);
+            let offset = at * ((parity + data) << 9);
+            put(&sim, &top, offset, &block, &replaced);
+            let VdevKind::Draid(draid) = top.kind() else { unreachable!() };
+            let rows = draid.rows(9, offset, block.len()).expect("rows");
+            let healthy: BTreeSet<usize> = rows[0].columns.iter().filter(|column| column.length > 0)
+                .map(|column| column.child)
+                .filter(|child| replaced.iter().all(|(gone, _)| gone != child)).collect();
+            let context = IoContext { birth: Txg::new(5), ..IoContext::default() };
+            for child in healthy.iter().take(parity as usize) {
+                let read = tree.read_block(TOP, offset, block.len(), &context, &Same(block.clone())).await;
+                prop_assert_eq!(read.map_err(|failure| failure.cause), Ok(Bytes::from(block.clone())));
+                sim.disk(&format!("d{child}")).expect("a disk").set_gone(true);
+            }
+            // A device that is gone may have had a spare's part of the other row, so only blocks in one row.
+            if rows.len() == 1 {
+                let read = tree.read_block(TOP, offset, block.len(), &context, &Same(block.clone())).await;
+                prop_assert_eq!(read.map_err(|failure| failure.cause), Ok(Bytes::from(block.clone())));
+            }
+            Ok(())
+        })?;
+    }
+}
+
+/// Spares that stand for each other, or of another vdev, would send a read in circles.
+#[test]
+fn spares_that_cannot_be_are_not_used() {
+    simulate(async {
+        let sim = SimWorld::new(3);
+        let mut config = draid_config(&sim, 1, 2, 6, 2);
+        open(&sim, vec![config.clone()], 9, true).await.close();
+        use_spare(&mut config, 1, 0);
+        use_spare(&mut config, 2, 0);
+        use_spare(&mut config, 3, 7);
+        let tree = open(&sim, vec![config], 9, false).await;
+        let states: Vec<VdevState> = tree
+            .draid_spares()
+            .iter()
+            .map(|spare| spare.state().0)
+            .collect();
+        assert_eq!(
+            states,
+            [VdevState::Healthy, VdevState::CantOpen, VdevState::CantOpen]
+        );
+        assert_eq!(tree.tops()[0].state().0, VdevState::CantOpen);
+    });
+}
+
+/// What a spare was not rebuilt with is not taken from it, and counts as nobody's error.
+#[test]
+fn a_spare_that_is_being_rebuilt_is_not_asked() {
+    simulate(async {
+        let sim = SimWorld::new(3);
+        let mut config = draid_config(&sim, 1, 2, 6, 1);
+        open(&sim, vec![config.clone()], 9, true).await.close();
+        use_spare(&mut config, 1, 0);
+        let tree = open(&sim, vec![config], 9, false).await;
+        let top = tree.tops()[0].clone();
+        let spare = tree.draid_spares()[0].clone();
+        spare.set_spare_missing(RangeSet::from_iter([(1, 100)]));
+        let context = IoContext {
+            birth: Txg::new(7),
+            ..IoContext::default()
+        };
+        for number in 0..20u64 {
+            let offset = number * (3 << 9);
+            let block = noise(1024, number);
+            put(&sim, &top, offset, &block, &[]);
+            let read = tree
+                .read_block(TOP, offset, 1024, &context, &Same(block.clone()))
+                .await;
+            assert_eq!(read.expect("from parity"), block);
+        }
+        assert_eq!(spare.counters().checksum_errors, 0);
+        assert!(
+            tree.leaves()
+                .iter()
+                .all(|leaf| leaf.counters().checksum_errors == 0)
+        );
+    });
+}
+
+/// A mirror and two vdevs that were removed, one after the other.
+async fn removed(sim: &SimWorld) -> Arc<VdevTree> {
+    let mut tops = vec![group(sim, "mirror", 0, "m", 2, 10)];
+    for guid in [20u64, 21] {
+        let mut gone = NvList::new();
+        gone.set("type", "indirect").set("guid", guid);
+        gone.set("asize", 1u64 << 24);
+        tops.push(gone);
+    }
+    open(sim, tops, 9, true).await
+}
+
+fn entry(source: u64, vdev: u32, offset: u64, length: u64) -> IndirectMappingEntry {
+    IndirectMappingEntry {
+        source_offset_bytes: source,
+        destination: Dva::new(VdevId::new(vdev), offset, length, false).expect("a place"),
+    }
+}
+
+fn births() -> Vec<IndirectBirthEntry> {
+    vec![IndirectBirthEntry {
+        offset_bytes: 1 << 24,
+        physical_birth: Txg::new(50),
+    }]
+}
+
+#[test]
+fn blocks_of_removed_vdevs_are_put_together_from_any_copies() {
+    simulate(async {
+        let sim = SimWorld::new(5);
+        let tree = removed(&sim).await;
+        let (first, second) = (VdevId::new(1), VdevId::new(2));
+        // Vdev 1 was moved to 0 and 2, and 2 then to 0: a block of 4 sectors is in three places.
+        let map = vec![entry(0, 0, 0x10000, 1024), entry(1024, 2, 0x2000, 1024)];
+        tree.set_indirect_map(first, IndirectMap::new(map, births()).expect("a map"))
+            .expect("set");
+        let block = noise(2048, 9);
+        let context = IoContext {
+            birth: Txg::new(7),
+            ..IoContext::default()
+        };
+        let verify = Same(block.clone());
+        // Not before what it leads to is known.
+        assert!(
+            tree.read_block(first, 0, 2048, &context, &verify)
+                .await
+                .is_err()
+        );
+        let map = vec![
+            entry(0x2000, 0, 0x30000, 512),
+            entry(0x2200, 0, 0x20000, 512),
+        ];
+        tree.set_indirect_map(second, IndirectMap::new(map, births()).expect("a map"))
+            .expect("set");
+        let places = [
+            (0x10000, 0..1024),
+            (0x30000, 1024..1536),
+            (0x20000, 1536..2048),
+        ];
+        for (place, part) in &places {
+            for disk in ["m0", "m1"] {
+                let disk = sim.disk(disk).expect("a disk");
+                disk.poke(LABEL_START_BYTES + place, &block[part.clone()]);
+            }
+        }
+        let read = tree.read_block(first, 0, 2048, &context, &verify).await;
+        assert_eq!(read.expect("right"), block);
+        // A block smaller than a piece, and one in the middle.
+        let part = Same(block[512..1536].to_vec());
+        let read = tree.read_block(first, 512, 1024, &context, &part).await;
+        assert_eq!(read.expect("right"), block[512..1536]);
+        // Every piece is wrong on one disk or the other.
+        for (disk, place) in [("m0", 0x10000), ("m1", 0x30000), ("m0", 0x20000)] {
+            let disk = sim.disk(disk).expect("a disk");
+            disk.corrupt(LABEL_START_BYTES + place, 512);
+        }
+        let scrub = IoContext {
+            scrub: true,
+            ..context
+        };
+        let read = tree.read_block(first, 0, 2048, &scrub, &verify).await;
+        assert_eq!(read.expect("a combination is right"), block);
+        let errors = |guid| {
+            tree.find(Guid::new(guid))
+                .expect("a disk")
+                .counters()
+                .checksum_errors
+        };
+        assert_eq!((errors(11), errors(12)), (2, 1));
+        // What is nowhere is an error.
+        assert!(
+            tree.read_block(first, 2048, 512, &context, &verify)
+                .await
+                .is_err()
+        );
+    });
+}
+
+#[test]
+fn mappings_in_circles_end() {
+    simulate(async {
+        let sim = SimWorld::new(5);
+        let tree = removed(&sim).await;
+        for (from, to) in [(1u32, 2u32), (2, 1)] {
+            let map = vec![entry(0, to, 0, 4096)];
+            tree.set_indirect_map(
+                VdevId::new(from),
+                IndirectMap::new(map, births()).expect("a map"),
+            )
+            .expect("set");
+        }
+        let context = IoContext::default();
+        let failure = tree
+            .read_block(VdevId::new(1), 0, 512, &context, &Same(vec![0; 512]))
+            .await
+            .expect_err("nowhere");
+        assert!(failure.cause.contains("circles"), "{}", failure.cause);
+    });
+}
+
+#[test]
+fn metaslabs_of_draid_are_whole_stripes() {
+    // Those of a pool of 5 disks of 128 MiB (draid1:2d:5c:1s, ashift 12): zdb -m.
+    let spans: Vec<_> = (0..9)
+        .map(|index| metaslab_span(index, 25, 12_288))
+        .collect();
+    let starts: Vec<u64> = spans.iter().map(|span| span.start).collect();
+    assert_eq!(starts[..4], [0, 0x200_1000, 0x400_2000, 0x600_0000]);
+    let total: u64 = spans.iter().map(|span| span.end - span.start).sum();
+    assert_eq!(total, 301_916_160);
+    assert_eq!(metaslab_span(3, 25, 0), 3 << 25..4 << 25);
+    // Nonsense from a disk.
+    let span = metaslab_span(1, 9, 1 << 24);
+    assert!(span.is_empty());
+}
