@@ -5,7 +5,7 @@
 //! `bookmark_written` it also counts the space that it referred to and that died before the next
 //! snapshot ("freed before next", FBN); that count changes with every block that dies.
 
-use format::{BlockPointer, Guid, ObjectId, SnapshotBookmark, Txg};
+use format::{BlockPointer, ObjectId, SnapshotBookmark, Txg};
 use object::{SyncContext, Zap, ZapValue};
 use pool::Tx;
 
@@ -13,6 +13,32 @@ use crate::DatasetError;
 use crate::dsl::DslPool;
 use crate::state::{Ds, Space, apply};
 use std::sync::Arc;
+
+/// A bookmark as `zfs list -t bookmark` shows it.
+#[derive(Debug, Clone)]
+pub struct BookmarkInfo {
+    /// Full name, `POOL/DATASET#BOOKMARK`.
+    pub name: String,
+    /// What is stored.
+    pub phys: SnapshotBookmark,
+}
+
+impl DslPool {
+    /// Bookmarks of a filesystem or volume, oldest first (`dsl_get_bookmarks_impl`).
+    ///
+    /// # Errors
+    /// [`DatasetError::NotFound`].
+    pub async fn bookmarks(&self, name: &str) -> Result<Vec<BookmarkInfo>, DatasetError> {
+        let _config = self.config.read().await;
+        let head = self.resolve(name).await?;
+        let entries = head.state().bookmarks.entries.clone();
+        let full = |entry: BookmarkEntry| BookmarkInfo {
+            name: format!("{name}#{}", entry.name),
+            phys: entry.phys,
+        };
+        Ok(entries.into_iter().map(full).collect())
+    }
+}
 
 #[derive(Debug, Clone)]
 pub(crate) struct BookmarkEntry {
@@ -47,48 +73,6 @@ impl BookmarkEntry {
             &mut self.phys.uncompressed_freed_before_next_bytes,
             space.uncompressed,
         );
-    }
-}
-
-/// A bookmark, as `zfs list -t bookmark` shows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BookmarkInfo {
-    /// Name after the `#`.
-    pub name: String,
-    /// The snapshot's identity.
-    pub guid: Guid,
-    /// Txg in which the snapshot was made.
-    pub createtxg: Txg,
-    /// When, in seconds since 1970.
-    pub creation_seconds: u64,
-    /// Space that the snapshot referred to; `None` when that was not recorded (without feature
-    /// `bookmark_written`).
-    pub referenced_bytes: Option<u64>,
-    /// The same before compression.
-    pub logical_referenced_bytes: Option<u64>,
-}
-
-impl DslPool {
-    /// Bookmarks of a filesystem or volume, oldest snapshot first.
-    ///
-    /// # Errors
-    /// [`DatasetError::NotFound`].
-    pub async fn bookmarks(&self, name: &str) -> Result<Vec<BookmarkInfo>, DatasetError> {
-        let _config = self.config.read().await;
-        let head = self.resolve(name).await?;
-        let state = head.state();
-        let info = |entry: &BookmarkEntry| {
-            let known = |bytes: u64| entry.counts_freed().then_some(bytes);
-            BookmarkInfo {
-                name: entry.name.clone(),
-                guid: entry.phys.guid,
-                createtxg: entry.phys.creation_txg,
-                creation_seconds: entry.phys.creation_time_seconds,
-                referenced_bytes: known(entry.phys.referenced_bytes),
-                logical_referenced_bytes: known(entry.phys.uncompressed_bytes),
-            }
-        };
-        Ok(state.bookmarks.entries().iter().map(info).collect())
     }
 }
 

@@ -16,6 +16,7 @@ use dataset::ListOptions;
 use device::World;
 use engine::Rewind;
 use filesystem::{FileKind, Filesystem, FsError, QuotaKind};
+use format::SnapshotBookmark;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tree::{bytes_of, hash, hex, kind_word, walk};
@@ -220,16 +221,18 @@ impl Golden {
                 all.sort();
                 all
             };
-            if let Some((filesystem, bookmark)) = name.split_once('#') {
+            if let Some((filesystem, _)) = name.split_once('#') {
                 let found = pool.dsl().bookmarks(filesystem).await.expect("bookmarks");
-                let found = found.iter().find(|found| found.name == bookmark);
-                let found = found.unwrap_or_else(|| panic!("{name} is missing"));
+                let found = found.iter().find(|found| found.name == name);
+                let phys = &found.unwrap_or_else(|| panic!("{name} is missing")).phys;
+                let counts = phys.flags & SnapshotBookmark::FLAG_HAS_FREED_BEFORE_NEXT != 0;
+                let counted = |bytes: u64| counts.then_some(bytes);
                 for (property, value) in [
-                    ("guid", Some(found.guid.get())),
-                    ("createtxg", Some(found.createtxg.get())),
-                    ("creation", Some(found.creation_seconds)),
-                    ("referenced", found.referenced_bytes),
-                    ("logicalreferenced", found.logical_referenced_bytes),
+                    ("guid", Some(phys.guid.get())),
+                    ("createtxg", Some(phys.creation_txg.get())),
+                    ("creation", Some(phys.creation_time_seconds)),
+                    ("referenced", counted(phys.referenced_bytes)),
+                    ("logicalreferenced", counted(phys.uncompressed_bytes)),
                 ] {
                     let value = value.map(|value| value.to_string());
                     let wanted = dataset["props"][property].as_str();
@@ -245,7 +248,8 @@ impl Golden {
             }
             let mut found: Vec<String> = Vec::new();
             for bookmark in pool.dsl().bookmarks(name).await.expect("bookmarks") {
-                found.push(bookmark.name);
+                let short = bookmark.name.rsplit('#').next();
+                found.push(short.unwrap_or_default().to_owned());
             }
             found.sort();
             assert_eq!(found, listed("bookmarks"), "{name}: bookmarks");

@@ -125,6 +125,11 @@ impl Golden {
             self.status_of(&self.recorded("status")),
             "zpool status"
         );
+        assert_eq!(
+            self.words_of(&self.text(&format!("zpool status -gLv -d {pool}"))),
+            self.words_of(&self.recorded("status_guids")),
+            "zpool status -gLv -d"
+        );
         // Name, size, ..., health; not what is allocated, free, fragmented and full.
         let columns = |text: &str| -> Vec<Vec<String>> {
             self.words_of(text)
@@ -179,9 +184,6 @@ impl Golden {
             .collect();
         for dataset in self.manifest["datasets"].as_array().expect("datasets") {
             let name = dataset["name"].as_str().expect("a name");
-            if dataset["type"] == "bookmark" {
-                continue;
-            }
             for (property, value) in dataset["props"].as_object().expect("properties") {
                 let ours = shown.get(&(name, property.as_str())).copied();
                 // What is available depends on what is allocated as well.
@@ -189,8 +191,58 @@ impl Golden {
                     wrong.push(format!("{name} {property}: {ours:?}, not {value}"));
                 }
             }
+            self.check_owners(dataset, &mut wrong);
         }
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+
+    /// Who uses what of a dataset, and who holds it.
+    fn check_owners(&self, dataset: &Value, wrong: &mut Vec<String>) {
+        let name = dataset["name"].as_str().expect("a name");
+        if let Some(rows) = dataset["space"].as_array() {
+            let mut ours = String::new();
+            for command in ["userspace", "groupspace", "projectspace"] {
+                let fields = "type,name,used,quota,objused,objquota";
+                let numeric = if command == "projectspace" { "" } else { "-n" };
+                ours += &self.text(&format!("zfs {command} -Hp {numeric} -o {fields} {name}"));
+            }
+            let ours: Vec<Vec<&str>> = ours.lines().map(|row| row.split('\t').collect()).collect();
+            let theirs: Vec<Vec<&str>> = rows
+                .iter()
+                .map(|row| {
+                    let cells = row.as_array().expect("cells").iter();
+                    cells.map(|cell| cell.as_str().expect("text")).collect()
+                })
+                .collect();
+            let of = |rows: &[Vec<&str>], kind: &str| -> Vec<Vec<String>> {
+                let mut rows: Vec<Vec<String>> = rows
+                    .iter()
+                    .filter(|row| row[0] == kind)
+                    .map(|row| row.iter().map(|cell| (*cell).to_owned()).collect())
+                    .collect();
+                rows.sort();
+                rows
+            };
+            for kind in ["POSIX User", "POSIX Group", "Project"] {
+                let (ours, theirs) = (of(&ours, kind), of(&theirs, kind));
+                if ours != theirs {
+                    wrong.push(format!("{name} {kind}: {ours:?}, not {theirs:?}"));
+                }
+            }
+        }
+        if let Some(tags) = dataset["holds"].as_array() {
+            let text = self.text(&format!("zfs holds -H {name}"));
+            let mut ours: Vec<&str> = text
+                .lines()
+                .filter_map(|row| row.split('\t').nth(1))
+                .collect();
+            let mut theirs: Vec<&str> = tags.iter().filter_map(Value::as_str).collect();
+            ours.sort_unstable();
+            theirs.sort_unstable();
+            if ours != theirs {
+                wrong.push(format!("{name} holds: {ours:?}, not {theirs:?}"));
+            }
+        }
     }
 }
 
