@@ -169,6 +169,16 @@ impl Service {
                 )),
             }
         }
+        if pool.is_read_only() && !call.dry_run {
+            let waiting = pool.dsl().datasets_awaiting_replay().await;
+            let waiting = waiting.unwrap_or_default();
+            if !waiting.is_empty() {
+                notes.push(format!(
+                    "The intent logs of {} were not replayed: what was written just before the pool was lost does not show.\nImport the pool without '-o readonly=on' to have it.",
+                    waiting.join(", ")
+                ));
+            }
+        }
         if call.dry_run {
             pool.export(false)
                 .await

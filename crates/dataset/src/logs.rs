@@ -15,7 +15,7 @@ use crate::DatasetError;
 use crate::account::HeadAccounting;
 use crate::dsl::DslPool;
 use crate::state::Ds;
-use crate::zil::{Zil, claim, free_chain};
+use crate::zil::{Zil, awaits_replay, claim, free_chain};
 
 /// Where the log's head is in an object set's root block (`os_zil_header`, include/sys/dmu_objset.h).
 const ZIL_HEADER_OFFSET: usize = 512;
@@ -77,6 +77,32 @@ impl DslPool {
             .collect();
         try_join_all(logs.iter().map(|log| log.close())).await?;
         Ok(())
+    }
+
+    /// Datasets whose intent logs hold changes that are not in the pool's last synced state: a read-only
+    /// import does not replay them, and shows the state without. Datasets that cannot be read are left out.
+    ///
+    /// # Errors
+    /// Of reading the list of datasets.
+    pub async fn datasets_awaiting_replay(&self) -> Result<Vec<String>, DatasetError> {
+        let _config = self.config.read().await;
+        let synced = self.env().txgs.synced_txg();
+        let mut out = Vec::new();
+        for head in self.heads().await? {
+            if head.phys().block.is_hole() {
+                continue;
+            }
+            let Ok((data, endian)) = self.read_root(&head).await else {
+                continue;
+            };
+            let Ok(objset) = ObjsetPhys::decode(&data, endian) else {
+                continue;
+            };
+            if awaits_replay(&self.env().pipeline, &objset.zil_header, synced).await {
+                out.push(self.full_name(&head).await?);
+            }
+        }
+        Ok(out)
     }
 
     /// At import, after a crash: marks the intent logs' blocks as allocated (`zil_claim`), before

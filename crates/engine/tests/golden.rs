@@ -134,4 +134,33 @@ macro_rules! golden_pools {
     )*};
 }
 
-golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz1_5 raidz2_6 raidz2_multi raidz3_8 removed removing draid special logs_cache damaged damaged_raidz gang gang_raidz draid_spare raidz_expanded raidz_expanding degraded stale dedup_fast dedup_legacy cloned_blocks checkpoint encrypted nofeat v28 v15_fs3 big_dirs zil_dirty zil_dirty_slog);
+golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz1_5 raidz2_6 raidz2_multi raidz3_8 big_dirs nofeat v28 v15_fs3 checkpoint cloned_blocks dedup_fast dedup_legacy raidz_expanded raidz_expanding removed removing draid special logs_cache damaged damaged_raidz gang gang_raidz draid_spare degraded stale encrypted zil_dirty zil_dirty_slog);
+
+/// A pool that was lost in mid-write opens read-only at its last transaction group, and says whose logs wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn logs_that_wait_for_replay_are_named() {
+    let Some(golden) = golden() else { return };
+    for (name, expected) in [
+        ("zil_dirty", true),
+        ("zil_dirty_slog", true),
+        ("logs_cache", false),
+    ] {
+        let images = Images::new();
+        let dir = unpack(&golden, name, images.path());
+        let world = World::system(2);
+        let mut spec = ImportSpec::new(find(&world, &dir).await, host());
+        spec.read_only = true;
+        spec.force = true;
+        let pool = Pool::import(&world, spec).await.expect("import");
+        let waiting = pool.dsl().datasets_awaiting_replay().await.expect("logs");
+        let wanted: Vec<String> = ["always", "ci", "enc", "rec1m", "std", "thru", "vol", "xdir"]
+            .iter()
+            .filter(|_| expected)
+            .map(|dataset| format!("{name}/{dataset}"))
+            .collect();
+        let mut waiting = waiting;
+        waiting.sort();
+        assert_eq!(waiting, wanted, "{name}");
+        pool.export(false).await.expect("close");
+    }
+}

@@ -127,6 +127,8 @@ struct Golden {
     world: World,
     manifest: Value,
     dir: PathBuf,
+    /// Damage was done here, and is not in the manifest.
+    is_harmed: bool,
     _image: Image,
 }
 
@@ -138,6 +140,7 @@ impl Golden {
             world: World::system(2),
             manifest: serde_json::from_slice(&manifest).expect("JSON"),
             dir: unpack(golden, name, image.path()),
+            is_harmed: false,
             _image: image,
         }
     }
@@ -192,6 +195,9 @@ impl Golden {
         // Numbers are of after the replay of logs.
         if rewind == Rewind::No && self.manifest["trees_without_replay"].is_null() {
             self.check_holds_bookmarks_and_space(&pool).await;
+        }
+        if !self.is_harmed {
+            check_errors(&self.manifest, &pool);
         }
         if self.manifest["name"] == "plain" {
             check_names(&self.world, &pool).await;
@@ -466,7 +472,8 @@ async fn raidz_that_was_widened_survives_damage() {
         ("raidz_expanding", &["d2"], &["d1"]),
         ("raidz_expanding", &[], &["d3", "d4"]),
     ] {
-        let golden = Golden::unpack(&golden, name);
+        let mut golden = Golden::unpack(&golden, name);
+        golden.is_harmed = true;
         for disk in gone {
             std::fs::remove_file(golden.dir.join(format!("{disk}.img"))).expect("it was there");
         }
