@@ -127,8 +127,8 @@ impl Golden {
             "zpool status"
         );
         assert_eq!(
-            self.words_of(&self.text(&format!("zpool status -gLv -d {pool}"))),
-            self.words_of(&self.recorded("status_guids")),
+            self.status_of(&self.text(&format!("zpool status -gLv -d {pool}"))),
+            self.status_of(&self.recorded("status_guids")),
             "zpool status -gLv -d"
         );
         // Name, size, ..., health; not what is allocated, free, fragmented and full.
