@@ -14,7 +14,6 @@ use pool::{PoolError, ReadContext, Tx, WritePolicy};
 use crate::DatasetError;
 use crate::account::HeadAccounting;
 use crate::dsl::DslPool;
-use crate::features::guid;
 use crate::state::Ds;
 use crate::zil::{Zil, claim, free_chain};
 
@@ -91,6 +90,7 @@ impl DslPool {
         let _config = self.config.write().await;
         let pipeline = &self.env().pipeline;
         let mut newest = Txg::ZERO;
+        let mut changed = Vec::new();
         for head in self.heads().await? {
             let phys = head.phys();
             if phys.block.is_hole() {
@@ -113,7 +113,11 @@ impl DslPool {
                 .map_err(unreadable)?;
             tracing::debug!(dataset = %name, ?claimed, "claimed an intent log");
             newest = newest.max(claimed.newest_birth);
-            if head.state().features.contains_key(guid::ENCRYPTION) {
+            changed.push((head, data, header));
+        }
+        // Writing allocates, so all logs are claimed before: their blocks are free in the space maps.
+        for (head, data, header) in changed {
+            if Self::is_encrypted(&head) {
                 self.write_locked_head(ctx, &head, &data, &header).await?;
                 continue;
             }
@@ -138,6 +142,12 @@ impl DslPool {
             self.write_locked_head(ctx, head, &data, header).await?;
         }
         Ok(())
+    }
+
+    /// The head of a dataset's log as it is on disk.
+    pub(crate) async fn stored_log_head(&self, head: &Arc<Ds>) -> Result<ZilHeader, DatasetError> {
+        let (data, endian) = self.read_root(head).await?;
+        Ok(ObjsetPhys::decode(&data, endian)?.zil_header)
     }
 
     /// A dataset's root block, which is in the clear also when it is encrypted. Its MACs are not checked: they

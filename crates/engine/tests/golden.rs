@@ -104,9 +104,11 @@ async fn check(golden: &Path, name: &str) {
     assert_eq!(listed.len(), expected, "{name}: datasets");
 
     let history = pool.history().await.expect("history");
+    let version = manifest["pool_props"]["version"].as_str().unwrap_or("5000");
+    let created = format!("pool version {version}");
     assert!(history.iter().any(|record| matches!(
         &record.what,
-        engine::HistoryWhat::Internal { event, text, .. } if event == "create" && text.contains("pool version 5000")
+        engine::HistoryWhat::Internal { event, text, .. } if event == "create" && text.contains(&created)
     )));
     let commands = history
         .into_iter()
@@ -132,4 +134,4 @@ macro_rules! golden_pools {
     )*};
 }
 
-golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz1_5 raidz2_6 raidz2_multi raidz3_8 removed removing draid special logs_cache damaged damaged_raidz gang gang_raidz);
+golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz1_5 raidz2_6 raidz2_multi raidz3_8 removed removing draid special logs_cache damaged damaged_raidz gang gang_raidz draid_spare raidz_expanded raidz_expanding degraded stale dedup_fast dedup_legacy cloned_blocks checkpoint encrypted nofeat v28 v15_fs3 big_dirs zil_dirty zil_dirty_slog);
