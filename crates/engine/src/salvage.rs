@@ -28,8 +28,8 @@ use dataset::DatasetKind;
 use dataset::Features;
 use device::World;
 use format::{
-    DslDatasetPhys, DslDirPhys, Endian, Guid, NvList, ObjectId, ObjectType, ObjsetKind, Txg,
-    Uberblock,
+    DslDatasetPhys, DslDirPhys, Endian, Guid, NvList, NvValue, ObjectId, ObjectType, ObjsetKind,
+    Txg, Uberblock,
 };
 use object::{ObjectError, ObjectSet, ObjsetOptions, SalvagedZap, salvage_zap};
 
@@ -398,6 +398,7 @@ async fn trust(
         && let Some(root) = config.list("vdev_tree")
     {
         let mut root = root.clone();
+        add_missing_tops(&mut root, &import.found.config);
         config::fix_paths(&mut root, &import.found.paths);
         let options = OpenOptions {
             read_only: true,
@@ -440,6 +441,28 @@ async fn trust(
             distrust_stale(&ground.tree).await;
         }
         return;
+    }
+}
+
+/// Adds top-level vdevs that only the labels have: an older configuration does not know newer ones.
+fn add_missing_tops(root: &mut NvList, labels: &NvList) {
+    let found = labels
+        .list("vdev_tree")
+        .and_then(|tree| tree.lists("children"));
+    let Some(NvValue::ListArray(tops)) = root.get_mut("children") else {
+        return;
+    };
+    for (index, top) in found.unwrap_or_default().iter().enumerate() {
+        match tops.get(index) {
+            None => tops.push(top.clone()),
+            Some(known)
+                if matches!(known.string("type"), Some("missing" | "hole"))
+                    && top.u64("ashift").is_some() =>
+            {
+                tops[index] = top.clone();
+            }
+            Some(_) => {}
+        }
     }
 }
 
@@ -678,7 +701,8 @@ async fn open_root(
     match opened {
         Ok(objset) => {
             dataset.root = Some(phys.block);
-            dataset.has_log = !objset.zil_header().log.is_hole();
+            dataset.has_log =
+                dataset::zil::log_has_records(&ground.pipeline, &objset.zil_header()).await;
             dataset.kind = match objset.kind() {
                 ObjsetKind::Filesystem => Some(DatasetKind::Filesystem),
                 ObjsetKind::Volume => Some(DatasetKind::Volume),

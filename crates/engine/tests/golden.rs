@@ -25,8 +25,22 @@ async fn check(golden: &Path, name: &str) {
     let dir = unpack(golden, name, images.path());
     let world = World::system(2);
     let found = find(&world, &dir).await;
-    assert_eq!(found.state, FoundState::Exported);
-    assert_eq!(found.health, PoolHealth::Online);
+    // Those with logs to be replayed were cut off.
+    let cut = !manifest["trees_without_replay"].is_null();
+    let state = if cut {
+        FoundState::Active
+    } else {
+        FoundState::Exported
+    };
+    assert_eq!(found.state, state);
+    let vdevs = manifest["vdevs"].as_array().expect("vdevs");
+    let health = if manifest["pool_props"]["health"] == "DEGRADED"
+        || vdevs.iter().any(|vdev| vdev["withheld"] == true)
+    {
+        PoolHealth::Degraded
+    } else {
+        PoolHealth::Online
+    };
     assert_eq!(
         Some(found.guid.get().to_string().as_str()),
         manifest["pool_props"]["guid"].as_str()
@@ -35,8 +49,9 @@ async fn check(golden: &Path, name: &str) {
     assert_eq!(found.name, pool_name);
     let mut spec = ImportSpec::new(found, host());
     spec.read_only = true;
+    spec.force = cut;
     let pool = Pool::import(&world, spec).await.expect("import");
-    assert_eq!(pool.health(), PoolHealth::Online);
+    assert_eq!(pool.health(), health);
 
     let mut features = BTreeMap::new();
     for feature in pool.features() {
@@ -90,6 +105,10 @@ async fn check(golden: &Path, name: &str) {
             number(dataset, "createtxg"),
             "{full}"
         );
+        // The manifest's numbers are of after the replay.
+        if cut {
+            continue;
+        }
         assert_eq!(
             Some(info.used_bytes),
             number(dataset, "used"),
@@ -119,7 +138,7 @@ async fn check(golden: &Path, name: &str) {
             .filter(|line| line.starts_with(|c: char| c.is_ascii_digit()))
             .count()
     });
-    assert_eq!(commands, lines, "{name}: history");
+    assert!(commands == lines || cut, "{name}: history");
     pool.export(false).await.expect("close");
 }
 

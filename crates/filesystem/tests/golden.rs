@@ -196,9 +196,6 @@ impl Golden {
         if rewind == Rewind::No && self.manifest["trees_without_replay"].is_null() {
             self.check_holds_bookmarks_and_space(&pool).await;
         }
-        if !self.is_harmed {
-            check_errors(&self.manifest, &pool);
-        }
         if self.manifest["name"] == "plain" {
             check_names(&self.world, &pool).await;
         }

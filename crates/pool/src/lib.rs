@@ -17,6 +17,8 @@
 pub mod alloc;
 pub mod cache;
 mod error;
+#[cfg(feature = "hostile")]
+pub mod hostile;
 pub mod pipeline;
 #[cfg(test)]
 mod testing;

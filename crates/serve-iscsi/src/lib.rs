@@ -43,3 +43,20 @@ pub use target::{
     Authentication, ChapCredentials, ISCSI_NAME_BYTES_MAX, LUN_MAX, SessionInfo, Target,
     TargetOptions, TargetSet,
 };
+
+/// Decodes bytes as PDUs, text and commands: for fuzzers.
+#[doc(hidden)]
+pub fn decode_for_fuzzing(data: &[u8]) {
+    let framing = pdu::Framing {
+        has_header_digest: false,
+        has_data_digest: false,
+        data_bytes_max: 64 << 10,
+    };
+    let mut input = bytes::BytesMut::from(data);
+    while let Ok(Ok(frame)) = pdu::next_frame(&mut input, framing) {
+        let _ = (frame.header.opcode(), text::parse(&frame.data));
+    }
+    if let Some(cdb) = data.first_chunk::<16>() {
+        let _ = scsi::Command::decode(cdb).map(|command| command.data_out_bytes(512));
+    }
+}

@@ -15,10 +15,8 @@ use object::Piece;
 use tar::{EntryType, Header};
 
 use super::progress::Progress;
-use super::sink::{Content, Item, Outcome, Problems, components};
+use super::sink::{Content, Item, Outcome, Problems, components, damaged_name};
 
-/// Ends the name of a file that has zeros in place of what is lost.
-const DAMAGED: &[u8] = b".millpond-damaged";
 /// Content up to this size is read once and kept, in bytes.
 const KEPT_BYTES_MAX: u64 = 8 << 20;
 /// Holes of less than this in all are written as zeros, in bytes.
@@ -170,10 +168,15 @@ impl Archive {
             if self.omit_damaged {
                 return Ok(outcome);
             }
-            path.extend_from_slice(DAMAGED);
-            let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-            outcome.saved_as = Some(String::from_utf8_lossy(name).into_owned());
-            outcome.stored_name = Some(name.to_vec());
+            let start = path
+                .iter()
+                .rposition(|byte| *byte == b'/')
+                .map_or(0, |at| at + 1);
+            let name = damaged_name(&path[start..]);
+            path.truncate(start);
+            path.extend_from_slice(&name);
+            outcome.saved_as = Some(String::from_utf8_lossy(&name).into_owned());
+            outcome.stored_name = Some(name);
         }
         let more = extended(xattrs, &mut outcome.not_stored);
         let size = content.size_bytes;

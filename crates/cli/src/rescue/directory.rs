@@ -20,14 +20,13 @@ use object::Piece;
 use rustix::fs::{AtFlags, CWD, Mode, RenameFlags, Timespec, Timestamps, XattrFlags};
 
 use super::progress::Progress;
-use super::sink::{Content, Item, Outcome, Problems, components};
+use super::sink::{Content, Item, Outcome, Problems, components, damaged_name};
 
-/// Ends the name of a copy that has zeros in place of what is lost.
-const DAMAGED: &[u8] = b".millpond-damaged";
 /// Begins the name of a copy that is not complete.
 const PARTIAL: &str = ".millpond-part-";
-/// Longest name that most filesystems take, in bytes.
-const NAME_BYTES_MAX: usize = 255;
+
+/// Seconds since the epoch that ext4 can store.
+const COMMON_SECONDS: std::ops::Range<i64> = -(1 << 31)..(1 << 34) - (1 << 31);
 
 /// A destination directory.
 pub struct Directory {
@@ -245,7 +244,7 @@ impl Directory {
         self.set_xattrs(&partial, xattrs);
         self.set_attributes(&partial, attributes)?;
         let to = if is_damaged {
-            let name = damaged_name(path);
+            let name = damaged_name(path.file_name().unwrap_or_default().as_bytes());
             let to = path.with_file_name(OsStr::from_bytes(&name));
             outcome.saved_as = Some(String::from_utf8_lossy(&name).into_owned());
             outcome.stored_name = Some(name);
@@ -424,15 +423,14 @@ fn make_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether what is there is a complete copy of an earlier run.
+/// Whether what is there is a complete copy of an earlier run. Times that common filesystems cannot store
+/// are not compared.
 fn is_same(there: &Metadata, attributes: &Attributes) -> bool {
+    let mtime = attributes.mtime;
     there.is_file()
         && there.len() == attributes.size_bytes
-        && (there.mtime(), there.mtime_nsec())
-            == (
-                attributes.mtime.seconds,
-                i64::from(attributes.mtime.nanoseconds),
-            )
+        && (!COMMON_SECONDS.contains(&mtime.seconds)
+            || (there.mtime(), there.mtime_nsec()) == (mtime.seconds, i64::from(mtime.nanoseconds)))
 }
 
 fn set_times(path: &Path, attributes: &Attributes) -> io::Result<()> {
@@ -496,14 +494,6 @@ async fn fill(
     }
     outcome.is_done = true;
     Ok(())
-}
-
-/// The name of a damaged copy.
-fn damaged_name(path: &Path) -> Vec<u8> {
-    let mut name = path.file_name().unwrap_or_default().as_bytes().to_vec();
-    name.truncate(NAME_BYTES_MAX - DAMAGED.len());
-    name.extend_from_slice(DAMAGED);
-    name
 }
 
 /// Gives a complete copy its name, which must be free.

@@ -115,7 +115,7 @@ impl Rescue {
         let salvage = Salvage::open(&world, &spec).await?;
         let chosen = self.choose(&salvage)?;
         let is_listing = !self.check && self.to.is_none() && self.tar.is_none();
-        let mut report = Report::new(&salvage);
+        let mut report = Report::new(&salvage, self.txg.is_some());
         if is_listing {
             report.datasets = chosen
                 .iter()

@@ -22,6 +22,8 @@ pub struct Report {
     pub timestamp: u64,
     /// The newest uberblock's transaction group.
     pub newest_txg: Option<u64>,
+    /// An older state than the newest was taken because that cannot be read.
+    pub is_rewound: bool,
     /// Top-level vdevs that are missing.
     pub missing_vdevs: Vec<String>,
     /// What is lost of the pool's own structures.
@@ -184,8 +186,8 @@ fn readable(bytes: &[u8]) -> (String, Option<String>) {
 }
 
 impl Report {
-    /// Of a pool, without datasets.
-    pub fn new(salvage: &Salvage) -> Self {
+    /// Of a pool, without datasets. `is_chosen`: an older state was asked for.
+    pub fn new(salvage: &Salvage, is_chosen: bool) -> Self {
         let uberblock = salvage.uberblock();
         Self {
             pool: salvage.name().to_owned(),
@@ -193,6 +195,7 @@ impl Report {
             txg: uberblock.txg.get(),
             timestamp: uberblock.timestamp_seconds,
             newest_txg: salvage.newest_txg().map(|txg| txg.get()),
+            is_rewound: !is_chosen && salvage.newest_txg() != Some(uberblock.txg),
             missing_vdevs: salvage.missing().to_vec(),
             pool_problems: salvage
                 .problems()
@@ -204,9 +207,15 @@ impl Report {
         }
     }
 
-    /// Whether everything that was asked for came out as it was.
+    /// Whether everything that was asked for came out as it was last.
     pub fn is_whole(&self) -> bool {
-        !self.interrupted && self.datasets.iter().all(DatasetReport::is_whole)
+        let is_newest = |dataset: &DatasetReport| dataset.txg == self.txg;
+        !self.interrupted
+            && !self.is_rewound
+            && self
+                .datasets
+                .iter()
+                .all(|dataset| dataset.is_whole() && is_newest(dataset))
     }
 
     /// Whether all of what can be read was also stored.
@@ -225,7 +234,7 @@ impl Report {
             self.pool, self.guid, self.txg
         );
         if let Some(newest) = self.newest_txg.filter(|newest| *newest != self.txg) {
-            let _ = writeln!(out, "  the newest is of transaction group {newest}");
+            let _ = writeln!(out, "  the newest state is of transaction group {newest}");
         }
         for vdev in &self.missing_vdevs {
             let _ = writeln!(out, "  missing: {vdev}");
@@ -233,6 +242,13 @@ impl Report {
         some(&mut out, "  damaged", &self.pool_problems, lost_line);
         for dataset in &self.datasets {
             dataset.text(&mut out);
+            if dataset.problem.is_none() && dataset.txg != self.txg {
+                let txg = dataset.txg;
+                let _ = writeln!(
+                    out,
+                    "  its last state is lost; this is its state of transaction group {txg}"
+                );
+            }
         }
         if self.interrupted {
             out.push_str("stopped before the end; run the same command again to go on\n");

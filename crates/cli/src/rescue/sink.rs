@@ -163,6 +163,19 @@ impl Sink {
     }
 }
 
+/// Ends the name of a copy that has zeros in place of what is lost.
+const DAMAGED: &[u8] = b".millpond-damaged";
+/// Longest name that most filesystems take, in bytes.
+const NAME_BYTES_MAX: usize = 255;
+
+/// The name of a copy that has zeros in place of what is lost.
+pub fn damaged_name(name: &[u8]) -> Vec<u8> {
+    let mut name = name.to_vec();
+    name.truncate(NAME_BYTES_MAX - DAMAGED.len());
+    name.extend_from_slice(DAMAGED);
+    name
+}
+
 /// A dataset's name as path components that stay where they are put, whatever the pool says.
 pub fn components(dataset: &str) -> Vec<Vec<u8>> {
     dataset

@@ -16,7 +16,7 @@ use object::{Object, ObjectSet, salvage_zap};
 
 use super::progress::Progress;
 use super::report::{Damaged, DatasetReport, Lost};
-use super::sink::{Content, Item, Outcome, Sink};
+use super::sink::{Content, Item, Outcome, Sink, damaged_name};
 
 /// Where files without a directory go.
 const LOST_AND_FOUND: &[u8] = b"millpond-lost+found";
@@ -156,6 +156,13 @@ enum Task {
     Leave { path: Path, file: SalvagedFile },
 }
 
+/// A file with several names, under its first.
+#[derive(Clone)]
+struct Linked {
+    path: Path,
+    is_damaged: bool,
+}
+
 struct Walk<'a> {
     filesystem: &'a SalvagedFilesystem,
     dataset: &'a str,
@@ -165,7 +172,7 @@ struct Walk<'a> {
     /// Objects that were met.
     seen: HashSet<u64>,
     /// First paths of files with several links that were brought out.
-    linked: HashMap<u64, Path>,
+    linked: HashMap<u64, Linked>,
 }
 
 impl Walk<'_> {
@@ -239,10 +246,17 @@ impl Walk<'_> {
             return self.directory(path, file, tasks).await;
         }
         if !is_first && let Some(first) = self.linked.get(&ino).cloned() {
-            let item = item(self.dataset, &path, &file);
-            let problems = self.sink.hard_link(&item, &first)?;
+            let mut as_stored = path.clone();
+            if let Some(last) = as_stored.last_mut().filter(|_| first.is_damaged) {
+                *last = damaged_name(last);
+            }
+            let item = item(self.dataset, &as_stored, &file);
+            let problems = self.sink.hard_link(&item, &first.path)?;
             if problems.is_empty() {
                 self.report.hard_links += 1;
+            }
+            if first.is_damaged {
+                self.lose(&path, Some(ino), "it is another name of a damaged file");
             }
             self.not_stored(&path, ino, problems);
             return Ok(());
@@ -302,7 +316,11 @@ impl Walk<'_> {
                         last.clone_from(name);
                     }
                     if outcome.lost.is_empty() || outcome.saved_as.is_some() {
-                        self.linked.insert(ino, as_stored);
+                        let linked = Linked {
+                            path: as_stored,
+                            is_damaged: !outcome.lost.is_empty(),
+                        };
+                        self.linked.insert(ino, linked);
                     }
                 }
                 settle(
@@ -335,7 +353,11 @@ impl Walk<'_> {
             }
         }
         if attributes.nlink > 1 {
-            self.linked.insert(ino, path);
+            let linked = Linked {
+                path,
+                is_damaged: false,
+            };
+            self.linked.insert(ino, linked);
         }
         Ok(())
     }

@@ -232,6 +232,19 @@ fn data_context(record: &RawRecord, pointer: &BlockPointer, objset: ObjsetId) ->
     }
 }
 
+/// Whether a log has records that are not in the dataset: for who only looks.
+pub async fn log_has_records(pipeline: &Pipeline, header: &ZilHeader) -> bool {
+    let mut chain = Chain::new(pipeline, header);
+    while chain.pointer().is_some() {
+        match chain.read().await {
+            Ok(records) if records.is_empty() => {}
+            Ok(_) => return true,
+            Err(_) => return false,
+        }
+    }
+    false
+}
+
 /// Reads the data of a write that is in a block of its own.
 pub(super) async fn read_data(
     pipeline: &Pipeline,

@@ -196,6 +196,17 @@ impl Pipeline {
         bp: &BlockPointer,
         context: &ReadContext,
     ) -> Result<Bytes, PoolError> {
+        let data = self.read_verified(bp, context).await?;
+        #[cfg(feature = "hostile")]
+        let data = crate::hostile::apply(bp, data);
+        Ok(data)
+    }
+
+    async fn read_verified(
+        &self,
+        bp: &BlockPointer,
+        context: &ReadContext,
+    ) -> Result<Bytes, PoolError> {
         self.validate(bp)?;
         let unlock = self.unlock(bp, context)?;
         let stored = self.read_stored(bp, context).await?;

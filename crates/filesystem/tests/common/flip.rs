@@ -1,0 +1,526 @@
+//! Golden pools whose images lie: what the tests of bad input share.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use dataset::{DatasetKind, ListOptions};
+use device::{BoxFuture, Device, DeviceError, Opener, World};
+use engine::{HostIdentity, ImportSpec, Pool, Salvage, SalvageSpec, ScanSpec};
+use filesystem::{FileKind, Filesystem, SalvagedFilesystem};
+use format::ObjectId;
+use object::Piece;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use super::unpack;
+
+/// Memory that no damaged pool may make the process use, in KiB: the cache's limit and as much again.
+pub const MEMORY_KIB_MAX: u64 = 1 << 20;
+/// Entries of one filesystem that a run looks at.
+const ENTRIES_MAX: usize = 400;
+/// Bytes of one file that a run reads.
+const READ_BYTES_MAX: u64 = 4 << 20;
+/// A run that takes longer hangs.
+const RUN_SECONDS_MAX: u64 = 120;
+
+/// xorshift64*: the same numbers everywhere for a seed.
+#[derive(Debug, Clone)]
+pub struct Seeded(u64);
+
+impl Seeded {
+    pub fn new(seed: u64) -> Self {
+        let mut seeded =
+            Self((seed ^ 0x5851_f42d_4c95_7f2d).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        seeded.next();
+        seeded
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub fn below(&mut self, count: u64) -> u64 {
+        (self.next() >> 11) % count.max(1)
+    }
+}
+
+/// An image with changes laid over it.
+struct Overlaid {
+    path: String,
+    file: Arc<File>,
+    size: u64,
+    changes: Vec<(u64, Vec<u8>)>,
+}
+
+impl std::fmt::Debug for Overlaid {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(&self.path)
+    }
+}
+
+impl Device for Overlaid {
+    fn path(&self) -> &str {
+        &self.path
+    }
+    fn size_bytes(&self) -> u64 {
+        self.size
+    }
+    fn sector_bytes(&self) -> u32 {
+        512
+    }
+    fn is_read_only(&self) -> bool {
+        true
+    }
+    fn read(&self, offset: u64, length: usize) -> BoxFuture<'_, Result<Bytes, DeviceError>> {
+        Box::pin(async move {
+            if offset
+                .checked_add(length as u64)
+                .is_none_or(|end| end > self.size)
+            {
+                return Err(DeviceError::OutOfRange {
+                    path: self.path.clone(),
+                    op: "read",
+                    offset_bytes: offset,
+                    length_bytes: length as u64,
+                    size_bytes: self.size,
+                });
+            }
+            let mut out = vec![0; length];
+            self.file.read_exact_at(&mut out, offset).expect("an image");
+            for (at, bytes) in &self.changes {
+                for (index, byte) in bytes.iter().enumerate() {
+                    let place = (at + index as u64).checked_sub(offset);
+                    if let Some(there) = place.and_then(|place| out.get_mut(place as usize)) {
+                        *there = *byte;
+                    }
+                }
+            }
+            Ok(out.into())
+        })
+    }
+    fn write(&self, _: u64, _: Bytes) -> BoxFuture<'_, Result<(), DeviceError>> {
+        panic!("{}: nothing may be written", self.path)
+    }
+    fn flush(&self) -> BoxFuture<'_, Result<(), DeviceError>> {
+        Box::pin(async { Ok(()) })
+    }
+    fn discard(&self, _: u64, _: u64) -> BoxFuture<'_, Result<(), DeviceError>> {
+        panic!("{}: nothing may be discarded", self.path)
+    }
+}
+
+/// A golden pool's images, opened once for all runs.
+pub struct Images {
+    pub name: String,
+    files: Vec<(String, Arc<File>, u64)>,
+    /// 4 KiB blocks that hold anything: image and offset.
+    filled: Vec<(usize, u64)>,
+    manifest: Value,
+    _dir: tempfile::TempDir,
+}
+
+type Changes = Vec<(usize, u64, Vec<u8>)>;
+
+struct Overlay(HashMap<String, (Arc<File>, u64, Vec<(u64, Vec<u8>)>)>);
+
+impl Opener for Overlay {
+    fn open<'a>(
+        &'a self,
+        path: &'a str,
+        _read_only: bool,
+    ) -> BoxFuture<'a, Result<Arc<dyn Device>, DeviceError>> {
+        Box::pin(async move {
+            let Some((file, size, changes)) = self.0.get(path) else {
+                return Err(DeviceError::Open {
+                    path: path.to_owned(),
+                    source: std::io::ErrorKind::NotFound.into(),
+                });
+            };
+            Ok(Arc::new(Overlaid {
+                path: path.to_owned(),
+                file: file.clone(),
+                size: *size,
+                changes: changes.clone(),
+            }) as Arc<dyn Device>)
+        })
+    }
+}
+
+impl Images {
+    pub fn new(golden: &Path, name: &str) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let images = unpack(golden, name, dir.path());
+        let manifest = std::fs::read(golden.join(format!("{name}.json"))).expect("manifest");
+        let mut paths: Vec<_> = std::fs::read_dir(images)
+            .expect("images")
+            .map(|entry| entry.expect("an image").path())
+            .collect();
+        paths.sort();
+        let mut files = Vec::new();
+        let mut filled = Vec::new();
+        for (index, path) in paths.iter().enumerate() {
+            let bytes = std::fs::read(path).expect("an image");
+            for (block, content) in bytes.chunks(4096).enumerate() {
+                if content.iter().any(|byte| *byte != 0) {
+                    filled.push((index, block as u64 * 4096));
+                }
+            }
+            let file = Arc::new(File::open(path).expect("an image"));
+            files.push((
+                path.to_str().expect("UTF-8").to_owned(),
+                file,
+                bytes.len() as u64,
+            ));
+        }
+        Self {
+            name: name.to_owned(),
+            files,
+            filled,
+            manifest: serde_json::from_slice(&manifest).expect("JSON"),
+            _dir: dir,
+        }
+    }
+
+    /// Some changes where there is something to change.
+    pub fn changes(&self, random: &mut Seeded) -> Changes {
+        let shift = random.below(9);
+        let count = 1 + random.below(1 << shift);
+        (0..count)
+            .map(|_| {
+                let (image, block) = self.filled[random.below(self.filled.len() as u64) as usize];
+                let mut old = [0; 4096];
+                let file = &self.files[image].1;
+                file.read_exact_at(&mut old, block).expect("an image");
+                match random.below(5) {
+                    0 => {
+                        let at = random.below(4096);
+                        (
+                            image,
+                            block + at,
+                            vec![old[at as usize] ^ (1 << random.below(8))],
+                        )
+                    }
+                    1 => (image, block + random.below(4096), vec![random.next() as u8]),
+                    2 => (image, block + random.below(8) * 512, vec![0; 512]),
+                    3 => {
+                        let bytes = (0..512).map(|_| random.next() as u8).collect();
+                        (image, block + random.below(8) * 512, bytes)
+                    }
+                    // A write that went elsewhere.
+                    _ => {
+                        let (from, other) =
+                            self.filled[random.below(self.filled.len() as u64) as usize];
+                        let mut bytes = vec![0; 4096];
+                        let file = &self.files[from].1;
+                        file.read_exact_at(&mut bytes, other).expect("an image");
+                        (image, block, bytes)
+                    }
+                }
+            })
+            .collect()
+    }
+
+    /// A world in which the images have these changes.
+    pub fn world(&self, base: &World, changes: &Changes) -> World {
+        let mut all = HashMap::new();
+        for (index, (path, file, size)) in self.files.iter().enumerate() {
+            let own = changes
+                .iter()
+                .filter(|(image, ..)| *image == index)
+                .map(|(_, at, bytes)| (*at, bytes.clone()))
+                .collect();
+            all.insert(path.clone(), (file.clone(), *size, own));
+        }
+        World {
+            opener: Arc::new(Overlay(all)),
+            ..base.clone()
+        }
+    }
+
+    fn paths(&self) -> Vec<String> {
+        self.files.iter().map(|(path, ..)| path.clone()).collect()
+    }
+
+    /// What the manifest says of a dataset's files.
+    fn expected(&self, dataset: &str) -> BTreeMap<Vec<u8>, (u64, &str)> {
+        let tree = self.manifest["trees"][dataset].as_array();
+        tree.into_iter()
+            .flatten()
+            .filter_map(|entry| {
+                let path = entry["path"].as_str()?.as_bytes().to_vec();
+                Some((path, (entry["size"].as_u64()?, entry["sha256"].as_str()?)))
+            })
+            .collect()
+    }
+}
+
+/// Counts panics of any thread or task.
+pub static PANICS: AtomicU64 = AtomicU64::new(0);
+
+pub fn count_panics() {
+    let show = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        PANICS.fetch_add(1, Ordering::SeqCst);
+        show(info);
+    }));
+}
+
+/// Most memory that this process ever used, in KiB.
+pub fn peak_memory_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("status");
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .expect("VmHWM");
+    line.trim()
+        .trim_end_matches(" kB")
+        .trim()
+        .parse()
+        .expect("a number")
+}
+
+/// How much a run saw.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Seen {
+    pub opened: u64,
+    pub right: u64,
+    pub failed: u64,
+    pub salvaged: u64,
+}
+
+impl std::ops::AddAssign for Seen {
+    fn add_assign(&mut self, other: Self) {
+        self.opened += other.opened;
+        self.right += other.right;
+        self.failed += other.failed;
+        self.salvaged += other.salvaged;
+    }
+}
+
+/// Does everything that readers do, within limits. With `is_verified`, what is read must be right.
+pub async fn exercise(images: &Images, world: &World, is_verified: bool, about: &str) -> Seen {
+    let run = async {
+        let mut seen = Seen::default();
+        let spec = ScanSpec {
+            paths: images.paths(),
+            ..ScanSpec::default()
+        };
+        let Ok(found) = engine::scan(world, &spec).await else {
+            return seen;
+        };
+        for found in found {
+            let mut spec = ImportSpec::new(found.clone(), HostIdentity::default());
+            spec.read_only = true;
+            spec.force = true;
+            match Pool::import(world, spec).await {
+                Ok(pool) => {
+                    seen.opened += 1;
+                    read_pool(images, world, &pool, is_verified, about, &mut seen).await;
+                    let _ = pool.export(false).await;
+                }
+                Err(error) => {
+                    seen.failed += 1;
+                    let _ = error.to_string();
+                }
+            }
+            let spec = SalvageSpec {
+                found,
+                txg_max: None,
+                older: true,
+            };
+            if let Ok(salvage) = Salvage::open(world, &spec).await {
+                salvage_all(&salvage, &mut seen).await;
+                salvage.close();
+            }
+        }
+        seen
+    };
+    let limit = std::time::Duration::from_secs(RUN_SECONDS_MAX);
+    let seen = tokio::time::timeout(limit, run)
+        .await
+        .unwrap_or_else(|_| panic!("{about}: it hangs"));
+    assert_eq!(PANICS.load(Ordering::SeqCst), 0, "{about}: a panic");
+    let peak = peak_memory_kib();
+    assert!(peak < MEMORY_KIB_MAX, "{about}: {peak} KiB of memory");
+    seen
+}
+
+async fn read_pool(
+    images: &Images,
+    world: &World,
+    pool: &Arc<Pool>,
+    is_verified: bool,
+    about: &str,
+    seen: &mut Seen,
+) {
+    let everything = ListOptions {
+        snapshots: true,
+        ..ListOptions::default()
+    };
+    let _ = (pool.status(), pool.numbers(), pool.props(), pool.features());
+    let name = pool.dsl().pool_name();
+    let Ok(datasets) = pool.dsl().list(&name, &everything).await else {
+        seen.failed += 1;
+        return;
+    };
+    for info in datasets.iter().take(40) {
+        let _ = pool.dsl().properties(&info.name).await;
+        let Ok(dataset) = pool.dsl().open_dataset(&info.name).await else {
+            seen.failed += 1;
+            continue;
+        };
+        if info.head_kind == DatasetKind::Volume {
+            if let Ok(data) = dataset.objset().hold(ObjectId::new(1)).await {
+                let _ = data.read(0, READ_BYTES_MAX as usize).await;
+            }
+            continue;
+        }
+        // Without checksums nothing can be known to be wrong.
+        let is_verified = is_verified && !info.name.contains("/sum/off");
+        match Filesystem::open(dataset, world.clone()).await {
+            Ok(filesystem) => {
+                let expected = images.expected(&info.name);
+                let about = format!("{about}: {}", info.name);
+                read_tree(&filesystem, &expected, is_verified, &about, seen).await;
+                let _ = filesystem.close().await;
+            }
+            Err(error) => {
+                seen.failed += 1;
+                let _ = error.to_string();
+            }
+        }
+    }
+}
+
+async fn read_tree(
+    filesystem: &Filesystem,
+    expected: &BTreeMap<Vec<u8>, (u64, &str)>,
+    is_verified: bool,
+    about: &str,
+    seen: &mut Seen,
+) {
+    let mut left = vec![(Vec::new(), filesystem.root())];
+    let mut entries_left = ENTRIES_MAX;
+    while let Some((path, ino)) = left.pop() {
+        let Ok(entries) = filesystem.read_directory(ino, 0, entries_left).await else {
+            seen.failed += 1;
+            continue;
+        };
+        for entry in entries {
+            if matches!(&entry.name[..], b"." | b"..") {
+                continue;
+            }
+            if entries_left == 0 {
+                return;
+            }
+            entries_left -= 1;
+            let path = [&path[..], b"/", &entry.name].concat();
+            let Ok(attributes) = filesystem.attributes(entry.ino).await else {
+                seen.failed += 1;
+                continue;
+            };
+            if let Ok(names) = filesystem.xattr_names(entry.ino).await {
+                for name in names.iter().take(8) {
+                    let _ = filesystem.xattr(entry.ino, name).await;
+                }
+            }
+            match attributes.kind {
+                FileKind::Directory => left.push((path, entry.ino)),
+                FileKind::Symlink => drop(filesystem.read_link(entry.ino).await),
+                FileKind::Regular => {
+                    let length = attributes.size_bytes.min(READ_BYTES_MAX) as usize;
+                    let Ok(data) = filesystem.read(entry.ino, 0, length).await else {
+                        seen.failed += 1;
+                        continue;
+                    };
+                    if !is_verified {
+                        continue;
+                    }
+                    let Some((size, sha256)) = expected.get(&path) else {
+                        continue;
+                    };
+                    let shown = format!("{about}{}", String::from_utf8_lossy(&path));
+                    assert_eq!(attributes.size_bytes, *size, "{shown}: a wrong size");
+                    if *size <= READ_BYTES_MAX {
+                        let mut hasher = Sha256::new();
+                        data.iter().for_each(|part| hasher.update(part));
+                        let found: String = hasher
+                            .finalize()
+                            .iter()
+                            .map(|byte| format!("{byte:02x}"))
+                            .collect();
+                        assert_eq!(found, *sha256, "{shown}: wrong data");
+                        seen.right += 1;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+async fn salvage_all(salvage: &Salvage, seen: &mut Seen) {
+    for dataset in salvage.datasets().iter().take(40) {
+        let Ok(objset) = salvage.objset(dataset).await else {
+            continue;
+        };
+        let Ok(filesystem) = SalvagedFilesystem::open(objset).await else {
+            continue;
+        };
+        let mut from = Some(0);
+        let mut left = ENTRIES_MAX;
+        while let Some(at) = from {
+            let run = filesystem.dnode_run(at).await;
+            from = run.next.filter(|_| left > 0);
+            for id in run.objects {
+                left = left.saturating_sub(1);
+                let Ok(file) = filesystem.file(id.get()).await else {
+                    continue;
+                };
+                let _ = filesystem.xattrs(&file).await;
+                match file.attributes().kind {
+                    FileKind::Directory => drop(filesystem.entries(&file).await),
+                    FileKind::Symlink => drop(filesystem.link_target(&file).await),
+                    _ => {
+                        let end = file.content_range().end.min(READ_BYTES_MAX);
+                        let mut at = 0;
+                        while let Some(piece) = file.content().next_piece(at, end).await {
+                            let next = match piece {
+                                Piece::Data { start_bytes, data } => {
+                                    start_bytes + data.iter().map(Bytes::len).sum::<usize>() as u64
+                                }
+                                Piece::Lost { range, .. } => range.end,
+                            };
+                            assert!(next > at, "a piece without bytes");
+                            at = next;
+                        }
+                        seen.salvaged += 1;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// How many runs of each pool: few in CI, thousands with `MILLPOND_LONG=1`.
+pub fn seeds(few: u64) -> std::ops::Range<u64> {
+    if let Some(seed) = std::env::var("MILLPOND_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+    {
+        return seed..seed + 1;
+    }
+    match std::env::var_os("MILLPOND_LONG") {
+        Some(_) => 0..2000,
+        None => 0..few,
+    }
+}

@@ -1,0 +1,84 @@
+//! Goal: blocks that pass their checksums and hold anything whatsoever harm nobody: typed errors, no panic, no
+//! hang, no memory without limit. Changes on the device alone rarely get past the checksums.
+//! Method: the pipeline changes verified blocks of golden pools (feature `hostile`), seeded, while everything
+//! is read. `MILLPOND_LONG=1` makes thousands of runs, `MILLPOND_SEED=N` repeats one.
+
+mod common;
+#[path = "common/flip.rs"]
+mod flip;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use common::{golden, unpack};
+use device::World;
+use flip::{Images, Seeded, Seen, count_panics, exercise, seeds};
+use format::BlockPointer;
+
+/// Numbers that overflow, underflow or mean something special somewhere.
+const NUMBERS: [u64; 12] = [
+    0,
+    1,
+    2,
+    0x7f,
+    0xff,
+    0xffff,
+    0xffff_ffff,
+    1 << 47,
+    1 << 62,
+    i64::MAX as u64,
+    1 << 63,
+    u64::MAX,
+];
+
+/// Changes a block or leaves it as it is: the same for the same block and seed.
+fn change(seed: u64, one_in: u64, pointer: &BlockPointer, data: Bytes) -> Bytes {
+    let place = pointer.words()[1] ^ pointer.words()[0].rotate_left(32);
+    let mut random = Seeded::new(seed ^ place.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    if data.is_empty() || random.below(one_in) != 0 {
+        return data;
+    }
+    let mut data = data.to_vec();
+    for _ in 0..=random.below(4) {
+        // The beginning, where headers are, more often than chance would.
+        let span = if random.below(2) == 0 { 256 } else { u64::MAX };
+        let at = random.below(span.min(data.len() as u64)) as usize;
+        match random.below(4) {
+            0 => data[at] ^= 1 << random.below(8),
+            1 => data[at] = random.next() as u8,
+            2 => {
+                let number = NUMBERS[random.below(NUMBERS.len() as u64) as usize];
+                let start = at & !7;
+                if let Some(word) = data.get_mut(start..start + 8) {
+                    word.copy_from_slice(&number.to_le_bytes());
+                }
+            }
+            _ => {
+                let end = (at + 1 + random.below(128) as usize).min(data.len());
+                data[at..end].fill(random.next() as u8);
+            }
+        }
+    }
+    data.into()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hostile_blocks_give_errors() {
+    let Some(golden) = golden() else { return };
+    count_panics();
+    let base = World::system(2);
+    for name in ["nofeat", "v28", "raidz1_3", "gang", "zil_dirty", "plain"] {
+        let images = Images::new(&golden, name);
+        let mut seen = Seen::default();
+        for seed in seeds(25) {
+            let about = format!("{name}, MILLPOND_SEED={seed}");
+            let one_in = [400, 60, 20, 8][(seed % 4) as usize];
+            pool::hostile::set_block_hook(Arc::new(move |pointer, data| {
+                change(seed, one_in, pointer, data)
+            }));
+            let world = images.world(&base, &Vec::new());
+            seen += exercise(&images, &world, false, &about).await;
+        }
+        eprintln!("{name}: {seen:?}");
+    }
+}

@@ -1,0 +1,291 @@
+//! The targets.
+
+use codec::compress::decompress;
+use format::{
+    Ace, BlockPointer, Bookmark, BootEnv, BpobjPhys, BptreeEntry, BrtVdevPhys, Checksum,
+    Compression, DNODE_SLOT_BYTES, DdtLogHeader, DdtLogRecord, DdtPhys, DeadlistPhys, DnodePhys,
+    DslDatasetPhys, DslDirPhys, Eck, Endian, FatZapHeader, FormatError, IndirectMappingEntry,
+    LABEL_BOOT_ENV_BYTES, LogRecords, MicroZap, NvList, ObjsetPhys, SaHeader, ScanPhys,
+    SpaceMapPhys, SpaceMapRange, SpaceMapReader, Uberblock, ZPL_ATTRIBUTES, ZapFlags, ZapHasher,
+    ZapKeyKind, ZapLeaf, ZilHeader, ZnodeAcl, ZnodePhys, decode_gang_header, decode_history_record,
+    decode_label_config, decode_log_block,
+};
+
+use crate::Target;
+
+const ENDIANS: [Endian; 2] = [Endian::Little, Endian::Big];
+/// Blocks decompress to this at most here, in bytes.
+const OUTPUT_BYTES_MAX: usize = 256 << 10;
+
+/// All decoders.
+pub const TARGETS: &[Target] = &[
+    target("nvlist", nvlist),
+    target("label", label),
+    target("uberblock", uberblock),
+    target("block_pointer", block_pointer),
+    target("dnode", dnode),
+    target("objset", objset),
+    target("zap_micro", zap_micro),
+    target("zap_fat", zap_fat),
+    target("zap_leaf", zap_leaf),
+    target("system_attributes", system_attributes),
+    target("znode", znode),
+    target("space_map", space_map),
+    target("log_block", log_block),
+    target("dsl", dsl),
+    target("block_lists", block_lists),
+    target("gang_header", gang_header),
+    target("dedup", dedup),
+    target("history", history),
+    target("lz4", lz4),
+    target("lzjb", lzjb),
+    target("zle", zle),
+    target("gzip", gzip),
+    target("zstd", zstd),
+    target("iscsi", iscsi),
+];
+
+const fn target(name: &'static str, run: fn(&[u8])) -> Target {
+    Target { name, run }
+}
+
+fn nvlist(data: &[u8]) {
+    if let Ok((list, length)) = NvList::decode_prefix(data) {
+        assert!(length <= data.len());
+        let _ = list.to_string();
+    }
+}
+
+fn label(data: &[u8]) {
+    let _ = decode_label_config(data);
+    let _ = Eck::decode_tail(data);
+    if let Some(data) = data.first_chunk::<LABEL_BOOT_ENV_BYTES>() {
+        let _ = BootEnv::decode(data);
+    }
+}
+
+fn uberblock(data: &[u8]) {
+    if let Ok(uberblock) = Uberblock::decode(data) {
+        let _ = (uberblock.recency(), uberblock.root.to_string());
+    }
+}
+
+fn block_pointer(data: &[u8]) {
+    for endian in ENDIANS {
+        for pointer in BlockPointer::decode_all(data, endian).take(64) {
+            let is_valid = pointer.validate().is_ok();
+            let _ = (
+                pointer.to_string(),
+                pointer.asize_bytes(),
+                pointer.dvas().count(),
+            );
+            if is_valid {
+                let _ = pointer.decoded();
+                let again = BlockPointer::decode(&pointer.encode(), Endian::Little);
+                assert_eq!(again.words(), pointer.words());
+            }
+        }
+    }
+}
+
+fn dnode(data: &[u8]) {
+    for endian in ENDIANS {
+        for slot in data.chunks(DNODE_SLOT_BYTES).take(32).enumerate() {
+            let from = &data[slot.0 * DNODE_SLOT_BYTES..];
+            if let Ok(dnode) = DnodePhys::decode(from, endian) {
+                let again = dnode.encode().expect("what was decoded can be encoded");
+                let back = DnodePhys::decode(&again, Endian::Little);
+                assert_eq!(back.as_ref(), Ok(&dnode));
+            }
+        }
+    }
+}
+
+fn objset(data: &[u8]) {
+    for endian in ENDIANS {
+        let _ = ObjsetPhys::decode(data, endian);
+        let _ = ZilHeader::decode(data, endian);
+    }
+}
+
+fn zap_micro(data: &[u8]) {
+    for endian in ENDIANS {
+        let Ok((salt, _)) = MicroZap::salt_and_normalization(data, endian) else {
+            continue;
+        };
+        let hasher = ZapHasher::new(salt, ZapFlags::NONE);
+        if let Ok(zap) = MicroZap::decode(data.to_vec(), endian, |name| hasher.name(name)) {
+            for entry in zap.iter() {
+                assert!(zap.lookup(entry.hash, entry.name).is_some());
+            }
+        }
+    }
+}
+
+fn zap_fat(data: &[u8]) {
+    for endian in ENDIANS {
+        if let Ok(header) = FatZapHeader::decode(data, endian) {
+            let _ = (header.hasher().bits(), header.has_embedded_table());
+            for index in [0, 1, 255, u64::from(u32::MAX), u64::MAX] {
+                let _ = FatZapHeader::embedded_pointer(data, endian, index);
+            }
+        }
+    }
+}
+
+fn zap_leaf(data: &[u8]) {
+    for endian in ENDIANS {
+        for keys in [ZapKeyKind::Name, ZapKeyKind::Words] {
+            let Ok(leaf) = ZapLeaf::open(data.to_vec(), endian, keys) else {
+                continue;
+            };
+            let _ = leaf.verify();
+            for entry in leaf.entries().into_iter().flatten() {
+                let _ = (leaf.value(&entry), leaf.value_u64(&entry));
+                if let Ok(key) = leaf.key(&entry) {
+                    let _ = leaf.lookup(entry.hash, key.as_key());
+                }
+            }
+            let _ = leaf.lookup_closest(1 << 63, 0);
+        }
+    }
+}
+
+/// The first byte says how many attributes the layout has, then come their numbers, then the buffer.
+fn system_attributes(data: &[u8]) {
+    let Some((count, rest)) = data.split_first() else {
+        return;
+    };
+    let (layout, buffer) = rest.split_at(rest.len().min(usize::from(count % 32)));
+    let layout: Vec<u16> = layout.iter().map(|number| u16::from(*number)).collect();
+    if let Ok(header) = SaHeader::decode(buffer) {
+        let length = |number: u16| Some(ZPL_ATTRIBUTES.get(usize::from(number))?.length_bytes);
+        if let Ok(places) = header.locate(buffer, &layout, length) {
+            assert!(places.iter().all(|(_, place)| place.end <= buffer.len()));
+        }
+    }
+}
+
+fn znode(data: &[u8]) {
+    for endian in ENDIANS {
+        let _ = ZnodePhys::decode(data, endian);
+        let _ = ZnodeAcl::decode(data, endian);
+        for count in [0, 1, 6, u64::MAX] {
+            let _ = Ace::decode_all(data, count, endian);
+        }
+    }
+}
+
+fn space_map(data: &[u8]) {
+    for endian in ENDIANS {
+        let _ = SpaceMapPhys::decode(data, endian);
+        let mut reader = SpaceMapReader::new(SpaceMapRange::LOG);
+        for block in data.chunks(4096) {
+            let result = reader.read_block(block, endian, |entry| {
+                let _ = entry;
+                Ok::<_, FormatError>(())
+            });
+            if result.is_err() {
+                break;
+            }
+        }
+    }
+}
+
+fn log_block(data: &[u8]) {
+    for kind in [Checksum::Zilog, Checksum::Zilog2] {
+        if let Ok((link, records)) = decode_log_block(data, kind) {
+            let _ = link.next.to_string();
+            for endian in ENDIANS {
+                for record in LogRecords::new(records, endian).take(10_000) {
+                    let _ = record;
+                }
+            }
+        }
+    }
+    for record in LogRecords::new(data, Endian::Little).take(10_000) {
+        let _ = record;
+    }
+}
+
+fn dsl(data: &[u8]) {
+    for endian in ENDIANS {
+        let _ = DslDirPhys::decode(data, endian);
+        let _ = DslDatasetPhys::decode(data, endian);
+        let _ = ScanPhys::decode(data, endian);
+        let _ = Bookmark::decode(data, endian);
+        let _ = IndirectMappingEntry::decode(data, endian);
+    }
+}
+
+fn block_lists(data: &[u8]) {
+    for endian in ENDIANS {
+        let _ = BpobjPhys::decode(data, endian);
+        let _ = DeadlistPhys::decode(data, endian);
+        let _ = BptreeEntry::decode(data, endian);
+    }
+}
+
+fn gang_header(data: &[u8]) {
+    for endian in ENDIANS {
+        for pointer in decode_gang_header(data, endian).into_iter().flatten() {
+            let _ = pointer.validate();
+        }
+    }
+}
+
+fn dedup(data: &[u8]) {
+    for endian in ENDIANS {
+        let _ = DdtPhys::decode(data, endian);
+        let _ = DdtLogHeader::decode(data, endian);
+        let _ = BrtVdevPhys::decode(data, endian);
+        let mut rest = data;
+        while let Ok(Some((_, length))) = DdtLogRecord::decode(rest, endian) {
+            assert!(length > 0, "a record without bytes would be read for ever");
+            rest = rest.get(length..).unwrap_or_default();
+        }
+    }
+}
+
+fn history(data: &[u8]) {
+    let mut rest = data;
+    while let Ok(Some((_, length))) = decode_history_record(rest) {
+        assert!(length > 0, "a record without bytes would be read for ever");
+        rest = rest.get(length..).unwrap_or_default();
+    }
+}
+
+/// The first two bytes say how long the output is to be, in units of 8 bytes.
+fn decompresses(kind: Compression, data: &[u8]) {
+    let Some((length, data)) = data.split_first_chunk::<2>() else {
+        return;
+    };
+    let length = (usize::from(u16::from_le_bytes(*length)) * 8).min(OUTPUT_BYTES_MAX);
+    if let Ok(out) = decompress(kind, data, length) {
+        assert_eq!(out.len(), length);
+    }
+}
+
+fn lz4(data: &[u8]) {
+    decompresses(Compression::Lz4, data);
+}
+
+fn lzjb(data: &[u8]) {
+    decompresses(Compression::Lzjb, data);
+}
+
+fn zle(data: &[u8]) {
+    decompresses(Compression::Zle, data);
+}
+
+fn gzip(data: &[u8]) {
+    decompresses(Compression::Gzip(6), data);
+}
+
+fn zstd(data: &[u8]) {
+    decompresses(Compression::Zstd, data);
+}
+
+fn iscsi(data: &[u8]) {
+    serve_iscsi::decode_for_fuzzing(data);
+}

@@ -1,0 +1,209 @@
+//! Seeds for fuzzing: blocks of golden pools by the decoder that they are for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use codec::compress::{ZstdLevel, compress};
+use device::World;
+use engine::{HostIdentity, ImportSpec, Pool, ScanSpec};
+use format::{ByteswapKind, Compression, Endian, ObjectId, ObjectType, ZapBlockKind};
+use object::{ObjectSet, Written};
+
+/// Seeds of one target.
+const SEEDS_MAX: usize = 24;
+/// Objects of one object set that are looked at.
+const OBJECTS_MAX: usize = 400;
+
+/// Seeds by target.
+pub type Seeds = BTreeMap<&'static str, BTreeSet<Vec<u8>>>;
+
+/// The golden pools, if they are there.
+pub fn golden() -> Option<PathBuf> {
+    let path = std::env::var_os("MILLPOND_GOLDEN").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden"),
+        PathBuf::from,
+    );
+    let required = std::env::var("CI").is_ok_and(|value| value == "true");
+    assert!(path.exists() || !required, "MILLPOND_GOLDEN is needed");
+    path.exists().then_some(path)
+}
+
+fn keep(seeds: &mut Seeds, target: &'static str, bytes: &[u8]) {
+    let end = bytes
+        .iter()
+        .rposition(|byte| *byte != 0)
+        .map_or(0, |at| at + 1);
+    let bytes = &bytes[..end.next_multiple_of(64).min(bytes.len())];
+    let all = seeds.entry(target).or_default();
+    if !bytes.is_empty() && bytes.len() <= fuzzing::INPUT_BYTES_MAX && all.len() < SEEDS_MAX {
+        all.insert(bytes.to_vec());
+    }
+}
+
+/// Blocks whose length matters.
+fn keep_whole(seeds: &mut Seeds, target: &'static str, bytes: &[u8]) {
+    let all = seeds.entry(target).or_default();
+    if bytes.len() <= fuzzing::INPUT_BYTES_MAX && all.len() < SEEDS_MAX {
+        all.insert(bytes.to_vec());
+    }
+}
+
+/// Takes seeds out of some golden pools.
+pub async fn extract(golden: &Path) -> Seeds {
+    let mut seeds = Seeds::new();
+    let world = World::system(2);
+    for name in ["nofeat", "mirror3", "zil_dirty", "v28"] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let status = Command::new("tar")
+            .args(["--zstd", "-xSf"])
+            .arg(golden.join(format!("{name}.tar.zst")))
+            .arg("-C")
+            .arg(dir.path())
+            .status()
+            .expect("tar");
+        assert!(status.success(), "{name}");
+        let spec = ScanSpec {
+            paths: vec![dir.path().join(name).to_str().expect("UTF-8").to_owned()],
+            ..ScanSpec::default()
+        };
+        let found = engine::scan(&world, &spec).await.expect("scan").remove(0);
+        for path in found.paths.values() {
+            let device = world.opener.open(path, true).await.expect("a device");
+            let label = device.read(16 << 10, 112 << 10).await.expect("a label");
+            keep(&mut seeds, "label", &label);
+            let ring = device.read(128 << 10, 128 << 10).await.expect("a ring");
+            for slot in ring.chunks(4096) {
+                keep_whole(&mut seeds, "uberblock", &slot[..1024]);
+            }
+        }
+        let mut spec = ImportSpec::new(found, HostIdentity::default());
+        spec.read_only = true;
+        spec.force = true;
+        let pool = Pool::import(&world, spec).await.expect("import");
+        take(pool.dsl().mos(), &mut seeds).await;
+        let dataset = pool
+            .dsl()
+            .open_dataset(&pool.dsl().pool_name())
+            .await
+            .expect("a dataset");
+        take(dataset.objset(), &mut seeds).await;
+        drop(dataset);
+        pool.export(false).await.expect("close");
+    }
+    by_hand(&mut seeds);
+    seeds
+}
+
+async fn take(objset: &std::sync::Arc<ObjectSet>, seeds: &mut Seeds) {
+    let root = objset.root();
+    let context = pool::ReadContext::new(pool::Bookmark::default());
+    let block = objset
+        .pipeline()
+        .read(&root, &context)
+        .await
+        .expect("a root");
+    keep_whole(seeds, "objset", &block);
+    let meta = objset.hold(ObjectId::META_DNODE).await.expect("dnodes");
+    for block in 0..3 {
+        if let Ok(dnodes) = meta.read_bytes(block << 14, 16 << 10).await {
+            keep_whole(seeds, "dnode", &dnodes);
+        }
+    }
+    let mut after = None;
+    for _ in 0..OBJECTS_MAX {
+        let Some(id) = objset.next_object(after).await.expect("objects") else {
+            break;
+        };
+        after = Some(id);
+        let object = objset.hold(id).await.expect("an object");
+        let info = object.info();
+        let bonus = object.bonus();
+        match info.bonus_type {
+            ObjectType::DSL_DIR | ObjectType::DSL_DATASET => keep_whole(seeds, "dsl", &bonus),
+            ObjectType::BPOBJ_HDR => keep_whole(seeds, "block_lists", &bonus),
+            ObjectType::SPACE_MAP_HEADER => keep_whole(seeds, "space_map", &bonus),
+            ObjectType::ZNODE => keep_whole(seeds, "znode", &bonus),
+            ObjectType::SA => {
+                // The layout of most files.
+                let layout: Vec<u8> = vec![5, 6, 4, 12, 13, 7, 11, 0, 1, 2, 3, 8, 16, 19];
+                let seed = [&[layout.len() as u8], &layout[..], &bonus].concat();
+                keep_whole(seeds, "system_attributes", &seed);
+            }
+            _ => {}
+        }
+        let mut at = 0;
+        for _ in 0..3 {
+            let Written::Block { start_bytes } = object.next_written(at).await else {
+                break;
+            };
+            let length = object.data_block_bytes();
+            at = start_bytes + length;
+            if let Ok(pointer) = object.block_pointer(start_bytes / length).await {
+                keep_whole(seeds, "block_pointer", &pointer.encode());
+                keep_whole(seeds, "gang_header", &[&pointer.encode()[..]; 4].concat());
+            }
+            let Ok(data) = object.read_bytes(start_bytes, length as usize).await else {
+                continue;
+            };
+            match info.object_type {
+                ObjectType::PACKED_NVLIST => keep(seeds, "nvlist", &data),
+                ObjectType::SPA_HISTORY => keep(seeds, "history", &data),
+                ObjectType::SPACE_MAP => keep(seeds, "space_map", &data),
+                kind if kind.byteswap() == ByteswapKind::Zap => {
+                    match ZapBlockKind::of(&data, Endian::Little) {
+                        Ok(ZapBlockKind::Micro) => keep_whole(seeds, "zap_micro", &data),
+                        Ok(ZapBlockKind::Header) => keep_whole(seeds, "zap_fat", &data),
+                        Ok(_) => keep_whole(seeds, "zap_leaf", &data),
+                        Err(_) => {}
+                    }
+                }
+                _ => {}
+            }
+            for (target, kind) in [
+                ("lz4", Compression::Lz4),
+                ("lzjb", Compression::Lzjb),
+                ("zle", Compression::Zle),
+                ("gzip", Compression::Gzip(6)),
+                ("zstd", Compression::Zstd),
+            ] {
+                let data = &data[..data.len().min(32 << 10)];
+                let level = ZstdLevel::default();
+                if let Some(packed) = compress(kind, level, data, data.len()) {
+                    let length = ((data.len() / 8) as u16).to_le_bytes();
+                    keep_whole(seeds, target, &[&length[..], &packed].concat());
+                }
+            }
+        }
+    }
+}
+
+/// What golden pools do not hold in the form that the target takes.
+fn by_hand(seeds: &mut Seeds) {
+    // A login request with text, and a WRITE (10).
+    let text = b"InitiatorName=iqn.2024-01.org.example:a\0SessionType=Normal\0";
+    let mut login = vec![0; 48];
+    login[0] = 0x43;
+    login[1] = 0x87;
+    login[7] = text.len() as u8;
+    login.extend_from_slice(text);
+    login.resize(login.len().next_multiple_of(4), 0);
+    keep_whole(seeds, "iscsi", &login);
+    let mut command = vec![0; 48];
+    command[0] = 0x01;
+    command[1] = 0xa0;
+    command[32] = 0x2a;
+    command[40] = 8;
+    keep_whole(seeds, "iscsi", &command);
+    keep_whole(seeds, "iscsi", &command[32..]);
+    // A log block of the older kind, a record of 64 bytes before its link.
+    let mut log = vec![0; 4096];
+    log[0] = 9;
+    log[8] = 192;
+    log[4096 - 192 + 128 + 8] = 192;
+    keep_whole(seeds, "log_block", &log);
+    keep_whole(seeds, "log_block", &log[..192]);
+    for length in [64, 72, 256] {
+        keep_whole(seeds, "dedup", &vec![1; length]);
+    }
+}
