@@ -1,7 +1,6 @@
 //! What every message shares: the call trait, failures and property values.
 
-use std::collections::BTreeMap;
-
+use indexmap::IndexMap;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -116,5 +115,5 @@ impl Property {
     }
 }
 
-/// Properties by name.
-pub type PropertyMap = BTreeMap<String, Property>;
+/// Properties by name, in the order in which `get all` shows them.
+pub type PropertyMap = IndexMap<String, Property>;

@@ -16,10 +16,11 @@ mod zpool;
 pub use common::{Call, Failure, FailureKind, Property, PropertyMap, Source};
 pub use server::{Empty, ServerInfo, ServerInfoReply, ServerStop, ShareInfo};
 pub use zfs::{
-    DatasetKind, DatasetReport, KeyDetails, KeyFormat, KeyReport, Secret, ZfsCreate, ZfsDestroy,
-    ZfsDestroyReply, ZfsInherit, ZfsKeys, ZfsKeysReply, ZfsList, ZfsListReply, ZfsLoadKey,
-    ZfsMount, ZfsMountList, ZfsMountListReply, ZfsMounted, ZfsRename, ZfsRollback, ZfsSet,
-    ZfsSnapshot, ZfsUnloadKey, ZfsUnmount,
+    DatasetKind, DatasetReport, HoldReport, KeyDetails, KeyFormat, KeyReport, Secret, SpaceOwner,
+    SpaceReport, ZfsCreate, ZfsDestroy, ZfsDestroyReply, ZfsHolds, ZfsHoldsReply, ZfsInherit,
+    ZfsKeys, ZfsKeysReply, ZfsList, ZfsListReply, ZfsLoadKey, ZfsMount, ZfsMountList,
+    ZfsMountListReply, ZfsMounted, ZfsRename, ZfsRollback, ZfsSet, ZfsSnapshot, ZfsSpace,
+    ZfsSpaceReply, ZfsUnloadKey, ZfsUnmount,
 };
 pub use zpool::{
     CheckpointReport, DedupReport, ExpansionReport, FoundPoolReport, HistoryRecord, PoolReport,

@@ -39,6 +39,9 @@ pub struct ZfsList {
     pub depth: Option<u32>,
     /// Which kinds to show; empty means filesystems and volumes (and whatever is named itself).
     pub kinds: Vec<DatasetKind>,
+    /// Properties beyond those that a dataset has by itself: `written@SNAPSHOT`, `userused@USER` and such.
+    #[serde(default)]
+    pub properties: Vec<String>,
 }
 
 /// Datasets, parents before children, snapshots after their dataset.
@@ -276,6 +279,86 @@ pub struct ZfsMounted {
 impl Call for ZfsMountList {
     const PATH: &'static str = "/v1/zfs/mounts";
     type Reply = ZfsMountListReply;
+}
+
+/// `zfs userspace`, `groupspace` and `projectspace`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZfsSpace {
+    /// A filesystem or a snapshot of one.
+    pub name: String,
+    /// Whose.
+    pub owners: Vec<SpaceOwner>,
+}
+
+/// Whose space is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SpaceOwner {
+    /// Groups.
+    Group,
+    /// Users.
+    User,
+    /// Projects.
+    Project,
+}
+
+/// Who uses how much.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZfsSpaceReply {
+    /// In no particular order.
+    pub uses: Vec<SpaceReport>,
+}
+
+/// What one owner uses and may use.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpaceReport {
+    /// Kind of owner.
+    pub owner: SpaceOwner,
+    /// Number.
+    pub id: u64,
+    /// Name, where this host knows one.
+    pub name: Option<String>,
+    /// Bytes used, and the most that may be used (0: no limit); none where nothing is kept of bytes.
+    pub bytes: Option<(u64, u64)>,
+    /// The same for objects.
+    pub objects: Option<(u64, u64)>,
+}
+
+impl Call for ZfsSpace {
+    const PATH: &'static str = "/v1/zfs/space";
+    type Reply = ZfsSpaceReply;
+}
+
+/// `zfs holds`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZfsHolds {
+    /// Snapshots.
+    pub names: Vec<String>,
+    /// Snapshots of the same name of children too (`-r`).
+    pub recursive: bool,
+}
+
+/// Holds on snapshots.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZfsHoldsReply {
+    /// In order of snapshot and tag.
+    pub holds: Vec<HoldReport>,
+}
+
+/// A hold on a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HoldReport {
+    /// Snapshot.
+    pub name: String,
+    /// Tag.
+    pub tag: String,
+    /// When, in seconds since the epoch.
+    pub time_s: u64,
+}
+
+impl Call for ZfsHolds {
+    const PATH: &'static str = "/v1/zfs/holds";
+    type Reply = ZfsHoldsReply;
 }
 
 /// What `zfs load-key` and `zfs unload-key` need to know: datasets and their keys.

@@ -247,6 +247,18 @@ pub struct VdevReport {
     pub write_errors: u64,
     /// Checksum errors.
     pub checksum_errors: u64,
+    /// Reads done, and writes.
+    #[serde(default)]
+    pub operations: [u64; 2],
+    /// Bytes read, and written.
+    #[serde(default)]
+    pub transferred_bytes: [u64; 2],
+    /// Parity of a raidz or draid, else zero.
+    #[serde(default)]
+    pub parity: u8,
+    /// `log2` of the smallest block, of top-level vdevs.
+    #[serde(default)]
+    pub ashift: u8,
     /// Members.
     #[serde(default)]
     pub children: Vec<VdevReport>,
@@ -282,6 +294,9 @@ pub struct PoolStatusReport {
     pub state: String,
     /// What is wrong.
     pub status: Option<String>,
+    /// Nothing is wrong that `zpool status -x` would tell: the pool could be upgraded.
+    #[serde(default)]
+    pub is_healthy: bool,
     /// What to do about it.
     pub action: Option<String>,
     /// A page that tells more.

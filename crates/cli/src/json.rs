@@ -17,6 +17,33 @@ pub fn document(command: &str) -> Map<String, Value> {
     document
 }
 
+/// What is told of a pool itself (`fill_pool_info`, cmd/zpool/zpool_main.c).
+pub fn pool(
+    name: &str,
+    state: &str,
+    guid: u64,
+    txg: u64,
+    kind: Option<&str>,
+    as_int: bool,
+) -> Map<String, Value> {
+    let mut entry = Map::new();
+    entry.insert("name".into(), json!(name));
+    if let Some(kind) = kind {
+        entry.insert("type".into(), json!(kind));
+    }
+    entry.insert("state".into(), json!(state));
+    entry.insert("pool_guid".into(), value(&guid.to_string(), as_int));
+    entry.insert("txg".into(), value(&txg.to_string(), as_int));
+    entry.insert("spa_version".into(), value("5000", as_int));
+    entry.insert("zpl_version".into(), value("5", as_int));
+    entry
+}
+
+/// A property with its source.
+pub fn property(text: &str, of: &Source, as_int: bool) -> Value {
+    json!({"value": value(text, as_int), "source": source(of)})
+}
+
 /// A property's source.
 pub fn source(source: &Source) -> Value {
     let (kind, data) = match source {
@@ -38,11 +65,8 @@ pub fn value(text: &str, as_int: bool) -> Value {
     }
 }
 
-/// Prints a document as OpenZFS does: indented, one newline at the end.
+/// Prints a document as OpenZFS does: on one line.
 pub fn print(document: Map<String, Value>) -> anyhow::Result<()> {
-    println!(
-        "{}",
-        serde_json::to_string_pretty(&Value::Object(document))?
-    );
+    println!("{}", Value::Object(document));
     Ok(())
 }

@@ -12,6 +12,7 @@ mod labels;
 mod numbers;
 mod rescue;
 mod server;
+mod version;
 mod zfs;
 mod zpool;
 

@@ -121,6 +121,30 @@ fn local(seconds: u64, format: &str) -> String {
         )
 }
 
+/// Names of this host's users, from `/etc/passwd` (passwd(5)).
+pub struct Users(Vec<(u64, String)>);
+
+impl Users {
+    /// Reads them; none where they cannot be read.
+    pub fn load() -> Self {
+        let text = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+        let user = |line: &str| {
+            let mut fields = line.split(':');
+            let name = fields.next()?.to_owned();
+            Some((fields.nth(1)?.parse().ok()?, name))
+        };
+        Self(text.lines().filter_map(user).collect())
+    }
+
+    /// The name of a user.
+    pub fn name(&self, id: u64) -> Option<&str> {
+        let mut users = self.0.iter();
+        users
+            .find(|(user, _)| *user == id)
+            .map(|(_, name)| name.as_str())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,10 +8,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
 use api::{
-    Call, Empty, Failure, FailureKind, ServerInfo, ServerStop, ZfsCreate, ZfsDestroy, ZfsInherit,
-    ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsRename, ZfsRollback, ZfsSet,
-    ZfsSnapshot, ZfsUnloadKey, ZfsUnmount, ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolExport,
-    ZpoolHistory, ZpoolImport, ZpoolList, ZpoolScrub, ZpoolSet, ZpoolStatus, ZpoolSync, ZpoolWait,
+    Call, Empty, Failure, FailureKind, ServerInfo, ServerStop, ZfsCreate, ZfsDestroy, ZfsHolds,
+    ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsRename, ZfsRollback,
+    ZfsSet, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZpoolClear, ZpoolCreate, ZpoolDestroy,
+    ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolList, ZpoolScrub, ZpoolSet, ZpoolStatus,
+    ZpoolSync, ZpoolWait,
 };
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
@@ -93,6 +94,8 @@ fn router(service: Arc<Service>) -> Router {
         .on(|service, call: ZfsRename| async move { service.zfs_rename(call).await })
         .on(|service, call: ZfsMount| async move { service.zfs_mount(call).await })
         .on(|service, call: ZfsUnmount| async move { service.zfs_unmount(call).await })
+        .on(|service, call: ZfsSpace| async move { service.zfs_space(&call).await })
+        .on(|service, call: ZfsHolds| async move { service.zfs_holds(&call).await })
         .on(|service, call: ZfsKeys| async move { service.zfs_keys(&call).await })
         .on(|service, call: ZfsLoadKey| async move { service.zfs_load_key(call).await })
         .on(|service, call: ZfsUnloadKey| async move { service.zfs_unload_key(call).await })

@@ -169,6 +169,16 @@ impl Service {
                 )),
             }
         }
+        if pool.is_read_only() && !call.dry_run {
+            let waiting = pool.dsl().datasets_awaiting_replay().await;
+            let waiting = waiting.unwrap_or_default();
+            if !waiting.is_empty() {
+                notes.push(format!(
+                    "The intent logs of {} were not replayed: what was written just before the pool was lost does not show.\nImport the pool without '-o readonly=on' to have it.",
+                    waiting.join(", ")
+                ));
+            }
+        }
         if call.dry_run {
             pool.export(false)
                 .await
@@ -231,7 +241,9 @@ fn page(id: &str) -> Option<String> {
 }
 
 fn any(vdev: &VdevReport, test: &impl Fn(&VdevReport) -> bool) -> bool {
-    vdev.children.is_empty() && test(vdev) || vdev.children.iter().any(|child| any(child, test))
+    // Spares that are not there are no problem of the pool (`find_vdev_problem`).
+    let mut counted = vdev.children.iter().filter(|child| child.class != "spare");
+    vdev.children.is_empty() && test(vdev) || counted.any(|child| any(child, test))
 }
 
 /// What `zpool import` prints of a pool; see `check_status` (lib/libzfs/libzfs_status.c) for the

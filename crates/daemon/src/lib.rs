@@ -25,6 +25,7 @@ mod reports;
 mod scrub;
 mod service;
 mod state;
+mod usage;
 mod volumes;
 mod zfs;
 mod zpool;

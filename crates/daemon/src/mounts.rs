@@ -143,7 +143,7 @@ impl Service {
         wanted.sort();
         for (path, name) in wanted {
             if self.mounts.mountpoint(&name).is_none()
-                && let Err(failure) = self.mount_at(open, &name, &path, true, &[]).await
+                && let Err(failure) = self.mount_at(open, &name, &path, false, &[]).await
             {
                 failures.push(failure.message);
             }
@@ -151,7 +151,7 @@ impl Service {
         failures
     }
 
-    /// Mounts one filesystem.
+    /// Mounts one filesystem; over a directory that is not empty if `overlay` or its property says so.
     pub(crate) async fn mount_at(
         &self,
         open: &OpenPool,
@@ -179,7 +179,11 @@ impl Service {
         mount_options.devices = settings.devices;
         mount_options.setuid = settings.setuid;
         mount_options.exec = settings.exec;
-        mount_options.overlay = overlay;
+        mount_options.overlay = overlay || {
+            let property = open.pool.dsl().property(name, "overlay").await;
+            let setting = property.map_err(|error| from_dataset(&doing, &error))?;
+            setting.value.number() != Some(0)
+        };
         mount_options.snapdir_visible = settings.snapdir == 1;
         mount_options.allow_other = rustix::process::geteuid().is_root();
         for option in options {

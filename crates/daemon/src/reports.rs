@@ -49,6 +49,10 @@ pub(crate) fn vdev(status: &VdevStatus) -> VdevReport {
         read_errors: status.read_errors,
         write_errors: status.write_errors,
         checksum_errors: status.checksum_errors,
+        operations: [status.read_ops, status.write_ops],
+        transferred_bytes: [status.read_bytes, status.write_bytes],
+        parity: status.parity,
+        ashift: status.ashift,
         children: status.children.iter().map(vdev).collect(),
     }
 }
@@ -75,7 +79,6 @@ pub(crate) fn tree(status: &PoolStatus) -> VdevReport {
 fn name_absent(vdev: &mut VdevReport) {
     if vdev.state == "UNAVAIL"
         && vdev.children.is_empty()
-        && !matches!(vdev.class.as_str(), "spare" | "cache")
         && let Some(path) = vdev.path.clone()
     {
         vdev.name = vdev.guid.to_string();
@@ -139,8 +142,12 @@ pub(crate) fn pool(pool: &Pool) -> PoolReport {
 pub(crate) fn pool_status(pool: &Pool) -> PoolStatusReport {
     let status = pool.status();
     let mut tree = tree(&status);
-    let (text, action) = condition(&status, &tree);
-    let see = text.as_deref().and_then(page_about);
+    let Condition {
+        text,
+        action,
+        page,
+        is_healthy,
+    } = condition(&status, &tree);
     name_absent(&mut tree);
     PoolStatusReport {
         name: status.name.clone(),
@@ -148,8 +155,9 @@ pub(crate) fn pool_status(pool: &Pool) -> PoolStatusReport {
         txg: status.synced_txg.get(),
         state: status.health.word().into(),
         status: text,
+        is_healthy,
         action,
-        see,
+        see: page.map(|id| format!("https://openzfs.github.io/openzfs-docs/msg/{id}")),
         scan: status.scan.as_ref().map(scan),
         checkpoint: status.checkpoint.as_ref().map(|at| CheckpointReport {
             created_s: at.created_s,
@@ -172,27 +180,6 @@ pub(crate) fn pool_status(pool: &Pool) -> PoolStatusReport {
         damaged: Vec::new(),
         tree,
     }
-}
-
-/// The page about a condition, where OpenZFS has one (`zfs_msgid_table`, lib/libzfs/libzfs_status.c).
-fn page_about(text: &str) -> Option<String> {
-    let pages = [
-        ("One or more devices could not be opened.", "ZFS-8000-2Q"),
-        (
-            "One or more devices could not be used because",
-            "ZFS-8000-4J",
-        ),
-        (
-            "One or more devices has experienced an error",
-            "ZFS-8000-8A",
-        ),
-        (
-            "One or more devices has experienced an unrecoverable",
-            "ZFS-8000-9P",
-        ),
-    ];
-    let (_, id) = pages.iter().find(|(start, _)| text.starts_with(start))?;
-    Some(format!("https://openzfs.github.io/openzfs-docs/msg/{id}"))
 }
 
 fn removal(status: &RemovalStatus) -> RemovalReport {
@@ -239,8 +226,35 @@ fn dedup(status: &PoolStatus) -> Option<DedupReport> {
     })
 }
 
-fn condition(status: &PoolStatus, tree: &VdevReport) -> (Option<String>, Option<String>) {
-    let say = |text: &str, action: &str| (Some(text.to_owned()), Some(action.to_owned()));
+/// What is to be said of a pool.
+#[derive(Default)]
+struct Condition {
+    text: Option<String>,
+    action: Option<String>,
+    /// The page about it (`zfs_msgid_table`, lib/libzfs/libzfs_status.c).
+    page: Option<&'static str>,
+    /// Not told by `zpool status -x`.
+    is_healthy: bool,
+}
+
+impl Condition {
+    fn with_page(mut self, id: &'static str) -> Self {
+        self.page = Some(id);
+        self
+    }
+
+    fn healthy(mut self) -> Self {
+        self.is_healthy = true;
+        self
+    }
+}
+
+fn condition(status: &PoolStatus, tree: &VdevReport) -> Condition {
+    let say = |text: &str, action: &str| Condition {
+        text: Some(text.to_owned()),
+        action: Some(action.to_owned()),
+        ..Condition::default()
+    };
     if let Some(why) = &status.suspended_why {
         return say(
             &format!("The pool is suspended after an I/O failure: {why}."),
@@ -263,7 +277,8 @@ fn condition(status: &PoolStatus, tree: &VdevReport) -> (Option<String>, Option<
         return say(
             "One or more devices has experienced an error resulting in data\ncorruption.  Applications may be affected.",
             "Restore the file in question if possible.  Otherwise restore the\nentire pool from backup.",
-        );
+        )
+        .with_page("ZFS-8000-8A");
     }
     if in_state("FAULTED") {
         return say(
@@ -275,13 +290,15 @@ fn condition(status: &PoolStatus, tree: &VdevReport) -> (Option<String>, Option<
         return say(
             "One or more devices could not be opened.  Sufficient replicas exist for\nthe pool to continue functioning in a degraded state.",
             "Attach the missing device and online it using 'zpool online'.",
-        );
+        )
+        .with_page("ZFS-8000-2Q");
     }
     if unlabelled {
         return say(
             "One or more devices could not be used because the label is missing or\ninvalid.  Sufficient replicas exist for the pool to continue\nfunctioning in a degraded state.",
             "Replace the device using 'zpool replace'.",
-        );
+        )
+        .with_page("ZFS-8000-4J");
     }
     if any(tree, &|vdev| {
         vdev.read_errors + vdev.write_errors + vdev.checksum_errors > 0
@@ -289,7 +306,8 @@ fn condition(status: &PoolStatus, tree: &VdevReport) -> (Option<String>, Option<
         return say(
             "One or more devices has experienced an unrecoverable error.  An\nattempt was made to correct the error.  Applications are unaffected.",
             "Determine if the device needs to be replaced, and clear the errors\nusing 'zpool clear' or replace the device with 'zpool replace'.",
-        );
+        )
+        .with_page("ZFS-8000-9P");
     }
     if in_state("OFFLINE") {
         return say(
@@ -307,19 +325,23 @@ fn condition(status: &PoolStatus, tree: &VdevReport) -> (Option<String>, Option<
         return say(
             "The pool is formatted using a legacy on-disk format.  The pool can\nstill be used, but some features are unavailable.",
             "Upgrade the pool using 'zpool upgrade'.  Once this is done, the\npool will no longer be accessible on software that does not support\nfeature flags.",
-        );
+        )
+        .healthy();
     }
     if status.features_disabled {
         return say(
             "Some supported and requested features are not enabled on the pool.\nThe pool can still be used, but some features are unavailable.",
             "Enable all features using 'zpool upgrade'. Once this is done,\nthe pool may no longer be accessible by software that does not support\nthe features. See zpool-features(7) for details.",
-        );
+        )
+        .healthy();
     }
-    (None, None)
+    Condition::default().healthy()
 }
 
 fn any(vdev: &VdevReport, test: &impl Fn(&VdevReport) -> bool) -> bool {
-    test(vdev) || vdev.children.iter().any(|child| any(child, test))
+    // Spares that are not there are no problem of the pool (`find_vdev_problem`).
+    let mut counted = vdev.children.iter().filter(|child| child.class != "spare");
+    test(vdev) || counted.any(|child| any(child, test))
 }
 
 fn scan(status: &ScanStatus) -> ScanReport {
@@ -379,6 +401,17 @@ pub(crate) fn kind(kind: DatasetKind) -> ApiKind {
         DatasetKind::Volume => ApiKind::Volume,
         DatasetKind::Snapshot => ApiKind::Snapshot,
     }
+}
+
+/// Puts properties in the order of `zfs get all`: native ones as in the table, then those of users.
+pub(crate) fn put_in_order(properties: &mut PropertyMap) {
+    let place = |name: &str| {
+        let mut table = props::PROPERTIES.iter();
+        table
+            .position(|property| property.name == name)
+            .unwrap_or(usize::MAX)
+    };
+    properties.sort_by_cached_key(|name, _| place(name));
 }
 
 /// A dataset's properties, exact.

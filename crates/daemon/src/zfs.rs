@@ -72,10 +72,29 @@ impl Service {
             let open = self.pool_of(&name)?;
             let doing = format!("cannot open '{name}'");
             let failed = |error| from_dataset(&doing, &error);
+            if let Some((head, _)) = name.split_once('#') {
+                let found = self.bookmark_reports(&open, head, Some(&name)).await?;
+                if found.is_empty() {
+                    let message = format!("{doing}: dataset does not exist");
+                    return Err(Failure::new(FailureKind::NotFound, message));
+                }
+                reply.datasets.extend(found);
+                continue;
+            }
             let alone = call.depth == Some(0) || name.contains('@');
             let listed = if alone {
                 vec![open.pool.dsl().lookup(&name).await.map_err(failed)?]
             } else {
+                // A pool may have its snapshots listed by themselves.
+                let listsnapshots = call.kinds.is_empty()
+                    && open
+                        .pool
+                        .prop("listsnapshots")
+                        .is_some_and(|on| on.value == "on");
+                let options = ListOptions {
+                    snapshots: options.snapshots || listsnapshots,
+                    ..options.clone()
+                };
                 open.pool
                     .dsl()
                     .list(&name, &options)
@@ -84,7 +103,28 @@ impl Service {
             };
             for info in listed {
                 if seen.insert(info.name.clone()) {
-                    reply.datasets.push(self.report(&open, info).await?);
+                    let mut report = self.report(&open, info).await?;
+                    for property in &call.properties {
+                        if let Some(found) = self.owned(&open, &report.name, property).await {
+                            report.properties.insert(property.clone(), found);
+                        }
+                    }
+                    reply.datasets.push(report);
+                }
+            }
+            if !has(ApiKind::Bookmark) || alone {
+                continue;
+            }
+            // Bookmarks of a dataset are one level below it, as snapshots are.
+            let heads = ListOptions {
+                depth: call.depth.map(|depth| depth.saturating_sub(1) as usize),
+                ..ListOptions::default()
+            };
+            for head in open.pool.dsl().list(&name, &heads).await.map_err(failed)? {
+                for bookmark in self.bookmark_reports(&open, &head.name, None).await? {
+                    if seen.insert(bookmark.name.clone()) {
+                        reply.datasets.push(bookmark);
+                    }
                 }
             }
         }
@@ -106,6 +146,7 @@ impl Service {
                 "no"
             };
             properties.insert("mounted".into(), Property::statistic(mounted));
+            reports::put_in_order(&mut properties);
             if let Some(property) = properties.get_mut("mountpoint")
                 && property.value.starts_with('/')
             {
@@ -241,7 +282,7 @@ impl Service {
 
     async fn mount_created(&self, open: &OpenPool, name: &str) -> Result<(), Failure> {
         match self.place(open, name).await? {
-            (Place::At(path), true) => self.mount_at(open, name, &path, true, &[]).await,
+            (Place::At(path), true) => self.mount_at(open, name, &path, false, &[]).await,
             _ => Ok(()),
         }
     }
@@ -829,7 +870,7 @@ impl Service {
         }
         match self.place(&open, name).await? {
             (Place::At(path), _) => self
-                .mount_at(&open, name, &path, true, &call.options)
+                .mount_at(&open, name, &path, call.overlay, &call.options)
                 .await
                 .map(|()| Empty {}),
             (Place::Nowhere("mountpoint=legacy"), _) => Err(Failure::new(

@@ -14,6 +14,32 @@ use crate::dsl::DslPool;
 use crate::state::{Ds, Space, apply};
 use std::sync::Arc;
 
+/// A bookmark as `zfs list -t bookmark` shows it.
+#[derive(Debug, Clone)]
+pub struct BookmarkInfo {
+    /// Full name, `POOL/DATASET#BOOKMARK`.
+    pub name: String,
+    /// What is stored.
+    pub phys: SnapshotBookmark,
+}
+
+impl DslPool {
+    /// Bookmarks of a filesystem or volume, oldest first (`dsl_get_bookmarks_impl`).
+    ///
+    /// # Errors
+    /// [`DatasetError::NotFound`].
+    pub async fn bookmarks(&self, name: &str) -> Result<Vec<BookmarkInfo>, DatasetError> {
+        let _config = self.config.read().await;
+        let head = self.resolve(name).await?;
+        let entries = head.state().bookmarks.entries.clone();
+        let full = |entry: BookmarkEntry| BookmarkInfo {
+            name: format!("{name}#{}", entry.name),
+            phys: entry.phys,
+        };
+        Ok(entries.into_iter().map(full).collect())
+    }
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct BookmarkEntry {
     pub name: String,

@@ -250,10 +250,13 @@ impl DslPool {
     ) -> Result<(), DatasetError> {
         let tx = Tx::syncing(ctx.txg);
         for (name, value) in properties {
-            if !init.own_properties().contains(&name.as_str()) {
+            // Those of encryption are in the crypto key object.
+            let is_encryption = matches!(name.as_str(), "encryption" | "keyformat");
+            if !is_encryption && !init.own_properties().contains(&name.as_str()) {
                 self.change_property(ctx, head, name, Some(value)).await?;
             }
         }
+        self.ensure_key(head).await?;
         let options = self.objset_options(head).await?;
         let objset = ObjectSet::create(
             self.env().pipeline.clone(),
@@ -596,6 +599,11 @@ impl CreateTask {
                 });
             }
         }
+        if let Source::New(_) = &self.source {
+            self.dsl
+                .check_new_encryption(&parent, &self.properties)
+                .await?;
+        }
         let limit = self.dsl.space_available(&parent, None, false);
         for (name, value) in &self.properties {
             if matches!(name.as_str(), "reservation" | "refreservation")
@@ -630,12 +638,15 @@ impl CreateTask {
         match &self.source {
             Source::New(init) => {
                 let head = dsl.create_head(ctx, &dir, None).await?;
+                dsl.encrypt_new(ctx, &parent, &head, &self.properties)
+                    .await?;
                 dsl.fill_new(ctx, &head, &self.properties, init.as_ref())
                     .await
             }
             Source::Snapshot(origin_name) => {
                 let origin = dsl.resolve(origin_name).await?;
                 let head = dsl.create_head(ctx, &dir, Some(&origin)).await?;
+                dsl.share_key(ctx, &origin.dir(), &dir).await?;
                 dsl.forget_log(ctx, &head).await?;
                 for (name, value) in &self.properties {
                     dsl.change_property(ctx, &head, name, Some(value)).await?;

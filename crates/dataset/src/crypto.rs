@@ -16,10 +16,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use codec::crypt::{Suite, WrappedKey, WrappingKey};
-use format::{ObjectId, ObjsetId, names};
-use object::{Zap, ZapValue};
+use bytes::Bytes;
+use codec::crypt::{DataKey, IV_BYTES, Suite, WrappedKey, WrappingKey};
+use format::{ObjectId, ObjectType, ObjsetId, names};
+use object::{SyncContext, Zap, ZapOptions, ZapValue};
 use parking_lot::Mutex;
+use pool::Tx;
 use pool::pipeline::BlockKey;
 
 use crate::dsl::DslPool;
@@ -466,5 +468,284 @@ impl DslPool {
         self.env()
             .pipeline
             .unmap_keys(|_, key| gone.iter().any(|gone| std::ptr::eq(Arc::as_ptr(gone), key)));
+    }
+}
+
+/// What a new dataset's encryption is to be.
+enum NewEncryption {
+    /// None.
+    Off,
+    /// As its parent's.
+    Inherited(StoredKey),
+}
+
+/// Changes, in syncing context.
+impl DslPool {
+    /// What a new dataset below `parent` gets: its parent's encryption unless it is to have none
+    /// (`dmu_objset_create_crypt_check`). Encryption roots are not made here.
+    async fn new_encryption(
+        &self,
+        parent: &Arc<Dir>,
+        properties: &[(String, PropertyValue)],
+    ) -> Result<NewEncryption, DatasetError> {
+        let is_off = properties
+            .iter()
+            .any(|(name, value)| name == "encryption" && *value == PropertyValue::Number(2));
+        Ok(match self.stored_key(parent).await? {
+            Some(key) if !is_off => NewEncryption::Inherited(key),
+            _ => NewEncryption::Off,
+        })
+    }
+
+    /// Whether a dataset can be created below `parent` as far as encryption goes.
+    pub(crate) async fn check_new_encryption(
+        &self,
+        parent: &Arc<Dir>,
+        properties: &[(String, PropertyValue)],
+    ) -> Result<(), DatasetError> {
+        if let NewEncryption::Inherited(key) = self.new_encryption(parent, properties).await? {
+            let name = || parent.full_name(&self.pool_name());
+            key.wrapped(&name)?;
+            if !self.keys.is_loaded(key.root) {
+                return Err(DatasetError::KeyNotLoaded {
+                    name: name(),
+                    root: self.root_name(key.root).await?,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a new, empty dataset a key of its own, wrapped with its parent's root's
+    /// (`dsl_dataset_create_crypt_sync`). Before anything is written into it.
+    pub(crate) async fn encrypt_new(
+        &self,
+        ctx: &SyncContext,
+        parent: &Arc<Dir>,
+        head: &Arc<Ds>,
+        properties: &[(String, PropertyValue)],
+    ) -> Result<(), DatasetError> {
+        let NewEncryption::Inherited(of_parent) = self.new_encryption(parent, properties).await?
+        else {
+            return Ok(());
+        };
+        let name = || parent.full_name(&self.pool_name());
+        let suite = of_parent.wrapped(&name)?.suite;
+        let Some(wrapping) = self.keys.root(of_parent.root) else {
+            return Err(DatasetError::KeyNotLoaded {
+                name: name(),
+                root: self.root_name(of_parent.root).await?,
+            });
+        };
+        let random = &self.env().world.random;
+        let key = DataKey::generate(suite, &mut |out: &mut [u8]| random.fill(out));
+        let mut iv = [0; IV_BYTES];
+        random.fill(&mut iv);
+        let wrapped = key
+            .wrap(&wrapping, iv)
+            .map_err(|error| DatasetError::Hook {
+                what: "wrapping a new key".into(),
+                source: error.into(),
+            })?;
+        let tx = Tx::syncing(ctx.txg);
+        let zap = Zap::create(
+            self.mos(),
+            &tx,
+            ZapOptions::new(ObjectType::OTN_ZAP_METADATA),
+        )
+        .await?;
+        use names::crypto_key as entry;
+        for (name, number) in [
+            (entry::CRYPTO_SUITE, suite.code()),
+            (entry::ROOT_DDOBJ, of_parent.root.get()),
+            (entry::GUID, wrapped.guid),
+            ("keyformat", of_parent.format),
+            ("pbkdf2salt", of_parent.salt),
+            ("pbkdf2iters", of_parent.iterations),
+            (entry::REFCOUNT, 1),
+            (entry::VERSION, wrapped.version),
+        ] {
+            zap.update_u64(&tx, name, number).await?;
+        }
+        for (name, bytes) in [
+            (entry::IV, &wrapped.iv[..]),
+            (entry::MAC, &wrapped.mac[..]),
+            (entry::MASTER_KEY, &wrapped.master[..]),
+            (entry::HMAC_KEY, &wrapped.hmac[..]),
+        ] {
+            let value = ZapValue::from_bytes(Bytes::copy_from_slice(bytes));
+            zap.update(&tx, name, value).await?;
+        }
+        self.name_key(ctx, &head.dir(), zap.id()).await?;
+        self.activate_feature(ctx, head, guid::ENCRYPTION, ZapValue::from_u64(0))
+            .await
+    }
+
+    async fn name_key(
+        &self,
+        ctx: &SyncContext,
+        dir: &Arc<Dir>,
+        object: ObjectId,
+    ) -> Result<(), DatasetError> {
+        let entry = names::directory::CRYPTO_KEY_OBJ;
+        self.zapify_dir(ctx, dir)
+            .await?
+            .add_u64(&Tx::syncing(ctx.txg), entry, object.get())
+            .await?;
+        Ok(())
+    }
+
+    /// A clone has the key of its origin (`dsl_crypto_key_clone_sync`).
+    pub(crate) async fn share_key(
+        &self,
+        ctx: &SyncContext,
+        origin: &Arc<Dir>,
+        clone: &Arc<Dir>,
+    ) -> Result<(), DatasetError> {
+        let Some(object) = self.key_object(origin).await? else {
+            return Ok(());
+        };
+        let zap = Zap::hold(self.mos(), object).await?;
+        let count = zap.lookup_u64(names::crypto_key::REFCOUNT).await?;
+        let tx = Tx::syncing(ctx.txg);
+        zap.update_u64(&tx, names::crypto_key::REFCOUNT, count.unwrap_or(1) + 1)
+            .await?;
+        self.name_key(ctx, clone, object).await
+    }
+
+    /// Lets go of the key of a directory that is being destroyed (`dsl_crypto_key_destroy_sync`).
+    pub(crate) async fn release_key(
+        &self,
+        ctx: &SyncContext,
+        dir: &Arc<Dir>,
+    ) -> Result<(), DatasetError> {
+        let Some(object) = self.key_object(dir).await? else {
+            return Ok(());
+        };
+        let tx = Tx::syncing(ctx.txg);
+        let zap = Zap::hold(self.mos(), object).await?;
+        match zap.lookup_u64(names::crypto_key::REFCOUNT).await? {
+            Some(count) if count > 1 => {
+                zap.update_u64(&tx, names::crypto_key::REFCOUNT, count - 1)
+                    .await?;
+            }
+            _ => {
+                self.mos().free(&tx, object).await?;
+                // A number may be given to another key.
+                self.forget_key_object(object, dir.object);
+            }
+        }
+        Ok(())
+    }
+
+    fn forget_key_object(&self, object: ObjectId, root: ObjectId) {
+        let gone = {
+            let mut loaded = self.keys.0.lock();
+            loaded.roots.remove(&root);
+            loaded.keys.remove(&object)
+        };
+        if let Some(gone) = gone {
+            self.env()
+                .pipeline
+                .unmap_keys(|_, key| std::ptr::eq(Arc::as_ptr(&gone.key), key));
+        }
+    }
+
+    /// What a snapshot's raw streams are told apart by (`DS_FIELD_IVSET_GUID`).
+    pub(crate) async fn note_iv_set(
+        &self,
+        ctx: &SyncContext,
+        snapshot: &Arc<Ds>,
+    ) -> Result<(), DatasetError> {
+        if !Self::is_encrypted(snapshot) || !self.features().is_enabled(guid::BOOKMARK_V2) {
+            return Ok(());
+        }
+        let random = self.env().world.random.next_u64().max(1);
+        Zap::hold(self.mos(), snapshot.object)
+            .await?
+            .add_u64(&Tx::syncing(ctx.txg), names::dataset::IVSET_GUID, random)
+            .await?;
+        Ok(())
+    }
+
+    /// Refuses to move a dataset away from the encryption root whose key wraps its own
+    /// (`dsl_dir_rename_crypt_check`).
+    pub(crate) async fn check_move_encrypted(
+        &self,
+        dir: &Arc<Dir>,
+        new_parent: &Arc<Dir>,
+    ) -> Result<(), DatasetError> {
+        let Some(key) = self.stored_key(dir).await? else {
+            return Ok(());
+        };
+        if key.root == dir.object {
+            return Ok(());
+        }
+        let parent = self.stored_key(new_parent).await?;
+        if parent.is_some_and(|parent| parent.root == key.root) {
+            return Ok(());
+        }
+        Err(DatasetError::WrongKind {
+            name: dir.full_name(&self.pool_name()),
+            reason: "cannot move encrypted child outside of its encryption root".into(),
+        })
+    }
+
+    /// Refuses to promote where the encryption root would change (`dsl_dataset_promote_crypt_check`): OpenZFS
+    /// makes the promoted clone the root then, which is not done here yet.
+    pub(crate) async fn check_promote_encrypted(
+        &self,
+        target: &Arc<Dir>,
+        origin: &Arc<Dir>,
+    ) -> Result<(), DatasetError> {
+        let Some(key) = self.stored_key(origin).await? else {
+            return Ok(());
+        };
+        if !origin.state().origin_txg.is_zero() {
+            return Ok(());
+        }
+        let name = target.full_name(&self.pool_name());
+        if key.root == origin.object {
+            return Err(DatasetError::Unsupported {
+                name,
+                what: "promoting a clone of an encryption root".into(),
+            });
+        }
+        let mut roots = [None, None];
+        for (root, dir) in roots.iter_mut().zip([origin, target]) {
+            if let Some(parent) = dir.parent() {
+                *root = self.stored_key(&parent).await?.map(|key| key.root);
+            }
+        }
+        if roots[0].is_some() && roots[0] == roots[1] {
+            return Ok(());
+        }
+        Err(DatasetError::WrongKind {
+            name,
+            reason: "its encryption root is not that of its origin".into(),
+        })
+    }
+
+    /// `keylocation` belongs to encryption roots, which always have one (`dsl_crypto_can_set_keylocation`).
+    pub(crate) async fn check_key_location(
+        &self,
+        dataset: &Arc<Ds>,
+        location: Option<&str>,
+    ) -> Result<(), DatasetError> {
+        let dir = dataset.dir();
+        let key = self.stored_key(&dir).await?;
+        let is_root = key.is_some_and(|key| key.root == dir.object);
+        let is_none = location.is_none_or(|location| location == "none");
+        let reason = match (is_root, is_none) {
+            (true, true) => "keylocation must not be 'none' for encrypted datasets",
+            (false, false) => {
+                "keylocation must be 'none' for unencrypted datasets and those that inherit their key"
+            }
+            _ => return Ok(()),
+        };
+        Err(DatasetError::InvalidProperty {
+            property: "keylocation".into(),
+            reason: reason.into(),
+        })
     }
 }

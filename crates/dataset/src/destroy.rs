@@ -393,7 +393,10 @@ impl DslPool {
 
         // The log, then the tree.
         if !phys.block.is_hole() {
-            let header = self.peek_objset(head).await?.zil_header();
+            let header = match head.open_objset() {
+                Some(objset) => objset.zil_header(),
+                None => self.stored_log_head(head).await?,
+            };
             self.free_log(ctx, &header).await;
             *head.open.lock() = None;
         }
@@ -495,6 +498,7 @@ impl DslPool {
                 .remove(&tx, &name)
                 .await?;
         }
+        self.release_key(ctx, dir).await?;
         if !phys.delegation.is_zero() {
             // A ZAP of ZAPs.
             for entry in Zap::hold(self.mos(), phys.delegation).await?.all().await? {

@@ -41,6 +41,8 @@ pub mod guid {
     pub const ENABLED_TXG: &str = "com.delphix:enabled_txg";
     /// Bookmarks.
     pub const BOOKMARKS: &str = "com.delphix:bookmarks";
+    /// Bookmarks that say which IVs their snapshot's blocks have.
+    pub const BOOKMARK_V2: &str = "com.datto:bookmark_v2";
     /// Bookmarks that count what was written since.
     pub const BOOKMARK_WRITTEN: &str = "com.delphix:bookmark_written";
     /// Redaction bookmarks.

@@ -43,6 +43,7 @@ mod sync;
 mod task;
 pub mod zil;
 
+pub use bookmark::BookmarkInfo;
 pub use crypto::{KeyFormat, KeyInfo};
 pub use dataset::{Dataset, DatasetSettings, SyncMode};
 pub use dsl::{CreateParams, DslEnvironment, DslPool, ObjsetInit};

@@ -14,9 +14,8 @@ use pool::{PoolError, ReadContext, Tx, WritePolicy};
 use crate::DatasetError;
 use crate::account::HeadAccounting;
 use crate::dsl::DslPool;
-use crate::features::guid;
 use crate::state::Ds;
-use crate::zil::{Zil, claim, free_chain};
+use crate::zil::{Zil, awaits_replay, claim, free_chain};
 
 /// Where the log's head is in an object set's root block (`os_zil_header`, include/sys/dmu_objset.h).
 const ZIL_HEADER_OFFSET: usize = 512;
@@ -80,6 +79,32 @@ impl DslPool {
         Ok(())
     }
 
+    /// Datasets whose intent logs hold changes that are not in the pool's last synced state: a read-only
+    /// import does not replay them, and shows the state without. Datasets that cannot be read are left out.
+    ///
+    /// # Errors
+    /// Of reading the list of datasets.
+    pub async fn datasets_awaiting_replay(&self) -> Result<Vec<String>, DatasetError> {
+        let _config = self.config.read().await;
+        let synced = self.env().txgs.synced_txg();
+        let mut out = Vec::new();
+        for head in self.heads().await? {
+            if head.phys().block.is_hole() {
+                continue;
+            }
+            let Ok((data, endian)) = self.read_root(&head).await else {
+                continue;
+            };
+            let Ok(objset) = ObjsetPhys::decode(&data, endian) else {
+                continue;
+            };
+            if awaits_replay(&self.env().pipeline, &objset.zil_header, synced).await {
+                out.push(self.full_name(&head).await?);
+            }
+        }
+        Ok(out)
+    }
+
     /// At import, after a crash: marks the intent logs' blocks as allocated (`zil_claim`), before
     /// anything is allocated. Call in the first syncing txg, before [`DslPool::sync_pass`]. Returns
     /// the newest birth of what was claimed: let no dataset be changed before that txg has synced, so that
@@ -91,6 +116,7 @@ impl DslPool {
         let _config = self.config.write().await;
         let pipeline = &self.env().pipeline;
         let mut newest = Txg::ZERO;
+        let mut changed = Vec::new();
         for head in self.heads().await? {
             let phys = head.phys();
             if phys.block.is_hole() {
@@ -113,7 +139,11 @@ impl DslPool {
                 .map_err(unreadable)?;
             tracing::debug!(dataset = %name, ?claimed, "claimed an intent log");
             newest = newest.max(claimed.newest_birth);
-            if head.state().features.contains_key(guid::ENCRYPTION) {
+            changed.push((head, data, header));
+        }
+        // Writing allocates, so all logs are claimed before: their blocks are free in the space maps.
+        for (head, data, header) in changed {
+            if Self::is_encrypted(&head) {
                 self.write_locked_head(ctx, &head, &data, &header).await?;
                 continue;
             }
@@ -138,6 +168,12 @@ impl DslPool {
             self.write_locked_head(ctx, head, &data, header).await?;
         }
         Ok(())
+    }
+
+    /// The head of a dataset's log as it is on disk.
+    pub(crate) async fn stored_log_head(&self, head: &Arc<Ds>) -> Result<ZilHeader, DatasetError> {
+        let (data, endian) = self.read_root(head).await?;
+        Ok(ObjsetPhys::decode(&data, endian)?.zil_header)
     }
 
     /// A dataset's root block, which is in the clear also when it is encrypted. Its MACs are not checked: they

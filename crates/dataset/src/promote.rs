@@ -354,6 +354,8 @@ impl PromoteTask {
                 what: "promoting while the origin has bookmarks".into(),
             });
         }
+        dsl.check_promote_encrypted(&parts.clone.dir(), &parts.origin.dir())
+            .await?;
         let amounts = dsl.promote_amounts(&parts).await?;
         dsl.check_transfer(
             &parts.origin.dir(),

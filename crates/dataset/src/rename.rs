@@ -207,6 +207,7 @@ impl RenameTask {
                 state.phys.used_bytes.max(state.phys.reserved_bytes)
             };
             dsl.check_transfer(&old_parent, &new_parent, bytes, &self.to)?;
+            dsl.check_move_encrypted(&dir, &new_parent).await?;
             let (filesystems, snapshots) = self.counts(&dir).await?;
             if !new_parent.is_within(&old_parent) {
                 dsl.check_limit(&new_parent, filesystems, FILESYSTEM_COUNT, None)
@@ -332,6 +333,10 @@ impl SetTask {
                 continue;
             }
             dsl.check_space_property(&dataset, name, number)?;
+            if name == "keylocation" {
+                let location = value.as_ref().and_then(PropertyValue::text);
+                dsl.check_key_location(&dataset, location).await?;
+            }
             let needs = match (name.as_str(), number) {
                 ("filesystem_limit" | "snapshot_limit", _) if value.is_some() => {
                     Some(guid::FILESYSTEM_LIMITS)

@@ -64,6 +64,7 @@ impl DslPool {
             self.activate_feature(ctx, &snapshot, &feature, value)
                 .await?;
         }
+        self.note_iv_set(ctx, &snapshot).await?;
         if let Some(prev) = head.prev() {
             let prev_phys = prev.phys();
             if prev_phys.next_snapshot == head.object {

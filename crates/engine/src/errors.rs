@@ -23,12 +23,20 @@ struct Damaged {
     known: BTreeSet<Bookmark>,
     /// Those found since the scrub under way began.
     by_scrub: Option<BTreeSet<Bookmark>>,
+    /// A whole scrub ended: what the log on disk says is out of date.
+    scrubbed: bool,
 }
 
 impl ErrorLog {
-    /// Number of blocks of which no good copy was found.
-    pub(crate) fn damaged_count(&self) -> u64 {
-        self.damaged.lock().known.len() as u64
+    /// Number of blocks of which no good copy was found, with the `stored` ones of the log on disk, unless a whole scrub has looked at everything since.
+    pub(crate) fn count_with(&self, stored: u64) -> u64 {
+        let damaged = self.damaged.lock();
+        let known = damaged.known.len() as u64;
+        if damaged.scrubbed {
+            known
+        } else {
+            known.max(stored)
+        }
     }
 
     /// Those blocks, in order of dataset and object.
@@ -66,6 +74,7 @@ impl ErrorLog {
             && whole
         {
             damaged.known = found;
+            damaged.scrubbed = true;
         }
     }
 }

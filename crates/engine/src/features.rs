@@ -88,7 +88,7 @@ const TABLE: &[Row] = &[
         true,
         Full,
     ),
-    row("com.datto:encryption", "encryption", false, Read),
+    row("com.datto:encryption", "encryption", false, Full),
     row("org.zfsonlinux:project_quota", "project_quota", true, Full),
     row("com.delphix:device_removal", "device_removal", false, Read),
     row("com.delphix:obsolete_counts", "obsolete_counts", true, Read),

@@ -432,7 +432,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         expansion: core.tables.expansion.clone(),
         removal: core.tables.removal.clone(),
         dedup: core.tables.dedup.clone(),
-        data_errors: state.data_errors.max(core.errors.damaged_count()),
+        data_errors: core.errors.count_with(state.data_errors),
         features_disabled,
         version: state.version,
         errata: state.errata,

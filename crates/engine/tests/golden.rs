@@ -25,8 +25,22 @@ async fn check(golden: &Path, name: &str) {
     let dir = unpack(golden, name, images.path());
     let world = World::system(2);
     let found = find(&world, &dir).await;
-    assert_eq!(found.state, FoundState::Exported);
-    assert_eq!(found.health, PoolHealth::Online);
+    // Those with logs to be replayed were cut off.
+    let cut = !manifest["trees_without_replay"].is_null();
+    let state = if cut {
+        FoundState::Active
+    } else {
+        FoundState::Exported
+    };
+    assert_eq!(found.state, state);
+    let vdevs = manifest["vdevs"].as_array().expect("vdevs");
+    let health = if manifest["pool_props"]["health"] == "DEGRADED"
+        || vdevs.iter().any(|vdev| vdev["withheld"] == true)
+    {
+        PoolHealth::Degraded
+    } else {
+        PoolHealth::Online
+    };
     assert_eq!(
         Some(found.guid.get().to_string().as_str()),
         manifest["pool_props"]["guid"].as_str()
@@ -35,8 +49,9 @@ async fn check(golden: &Path, name: &str) {
     assert_eq!(found.name, pool_name);
     let mut spec = ImportSpec::new(found, host());
     spec.read_only = true;
+    spec.force = cut;
     let pool = Pool::import(&world, spec).await.expect("import");
-    assert_eq!(pool.health(), PoolHealth::Online);
+    assert_eq!(pool.health(), health);
 
     let mut features = BTreeMap::new();
     for feature in pool.features() {
@@ -90,6 +105,10 @@ async fn check(golden: &Path, name: &str) {
             number(dataset, "createtxg"),
             "{full}"
         );
+        // The manifest's numbers are of after the replay.
+        if cut {
+            continue;
+        }
         assert_eq!(
             Some(info.used_bytes),
             number(dataset, "used"),
@@ -104,9 +123,11 @@ async fn check(golden: &Path, name: &str) {
     assert_eq!(listed.len(), expected, "{name}: datasets");
 
     let history = pool.history().await.expect("history");
+    let version = manifest["pool_props"]["version"].as_str().unwrap_or("5000");
+    let created = format!("pool version {version}");
     assert!(history.iter().any(|record| matches!(
         &record.what,
-        engine::HistoryWhat::Internal { event, text, .. } if event == "create" && text.contains("pool version 5000")
+        engine::HistoryWhat::Internal { event, text, .. } if event == "create" && text.contains(&created)
     )));
     let commands = history
         .into_iter()
@@ -117,7 +138,7 @@ async fn check(golden: &Path, name: &str) {
             .filter(|line| line.starts_with(|c: char| c.is_ascii_digit()))
             .count()
     });
-    assert_eq!(commands, lines, "{name}: history");
+    assert!(commands == lines || cut, "{name}: history");
     pool.export(false).await.expect("close");
 }
 
@@ -132,4 +153,33 @@ macro_rules! golden_pools {
     )*};
 }
 
-golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz1_5 raidz2_6 raidz2_multi raidz3_8 removed removing draid special logs_cache damaged damaged_raidz gang gang_raidz);
+golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz1_5 raidz2_6 raidz2_multi raidz3_8 big_dirs nofeat v28 v15_fs3 checkpoint cloned_blocks dedup_fast dedup_legacy raidz_expanded raidz_expanding removed removing draid special logs_cache damaged damaged_raidz gang gang_raidz draid_spare degraded stale encrypted zil_dirty zil_dirty_slog);
+
+/// A pool that was lost in mid-write opens read-only at its last transaction group, and says whose logs wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn logs_that_wait_for_replay_are_named() {
+    let Some(golden) = golden() else { return };
+    for (name, expected) in [
+        ("zil_dirty", true),
+        ("zil_dirty_slog", true),
+        ("logs_cache", false),
+    ] {
+        let images = Images::new();
+        let dir = unpack(&golden, name, images.path());
+        let world = World::system(2);
+        let mut spec = ImportSpec::new(find(&world, &dir).await, host());
+        spec.read_only = true;
+        spec.force = true;
+        let pool = Pool::import(&world, spec).await.expect("import");
+        let waiting = pool.dsl().datasets_awaiting_replay().await.expect("logs");
+        let wanted: Vec<String> = ["always", "ci", "enc", "rec1m", "std", "thru", "vol", "xdir"]
+            .iter()
+            .filter(|_| expected)
+            .map(|dataset| format!("{name}/{dataset}"))
+            .collect();
+        let mut waiting = waiting;
+        waiting.sort();
+        assert_eq!(waiting, wanted, "{name}");
+        pool.export(false).await.expect("close");
+    }
+}

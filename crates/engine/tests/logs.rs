@@ -84,21 +84,18 @@ async fn replay_all(golden: &std::path::Path, name: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "the golden pools with dirty logs hold an encrypted dataset, and pools with encryption are not imported for writing yet"]
 async fn logs_of_openzfs_are_claimed_read_and_given_back() {
     let Some(golden) = golden() else { return };
     replay_all(&golden, "zil_dirty").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "the golden pools with dirty logs hold an encrypted dataset, and pools with encryption are not imported for writing yet"]
 async fn logs_on_log_devices_too() {
     let Some(golden) = golden() else { return };
     replay_all(&golden, "zil_dirty_slog").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "the golden pools with dirty logs hold an encrypted dataset, and pools with encryption are not imported for writing yet"]
 async fn logs_are_claimed_once_and_wait_for_their_replay() {
     let Some(golden) = golden() else { return };
     let images = Images::new();

@@ -490,6 +490,7 @@ impl Replayer {
                 Bytes::from(vec![0; block_bytes as usize])
             } else {
                 let context = ReadContext::new(Bookmark {
+                    objset: filesystem.objset.options().dataset.get().into(),
                     object: ObjectId::new(ino),
                     ..Bookmark::default()
                 });

@@ -128,7 +128,13 @@ impl Filesystem {
     async fn xattr_directory(&self, node: &Node) -> Result<Option<Arc<Node>>> {
         match node.znode().xattr {
             0 => Ok(None),
-            ino => Ok(Some(self.node(ino).await?)),
+            ino => match self.node(ino).await {
+                Ok(directory) => Ok(Some(directory)),
+                // Some releases of OpenZFS removed it and left its number (openzfs/zfs#4083); like
+                // OpenZFS, say that there are no attributes in it.
+                Err(FsError::Stale { .. }) => Ok(None),
+                Err(error) => Err(error),
+            },
         }
     }
 

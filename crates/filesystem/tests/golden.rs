@@ -2,6 +2,8 @@
 //! Method: golden pools; every path of every tree in the manifest, snapshots included, is compared:
 //! kind, mode, owner, size, links, number, times, space, content, target, device, attributes.
 
+#[path = "common/big_endian.rs"]
+mod big_endian;
 mod common;
 #[path = "common/tree.rs"]
 mod tree;
@@ -10,9 +12,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use common::*;
+use dataset::ListOptions;
 use device::World;
 use engine::Rewind;
-use filesystem::{FileKind, Filesystem, FsError};
+use filesystem::{FileKind, Filesystem, FsError, QuotaKind};
+use format::SnapshotBookmark;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tree::{bytes_of, hash, hex, kind_word, walk};
@@ -123,6 +127,8 @@ struct Golden {
     world: World,
     manifest: Value,
     dir: PathBuf,
+    /// Damage was done here, and is not in the manifest.
+    is_harmed: bool,
     _image: Image,
 }
 
@@ -134,6 +140,7 @@ impl Golden {
             world: World::system(2),
             manifest: serde_json::from_slice(&manifest).expect("JSON"),
             dir: unpack(golden, name, image.path()),
+            is_harmed: false,
             _image: image,
         }
     }
@@ -156,7 +163,8 @@ impl Golden {
         })
     }
 
-    async fn check(&self, rewind: Rewind) {
+    /// Compares everything; gives the pool's status after that.
+    async fn check(&self, rewind: Rewind) -> engine::PoolStatus {
         let pool = import_at(&self.world, &self.dir, true, rewind).await;
         load_keys(&pool, &self.manifest).await;
         let mut count = 0;
@@ -184,17 +192,22 @@ impl Golden {
                 assert_eq!(hash_volume(&pool, dataset, size).await, wanted, "{dataset}");
             }
         }
-        check_errors(&self.manifest, &pool);
+        // Numbers are of after the replay of logs.
+        if rewind == Rewind::No && self.manifest["trees_without_replay"].is_null() {
+            self.check_holds_bookmarks_and_space(&pool).await;
+        }
         if self.manifest["name"] == "plain" {
             check_names(&self.world, &pool).await;
         }
+        let status = pool.status();
         pool.export(false).await.expect("close the pool");
+        status
     }
 }
 
 /// After everything was read: errors are counted on the device that was damaged (manifest: `damage`) and on
 /// no other, and nothing was lost.
-fn check_errors(manifest: &Value, pool: &engine::Pool) {
+fn check_errors(manifest: &Value, status: &engine::PoolStatus) {
     fn walk(vdev: &engine::VdevStatus, damaged: Option<&str>, found: &mut u64) {
         let path = vdev.path.as_deref().unwrap_or("");
         assert_eq!(vdev.read_errors + vdev.write_errors, 0, "{path}");
@@ -208,15 +221,106 @@ fn check_errors(manifest: &Value, pool: &engine::Pool) {
         }
     }
     let damaged = manifest["damage"]["image"].as_str();
-    let status = pool.status();
     let mut found = 0;
     walk(&status.root, damaged, &mut found);
     assert_eq!(found > 0, damaged.is_some(), "checksum errors: {found}");
     assert_eq!(status.data_errors, 0);
 }
 
+impl Golden {
+    async fn check_holds_bookmarks_and_space(&self, pool: &engine::Pool) {
+        let datasets = self.manifest["datasets"].as_array().expect("datasets");
+        let text = |value: &Value| value.as_str().expect("text").to_owned();
+        for dataset in datasets {
+            let name = dataset["name"].as_str().expect("a name");
+            let listed = |field: &str| {
+                let mut all: Vec<String> = dataset[field]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .map(text)
+                    .collect();
+                all.sort();
+                all
+            };
+            if let Some((filesystem, _)) = name.split_once('#') {
+                let found = pool.dsl().bookmarks(filesystem).await.expect("bookmarks");
+                let found = found.iter().find(|found| found.name == name);
+                let phys = &found.unwrap_or_else(|| panic!("{name} is missing")).phys;
+                let counts = phys.flags & SnapshotBookmark::FLAG_HAS_FREED_BEFORE_NEXT != 0;
+                let counted = |bytes: u64| counts.then_some(bytes);
+                for (property, value) in [
+                    ("guid", Some(phys.guid.get())),
+                    ("createtxg", Some(phys.creation_txg.get())),
+                    ("creation", Some(phys.creation_time_seconds)),
+                    ("referenced", counted(phys.referenced_bytes)),
+                    ("logicalreferenced", counted(phys.uncompressed_bytes)),
+                ] {
+                    let value = value.map(|value| value.to_string());
+                    let wanted = dataset["props"][property].as_str();
+                    assert_eq!(value.as_deref(), wanted, "{name}: {property}");
+                }
+                continue;
+            }
+            if name.contains('@') {
+                let holds = pool.dsl().holds(name).await.expect("holds");
+                let tags: Vec<String> = holds.into_iter().map(|(tag, _)| tag).collect();
+                assert_eq!(tags, listed("holds"), "{name}: holds");
+                continue;
+            }
+            let mut found: Vec<String> = Vec::new();
+            for bookmark in pool.dsl().bookmarks(name).await.expect("bookmarks") {
+                let short = bookmark.name.rsplit('#').next();
+                found.push(short.unwrap_or_default().to_owned());
+            }
+            found.sort();
+            assert_eq!(found, listed("bookmarks"), "{name}: bookmarks");
+            self.check_space(pool, name, &dataset["space"]).await;
+        }
+    }
+
+    /// The rows of `zfs userspace` and the like: kind, id, bytes and their quota, objects and theirs.
+    async fn check_space(&self, pool: &engine::Pool, name: &str, rows: &Value) {
+        let rows = rows.as_array().map_or(&[][..], |rows| &rows[..]);
+        if rows.is_empty() {
+            return;
+        }
+        let filesystem = open(&self.world, pool, name).await;
+        for (word, kind) in [
+            ("POSIX User", QuotaKind::User),
+            ("POSIX Group", QuotaKind::Group),
+            ("Project", QuotaKind::Project),
+        ] {
+            let found = filesystem.space_by(kind).await.expect("space");
+            let of_kind = || rows.iter().filter(|row| row[0] == word);
+            if kind == QuotaKind::Project && of_kind().next().is_none() {
+                continue;
+            }
+            for row in of_kind() {
+                let number = |at: usize| row[at].as_str().and_then(|text| text.parse().ok());
+                let id: u64 = number(1).expect("an id");
+                let ours = found.iter().find(|space| space.id == id);
+                let ours = ours.unwrap_or_else(|| panic!("{name}: {word} {id} is missing"));
+                for (at, value) in [
+                    (2, ours.used_bytes),
+                    (3, ours.quota_bytes),
+                    (4, ours.used_objects),
+                    (5, ours.quota_objects),
+                ] {
+                    // A dash is nothing, or not known.
+                    assert_eq!(value, number(at).unwrap_or(0), "{name}: {word} {id}: {at}");
+                }
+            }
+            assert_eq!(found.len(), of_kind().count(), "{name}: {word}");
+        }
+        filesystem.close().await.expect("close");
+    }
+}
+
 async fn check(golden: &Path, name: &str) {
-    Golden::unpack(golden, name).check(Rewind::No).await;
+    let golden = Golden::unpack(golden, name);
+    let status = golden.check(Rewind::No).await;
+    check_errors(&golden.manifest, &status);
 }
 
 /// SHA-256 of a volume's data, which is its object 1.
@@ -365,7 +469,8 @@ async fn raidz_that_was_widened_survives_damage() {
         ("raidz_expanding", &["d2"], &["d1"]),
         ("raidz_expanding", &[], &["d3", "d4"]),
     ] {
-        let golden = Golden::unpack(&golden, name);
+        let mut golden = Golden::unpack(&golden, name);
+        golden.is_harmed = true;
         for disk in gone {
             std::fs::remove_file(golden.dir.join(format!("{disk}.img"))).expect("it was there");
         }
@@ -379,6 +484,59 @@ async fn raidz_that_was_widened_survives_damage() {
                 file.write_all_at(&noise, offset).expect("write");
             }
         }
+        golden.check(Rewind::No).await;
+    }
+}
+
+/// A pool that a big-endian machine wrote. Method: see [`big_endian`].
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pools_of_the_other_byte_order_are_read() {
+    let Some(golden) = golden() else { return };
+    for (name, disks) in [
+        ("nofeat", &["d0"][..]),
+        ("v28", &["d0", "d1"]),
+        ("v15_fs3", &["d0"]),
+        ("big_dirs", &["d0"]),
+    ] {
+        let golden = Golden::unpack(&golden, name);
+        let everything = ListOptions {
+            snapshots: true,
+            ..ListOptions::default()
+        };
+        let pool = import(&golden.world, &golden.dir, true).await;
+        let before = pool.dsl().list(&pool.name(), &everything).await;
+        let before = before.expect("list");
+        let history = pool.history().await.expect("history").len();
+        let names: Vec<String> = golden.trees(false).map(|(name, _)| name.into()).collect();
+        let layouts = big_endian::layouts(&pool, &names).await;
+        let ashift = pool.status().root.children[0].ashift.into();
+        pool.export(false).await.expect("close");
+
+        let disks: Vec<PathBuf> = disks
+            .iter()
+            .map(|disk| golden.dir.join(format!("{disk}.img")))
+            .collect();
+        let mut rewriter = big_endian::Rewriter::new(&disks, layouts);
+        let uberblock = rewriter.rewrite(&golden.world, &disks[0], ashift).await;
+        assert_eq!(uberblock.root.endian(), format::Endian::Big);
+        assert!(rewriter.metadata > 100 && rewriter.data > 0, "{name}");
+
+        let pool = import(&golden.world, &golden.dir, true).await;
+        let after = pool.dsl().list(&pool.name(), &everything).await;
+        let shown = |list: &[dataset::DatasetInfo]| {
+            let line = |info: &dataset::DatasetInfo| {
+                (
+                    info.name.clone(),
+                    info.guid,
+                    info.used_bytes,
+                    info.referenced_bytes,
+                )
+            };
+            list.iter().map(line).collect::<Vec<_>>()
+        };
+        assert_eq!(shown(&before), shown(&after.expect("list")), "{name}");
+        assert_eq!(pool.history().await.expect("history").len(), history);
+        pool.export(false).await.expect("close");
         golden.check(Rewind::No).await;
     }
 }

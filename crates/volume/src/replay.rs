@@ -107,6 +107,7 @@ impl Volume {
                         Bytes::from(vec![0; block_bytes as usize])
                     } else {
                         let bookmark = Bookmark {
+                            objset: self.objset().options().dataset.get().into(),
                             object: DATA,
                             ..Bookmark::default()
                         };

@@ -1,13 +1,14 @@
-//! `zfs list` and `zfs get`.
+//! `zfs list` and `zfs get` (`zfs_do_list`, `zfs_do_get`, cmd/zfs/zfs_main.c; `zfs_sort`,
+//! `zfs_compare`, cmd/zfs/zfs_iter.c).
 
 use std::cmp::Ordering;
 
 use anyhow::bail;
-use api::{DatasetKind, DatasetReport, Property, Source, ZfsList};
+use api::{DatasetKind, DatasetReport, Source, ZfsList};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::values::{full_name, heading, is_number, shown};
+use super::values::{full_name, heading, is_known, is_number, shown};
 use crate::client::Client;
 use crate::columns::{Column, render};
 use crate::json;
@@ -44,7 +45,7 @@ pub struct List {
     #[arg(short = 'j', long = "json")]
     json: bool,
     /// With -j, numbers as numbers
-    #[arg(long)]
+    #[arg(long, requires = "json")]
     json_int: bool,
     datasets: Vec<String>,
 }
@@ -77,7 +78,7 @@ pub struct Get {
     #[arg(short = 'j', long = "json")]
     json: bool,
     /// With -j, numbers as numbers
-    #[arg(long)]
+    #[arg(long, requires = "json")]
     json_int: bool,
     /// all, or properties, comma-separated
     properties: String,
@@ -116,34 +117,75 @@ fn depth_of(recursive: bool, depth: Option<u32>, named: bool) -> Option<u32> {
     }
 }
 
+/// What to ask for beyond what a dataset has by itself: `written@SNAPSHOT`, `userused@USER` and such.
+fn extra(properties: &[String]) -> Vec<String> {
+    let with_owner = |name: &&String| name.contains('@') && !name.contains(':');
+    properties.iter().filter(with_owner).cloned().collect()
+}
+
+/// Whether there is such a property at all.
+fn check_known(properties: &[String]) -> anyhow::Result<()> {
+    match properties.iter().find(|name| !is_known(name)) {
+        Some(unknown) => bail!("bad property list: invalid property '{unknown}'"),
+        None => Ok(()),
+    }
+}
+
+/// Refuses datasets that were named but are of a kind that was not asked for.
+fn check_kinds(
+    datasets: &[DatasetReport],
+    named: &[String],
+    kinds: &[DatasetKind],
+) -> anyhow::Result<()> {
+    let wrong = datasets.iter().find(|dataset| {
+        named.contains(&dataset.name) && !kinds.is_empty() && !kinds.contains(&dataset.kind)
+    });
+    match wrong {
+        Some(dataset) => bail!(
+            "cannot open '{}': operation not applicable to datasets of this type",
+            dataset.name
+        ),
+        None => Ok(()),
+    }
+}
+
 impl List {
     /// Asks the daemon and prints.
     pub fn run(self, client: &Client) -> anyhow::Result<()> {
-        let kinds = kinds(self.types.as_deref())?;
-        let snapshots_only = kinds == [DatasetKind::Snapshot];
+        let mut kinds = kinds(self.types.as_deref())?;
+        if self.columns.as_deref() == Some("space") && kinds.is_empty() {
+            kinds = vec![DatasetKind::Filesystem, DatasetKind::Volume];
+        }
+        let only_below = kinds == [DatasetKind::Snapshot] || kinds == [DatasetKind::Bookmark];
         // `zfs list -t snapshot fs` shows the snapshots of fs itself.
         let named = !self.datasets.is_empty();
+        let is_alone = |name: &String| name.contains(['@', '#']);
         let depth = match depth_of(self.recursive, self.depth, named) {
-            Some(0)
-                if self.depth.is_none()
-                    && (snapshots_only || kinds.contains(&DatasetKind::Bookmark)) =>
-            {
-                Some(1)
-            }
+            Some(0) if only_below && !self.datasets.iter().any(is_alone) => Some(1),
             depth => depth,
         };
-        let call = ZfsList {
-            names: self.datasets.clone(),
-            depth,
-            kinds,
-        };
-        let mut datasets = client.call(&call)?.datasets;
-        self.sort(&mut datasets);
+        let keys = sort_keys(std::env::args(), &self.ascending, &self.descending);
         let columns_text = self
             .columns
             .clone()
             .unwrap_or_else(|| "name,used,available,referenced,mountpoint".into());
         let names = column_names(&columns_text);
+        check_known(&names)?;
+        let sorted_by: Vec<String> = keys.iter().map(|(name, _)| name.clone()).collect();
+        if let Some(unknown) = sorted_by.iter().find(|name| !is_known(name)) {
+            bail!("invalid property '{unknown}'");
+        }
+        let call = ZfsList {
+            names: self.datasets.clone(),
+            depth,
+            kinds: kinds.clone(),
+            properties: extra(&[names.clone(), sorted_by].concat()),
+        };
+        let mut datasets = client.call(&call)?.datasets;
+        if depth == Some(0) {
+            check_kinds(&datasets, &self.datasets, &kinds)?;
+        }
+        sort(&mut datasets, &keys);
         if self.json {
             return print_json(
                 &datasets,
@@ -162,7 +204,7 @@ impl List {
         }
         if datasets.is_empty() {
             if !self.scripted {
-                println!("no datasets available");
+                eprintln!("no datasets available");
             }
             return Ok(());
         }
@@ -188,41 +230,96 @@ impl List {
         print!("{}", render(&columns, &rows, self.scripted));
         Ok(())
     }
+}
 
-    fn sort(&self, datasets: &mut [DatasetReport]) {
-        let keys: Vec<(String, bool)> = self
-            .ascending
-            .iter()
-            .map(|name| (full_name(name).to_owned(), false))
-            .chain(
-                self.descending
-                    .iter()
-                    .map(|name| (full_name(name).to_owned(), true)),
-            )
-            .collect();
-        if keys.is_empty() {
-            return;
+/// What to sort by, most important first, and whether descending. The options may alternate, so their order
+/// is that of the words of the command line, where `-s NAME` and `-S NAME` are what was parsed.
+fn sort_keys(
+    words: impl Iterator<Item = String>,
+    ascending: &[String],
+    descending: &[String],
+) -> Vec<(String, bool)> {
+    let (mut up, mut down) = (ascending.iter().peekable(), descending.iter().peekable());
+    let mut keys = Vec::new();
+    let mut words = words;
+    while let Some(word) = words.next() {
+        let Some(letters) = word.strip_prefix('-').filter(|rest| !rest.starts_with('-')) else {
+            continue;
+        };
+        let Some((at, letter)) = letters.char_indices().find(|(_, c)| "sSodt".contains(*c)) else {
+            continue;
+        };
+        let rest = &letters[at + 1..];
+        let value = match rest.is_empty() {
+            true => words.next().unwrap_or_default(),
+            false => rest.trim_start_matches('=').to_owned(),
+        };
+        let (from, reverse) = match letter {
+            's' => (&mut up, false),
+            'S' => (&mut down, true),
+            _ => continue,
+        };
+        if from.next_if(|name| **name == value).is_some() {
+            keys.push((full_name(&value).to_owned(), reverse));
         }
-        datasets.sort_by(|left, right| {
-            keys.iter()
-                .map(|(name, reverse)| {
-                    let order = compare(&cell(left, name, true), &cell(right, name, true));
-                    if *reverse { order.reverse() } else { order }
-                })
-                .find(|order| *order != Ordering::Equal)
-                .unwrap_or(Ordering::Equal)
-        });
+    }
+    // Whatever the words did not show.
+    keys.extend(up.map(|name| (full_name(name).to_owned(), false)));
+    keys.extend(down.map(|name| (full_name(name).to_owned(), true)));
+    keys
+}
+
+/// Sorts by properties, then by name, snapshots after their dataset in the order of their creation.
+fn sort(datasets: &mut [DatasetReport], keys: &[(String, bool)]) {
+    datasets.sort_by(|left, right| {
+        keys.iter()
+            .map(|(name, reverse)| {
+                compare(&sort_value(left, name), &sort_value(right, name), *reverse)
+            })
+            .find(|order| *order != Ordering::Equal)
+            .unwrap_or_else(|| compare_names(left, right))
+    });
+}
+
+fn sort_value(dataset: &DatasetReport, property: &str) -> Option<String> {
+    match property {
+        "name" => Some(dataset.name.clone()),
+        "type" => Some(dataset.kind.name().to_owned()),
+        _ => dataset
+            .properties
+            .get(property)
+            .map(|property| property.value.clone()),
     }
 }
 
-fn compare(left: &str, right: &str) -> Ordering {
-    match (left.parse::<f64>(), right.parse::<f64>()) {
-        (Ok(left), Ok(right)) => left.total_cmp(&right),
-        // Datasets without the property come last.
-        (Ok(_), Err(_)) => Ordering::Less,
-        (Err(_), Ok(_)) => Ordering::Greater,
-        (Err(_), Err(_)) => left.cmp(right),
-    }
+/// Datasets without the property come last, whichever way it goes.
+fn compare(left: &Option<String>, right: &Option<String>, reverse: bool) -> Ordering {
+    let (left, right) = match (left, right) {
+        (Some(left), Some(right)) => (left, right),
+        (None, None) => return Ordering::Equal,
+        (None, Some(_)) => return Ordering::Greater,
+        (Some(_), None) => return Ordering::Less,
+    };
+    let order = match (left.parse::<u64>(), right.parse::<u64>()) {
+        (Ok(left), Ok(right)) => left.cmp(&right),
+        _ => match (left.parse::<f64>(), right.parse::<f64>()) {
+            (Ok(left), Ok(right)) => left.total_cmp(&right),
+            _ => left.cmp(right),
+        },
+    };
+    if reverse { order.reverse() } else { order }
+}
+
+fn compare_names(left: &DatasetReport, right: &DatasetReport) -> Ordering {
+    let split = |dataset: &DatasetReport| {
+        let (head, snapshot) = match dataset.name.split_once('@') {
+            Some((head, snapshot)) => (head, Some(snapshot)),
+            None => (&dataset.name[..], None),
+        };
+        let born = snapshot.map(|_| dataset.create_txg);
+        (head.to_owned(), born, snapshot.map(str::to_owned))
+    };
+    split(left).cmp(&split(right))
 }
 
 /// Column names in full, `space` expanded.
@@ -267,34 +364,27 @@ fn print_json(
     for dataset in datasets {
         let mut properties = Map::new();
         for name in properties_of(dataset) {
-            let statistic = Property::statistic(dataset.kind.name());
-            let Some(property) = (if name == "type" {
-                Some(&statistic)
-            } else {
-                dataset.properties.get(&name)
-            }) else {
-                properties.insert(
-                    name,
-                    json!({"value": "-", "source": json::source(&Source::None)}),
-                );
-                continue;
-            };
-            if wanted(&property.source) {
-                let text = shown(&name, &property.value, parseable || json_int);
-                properties.insert(name, json!({"value": json::value(&text, json_int), "source": json::source(&property.source)}));
+            let source = dataset
+                .properties
+                .get(&name)
+                .map_or(Source::None, |property| property.source.clone());
+            if wanted(&source) {
+                let text = cell(dataset, &name, parseable || json_int);
+                properties.insert(name, json::property(&text, &source, json_int));
             }
+        }
+        // Where no source matches there is nothing to tell.
+        if properties.is_empty() && command == "zfs get" {
+            continue;
         }
         let mut entry = Map::new();
         entry.insert("name".into(), json!(dataset.name));
-        entry.insert("type".into(), json!(dataset.kind.name().to_uppercase()));
-        entry.insert(
-            "pool".into(),
-            json!(dataset.name.split(['/', '@', '#']).next()),
-        );
-        entry.insert(
-            "createtxg".into(),
-            json::value(&dataset.create_txg.to_string(), json_int),
-        );
+        let kind = dataset.kind.name().to_uppercase();
+        entry.insert("type".into(), json!(kind));
+        let pool = dataset.name.split(['/', '@', '#']).next();
+        entry.insert("pool".into(), json!(pool));
+        let txg = dataset.create_txg.to_string();
+        entry.insert("createtxg".into(), json::value(&txg, json_int));
         if let Some((parent, name)) = dataset.name.split_once('@') {
             entry.insert("dataset".into(), json!(parent));
             entry.insert("snapshot_name".into(), json!(name));
@@ -312,6 +402,7 @@ impl Get {
     pub fn run(self, client: &Client) -> anyhow::Result<()> {
         let kinds = kinds(self.types.as_deref())?;
         let named = !self.datasets.is_empty();
+        let asked_kinds = kinds.clone();
         let kinds_wanted = if kinds.is_empty() && (self.recursive || self.depth.is_some() || !named)
         {
             // get shows every kind where list shows filesystems and volumes.
@@ -324,18 +415,25 @@ impl Get {
         } else {
             kinds
         };
-        let call = ZfsList {
-            names: self.datasets.clone(),
-            depth: depth_of(self.recursive, self.depth, named),
-            kinds: kinds_wanted,
-        };
-        let datasets = client.call(&call)?.datasets;
         let wanted: Option<Vec<String>> = (self.properties != "all").then(|| {
             self.properties
                 .split(',')
                 .map(|name| full_name(name).to_owned())
                 .collect()
         });
+        check_known(wanted.as_deref().unwrap_or_default())?;
+        let depth = depth_of(self.recursive, self.depth, named);
+        let call = ZfsList {
+            names: self.datasets.clone(),
+            depth,
+            kinds: kinds_wanted,
+            properties: extra(wanted.as_deref().unwrap_or_default()),
+        };
+        let mut datasets = client.call(&call)?.datasets;
+        if depth == Some(0) {
+            check_kinds(&datasets, &self.datasets, &asked_kinds)?;
+        }
+        sort(&mut datasets, &[]);
         let properties_of = |dataset: &DatasetReport| -> Vec<String> {
             wanted.clone().unwrap_or_else(|| {
                 dataset
@@ -350,6 +448,24 @@ impl Get {
             .sources
             .as_deref()
             .map(|text| text.split(',').collect());
+        const SOURCES: [&str; 6] = [
+            "local",
+            "default",
+            "inherited",
+            "received",
+            "temporary",
+            "none",
+        ];
+        if let Some(unknown) = sources
+            .iter()
+            .flatten()
+            .find(|name| !SOURCES.contains(name))
+        {
+            bail!(
+                "invalid source '{unknown}'; sources are {}",
+                SOURCES.join(", ")
+            );
+        }
         let source_wanted = |source: &Source| {
             let name = match source {
                 Source::None => "none",
@@ -407,5 +523,76 @@ impl Get {
             .collect();
         print!("{}", render(&columns, &rows, self.scripted));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dataset(name: &str, txg: u64, used: Option<&str>) -> DatasetReport {
+        let kind = match name.contains('@') {
+            true => DatasetKind::Snapshot,
+            false => DatasetKind::Filesystem,
+        };
+        let properties = used
+            .map(|used| ("used".to_owned(), api::Property::statistic(used)))
+            .into_iter()
+            .collect();
+        DatasetReport {
+            name: name.into(),
+            kind,
+            create_txg: txg,
+            properties,
+        }
+    }
+
+    fn names(datasets: &[DatasetReport]) -> Vec<&str> {
+        datasets.iter().map(|dataset| &dataset.name[..]).collect()
+    }
+
+    #[test]
+    fn names_sort_as_text_and_snapshots_by_age() {
+        let mut all: Vec<DatasetReport> = [
+            ("t/a/b", 9),
+            ("t/a@new", 8),
+            ("t/a@old", 3),
+            ("t/a", 2),
+            ("t/a-b", 7),
+            ("t", 1),
+        ]
+        .map(|(name, txg)| dataset(name, txg, None))
+        .to_vec();
+        sort(&mut all, &[]);
+        assert_eq!(
+            names(&all),
+            ["t", "t/a", "t/a@old", "t/a@new", "t/a-b", "t/a/b"]
+        );
+    }
+
+    #[test]
+    fn those_without_the_property_come_last_either_way() {
+        let mut all = vec![
+            dataset("a", 1, None),
+            dataset("b", 2, Some("9")),
+            dataset("c", 3, Some("10")),
+        ];
+        sort(&mut all, &[("used".into(), false)]);
+        assert_eq!(names(&all), ["b", "c", "a"]);
+        sort(&mut all, &[("used".into(), true)]);
+        assert_eq!(names(&all), ["c", "b", "a"]);
+    }
+
+    #[test]
+    fn keys_keep_the_order_of_the_command_line() {
+        let words = "zfs list -HS used -o name -pstype -S avail";
+        let up = ["type".to_owned()];
+        let down = ["used".to_owned(), "avail".to_owned()];
+        let keys = sort_keys(words.split(' ').map(str::to_owned), &up, &down);
+        let expected = [("used", true), ("type", false), ("available", true)];
+        assert_eq!(
+            keys,
+            expected.map(|(name, reverse)| (name.to_owned(), reverse))
+        );
     }
 }

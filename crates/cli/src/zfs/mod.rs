@@ -2,18 +2,20 @@
 
 pub mod keys;
 mod list;
+mod space;
 mod values;
 
 use anyhow::bail;
 use api::{
-    ZfsCreate, ZfsDestroy, ZfsInherit, ZfsMount, ZfsMountList, ZfsRename, ZfsRollback, ZfsSet,
-    ZfsSnapshot, ZfsUnmount,
+    DatasetKind, SpaceOwner, ZfsCreate, ZfsDestroy, ZfsInherit, ZfsList, ZfsMount, ZfsMountList,
+    ZfsRename, ZfsRollback, ZfsSet, ZfsSnapshot, ZfsUnmount,
 };
 use clap::{Args, Parser, Subcommand};
+use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::numbers;
 use crate::zpool::assignments;
+use crate::{json, numbers};
 
 /// Configure datasets: filesystems, volumes, snapshots.
 #[derive(Debug, Parser)]
@@ -53,6 +55,16 @@ enum Command {
     Rollback(Rollback),
     /// Rename a dataset or snapshot
     Rename(Rename),
+    /// Tell what users use of a filesystem
+    Userspace(space::Space),
+    /// Tell what groups use of a filesystem
+    Groupspace(space::Space),
+    /// Tell what projects use of a filesystem
+    Projectspace(space::ProjectSpace),
+    /// List holds on snapshots
+    Holds(space::Holds),
+    /// Print the version
+    Version(crate::version::Version),
 }
 
 #[derive(Debug, Args)]
@@ -133,6 +145,15 @@ struct Mount {
     /// All filesystems
     #[arg(short, conflicts_with = "filesystem")]
     all: bool,
+    /// The filesystem and all below it
+    #[arg(short = 'R', requires = "filesystem")]
+    recursive: bool,
+    /// Also filesystems that were not received whole (mounted in any case)
+    #[arg(short)]
+    force: bool,
+    /// JSON, of what is mounted
+    #[arg(short = 'j', long = "json", conflicts_with_all = ["all", "filesystem"])]
+    json: bool,
     /// Also over a directory that is not empty
     #[arg(short = 'O')]
     overlay: bool,
@@ -242,6 +263,11 @@ pub fn run(zfs: Zfs, client: &Client, typed: String) -> anyhow::Result<()> {
             })?;
             Ok(())
         }
+        Command::Userspace(space) => space.run(client, SpaceOwner::User),
+        Command::Groupspace(space) => space.run(client, SpaceOwner::Group),
+        Command::Projectspace(space) => space.run(client),
+        Command::Holds(holds) => holds.run(client),
+        Command::Version(version) => version.run("zfs"),
         Command::LoadKey(load) => load.run(client),
         Command::UnloadKey(unload) => unload.run(client),
         Command::Mount(mount) => run_mount(mount, client),
@@ -354,7 +380,17 @@ fn run_destroy(destroy: &Destroy, client: &Client, typed: String) -> anyhow::Res
 
 fn run_mount(mount: Mount, client: &Client) -> anyhow::Result<()> {
     if mount.filesystem.is_none() && !mount.all {
-        for mounted in client.call(&ZfsMountList {})?.mounts {
+        let mounts = client.call(&ZfsMountList {})?.mounts;
+        if mount.json {
+            let by_name = mounts.into_iter().map(|mounted| {
+                let entry = json!({"filesystem": mounted.name, "mountpoint": mounted.mountpoint});
+                (mounted.name, entry)
+            });
+            let mut document = json::document("zfs mount");
+            document.insert("datasets".into(), Value::Object(by_name.collect()));
+            return json::print(document);
+        }
+        for mounted in mounts {
             println!("{:<30}  {}", mounted.name, mounted.mountpoint);
         }
         return Ok(());
@@ -365,16 +401,41 @@ fn run_mount(mount: Mount, client: &Client) -> anyhow::Result<()> {
             None => keys::load_all(client, None, false)?,
         }
     }
-    client.call(&ZfsMount {
-        name: mount.filesystem,
-        all: mount.all,
-        overlay: mount.overlay,
-        options: mount
-            .options
-            .iter()
-            .flat_map(|list| list.split(','))
-            .map(str::to_owned)
-            .collect(),
-    })?;
+    let names = match (&mount.filesystem, mount.recursive) {
+        (Some(top), true) => to_mount_below(top, client)?,
+        (name, _) => vec![name.clone()],
+    };
+    for name in names {
+        client.call(&ZfsMount {
+            name,
+            all: mount.all,
+            overlay: mount.overlay,
+            options: mount
+                .options
+                .iter()
+                .flat_map(|list| list.split(','))
+                .map(str::to_owned)
+                .collect(),
+        })?;
+    }
     Ok(())
+}
+
+/// What `zfs mount -R` mounts: the filesystem and those below it that want to be mounted and are not.
+fn to_mount_below(top: &str, client: &Client) -> anyhow::Result<Vec<Option<String>>> {
+    let listed = client.call(&ZfsList {
+        names: vec![top.to_owned()],
+        kinds: vec![DatasetKind::Filesystem],
+        ..ZfsList::default()
+    })?;
+    let wanted = listed.datasets.into_iter().filter(|dataset| {
+        let value = |name: &str| {
+            let property = dataset.properties.get(name);
+            property.map_or("", |property| property.value.as_str())
+        };
+        value("mounted") == "no"
+            && value("canmount") == "on"
+            && value("mountpoint").starts_with('/')
+    });
+    Ok(wanted.map(|dataset| Some(dataset.name)).collect())
 }

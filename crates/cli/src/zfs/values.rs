@@ -9,7 +9,9 @@ enum Kind {
     Size,
     /// Bytes; 0 means `none`.
     SizeOrNone,
-    /// A count; the largest number means `none`.
+    /// A count.
+    Count,
+    /// A count; the largest number means `none`, and 0 where it is a quota.
     CountOrNone,
     /// `1.00` becomes `1.00x`.
     Ratio,
@@ -44,22 +46,43 @@ fn kind(property: &str) -> Kind {
         "compressratio" | "refcompressratio" => Kind::Ratio,
         "creation" | "snapshots_changed" => Kind::Time,
         "guid" | "createtxg" | "objsetid" | "copies" | "version" | "userrefs" => Kind::Number,
-        name if name.starts_with("written@")
-            || name.starts_with("userused@")
-            || name.starts_with("groupused@") =>
-        {
-            Kind::Size
-        }
-        name if name.starts_with("userquota@") || name.starts_with("groupquota@") => {
-            Kind::SizeOrNone
-        }
+        name if name.contains("objused@") => Kind::Count,
+        name if name.contains("objquota@") => Kind::CountOrNone,
+        name if name.contains("used@") || name.starts_with("written@") => Kind::Size,
+        name if name.contains("quota@") => Kind::SizeOrNone,
         _ => Kind::Text,
     }
 }
 
 /// Whether the column stands at the right in `zfs list`.
 pub fn is_number(property: &str) -> bool {
-    !matches!(kind(property), Kind::Text | Kind::Time) || matches!(property, "creation")
+    match dataset::props::find(property) {
+        Some(native) => native.right_aligned,
+        None => !matches!(kind(property), Kind::Text | Kind::Time),
+    }
+}
+
+/// Whether there is a property of this name: native, of users, or of what an owner uses and may use.
+pub fn is_known(property: &str) -> bool {
+    const OWNERS: [&str; 13] = [
+        "written@",
+        "userused@",
+        "userquota@",
+        "userobjused@",
+        "userobjquota@",
+        "groupused@",
+        "groupquota@",
+        "groupobjused@",
+        "groupobjquota@",
+        "projectused@",
+        "projectquota@",
+        "projectobjused@",
+        "projectobjquota@",
+    ];
+    property == "name"
+        || property.contains(':')
+        || OWNERS.iter().any(|prefix| property.starts_with(prefix))
+        || dataset::props::find(property).is_some()
 }
 
 /// A value for people, or exact with `parseable`.
@@ -77,6 +100,8 @@ pub fn shown(property: &str, value: &str, parseable: bool) -> String {
         (Kind::SizeOrNone, Ok(0)) => "none".into(),
         (Kind::SizeOrNone, Ok(bytes)) => numbers::nice_bytes(bytes),
         (Kind::CountOrNone, Ok(u64::MAX)) => "none".into(),
+        (Kind::CountOrNone, Ok(0)) if property.contains('@') => "none".into(),
+        (Kind::CountOrNone | Kind::Count, Ok(count)) => numbers::nice_count(count),
         (Kind::Ratio, _) => format!("{value}x"),
         (Kind::Time, Ok(seconds)) => numbers::local_minute(seconds),
         _ => value.into(),
@@ -85,46 +110,13 @@ pub fn shown(property: &str, value: &str, parseable: bool) -> String {
 
 /// Full names of the abbreviations that `-o` and `get` accept (zfs_prop.c, column names).
 pub fn full_name(property: &str) -> &str {
-    match property {
-        "avail" => "available",
-        "refer" => "referenced",
-        "lrefer" => "logicalreferenced",
-        "lused" => "logicalused",
-        "ratio" => "compressratio",
-        "refratio" => "refcompressratio",
-        "recsize" => "recordsize",
-        "volblock" => "volblocksize",
-        "compress" => "compression",
-        "rdonly" => "readonly",
-        "reserv" => "reservation",
-        "refreserv" => "refreservation",
-        "usedds" => "usedbydataset",
-        "usedsnap" => "usedbysnapshots",
-        "usedchild" => "usedbychildren",
-        "usedrefreserv" => "usedbyrefreservation",
-        other => other,
-    }
+    dataset::props::find(property).map_or(property, |native| native.name)
 }
 
 /// The heading of a column.
 pub fn heading(property: &str) -> String {
-    match property {
-        "available" => "AVAIL".into(),
-        "referenced" => "REFER".into(),
-        "logicalreferenced" => "LREFER".into(),
-        "logicalused" => "LUSED".into(),
-        "compressratio" => "RATIO".into(),
-        "refcompressratio" => "REFRATIO".into(),
-        "recordsize" => "RECSIZE".into(),
-        "volblocksize" => "VOLBLOCK".into(),
-        "compression" => "COMPRESS".into(),
-        "readonly" => "RDONLY".into(),
-        "reservation" => "RESERV".into(),
-        "refreservation" => "REFRESERV".into(),
-        "usedbydataset" => "USEDDS".into(),
-        "usedbysnapshots" => "USEDSNAP".into(),
-        "usedbychildren" => "USEDCHILD".into(),
-        "usedbyrefreservation" => "USEDREFRESERV".into(),
-        other => other.to_uppercase(),
+    match dataset::props::find(property) {
+        Some(native) => native.column.to_owned(),
+        None => property.to_uppercase(),
     }
 }

@@ -72,7 +72,7 @@ fn print_layout(layout: &[VdevSpec]) {
     for vdev in layout {
         if vdev.class != class {
             class = &vdev.class;
-            println!("\t{}", crate::zpool::status::class_heading(class));
+            println!("\t{}", crate::zpool::vdevs::class_heading(class));
         }
         if vdev.children.is_empty() {
             println!("\t  {}", vdev.path);

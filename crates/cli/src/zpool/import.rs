@@ -5,7 +5,7 @@ use api::{FoundPoolReport, ZpoolImport};
 use clap::Args;
 
 use super::create::assignments;
-use super::status::{Naming, print_config};
+use super::vdevs::{Columns, Naming, print_config};
 use crate::client::Client;
 
 /// List pools that can be imported, or import them.
@@ -148,11 +148,7 @@ fn print_found(pool: &FoundPoolReport) {
         println!("{indent}   see: {see}");
     }
     println!("{indent}config:\n");
-    let naming = Naming {
-        full_paths: false,
-        guids: false,
-    };
-    print_config(&pool.tree, naming, false, false);
+    print_config(&pool.tree, Naming::default(), Columns::default());
     if let Some(footer) = &pool.footer {
         println!("\n\t{indent}{}", lines(footer));
     }

@@ -1,11 +1,12 @@
-//! `zpool list` and `zpool get`.
+//! `zpool list` (`zpool_do_list`, cmd/zpool/zpool_main.c).
 
 use anyhow::bail;
 use api::{PoolReport, Source, VdevReport, ZpoolList};
 use clap::Args;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
-use super::status::{Naming, class_heading, leaf_name, name_width};
+use super::repeat::Repeat;
+use super::vdevs::{self, CLASSES, Naming, class_heading, leaf_name, name_width};
 use crate::client::Client;
 use crate::columns::{Column, render};
 use crate::{json, numbers};
@@ -24,15 +25,10 @@ pub struct List {
     /// Every vdev
     #[arg(short)]
     verbose: bool,
-    /// Full paths of devices
-    #[arg(short = 'P')]
-    full_paths: bool,
-    /// GUIDs of devices instead of names
-    #[arg(short = 'g')]
-    guids: bool,
-    /// Real paths (paths are shown as given already)
-    #[arg(short = 'L')]
-    real_paths: bool,
+    #[command(flatten)]
+    naming: Naming,
+    #[command(flatten)]
+    repeat: Repeat,
     /// Properties, comma-separated
     #[arg(short = 'o', default_value = DEFAULT_COLUMNS)]
     columns: String,
@@ -40,42 +36,17 @@ pub struct List {
     #[arg(short = 'j', long = "json")]
     json: bool,
     /// With -j, numbers as numbers
-    #[arg(long)]
+    #[arg(long, requires = "json")]
     json_int: bool,
     /// With -j, pools by GUID
-    #[arg(long)]
+    #[arg(long, requires = "json")]
     json_pool_key_guid: bool,
-    pools: Vec<String>,
-}
-
-/// Print properties of pools.
-#[derive(Debug, Args)]
-pub struct Get {
-    /// No headings, tabs between fields
-    #[arg(short = 'H')]
-    scripted: bool,
-    /// Exact numbers
-    #[arg(short = 'p')]
-    parseable: bool,
-    /// Fields, comma-separated, of name, property, value, source
-    #[arg(short = 'o', default_value = "name,property,value,source")]
-    fields: String,
-    /// JSON
-    #[arg(short = 'j', long = "json")]
-    json: bool,
-    /// With -j, numbers as numbers
-    #[arg(long)]
-    json_int: bool,
-    /// With -j, pools by GUID
-    #[arg(long)]
-    json_pool_key_guid: bool,
-    /// all, or properties, comma-separated
-    properties: String,
+    /// [POOL]... [INTERVAL [COUNT]]
     pools: Vec<String>,
 }
 
 /// Full names of abbreviations (zpool_prop.c, column names).
-fn full_name(property: &str) -> &str {
+pub(super) fn full_name(property: &str) -> &str {
     match property {
         "alloc" => "allocated",
         "ckpoint" => "checkpoint",
@@ -127,7 +98,7 @@ fn is_number(property: &str) -> bool {
 }
 
 /// A pool property for people (or as it is, with `-p`).
-fn shown(property: &str, value: &str, parseable: bool) -> String {
+pub(super) fn shown(property: &str, value: &str, parseable: bool) -> String {
     if value.is_empty() {
         return "-".into();
     }
@@ -170,11 +141,25 @@ fn shown(property: &str, value: &str, parseable: bool) -> String {
 impl List {
     /// Asks the daemon and prints.
     pub fn run(self, client: &Client) -> anyhow::Result<()> {
-        let pools = client
-            .call(&ZpoolList {
-                names: self.pools.clone(),
-            })?
-            .pools;
+        let mut is_first = true;
+        self.repeat.run(self.pools.clone(), |names, time| {
+            let headings = !self.scripted && (is_first || self.verbose);
+            is_first = false;
+            self.report(client, names, time, headings)
+        })
+    }
+
+    fn report(
+        &self,
+        client: &Client,
+        pools: &[String],
+        time: Option<String>,
+        headings: bool,
+    ) -> anyhow::Result<()> {
+        let call = ZpoolList {
+            names: pools.to_vec(),
+        };
+        let pools = client.call(&call)?.pools;
         let names: Vec<&str> = self.columns.split(',').map(full_name).collect();
         if let (Some(pool), Some(unknown)) = (
             pools.first(),
@@ -184,21 +169,34 @@ impl List {
             bail!("bad property list: invalid property '{unknown}'");
         }
         if self.json {
-            return print_json(
+            let properties_of = |pool: &PoolReport| {
+                let names = names.iter().filter(|name| **name != "name");
+                names
+                    .map(|name| (*name).to_owned())
+                    .filter(|name| pool.properties.contains_key(name))
+                    .collect()
+            };
+            let more = |pool: &PoolReport, entry: &mut Map<String, Value>| {
+                if self.verbose {
+                    entry.insert("vdevs".into(), Value::Object(self.json_vdevs(pool, &names)));
+                }
+            };
+            let mut document = pools_json(
                 &pools,
                 "zpool list",
                 self.json_int,
                 self.json_pool_key_guid,
-                |pool| {
-                    names
-                        .iter()
-                        .filter(|name| **name != "name")
-                        .map(|name| (*name).to_owned())
-                        .filter(|name| pool.properties.contains_key(name))
-                        .collect()
-                },
+                properties_of,
+                more,
                 self.parseable,
             );
+            if let Some(time) = time {
+                document.insert("time".into(), json::value(&time, self.json_int));
+            }
+            return json::print(document);
+        }
+        if let Some(time) = time {
+            println!("{time}");
         }
         if pools.is_empty() {
             if !self.scripted {
@@ -245,7 +243,13 @@ impl List {
                 }
             }
         }
-        print!("{}", render(&columns, &rows, self.scripted));
+        let text = render(&columns, &rows, self.scripted);
+        let without_headings = text.split_once('\n').map_or("", |(_, rows)| rows);
+        if headings || self.scripted {
+            print!("{text}");
+        } else {
+            print!("{without_headings}");
+        }
         Ok(())
     }
 
@@ -257,11 +261,7 @@ impl List {
             class => class_heading(class),
         };
         if self.scripted {
-            let naming = Naming {
-                full_paths: self.full_paths,
-                guids: self.guids,
-            };
-            let width = name_width(&pool.tree, naming);
+            let width = name_width(&pool.tree, self.naming);
             return vec![format!(
                 "{heading:<width$}      -      -      -        -         -      -      -      -         -"
             )];
@@ -282,23 +282,7 @@ impl List {
         names: &[&str],
         rows: &mut Vec<Vec<String>>,
     ) {
-        let naming = Naming {
-            full_paths: self.full_paths,
-            guids: self.guids,
-        };
-        let size = |bytes: u64| match bytes {
-            0 => "-".to_owned(),
-            bytes if self.parseable => bytes.to_string(),
-            bytes => numbers::nice_bytes(bytes),
-        };
-        let percent = |value: u64| {
-            if self.parseable {
-                value.to_string()
-            } else {
-                format!("{value}%")
-            }
-        };
-        let top = vdev.size_bytes > 0 && depth == 1;
+        let naming = self.naming;
         rows.push(
             names
                 .iter()
@@ -312,28 +296,108 @@ impl List {
                         leaf_name(vdev, naming),
                         indent = depth * 2
                     ),
-                    "size" if vdev.physical_bytes > 0 => size(vdev.physical_bytes),
-                    "size" => size(vdev.size_bytes),
-                    "allocated" if top => numbers_or_exact(vdev.allocated_bytes, self.parseable),
-                    "free" if top => numbers_or_exact(
-                        vdev.size_bytes - vdev.allocated_bytes.min(vdev.size_bytes),
-                        self.parseable,
-                    ),
-                    "fragmentation" if top => vdev
-                        .fragmentation_percent
-                        .map_or_else(|| "-".into(), percent),
-                    "capacity" if top => {
-                        percent(vdev.allocated_bytes.saturating_mul(100) / vdev.size_bytes)
-                    }
-                    "checkpoint" if vdev.checkpoint_bytes > 0 => size(vdev.checkpoint_bytes),
-                    "health" => vdev.state.clone(),
-                    _ => "-".into(),
+                    name => self.vdev_cell(vdev, depth == 1, name),
                 })
                 .collect(),
         );
         for child in &vdev.children {
             self.vdev_rows(child, depth + 1, names, rows);
         }
+    }
+
+    /// A property of a vdev (`collect_vdev_prop`); most are known of top-level vdevs only.
+    fn vdev_cell(&self, vdev: &VdevReport, is_top: bool, property: &str) -> String {
+        let exact = self.parseable || self.json_int;
+        let size = |bytes: u64| match bytes {
+            0 => "-".to_owned(),
+            bytes => numbers_or_exact(bytes, exact),
+        };
+        let is_top = vdev.size_bytes > 0 && is_top;
+        match property {
+            "size" if vdev.physical_bytes > 0 => size(vdev.physical_bytes),
+            "size" => size(vdev.size_bytes),
+            "allocated" if is_top => numbers_or_exact(vdev.allocated_bytes, exact),
+            "free" if is_top => numbers_or_exact(
+                vdev.size_bytes - vdev.allocated_bytes.min(vdev.size_bytes),
+                exact,
+            ),
+            "fragmentation" if is_top => match vdev.fragmentation_percent {
+                Some(percent) if exact => percent.to_string(),
+                Some(percent) => format!("{percent}%"),
+                None => "-".into(),
+            },
+            "capacity" if is_top => {
+                let part = u128::from(vdev.allocated_bytes) * 10_000 / u128::from(vdev.size_bytes);
+                let percent = part as f64 / 100.0;
+                match part {
+                    _ if exact => (part / 100).to_string(),
+                    0..1000 => format!("{percent:.2}%"),
+                    1000..10_000 => format!("{percent:.1}%"),
+                    _ => format!("{percent:.0}%"),
+                }
+            }
+            "checkpoint" if vdev.checkpoint_bytes > 0 => size(vdev.checkpoint_bytes),
+            "health" => vdev.state.clone(),
+            _ => "-".into(),
+        }
+    }
+
+    /// The vdevs of a pool for `-j -v` (`collect_list_stats`): ordinary ones by name, then those of
+    /// each class in an object of their own.
+    fn json_vdevs(&self, pool: &PoolReport, names: &[&str]) -> Map<String, Value> {
+        let mut vdevs = Map::new();
+        for child in pool
+            .tree
+            .children
+            .iter()
+            .filter(|child| child.class.is_empty())
+        {
+            self.json_vdev(child, "", true, names, &mut vdevs);
+        }
+        for (class, key) in CLASSES {
+            let mut group = Map::new();
+            for child in pool
+                .tree
+                .children
+                .iter()
+                .filter(|child| child.class == class)
+            {
+                self.json_vdev(child, "", true, names, &mut group);
+            }
+            if !group.is_empty() {
+                vdevs.insert(key.into(), Value::Object(group));
+            }
+        }
+        vdevs
+    }
+
+    fn json_vdev(
+        &self,
+        vdev: &VdevReport,
+        above: &str,
+        is_top: bool,
+        names: &[&str],
+        out: &mut Map<String, Value>,
+    ) {
+        let name = leaf_name(vdev, self.naming);
+        let mut entry = vdevs::info(vdev, &name, above, self.json_int);
+        let columns = names.iter().filter(|name| **name != "name");
+        let properties = columns
+            .map(|column| {
+                let text = self.vdev_cell(vdev, is_top, column);
+                let property = json::property(&text, &Source::None, self.json_int);
+                ((*column).to_owned(), property)
+            })
+            .collect();
+        entry.insert("properties".into(), Value::Object(properties));
+        let mut children = Map::new();
+        for child in &vdev.children {
+            self.json_vdev(child, &vdev.class, false, names, &mut children);
+        }
+        if !children.is_empty() {
+            entry.insert("vdevs".into(), Value::Object(children));
+        }
+        out.insert(name, Value::Object(entry));
     }
 }
 
@@ -351,7 +415,7 @@ fn known(pools: &[PoolReport], name: &str) -> bool {
         || DEFAULT_COLUMNS.split(',').any(|column| column == name)
 }
 
-fn cell(pool: &PoolReport, property: &str, parseable: bool) -> String {
+pub(super) fn cell(pool: &PoolReport, property: &str, parseable: bool) -> String {
     if property == "name" {
         return pool.name.clone();
     }
@@ -361,118 +425,39 @@ fn cell(pool: &PoolReport, property: &str, parseable: bool) -> String {
     )
 }
 
-fn print_json(
+/// Pools with their properties, by name or GUID; `more` adds what else there is to a pool.
+pub(super) fn pools_json(
     pools: &[PoolReport],
     command: &str,
-    json_int: bool,
+    as_int: bool,
     by_guid: bool,
     properties_of: impl Fn(&PoolReport) -> Vec<String>,
+    more: impl Fn(&PoolReport, &mut Map<String, Value>),
     parseable: bool,
-) -> anyhow::Result<()> {
+) -> Map<String, Value> {
     let mut by_key = Map::new();
     for pool in pools {
         let properties: Map<String, Value> = properties_of(pool)
             .into_iter()
             .filter_map(|name| {
                 let property = pool.properties.get(&name)?;
-                let text = shown(&name, &property.value, parseable || json_int);
-                Some((name, json!({"value": json::value(&text, json_int), "source": json::source(&property.source)})))
+                let text = shown(&name, &property.value, parseable || as_int);
+                let property = json::property(&text, &property.source, as_int);
+                Some((name, property))
             })
             .collect();
-        let mut entry = Map::new();
-        entry.insert("name".into(), json!(pool.name));
-        entry.insert("type".into(), json!("POOL"));
-        entry.insert("state".into(), json!(pool.tree.state));
-        entry.insert(
-            "pool_guid".into(),
-            json::value(&pool.guid.to_string(), json_int),
-        );
-        entry.insert("txg".into(), json::value(&pool.txg.to_string(), json_int));
-        entry.insert("spa_version".into(), json::value("5000", json_int));
-        entry.insert("zpl_version".into(), json::value("5", json_int));
+        let state = &pool.tree.state;
+        let mut entry = json::pool(&pool.name, state, pool.guid, pool.txg, Some("POOL"), as_int);
         entry.insert("properties".into(), Value::Object(properties));
-        by_key.insert(
-            if by_guid {
-                pool.guid.to_string()
-            } else {
-                pool.name.clone()
-            },
-            Value::Object(entry),
-        );
+        more(pool, &mut entry);
+        let key = if by_guid {
+            pool.guid.to_string()
+        } else {
+            pool.name.clone()
+        };
+        by_key.insert(key, Value::Object(entry));
     }
     let mut document = json::document(command);
     document.insert("pools".into(), Value::Object(by_key));
-    json::print(document)
-}
-
-impl Get {
-    /// Asks the daemon and prints.
-    pub fn run(self, client: &Client) -> anyhow::Result<()> {
-        let pools = client
-            .call(&ZpoolList {
-                names: self.pools.clone(),
-            })?
-            .pools;
-        let wanted: Option<Vec<&str>> =
-            (self.properties != "all").then(|| self.properties.split(',').map(full_name).collect());
-        let properties_of = |pool: &PoolReport| -> Vec<String> {
-            match &wanted {
-                Some(names) => names.iter().map(|name| (*name).to_owned()).collect(),
-                None => pool.properties.keys().cloned().collect(),
-            }
-        };
-        for pool in &pools {
-            for name in properties_of(pool) {
-                if name != "name" && !name.contains(':') && !pool.properties.contains_key(&name) {
-                    bail!("bad property list: invalid property '{name}'");
-                }
-            }
-        }
-        if self.json {
-            return print_json(
-                &pools,
-                "zpool get",
-                self.json_int,
-                self.json_pool_key_guid,
-                properties_of,
-                self.parseable,
-            );
-        }
-        let fields: Vec<&str> = self.fields.split(',').collect();
-        let mut rows = Vec::new();
-        for pool in &pools {
-            for name in properties_of(pool) {
-                let property = pool.properties.get(&name);
-                let mut row = Vec::new();
-                for field in &fields {
-                    row.push(match *field {
-                        "name" => pool.name.clone(),
-                        "property" => name.clone(),
-                        "value" => cell(pool, &name, self.parseable),
-                        "source" => property.map_or_else(|| "-".into(), |property| source_text(&property.source)),
-                        other => bail!("invalid column name '{other}'; columns are name, property, value, source"),
-                    });
-                }
-                rows.push(row);
-            }
-        }
-        let columns: Vec<Column> = fields
-            .iter()
-            .map(|field| Column::left(field.to_uppercase()))
-            .collect();
-        print!("{}", render(&columns, &rows, self.scripted));
-        Ok(())
-    }
-}
-
-/// A source as the SOURCE column has it.
-pub fn source_text(source: &Source) -> String {
-    match source {
-        Source::None => "-".into(),
-        Source::Default => "default".into(),
-        Source::Local => "local".into(),
-        Source::Temporary => "temporary".into(),
-        Source::Received => "received".into(),
-        Source::Inherited(from) => format!("inherited from {from}"),
-    }
+    document
 }

@@ -1,16 +1,18 @@
 //! The `zpool` command line (zpool(8)).
 
 mod create;
-
+mod get;
 mod import;
 mod list;
 mod progress;
+mod repeat;
 mod scan;
 mod scrub;
 mod status;
+mod vdevs;
 
 pub use create::assignments;
-pub use list::source_text;
+pub use get::source_text;
 
 use anyhow::bail;
 use api::{ZpoolClear, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolSet, ZpoolSync};
@@ -43,7 +45,7 @@ enum Command {
     /// Tell the condition of pools and their devices
     Status(status::Status),
     /// Print properties of pools
-    Get(list::Get),
+    Get(get::Get),
     /// Set a property of a pool
     Set(Set),
     /// Print the commands that were run on pools
@@ -52,6 +54,8 @@ enum Command {
     Sync(Names),
     /// Clear device errors, resume a suspended pool
     Clear(Clear),
+    /// Print the version
+    Version(crate::version::Version),
     /// Verify all copies of all data of pools that are imported read-only
     Scrub(scrub::Scrub),
     /// Wait until activities of a pool have ended
@@ -149,6 +153,7 @@ pub fn run(zpool: Zpool, client: &Client, typed: String) -> anyhow::Result<()> {
         Command::Scrub(scrub) => scrub.run(client),
         Command::Wait(wait) => wait.run(client),
         Command::History(history) => print_history(&history, client),
+        Command::Version(version) => version.run("zpool"),
         Command::Sync(names) => {
             client.call(&ZpoolSync { names: names.pools })?;
             Ok(())
@@ -167,6 +172,7 @@ fn print_history(history: &History, client: &Client) -> anyhow::Result<()> {
     let reply = client.call(&ZpoolHistory {
         names: history.pools.clone(),
     })?;
+    let users = numbers::Users::load();
     for (pool, records) in reply.pools {
         println!("History for '{pool}':");
         for record in records {
@@ -177,11 +183,17 @@ fn print_history(history: &History, client: &Client) -> anyhow::Result<()> {
             };
             let mut line = format!("{} {text}", numbers::local_history(record.time_s));
             if history.long {
-                let user = record
-                    .user
-                    .map_or_else(String::new, |user| format!("user {user} "));
-                let host = record.host.as_deref().unwrap_or("");
-                line.push_str(&format!(" [{user}on {host}]"));
+                line.push_str(" [");
+                if let Some(user) = record.user {
+                    line.push_str(&format!("user {user} "));
+                    if let Some(name) = users.name(user) {
+                        line.push_str(&format!("({name}) "));
+                    }
+                }
+                if let Some(host) = &record.host {
+                    line.push_str(&format!("on {host}"));
+                }
+                line.push(']');
             }
             println!("{line}");
         }

@@ -1,10 +1,12 @@
 //! `zpool status`: the condition of pools, laid out as OpenZFS does (`status_callback` and
-//! `print_status_config`, cmd/zpool/zpool_main.c).
+//! `status_callback_json`, cmd/zpool/zpool_main.c).
 
 use api::{PoolStatusReport, VdevReport, ZpoolStatus};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
+use super::repeat::Repeat;
+use super::vdevs::{self, CLASSES, Columns, Naming, is_well, leaf_name, print_config};
 use super::{progress, scan};
 use crate::client::Client;
 use crate::{json, numbers};
@@ -15,76 +17,89 @@ pub struct Status {
     /// Name damaged files
     #[arg(short)]
     verbose: bool,
-    /// Dedup tables as well
-    #[arg(short = 'D')]
-    dedup: bool,
     /// Only pools that are not well
     #[arg(short = 'x')]
     exceptions: bool,
+    /// Only vdevs that are not well
+    #[arg(short = 'e')]
+    unhealthy: bool,
     /// Exact numbers
     #[arg(short = 'p')]
     parseable: bool,
-    /// Full paths of devices
-    #[arg(short = 'P')]
-    full_paths: bool,
-    /// GUIDs of devices instead of names
-    #[arg(short = 'g')]
-    guids: bool,
-    /// Real paths (paths are shown as given already)
-    #[arg(short = 'L')]
-    real_paths: bool,
+    /// State of initializing
+    #[arg(short = 'i')]
+    initialize: bool,
+    /// State of trimming
+    #[arg(short = 't')]
+    trim: bool,
+    /// Slow I/Os
+    #[arg(short = 's')]
+    slow: bool,
+    /// Checks of direct I/O that failed
+    #[arg(short = 'd')]
+    direct: bool,
+    /// Statistics of deduplication
+    #[arg(short = 'D', action = clap::ArgAction::Count)]
+    dedup: u8,
+    #[command(flatten)]
+    naming: Naming,
+    #[command(flatten)]
+    repeat: Repeat,
     /// JSON
     #[arg(short = 'j', long = "json")]
     json: bool,
     /// With -j, numbers as numbers
-    #[arg(long)]
+    #[arg(long, requires = "json")]
     json_int: bool,
     /// With -j, vdevs in one flat object
-    #[arg(long)]
+    #[arg(long, requires = "json")]
     json_flat_vdevs: bool,
     /// With -j, pools by GUID
-    #[arg(long)]
+    #[arg(long, requires = "json")]
     json_pool_key_guid: bool,
+    /// [POOL]... [INTERVAL [COUNT]]
     pools: Vec<String>,
-}
-
-/// How leaves are named.
-#[derive(Clone, Copy)]
-pub struct Naming {
-    /// Full paths.
-    pub full_paths: bool,
-    /// GUIDs.
-    pub guids: bool,
 }
 
 impl Status {
     /// Asks the daemon and prints.
     pub fn run(self, client: &Client) -> anyhow::Result<()> {
-        let mut pools = client
-            .call(&ZpoolStatus {
-                names: self.pools.clone(),
-                verbose: self.verbose,
-            })?
-            .pools;
+        self.repeat.run(self.pools.clone(), |names, time| {
+            self.report(client, names, time)
+        })
+    }
+
+    fn report(
+        &self,
+        client: &Client,
+        names: &[String],
+        time: Option<String>,
+    ) -> anyhow::Result<()> {
+        let call = ZpoolStatus {
+            names: names.to_vec(),
+            verbose: self.verbose,
+        };
+        let mut pools = client.call(&call)?.pools;
+        let found = !pools.is_empty();
         if self.exceptions {
-            pools.retain(|pool| {
-                pool.state != "ONLINE" || pool.status.is_some() || pool.error_count > 0
-            });
+            pools.retain(|pool| !pool.is_healthy);
         }
         if self.json {
-            return self.print_json(&pools);
+            return self.print_json(&pools, time);
         }
-        if pools.is_empty() {
-            if self.exceptions && self.pools.is_empty() {
-                println!("all pools are healthy");
-            } else if self.exceptions {
-                for name in &self.pools {
+        if let Some(time) = time {
+            println!("{time}");
+        }
+        if !found && names.is_empty() {
+            eprintln!("no pools available");
+        } else if pools.is_empty() && names.is_empty() {
+            println!("all pools are healthy");
+        } else if self.exceptions {
+            for name in names {
+                if !pools.iter().any(|pool| &pool.name == name) {
                     println!("pool '{name}' is healthy");
                 }
-            } else {
-                println!("no pools available");
             }
-            return Ok(());
         }
         for (index, pool) in pools.iter().enumerate() {
             if index > 0 {
@@ -93,6 +108,18 @@ impl Status {
             self.print(pool);
         }
         Ok(())
+    }
+
+    fn columns(&self) -> Columns {
+        Columns {
+            counters: true,
+            parseable: self.parseable,
+            slow: self.slow,
+            direct: self.direct,
+            initialize: self.initialize,
+            trim: self.trim,
+            unhealthy: self.unhealthy,
+        }
     }
 
     fn print(&self, pool: &PoolStatusReport) {
@@ -116,15 +143,7 @@ impl Status {
             println!("expand: {}", progress::expansion(expansion));
         }
         println!("config:\n");
-        print_config(
-            &pool.tree,
-            Naming {
-                full_paths: self.full_paths,
-                guids: self.guids,
-            },
-            true,
-            self.parseable,
-        );
+        print_config(&pool.tree, self.naming, self.columns());
         println!();
         match pool.error_count {
             0 => println!("errors: No known data errors"),
@@ -136,107 +155,178 @@ impl Status {
                 }
             }
         }
-        if self.dedup {
+        if self.dedup > 0 {
             print!("\n{}", progress::dedup(pool.dedup.as_ref(), self.parseable));
         }
     }
 
-    fn print_json(&self, pools: &[PoolStatusReport]) -> anyhow::Result<()> {
-        let naming = Naming {
-            full_paths: true,
-            guids: self.guids,
-        };
+    fn number(&self, value: u64) -> Value {
+        json::value(&value.to_string(), self.json_int)
+    }
+
+    /// A size, exact or for people.
+    fn size(&self, value: u64) -> Value {
+        if self.json_int || self.parseable {
+            self.number(value)
+        } else {
+            json!(numbers::nice_bytes(value))
+        }
+    }
+
+    fn count(&self, value: u64) -> Value {
+        if self.json_int || self.parseable {
+            self.number(value)
+        } else {
+            json!(numbers::nice_count(value))
+        }
+    }
+
+    fn print_json(&self, pools: &[PoolStatusReport], time: Option<String>) -> anyhow::Result<()> {
         let mut by_key = Map::new();
         for pool in pools {
-            let number = |value: u64| json::value(&value.to_string(), self.json_int);
-            let mut report = Map::new();
-            report.insert("name".into(), json!(pool.name));
-            report.insert("state".into(), json!(pool.state));
-            report.insert("pool_guid".into(), number(pool.guid));
-            report.insert("txg".into(), number(pool.txg));
-            report.insert("spa_version".into(), json::value("5000", self.json_int));
-            report.insert("zpl_version".into(), json::value("5", self.json_int));
-            for (key, text) in [
-                ("status", &pool.status),
-                ("action", &pool.action),
-                ("moreinfo", &pool.see),
-            ] {
-                if let Some(text) = text {
-                    report.insert(key.into(), json!(text));
-                }
-            }
-            if let Some(found) = &pool.scan {
-                let exact = self.json_int || self.parseable;
-                report.insert("scan_stats".into(), scan::json(found, exact, &number));
-            }
-            let mut vdevs = Map::new();
-            self.json_vdev(&pool.tree, &pool.name, naming, &mut vdevs);
-            report.insert("vdevs".into(), Value::Object(vdevs));
-            report.insert("error_count".into(), number(pool.error_count));
             let key = if self.json_pool_key_guid {
                 pool.guid.to_string()
             } else {
                 pool.name.clone()
             };
-            by_key.insert(key, Value::Object(report));
+            by_key.insert(key, Value::Object(self.json_pool(pool)));
         }
         let mut document = json::document("zpool status");
         document.insert("pools".into(), Value::Object(by_key));
+        if let Some(time) = time {
+            document.insert("time".into(), json::value(&time, self.json_int));
+        }
         json::print(document)
     }
 
+    fn json_pool(&self, pool: &PoolStatusReport) -> Map<String, Value> {
+        let mut report = json::pool(
+            &pool.name,
+            &pool.state,
+            pool.guid,
+            pool.txg,
+            None,
+            self.json_int,
+        );
+        for (key, text) in [("status", &pool.status), ("action", &pool.action)] {
+            if let Some(text) = text {
+                // Later lines are indented there, and the last one ends.
+                report.insert(
+                    key.into(),
+                    json!(format!("{}\n", text.replace('\n', "\n\t"))),
+                );
+            }
+        }
+        if let Some(see) = &pool.see {
+            let id = see.rsplit('/').next().unwrap_or(see);
+            report.insert("msgid".into(), json!(id));
+            report.insert("moreinfo".into(), json!(see));
+        }
+        if let Some(found) = &pool.scan {
+            let exact = self.json_int || self.parseable;
+            let number = |value| self.number(value);
+            report.insert("scan_stats".into(), scan::json(found, exact, &number));
+        }
+        let mut root = Map::new();
+        self.json_vdev(&pool.tree, None, "", &mut root);
+        let mut groups = Vec::new();
+        for (class, key) in CLASSES {
+            let mut group = Map::new();
+            for child in pool
+                .tree
+                .children
+                .iter()
+                .filter(|child| child.class == class)
+            {
+                if !(self.unhealthy && is_well(child)) {
+                    self.json_vdev(child, None, "", &mut group);
+                }
+            }
+            groups.push((key, group));
+        }
+        if self.json_flat_vdevs {
+            root.extend(groups.into_iter().flat_map(|(_, group)| group));
+            report.insert("vdevs".into(), Value::Object(root));
+        } else {
+            report.insert("vdevs".into(), Value::Object(root));
+            for (key, group) in groups.into_iter().filter(|(_, group)| !group.is_empty()) {
+                report.insert(key.into(), Value::Object(group));
+            }
+        }
+        report.insert("error_count".into(), self.count(pool.error_count));
+        if pool.error_count > 0 && self.verbose {
+            report.insert("errlist".into(), json!(pool.damaged));
+        }
+        report
+    }
+
+    /// Adds a vdev and those below it: in one another, or with `--json-flat-vdevs` side by side.
     fn json_vdev(
         &self,
         vdev: &VdevReport,
-        name: &str,
-        naming: Naming,
+        parent: Option<&str>,
+        above: &str,
         out: &mut Map<String, Value>,
     ) {
-        let number = |value: u64| json::value(&value.to_string(), self.json_int);
-        let size = |value: u64| {
-            if self.json_int || self.parseable {
-                number(value)
-            } else {
-                json!(numbers::nice_bytes(value))
+        let name = leaf_name(vdev, self.naming);
+        let is_leaf = vdev.children.is_empty();
+        let mut entry = vdevs::info(vdev, &name, above, self.json_int);
+        if let Some(parent) = parent.filter(|_| self.json_flat_vdevs) {
+            entry.insert("parent".into(), json!(parent));
+        }
+        if vdev.class != "spare" {
+            for (key, bytes) in [
+                ("alloc_space", vdev.allocated_bytes),
+                ("total_space", vdev.size_bytes),
+                ("phys_space", vdev.physical_bytes),
+            ] {
+                if bytes > 0 {
+                    entry.insert(key.into(), self.size(bytes));
+                }
             }
-        };
-        let mut entry = Map::new();
-        entry.insert("name".into(), json!(name));
-        entry.insert("vdev_type".into(), json!(vdev.kind));
-        entry.insert("guid".into(), number(vdev.guid));
-        if let Some(path) = &vdev.path {
-            entry.insert("path".into(), json!(path));
+            for (key, errors) in [
+                ("read_errors", vdev.read_errors),
+                ("write_errors", vdev.write_errors),
+                ("checksum_errors", vdev.checksum_errors),
+            ] {
+                entry.insert(key.into(), self.count(errors));
+            }
+            if is_leaf {
+                entry.insert("slow_ios".into(), self.count(0));
+            }
         }
-        entry.insert(
-            "class".into(),
-            json!(if vdev.class.is_empty() {
-                "normal"
-            } else {
-                &vdev.class
-            }),
-        );
-        entry.insert("state".into(), json!(vdev.state));
-        if vdev.size_bytes > 0 {
-            entry.insert("alloc_space".into(), size(vdev.allocated_bytes));
-            entry.insert("total_space".into(), size(vdev.size_bytes));
+        if self.direct {
+            entry.insert("dio_verify_errors".into(), self.count(0));
         }
-        entry.insert("read_errors".into(), number(vdev.read_errors));
-        entry.insert("write_errors".into(), number(vdev.write_errors));
-        entry.insert("checksum_errors".into(), number(vdev.checksum_errors));
+        if let Some(note) = &vdev.note {
+            entry.insert("aux".into(), json!(vdevs::aux(note)));
+        }
+        if is_leaf && self.initialize {
+            entry.insert("init_state".into(), json!("UNINITIALIZED"));
+        }
+        if is_leaf && self.trim {
+            entry.insert("trim_state".into(), json!("UNTRIMMED"));
+            entry.insert("trim_notsup".into(), self.number(0));
+        }
+        let is_root = vdev.kind == "root";
+        let members: Vec<&VdevReport> = vdev
+            .children
+            .iter()
+            .filter(|child| !is_root || child.class.is_empty())
+            .filter(|child| !(self.unhealthy && is_well(child)))
+            .collect();
         let mut children = Map::new();
-        for child in &vdev.children {
-            let child_name = leaf_name(child, naming);
-            let target = if self.json_flat_vdevs {
-                &mut *out
-            } else {
-                &mut children
-            };
-            self.json_vdev(child, &child_name, naming, target);
+        for child in members {
+            // The flat object has those below it as well, and they keep their own.
+            if self.json_flat_vdevs {
+                self.json_vdev(child, Some(&name), &vdev.class, out);
+            }
+            self.json_vdev(child, Some(&name), &vdev.class, &mut children);
         }
         if !children.is_empty() {
             entry.insert("vdevs".into(), Value::Object(children));
         }
-        out.insert(name.into(), Value::Object(entry));
+        out.insert(name, Value::Object(entry));
     }
 }
 
@@ -259,151 +349,4 @@ pub fn print_wrapped(label: &str, text: Option<&str>) {
         }
     }
     println!("{label:>6}: {}", lines.join("\n\t"));
-}
-
-/// The name of a vdev as the option asks.
-pub fn leaf_name(vdev: &VdevReport, naming: Naming) -> String {
-    if naming.guids {
-        return vdev.guid.to_string();
-    }
-    match &vdev.path {
-        // What is not there.
-        Some(_)
-            if vdev
-                .note
-                .as_deref()
-                .is_some_and(|note| note.starts_with("was ")) =>
-        {
-            vdev.name.clone()
-        }
-        // Files are always shown in full; disks by their last component unless -P.
-        Some(path) if naming.full_paths || vdev.kind == "file" => path.clone(),
-        Some(path) => strip_path(path).to_owned(),
-        None => vdev.name.clone(),
-    }
-}
-
-/// A disk's path without the directories that disks are looked for in (`zfs_strip_path`).
-fn strip_path(path: &str) -> &str {
-    const DIRECTORIES: [&str; 9] = [
-        "/dev/disk/by-vdev/",
-        "/dev/mapper/",
-        "/dev/disk/by-partlabel/",
-        "/dev/disk/by-partuuid/",
-        "/dev/disk/by-label/",
-        "/dev/disk/by-uuid/",
-        "/dev/disk/by-id/",
-        "/dev/disk/by-path/",
-        "/dev/",
-    ];
-    DIRECTORIES
-        .iter()
-        .find_map(|directory| path.strip_prefix(directory))
-        .unwrap_or(path)
-}
-
-/// Columns that the names of all vdevs need, with two of indentation a level.
-pub fn name_width(root: &VdevReport, naming: Naming) -> usize {
-    fn width(vdev: &VdevReport, depth: usize, naming: Naming) -> usize {
-        let own = leaf_name(vdev, naming).chars().count() + depth;
-        vdev.children
-            .iter()
-            .map(|child| width(child, depth + 2, naming))
-            .chain([own])
-            .max()
-            .unwrap_or(own)
-    }
-    width(root, 0, naming).max(10)
-}
-
-/// The heading above the vdevs of a class.
-pub fn class_heading(class: &str) -> &'static str {
-    match class {
-        "log" => "logs",
-        "special" => "special",
-        "dedup" => "dedup",
-        "cache" => "cache",
-        "spare" => "spares",
-        _ => "",
-    }
-}
-
-/// Prints the table of vdevs, with error counters or (for `zpool import`) without.
-pub fn print_config(root: &VdevReport, naming: Naming, counters: bool, parseable: bool) {
-    let width = name_width(root, naming);
-    if counters {
-        println!(
-            "\t{:<width$}  {:<8} {:>5} {:>5} {:>5}",
-            "NAME", "STATE", "READ", "WRITE", "CKSUM"
-        );
-    }
-    let line = |vdev: &VdevReport, depth: usize| {
-        let mut text = format!(
-            "\t{:depth$}{:<rest$}",
-            "",
-            leaf_name(vdev, naming),
-            rest = width.saturating_sub(depth)
-        );
-        match (counters, vdev.class.as_str()) {
-            (true, _) => text.push_str(&format!("  {:<8}", vdev.state)),
-            // What stands by has no state before the import.
-            (false, "spare" | "cache") => text.truncate(text.trim_end().len()),
-            (false, _) => text.push_str(&format!("  {}", vdev.state)),
-        }
-        if counters && !matches!(vdev.class.as_str(), "spare") {
-            let count = |value: u64| {
-                if parseable {
-                    value.to_string()
-                } else {
-                    numbers::nice_count(value)
-                }
-            };
-            text.push_str(&format!(
-                " {:>5} {:>5} {:>5}",
-                count(vdev.read_errors),
-                count(vdev.write_errors),
-                count(vdev.checksum_errors)
-            ));
-        }
-        if let Some(note) = &vdev.note {
-            text.push_str(&format!("  {note}"));
-        }
-        println!("{text}");
-    };
-    fn walk(vdev: &VdevReport, depth: usize, line: &dyn Fn(&VdevReport, usize)) {
-        line(vdev, depth);
-        for child in &vdev.children {
-            walk(child, depth + 2, line);
-        }
-    }
-    line(root, 0);
-    // Removed vdevs are in lists only.
-    let is_there = |child: &&VdevReport| child.kind != "indirect";
-    for child in root
-        .children
-        .iter()
-        .filter(is_there)
-        .filter(|child| child.class.is_empty())
-    {
-        walk(child, 2, &line);
-    }
-    for class in ["dedup", "special", "log", "cache", "spare"] {
-        let mut members = root
-            .children
-            .iter()
-            .filter(is_there)
-            .filter(|child| child.class == class)
-            .peekable();
-        if members.peek().is_some() {
-            let tab = if matches!(class, "cache" | "spare") {
-                ""
-            } else {
-                "\t"
-            };
-            println!("\t{}{tab}", class_heading(class));
-        }
-        for child in members {
-            walk(child, 2, &line);
-        }
-    }
 }

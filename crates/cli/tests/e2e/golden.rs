@@ -55,7 +55,8 @@ impl Golden {
         self.server.ok(&words).trim_end().to_owned()
     }
 
-    fn import(&self) {
+    /// Imports it read-only, without mounts.
+    pub fn import(&self) {
         let words = format!(
             "zpool import -o readonly=on -N -d {} {}",
             self.directory, self.pool
@@ -64,7 +65,7 @@ impl Golden {
     }
 
     /// Runs a command with the clock of the golden pools' maker, and with paths as they were there.
-    fn text(&self, words: &str) -> String {
+    pub fn text(&self, words: &str) -> String {
         let output = Command::new(MILLPOND)
             .args(words.split_whitespace())
             .env("MILLPOND_STATE", self.server.state())
@@ -125,6 +126,11 @@ impl Golden {
             self.status_of(&self.recorded("status")),
             "zpool status"
         );
+        assert_eq!(
+            self.status_of(&self.text(&format!("zpool status -gLv -d {pool}"))),
+            self.status_of(&self.recorded("status_guids")),
+            "zpool status -gLv -d"
+        );
         // Name, size, ..., health; not what is allocated, free, fragmented and full.
         let columns = |text: &str| -> Vec<Vec<String>> {
             self.words_of(text)
@@ -179,9 +185,6 @@ impl Golden {
             .collect();
         for dataset in self.manifest["datasets"].as_array().expect("datasets") {
             let name = dataset["name"].as_str().expect("a name");
-            if dataset["type"] == "bookmark" {
-                continue;
-            }
             for (property, value) in dataset["props"].as_object().expect("properties") {
                 let ours = shown.get(&(name, property.as_str())).copied();
                 // What is available depends on what is allocated as well.
@@ -189,8 +192,65 @@ impl Golden {
                     wrong.push(format!("{name} {property}: {ours:?}, not {value}"));
                 }
             }
+            self.check_owners(dataset, &mut wrong);
         }
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+
+    /// Who uses what of a dataset, and who holds it.
+    fn check_owners(&self, dataset: &Value, wrong: &mut Vec<String>) {
+        let name = dataset["name"].as_str().expect("a name");
+        if let Some(rows) = dataset["space"].as_array() {
+            let mut ours = String::new();
+            for command in ["userspace", "groupspace", "projectspace"] {
+                let fields = "type,name,used,quota,objused,objquota";
+                let numeric = if command == "projectspace" { "" } else { "-n" };
+                ours += &self.text(&format!("zfs {command} -Hp {numeric} -o {fields} {name}"));
+            }
+            let ours: Vec<Vec<&str>> = ours.lines().map(|row| row.split('\t').collect()).collect();
+            let theirs: Vec<Vec<&str>> = rows
+                .iter()
+                .map(|row| {
+                    let cells = row.as_array().expect("cells").iter();
+                    cells.map(|cell| cell.as_str().expect("text")).collect()
+                })
+                .collect();
+            let of = |rows: &[Vec<&str>], kind: &str| -> Vec<Vec<String>> {
+                let mut rows: Vec<Vec<String>> = rows
+                    .iter()
+                    .filter(|row| row[0] == kind)
+                    .map(|row| row.iter().map(|cell| (*cell).to_owned()).collect())
+                    .collect();
+                rows.sort();
+                rows
+            };
+            // Some manifests were made without projects.
+            let all = self.manifest["datasets"].as_array().into_iter().flatten();
+            let has_projects = all
+                .filter_map(|dataset| dataset["space"].as_array())
+                .flatten()
+                .any(|row| row[0] == "Project");
+            let kinds = ["POSIX User", "POSIX Group", "Project"];
+            for kind in kinds.into_iter().take(if has_projects { 3 } else { 2 }) {
+                let (ours, theirs) = (of(&ours, kind), of(&theirs, kind));
+                if ours != theirs {
+                    wrong.push(format!("{name} {kind}: {ours:?}, not {theirs:?}"));
+                }
+            }
+        }
+        if let Some(tags) = dataset["holds"].as_array() {
+            let text = self.text(&format!("zfs holds -H {name}"));
+            let mut ours: Vec<&str> = text
+                .lines()
+                .filter_map(|row| row.split('\t').nth(1))
+                .collect();
+            let mut theirs: Vec<&str> = tags.iter().filter_map(Value::as_str).collect();
+            ours.sort_unstable();
+            theirs.sort_unstable();
+            if ours != theirs {
+                wrong.push(format!("{name} holds: {ours:?}, not {theirs:?}"));
+            }
+        }
     }
 }
 
@@ -234,7 +294,7 @@ macro_rules! golden_pools {
     )*};
 }
 
-golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz2_multi raidz3_8 nofeat v28 v15_fs3 stale big_dirs damaged special gang_raidz checkpoint cloned_blocks dedup_fast dedup_legacy raidz_expanded raidz_expanding gang logs_cache damaged_raidz removed removing draid draid_spare);
+golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz2_multi raidz3_8 nofeat v28 v15_fs3 stale big_dirs damaged special gang_raidz checkpoint cloned_blocks dedup_fast dedup_legacy raidz_expanded raidz_expanding gang logs_cache removed removing draid draid_spare);
 
 #[test]
 fn import_lists_what_is_there_and_what_is_missing() {
@@ -295,6 +355,50 @@ fn what_is_missing_is_named_and_everything_else_is_there() {
             name.is_some_and(|name| name.parse::<u64>().is_ok())
         });
     assert!(named, "{text}");
+}
+
+/// The manifest's status is of before the damage.
+#[test]
+fn damage_is_counted_on_the_device_that_has_it() {
+    let Some(golden) = Golden::unpack("damaged_raidz") else {
+        return;
+    };
+    golden.import();
+    let text = golden.text("zpool status damaged_raidz");
+    let counted = |word: &str| {
+        let line = text.lines().find(|line| line.contains(word));
+        let words: Vec<&str> = line.expect("a line").split_whitespace().collect();
+        words[2..5].join(" ")
+    };
+    for device in ["d0.img", "d1.img", "d3.img"] {
+        assert_eq!(counted(device), "0 0 0", "{text}");
+    }
+    let wrong = counted("d2.img");
+    assert!(wrong.starts_with("0 0 ") && wrong != "0 0 0", "{text}");
+    for part in [
+        "state: ONLINE\nstatus: One or more devices has experienced an unrecoverable error.",
+        "msg/ZFS-8000-9P\n",
+        "errors: No known data errors\n",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+}
+
+#[test]
+fn a_cache_that_is_missing_is_named_and_no_harm() {
+    let Some(golden) = Golden::unpack("logs_cache") else {
+        return;
+    };
+    std::fs::remove_file(format!("{}/c0.img", golden.directory)).expect("c0 is there");
+    golden.import();
+    let text = golden.text("zpool status logs_cache");
+    for part in [
+        " state: ONLINE\nstatus: One or more devices could not be opened.",
+        "\tcache\n",
+        "  UNAVAIL      0     0     0  was /dev/disk/peer/c0\n",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
 }
 
 #[test]

@@ -25,7 +25,8 @@ pub fn with_input(server: &Server, words: &str, input: &[u8]) -> Output {
     child.wait_with_output().expect("millpond ends")
 }
 
-fn bytes(hex: &str) -> Vec<u8> {
+/// What a key given in hexadecimal is.
+pub fn bytes(hex: &str) -> Vec<u8> {
     let pairs = hex.as_bytes().chunks(2);
     pairs
         .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).expect("text"), 16).expect("hex"))
@@ -153,7 +154,9 @@ fn keys_are_loaded_used_and_unloaded() {
         8 << 20
     );
     server.ok("zfs unload-key encrypted/vol");
-    assert!(!volume.exists());
+    // The kernel remembers names for a moment.
+    let limit = std::time::Duration::from_secs(10);
+    server.wait_until(limit, "the volume is gone", || !volume.exists());
 
     server.ok("zfs unmount -a");
     assert_eq!(

@@ -336,6 +336,21 @@ fn check(name: &str) {
         golden.directory, golden.pool
     ));
     let manifest = golden.manifest.clone();
+    for key in manifest["keys"].as_array().into_iter().flatten() {
+        let text = key["key"].as_str().expect("a key");
+        let input = match key["format"].as_str() {
+            Some("raw") => crate::keys::bytes(text),
+            _ => text.as_bytes().to_vec(),
+        };
+        let dataset = key["dataset"].as_str().expect("a dataset");
+        let command = format!("zfs load-key -L prompt {dataset}");
+        let output = crate::keys::with_input(&golden.server, &command, &input);
+        assert!(
+            output.status.success(),
+            "{command}: {}",
+            crate::harness::text_of(&output)
+        );
+    }
     let trees = match &manifest["trees_without_replay"] {
         Value::Null => &manifest["trees"],
         trees => trees,
@@ -400,4 +415,4 @@ macro_rules! golden_pools {
     )*};
 }
 
-golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz1_5 raidz2_6 raidz2_multi raidz3_8 nofeat v28 v15_fs3 stale big_dirs damaged damaged_raidz special gang gang_raidz checkpoint cloned_blocks degraded);
+golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz1_5 raidz2_6 raidz2_multi raidz3_8 nofeat v28 v15_fs3 stale big_dirs damaged damaged_raidz special gang gang_raidz checkpoint cloned_blocks degraded removed removing draid draid_spare raidz_expanded raidz_expanding dedup_fast dedup_legacy logs_cache encrypted zil_dirty zil_dirty_slog);

@@ -9,6 +9,7 @@
 //! Input may be hostile: a wrong length, offset or header is an error, output is never longer
 //! than asked for, and what is asked for is bounded by [`BLOCK_BYTES_MAX`].
 
+mod lz4_runs;
 mod lzjb;
 #[cfg(test)]
 mod tests;
@@ -171,7 +172,11 @@ fn lz4_decompress(data: &[u8], output_bytes: usize) -> Option<Vec<u8>> {
     let (length, rest) = data.split_first_chunk::<4>()?;
     let block = rest.get(..u32::from_be_bytes(*length) as usize)?;
     let mut out = vec![0; output_bytes];
-    let written = lz4_flex::block::decompress_into(block, &mut out).ok()?;
+    let written = if block.len() <= output_bytes / lz4_runs::RATIO_MIN {
+        lz4_runs::decompress(block, &mut out)?
+    } else {
+        lz4_flex::block::decompress_into(block, &mut out).ok()?
+    };
     (written == output_bytes).then_some(out)
 }
 

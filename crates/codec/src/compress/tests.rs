@@ -312,6 +312,34 @@ proptest! {
         }
     }
 
+    /// Both decoders of LZ4 agree, on what is right and on what both accept of what is not.
+    #[test]
+    fn lz4_for_runs_agrees_with_the_other_one(
+        mut data in block(),
+        (pattern, times) in (proptest::collection::vec(any::<u8>(), 1..40), 0usize..2000),
+        flips in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+        room in 0usize..40,
+    ) {
+        data.extend(pattern.iter().cycle().take(pattern.len() * times));
+        let mut packed = lz4_flex::block::compress(&data);
+        let mut out = vec![0; data.len() + room];
+        let written = super::lz4_runs::decompress(&packed, &mut out);
+        prop_assert_eq!(written, Some(data.len()));
+        prop_assert_eq!(&out[..data.len()], &data[..]);
+        for (at, byte) in flips {
+            let at = at.index(packed.len());
+            packed[at] ^= byte;
+        }
+        let (mut ours, mut theirs) = (vec![0; data.len() + room], vec![0; data.len() + room]);
+        let written = super::lz4_runs::decompress(&packed, &mut ours);
+        if let (Some(written), Ok(expected)) =
+            (written, lz4_flex::block::decompress_into(&packed, &mut theirs))
+        {
+            prop_assert_eq!(written, expected);
+            prop_assert_eq!(&ours[..written], &theirs[..written]);
+        }
+    }
+
     #[test]
     fn hostile_input_never_panics(
         data in block(),

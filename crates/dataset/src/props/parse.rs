@@ -179,8 +179,9 @@ fn check_text(property: &Property, text: &str) -> Result<(), DatasetError> {
             Err(property.invalid(format!("component of '{name}' is too long")))
         }
         "mlslabel" if text != "none" => Err(property.invalid("mlslabels are unsupported")),
-        "keylocation" if text != "none" => {
-            Err(property.invalid("keylocation must be 'none' for unencrypted datasets"))
+        // Which datasets have one is checked where they are known.
+        "keylocation" if text != "none" && text != "prompt" && !text.starts_with("file:///") => {
+            Err(property.invalid(format!("'{name}' must be 'none', 'prompt' or file:///PATH")))
         }
         _ => Ok(()),
     }

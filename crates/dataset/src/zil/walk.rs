@@ -362,6 +362,32 @@ pub(crate) async fn claim(
     Ok(claimed)
 }
 
+/// Whether a log on disk holds records that are not in the pool's last synced state, which is of `synced`.
+/// Reads the chain, writes nothing.
+pub(crate) async fn awaits_replay(pipeline: &Pipeline, header: &ZilHeader, synced: Txg) -> bool {
+    let claimed = !header.claim_txg.is_zero();
+    if claimed && header.flags & ZilHeader::REPLAY_NEEDED == 0 {
+        return false;
+    }
+    let mut chain = Chain::new(pipeline, header);
+    while chain.pointer().is_some() {
+        let Ok(records) = chain.read().await else {
+            return false;
+        };
+        if records.iter().any(|record| {
+            record.sequence > header.replay_sequence
+                && if claimed {
+                    record.txg >= header.claim_txg
+                } else {
+                    record.txg > synced
+                }
+        }) {
+            return true;
+        }
+    }
+    false
+}
+
 /// Tells `visit` of every block of a log on disk that belongs to the pool's last synced state, with whose block
 /// it is: those of the chain that are claimed (or, of a log that was not, were born before
 /// `first_txg`, the first txg after that state), and the data blocks of claimed records. The last block of a

@@ -23,6 +23,8 @@
 
 mod check;
 mod crypt;
+#[cfg(test)]
+mod crypt_tests;
 mod gang;
 mod policy;
 mod read;

@@ -17,6 +17,9 @@ use super::state::{Counters, VdevAux, VdevState};
 use crate::error::PoolError;
 use crate::pipeline::AllocClass;
 
+/// Metaslabs of a top-level vdev, each of which takes memory: OpenZFS makes at most half as many
+/// (`zfs_vdev_ms_count_limit`), and growth rarely doubles that.
+const METASLABS_MAX: u64 = 1 << 18;
 /// Vdevs in one pool, at any level; more is damage.
 const VDEVS_MAX: usize = 1 << 16;
 /// Levels of a tree: root, mirror or raidz, spare, replacing, leaf, and some to spare.
@@ -103,6 +106,14 @@ impl Builder<'_> {
             _ => None,
         };
         let top = (depth == 1).then(|| Top::new(VdevId::new(index as u32), class(config), config));
+        if top
+            .as_ref()
+            .is_some_and(|top| top.metaslab_count() > METASLABS_MAX)
+        {
+            return Err(bad(format!(
+                "vdev {guid} has more than {METASLABS_MAX} metaslabs"
+            )));
+        }
         let mut own = NvList::with_flags(config.flags());
         for (name, value) in config.iter() {
             if name != "children" && !NEVER.contains(&name) {

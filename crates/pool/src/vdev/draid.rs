@@ -133,7 +133,7 @@ impl Draid {
         if !offset.is_multiple_of(stripe) || sectors == 0 {
             return None;
         }
-        let group_end = (offset / self.group_bytes() + 1) * self.group_bytes();
+        let group_end = (offset / self.group_bytes() + 1).checked_mul(self.group_bytes())?;
         let room = (group_end - offset) / stripe * self.data;
         let first = sectors.min(room);
         let mut rows = vec![self.row(ashift, offset, first, 0)];

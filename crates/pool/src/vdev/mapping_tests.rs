@@ -235,6 +235,45 @@ proptest! {
     }
 }
 
+/// Each of a block's two rows has a silently wrong column, on different devices.
+#[test]
+fn rows_of_one_block_are_wrong_each_in_its_own_way() {
+    simulate(async {
+        let sim = SimWorld::new(3);
+        let config = draid_config(&sim, 1, 2, 6, 1);
+        let tree = open(&sim, vec![config], 9, true).await;
+        let top = tree.tops()[0].clone();
+        let stripe = 3u64 << 9;
+        let (offset, length) = ((3 << 24) - stripe, 4 * 512);
+        let block = noise(length, 4);
+        put(&sim, &top, offset, &block, &[]);
+        let VdevKind::Draid(draid) = top.kind() else {
+            unreachable!()
+        };
+        let rows = draid.rows(9, offset, length).expect("rows");
+        assert_eq!(rows.len(), 2);
+        let first = rows[0].columns[1];
+        let second = rows[1].columns[1..]
+            .iter()
+            .find(|column| column.child != first.child)
+            .copied()
+            .expect("another child");
+        for column in [first, second] {
+            sim.disk(&format!("d{}", column.child))
+                .expect("a disk")
+                .corrupt(LABEL_START_BYTES + column.offset, column.length);
+        }
+        let context = IoContext::default();
+        let read = tree
+            .read_block(TOP, offset, length, &context, &Same(block.clone()))
+            .await;
+        assert_eq!(
+            read.map_err(|failure| failure.cause),
+            Ok(Bytes::from(block))
+        );
+    });
+}
+
 /// Spares that stand for each other, or of another vdev, would send a read in circles.
 #[test]
 fn spares_that_cannot_be_are_not_used() {

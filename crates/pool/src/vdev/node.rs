@@ -120,6 +120,13 @@ impl Top {
             metaslab_shift: AtomicU32::new(number("metaslab_shift").min(63) as u32),
         }
     }
+
+    pub(super) fn metaslab_count(&self) -> u64 {
+        match self.metaslab_shift.load(Ordering::Relaxed) {
+            0 => 0,
+            shift => self.asize.load(Ordering::Relaxed) >> shift,
+        }
+    }
 }
 
 /// Wrong, or not there.
@@ -402,10 +409,7 @@ impl Vdev {
 
     /// Number of metaslabs (of a top-level vdev).
     pub fn metaslab_count(&self) -> u64 {
-        match self.metaslab_shift() {
-            0 => 0,
-            shift => self.asize_bytes() >> shift,
-        }
+        self.top.as_ref().map_or(0, Top::metaslab_count)
     }
 
     /// The MOS object with the metaslabs' space maps (of a top-level vdev); zero is none.

@@ -11,8 +11,8 @@
 //! A write computes the parity, writes all columns, and succeeds when at most as many columns
 //! failed as there is parity. Data columns are slices of the caller's buffer.
 //!
-//! On dRAID, where a block reaches the next group, it has two rows with parity of their own; a child is
-//! wrong in both or in none. Blocks from before a RAID-Z vdev was expanded are read by `expansion`.
+//! On dRAID, where a block reaches the next group, it has two rows with parity of their own; a child
+//! may be wrong in both or in one. Blocks from before a RAID-Z vdev was expanded are read by `expansion`.
 
 use std::collections::BTreeSet;
 
@@ -359,12 +359,12 @@ impl Vdev {
             })
             .collect();
         let known: Vec<usize> = known.into_iter().collect();
-        // Columns of one row that may be wrong at the same time.
-        let spare = rows
+        // Children that may be wrong at the same time: each row has parity of its own.
+        let spare: usize = rows
             .rows
             .iter()
             .map(|row| row.map.parity - row.missing())
-            .max()?;
+            .sum();
         let mut tries = 0;
         for wrong_count in 0..=spare {
             for children in Combinations::new(&known, wrong_count) {

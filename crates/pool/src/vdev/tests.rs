@@ -658,3 +658,24 @@ fn vdevs_can_be_added() {
         assert_eq!(pool.disk("m1").peek(LABEL_START_BYTES, 4096), data);
     });
 }
+
+/// Found by changing a configuration behind its checksum: asize and the metaslabs' size made for
+/// more metaslabs than fit in memory, and making them never ended.
+#[test]
+fn more_metaslabs_than_can_be_are_refused() {
+    simulate(async {
+        let sim = SimWorld::new(1);
+        let mut top = leaf(&sim, "d0", 7);
+        top.set("id", 0u64);
+        top.set("ashift", 12u64);
+        top.set("metaslab_shift", 9u64);
+        top.set("asize", 1u64 << 60);
+        let mut root = format::NvList::new();
+        root.set("type", "root");
+        root.set("guid", 1u64);
+        root.set("children", vec![top]);
+        let opened = VdevTree::open(sim.world(), &root, OpenOptions::default()).await;
+        let error = opened.map(drop).expect_err("too many");
+        assert!(matches!(error, PoolError::BadConfig { .. }), "{error}");
+    });
+}

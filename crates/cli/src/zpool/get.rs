@@ -1,0 +1,372 @@
+//! `zpool get`: properties of pools and of vdevs (`zpool_do_get`, cmd/zpool/zpool_main.c;
+//! `zpool_get_vdev_prop`, lib/libzfs/libzfs_pool.c).
+
+use anyhow::bail;
+use api::{PoolReport, Property, PropertyMap, Source, VdevReport, ZpoolList};
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use super::list::{cell, full_name, pools_json, shown};
+use super::vdevs::{self, Naming, leaf_name};
+use crate::client::Client;
+use crate::columns::{Column, render};
+use crate::{json, numbers};
+
+/// Print properties of pools, or of the vdevs of one.
+#[derive(Debug, Args)]
+pub struct Get {
+    /// No headings, tabs between fields
+    #[arg(short = 'H')]
+    scripted: bool,
+    /// Exact numbers
+    #[arg(short = 'p')]
+    parseable: bool,
+    /// Fields, comma-separated, of name, property, value, source; or all
+    #[arg(short = 'o', default_value = "all")]
+    fields: String,
+    /// JSON
+    #[arg(short = 'j', long = "json")]
+    json: bool,
+    /// With -j, numbers as numbers
+    #[arg(long, requires = "json")]
+    json_int: bool,
+    /// With -j, pools by GUID
+    #[arg(long, requires = "json")]
+    json_pool_key_guid: bool,
+    /// all, or properties, comma-separated
+    properties: String,
+    /// POOL..., or POOL all-vdevs, or POOL VDEV...
+    names: Vec<String>,
+}
+
+const FIELDS: [&str; 4] = ["name", "property", "value", "source"];
+
+impl Get {
+    /// Asks the daemon and prints.
+    pub fn run(self, client: &Client) -> anyhow::Result<()> {
+        let fields: Vec<&str> = match self.fields.as_str() {
+            "all" => FIELDS.to_vec(),
+            fields => fields.split(',').collect(),
+        };
+        if let Some(unknown) = fields.iter().find(|field| !FIELDS.contains(field)) {
+            bail!("invalid column name '{unknown}'; columns are name, property, value, source");
+        }
+        let pools = client.call(&ZpoolList::default())?.pools;
+        let find = |name: &String| pools.iter().find(|pool| &pool.name == name);
+        let wanted = match self.names.first() {
+            None => pools.clone(),
+            Some(first) if self.names.iter().all(|name| find(name).is_some()) => {
+                let _ = first;
+                self.names.iter().filter_map(find).cloned().collect()
+            }
+            Some(first) => match find(first) {
+                Some(pool) if self.names.len() > 1 => return self.vdevs(pool, &fields),
+                _ => {
+                    bail!("Cannot get properties of {first}: no such pool available.")
+                }
+            },
+        };
+        self.pools(&wanted, &fields)
+    }
+
+    fn wanted(&self) -> Option<Vec<&str>> {
+        (self.properties != "all").then(|| self.properties.split(',').map(full_name).collect())
+    }
+
+    fn pools(&self, pools: &[PoolReport], fields: &[&str]) -> anyhow::Result<()> {
+        let wanted = self.wanted();
+        let properties_of = |pool: &PoolReport| -> Vec<String> {
+            match &wanted {
+                Some(names) => names.iter().map(|name| (*name).to_owned()).collect(),
+                None => pool.properties.keys().cloned().collect(),
+            }
+        };
+        for pool in pools {
+            for name in properties_of(pool) {
+                if name != "name" && !name.contains(':') && !pool.properties.contains_key(&name) {
+                    bail!("bad property list: invalid property '{name}'");
+                }
+            }
+        }
+        if self.json {
+            return json::print(pools_json(
+                pools,
+                "zpool get",
+                self.json_int,
+                self.json_pool_key_guid,
+                properties_of,
+                |_, _| {},
+                self.parseable,
+            ));
+        }
+        let mut rows = Vec::new();
+        for pool in pools {
+            for name in properties_of(pool) {
+                let source = match pool.properties.get(&name) {
+                    Some(property) => source_text(&property.source),
+                    None => "-".into(),
+                };
+                let value = cell(pool, &name, self.parseable);
+                rows.push(row(fields, &pool.name, &name, &value, &source));
+            }
+        }
+        self.table(fields, &rows);
+        Ok(())
+    }
+
+    fn table(&self, fields: &[&str], rows: &[Vec<String>]) {
+        let columns: Vec<Column> = fields
+            .iter()
+            .map(|field| Column::left(field.to_uppercase()))
+            .collect();
+        print!("{}", render(&columns, rows, self.scripted));
+    }
+
+    fn vdevs(&self, pool: &PoolReport, fields: &[&str]) -> anyhow::Result<()> {
+        let all = all_vdevs(pool);
+        let words = &self.names[1..];
+        let chosen: Vec<&(String, VdevReport, PropertyMap)> = match words {
+            [word] if word == "all-vdevs" => all.iter().collect(),
+            words => words
+                .iter()
+                .map(|word| {
+                    let found = all
+                        .iter()
+                        .find(|(name, vdev, _)| is_called(word, name, vdev));
+                    found.ok_or_else(|| {
+                        anyhow::anyhow!(
+                            "Expected a list of vdevs in \"{}\", but got:\n{word}",
+                            pool.name
+                        )
+                    })
+                })
+                .collect::<anyhow::Result<_>>()?,
+        };
+        let wanted = self.wanted();
+        let exact = self.parseable || self.json_int;
+        let mut rows = Vec::new();
+        let mut by_name = Map::new();
+        for (name, vdev, properties) in chosen {
+            let names: Vec<String> = match &wanted {
+                Some(names) => names.iter().map(|name| (*name).to_owned()).collect(),
+                None => properties.keys().cloned().collect(),
+            };
+            let mut shown_properties = Map::new();
+            for property in names.iter().filter(|property| *property != "name") {
+                let (value, source) = match properties.get(property) {
+                    Some(found) => (vdev_shown(property, &found.value, exact), &found.source),
+                    // A property of users that this vdev does not have.
+                    None if property.contains(':') => ("-".to_owned(), &Source::None),
+                    None => bail!("bad property list: invalid property '{property}'"),
+                };
+                rows.push(row(fields, name, property, &value, &source_text(source)));
+                shown_properties.insert(
+                    property.clone(),
+                    json::property(&value, source, self.json_int),
+                );
+            }
+            let mut entry = Map::new();
+            for (key, value) in vdevs::info(vdev, name, "", self.json_int) {
+                let is_name = key == "name";
+                entry.insert(key, value);
+                if is_name {
+                    entry.insert("type".into(), json!("VDEV"));
+                }
+            }
+            entry.insert("properties".into(), Value::Object(shown_properties));
+            by_name.insert(name.clone(), Value::Object(entry));
+        }
+        if self.json {
+            let mut document = json::document("zpool get");
+            document.insert("vdevs".into(), Value::Object(by_name));
+            let state = &pool.tree.state;
+            let entry = json::pool(&pool.name, state, pool.guid, pool.txg, None, self.json_int);
+            document.insert("pool".into(), Value::Object(entry));
+            return json::print(document);
+        }
+        self.table(fields, &rows);
+        Ok(())
+    }
+}
+
+fn row(fields: &[&str], name: &str, property: &str, value: &str, source: &str) -> Vec<String> {
+    fields
+        .iter()
+        .map(|field| match *field {
+            "name" => name,
+            "property" => property,
+            "value" => value,
+            _ => source,
+        })
+        .map(str::to_owned)
+        .collect()
+}
+
+fn is_called(word: &str, name: &str, vdev: &VdevReport) -> bool {
+    word == name
+        || vdev.path.as_deref() == Some(word)
+        || word.parse() == Ok(vdev.guid)
+        || word == "root" && vdev.kind == "root"
+}
+
+/// Every vdev of a pool, the root (`root-0`) first, with its properties.
+fn all_vdevs(pool: &PoolReport) -> Vec<(String, VdevReport, PropertyMap)> {
+    fn walk(
+        vdev: &VdevReport,
+        name: &str,
+        parent: Option<&str>,
+        out: &mut Vec<(String, VdevReport, PropertyMap)>,
+    ) {
+        let members: Vec<(String, &VdevReport)> = vdev
+            .children
+            .iter()
+            // Spares and caches are not part of the tree.
+            .filter(|child| !matches!(child.class.as_str(), "spare" | "cache"))
+            .map(|child| (leaf_name(child, Naming::default()), child))
+            .collect();
+        let names: Vec<&str> = members.iter().map(|(name, _)| name.as_str()).collect();
+        let properties = properties_of(vdev, name, parent, &names);
+        out.push((name.to_owned(), vdev.clone(), properties));
+        for (child_name, child) in &members {
+            walk(child, child_name, Some(name), out);
+        }
+    }
+    let mut out = Vec::new();
+    walk(&pool.tree, "root-0", None, &mut out);
+    out
+}
+
+/// Properties of a vdev in the order of `vdev_prop_t` (include/sys/fs/zfs.h). Those that only OpenZFS
+/// counts (kinds of operations by class, limits of its fault daemon) have the value that means "none".
+fn properties_of(
+    vdev: &VdevReport,
+    name: &str,
+    parent: Option<&str>,
+    members: &[&str],
+) -> PropertyMap {
+    let mut out = PropertyMap::new();
+    let mut tell = |property: &str, value: String, source: Source| {
+        out.insert(property.to_owned(), Property { value, source });
+    };
+    let mut read_only = |property: &str, value: String| tell(property, value, Source::None);
+    let has_space = vdev.size_bytes > 0;
+    let allocated = vdev.allocated_bytes;
+    let percent = |part: u64| (u128::from(part) * 100).checked_div(u128::from(vdev.size_bytes));
+    let of_space = |value: u64| if has_space { value } else { 0 };
+    read_only("name", name.to_owned());
+    read_only("capacity", percent(allocated).unwrap_or(0).to_string());
+    read_only("state", vdev.state.to_lowercase());
+    read_only("guid", vdev.guid.to_string());
+    let asize = if has_space {
+        vdev.size_bytes
+    } else {
+        vdev.physical_bytes
+    };
+    read_only("asize", asize.to_string());
+    read_only("psize", vdev.physical_bytes.to_string());
+    read_only("ashift", vdev.ashift.to_string());
+    read_only("size", vdev.size_bytes.to_string());
+    read_only(
+        "free",
+        of_space(vdev.size_bytes.saturating_sub(allocated)).to_string(),
+    );
+    read_only("allocated", allocated.to_string());
+    tell("comment", "-".into(), Source::Default);
+    let mut read_only = |property: &str, value: String| tell(property, value, Source::None);
+    read_only("expandsize", "0".into());
+    let fragmentation = vdev.fragmentation_percent;
+    read_only(
+        "fragmentation",
+        fragmentation.map_or_else(|| "-".into(), |percent| percent.to_string()),
+    );
+    read_only("bootsize", "0".into());
+    read_only("parity", vdev.parity.to_string());
+    read_only("path", vdev.path.clone().unwrap_or_else(|| "-".into()));
+    for property in ["devid", "physpath", "encpath", "fru"] {
+        read_only(property, "-".into());
+    }
+    read_only("parent", parent.unwrap_or("-").to_owned());
+    let children = if members.is_empty() {
+        "-".into()
+    } else {
+        members.join(",")
+    };
+    read_only("children", children);
+    read_only("numchildren", members.len().to_string());
+    read_only("read_errors", vdev.read_errors.to_string());
+    read_only("write_errors", vdev.write_errors.to_string());
+    read_only("checksum_errors", vdev.checksum_errors.to_string());
+    read_only("initialize_errors", "0".into());
+    let [reads, writes] = vdev.operations;
+    for (property, value) in [
+        ("null_ops", 0),
+        ("read_ops", reads),
+        ("write_ops", writes),
+        ("free_ops", 0),
+        ("claim_ops", 0),
+        ("trim_ops", 0),
+    ] {
+        read_only(property, value.to_string());
+    }
+    let [read, written] = vdev.transferred_bytes;
+    for (property, value) in [
+        ("null_bytes", 0),
+        ("read_bytes", read),
+        ("write_bytes", written),
+        ("free_bytes", 0),
+        ("claim_bytes", 0),
+        ("trim_bytes", 0),
+    ] {
+        read_only(property, value.to_string());
+    }
+    read_only("removing", "off".into());
+    let allocating = if has_space { "on" } else { "-" };
+    tell("allocating", allocating.into(), Source::Default);
+    tell("failfast", "on".into(), Source::Default);
+    for property in ["checksum_n", "checksum_t", "io_n", "io_t"] {
+        tell(property, "-".into(), Source::Default);
+    }
+    for property in ["slow_io_n", "slow_io_t"] {
+        tell(property, "-".into(), Source::Default);
+    }
+    let mut read_only = |property: &str, value: String| tell(property, value, Source::None);
+    read_only("raidz_expanding", "off".into());
+    read_only("trim_support", "off".into());
+    read_only("trim_errors", "0".into());
+    read_only("slow_ios", "0".into());
+    out
+}
+
+/// A vdev's property for people, or exact.
+fn vdev_shown(property: &str, value: &str, exact: bool) -> String {
+    if exact {
+        return value.into();
+    }
+    let Ok(number) = value.parse::<u64>() else {
+        return value.into();
+    };
+    match property {
+        "expandsize" | "bootsize" if number == 0 => "-".into(),
+        "asize" | "psize" | "size" | "free" | "allocated" | "expandsize" | "bootsize" => {
+            numbers::nice_bytes(number)
+        }
+        "capacity" | "fragmentation" => shown(property, value, exact),
+        _ if property.ends_with("_bytes") => numbers::nice_bytes(number),
+        _ if property.ends_with("_ops") || property.ends_with("_errors") => {
+            numbers::nice_count(number)
+        }
+        _ => value.into(),
+    }
+}
+
+/// A source as the SOURCE column has it.
+pub fn source_text(source: &Source) -> String {
+    match source {
+        Source::None => "-".into(),
+        Source::Default => "default".into(),
+        Source::Local => "local".into(),
+        Source::Temporary => "temporary".into(),
+        Source::Received => "received".into(),
+        Source::Inherited(from) => format!("inherited from {from}"),
+    }
+}

@@ -1,0 +1,298 @@
+//! Vdevs in tables and in JSON: their names, classes and states (`zpool_vdev_name`,
+//! lib/libzfs/libzfs_pool.c; `print_status_config`, `fill_vdev_info`, cmd/zpool/zpool_main.c).
+
+use api::VdevReport;
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use crate::{json, numbers};
+
+/// How vdevs are named.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct Naming {
+    /// Full paths of devices
+    #[arg(short = 'P')]
+    pub full_paths: bool,
+    /// GUIDs of vdevs instead of names
+    #[arg(short = 'g')]
+    pub guids: bool,
+    /// Paths with links resolved
+    #[arg(short = 'L')]
+    pub real_paths: bool,
+}
+
+/// What else is told of each vdev.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Columns {
+    /// Error counters.
+    pub counters: bool,
+    /// Exact numbers.
+    pub parseable: bool,
+    /// Slow I/Os.
+    pub slow: bool,
+    /// Checks of direct I/O that failed.
+    pub direct: bool,
+    /// State of initializing.
+    pub initialize: bool,
+    /// State of trimming.
+    pub trim: bool,
+    /// Only what is not well.
+    pub unhealthy: bool,
+}
+
+/// The classes after ordinary vdevs, in order: ours, and the key in JSON.
+pub const CLASSES: [(&str, &str); 5] = [
+    ("dedup", "dedup"),
+    ("special", "special"),
+    ("log", "logs"),
+    ("cache", "l2cache"),
+    ("spare", "spares"),
+];
+
+/// Name, type, GUID, path, class and state, as JSON has them. `class` is that of the vdev above.
+pub fn info(vdev: &VdevReport, name: &str, above: &str, as_int: bool) -> Map<String, Value> {
+    let mut entry = Map::new();
+    entry.insert("name".into(), json!(name));
+    entry.insert("vdev_type".into(), json!(vdev.kind));
+    entry.insert("guid".into(), json::value(&vdev.guid.to_string(), as_int));
+    if let Some(path) = &vdev.path {
+        entry.insert("path".into(), json!(path));
+    }
+    let class = match (vdev.class.as_str(), above) {
+        // Only the log itself says that it is one; below a special or dedup mirror all are.
+        ("", _) | ("log", "log") => "normal",
+        ("cache", _) => "l2cache",
+        (class, _) => class,
+    };
+    entry.insert("class".into(), json!(class));
+    let state = match vdev.state.as_str() {
+        "UNAVAIL" => "CANT_OPEN",
+        state => state,
+    };
+    entry.insert("state".into(), json!(state));
+    entry
+}
+
+/// `vdev_aux_str` of what is printed behind a vdev.
+pub fn aux(note: &str) -> &'static str {
+    match note {
+        "cannot open" => "OPEN_FAILED",
+        "insufficient replicas" => "NO_REPLICAS",
+        "missing device" => "BAD_GUID_SUM",
+        "device is too small" => "TOO_SMALL",
+        "invalid label" => "BAD_LABEL",
+        "newer version" => "VERSION_NEWER",
+        "unsupported feature(s)" => "UNSUP_FEAT",
+        "currently in use" => "SPARED",
+        "too many errors" => "ERR_EXCEEDED",
+        "experienced I/O failures" => "IO_FAILURE",
+        "bad intent log" => "BAD_LOG",
+        "external device fault" => "EXTERNAL",
+        "split into new pool" => "SPLIT_POOL",
+        _ => "CORRUPT_DATA",
+    }
+}
+
+/// Whether a vdev and all below it are well (`vdev_health_check_cb`).
+pub fn is_well(vdev: &VdevReport) -> bool {
+    let errors = vdev.read_errors + vdev.write_errors + vdev.checksum_errors;
+    let state = matches!(vdev.state.as_str(), "ONLINE" | "AVAIL" | "INUSE");
+    let own = !vdev.children.is_empty() || state && errors == 0;
+    own && vdev.children.iter().all(is_well)
+}
+
+/// The name of a vdev as the option asks.
+pub fn leaf_name(vdev: &VdevReport, naming: Naming) -> String {
+    if naming.guids && vdev.kind != "root" {
+        return vdev.guid.to_string();
+    }
+    let real;
+    let path = match &vdev.path {
+        Some(path) if naming.real_paths => {
+            real = std::fs::canonicalize(path)
+                .map_or_else(|_| path.clone(), |real| real.to_string_lossy().into_owned());
+            Some(&real)
+        }
+        path => path.as_ref(),
+    };
+    match path {
+        // What is not there.
+        Some(_)
+            if vdev
+                .note
+                .as_deref()
+                .is_some_and(|note| note.starts_with("was ")) =>
+        {
+            vdev.name.clone()
+        }
+        // Files are always shown in full; disks by their last component unless -P.
+        Some(path) if naming.full_paths || vdev.kind == "file" => path.clone(),
+        Some(path) => strip_path(path).to_owned(),
+        None => vdev.name.clone(),
+    }
+}
+
+/// A disk's path without the directories that disks are looked for in (`zfs_strip_path`).
+fn strip_path(path: &str) -> &str {
+    const DIRECTORIES: [&str; 9] = [
+        "/dev/disk/by-vdev/",
+        "/dev/mapper/",
+        "/dev/disk/by-partlabel/",
+        "/dev/disk/by-partuuid/",
+        "/dev/disk/by-label/",
+        "/dev/disk/by-uuid/",
+        "/dev/disk/by-id/",
+        "/dev/disk/by-path/",
+        "/dev/",
+    ];
+    DIRECTORIES
+        .iter()
+        .find_map(|directory| path.strip_prefix(directory))
+        .unwrap_or(path)
+}
+
+/// Columns that the names of all vdevs need, with two of indentation a level.
+pub fn name_width(root: &VdevReport, naming: Naming) -> usize {
+    fn width(vdev: &VdevReport, depth: usize, naming: Naming) -> usize {
+        let own = leaf_name(vdev, naming).chars().count() + depth;
+        vdev.children
+            .iter()
+            .map(|child| width(child, depth + 2, naming))
+            .chain([own])
+            .max()
+            .unwrap_or(own)
+    }
+    width(root, 0, naming).max(10)
+}
+
+/// The heading above the vdevs of a class.
+pub fn class_heading(class: &str) -> &'static str {
+    match class {
+        "log" => "logs",
+        "special" => "special",
+        "dedup" => "dedup",
+        "cache" => "cache",
+        "spare" => "spares",
+        _ => "",
+    }
+}
+
+/// Prints the table of vdevs, with error counters or (for `zpool import`) without.
+pub fn print_config(root: &VdevReport, naming: Naming, columns: Columns) {
+    let width = name_width(root, naming);
+    if columns.counters {
+        let mut heading = format!(
+            "\t{:<width$}  {:<8} {:>5} {:>5} {:>5}",
+            "NAME", "STATE", "READ", "WRITE", "CKSUM"
+        );
+        for (on, title) in [(columns.slow, "SLOW"), (columns.direct, "DIO")] {
+            if on {
+                heading.push_str(&format!(" {title:>5}"));
+            }
+        }
+        println!("{heading}");
+    }
+    let line = |vdev: &VdevReport, depth: usize| {
+        println!("{}", config_line(vdev, depth, width, naming, columns));
+    };
+    fn walk(vdev: &VdevReport, depth: usize, unhealthy: bool, line: &dyn Fn(&VdevReport, usize)) {
+        if unhealthy && is_well(vdev) {
+            return;
+        }
+        line(vdev, depth);
+        for child in &vdev.children {
+            walk(child, depth + 2, unhealthy, line);
+        }
+    }
+    line(root, 0);
+    // Removed vdevs are in lists only.
+    let is_there = |child: &&VdevReport| child.kind != "indirect";
+    for child in root
+        .children
+        .iter()
+        .filter(is_there)
+        .filter(|child| child.class.is_empty())
+    {
+        walk(child, 2, columns.unhealthy, &line);
+    }
+    for (class, _) in CLASSES {
+        let mut members = root
+            .children
+            .iter()
+            .filter(is_there)
+            .filter(|child| child.class == class)
+            .peekable();
+        if members.peek().is_some() {
+            let tab = if matches!(class, "cache" | "spare") {
+                ""
+            } else {
+                "\t"
+            };
+            println!("\t{}{tab}", class_heading(class));
+        }
+        for child in members {
+            walk(child, 2, columns.unhealthy, &line);
+        }
+    }
+}
+
+fn config_line(
+    vdev: &VdevReport,
+    depth: usize,
+    width: usize,
+    naming: Naming,
+    columns: Columns,
+) -> String {
+    let mut text = format!(
+        "\t{:depth$}{:<rest$}",
+        "",
+        leaf_name(vdev, naming),
+        rest = width.saturating_sub(depth)
+    );
+    match (columns.counters, vdev.class.as_str()) {
+        (true, _) => text.push_str(&format!("  {:<8}", vdev.state)),
+        // What stands by has no state before the import.
+        (false, "spare" | "cache") => text.truncate(text.trim_end().len()),
+        (false, _) => text.push_str(&format!("  {}", vdev.state)),
+    }
+    let is_leaf = vdev.children.is_empty();
+    if columns.counters && vdev.class != "spare" {
+        let count = |value: u64| {
+            if columns.parseable {
+                value.to_string()
+            } else {
+                numbers::nice_count(value)
+            }
+        };
+        text.push_str(&format!(
+            " {:>5} {:>5} {:>5}",
+            count(vdev.read_errors),
+            count(vdev.write_errors),
+            count(vdev.checksum_errors)
+        ));
+        // Neither is ever counted here: slow I/Os are not timed, and there is no direct I/O to check.
+        if columns.slow {
+            let slow = if is_leaf || columns.parseable {
+                "0"
+            } else {
+                "-"
+            };
+            text.push_str(&format!(" {slow:>5}"));
+        }
+        if columns.direct {
+            text.push_str(&format!(" {:>5}", 0));
+        }
+    }
+    if let Some(note) = &vdev.note {
+        text.push_str(&format!("  {note}"));
+    }
+    if columns.counters && is_leaf {
+        if columns.initialize {
+            text.push_str("  (uninitialized)");
+        }
+        if columns.trim {
+            text.push_str("  (untrimmed)");
+        }
+    }
+    text
+}

@@ -1,0 +1,256 @@
+//! Who uses how much of a filesystem, who holds which snapshot, and bookmarks: what `zfs userspace`,
+//! `zfs holds` and `zfs list -t bookmark` ask for.
+
+use std::collections::BTreeMap;
+
+use api::{
+    DatasetKind as ApiKind, DatasetReport, Failure, FailureKind, HoldReport, Property, SpaceOwner,
+    SpaceReport, ZfsHolds, ZfsHoldsReply, ZfsSpace, ZfsSpaceReply,
+};
+use dataset::{BookmarkInfo, ListOptions};
+use filesystem::{Filesystem, QuotaKind};
+use format::SnapshotBookmark;
+
+use crate::error::from_dataset;
+use crate::service::{OpenPool, Service};
+
+/// Names by number from `/etc/passwd` or `/etc/group`, which have the number in the third field
+/// (passwd(5), group(5)).
+fn names_in(path: &str) -> BTreeMap<u64, String> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let mut names = BTreeMap::new();
+    for line in text.lines() {
+        let mut fields = line.split(':');
+        let (name, id) = (fields.next(), fields.nth(1));
+        if let (Some(name), Some(Ok(id))) = (name, id.map(str::parse)) {
+            names.entry(id).or_insert_with(|| name.to_owned());
+        }
+    }
+    names
+}
+
+impl Service {
+    /// `zfs userspace`, `zfs groupspace`, `zfs projectspace`.
+    pub(crate) async fn zfs_space(&self, call: &ZfsSpace) -> Result<ZfsSpaceReply, Failure> {
+        let name = match call.name.starts_with('/') {
+            true => self.mounted_dataset_at(&call.name).unwrap_or_default(),
+            false => call.name.clone(),
+        };
+        let open = self.pool_of(&name)?;
+        let doing = format!("cannot get used/quota for '{name}'");
+        let failed = |error| from_dataset(&doing, &error);
+        let dsl = open.pool.dsl();
+        let info = dsl.lookup(&name).await.map_err(failed)?;
+        if info.head_kind != dataset::DatasetKind::Filesystem {
+            let message =
+                format!("{doing}: operation is only applicable to filesystems and their snapshots");
+            return Err(Failure::new(FailureKind::Invalid, message));
+        }
+        // The mounted one, or it is opened for as long as this takes.
+        let mounted = self.mounts.filesystem(&name).map(|(mounted, _)| mounted);
+        let filesystem = match &mounted {
+            Some(filesystem) => filesystem.clone(),
+            None => {
+                let dataset = dsl.open_dataset(&name).await.map_err(failed)?;
+                Filesystem::open(dataset, self.world.clone())
+                    .await
+                    .map_err(|error| Failure::new(FailureKind::Io, format!("{doing}: {error}")))?
+            }
+        };
+        let mut reply = ZfsSpaceReply::default();
+        let mut outcome = Ok(());
+        for owner in &call.owners {
+            let (kind, names) = match owner {
+                SpaceOwner::User => (QuotaKind::User, names_in("/etc/passwd")),
+                SpaceOwner::Group => (QuotaKind::Group, names_in("/etc/group")),
+                SpaceOwner::Project => (QuotaKind::Project, BTreeMap::new()),
+            };
+            // What is not used and has no quota is not kept.
+            let kept = |used, quota| (used != 0 || quota != 0).then_some((used, quota));
+            match filesystem.space_by(kind).await {
+                Ok(uses) => reply.uses.extend(uses.into_iter().map(|used| SpaceReport {
+                    owner: *owner,
+                    id: used.id,
+                    name: names.get(&used.id).cloned(),
+                    bytes: kept(used.used_bytes, used.quota_bytes),
+                    objects: kept(used.used_objects, used.quota_objects),
+                })),
+                Err(error) => {
+                    outcome = Err(Failure::new(FailureKind::Io, format!("{doing}: {error}")));
+                }
+            }
+        }
+        if mounted.is_none()
+            && let Err(error) = filesystem.close().await
+        {
+            tracing::warn!("{name}: {error}");
+        }
+        outcome.map(|()| reply)
+    }
+
+    /// A property that names whose it is: `written@SNAPSHOT`, `userused@USER`, `groupobjquota@GROUP`
+    /// and such (`zfs_userquota_prop_prefixes`, module/zcommon/zfs_prop.c). None where it does not apply.
+    pub(crate) async fn owned(
+        &self,
+        open: &OpenPool,
+        name: &str,
+        property: &str,
+    ) -> Option<Property> {
+        let (prefix, whose) = property.split_once('@')?;
+        if prefix == "written" {
+            let setting = open.pool.dsl().property(name, property).await.ok()?;
+            let value = setting.value.number()?;
+            return Some(Property {
+                value: value.to_string(),
+                source: api::Source::Local,
+            });
+        }
+        let (owner, what, file) = [
+            ("user", SpaceOwner::User, "/etc/passwd"),
+            ("group", SpaceOwner::Group, "/etc/group"),
+            ("project", SpaceOwner::Project, "/dev/null"),
+        ]
+        .iter()
+        .find_map(|(word, owner, file)| Some((*owner, prefix.strip_prefix(word)?, *file)))?;
+        let id = match whose.parse::<u64>() {
+            Ok(id) => id,
+            Err(_) => {
+                names_in(file)
+                    .into_iter()
+                    .find(|(_, known)| known == whose)?
+                    .0
+            }
+        };
+        let call = ZfsSpace {
+            name: name.to_owned(),
+            owners: vec![owner],
+        };
+        let uses = self.zfs_space(&call).await.ok()?.uses;
+        let found = uses.into_iter().find(|used| used.id == id);
+        let (bytes, objects) = found.map_or((None, None), |used| (used.bytes, used.objects));
+        let value = match what {
+            "used" => bytes.map_or(0, |(used, _)| used),
+            "quota" => bytes.map_or(0, |(_, quota)| quota),
+            "objused" => objects.map_or(0, |(used, _)| used),
+            "objquota" => objects.map_or(0, |(_, quota)| quota),
+            _ => return None,
+        };
+        Some(Property {
+            value: value.to_string(),
+            source: api::Source::Local,
+        })
+    }
+
+    /// `zfs holds`.
+    pub(crate) async fn zfs_holds(&self, call: &ZfsHolds) -> Result<ZfsHoldsReply, Failure> {
+        let mut reply = ZfsHoldsReply::default();
+        for name in &call.names {
+            let Some((head, short)) = name.split_once('@') else {
+                return Err(Failure::new(
+                    FailureKind::Invalid,
+                    format!("'{name}' is not a snapshot"),
+                ));
+            };
+            let open = self.pool_of(name)?;
+            let doing = format!("cannot get holds for '{name}'");
+            let failed = |error| from_dataset(&doing, &error);
+            let dsl = open.pool.dsl();
+            let mut snapshots = vec![name.clone()];
+            if call.recursive {
+                let options = ListOptions {
+                    snapshots: true,
+                    ..ListOptions::default()
+                };
+                let listed = dsl.list(head, &options).await.map_err(failed)?;
+                snapshots = listed
+                    .into_iter()
+                    .filter(|info| info.name.split_once('@').is_some_and(|(_, of)| of == short))
+                    .map(|info| info.name)
+                    .collect();
+            }
+            for snapshot in snapshots {
+                let holds = dsl.holds(&snapshot).await.map_err(failed)?;
+                reply
+                    .holds
+                    .extend(holds.into_iter().map(|(tag, time_s)| HoldReport {
+                        name: snapshot.clone(),
+                        tag,
+                        time_s,
+                    }));
+            }
+        }
+        Ok(reply)
+    }
+
+    /// Bookmarks of a dataset, or the one that `only` names.
+    pub(crate) async fn bookmark_reports(
+        &self,
+        open: &OpenPool,
+        head: &str,
+        only: Option<&str>,
+    ) -> Result<Vec<DatasetReport>, Failure> {
+        let bookmarks = open
+            .pool
+            .dsl()
+            .bookmarks(head)
+            .await
+            .map_err(|error| from_dataset(&format!("cannot open '{head}'"), &error))?;
+        Ok(bookmarks
+            .into_iter()
+            .filter(|bookmark| only.is_none_or(|only| bookmark.name == only))
+            .map(bookmark_report)
+            .collect())
+    }
+}
+
+/// What a bookmark tells (`dsl_bookmark_fetch_props`, module/zfs/dsl_bookmark.c).
+fn bookmark_report(bookmark: BookmarkInfo) -> DatasetReport {
+    let phys = &bookmark.phys;
+    let mut properties = api::PropertyMap::new();
+    let mut tell = |name: &str, value: String| {
+        properties.insert(name.to_owned(), Property::statistic(value));
+    };
+    tell("type", ApiKind::Bookmark.name().to_owned());
+    tell("creation", phys.creation_time_seconds.to_string());
+    tell("createtxg", phys.creation_txg.get().to_string());
+    tell("guid", phys.guid.get().to_string());
+    if phys.flags & SnapshotBookmark::FLAG_HAS_FREED_BEFORE_NEXT != 0 {
+        tell("referenced", phys.referenced_bytes.to_string());
+        tell("logicalreferenced", phys.uncompressed_bytes.to_string());
+        let ratio = (u128::from(phys.uncompressed_bytes) * 100)
+            .checked_div(u128::from(phys.compressed_bytes))
+            .unwrap_or(100);
+        tell(
+            "refcompressratio",
+            format!("{}.{:02}", ratio / 100, ratio % 100),
+        );
+    }
+    if phys.ivset_guid != 0 {
+        tell("ivsetguid", phys.ivset_guid.to_string());
+    }
+    crate::reports::put_in_order(&mut properties);
+    DatasetReport {
+        kind: ApiKind::Bookmark,
+        create_txg: phys.creation_txg.get(),
+        name: bookmark.name,
+        properties,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_come_from_the_third_field() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("passwd");
+        std::fs::write(
+            &file,
+            "root:x:0:0:root:/root:/bin/sh\n# no\nbroken\nu:x:7:7::/:\nv:x:7:7::/:\n",
+        )
+        .unwrap();
+        let names = names_in(&file.to_string_lossy());
+        assert_eq!(names, BTreeMap::from([(0, "root".into()), (7, "u".into())]));
+    }
+}
