@@ -130,7 +130,11 @@ pub struct Images {
 
 type Changes = Vec<(usize, u64, Vec<u8>)>;
 
-struct Overlay(HashMap<String, (Arc<File>, u64, Vec<(u64, Vec<u8>)>)>);
+/// A file, its size, and what lies over it: offsets and bytes.
+type Changed = (Arc<File>, u64, Vec<(u64, Vec<u8>)>);
+
+/// By path.
+struct Overlay(HashMap<String, Changed>);
 
 impl Opener for Overlay {
     fn open<'a>(
