@@ -70,7 +70,7 @@ fn properties_sources_and_columns_are_those_of_zfs() {
     assert_eq!(list.lines().count(), 4, "{list}");
     let json = server.ok("zfs list -j tank/a");
     assert!(
-        json.contains("\"vers_major\": 0")
+        json.contains(r#""vers_major":0"#)
             && json.contains("\"tank/a\"")
             && json.contains("\"FILESYSTEM\""),
         "{json}"
