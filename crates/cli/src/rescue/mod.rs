@@ -117,10 +117,7 @@ impl Rescue {
         let is_listing = !self.check && self.to.is_none() && self.tar.is_none();
         let mut report = Report::new(&salvage, self.txg.is_some());
         if is_listing {
-            report.datasets = chosen
-                .iter()
-                .map(|dataset| DatasetReport::new(dataset))
-                .collect();
+            report.datasets = chosen.iter().map(DatasetReport::new).collect();
             salvage.close();
             return self.list(&report);
         }
