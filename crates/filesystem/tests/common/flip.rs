@@ -128,12 +128,13 @@ pub struct Images {
     _dir: tempfile::TempDir,
 }
 
-/// Offsets and the bytes that are there instead.
-type Patches = Vec<(u64, Vec<u8>)>;
 type Changes = Vec<(usize, u64, Vec<u8>)>;
 
-/// By path: the image, its size, and what is laid over it.
-struct Overlay(HashMap<String, (Arc<File>, u64, Patches)>);
+/// A file, its size, and what lies over it: offsets and bytes.
+type Changed = (Arc<File>, u64, Vec<(u64, Vec<u8>)>);
+
+/// By path.
+struct Overlay(HashMap<String, Changed>);
 
 impl Opener for Overlay {
     fn open<'a>(
