@@ -153,7 +153,7 @@ macro_rules! golden_pools {
     )*};
 }
 
-golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz1_5 raidz2_6 raidz2_multi raidz3_8 big_dirs nofeat v28 v15_fs3 checkpoint cloned_blocks dedup_fast dedup_legacy raidz_expanded raidz_expanding removed removing draid special logs_cache damaged damaged_raidz gang gang_raidz draid_spare degraded stale encrypted zil_dirty zil_dirty_slog);
+golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz1_5 raidz2_6 raidz2_multi raidz3_8 big_dirs nofeat v28 v15_fs3 checkpoint cloned_blocks dedup_fast dedup_legacy raidz_expanded raidz_expanding removed removing draid special logs_cache damaged damaged_raidz gang gang_raidz encrypted);
 
 /// A pool that was lost in mid-write opens read-only at its last transaction group, and says whose logs wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
