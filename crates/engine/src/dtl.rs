@@ -17,13 +17,14 @@ use std::sync::Arc;
 
 use ::pool::VdevTree;
 use ::pool::alloc::RangeSet;
+use ::pool::vdev::Vdev;
 use dataset::DatasetError;
 use format::{Guid, ObjectId, Txg};
 use object::{ObjectError, ObjectSet, SpaceMapKind, SpaceMapObject};
 use parking_lot::Mutex;
 
 use crate::features::SPACEMAP_HISTOGRAM;
-use crate::space::SpaceSync;
+use crate::space::{SpaceSync, free_map};
 
 /// Block size of these space maps (`zfs_vdev_dtl_sm_blksz`), in bytes.
 const BLOCK_BYTES: u32 = 4 << 10;
@@ -130,6 +131,22 @@ impl DirtyTimes {
             self.recorded.lock().insert(vdev.guid(), missing);
         }
         Ok(config_changed)
+    }
+
+    /// Frees the log of a leaf that leaves the pool.
+    pub(crate) async fn remove(
+        &self,
+        sync: &SpaceSync<'_>,
+        mos: &Arc<ObjectSet>,
+        vdev: &Vdev,
+    ) -> Result<(), DatasetError> {
+        self.recorded.lock().remove(&vdev.guid());
+        if let Some(id) = vdev.config_u64(PAIR).filter(|id| *id != 0) {
+            let map = open(mos, ObjectId::new(id)).await?;
+            free_map(sync, map).await?;
+            vdev.remove_config(PAIR);
+        }
+        Ok(())
     }
 }
 

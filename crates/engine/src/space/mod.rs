@@ -346,6 +346,32 @@ impl Space {
         Ok(made)
     }
 
+    /// Frees all that is kept of a vdev on which nothing is allocated any more (`vdev_destroy_spacemaps`). What
+    /// logs still say of it is skipped by those who read them.
+    pub(crate) async fn remove_top(
+        &self,
+        sync: &SpaceSync<'_>,
+        vdev: VdevId,
+    ) -> Result<(), DatasetError> {
+        let Some(top) = self.tops.lock().remove(&vdev) else {
+            return Ok(());
+        };
+        self.book.lock().forget(vdev);
+        for slot in &top.metaslabs {
+            let mut metaslab = slot.lock().await;
+            let ranges = metaslab.allocs.take().segments() + metaslab.frees.take().segments();
+            self.unflushed.fetch_sub(ranges as u64, Ordering::Relaxed);
+            if let Some(map) = metaslab.map.take() {
+                free_map(sync, map).await?;
+            }
+        }
+        let objects = [top.array.lock().take(), top.flush_txgs.lock().take()];
+        for object in objects.into_iter().flatten() {
+            self.mos().free(sync.tx, object.id()).await?;
+        }
+        Ok(())
+    }
+
     async fn record(
         &self,
         sync: &SpaceSync<'_>,
@@ -570,13 +596,7 @@ impl Space {
         };
         for (log_txg, log) in obsolete {
             let map = SpaceMapObject::open(&self.mos(), log, 0, u64::MAX, 9).await?;
-            let counted = !map.histogram().is_empty();
-            map.free(sync.tx).await?;
-            if counted && sync.features.is_active(SPACEMAP_HISTOGRAM) {
-                sync.features
-                    .decrement(sync.ctx, SPACEMAP_HISTOGRAM)
-                    .await?;
-            }
+            free_map(sync, map).await?;
             let zap_id = self.log_zap.lock().expect("logs are listed in the ZAP");
             Zap::hold(&self.mos(), zap_id)
                 .await?
@@ -708,6 +728,21 @@ fn cancel_or_add(from: &mut RangeSet, to: &mut RangeSet, start: u64, length: u64
     if at < start + length {
         to.add(at, start + length - at);
     }
+}
+
+/// Frees a space map, and takes it out of the count of those with histograms.
+pub(crate) async fn free_map(
+    sync: &SpaceSync<'_>,
+    map: SpaceMapObject,
+) -> Result<(), DatasetError> {
+    let counted = !map.histogram().is_empty();
+    map.free(sync.tx).await?;
+    if counted && sync.features.is_active(SPACEMAP_HISTOGRAM) {
+        sync.features
+            .decrement(sync.ctx, SPACEMAP_HISTOGRAM)
+            .await?;
+    }
+    Ok(())
 }
 
 fn damaged(object: ObjectId, detail: String) -> ObjectError {
