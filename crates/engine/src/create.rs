@@ -30,6 +30,9 @@ use crate::{
     CreateSpec, EngineError, FeatureChoice, config, directory, features, layout, pool, props,
 };
 
+/// The name that a new pool has until it is exported (`ZPOOL_PROP_TNAME`).
+const TEMPORARY_NAME: &str = "tname";
+
 /// Creates a pool (`spa_create`).
 pub(crate) async fn create(world: &World, spec: CreateSpec) -> Result<Arc<Core>, EngineError> {
     layout::check_name(&spec.name)?;
@@ -41,11 +44,18 @@ pub(crate) async fn create(world: &World, spec: CreateSpec) -> Result<Arc<Core>,
         FeatureChoice::None => Vec::new(),
     };
     let mut cachefile = None;
+    let mut temporary_name = None;
     for (name, value) in &spec.properties {
         // A feature can be left out of a new pool, and only of a new one.
         if let (Some(feature), "disabled") = (name.strip_prefix("feature@"), value.as_str()) {
             let guid = features::guid_to_enable(feature)?;
             guids.retain(|known| known != guid);
+            continue;
+        }
+        // Not a property of the pool but the name that it has until it is exported, handed over like one.
+        if name == TEMPORARY_NAME {
+            layout::check_name(value)?;
+            temporary_name = Some(value.clone());
             continue;
         }
         match props::parse(name, value)? {
@@ -96,6 +106,7 @@ pub(crate) async fn create(world: &World, spec: CreateSpec) -> Result<Arc<Core>,
         features: guids,
         changes,
         cachefile,
+        name: temporary_name.unwrap_or_else(|| spec.name.clone()),
         auxiliary,
         salt,
     };
@@ -112,6 +123,8 @@ struct Choices {
     features: Vec<String>,
     changes: Vec<Change>,
     cachefile: Option<String>,
+    /// The name until it is exported.
+    name: String,
     auxiliary: NewAuxiliary,
     salt: [u8; 32],
 }
@@ -127,6 +140,7 @@ async fn create_on(
         features: feature_guids,
         changes,
         cachefile,
+        name,
         auxiliary,
         salt,
     } = choices;
@@ -139,7 +153,7 @@ async fn create_on(
         config_dirty: true,
         salt_missing: Some(salt),
         cachefile,
-        ..new_state(&spec.name, &spec.name, uberblock)
+        ..new_state(&name, &spec.name, uberblock)
     };
     let labels = label_pairs_of_new(spec, guid);
     ground
@@ -159,7 +173,7 @@ async fn create_on(
         txgs: Some(txgs.clone()),
     };
     let env = DslEnvironment {
-        pool_name: spec.name.clone(),
+        pool_name: name,
         pipeline: ground.pipeline.clone(),
         world: world.clone(),
         txgs: txgs.clone(),

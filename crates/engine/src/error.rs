@@ -42,6 +42,12 @@ pub enum EngineError {
         /// That of the pool's vdevs.
         known: u64,
     },
+    /// There is nothing to clear.
+    #[error("failed to read label from {path}: it has none that is valid; nothing is to be done")]
+    NoLabel {
+        /// The device.
+        path: String,
+    },
     /// A device cannot be removed.
     #[error("cannot remove {device}: {why}")]
     CannotRemove {

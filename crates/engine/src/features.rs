@@ -217,6 +217,15 @@ pub(crate) fn defaults() -> Vec<String> {
         .collect()
 }
 
+/// Every feature that pools of this release may have: name, and whether releases without it can read such a pool.
+pub fn supported_features() -> Vec<(&'static str, bool)> {
+    TABLE
+        .iter()
+        .filter(|row| row.support == Full)
+        .map(|row| (row.name, row.read_only_compatible))
+        .collect()
+}
+
 /// Features to be named in labels.
 pub(crate) fn in_label(features: &Features) -> Vec<String> {
     IN_LABEL

@@ -56,6 +56,7 @@ mod tables;
 mod vdevs;
 
 pub use error::EngineError;
+pub use features::supported_features;
 pub use history::{HistoryRecord, HistoryWhat};
 pub use pool::{Pool, PoolNumbers};
 pub use probe::{Probe, Unusable, probe};
@@ -72,4 +73,4 @@ pub use status::{
     FeatureState, FeatureStatus, PoolHealth, PoolStatus, ScanStatus, VdevState, VdevStatus,
 };
 pub use tables::{CheckpointStatus, CloneStatus, DedupStatus, ExpansionStatus};
-pub use vdevs::AddSpec;
+pub use vdevs::{AddSpec, clear_label};

@@ -401,17 +401,30 @@ impl Pool {
         features::status(self.core.dsl.features())
     }
 
-    /// Enables every feature that this release supports; returns their names.
+    /// Names of the features that this release supports and the pool has not enabled.
+    pub fn disabled_features(&self) -> Vec<String> {
+        let is_disabled = |feature: &FeatureStatus| {
+            feature.state == crate::FeatureState::Disabled
+                && features::guid_to_enable(&feature.name).is_ok()
+        };
+        let features = self.features().into_iter().filter(is_disabled);
+        features.map(|feature| feature.name).collect()
+    }
+
+    /// Enables the features that this release supports and `wanted` takes (by name); returns their names.
     ///
     /// # Errors
     /// [`EngineError::ReadOnly`].
-    pub async fn upgrade(&self) -> Result<Vec<String>, EngineError> {
+    pub async fn upgrade(
+        &self,
+        wanted: &(dyn Fn(&str) -> bool + Sync),
+    ) -> Result<Vec<String>, EngineError> {
         self.check_writeable()?;
         let mut enabled = Vec::new();
-        for guid in features::defaults() {
-            if !self.core.dsl.features().is_enabled(&guid) {
-                self.change(Change::Feature(guid.clone())).await?;
-                enabled.push(guid);
+        for name in self.disabled_features() {
+            if wanted(&name) {
+                self.change(Change::Feature(name.clone())).await?;
+                enabled.push(name);
             }
         }
         Ok(enabled)

@@ -18,10 +18,10 @@
 use std::sync::Arc;
 
 use ::pool::alloc::TopSpace;
-use ::pool::vdev::{Scope, Vdev, VdevKind, leaf_label_config, write_detached_labels};
+use ::pool::vdev::{Scope, Vdev, VdevKind, clear_labels, leaf_label_config, write_detached_labels};
 use ::pool::{PoolError, Tx};
 use dataset::{DatasetError, SyncTask};
-use device::BoxFuture;
+use device::{BoxFuture, World};
 use format::{Guid, NvList, ObjectId, Txg, VdevId};
 use object::{SyncContext, Zap};
 
@@ -418,6 +418,27 @@ pub(crate) async fn change_guid(core: &Arc<Core>, guid: Option<Guid>) -> Result<
     };
     core.dsl.run_task(Arc::new(task)).await?;
     Ok(new)
+}
+
+/// Makes a device forget the pool that it was a part of (`zpool labelclear`); with `force`, also one that was not
+/// destroyed. Whether that pool is open is the caller's to know.
+///
+/// # Errors
+/// [`EngineError::NoLabel`], [`EngineError::DeviceInUse`], and failures of the device.
+pub async fn clear_label(world: &World, path: &str, force: bool) -> Result<(), EngineError> {
+    let device = world.opener.open(path, false).await?;
+    let Some(label) = crate::scan::read_label(&device, path).await else {
+        return Err(EngineError::NoLabel {
+            path: path.to_owned(),
+        });
+    };
+    if !force && let Some(why) = layout::in_use(&label.config) {
+        return Err(EngineError::DeviceInUse {
+            path: path.to_owned(),
+            why,
+        });
+    }
+    Ok(clear_labels(&*device).await?)
 }
 
 struct GuidTask {

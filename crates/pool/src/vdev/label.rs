@@ -254,24 +254,22 @@ fn fresh_label(
     ])
 }
 
-/// Makes a device one that holds no pool: its labels are overwritten with zeros (`zpool_clear_label`,
-/// lib/libzfs/libzfs_import.c). With `only`, just those labels.
+/// Makes a device one that holds no pool (`zpool labelclear`): configurations, uberblocks and the boot area of those
+/// labels that have a configuration become zeros. What lies before them (a partition table, perhaps) stays.
 ///
 /// # Errors
 /// [`PoolError::TooSmall`], or what the device says.
-pub async fn clear_labels(
-    device: &dyn Device,
-    only: &dyn Fn(usize) -> bool,
-) -> Result<(), PoolError> {
-    for index in (0..LABEL_COUNT).filter(|index| only(*index)) {
-        let start =
-            label_offset(device.size_bytes(), index).ok_or_else(|| PoolError::TooSmall {
-                path: device.path().to_owned(),
-                size_bytes: device.size_bytes(),
-                needed_bytes: format::MIN_DEVICE_BYTES,
-            })?;
+pub async fn clear_labels(device: &dyn Device) -> Result<(), PoolError> {
+    let labels = read_labels(device).await?;
+    for (index, label) in labels.labels.iter().enumerate() {
+        let Some(start) =
+            label_offset(device.size_bytes(), index).filter(|_| label.config.is_some())
+        else {
+            continue;
+        };
+        let length = (LABEL_BYTES - LABEL_BOOT_ENV_OFFSET) as usize;
         device
-            .write(start, Bytes::from(vec![0; LABEL_BYTES as usize]))
+            .write(start + LABEL_BOOT_ENV_OFFSET, Bytes::from(vec![0; length]))
             .await?;
     }
     device.flush().await?;
