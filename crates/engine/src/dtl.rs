@@ -23,8 +23,7 @@ use format::{Guid, ObjectId, Txg};
 use object::{ObjectError, ObjectSet, SpaceMapKind, SpaceMapObject};
 use parking_lot::Mutex;
 
-use crate::features::SPACEMAP_HISTOGRAM;
-use crate::space::{SpaceSync, free_map};
+use crate::space::{SpaceSync, free_map, new_map, writeable};
 
 /// Block size of these space maps (`zfs_vdev_dtl_sm_blksz`), in bytes.
 const BLOCK_BYTES: u32 = 4 << 10;
@@ -112,18 +111,13 @@ impl DirtyTimes {
             let id = match known {
                 Some(id) => ObjectId::new(id),
                 None => {
-                    let id = SpaceMapObject::create(mos, sync.tx, BLOCK_BYTES).await?;
-                    if sync.features.is_enabled(SPACEMAP_HISTOGRAM) {
-                        sync.features
-                            .increment(sync.ctx, SPACEMAP_HISTOGRAM)
-                            .await?;
-                    }
+                    let id = new_map(sync, mos, BLOCK_BYTES).await?;
                     vdev.set_config(PAIR, id.get());
                     config_changed = true;
                     id
                 }
             };
-            let map = open(mos, id).await?;
+            let map = writeable(sync, open(mos, id).await?);
             map.truncate(sync.tx, BLOCK_BYTES).await?;
             let ranges: Vec<(u64, u64)> = missing.iter().collect();
             map.append(sync.tx, SpaceMapKind::Allocate, None, &ranges)

@@ -13,6 +13,8 @@ pub(crate) const DEDUP_TABLES: &str = "dedup tables";
 pub(crate) const LOG_SPACEMAP: &str = "com.delphix:log_spacemap";
 /// Space maps have histograms; refcount: space maps.
 pub(crate) const SPACEMAP_HISTOGRAM: &str = "com.delphix:spacemap_histogram";
+/// Space maps may have entries of two words.
+pub(crate) const SPACEMAP_V2: &str = "com.delphix:spacemap_v2";
 /// The root vdev has a ZAP too.
 pub(crate) const VDEV_ZAPS_V2: &str = "com.klarasystems:vdev_zaps_v2";
 /// There are special or dedup vdevs; refcount: how many.
@@ -100,7 +102,7 @@ const TABLE: &[Row] = &[
         true,
         Read,
     ),
-    row("com.delphix:spacemap_v2", "spacemap_v2", true, Full),
+    row(SPACEMAP_V2, "spacemap_v2", true, Full),
     row(ALLOCATION_CLASSES, "allocation_classes", true, Full),
     row("com.datto:resilver_defer", "resilver_defer", true, Read),
     row("com.datto:bookmark_v2", "bookmark_v2", false, Full),

@@ -301,6 +301,46 @@ async fn vdevs_of_every_class_are_added_and_some_removed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pool_without_features_gets_them_later() {
+    let world = World::system(2);
+    let images = Images::new();
+    let leaves = images.make(3, 64);
+    let plain = engine::CreateSpec {
+        features: engine::FeatureChoice::None,
+        ..spec("tank", vec![single(VdevClass::Normal, &leaves[0])])
+    };
+    let pool = Pool::create(&world, plain).await.expect("create");
+    let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+    let objects = write_objects(&dataset, 12, 4).await;
+    free_objects(&dataset, &objects[..4]).await;
+    pool.sync().await.expect("sync");
+    let special = AddSpec {
+        vdevs: vec![single(VdevClass::Special, &leaves[1])],
+        ..AddSpec::default()
+    };
+    assert!(matches!(
+        pool.add(&special).await,
+        Err(EngineError::BadVdevs { .. })
+    ));
+    zdb_is_clean(images.path(), "tank");
+    let enabled = pool
+        .upgrade(&|name| name != "edonr")
+        .await
+        .expect("upgrade");
+    assert!(enabled.contains(&"allocation_classes".to_owned()));
+    assert_eq!(pool.disabled_features(), ["edonr"]);
+    pool.add(&special).await.expect("add");
+    let more = write_objects(&dataset, 12, 4).await;
+    pool.sync().await.expect("sync");
+    free_objects(&dataset, &objects[4..8]).await;
+    check_objects(&dataset, &objects[8..], 4).await;
+    check_objects(&dataset, &more, 4).await;
+    drop(dataset);
+    pool.export(false).await.expect("export");
+    zdb_is_clean(images.path(), "tank");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_sector_size_needs_force() {
     let world = World::system(2);
     let images = Images::new();

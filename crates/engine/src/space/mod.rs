@@ -38,7 +38,7 @@ use object::{
 use parking_lot::Mutex;
 
 use crate::directory;
-use crate::features::{LOG_SPACEMAP, SPACEMAP_HISTOGRAM};
+use crate::features::{LOG_SPACEMAP, SPACEMAP_HISTOGRAM, SPACEMAP_V2};
 use crate::logmaps::{LogBook, MetaslabId};
 
 /// Block size of space maps while logs exist (`zfs_metaslab_sm_blksz_with_log`) and of logs
@@ -403,7 +403,7 @@ impl Space {
                     .await?,
             );
         }
-        let map = metaslab.map.clone().expect("made above");
+        let map = writeable(sync, metaslab.map.clone().expect("made above"));
         if let Some(log) = log {
             let flushed = self.book.lock().flushed(id);
             if flushed.is_none_or(|flushed| !flushed.dirty) {
@@ -487,12 +487,7 @@ impl Space {
         block_bytes: u32,
     ) -> Result<SpaceMapObject, DatasetError> {
         let shape = &top.shape;
-        let id = SpaceMapObject::create(&self.mos(), sync.tx, block_bytes).await?;
-        if sync.features.is_enabled(SPACEMAP_HISTOGRAM) {
-            sync.features
-                .increment(sync.ctx, SPACEMAP_HISTOGRAM)
-                .await?;
-        }
+        let id = new_map(sync, &self.mos(), block_bytes).await?;
         let array = top
             .array
             .lock()
@@ -540,12 +535,7 @@ impl Space {
                 zap
             }
         };
-        let id = SpaceMapObject::create(mos, sync.tx, MAP_BLOCK_BYTES).await?;
-        if sync.features.is_enabled(SPACEMAP_HISTOGRAM) {
-            sync.features
-                .increment(sync.ctx, SPACEMAP_HISTOGRAM)
-                .await?;
-        }
+        let id = new_map(sync, mos, MAP_BLOCK_BYTES).await?;
         zap.add_int(sync.tx, txg.get(), id.get()).await?;
         let map = SpaceMapObject::open(mos, id, 0, u64::MAX, 9).await?;
         self.book.lock().add_log(txg, id, 0);
@@ -631,6 +621,7 @@ impl Space {
             if flushed.dirty {
                 let mut metaslab = top.metaslabs[id.1 as usize].lock().await;
                 if let Some(map) = metaslab.map.clone() {
+                    let map = writeable(sync, map);
                     if !self.condense(sync, &top, id.1, &mut metaslab).await? {
                         map.append(
                             sync.tx,
@@ -664,6 +655,7 @@ impl Space {
         let Some(map) = metaslab.map.clone() else {
             return Ok(false);
         };
+        let map = writeable(sync, map);
         let length = map.length_bytes();
         let threshold = CONDENSE_BLOCKS * u64::from(MAP_BLOCK_BYTES).max(1 << top.shape.ashift);
         // Looking costs reading the whole map: only when it has grown by a quarter since.
@@ -728,6 +720,27 @@ fn cancel_or_add(from: &mut RangeSet, to: &mut RangeSet, start: u64, length: u64
     if at < start + length {
         to.add(at, start + length - at);
     }
+}
+
+/// Makes a space map; one with a histogram is counted.
+pub(crate) async fn new_map(
+    sync: &SpaceSync<'_>,
+    mos: &Arc<ObjectSet>,
+    block_bytes: u32,
+) -> Result<ObjectId, DatasetError> {
+    let histogram = sync.features.is_enabled(SPACEMAP_HISTOGRAM);
+    let id = SpaceMapObject::create_with(mos, sync.tx, block_bytes, histogram).await?;
+    if histogram {
+        sync.features
+            .increment(sync.ctx, SPACEMAP_HISTOGRAM)
+            .await?;
+    }
+    Ok(id)
+}
+
+/// A space map to append to: in entries of two words only where the pool has the feature for them.
+pub(crate) fn writeable(sync: &SpaceSync<'_>, map: SpaceMapObject) -> SpaceMapObject {
+    map.with_two_words(sync.features.is_active(SPACEMAP_V2))
 }
 
 /// Frees a space map, and takes it out of the count of those with histograms.
