@@ -79,6 +79,43 @@ impl DslPool {
         Ok(())
     }
 
+    /// [`Self::close_logs`], also of datasets that nobody has open: what an earlier import left of their logs
+    /// (`spa_reset_logs`, module/zfs/spa.c). Logs that wait to be replayed stay, and those of datasets that cannot be
+    /// opened.
+    ///
+    /// # Errors
+    /// As [`Self::close_logs`], and of reading the list of datasets.
+    pub async fn close_all_logs(self: &Arc<Self>) -> Result<(), DatasetError> {
+        self.close_logs().await?;
+        let mut names = Vec::new();
+        {
+            let _config = self.config.read().await;
+            for head in self.heads().await? {
+                if head.open_log().is_some() || head.phys().block.is_hole() {
+                    continue;
+                }
+                if let Ok(header) = self.stored_log_head(&head).await
+                    && !header.log.is_hole()
+                {
+                    names.push(self.full_name(&head).await?);
+                }
+            }
+        }
+        for name in names {
+            match self.open_dataset(&name).await {
+                Ok(dataset) => {
+                    if let Some(log) = dataset.log() {
+                        log.close().await?;
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(name, %error, "the intent log of a dataset stays, which cannot be opened");
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Datasets whose intent logs hold changes that are not in the pool's last synced state: a read-only
     /// import does not replay them, and shows the state without. Datasets that cannot be read are left out.
     ///
