@@ -195,15 +195,14 @@ impl Service {
             let used = reports::device_paths(&open.pool.status());
             let is_used =
                 |leaf: &LeafSpec| used.iter().any(|path| is_same_device(path, &leaf.path));
-            for vdev in vdevs {
-                for leaf in vdev.layout.leaves().iter().filter(|leaf| is_used(leaf)) {
-                    let why = format!(
-                        "{} is part of active pool '{}'",
-                        leaf.path,
-                        open.pool.name()
-                    );
-                    return Err(in_use(&why, force));
-                }
+            let mut leaves = vdevs.iter().flat_map(|vdev| vdev.layout.leaves());
+            if let Some(leaf) = leaves.find(|leaf| is_used(leaf)) {
+                let why = format!(
+                    "{} is part of active pool '{}'",
+                    leaf.path,
+                    open.pool.name()
+                );
+                return Err(in_use(&why, force));
             }
         }
         Ok(())

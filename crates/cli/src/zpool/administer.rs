@@ -85,7 +85,7 @@ fn layout(tree: &VdevReport, vdevs: &[VdevSpec]) -> String {
             .filter(|child| child.class == class)
             .collect();
         let new: Vec<_> = vdevs.iter().filter(|vdev| vdev.class == class).collect();
-        if !class.is_empty() && !(old.is_empty() && new.is_empty()) {
+        if !(class.is_empty() || old.is_empty() && new.is_empty()) {
             out.push_str(&format!("\t{}\n", class_heading(class)));
         }
         for child in old {
