@@ -12,6 +12,7 @@ mod iscsi;
 mod keys;
 mod kill;
 mod layouts;
+mod matrix;
 mod scrub;
 mod up;
 mod walk;
