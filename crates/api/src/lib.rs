@@ -24,8 +24,9 @@ pub use zfs::{
 };
 pub use zpool::{
     CheckpointReport, DedupReport, ExpansionReport, FoundPoolReport, HistoryRecord, PoolReport,
-    PoolStatusReport, RemovalReport, ScanReport, ScrubAction, VdevReport, VdevSpec, ZpoolClear,
-    ZpoolCreate, ZpoolCreateReply, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolHistoryReply,
-    ZpoolImport, ZpoolImportReply, ZpoolList, ZpoolListReply, ZpoolScrub, ZpoolSet, ZpoolStatus,
-    ZpoolStatusReply, ZpoolSync, ZpoolWait,
+    PoolStatusReport, PoolUpgrade, RemovalReport, ScanReport, ScrubAction, VdevReport, VdevSpec,
+    ZpoolAdd, ZpoolAddReply, ZpoolClear, ZpoolCreate, ZpoolCreateReply, ZpoolDestroy, ZpoolExport,
+    ZpoolHistory, ZpoolHistoryReply, ZpoolImport, ZpoolImportReply, ZpoolLabelClear, ZpoolList,
+    ZpoolListReply, ZpoolReguid, ZpoolRemove, ZpoolScrub, ZpoolSet, ZpoolStatus, ZpoolStatusReply,
+    ZpoolSync, ZpoolUpgrade, ZpoolUpgradeReply, ZpoolWait,
 };

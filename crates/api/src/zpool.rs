@@ -57,6 +57,121 @@ impl Call for ZpoolCreate {
     type Reply = ZpoolCreateReply;
 }
 
+/// `zpool add`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZpoolAdd {
+    /// Name of the pool.
+    pub name: String,
+    /// The vdevs to add.
+    pub vdevs: Vec<VdevSpec>,
+    /// `ashift` of the new vdevs.
+    pub ashift: Option<u8>,
+    /// Use devices that look in use.
+    pub allow_in_use: bool,
+    /// Accept mismatched redundancy.
+    pub allow_replication_mismatch: bool,
+    /// Accept another `ashift` than the pool's.
+    pub allow_ashift_mismatch: bool,
+    /// Only say what would be done (`-n`).
+    pub dry_run: bool,
+    /// The command as typed, for the pool's history.
+    pub command: String,
+}
+
+/// The pool before a `zpool add -n`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZpoolAddReply {
+    /// Its vdevs.
+    pub tree: VdevReport,
+}
+
+impl Call for ZpoolAdd {
+    const PATH: &'static str = "/v1/zpool/add";
+    type Reply = ZpoolAddReply;
+}
+
+/// `zpool remove`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZpoolRemove {
+    /// Name of the pool.
+    pub name: String,
+    /// Log vdevs, spares and cache devices: names, paths or GUIDs.
+    pub devices: Vec<String>,
+    /// The command as typed, for the pool's history.
+    pub command: String,
+}
+
+impl Call for ZpoolRemove {
+    const PATH: &'static str = "/v1/zpool/remove";
+    type Reply = Empty;
+}
+
+/// `zpool reguid`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZpoolReguid {
+    /// Name of the pool.
+    pub name: String,
+    /// The new GUID; a random one unless given.
+    pub guid: Option<u64>,
+    /// The command as typed, for the pool's history.
+    pub command: String,
+}
+
+impl Call for ZpoolReguid {
+    const PATH: &'static str = "/v1/zpool/reguid";
+    type Reply = Empty;
+}
+
+/// `zpool labelclear`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZpoolLabelClear {
+    /// The device, as an absolute path.
+    pub device: String,
+    /// Also that of a pool that is exported, or may be in use elsewhere (`-f`).
+    pub force: bool,
+}
+
+impl Call for ZpoolLabelClear {
+    const PATH: &'static str = "/v1/zpool/labelclear";
+    type Reply = Empty;
+}
+
+/// `zpool upgrade`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZpoolUpgrade {
+    /// Names; empty means all.
+    pub names: Vec<String>,
+    /// Only tell what is not enabled.
+    pub dry_run: bool,
+    /// The command as typed, for the pools' history.
+    pub command: String,
+}
+
+/// What was enabled, or could be.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZpoolUpgradeReply {
+    /// By pool.
+    pub pools: Vec<PoolUpgrade>,
+    /// Every feature that is supported: name, and whether it is compatible for reading.
+    pub supported: Vec<(String, bool)>,
+}
+
+/// One pool of a [`ZpoolUpgradeReply`].
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct PoolUpgrade {
+    /// Name.
+    pub name: String,
+    /// Version of its format; 5000 has features.
+    pub version: u64,
+    /// Features enabled now, or (in a dry run) not enabled.
+    pub features: Vec<String>,
+}
+
+impl Call for ZpoolUpgrade {
+    const PATH: &'static str = "/v1/zpool/upgrade";
+    type Reply = ZpoolUpgradeReply;
+}
+
 /// `zpool destroy`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ZpoolDestroy {

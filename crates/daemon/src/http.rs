@@ -10,9 +10,9 @@ use std::sync::Arc;
 use api::{
     Call, Empty, Failure, FailureKind, ServerInfo, ServerStop, ZfsCreate, ZfsDestroy, ZfsHolds,
     ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsRename, ZfsRollback,
-    ZfsSet, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZpoolClear, ZpoolCreate, ZpoolDestroy,
-    ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolList, ZpoolScrub, ZpoolSet, ZpoolStatus,
-    ZpoolSync, ZpoolWait,
+    ZfsSet, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZpoolAdd, ZpoolClear, ZpoolCreate,
+    ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolLabelClear, ZpoolList, ZpoolReguid,
+    ZpoolRemove, ZpoolScrub, ZpoolSet, ZpoolStatus, ZpoolSync, ZpoolUpgrade, ZpoolWait,
 };
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
@@ -73,6 +73,11 @@ fn router(service: Arc<Service>) -> Router {
             Ok(Empty {})
         })
         .on(|service, call: ZpoolCreate| async move { service.zpool_create(call).await })
+        .on(|service, call: ZpoolAdd| async move { service.zpool_add(call).await })
+        .on(|service, call: ZpoolRemove| async move { service.zpool_remove(call).await })
+        .on(|service, call: ZpoolReguid| async move { service.zpool_reguid(call).await })
+        .on(|service, call: ZpoolLabelClear| async move { service.zpool_labelclear(&call).await })
+        .on(|service, call: ZpoolUpgrade| async move { service.zpool_upgrade(&call).await })
         .on(|service, call: ZpoolDestroy| async move { service.zpool_destroy(call).await })
         .on(|service, call: ZpoolImport| async move { service.zpool_import(call).await })
         .on(|service, call: ZpoolExport| async move { service.zpool_export(call).await })

@@ -223,6 +223,7 @@ fn refusal(doing: &str, error: &EngineError, accessed_s: u64) -> Failure {
             "This pool uses the following feature(s) not supported by this system:\n{}{doing}: unsupported version or feature",
             feature_lines(features)
         ),
+        EngineError::MissingLog { .. } => error.to_string(),
         _ => return from_engine(doing, error),
     };
     Failure::new(from_engine(doing, error).kind, message)

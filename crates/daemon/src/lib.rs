@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+mod compatibility;
 mod damage;
 mod default_pool;
 mod error;
@@ -21,11 +22,13 @@ mod import;
 mod keys;
 mod lun;
 mod mounts;
+mod replication;
 mod reports;
 mod scrub;
 mod service;
 mod state;
 mod usage;
+mod vdevs;
 mod volumes;
 mod zfs;
 mod zpool;

@@ -154,7 +154,8 @@ impl Service {
         }
     }
 
-    fn save_cached_pools(&self) {
+    /// Keeps which pools are open, with their devices, for the next start.
+    pub(crate) fn save_cached_pools(&self) {
         let cached: Vec<CachedPool> = self
             .pools()
             .iter()

@@ -1,6 +1,6 @@
 //! What the `zpool` command line asks for.
 
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::sync::Arc;
 
 use api::{
@@ -8,11 +8,15 @@ use api::{
     ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolHistoryReply, ZpoolList, ZpoolListReply,
     ZpoolSet, ZpoolStatus, ZpoolStatusReply, ZpoolSync,
 };
-use engine::{CreateSpec, FeatureChoice, LeafSpec, Pool, VdevClass, VdevLayout, VdevSpec};
+use engine::{
+    CreateSpec, EngineError, FeatureChoice, LeafSpec, Pool, VdevClass, VdevLayout, VdevSpec,
+};
 use filesystem::ZplInit;
 use serve_fuse::UnmountMode;
 
+use crate::compatibility::Compatibility;
 use crate::error::from_engine;
+use crate::replication;
 use crate::reports;
 use crate::service::{OpenPool, Service};
 
@@ -61,7 +65,7 @@ fn leaf(path: &str) -> Result<LeafSpec, Failure> {
     })
 }
 
-fn layout(vdev: &ApiVdev) -> Result<VdevSpec, Failure> {
+pub(crate) fn layout(vdev: &ApiVdev) -> Result<VdevSpec, Failure> {
     let leaves = || {
         vdev.children
             .iter()
@@ -96,46 +100,6 @@ fn layout(vdev: &ApiVdev) -> Result<VdevSpec, Failure> {
     })
 }
 
-/// Mixed redundancy is refused without `-f` (check_replication, cmd/zpool/zpool_vdev.c).
-fn check_replication(vdevs: &[VdevSpec]) -> Result<(), Failure> {
-    let describe = |vdev: &VdevSpec| match &vdev.layout {
-        VdevLayout::Leaf(_) => (0, "disk or file", 1),
-        VdevLayout::Mirror(leaves) => (leaves.len() - 1, "mirror", leaves.len()),
-        VdevLayout::Raidz { parity, leaves } => (usize::from(*parity), "raidz", leaves.len()),
-    };
-    let mut data = vdevs
-        .iter()
-        .filter(|vdev| vdev.class == VdevClass::Normal)
-        .map(describe);
-    let Some(first) = data.next() else {
-        return Ok(());
-    };
-    for other in data {
-        let why = if other.1 != first.1 {
-            format!("both {} and {} vdevs are present", first.1, other.1)
-        } else if other.0 != first.0 {
-            format!(
-                "both {}-parity and {}-parity {} vdevs are present",
-                first.0, other.0, first.1
-            )
-        } else if other.2 != first.2 {
-            format!(
-                "both {}-way and {}-way {} vdevs are present",
-                first.2, other.2, first.1
-            )
-        } else {
-            continue;
-        };
-        return Err(Failure::new(
-            FailureKind::Invalid,
-            format!(
-                "invalid vdev specification\nuse '-f' to override the following errors:\nmismatched replication level: {why}"
-            ),
-        ));
-    }
-    Ok(())
-}
-
 pub(crate) fn split_properties(properties: Vec<(String, String)>) -> (Vec<(String, String)>, bool) {
     let uncached = properties
         .iter()
@@ -156,7 +120,9 @@ impl Service {
         call: ZpoolCreate,
     ) -> Result<ZpoolCreateReply, Failure> {
         let doing = format!("cannot create '{}'", call.name);
-        if self.pool(&call.name).is_ok() {
+        let named = call.properties.iter().find(|(name, _)| name == "tname");
+        let name = named.map_or(&call.name, |(_, temporary)| temporary);
+        if self.pool(name).is_ok() {
             return Err(Failure::new(
                 FailureKind::Exists,
                 format!("{doing}: pool already exists"),
@@ -168,26 +134,39 @@ impl Service {
             .map(layout)
             .collect::<Result<Vec<_>, _>>()?;
         if !call.force {
-            check_replication(&vdevs)?;
+            replication::check(&[], &vdevs)?;
         }
-        self.refuse_open_devices(&doing, &vdevs)?;
+        self.refuse_open_devices(&vdevs, call.force)?;
         if call.dry_run {
             return Ok(ZpoolCreateReply {
                 layout: call.vdevs,
                 warnings: Vec::new(),
             });
         }
-        let (properties, uncached) = split_properties(call.properties);
+        let (mut properties, uncached) = split_properties(call.properties);
         let cached = !uncached && call.altroot.is_none();
+        let mut features = if call.no_features {
+            FeatureChoice::None
+        } else {
+            FeatureChoice::All
+        };
+        let compatible = properties
+            .iter()
+            .find(|(name, _)| name == "compatibility")
+            .map(|(_, value)| Compatibility::load(value))
+            .transpose()?;
+        if let Some(compatible) = compatible.filter(|_| !call.no_features) {
+            features = FeatureChoice::None;
+            let allowed = compatible.choose().map(|name| format!("feature@{name}"));
+            // What was asked for by name comes later, and counts.
+            let allowed = allowed.map(|name| (name, "enabled".to_owned()));
+            properties = allowed.chain(properties).collect();
+        }
         let spec = CreateSpec {
             name: call.name.clone(),
             vdevs,
             properties,
-            features: if call.no_features {
-                FeatureChoice::None
-            } else {
-                FeatureChoice::All
-            },
+            features,
             root_properties: call.filesystem_properties,
             root_init: Arc::new(ZplInit::new()),
             altroot: call.altroot,
@@ -196,7 +175,7 @@ impl Service {
         };
         let pool = Pool::create(&self.world, spec)
             .await
-            .map_err(|error| from_engine(&doing, &error))?;
+            .map_err(|error| vdev_failure(&doing, &error))?;
         self.log_command(&pool, &call.command).await;
         let warnings = self.adopt(pool, cached, true).await;
         Ok(ZpoolCreateReply {
@@ -205,19 +184,25 @@ impl Service {
         })
     }
 
-    /// A device that belongs to a pool that is open here cannot be used again, not even with force.
-    fn refuse_open_devices(&self, doing: &str, vdevs: &[VdevSpec]) -> Result<(), Failure> {
+    /// A device that belongs to a pool that is open here cannot be used again, not even with force, whatever name it
+    /// goes by.
+    pub(crate) fn refuse_open_devices(
+        &self,
+        vdevs: &[VdevSpec],
+        force: bool,
+    ) -> Result<(), Failure> {
         for open in self.pools() {
             let used = reports::device_paths(&open.pool.status());
-            for leaf in vdevs.iter().flat_map(|vdev| vdev.layout.leaves()) {
-                if used.contains(&leaf.path) {
-                    let message = format!(
-                        "{doing}: {} is part of active pool '{}'",
-                        leaf.path,
-                        open.pool.name()
-                    );
-                    return Err(Failure::new(FailureKind::Busy, message));
-                }
+            let is_used =
+                |leaf: &LeafSpec| used.iter().any(|path| is_same_device(path, &leaf.path));
+            let mut leaves = vdevs.iter().flat_map(|vdev| vdev.layout.leaves());
+            if let Some(leaf) = leaves.find(|leaf| is_used(leaf)) {
+                let why = format!(
+                    "{} is part of active pool '{}'",
+                    leaf.path,
+                    open.pool.name()
+                );
+                return Err(in_use(&why, force));
             }
         }
         Ok(())
@@ -354,40 +339,34 @@ impl Service {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// What `vdev_error` (cmd/zpool/zpool_vdev.c) prints of a device or layout.
+pub(crate) fn in_use(why: &str, force: bool) -> Failure {
+    let head = if force {
+        "the following errors must be manually repaired:"
+    } else {
+        "use '-f' to override the following errors:"
+    };
+    let message = format!("invalid vdev specification\n{head}\n{why}");
+    Failure::new(FailureKind::Busy, message)
+}
 
-    fn mirror(paths: &[&str]) -> VdevSpec {
-        let leaves = paths
-            .iter()
-            .map(|path| LeafSpec {
-                path: (*path).to_owned(),
-                is_file: true,
-            })
-            .collect();
-        VdevSpec {
-            layout: VdevLayout::Mirror(leaves),
-            class: VdevClass::Normal,
-        }
+/// A refused `zpool create` or `zpool add`.
+pub(crate) fn vdev_failure(doing: &str, error: &EngineError) -> Failure {
+    match error {
+        EngineError::DeviceInUse { path, why } => in_use(&format!("{path} {why}"), false),
+        _ => from_engine(doing, error),
     }
+}
 
-    #[test]
-    fn uneven_redundancy_needs_force() {
-        assert!(check_replication(&[mirror(&["/a", "/b"]), mirror(&["/c", "/d"])]).is_ok());
-        let error =
-            check_replication(&[mirror(&["/a", "/b"]), mirror(&["/c", "/d", "/e"])]).unwrap_err();
-        assert!(
-            error.message.contains("mismatched replication level"),
-            "{error}"
-        );
-        let single = VdevSpec {
-            layout: VdevLayout::Leaf(LeafSpec {
-                path: "/f".into(),
-                is_file: true,
-            }),
-            class: VdevClass::Normal,
-        };
-        assert!(check_replication(&[mirror(&["/a", "/b"]), single]).is_err());
-    }
+/// Whether two paths lead to the same file or block device.
+pub(crate) fn is_same_device(a: &str, b: &str) -> bool {
+    let identity = |path: &str| {
+        let metadata = std::fs::metadata(path).ok()?;
+        Some(if metadata.file_type().is_block_device() {
+            (true, metadata.rdev(), 0)
+        } else {
+            (false, metadata.dev(), metadata.ino())
+        })
+    };
+    a == b || identity(a).is_some_and(|a| identity(b) == Some(a))
 }

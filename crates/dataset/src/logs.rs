@@ -15,7 +15,7 @@ use crate::DatasetError;
 use crate::account::HeadAccounting;
 use crate::dsl::DslPool;
 use crate::state::Ds;
-use crate::zil::{Zil, awaits_replay, claim, free_chain};
+use crate::zil::{Zil, awaits_replay, claim, free_chain, is_cut_off};
 
 /// Where the log's head is in an object set's root block (`os_zil_header`, include/sys/dmu_objset.h).
 const ZIL_HEADER_OFFSET: usize = 512;
@@ -79,6 +79,43 @@ impl DslPool {
         Ok(())
     }
 
+    /// [`Self::close_logs`], also of datasets that nobody has open: what an earlier import left of their logs
+    /// (`spa_reset_logs`, module/zfs/spa.c). Logs that wait to be replayed stay, and those of datasets that cannot be
+    /// opened.
+    ///
+    /// # Errors
+    /// As [`Self::close_logs`], and of reading the list of datasets.
+    pub async fn close_all_logs(self: &Arc<Self>) -> Result<(), DatasetError> {
+        self.close_logs().await?;
+        let mut names = Vec::new();
+        {
+            let _config = self.config.read().await;
+            for head in self.heads().await? {
+                if head.open_log().is_some() || head.phys().block.is_hole() {
+                    continue;
+                }
+                if let Ok(header) = self.stored_log_head(&head).await
+                    && !header.log.is_hole()
+                {
+                    names.push(self.full_name(&head).await?);
+                }
+            }
+        }
+        for name in names {
+            match self.open_dataset(&name).await {
+                Ok(dataset) => {
+                    if let Some(log) = dataset.log() {
+                        log.close().await?;
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(name, %error, "the intent log of a dataset stays, which cannot be opened");
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Datasets whose intent logs hold changes that are not in the pool's last synced state: a read-only
     /// import does not replay them, and shows the state without. Datasets that cannot be read are left out.
     ///
@@ -99,6 +136,30 @@ impl DslPool {
                 continue;
             };
             if awaits_replay(&self.env().pipeline, &objset.zil_header, synced).await {
+                out.push(self.full_name(&head).await?);
+            }
+        }
+        Ok(out)
+    }
+
+    /// Datasets whose intent logs begin or go on on log vdevs that are missing, as far as that can be told.
+    ///
+    /// # Errors
+    /// Of reading the list of datasets.
+    pub async fn datasets_with_lost_logs(&self) -> Result<Vec<String>, DatasetError> {
+        let _config = self.config.read().await;
+        let mut out = Vec::new();
+        for head in self.heads().await? {
+            if head.phys().block.is_hole() {
+                continue;
+            }
+            let Ok((data, endian)) = self.read_root(&head).await else {
+                continue;
+            };
+            let Ok(objset) = ObjsetPhys::decode(&data, endian) else {
+                continue;
+            };
+            if is_cut_off(&self.env().pipeline, &objset.zil_header).await {
                 out.push(self.full_name(&head).await?);
             }
         }

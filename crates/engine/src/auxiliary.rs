@@ -1,26 +1,232 @@
-//! Spares and cache devices: what they are and whether they are there. None is used by this release: a spare
-//! stands in only once an administrator said so (then it is part of the vdev tree), and second-level caches hold
-//! nothing but copies.
+//! Spares and cache devices: what they are, whether they are there, and their lists in the MOS. None is used by this
+//! release: a spare stands in only once an administrator said so (then it is part of the vdev tree), and second-level
+//! caches hold nothing but copies.
 //!
-//! Their list is in the MOS; a device's own label has nothing but its guid, by which a scan finds it.
+//! A device's own label has nothing but its guid and what it is for, by which a scan finds it. The lists are written in
+//! syncing context, in the txg that adds or removes devices. A device is labelled before: after a crash in between it
+//! names no pool, and is free for any.
 //!
-//! Source: module/zfs/spa.c (`spa_load_spares`, `spa_load_l2cache`), module/zfs/arc.c
+//! Source: module/zfs/spa.c (`spa_load_spares`, `spa_load_l2cache`, `spa_sync_aux_dev`,
+//! `spa_validate_aux_devs`), module/zfs/vdev_label.c (`vdev_aux_label_generate`), module/zfs/arc.c
 //! (`l2arc_add_vdev`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ::pool::vdev::{VdevTree, read_labels};
+use ::pool::Tx;
+use ::pool::vdev::{VdevTree, read_labels, write_detached_labels};
+use bytes::Bytes;
+use dataset::DatasetError;
 use device::{Device, World};
-use format::{Guid, LABEL_BYTES, LABEL_END_BYTES, LABEL_START_BYTES, NvList, ObjectId, Txg};
-use object::ObjectSet;
+use format::{
+    Guid, LABEL_BYTES, LABEL_END_BYTES, LABEL_START_BYTES, NvEncoding, NvList, NvValue, ObjectId,
+    ObjectType, Txg, Uberblock,
+};
+use object::{NewObject, ObjectSet, Zap};
 
-use crate::{EngineError, VdevClass, VdevState, VdevStatus, directory};
+use crate::layout::{self, LeafFacts, Making};
+use crate::sync::CONFIG_BLOCK_BYTES;
+use crate::{EngineError, VdevClass, VdevSpec, VdevState, VdevStatus, config, directory};
 
 /// Longest packed list that is believed, in bytes.
 const LIST_BYTES_MAX: u64 = 16 << 20;
 /// Least size of the header in front of what a cache device holds (`l2arc_dev_hdr_phys_t`), in bytes.
 const CACHE_HEADER_BYTES: u64 = 512;
+/// What is zeroed of it on a new cache device: enough for every sector size.
+const CACHE_HEADER_BYTES_MAX: usize = 64 << 10;
+
+/// A pool's spares, or its cache devices.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AuxList {
+    /// MOS object of the list; zero without.
+    object: ObjectId,
+    /// The devices as the list has them.
+    configs: Vec<NvList>,
+    /// How they are, in the same order.
+    pub(crate) statuses: Vec<VdevStatus>,
+}
+
+impl AuxList {
+    /// The guid of the device that a person calls `name`: path, guid, or the last part of the path.
+    pub(crate) fn find(&self, name: &str) -> Option<Guid> {
+        self.statuses
+            .iter()
+            .find(|vdev| vdev.is_called(name))
+            .map(|vdev| vdev.guid)
+    }
+}
+
+/// Spares and cache devices of a pool.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Auxiliary {
+    pub(crate) spares: AuxList,
+    pub(crate) caches: AuxList,
+}
+
+/// The name of a list in the object directory, and of the pair in it.
+const fn list_name(class: VdevClass) -> &'static str {
+    match class {
+        VdevClass::Spare => directory::SPARES,
+        _ => directory::L2CACHE,
+    }
+}
+
+/// Devices that are to become spares or cache devices, labelled and not in any list yet.
+#[derive(Debug, Default)]
+pub(crate) struct NewAuxiliary {
+    spares: Vec<NvList>,
+    caches: Vec<NvList>,
+}
+
+impl NewAuxiliary {
+    /// Their configurations.
+    pub(crate) fn build(
+        vdevs: &[VdevSpec],
+        facts: &[LeafFacts],
+        making: &Making<'_>,
+    ) -> Result<Self, EngineError> {
+        Ok(Self {
+            spares: layout::build_auxiliary(VdevClass::Spare, vdevs, facts, making)?,
+            caches: layout::build_auxiliary(VdevClass::Cache, vdevs, facts, making)?,
+        })
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.spares.is_empty() && self.caches.is_empty()
+    }
+
+    /// Those of which there are some.
+    pub(crate) fn classes(&self) -> Vec<VdevClass> {
+        let all = [
+            (VdevClass::Spare, &self.spares),
+            (VdevClass::Cache, &self.caches),
+        ];
+        let used = all.into_iter().filter(|(_, configs)| !configs.is_empty());
+        used.map(|(class, _)| class).collect()
+    }
+
+    /// Labels the devices.
+    pub(crate) async fn label(&self, world: &World) -> Result<(), EngineError> {
+        let all = [
+            (config::STATE_SPARE, &self.spares),
+            (config::STATE_L2CACHE, &self.caches),
+        ];
+        for (state, configs) in all {
+            for list in configs {
+                let path = list.require_string("path")?;
+                let device = world.opener.open(path, false).await?;
+                if state == config::STATE_L2CACHE {
+                    // What another pool cached there must not be taken for ours.
+                    let zeros = Bytes::from(vec![0; CACHE_HEADER_BYTES_MAX]);
+                    device.write(LABEL_START_BYTES, zeros).await?;
+                }
+                let mut label = NvList::new();
+                label
+                    .set("version", Uberblock::VERSION_FEATURES)
+                    .set("state", state)
+                    .set("guid", list.require_u64("guid")?);
+                if state == config::STATE_L2CACHE {
+                    label.set("ashift", list.require_u64("ashift")?);
+                }
+                label.set("path", path);
+                write_detached_labels(&*device, &label).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Auxiliary {
+    /// The list of a class.
+    pub(crate) fn list(&self, class: VdevClass) -> &AuxList {
+        match class {
+            VdevClass::Spare => &self.spares,
+            _ => &self.caches,
+        }
+    }
+
+    fn list_mut(&mut self, class: VdevClass) -> &mut AuxList {
+        match class {
+            VdevClass::Spare => &mut self.spares,
+            _ => &mut self.caches,
+        }
+    }
+
+    /// Adds devices; then [`write`] both lists.
+    pub(crate) fn add(&mut self, new: &NewAuxiliary) {
+        self.spares.configs.extend(new.spares.iter().cloned());
+        self.caches.configs.extend(new.caches.iter().cloned());
+    }
+
+    /// Takes a device out; then [`write`] the list.
+    pub(crate) fn remove(&mut self, class: VdevClass, guid: Guid) {
+        let list = self.list_mut(class);
+        list.configs
+            .retain(|config| config.u64("guid") != Some(guid.get()));
+        list.statuses.retain(|status| status.guid != guid);
+    }
+
+    /// Looks at all devices again.
+    pub(crate) async fn look(&self, places: &Places<'_>) -> Self {
+        let mut out = self.clone();
+        for class in [VdevClass::Spare, VdevClass::Cache] {
+            let list = out.list_mut(class);
+            list.statuses.clear();
+            for config in &list.configs {
+                list.statuses.push(status(config, class, places).await);
+            }
+        }
+        out
+    }
+}
+
+/// Writes a list to the MOS, in syncing context (`spa_sync_aux_dev`). Returns its object.
+pub(crate) async fn write(
+    mos: &Arc<ObjectSet>,
+    tx: &Tx,
+    class: VdevClass,
+    auxiliary: &Auxiliary,
+) -> Result<ObjectId, DatasetError> {
+    let list = auxiliary.list(class);
+    let object = if list.object.is_zero() {
+        let new = NewObject::new(ObjectType::PACKED_NVLIST)
+            .with_block_bytes(CONFIG_BLOCK_BYTES)
+            .with_bonus(ObjectType::PACKED_NVLIST_SIZE, vec![0; 8]);
+        let object = mos.allocate(tx, new).await?;
+        Zap::hold(mos, ObjectId::POOL_DIRECTORY)
+            .await?
+            .add_u64(tx, list_name(class), object.id().get())
+            .await?;
+        object
+    } else {
+        mos.hold(list.object).await?
+    };
+    let mut packed = NvList::new();
+    packed.set(list_name(class), NvValue::ListArray(list.configs.clone()));
+    let mut packed = packed.encode(NvEncoding::Xdr)?;
+    let length = packed.len() as u64;
+    packed.resize(
+        packed.len().next_multiple_of(CONFIG_BLOCK_BYTES as usize),
+        0,
+    );
+    object.write(tx, 0, Bytes::from(packed)).await?;
+    object.set_bonus(tx, length.to_le_bytes().to_vec())?;
+    Ok(object.id())
+}
+
+/// [`write`]s the lists of these classes and remembers their objects.
+pub(crate) async fn write_lists(
+    core: &crate::core::Core,
+    tx: &Tx,
+    classes: &[VdevClass],
+) -> Result<(), DatasetError> {
+    for class in classes {
+        let auxiliary = core.state.lock().auxiliary.clone();
+        let object = write(core.dsl.mos(), tx, *class, &auxiliary).await?;
+        core.state.lock().auxiliary.list_mut(*class).object = object;
+    }
+    Ok(())
+}
 
 /// Where devices are.
 pub(crate) struct Places<'a> {
@@ -30,13 +236,29 @@ pub(crate) struct Places<'a> {
     pub(crate) paths: &'a BTreeMap<Guid, String>,
 }
 
-/// Spares or cache devices, from their list in the MOS (`spares` or `l2cache`).
+/// The lists of spares and cache devices in the MOS.
 pub(crate) async fn read(
+    mos: &Arc<ObjectSet>,
+    places: &Places<'_>,
+) -> Result<Auxiliary, EngineError> {
+    let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
+    let mut out = Auxiliary::default();
+    for class in [VdevClass::Spare, VdevClass::Cache] {
+        let id = ObjectId::new(directory.lookup_u64(list_name(class)).await?.unwrap_or(0));
+        if !id.is_zero() {
+            let list = out.list_mut(class);
+            list.object = id;
+            list.configs = read_list(mos, id, list_name(class)).await?;
+        }
+    }
+    Ok(out.look(places).await)
+}
+
+async fn read_list(
     mos: &Arc<ObjectSet>,
     id: ObjectId,
     name: &str,
-    places: &Places<'_>,
-) -> Result<Vec<VdevStatus>, EngineError> {
+) -> Result<Vec<NvList>, EngineError> {
     let object = mos.hold(id).await?;
     let bonus = object.bonus();
     let Some(raw) = bonus.get(..8) else {
@@ -44,16 +266,7 @@ pub(crate) async fn read(
     };
     let length = u64::from_le_bytes(raw.try_into().expect("eight bytes")).min(LIST_BYTES_MAX);
     let list = NvList::decode(&object.read_bytes(0, length as usize).await?)?;
-    let class = if name == directory::SPARES {
-        VdevClass::Spare
-    } else {
-        VdevClass::Cache
-    };
-    let mut out = Vec::new();
-    for config in list.lists(name).unwrap_or(&[]) {
-        out.push(status(config, class, places).await);
-    }
-    Ok(out)
+    Ok(list.lists(name).unwrap_or(&[]).to_vec())
 }
 
 async fn status(config: &NvList, class: VdevClass, places: &Places<'_>) -> VdevStatus {

@@ -12,6 +12,10 @@ pub(crate) const STATE_ACTIVE: u64 = 0;
 pub(crate) const STATE_EXPORTED: u64 = 1;
 /// `POOL_STATE_DESTROYED`.
 pub(crate) const STATE_DESTROYED: u64 = 2;
+/// `POOL_STATE_SPARE`.
+pub(crate) const STATE_SPARE: u64 = 3;
+/// `POOL_STATE_L2CACHE`.
+pub(crate) const STATE_L2CACHE: u64 = 4;
 /// Top-level vdevs that are believed, at most.
 pub(crate) const TOPS_MAX: u64 = 1 << 16;
 

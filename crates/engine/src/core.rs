@@ -13,6 +13,7 @@ use format::{Guid, ObjectId, Txg, Uberblock};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::auxiliary::Auxiliary;
 use crate::config::PoolPairs;
 use crate::dtl::DirtyTimes;
 use crate::errors::ErrorLog;
@@ -21,7 +22,7 @@ use crate::history::HistoryLog;
 use crate::props::Stored;
 use crate::scrub::Scrub;
 use crate::space::Space;
-use crate::{HostIdentity, Rewound, ScanStatus, VdevStatus};
+use crate::{HostIdentity, Rewound, ScanStatus};
 
 /// What changes while a pool is open. Locked for a few instructions at a time, never across an await.
 pub(crate) struct State {
@@ -61,10 +62,8 @@ pub(crate) struct State {
     pub(crate) claimed_birth: Txg,
     /// The checksum salt is not in the MOS yet.
     pub(crate) salt_missing: Option<[u8; 32]>,
-    /// Spares, as the MOS lists them.
-    pub(crate) spares: Vec<VdevStatus>,
-    /// Second-level cache devices, as the MOS lists them.
-    pub(crate) caches: Vec<VdevStatus>,
+    /// Spares and second-level cache devices, as the MOS lists them.
+    pub(crate) auxiliary: Auxiliary,
     /// The last scrub or resilver.
     pub(crate) scan: Option<ScanStatus>,
     /// The same as stored (`dsl_scan_phys_t`); empty without.
@@ -82,7 +81,6 @@ pub(crate) struct State {
 /// An open pool.
 pub(crate) struct Core {
     pub(crate) world: World,
-    pub(crate) guid: Guid,
     /// Random number of this import (`spa_load_guid`).
     pub(crate) load_guid: u64,
     pub(crate) host: HostIdentity,
@@ -98,6 +96,8 @@ pub(crate) struct Core {
     pub(crate) errors: Arc<ErrorLog>,
     pub(crate) scrub: Scrub,
     pub(crate) state: Mutex<State>,
+    /// Held while vdevs are added or removed.
+    pub(crate) admin: tokio::sync::Mutex<()>,
     /// What is only read, once.
     pub(crate) tables: crate::tables::Tables,
     /// The sync loop has ended.
@@ -106,6 +106,11 @@ pub(crate) struct Core {
 }
 
 impl Core {
+    /// The pool's identity.
+    pub(crate) fn guid(&self) -> Guid {
+        self.tree.guid()
+    }
+
     /// The pool-level pairs of a configuration written in `txg`.
     pub(crate) fn pairs(&self, txg: Txg) -> PoolPairs {
         let state = self.state.lock();
@@ -114,7 +119,7 @@ impl Core {
             name: state.disk_name.clone(),
             state: state.pool_state,
             txg: txg.get(),
-            guid: self.guid.get(),
+            guid: self.guid().get(),
             errata: state.errata,
             comment: state.comment.clone(),
             compatibility: state.compatibility.clone(),

@@ -6,6 +6,7 @@
 //!
 //! Source: module/zfs/spa.c `spa_create`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -18,6 +19,7 @@ use object::{NewObject, Zap};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::auxiliary::{self, NewAuxiliary, Places};
 use crate::core::{Core, State};
 use crate::dtl::DirtyTimes;
 use crate::history::{History, HistoryLog};
@@ -28,10 +30,13 @@ use crate::{
     CreateSpec, EngineError, FeatureChoice, config, directory, features, layout, pool, props,
 };
 
+/// The name that a new pool has until it is exported (`ZPOOL_PROP_TNAME`).
+const TEMPORARY_NAME: &str = "tname";
+
 /// Creates a pool (`spa_create`).
 pub(crate) async fn create(world: &World, spec: CreateSpec) -> Result<Arc<Core>, EngineError> {
     layout::check_name(&spec.name)?;
-    layout::check_vdevs(&spec.vdevs)?;
+    layout::check_new_pool(&spec.vdevs)?;
     let mut changes = Vec::new();
     let mut ashift = 0;
     let mut guids = match spec.features {
@@ -39,11 +44,18 @@ pub(crate) async fn create(world: &World, spec: CreateSpec) -> Result<Arc<Core>,
         FeatureChoice::None => Vec::new(),
     };
     let mut cachefile = None;
+    let mut temporary_name = None;
     for (name, value) in &spec.properties {
         // A feature can be left out of a new pool, and only of a new one.
         if let (Some(feature), "disabled") = (name.strip_prefix("feature@"), value.as_str()) {
             let guid = features::guid_to_enable(feature)?;
             guids.retain(|known| known != guid);
+            continue;
+        }
+        // Not a property of the pool but the name that it has until it is exported, handed over like one.
+        if name == TEMPORARY_NAME {
+            layout::check_name(value)?;
+            temporary_name = Some(value.clone());
             continue;
         }
         match props::parse(name, value)? {
@@ -66,20 +78,21 @@ pub(crate) async fn create(world: &World, spec: CreateSpec) -> Result<Arc<Core>,
         }
     }
 
-    let facts = layout::examine(world, &spec).await?;
+    let facts = layout::examine(world, &spec.vdevs, spec.force).await?;
     let guid = loop {
         let guid = world.random.next_u64();
         if guid != 0 {
             break Guid::new(guid);
         }
     };
-    let by_path = |leaf: &crate::LeafSpec| {
-        facts
-            .iter()
-            .find(|fact| fact.spec.path == leaf.path)
-            .cloned()
+    features::check_classes(&spec.vdevs, |guid| guids.iter().any(|known| known == guid))?;
+    let making = layout::Making {
+        ashift,
+        create_txg: Txg::INITIAL,
+        random: &*world.random,
     };
-    let root = layout::build_root(guid, &spec.vdevs, &by_path, ashift, &*world.random)?;
+    let root = layout::build_root(guid, &spec.vdevs, &facts, &making)?;
+    let auxiliary = NewAuxiliary::build(&spec.vdevs, &facts, &making)?;
     let mut salt = [0; 32];
     world.random.fill(&mut salt);
     let options = OpenOptions {
@@ -88,23 +101,49 @@ pub(crate) async fn create(world: &World, spec: CreateSpec) -> Result<Arc<Core>,
         ..OpenOptions::default()
     };
     let ground = Ground::open(world, &root, options, salt).await?;
-    let result = create_on(world, &spec, guid, guids, changes, cachefile, &ground, salt).await;
+    let choices = Choices {
+        guid,
+        features: guids,
+        changes,
+        cachefile,
+        name: temporary_name.unwrap_or_else(|| spec.name.clone()),
+        auxiliary,
+        salt,
+    };
+    let result = create_on(world, &spec, choices, &ground).await;
     if result.is_err() {
         ground.tree.close();
     }
     result
 }
 
+/// What was made of a [`CreateSpec`].
+struct Choices {
+    guid: Guid,
+    features: Vec<String>,
+    changes: Vec<Change>,
+    cachefile: Option<String>,
+    /// The name until it is exported.
+    name: String,
+    auxiliary: NewAuxiliary,
+    salt: [u8; 32],
+}
+
 async fn create_on(
     world: &World,
     spec: &CreateSpec,
-    guid: Guid,
-    feature_guids: Vec<String>,
-    changes: Vec<Change>,
-    cachefile: Option<String>,
+    choices: Choices,
     ground: &Ground,
-    salt: [u8; 32],
 ) -> Result<Arc<Core>, EngineError> {
+    let Choices {
+        guid,
+        features: feature_guids,
+        changes,
+        cachefile,
+        name,
+        auxiliary,
+        salt,
+    } = choices;
     let before = Txg::new(Txg::INITIAL.get() - 1);
     let uberblock = Uberblock {
         txg: before,
@@ -114,13 +153,14 @@ async fn create_on(
         config_dirty: true,
         salt_missing: Some(salt),
         cachefile,
-        ..new_state(&spec.name, &spec.name, uberblock)
+        ..new_state(&name, &spec.name, uberblock)
     };
     let labels = label_pairs_of_new(spec, guid);
     ground
         .tree
         .init_labels(&ground.tree.tops(), &labels, Txg::INITIAL)
         .await?;
+    auxiliary.label(world).await?;
 
     let txgs = TxgManager::new(world.clone(), before, TxgLimits::default());
     let history = HistoryLog::new(world.clone(), &spec.host.hostname);
@@ -133,7 +173,7 @@ async fn create_on(
         txgs: Some(txgs.clone()),
     };
     let env = DslEnvironment {
-        pool_name: spec.name.clone(),
+        pool_name: name,
         pipeline: ground.pipeline.clone(),
         world: world.clone(),
         txgs: txgs.clone(),
@@ -151,7 +191,6 @@ async fn create_on(
     ground.space.set_mos(dsl.mos());
     let core = Arc::new(Core {
         world: world.clone(),
-        guid,
         load_guid: world.random.next_u64(),
         host: spec.host.clone(),
         read_only: false,
@@ -166,11 +205,16 @@ async fn create_on(
         errors: ground.errors.clone(),
         scrub: crate::scrub::Scrub::default(),
         state: Mutex::new(state),
+        admin: tokio::sync::Mutex::new(()),
         tables: crate::tables::Tables::default(),
         ended: AtomicBool::new(false),
         end: Notify::new(),
     });
     make_directory(&core, &ctx).await?;
+    if !auxiliary.is_empty() {
+        add_auxiliary(&core, &::pool::Tx::syncing(txg), &auxiliary).await?;
+        look_at_auxiliary(&core).await;
+    }
     for change in changes {
         pool::apply_change(&core, &change, &ctx).await?;
     }
@@ -178,6 +222,28 @@ async fn create_on(
     txgs.synced(txg);
     start(&core);
     Ok(core)
+}
+
+/// Adds spares and cache devices to their lists, in syncing context.
+pub(crate) async fn add_auxiliary(
+    core: &Core,
+    tx: &::pool::Tx,
+    new: &NewAuxiliary,
+) -> Result<(), dataset::DatasetError> {
+    core.state.lock().auxiliary.add(new);
+    auxiliary::write_lists(core, tx, &new.classes()).await
+}
+
+/// Looks how spares and cache devices are.
+pub(crate) async fn look_at_auxiliary(core: &Core) {
+    let before = core.state.lock().auxiliary.clone();
+    let places = Places {
+        world: &core.world,
+        tree: &core.tree,
+        paths: &BTreeMap::new(),
+    };
+    let after = before.look(&places).await;
+    core.state.lock().auxiliary = after;
 }
 
 /// The pool-level pairs of the labels that a new pool's devices get first.

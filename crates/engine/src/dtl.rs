@@ -17,13 +17,13 @@ use std::sync::Arc;
 
 use ::pool::VdevTree;
 use ::pool::alloc::RangeSet;
+use ::pool::vdev::Vdev;
 use dataset::DatasetError;
 use format::{Guid, ObjectId, Txg};
 use object::{ObjectError, ObjectSet, SpaceMapKind, SpaceMapObject};
 use parking_lot::Mutex;
 
-use crate::features::SPACEMAP_HISTOGRAM;
-use crate::space::SpaceSync;
+use crate::space::{SpaceSync, free_map, new_map, writeable};
 
 /// Block size of these space maps (`zfs_vdev_dtl_sm_blksz`), in bytes.
 const BLOCK_BYTES: u32 = 4 << 10;
@@ -114,18 +114,13 @@ impl DirtyTimes {
             let id = match known {
                 Some(id) => ObjectId::new(id),
                 None => {
-                    let id = SpaceMapObject::create(mos, sync.tx, BLOCK_BYTES).await?;
-                    if sync.features.is_enabled(SPACEMAP_HISTOGRAM) {
-                        sync.features
-                            .increment(sync.ctx, SPACEMAP_HISTOGRAM)
-                            .await?;
-                    }
+                    let id = new_map(sync, mos, BLOCK_BYTES).await?;
                     vdev.set_config(PAIR, id.get());
                     config_changed = true;
                     id
                 }
             };
-            let map = open(mos, id).await?;
+            let map = writeable(sync, open(mos, id).await?);
             map.truncate(sync.tx, BLOCK_BYTES).await?;
             let ranges: Vec<(u64, u64)> = missing.iter().collect();
             map.append(sync.tx, SpaceMapKind::Allocate, None, &ranges)
@@ -133,6 +128,22 @@ impl DirtyTimes {
             self.recorded.lock().insert(vdev.guid(), missing);
         }
         Ok(config_changed)
+    }
+
+    /// Frees the log of a leaf that leaves the pool.
+    pub(crate) async fn remove(
+        &self,
+        sync: &SpaceSync<'_>,
+        mos: &Arc<ObjectSet>,
+        vdev: &Vdev,
+    ) -> Result<(), DatasetError> {
+        self.recorded.lock().remove(&vdev.guid());
+        if let Some(id) = vdev.config_u64(PAIR).filter(|id| *id != 0) {
+            let map = open(mos, ObjectId::new(id)).await?;
+            free_map(sync, map).await?;
+            vdev.remove_config(PAIR);
+        }
+        Ok(())
     }
 }
 

@@ -30,6 +30,51 @@ pub enum EngineError {
         /// What it holds, as a sentence's end: "is part of active pool 'tank'".
         why: String,
     },
+    /// The vdevs to add have another sector size than the pool's.
+    #[error(
+        "the new devices would have an ashift of {new} and those of '{pool}' have {known}; give '-o ashift={known}', or use '--allow-ashift-mismatch' if that is really meant"
+    )]
+    AshiftMismatch {
+        /// The pool.
+        pool: String,
+        /// log2 of the new vdev's smallest block.
+        new: u64,
+        /// That of the pool's vdevs.
+        known: u64,
+    },
+    /// There is nothing to clear.
+    #[error("failed to read label from {path}: it has none that is valid; nothing is to be done")]
+    NoLabel {
+        /// The device.
+        path: String,
+    },
+    /// A device cannot be removed.
+    #[error("cannot remove {device}: {why}")]
+    CannotRemove {
+        /// The device, as it was called.
+        device: String,
+        /// Why not, with what to do.
+        why: String,
+    },
+    /// Only a pool with all its devices can be given another guid.
+    #[error("the devices of pool '{pool}' are not all online; repair it first")]
+    NotHealthy {
+        /// The pool.
+        pool: String,
+    },
+    /// Log devices are missing, and nobody said that the pool is to be opened without them.
+    #[error(
+        "The devices below are missing or corrupted, use '-m' to import the pool anyway:\n\t{}\n{lost}\ncannot import '{pool}': one or more devices is currently unavailable",
+        devices.join("\n\t")
+    )]
+    MissingLog {
+        /// The pool.
+        pool: String,
+        /// The log devices.
+        devices: Vec<String>,
+        /// What an import without them loses, as a sentence.
+        lost: String,
+    },
     /// A device is smaller than a vdev must be.
     #[error(
         "{path} has {size_bytes} bytes but a vdev needs at least {needed_bytes}; use a larger device"

@@ -5,7 +5,7 @@
 
 use dataset::Features;
 
-use crate::{EngineError, FeatureState, FeatureStatus};
+use crate::{EngineError, FeatureState, FeatureStatus, VdevClass, VdevSpec};
 
 /// What is said of a pool with dedup tables that no feature flag tells of.
 pub(crate) const DEDUP_TABLES: &str = "dedup tables";
@@ -13,8 +13,12 @@ pub(crate) const DEDUP_TABLES: &str = "dedup tables";
 pub(crate) const LOG_SPACEMAP: &str = "com.delphix:log_spacemap";
 /// Space maps have histograms; refcount: space maps.
 pub(crate) const SPACEMAP_HISTOGRAM: &str = "com.delphix:spacemap_histogram";
+/// Space maps may have entries of two words.
+pub(crate) const SPACEMAP_V2: &str = "com.delphix:spacemap_v2";
 /// The root vdev has a ZAP too.
 pub(crate) const VDEV_ZAPS_V2: &str = "com.klarasystems:vdev_zaps_v2";
+/// There are special or dedup vdevs; refcount: how many.
+pub(crate) const ALLOCATION_CLASSES: &str = "org.zfsonlinux:allocation_classes";
 /// Error logs are per dataset.
 pub(crate) const HEAD_ERRLOG: &str = "com.delphix:head_errlog";
 
@@ -98,13 +102,8 @@ const TABLE: &[Row] = &[
         true,
         Read,
     ),
-    row("com.delphix:spacemap_v2", "spacemap_v2", true, Full),
-    row(
-        "org.zfsonlinux:allocation_classes",
-        "allocation_classes",
-        true,
-        Read,
-    ),
+    row(SPACEMAP_V2, "spacemap_v2", true, Full),
+    row(ALLOCATION_CLASSES, "allocation_classes", true, Full),
     row("com.datto:resilver_defer", "resilver_defer", true, Read),
     row("com.datto:bookmark_v2", "bookmark_v2", false, Full),
     row(
@@ -196,12 +195,36 @@ pub(crate) fn guid_to_enable(name: &str) -> Result<&'static str, EngineError> {
     }
 }
 
+/// Refuses vdevs for which a feature would be needed that is not enabled.
+pub(crate) fn check_classes(
+    vdevs: &[VdevSpec],
+    is_enabled: impl Fn(&str) -> bool,
+) -> Result<(), EngineError> {
+    let needs = |vdev: &VdevSpec| matches!(vdev.class, VdevClass::Special | VdevClass::Dedup);
+    if vdevs.iter().any(needs) && !is_enabled(ALLOCATION_CLASSES) {
+        return Err(EngineError::BadVdevs {
+            why: "special and dedup devices need feature@allocation_classes, which is disabled"
+                .into(),
+        });
+    }
+    Ok(())
+}
+
 /// Guids of the features that a new pool gets.
 pub(crate) fn defaults() -> Vec<String> {
     TABLE
         .iter()
         .filter(|row| row.support == Full)
         .map(|row| row.guid.to_owned())
+        .collect()
+}
+
+/// Every feature that pools of this release may have: name, and whether releases without it can read such a pool.
+pub fn supported_features() -> Vec<(&'static str, bool)> {
+    TABLE
+        .iter()
+        .filter(|row| row.support == Full)
+        .map(|row| (row.name, row.read_only_compatible))
         .collect()
 }
 

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use device::{Random, World};
 use format::{Guid, LABEL_BYTES, LABEL_END_BYTES, LABEL_START_BYTES, NvList, NvValue, Txg};
 
-use crate::{CreateSpec, EngineError, LeafSpec, VdevClass, VdevLayout, VdevSpec, config};
+use crate::{EngineError, LeafSpec, VdevClass, VdevLayout, VdevSpec, config};
 
 /// Least size of a device (`SPA_MINDEVSIZE`), in bytes.
 pub(crate) const DEVICE_BYTES_MIN: u64 = 64 << 20;
@@ -53,24 +53,31 @@ pub(crate) fn check_name(name: &str) -> Result<(), EngineError> {
 }
 
 /// Refuses vdevs that make no pool.
+pub(crate) fn check_new_pool(vdevs: &[VdevSpec]) -> Result<(), EngineError> {
+    if !vdevs.iter().any(|vdev| vdev.class == VdevClass::Normal) {
+        return Err(EngineError::BadVdevs {
+            why: "at least one toplevel vdev must be specified".into(),
+        });
+    }
+    check_vdevs(vdevs)
+}
+
+/// Whether it is a device of its own list, and no part of the vdev tree.
+pub(crate) const fn is_auxiliary(class: VdevClass) -> bool {
+    matches!(class, VdevClass::Spare | VdevClass::Cache)
+}
+
+/// Refuses vdevs that a pool cannot have.
 pub(crate) fn check_vdevs(vdevs: &[VdevSpec]) -> Result<(), EngineError> {
     let bad = |why: String| Err(EngineError::BadVdevs { why });
-    if !vdevs.iter().any(|vdev| vdev.class == VdevClass::Normal) {
-        return bad("at least one toplevel vdev must be specified".into());
-    }
     let mut paths = BTreeSet::new();
     for vdev in vdevs {
-        match vdev.class {
-            VdevClass::Normal | VdevClass::Log => {}
-            class => {
-                return bad(format!(
-                    "vdevs of the class {class:?} are not supported yet"
-                ));
-            }
-        }
         let leaves = vdev.layout.leaves();
         match &vdev.layout {
             VdevLayout::Leaf(_) => {}
+            _ if is_auxiliary(vdev.class) => {
+                return bad("spares and cache devices are single devices".into());
+            }
             VdevLayout::Mirror(_) if leaves.len() < 2 => {
                 return bad("mirror requires at least 2 devices".into());
             }
@@ -124,26 +131,77 @@ fn random_guid(random: &dyn Random) -> u64 {
     }
 }
 
-/// The configuration of a new pool's vdevs: a root over the top-level vdevs. `ashift` 0 means what
-/// the devices want.
+/// How new vdevs are made.
+pub(crate) struct Making<'a> {
+    /// log2 of the smallest block; 0 means what the devices want.
+    pub(crate) ashift: u8,
+    /// The txg in which they become part of the pool.
+    pub(crate) create_txg: Txg,
+    pub(crate) random: &'a dyn Random,
+}
+
+/// The configurations of new top-level vdevs, numbered from `first_id`; `facts` are those of all devices. Spares
+/// and cache devices are left out.
+pub(crate) fn build_tops(
+    first_id: u64,
+    vdevs: &[VdevSpec],
+    facts: &[LeafFacts],
+    making: &Making<'_>,
+) -> Result<Vec<NvList>, EngineError> {
+    let mut tops = Vec::new();
+    for vdev in vdevs.iter().filter(|vdev| !is_auxiliary(vdev.class)) {
+        let leaves = facts_of(vdev, facts)?;
+        tops.push(build_top(
+            first_id + tops.len() as u64,
+            vdev,
+            &leaves,
+            making,
+        ));
+    }
+    Ok(tops)
+}
+
+/// The configurations of new spares or cache devices (`vdev_config_generate` with
+/// `VDEV_CONFIG_L2CACHE`), as their list in the MOS has them.
+pub(crate) fn build_auxiliary(
+    class: VdevClass,
+    vdevs: &[VdevSpec],
+    facts: &[LeafFacts],
+    making: &Making<'_>,
+) -> Result<Vec<NvList>, EngineError> {
+    let mut out = Vec::new();
+    for vdev in vdevs.iter().filter(|vdev| vdev.class == class) {
+        let leaves = facts_of(vdev, facts)?;
+        let mut list = leaf_config(0, &leaves[0], making.random);
+        list.remove("id");
+        if class == VdevClass::Spare {
+            list.set("is_spare", 1u64);
+        }
+        list.set("ashift", u64::from(ashift_of(&leaves, making.ashift)))
+            .set("create_txg", making.create_txg.get());
+        out.push(list);
+    }
+    Ok(out)
+}
+
+fn facts_of(vdev: &VdevSpec, facts: &[LeafFacts]) -> Result<Vec<LeafFacts>, EngineError> {
+    let of = |spec: &LeafSpec| {
+        let leaf = facts.iter().find(|leaf| leaf.spec.path == spec.path);
+        leaf.cloned().ok_or_else(|| EngineError::BadVdevs {
+            why: format!("{} was not opened", spec.path),
+        })
+    };
+    vdev.layout.leaves().iter().map(of).collect()
+}
+
+/// The configuration of a new pool's vdevs: a root over the top-level vdevs.
 pub(crate) fn build_root(
     pool_guid: Guid,
     vdevs: &[VdevSpec],
-    facts: &dyn Fn(&LeafSpec) -> Option<LeafFacts>,
-    ashift: u8,
-    random: &dyn Random,
+    facts: &[LeafFacts],
+    making: &Making<'_>,
 ) -> Result<NvList, EngineError> {
-    let mut tops = Vec::new();
-    for (id, vdev) in vdevs.iter().enumerate() {
-        let mut leaves = Vec::new();
-        for spec in vdev.layout.leaves() {
-            let leaf = facts(spec).ok_or_else(|| EngineError::BadVdevs {
-                why: format!("{} was not opened", spec.path),
-            })?;
-            leaves.push(leaf);
-        }
-        tops.push(build_top(id as u64, vdev, &leaves, ashift, random));
-    }
+    let tops = build_tops(0, vdevs, facts, making)?;
     let mut root = NvList::new();
     root.set("type", "root")
         .set("id", 0u64)
@@ -165,13 +223,11 @@ fn leaf_config(id: u64, leaf: &LeafFacts, random: &dyn Random) -> NvList {
     list
 }
 
-fn build_top(
-    id: u64,
-    vdev: &VdevSpec,
-    leaves: &[LeafFacts],
-    ashift: u8,
-    random: &dyn Random,
-) -> NvList {
+/// The ashift asked for, else the largest that a device wants.
+fn ashift_of(leaves: &[LeafFacts], asked: u8) -> u8 {
+    if asked != 0 {
+        return asked;
+    }
     let wanted = leaves
         .iter()
         // A file's blocks are cached by the system below: it has no sectors of its own.
@@ -184,11 +240,14 @@ fn build_top(
         })
         .max()
         .unwrap_or(512);
-    let ashift = if ashift == 0 {
-        (wanted.max(512).next_power_of_two().ilog2() as u8).clamp(ASHIFT_MIN, ASHIFT_MAX)
-    } else {
-        ashift
-    };
+    (wanted.max(512).next_power_of_two().ilog2() as u8).clamp(ASHIFT_MIN, ASHIFT_MAX)
+}
+
+fn build_top(id: u64, vdev: &VdevSpec, leaves: &[LeafFacts], making: &Making<'_>) -> NvList {
+    let Making {
+        create_txg, random, ..
+    } = *making;
+    let ashift = ashift_of(leaves, making.ashift);
     let smallest = leaves
         .iter()
         .map(|leaf| usable_bytes(leaf.size_bytes))
@@ -225,14 +284,20 @@ fn build_top(
         .set("ashift", u64::from(ashift))
         .set("asize", asize)
         .set("is_log", u64::from(vdev.class == VdevClass::Log))
-        .set("create_txg", Txg::INITIAL.get());
+        .set("create_txg", create_txg.get());
+    match vdev.class {
+        // Kept in the vdev's ZAP; here for those who build the tree.
+        VdevClass::Special => list.set("alloc_bias", "special"),
+        VdevClass::Dedup => list.set("alloc_bias", "dedup"),
+        _ => &mut list,
+    };
     if !matches!(vdev.layout, VdevLayout::Leaf(_)) {
         let children = leaves
             .iter()
             .enumerate()
             .map(|(id, leaf)| {
                 let mut child = leaf_config(id as u64, leaf, random);
-                child.set("create_txg", Txg::INITIAL.get());
+                child.set("create_txg", create_txg.get());
                 child
             })
             .collect();
@@ -241,7 +306,7 @@ fn build_top(
     list
 }
 
-/// Why a device must not be overwritten, by its label (`vdev_inuse`).
+/// Why a device must not be overwritten, by its label (`zpool_in_use`, lib/libzfs/libzfs_import.c).
 pub(crate) fn in_use(label: &NvList) -> Option<String> {
     let state = label.u64("state")?;
     let name = label.string("name").unwrap_or("?");
@@ -250,19 +315,19 @@ pub(crate) fn in_use(label: &NvList) -> Option<String> {
             Some(format!("is part of potentially active pool '{name}'"))
         }
         config::STATE_EXPORTED => Some(format!("is part of exported pool '{name}'")),
-        3 => Some("is reserved as a hot spare".to_owned()),
-        4 => Some("is in use as a cache device".to_owned()),
+        // Spares and cache devices are in use while their pool is imported, which is the caller's to know.
         _ => None,
     }
 }
 
-/// Opens and examines the devices of a pool to be.
+/// Opens and examines the devices of new vdevs; with `force`, whatever else they hold.
 pub(crate) async fn examine(
     world: &World,
-    spec: &CreateSpec,
+    vdevs: &[VdevSpec],
+    force: bool,
 ) -> Result<Vec<LeafFacts>, EngineError> {
     let mut facts = Vec::new();
-    for leaf in spec.vdevs.iter().flat_map(|vdev| vdev.layout.leaves()) {
+    for leaf in vdevs.iter().flat_map(|vdev| vdev.layout.leaves()) {
         let device = world.opener.open(&leaf.path, true).await?;
         let size_bytes = device.size_bytes();
         if size_bytes < DEVICE_BYTES_MIN {
@@ -272,7 +337,7 @@ pub(crate) async fn examine(
                 needed_bytes: DEVICE_BYTES_MIN,
             });
         }
-        if !spec.force
+        if !force
             && let Some(label) = crate::scan::read_label(&device, &leaf.path).await
             && let Some(why) = in_use(&label.config)
         {
@@ -343,7 +408,21 @@ mod tests {
     #[test]
     fn vdevs_that_make_no_pool_are_refused() {
         let one = |path| normal(VdevLayout::Leaf(leaf(path)));
-        check_vdevs(&[one("/a"), one("/b")]).unwrap();
+        check_new_pool(&[one("/a"), one("/b")]).unwrap();
+        let extra = |class| VdevSpec {
+            layout: VdevLayout::Leaf(leaf(&format!("/{class:?}"))),
+            class,
+        };
+        let all = [
+            VdevClass::Log,
+            VdevClass::Special,
+            VdevClass::Dedup,
+            VdevClass::Spare,
+            VdevClass::Cache,
+        ];
+        let with_all: Vec<_> = [one("/a")].into_iter().chain(all.map(extra)).collect();
+        check_new_pool(&with_all).unwrap();
+        check_vdevs(&[extra(VdevClass::Cache)]).unwrap();
         for bad in [
             vec![],
             vec![one("/a"), one("/a")],
@@ -360,8 +439,15 @@ mod tests {
                 layout: VdevLayout::Leaf(leaf("/a")),
                 class: VdevClass::Log,
             }],
+            vec![
+                one("/a"),
+                VdevSpec {
+                    layout: VdevLayout::Mirror(vec![leaf("/b"), leaf("/c")]),
+                    class: VdevClass::Spare,
+                },
+            ],
         ] {
-            assert!(check_vdevs(&bad).is_err(), "{bad:?}");
+            assert!(check_new_pool(&bad).is_err(), "{bad:?}");
         }
     }
 
@@ -370,20 +456,25 @@ mod tests {
         // From labels of pools that OpenZFS 2.3.2 made on 64 MiB and 128 MiB disks.
         assert_eq!(usable_bytes(64 << 20), 62_390_272);
         let random = Counter(1.into());
-        let facts = |size: u64| {
-            move |spec: &LeafSpec| {
-                Some(LeafFacts {
-                    spec: spec.clone(),
-                    size_bytes: size,
-                    sector_bytes: 4096,
-                })
-            }
+        let making = Making {
+            ashift: 0,
+            create_txg: Txg::INITIAL,
+            random: &random,
+        };
+        let facts = |vdev: &VdevSpec, size_bytes: u64| -> Vec<LeafFacts> {
+            let of = |spec: &LeafSpec| LeafFacts {
+                spec: spec.clone(),
+                size_bytes,
+                sector_bytes: 4096,
+            };
+            vdev.layout.leaves().iter().map(of).collect()
         };
         let raidz = normal(VdevLayout::Raidz {
             parity: 1,
             leaves: vec![leaf("/a"), leaf("/b"), leaf("/c")],
         });
-        let root = build_root(Guid::new(9), &[raidz], &facts(64 << 20), 0, &random).unwrap();
+        let found = facts(&raidz, 64 << 20);
+        let root = build_root(Guid::new(9), &[raidz], &found, &making).unwrap();
         let top = &config::children(&root)[0];
         assert_eq!(top.u64("asize"), Some(187_170_816));
         assert_eq!(top.u64("metaslab_shift"), Some(24));
@@ -394,7 +485,8 @@ mod tests {
             path: "/dev/x".into(),
             is_file: false,
         }));
-        let root = build_root(Guid::new(9), &[single], &facts(128 << 20), 0, &random).unwrap();
+        let found = facts(&single, 128 << 20);
+        let root = build_root(Guid::new(9), &[single], &found, &making).unwrap();
         let top = &config::children(&root)[0];
         assert_eq!(top.u64("asize"), Some(129_499_136));
         assert_eq!(top.u64("metaslab_shift"), Some(24));
@@ -413,6 +505,6 @@ mod tests {
         assert!(in_use(&label(1, 7)).unwrap().contains("exported"));
         assert_eq!(in_use(&label(2, 7)), None);
         assert_eq!(in_use(&label(0, 0)), None);
-        assert!(in_use(&label(3, 0)).is_some());
+        assert_eq!(in_use(&label(3, 0)), None);
     }
 }

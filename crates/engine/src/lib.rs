@@ -13,7 +13,8 @@
 //! | `sync` | spa.c: `spa_sync`; vdev_label.c: `vdev_config_sync` |
 //! | `space`, `logmaps` | metaslab.c, spa_log_spacemap.c |
 //! | `removed` | vdev_removal.c: `spa_remove_init` |
-//! | `auxiliary` | spa.c: `spa_load_spares`, `spa_load_l2cache` |
+//! | `auxiliary` | spa.c: `spa_load_spares`, `spa_load_l2cache`, `spa_sync_aux_dev` |
+//! | [`AddSpec`] and `vdevs` | spa.c: `spa_vdev_add`, `spa_change_guid`; vdev_removal.c: `spa_vdev_remove_log` |
 //! | `tables` | ddt.c, brt.c, spa_checkpoint.c as far as they are read |
 //! | `dtl` | vdev.c: `vdev_dtl_sync`, `vdev_dtl_load` |
 //! | [`Salvage`] | (ours) opening what is left of a damaged pool |
@@ -52,8 +53,10 @@ mod spec;
 mod status;
 mod sync;
 mod tables;
+mod vdevs;
 
 pub use error::EngineError;
+pub use features::supported_features;
 pub use history::{HistoryRecord, HistoryWhat};
 pub use pool::{Pool, PoolNumbers};
 pub use probe::{Probe, Unusable, probe};
@@ -70,3 +73,4 @@ pub use status::{
     FeatureState, FeatureStatus, PoolHealth, PoolStatus, ScanStatus, VdevState, VdevStatus,
 };
 pub use tables::{CheckpointStatus, CloneStatus, DedupStatus, ExpansionStatus};
+pub use vdevs::{AddSpec, clear_label};

@@ -129,6 +129,24 @@ impl LogBook {
         (flushed_txg < txg).then(|| (metaslab, self.metaslabs[&metaslab]))
     }
 
+    /// Forgets the metaslabs of a vdev that was removed.
+    pub(crate) fn forget(&mut self, vdev: VdevId) {
+        let gone: Vec<MetaslabId> = self
+            .metaslabs
+            .range((vdev, 0)..=(vdev, u64::MAX))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in gone {
+            if let Some(old) = self.metaslabs.remove(&id) {
+                self.order.remove(&(old.txg, id));
+                if let Some(log) = self.logs.get_mut(&old.txg) {
+                    log.metaslabs -= 1;
+                    log.dirty -= u64::from(old.dirty);
+                }
+            }
+        }
+    }
+
     /// Takes the logs that no metaslab needs any more, with their objects.
     pub(crate) fn take_obsolete(&mut self) -> Vec<(Txg, ObjectId)> {
         let Some((oldest, _)) = self.order.first().copied() else {

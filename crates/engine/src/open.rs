@@ -22,7 +22,7 @@ use object::{ObjectSet, ObjsetOptions, WriteProperties, Zap};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::auxiliary::{self, Places};
+use crate::auxiliary::{self, Auxiliary, Places};
 use crate::core::{Core, State};
 use crate::dtl::{DirtyTimes, distrust_stale};
 use crate::errors::ErrorLog;
@@ -121,8 +121,7 @@ pub(crate) fn new_state(name: &str, disk_name: &str, uberblock: Uberblock) -> St
         claim_logs: false,
         claimed_birth: Txg::ZERO,
         salt_missing: None,
-        spares: Vec::new(),
-        caches: Vec::new(),
+        auxiliary: Auxiliary::default(),
         scan: None,
         scan_words: Vec::new(),
         data_errors: 0,
@@ -226,6 +225,43 @@ fn check_tops(
     })
 }
 
+/// The log vdevs that are missing or damaged.
+fn lost_logs(tree: &VdevTree) -> Vec<Arc<Vdev>> {
+    let lost = |top: &Arc<Vdev>| top.config_u64("is_log") == Some(1) && !top.state().0.is_usable();
+    tree.tops().into_iter().filter(lost).collect()
+}
+
+/// The refusal to import without log devices, which tells what would be lost.
+async fn missing_log(
+    pool: &str,
+    lost: &[Arc<Vdev>],
+    dsl: &Arc<DslPool>,
+) -> Result<EngineError, EngineError> {
+    let mut devices = Vec::new();
+    for top in lost {
+        devices.push(format!("    {} [log]", top.display_name()));
+        if top.leaf().is_none() {
+            for leaf in top.leaves() {
+                devices.push(format!("      {}", leaf.display_name()));
+            }
+        }
+    }
+    let datasets = dsl.datasets_with_lost_logs().await?;
+    let lost = if datasets.is_empty() {
+        "No intent log is on them: nothing is lost without them.".to_owned()
+    } else {
+        format!(
+            "What was written synchronously in the last seconds of use may be lost in: {}",
+            datasets.join(", ")
+        )
+    };
+    Ok(EngineError::MissingLog {
+        pool: pool.to_owned(),
+        devices,
+        lost,
+    })
+}
+
 /// [`check_tree`], without top-level vdevs of which nothing was found; tells how many those are.
 fn check_known(pool: &str, tree: &VdevTree, missing_log: bool) -> Result<usize, EngineError> {
     let is_unknown = |top: &Arc<Vdev>| *top.kind() == VdevKind::Missing;
@@ -292,7 +328,7 @@ pub(crate) async fn read_trusted(
     let ground = Ground::open(world, root, options, [0; 32]).await?;
     let result = async {
         // Labels do not tell which vdevs were removed, so what looks missing may not be needed.
-        let placeholders = check_known(name, &ground.tree, spec.missing_log)?;
+        let placeholders = check_known(name, &ground.tree, true)?;
         distrust_stale(&ground.tree).await;
         let uberblock = match given {
             Some(uberblock) => uberblock,
@@ -448,10 +484,7 @@ pub(crate) async fn import(
         create: false,
     };
     let ground = Ground::open(world, &root, options, [0; 32]).await?;
-    let result = import_on(
-        world, spec, &ground, uberblock, &trusted, guid, &name, &disk_name,
-    )
-    .await;
+    let result = import_on(world, spec, &ground, uberblock, &trusted, &name, &disk_name).await;
     if result.is_err() {
         ground.tree.close();
     }
@@ -464,12 +497,15 @@ async fn import_on(
     ground: &Ground,
     uberblock: Uberblock,
     trusted: &NvList,
-    guid: Guid,
     name: &str,
     disk_name: &str,
 ) -> Result<Arc<Core>, EngineError> {
-    check_tree(name, &ground.tree, spec.missing_log)?;
-    if ground.tree.guid_sum() != uberblock.guid_sum && !spec.missing_log {
+    check_tree(name, &ground.tree, true)?;
+    let lost_logs = lost_logs(&ground.tree);
+    if !lost_logs.is_empty() {
+        ground.pipeline.give_up_lost_logs();
+    }
+    if ground.tree.guid_sum() != uberblock.guid_sum {
         return Err(EngineError::MissingDevices {
             pool: name.to_owned(),
             why: "the devices found are not all devices of the pool".into(),
@@ -490,6 +526,9 @@ async fn import_on(
     open_mos(world, ground, &uberblock).await?;
     let dsl = DslPool::open(env, uberblock.root).await?;
     features::check(name, &dsl.features().all(), spec.read_only)?;
+    if !lost_logs.is_empty() && !spec.missing_log {
+        return Err(missing_log(name, &lost_logs, &dsl).await?);
+    }
 
     let mos = dsl.mos().clone();
     let mut state = State {
@@ -536,7 +575,6 @@ async fn import_on(
 
     let core = Arc::new(Core {
         world: world.clone(),
-        guid,
         load_guid: world.random.next_u64(),
         host: spec.host.clone(),
         read_only: spec.read_only,
@@ -551,6 +589,7 @@ async fn import_on(
         errors: ground.errors.clone(),
         scrub: crate::scrub::Scrub::default(),
         state: Mutex::new(state),
+        admin: tokio::sync::Mutex::new(()),
         tables,
         ended: AtomicBool::new(spec.read_only),
         end: Notify::new(),
@@ -659,15 +698,7 @@ async fn load_directory(
         tree: &ground.tree,
         paths,
     };
-    for (name, list) in [
-        (directory::SPARES, &mut state.spares),
-        (directory::L2CACHE, &mut state.caches),
-    ] {
-        let id = object(name).await?;
-        if !id.is_zero() {
-            *list = auxiliary::read(mos, id, name, &places).await?;
-        }
-    }
+    state.auxiliary = auxiliary::read(mos, &places).await?;
     Ok(())
 }
 

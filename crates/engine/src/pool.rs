@@ -13,9 +13,9 @@ use crate::core::Core;
 use crate::history::HistoryWhat;
 use crate::props::{Change, Kind, Row, Stored};
 use crate::{
-    CreateSpec, EngineError, FeatureStatus, FoundPool, HistoryRecord, ImportSpec, PoolHealth,
-    PoolProperty, PoolStatus, PropertySource, Rewound, ScanSpec, ScrubCommand, ScrubNumbers,
-    config, create, directory, features, props, rewind, scrub, status,
+    AddSpec, CreateSpec, EngineError, FeatureStatus, FoundPool, HistoryRecord, ImportSpec,
+    PoolHealth, PoolProperty, PoolStatus, PropertySource, Rewound, ScanSpec, ScrubCommand,
+    ScrubNumbers, config, create, directory, features, props, rewind, scrub, status, vdevs,
 };
 
 /// A pool's space in numbers, all in bytes.
@@ -165,7 +165,7 @@ impl Pool {
 
     /// Identity.
     pub fn guid(&self) -> Guid {
-        self.core.guid
+        self.core.guid()
     }
 
     /// Whether it was imported read-only.
@@ -295,7 +295,7 @@ impl Pool {
                 let health = status::health(&self.core);
                 text(health.word(), PropertySource::None)
             }
-            "guid" => number(self.core.guid.get()),
+            "guid" => number(self.core.guid().get()),
             "load_guid" => number(self.core.load_guid),
             "version" => {
                 let version = self.core.state.lock().version;
@@ -401,20 +401,62 @@ impl Pool {
         features::status(self.core.dsl.features())
     }
 
-    /// Enables every feature that this release supports; returns their names.
+    /// Names of the features that this release supports and the pool has not enabled.
+    pub fn disabled_features(&self) -> Vec<String> {
+        let is_disabled = |feature: &FeatureStatus| {
+            feature.state == crate::FeatureState::Disabled
+                && features::guid_to_enable(&feature.name).is_ok()
+        };
+        let features = self.features().into_iter().filter(is_disabled);
+        features.map(|feature| feature.name).collect()
+    }
+
+    /// Enables the features that this release supports and `wanted` takes (by name); returns their names.
     ///
     /// # Errors
     /// [`EngineError::ReadOnly`].
-    pub async fn upgrade(&self) -> Result<Vec<String>, EngineError> {
+    pub async fn upgrade(
+        &self,
+        wanted: &(dyn Fn(&str) -> bool + Sync),
+    ) -> Result<Vec<String>, EngineError> {
         self.check_writeable()?;
         let mut enabled = Vec::new();
-        for guid in features::defaults() {
-            if !self.core.dsl.features().is_enabled(&guid) {
-                self.change(Change::Feature(guid.clone())).await?;
-                enabled.push(guid);
+        for name in self.disabled_features() {
+            if wanted(&name) {
+                self.change(Change::Feature(name.clone())).await?;
+                enabled.push(name);
             }
         }
         Ok(enabled)
+    }
+
+    /// Adds vdevs, spares and cache devices (`zpool add`). Returns once they are a part of the pool on disk.
+    ///
+    /// # Errors
+    /// [`EngineError::BadVdevs`], [`EngineError::DeviceInUse`], [`EngineError::TooSmall`],
+    /// [`EngineError::AshiftMismatch`], [`EngineError::ReadOnly`].
+    pub async fn add(&self, spec: &AddSpec) -> Result<(), EngineError> {
+        self.check_writeable()?;
+        vdevs::add(&self.core, spec).await
+    }
+
+    /// Removes a log vdev, a spare or a cache device by its name, path or guid (`zpool remove`). Returns once the pool
+    /// on disk is without it.
+    ///
+    /// # Errors
+    /// [`EngineError::CannotRemove`], [`EngineError::ReadOnly`].
+    pub async fn remove(&self, device: &str) -> Result<(), EngineError> {
+        self.check_writeable()?;
+        vdevs::remove(&self.core, device).await
+    }
+
+    /// Gives the pool another guid, a random one unless given (`zpool reguid`); returns it.
+    ///
+    /// # Errors
+    /// [`EngineError::NotHealthy`], [`EngineError::ReadOnly`].
+    pub async fn change_guid(&self, guid: Option<Guid>) -> Result<Guid, EngineError> {
+        self.check_writeable()?;
+        vdevs::change_guid(&self.core, guid).await
     }
 
     /// The history, oldest first.

@@ -120,6 +120,17 @@ pub struct VdevStatus {
     pub children: Vec<VdevStatus>,
 }
 
+impl VdevStatus {
+    /// Whether a person may mean this one by `name`: its name, guid, path, or the path's last part.
+    pub(crate) fn is_called(&self, name: &str) -> bool {
+        self.name == name
+            || self.guid.to_string() == name
+            || self.path.as_deref().is_some_and(|path| {
+                path == name || path.rsplit('/').next().is_some_and(|last| last == name)
+            })
+    }
+}
+
 /// The last scrub or resilver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScanStatus {
@@ -391,7 +402,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         kind: "root".to_owned(),
         parity: 0,
         path: None,
-        guid: core.guid,
+        guid: core.guid(),
         class: VdevClass::Normal,
         state: root_state(core),
         why: None,
@@ -419,14 +430,14 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
     let state = core.state.lock();
     PoolStatus {
         name,
-        guid: core.guid,
+        guid: core.guid(),
         health,
         suspended_why,
         read_only: core.read_only,
         synced_txg: core.txgs.synced_txg(),
         root,
-        spares: state.spares.clone(),
-        caches: state.caches.clone(),
+        spares: state.auxiliary.spares.statuses.clone(),
+        caches: state.auxiliary.caches.statuses.clone(),
         scan: scrub.or_else(|| state.scan.clone()),
         checkpoint: core.tables.checkpoint.clone(),
         expansion: core.tables.expansion.clone(),

@@ -254,6 +254,12 @@ impl Core {
             if let Some(bias) = &want.allocation_bias {
                 zap.add(tx, directory::ALLOCATION_BIAS, ZapValue::from_str_z(bias))
                     .await?;
+                if matches!(bias.as_str(), "special" | "dedup") {
+                    let features = self.dsl.features();
+                    features
+                        .increment(ctx, features::ALLOCATION_CLASSES)
+                        .await?;
+                }
             }
             match self.tree.find(Guid::new(want.guid)) {
                 Some(vdev) => vdev.set_config(want.pair, zap.id().get()),

@@ -71,6 +71,19 @@ impl SpaceMapObject {
     /// # Errors
     /// As [`ObjectSet::allocate`].
     pub async fn create(objset: &Arc<ObjectSet>, tx: &Tx, block_bytes: u32) -> Result<ObjectId> {
+        Self::create_with(objset, tx, block_bytes, true).await
+    }
+
+    /// The same, with a histogram only if the pool has the feature `spacemap_histogram`.
+    ///
+    /// # Errors
+    /// As [`ObjectSet::allocate`].
+    pub async fn create_with(
+        objset: &Arc<ObjectSet>,
+        tx: &Tx,
+        block_bytes: u32,
+        histogram: bool,
+    ) -> Result<ObjectId> {
         let size = match block_bytes {
             0 => BLOCK_BYTES,
             bytes => bytes,
@@ -79,7 +92,7 @@ impl SpaceMapObject {
             .with_block_bytes(size)
             .with_bonus(
                 ObjectType::SPACE_MAP_HEADER,
-                SpaceMapPhys::new(true).encode(),
+                SpaceMapPhys::new(histogram).encode(),
             );
         new.indirect_block_shift = INDIRECT_SHIFT;
         Ok(objset.allocate(tx, new).await?.id())

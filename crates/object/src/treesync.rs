@@ -467,7 +467,7 @@ impl<'a> TreeSync<'a> {
         data: Bytes,
         fill: u64,
     ) -> Result<BlockPointer> {
-        let mut policy = self.policy(role, level, number, data.len());
+        let mut policy = self.policy(role, level, number);
         policy.hole_birth = self.set.options().hole_birth && *old != BlockPointer::HOLE;
         policy.fill = fill;
         let txg = self.ctx.txg;
@@ -494,7 +494,7 @@ impl<'a> TreeSync<'a> {
     }
 
     /// How a block is written (`dmu_write_policy`, module/zfs/dmu.c).
-    fn policy(&self, role: Role, level: u8, number: u64, bytes: usize) -> WritePolicy {
+    fn policy(&self, role: Role, level: u8, number: u64) -> WritePolicy {
         let properties = &self.properties;
         let options = self.set.options();
         let object_type = match role {
@@ -560,11 +560,10 @@ impl<'a> TreeSync<'a> {
                 RedundantMetadata::None => false,
             };
         let copies = (properties.copies + u8::from(extra)).clamp(1, 3);
-        let small = properties.special_small_blocks as usize;
-        let class = if metadata || bytes <= small {
-            AllocClass::Special
-        } else {
-            AllocClass::Normal
+        let class = match object_type {
+            ObjectType::DDT_ZAP | ObjectType::DDT_STATS => AllocClass::Dedup,
+            _ if metadata => AllocClass::Special,
+            _ => AllocClass::Normal,
         };
         let block_level = match role {
             Role::Root => -1,
@@ -585,6 +584,7 @@ impl<'a> TreeSync<'a> {
             encrypted: options.encrypted,
             hole_birth: options.hole_birth,
             class,
+            special_small_bytes: properties.special_small_blocks,
             fill: 1,
             cache: true,
             priority: Priority::Async,

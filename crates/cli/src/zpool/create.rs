@@ -30,6 +30,9 @@ pub struct Create {
     /// Directory below which everything is mounted
     #[arg(short = 'R')]
     altroot: Option<String>,
+    /// Name of the pool until it is exported
+    #[arg(short = 't')]
+    temporary_name: Option<String>,
     pool: String,
     /// [mirror|raidz[1-3]|log|special|dedup|cache|spare] DEVICE...
     #[arg(required = true)]
@@ -43,10 +46,14 @@ impl Create {
         if let Some(mountpoint) = self.mountpoint {
             filesystem_properties.push(("mountpoint".into(), mountpoint));
         }
+        let mut properties = assignments(&self.pool_properties)?;
+        if let Some(name) = self.temporary_name {
+            properties.push(("tname".into(), name));
+        }
         let call = ZpoolCreate {
             name: self.pool.clone(),
-            vdevs: parse_vdevs(&self.vdevs)?,
-            properties: assignments(&self.pool_properties)?,
+            vdevs: parse_new_pool(&self.vdevs)?,
+            properties,
             filesystem_properties,
             force: self.force,
             dry_run: self.dry_run,
@@ -98,7 +105,19 @@ pub fn assignments(words: &[String]) -> anyhow::Result<Vec<(String, String)>> {
         .collect()
 }
 
-/// Reads the words after the pool's name as a list of top-level vdevs.
+/// Reads the words after a new pool's name: some vdev must be for ordinary data.
+fn parse_new_pool(words: &[String]) -> anyhow::Result<Vec<VdevSpec>> {
+    let vdevs = parse_vdevs(words)?;
+    if !vdevs
+        .iter()
+        .any(|vdev| !matches!(vdev.class.as_str(), "log" | "cache" | "spare"))
+    {
+        bail!("invalid vdev specification: at least one toplevel vdev must be specified");
+    }
+    Ok(vdevs)
+}
+
+/// Reads the words after the pool's name as a list of top-level vdevs, spares and cache devices.
 pub fn parse_vdevs(words: &[String]) -> anyhow::Result<Vec<VdevSpec>> {
     let mut vdevs = Vec::new();
     let mut class = "";
@@ -146,12 +165,6 @@ pub fn parse_vdevs(words: &[String]) -> anyhow::Result<Vec<VdevSpec>> {
             path: String::new(),
             children,
         });
-    }
-    if !vdevs
-        .iter()
-        .any(|vdev| !matches!(vdev.class.as_str(), "log" | "cache" | "spare"))
-    {
-        bail!("invalid vdev specification: at least one toplevel vdev must be specified");
     }
     Ok(vdevs)
 }
@@ -220,7 +233,7 @@ mod tests {
                 }
             )
         };
-        parse_vdevs(&words)
+        parse_new_pool(&words)
             .map(|vdevs| vdevs.iter().map(show).collect::<Vec<_>>().join(" "))
             .map_err(|error| error.to_string())
     }

@@ -1,5 +1,6 @@
 //! The `zpool` command line (zpool(8)).
 
+mod administer;
 mod create;
 mod get;
 mod import;
@@ -33,6 +34,17 @@ pub struct Zpool {
 enum Command {
     /// Make a pool of the given devices
     Create(create::Create),
+    /// Give a pool more vdevs, spares or cache devices
+    Add(administer::Add),
+    /// Take log vdevs, spares and cache devices out of a pool
+    Remove(administer::Remove),
+    /// Give a pool another GUID
+    Reguid(administer::Reguid),
+    /// Remove ZFS labels from a device
+    #[command(name = "labelclear")]
+    LabelClear(administer::LabelClear),
+    /// Show which features pools lack, or enable them
+    Upgrade(administer::Upgrade),
     /// Destroy a pool
     Destroy(Destroy),
     /// List pools that can be imported, or import them
@@ -115,6 +127,11 @@ struct Clear {
 pub fn run(zpool: Zpool, client: &Client, typed: String) -> anyhow::Result<()> {
     match zpool.command {
         Command::Create(create) => create.run(client, typed),
+        Command::Add(add) => add.run(client, typed),
+        Command::Remove(remove) => remove.run(client, typed),
+        Command::Reguid(reguid) => reguid.run(client, typed),
+        Command::LabelClear(clear) => clear.run(client),
+        Command::Upgrade(upgrade) => upgrade.run(client, typed),
         Command::Destroy(destroy) => {
             client.call(&ZpoolDestroy {
                 name: destroy.pool,

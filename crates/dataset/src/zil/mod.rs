@@ -76,7 +76,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use crate::{DatasetError, DatasetSettings, SyncMode};
 use pending::{Entry, EntryBody, Pending};
 pub use walk::{awaits_replay, visit_log};
-pub(crate) use walk::{claim, free_chain};
+pub(crate) use walk::{claim, free_chain, is_cut_off};
 
 /// `TX_RENAME` and its relatives: what the object has must be in the log before.
 const RENAMES: [u64; 3] = [8, 22, 23];

@@ -174,7 +174,7 @@ impl<'a> Chain<'a> {
         // As stored: blocks of encrypted datasets have their links and headers in the clear.
         let data = match self.pipeline.read_raw(&pointer, &context).await {
             Ok(data) => data,
-            Err(error) => return Err(end_of(error)),
+            Err(error) => return Err(end_of(self.pipeline, &pointer, error)),
         };
         let data = if self.decrypts {
             // What has the right checksum but not the right MAC is no end of the log.
@@ -209,8 +209,9 @@ impl<'a> Chain<'a> {
     }
 }
 
-fn end_of(error: PoolError) -> End {
+fn end_of(pipeline: &Pipeline, pointer: &BlockPointer, error: PoolError) -> End {
     match error {
+        _ if pipeline.is_given_up(pointer) => End::Normal,
         PoolError::Unreadable { .. } | PoolError::VdevUnavailable { .. } | PoolError::Device(_) => {
             End::Unreadable(error)
         }
@@ -328,7 +329,7 @@ pub(crate) async fn claim(
                 };
                 match pipeline.read_raw(&data, &context).await {
                     Ok(_) => {}
-                    Err(error) => match end_of(error) {
+                    Err(error) => match end_of(pipeline, &data, error) {
                         End::Normal => break 'chain,
                         End::Unreadable(error) => return Err(error),
                     },
@@ -370,6 +371,20 @@ pub async fn awaits_replay(pipeline: &Pipeline, header: &ZilHeader, synced: Txg)
                 }
         }) {
             return true;
+        }
+    }
+    false
+}
+
+/// Whether a log leads to a block on a log vdev that is missing.
+pub(crate) async fn is_cut_off(pipeline: &Pipeline, header: &ZilHeader) -> bool {
+    let mut chain = Chain::new(pipeline, header);
+    while let Some(pointer) = chain.pointer() {
+        if pipeline.tree().is_on_lost_log(&pointer) {
+            return true;
+        }
+        if chain.read().await.is_err() {
+            return false;
         }
     }
     false

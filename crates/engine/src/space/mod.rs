@@ -38,7 +38,7 @@ use object::{
 use parking_lot::Mutex;
 
 use crate::directory;
-use crate::features::{LOG_SPACEMAP, SPACEMAP_HISTOGRAM};
+use crate::features::{LOG_SPACEMAP, SPACEMAP_HISTOGRAM, SPACEMAP_V2};
 use crate::logmaps::{LogBook, MetaslabId};
 
 /// Block size of space maps while logs exist (`zfs_metaslab_sm_blksz_with_log`) and of logs
@@ -346,6 +346,32 @@ impl Space {
         Ok(made)
     }
 
+    /// Frees all that is kept of a vdev on which nothing is allocated any more (`vdev_destroy_spacemaps`). What
+    /// logs still say of it is skipped by those who read them.
+    pub(crate) async fn remove_top(
+        &self,
+        sync: &SpaceSync<'_>,
+        vdev: VdevId,
+    ) -> Result<(), DatasetError> {
+        let Some(top) = self.tops.lock().remove(&vdev) else {
+            return Ok(());
+        };
+        self.book.lock().forget(vdev);
+        for slot in &top.metaslabs {
+            let mut metaslab = slot.lock().await;
+            let ranges = metaslab.allocs.take().segments() + metaslab.frees.take().segments();
+            self.unflushed.fetch_sub(ranges as u64, Ordering::Relaxed);
+            if let Some(map) = metaslab.map.take() {
+                free_map(sync, map).await?;
+            }
+        }
+        let objects = [top.array.lock().take(), top.flush_txgs.lock().take()];
+        for object in objects.into_iter().flatten() {
+            self.mos().free(sync.tx, object.id()).await?;
+        }
+        Ok(())
+    }
+
     async fn record(
         &self,
         sync: &SpaceSync<'_>,
@@ -377,7 +403,7 @@ impl Space {
                     .await?,
             );
         }
-        let map = metaslab.map.clone().expect("made above");
+        let map = writeable(sync, metaslab.map.clone().expect("made above"));
         if let Some(log) = log {
             let flushed = self.book.lock().flushed(id);
             if flushed.is_none_or(|flushed| !flushed.dirty) {
@@ -461,12 +487,7 @@ impl Space {
         block_bytes: u32,
     ) -> Result<SpaceMapObject, DatasetError> {
         let shape = &top.shape;
-        let id = SpaceMapObject::create(&self.mos(), sync.tx, block_bytes).await?;
-        if sync.features.is_enabled(SPACEMAP_HISTOGRAM) {
-            sync.features
-                .increment(sync.ctx, SPACEMAP_HISTOGRAM)
-                .await?;
-        }
+        let id = new_map(sync, &self.mos(), block_bytes).await?;
         let array = top
             .array
             .lock()
@@ -514,12 +535,7 @@ impl Space {
                 zap
             }
         };
-        let id = SpaceMapObject::create(mos, sync.tx, MAP_BLOCK_BYTES).await?;
-        if sync.features.is_enabled(SPACEMAP_HISTOGRAM) {
-            sync.features
-                .increment(sync.ctx, SPACEMAP_HISTOGRAM)
-                .await?;
-        }
+        let id = new_map(sync, mos, MAP_BLOCK_BYTES).await?;
         zap.add_int(sync.tx, txg.get(), id.get()).await?;
         let map = SpaceMapObject::open(mos, id, 0, u64::MAX, 9).await?;
         self.book.lock().add_log(txg, id, 0);
@@ -570,13 +586,7 @@ impl Space {
         };
         for (log_txg, log) in obsolete {
             let map = SpaceMapObject::open(&self.mos(), log, 0, u64::MAX, 9).await?;
-            let counted = !map.histogram().is_empty();
-            map.free(sync.tx).await?;
-            if counted && sync.features.is_active(SPACEMAP_HISTOGRAM) {
-                sync.features
-                    .decrement(sync.ctx, SPACEMAP_HISTOGRAM)
-                    .await?;
-            }
+            free_map(sync, map).await?;
             let zap_id = self.log_zap.lock().expect("logs are listed in the ZAP");
             Zap::hold(&self.mos(), zap_id)
                 .await?
@@ -611,6 +621,7 @@ impl Space {
             if flushed.dirty {
                 let mut metaslab = top.metaslabs[id.1 as usize].lock().await;
                 if let Some(map) = metaslab.map.clone() {
+                    let map = writeable(sync, map);
                     if !self.condense(sync, &top, id.1, &mut metaslab).await? {
                         map.append(
                             sync.tx,
@@ -644,6 +655,7 @@ impl Space {
         let Some(map) = metaslab.map.clone() else {
             return Ok(false);
         };
+        let map = writeable(sync, map);
         let length = map.length_bytes();
         let threshold = CONDENSE_BLOCKS * u64::from(MAP_BLOCK_BYTES).max(1 << top.shape.ashift);
         // Looking costs reading the whole map: only when it has grown by a quarter since.
@@ -708,6 +720,42 @@ fn cancel_or_add(from: &mut RangeSet, to: &mut RangeSet, start: u64, length: u64
     if at < start + length {
         to.add(at, start + length - at);
     }
+}
+
+/// Makes a space map; one with a histogram is counted.
+pub(crate) async fn new_map(
+    sync: &SpaceSync<'_>,
+    mos: &Arc<ObjectSet>,
+    block_bytes: u32,
+) -> Result<ObjectId, DatasetError> {
+    let histogram = sync.features.is_enabled(SPACEMAP_HISTOGRAM);
+    let id = SpaceMapObject::create_with(mos, sync.tx, block_bytes, histogram).await?;
+    if histogram {
+        sync.features
+            .increment(sync.ctx, SPACEMAP_HISTOGRAM)
+            .await?;
+    }
+    Ok(id)
+}
+
+/// A space map to append to: in entries of two words only where the pool has the feature for them.
+pub(crate) fn writeable(sync: &SpaceSync<'_>, map: SpaceMapObject) -> SpaceMapObject {
+    map.with_two_words(sync.features.is_active(SPACEMAP_V2))
+}
+
+/// Frees a space map, and takes it out of the count of those with histograms.
+pub(crate) async fn free_map(
+    sync: &SpaceSync<'_>,
+    map: SpaceMapObject,
+) -> Result<(), DatasetError> {
+    let counted = !map.histogram().is_empty();
+    map.free(sync.tx).await?;
+    if counted && sync.features.is_active(SPACEMAP_HISTOGRAM) {
+        sync.features
+            .decrement(sync.ctx, SPACEMAP_HISTOGRAM)
+            .await?;
+    }
+    Ok(())
 }
 
 fn damaged(object: ObjectId, detail: String) -> ObjectError {

@@ -46,6 +46,8 @@ use top::{Attempt, Top};
 /// Txgs for which freed space is kept unused after its txg synced (`TXG_DEFER_SIZE`), so that the
 /// uberblocks of the txgs before still find their blocks.
 pub const DEFER_TXGS: u64 = 2;
+/// Percent of the special class that only metadata may take (`zfs_special_class_metadata_reserve_pct`).
+const SPECIAL_RESERVE_PERCENT: u64 = 25;
 /// Copies of a block, at most.
 const COPIES_MAX: usize = DVAS_PER_POINTER;
 /// Bytes per child that go to a vdev before it is the next one's turn (`metaslab_aliquot`).
@@ -215,6 +217,12 @@ impl Allocator {
                 }
             }
         }
+        *self.totals.lock() = None;
+    }
+
+    /// Forgets a vdev on which nothing is allocated any more (removal of a log vdev).
+    pub fn remove_top(&self, vdev: VdevId) {
+        self.tops.write().remove(&vdev);
         *self.totals.lock() = None;
     }
 
@@ -552,6 +560,13 @@ impl Allocator {
         *cached.get_or_insert_with(|| self.sum_totals())
     }
 
+    /// Whether data may still go to the special class; no while that has no vdevs.
+    pub fn has_special_room(&self) -> bool {
+        let totals = self.totals();
+        let limit = totals.special_size_bytes / 100 * (100 - SPECIAL_RESERVE_PERCENT);
+        totals.special_allocated_bytes < limit
+    }
+
     /// Space that dedup and cloning save: datasets count it, though nothing takes it.
     pub fn set_saved_bytes(&self, bytes: u64) {
         self.saved_bytes.store(bytes, Ordering::Relaxed);
@@ -571,6 +586,10 @@ impl Allocator {
             out.size_deflated_bytes += top.size_deflated_bytes;
             out.allocated_deflated_bytes += top.allocated_deflated_bytes;
             out.deferred_deflated_bytes += top.deferred_deflated_bytes;
+            if top.class == AllocClass::Special {
+                out.special_size_bytes += top.size_bytes;
+                out.special_allocated_bytes += top.allocated_bytes;
+            }
             if top.class == AllocClass::Normal {
                 out.normal_deflated_bytes += top.size_deflated_bytes;
                 out.usable_deflated_bytes += top.size_deflated_bytes;

@@ -106,6 +106,10 @@ pub struct SpaceTotals {
     pub deferred_bytes: u64,
     /// Raw bytes of the normal class that are not allocated.
     pub normal_free_bytes: u64,
+    /// Raw bytes of the special class.
+    pub special_size_bytes: u64,
+    /// Allocated raw bytes of the special class.
+    pub special_allocated_bytes: u64,
     /// Bytes of the normal class as users see them (`spa_rdspace`).
     pub normal_deflated_bytes: u64,
     /// Bytes of all classes but log as users see them.

@@ -36,6 +36,7 @@ mod write;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use codec::checksum::Salt;
@@ -100,6 +101,8 @@ pub struct Pipeline {
     prefetches: Arc<Semaphore>,
     flights: Flights,
     keys: crypt::Keys,
+    /// What intent logs have on log vdevs that are missing counts as never written.
+    without_lost_logs: AtomicBool,
     /// Gang blocks to free, whose headers must be read first.
     pending_frees: Mutex<BTreeMap<Txg, Vec<BlockPointer>>>,
 }
@@ -128,8 +131,19 @@ impl Pipeline {
             prefetches: Arc::new(Semaphore::new(options.prefetches_max)),
             flights: Flights::default(),
             keys: crypt::Keys::default(),
+            without_lost_logs: AtomicBool::new(false),
             pending_frees: Mutex::new(BTreeMap::new()),
         })
+    }
+
+    /// Makes intent logs end where they go on on a log vdev that is missing (`zpool import -m`).
+    pub fn give_up_lost_logs(&self) {
+        self.without_lost_logs.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether an intent log's block is given up: see [`Self::give_up_lost_logs`].
+    pub fn is_given_up(&self, block: &BlockPointer) -> bool {
+        self.without_lost_logs.load(Ordering::Relaxed) && self.tree.is_on_lost_log(block)
     }
 
     /// The world it runs in.

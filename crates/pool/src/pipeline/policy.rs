@@ -116,6 +116,9 @@ pub struct WritePolicy {
     pub encrypted: bool,
     /// Which vdevs to prefer.
     pub class: AllocClass,
+    /// A block of the normal class that is stored in this many bytes or fewer prefers special vdevs
+    /// (property `special_small_blocks`), while those have room to spare.
+    pub special_small_bytes: u32,
     /// Fill count of the pointer (1 for level-0 blocks unless dnodes; see `dbuf_write_ready`).
     /// It may as well be set on the pointer afterwards.
     pub fill: u64,
@@ -141,6 +144,7 @@ impl WritePolicy {
             hole_birth: false,
             encrypted: false,
             class: AllocClass::Normal,
+            special_small_bytes: 0,
             fill: 1,
             cache: true,
             priority: Priority::Async,

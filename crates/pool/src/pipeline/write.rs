@@ -281,6 +281,19 @@ impl Pipeline {
         }
     }
 
+    /// The class that a block of `stored_bytes` prefers (`spa_preferred_class`, module/zfs/spa_misc.c): small
+    /// ones the special class, of which they leave a part to metadata.
+    fn class_of(&self, stored_bytes: usize, policy: &WritePolicy) -> AllocClass {
+        let small = policy.class == AllocClass::Normal
+            && policy.special_small_bytes > 0
+            && stored_bytes <= policy.special_small_bytes as usize;
+        if small && self.allocator.has_special_room() {
+            AllocClass::Special
+        } else {
+            policy.class
+        }
+    }
+
     /// Where a block goes: `old`'s places if they suit, else new ones, in pieces if need be.
     async fn places(
         &self,
@@ -308,7 +321,7 @@ impl Pipeline {
                     txg,
                     psize_bytes: stored.len() as u64,
                     copies,
-                    class: policy.class,
+                    class: self.class_of(stored.len(), policy),
                     fallback: true,
                     gang: false,
                 };

@@ -216,6 +216,66 @@ fn sealed_config(config: &NvList, start: u64) -> Result<Bytes, PoolError> {
     Ok(bytes.into())
 }
 
+/// Labels a device that is no part of a vdev tree: a spare or a cache device, or one that was removed. All four
+/// labels get `config`, the boot area and the ring of uberblocks are zeroed; then a flush
+/// (`vdev_label_init`, module/zfs/vdev_label.c).
+///
+/// # Errors
+/// [`PoolError::TooSmall`], or what the device says.
+pub async fn write_detached_labels(device: &dyn Device, config: &NvList) -> Result<(), PoolError> {
+    for index in 0..LABEL_COUNT {
+        for (offset, data) in fresh_label(device, index, config)? {
+            device.write(offset, data).await?;
+        }
+    }
+    device.flush().await?;
+    Ok(())
+}
+
+/// The parts of a device's first label, and where they go.
+fn fresh_label(
+    device: &dyn Device,
+    index: usize,
+    config: &NvList,
+) -> Result<[(u64, Bytes); 3], PoolError> {
+    let start = label_offset(device.size_bytes(), index).ok_or_else(|| PoolError::TooSmall {
+        path: device.path().to_owned(),
+        size_bytes: device.size_bytes(),
+        needed_bytes: format::MIN_DEVICE_BYTES,
+    })?;
+    let zeros = |length: usize| Bytes::from(vec![0; length]);
+    Ok([
+        (start + LABEL_BOOT_ENV_OFFSET, zeros(LABEL_BOOT_ENV_BYTES)),
+        (
+            start + LABEL_UBERBLOCK_OFFSET,
+            zeros(LABEL_UBERBLOCK_RING_BYTES as usize),
+        ),
+        (start + LABEL_CONFIG_OFFSET, sealed_config(config, start)?),
+    ])
+}
+
+/// Makes a device one that holds no pool (`zpool labelclear`): configurations, uberblocks and the boot area of those
+/// labels that have a configuration become zeros. What lies before them (a partition table, perhaps) stays.
+///
+/// # Errors
+/// [`PoolError::TooSmall`], or what the device says.
+pub async fn clear_labels(device: &dyn Device) -> Result<(), PoolError> {
+    let labels = read_labels(device).await?;
+    for (index, label) in labels.labels.iter().enumerate() {
+        let Some(start) =
+            label_offset(device.size_bytes(), index).filter(|_| label.config.is_some())
+        else {
+            continue;
+        };
+        let length = (LABEL_BYTES - LABEL_BOOT_ENV_OFFSET) as usize;
+        device
+            .write(start + LABEL_BOOT_ENV_OFFSET, Bytes::from(vec![0; length]))
+            .await?;
+    }
+    device.flush().await?;
+    Ok(())
+}
+
 fn seal_label(verifier: &[u64; 4], bytes: &mut [u8]) -> Result<(), PoolError> {
     seal(Checksum::Label, Endian::Little, verifier, bytes).map_err(|error| PoolError::BadConfig {
         what: error.to_string(),
@@ -287,24 +347,8 @@ impl VdevTree {
                 own.set("txg", 0u64);
                 own.set("create_txg", create_txg.get());
                 for index in 0..LABEL_COUNT {
-                    let start = label_offset(device.size_bytes(), index).ok_or_else(|| {
-                        PoolError::TooSmall {
-                            path: device.path().to_owned(),
-                            size_bytes: device.size_bytes(),
-                            needed_bytes: format::MIN_DEVICE_BYTES,
-                        }
-                    })?;
-                    let zeros = |length: usize| Bytes::from(vec![0; length]);
-                    let writes = [
-                        (LABEL_BOOT_ENV_OFFSET, zeros(LABEL_BOOT_ENV_BYTES)),
-                        (
-                            LABEL_UBERBLOCK_OFFSET,
-                            zeros(LABEL_UBERBLOCK_RING_BYTES as usize),
-                        ),
-                        (LABEL_CONFIG_OFFSET, sealed_config(&own, start)?),
-                    ];
-                    for (offset, data) in writes {
-                        leaf.write_raw(start + offset, data)
+                    for (offset, data) in fresh_label(&*device, index, &own)? {
+                        leaf.write_raw(offset, data)
                             .await
                             .map_err(|error| unavailable(&vdev, &error))?;
                     }

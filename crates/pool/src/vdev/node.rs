@@ -213,6 +213,16 @@ impl Vdev {
         self.top.as_ref()
     }
 
+    /// Closes all devices below, of a vdev that is no part of the tree (any more).
+    pub fn close(self: &Arc<Self>) {
+        for vdev in self.leaves() {
+            if let Some(leaf) = vdev.leaf() {
+                leaf.set_state(VdevState::Closed, VdevAux::None);
+                leaf.set_device(None);
+            }
+        }
+    }
+
     /// Index in the pool, of a top-level vdev (zero of others).
     pub fn vdev_id(&self) -> VdevId {
         self.top.as_ref().map_or(VdevId::ZERO, |top| top.id)

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use device::{Device, World};
 use format::{
-    Guid, LABEL_BYTES, LABEL_END_BYTES, LABEL_START_BYTES, MIN_DEVICE_BYTES, NvList, Txg,
-    Uberblock, VdevId,
+    BlockPointer, DVAS_PER_POINTER, Dva, Guid, LABEL_BYTES, LABEL_END_BYTES, LABEL_START_BYTES,
+    MIN_DEVICE_BYTES, NvList, Txg, Uberblock, VdevId,
 };
 use futures::future::join_all;
 use parking_lot::{Mutex, RwLock};
@@ -47,8 +48,10 @@ struct Tops {
 /// The vdevs of a pool.
 pub struct VdevTree {
     world: World,
-    guid: Guid,
+    guid: AtomicU64,
     options: OpenOptions,
+    /// The pool's guid, when labels must belong to it.
+    pool_guid: Mutex<Option<Guid>>,
     /// The root's own pairs.
     config: Mutex<NvList>,
     tops: RwLock<Tops>,
@@ -106,7 +109,8 @@ impl VdevTree {
             }
         }
         let tree = VdevTree {
-            guid: Guid::new(config.u64("guid").unwrap_or(0)),
+            guid: AtomicU64::new(config.u64("guid").unwrap_or(0)),
+            pool_guid: Mutex::new(options.pool_guid),
             world,
             options,
             config: Mutex::new(own),
@@ -212,7 +216,8 @@ impl VdevTree {
             return Err((VdevAux::BadLabel, error));
         }
         let pool = config.u64("pool_guid").map(Guid::new);
-        match (self.options.pool_guid, pool) {
+        let expected = *self.pool_guid.lock();
+        match (expected, pool) {
             (Some(expected), Some(found)) if expected != found => Err((
                 VdevAux::BadLabel,
                 PoolError::WrongDevice {
@@ -309,7 +314,16 @@ impl VdevTree {
 
     /// The root's guid: the pool's.
     pub fn guid(&self) -> Guid {
-        self.guid
+        Guid::new(self.guid.load(Ordering::Relaxed))
+    }
+
+    /// Gives the pool another guid (`spa_change_guid`): in syncing context, in a txg that writes all labels.
+    pub fn set_guid(&self, guid: Guid) {
+        self.guid.store(guid.get(), Ordering::Relaxed);
+        if let Some(expected) = &mut *self.pool_guid.lock() {
+            *expected = guid;
+        }
+        self.set_root_config("guid", guid.get());
     }
 
     /// Whether devices were opened for reading only.
@@ -324,7 +338,9 @@ impl VdevTree {
             .read()
             .list
             .iter()
-            .fold(self.guid.get(), |sum, top| sum.wrapping_add(top.guid_sum()));
+            .fold(self.guid().get(), |sum, top| {
+                sum.wrapping_add(top.guid_sum())
+            });
         Guid::new(sum)
     }
 
@@ -358,12 +374,22 @@ impl VdevTree {
         self.tops().iter().find_map(|top| top.find(guid))
     }
 
-    /// Adds new top-level vdevs (`zpool add`): opens their devices, which are new ones. Label them with
-    /// [`Self::init_labels`] before anything else.
+    /// Adds new top-level vdevs at once: [`Self::prepare_tops`], [`Self::insert_tops`].
     ///
     /// # Errors
     /// When a device cannot be opened; then nothing is added.
     pub async fn add_tops(&self, configs: &[NvList]) -> Result<Vec<Arc<Vdev>>, PoolError> {
+        let added = self.prepare_tops(configs).await?;
+        self.insert_tops(&added)?;
+        Ok(added)
+    }
+
+    /// Opens the devices of new top-level vdevs (`zpool add`), which are no part of the tree yet. Label them with
+    /// [`Self::init_labels`] before anything else.
+    ///
+    /// # Errors
+    /// When a device cannot be opened.
+    pub async fn prepare_tops(&self, configs: &[NvList]) -> Result<Vec<Arc<Vdev>>, PoolError> {
         let mut builder = Builder {
             world: &self.world,
             reporter: &self.reporter,
@@ -376,7 +402,8 @@ impl VdevTree {
         }
         let fresh = VdevTree {
             world: self.world.clone(),
-            guid: self.guid,
+            guid: AtomicU64::new(self.guid().get()),
+            pool_guid: Mutex::new(None),
             options: OpenOptions {
                 create: true,
                 ..self.options.clone()
@@ -386,12 +413,61 @@ impl VdevTree {
             reporter: self.reporter.clone(),
         };
         fresh.open_tops(&added).await?;
+        Ok(added)
+    }
+
+    /// Makes prepared vdevs a part of the tree: in syncing context, in a txg that writes the configuration, since the
+    /// uberblock tells of every vdev from then on.
+    ///
+    /// # Errors
+    /// [`PoolError::BadConfig`] when others were added since they were prepared.
+    pub fn insert_tops(&self, prepared: &[Arc<Vdev>]) -> Result<(), PoolError> {
         let mut tops = self.tops.write();
-        if tops.list.len() != first {
+        let first = tops.list.len();
+        let follow =
+            |(index, top): (usize, &Arc<Vdev>)| top.vdev_id().get() as usize == first + index;
+        if !prepared.iter().enumerate().all(follow) {
             return Err(bad("vdevs were added by somebody else at the same time"));
         }
-        tops.list.extend(added.iter().cloned());
-        Ok(added)
+        tops.list.extend(prepared.iter().cloned());
+        Ok(())
+    }
+
+    /// Replaces a top-level vdev that holds nothing any more by a hole, so that the numbers of the others stay
+    /// (`vdev_remove_make_hole_and_free`). In syncing context, in a txg that writes the configuration. Returns
+    /// the vdev, with its devices still open.
+    ///
+    /// # Errors
+    /// [`PoolError::NoSuchVdev`].
+    pub fn replace_with_hole(&self, id: VdevId) -> Result<Arc<Vdev>, PoolError> {
+        let index = id.get() as usize;
+        let mut config = NvList::new();
+        config
+            .set("type", "hole")
+            .set("id", u64::from(id.get()))
+            .set("guid", 0u64);
+        for name in [
+            "metaslab_array",
+            "metaslab_shift",
+            "ashift",
+            "asize",
+            "is_log",
+        ] {
+            config.set(name, 0u64);
+        }
+        config.set("is_hole", 1u64);
+        let mut builder = Builder {
+            world: &self.world,
+            reporter: &self.reporter,
+            count: 0,
+        };
+        let hole = builder.vdev(&config, index, 1)?;
+        let mut tops = self.tops.write();
+        let slot = tops
+            .list
+            .get_mut(index)
+            .ok_or(PoolError::NoSuchVdev { vdev: id })?;
+        Ok(std::mem::replace(slot, hole))
     }
 
     /// Opens devices that are not usable (after reattaching them; 'zpool clear' and 'zpool online').
@@ -451,7 +527,7 @@ impl VdevTree {
         let mut out = NvList::new();
         out.set("type", "root");
         out.set("id", 0u64);
-        out.set("guid", self.guid.get());
+        out.set("guid", self.guid().get());
         for (name, value) in self.config.lock().iter() {
             out.set(name, value.clone());
         }
@@ -499,6 +575,22 @@ impl VdevTree {
                 && top.expansion.is_none()
                 && top.state().0.is_usable(),
         })
+    }
+
+    /// Whether a block lies on log vdevs alone that are not there (`zpool import -m`).
+    pub fn is_on_lost_log(&self, block: &BlockPointer) -> bool {
+        let lost = |dva: &Dva| {
+            self.top(dva.vdev()).is_some_and(|top| {
+                !top.state().0.is_usable()
+                    && top.top().is_some_and(|top| top.class == AllocClass::Log)
+            })
+        };
+        let mut places = (0..DVAS_PER_POINTER).filter_map(|copy| block.dva(copy));
+        let mut any = false;
+        places.all(|dva| {
+            any = true;
+            lost(&dva)
+        }) && any
     }
 
     fn usable_top(&self, id: VdevId) -> Result<Arc<Vdev>, PoolError> {
@@ -676,7 +768,7 @@ fn measure(vdev: &Arc<Vdev>) -> Option<u64> {
 impl std::fmt::Debug for VdevTree {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("VdevTree")
-            .field("guid", &self.guid)
+            .field("guid", &self.guid())
             .field("tops", &self.tops())
             .finish_non_exhaustive()
     }

@@ -1,0 +1,326 @@
+//! `zpool add`, `remove`, `reguid`, `labelclear`, `upgrade`.
+
+use anyhow::{Context, bail};
+use api::{
+    PoolUpgrade, VdevReport, VdevSpec, ZpoolAdd, ZpoolLabelClear, ZpoolReguid, ZpoolRemove,
+    ZpoolUpgrade,
+};
+use clap::Args;
+
+use super::create::{assignments, parse_vdevs};
+use super::vdevs::class_heading;
+use crate::client::Client;
+
+/// Give a pool more vdevs, spares or cache devices.
+#[derive(Debug, Args)]
+pub struct Add {
+    /// Use devices that look in use, accept uneven redundancy and another ashift
+    #[arg(short)]
+    force: bool,
+    /// Show the layout without changing the pool
+    #[arg(short = 'n')]
+    dry_run: bool,
+    /// ashift=VALUE
+    #[arg(short = 'o')]
+    properties: Vec<String>,
+    /// Use devices that look in use
+    #[arg(long, conflicts_with = "force")]
+    allow_in_use: bool,
+    /// Accept uneven redundancy
+    #[arg(long, conflicts_with = "force")]
+    allow_replication_mismatch: bool,
+    /// Accept another ashift than the pool's
+    #[arg(long, conflicts_with = "force")]
+    allow_ashift_mismatch: bool,
+    pool: String,
+    /// [mirror|raidz[1-3]|log|special|dedup|cache|spare] DEVICE...
+    #[arg(required = true)]
+    vdevs: Vec<String>,
+}
+
+impl Add {
+    /// Asks the daemon.
+    pub fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
+        let mut ashift = None;
+        for (name, value) in assignments(&self.properties)? {
+            if name != "ashift" {
+                bail!("'{name}' cannot be set here: only ashift can");
+            }
+            let number: u8 = value
+                .parse()
+                .ok()
+                .filter(|number| *number == 0 || (9..=16).contains(number))
+                .with_context(|| format!("ashift cannot be '{value}': it is 9 to 16"))?;
+            ashift = (number != 0).then_some(number);
+        }
+        let vdevs = parse_vdevs(&self.vdevs)?;
+        let reply = client.call(&ZpoolAdd {
+            name: self.pool.clone(),
+            vdevs: vdevs.clone(),
+            ashift,
+            allow_in_use: self.force || self.allow_in_use,
+            allow_replication_mismatch: self.force || self.allow_replication_mismatch,
+            allow_ashift_mismatch: self.force || self.allow_ashift_mismatch,
+            dry_run: self.dry_run,
+            command: typed,
+        })?;
+        if self.dry_run {
+            println!(
+                "would update '{}' to the following configuration:\n",
+                self.pool
+            );
+            print!("{}", layout(&reply.tree, &vdevs));
+        }
+        Ok(())
+    }
+}
+
+/// The pool with what would be added, class by class, in the order of OpenZFS's `zpool add -n`.
+fn layout(tree: &VdevReport, vdevs: &[VdevSpec]) -> String {
+    let mut out = format!("\t{}\n", tree.name);
+    for class in ["", "dedup", "special", "log", "cache", "spare"] {
+        let old: Vec<_> = tree
+            .children
+            .iter()
+            .filter(|child| child.class == class)
+            .collect();
+        let new: Vec<_> = vdevs.iter().filter(|vdev| vdev.class == class).collect();
+        if !(class.is_empty() || old.is_empty() && new.is_empty()) {
+            out.push_str(&format!("\t{}\n", class_heading(class)));
+        }
+        for child in old {
+            out.push_str(&format!("\t  {}\n", child.name));
+            for member in &child.children {
+                out.push_str(&format!("\t    {}\n", member.name));
+            }
+        }
+        for vdev in new {
+            let name = match vdev.path.as_str() {
+                "" => &vdev.kind,
+                path => path,
+            };
+            out.push_str(&format!("\t  {name}\n"));
+            for member in &vdev.children {
+                out.push_str(&format!("\t    {}\n", member.path));
+            }
+        }
+    }
+    out
+}
+
+/// Take log vdevs, spares and cache devices out of a pool.
+#[derive(Debug, Args)]
+pub struct Remove {
+    /// Wait until it is done (always so)
+    #[arg(short = 'w')]
+    _wait: bool,
+    pool: String,
+    #[arg(required = true)]
+    devices: Vec<String>,
+}
+
+impl Remove {
+    /// Asks the daemon.
+    pub fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
+        client.call(&ZpoolRemove {
+            name: self.pool,
+            devices: self.devices,
+            command: typed,
+        })?;
+        Ok(())
+    }
+}
+
+/// Give a pool another GUID.
+#[derive(Debug, Args)]
+pub struct Reguid {
+    /// The GUID instead of a random one
+    #[arg(short = 'g')]
+    guid: Option<u64>,
+    pool: String,
+}
+
+impl Reguid {
+    /// Asks the daemon.
+    pub fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
+        client.call(&ZpoolReguid {
+            name: self.pool,
+            guid: self.guid,
+            command: typed,
+        })?;
+        Ok(())
+    }
+}
+
+/// Remove ZFS labels from a device.
+#[derive(Debug, Args)]
+pub struct LabelClear {
+    /// Also those of a pool that was exported or may be in use elsewhere
+    #[arg(short)]
+    force: bool,
+    device: String,
+}
+
+impl LabelClear {
+    /// Asks the daemon.
+    pub fn run(self, client: &Client) -> anyhow::Result<()> {
+        let in_dev = std::path::Path::new("/dev").join(&self.device);
+        let device = if !self.device.contains('/') && in_dev.exists() {
+            in_dev
+        } else {
+            std::path::absolute(&self.device)
+                .with_context(|| format!("'{}' cannot be made an absolute path", self.device))?
+        };
+        client.call(&ZpoolLabelClear {
+            device: device.to_string_lossy().into_owned(),
+            force: self.force,
+        })?;
+        Ok(())
+    }
+}
+
+/// Show which features pools lack, or enable them.
+#[derive(Debug, Args)]
+pub struct Upgrade {
+    /// Show what is supported
+    #[arg(short = 'v', conflicts_with_all = ["all", "pools"])]
+    versions: bool,
+    /// Every pool
+    #[arg(short = 'a', conflicts_with = "pools")]
+    all: bool,
+    pools: Vec<String>,
+}
+
+impl Upgrade {
+    /// Asks the daemon and prints.
+    pub fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
+        let upgrades = self.all || !self.pools.is_empty();
+        let reply = client.call(&ZpoolUpgrade {
+            names: self.pools.clone(),
+            dry_run: !upgrades,
+            command: typed,
+        })?;
+        println!("This system supports ZFS pool feature flags.\n");
+        if self.versions {
+            println!("The following features are supported:\n");
+            println!("FEAT\n{}", "-".repeat(61));
+            for (name, compatible) in &reply.supported {
+                let note = if *compatible {
+                    " (read-only compatible)"
+                } else {
+                    ""
+                };
+                println!("{name:<37}{note}");
+            }
+            println!("\nLegacy versions 1 to 28 can be read.\n");
+        } else if upgrades {
+            print!("{}", upgraded(&reply.pools, self.all));
+        } else {
+            print!("{}", listed(&reply.pools));
+        }
+        Ok(())
+    }
+}
+
+fn upgraded(pools: &[PoolUpgrade], all: bool) -> String {
+    let mut out = String::new();
+    for pool in pools.iter().filter(|pool| !pool.features.is_empty()) {
+        out.push_str(&format!(
+            "Enabled the following features on '{}':\n",
+            pool.name
+        ));
+        for feature in &pool.features {
+            out.push_str(&format!("  {feature}\n"));
+        }
+        out.push('\n');
+    }
+    if all && out.is_empty() {
+        out.push_str("All pools are already formatted using feature flags.\n\nEvery feature flags pool already has all supported and requested features enabled.\n");
+    } else if !all {
+        for pool in pools.iter().filter(|pool| pool.features.is_empty()) {
+            out.push_str(&format!(
+                "Pool '{}' already has all supported and requested features enabled.\n",
+                pool.name
+            ));
+        }
+    }
+    out
+}
+
+fn listed(pools: &[PoolUpgrade]) -> String {
+    let mut out = String::new();
+    let old: Vec<_> = pools.iter().filter(|pool| pool.version < 5000).collect();
+    if old.is_empty() {
+        out.push_str("All pools are formatted using feature flags.\n\n");
+    } else {
+        out.push_str("The following pools have legacy version numbers. This release only reads them; OpenZFS upgrades them.\n\nVER  POOL\n---  ------------\n");
+        for pool in old {
+            out.push_str(&format!("{:2}   {}\n", pool.version, pool.name));
+        }
+        out.push('\n');
+    }
+    let lacking: Vec<_> = pools
+        .iter()
+        .filter(|pool| pool.version >= 5000 && !pool.features.is_empty())
+        .collect();
+    if lacking.is_empty() {
+        out.push_str(
+            "Every feature flags pool has all supported and requested features enabled.\n",
+        );
+        return out;
+    }
+    out.push_str("Some supported features are not enabled on the following pools. Systems that do\nnot know a feature may be unable to use a pool once it is enabled: see\nzpool-features(7). The property 'compatibility' keeps features from being enabled.\n\nPOOL  FEATURE\n---------------\n");
+    for pool in lacking {
+        out.push_str(&format!("{}\n", pool.name));
+        for feature in &pool.features {
+            out.push_str(&format!("      {feature}\n"));
+        }
+    }
+    out.push('\n');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(name: &str, features: &[&str]) -> PoolUpgrade {
+        PoolUpgrade {
+            name: name.into(),
+            version: 5000,
+            features: features.iter().map(|name| (*name).to_owned()).collect(),
+        }
+    }
+
+    #[test]
+    fn what_was_enabled_is_told_by_pool() {
+        let pools = [pool("a", &["x", "y"]), pool("b", &[])];
+        assert_eq!(
+            upgraded(&pools, true),
+            "Enabled the following features on 'a':\n  x\n  y\n\n"
+        );
+        assert!(upgraded(&pools[1..], true).starts_with("All pools are already formatted"));
+        assert!(upgraded(&pools[1..], false).starts_with("Pool 'b' already has"));
+        assert!(listed(&pools).ends_with("a\n      x\n      y\n\n"));
+    }
+
+    #[test]
+    fn an_addition_is_shown_below_its_class() {
+        let mirror = VdevReport {
+            name: "mirror-0".into(),
+            children: vec![VdevReport {
+                name: "/a".into(),
+                ..VdevReport::default()
+            }],
+            ..VdevReport::default()
+        };
+        let tree = VdevReport {
+            name: "tank".into(),
+            children: vec![mirror],
+            ..VdevReport::default()
+        };
+        let words: Vec<String> = ["log", "/l"].map(str::to_owned).into();
+        let shown = layout(&tree, &parse_vdevs(&words).unwrap());
+        assert_eq!(shown, "\ttank\n\t  mirror-0\n\t    /a\n\tlogs\n\t  /l\n");
+    }
+}

@@ -1,0 +1,123 @@
+//! The pool property `compatibility`: which features a pool may have so that other systems can still use it.
+//!
+//! Its value names files, separated by commas, in one of two directories; a feature is allowed that all of them list.
+//! Without it, or with `off`, everything is allowed; with `legacy`, nothing.
+//!
+//! Source: lib/libzfs/libzfs_pool.c `zpool_load_compat`, zpool-features(7).
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use api::{Failure, FailureKind};
+
+/// Where the files are; the first one with such a file counts.
+const DIRECTORIES: [&str; 2] = ["/etc/zfs/compatibility.d", "/usr/share/zfs/compatibility.d"];
+/// Largest file that is read (`ZPOOL_COMPAT_MAXSIZE`), in bytes.
+const FILE_BYTES_MAX: u64 = 16 << 10;
+
+/// What a value of the property allows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Compatibility {
+    /// Every feature.
+    All,
+    /// These features, by name.
+    Only(BTreeSet<String>),
+}
+
+impl Compatibility {
+    /// Reads the files of a value.
+    pub(crate) fn load(value: &str) -> Result<Self, Failure> {
+        Self::load_from(value, &DIRECTORIES)
+    }
+
+    fn load_from(value: &str, directories: &[&str]) -> Result<Self, Failure> {
+        match value {
+            "" | "-" | "off" => return Ok(Self::All),
+            "legacy" => return Ok(Self::Only(BTreeSet::new())),
+            _ => {}
+        }
+        let mut allowed: Option<BTreeSet<String>> = None;
+        for name in value.split(',') {
+            let features = read(name, directories)?;
+            allowed = Some(match allowed {
+                None => features,
+                Some(before) => before.intersection(&features).cloned().collect(),
+            });
+        }
+        Ok(Self::Only(allowed.unwrap_or_default()))
+    }
+
+    /// Whether a feature is allowed.
+    pub(crate) fn allows(&self, feature: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(allowed) => allowed.contains(feature),
+        }
+    }
+
+    /// The features that a new pool gets.
+    pub(crate) fn choose(self) -> impl Iterator<Item = &'static str> {
+        let supported = engine::supported_features().into_iter();
+        supported.filter_map(move |(name, _)| self.allows(name).then_some(name))
+    }
+}
+
+fn read(name: &str, directories: &[&str]) -> Result<BTreeSet<String>, Failure> {
+    let refuse = |why: String| {
+        let message =
+            format!("compatibility: {why}; see zpool-features(7), or use 'off' or 'legacy'");
+        Failure::new(FailureKind::Invalid, message)
+    };
+    if name.is_empty() || name.contains("..") {
+        return Err(refuse(format!("'{name}' is no name of a file")));
+    }
+    let mut found = directories
+        .iter()
+        .map(|directory| Path::new(directory).join(name))
+        .filter(|path| path.is_file());
+    let Some(path) = found.next() else {
+        return Err(refuse(format!(
+            "there is no file '{name}' in {}",
+            directories.join(" or ")
+        )));
+    };
+    let is_small = std::fs::metadata(&path).is_ok_and(|metadata| metadata.len() <= FILE_BYTES_MAX);
+    if !is_small {
+        return Err(refuse(format!("{} is too long", path.display())));
+    }
+    let text = std::fs::read_to_string(&path)
+        .map_err(|error| refuse(format!("{} cannot be read: {error}", path.display())))?;
+    let words = text
+        .lines()
+        .map(|line| line.split('#').next().unwrap_or(""))
+        .flat_map(|line| line.split(|c: char| c.is_whitespace() || c == ','))
+        .filter(|word| !word.is_empty());
+    Ok(words.map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_intersected_and_comments_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(
+            dir.path().join("a"),
+            "# features\nlz4_compress, bookmarks # two\nembedded_data\n",
+        )
+        .unwrap();
+        std::fs::write(dir.path().join("b"), "bookmarks\nlarge_blocks\n").unwrap();
+        let directory = dir.path().to_str().unwrap();
+        let load = |value: &str| Compatibility::load_from(value, &["/nonexistent", directory]);
+        let both = load("a,b").unwrap();
+        assert!(both.allows("bookmarks") && !both.allows("lz4_compress"));
+        assert_eq!(both.choose().collect::<Vec<_>>(), ["bookmarks"]);
+        assert!(load("a").unwrap().allows("lz4_compress"));
+        assert_eq!(load("off").unwrap(), Compatibility::All);
+        assert!(!load("legacy").unwrap().allows("bookmarks"));
+        for bad in ["c", "a,c", "../a", "a,"] {
+            assert!(load(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Changes to what pools are made of: `zpool add`, `remove`, `reguid`, `labelclear`, `upgrade`.
+
+use api::{
+    Empty, Failure, FailureKind, PoolUpgrade, ZpoolAdd, ZpoolAddReply, ZpoolLabelClear,
+    ZpoolReguid, ZpoolRemove, ZpoolUpgrade, ZpoolUpgradeReply,
+};
+use engine::AddSpec;
+use format::Guid;
+
+use crate::compatibility::Compatibility;
+use crate::error::from_engine;
+use crate::service::Service;
+use crate::zpool::{is_same_device, layout, vdev_failure};
+use crate::{replication, reports};
+
+impl Service {
+    /// `zpool add`.
+    pub(crate) async fn zpool_add(&self, call: ZpoolAdd) -> Result<ZpoolAddReply, Failure> {
+        let open = self.pool(&call.name)?;
+        let _admin = open.admin.lock().await;
+        let vdevs = call
+            .vdevs
+            .iter()
+            .map(layout)
+            .collect::<Result<Vec<_>, _>>()?;
+        if !call.allow_replication_mismatch {
+            replication::check(&open.pool.status().root.children, &vdevs)?;
+        }
+        self.refuse_open_devices(&vdevs, call.allow_in_use)?;
+        let tree = reports::pool(&open.pool).tree;
+        if call.dry_run {
+            return Ok(ZpoolAddReply { tree });
+        }
+        let spec = AddSpec {
+            vdevs,
+            ashift: call.ashift,
+            force: call.allow_in_use,
+            allow_ashift_mismatch: call.allow_ashift_mismatch,
+        };
+        open.pool
+            .add(&spec)
+            .await
+            .map_err(|error| vdev_failure(&format!("cannot add to '{}'", call.name), &error))?;
+        self.log_command(&open.pool, &call.command).await;
+        self.save_cached_pools();
+        Ok(ZpoolAddReply { tree })
+    }
+
+    /// `zpool remove`.
+    pub(crate) async fn zpool_remove(&self, call: ZpoolRemove) -> Result<Empty, Failure> {
+        let open = self.pool(&call.name)?;
+        let _admin = open.admin.lock().await;
+        let mut first = None;
+        for device in &call.devices {
+            if let Err(error) = open.pool.remove(device).await {
+                let doing = format!("cannot remove {device}");
+                first = first.or(Some(from_engine(&doing, &error)));
+            }
+        }
+        self.save_cached_pools();
+        if let Some(failure) = first {
+            return Err(failure);
+        }
+        self.log_command(&open.pool, &call.command).await;
+        Ok(Empty {})
+    }
+
+    /// `zpool reguid`.
+    pub(crate) async fn zpool_reguid(&self, call: ZpoolReguid) -> Result<Empty, Failure> {
+        let open = self.pool(&call.name)?;
+        let _admin = open.admin.lock().await;
+        let doing = format!("cannot reguid '{}'", call.name);
+        if let Some(guid) = call.guid {
+            let mut others = self.pools().into_iter();
+            if guid == 0 || others.any(|other| other.pool.guid().get() == guid) {
+                let message = format!("{doing}: {guid} cannot be its GUID; choose another");
+                return Err(Failure::new(FailureKind::Invalid, message));
+            }
+        }
+        open.pool
+            .change_guid(call.guid.map(Guid::new))
+            .await
+            .map_err(|error| from_engine(&doing, &error))?;
+        self.log_command(&open.pool, &call.command).await;
+        self.save_cached_pools();
+        Ok(Empty {})
+    }
+
+    /// `zpool labelclear`.
+    pub(crate) async fn zpool_labelclear(&self, call: &ZpoolLabelClear) -> Result<Empty, Failure> {
+        for open in self.pools() {
+            let used = reports::device_paths(&open.pool.status());
+            if used.iter().any(|path| is_same_device(path, &call.device)) {
+                let name = open.pool.name();
+                let message = format!(
+                    "{} is a member (ACTIVE) of pool \"{name}\"; export or destroy the pool first, or remove the device",
+                    call.device
+                );
+                return Err(Failure::new(FailureKind::Busy, message));
+            }
+        }
+        engine::clear_label(&self.world, &call.device, call.force)
+            .await
+            .map_err(|error| match &error {
+                engine::EngineError::DeviceInUse { path, why } => {
+                    let why = why.replace("is part of", "is a member of");
+                    let message =
+                        format!("use '-f' to override the following error:\n{path} {why}");
+                    Failure::new(FailureKind::Busy, message)
+                }
+                _ => from_engine(
+                    &format!("failed to clear label for {}", call.device),
+                    &error,
+                ),
+            })?;
+        Ok(Empty {})
+    }
+
+    /// `zpool upgrade`.
+    pub(crate) async fn zpool_upgrade(
+        &self,
+        call: &ZpoolUpgrade,
+    ) -> Result<ZpoolUpgradeReply, Failure> {
+        let supported = engine::supported_features();
+        let mut reply = ZpoolUpgradeReply {
+            supported: supported
+                .into_iter()
+                .map(|(name, compatible)| (name.to_owned(), compatible))
+                .collect(),
+            ..ZpoolUpgradeReply::default()
+        };
+        for open in self.pools_named(&call.names)? {
+            let name = open.pool.name();
+            let value = |property: &str| open.pool.prop(property).map(|prop| prop.value);
+            let features = if call.dry_run {
+                open.pool.disabled_features()
+            } else {
+                let _admin = open.admin.lock().await;
+                let allowed = Compatibility::load(&value("compatibility").unwrap_or_default())?;
+                let enabled = open
+                    .pool
+                    .upgrade(&|feature| allowed.allows(feature))
+                    .await
+                    .map_err(|error| from_engine(&format!("cannot upgrade '{name}'"), &error))?;
+                if !enabled.is_empty() {
+                    self.log_command(&open.pool, &call.command).await;
+                }
+                enabled
+            };
+            reply.pools.push(PoolUpgrade {
+                name,
+                version: open.pool.status().version,
+                features,
+            });
+        }
+        Ok(reply)
+    }
+}
