@@ -13,14 +13,17 @@
 
 #![forbid(unsafe_code)]
 
+mod create;
 mod damage;
 mod default_pool;
+mod destroy;
 mod error;
 mod http;
 mod import;
 mod keys;
 mod lun;
 mod mounts;
+mod properties;
 mod reports;
 mod scrub;
 mod service;

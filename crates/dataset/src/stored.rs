@@ -12,7 +12,7 @@ use object::{SyncContext, Zap, ZapOptions, ZapValue};
 use pool::Tx;
 
 use crate::dsl::DslPool;
-use crate::props::{Attr, Kinds, Property, ValueKind, find};
+use crate::props::{Attr, Kinds, Property, ValueKind, find, refusal};
 use crate::state::{Dir, Ds, Space};
 use crate::{DatasetError, PropertySource, PropertyValue};
 
@@ -521,6 +521,11 @@ pub(crate) fn parse_setting(
     match check_settable(name, kinds, at_creation)? {
         Some(property) => {
             let value = crate::props::parse_value(property, kinds, typed)?;
+            if let Some(reason) = refusal(property, &value) {
+                return Err(
+                    property.invalid(format!("'{name}={typed}' has no effect here: {reason}"))
+                );
+            }
             if name == "refreservation" && value == PropertyValue::Number(u64::MAX) {
                 return Err(property.invalid(
                     "'refreservation=auto' must be worked out from the volume's size first",

@@ -586,7 +586,7 @@ impl<'a> TreeSync<'a> {
             hole_birth: options.hole_birth,
             class,
             fill: 1,
-            cache: true,
+            cache: properties.cached.has(object_type, level),
             priority: Priority::Async,
             bookmark: Bookmark {
                 level: block_level,
