@@ -72,18 +72,83 @@ impl Service {
                 return Err(Failure::new(FailureKind::NotFound, message));
             }
         }
+        // Without -d, clones are in the way; with -R they go first, with all below them.
+        let mut doomed: Vec<DatasetInfo> = listed
+            .iter()
+            .filter(|info| names.contains(&info.name))
+            .cloned()
+            .collect();
+        if !call.defer {
+            self.add_clones(open, call, &mut doomed).await?;
+        }
+        let clones: Vec<&DatasetInfo> = doomed
+            .iter()
+            .rev()
+            .filter(|info| !names.contains(&info.name))
+            .collect();
+        let reclaimed = self.freed_by(open, &listed, &names).await.map_err(failed)?;
         if !call.dry_run {
+            for info in &clones {
+                if info.kind != DatasetKind::Snapshot {
+                    self.close_volume(&info.name, mode(call.force)).await?;
+                    self.unmount(&info.name, mode(call.force)).await?;
+                }
+            }
+            for info in &clones {
+                self.release_snapshots(std::slice::from_ref(&info.name))
+                    .await;
+                open.pool.dsl().destroy(&info.name).await.map_err(failed)?;
+            }
             self.release_snapshots(&names).await;
             open.pool
                 .dsl()
-                .destroy_snapshots(&names, false)
+                .destroy_snapshots(&names, call.defer)
                 .await
                 .map_err(failed)?;
         }
+        let mut all: Vec<String> = clones.iter().map(|info| info.name.clone()).collect();
+        all.extend(names);
         Ok(ZfsDestroyReply {
-            names,
-            reclaimed_bytes: None,
+            names: all,
+            reclaimed_bytes: Some(reclaimed),
         })
+    }
+
+    /// Space that comes free with these snapshots, each run of neighbours together
+    /// (`destroy_print_snapshots`, cmd/zfs/zfs_main.c).
+    async fn freed_by(
+        &self,
+        open: &OpenPool,
+        listed: &[DatasetInfo],
+        names: &[String],
+    ) -> Result<u64, DatasetError> {
+        let mut snapshots: Vec<&DatasetInfo> = listed
+            .iter()
+            .filter(|info| info.kind == DatasetKind::Snapshot)
+            .collect();
+        let head = |info: &DatasetInfo| info.name.split('@').next().unwrap_or("").to_owned();
+        snapshots.sort_by_key(|info| (head(info), info.createtxg, info.object));
+        let mut total = 0u64;
+        let mut runs: Vec<(&DatasetInfo, &DatasetInfo)> = Vec::new();
+        let mut before: Option<&DatasetInfo> = None;
+        for info in snapshots {
+            let is_doomed = names.contains(&info.name);
+            let continues = before.is_some_and(|before| head(before) == head(info));
+            match runs.last_mut() {
+                Some(run) if is_doomed && continues => run.1 = info,
+                _ if is_doomed => runs.push((info, info)),
+                _ => {}
+            }
+            before = is_doomed.then_some(info);
+        }
+        for (first, last) in runs {
+            total += open
+                .pool
+                .dsl()
+                .space_freed_with(&first.name, &last.name)
+                .await?;
+        }
+        Ok(total)
     }
 
     async fn destroy_datasets(
@@ -94,6 +159,10 @@ impl Service {
         let doing = format!("cannot destroy '{}'", call.target);
         let failed = |error: DatasetError| from_dataset(&doing, &error);
         let dsl = open.pool.dsl();
+        if call.defer {
+            let message = format!("{doing}: only snapshots can be destroyed later ('-d')");
+            return Err(Failure::new(FailureKind::Invalid, message));
+        }
         if !call.target.contains('/') {
             let message = format!(
                 "{doing}: operation does not apply to pools\nuse 'zfs destroy -r {0}' to destroy all datasets in the pool\nuse 'zpool destroy {0}' to destroy the pool itself",
@@ -179,7 +248,11 @@ impl Service {
             let Some(clone) = clone else { break };
             if !call.dependents {
                 let message = format!(
-                    "{doing}: filesystem has dependent clones\nuse '-R' to destroy the following datasets:\n{}",
+                    "{doing}: {} has dependent clones\nuse '-R' to destroy the following datasets:\n{}",
+                    match call.target.contains('@') {
+                        true => "snapshot",
+                        false => "filesystem",
+                    },
                     clone.name
                 );
                 return Err(Failure::new(FailureKind::Busy, message));

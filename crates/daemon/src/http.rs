@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use api::{
     Call, Empty, Failure, FailureKind, ServerInfo, ServerStop, ZfsCreate, ZfsDestroy, ZfsHolds,
-    ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsRename, ZfsRollback,
-    ZfsSet, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZpoolClear, ZpoolCreate, ZpoolDestroy,
-    ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolList, ZpoolScrub, ZpoolSet, ZpoolStatus,
-    ZpoolSync, ZpoolWait,
+    ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject, ZfsRename,
+    ZfsRollback, ZfsSet, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZpoolClear, ZpoolCreate,
+    ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolList, ZpoolScrub, ZpoolSet,
+    ZpoolStatus, ZpoolSync, ZpoolWait,
 };
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
@@ -95,6 +95,7 @@ fn router(service: Arc<Service>) -> Router {
         .on(|service, call: ZfsMount| async move { service.zfs_mount(call).await })
         .on(|service, call: ZfsUnmount| async move { service.zfs_unmount(call).await })
         .on(|service, call: ZfsSpace| async move { service.zfs_space(&call).await })
+        .on(|service, call: ZfsProject| async move { service.zfs_project(call).await })
         .on(|service, call: ZfsHolds| async move { service.zfs_holds(&call).await })
         .on(|service, call: ZfsKeys| async move { service.zfs_keys(&call).await })
         .on(|service, call: ZfsLoadKey| async move { service.zfs_load_key(call).await })

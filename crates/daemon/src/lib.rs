@@ -23,6 +23,7 @@ mod import;
 mod keys;
 mod lun;
 mod mounts;
+mod owners;
 mod properties;
 mod reports;
 mod scrub;

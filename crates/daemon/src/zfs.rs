@@ -5,11 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use api::{
-    DatasetKind as ApiKind, DatasetReport, Empty, Failure, FailureKind, Property, ZfsCreate,
-    ZfsDestroy, ZfsList, ZfsListReply, ZfsMount, ZfsRename, ZfsRollback, ZfsSnapshot, ZfsUnmount,
+    DatasetKind as ApiKind, DatasetReport, Empty, Failure, FailureKind, Property, ZfsDestroy,
+    ZfsList, ZfsListReply, ZfsMount, ZfsRename, ZfsRollback, ZfsSnapshot, ZfsUnmount,
 };
 use dataset::{DatasetError, DatasetInfo, DatasetKind, ListOptions};
-use filesystem::ZplInit;
 use serve_fuse::UnmountMode;
 
 use crate::error::from_dataset;
@@ -330,16 +329,7 @@ impl Service {
             return Ok(Empty {});
         }
         if call.parents {
-            let parts: Vec<&str> = call.to.split('/').collect();
-            for end in 1..parts.len() {
-                let parent = parts[..end].join("/");
-                if dsl.lookup(&parent).await.is_err() {
-                    dsl.create_dataset(&parent, &[], Arc::new(ZplInit::new()))
-                        .await
-                        .map_err(failed)?;
-                    self.mount_created(&open, &parent).await?;
-                }
-            }
+            self.make_parents(&open, &call.to, &doing, false).await?;
         }
         let listed = dsl
             .list(&call.from, &ListOptions::default())

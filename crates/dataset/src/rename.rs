@@ -125,7 +125,12 @@ impl DslPool {
                     }
                     None
                 }
+                PropertyChange::Received => {
+                    check_settable(property, kinds, false)?;
+                    None
+                }
             };
+            let received = *change == PropertyChange::Received;
             if matches!(property.as_str(), "version" | "volsize") {
                 return Err(DatasetError::Unsupported {
                     name: name.to_owned(),
@@ -134,7 +139,7 @@ impl DslPool {
                     ),
                 });
             }
-            parsed.push((property.clone(), value));
+            parsed.push((property.clone(), value, received));
         }
         self.run_task(Arc::new(SetTask {
             dsl: self.clone(),
@@ -320,7 +325,8 @@ impl SyncTask for RenameTask {
 struct SetTask {
     dsl: Arc<DslPool>,
     name: String,
-    changes: Vec<(String, Option<PropertyValue>)>,
+    /// Names, values (nothing: inherit), and whether to go back to what was received.
+    changes: Vec<(String, Option<PropertyValue>, bool)>,
 }
 
 impl DslPool {
@@ -358,7 +364,7 @@ impl SetTask {
     async fn do_check(&self) -> Result<(), DatasetError> {
         let dsl = &self.dsl;
         let dataset = dsl.resolve(&self.name).await?;
-        for (name, value) in &self.changes {
+        for (name, value, _) in &self.changes {
             let number = value.as_ref().and_then(PropertyValue::number).unwrap_or(0);
             if dataset.is_snapshot() {
                 continue;
@@ -380,9 +386,9 @@ impl SetTask {
 
     async fn do_apply(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
         let dataset = self.dsl.resolve(&self.name).await?;
-        for (name, value) in &self.changes {
+        for (name, value, received) in &self.changes {
             self.dsl
-                .change_property(ctx, &dataset, name, value.as_ref())
+                .change_property_from(ctx, &dataset, name, value.as_ref(), *received)
                 .await?;
         }
         self.dsl.refresh_open(&dataset.dir()).await

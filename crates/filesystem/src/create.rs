@@ -8,7 +8,7 @@ use format::{ObjectId, ObjectType};
 use object::{NewObject, Object, Zap, ZapOptions};
 use pool::Tx;
 
-use crate::acl::Acl;
+use crate::acl::{ACLMODE_RESTRICTED, Acl, AclInherit};
 use crate::error::{FsError, Result};
 use crate::filesystem::Filesystem;
 use crate::log::{self, kind};
@@ -234,7 +234,11 @@ impl Filesystem {
                 };
                 match list {
                     Some(list) if make.kind != FileKind::Symlink => {
-                        let acl = list.inherited(mode, is_directory);
+                        let settings = self.settings();
+                        let how = AclInherit::from_stored(settings.aclinherit);
+                        let keep = settings.aclmode == ACLMODE_RESTRICTED;
+                        let (acl, given) = list.inherited(how, keep, mode, make.kind);
+                        mode = given;
                         if acl.is_trivial() {
                             flags |= pflags::ACL_TRIVIAL;
                         }

@@ -12,7 +12,6 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -29,6 +28,7 @@ use tokio::runtime::Handle;
 
 use crate::convert::{self, caller, errno};
 use crate::listing::{control_attributes, control_number, list, list_plus};
+use crate::mount::{SharedSnapdir, Snapdir};
 use crate::nodes::{self, File, Nodes, Target};
 use crate::task::run;
 
@@ -51,7 +51,7 @@ const ZERO_RANGE: i32 = 0x10;
 pub(crate) struct Handler {
     pub(crate) nodes: Arc<Nodes>,
     pub(crate) runtime: Handle,
-    pub(crate) snapdir_visible: Arc<AtomicBool>,
+    pub(crate) snapdir: Arc<SharedSnapdir>,
     pub(crate) posix_acl: bool,
 }
 
@@ -192,12 +192,13 @@ impl fuser::Filesystem for Handler {
         let nodes = Arc::clone(&self.nodes);
         let name = name.to_owned();
         let _ = request;
+        let disabled = self.snapdir.get() == Snapdir::Disabled;
         run(&self.runtime, async move {
             match nodes.resolve(parent.0).await {
                 Err(error) => reply.error(error),
                 Ok(Target::File(file)) => {
                     let is_root = file.is_live && file.ino == file.filesystem.root();
-                    if is_root && name == ".zfs" && nodes.provider().is_some() {
+                    if is_root && name == ".zfs" && nodes.provider().is_some() && !disabled {
                         let attributes = control_attributes(nodes::ZFS, 1, UNIX_EPOCH);
                         let generation = Generation(0);
                         return reply.entry_with_ttls(
@@ -619,7 +620,7 @@ impl fuser::Filesystem for Handler {
         mut reply: ReplyDirectory,
     ) {
         let nodes = Arc::clone(&self.nodes);
-        let visible = self.snapdir_visible.load(Ordering::Relaxed);
+        let visible = self.snapdir.is_visible();
         run(&self.runtime, async move {
             match list(&nodes, node.0, offset, visible, &mut reply).await {
                 Ok(()) => reply.ok(),
@@ -637,7 +638,7 @@ impl fuser::Filesystem for Handler {
         mut reply: ReplyDirectoryPlus,
     ) {
         let nodes = Arc::clone(&self.nodes);
-        let visible = self.snapdir_visible.load(Ordering::Relaxed);
+        let visible = self.snapdir.is_visible();
         run(&self.runtime, async move {
             match list_plus(&nodes, node.0, offset, visible, &mut reply).await {
                 Ok(()) => reply.ok(),

@@ -33,5 +33,5 @@ mod zvol;
 
 pub use error::{MountError, Result};
 pub use host::mounted_at;
-pub use mount::{Mount, MountOptions, SnapshotEntry, SnapshotProvider, UnmountMode};
+pub use mount::{Mount, MountOptions, Snapdir, SnapshotEntry, SnapshotProvider, UnmountMode};
 pub use zvol::ZvolDirectory;
