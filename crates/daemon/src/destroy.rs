@@ -200,8 +200,10 @@ impl Service {
                 reclaimed_bytes: None,
             });
         }
+        // Mounts of children lie on those of their parents.
         for info in doomed
             .iter()
+            .rev()
             .filter(|info| info.kind != DatasetKind::Snapshot)
         {
             if names.contains(&info.name) {
