@@ -280,7 +280,11 @@ impl Service {
             }
             return Ok(());
         }
-        self.volumes.directory().await?.insert(name, volume);
+        let directory = self.volumes.directory().await?;
+        // One that is shown may be open, and stays so.
+        if !directory.names().iter().any(|shown| shown == name) {
+            directory.insert(name, volume);
+        }
         self.show_volume_snapshots(open, name).await
     }
 

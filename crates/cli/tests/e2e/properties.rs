@@ -552,9 +552,11 @@ fn volumes_reserve_grow_shrink_and_hide() {
     let file = server.state().join("zvol/tank/odd");
     assert!(file.exists());
     server.ok("zfs set volmode=none tank/odd");
-    assert!(!file.exists());
+    server.wait_until(Duration::from_secs(5), "the file is gone", || {
+        !file.exists()
+    });
     server.ok("zfs set volmode=dev tank/odd");
-    assert!(file.exists());
+    server.wait_until(Duration::from_secs(5), "the file is back", || file.exists());
     server.ok("zfs snapshot tank/odd@s");
     server.ok("zfs set snapdev=visible tank");
     assert!(server.state().join("zvol/tank/odd@s").exists());
