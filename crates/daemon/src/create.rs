@@ -98,6 +98,10 @@ impl Service {
             exists: false,
             properties: planned.clone(),
         };
+        // The usual block size is not worth a word.
+        if !call.properties.iter().any(|(name, _)| name == "volblocksize") {
+            reply.properties.retain(|(name, _)| name != "volblocksize");
+        }
         reply
             .properties
             .extend(quotas.iter().map(OwnedQuota::as_typed));

@@ -579,7 +579,7 @@ fn options_of_create_destroy_rename_and_inherit() {
     assert!(server.fails("zfs list tank/a").contains("does not exist"));
     assert_eq!(
         server.ok("zfs create -nP -s -V 1000000 tank/v"),
-        "create\ttank/v\nproperty\tvolsize\t1015808\nproperty\tvolblocksize\t16384\n"
+        "create\ttank/v\nproperty\tvolsize\t1015808\n"
     );
     server.ok("zfs create -pp tank/a/b/c");
     assert_eq!(value(&server, "canmount", "tank/a/b"), "off");
