@@ -99,7 +99,11 @@ impl Service {
             properties: planned.clone(),
         };
         // The usual block size is not worth a word.
-        if !call.properties.iter().any(|(name, _)| name == "volblocksize") {
+        if !call
+            .properties
+            .iter()
+            .any(|(name, _)| name == "volblocksize")
+        {
             reply.properties.retain(|(name, _)| name != "volblocksize");
         }
         reply
