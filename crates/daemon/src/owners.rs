@@ -17,6 +17,9 @@ use crate::usage::id_of;
 /// What FS_IOC_FSSETXATTR changes of a file's flags; [`SetAttributes::flags`] leaves others alone.
 const FLAGS: u64 = pflags::IMMUTABLE | pflags::APPENDONLY | pflags::NODUMP | pflags::PROJINHERIT;
 
+/// Properties and values, as typed.
+pub(crate) type Typed = Vec<(String, String)>;
+
 /// A property like `userquota@joe=1G`, understood.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct OwnedQuota {
@@ -50,7 +53,7 @@ impl OwnedQuota {
     pub(crate) fn split(
         doing: &str,
         properties: &[(String, String)],
-    ) -> Result<(Vec<Self>, Vec<(String, String)>), Failure> {
+    ) -> Result<(Vec<Self>, Typed), Failure> {
         let mut quotas = Vec::new();
         let mut rest = Vec::new();
         for (name, typed) in properties {
