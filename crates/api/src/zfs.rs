@@ -82,15 +82,33 @@ pub struct ZfsCreate {
     pub sparse: bool,
     /// Create missing parents, and succeed if it exists (`-p`).
     pub parents: bool,
+    /// Parents that are made are never mounted (`-pp`).
+    #[serde(default)]
+    pub parents_unmounted: bool,
     /// Do not mount (`-u`).
     pub no_mount: bool,
+    /// Only check, and say what would be made (`-n`).
+    #[serde(default)]
+    pub dry_run: bool,
     /// The command as typed, for the pool's history.
     pub command: String,
 }
 
+/// What `zfs create` made, or would.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZfsCreateReply {
+    /// Whether parents were to be made, if missing.
+    pub ancestors: bool,
+    /// It was there already (`-p`), so nothing was made.
+    #[serde(default)]
+    pub exists: bool,
+    /// The properties that were set, worked-out ones among them.
+    pub properties: Vec<(String, String)>,
+}
+
 impl Call for ZfsCreate {
     const PATH: &'static str = "/v1/zfs/create";
-    type Reply = Empty;
+    type Reply = ZfsCreateReply;
 }
 
 /// `zfs destroy`.
@@ -106,6 +124,9 @@ pub struct ZfsDestroy {
     pub force: bool,
     /// Only say what would go (`-n`).
     pub dry_run: bool,
+    /// Snapshots that are held or have clones go when they can (`-d`).
+    #[serde(default)]
+    pub defer: bool,
     /// The command as typed, for the pool's history.
     pub command: String,
 }
@@ -151,6 +172,9 @@ pub struct ZfsInherit {
     pub property: String,
     /// Children too (`-r`).
     pub recursive: bool,
+    /// Return to the value that was received (`-S`).
+    #[serde(default)]
+    pub received: bool,
     /// The command as typed, for the pool's history.
     pub command: String,
 }
@@ -327,6 +351,60 @@ pub struct SpaceReport {
 impl Call for ZfsSpace {
     const PATH: &'static str = "/v1/zfs/space";
     type Reply = ZfsSpaceReply;
+}
+
+/// `zfs project`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZfsProject {
+    /// Absolute paths, without links in them.
+    pub paths: Vec<String>,
+    /// What to change; nothing lists.
+    pub change: Option<ProjectChange>,
+    /// All below directories too (`-r`).
+    pub recursive: bool,
+    /// The directory alone, not what is in it (`-d`).
+    pub directory_only: bool,
+}
+
+/// A change of projects.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProjectChange {
+    /// `-p`, `-s`.
+    Set {
+        /// Number; that of what is named where not given.
+        project: Option<u64>,
+        /// What is made in it is of its project.
+        inherit: bool,
+    },
+    /// `-C`.
+    Clear {
+        /// Clear only that it is inherited (`-k`).
+        keep_project: bool,
+    },
+}
+
+/// Projects of files.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZfsProjectReply {
+    /// The files, where they are listed.
+    pub files: Vec<ProjectReport>,
+}
+
+/// A file's project.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProjectReport {
+    /// Path.
+    pub path: String,
+    /// Number.
+    pub project: u64,
+    /// Whether what is made in it is of its project.
+    pub inherits: bool,
+}
+
+impl Call for ZfsProject {
+    const PATH: &'static str = "/v1/zfs/project";
+    type Reply = ZfsProjectReply;
 }
 
 /// `zfs holds`.

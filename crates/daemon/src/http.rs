@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use api::{
     Call, Empty, Failure, FailureKind, ServerInfo, ServerStop, ZfsCreate, ZfsDestroy, ZfsHolds,
-    ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsRename, ZfsRollback,
-    ZfsSet, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZpoolAdd, ZpoolClear, ZpoolCreate,
-    ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolLabelClear, ZpoolList, ZpoolReguid,
-    ZpoolRemove, ZpoolScrub, ZpoolSet, ZpoolStatus, ZpoolSync, ZpoolUpgrade, ZpoolWait,
+    ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject, ZfsRename,
+    ZfsRollback, ZfsSet, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZpoolAdd, ZpoolClear,
+    ZpoolCreate, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolLabelClear, ZpoolList,
+    ZpoolReguid, ZpoolRemove, ZpoolScrub, ZpoolSet, ZpoolStatus, ZpoolSync, ZpoolUpgrade,
+    ZpoolWait,
 };
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
@@ -100,6 +101,7 @@ fn router(service: Arc<Service>) -> Router {
         .on(|service, call: ZfsMount| async move { service.zfs_mount(call).await })
         .on(|service, call: ZfsUnmount| async move { service.zfs_unmount(call).await })
         .on(|service, call: ZfsSpace| async move { service.zfs_space(&call).await })
+        .on(|service, call: ZfsProject| async move { service.zfs_project(call).await })
         .on(|service, call: ZfsHolds| async move { service.zfs_holds(&call).await })
         .on(|service, call: ZfsKeys| async move { service.zfs_keys(&call).await })
         .on(|service, call: ZfsLoadKey| async move { service.zfs_load_key(call).await })

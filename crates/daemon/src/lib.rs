@@ -14,14 +14,18 @@
 #![forbid(unsafe_code)]
 
 mod compatibility;
+mod create;
 mod damage;
 mod default_pool;
+mod destroy;
 mod error;
 mod http;
 mod import;
 mod keys;
 mod lun;
 mod mounts;
+mod owners;
+mod properties;
 mod replication;
 mod reports;
 mod scrub;

@@ -12,7 +12,7 @@ use dataset::{Dataset, DatasetKind, DslPool, ListOptions};
 use device::BoxFuture;
 use filesystem::{Filesystem, FsError};
 use parking_lot::Mutex;
-use serve_fuse::{Mount, MountOptions, SnapshotEntry, SnapshotProvider, UnmountMode};
+use serve_fuse::{Mount, MountOptions, Snapdir, SnapshotEntry, SnapshotProvider, UnmountMode};
 
 use crate::error::{from_dataset, from_mount};
 use crate::service::{OpenPool, Service};
@@ -22,6 +22,8 @@ pub(crate) struct Mounted {
     mount: Mount,
     filesystem: Arc<Filesystem>,
     mountpoint: PathBuf,
+    /// The options that it was mounted with, for this time only (`zfs mount -o`).
+    options: Vec<String>,
 }
 
 /// What is mounted, by dataset.
@@ -184,23 +186,15 @@ impl Service {
             let setting = property.map_err(|error| from_dataset(&doing, &error))?;
             setting.value.number() != Some(0)
         };
-        mount_options.snapdir_visible = settings.snapdir == 1;
+        mount_options.snapdir = snapdir_of(settings.snapdir);
         mount_options.allow_other = rustix::process::geteuid().is_root();
         for option in options {
-            match option.as_str() {
-                "ro" => mount_options.read_only = true,
-                "rw" => mount_options.read_only = settings.read_only,
-                "nodev" => mount_options.devices = false,
-                "nosuid" => mount_options.setuid = false,
-                "noexec" => mount_options.exec = false,
-                "dev" | "suid" | "exec" | "remount" | "defaults" => {}
-                other => {
-                    let message = format!(
-                        "{doing}: mount option '{other}' is not supported; supported are ro, rw, dev, nodev, suid, nosuid, exec, noexec"
-                    );
-                    return Err(Failure::new(FailureKind::Invalid, message));
-                }
-            }
+            apply_option(&mut mount_options, option, settings.read_only).map_err(|()| {
+                let message = format!(
+                    "{doing}: mount option '{option}' is not supported; supported are ro, rw, dev, nodev, suid, nosuid, exec, noexec"
+                );
+                Failure::new(FailureKind::Invalid, message)
+            })?;
         }
         let filesystem = open_filesystem(&dataset, &self.world)
             .await
@@ -228,11 +222,70 @@ impl Service {
             mount,
             filesystem,
             mountpoint: path.to_owned(),
+            options: options.to_vec(),
         };
         self.mounts
             .by_name
             .lock()
             .insert(name.to_owned(), Arc::new(mounted));
+        Ok(())
+    }
+
+    /// Does to what is mounted at and below a dataset what its properties say now. With `anew` they
+    /// are mounted anew, which those that are in use cannot be.
+    pub(crate) async fn refresh_mounts(
+        &self,
+        open: &OpenPool,
+        top: &str,
+        anew: bool,
+    ) -> Result<(), Failure> {
+        for name in self.mounts.below(top) {
+            let Some(mounted) = self.mounts.by_name.lock().get(&name).cloned() else {
+                continue;
+            };
+            if !mounted.mount.is_mounted() {
+                continue;
+            }
+            let doing = format!("property set, but cannot remount '{name}'");
+            let settings = match mounted.filesystem.dataset() {
+                Ok(dataset) => dataset.settings(),
+                Err(error) => {
+                    return Err(Failure::new(FailureKind::Io, format!("{doing}: {error}")));
+                }
+            };
+            if anew && mounted.filesystem.has_posix_acls() != mounted.mount.has_posix_acls() {
+                let (path, options) = (mounted.mountpoint.clone(), mounted.options.clone());
+                drop(mounted);
+                let later = |failure: Failure| {
+                    let message = format!(
+                        "property set, but it takes effect when '{name}' is mounted again: {failure}"
+                    );
+                    Failure::new(failure.kind, message)
+                };
+                self.unmount(&name, UnmountMode::Clean)
+                    .await
+                    .map_err(later)?;
+                self.mount_at(open, &name, &path, true, &options).await?;
+                continue;
+            }
+            let mut options = MountOptions::new(&name);
+            options.read_only = settings.read_only;
+            options.devices = settings.devices;
+            options.setuid = settings.setuid;
+            options.exec = settings.exec;
+            for option in &mounted.options {
+                let _ = apply_option(&mut options, option, settings.read_only);
+            }
+            mounted
+                .mount
+                .set_snapdir(snapdir_of(settings.snapdir))
+                .await;
+            mounted
+                .mount
+                .remount(&options)
+                .await
+                .map_err(|error| from_mount(&doing, &error))?;
+        }
         Ok(())
     }
 
@@ -299,6 +352,22 @@ impl Service {
         ZfsMountListReply { mounts }
     }
 
+    /// The mounted filesystem that an absolute path leads into, and the rest of the path in it.
+    pub(crate) fn mounted_above(&self, path: &Path) -> Option<(Arc<Filesystem>, PathBuf)> {
+        let by_name = self.mounts.by_name.lock();
+        by_name
+            .values()
+            .filter(|mounted| mounted.mount.is_mounted())
+            .filter_map(|mounted| {
+                let at = std::fs::canonicalize(&mounted.mountpoint);
+                let at = at.unwrap_or_else(|_| mounted.mountpoint.clone());
+                let below = path.strip_prefix(&at).ok()?.to_owned();
+                Some((at, mounted, below))
+            })
+            .max_by_key(|(at, ..)| at.components().count())
+            .map(|(_, mounted, below)| (mounted.filesystem.clone(), below))
+    }
+
     /// The dataset that is mounted at a path.
     pub(crate) fn mounted_dataset_at(&self, path: &str) -> Option<String> {
         let by_name = self.mounts.by_name.lock();
@@ -307,6 +376,32 @@ impl Service {
             .find(|(_, mounted)| mounted.mountpoint == Path::new(path))
             .map(|(name, _)| name.clone())
     }
+}
+
+/// Property `snapdir` (`zfs_snapdir`, include/sys/fs/zfs.h).
+fn snapdir_of(stored: u64) -> Snapdir {
+    match stored {
+        1 => Snapdir::Visible,
+        2 => Snapdir::Disabled,
+        _ => Snapdir::Hidden,
+    }
+}
+
+/// What an option of `zfs mount -o` changes; an error where it is none.
+fn apply_option(options: &mut MountOptions, word: &str, read_only: bool) -> Result<(), ()> {
+    match word {
+        "ro" => options.read_only = true,
+        "rw" => options.read_only = read_only,
+        "nodev" => options.devices = false,
+        "nosuid" => options.setuid = false,
+        "noexec" => options.exec = false,
+        "dev" => options.devices = true,
+        "suid" => options.setuid = true,
+        "exec" => options.exec = true,
+        "remount" | "defaults" => {}
+        _ => return Err(()),
+    }
+    Ok(())
 }
 
 /// A mount point below the pool's altroot.

@@ -8,7 +8,7 @@ use api::{
     SpaceReport, ZfsHolds, ZfsHoldsReply, ZfsSpace, ZfsSpaceReply,
 };
 use dataset::{BookmarkInfo, ListOptions};
-use filesystem::{Filesystem, QuotaKind};
+use filesystem::QuotaKind;
 use format::SnapshotBookmark;
 
 use crate::error::from_dataset;
@@ -29,6 +29,20 @@ fn names_in(path: &str) -> BTreeMap<u64, String> {
     names
 }
 
+/// The number of a user, group or project that is given by number or name (projects have none).
+pub(crate) fn id_of(owner: SpaceOwner, whose: &str) -> Option<u64> {
+    if let Ok(id) = whose.parse::<u32>() {
+        return Some(id.into());
+    }
+    let file = match owner {
+        SpaceOwner::User => "/etc/passwd",
+        SpaceOwner::Group => "/etc/group",
+        SpaceOwner::Project => return None,
+    };
+    let mut names = names_in(file).into_iter();
+    names.find(|(_, known)| known == whose).map(|(id, _)| id)
+}
+
 impl Service {
     /// `zfs userspace`, `zfs groupspace`, `zfs projectspace`.
     pub(crate) async fn zfs_space(&self, call: &ZfsSpace) -> Result<ZfsSpaceReply, Failure> {
@@ -46,17 +60,8 @@ impl Service {
                 format!("{doing}: operation is only applicable to filesystems and their snapshots");
             return Err(Failure::new(FailureKind::Invalid, message));
         }
-        // The mounted one, or it is opened for as long as this takes.
-        let mounted = self.mounts.filesystem(&name).map(|(mounted, _)| mounted);
-        let filesystem = match &mounted {
-            Some(filesystem) => filesystem.clone(),
-            None => {
-                let dataset = dsl.open_dataset(&name).await.map_err(failed)?;
-                Filesystem::open(dataset, self.world.clone())
-                    .await
-                    .map_err(|error| Failure::new(FailureKind::Io, format!("{doing}: {error}")))?
-            }
-        };
+        let borrowed = self.borrow(&open, &name, &doing).await?;
+        let filesystem = &borrowed.filesystem;
         let mut reply = ZfsSpaceReply::default();
         let mut outcome = Ok(());
         for owner in &call.owners {
@@ -80,9 +85,7 @@ impl Service {
                 }
             }
         }
-        if mounted.is_none()
-            && let Err(error) = filesystem.close().await
-        {
+        if let Err(error) = borrowed.give_back().await {
             tracing::warn!("{name}: {error}");
         }
         outcome.map(|()| reply)
@@ -105,22 +108,14 @@ impl Service {
                 source: api::Source::Local,
             });
         }
-        let (owner, what, file) = [
-            ("user", SpaceOwner::User, "/etc/passwd"),
-            ("group", SpaceOwner::Group, "/etc/group"),
-            ("project", SpaceOwner::Project, "/dev/null"),
+        let (owner, what) = [
+            ("user", SpaceOwner::User),
+            ("group", SpaceOwner::Group),
+            ("project", SpaceOwner::Project),
         ]
         .iter()
-        .find_map(|(word, owner, file)| Some((*owner, prefix.strip_prefix(word)?, *file)))?;
-        let id = match whose.parse::<u64>() {
-            Ok(id) => id,
-            Err(_) => {
-                names_in(file)
-                    .into_iter()
-                    .find(|(_, known)| known == whose)?
-                    .0
-            }
-        };
+        .find_map(|(word, owner)| Some((*owner, prefix.strip_prefix(word)?)))?;
+        let id = id_of(owner, whose)?;
         let call = ZfsSpace {
             name: name.to_owned(),
             owners: vec![owner],

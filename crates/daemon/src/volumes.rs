@@ -253,15 +253,57 @@ impl Service {
                 shared: None,
             },
         );
+        drop(volume);
         // The file is a convenience that needs FUSE; the network share works without it.
-        let shown = self
-            .volumes
-            .directory()
-            .await
-            .map(|directory| directory.insert(name, volume));
+        let shown = self.show_volume(open, name).await;
         self.share_volume(open, name).await?;
-        shown?;
+        shown
+    }
+
+    /// Shows an open volume and its snapshots as files, or does not, as `volmode` says now. Partitions
+    /// are up to whoever attaches a file, so `full` and `dev` are the same.
+    async fn show_volume(&self, open: &OpenPool, name: &str) -> Result<(), Failure> {
+        /// `ZFS_VOLMODE_NONE` (include/sys/fs/zfs.h).
+        const NONE: u64 = 3;
+        let Some(volume) = self.volumes.get(name) else {
+            return Ok(());
+        };
+        let doing = format!("cannot show volume '{name}'");
+        let volmode = open.pool.dsl().property(name, "volmode").await;
+        let volmode = volmode.map_err(|error| from_dataset(&doing, &error))?;
+        if volmode.value.number() == Some(NONE) {
+            self.hide_volume_snapshots(name, UnmountMode::Clean).await?;
+            if let Some(directory) = self.volumes.directory.lock().await.as_ref() {
+                if directory.is_open(name) {
+                    let message = format!(
+                        "property set, but the file of '{name}' is open; close it and set 'volmode' again"
+                    );
+                    return Err(Failure::new(FailureKind::Busy, message));
+                }
+                directory.remove(name);
+            }
+            return Ok(());
+        }
+        let directory = self.volumes.directory().await?;
+        // One that is shown may be open, and stays so.
+        if !directory.names().iter().any(|shown| shown == name) {
+            directory.insert(name, volume);
+        }
         self.show_volume_snapshots(open, name).await
+    }
+
+    /// Does so for all volumes at and below a dataset.
+    pub(crate) async fn show_volumes_below(
+        &self,
+        open: &OpenPool,
+        top: &str,
+    ) -> Result<(), Failure> {
+        for name in self.volumes.below(top) {
+            if !name.contains('@') {
+                self.show_volume(open, &name).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Shows or hides the snapshots of an open volume as its `snapdev` says now.

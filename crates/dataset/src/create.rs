@@ -613,13 +613,8 @@ impl CreateTask {
                     name: self.name.clone(),
                 });
             }
-            if matches!(name.as_str(), "filesystem_limit" | "snapshot_limit")
-                && !self.dsl.features().is_enabled(guid::FILESYSTEM_LIMITS)
-            {
-                return Err(DatasetError::Unsupported {
-                    name: self.name.clone(),
-                    what: format!("property '{name}'"),
-                });
+            if let Some(number) = value.number() {
+                self.dsl.check_feature_of(&self.name, name, number)?;
             }
         }
         Ok(())

@@ -96,6 +96,8 @@ pub enum PropertyChange {
     Set(String),
     /// Remove the setting: inherit, or take the default.
     Inherit,
+    /// Remove the setting and go back to what a receive brought, if it did.
+    Received,
 }
 
 /// What an operation is expected to write, for the space check and the write throttle.

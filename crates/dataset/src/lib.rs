@@ -51,4 +51,5 @@ pub use error::DatasetError;
 pub use features::Features;
 pub use info::{DatasetInfo, DatasetKind, DirtyEstimate, ListOptions, PropertyChange};
 pub use props::{PropertySetting, PropertySource, PropertyValue};
+pub use stored::check_new_properties;
 pub use task::{DslHooks, HistoryEvent, NoHooks, SpaceCheck, SyncTask};

@@ -574,6 +574,43 @@ impl DslPool {
         Ok(total.max(0) as u64)
     }
 
+    /// Space that would come free if the snapshots from `first` to `last` of one dataset were
+    /// destroyed: what was born after the snapshot before them and died before the one after them
+    /// (`dsl_dataset_space_wouldfree`).
+    ///
+    /// # Errors
+    /// [`DatasetError::NotFound`]; [`DatasetError::WrongKind`] where they are no such range.
+    pub async fn space_freed_with(&self, first: &str, last: &str) -> Result<u64, DatasetError> {
+        let _config = self.config.read().await;
+        let (first_ds, last_ds) = (self.resolve(first).await?, self.resolve(last).await?);
+        let no_range = || DatasetError::WrongKind {
+            name: first.to_owned(),
+            reason: format!("it is not an earlier snapshot of the dataset of {last}"),
+        };
+        if !first_ds.is_snapshot()
+            || !last_ds.is_snapshot()
+            || !Arc::ptr_eq(&first_ds.dir(), &last_ds.dir())
+        {
+            return Err(no_range());
+        }
+        let since = first_ds.phys().previous_snapshot_txg;
+        let mut total = 0i64;
+        let mut at = last_ds.phys().next_snapshot;
+        while at != first_ds.object {
+            if at.is_zero() {
+                return Err(no_range());
+            }
+            let phys = self.dataset(at).await?.phys();
+            total += crate::deadlist::Deadlist::open(self.mos(), phys.deadlist)
+                .await?
+                .space_range(self, since, format::Txg::new(u64::MAX))
+                .await?
+                .used;
+            at = phys.previous_snapshot;
+        }
+        Ok(total.max(0) as u64)
+    }
+
     async fn written_since(&self, dataset: &Arc<Ds>, since: &str) -> Result<u64, DatasetError> {
         let older = if since.contains('@') {
             self.resolve(since).await?

@@ -125,7 +125,12 @@ impl DslPool {
                     }
                     None
                 }
+                PropertyChange::Received => {
+                    check_settable(property, kinds, false)?;
+                    None
+                }
             };
+            let received = *change == PropertyChange::Received;
             if matches!(property.as_str(), "version" | "volsize") {
                 return Err(DatasetError::Unsupported {
                     name: name.to_owned(),
@@ -134,7 +139,7 @@ impl DslPool {
                     ),
                 });
             }
-            parsed.push((property.clone(), value));
+            parsed.push((property.clone(), value, received));
         }
         self.run_task(Arc::new(SetTask {
             dsl: self.clone(),
@@ -320,14 +325,46 @@ impl SyncTask for RenameTask {
 struct SetTask {
     dsl: Arc<DslPool>,
     name: String,
-    changes: Vec<(String, Option<PropertyValue>)>,
+    /// Names, values (nothing: inherit), and whether to go back to what was received.
+    changes: Vec<(String, Option<PropertyValue>, bool)>,
+}
+
+impl DslPool {
+    /// Refuses a value that needs a feature which is not enabled (`zfs_check_settable`, module/zfs/zfs_ioctl.c).
+    pub(crate) fn check_feature_of(
+        &self,
+        dataset: &str,
+        property: &str,
+        number: u64,
+    ) -> Result<(), DatasetError> {
+        let needs = match (property, number) {
+            ("filesystem_limit" | "snapshot_limit", _) => guid::FILESYSTEM_LIMITS,
+            ("recordsize" | "volblocksize", 131_073..) => guid::LARGE_BLOCKS,
+            ("dnodesize", 1..) => guid::LARGE_DNODE,
+            ("compression", stored) if stored & 0x7f == 16 => guid::ZSTD_COMPRESS,
+            ("compression", 15) => guid::LZ4_COMPRESS,
+            ("checksum", 11) => guid::SHA512,
+            ("checksum", 12) => guid::SKEIN,
+            ("checksum", 13) => guid::EDONR,
+            ("checksum", 14) => guid::BLAKE3,
+            ("longname", 1) => guid::LONGNAME,
+            _ => return Ok(()),
+        };
+        if self.features().is_enabled(needs) {
+            return Ok(());
+        }
+        Err(DatasetError::Unsupported {
+            name: dataset.to_owned(),
+            what: format!("this value of '{property}' without feature {needs}"),
+        })
+    }
 }
 
 impl SetTask {
     async fn do_check(&self) -> Result<(), DatasetError> {
         let dsl = &self.dsl;
         let dataset = dsl.resolve(&self.name).await?;
-        for (name, value) in &self.changes {
+        for (name, value, _) in &self.changes {
             let number = value.as_ref().and_then(PropertyValue::number).unwrap_or(0);
             if dataset.is_snapshot() {
                 continue;
@@ -337,28 +374,8 @@ impl SetTask {
                 let location = value.as_ref().and_then(PropertyValue::text);
                 dsl.check_key_location(&dataset, location).await?;
             }
-            let needs = match (name.as_str(), number) {
-                ("filesystem_limit" | "snapshot_limit", _) if value.is_some() => {
-                    Some(guid::FILESYSTEM_LIMITS)
-                }
-                ("recordsize", 131_073..) => Some(guid::LARGE_BLOCKS),
-                ("dnodesize", 1..) => Some(guid::LARGE_DNODE),
-                ("compression", stored) if stored & 0x7f == 16 => Some(guid::ZSTD_COMPRESS),
-                ("compression", 15) => Some(guid::LZ4_COMPRESS),
-                ("checksum", 11) => Some(guid::SHA512),
-                ("checksum", 12) => Some(guid::SKEIN),
-                ("checksum", 13) => Some(guid::EDONR),
-                ("checksum", 14) => Some(guid::BLAKE3),
-                ("longname", 1) => Some(guid::LONGNAME),
-                _ => None,
-            };
-            if let Some(feature) = needs
-                && !dsl.features().is_enabled(feature)
-            {
-                return Err(DatasetError::Unsupported {
-                    name: self.name.clone(),
-                    what: format!("this value of '{name}' without feature {feature}"),
-                });
+            if value.is_some() {
+                dsl.check_feature_of(&self.name, name, number)?;
             }
             if name == "mountpoint" || name == "canmount" {
                 debug_assert!(dsl.objset_kind(&dataset).await? != ObjsetKind::Volume);
@@ -369,9 +386,9 @@ impl SetTask {
 
     async fn do_apply(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
         let dataset = self.dsl.resolve(&self.name).await?;
-        for (name, value) in &self.changes {
+        for (name, value, received) in &self.changes {
             self.dsl
-                .change_property(ctx, &dataset, name, value.as_ref())
+                .change_property_from(ctx, &dataset, name, value.as_ref(), *received)
                 .await?;
         }
         self.dsl.refresh_open(&dataset.dir()).await

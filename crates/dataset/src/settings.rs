@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use format::{Checksum, Compression};
-use object::{RedundantMetadata, WriteProperties};
+use object::{Cached, RedundantMetadata, WriteProperties};
 
 use crate::DatasetError;
 use crate::dataset::{DatasetSettings, SyncMode};
@@ -24,6 +24,8 @@ pub(crate) fn mos_properties(lz4: bool) -> WriteProperties {
         redundant_metadata: RedundantMetadata::All,
         special_small_blocks: 0,
         record_bytes: RECORD_BYTES,
+        cached: Cached::All,
+        prefetched: Cached::All,
     }
 }
 
@@ -72,6 +74,15 @@ fn checksum_of(stored: u64) -> Checksum {
     }
 }
 
+/// Values of `primarycache` and `prefetch` (`zfs_cache_type_t`, include/sys/fs/zfs.h).
+fn cached_of(stored: u64) -> Cached {
+    match stored {
+        0 => Cached::None,
+        1 => Cached::Metadata,
+        _ => Cached::All,
+    }
+}
+
 impl DslPool {
     /// How a dataset's blocks are to be written.
     pub(crate) async fn write_properties(
@@ -114,6 +125,8 @@ impl DslPool {
             },
             special_small_blocks: number("special_small_blocks").await?.min(16 << 20) as u32,
             record_bytes: self.record_bytes(number("recordsize").await?),
+            cached: cached_of(number("primarycache").await?),
+            prefetched: cached_of(number("prefetch").await?),
         })
     }
 

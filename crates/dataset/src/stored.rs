@@ -12,7 +12,7 @@ use object::{SyncContext, Zap, ZapOptions, ZapValue};
 use pool::Tx;
 
 use crate::dsl::DslPool;
-use crate::props::{Attr, Kinds, Property, ValueKind, find};
+use crate::props::{Attr, Kinds, Property, ValueKind, find, refusal};
 use crate::state::{Dir, Ds, Space};
 use crate::{DatasetError, PropertySource, PropertyValue};
 
@@ -265,6 +265,19 @@ impl DslPool {
         name: &str,
         value: Option<&PropertyValue>,
     ) -> Result<(), DatasetError> {
+        self.change_property_from(ctx, dataset, name, value, false)
+            .await
+    }
+
+    /// The same; with `received`, nothing means what a receive brought (`ZPROP_SRC_NONE`).
+    pub(crate) async fn change_property_from(
+        &self,
+        ctx: &SyncContext,
+        dataset: &Arc<Ds>,
+        name: &str,
+        value: Option<&PropertyValue>,
+        received: bool,
+    ) -> Result<(), DatasetError> {
         let tx = Tx::syncing(ctx.txg);
         let dir = dataset.dir();
         let is_snapshot = dataset.is_snapshot();
@@ -288,7 +301,9 @@ impl DslPool {
             None => {
                 remove_if_there(&zap, &tx, name).await?;
                 remove_if_there(&zap, &tx, &format!("{name}{UNKNOWN_VALUE}")).await?;
-                if zap.lookup("$hasrecvd").await?.is_some() {
+                if received {
+                    remove_if_there(&zap, &tx, &format!("{name}{INHERIT}")).await?;
+                } else if zap.lookup("$hasrecvd").await?.is_some() {
                     zap.update_u64(&tx, format!("{name}{INHERIT}"), 0).await?;
                 }
             }
@@ -299,7 +314,11 @@ impl DslPool {
                 self.mos().free(&tx, zap.id()).await?;
             }
         } else {
-            let number = value.and_then(PropertyValue::number).unwrap_or(0);
+            let number = match value {
+                // Of what is not inherited, that is the received value or none.
+                None => self.own_number(&dir, name).await?,
+                Some(value) => value.number().unwrap_or(0),
+            };
             self.property_took_effect(ctx, dataset, &dir, name, number, value.is_some())
                 .await?;
         }
@@ -475,6 +494,20 @@ fn default_mountpoint(dir: &Arc<Dir>, pool_name: &str) -> PropertyValue {
     PropertyValue::Text(format!("/{}", dir.full_name(pool_name)))
 }
 
+/// Checks the properties of a dataset that is to be made, as far as they say themselves.
+///
+/// # Errors
+/// [`DatasetError::InvalidProperty`], [`DatasetError::Unsupported`].
+pub fn check_new_properties(
+    properties: &[(String, String)],
+    kind: crate::DatasetKind,
+) -> Result<(), DatasetError> {
+    for (name, typed) in properties {
+        parse_setting(name, typed, kind.kinds(), true)?;
+    }
+    Ok(())
+}
+
 /// Checks that a user may set a property of that name on a dataset of that kind; `at_creation`
 /// allows those that are set once.
 pub(crate) fn check_settable(
@@ -521,6 +554,11 @@ pub(crate) fn parse_setting(
     match check_settable(name, kinds, at_creation)? {
         Some(property) => {
             let value = crate::props::parse_value(property, kinds, typed)?;
+            if let Some(reason) = refusal(property, &value) {
+                return Err(
+                    property.invalid(format!("'{name}={typed}' has no effect here: {reason}"))
+                );
+            }
             if name == "refreservation" && value == PropertyValue::Number(u64::MAX) {
                 return Err(property.invalid(
                     "'refreservation=auto' must be worked out from the volume's size first",

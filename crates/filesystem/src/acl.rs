@@ -13,6 +13,8 @@
 //! | 0 (ZPL 1, 2) | `who: u32, mask: u32, flags: u16, type: u16`: 12 bytes |
 //! | 1 (ZPL 3+) | `type: u16, flags: u16, mask: u32`: 8 bytes for owner@, group@, everyone@; else `fuid: u64` follows: 16 bytes; object types have two 16-byte ids more: 48 bytes |
 
+use crate::types::FileKind;
+
 /// Permission bits, flags and types of entries (RFC 7530 section 6.2.1 with illumos's additions).
 pub(crate) mod bits {
     pub const READ_DATA: u32 = 0x1;
@@ -143,6 +145,31 @@ fn masks(mode: u32, is_directory: bool) -> Masks {
     masks
 }
 
+/// `aclmode=restricted`: `chmod` of a file with a list of access is refused.
+pub(crate) const ACLMODE_RESTRICTED: u64 = 4;
+
+/// Property `aclinherit` (`ZFS_ACL_*`, include/sys/fs/zfs.h).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AclInherit {
+    Discard,
+    NoAllow,
+    Passthrough,
+    Restricted,
+    PassthroughX,
+}
+
+impl AclInherit {
+    pub(crate) fn from_stored(stored: u64) -> Self {
+        match stored {
+            0 => Self::Discard,
+            1 => Self::NoAllow,
+            3 => Self::Passthrough,
+            5 => Self::PassthroughX,
+            _ => Self::Restricted,
+        }
+    }
+}
+
 impl Acl {
     /// The list that says what `mode` says and no more.
     pub(crate) fn trivial(mode: u32, is_directory: bool) -> Self {
@@ -200,12 +227,25 @@ impl Acl {
         })
     }
 
-    /// What a new file or directory gets from this list of its directory with
-    /// `aclinherit=restricted`, OpenZFS's default (`zfs_acl_inherit`): inheritable entries, without
-    /// the right to change lists and owners; then the mode is applied.
-    pub(crate) fn inherited(&self, mode: u32, is_directory: bool) -> Self {
+    /// What a new file or directory gets from this list of its directory by `how` (`zfs_acl_inherit`):
+    /// inheritable entries; then the mode is applied, unless entries for owner@, group@ or everyone@
+    /// are passed through or (`keep`, `aclmode=restricted`) anything was inherited. Returns the mode
+    /// that the list amounts to.
+    pub(crate) fn inherited(
+        &self,
+        how: AclInherit,
+        keep: bool,
+        mode: u32,
+        kind: FileKind,
+    ) -> (Self, u32) {
+        let is_directory = kind == FileKind::Directory;
+        let passes = matches!(how, AclInherit::Passthrough | AclInherit::PassthroughX);
         let mut entries = Vec::new();
+        let mut gives_mode = false;
         for old in &self.entries {
+            if how == AclInherit::Discard || how == AclInherit::NoAllow && old.kind == ALLOW {
+                continue;
+            }
             let usable = if is_directory {
                 old.flags & DIRECTORY_INHERIT != 0
                     || old.flags & FILE_INHERIT != 0 && old.flags & NO_PROPAGATE == 0
@@ -216,9 +256,17 @@ impl Acl {
                 continue;
             }
             let mut ace = *old;
-            if ace.kind == ALLOW {
+            if how == AclInherit::Restricted && ace.kind == ALLOW {
                 ace.mask &= !(WRITE_ACL | WRITE_OWNER);
             }
+            // Execution only where the mode asks for it.
+            if how == AclInherit::PassthroughX && !is_directory && mode & 0o111 == 0 {
+                ace.mask &= !EXECUTE;
+            }
+            gives_mode |= passes
+                && ace.is_abstract()
+                && (kind == FileKind::Regular
+                    || is_directory && old.flags & DIRECTORY_INHERIT != 0);
             if !is_directory || old.flags & NO_PROPAGATE != 0 {
                 ace.flags &= !ALL_INHERIT;
             } else if old.flags & (FILE_INHERIT | DIRECTORY_INHERIT) == FILE_INHERIT {
@@ -229,7 +277,14 @@ impl Acl {
             ace.flags |= INHERITED;
             entries.push(ace);
         }
-        Self { entries }.with_mode(mode, is_directory, false, false)
+        let inherited = Self { entries };
+        let list = if gives_mode || keep && !inherited.entries.is_empty() {
+            inherited
+        } else {
+            inherited.with_mode(mode, is_directory, false, false)
+        };
+        let mode = mode & !0o777 | list.mode();
+        (list, mode)
     }
 
     /// Whether nobody is denied execution (`ZFS_NO_EXECS_DENIED`), which lets path walks skip the
@@ -440,7 +495,9 @@ mod tests {
         let mut acl = Acl::trivial(0o755, true);
         acl.entries.insert(0, user);
         assert!(acl.has_inheritable() && !acl.is_trivial());
-        let child = acl.inherited(0o644, false);
+        let inherit = |acl: &Acl, how, mode, kind| acl.inherited(how, false, mode, kind);
+        let (child, mode) = inherit(&acl, AclInherit::Restricted, 0o644, FileKind::Regular);
+        assert_eq!(mode, 0o644);
         assert_eq!(
             child.entries[0],
             Ace {
@@ -450,10 +507,26 @@ mod tests {
             }
         );
         assert_eq!(child.entries.len(), 4);
-        let sub = acl.inherited(0o755, true);
+        let (sub, _) = inherit(&acl, AclInherit::Restricted, 0o755, FileKind::Directory);
         assert_eq!(
             sub.entries[0].flags,
             FILE_INHERIT | INHERIT_ONLY | INHERITED
         );
+        // Other values of aclinherit.
+        let (none, _) = inherit(&acl, AclInherit::Discard, 0o644, FileKind::Regular);
+        assert_eq!(none, Acl::trivial(0o644, false));
+        let (none, _) = inherit(&acl, AclInherit::NoAllow, 0o644, FileKind::Regular);
+        assert!(none.is_trivial());
+        let (all, _) = inherit(&acl, AclInherit::Passthrough, 0o644, FileKind::Regular);
+        assert_eq!(all.entries[0].mask, READ_DATA | WRITE_OWNER);
+        // Passed through, entries for the classes of the mode say the mode.
+        let everyone = Ace::abstract_of(ALLOW, EVERYONE | FILE_INHERIT, READ_DATA | EXECUTE);
+        acl.entries.insert(0, everyone);
+        let (list, mode) = inherit(&acl, AclInherit::Passthrough, 0o600, FileKind::Regular);
+        assert_eq!((list.entries.len(), mode), (2, 0o555));
+        let (list, mode) = inherit(&acl, AclInherit::PassthroughX, 0o600, FileKind::Regular);
+        assert_eq!((list.entries[0].mask, mode), (READ_DATA, 0o444));
+        let (kept, mode) = acl.inherited(AclInherit::Restricted, true, 0o600, FileKind::Regular);
+        assert_eq!((kept.entries.len(), mode), (2, 0o555));
     }
 }

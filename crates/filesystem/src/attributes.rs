@@ -85,6 +85,16 @@ impl Filesystem {
                 what: "it is immutable; change that with chattr",
             });
         }
+        if set.mode.is_some()
+            && self.settings().aclmode == crate::acl::ACLMODE_RESTRICTED
+            && before.flags & pflags::ACL_TRIVIAL == 0
+            && !self.replaying()
+        {
+            return Err(FsError::NotPermitted {
+                ino,
+                what: "it has a list of access, which aclmode=restricted keeps chmod from changing",
+            });
+        }
         if let Some(size) = set.size_bytes {
             match before.kind() {
                 FileKind::Regular => {}
@@ -103,6 +113,13 @@ impl Filesystem {
             }
             self.resize(node, size).await?;
         }
+        let changed = |new: Option<u64>, old: u64| new.filter(|new| *new != old);
+        let owners = [
+            changed(set.uid.map(u64::from), before.uid),
+            changed(set.gid.map(u64::from), before.gid),
+            changed(set.project, before.project.unwrap_or(0)),
+        ];
+        self.quotas.check_owners(self, owners).await?;
         let xattrs = if (set.uid.is_some() || set.gid.is_some()) && before.xattr != 0 {
             Some(self.node(before.xattr).await?.lock().await?)
         } else {

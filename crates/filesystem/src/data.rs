@@ -15,10 +15,11 @@ use format::ObjectId;
 use object::ObjectError;
 use pool::Tx;
 
+use crate::create::acl_to_store;
 use crate::error::{FsError, Result};
 use crate::filesystem::Filesystem;
 use crate::log;
-use crate::namespace::{acl_to_store, touched};
+use crate::namespace::touched;
 use crate::node::{Locked, Node};
 use crate::types::{Allocate, Caller, FileKind, SeekTo};
 use crate::znode::{Attribute, Znode, attr, pflags};

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `filesystem` | opening and closing, files by number, transactions |
 //! | `node` | files in memory, their locks and the order of all locks |
-//! | `namespace`, `directory` | names: make, link, remove, rename; listing |
+//! | `namespace`, `create`, `rename`, `directory` | names: look up, link, remove; make; rename; listing |
 //! | `data`, `attributes`, `xattr`, `quota` | content; attributes; extended attributes; quotas |
 //! | `unlinked` | files without a name, and freeing them |
 //! | `log`, `replay` | records of the intent log, and doing them again |
@@ -27,6 +27,7 @@
 
 mod acl;
 mod attributes;
+mod create;
 mod data;
 mod directory;
 mod error;
@@ -39,6 +40,7 @@ mod node;
 mod path;
 mod posix_acl;
 mod quota;
+mod rename;
 mod replay;
 mod salvage;
 mod types;

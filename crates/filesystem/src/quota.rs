@@ -95,7 +95,19 @@ impl Quotas {
         gid: u64,
         project: u64,
     ) -> Result<()> {
-        self.check(filesystem, [uid, gid, project], false).await
+        let ids = [Some(uid), Some(gid), Some(project)];
+        self.check(filesystem, ids, false).await
+    }
+
+    /// Fails if a quota of space or objects is reached of somebody to whom a file is given
+    /// (`zfs_setattr`, `zfs_id_overquota`).
+    pub(crate) async fn check_owners(
+        &self,
+        filesystem: &Filesystem,
+        ids: [Option<u64>; 3],
+    ) -> Result<()> {
+        self.check(filesystem, ids, false).await?;
+        self.check(filesystem, ids, true).await
     }
 
     /// Fails if a quota of objects or space is reached (`zfs_acl_ids_overquota`).
@@ -106,16 +118,22 @@ impl Quotas {
         gid: u64,
         project: u64,
     ) -> Result<()> {
-        self.check(filesystem, [uid, gid, project], false).await?;
-        self.check(filesystem, [uid, gid, project], true).await
+        let ids = [Some(uid), Some(gid), Some(project)];
+        self.check(filesystem, ids, false).await?;
+        self.check(filesystem, ids, true).await
     }
 
-    async fn check(&self, filesystem: &Filesystem, ids: [u64; 3], of_objects: bool) -> Result<()> {
+    async fn check(
+        &self,
+        filesystem: &Filesystem,
+        ids: [Option<u64>; 3],
+        of_objects: bool,
+    ) -> Result<()> {
         if filesystem.replaying() {
             return Ok(());
         }
         for (kind, id) in KINDS.into_iter().zip(ids) {
-            let Some(zap) = self.zap(kind, of_objects) else {
+            let (Some(zap), Some(id)) = (self.zap(kind, of_objects), id) else {
                 continue;
             };
             if kind == QuotaKind::Project && id == 0 {

@@ -16,11 +16,11 @@ use pool::{Bookmark, ReadContext};
 
 use crate::acl::Acl;
 use crate::attributes::parse_extended;
+use crate::create::{Make, Replayed};
 use crate::data::{FILE_BYTES_MAX, Place};
 use crate::error::{FsError, Result};
 use crate::filesystem::Filesystem;
 use crate::log::{kind, mask};
-use crate::namespace::{Make, Replayed};
 use crate::types::{Caller, FileKind, RenameMode, SetAttributes, SetTime, Time};
 use crate::znode::{Znode, attr, pflags};
 
@@ -460,7 +460,7 @@ impl Replayer {
             changed.flags |= if holds { flag } else { 0 };
         }
         changed.mode = changed.mode & !0o777 | acl.mode();
-        let more = crate::namespace::acl_to_store(&changed, &acl, filesystem.version);
+        let more = crate::create::acl_to_store(&changed, &acl, filesystem.version);
         let list = [attr::MODE, attr::FLAGS, attr::CTIME];
         filesystem.store(&tx, &node, changed, &list, more).await?;
         let record = crate::log::attributes_set(ino, mask::MODE, &changed, None);

@@ -18,11 +18,12 @@ use dataset::features::guid;
 use format::{NvEncoding, NvList, NvValue};
 use object::{Object, Sa, ZapCursor};
 
+use crate::create::{Make, Replayed};
 use crate::data::Place;
 use crate::error::{FsError, Result};
 use crate::filesystem::{Filesystem, join};
 use crate::log::{self, kind};
-use crate::namespace::{Make, Replayed, touched};
+use crate::namespace::touched;
 use crate::node::{Node, SaXattrs};
 use crate::posix_acl::{self, PosixAcl};
 use crate::types::{Caller, FileKind, SetAttributes, XattrMode};

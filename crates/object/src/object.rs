@@ -292,7 +292,9 @@ impl Object {
         if pointer.is_hole() {
             return Ok(None);
         }
-        let context = self.set.read_context(self.id(), 0, u64::MAX - 1);
+        let context = self
+            .set
+            .read_context(self.id(), ObjectType::SA, 0, u64::MAX - 1);
         let data = match self.set.pipeline().read_cached(&pointer) {
             Some(data) => data,
             None => self.set.pipeline().read(&pointer, &context).await?,

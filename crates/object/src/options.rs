@@ -42,6 +42,33 @@ pub struct WriteProperties {
     pub special_small_blocks: u32,
     /// Default data block size for new objects that do not say, in bytes.
     pub record_bytes: u32,
+    /// What is kept in the cache (`primarycache`).
+    pub cached: Cached,
+    /// Of what blocks are read ahead (`prefetch`); metadata is never read ahead here.
+    pub prefetched: Cached,
+}
+
+/// Kinds of blocks, as `primarycache` and `prefetch` tell them apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Cached {
+    /// All.
+    #[default]
+    All,
+    /// Metadata only.
+    Metadata,
+    /// None.
+    None,
+}
+
+impl Cached {
+    /// Whether a block of an object of this type at this level is meant.
+    pub(crate) fn has(self, object_type: ObjectType, level: u8) -> bool {
+        match self {
+            Self::All => true,
+            Self::Metadata => level > 0 || object_type.is_metadata(),
+            Self::None => false,
+        }
+    }
 }
 
 impl Default for WriteProperties {
@@ -54,6 +81,8 @@ impl Default for WriteProperties {
             redundant_metadata: RedundantMetadata::All,
             special_small_blocks: 0,
             record_bytes: 128 << 10,
+            cached: Cached::All,
+            prefetched: Cached::All,
         }
     }
 }

@@ -61,6 +61,11 @@ impl ReadAhead {
         let Some((from, to)) = self.note(offset, length) else {
             return;
         };
+        let properties = set.properties();
+        let object_type = dnode.lock().meta().object_type;
+        if !properties.prefetched.has(object_type, 0) || !properties.cached.has(object_type, 0) {
+            return;
+        }
         let (block_bytes, last) = {
             let state = dnode.lock();
             let meta = state.meta();

@@ -1,8 +1,8 @@
 //! Finding and reading blocks through an object's tree on disk.
 
 use bytes::Bytes;
-use format::{BlockPointer, Endian, ObjectId, ObjsetId, Txg};
-use pool::{Bookmark, ReadContext};
+use format::{BlockPointer, Endian, ObjectId, ObjectType, ObjsetId, Txg};
+use pool::{Bookmark, CacheUse, ReadContext};
 
 use crate::dnode::{Dnode, Found, Tree, shl, shr};
 use crate::error::{ObjectError, Result, damaged};
@@ -40,9 +40,19 @@ impl ObjectSet {
     }
 
     /// How a block of an object is read that somebody waits for.
-    pub(crate) fn read_context(&self, object: ObjectId, level: u8, block: u64) -> ReadContext {
+    pub(crate) fn read_context(
+        &self,
+        object: ObjectId,
+        object_type: ObjectType,
+        level: u8,
+        block: u64,
+    ) -> ReadContext {
         ReadContext {
             without_key: self.options().without_key,
+            cache: match self.properties().cached.has(object_type, level) {
+                true => CacheUse::Normal,
+                false => CacheUse::NoFill,
+            },
             ..ReadContext::new(self.bookmark(object, level, block))
         }
     }
@@ -139,7 +149,8 @@ impl ObjectSet {
         if let Some(data) = self.pipeline().read_cached(pointer) {
             return Ok(data);
         }
-        let context = self.read_context(object, level, number);
+        // Above level 0 the type does not matter.
+        let context = self.read_context(object, ObjectType::DNODE, level, number);
         Ok(self.pipeline().read(pointer, &context).await?)
     }
 
@@ -183,7 +194,8 @@ impl ObjectSet {
                 if let Some(data) = self.pipeline().read_cached(&pointer) {
                     return Ok(Block::Data(data, pointer.endian()));
                 }
-                let context = self.read_context(dnode.id, 0, block);
+                let object_type = dnode.lock().meta().object_type;
+                let context = self.read_context(dnode.id, object_type, 0, block);
                 let data = self.pipeline().read(&pointer, &context).await?;
                 Ok(Block::Data(data, pointer.endian()))
             }

@@ -586,7 +586,7 @@ impl<'a> TreeSync<'a> {
             class,
             special_small_bytes: properties.special_small_blocks,
             fill: 1,
-            cache: true,
+            cache: properties.cached.has(object_type, level),
             priority: Priority::Async,
             bookmark: Bookmark {
                 level: block_level,

@@ -12,7 +12,6 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -20,28 +19,25 @@ use filesystem::{
     Allocate, Attributes, FileKind, FsError, RenameMode, SeekTo, SetAttributes, XattrMode,
 };
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, FileType, FopenFlags,
-    Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags,
-    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-    ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
-    WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, FopenFlags, Generation, INodeNo,
+    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use tokio::runtime::Handle;
 
 use crate::convert::{self, caller, errno};
+use crate::listing::{control_attributes, control_number, list, list_plus};
+use crate::mount::{SharedSnapdir, Snapdir};
 use crate::nodes::{self, File, Nodes, Target};
 use crate::task::run;
 
 const ENTRY_TTL: Duration = Duration::from_secs(24 * 60 * 60);
-const SHORT_TTL: Duration = Duration::from_secs(1);
+pub(crate) const SHORT_TTL: Duration = Duration::from_secs(1);
 /// Biggest write in one request.
 const WRITE_BYTES_MAX: u32 = 1 << 20;
 /// Requests that the kernel may have under way in the background (read-ahead, write-back).
 const BACKGROUND_MAX: u16 = 64;
-/// Entries read from a directory at a time.
-const ENTRIES: usize = 128;
-/// The offset after `.zfs`, which is listed last.
-const AFTER_ZFS: u64 = i64::MAX as u64 - 1;
 const O_DSYNC: i32 = 0o10000;
 /// `XATTR_CREATE`, `XATTR_REPLACE` (include/uapi/linux/xattr.h).
 const XATTR_CREATE: i32 = 1;
@@ -55,46 +51,8 @@ const ZERO_RANGE: i32 = 0x10;
 pub(crate) struct Handler {
     pub(crate) nodes: Arc<Nodes>,
     pub(crate) runtime: Handle,
-    pub(crate) snapdir_visible: Arc<AtomicBool>,
+    pub(crate) snapdir: Arc<SharedSnapdir>,
     pub(crate) posix_acl: bool,
-}
-
-/// The number that a directory which only exists here shows (`ZFSCTL_INO_*`,
-/// include/os/linux/zfs/sys/zfs_ctldir.h). A snapshot's directory has its node's.
-fn control_number(node: u64) -> u64 {
-    const ZFSCTL_INO_ROOT: u64 = (1 << 48) - 1;
-    match node {
-        nodes::ZFS => ZFSCTL_INO_ROOT,
-        nodes::SHARES => ZFSCTL_INO_ROOT - 1,
-        nodes::SNAPSHOTS => ZFSCTL_INO_ROOT - 2,
-        other => other,
-    }
-}
-
-/// Attributes of a directory that only exists here, with its node's number (`zpl_root_getattr` and
-/// others, module/os/linux/zfs/zpl_ctldir.c).
-fn control_attributes(node: u64, links: u32, modified: SystemTime) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(node),
-        size: if node == nodes::ZFS {
-            0
-        } else {
-            u64::from(links)
-        },
-        blocks: 0,
-        atime: modified,
-        mtime: modified,
-        ctime: modified,
-        crtime: modified,
-        kind: FileType::Directory,
-        perm: 0o777,
-        nlink: links,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 512,
-        flags: 0,
-    }
 }
 
 fn text(name: &OsStr) -> Result<&str, Errno> {
@@ -102,7 +60,7 @@ fn text(name: &OsStr) -> Result<&str, Errno> {
 }
 
 impl Handler {
-    fn entry_ttl(file: &File) -> Duration {
+    pub(crate) fn entry_ttl(file: &File) -> Duration {
         if file.filesystem.compares_names_exactly() {
             ENTRY_TTL
         } else {
@@ -234,12 +192,13 @@ impl fuser::Filesystem for Handler {
         let nodes = Arc::clone(&self.nodes);
         let name = name.to_owned();
         let _ = request;
+        let disabled = self.snapdir.get() == Snapdir::Disabled;
         run(&self.runtime, async move {
             match nodes.resolve(parent.0).await {
                 Err(error) => reply.error(error),
                 Ok(Target::File(file)) => {
                     let is_root = file.is_live && file.ino == file.filesystem.root();
-                    if is_root && name == ".zfs" && nodes.provider().is_some() {
+                    if is_root && name == ".zfs" && nodes.provider().is_some() && !disabled {
                         let attributes = control_attributes(nodes::ZFS, 1, UNIX_EPOCH);
                         let generation = Generation(0);
                         return reply.entry_with_ttls(
@@ -661,7 +620,7 @@ impl fuser::Filesystem for Handler {
         mut reply: ReplyDirectory,
     ) {
         let nodes = Arc::clone(&self.nodes);
-        let visible = self.snapdir_visible.load(Ordering::Relaxed);
+        let visible = self.snapdir.is_visible();
         run(&self.runtime, async move {
             match list(&nodes, node.0, offset, visible, &mut reply).await {
                 Ok(()) => reply.ok(),
@@ -679,7 +638,7 @@ impl fuser::Filesystem for Handler {
         mut reply: ReplyDirectoryPlus,
     ) {
         let nodes = Arc::clone(&self.nodes);
-        let visible = self.snapdir_visible.load(Ordering::Relaxed);
+        let visible = self.snapdir.is_visible();
         run(&self.runtime, async move {
             match list_plus(&nodes, node.0, offset, visible, &mut reply).await {
                 Ok(()) => reply.ok(),
@@ -976,177 +935,4 @@ impl fuser::Filesystem for Handler {
             }
         });
     }
-}
-
-/// Entries of a control directory.
-async fn control_entries(
-    nodes: &Nodes,
-    target: &Target,
-    node: u64,
-) -> Result<Vec<(Vec<u8>, u64)>, Errno> {
-    let mut entries = vec![(b".".to_vec(), node)];
-    match target {
-        Target::Zfs => {
-            entries.push((b"..".to_vec(), nodes::ROOT));
-            entries.push((b"shares".to_vec(), nodes::SHARES));
-            entries.push((b"snapshot".to_vec(), nodes::SNAPSHOTS));
-        }
-        Target::Snapshots => {
-            entries.push((b"..".to_vec(), nodes::ZFS));
-            if let Some(provider) = nodes.provider() {
-                let list = provider.list().await.map_err(|error| errno(&error))?;
-                entries.extend(list.into_iter().map(|snapshot| {
-                    let node = nodes.snapshot_node(&snapshot.name);
-                    (snapshot.name.into_bytes(), node)
-                }));
-            }
-        }
-        Target::Shares => entries.push((b"..".to_vec(), nodes::ZFS)),
-        Target::File(_) => {}
-    }
-    Ok(entries)
-}
-
-async fn list(
-    nodes: &Nodes,
-    node: u64,
-    mut offset: u64,
-    visible: bool,
-    reply: &mut ReplyDirectory,
-) -> Result<(), Errno> {
-    let target = nodes.resolve(node).await?;
-    let Target::File(file) = &target else {
-        for (index, (name, entry)) in (1..).zip(control_entries(nodes, &target, node).await?) {
-            let name = OsStr::from_bytes(&name);
-            if index > offset && reply.add(INodeNo(entry), index, FileType::Directory, name) {
-                break;
-            }
-        }
-        return Ok(());
-    };
-    if offset == AFTER_ZFS {
-        return Ok(());
-    }
-    loop {
-        let entries = file
-            .filesystem
-            .read_directory(file.ino, offset, ENTRIES)
-            .await
-            .map_err(|error| errno(&error))?;
-        if entries.is_empty() {
-            break;
-        }
-        for entry in entries {
-            let kind = entry.kind.map_or(FileType::RegularFile, convert::kind);
-            let node = INodeNo(file.shown(entry.ino));
-            if reply.add(
-                node,
-                entry.next_cookie,
-                kind,
-                OsStr::from_bytes(&entry.name),
-            ) {
-                return Ok(());
-            }
-            offset = entry.next_cookie;
-        }
-    }
-    if visible && node == nodes::ROOT && nodes.provider().is_some() {
-        let _ = reply.add(INodeNo(nodes::ZFS), AFTER_ZFS, FileType::Directory, ".zfs");
-    }
-    Ok(())
-}
-
-async fn list_plus(
-    nodes: &Nodes,
-    node: u64,
-    mut offset: u64,
-    visible: bool,
-    reply: &mut ReplyDirectoryPlus,
-) -> Result<(), Errno> {
-    let target = nodes.resolve(node).await?;
-    let Target::File(file) = &target else {
-        for (index, (name, entry)) in (1..).zip(control_entries(nodes, &target, node).await?) {
-            // Good for no time: whoever wants the attributes asks, which opens the snapshot.
-            let attributes = control_attributes(entry, 2, UNIX_EPOCH);
-            let name = OsStr::from_bytes(&name);
-            if index > offset
-                && reply.add(
-                    INodeNo(entry),
-                    index,
-                    name,
-                    &Duration::ZERO,
-                    &attributes,
-                    Generation(0),
-                )
-            {
-                break;
-            }
-        }
-        return Ok(());
-    };
-    if offset == AFTER_ZFS {
-        return Ok(());
-    }
-    let ttl = Handler::entry_ttl(file).min(SHORT_TTL);
-    loop {
-        let entries = file
-            .filesystem
-            .read_directory_with_attributes(file.ino, offset, ENTRIES)
-            .await
-            .map_err(|error| errno(&error))?;
-        if entries.is_empty() {
-            break;
-        }
-        for (entry, found) in entries {
-            let name = OsStr::from_bytes(&entry.name);
-            let number = file.node(entry.ino);
-            let (attributes, generation, ttl) = match &found {
-                Some(found) if file.has_own_number(entry.ino) => {
-                    (convert::attributes(number, found), found.generation, ttl)
-                }
-                Some(found) => (
-                    convert::attributes(number, found),
-                    found.generation,
-                    Duration::ZERO,
-                ),
-                // It cannot be read; whoever asks for it hears why.
-                None => {
-                    let kind = entry.kind.map_or(FileType::RegularFile, convert::kind);
-                    let unknown = control_attributes(number, 1, UNIX_EPOCH);
-                    (
-                        FileAttr {
-                            kind,
-                            perm: 0,
-                            ..unknown
-                        },
-                        0,
-                        Duration::ZERO,
-                    )
-                }
-            };
-            let next = entry.next_cookie;
-            let generation = Generation(generation);
-            let full = reply.add(INodeNo(number), next, name, &ttl, &attributes, generation);
-            // The kernel counts a lookup for all but the dots.
-            if !full && file.is_live && !matches!(&entry.name[..], b"." | b"..") {
-                file.filesystem.retain(entry.ino, 1);
-            }
-            if full {
-                return Ok(());
-            }
-            offset = entry.next_cookie;
-        }
-    }
-    if visible && node == nodes::ROOT && nodes.provider().is_some() {
-        let attributes = control_attributes(nodes::ZFS, 1, UNIX_EPOCH);
-        let _ = reply.add(
-            INodeNo(nodes::ZFS),
-            AFTER_ZFS,
-            ".zfs",
-            &Duration::ZERO,
-            &attributes,
-            Generation(0),
-        );
-    }
-    Ok(())
 }

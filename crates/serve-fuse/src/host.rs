@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::io::Errno;
-use rustix::mount::UnmountFlags;
+use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::error::{MountError, Result};
-use crate::mount::UnmountMode;
+use crate::mount::{MountOptions, UnmountMode};
 
 /// Read-ahead for mounts, in KiB: some big blocks.
 const READ_AHEAD_KIB: u32 = 4096;
@@ -161,6 +161,27 @@ pub(crate) fn unmount(path: &Path, mode: UnmountMode) -> Result<()> {
             source: error.into(),
         }),
     }
+}
+
+/// Changes the flags of what is mounted at `path`.
+pub(crate) fn remount(path: &Path, options: &MountOptions) -> Result<()> {
+    let attempt = |read_only: bool| {
+        let mut flags = MountFlags::empty();
+        flags.set(MountFlags::RDONLY, read_only);
+        flags.set(MountFlags::NODEV, !options.devices);
+        flags.set(MountFlags::NOSUID, !options.setuid);
+        flags.set(MountFlags::NOEXEC, !options.exec);
+        rustix::mount::mount_remount(path, flags, c"")
+    };
+    let outcome = match attempt(options.read_only) {
+        // Files are open for writing: writes are refused by the filesystem itself.
+        Err(Errno::BUSY) if options.read_only => attempt(false),
+        other => other,
+    };
+    outcome.map_err(|error| MountError::Refused {
+        path: path.to_owned(),
+        source: error.into(),
+    })
 }
 
 /// As another user than root.

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `mount`, `host` | mounting, unmounting, what is mounted |
 //! | `handler` | the kernel's requests, and what the kernel may cache |
+//! | `listing` | entries of directories |
 //! | `nodes` | node numbers: filesystem, snapshots, `.zfs` |
 //! | `flags` | ioctls for `chattr` and projects |
 //! | `task` | requests run at once or as tasks |
@@ -24,6 +25,7 @@ mod error;
 mod flags;
 mod handler;
 mod host;
+mod listing;
 mod mount;
 mod nodes;
 mod task;
@@ -31,5 +33,5 @@ mod zvol;
 
 pub use error::{MountError, Result};
 pub use host::mounted_at;
-pub use mount::{Mount, MountOptions, SnapshotEntry, SnapshotProvider, UnmountMode};
+pub use mount::{Mount, MountOptions, Snapdir, SnapshotEntry, SnapshotProvider, UnmountMode};
 pub use zvol::ZvolDirectory;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
 use device::BoxFuture;
@@ -40,8 +40,43 @@ pub struct MountOptions {
     pub exec: bool,
     /// Mount over a directory that is not empty (`overlay`).
     pub overlay: bool,
-    /// List `.zfs` in the root directory (`snapdir=visible`); it can be reached in any case.
-    pub snapdir_visible: bool,
+    /// What is to be seen of `.zfs`.
+    pub snapdir: Snapdir,
+}
+
+/// Property `snapdir`: what is to be seen of `.zfs`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum Snapdir {
+    /// It is not listed, but can be reached.
+    #[default]
+    Hidden,
+    /// It is listed.
+    Visible,
+    /// There is none.
+    Disabled,
+}
+
+/// A [`Snapdir`] that changes while requests look at it.
+#[derive(Debug)]
+pub(crate) struct SharedSnapdir(AtomicU8);
+
+impl SharedSnapdir {
+    fn new(snapdir: Snapdir) -> Self {
+        Self(AtomicU8::new(snapdir as u8))
+    }
+
+    pub(crate) fn get(&self) -> Snapdir {
+        match self.0.load(Ordering::Relaxed) {
+            1 => Snapdir::Visible,
+            2 => Snapdir::Disabled,
+            _ => Snapdir::Hidden,
+        }
+    }
+
+    pub(crate) fn is_visible(&self) -> bool {
+        self.get() == Snapdir::Visible
+    }
 }
 
 impl MountOptions {
@@ -55,7 +90,7 @@ impl MountOptions {
             setuid: true,
             exec: true,
             overlay: true,
-            snapdir_visible: false,
+            snapdir: Snapdir::Hidden,
         }
     }
 
@@ -227,7 +262,8 @@ impl Drop for Served {
 pub struct Mount {
     served: Arc<Served>,
     nodes: Arc<Nodes>,
-    snapdir_visible: Arc<AtomicBool>,
+    snapdir: Arc<SharedSnapdir>,
+    posix_acl: bool,
     housekeeper: Mutex<Option<tokio::task::AbortHandle>>,
 }
 
@@ -249,13 +285,13 @@ impl Mount {
         options: MountOptions,
         snapshots: Option<Arc<dyn SnapshotProvider>>,
     ) -> Result<Self> {
-        let snapdir_visible = Arc::new(AtomicBool::new(options.snapdir_visible));
+        let snapdir = Arc::new(SharedSnapdir::new(options.snapdir));
         let posix_acl = filesystem.has_posix_acls();
         let nodes = Arc::new(Nodes::new(filesystem, snapshots));
         let handler = Handler {
             nodes: Arc::clone(&nodes),
             runtime: tokio::runtime::Handle::current(),
-            snapdir_visible: Arc::clone(&snapdir_visible),
+            snapdir: Arc::clone(&snapdir),
             posix_acl,
         };
         let config = options.to_config();
@@ -265,7 +301,8 @@ impl Mount {
         Ok(Self {
             served,
             nodes,
-            snapdir_visible,
+            snapdir,
+            posix_acl,
             housekeeper: Mutex::new(Some(housekeeper.abort_handle())),
         })
     }
@@ -321,9 +358,36 @@ impl Mount {
         Ok(())
     }
 
-    /// Changes whether `.zfs` is listed.
-    pub fn set_snapdir_visible(&self, visible: bool) {
-        self.snapdir_visible.store(visible, Ordering::Relaxed);
+    /// Whether the kernel was told to obey POSIX access control lists, when this was mounted.
+    pub fn has_posix_acls(&self) -> bool {
+        self.posix_acl
+    }
+
+    /// Changes what is to be seen of `.zfs`.
+    pub async fn set_snapdir(&self, snapdir: Snapdir) {
+        let before = self.snapdir.get();
+        self.snapdir.0.store(snapdir as u8, Ordering::Relaxed);
+        if before != snapdir && snapdir == Snapdir::Disabled {
+            let notifier = self.served.notifier().clone();
+            // The kernel may call back for what it drops: not on a thread of the runtime.
+            let forget = move || notifier.inval_entry(INodeNo(nodes::ROOT), ".zfs".as_ref());
+            let _ = tokio::task::spawn_blocking(forget).await;
+            self.release_snapshots(None).await;
+        }
+    }
+
+    /// Makes the kernel obey other options than those that it was mounted with: `read_only`, `devices`,
+    /// `setuid`, `exec`.
+    ///
+    /// # Errors
+    /// [`MountError::Refused`], where the kernel does not let us.
+    pub async fn remount(&self, options: &MountOptions) -> Result<()> {
+        let (path, options) = (self.mountpoint().to_owned(), options.clone());
+        let remount = move || host::remount(&path, &options);
+        match tokio::task::spawn_blocking(remount).await {
+            Ok(outcome) => outcome,
+            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+        }
     }
 
     /// Lets go of the snapshot called `name`, or of all: they can be destroyed then. One that is

@@ -557,7 +557,7 @@ async fn snapshots_are_below_dot_zfs() {
         assert!(fs::hard_link(old.join("file"), place.join("x")).is_err());
     })
     .await;
-    mount.set_snapdir_visible(true);
+    mount.set_snapdir(serve_fuse::Snapdir::Visible).await;
     let place = root.clone();
     // Once it was looked up a listing may come from the kernel's cache for a moment.
     let shown = outside(move || {

@@ -2,6 +2,7 @@
 
 pub mod keys;
 mod list;
+mod project;
 mod space;
 mod values;
 
@@ -61,6 +62,8 @@ enum Command {
     Groupspace(space::Space),
     /// Tell what projects use of a filesystem
     Projectspace(space::ProjectSpace),
+    /// List or change the projects of files and directories
+    Project(project::Project),
     /// List holds on snapshots
     Holds(space::Holds),
     /// Print the version
@@ -70,11 +73,20 @@ enum Command {
 #[derive(Debug, Args)]
 struct Create {
     /// Make missing parents; succeed if it exists
-    #[arg(short)]
-    parents: bool,
+    #[arg(short, action = clap::ArgAction::Count)]
+    parents: u8,
     /// Do not mount
-    #[arg(short = 'u')]
+    #[arg(short = 'u', conflicts_with = "volume_size")]
     no_mount: bool,
+    /// Only check, and (with -v) say what would be made
+    #[arg(short = 'n')]
+    dry_run: bool,
+    /// Say what is made
+    #[arg(short)]
+    verbose: bool,
+    /// The same, parseable
+    #[arg(short = 'P')]
+    parseable: bool,
     /// Reserve no space for the volume
     #[arg(short, requires = "volume_size")]
     sparse: bool,
@@ -259,6 +271,7 @@ pub fn run(zfs: Zfs, client: &Client, typed: String) -> anyhow::Result<()> {
                 names: inherit.datasets,
                 property: inherit.property,
                 recursive: inherit.recursive,
+                received: inherit.received,
                 command: typed,
             })?;
             Ok(())
@@ -266,6 +279,7 @@ pub fn run(zfs: Zfs, client: &Client, typed: String) -> anyhow::Result<()> {
         Command::Userspace(space) => space.run(client, SpaceOwner::User),
         Command::Groupspace(space) => space.run(client, SpaceOwner::Group),
         Command::Projectspace(space) => space.run(client),
+        Command::Project(project) => project.run(client),
         Command::Holds(holds) => holds.run(client),
         Command::Version(version) => version.run("zfs"),
         Command::LoadKey(load) => load.run(client),
@@ -333,33 +347,52 @@ fn run_create(create: Create, client: &Client, typed: String) -> anyhow::Result<
         ),
         None => None,
     };
-    client.call(&ZfsCreate {
-        name: create.dataset,
+    let reply = client.call(&ZfsCreate {
+        name: create.dataset.clone(),
         properties,
         volume_size_bytes,
         sparse: create.sparse,
-        parents: create.parents,
+        parents: create.parents > 0,
+        parents_unmounted: create.parents > 1,
         no_mount: create.no_mount,
+        dry_run: create.dry_run,
         command: typed,
     })?;
+    if (create.verbose || create.parseable) && !reply.exists {
+        let name = &create.dataset;
+        if reply.ancestors {
+            match (create.parseable, create.dry_run) {
+                (true, _) => println!("create_ancestors\t{name}"),
+                (false, true) => println!("would create ancestors of {name}"),
+                (false, false) => println!("create ancestors of {name}"),
+            }
+        }
+        match (create.parseable, create.dry_run) {
+            (true, _) => println!("create\t{name}"),
+            (false, true) => println!("would create {name}"),
+            (false, false) => println!("create {name}"),
+        }
+        for (property, value) in &reply.properties {
+            match create.parseable {
+                true => println!("property\t{property}\t{value}"),
+                false => println!("\t{property}={value}"),
+            }
+        }
+    }
     Ok(())
 }
 
 fn run_destroy(destroy: &Destroy, client: &Client, typed: String) -> anyhow::Result<()> {
-    if destroy.defer {
-        bail!(
-            "deferred destroy (-d) is not supported yet; release the holds and destroy without -d"
-        );
-    }
     let reply = client.call(&ZfsDestroy {
         target: destroy.target.clone(),
         recursive: destroy.recursive,
         dependents: destroy.dependents,
         force: destroy.force,
         dry_run: destroy.dry_run,
+        defer: destroy.defer,
         command: typed,
     })?;
-    if destroy.verbose {
+    if destroy.verbose || destroy.parseable {
         for name in &reply.names {
             match (destroy.parseable, destroy.dry_run) {
                 (true, _) => println!("destroy\t{name}"),

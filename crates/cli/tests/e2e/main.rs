@@ -13,6 +13,8 @@ mod keys;
 mod kill;
 mod layouts;
 mod matrix;
+mod posix;
+mod properties;
 mod scrub;
 mod up;
 mod walk;

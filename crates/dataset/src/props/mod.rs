@@ -7,6 +7,7 @@
 //! value that a receive brought) and `name$inherit` (explicitly inherited in spite of a received
 //! value): module/zfs/dsl_prop.c.
 
+mod honoured;
 mod indexes;
 mod parse;
 mod table;
@@ -14,6 +15,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use honoured::refusal;
 pub use indexes::IndexTable;
 pub use parse::{format_size, is_user_property, parse_size, parse_value, show_value};
 pub use table::{Attr, Kinds, PROPERTIES, Property, ValueKind, find};

@@ -176,7 +176,7 @@ impl Shared {
             sequence: 1,
         };
         let size = super::blocks::block_bytes(bytes);
-        match self.allocate(&tx, size, None).await {
+        match self.allocate(&tx, size).await {
             Ok(mut pointer) => {
                 pointer.set_checksum(place.checksum());
                 self.chain.lock().blocks.push_back(LogBlock {
@@ -195,19 +195,16 @@ impl Shared {
     }
 
     /// Allocates a block.
-    async fn allocate(
-        &self,
-        tx: &Tx,
-        size_bytes: u64,
-        previous: Option<&BlockPointer>,
-    ) -> Result<BlockPointer, PoolError> {
+    async fn allocate(&self, tx: &Tx, size_bytes: u64) -> Result<BlockPointer, PoolError> {
         let pipeline = self.objset.pipeline();
+        // `logbias=throughput` leaves log devices to others.
+        let log_throughput = self.settings.borrow().log_throughput;
         pipeline
             .allocate_log_block(
                 tx.txg(),
                 size_bytes,
                 self.objset.options().dataset.get().into(),
-                previous,
+                !log_throughput,
             )
             .await
     }
@@ -283,7 +280,7 @@ impl Shared {
         let mut pointers = vec![*first];
         for size in sizes.chain([next_bytes]) {
             let last = pointers[pointers.len() - 1];
-            match self.allocate(&tx, size, Some(&last)).await {
+            match self.allocate(&tx, size).await {
                 Ok(mut pointer) => {
                     let place = ZilSequence::from_checksum(last.checksum());
                     pointer.set_checksum(place.next().checksum());

@@ -571,10 +571,16 @@ fn log_blocks_are_written_read_and_claimed() {
             let pool = TestPool::create(sim, vec![config, log], 12).await;
             let mut bp = pool
                 .pipeline
-                .allocate_log_block(TXG, 128 << 10, 0.into(), None)
+                .allocate_log_block(TXG, 128 << 10, 0.into(), true)
                 .await
                 .expect("space");
             assert_eq!(bp.dva(0).expect("a copy").vdev().get(), 1);
+            let elsewhere = pool
+                .pipeline
+                .allocate_log_block(TXG, 128 << 10, 0.into(), false)
+                .await
+                .expect("space");
+            assert_eq!(elsewhere.dva(0).expect("a copy").vdev().get(), 0);
             bp.set_checksum([1, 2, 3, 4]);
             let mut data = vec![0u8; 8192];
             // zc_nused, behind a word and the next block's pointer.

@@ -384,10 +384,10 @@ impl Pipeline {
             .await
     }
 
-    /// Allocates an intent log block of exactly `size_bytes` (`zio_alloc_zil`), on log vdevs if there is room. Its checksum
+    /// Allocates an intent log block of exactly `size_bytes` (`zio_alloc_zil`), on log vdevs if there is room and `on_log_devices`
+    /// says so (`logbias`). Its checksum
     /// words are zero: the caller sets them to the log's nonce and sequence
-    /// ([`BlockPointer::set_checksum`]) before writing. When the key of `objset` is loaded, the block will be encrypted. `previous` is the block before it in the log (a
-    /// hint for locality that is not used yet).
+    /// ([`BlockPointer::set_checksum`]) before writing. When the key of `objset` is loaded, the block will be encrypted.
     ///
     /// # Errors
     /// [`PoolError::NoSpace`]: then wait for the txg instead. [`PoolError::Suspended`] while the pool is suspended.
@@ -396,7 +396,7 @@ impl Pipeline {
         txg: Txg,
         size_bytes: u64,
         objset: ObjsetId,
-        _previous: Option<&BlockPointer>,
+        on_log_devices: bool,
     ) -> Result<BlockPointer, PoolError> {
         self.check_writable()?;
         if let Some(error) = self.suspended() {
@@ -406,7 +406,10 @@ impl Pipeline {
             txg,
             psize_bytes: size_bytes,
             copies: 1,
-            class: AllocClass::Log,
+            class: match on_log_devices {
+                true => AllocClass::Log,
+                false => AllocClass::Normal,
+            },
             fallback: true,
             gang: false,
         };

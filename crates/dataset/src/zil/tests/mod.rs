@@ -355,7 +355,7 @@ fn no_room_for_log_blocks_makes_commits_wait_for_the_txg() {
             for size in [128 << 10, 64 << 10, 16 << 10] {
                 while let Ok(block) = bed
                     .pipeline
-                    .allocate_log_block(tx.txg(), size, 0.into(), None)
+                    .allocate_log_block(tx.txg(), size, 0.into(), true)
                     .await
                 {
                     taken.push(block);

@@ -1,0 +1,240 @@
+//! `zfs create`, and what a volume reserves.
+
+use std::sync::Arc;
+
+use api::{Failure, FailureKind, ZfsCreate, ZfsCreateReply};
+use dataset::DatasetError;
+use filesystem::ZplInit;
+use volume::ZvolInit;
+
+use crate::error::from_dataset;
+use crate::owners::OwnedQuota;
+use crate::service::{OpenPool, Service};
+use crate::volumes::{ISCSI_PROPERTY, check_share};
+
+/// Block size of a volume that is not told one (`ZVOL_DEFAULT_BLOCKSIZE`, OpenZFS 2.2 on).
+const VOLUME_BLOCK_BYTES: u64 = 16 << 10;
+
+/// Space that a volume of this size may come to need, metadata included
+/// (`zvol_volsize_to_reservation` and `volsize_from_vdevs`, lib/libzfs/libzfs_dataset.c): on RAID-Z a
+/// block may take more than its share of what a block of 128 KiB takes.
+pub(crate) fn volume_reservation(
+    open: &OpenPool,
+    size_bytes: u64,
+    block_bytes: u64,
+    copies: u64,
+) -> u64 {
+    /// Indirect blocks are 128 KiB and hold this many pointers.
+    const POINTERS: u64 = 1024;
+    const INDIRECT_BYTES: u64 = 128 << 10;
+    const TYPICAL_BYTES: u64 = 128 << 10;
+    let mut blocks = size_bytes / block_bytes;
+    let mut data = 0;
+    for top in open.pool.pipeline().tree().tops() {
+        let Some(geometry) = top.geometry().filter(|geometry| geometry.parity() > 0) else {
+            continue;
+        };
+        let typical = u128::from(geometry.asize(TYPICAL_BYTES) >> 9).max(1);
+        let sectors = u128::from(blocks) * u128::from(geometry.asize(block_bytes)) / typical;
+        let bytes = sectors * u128::from(TYPICAL_BYTES >> 9);
+        data = data.max(u64::try_from(bytes).unwrap_or(u64::MAX));
+    }
+    if data == 0 {
+        data = blocks.saturating_mul(block_bytes);
+    }
+    // Levels 0 to 6 of the dnodes' own tree, then the volume's indirect blocks.
+    let mut metadata = 7u64;
+    while blocks > 1 {
+        blocks = blocks.div_ceil(POINTERS);
+        metadata += blocks;
+    }
+    let metadata = metadata
+        .saturating_mul((copies + 1).min(3))
+        .saturating_mul(INDIRECT_BYTES);
+    data.saturating_mul(copies).saturating_add(metadata)
+}
+
+impl Service {
+    /// `zfs create`.
+    pub(crate) async fn zfs_create(&self, call: ZfsCreate) -> Result<ZfsCreateReply, Failure> {
+        let open = self.pool_of(&call.name)?;
+        let _admin = open.admin.lock().await;
+        let doing = match call.dry_run {
+            true => format!("cannot verify '{}'", call.name),
+            false => format!("cannot create '{}'", call.name),
+        };
+        let failed = |error: DatasetError| from_dataset(&doing, &error);
+        let dsl = open.pool.dsl();
+        for (name, value) in &call.properties {
+            if name == ISCSI_PROPERTY {
+                check_share(value)?;
+            }
+        }
+        if !call.parents
+            && let (Some(parent), _) = dataset::name::split_parent(&call.name)
+            && matches!(dsl.lookup(parent).await, Err(DatasetError::NotFound { .. }))
+        {
+            let message =
+                format!("{doing}: parent does not exist; use '-p' to create missing parents");
+            return Err(Failure::new(FailureKind::NotFound, message));
+        }
+        let (quotas, properties) = OwnedQuota::split(&doing, &call.properties)?;
+        if !quotas.is_empty() && call.volume_size_bytes.is_some() {
+            let message = format!("{doing}: only filesystems have quotas of users and groups");
+            return Err(Failure::new(FailureKind::Invalid, message));
+        }
+        let planned = match call.volume_size_bytes {
+            Some(size_bytes) => self.plan_volume(&open, &call, size_bytes, properties)?,
+            None => properties,
+        };
+        // The checks first: parents of what cannot be made are not made either.
+        let kind = match call.volume_size_bytes {
+            Some(_) => dataset::DatasetKind::Volume,
+            None => dataset::DatasetKind::Filesystem,
+        };
+        dataset::check_new_properties(&planned, kind).map_err(failed)?;
+        let mut reply = ZfsCreateReply {
+            ancestors: false,
+            exists: false,
+            properties: planned.clone(),
+        };
+        // The usual block size is not worth a word.
+        if !call
+            .properties
+            .iter()
+            .any(|(name, _)| name == "volblocksize")
+        {
+            reply.properties.retain(|(name, _)| name != "volblocksize");
+        }
+        reply
+            .properties
+            .extend(quotas.iter().map(OwnedQuota::as_typed));
+        if call.parents {
+            if dsl.lookup(&call.name).await.is_ok() {
+                reply.exists = true;
+                return Ok(reply);
+            }
+            reply.ancestors = true;
+        }
+        if call.dry_run {
+            if dsl.lookup(&call.name).await.is_ok() {
+                let message = format!("{doing}: dataset already exists");
+                return Err(Failure::new(FailureKind::Exists, message));
+            }
+            return Ok(reply);
+        }
+        if call.parents {
+            self.make_parents(&open, &call.name, &doing, call.parents_unmounted)
+                .await?;
+        }
+        if call.volume_size_bytes.is_some() {
+            let number = |wanted: &str| {
+                let found = planned.iter().find(|(name, _)| name == wanted);
+                found
+                    .and_then(|(_, text)| dataset::props::parse_size(text).ok())
+                    .unwrap_or(0)
+            };
+            let block_bytes = u32::try_from(number("volblocksize")).unwrap_or(u32::MAX);
+            let init = ZvolInit::new(number("volsize"), block_bytes);
+            dsl.create_dataset(&call.name, &planned, Arc::new(init))
+                .await
+                .map_err(failed)?;
+        } else {
+            dsl.create_dataset(&call.name, &planned, Arc::new(ZplInit::new()))
+                .await
+                .map_err(failed)?;
+        }
+        self.log_command(&open.pool, &call.command).await;
+        let after = async {
+            if call.volume_size_bytes.is_some() {
+                return self.open_volume(&open, &call.name).await;
+            }
+            self.set_owned_quotas(&open, &call.name, &quotas).await?;
+            if call.no_mount {
+                Ok(())
+            } else {
+                self.mount_created(&open, &call.name).await
+            }
+        };
+        match after.await {
+            Ok(()) => Ok(reply),
+            Err(failure) => Err(Failure::new(
+                failure.kind,
+                format!("'{}' was created, but: {failure}", call.name),
+            )),
+        }
+    }
+
+    /// Makes the filesystems above a name that are missing.
+    pub(crate) async fn make_parents(
+        &self,
+        open: &OpenPool,
+        name: &str,
+        doing: &str,
+        unmounted: bool,
+    ) -> Result<(), Failure> {
+        let dsl = open.pool.dsl();
+        // `-pp`: they are never mounted (`makeprops_parents`, cmd/zfs/zfs_main.c).
+        let properties: &[(String, String)] = match unmounted {
+            true => &[("canmount".into(), "off".into())],
+            false => &[],
+        };
+        for (end, _) in name.match_indices('/') {
+            let parent = &name[..end];
+            if dsl.lookup(parent).await.is_err() {
+                dsl.create_dataset(parent, properties, Arc::new(ZplInit::new()))
+                    .await
+                    .map_err(|error| from_dataset(doing, &error))?;
+                self.mount_created(open, parent).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The properties that a new volume is made with: its sizes, and what it reserves.
+    fn plan_volume(
+        &self,
+        open: &OpenPool,
+        call: &ZfsCreate,
+        size_bytes: u64,
+        mut properties: Vec<(String, String)>,
+    ) -> Result<Vec<(String, String)>, Failure> {
+        let doing = format!("cannot create '{}'", call.name);
+        let invalid = |what: &str| Failure::new(FailureKind::Invalid, format!("{doing}: {what}"));
+        let given = |properties: &[(String, String)], wanted: &str| {
+            let found = properties.iter().rev().find(|(name, _)| name == wanted);
+            found.map(|(_, text)| text.clone())
+        };
+        let block_bytes = match given(&properties, "volblocksize") {
+            Some(text) => dataset::props::parse_size(&text)
+                .ok()
+                .filter(|size| size.is_power_of_two() && (512..=16 << 20).contains(size))
+                .ok_or_else(|| invalid("'volblocksize' must be a power of 2 from 512B to 16M"))?,
+            None => VOLUME_BLOCK_BYTES,
+        };
+        if size_bytes == 0 {
+            return Err(invalid("'volsize' cannot be zero"));
+        }
+        let size_bytes = size_bytes
+            .checked_next_multiple_of(block_bytes)
+            .filter(|size| i64::try_from(*size).is_ok())
+            .ok_or_else(|| invalid("'volsize' is too large"))?;
+        let copies = given(&properties, "copies")
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(1);
+        properties.retain(|(name, _)| name != "volblocksize" && name != "volsize");
+        properties.push(("volsize".into(), size_bytes.to_string()));
+        properties.push(("volblocksize".into(), block_bytes.to_string()));
+        let reservation = volume_reservation(open, size_bytes, block_bytes, copies);
+        let has_one = given(&properties, "refreservation").is_some();
+        for (name, text) in &mut properties {
+            if name == "refreservation" && text == "auto" {
+                *text = reservation.to_string();
+            }
+        }
+        if !call.sparse && !has_one {
+            properties.push(("refreservation".into(), reservation.to_string()));
+        }
+        Ok(properties)
+    }
+}

@@ -1,0 +1,350 @@
+//! Quotas of users, groups and projects (`zfs set userquota@NAME=...`), and projects of files
+//! (`zfs project`).
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use api::{
+    Empty, Failure, FailureKind, ProjectChange, ProjectReport, SpaceOwner, ZfsProject,
+    ZfsProjectReply,
+};
+use filesystem::{Caller, FileKind, Filesystem, FsError, QuotaKind, SetAttributes, pflags};
+
+use crate::error::from_dataset;
+use crate::service::{OpenPool, Service};
+use crate::usage::id_of;
+
+/// What FS_IOC_FSSETXATTR changes of a file's flags; [`SetAttributes::flags`] leaves others alone.
+const FLAGS: u64 = pflags::IMMUTABLE | pflags::APPENDONLY | pflags::NODUMP | pflags::PROJINHERIT;
+
+/// Properties and values, as typed.
+pub(crate) type Typed = Vec<(String, String)>;
+
+/// A property like `userquota@joe=1G`, understood.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OwnedQuota {
+    name: String,
+    kind: QuotaKind,
+    of_objects: bool,
+    id: u64,
+    /// Bytes or objects; 0 is none.
+    amount: u64,
+}
+
+impl OwnedQuota {
+    /// Whether a property is one of these, or one that only looks like them
+    /// (`zfs_userquota_prop_prefixes`, module/zcommon/zfs_prop.c).
+    fn parse_name(name: &str) -> Option<(SpaceOwner, &str, &str)> {
+        let (prefix, whose) = name.split_once('@')?;
+        [
+            ("user", SpaceOwner::User),
+            ("group", SpaceOwner::Group),
+            ("project", SpaceOwner::Project),
+        ]
+        .into_iter()
+        .find_map(|(word, owner)| {
+            let what = prefix.strip_prefix(word)?;
+            matches!(what, "quota" | "objquota" | "used" | "objused")
+                .then_some((owner, what, whose))
+        })
+    }
+
+    /// Takes the quotas of owners out of a list of properties.
+    pub(crate) fn split(
+        doing: &str,
+        properties: &[(String, String)],
+    ) -> Result<(Vec<Self>, Typed), Failure> {
+        let mut quotas = Vec::new();
+        let mut rest = Vec::new();
+        for (name, typed) in properties {
+            let Some((owner, what, whose)) = Self::parse_name(name) else {
+                rest.push((name.clone(), typed.clone()));
+                continue;
+            };
+            let invalid =
+                |why: String| Failure::new(FailureKind::Invalid, format!("{doing}: {why}"));
+            let of_objects = match what {
+                "quota" => false,
+                "objquota" => true,
+                _ => return Err(invalid(format!("'{name}' is readonly"))),
+            };
+            let id = id_of(owner, whose).ok_or_else(|| {
+                invalid(format!(
+                    "unable to lookup '{whose}' of '{name}': nobody is called so here; give a name or a number"
+                ))
+            })?;
+            let amount = match typed.as_str() {
+                "none" => 0,
+                other => dataset::props::parse_size(other)
+                    .map_err(|why| invalid(format!("{why} in '{name}={typed}'")))?,
+            };
+            quotas.push(Self {
+                name: name.clone(),
+                kind: match owner {
+                    SpaceOwner::User => QuotaKind::User,
+                    SpaceOwner::Group => QuotaKind::Group,
+                    SpaceOwner::Project => QuotaKind::Project,
+                },
+                of_objects,
+                id,
+                amount,
+            });
+        }
+        Ok((quotas, rest))
+    }
+
+    /// As a property and its value.
+    pub(crate) fn as_typed(&self) -> (String, String) {
+        (self.name.clone(), self.amount.to_string())
+    }
+}
+
+/// A filesystem that is mounted, or was opened for as long as this is there.
+pub(crate) struct Borrowed {
+    pub(crate) filesystem: Arc<Filesystem>,
+    is_mounted: bool,
+}
+
+impl Borrowed {
+    /// Closes it, if it is open for this alone.
+    pub(crate) async fn give_back(self) -> Result<(), FsError> {
+        match self.is_mounted {
+            true => Ok(()),
+            false => self.filesystem.close().await,
+        }
+    }
+}
+
+impl Service {
+    /// A filesystem or snapshot by its name, mounted or not.
+    pub(crate) async fn borrow(
+        &self,
+        open: &OpenPool,
+        name: &str,
+        doing: &str,
+    ) -> Result<Borrowed, Failure> {
+        if let Some((filesystem, _)) = self.mounts.filesystem(name) {
+            return Ok(Borrowed {
+                filesystem,
+                is_mounted: true,
+            });
+        }
+        let dataset = open
+            .pool
+            .dsl()
+            .open_dataset(name)
+            .await
+            .map_err(|error| from_dataset(doing, &error))?;
+        let filesystem = Filesystem::open(dataset, self.world.clone())
+            .await
+            .map_err(|error| Failure::new(FailureKind::Io, format!("{doing}: {error}")))?;
+        Ok(Borrowed {
+            filesystem,
+            is_mounted: false,
+        })
+    }
+
+    /// Sets quotas of owners of one filesystem.
+    pub(crate) async fn set_owned_quotas(
+        &self,
+        open: &OpenPool,
+        name: &str,
+        quotas: &[OwnedQuota],
+    ) -> Result<(), Failure> {
+        if quotas.is_empty() {
+            return Ok(());
+        }
+        let doing = format!("cannot set property for '{name}'");
+        let info = open
+            .pool
+            .dsl()
+            .lookup(name)
+            .await
+            .map_err(|error| from_dataset(&doing, &error))?;
+        if info.kind != dataset::DatasetKind::Filesystem {
+            let message = format!(
+                "{doing}: '{}' does not apply to datasets of this type",
+                quotas[0].name
+            );
+            return Err(Failure::new(FailureKind::Invalid, message));
+        }
+        let borrowed = self.borrow(open, name, &doing).await?;
+        let mut outcome = Ok(());
+        for quota in quotas {
+            outcome = borrowed
+                .filesystem
+                .set_quota(quota.kind, quota.id, quota.of_objects, quota.amount)
+                .await;
+            if outcome.is_err() {
+                break;
+            }
+        }
+        let closed = borrowed.give_back().await;
+        outcome.and(closed).map_err(|error| {
+            let kind = match error {
+                FsError::ReadOnly => FailureKind::Invalid,
+                FsError::Unsupported { .. } => FailureKind::Unsupported,
+                _ => FailureKind::Io,
+            };
+            Failure::new(kind, format!("{doing}: {error}"))
+        })
+    }
+
+    /// `zfs project`: what it lists, or changes.
+    pub(crate) async fn zfs_project(&self, call: ZfsProject) -> Result<ZfsProjectReply, Failure> {
+        let mut reply = ZfsProjectReply::default();
+        for shown in &call.paths {
+            self.project_of(&call, shown, &mut reply).await?;
+        }
+        Ok(reply)
+    }
+
+    async fn project_of(
+        &self,
+        call: &ZfsProject,
+        path: &str,
+        reply: &mut ZfsProjectReply,
+    ) -> Result<(), Failure> {
+        let doing = format!("cannot tell or change the project of '{path}'");
+        let failed = |error: FsError| {
+            let kind = match error {
+                FsError::NotFound { .. } => FailureKind::NotFound,
+                FsError::Unsupported { .. } => FailureKind::Unsupported,
+                FsError::ReadOnly => FailureKind::Invalid,
+                _ => FailureKind::Io,
+            };
+            Failure::new(kind, format!("{doing}: {error}"))
+        };
+        let invalid = |why: &str| Failure::new(FailureKind::Invalid, format!("{doing}: {why}"));
+        let (filesystem, below) = self
+            .mounted_above(Path::new(path))
+            .ok_or_else(|| invalid("it is in no filesystem that is mounted here"))?;
+        let mut at = filesystem
+            .attributes(filesystem.root())
+            .await
+            .map_err(failed)?;
+        for part in below.components() {
+            use std::os::unix::ffi::OsStrExt;
+            let name = part.as_os_str().as_bytes();
+            at = filesystem.lookup(at.ino, name).await.map_err(failed)?;
+        }
+        let is_directory = at.kind == FileKind::Directory;
+        if !is_directory && at.kind != FileKind::Regular {
+            return Err(invalid("only regular files and directories have projects"));
+        }
+        if !is_directory && (call.recursive || call.directory_only) {
+            return Err(invalid("'-r' and '-d' are for directories"));
+        }
+        // Where none is given it is the project of what is named.
+        let top_project = at.project.unwrap_or(0);
+        let descends =
+            is_directory && !call.directory_only && (call.recursive || call.change.is_none());
+        let mut pending = vec![(at, PathBuf::from(path), descends)];
+        while let Some((found, path, descends)) = pending.pop() {
+            let change = call.change.as_ref();
+            let was = found.project.unwrap_or(0);
+            let (project, flags) = match change {
+                None => (was, found.flags),
+                Some(ProjectChange::Set { project, inherit }) => (
+                    project.unwrap_or(top_project),
+                    found.flags | if *inherit { pflags::PROJINHERIT } else { 0 },
+                ),
+                Some(ProjectChange::Clear { keep_project }) => (
+                    if *keep_project { was } else { 0 },
+                    found.flags & !pflags::PROJINHERIT,
+                ),
+            };
+            if (project, flags) != (was, found.flags) {
+                let set = SetAttributes {
+                    flags: Some(flags & FLAGS),
+                    project: (project != was).then_some(project),
+                    ..SetAttributes::default()
+                };
+                filesystem
+                    .set_attributes(found.ino, &set, Caller::ROOT)
+                    .await
+                    .map_err(failed)?;
+            }
+            if change.is_none() {
+                reply.files.push(ProjectReport {
+                    path: path.to_string_lossy().into_owned(),
+                    project: was,
+                    inherits: found.flags & pflags::PROJINHERIT != 0,
+                });
+            }
+            if !descends {
+                continue;
+            }
+            let mut cookie = 0;
+            loop {
+                let entries = filesystem
+                    .read_directory_with_attributes(found.ino, cookie, 512)
+                    .await
+                    .map_err(failed)?;
+                let Some((last, _)) = entries.last() else {
+                    break;
+                };
+                cookie = last.next_cookie;
+                for (entry, attributes) in entries {
+                    use std::os::unix::ffi::OsStrExt;
+                    let Some(attributes) = attributes else {
+                        continue;
+                    };
+                    let name = std::ffi::OsStr::from_bytes(&entry.name);
+                    if matches!(attributes.kind, FileKind::Regular | FileKind::Directory)
+                        && name != "."
+                        && name != ".."
+                    {
+                        let deeper = call.recursive && attributes.kind == FileKind::Directory;
+                        pending.push((attributes, path.join(name), deeper));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets quotas; the part of `zfs set` that is about them.
+    pub(crate) async fn set_quotas_of(
+        &self,
+        name: &str,
+        quotas: &[OwnedQuota],
+    ) -> Result<Empty, Failure> {
+        let open = self.pool_of(name)?;
+        let _admin = open.admin.lock().await;
+        self.set_owned_quotas(&open, name, quotas).await?;
+        Ok(Empty {})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotas_of_owners_are_told_from_other_properties() {
+        let list: Vec<(String, String)> = [
+            ("userquota@0", "1G"),
+            ("com.example:userquota@x", "y"),
+            ("projectobjquota@77", "none"),
+            ("quota", "2G"),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .to_vec();
+        let (quotas, rest) = OwnedQuota::split("x", &list).unwrap();
+        assert_eq!(rest.len(), 2);
+        assert_eq!((quotas[0].kind, quotas[0].id), (QuotaKind::User, 0));
+        assert_eq!(quotas[0].amount, 1 << 30);
+        assert!(quotas[1].of_objects);
+        assert_eq!((quotas[1].id, quotas[1].amount), (77, 0));
+        for (name, value) in [
+            ("userused@0", "1"),
+            ("groupquota@no such group", "1"),
+            ("projectquota@name", "1"),
+            ("userquota@0", "much"),
+        ] {
+            let list = [(name.to_owned(), value.to_owned())];
+            assert!(OwnedQuota::split("x", &list).is_err(), "{name}={value}");
+        }
+    }
+}
