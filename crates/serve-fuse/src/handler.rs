@@ -26,11 +26,10 @@ use fuser::{
     ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
     WriteFlags,
 };
-use tokio::runtime::Handle;
 
 use crate::convert::{self, caller, errno};
 use crate::nodes::{self, File, Nodes, Target};
-use crate::task::run;
+use crate::task::{Runner, run, run_sized};
 
 const ENTRY_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 const SHORT_TTL: Duration = Duration::from_secs(1);
@@ -40,6 +39,8 @@ const WRITE_BYTES_MAX: u32 = 1 << 20;
 const BACKGROUND_MAX: u16 = 64;
 /// Entries read from a directory at a time.
 const ENTRIES: usize = 128;
+/// Reads and writes of so many bytes copy for some tens of microseconds.
+const LONG_BYTES: usize = 64 << 10;
 /// The offset after `.zfs`, which is listed last.
 const AFTER_ZFS: u64 = i64::MAX as u64 - 1;
 const O_DSYNC: i32 = 0o10000;
@@ -54,7 +55,7 @@ const ZERO_RANGE: i32 = 0x10;
 /// Requests of one mount.
 pub(crate) struct Handler {
     pub(crate) nodes: Arc<Nodes>,
-    pub(crate) runtime: Handle,
+    pub(crate) runtime: Runner,
     pub(crate) snapdir_visible: Arc<AtomicBool>,
     pub(crate) posix_acl: bool,
 }
@@ -166,8 +167,11 @@ impl Handler {
 /// Runs a request about one file: resolves the node, does `work`, and answers.
 macro_rules! on_file {
     ($self:ident, $node:expr, $reply:ident, |$file:ident| $work:expr, |$value:pat_param| $done:expr) => {
+        on_file!($self, $node, $reply, false, |$file| $work, |$value| $done)
+    };
+    ($self:ident, $node:expr, $reply:ident, $long:expr, |$file:ident| $work:expr, |$value:pat_param| $done:expr) => {
         let nodes = Arc::clone(&$self.nodes);
-        run(&$self.runtime, async move {
+        run_sized(&$self.runtime, $long, async move {
             let outcome = async {
                 let $file = nodes.file($node.0).await?;
                 let value = $work.await.map_err(|error| errno(&error))?;
@@ -304,7 +308,7 @@ impl fuser::Filesystem for Handler {
             && file.is_live
             && node.0 != nodes::ROOT
         {
-            let _inside = self.runtime.enter();
+            let _inside = self.runtime.handle.enter();
             file.filesystem.release(file.ino, count);
         }
     }
@@ -320,7 +324,8 @@ impl fuser::Filesystem for Handler {
             && let Some(found) = file.filesystem.try_attributes(file.ino)
         {
             let number = file.shown(file.ino);
-            return reply.attr(&SHORT_TTL, &convert::attributes(number, &found));
+            let answer = || reply.attr(&SHORT_TTL, &convert::attributes(number, &found));
+            return self.runtime.at_once(answer);
         }
         let nodes = Arc::clone(&self.nodes);
         run(&self.runtime, async move {
@@ -569,7 +574,9 @@ impl fuser::Filesystem for Handler {
         if let Some(file) = self.nodes.try_file(node.0)
             && let Some(pieces) = file.filesystem.try_read(file.ino, offset, length)
         {
-            return reply.data(&join(pieces));
+            self.runtime.readers.begin(length >= LONG_BYTES);
+            reply.data(&join(pieces));
+            return self.runtime.readers.end();
         }
         on_file!(
             self,
@@ -609,6 +616,7 @@ impl fuser::Filesystem for Handler {
             self,
             node,
             reply,
+            data.len() >= LONG_BYTES,
             |file| async {
                 file.filesystem.drop_capability(file.ino).await?;
                 file.filesystem
@@ -767,7 +775,7 @@ impl fuser::Filesystem for Handler {
     ) {
         match self.nodes.try_resolve(node.0) {
             Some(Target::File(file)) if file.filesystem.has_no_xattrs(file.ino) => {
-                return reply.error(Errno::ENODATA);
+                return self.runtime.at_once(|| reply.error(Errno::ENODATA));
             }
             Some(Target::Zfs | Target::Snapshots | Target::Shares) => {
                 return reply.error(Errno::ENODATA);

@@ -9,6 +9,7 @@
 //! | `handler` | the kernel's requests, and what the kernel may cache |
 //! | `nodes` | node numbers: filesystem, snapshots, `.zfs` |
 //! | `flags` | ioctls for `chattr` and projects |
+//! | `readers` | which thread reads the next request |
 //! | `task` | requests run at once or as tasks |
 //! | `zvol` | volumes as files |
 //!
@@ -26,6 +27,7 @@ mod handler;
 mod host;
 mod mount;
 mod nodes;
+mod readers;
 mod task;
 mod zvol;
 

@@ -1,5 +1,6 @@
 //! A filesystem mounted through FUSE.
 
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +16,8 @@ use crate::error::{MountError, Result};
 use crate::handler::Handler;
 use crate::host::{self, mounted_at};
 use crate::nodes::{self, Nodes};
+use crate::readers::Readers;
+use crate::task::Runner;
 
 /// Threads that read requests. What has to wait goes on as a task, so few are enough.
 const THREADS_MAX: usize = 4;
@@ -127,11 +130,13 @@ impl Served {
     /// Mounts `handler` at `mountpoint` and starts to serve it.
     pub(crate) async fn start(
         handler: impl fuser::Filesystem,
+        readers: &Readers,
         mountpoint: &Path,
         config: Config,
         overlay: bool,
     ) -> Result<Self> {
         let path = mountpoint.to_owned();
+        let readers = readers.clone();
         let start = move || {
             let mountpoint = host::prepare_mountpoint(&path, overlay)?;
             host::check_fuse()?;
@@ -142,6 +147,9 @@ impl Served {
                 }
             })?;
             let notifier = session.notifier();
+            if let Ok(device) = session.as_fd().try_clone_to_owned() {
+                readers.attach(device);
+            }
             let (end, ended) = watch::channel(false);
             let name = "fuse".to_owned();
             let serve = move || {
@@ -252,14 +260,17 @@ impl Mount {
         let snapdir_visible = Arc::new(AtomicBool::new(options.snapdir_visible));
         let posix_acl = filesystem.has_posix_acls();
         let nodes = Arc::new(Nodes::new(filesystem, snapshots));
+        let runtime = Runner::current();
+        let readers = runtime.readers.clone();
         let handler = Handler {
             nodes: Arc::clone(&nodes),
-            runtime: tokio::runtime::Handle::current(),
+            runtime,
             snapdir_visible: Arc::clone(&snapdir_visible),
             posix_acl,
         };
         let config = options.to_config();
-        let served = Arc::new(Served::start(handler, mountpoint, config, options.overlay).await?);
+        let served =
+            Arc::new(Served::start(handler, &readers, mountpoint, config, options.overlay).await?);
         host::raise_read_ahead(served.mountpoint()).await;
         let housekeeper = tokio::spawn(housekeep(Arc::clone(&nodes), served.ended.clone()));
         Ok(Self {
