@@ -611,7 +611,11 @@ impl fuser::Filesystem for Handler {
         }
         let sync = flags.0 & O_DSYNC != 0;
         let written = data.len() as u32;
-        let data = Bytes::copy_from_slice(data);
+        let data = if data.len() >= LONG_BYTES {
+            device::FileDevice::aligned_copy(data)
+        } else {
+            Bytes::copy_from_slice(data)
+        };
         on_file!(
             self,
             node,
