@@ -188,14 +188,6 @@ macro_rules! on_file {
     };
 }
 
-/// The pieces of a read, as one.
-fn join(pieces: Vec<Bytes>) -> Bytes {
-    match <[Bytes; 1]>::try_from(pieces) {
-        Ok([single]) => single,
-        Err(pieces) => Bytes::from(pieces.concat()),
-    }
-}
-
 fn sized(reply: ReplyXattr, size: u32, data: &[u8]) {
     if size == 0 {
         reply.size(data.len() as u32);
@@ -308,8 +300,12 @@ impl fuser::Filesystem for Handler {
             && file.is_live
             && node.0 != nodes::ROOT
         {
-            let _inside = self.runtime.handle.enter();
-            file.filesystem.release(file.ino, count);
+            // Here, where it need not wait: a task would be in the way of the next request.
+            if file.filesystem.release_last(file.ino, count) {
+                run(&self.runtime, async move {
+                    file.filesystem.free_unlinked(file.ino).await;
+                });
+            }
         }
     }
 
@@ -575,7 +571,7 @@ impl fuser::Filesystem for Handler {
             && let Some(pieces) = file.filesystem.try_read(file.ino, offset, length)
         {
             self.runtime.readers.begin(length >= LONG_BYTES);
-            reply.data(&join(pieces));
+            convert::joined(&pieces, |data| reply.data(data));
             return self.runtime.readers.end();
         }
         on_file!(
@@ -584,7 +580,7 @@ impl fuser::Filesystem for Handler {
             reply,
             |file| file.filesystem.read(file.ino, offset, length),
             |pieces| {
-                reply.data(&join(pieces));
+                convert::joined(&pieces, |data| reply.data(data));
             }
         );
     }

@@ -23,6 +23,7 @@ use fuser::{
 use parking_lot::RwLock;
 use volume::{Volume, VolumeError};
 
+use crate::convert::joined;
 use crate::error::Result;
 use crate::mount::{Served, UnmountMode};
 use crate::nodes::ROOT;
@@ -240,13 +241,6 @@ impl Handler {
     }
 }
 
-fn join(pieces: Vec<Bytes>) -> Bytes {
-    match <[Bytes; 1]>::try_from(pieces) {
-        Ok([single]) => single,
-        Err(pieces) => Bytes::from(pieces.concat()),
-    }
-}
-
 impl fuser::Filesystem for Handler {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         for flag in [InitFlags::FUSE_MAX_PAGES, InitFlags::FUSE_ASYNC_DIO] {
@@ -367,11 +361,13 @@ impl fuser::Filesystem for Handler {
             return reply.data(&[]);
         }
         if let Some(pieces) = volume.try_read(offset, length) {
-            return self.runtime.at_once(|| reply.data(&join(pieces)));
+            return self
+                .runtime
+                .at_once(|| joined(&pieces, |data| reply.data(data)));
         }
         run(&self.runtime, async move {
             match volume.read(offset, length).await {
-                Ok(pieces) => reply.data(&join(pieces)),
+                Ok(pieces) => joined(&pieces, |data| reply.data(data)),
                 Err(error) => reply.error(errno(&error)),
             }
         });
