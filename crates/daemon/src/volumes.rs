@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::{Failure, FailureKind, ShareInfo};
 use dataset::{DatasetKind, ListOptions};
@@ -28,6 +29,9 @@ use crate::service::{OpenPool, Service};
 pub(crate) const ISCSI_PROPERTY: &str = "millpond:iscsi";
 /// What every name of a target of ours begins with (RFC 7143 section 4.2.7.4).
 const IQN_PREFIX: &str = "iqn.2026-11.io.millpond";
+/// How often it is asked whether an open file is still open, and how long apart.
+const CLOSE_ASKS: u32 = 20;
+const CLOSE_PAUSE: Duration = Duration::from_millis(50);
 
 struct OpenVolume {
     volume: Arc<Volume>,
@@ -431,7 +435,7 @@ impl Service {
         let directory = self.volumes.directory.lock().await.clone();
         if let Some(directory) = &directory
             && mode == UnmountMode::Clean
-            && directory.is_open(name)
+            && stays_open(directory, name).await
         {
             let file = self.volumes.file(name);
             let message = format!(
@@ -468,6 +472,18 @@ impl Service {
         }
         Ok(())
     }
+}
+
+/// Whether somebody has a volume's file open. The kernel tells of a close after it has answered it, so what was closed
+/// this moment may look open: asked again for a while.
+async fn stays_open(directory: &ZvolDirectory, name: &str) -> bool {
+    for _ in 0..CLOSE_ASKS {
+        if !directory.is_open(name) {
+            return false;
+        }
+        tokio::time::sleep(CLOSE_PAUSE).await;
+    }
+    true
 }
 
 #[cfg(test)]

@@ -51,7 +51,10 @@ pub(crate) async fn distrust_stale(tree: &VdevTree) {
             if let Some(leaf) = vdev.leaf()
                 && own < best
             {
-                leaf.set_missing(RangeSet::from_iter([(own + 1, best - own)]));
+                // A label may tell of any txg.
+                let first = own + 1;
+                let count = (best - own).min(u64::MAX - first);
+                leaf.set_missing(RangeSet::from_iter([(first, count)]));
             }
         }
     }

@@ -702,7 +702,8 @@ async fn open_root(
         Ok(objset) => {
             dataset.root = Some(phys.block);
             dataset.has_log =
-                dataset::zil::log_has_records(&ground.pipeline, &objset.zil_header()).await;
+                dataset::zil::awaits_replay(&ground.pipeline, &objset.zil_header(), dataset.txg)
+                    .await;
             dataset.kind = match objset.kind() {
                 ObjsetKind::Filesystem => Some(DatasetKind::Filesystem),
                 ObjsetKind::Volume => Some(DatasetKind::Volume),

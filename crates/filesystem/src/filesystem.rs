@@ -465,6 +465,12 @@ pub(crate) fn join(pieces: Vec<Bytes>) -> Bytes {
     }
 }
 
+/// Bytes of an object's blocks and of its dnode's slots (`dmu_object_size_from_db`, module/zfs/dmu.c). What a disk
+/// says is used can be any number.
+fn allocated_bytes(used_bytes: u64, slots: u8) -> u64 {
+    (used_bytes.saturating_add(256) / 512 + u64::from(slots)).saturating_mul(512)
+}
+
 /// A file's attributes as `stat` shows them. `more_links` are shown though not stored; `record_bytes` is the block
 /// size of what has none.
 pub(crate) fn describe(
@@ -488,8 +494,7 @@ pub(crate) fn describe(
         gid: id_of(znode.gid),
         nlink: u32::try_from(links).unwrap_or(u32::MAX),
         size_bytes: znode.size,
-        // Blocks and the dnode's own slots (`dmu_object_size_from_db`, module/zfs/dmu.c).
-        allocated_bytes: ((info.used_bytes + 256) / 512 + u64::from(info.slots)) * 512,
+        allocated_bytes: allocated_bytes(info.used_bytes, info.slots),
         block_bytes,
         rdev: znode::decode_rdev(znode.rdev),
         atime: znode.atime,
@@ -499,5 +504,18 @@ pub(crate) fn describe(
         flags: znode.flags,
         project: (znode.flags & pflags::PROJID != 0).then(|| znode.project.unwrap_or(0)),
         parent: znode.parent,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::allocated_bytes;
+
+    #[test]
+    fn space_of_a_file_is_no_more_than_can_be_told() {
+        assert_eq!(allocated_bytes(1000, 1), 1536);
+        for used in [u64::MAX, u64::MAX - 255, u64::MAX - 600] {
+            assert_eq!(allocated_bytes(used, 32), u64::MAX);
+        }
     }
 }

@@ -1,15 +1,18 @@
 //! The targets.
 
 use codec::compress::decompress;
+use device::sim::SimWorld;
 use format::{
     Ace, BlockPointer, Bookmark, BootEnv, BpobjPhys, BptreeEntry, BrtVdevPhys, Checksum,
-    Compression, DNODE_SLOT_BYTES, DdtLogHeader, DdtLogRecord, DdtPhys, DeadlistPhys, DnodePhys,
-    DslDatasetPhys, DslDirPhys, Eck, Endian, FatZapHeader, FormatError, IndirectMappingEntry,
-    LABEL_BOOT_ENV_BYTES, LogRecords, MicroZap, NvList, ObjsetPhys, SaHeader, ScanPhys,
-    SpaceMapPhys, SpaceMapRange, SpaceMapReader, Uberblock, ZPL_ATTRIBUTES, ZapFlags, ZapHasher,
-    ZapKeyKind, ZapLeaf, ZilHeader, ZnodeAcl, ZnodePhys, decode_gang_header, decode_history_record,
-    decode_label_config, decode_log_block,
+    Compression, CondensingIndirectPhys, DNODE_SLOT_BYTES, DdtLogHeader, DdtLogRecord, DdtPhys,
+    DeadlistPhys, DnodePhys, DslDatasetPhys, DslDirPhys, Eck, Endian, FatZapHeader, FormatError,
+    IndirectBirthEntry, IndirectBirthPhys, IndirectMappingEntry, IndirectMappingPhys,
+    LABEL_BOOT_ENV_BYTES, LogRecords, MicroZap, NvList, ObjsetPhys, RebuildPhys, RemovingPhys,
+    SaHeader, ScanPhys, SpaceMapPhys, SpaceMapRange, SpaceMapReader, Uberblock, ZPL_ATTRIBUTES,
+    ZapFlags, ZapHasher, ZapKeyKind, ZapLeaf, ZilHeader, ZnodeAcl, ZnodePhys, decode_gang_header,
+    decode_history_record, decode_label_config, decode_log_block,
 };
+use pool::vdev::{IndirectMap, OpenOptions, Scope, VdevTree};
 
 use crate::Target;
 
@@ -37,6 +40,8 @@ pub const TARGETS: &[Target] = &[
     target("gang_header", gang_header),
     target("dedup", dedup),
     target("history", history),
+    target("indirect_map", indirect_map),
+    target("vdev_tree", vdev_tree),
     target("lz4", lz4),
     target("lzjb", lzjb),
     target("zle", zle),
@@ -214,8 +219,62 @@ fn dsl(data: &[u8]) {
         let _ = DslDatasetPhys::decode(data, endian);
         let _ = ScanPhys::decode(data, endian);
         let _ = Bookmark::decode(data, endian);
-        let _ = IndirectMappingEntry::decode(data, endian);
     }
+}
+
+/// What a removed device leaves: entries of its mapping, then the births, as long as the input lasts.
+fn indirect_map(data: &[u8]) {
+    for endian in ENDIANS {
+        let entries = data.chunks(IndirectMappingEntry::BYTES);
+        let entries = entries.map_while(|bytes| IndirectMappingEntry::decode(bytes, endian).ok());
+        let births = data.chunks(IndirectBirthEntry::BYTES);
+        let births = births.map_while(|bytes| IndirectBirthEntry::decode(bytes, endian).ok());
+        let _ = IndirectMap::new(entries.collect(), births.take(4).collect());
+        let _ = IndirectMappingPhys::decode(data, endian);
+        let _ = IndirectBirthPhys::decode(data, endian);
+        let _ = RemovingPhys::decode(data, endian);
+        let _ = CondensingIndirectPhys::decode(data, endian);
+        let _ = RebuildPhys::decode(data, endian);
+    }
+}
+
+/// A configuration from a label or the MOS opened as vdevs, none of whose devices is there.
+fn vdev_tree(data: &[u8]) {
+    let Ok((config, _)) = NvList::decode_prefix(data) else {
+        return;
+    };
+    let Some(tree) = config.list("vdev_tree") else {
+        return;
+    };
+    // A label has only its own top-level vdev.
+    let mut root = NvList::new();
+    root.set("type", "root");
+    root.set("guid", 1u64);
+    root.set("children", vec![tree.clone()]);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        for root in [tree, &root] {
+            let options = OpenOptions {
+                read_only: true,
+                ..OpenOptions::default()
+            };
+            let world = SimWorld::new(1).world();
+            let Ok(tree) = VdevTree::open(world, root, options).await else {
+                continue;
+            };
+            for scope in [Scope::Mos, Scope::Label] {
+                let _ = tree.to_config(scope).to_string();
+            }
+            for top in tree.tops() {
+                let _ = (tree.top_spec(&top), top.state(), top.geometry());
+            }
+            let _ = (tree.min_alloc_bytes(), tree.guid_sum(), tree.leaves());
+        }
+    });
 }
 
 fn block_lists(data: &[u8]) {

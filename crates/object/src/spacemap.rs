@@ -12,7 +12,7 @@ use format::{
 };
 use pool::Tx;
 
-use crate::error::{ObjectError, OfObject, Result};
+use crate::error::{ObjectError, OfObject, Result, damaged};
 use crate::object::Object;
 use crate::objset::ObjectSet;
 use crate::options::NewObject;
@@ -23,6 +23,8 @@ const BLOCK_BYTES: u32 = 128 << 10;
 const INDIRECT_SHIFT: u8 = 14;
 /// Largest run of a one-word entry, in units.
 const RUN_MAX: u64 = 1 << 15;
+/// No log has so many zeros in a block, in bytes.
+const HOLE_BYTES_MIN: u64 = 64;
 
 /// Whether a range was allocated or freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -210,6 +212,14 @@ impl SpaceMapObject {
         while at < end {
             let length = (end - at).min(block_bytes);
             let bytes = self.object.read_bytes(at, length as usize).await?;
+            // Zeros would be the same sector again and again, as often as the length says.
+            if length >= HOLE_BYTES_MIN && bytes.iter().all(|byte| *byte == 0) {
+                return Err(damaged(
+                    id,
+                    "space_map_phys_t",
+                    "a part of the log is missing",
+                ));
+            }
             let mut failed = None;
             let read = reader.read_block(&bytes, Endian::Little, |entry| {
                 let kind = match entry.kind {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use common::{Bed, Dice, all_objects, id};
-use format::{BlockPointer, ObjectId, ObjectType, ObjsetKind, Txg, VdevId};
+use format::{BlockPointer, Endian, ObjectId, ObjectType, ObjsetKind, SpaceMapPhys, Txg, VdevId};
 use object::{
     Bpobj, BpobjSpace, Bptree, BptreeEntry, NewObject, ObjectError, ObjectSet, ObjsetOptions, Sa,
     SaAttribute, SaRegistration, SpaceMapKind, SpaceMapObject, WriteProperties, Zap, ZapOptions,
@@ -307,6 +307,20 @@ async fn space_maps_replay() {
                 .expect("lists");
             assert_eq!(listed, model);
         }
+        // A head that tells of more than was written ends in an error, not in sectors without end.
+        let tx = bed.tx().await;
+        let object = map.object();
+        let head = object.bonus();
+        let mut longer = SpaceMapPhys::decode(&head, Endian::Little).expect("a head");
+        longer.length_bytes = 1 << 50;
+        object.set_bonus(&tx, longer.encode()).expect("sets");
+        let error = map.for_each(u64::MAX, &mut |_| Ok(())).await;
+        assert!(
+            matches!(error, Err(ObjectError::Damaged { .. })),
+            "{error:?}"
+        );
+        object.set_bonus(&tx, head.to_vec()).expect("sets");
+        drop(tx);
         let tx = bed.tx().await;
         map.truncate(&tx, 0).await.expect("truncates");
         assert_eq!((map.length_bytes(), map.allocated_bytes()), (0, 0));

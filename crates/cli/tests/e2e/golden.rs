@@ -26,21 +26,29 @@ pub struct Golden {
     pub directory: String,
 }
 
+/// Unpacks the images of the pool called `name` below `directory`; answers its manifest and where they are.
+pub fn unpack_into(directory: &Path, name: &str) -> Option<(Value, PathBuf)> {
+    let golden = golden()?;
+    let manifest = std::fs::read(golden.join(format!("{name}.json"))).expect("the manifest");
+    let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
+    std::fs::create_dir_all(directory).expect("a directory");
+    let status = Command::new("tar")
+        .args(["--zstd", "-xSf"])
+        .arg(golden.join(format!("{name}.tar.zst")))
+        .arg("-C")
+        .arg(directory)
+        .status()
+        .expect("tar runs");
+    assert!(status.success(), "{name} does not unpack");
+    Some((manifest, directory.join(name)))
+}
+
 impl Golden {
     /// The pool called `name`; nothing where there are no golden pools.
     pub fn unpack(name: &str) -> Option<Self> {
-        let golden = golden()?;
-        let manifest = std::fs::read(golden.join(format!("{name}.json"))).expect("the manifest");
-        let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
+        golden()?;
         let server = Server::start();
-        let status = Command::new("tar")
-            .args(["--zstd", "-xSf"])
-            .arg(golden.join(format!("{name}.tar.zst")))
-            .arg("-C")
-            .arg(server.directory.path())
-            .status()
-            .expect("tar runs");
-        assert!(status.success(), "{name} does not unpack");
+        let (manifest, _) = unpack_into(server.directory.path(), name)?;
         Some(Self {
             pool: manifest["pool"].as_str().expect("a pool").to_owned(),
             directory: server.text(name),

@@ -11,6 +11,7 @@ mod iscsi;
 mod keys;
 mod kill;
 mod layouts;
+mod matrix;
 mod scrub;
 mod up;
 mod walk;

@@ -232,19 +232,6 @@ fn data_context(record: &RawRecord, pointer: &BlockPointer, objset: ObjsetId) ->
     }
 }
 
-/// Whether a log has records that are not in the dataset: for who only looks.
-pub async fn log_has_records(pipeline: &Pipeline, header: &ZilHeader) -> bool {
-    let mut chain = Chain::new(pipeline, header);
-    while chain.pointer().is_some() {
-        match chain.read().await {
-            Ok(records) if records.is_empty() => {}
-            Ok(_) => return true,
-            Err(_) => return false,
-        }
-    }
-    false
-}
-
 /// Reads the data of a write that is in a block of its own.
 pub(super) async fn read_data(
     pipeline: &Pipeline,
@@ -364,7 +351,7 @@ pub(crate) async fn claim(
 
 /// Whether a log on disk holds records that are not in the pool's last synced state, which is of `synced`.
 /// Reads the chain, writes nothing.
-pub(crate) async fn awaits_replay(pipeline: &Pipeline, header: &ZilHeader, synced: Txg) -> bool {
+pub async fn awaits_replay(pipeline: &Pipeline, header: &ZilHeader, synced: Txg) -> bool {
     let claimed = !header.claim_txg.is_zero();
     if claimed && header.flags & ZilHeader::REPLAY_NEEDED == 0 {
         return false;

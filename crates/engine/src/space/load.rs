@@ -8,7 +8,7 @@ use ::pool::alloc::{MetaslabSource, RangeSet};
 use device::BoxFuture;
 use format::{ObjectId, Txg, VdevId};
 use futures::{StreamExt, TryStreamExt};
-use object::{Object, ObjectError, ObjectSet, SpaceMapObject, Zap};
+use object::{Object, ObjectError, ObjectSet, SpaceMapEntry, SpaceMapObject, Zap};
 
 use super::{MAP_BLOCK_BYTES, Recorded, Space, Top, TopShape, damaged};
 use crate::directory;
@@ -137,52 +137,10 @@ impl Space {
             let map = SpaceMapObject::open(mos, object, 0, u64::MAX, 9).await?;
             let blocks = map.length_bytes().div_ceil(u64::from(MAP_BLOCK_BYTES));
             self.book.lock().add_log(txg, object, blocks);
-            let mut entries = Vec::new();
             map.for_each(map.length_bytes(), &mut |entry| {
-                entries.push(entry);
-                Ok(())
+                self.take_log_entry(object, txg, &entry)
             })
             .await?;
-            for entry in entries {
-                let Some(top) = entry.vdev.and_then(|vdev| self.top(vdev)) else {
-                    continue;
-                };
-                let span =
-                    entry.offset_bytes..entry.offset_bytes.saturating_add(entry.length_bytes);
-                let index = span.start >> top.shape.ms_shift;
-                let slot = usize::try_from(index)
-                    .ok()
-                    .and_then(|index| top.metaslabs.get(index))
-                    .filter(|_| {
-                        let inside = top.span(index);
-                        inside.start <= span.start && span.end <= inside.end
-                    })
-                    .ok_or_else(|| {
-                        damaged(
-                            object,
-                            format!(
-                                "bytes {span:?} are in no metaslab of vdev {}",
-                                top.shape.vdev
-                            ),
-                        )
-                    })?;
-                let metaslab_id = (top.shape.vdev, index);
-                if self
-                    .book
-                    .lock()
-                    .flushed(metaslab_id)
-                    .is_some_and(|flushed| txg < flushed.txg)
-                {
-                    continue;
-                }
-                let mut metaslab = slot.lock().await;
-                self.apply(
-                    &mut metaslab,
-                    entry.kind,
-                    [(span.start, entry.length_bytes)],
-                );
-                self.book.lock().set_dirty(metaslab_id);
-            }
         }
         if let Some((metaslab, txg)) = self.book.lock().orphan() {
             return Err(damaged(
@@ -190,6 +148,48 @@ impl Space {
                 format!("metaslab {metaslab:?} needs the log of txg {txg}, which is gone"),
             ));
         }
+        Ok(())
+    }
+
+    /// Does what an entry of the log of `txg` says; entries of removed vdevs are nobody's any more
+    /// (`spa_ld_log_sm_cb`, module/zfs/spa_log_spacemap.c). For a pool that is being opened.
+    fn take_log_entry(
+        &self,
+        log: ObjectId,
+        txg: Txg,
+        entry: &SpaceMapEntry,
+    ) -> Result<(), ObjectError> {
+        let vdev = entry
+            .vdev
+            .ok_or_else(|| damaged(log, "an entry names no vdev".into()))?;
+        let Some(top) = self.top(vdev) else {
+            return Ok(());
+        };
+        let span = entry.offset_bytes..entry.offset_bytes.saturating_add(entry.length_bytes);
+        let index = span.start >> top.shape.ms_shift;
+        let slot = usize::try_from(index)
+            .ok()
+            .and_then(|index| top.metaslabs.get(index))
+            .filter(|_| {
+                let inside = top.span(index);
+                inside.start <= span.start && span.end <= inside.end
+            })
+            .ok_or_else(|| {
+                let what = format!("bytes {span:?} are in no metaslab of vdev {vdev}");
+                damaged(log, what)
+            })?;
+        let metaslab_id = (vdev, index);
+        let flushed = self.book.lock().flushed(metaslab_id);
+        if flushed.is_some_and(|flushed| txg < flushed.txg) {
+            return Ok(());
+        }
+        let mut metaslab = (slot.try_lock()).expect("nobody allocates while the pool is opened");
+        self.apply(
+            &mut metaslab,
+            entry.kind,
+            [(span.start, entry.length_bytes)],
+        );
+        self.book.lock().set_dirty(metaslab_id);
         Ok(())
     }
 }

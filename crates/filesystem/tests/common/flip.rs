@@ -9,11 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use codec::checksum::{label_verifier, seal};
 use dataset::{DatasetKind, ListOptions};
 use device::{BoxFuture, Device, DeviceError, Opener, World};
 use engine::{HostIdentity, ImportSpec, Pool, Salvage, SalvageSpec, ScanSpec};
 use filesystem::{FileKind, Filesystem, SalvagedFilesystem};
-use format::ObjectId;
+use format::{
+    Checksum, Eck, Endian, LABEL_CONFIG_BYTES, LABEL_CONFIG_OFFSET, LABEL_COUNT,
+    LABEL_UBERBLOCK_OFFSET, LABEL_UBERBLOCK_RING_BYTES, ObjectId, Uberblock, label_offset,
+};
 use object::Piece;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -96,12 +100,12 @@ impl Device for Overlaid {
             }
             let mut out = vec![0; length];
             self.file.read_exact_at(&mut out, offset).expect("an image");
+            let end = offset + length as u64;
             for (at, bytes) in &self.changes {
-                for (index, byte) in bytes.iter().enumerate() {
-                    let place = (at + index as u64).checked_sub(offset);
-                    if let Some(there) = place.and_then(|place| out.get_mut(place as usize)) {
-                        *there = *byte;
-                    }
+                let (from, to) = (offset.max(*at), end.min(at + bytes.len() as u64));
+                if from < to {
+                    out[(from - offset) as usize..(to - offset) as usize]
+                        .copy_from_slice(&bytes[(from - at) as usize..(to - at) as usize]);
                 }
             }
             Ok(out.into())
@@ -157,6 +161,58 @@ impl Opener for Overlay {
             }) as Arc<dyn Device>)
         })
     }
+}
+
+/// Numbers that overflow, underflow or mean something special somewhere.
+const NUMBERS: [u64; 12] = [
+    0,
+    1,
+    2,
+    0x7f,
+    0xff,
+    0xffff,
+    0xffff_ffff,
+    1 << 47,
+    1 << 62,
+    i64::MAX as u64,
+    1 << 63,
+    u64::MAX,
+];
+
+/// Changes a few bits, bytes, numbers and runs of bytes.
+pub fn spoil(random: &mut Seeded, data: &mut [u8]) {
+    for _ in 0..=random.below(4) {
+        // The beginning, where headers are, more often than chance would.
+        let span = if random.below(2) == 0 { 256 } else { u64::MAX };
+        let at = random.below(span.min(data.len() as u64)) as usize;
+        let number = NUMBERS[random.below(NUMBERS.len() as u64) as usize];
+        match random.below(5) {
+            0 => data[at] ^= 1 << random.below(8),
+            1 => data[at] = random.next() as u8,
+            kind @ (2 | 3) => {
+                let start = at & !7;
+                let bytes = if kind == 2 {
+                    number.to_le_bytes()
+                } else {
+                    number.to_be_bytes()
+                };
+                if let Some(word) = data.get_mut(start..start + 8) {
+                    word.copy_from_slice(&bytes);
+                }
+            }
+            _ => {
+                let end = (at + 1 + random.below(128) as usize).min(data.len());
+                data[at..end].fill(random.next() as u8);
+            }
+        }
+    }
+}
+
+/// A part of a label with the checksum that belongs there.
+fn sealed(offset: u64, mut bytes: Vec<u8>) -> Vec<u8> {
+    let verifier = label_verifier(offset);
+    seal(Checksum::Label, Endian::Little, &verifier, &mut bytes).expect("a part of a label");
+    bytes
 }
 
 impl Images {
@@ -231,6 +287,50 @@ impl Images {
                 }
             })
             .collect()
+    }
+
+    /// Labels with changed configurations and uberblocks whose checksums are right: on each image the
+    /// same in all four labels.
+    pub fn forged(&self, random: &mut Seeded) -> Changes {
+        let mut changes = Changes::new();
+        for (image, (_, file, size)) in self.files.iter().enumerate() {
+            if random.below(4) == 0 {
+                continue;
+            }
+            let seed = random.next();
+            for label in 0..LABEL_COUNT {
+                let mut same = Seeded::new(seed);
+                let start = label_offset(*size, label).expect("labels");
+                let config = start + LABEL_CONFIG_OFFSET;
+                let mut bytes = vec![0; LABEL_CONFIG_BYTES];
+                file.read_exact_at(&mut bytes, config).expect("an image");
+                let list = &bytes[..LABEL_CONFIG_BYTES - Eck::BYTES];
+                let used = list.iter().rposition(|byte| *byte != 0);
+                if let Some(used) = used.filter(|_| same.below(3) > 0) {
+                    spoil(&mut same, &mut bytes[..used]);
+                    changes.push((image, config, sealed(config, bytes)));
+                }
+                // Slots are as large as the ashift demands; where uberblocks are tells.
+                let ring = start + LABEL_UBERBLOCK_OFFSET;
+                let mut all = vec![0; LABEL_UBERBLOCK_RING_BYTES as usize];
+                file.read_exact_at(&mut all, ring).expect("an image");
+                let is_there = |at: &usize| Uberblock::decode(&all[*at..*at + 1024]).is_ok();
+                let starts: Vec<usize> = (0..all.len()).step_by(1024).filter(is_there).collect();
+                let apart = starts.windows(2).map(|pair| pair[1] - pair[0]).min();
+                let slot = apart.filter(|apart| apart.is_power_of_two());
+                let slot = slot.unwrap_or(1024);
+                let spoils = same.below(3) == 0;
+                for at in starts {
+                    if spoils && at + slot <= all.len() {
+                        let mut bytes = all[at..at + slot].to_vec();
+                        spoil(&mut same, &mut bytes[8..Uberblock::BYTES]);
+                        let at = ring + at as u64;
+                        changes.push((image, at, sealed(at, bytes)));
+                    }
+                }
+            }
+        }
+        changes
     }
 
     /// A world in which the images have these changes.

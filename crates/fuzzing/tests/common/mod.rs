@@ -53,7 +53,15 @@ fn keep_whole(seeds: &mut Seeds, target: &'static str, bytes: &[u8]) {
 pub async fn extract(golden: &Path) -> Seeds {
     let mut seeds = Seeds::new();
     let world = World::system(2);
-    for name in ["nofeat", "mirror3", "zil_dirty", "v28"] {
+    for name in [
+        "nofeat",
+        "mirror3",
+        "zil_dirty",
+        "v28",
+        "removed",
+        "draid",
+        "raidz_expanded",
+    ] {
         let dir = tempfile::tempdir().expect("a directory");
         let status = Command::new("tar")
             .args(["--zstd", "-xSf"])
@@ -73,6 +81,7 @@ pub async fn extract(golden: &Path) -> Seeds {
             let label = device.read(16 << 10, 112 << 10).await.expect("a label");
             // Without the checksum at its end.
             keep(&mut seeds, "label", &label[..label.len() - 40]);
+            keep(&mut seeds, "vdev_tree", &label[..label.len() - 40]);
             let ring = device.read(128 << 10, 128 << 10).await.expect("a ring");
             for slot in ring.chunks(4096) {
                 keep_whole(&mut seeds, "uberblock", &slot[..1024]);
@@ -148,7 +157,12 @@ async fn take(objset: &std::sync::Arc<ObjectSet>, seeds: &mut Seeds) {
                 continue;
             };
             match info.object_type {
-                ObjectType::PACKED_NVLIST => keep(seeds, "nvlist", &data),
+                ObjectType::PACKED_NVLIST => {
+                    keep(seeds, "nvlist", &data);
+                    keep(seeds, "vdev_tree", &data);
+                }
+                // The type of removed devices' mappings (`DMU_OTN_UINT64_METADATA`).
+                ObjectType::OTN_UINT64_METADATA => keep(seeds, "indirect_map", &data),
                 ObjectType::SPA_HISTORY => keep(seeds, "history", &data),
                 ObjectType::SPACE_MAP => keep(seeds, "space_map", &data),
                 kind if kind.byteswap() == ByteswapKind::Zap => {
