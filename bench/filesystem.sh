@@ -21,10 +21,14 @@ runs=(
   "sequential write 1M|bw|--rw=write --bs=1M --size=$size --end_fsync=1 --filename=big"
   "sequential read 1M|bw|--rw=read --bs=1M --size=$size --filename=big"
   "random read 4K|iops|--rw=randread --bs=4k --size=$size --filename=big --runtime=$seconds --time_based"
+  "random write 4K, new file|iops|--rw=randwrite --bs=4k --size=$size --filename=fresh --runtime=$seconds --time_based --end_fsync=1"
   "random rewrite 4K|iops|--rw=randwrite --bs=4k --size=$size --filename=big --runtime=$seconds --time_based --end_fsync=1"
   "synchronous write 4K, 1 client|iops|--rw=write --bs=4k --size=64M --fsync=1 --numjobs=1 --runtime=$seconds --time_based"
   "synchronous write 4K, 16 clients|iops|--rw=write --bs=4k --size=64M --fsync=1 --numjobs=16 --runtime=$seconds --time_based"
+  "synchronous write 4K, 64 clients|iops|--rw=write --bs=4k --size=16M --fsync=1 --numjobs=64 --runtime=$seconds --time_based"
 )
+
+count=${#runs[@]}
 
 metadata() { # DIR: creates, stats, deletes small files; prints three rates
   python3 - "$1" "$files" <<'PY'
@@ -51,7 +55,7 @@ measure() { # NAME DIR [COMMAND to drop caches before the read]
     eval "result_${name}_$i=$(job "$dir" "$unit" $options)"
   done
   read -r a b c <<<"$(metadata "$dir")"
-  eval "result_${name}_6=$a result_${name}_7=$b result_${name}_8=$c"
+  eval "result_${name}_$count=$a result_${name}_$((count + 1))=$b result_${name}_$((count + 2))=$c"
 }
 
 mkdir -p "$work/raw" "$work/disks"
@@ -80,7 +84,12 @@ umount -l /zfs-kstat 2>/dev/null || true
 
 names=("${runs[@]%%|*}" "create 2 KiB files" "stat" "delete")
 printf '\n%-34s %12s %12s %12s %10s %12s\n' "files (MB/s or operations/s)" raw millpond zfs-fuse "mp / raw" "mp / zfs-fuse"
-for i in $(seq 0 8); do
+for i in "${!names[@]}"; do
   r=result_raw_$i m=result_millpond_$i z=result_zfsfuse_$i
   printf '%-34s %12s %12s %12s %10s %12s\n' "${names[$i]}" "${!r}" "${!m}" "${!z}" "$(ratio "${!m}" "${!r}")" "$(ratio "${!m}" "${!z}")"
+done
+
+for name in raw millpond zfsfuse; do
+  one=result_${name}_$((count - 3)) many=result_${name}_$((count - 1))
+  printf 'synchronous writes, 64 clients / 1 client, %-10s %8s\n' "$name" "$(ratio "${!many}" "${!one}")"
 done

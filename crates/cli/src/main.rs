@@ -23,6 +23,11 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use client::Client;
 
+/// Blocks of 128 KiB and more come and go all the time. The C library's allocator takes each from the kernel and
+/// gives it back, page by page, or trims its heap after each file that is deleted.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// ZFS without the kernel: real OpenZFS pools, served as filesystems and volumes.
 #[derive(Debug, Parser)]
 #[command(name = "millpond", version)]

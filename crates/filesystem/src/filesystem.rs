@@ -372,14 +372,20 @@ impl Filesystem {
 
     /// Takes back [`Filesystem::retain`]; the last one frees an unlinked file, in the background.
     pub fn release(&self, ino: u64, count: u64) {
-        if !self.nodes.release(ino, count) {
-            return;
-        }
-        if let Some(node) = self.nodes.get(ino)
-            && node.state.read().znode.links == 0
-        {
+        if self.release_last(ino, count) {
             self.spawn_reap(ino);
         }
+    }
+
+    /// Takes back [`Filesystem::retain`]; true where the file is unlinked, and that was the last user: then
+    /// [`Filesystem::free_unlinked`] is to be run. Nothing is lost if that never happens: the delete queue has the file.
+    #[must_use]
+    pub fn release_last(&self, ino: u64, count: u64) -> bool {
+        self.nodes.release(ino, count)
+            && self
+                .nodes
+                .get(ino)
+                .is_some_and(|node| node.state.read().znode.links == 0)
     }
 
     /// Puts all changes of the object on stable storage.

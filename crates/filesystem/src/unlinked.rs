@@ -42,12 +42,17 @@ impl Filesystem {
             let Some(filesystem) = me.upgrade() else {
                 return;
             };
-            match filesystem.reap(ino).await {
-                Ok(()) | Err(FsError::Closed | FsError::Stale { .. }) => {}
-                // It stays in the queue until the filesystem is opened the next time.
-                Err(error) => tracing::warn!(ino, %error, "an unlinked file could not be freed"),
-            }
+            filesystem.free_unlinked(ino).await;
         }));
+    }
+
+    /// Frees an unlinked file, unless somebody uses it. One that cannot be freed stays in the queue until
+    /// the filesystem is opened the next time.
+    pub async fn free_unlinked(&self, ino: u64) {
+        match self.reap(ino).await {
+            Ok(()) | Err(FsError::Closed | FsError::Stale { .. }) => {}
+            Err(error) => tracing::warn!(ino, %error, "an unlinked file could not be freed"),
+        }
     }
 
     /// Frees, in the background, what the queue holds from before (`zfs_unlinked_drain`).

@@ -1,7 +1,9 @@
 //! Between FUSE's types and ours.
 
+use std::cell::RefCell;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use bytes::Bytes;
 use filesystem::{Attributes, Caller, FileKind, FsError, SetTime, Time};
 use fuser::{Errno, FileAttr, FileType, INodeNo, Request, TimeOrNow};
 
@@ -99,9 +101,42 @@ pub(crate) fn attributes(node: u64, of: &Attributes) -> FileAttr {
     }
 }
 
+thread_local! {
+    /// Where pieces of a read are put together: as big as the biggest read of the thread.
+    static JOINED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Gives `answer` the pieces of a read as one. Memory for that is kept per thread: new memory for every read costs
+/// more than the copy.
+pub(crate) fn joined<T>(pieces: &[Bytes], answer: impl FnOnce(&[u8]) -> T) -> T {
+    match pieces {
+        [] => answer(&[]),
+        [single] => answer(single),
+        several => JOINED.with_borrow_mut(|joined| {
+            joined.clear();
+            several
+                .iter()
+                .for_each(|piece| joined.extend_from_slice(piece));
+            answer(joined)
+        }),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pieces_are_joined_and_leave_nothing_behind() {
+        let [long, short] = [vec![1; 5000], vec![2; 3]].map(Bytes::from);
+        for _ in 0..2 {
+            let both = [long.clone(), short.clone()];
+            assert!(joined(&both, |data| data == [&long[..], &short].concat()));
+            assert!(joined(&[short.clone(), short.clone()], |data| data == [2; 6]));
+            assert!(joined(&both[1..], |data| data == [2; 3]));
+            assert!(joined(&[], |data| data.is_empty()));
+        }
+    }
 
     #[test]
     fn device_numbers_survive() {

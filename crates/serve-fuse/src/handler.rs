@@ -24,13 +24,12 @@ use fuser::{
     ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
     ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use tokio::runtime::Handle;
 
 use crate::convert::{self, caller, errno};
 use crate::listing::{control_attributes, control_number, list, list_plus};
 use crate::mount::{SharedSnapdir, Snapdir};
 use crate::nodes::{self, File, Nodes, Target};
-use crate::task::run;
+use crate::task::{Runner, run, run_sized};
 
 const ENTRY_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 pub(crate) const SHORT_TTL: Duration = Duration::from_secs(1);
@@ -38,6 +37,8 @@ pub(crate) const SHORT_TTL: Duration = Duration::from_secs(1);
 const WRITE_BYTES_MAX: u32 = 1 << 20;
 /// Requests that the kernel may have under way in the background (read-ahead, write-back).
 const BACKGROUND_MAX: u16 = 64;
+/// Reads and writes of so many bytes copy for some tens of microseconds.
+const LONG_BYTES: usize = 64 << 10;
 const O_DSYNC: i32 = 0o10000;
 /// `XATTR_CREATE`, `XATTR_REPLACE` (include/uapi/linux/xattr.h).
 const XATTR_CREATE: i32 = 1;
@@ -50,7 +51,7 @@ const ZERO_RANGE: i32 = 0x10;
 /// Requests of one mount.
 pub(crate) struct Handler {
     pub(crate) nodes: Arc<Nodes>,
-    pub(crate) runtime: Handle,
+    pub(crate) runtime: Runner,
     pub(crate) snapdir: Arc<SharedSnapdir>,
     pub(crate) posix_acl: bool,
 }
@@ -124,8 +125,11 @@ impl Handler {
 /// Runs a request about one file: resolves the node, does `work`, and answers.
 macro_rules! on_file {
     ($self:ident, $node:expr, $reply:ident, |$file:ident| $work:expr, |$value:pat_param| $done:expr) => {
+        on_file!($self, $node, $reply, false, |$file| $work, |$value| $done)
+    };
+    ($self:ident, $node:expr, $reply:ident, $long:expr, |$file:ident| $work:expr, |$value:pat_param| $done:expr) => {
         let nodes = Arc::clone(&$self.nodes);
-        run(&$self.runtime, async move {
+        run_sized(&$self.runtime, $long, async move {
             let outcome = async {
                 let $file = nodes.file($node.0).await?;
                 let value = $work.await.map_err(|error| errno(&error))?;
@@ -140,14 +144,6 @@ macro_rules! on_file {
             }
         })
     };
-}
-
-/// The pieces of a read, as one.
-fn join(pieces: Vec<Bytes>) -> Bytes {
-    match <[Bytes; 1]>::try_from(pieces) {
-        Ok([single]) => single,
-        Err(pieces) => Bytes::from(pieces.concat()),
-    }
 }
 
 fn sized(reply: ReplyXattr, size: u32, data: &[u8]) {
@@ -263,8 +259,12 @@ impl fuser::Filesystem for Handler {
             && file.is_live
             && node.0 != nodes::ROOT
         {
-            let _inside = self.runtime.enter();
-            file.filesystem.release(file.ino, count);
+            // Here, where it need not wait: a task would be in the way of the next request.
+            if file.filesystem.release_last(file.ino, count) {
+                run(&self.runtime, async move {
+                    file.filesystem.free_unlinked(file.ino).await;
+                });
+            }
         }
     }
 
@@ -279,7 +279,8 @@ impl fuser::Filesystem for Handler {
             && let Some(found) = file.filesystem.try_attributes(file.ino)
         {
             let number = file.shown(file.ino);
-            return reply.attr(&SHORT_TTL, &convert::attributes(number, &found));
+            let answer = || reply.attr(&SHORT_TTL, &convert::attributes(number, &found));
+            return self.runtime.at_once(answer);
         }
         let nodes = Arc::clone(&self.nodes);
         run(&self.runtime, async move {
@@ -528,7 +529,9 @@ impl fuser::Filesystem for Handler {
         if let Some(file) = self.nodes.try_file(node.0)
             && let Some(pieces) = file.filesystem.try_read(file.ino, offset, length)
         {
-            return reply.data(&join(pieces));
+            self.runtime.readers.begin(length >= LONG_BYTES);
+            convert::joined(&pieces, |data| reply.data(data));
+            return self.runtime.readers.end();
         }
         on_file!(
             self,
@@ -536,7 +539,7 @@ impl fuser::Filesystem for Handler {
             reply,
             |file| file.filesystem.read(file.ino, offset, length),
             |pieces| {
-                reply.data(&join(pieces));
+                convert::joined(&pieces, |data| reply.data(data));
             }
         );
     }
@@ -563,11 +566,16 @@ impl fuser::Filesystem for Handler {
         }
         let sync = flags.0 & O_DSYNC != 0;
         let written = data.len() as u32;
-        let data = Bytes::copy_from_slice(data);
+        let data = if data.len() >= LONG_BYTES {
+            device::FileDevice::aligned_copy(data)
+        } else {
+            Bytes::copy_from_slice(data)
+        };
         on_file!(
             self,
             node,
             reply,
+            data.len() >= LONG_BYTES,
             |file| async {
                 file.filesystem.drop_capability(file.ino).await?;
                 file.filesystem
@@ -726,7 +734,7 @@ impl fuser::Filesystem for Handler {
     ) {
         match self.nodes.try_resolve(node.0) {
             Some(Target::File(file)) if file.filesystem.has_no_xattrs(file.ino) => {
-                return reply.error(Errno::ENODATA);
+                return self.runtime.at_once(|| reply.error(Errno::ENODATA));
             }
             Some(Target::Zfs | Target::Snapshots | Target::Shares) => {
                 return reply.error(Errno::ENODATA);

@@ -10,6 +10,7 @@
 //! | `listing` | entries of directories |
 //! | `nodes` | node numbers: filesystem, snapshots, `.zfs` |
 //! | `flags` | ioctls for `chattr` and projects |
+//! | `readers` | which thread reads the next request |
 //! | `task` | requests run at once or as tasks |
 //! | `zvol` | volumes as files |
 //!
@@ -28,6 +29,7 @@ mod host;
 mod listing;
 mod mount;
 mod nodes;
+mod readers;
 mod task;
 mod zvol;
 

@@ -1,5 +1,6 @@
 //! A filesystem mounted through FUSE.
 
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -15,6 +16,8 @@ use crate::error::{MountError, Result};
 use crate::handler::Handler;
 use crate::host::{self, mounted_at};
 use crate::nodes::{self, Nodes};
+use crate::readers::Readers;
+use crate::task::Runner;
 
 /// Threads that read requests. What has to wait goes on as a task, so few are enough.
 const THREADS_MAX: usize = 4;
@@ -162,11 +165,13 @@ impl Served {
     /// Mounts `handler` at `mountpoint` and starts to serve it.
     pub(crate) async fn start(
         handler: impl fuser::Filesystem,
+        readers: &Readers,
         mountpoint: &Path,
         config: Config,
         overlay: bool,
     ) -> Result<Self> {
         let path = mountpoint.to_owned();
+        let readers = readers.clone();
         let start = move || {
             let mountpoint = host::prepare_mountpoint(&path, overlay)?;
             host::check_fuse()?;
@@ -177,6 +182,9 @@ impl Served {
                 }
             })?;
             let notifier = session.notifier();
+            if let Ok(device) = session.as_fd().try_clone_to_owned() {
+                readers.attach(device);
+            }
             let (end, ended) = watch::channel(false);
             let name = "fuse".to_owned();
             let serve = move || {
@@ -288,14 +296,17 @@ impl Mount {
         let snapdir = Arc::new(SharedSnapdir::new(options.snapdir));
         let posix_acl = filesystem.has_posix_acls();
         let nodes = Arc::new(Nodes::new(filesystem, snapshots));
+        let runtime = Runner::current();
+        let readers = runtime.readers.clone();
         let handler = Handler {
             nodes: Arc::clone(&nodes),
-            runtime: tokio::runtime::Handle::current(),
+            runtime,
             snapdir: Arc::clone(&snapdir),
             posix_acl,
         };
         let config = options.to_config();
-        let served = Arc::new(Served::start(handler, mountpoint, config, options.overlay).await?);
+        let served =
+            Arc::new(Served::start(handler, &readers, mountpoint, config, options.overlay).await?);
         host::raise_read_ahead(served.mountpoint()).await;
         let housekeeper = tokio::spawn(housekeep(Arc::clone(&nodes), served.ended.clone()));
         Ok(Self {

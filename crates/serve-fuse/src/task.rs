@@ -5,10 +5,51 @@ use std::task::{Context, Waker};
 
 use tokio::runtime::Handle;
 
+use crate::readers::Readers;
+
+/// Runs a session's requests.
+pub(crate) struct Runner {
+    pub(crate) handle: Handle,
+    pub(crate) readers: Readers,
+}
+
+impl Runner {
+    /// One that runs tasks on this runtime.
+    pub(crate) fn current() -> Self {
+        Self {
+            handle: Handle::current(),
+            readers: Readers::new(),
+        }
+    }
+
+    /// Answers a request that need not wait, as [`run`] does.
+    pub(crate) fn at_once<T>(&self, answer: impl FnOnce() -> T) -> T {
+        self.readers.begin(false);
+        let result = answer();
+        self.readers.end();
+        result
+    }
+}
+
 /// Runs a request. Most find all they need in memory: they are done, and answered, on the thread
 /// that read them from the kernel. One that has to wait goes on as a task of its own, so that the
 /// thread takes the next request.
-pub(crate) fn run(runtime: &Handle, request: impl Future<Output = ()> + Send + 'static) {
+pub(crate) fn run(runner: &Runner, request: impl Future<Output = ()> + Send + 'static) {
+    run_sized(runner, false, request);
+}
+
+/// [`run`] for a request that may take `long` even when it need not wait.
+pub(crate) fn run_sized(
+    runner: &Runner,
+    long: bool,
+    request: impl Future<Output = ()> + Send + 'static,
+) {
+    runner.readers.begin(long);
+    start(&runner.handle, request);
+    runner.readers.end();
+}
+
+fn start(runtime: &Handle, request: impl Future<Output = ()> + Send + 'static) {
     let mut request = Box::pin(request);
     let _inside = runtime.enter();
     // The waker does nothing: the runtime polls again, with its own, in any case.
@@ -28,12 +69,12 @@ mod tests {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let (send, receive) = mpsc::channel();
         let also = send.clone();
-        super::run(runtime.handle(), async move {
+        super::start(runtime.handle(), async move {
             send.send(thread::current().id()).unwrap();
         });
         assert_eq!(receive.try_recv().unwrap(), thread::current().id());
         let (wake, wait) = tokio::sync::oneshot::channel::<()>();
-        super::run(runtime.handle(), async move {
+        super::start(runtime.handle(), async move {
             wait.await.unwrap();
             also.send(thread::current().id()).unwrap();
         });

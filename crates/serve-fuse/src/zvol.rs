@@ -21,13 +21,13 @@ use fuser::{
     Request, SessionACL, TimeOrNow, WriteFlags,
 };
 use parking_lot::RwLock;
-use tokio::runtime::Handle;
 use volume::{Volume, VolumeError};
 
+use crate::convert::joined;
 use crate::error::Result;
 use crate::mount::{Served, UnmountMode};
 use crate::nodes::ROOT;
-use crate::task::run;
+use crate::task::{Runner, run};
 
 const TTL: Duration = Duration::from_secs(1);
 const WRITE_BYTES_MAX: u32 = 1 << 20;
@@ -185,7 +185,7 @@ impl Tree {
 
 struct Handler {
     tree: Arc<RwLock<Tree>>,
-    runtime: Handle,
+    runtime: Runner,
     started: SystemTime,
     uid: u32,
     gid: u32,
@@ -238,13 +238,6 @@ impl Handler {
             blksize,
             flags: 0,
         })
-    }
-}
-
-fn join(pieces: Vec<Bytes>) -> Bytes {
-    match <[Bytes; 1]>::try_from(pieces) {
-        Ok([single]) => single,
-        Err(pieces) => Bytes::from(pieces.concat()),
     }
 }
 
@@ -368,11 +361,13 @@ impl fuser::Filesystem for Handler {
             return reply.data(&[]);
         }
         if let Some(pieces) = volume.try_read(offset, length) {
-            return reply.data(&join(pieces));
+            return self
+                .runtime
+                .at_once(|| joined(&pieces, |data| reply.data(data)));
         }
         run(&self.runtime, async move {
             match volume.read(offset, length).await {
-                Ok(pieces) => reply.data(&join(pieces)),
+                Ok(pieces) => joined(&pieces, |data| reply.data(data)),
                 Err(error) => reply.error(errno(&error)),
             }
         });
@@ -567,9 +562,11 @@ impl ZvolDirectory {
     /// What stands in the way of mounting, as [`crate::MountError`] tells apart.
     pub async fn mount(mountpoint: &Path) -> Result<Self> {
         let tree = Arc::new(RwLock::new(Tree::new()));
+        let runtime = Runner::current();
+        let readers = runtime.readers.clone();
         let handler = Handler {
             tree: Arc::clone(&tree),
-            runtime: Handle::current(),
+            runtime,
             started: SystemTime::now().max(UNIX_EPOCH),
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
@@ -591,7 +588,7 @@ impl ZvolDirectory {
         };
         config.n_threads = Some(2);
         config.clone_fd = true;
-        let served = Served::start(handler, mountpoint, config, true).await?;
+        let served = Served::start(handler, &readers, mountpoint, config, true).await?;
         Ok(Self { served, tree })
     }
 

@@ -390,7 +390,7 @@ impl Zil {
         if unrecorded > shared.txgs.synced_txg() {
             shared.wait_durable(unrecorded).await?;
         }
-        let answer = {
+        let (answer, starts) = {
             let mut pending = shared.pending.lock();
             pending.select(object);
             let idle = !pending.writing && !pending.has_selected();
@@ -399,12 +399,12 @@ impl Zil {
             }
             let (ticket, answer) = oneshot::channel();
             pending.tickets.push(ticket);
-            if !pending.writing {
-                pending.writing = true;
-                shared.start_writer();
-            }
-            answer
+            let starts = !std::mem::replace(&mut pending.writing, true);
+            (answer, starts)
         };
+        if starts {
+            shared.start_writer();
+        }
         shared.stats.lock().commits += 1;
         answer.await.map_err(|_| DatasetError::Closed)??;
         Ok(())

@@ -2,7 +2,9 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 
+use device::BoxFuture;
 use format::{BlockPointer, Txg, ZIL_MIN_BLOCK_BYTES, ZilLink, ZilSequence, encode_log_block};
 use futures::future::{Either, select};
 use futures::stream::{StreamExt, TryStreamExt};
@@ -68,10 +70,11 @@ impl Drop for AtWork<'_> {
 }
 
 impl Shared {
-    /// Starts the task that writes batches until nobody waits. `pending.writing` was just set.
+    /// Starts the task that writes batches until nobody waits. `pending.writing` was just set; its lock
+    /// must not be held. The task begins here, so that the first write is on its way before another thread is woken.
     pub(super) fn start_writer(self: &Arc<Self>) {
         let shared = self.clone();
-        self.world.spawn.spawn(Box::pin(async move {
+        let mut task: BoxFuture<'static, ()> = Box::pin(async move {
             let mut at_work = AtWork {
                 shared: &shared,
                 done: false,
@@ -88,7 +91,12 @@ impl Shared {
                 };
                 shared.write_batch(batch).await;
             }
-        }));
+        });
+        // The waker does nothing: whoever the task goes to polls again, with one of its own.
+        let mut context = Context::from_waker(Waker::noop());
+        if task.as_mut().poll(&mut context).is_pending() {
+            self.world.spawn.spawn(task);
+        }
     }
 
     /// Makes a batch durable and answers.

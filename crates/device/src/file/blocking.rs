@@ -14,7 +14,7 @@ use crate::{Cpu, CpuPool};
 
 /// Operations in flight at once. Enough to keep a disk's queue busy; the threads sleep in the
 /// kernel, so they cost memory, not CPU.
-const THREADS: usize = 16;
+const THREADS: usize = 32;
 
 /// The process's one pool, started at first use.
 pub(super) fn pool() -> &'static CpuPool {

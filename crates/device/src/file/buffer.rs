@@ -8,7 +8,7 @@
 //! Memory is zeroed when it comes from the allocator, so that it is always initialised; what a
 //! recycled buffer held before is never shown, as only what was filled is.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 
@@ -46,6 +46,28 @@ impl Memory {
     }
 }
 
+impl Memory {
+    /// Memory that starts with a copy of `data`, zeros behind.
+    fn copy_of(data: &[u8], layout: Layout) -> Self {
+        assert!(data.len() <= layout.size());
+        // SAFETY: no layout here has size zero, see `layout_for`.
+        let memory = unsafe { alloc(layout) };
+        let Some(start) = NonNull::new(memory) else {
+            handle_alloc_error(layout)
+        };
+        // SAFETY: `layout.size()` bytes from `start` were just allocated and belong to nobody else; `data` is no
+        // longer than that. Every byte is written, so all are initialised.
+        unsafe {
+            start
+                .as_ptr()
+                .copy_from_nonoverlapping(data.as_ptr(), data.len());
+            let rest = layout.size() - data.len();
+            start.as_ptr().add(data.len()).write_bytes(0, rest);
+        }
+        Memory { start, layout }
+    }
+}
+
 impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with this very layout.
@@ -76,6 +98,17 @@ fn layout_for(length: usize) -> Layout {
     Layout::from_size_align(size, align).expect("an I/O is shorter than half of the address space")
 }
 
+/// A freed buffer of this size, if one is kept.
+fn take_kept(layout: Layout) -> Option<Memory> {
+    if layout.size() < RECYCLED_BYTES_MIN {
+        return None;
+    }
+    let mut kept = KEPT.lock();
+    let memory = kept.by_size.get_mut(&layout.size()).and_then(Vec::pop)?;
+    kept.total_bytes -= layout.size();
+    Some(memory)
+}
+
 /// Owned, aligned memory of a fixed length, of which the first `filled` bytes hold data.
 pub(super) struct AlignedBuffer {
     /// Present until dropped.
@@ -88,20 +121,31 @@ impl AlignedBuffer {
     /// A buffer of `length` bytes, none of them filled.
     pub(super) fn with_length(length: usize) -> Self {
         let layout = layout_for(length);
-        let recycled = if layout.size() >= RECYCLED_BYTES_MIN {
-            let mut kept = KEPT.lock();
-            let memory = kept.by_size.get_mut(&layout.size()).and_then(Vec::pop);
-            if memory.is_some() {
-                kept.total_bytes -= layout.size();
-            }
-            memory
-        } else {
-            None
-        };
+        let recycled = take_kept(layout);
         AlignedBuffer {
             memory: Some(recycled.unwrap_or_else(|| Memory::new(layout))),
             length,
             filled: 0,
+        }
+    }
+
+    /// A buffer that holds a copy of `data`.
+    pub(super) fn copy_of(data: &[u8]) -> Self {
+        let layout = layout_for(data.len());
+        if let Some(memory) = take_kept(layout) {
+            let mut buffer = AlignedBuffer {
+                memory: Some(memory),
+                length: data.len(),
+                filled: 0,
+            };
+            buffer.unfilled_slice().copy_from_slice(data);
+            buffer.advance(data.len());
+            return buffer;
+        }
+        AlignedBuffer {
+            memory: Some(Memory::copy_of(data, layout)),
+            length: data.len(),
+            filled: data.len(),
         }
     }
 
@@ -226,6 +270,18 @@ mod tests {
         let bytes = buffer.into_bytes();
         assert_eq!(bytes[..5000], [1u8; 5000]);
         assert_eq!(&bytes[5000..], b"end");
+    }
+
+    #[test]
+    fn copies_are_aligned_and_whole() {
+        for length in [0, 1, 4096, 5000, 65_537, 1 << 20] {
+            let data: Vec<u8> = (0..length).map(|at| (at % 251) as u8).collect();
+            for _ in 0..3 {
+                let buffer = AlignedBuffer::copy_of(&data);
+                assert_eq!(buffer.start().as_ptr() as usize % SMALL_ALIGN_BYTES, 0);
+                assert_eq!(buffer.into_bytes(), data);
+            }
+        }
     }
 
     #[test]

@@ -7,12 +7,13 @@
 //!
 //! # The page cache
 //!
-//! The engine above has a cache of its own, so that the page cache would hold everything twice.
-//! Block devices are therefore opened with `O_DIRECT` besides the plain descriptor, and what is
-//! aligned to the logical block goes direct (writes from unaligned memory are copied once).
-//! Regular files go through the page cache unless [`FileOptions::direct`] says otherwise: they
-//! are for tests and small pools, and many filesystems do direct I/O badly. The kernel keeps the two
-//! ways coherent: a direct operation writes back and drops the cached pages of its range.
+//! The engine above has a cache of its own, so that the page cache would hold everything twice, and
+//! copying into it costs more than all else that a write does. So besides the plain descriptor there is one opened with
+//! `O_DIRECT`, and what is aligned (to the logical block of a block device; to a page in a file) goes direct, from
+//! aligned memory ([`FileDevice::aligned_copy`]) without any copy; other memory is copied once. The rest, and all where the
+//! filesystem has no direct I/O, goes through the page cache ([`FileOptions::direct`]); so does a file that is only
+//! read, which others may have read before. The kernel keeps the two
+//! ways coherent: a direct operation writes back and drops the cached pages of its range. A flush covers both.
 //!
 //! # Two daemons, one device
 //!
@@ -74,8 +75,8 @@ pub enum IoEngine {
 pub struct FileOptions {
     /// Refuse writes, and take no lock.
     pub read_only: bool,
-    /// Bypass the page cache for aligned operations: `Some` decides, `None` means block devices
-    /// do and regular files do not.
+    /// Bypass the page cache for aligned operations: `Some` decides. `None` means block devices do, and files
+    /// that are opened for writing unless the environment variable `MILLPOND_DIRECT` is `off`.
     pub direct: Option<bool>,
     /// Which engine to use.
     pub engine: IoEngine,
@@ -261,6 +262,11 @@ impl FileDevice {
         count == wanted
     }
 
+    /// A copy of `data` in memory that direct I/O takes as it is, recycled where there is some.
+    pub fn aligned_copy(data: &[u8]) -> Bytes {
+        AlignedBuffer::copy_of(data).into_bytes()
+    }
+
     fn memory_is_aligned(&self, parts: &[Bytes]) -> bool {
         let block = self.logical_block_bytes as usize;
         parts.iter().all(|part| {
@@ -407,7 +413,10 @@ fn open_file(path: &str, options: &FileOptions) -> Result<FileDevice, OpenError>
         // A file's direct I/O is aligned to its filesystem's block, for which a page is safe.
         (opened.st_size as u64, 4096, 512)
     };
-    let direct = if options.direct.unwrap_or(is_block_device) {
+    let direct = options
+        .direct
+        .unwrap_or_else(|| is_block_device || !options.read_only && direct_by_default());
+    let direct = if direct {
         open_direct(path, access, &opened)
     } else {
         None
@@ -455,6 +464,11 @@ fn lock_exclusively(file: &OwnedFd) -> Result<(), OpenError> {
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// Whether to bypass the page cache for files that are written, where nothing else is said.
+fn direct_by_default() -> bool {
+    std::env::var("MILLPOND_DIRECT").as_deref() != Ok("off")
 }
 
 /// A second descriptor with `O_DIRECT`, or nothing where the filesystem has none.

@@ -109,9 +109,9 @@ pub(super) fn is_suited(request: &Request) -> bool {
     match request.action {
         Action::Read { .. } => true,
         Action::Write { .. } => request.direct,
-        Action::Flush | Action::PunchHole { .. } => true,
-        // io_uring has no ioctl.
-        Action::BlockDiscard { .. } => false,
+        Action::PunchHole { .. } => true,
+        // A flush always blocks: io_uring would hand it on to a kernel thread, and it has no ioctl.
+        Action::Flush | Action::BlockDiscard { .. } => false,
     }
 }
 

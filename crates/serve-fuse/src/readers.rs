@@ -1,0 +1,342 @@
+//! Which of a mount's threads waits for the next request.
+//!
+//! # What it is for
+//! Every thread of a session reads a request, answers it, and reads the next. When several sleep in the
+//! kernel's read, requests go round them: each one wakes the thread that has slept longest, whose caches
+//! are cold. A client that waits for each answer before it asks again (most do) pays for that every time. So
+//! one thread has the *turn*: it reads, answers, and stays; it looks for the next request for a few tens of
+//! microseconds before it goes to sleep, as long as that has been worth it lately. The others are parked.
+//!
+//! ```text
+//!            request read, more wait or it is long: the turn is offered
+//!   reader ---------------------------------------------------------------> worker
+//!     ^ \                                                                  /   |
+//!     |  `--- answered: looks for the next one, reads                     /    |
+//!     |                                                                  /     |
+//!     +------ more wait, or nobody reads  <------------------------------      |
+//!     |                                                                        v
+//!     +------ offered the turn  <--------------------------------------------- parked
+//! ```
+//!
+//! # Who may park
+//! Only while another thread that is known here reads (it has a [`Seat`]). When the session ends, that one's read fails, it
+//! ends, its seat is dropped, and that lets all others go: nobody is left behind.
+//!
+//! # Locks
+//! `state`, for a few instructions. A thread never parks with another lock held.
+
+use std::cell::RefCell;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// How long a reader looks for the next request before it sleeps: about what waking it costs, with
+/// the time that a client needs between two requests.
+const LOOK_MAX: Duration = Duration::from_micros(50);
+/// So many times in a row it was in vain: then not any more, until requests come fast again.
+const VAIN_MAX: u32 = 3;
+
+#[derive(Debug, Default)]
+struct State {
+    /// Threads with a seat that read, or will when they have answered.
+    readers: usize,
+    parked: usize,
+    /// Turns offered to parked threads.
+    offers: usize,
+    /// A thread has ended: the session does.
+    closed: bool,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    device: OnceLock<OwnedFd>,
+    state: Mutex<State>,
+    turn: Condvar,
+    /// Whether there is another CPU for the client while a thread looks.
+    looks: bool,
+}
+
+/// A session's threads, as far as they have read a request.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Readers(Arc<Shared>);
+
+/// A thread of the session.
+struct Seat {
+    shared: Arc<Shared>,
+    /// It has the turn.
+    is_reader: bool,
+    ended: Instant,
+    in_vain: u32,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.shared.state.lock().closed = true;
+        self.shared.turn.notify_all();
+    }
+}
+
+thread_local! {
+    static SEAT: RefCell<Option<Seat>> = const { RefCell::new(None) };
+}
+
+impl Readers {
+    pub(crate) fn new() -> Self {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        Readers(Arc::new(Shared {
+            looks: cpus > 1,
+            ..Shared::default()
+        }))
+    }
+
+    /// Tells where requests come from. Without that, threads just read.
+    pub(crate) fn attach(&self, device: OwnedFd) {
+        let _ = self.0.device.set(device);
+    }
+
+    /// This thread has read a request. When more wait, or this one may take `long`, another thread reads on.
+    pub(crate) fn begin(&self, long: bool) {
+        if self.0.device.get().is_none() {
+            return;
+        }
+        SEAT.with_borrow_mut(|place| {
+            let seat = place.get_or_insert_with(|| self.0.sit_down());
+            let gap = seat.ended.elapsed();
+            seat.in_vain = if gap < LOOK_MAX {
+                0
+            } else {
+                seat.in_vain.saturating_add(1)
+            };
+            if seat.is_reader && (long || self.0.more_wait()) {
+                seat.is_reader = !self.0.offer_turn();
+            }
+        });
+    }
+
+    /// This thread has answered a request, or handed it on: waits until it should read again.
+    pub(crate) fn end(&self) {
+        if self.0.device.get().is_none() {
+            return;
+        }
+        SEAT.with_borrow_mut(|place| {
+            let Some(seat) = place else { return };
+            seat.is_reader = self.0.take_turn(seat.is_reader);
+            seat.ended = Instant::now();
+            if self.0.looks && seat.is_reader && seat.in_vain < VAIN_MAX {
+                self.0.look();
+            }
+        });
+    }
+}
+
+impl Shared {
+    fn sit_down(self: &Arc<Self>) -> Seat {
+        self.state.lock().readers += 1;
+        Seat {
+            shared: self.clone(),
+            is_reader: true,
+            ended: Instant::now(),
+            in_vain: 0,
+        }
+    }
+
+    /// Whether a read would return at once (with a request, or because the session has ended).
+    fn more_wait(&self) -> bool {
+        const NOW: Timespec = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        self.device.get().is_none_or(|device| {
+            let mut devices = [PollFd::new(device, PollFlags::IN)];
+            // An error, which there should not be, is what the read will meet as well.
+            poll(&mut devices, Some(&NOW)).map_or(true, |ready| ready > 0)
+        })
+    }
+
+    /// Gives the turn to a parked thread, if there is one.
+    fn offer_turn(&self) -> bool {
+        let mut state = self.state.lock();
+        if state.parked <= state.offers {
+            return false;
+        }
+        // The reader's turn becomes that of whoever takes it up.
+        state.offers += 1;
+        drop(state);
+        self.turn.notify_one();
+        true
+    }
+
+    /// Waits until this thread is to read; true with the turn.
+    fn take_turn(&self, is_reader: bool) -> bool {
+        // The usual case first: it has the turn, and alone.
+        let mut state = self.state.lock();
+        if state.closed || is_reader && state.readers <= 1 {
+            return is_reader;
+        }
+        drop(state);
+        let more = self.more_wait();
+        state = self.state.lock();
+        match is_reader {
+            true if more || state.readers <= 1 => return true,
+            true => state.readers -= 1,
+            false if more || state.readers == 0 => {
+                state.readers += 1;
+                return true;
+            }
+            false => {}
+        }
+        state.parked += 1;
+        while state.offers == 0 && !state.closed {
+            self.turn.wait(&mut state);
+        }
+        state.parked -= 1;
+        if state.offers > 0 {
+            state.offers -= 1;
+            return true;
+        }
+        false
+    }
+
+    /// Looks for a request for a moment.
+    fn look(&self) {
+        let begin = Instant::now();
+        while !self.more_wait() {
+            if begin.elapsed() >= LOOK_MAX {
+                return;
+            }
+            // Whoever wants this CPU may have it.
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+
+    /// A session in small: requests are bytes of a pipe; 1 is a long one. Returns how many were answered, by how
+    /// many threads each.
+    fn serve(requests: usize, in_flight: usize, long_every: usize) -> Vec<usize> {
+        const THREADS: usize = 4;
+        let readers = Readers::new();
+        let (source, mut sink) = std::io::pipe().unwrap();
+        readers.attach(source.try_clone().unwrap().into());
+        let (answer, answers) = mpsc::channel();
+        let served: Arc<Vec<AtomicUsize>> = Arc::new((0..THREADS).map(|_| 0.into()).collect());
+        let threads: Vec<_> = (0..THREADS)
+            .map(|index| {
+                let (readers, served, answer) = (readers.clone(), served.clone(), answer.clone());
+                let mut source = source.try_clone().unwrap();
+                thread::spawn(move || {
+                    let mut request = [0];
+                    while source.read(&mut request).unwrap() == 1 {
+                        let long = request == [1];
+                        readers.begin(long);
+                        if long {
+                            thread::sleep(Duration::from_millis(1));
+                        }
+                        served[index].fetch_add(1, Ordering::Relaxed);
+                        answer.send(()).unwrap();
+                        readers.end();
+                    }
+                })
+            })
+            .collect();
+        drop(source);
+        let mut waiting = 0;
+        for request in 0..requests {
+            let long = long_every > 0 && request % long_every == 0;
+            sink.write_all(&[u8::from(long)]).unwrap();
+            waiting += 1;
+            if waiting == in_flight {
+                answers.recv().unwrap();
+                waiting -= 1;
+            }
+        }
+        (0..waiting).for_each(|_| answers.recv().unwrap());
+        drop(sink);
+        // Nobody is left behind, wherever they were.
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        served
+            .iter()
+            .map(|count| count.load(Ordering::Relaxed))
+            .collect()
+    }
+
+    #[test]
+    fn all_requests_are_answered_and_all_threads_end() {
+        for round in 0..20 {
+            for (in_flight, long_every) in [(1, 0), (1, 3), (3, 0), (8, 0), (8, 2), (16, 7)] {
+                let served = serve(50 + round, in_flight, long_every);
+                assert_eq!(served.iter().sum::<usize>(), 50 + round);
+            }
+        }
+        // Also when hardly anybody has begun.
+        for requests in 0..4 {
+            serve(requests, 1, 0);
+        }
+    }
+
+    #[test]
+    fn requests_one_by_one_stay_with_one_thread() {
+        let served = serve(2000, 1, 0);
+        let most = served.iter().max().unwrap();
+        assert!(*most > 1900, "{served:?}");
+    }
+
+    #[test]
+    fn a_long_request_holds_up_nobody() {
+        let readers = Readers::new();
+        let (source, mut sink) = std::io::pipe().unwrap();
+        readers.attach(source.try_clone().unwrap().into());
+        let (answer, answers) = mpsc::channel();
+        let (release, released) = mpsc::channel::<()>();
+        let released = Arc::new(Mutex::new(released));
+        let threads: Vec<_> = (0..3)
+            .map(|_| {
+                let (readers, answer, released) =
+                    (readers.clone(), answer.clone(), released.clone());
+                let mut source = source.try_clone().unwrap();
+                thread::spawn(move || {
+                    let mut request = [0];
+                    while source.read(&mut request).unwrap() == 1 {
+                        readers.begin(request == [1]);
+                        if request == [1] {
+                            released.lock().recv().unwrap();
+                        }
+                        answer.send(request[0]).unwrap();
+                        readers.end();
+                    }
+                })
+            })
+            .collect();
+        drop(source);
+        // All threads have a seat, and all but one are parked.
+        for _ in 0..100 {
+            sink.write_all(&[0]).unwrap();
+            answers.recv().unwrap();
+        }
+        sink.write_all(&[1]).unwrap();
+        for _ in 0..100 {
+            sink.write_all(&[0]).unwrap();
+            assert_eq!(answers.recv().unwrap(), 0);
+        }
+        release.send(()).unwrap();
+        assert_eq!(answers.recv().unwrap(), 1);
+        drop(sink);
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
+    }
+}
