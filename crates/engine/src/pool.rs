@@ -468,7 +468,7 @@ impl Pool {
     pub async fn clear(&self, device: Option<&str>) -> Result<(), EngineError> {
         self.check_open()?;
         let core = &self.core;
-        core.tree.reopen().await;
+        core.pipeline.reopen().await;
         for top in core.tree.tops() {
             clear_errors(&top, device);
         }

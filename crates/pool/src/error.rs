@@ -45,16 +45,6 @@ pub enum PoolError {
         /// What happened.
         reason: String,
     },
-    /// A flush failed where nothing else has the data: what was written before may not be there.
-    #[error(
-        "{vdev}: writes that were acknowledged may be lost ({cause}); check the device, then export the pool with -f and import it again, which goes back to its last complete state"
-    )]
-    WritesLost {
-        /// The top-level vdev.
-        vdev: String,
-        /// What the device said.
-        cause: String,
-    },
     /// A device failed.
     #[error(transparent)]
     Device(Arc<DeviceError>),

@@ -321,9 +321,9 @@ impl VdevTree {
     /// Flushes first, so that all completed writes are durable before.
     ///
     /// # Errors
-    /// [`PoolError::WritesLost`] when the flush before failed beyond redundancy: the txg must not be
-    /// completed. [`PoolError::Suspended`] when no leaf of some top-level vdev took its configuration, or no
-    /// leaf at all the uberblock; which of them did is then unknown: retry with the same uberblock, or leave the pool.
+    /// [`PoolError::Suspended`] when the flush before failed beyond redundancy, when no leaf of some top-level vdev
+    /// took its configuration, or no leaf at all the uberblock; which of them did is then unknown: retry with the
+    /// same uberblock, or leave the pool.
     pub async fn sync_labels(&self, sync: &LabelSync<'_>) -> Result<(), PoolError> {
         self.flush().await?;
         let tops: Vec<Arc<Vdev>> = self

@@ -399,6 +399,7 @@ impl VdevTree {
     pub async fn reopen(&self) -> usize {
         let mut back = 0;
         for top in self.tops() {
+            settle_kept(&top);
             for vdev in top.leaves() {
                 let Some(leaf) = vdev.leaf() else { continue };
                 let (state, _) = leaf.state();
@@ -407,7 +408,7 @@ impl VdevTree {
                 }
                 leaf.set_device(None);
                 leaf.set_state(VdevState::Closed, VdevAux::None);
-                if self.open_leaf(&vdev).await.is_ok() {
+                if self.open_leaf(&vdev).await.is_ok() && leaf.rewrite_kept().await.is_ok() {
                     back += 1;
                 }
             }
@@ -581,12 +582,27 @@ impl VdevTree {
         }
     }
 
-    /// Makes all completed writes durable. A device whose flush fails is faulted.
+    /// Makes all completed writes durable. A device whose flush fails is faulted. Log vdevs may fail: what is on
+    /// them is needed only until its txg is on disk.
     ///
     /// # Errors
-    /// [`PoolError::WritesLost`] when that leaves a top-level vdev without enough devices.
+    /// [`PoolError::Suspended`] when that leaves a top-level vdev without enough devices, or it was already: the
+    /// writes are kept for [`Self::reopen`].
     pub async fn flush(&self) -> Result<(), PoolError> {
-        self.flush_tops(&self.tops()).await
+        let (logs, others): (Vec<_>, Vec<_>) = self
+            .tops()
+            .into_iter()
+            .partition(|top| top.config_u64("is_log") == Some(1));
+        let (log, other) = futures::join!(self.flush_tops(&logs), self.flush_tops(&others));
+        if let Err(error) = log {
+            tracing::warn!(%error, "a log device cannot be flushed; the pool goes on without it");
+            for vdev in logs.iter().flat_map(Vdev::leaves) {
+                if let Some(leaf) = vdev.leaf().filter(|leaf| !leaf.is_readable()) {
+                    leaf.forget_kept();
+                }
+            }
+        }
+        other
     }
 
     /// [`Self::flush`] of some top-level vdevs.
@@ -608,12 +624,25 @@ impl VdevTree {
             (top, failure)
         });
         for (top, failure) in join_all(flushes).await {
-            if let Some(failure) = failure
-                && !top.state().0.is_usable()
-            {
-                return Err(PoolError::WritesLost {
-                    vdev: top.display_name(),
-                    cause: failure.to_string(),
+            settle_kept(top);
+            let is_usable = top.state().0.is_usable();
+            // Whoever found out that it is gone need not have been a flush.
+            let has_kept = || {
+                let leaves = top.leaves();
+                leaves
+                    .iter()
+                    .any(|vdev| vdev.leaf().is_some_and(|leaf| leaf.has_kept()))
+            };
+            if !is_usable && (failure.is_some() || has_kept()) {
+                let cause = failure.map_or_else(
+                    || format!("it is {}", top.state().0),
+                    |failure| failure.to_string(),
+                );
+                return Err(PoolError::Suspended {
+                    reason: format!(
+                        "{} could not be flushed ({cause})",
+                        top.display_name()
+                    ),
                 });
             }
         }
@@ -650,6 +679,18 @@ impl VdevTree {
                 leaf.set_state(VdevState::Closed, VdevAux::None);
                 leaf.set_device(None);
             }
+        }
+    }
+}
+
+/// Where the pool goes on without a device, that misses what it took and did not flush.
+fn settle_kept(top: &Arc<Vdev>) {
+    if !top.state().0.is_usable() {
+        return;
+    }
+    for vdev in top.leaves() {
+        if let Some(leaf) = vdev.leaf().filter(|leaf| !leaf.is_readable()) {
+            leaf.forget_kept();
         }
     }
 }
