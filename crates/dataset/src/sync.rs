@@ -317,13 +317,17 @@ impl DslPool {
     /// Queues a task for the open txg and waits until it is on disk.
     ///
     /// # Errors
-    /// What its check says; [`DatasetError::Closed`] when the pool closes before it is on disk.
+    /// What its check says; [`DatasetError::Closed`] when the pool closes before it is on disk;
+    /// [`DatasetError::Pool`] at once when the pool is suspended. One that is under way then waits.
     pub async fn run_task(self: &Arc<Self>, task: Arc<dyn SyncTask>) -> Result<(), DatasetError> {
         if self.env().read_only {
             return Err(DatasetError::ReadOnly {
                 name: self.pool_name(),
                 reason: "the pool was imported read-only; import it for writing",
             });
+        }
+        if let Some(error) = self.env().pipeline.suspended() {
+            return Err(error.into());
         }
         let (answer, answered) = oneshot::channel();
         let tx = self.env().txgs.assign(0).await?;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ::pool::pipeline::FailMode;
 use ::pool::vdev::VdevKind;
-use ::pool::{Pipeline, TxgManager, VdevTree};
+use ::pool::{Pipeline, PoolError, TxgManager, VdevTree};
 use dataset::DslPool;
 use device::World;
 use format::{Guid, ObjectId, Txg, Uberblock};
@@ -137,7 +137,16 @@ impl Core {
             .lock()
             .failure
             .clone()
-            .or_else(|| self.pipeline.suspended().map(|error| error.to_string()))
+            .or_else(|| match self.pipeline.suspended()? {
+                PoolError::Suspended { reason } => Some(reason),
+                error => Some(error.to_string()),
+            })
+    }
+
+    /// Returns when the pool is suspended.
+    pub(crate) async fn until_suspended(&self) {
+        let mut changes = self.pipeline.suspension();
+        while self.suspended().is_none() && changes.changed().await.is_ok() {}
     }
 
     /// Tells those who write what property `failmode` says.

@@ -248,6 +248,9 @@ impl EngineError {
             self,
             Self::Suspended { .. }
                 | Self::Pool(::pool::PoolError::Suspended { .. } | ::pool::PoolError::Closing)
+                | Self::Dataset(dataset::DatasetError::Pool(
+                    ::pool::PoolError::Suspended { .. }
+                ))
         )
     }
 }

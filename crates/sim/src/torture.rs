@@ -121,6 +121,8 @@ pub enum Cut {
     Random,
     /// The same, later.
     RandomLate,
+    /// When the work is done.
+    Later,
     /// Never: the pool is exported.
     Never,
 }
@@ -148,6 +150,9 @@ pub struct Plan {
     pub log: bool,
     /// Disks fail, as many as the layout can do without.
     pub faults: bool,
+    /// All disks fail now and then, and lose what is in their caches: the pool stands still, until they are well and
+    /// it is cleared. Nothing may show of that.
+    pub standstills: bool,
     /// Have zdb look at the images, after power cuts and in the end, where there is one.
     pub zdb: bool,
 }
@@ -178,6 +183,7 @@ impl Plan {
             },
             log: false,
             faults: false,
+            standstills: false,
             zdb: false,
         }
     }
@@ -435,6 +441,40 @@ async fn torment(
     }
 }
 
+/// Makes disks refuse writes beyond redundancy, and lose their caches; then makes them well again.
+async fn stop_and_go(world: &World, pool: &Weak<Pool>, disks: &[SimDisk], mut rng: Rng) {
+    loop {
+        let pause = Duration::from_millis(20 + rng.below(4000));
+        world.clock.sleep(pause).await;
+        let mut reset = Vec::new();
+        for disk in disks {
+            if !rng.percent(70) {
+                continue;
+            }
+            let effect = match rng.below(3) {
+                0 => FaultEffect::Error,
+                1 => FaultEffect::NoSpace,
+                _ => FaultEffect::Short,
+            };
+            let loses_cache = rng.percent(60);
+            let skip = if loses_cache { 0 } else { rng.below(40) };
+            disk.inject(Fault::new(SimOp::Write, effect).after(skip));
+            disk.inject(Fault::new(SimOp::Flush, FaultEffect::Error));
+            if loses_cache {
+                reset.push(disk);
+            }
+        }
+        let pause = Duration::from_millis(rng.below(20_000));
+        world.clock.sleep(pause).await;
+        for disk in reset {
+            disk.lose_cache(PowerCut::Random);
+        }
+        disks.iter().for_each(SimDisk::clear_faults);
+        let Some(pool) = pool.upgrade() else { return };
+        let _ = pool.clear(None).await;
+    }
+}
+
 /// Imports the pool and reads everything, which replays the logs.
 async fn recover(
     sim: &SimWorld,
@@ -538,6 +578,15 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
         Vec::new()
     };
     for cycle in 0..plan.cycles {
+        if plan.standstills {
+            let names = sim.disk_names();
+            let disks: Vec<_> = names.iter().filter_map(|name| sim.disk(name)).collect();
+            let (world, pool) = (sim.world(), Arc::downgrade(&pool));
+            let rng = Rng::new(rng.next_u64());
+            world.clone().spawn.spawn(Box::pin(async move {
+                stop_and_go(&world, &pool, &disks, rng).await;
+            }));
+        }
         if !victims.is_empty() {
             let (victims, pool) = (victims.clone(), Arc::downgrade(&pool));
             let (world, rng) = (sim.world(), Rng::new(rng.next_u64()));
@@ -560,7 +609,7 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
                 let limit = 1 + rng.below(most);
                 sim.cut_power_at(op, 1 + rng.below(limit), PowerCut::Random);
             }
-            Cut::Never => {}
+            Cut::Later | Cut::Never => {}
         }
         for (top, book) in &books {
             book.lock().finished = false;
@@ -618,8 +667,12 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
             outcome.writes = sim.counts().writes - before.writes;
             outcome.flushes = sim.counts().flushes - before.flushes;
         }
+        for name in sim.disk_names() {
+            if let Some(disk) = sim.disk(&name) {
+                disk.clear_faults();
+            }
+        }
         for victim in &victims {
-            victim.clear_faults();
             // It may stay away.
             victim.set_gone(rng.percent(30));
         }

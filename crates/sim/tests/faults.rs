@@ -155,6 +155,134 @@ fn a_suspended_pool_can_be_left() {
     });
 }
 
+/// Disks that go away with what they had in their caches: when they are back, that is written again, and
+/// nothing is missing.
+#[test]
+fn what_disks_forget_is_written_again() {
+    for (seed, layout) in [
+        (13, Layout::Single),
+        (14, Layout::Stripe),
+        (15, Layout::Mirror(2)),
+        (16, Layout::Raidz(1, 3)),
+        (17, Layout::Raidz(2, 5)),
+    ] {
+        for skip in [0, 3, 17, 40, 90] {
+            simulate(async move {
+                let sim = SimWorld::new(seed * 100 + skip);
+                let pool = create(&sim, layout, 96, false).await.unwrap();
+                let fs = open(&sim, &pool).await.unwrap();
+                let before = data(1, 300_000);
+                put(&fs, "before", &before).await.unwrap();
+                pool.sync().await.unwrap();
+                let during = data(2, 2_000_000);
+                let ino = put(&fs, "during", &during).await.unwrap();
+                for name in sim.disk_names() {
+                    let disk = sim.disk(&name).unwrap();
+                    disk.inject(Fault::new(SimOp::Write, FaultEffect::Error).after(skip));
+                    disk.inject(Fault::new(SimOp::Flush, FaultEffect::Error));
+                }
+                let syncing = {
+                    let fs = fs.clone();
+                    tokio::spawn(async move { fs.sync_file(ino).await })
+                };
+                tokio::time::sleep(Duration::from_secs(60)).await;
+                assert!(pool.suspended().is_some(), "{layout:?} {skip}");
+                assert!(!syncing.is_finished());
+                for name in sim.disk_names() {
+                    let disk = sim.disk(&name).unwrap();
+                    disk.lose_cache(PowerCut::LoseUnflushed);
+                    disk.clear_faults();
+                }
+                patiently("clear", pool.clear(None)).await.unwrap().unwrap();
+                patiently("sync", syncing).await.unwrap().unwrap().unwrap();
+                fs.close().await.unwrap();
+                patiently("export", pool.export(false))
+                    .await
+                    .unwrap()
+                    .unwrap();
+                drop((fs, pool));
+                inspect(&sim, "after all", true).await.unwrap();
+                let pool = import(&sim, false).await.unwrap();
+                let fs = open(&sim, &pool).await.unwrap();
+                for (name, wanted) in [("before", &before), ("during", &during)] {
+                    assert_eq!(get(&fs, name).await.unwrap(), *wanted, "{name}");
+                }
+            });
+        }
+    }
+}
+
+/// A log device that goes away costs time and no data: the pool goes on with its other disks.
+#[test]
+fn a_log_device_may_fail() {
+    for effect in [
+        FaultEffect::Error,
+        FaultEffect::NoSpace,
+        FaultEffect::Vanish,
+    ] {
+        for op in [SimOp::Write, SimOp::Flush] {
+            simulate(async move {
+                let sim = SimWorld::new(18);
+                let pool = create(&sim, Layout::MirrorAndLog, 96, false).await.unwrap();
+                let fs = open(&sim, &pool).await.unwrap();
+                let first = put(&fs, "first", &data(1, 50_000)).await.unwrap();
+                fs.sync_file(first).await.unwrap();
+                let again = put(&fs, "again", &data(2, 50_000)).await.unwrap();
+                fs.sync_file(again).await.unwrap();
+                let log = sim.disk("disk2").unwrap();
+                log.inject(Fault::new(op, effect));
+                for name in 0..5 {
+                    let ino = put(&fs, &format!("f{name}"), &data(3 + name, 50_000))
+                        .await
+                        .unwrap();
+                    patiently("fsync", fs.sync_file(ino))
+                        .await
+                        .unwrap()
+                        .unwrap();
+                }
+                assert!(pool.suspended().is_none());
+                let status = pool.status();
+                assert_eq!(status.health, PoolHealth::Degraded);
+                assert!(!matches!(
+                    status.root.children[1].state,
+                    engine::VdevState::Online
+                ));
+                // Logs go to the mirror meanwhile.
+                let batches = || {
+                    let dataset = fs.dataset().unwrap();
+                    dataset.log().map(|log| log.stats().batches)
+                };
+                let count = batches();
+                let ino = put(&fs, "logged", &data(9, 50_000)).await.unwrap();
+                fs.sync_file(ino).await.unwrap();
+                let more = put(&fs, "more", &data(10, 50_000)).await.unwrap();
+                fs.sync_file(more).await.unwrap();
+                assert!(batches() > count, "{:?}", batches());
+                sim.power_cut(PowerCut::LoseUnflushed);
+                sim.kill_tasks().await;
+                drop((fs, pool));
+                sim.kill_tasks().await;
+                sim.power_on();
+                log.clear_faults();
+                log.set_gone(false);
+                let pool = import(&sim, false).await.unwrap();
+                let fs = open(&sim, &pool).await.unwrap();
+                for name in 0..5 {
+                    assert_eq!(
+                        get(&fs, &format!("f{name}")).await.unwrap(),
+                        data(3 + name, 50_000)
+                    );
+                }
+                assert_eq!(get(&fs, "logged").await.unwrap(), data(9, 50_000));
+                assert_eq!(get(&fs, "more").await.unwrap(), data(10, 50_000));
+                fs.close().await.unwrap();
+                pool.export(false).await.unwrap();
+                inspect(&sim, "after all", true).await.unwrap();
+            });
+        }
+    }
+}
+
 /// A disk that loses its cache because a flush failed: what was acknowledged is not claimed to be
 /// there when it may not be.
 #[test]

@@ -12,5 +12,6 @@ mod keys;
 mod kill;
 mod layouts;
 mod scrub;
+mod suspend;
 mod up;
 mod walk;

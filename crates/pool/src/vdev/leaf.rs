@@ -69,7 +69,8 @@ impl Drop for Flushing<'_> {
     fn drop(&mut self) {
         let leaf = self.leaf;
         leaf.kept.lock().prepend(std::mem::take(&mut self.writes));
-        leaf.unflushed_first.fetch_min(self.first, Ordering::Relaxed);
+        leaf.unflushed_first
+            .fetch_min(self.first, Ordering::Relaxed);
         leaf.unflushed_last.fetch_max(self.last, Ordering::Relaxed);
     }
 }
@@ -505,7 +506,7 @@ impl Leaf {
     }
 
     fn failed(self: &Arc<Self>, error: &Arc<DeviceError>, context: &IoContext, probe: bool) {
-        tracing::warn!(leaf = %self.guid, %error, "a device failed");
+        tracing::debug!(leaf = %self.guid, %error, "a device failed");
         if !context.speculative {
             self.reporter.report(ErrorReport::Device {
                 leaf: self.guid,

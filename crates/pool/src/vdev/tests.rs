@@ -388,7 +388,12 @@ fn writes_that_no_flush_covered_are_made_again() {
         assert_eq!(single.peek(raw as u64 + 4096, 4096), data);
         assert_eq!(single.unflushed_count(), 0);
         pool.pipeline.flush().await.expect("all is well");
-        assert!(!tree.find(Guid::new(10)).expect("single").is_missing(Txg::new(5)));
+        assert!(
+            !tree
+                .find(Guid::new(10))
+                .expect("single")
+                .is_missing(Txg::new(5))
+        );
     });
 }
 

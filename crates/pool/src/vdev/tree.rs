@@ -639,10 +639,7 @@ impl VdevTree {
                     |failure| failure.to_string(),
                 );
                 return Err(PoolError::Suspended {
-                    reason: format!(
-                        "{} could not be flushed ({cause})",
-                        top.display_name()
-                    ),
+                    reason: format!("{} could not be flushed ({cause})", top.display_name()),
                 });
             }
         }
