@@ -132,6 +132,7 @@ pub(crate) fn pool(pool: &Pool) -> PoolReport {
         name: status.name.clone(),
         guid: status.guid.get(),
         txg: status.synced_txg.get(),
+        uptime_ns: pool.uptime_ns(),
         properties,
         tree,
     }

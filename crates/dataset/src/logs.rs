@@ -15,7 +15,7 @@ use crate::DatasetError;
 use crate::account::HeadAccounting;
 use crate::dsl::DslPool;
 use crate::state::Ds;
-use crate::zil::{Zil, awaits_replay, claim, free_chain};
+use crate::zil::{Zil, awaits_clones, awaits_replay, claim, free_chain};
 
 /// Where the log's head is in an object set's root block (`os_zil_header`, include/sys/dmu_objset.h).
 const ZIL_HEADER_OFFSET: usize = 512;
@@ -99,6 +99,31 @@ impl DslPool {
                 continue;
             };
             if awaits_replay(&self.env().pipeline, &objset.zil_header, synced).await {
+                out.push(self.full_name(&head).await?);
+            }
+        }
+        Ok(out)
+    }
+
+    /// Datasets whose claimed intent logs have clone records that wait to be replayed: the pool must not get to
+    /// anybody else before they were (by opening the dataset). Datasets that cannot be read are left out.
+    ///
+    /// # Errors
+    /// Of reading the list of datasets.
+    pub async fn datasets_awaiting_clones(&self) -> Result<Vec<String>, DatasetError> {
+        let _config = self.config.read().await;
+        let mut out = Vec::new();
+        for head in self.heads().await? {
+            if head.phys().block.is_hole() {
+                continue;
+            }
+            let Ok((data, endian)) = self.read_root(&head).await else {
+                continue;
+            };
+            let Ok(objset) = ObjsetPhys::decode(&data, endian) else {
+                continue;
+            };
+            if awaits_clones(&self.env().pipeline, &objset.zil_header).await {
                 out.push(self.full_name(&head).await?);
             }
         }

@@ -88,6 +88,8 @@ pub(crate) struct Core {
     pub(crate) host: HostIdentity,
     pub(crate) read_only: bool,
     pub(crate) altroot: Option<String>,
+    /// When it was opened, by the monotonic clock.
+    pub(crate) opened_ns: u64,
     pub(crate) tree: Arc<VdevTree>,
     pub(crate) pipeline: Arc<Pipeline>,
     pub(crate) txgs: Arc<TxgManager>,
@@ -97,6 +99,8 @@ pub(crate) struct Core {
     pub(crate) history: Arc<HistoryLog>,
     pub(crate) errors: Arc<ErrorLog>,
     pub(crate) scrub: Scrub,
+    /// Heartbeats of multi-host protection.
+    pub(crate) heart: crate::multihost::Heart,
     pub(crate) state: Mutex<State>,
     /// What is only read, once.
     pub(crate) tables: crate::tables::Tables,

@@ -14,6 +14,7 @@
 //! | `space`, `logmaps` | metaslab.c, spa_log_spacemap.c |
 //! | `removed` | vdev_removal.c: `spa_remove_init` |
 //! | `auxiliary` | spa.c: `spa_load_spares`, `spa_load_l2cache` |
+//! | `multihost` | mmp.c |
 //! | `tables` | ddt.c, brt.c, spa_checkpoint.c as far as they are read |
 //! | `dtl` | vdev.c: `vdev_dtl_sync`, `vdev_dtl_load` |
 //! | [`Salvage`] | (ours) opening what is left of a damaged pool |
@@ -38,6 +39,7 @@ mod features;
 mod history;
 mod layout;
 mod logmaps;
+mod multihost;
 mod open;
 mod pool;
 mod probe;

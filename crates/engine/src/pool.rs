@@ -92,7 +92,7 @@ impl Pool {
     /// (what was not written is lost, and the pool stays as after a crash).
     ///
     /// # Errors
-    /// [`EngineError::Suspended`] without `force`.
+    /// [`EngineError::Suspended`] without `force`; [`EngineError::UnreplayedClones`].
     pub async fn export(&self, force: bool) -> Result<(), EngineError> {
         self.finish(config::STATE_EXPORTED, force).await
     }
@@ -126,6 +126,15 @@ impl Pool {
         let core = &self.core;
         if core.state.lock().closed {
             return Err(EngineError::Closed { pool: self.name() });
+        }
+        if !core.read_only && pool_state == config::STATE_EXPORTED && core.suspended().is_none() {
+            let datasets = core.dsl.datasets_awaiting_clones().await?;
+            if !datasets.is_empty() {
+                return Err(EngineError::UnreplayedClones {
+                    pool: self.name(),
+                    datasets: datasets.join(", "),
+                });
+            }
         }
         core.scrub.end().await;
         if !core.read_only {
@@ -201,6 +210,12 @@ impl Pool {
     /// Identity.
     pub fn guid(&self) -> Guid {
         self.core.guid
+    }
+
+    /// Nanoseconds since it was opened: what counters count since then.
+    pub fn uptime_ns(&self) -> u64 {
+        let now_ns = self.core.world.clock.monotonic_ns();
+        now_ns.saturating_sub(self.core.opened_ns)
     }
 
     /// Whether it was imported read-only.
@@ -421,6 +436,7 @@ impl Pool {
         if let Change::Feature(name) = &change {
             features::guid_to_enable(name)?;
         }
+        props::check_host(&change, core.host.hostid)?;
         self.check_writeable()?;
         core.dsl
             .run_task(Arc::new(ChangeTask {
@@ -428,6 +444,7 @@ impl Pool {
                 change,
             }))
             .await?;
+        core.start_heart();
         Ok(())
     }
 
@@ -503,6 +520,7 @@ impl Pool {
     pub async fn clear(&self, device: Option<&str>) -> Result<(), EngineError> {
         self.check_open()?;
         let core = &self.core;
+        core.check_still_ours().await?;
         core.pipeline.reopen().await;
         for top in core.tree.tops() {
             clear_errors(&top, device);

@@ -45,6 +45,14 @@ pub enum PoolError {
         /// What happened.
         reason: String,
     },
+    /// No heartbeat of multi-host protection could be written for long: another host may take the pool.
+    #[error(
+        "no multihost heartbeat could be written for {silent_ms} ms; make the pool's devices available and run 'zpool clear'"
+    )]
+    HeartbeatsFailed {
+        /// For how long.
+        silent_ms: u64,
+    },
     /// A device failed.
     #[error(transparent)]
     Device(Arc<DeviceError>),

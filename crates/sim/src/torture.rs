@@ -291,6 +291,7 @@ pub async fn find(sim: &SimWorld) -> Result<FoundPool, Failure> {
 pub async fn import(sim: &SimWorld, read_only: bool) -> Result<Arc<Pool>, Failure> {
     let mut spec = ImportSpec::new(find(sim).await?, host());
     spec.read_only = read_only;
+    spec.unwatched = read_only;
     Ok(Pool::import(&sim.world(), spec).await?)
 }
 
@@ -466,11 +467,14 @@ async fn stop_and_go(world: &World, pool: &Weak<Pool>, disks: &[SimDisk], mut rn
         }
         let pause = Duration::from_millis(rng.below(20_000));
         world.clock.sleep(pause).await;
-        for disk in reset {
-            disk.lose_cache(PowerCut::Random);
+        let Some(pool) = pool.upgrade() else { return };
+        // Nobody could notice a disk that forgets something while the pool is at work.
+        if pool.suspended().is_some() {
+            for disk in reset {
+                disk.lose_cache(PowerCut::Random);
+            }
         }
         disks.iter().for_each(SimDisk::clear_faults);
-        let Some(pool) = pool.upgrade() else { return };
         let _ = pool.clear(None).await;
     }
 }
@@ -577,6 +581,7 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
     } else {
         Vec::new()
     };
+    let has_no_errors = victims.is_empty() && !plan.standstills;
     for cycle in 0..plan.cycles {
         if plan.standstills {
             let names = sim.disk_names();
@@ -677,7 +682,7 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
             victim.set_gone(rng.percent(30));
         }
         let states = loop {
-            let report = inspect(&sim, "after the power cut", victims.is_empty());
+            let report = inspect(&sim, "after the power cut", has_no_errors);
             let report = patiently("inspection", report).await??;
             outcome.log_blocks += report.log_blocks;
             if plan.zdb {
@@ -721,7 +726,7 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
     drop(pool);
     sim.kill_tasks().await;
     nothing_left(&left, "the export")?;
-    let report = inspect(&sim, "after the export", victims.is_empty());
+    let report = inspect(&sim, "after the export", has_no_errors);
     outcome.blocks = patiently("inspection", report).await??.blocks;
     if plan.zdb {
         zdb(&sim)?;

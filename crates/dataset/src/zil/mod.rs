@@ -75,7 +75,7 @@ use tokio::sync::{Notify, oneshot, watch};
 
 use crate::{DatasetError, DatasetSettings, SyncMode};
 use pending::{Entry, EntryBody, Pending};
-pub(crate) use walk::{awaits_replay, claim, free_chain};
+pub(crate) use walk::{awaits_clones, awaits_replay, claim, free_chain};
 pub use walk::{log_has_records, visit_log};
 
 /// `TX_RENAME` and its relatives: what the object has must be in the log before.

@@ -155,7 +155,7 @@ impl Pipeline {
 
     /// [`crate::VdevTree::reopen`]; vdevs that are back get new blocks again.
     pub async fn reopen(&self) {
-        self.tree.reopen().await;
+        self.tree.reopen(self.suspended().is_some()).await;
         for top in self.tree.tops() {
             if let Some(spec) = self.tree.top_spec(&top) {
                 self.allocator.set_allocatable(spec.vdev, spec.allocatable);

@@ -156,6 +156,8 @@ pub struct Leaf {
     unflushed_first: AtomicU64,
     unflushed_last: AtomicU64,
     kept: Mutex<Kept>,
+    /// Held shared by writes under way, alone while writes are made again: so that none overtakes a later one.
+    writing: tokio::sync::RwLock<()>,
 }
 
 impl Leaf {
@@ -184,6 +186,7 @@ impl Leaf {
             unflushed_first: AtomicU64::new(u64::MAX),
             unflushed_last: AtomicU64::new(0),
             kept: Mutex::default(),
+            writing: tokio::sync::RwLock::new(()),
         }
     }
 
@@ -320,6 +323,7 @@ impl Leaf {
         data: Bytes,
         context: &IoContext,
     ) -> Result<(), LeafError> {
+        let _writing = self.writing.read().await;
         let device = self.usable_device()?;
         if device.is_read_only() {
             return Err(LeafError::ReadOnly);
@@ -445,6 +449,7 @@ impl Leaf {
 
     /// The device is back, and the pool stood still without it: writes again what it may have lost.
     pub(super) async fn rewrite_kept(self: &Arc<Self>) -> Result<(), LeafError> {
+        let _alone = self.writing.write().await;
         let writes = self.kept.lock().writes.clone();
         if writes.is_empty() {
             return Ok(());
@@ -480,12 +485,36 @@ impl Leaf {
         raw: u64,
         data: Bytes,
     ) -> Result<(), LeafError> {
+        let _writing = self.writing.read().await;
         let device = self.usable_device()?;
         let place = self.queue.sync_write_place().await;
         let result = device.write(raw, data.clone()).await.map_err(Arc::new);
         drop(place);
         self.note_write(result, raw, data, &IoContext::default())
             .await
+    }
+
+    /// Writes at an offset of the device itself what need not be written again when it was lost (heartbeats).
+    pub(super) async fn write_unkept(
+        self: &Arc<Self>,
+        raw: u64,
+        data: Bytes,
+    ) -> Result<(), LeafError> {
+        let device = self.usable_device()?;
+        let length = data.len() as u64;
+        match device.write(raw, data).await {
+            Ok(()) => {
+                Counters::add(&self.counters.write_ops, 1);
+                Counters::add(&self.counters.write_bytes, length);
+                Ok(())
+            }
+            Err(error) => {
+                let error = Arc::new(error);
+                Counters::add(&self.counters.write_errors, 1);
+                self.failed(&error, &IoContext::default(), true);
+                Err(LeafError::Device(error))
+            }
+        }
     }
 
     /// Counts and reports wrong data from this device.

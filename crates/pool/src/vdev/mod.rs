@@ -42,7 +42,9 @@ pub use config::Scope;
 pub use draid::Draid;
 pub use geometry::{Geometry, metaslab_span};
 pub use indirect::IndirectMap;
-pub use label::{Label, LabelSync, Labels, best_uberblock, leaf_label_config, read_labels};
+pub use label::{
+    HeartbeatTarget, Label, LabelSync, Labels, best_uberblock, leaf_label_config, read_labels,
+};
 pub use leaf::{IoContext, Leaf};
 pub(crate) use node::{ReadFailure, Verify, WriteFailure};
 pub use node::{Top, Vdev, VdevKind};

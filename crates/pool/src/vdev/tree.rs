@@ -155,19 +155,19 @@ impl VdevTree {
         }
     }
 
+    /// Where a leaf's device is looked for.
+    pub(super) fn device_path(&self, vdev: &Vdev) -> Option<String> {
+        let known = self.options.paths.get(&vdev.guid()).cloned();
+        known.or_else(|| vdev.path())
+    }
+
     async fn open_device(&self, vdev: &Arc<Vdev>) -> Result<Arc<dyn Device>, (VdevAux, PoolError)> {
-        let path = self
-            .options
-            .paths
-            .get(&vdev.guid())
-            .cloned()
-            .or_else(|| vdev.path())
-            .ok_or_else(|| {
-                (
-                    VdevAux::OpenFailed,
-                    bad(format!("{} has no path", vdev.guid())),
-                )
-            })?;
+        let path = self.device_path(vdev).ok_or_else(|| {
+            (
+                VdevAux::OpenFailed,
+                bad(format!("{} has no path", vdev.guid())),
+            )
+        })?;
         let device = self
             .world
             .opener
@@ -396,13 +396,19 @@ impl VdevTree {
 
     /// Opens devices that are not usable (after reattaching them; 'zpool clear' and 'zpool online').
     /// Faulted ones are tried again as well, offline ones are not. Tells how many came back.
-    pub async fn reopen(&self) -> usize {
+    ///
+    /// After a standstill of the pool (`stood_still`), also devices that seem to be well may have been reset: what
+    /// they had not flushed is written again to all.
+    pub async fn reopen(&self, stood_still: bool) -> usize {
         let mut back = 0;
         for top in self.tops() {
             settle_kept(&top);
             for vdev in top.leaves() {
                 let Some(leaf) = vdev.leaf() else { continue };
                 let (state, _) = leaf.state();
+                if state.is_usable() && stood_still && leaf.rewrite_kept().await.is_err() {
+                    tracing::warn!(leaf = %vdev.guid(), "a device does not take writes yet");
+                }
                 if state.is_usable() || state == VdevState::Offline {
                     continue;
                 }
