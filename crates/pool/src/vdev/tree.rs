@@ -14,7 +14,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::config::{Builder, Scope, bad};
 use super::label::read_labels;
-use super::leaf::{IoContext, Reporter};
+use super::leaf::{IoContext, Leaf, Reporter};
 use super::node::{ReadFailure, Vdev, VdevKind, Verify, WriteFailure};
 use super::state::{VdevAux, VdevState};
 use crate::alloc::{TopSpec, metaslab_shift};
@@ -631,15 +631,11 @@ impl VdevTree {
         });
         for (top, failure) in join_all(flushes).await {
             settle_kept(top);
-            let is_usable = top.state().0.is_usable();
             // Whoever found out that it is gone need not have been a flush.
-            let has_kept = || {
-                let leaves = top.leaves();
-                leaves
-                    .iter()
-                    .any(|vdev| vdev.leaf().is_some_and(|leaf| leaf.has_kept()))
-            };
-            if !is_usable && (failure.is_some() || has_kept()) {
+            let is_lost = |leaf: &Arc<Leaf>| !leaf.is_readable() && leaf.has_kept();
+            let leaves = top.leaves();
+            let lost = leaves.iter().any(|vdev| vdev.leaf().is_some_and(is_lost));
+            if lost || failure.is_some() && !top.state().0.is_usable() {
                 let cause = failure.map_or_else(
                     || format!("it is {}", top.state().0),
                     |failure| failure.to_string(),
@@ -686,13 +682,27 @@ impl VdevTree {
     }
 }
 
+/// Whether a top-level vdev has all its data without the devices that cannot be used now: those that are there may
+/// lack some of it themselves (`vdev_dtl_required`, module/zfs/vdev.c).
+fn has_all_data(top: &Arc<Vdev>) -> bool {
+    let is_lacking = |vdev: &&Arc<Vdev>| {
+        vdev.leaf()
+            .is_some_and(|leaf| !leaf.is_readable() || !leaf.missing().is_empty())
+    };
+    let leaves = top.leaves();
+    let lacking = leaves.iter().filter(is_lacking).count();
+    top.state().0.is_usable() && lacking <= top.redundancy()
+}
+
 /// Where the pool goes on without a device, that misses what it took and did not flush.
 fn settle_kept(top: &Arc<Vdev>) {
-    if !top.state().0.is_usable() {
-        return;
-    }
-    for vdev in top.leaves() {
-        if let Some(leaf) = vdev.leaf().filter(|leaf| !leaf.is_readable()) {
+    let leaves = top.leaves();
+    let gone = leaves
+        .iter()
+        .filter_map(|vdev| vdev.leaf())
+        .filter(|leaf| !leaf.is_readable() && leaf.has_kept());
+    for leaf in gone {
+        if has_all_data(top) {
             leaf.forget_kept();
         }
     }
