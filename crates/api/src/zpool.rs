@@ -315,6 +315,9 @@ pub struct PoolReport {
     pub guid: u64,
     /// Last synced transaction group.
     pub txg: u64,
+    /// Nanoseconds since it was imported: since then the vdevs' counters count.
+    #[serde(default)]
+    pub uptime_ns: u64,
     /// Every property, `feature@NAME` among them.
     pub properties: PropertyMap,
     /// The vdev tree.

@@ -60,8 +60,19 @@ pub enum DaemonError {
     },
 }
 
+/// What cannot be done while a pool is suspended (`zpool_standard_error`, lib/libzfs/libzfs_util.c).
+pub(crate) fn suspended(doing: &str) -> Failure {
+    Failure::new(
+        FailureKind::Io,
+        format!("{doing}: pool I/O is currently suspended"),
+    )
+}
+
 /// Turns an error of the engine into an answer.
 pub(crate) fn from_engine(doing: &str, error: &EngineError) -> Failure {
+    if error.is_suspended() {
+        return suspended(doing);
+    }
     let kind = match error {
         EngineError::BadName { .. }
         | EngineError::BadVdevs { .. }
@@ -87,6 +98,9 @@ pub(crate) fn from_engine(doing: &str, error: &EngineError) -> Failure {
 
 /// Turns an error of datasets into an answer.
 pub(crate) fn from_dataset(doing: &str, error: &DatasetError) -> Failure {
+    if let DatasetError::Pool(pool::PoolError::Suspended { .. }) = error {
+        return suspended(doing);
+    }
     let kind = match error {
         DatasetError::NotFound { .. } => FailureKind::NotFound,
         DatasetError::Exists { .. } => FailureKind::Exists,

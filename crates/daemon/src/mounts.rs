@@ -14,7 +14,7 @@ use filesystem::{Filesystem, FsError};
 use parking_lot::Mutex;
 use serve_fuse::{Mount, MountOptions, Snapdir, SnapshotEntry, SnapshotProvider, UnmountMode};
 
-use crate::error::{from_dataset, from_mount};
+use crate::error::{from_dataset, from_mount, suspended};
 use crate::service::{OpenPool, Service};
 
 /// A mounted filesystem. The filesystem holds its dataset, so that it cannot be destroyed.
@@ -163,6 +163,14 @@ impl Service {
         options: &[String],
     ) -> Result<(), Failure> {
         let doing = format!("cannot mount '{name}'");
+        if open.pool.suspended().is_some() {
+            return Err(suspended(&doing));
+        }
+        let before = self.mounts.by_name.lock().get(name).cloned();
+        if let Some(before) = before.filter(|before| !before.mount.is_mounted()) {
+            // What it still has to write, two of the same filesystem must not.
+            let _ = before.filesystem.close().await;
+        }
         let dataset = open
             .pool
             .dsl()
@@ -298,12 +306,18 @@ impl Service {
         if mounted.mount.is_mounted() {
             mounted
                 .mount
-                .unmount(mode)
+                .detach(mode)
                 .await
                 .map_err(|error| from_mount(&doing, &error))?;
         }
+        // While the pool is suspended it stays listed, and is closed before it is mounted again.
+        let filesystem = Arc::clone(&mounted.filesystem);
+        let closing = async move { filesystem.close().await };
+        let Some(closed) = self.unless_suspended(name, closing).await else {
+            return Ok(());
+        };
         self.mounts.by_name.lock().remove(name);
-        mounted.filesystem.close().await.map_err(|error| {
+        closed.map_err(|error| {
             Failure::new(
                 FailureKind::Io,
                 format!(

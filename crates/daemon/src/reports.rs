@@ -132,6 +132,7 @@ pub(crate) fn pool(pool: &Pool) -> PoolReport {
         name: status.name.clone(),
         guid: status.guid.get(),
         txg: status.synced_txg.get(),
+        uptime_ns: pool.uptime_ns(),
         properties,
         tree,
     }
@@ -142,12 +143,15 @@ pub(crate) fn pool(pool: &Pool) -> PoolReport {
 pub(crate) fn pool_status(pool: &Pool) -> PoolStatusReport {
     let status = pool.status();
     let mut tree = tree(&status);
+    let continues = pool
+        .prop("failmode")
+        .is_some_and(|property| property.value != "wait");
     let Condition {
         text,
         action,
         page,
         is_healthy,
-    } = condition(&status, &tree);
+    } = condition(&status, &tree, continues);
     name_absent(&mut tree);
     PoolStatusReport {
         name: status.name.clone(),
@@ -249,20 +253,23 @@ impl Condition {
     }
 }
 
-fn condition(status: &PoolStatus, tree: &VdevReport) -> Condition {
+fn condition(status: &PoolStatus, tree: &VdevReport, continues: bool) -> Condition {
     let say = |text: &str, action: &str| Condition {
         text: Some(text.to_owned()),
         action: Some(action.to_owned()),
         ..Condition::default()
     };
     if let Some(why) = &status.suspended_why {
+        // What happened is told as well, which OpenZFS leaves to its event log.
         return say(
-            &format!("The pool is suspended after an I/O failure: {why}."),
-            &format!(
-                "Make the failed devices available again, then run 'zpool clear {}'.",
-                status.name
-            ),
-        );
+            &format!("One or more devices are faulted in response to IO failures.\n({why})"),
+            "Make sure the affected devices are connected, then run 'zpool clear'.",
+        )
+        .with_page(if continues {
+            "ZFS-8000-JQ"
+        } else {
+            "ZFS-8000-HC"
+        });
     }
     let unavailable = any(tree, &|vdev| {
         vdev.state == "UNAVAIL"

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use serve_fuse::UnmountMode;
 use tokio::sync::Notify;
 
-use crate::error::from_engine;
+use crate::error::{from_engine, suspended};
 use crate::mounts::Mounts;
 use crate::state::{CachedPool, State};
 use crate::volumes::Volumes;
@@ -117,6 +117,7 @@ impl Service {
     /// Takes a pool in that was created or imported, mounts and shares what it holds unless told not to.
     /// What could not be mounted or shared is answered as warnings.
     pub(crate) async fn adopt(&self, pool: Arc<Pool>, is_cached: bool, mount: bool) -> Vec<String> {
+        pool.dsl().refuse_while_suspended();
         let open = Arc::new(OpenPool {
             pool,
             admin: tokio::sync::Mutex::new(()),
@@ -133,7 +134,27 @@ impl Service {
             warnings.extend(self.mount_all(&open).await);
         }
         warnings.extend(self.open_volumes(&open).await);
+        self.replay_clones(&open).await;
         warnings
+    }
+
+    /// Has intent logs with cloned blocks replayed whose datasets nothing else opens: the pool must not be exported
+    /// with them, see [`engine::EngineError::UnreplayedClones`].
+    pub(crate) async fn replay_clones(&self, open: &OpenPool) {
+        if open.pool.is_read_only() {
+            return;
+        }
+        let waiting = open.pool.dsl().datasets_awaiting_clones().await;
+        for name in waiting.unwrap_or_default() {
+            let result = async {
+                let dataset = open.pool.dsl().open_dataset(&name).await?;
+                let filesystem = filesystem::Filesystem::open(dataset, self.world.clone()).await?;
+                filesystem.close().await
+            };
+            if let Err(error) = result.await {
+                tracing::warn!("the intent log of '{name}' could not be replayed: {error}");
+            }
+        }
     }
 
     /// Forgets a pool that was exported or destroyed.
@@ -218,20 +239,24 @@ impl Service {
     pub(crate) async fn shut_down(&self) {
         self.volumes.stop_serving().await;
         for open in self.pools() {
-            let _admin = open.admin.lock().await;
             let name = open.pool.name();
-            if let Err(failure) = self.release_pool(&open, UnmountMode::Clean).await {
-                tracing::warn!("{failure}; cutting off whoever uses it");
-                if let Err(failure) = self.release_pool(&open, UnmountMode::Force).await {
-                    tracing::error!("{failure}");
+            let doing = format!("cannot export '{name}'");
+            let work = async {
+                let _admin = open.admin.lock().await;
+                if let Err(failure) = self.release_pool(&open, UnmountMode::Clean).await {
+                    tracing::warn!("{failure}; cutting off whoever uses it");
+                    if let Err(failure) = self.release_pool(&open, UnmountMode::Force).await {
+                        tracing::error!("{failure}");
+                    }
                 }
-            }
-            let suspended = open.pool.suspended().is_some();
-            match open.pool.export(suspended).await {
+                let exported = open.pool.export(true).await;
+                exported.map_err(|error| from_engine(&doing, &error))
+            };
+            match self.leaving(&open, &doing, true, work).await {
                 Ok(()) => self.forget(&name, true),
-                Err(error) => {
-                    tracing::error!("pool '{name}' could not be exported: {error}");
-                    eprintln!("pool '{name}' could not be exported: {error}");
+                Err(failure) => {
+                    tracing::error!("{failure}");
+                    eprintln!("{failure}");
                 }
             }
         }
@@ -247,6 +272,58 @@ impl Service {
         let name = open.pool.name();
         self.close_volumes(&name, mode).await?;
         self.unmount_below(&name, mode).await
+    }
+
+    /// Closes something of a dataset, `name`. While its pool is suspended that goes on in the background (what is
+    /// not written yet stays in memory until the pool is cleared or left): `None`.
+    pub(crate) async fn unless_suspended<T: Send + 'static>(
+        &self,
+        name: &str,
+        closing: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
+        let Ok(open) = self.pool_of(name) else {
+            return Some(closing.await);
+        };
+        let mut closing = tokio::spawn(closing);
+        let result = tokio::select! {
+            biased;
+            result = &mut closing => Some(result.unwrap_or_else(|panic| {
+                std::panic::resume_unwind(panic.into_panic())
+            })),
+            () = open.pool.until_suspended() => None,
+        };
+        match result {
+            Some(result) if open.pool.suspended().is_none() => Some(result),
+            _ => {
+                tracing::warn!(
+                    "'{name}': the pool is suspended; the last changes are not written yet"
+                );
+                None
+            }
+        }
+    }
+
+    /// Runs an export or the like of a pool. When the pool is suspended, or gets so, that fails at once, or by
+    /// force the pool is given up, so that nothing waits for it any more.
+    pub(crate) async fn leaving<T>(
+        &self,
+        open: &OpenPool,
+        doing: &str,
+        force: bool,
+        work: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let standstill = async {
+            open.pool.until_suspended().await;
+            if force {
+                open.pool.give_up();
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = standstill => Err(suspended(doing)),
+            result = work => result,
+        }
     }
 
     /// What the daemon is and does.

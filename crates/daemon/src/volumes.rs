@@ -499,12 +499,14 @@ impl Service {
             directory.remove(name);
         }
         self.volumes.by_name.lock().remove(name);
-        volume.close().await.map_err(|error| {
-            Failure::new(
+        let closing = async move { volume.close().await };
+        match self.unless_suspended(name, closing).await {
+            None | Some(Ok(())) => Ok(()),
+            Some(Err(error)) => Err(Failure::new(
                 FailureKind::Io,
                 format!("cannot close volume '{name}': {error}"),
-            )
-        })
+            )),
+        }
     }
 
     /// Closes the volumes at and below a dataset.

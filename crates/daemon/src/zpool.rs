@@ -223,12 +223,14 @@ impl Service {
     /// `zpool destroy`.
     pub(crate) async fn zpool_destroy(&self, call: ZpoolDestroy) -> Result<Empty, Failure> {
         let open = self.pool(&call.name)?;
-        let _admin = open.admin.lock().await;
-        self.release_pool(&open, mode(call.force)).await?;
-        open.pool
-            .destroy()
-            .await
-            .map_err(|error| from_engine(&format!("cannot destroy '{}'", call.name), &error))?;
+        let doing = format!("cannot destroy '{}'", call.name);
+        let work = async {
+            let _admin = open.admin.lock().await;
+            self.release_pool(&open, mode(call.force)).await?;
+            let destroyed = open.pool.destroy(call.force).await;
+            destroyed.map_err(|error| from_engine(&doing, &error))
+        };
+        self.leaving(&open, &doing, call.force, work).await?;
         self.forget(&call.name, false);
         Ok(Empty {})
     }
@@ -241,21 +243,22 @@ impl Service {
             self.pools_named(&call.names)?
         };
         for open in pools {
-            let _admin = open.admin.lock().await;
             let name = open.pool.name();
-            if let Err(failure) = self.release_pool(&open, mode(call.force)).await {
-                // What was unmounted is mounted again: an export that fails changes nothing.
-                let _ = self.mount_all(&open).await;
-                let _ = self.open_volumes(&open).await;
-                return Err(Failure::new(
-                    failure.kind,
-                    format!("cannot export '{name}': {failure}"),
-                ));
-            }
-            open.pool
-                .export(call.force)
-                .await
-                .map_err(|error| from_engine(&format!("cannot export '{name}'"), &error))?;
+            let doing = format!("cannot export '{name}'");
+            let work = async {
+                let _admin = open.admin.lock().await;
+                if let Err(failure) = self.release_pool(&open, mode(call.force)).await {
+                    // What was unmounted is mounted again: an export that fails changes nothing.
+                    let _ = self.mount_all(&open).await;
+                    let _ = self.open_volumes(&open).await;
+                    let message = format!("{doing}: {failure}");
+                    return Err(Failure::new(failure.kind, message));
+                }
+                self.replay_clones(&open).await;
+                let exported = open.pool.export(call.force).await;
+                exported.map_err(|error| from_engine(&doing, &error))
+            };
+            self.leaving(&open, &doing, call.force, work).await?;
             self.forget(&name, false);
         }
         Ok(Empty {})

@@ -15,7 +15,7 @@ use crate::DatasetError;
 use crate::account::HeadAccounting;
 use crate::dsl::DslPool;
 use crate::state::Ds;
-use crate::zil::{Zil, awaits_replay, claim, free_chain, is_cut_off};
+use crate::zil::{Zil, awaits_clones, awaits_replay, claim, free_chain, is_cut_off};
 
 /// Where the log's head is in an object set's root block (`os_zil_header`, include/sys/dmu_objset.h).
 const ZIL_HEADER_OFFSET: usize = 512;
@@ -33,6 +33,14 @@ impl Ds {
     pub(crate) fn has_busy_log(&self) -> bool {
         self.open_log().is_some_and(|log| !log.is_closed())
     }
+}
+
+/// What is asked about logs on disk.
+#[derive(Clone, Copy)]
+enum LogState {
+    AwaitsReplay { synced: Txg },
+    AwaitsClones,
+    CutOff,
 }
 
 impl DslPool {
@@ -122,24 +130,9 @@ impl DslPool {
     /// # Errors
     /// Of reading the list of datasets.
     pub async fn datasets_awaiting_replay(&self) -> Result<Vec<String>, DatasetError> {
-        let _config = self.config.read().await;
         let synced = self.env().txgs.synced_txg();
-        let mut out = Vec::new();
-        for head in self.heads().await? {
-            if head.phys().block.is_hole() {
-                continue;
-            }
-            let Ok((data, endian)) = self.read_root(&head).await else {
-                continue;
-            };
-            let Ok(objset) = ObjsetPhys::decode(&data, endian) else {
-                continue;
-            };
-            if awaits_replay(&self.env().pipeline, &objset.zil_header, synced).await {
-                out.push(self.full_name(&head).await?);
-            }
-        }
-        Ok(out)
+        self.datasets_whose_log(LogState::AwaitsReplay { synced })
+            .await
     }
 
     /// Datasets whose intent logs begin or go on on log vdevs that are missing, as far as that can be told.
@@ -147,7 +140,21 @@ impl DslPool {
     /// # Errors
     /// Of reading the list of datasets.
     pub async fn datasets_with_lost_logs(&self) -> Result<Vec<String>, DatasetError> {
+        self.datasets_whose_log(LogState::CutOff).await
+    }
+
+    /// Datasets whose claimed intent logs have clone records that wait to be replayed: the pool must not get to
+    /// anybody else before they were (by opening the dataset). Datasets that cannot be read are left out.
+    ///
+    /// # Errors
+    /// Of reading the list of datasets.
+    pub async fn datasets_awaiting_clones(&self) -> Result<Vec<String>, DatasetError> {
+        self.datasets_whose_log(LogState::AwaitsClones).await
+    }
+
+    async fn datasets_whose_log(&self, is: LogState) -> Result<Vec<String>, DatasetError> {
         let _config = self.config.read().await;
+        let pipeline = &self.env().pipeline;
         let mut out = Vec::new();
         for head in self.heads().await? {
             if head.phys().block.is_hole() {
@@ -159,7 +166,13 @@ impl DslPool {
             let Ok(objset) = ObjsetPhys::decode(&data, endian) else {
                 continue;
             };
-            if is_cut_off(&self.env().pipeline, &objset.zil_header).await {
+            let header = &objset.zil_header;
+            let is_so = match is {
+                LogState::AwaitsReplay { synced } => awaits_replay(pipeline, header, synced).await,
+                LogState::AwaitsClones => awaits_clones(pipeline, header).await,
+                LogState::CutOff => is_cut_off(pipeline, header).await,
+            };
+            if is_so {
                 out.push(self.full_name(&head).await?);
             }
         }

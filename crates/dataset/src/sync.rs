@@ -41,6 +41,8 @@ pub(crate) struct Tasks {
     queued: [Vec<QueuedTask>; 2],
     done: [Vec<oneshot::Sender<Result<(), DatasetError>>>; 2],
     is_closed: bool,
+    /// Refuse tasks while the pool is suspended.
+    refuses: bool,
 }
 
 impl DslPool {
@@ -314,16 +316,28 @@ impl DslPool {
         tasks.done = Default::default();
     }
 
+    /// From now on, who wants something of a suspended pool hears so at once instead of waiting (as OpenZFS's
+    /// `POOL_CHECK_SUSPENDED`, module/zfs/zfs_ioctl.c).
+    pub fn refuse_while_suspended(&self) {
+        self.tasks.lock().refuses = true;
+    }
+
     /// Queues a task for the open txg and waits until it is on disk.
     ///
     /// # Errors
-    /// What its check says; [`DatasetError::Closed`] when the pool closes before it is on disk.
+    /// What its check says; [`DatasetError::Closed`] when the pool closes before it is on disk;
+    /// [`DatasetError::Pool`] at once when the pool is suspended, where [`Self::refuse_while_suspended`] says so. One
+    /// that is under way then waits.
     pub async fn run_task(self: &Arc<Self>, task: Arc<dyn SyncTask>) -> Result<(), DatasetError> {
         if self.env().read_only {
             return Err(DatasetError::ReadOnly {
                 name: self.pool_name(),
                 reason: "the pool was imported read-only; import it for writing",
             });
+        }
+        let refuses = self.tasks.lock().refuses;
+        if let Some(error) = self.env().pipeline.suspended().filter(|_| refuses) {
+            return Err(error.into());
         }
         let (answer, answered) = oneshot::channel();
         let tx = self.env().txgs.assign(0).await?;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ::pool::pipeline::FailMode;
 use ::pool::vdev::VdevKind;
-use ::pool::{Pipeline, TxgManager, VdevTree};
+use ::pool::{Pipeline, PoolError, TxgManager, VdevTree};
 use dataset::DslPool;
 use device::World;
 use format::{Guid, ObjectId, Txg, Uberblock};
@@ -86,6 +86,8 @@ pub(crate) struct Core {
     pub(crate) host: HostIdentity,
     pub(crate) read_only: bool,
     pub(crate) altroot: Option<String>,
+    /// When it was opened, by the monotonic clock.
+    pub(crate) opened_ns: u64,
     pub(crate) tree: Arc<VdevTree>,
     pub(crate) pipeline: Arc<Pipeline>,
     pub(crate) txgs: Arc<TxgManager>,
@@ -95,6 +97,8 @@ pub(crate) struct Core {
     pub(crate) history: Arc<HistoryLog>,
     pub(crate) errors: Arc<ErrorLog>,
     pub(crate) scrub: Scrub,
+    /// Heartbeats of multi-host protection.
+    pub(crate) heart: crate::multihost::Heart,
     pub(crate) state: Mutex<State>,
     /// Held while vdevs are added or removed.
     pub(crate) admin: tokio::sync::Mutex<()>,
@@ -142,7 +146,16 @@ impl Core {
             .lock()
             .failure
             .clone()
-            .or_else(|| self.pipeline.suspended().map(|error| error.to_string()))
+            .or_else(|| match self.pipeline.suspended()? {
+                PoolError::Suspended { reason } => Some(reason),
+                error => Some(error.to_string()),
+            })
+    }
+
+    /// Returns when the pool is suspended.
+    pub(crate) async fn until_suspended(&self) {
+        let mut changes = self.pipeline.suspension();
+        while self.suspended().is_none() && changes.changed().await.is_ok() {}
     }
 
     /// Tells those who write what property `failmode` says.

@@ -145,13 +145,36 @@ pub enum EngineError {
         /// Its id.
         hostid: u64,
     },
-    /// Several hosts share the pool's devices and take care by heartbeats, which we do not write.
+    /// Another host uses the pool at this moment; that is seen by its heartbeats.
     #[error(
-        "cannot import '{pool}' for writing: its property multihost is on, which this release does not honour; turn it off with OpenZFS, or import it with '-o readonly=on'"
+        "cannot import '{pool}': pool is imported on host '{hostname}' (hostid={hostid:x}).\nExport the pool on the other system, then run 'zpool import'."
     )]
-    Multihost {
+    RemoteActive {
         /// The pool.
         pool: String,
+        /// Name of the host, as the labels tell.
+        hostname: String,
+        /// Its id.
+        hostid: u64,
+    },
+    /// The property multihost is on, and this host has no id.
+    #[error(
+        "cannot import '{pool}': pool has the multihost property on and the system's hostid is not set.\nSet a unique system hostid with the zgenhostid(8) command."
+    )]
+    NoHostid {
+        /// The pool.
+        pool: String,
+    },
+    /// Intent logs have records of cloned blocks that were not replayed: another system would free these blocks
+    /// while they are in use.
+    #[error(
+        "cannot export '{pool}': the intent logs of {datasets} hold cloned blocks and were not replayed; mount these datasets once (load their keys first)"
+    )]
+    UnreplayedClones {
+        /// The pool.
+        pool: String,
+        /// Which datasets.
+        datasets: String,
     },
     /// The pool was destroyed.
     #[error("cannot import '{pool}': it was destroyed; use 'zpool import -D' to bring it back")]
@@ -293,6 +316,9 @@ impl EngineError {
             self,
             Self::Suspended { .. }
                 | Self::Pool(::pool::PoolError::Suspended { .. } | ::pool::PoolError::Closing)
+                | Self::Dataset(dataset::DatasetError::Pool(
+                    ::pool::PoolError::Suspended { .. }
+                ))
         )
     }
 }

@@ -15,6 +15,7 @@
 //! | `removed` | vdev_removal.c: `spa_remove_init` |
 //! | `auxiliary` | spa.c: `spa_load_spares`, `spa_load_l2cache`, `spa_sync_aux_dev` |
 //! | [`AddSpec`] and `vdevs` | spa.c: `spa_vdev_add`, `spa_change_guid`; vdev_removal.c: `spa_vdev_remove_log` |
+//! | `multihost` | mmp.c |
 //! | `tables` | ddt.c, brt.c, spa_checkpoint.c as far as they are read |
 //! | `dtl` | vdev.c: `vdev_dtl_sync`, `vdev_dtl_load` |
 //! | [`Salvage`] | (ours) opening what is left of a damaged pool |
@@ -39,6 +40,7 @@ mod features;
 mod history;
 mod layout;
 mod logmaps;
+mod multihost;
 mod open;
 mod pool;
 mod probe;

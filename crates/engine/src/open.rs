@@ -30,8 +30,8 @@ use crate::history::{History, HistoryLog, HistoryWhat};
 use crate::props::Stored;
 use crate::space::{Space, TopShape};
 use crate::{
-    EngineError, FoundState, ImportSpec, ScanStatus, config, directory, features, layout, removed,
-    tables,
+    EngineError, FoundState, ImportSpec, ScanStatus, config, directory, features, layout,
+    multihost, removed, tables,
 };
 
 /// Bytes of verified blocks kept in memory unless the caller says otherwise.
@@ -156,6 +156,7 @@ pub(crate) fn start(core: &Arc<Core>) {
     core.world
         .spawn
         .spawn(Box::pin(async move { looping.sync_loop().await }));
+    core.start_heart();
 }
 
 pub(crate) fn damaged(pool: &str, what: &str, why: impl ToString) -> EngineError {
@@ -335,6 +336,9 @@ pub(crate) async fn read_trusted(
             None => best_uberblock(&ground.tree.uberblocks().await, Txg::new(u64::MAX))
                 .ok_or_else(|| damaged(name, "every uberblock", "none has the right checksum"))?,
         };
+        if given.is_none() {
+            multihost::check_unused(world, spec, &ground.tree, &uberblock).await?;
+        }
         if !(1..=28).contains(&uberblock.version) && uberblock.version != Uberblock::VERSION_FEATURES {
             return Err(EngineError::UnsupportedVersion {
                 pool: name.clone(),
@@ -522,6 +526,7 @@ async fn import_on(
         read_only: spec.read_only,
         spa_version: uberblock.version,
     };
+    multihost::claim(world, spec, &ground.tree, &uberblock).await?;
     distrust_stale(&ground.tree).await;
     open_mos(world, ground, &uberblock).await?;
     let dsl = DslPool::open(env, uberblock.root).await?;
@@ -549,11 +554,6 @@ async fn import_on(
             format!("{} must be dealt with by OpenZFS first", state.errata),
         ));
     }
-    if !spec.read_only && state.props.get("multihost") == Some(&Stored::Number(1)) {
-        return Err(EngineError::Multihost {
-            pool: name.to_owned(),
-        });
-    }
     load_space(ground, &mos).await?;
     let allocator = ground.pipeline.allocator();
     let tables = tables::load(&mos, &ground.tree, allocator).await?;
@@ -579,6 +579,7 @@ async fn import_on(
         host: spec.host.clone(),
         read_only: spec.read_only,
         altroot: spec.altroot.clone(),
+        opened_ns: world.clock.monotonic_ns(),
         tree: ground.tree.clone(),
         pipeline: ground.pipeline.clone(),
         txgs: txgs.clone(),
@@ -588,6 +589,7 @@ async fn import_on(
         history,
         errors: ground.errors.clone(),
         scrub: crate::scrub::Scrub::default(),
+        heart: crate::multihost::Heart::default(),
         state: Mutex::new(state),
         admin: tokio::sync::Mutex::new(()),
         tables,

@@ -1,5 +1,6 @@
 //! The handle of an imported pool.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use ::pool::vdev::{Scope, Vdev};
@@ -7,6 +8,7 @@ use ::pool::{Bookmark, PoolError, Tx};
 use dataset::{DatasetError, DslPool, SyncTask};
 use device::{BoxFuture, World};
 use format::{Guid, NvList, ObjectId, ObjectType, Txg};
+use futures::future::{Either, select};
 use object::{SyncContext, Zap, ZapOptions, ZapValue};
 
 use crate::core::Core;
@@ -90,20 +92,34 @@ impl Pool {
     /// (what was not written is lost, and the pool stays as after a crash).
     ///
     /// # Errors
-    /// [`EngineError::Suspended`] without `force`.
+    /// [`EngineError::Suspended`] without `force`; [`EngineError::UnreplayedClones`].
     pub async fn export(&self, force: bool) -> Result<(), EngineError> {
         self.finish(config::STATE_EXPORTED, force).await
     }
 
-    /// Marks the pool destroyed and closes its devices.
+    /// Marks the pool destroyed and closes its devices. With `force`, a suspended one is just left: its devices,
+    /// when they are back, show it as it was.
     ///
     /// # Errors
-    /// [`EngineError::Suspended`], [`EngineError::ReadOnly`].
-    pub async fn destroy(&self) -> Result<(), EngineError> {
+    /// [`EngineError::Suspended`] without `force`, [`EngineError::ReadOnly`].
+    pub async fn destroy(&self, force: bool) -> Result<(), EngineError> {
         if self.core.read_only {
             return Err(EngineError::ReadOnly { pool: self.name() });
         }
-        self.finish(config::STATE_DESTROYED, false).await
+        self.finish(config::STATE_DESTROYED, force).await
+    }
+
+    /// Gives a suspended pool up: whatever waits for it fails. Only [`Pool::export`] by force is left then.
+    pub fn give_up(&self) {
+        if self.core.suspended().is_some() {
+            self.core.pipeline.abandon(PoolError::Closing);
+            self.core.txgs.stop(PoolError::Closing);
+        }
+    }
+
+    /// Returns when the pool is suspended.
+    pub async fn until_suspended(&self) {
+        self.core.until_suspended().await;
     }
 
     async fn finish(&self, pool_state: u64, force: bool) -> Result<(), EngineError> {
@@ -111,35 +127,63 @@ impl Pool {
         if core.state.lock().closed {
             return Err(EngineError::Closed { pool: self.name() });
         }
+        if !core.read_only && pool_state == config::STATE_EXPORTED && core.suspended().is_none() {
+            let datasets = core.dsl.datasets_awaiting_clones().await?;
+            if !datasets.is_empty() {
+                return Err(EngineError::UnreplayedClones {
+                    pool: self.name(),
+                    datasets: datasets.join(", "),
+                });
+            }
+        }
         core.scrub.end().await;
-        let closing = PoolError::Closing;
         if !core.read_only {
-            match core.suspended() {
-                Some(why) if !force => {
+            if core.suspended().is_none() {
+                let writing = pin!(self.write_last(pool_state));
+                if let Either::Left((result, _)) =
+                    select(writing, pin!(core.until_suspended())).await
+                    && core.suspended().is_none()
+                {
+                    result?;
+                }
+            }
+            if let Some(why) = core.suspended() {
+                if !force {
+                    let mut state = core.state.lock();
+                    if state.pool_state != config::STATE_ACTIVE {
+                        // When it is cleared it goes on, and says so.
+                        state.pool_state = config::STATE_ACTIVE;
+                        state.flush_all = false;
+                        state.config_dirty = true;
+                    }
                     return Err(EngineError::Suspended {
-                        pool: self.name(),
+                        pool: state.name.clone(),
                         why,
                     });
                 }
-                Some(_) => core.pipeline.abandon(closing.clone()),
-                None => {
-                    core.dsl.close_logs().await?;
-                    core.txgs.sync().await?;
-                    {
-                        let mut state = core.state.lock();
-                        state.pool_state = pool_state;
-                        state.config_dirty = true;
-                        state.flush_all = pool_state == config::STATE_EXPORTED;
-                    }
-                    // What the frees of the last txgs gave back is not needed any more: one txg,
-                    // with the space maps flushed and the new state in every label, is the last.
-                    core.txgs.sync().await?;
-                }
+                core.pipeline.abandon(PoolError::Closing);
             }
-            core.txgs.stop(closing);
+            core.txgs.stop(PoolError::Closing);
             core.wait_ended().await;
         }
         core.close();
+        Ok(())
+    }
+
+    /// The last txgs of a pool that is left.
+    async fn write_last(&self, pool_state: u64) -> Result<(), EngineError> {
+        let core = &self.core;
+        core.dsl.close_logs().await?;
+        core.txgs.sync().await?;
+        {
+            let mut state = core.state.lock();
+            state.pool_state = pool_state;
+            state.config_dirty = true;
+            state.flush_all = pool_state == config::STATE_EXPORTED;
+        }
+        // What the frees of the last txgs gave back is not needed any more: one txg,
+        // with the space maps flushed and the new state in every label, is the last.
+        core.txgs.sync().await?;
         Ok(())
     }
 
@@ -166,6 +210,12 @@ impl Pool {
     /// Identity.
     pub fn guid(&self) -> Guid {
         self.core.guid()
+    }
+
+    /// Nanoseconds since it was opened: what counters count since then.
+    pub fn uptime_ns(&self) -> u64 {
+        let now_ns = self.core.world.clock.monotonic_ns();
+        now_ns.saturating_sub(self.core.opened_ns)
     }
 
     /// Whether it was imported read-only.
@@ -386,6 +436,7 @@ impl Pool {
         if let Change::Feature(name) = &change {
             features::guid_to_enable(name)?;
         }
+        props::check_host(&change, core.host.hostid)?;
         self.check_writeable()?;
         core.dsl
             .run_task(Arc::new(ChangeTask {
@@ -393,6 +444,7 @@ impl Pool {
                 change,
             }))
             .await?;
+        core.start_heart();
         Ok(())
     }
 
@@ -510,7 +562,8 @@ impl Pool {
     pub async fn clear(&self, device: Option<&str>) -> Result<(), EngineError> {
         self.check_open()?;
         let core = &self.core;
-        core.tree.reopen().await;
+        core.check_still_ours().await?;
+        core.pipeline.reopen().await;
         for top in core.tree.tops() {
             clear_errors(&top, device);
         }

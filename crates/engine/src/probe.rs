@@ -66,6 +66,7 @@ pub async fn probe(world: &World, found: &FoundPool) -> Result<Probe, EngineErro
         read_only: true,
         force: true,
         destroyed: true,
+        unwatched: true,
         ..ImportSpec::new(found.clone(), HostIdentity::default())
     };
     match open::import(world, &spec, None).await {

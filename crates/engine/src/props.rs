@@ -218,11 +218,6 @@ pub(crate) fn parse(name: &str, value: &str) -> Result<Change, EngineError> {
     match (row.access, text) {
         (Access::ReadOnly, _) => Err(bad("it is computed, or set only when the pool is created")),
         (Access::Stored, stored) => {
-            if row.name == "multihost" && stored == Stored::Number(1) {
-                return Err(bad(
-                    "this release does not guard against import by several hosts",
-                ));
-            }
             if row.name == "bootfs" {
                 return Err(bad("this release does not boot from pools"));
             }
@@ -253,6 +248,20 @@ pub(crate) fn parse(name: &str, value: &str) -> Result<Change, EngineError> {
             Ok(Change::Session(row.name, number.to_string()))
         }
         (Access::Config, Stored::Number(_)) => Err(bad("it must be text")),
+    }
+}
+
+/// Whether a host of this id may set it: who has none cannot be told from others.
+pub(crate) fn check_host(change: &Change, hostid: u64) -> Result<(), EngineError> {
+    match change {
+        Change::Stored(name, Stored::Number(1)) if name == "multihost" && hostid == 0 => {
+            Err(EngineError::BadProperty {
+                property: name.clone(),
+                value: "on".into(),
+                why: "requires a non-zero system hostid (see zgenhostid(8))".into(),
+            })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -22,7 +22,7 @@ use object::Zap;
 use crate::core::Core;
 use crate::dtl::distrust_stale;
 use crate::open::{self, Ground, check_tree, damaged};
-use crate::{EngineError, ImportSpec, Rewind, Rewound, directory};
+use crate::{EngineError, ImportSpec, Rewind, Rewound, directory, multihost};
 
 /// Transaction groups for which freed blocks are kept (`TXG_DEFER_SIZE`, include/sys/txg.h). Those in
 /// which nothing was written have no uberblock and do not count.
@@ -43,6 +43,14 @@ pub(crate) async fn import(world: &World, spec: ImportSpec) -> Result<Arc<Core>,
     let newest = *all
         .first()
         .ok_or_else(|| damaged(&pool, "every uberblock", "none has the right checksum"))?;
+    let ground = untrusted(world, &spec).await?;
+    let unused = multihost::check_unused(world, &spec, &ground.tree, &newest).await;
+    ground.tree.close();
+    unused?;
+    let spec = ImportSpec {
+        unwatched: true,
+        ..spec
+    };
     let mut tried: Vec<Txg> = Vec::new();
     let mut first_error = None;
     let wanted = all
@@ -92,7 +100,8 @@ const fn is_final(error: &EngineError) -> bool {
         EngineError::UnsupportedFeatures { .. }
             | EngineError::UnsupportedForWrite { .. }
             | EngineError::UnsupportedVersion { .. }
-            | EngineError::Multihost { .. }
+            | EngineError::RemoteActive { .. }
+            | EngineError::NoHostid { .. }
             | EngineError::BadName { .. }
     )
 }

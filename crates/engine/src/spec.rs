@@ -158,6 +158,8 @@ pub struct ImportSpec {
     pub destroyed: bool,
     /// Import without the devices of the intent log (`-m`).
     pub missing_log: bool,
+    /// Do not watch whether another host uses the pool: for who only looks at it.
+    pub unwatched: bool,
     /// Which state to import.
     pub rewind: Rewind,
     /// Pool properties to set (`-o`).
@@ -179,6 +181,7 @@ impl ImportSpec {
             force: false,
             destroyed: false,
             missing_log: false,
+            unwatched: false,
             rewind: Rewind::No,
             properties: Vec::new(),
             altroot: None,

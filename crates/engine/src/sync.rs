@@ -27,7 +27,7 @@ use ::pool::txg::Work;
 use ::pool::vdev::{LabelSync, Scope};
 use ::pool::{PoolError, Tx};
 use bytes::Bytes;
-use format::{Guid, Multihost, NvEncoding, ObjectId, ObjectType, Txg, Uberblock};
+use format::{Guid, NvEncoding, ObjectId, ObjectType, Txg, Uberblock};
 use object::{Bpobj, SyncContext, Zap, ZapOptions, ZapValue};
 
 use crate::core::Core;
@@ -275,6 +275,7 @@ impl Core {
     /// The last step: labels, if the configuration changed, and the uberblock.
     async fn write_labels(&self, txg: Txg, config: bool) -> Result<(), EngineError> {
         let previous = self.state.lock().uberblock;
+        let multihost = self.multihost_of_txg();
         let uberblock = Uberblock {
             endian: format::Endian::Little,
             version: self.state.lock().version,
@@ -283,17 +284,18 @@ impl Core {
             timestamp_seconds: self.world.clock.wall_ns() / 1_000_000_000,
             root: self.dsl.root_bp(),
             software_version: Uberblock::VERSION_FEATURES,
-            multihost: Some(Multihost::default()),
+            multihost: Some(multihost),
             checkpoint_txg: Txg::ZERO,
             ..previous
         };
         let list = config.then(|| self.pairs(txg).label_config());
         let sync = LabelSync {
             uberblock: &uberblock,
-            multihost: false,
+            multihost: self.is_multihost(),
             config: list.as_ref(),
         };
         self.pipeline.sync_labels(&sync).await?;
+        self.uberblock_written(&uberblock);
         let mut state = self.state.lock();
         state.uberblock = uberblock;
         if config {

@@ -135,7 +135,7 @@ async fn devices_in_use_are_left_alone() {
         ..spec("second", vdevs())
     };
     let pool = Pool::create(&world, forced).await.expect("forced");
-    pool.destroy().await.expect("destroy");
+    pool.destroy(false).await.expect("destroy");
     assert_eq!(
         find(&world, images.path()).await.state,
         FoundState::Destroyed

@@ -97,7 +97,7 @@ async fn a_destroyed_pool_comes_back_on_request() {
     let pool = Pool::create(&world, spec("tank", vdevs))
         .await
         .expect("create");
-    pool.destroy().await.expect("destroy");
+    pool.destroy(false).await.expect("destroy");
     let found = find(&world, images.path()).await;
     assert_eq!(found.state, FoundState::Destroyed);
     let error = Pool::import(&world, ImportSpec::new(found.clone(), host()))
@@ -216,7 +216,7 @@ async fn a_pool_open_read_only_changes_nothing() {
         Err(EngineError::ReadOnly { .. })
     ));
     assert!(matches!(
-        pool.destroy().await,
+        pool.destroy(false).await,
         Err(EngineError::ReadOnly { .. })
     ));
     pool.export(false).await.expect("close");

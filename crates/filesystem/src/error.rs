@@ -120,8 +120,11 @@ pub enum FsError {
     #[error("the filesystem is being unmounted; mount it again")]
     Closed,
     /// The pool has stopped after errors.
-    #[error("the pool is suspended; bring its devices back and run 'zpool clear'")]
-    Suspended,
+    #[error("the pool is suspended: {reason}; bring its devices back and run 'zpool clear'")]
+    Suspended {
+        /// What happened.
+        reason: String,
+    },
     /// What is on disk contradicts itself.
     #[error("object {ino}: {what}; run 'zpool scrub' and restore the file from a copy")]
     Corrupt {
@@ -196,7 +199,7 @@ impl From<pool::PoolError> for FsError {
     fn from(error: pool::PoolError) -> Self {
         match error {
             pool::PoolError::NoSpace { .. } => Self::NoSpace,
-            pool::PoolError::Suspended { .. } => Self::Suspended,
+            pool::PoolError::Suspended { reason } => Self::Suspended { reason },
             pool::PoolError::ReadOnly => Self::ReadOnly,
             pool::PoolError::Closing => Self::Closed,
             other => Self::Object {
@@ -250,7 +253,7 @@ impl FsError {
             Self::NoSuchPlace { .. } => ENXIO,
             Self::Unsupported { .. } => EOPNOTSUPP,
             Self::Closed
-            | Self::Suspended
+            | Self::Suspended { .. }
             | Self::Corrupt { .. }
             | Self::CannotOpen { .. }
             | Self::Object { .. } => EIO,

@@ -45,15 +45,13 @@ pub enum PoolError {
         /// What happened.
         reason: String,
     },
-    /// A flush failed where nothing else has the data: what was written before may not be there.
+    /// No heartbeat of multi-host protection could be written for long: another host may take the pool.
     #[error(
-        "{vdev}: writes that were acknowledged may be lost ({cause}); check the device, then export the pool with -f and import it again, which goes back to its last complete state"
+        "no multihost heartbeat could be written for {silent_ms} ms; make the pool's devices available and run 'zpool clear'"
     )]
-    WritesLost {
-        /// The top-level vdev.
-        vdev: String,
-        /// What the device said.
-        cause: String,
+    HeartbeatsFailed {
+        /// For how long.
+        silent_ms: u64,
     },
     /// A device failed.
     #[error(transparent)]

@@ -415,18 +415,28 @@ impl Mount {
         let _ = tokio::task::spawn_blocking(forget).await;
     }
 
-    /// Unmounts, waits for requests under way, puts everything on stable storage, and lets go of
-    /// snapshots. The filesystem itself stays open (and can be mounted again).
+    /// Unmounts, waits for requests under way, and lets go of snapshots. What was changed need not be on stable
+    /// storage yet: [`Filesystem::close`] sees to that.
     ///
     /// # Errors
-    /// [`MountError::Busy`] and what else stands in the way; [`MountError::Flush`] when it is
-    /// unmounted but not all is on stable storage.
-    pub async fn unmount(&self, mode: UnmountMode) -> Result<()> {
+    /// [`MountError::Busy`] and what else stands in the way.
+    pub async fn detach(&self, mode: UnmountMode) -> Result<()> {
         self.served.unmount(mode).await?;
         if mode != UnmountMode::Lazy {
             self.stop_housekeeping();
             self.nodes.close_snapshots(None, Duration::ZERO).await;
         }
+        Ok(())
+    }
+
+    /// [`Self::detach`], then puts everything on stable storage. The filesystem itself stays open (and can be
+    /// mounted again).
+    ///
+    /// # Errors
+    /// [`MountError::Busy`] and what else stands in the way; [`MountError::Flush`] when it is
+    /// unmounted but not all is on stable storage.
+    pub async fn unmount(&self, mode: UnmountMode) -> Result<()> {
+        self.detach(mode).await?;
         match self.nodes.live().sync_all().await {
             Ok(()) | Err(FsError::Closed) => Ok(()),
             Err(source) => Err(MountError::Flush {

@@ -121,6 +121,8 @@ pub enum Cut {
     Random,
     /// The same, later.
     RandomLate,
+    /// When the work is done.
+    Later,
     /// Never: the pool is exported.
     Never,
 }
@@ -148,6 +150,9 @@ pub struct Plan {
     pub log: bool,
     /// Disks fail, as many as the layout can do without.
     pub faults: bool,
+    /// All disks fail now and then, and lose what is in their caches: the pool stands still, until they are well and
+    /// it is cleared. Nothing may show of that.
+    pub standstills: bool,
     /// Have zdb look at the images, after power cuts and in the end, where there is one.
     pub zdb: bool,
 }
@@ -178,6 +183,7 @@ impl Plan {
             },
             log: false,
             faults: false,
+            standstills: false,
             zdb: false,
         }
     }
@@ -285,6 +291,7 @@ pub async fn find(sim: &SimWorld) -> Result<FoundPool, Failure> {
 pub async fn import(sim: &SimWorld, read_only: bool) -> Result<Arc<Pool>, Failure> {
     let mut spec = ImportSpec::new(find(sim).await?, host());
     spec.read_only = read_only;
+    spec.unwatched = read_only;
     Ok(Pool::import(&sim.world(), spec).await?)
 }
 
@@ -435,6 +442,43 @@ async fn torment(
     }
 }
 
+/// Makes disks refuse writes beyond redundancy, and lose their caches; then makes them well again.
+async fn stop_and_go(world: &World, pool: &Weak<Pool>, disks: &[SimDisk], mut rng: Rng) {
+    loop {
+        let pause = Duration::from_millis(20 + rng.below(4000));
+        world.clock.sleep(pause).await;
+        let mut reset = Vec::new();
+        for disk in disks {
+            if !rng.percent(70) {
+                continue;
+            }
+            let effect = match rng.below(3) {
+                0 => FaultEffect::Error,
+                1 => FaultEffect::NoSpace,
+                _ => FaultEffect::Short,
+            };
+            let loses_cache = rng.percent(60);
+            let skip = if loses_cache { 0 } else { rng.below(40) };
+            disk.inject(Fault::new(SimOp::Write, effect).after(skip));
+            disk.inject(Fault::new(SimOp::Flush, FaultEffect::Error));
+            if loses_cache {
+                reset.push(disk);
+            }
+        }
+        let pause = Duration::from_millis(rng.below(20_000));
+        world.clock.sleep(pause).await;
+        let Some(pool) = pool.upgrade() else { return };
+        // Nobody could notice a disk that forgets something while the pool is at work.
+        if pool.suspended().is_some() {
+            for disk in reset {
+                disk.lose_cache(PowerCut::Random);
+            }
+        }
+        disks.iter().for_each(SimDisk::clear_faults);
+        let _ = pool.clear(None).await;
+    }
+}
+
 /// Imports the pool and reads everything, which replays the logs.
 async fn recover(
     sim: &SimWorld,
@@ -537,7 +581,17 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
     } else {
         Vec::new()
     };
+    let has_no_errors = victims.is_empty() && !plan.standstills;
     for cycle in 0..plan.cycles {
+        if plan.standstills {
+            let names = sim.disk_names();
+            let disks: Vec<_> = names.iter().filter_map(|name| sim.disk(name)).collect();
+            let (world, pool) = (sim.world(), Arc::downgrade(&pool));
+            let rng = Rng::new(rng.next_u64());
+            world.clone().spawn.spawn(Box::pin(async move {
+                stop_and_go(&world, &pool, &disks, rng).await;
+            }));
+        }
         if !victims.is_empty() {
             let (victims, pool) = (victims.clone(), Arc::downgrade(&pool));
             let (world, rng) = (sim.world(), Rng::new(rng.next_u64()));
@@ -560,7 +614,7 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
                 let limit = 1 + rng.below(most);
                 sim.cut_power_at(op, 1 + rng.below(limit), PowerCut::Random);
             }
-            Cut::Never => {}
+            Cut::Later | Cut::Never => {}
         }
         for (top, book) in &books {
             book.lock().finished = false;
@@ -618,13 +672,17 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
             outcome.writes = sim.counts().writes - before.writes;
             outcome.flushes = sim.counts().flushes - before.flushes;
         }
+        for name in sim.disk_names() {
+            if let Some(disk) = sim.disk(&name) {
+                disk.clear_faults();
+            }
+        }
         for victim in &victims {
-            victim.clear_faults();
             // It may stay away.
             victim.set_gone(rng.percent(30));
         }
         let states = loop {
-            let report = inspect(&sim, "after the power cut", victims.is_empty());
+            let report = inspect(&sim, "after the power cut", has_no_errors);
             let report = patiently("inspection", report).await??;
             outcome.log_blocks += report.log_blocks;
             if plan.zdb {
@@ -668,7 +726,7 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
     drop(pool);
     sim.kill_tasks().await;
     nothing_left(&left, "the export")?;
-    let report = inspect(&sim, "after the export", victims.is_empty());
+    let report = inspect(&sim, "after the export", has_no_errors);
     outcome.blocks = patiently("inspection", report).await??.blocks;
     if plan.zdb {
         zdb(&sim)?;

@@ -155,6 +155,137 @@ fn a_suspended_pool_can_be_left() {
     });
 }
 
+/// Disks that go away with what they had in their caches: when they are back, that is written again, and
+/// nothing is missing.
+#[test]
+fn what_disks_forget_is_written_again() {
+    for (seed, layout) in [
+        (13, Layout::Single),
+        (14, Layout::Stripe),
+        (15, Layout::Mirror(2)),
+        (16, Layout::Raidz(1, 3)),
+        (17, Layout::Raidz(2, 5)),
+    ] {
+        for skip in [0, 3, 17, 40, 90] {
+            simulate(async move {
+                let sim = SimWorld::new(seed * 100 + skip);
+                let pool = create(&sim, layout, 96, false).await.unwrap();
+                let fs = open(&sim, &pool).await.unwrap();
+                let before = data(1, 300_000);
+                put(&fs, "before", &before).await.unwrap();
+                pool.sync().await.unwrap();
+                let during = data(2, 2_000_000);
+                let ino = put(&fs, "during", &during).await.unwrap();
+                for name in sim.disk_names() {
+                    let disk = sim.disk(&name).unwrap();
+                    disk.inject(Fault::new(SimOp::Write, FaultEffect::Error).after(skip));
+                    disk.inject(Fault::new(SimOp::Flush, FaultEffect::Error));
+                }
+                let syncing = {
+                    let fs = fs.clone();
+                    tokio::spawn(async move { fs.sync_file(ino).await })
+                };
+                tokio::time::sleep(Duration::from_secs(60)).await;
+                assert!(pool.suspended().is_some(), "{layout:?} {skip}");
+                assert!(!syncing.is_finished());
+                for name in sim.disk_names() {
+                    let disk = sim.disk(&name).unwrap();
+                    disk.lose_cache(PowerCut::LoseUnflushed);
+                    disk.clear_faults();
+                }
+                patiently("clear", pool.clear(None)).await.unwrap().unwrap();
+                patiently("sync", syncing).await.unwrap().unwrap().unwrap();
+                fs.close().await.unwrap();
+                patiently("export", pool.export(false))
+                    .await
+                    .unwrap()
+                    .unwrap();
+                drop((fs, pool));
+                // With redundancy, the pool may have gone on without one of them for a moment: it lacks
+                // what was written then, which is known.
+                let all_have_all = layout.redundancy() == 0;
+                inspect(&sim, "after all", all_have_all).await.unwrap();
+                let pool = import(&sim, false).await.unwrap();
+                let fs = open(&sim, &pool).await.unwrap();
+                for (name, wanted) in [("before", &before), ("during", &during)] {
+                    assert_eq!(get(&fs, name).await.unwrap(), *wanted, "{name}");
+                }
+            });
+        }
+    }
+}
+
+/// A log device that goes away costs time and no data: the pool goes on with its other disks.
+#[test]
+fn a_log_device_may_fail() {
+    for effect in [
+        FaultEffect::Error,
+        FaultEffect::NoSpace,
+        FaultEffect::Vanish,
+    ] {
+        for op in [SimOp::Write, SimOp::Flush] {
+            simulate(async move {
+                let sim = SimWorld::new(18);
+                let pool = create(&sim, Layout::MirrorAndLog, 96, false).await.unwrap();
+                let fs = open(&sim, &pool).await.unwrap();
+                let first = put(&fs, "first", &data(1, 50_000)).await.unwrap();
+                fs.sync_file(first).await.unwrap();
+                let again = put(&fs, "again", &data(2, 50_000)).await.unwrap();
+                fs.sync_file(again).await.unwrap();
+                let log = sim.disk("disk2").unwrap();
+                log.inject(Fault::new(op, effect));
+                for name in 0..5 {
+                    let ino = put(&fs, &format!("f{name}"), &data(3 + name, 50_000))
+                        .await
+                        .unwrap();
+                    patiently("fsync", fs.sync_file(ino))
+                        .await
+                        .unwrap()
+                        .unwrap();
+                }
+                assert!(pool.suspended().is_none());
+                let status = pool.status();
+                assert_eq!(status.health, PoolHealth::Degraded);
+                assert!(!matches!(
+                    status.root.children[1].state,
+                    engine::VdevState::Online
+                ));
+                // Logs go to the mirror meanwhile.
+                let batches = || {
+                    let dataset = fs.dataset().unwrap();
+                    dataset.log().map(|log| log.stats().batches)
+                };
+                let count = batches();
+                let ino = put(&fs, "logged", &data(9, 50_000)).await.unwrap();
+                fs.sync_file(ino).await.unwrap();
+                let more = put(&fs, "more", &data(10, 50_000)).await.unwrap();
+                fs.sync_file(more).await.unwrap();
+                assert!(batches() > count, "{:?}", batches());
+                sim.power_cut(PowerCut::LoseUnflushed);
+                sim.kill_tasks().await;
+                drop((fs, pool));
+                sim.kill_tasks().await;
+                sim.power_on();
+                log.clear_faults();
+                log.set_gone(false);
+                let pool = import(&sim, false).await.unwrap();
+                let fs = open(&sim, &pool).await.unwrap();
+                for name in 0..5 {
+                    assert_eq!(
+                        get(&fs, &format!("f{name}")).await.unwrap(),
+                        data(3 + name, 50_000)
+                    );
+                }
+                assert_eq!(get(&fs, "logged").await.unwrap(), data(9, 50_000));
+                assert_eq!(get(&fs, "more").await.unwrap(), data(10, 50_000));
+                fs.close().await.unwrap();
+                pool.export(false).await.unwrap();
+                inspect(&sim, "after all", true).await.unwrap();
+            });
+        }
+    }
+}
+
 /// A disk that loses its cache because a flush failed: what was acknowledged is not claimed to be
 /// there when it may not be.
 #[test]
@@ -449,5 +580,123 @@ fn a_full_pool_can_be_cleared_out() {
         for (name, _, content) in &files {
             assert_eq!(get(&fs, name).await.unwrap(), *content, "{name}");
         }
+    });
+}
+
+/// Imports the pool as another host, even by force.
+async fn import_as(sim: &SimWorld, hostid: u64) -> Result<Arc<Pool>, engine::EngineError> {
+    let found = sim::torture::find(sim).await.unwrap();
+    let host = engine::HostIdentity {
+        hostid,
+        hostname: format!("host{hostid}"),
+    };
+    let mut spec = engine::ImportSpec::new(found, host);
+    spec.force = true;
+    Pool::import(&sim.world(), spec).await
+}
+
+/// A pool with multihost=on is left alone by other hosts while somebody is at work on it, idle or not; when that
+/// host is dead it is taken; and a host without an identity gets nothing.
+#[test]
+fn a_pool_in_use_elsewhere_is_not_imported() {
+    for layout in [Layout::Single, Layout::Mirror(2), Layout::Raidz(1, 3)] {
+        simulate(async move {
+            let sim = SimWorld::new(71);
+            let pool = create(&sim, layout, 96, false).await.unwrap();
+            let refused = pool.set_prop("multihost", "on").await.unwrap_err();
+            assert!(refused.to_string().contains("non-zero system hostid"));
+            pool.export(false).await.unwrap();
+            drop(pool);
+            let pool = import_as(&sim, 1).await.unwrap();
+            pool.set_prop("multihost", "on").await.unwrap();
+            let fs = open(&sim, &pool).await.unwrap();
+            put(&fs, "file", &data(1, 300_000)).await.unwrap();
+            pool.sync().await.unwrap();
+            // Idle for long: only heartbeats are written.
+            tokio::time::sleep(Duration::from_secs(300)).await;
+            let txg = pool.synced_txg();
+            let error = import_as(&sim, 2).await.unwrap_err();
+            let text = error.to_string();
+            assert!(
+                text.contains("pool is imported on host 'host1' (hostid=1)"),
+                "{text}"
+            );
+            assert_eq!(pool.synced_txg(), txg);
+            // Its host dies.
+            sim.power_cut(PowerCut::LoseUnflushed);
+            sim.kill_tasks().await;
+            drop((fs, pool));
+            sim.kill_tasks().await;
+            sim.power_on();
+            inspect_unwatched(&sim).await;
+            let error = import_as(&sim, 0).await.unwrap_err();
+            assert!(error.to_string().contains("hostid is not set"), "{error}");
+            let before = sim.elapsed();
+            let pool = import_as(&sim, 2).await.unwrap();
+            let took = sim.elapsed() - before;
+            assert!(took >= Duration::from_secs(20 + 10), "{took:?}");
+            let fs = open(&sim, &pool).await.unwrap();
+            assert_eq!(get(&fs, "file").await.unwrap(), data(1, 300_000));
+            fs.close().await.unwrap();
+            pool.export(false).await.unwrap();
+            drop((fs, pool));
+            // Exported by this very host: nothing to watch.
+            let before = sim.elapsed();
+            let pool = import_as(&sim, 2).await.unwrap();
+            assert!(sim.elapsed() - before < Duration::from_secs(10));
+            pool.set_prop("multihost", "off").await.unwrap();
+            pool.export(false).await.unwrap();
+            drop(pool);
+            let before = sim.elapsed();
+            let pool = import_as(&sim, 3).await.unwrap();
+            assert!(sim.elapsed() - before < Duration::from_secs(10));
+            pool.export(false).await.unwrap();
+        });
+    }
+}
+
+/// zdb looks at pools without caring who uses them; so does what only looks here.
+async fn inspect_unwatched(sim: &SimWorld) {
+    let found = sim::torture::find(sim).await.unwrap();
+    let before = sim.elapsed();
+    let probe = engine::probe(&sim.world(), &found).await.unwrap();
+    assert!(probe.unusable.is_none(), "{:?}", probe.unusable);
+    assert!(sim.elapsed() - before < Duration::from_secs(10));
+}
+
+/// Who cannot write heartbeats stops, as another host may take the pool; and goes on only if none has.
+#[test]
+fn without_heartbeats_the_pool_stops() {
+    simulate(async {
+        let sim = SimWorld::new(72);
+        let pool = create(&sim, Layout::Single, 96, false).await.unwrap();
+        pool.export(false).await.unwrap();
+        drop(pool);
+        let pool = import_as(&sim, 1).await.unwrap();
+        pool.set_prop("multihost", "on").await.unwrap();
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(pool.suspended().is_none());
+        // Only the slots of heartbeats fail, the last ones of the rings: transaction groups could go on.
+        let disk = sim.disk("disk0").unwrap();
+        let slot = (128 << 10) + 31 * 4096;
+        for label in 0..4 {
+            let start = format::label_offset(96 << 20, label).unwrap() + slot;
+            disk.inject(Fault::new(SimOp::Write, FaultEffect::Error).within(start..start + 4096));
+        }
+        tokio::time::sleep(Duration::from_secs(9)).await;
+        assert!(pool.suspended().is_none());
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        let why = pool.suspended().unwrap();
+        assert!(why.contains("heartbeat"), "{why}");
+        disk.clear_faults();
+        patiently("clear", pool.clear(None)).await.unwrap().unwrap();
+        pool.sync().await.unwrap();
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(pool.suspended().is_none());
+        let error = import_as(&sim, 2).await.unwrap_err();
+        assert!(error.to_string().contains("pool is imported on host"));
+        pool.export(false).await.unwrap();
+        drop(pool);
+        inspect(&sim, "after all", false).await.unwrap();
     });
 }

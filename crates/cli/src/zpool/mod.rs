@@ -4,6 +4,7 @@ mod administer;
 mod create;
 mod get;
 mod import;
+mod iostat;
 mod list;
 mod progress;
 mod repeat;
@@ -54,6 +55,8 @@ enum Command {
     /// List pools with their sizes and health
     #[command(disable_help_flag = false)]
     List(list::List),
+    /// Tell how much pools and their devices read and write
+    Iostat(iostat::Iostat),
     /// Tell the condition of pools and their devices
     Status(status::Status),
     /// Print properties of pools
@@ -149,6 +152,7 @@ pub fn run(zpool: Zpool, client: &Client, typed: String) -> anyhow::Result<()> {
             Ok(())
         }
         Command::List(list) => list.run(client),
+        Command::Iostat(iostat) => iostat.run(client),
         Command::Status(status) => status.run(client),
         Command::Get(get) => get.run(client),
         Command::Set(set) => {

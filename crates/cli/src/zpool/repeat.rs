@@ -63,10 +63,21 @@ impl Repeat {
     /// words at the end say.
     pub fn run(
         &self,
+        names: Vec<String>,
+        report: impl FnMut(&[String], Option<String>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        self.run_more(names, 0, report)
+    }
+
+    /// The same; with an interval, `more` times more often than the words say.
+    pub fn run_more(
+        &self,
         mut names: Vec<String>,
+        more: u64,
         mut report: impl FnMut(&[String], Option<String>) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        let interval = take_interval(&mut names)?;
+        let interval = take_interval(&mut names)?
+            .map(|(interval, count)| (interval, if count == 0 { 0 } else { count + more }));
         let mut round = 0;
         loop {
             let now = chrono::Local::now();

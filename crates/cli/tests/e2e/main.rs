@@ -16,5 +16,6 @@ mod matrix;
 mod posix;
 mod properties;
 mod scrub;
+mod suspend;
 mod up;
 mod walk;

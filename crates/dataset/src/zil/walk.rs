@@ -17,6 +17,8 @@ use pool::{Bookmark, CacheUse, Pipeline, PoolError, ReadContext};
 
 use super::blocks::{HEADER_BYTES, TX_WRITE, WRITE_BYTES};
 
+/// `TX_CLONE_RANGE`.
+const TX_CLONE_RANGE: u64 = 24;
 /// Bit of a record's type: names without regard to case (`TX_CI`).
 const CASE_INSENSITIVE: u64 = 1 << 63;
 /// Level of bookmarks of log blocks (`ZB_ZIL_LEVEL`).
@@ -385,6 +387,28 @@ pub(crate) async fn is_cut_off(pipeline: &Pipeline, header: &ZilHeader) -> bool 
         }
         if chain.read().await.is_err() {
             return false;
+        }
+    }
+    false
+}
+
+/// Whether a claimed log has clone records that wait to be replayed. OpenZFS takes references of their blocks when
+/// it claims them (`zil_claim_clone_range`), and gives them back when it frees the log (`zil_free_clone_range`); here
+/// the blocks are copied at replay and no references are taken, so nobody else may come to see such a log.
+pub(crate) async fn awaits_clones(pipeline: &Pipeline, header: &ZilHeader) -> bool {
+    if header.claim_txg.is_zero() || header.flags & ZilHeader::REPLAY_NEEDED == 0 {
+        return false;
+    }
+    let mut chain = Chain::new(pipeline, header);
+    while chain.pointer().is_some() {
+        let Ok(records) = chain.read().await else {
+            return false;
+        };
+        let waits = |record: &RawRecord| {
+            record.kind == TX_CLONE_RANGE && record.sequence > header.replay_sequence
+        };
+        if records.iter().any(waits) {
+            return true;
         }
     }
     false

@@ -667,6 +667,18 @@ impl SimDisk {
         self.with(|disk, _| disk.gone = gone);
     }
 
+    /// The disk is reset: what it had not made durable survives as `how` says. With a fault that fails what comes
+    /// next, or [`Self::set_gone`], this is a disk that goes away.
+    pub fn lose_cache(&self, how: PowerCut) {
+        self.with(|disk, rng| {
+            let in_flight = std::mem::take(&mut disk.in_flight);
+            let writer = disk.writer.take();
+            disk.lose_power(how, rng);
+            disk.in_flight = in_flight;
+            disk.writer = writer;
+        });
+    }
+
     /// Silently fills a range with noise, on the medium and in the cache.
     pub fn corrupt(&self, offset_bytes: u64, length: usize) {
         self.with(|disk, rng| {

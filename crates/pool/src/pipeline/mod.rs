@@ -253,7 +253,7 @@ impl Pipeline {
     /// Makes every completed write durable, on every vdev.
     ///
     /// # Errors
-    /// [`PoolError::WritesLost`]: then the pipeline is suspended for good.
+    /// [`PoolError::Suspended`]: then the pipeline is suspended.
     pub async fn flush(&self) -> Result<(), PoolError> {
         self.check_writable()?;
         self.tree
@@ -262,10 +262,11 @@ impl Pipeline {
             .inspect_err(|error| self.suspend(error.clone()))
     }
 
-    /// Makes the completed writes of these blocks durable: flushes the vdevs that they are on.
+    /// Makes the completed writes of these blocks durable: flushes the vdevs that they are on. A failure does not
+    /// suspend the pool: the blocks of a log are not needed once their txg is on disk.
     ///
     /// # Errors
-    /// As [`Self::flush`].
+    /// [`PoolError::Suspended`]: then wait for the txg instead.
     pub async fn flush_for(&self, blocks: &[BlockPointer]) -> Result<(), PoolError> {
         self.check_writable()?;
         let mut ids: Vec<_> = blocks
@@ -279,13 +280,13 @@ impl Pipeline {
         self.tree
             .flush_tops(&tops)
             .await
-            .inspect_err(|error| self.suspend(error.clone()))
+            .inspect_err(|_| self.leave_failed_logs())
     }
 
     /// [`VdevTree::sync_labels`], waiting and trying again while the pool is suspended.
     ///
     /// # Errors
-    /// [`PoolError::WritesLost`], or what [`Self::abandon`] said.
+    /// What [`Self::abandon`] said.
     pub async fn sync_labels(&self, sync: &LabelSync<'_>) -> Result<(), PoolError> {
         loop {
             self.wait_resumed().await?;

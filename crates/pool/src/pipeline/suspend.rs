@@ -1,18 +1,15 @@
 //! Suspension: what happens when a write fails beyond redundancy.
 //!
 //! ```text
-//!            write or label failed              resume
-//!  Running ------------------------> Suspended ---------> Running
-//!     |                                 |
-//!     | flush failed: acknowledged      | abandon
-//!     v writes may be lost              v
-//!  Lost ---------------------------> Abandoned
-//!             abandon
+//!            write, flush or label failed        resume
+//!  Running --------------------------> Suspended --------> Running
+//!                                          | abandon
+//!                                          v
+//!                                      Abandoned
 //! ```
 //!
-//! In `Suspended` writes wait. From `Lost` there is no way back: blocks that were written
-//! may not be there, and the uberblock that would refer to them must never be written. The pool has to be left
-//! and imported again, which goes back to the last txg that is whole.
+//! In `Suspended` writes wait. What a device had taken and not flushed when it failed is written to it again
+//! when it is back (see [`crate::vdev`], `leaf`), before the pool resumes; so nothing is lost.
 
 use std::sync::Arc;
 
@@ -20,7 +17,7 @@ use format::BlockPointer;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::{FailMode, Pipeline};
+use super::{AllocClass, FailMode, Pipeline};
 use crate::error::PoolError;
 
 /// Whether a pipeline writes.
@@ -30,8 +27,6 @@ pub enum Suspension {
     Running,
     /// Writes wait for [`Pipeline::resume`].
     Suspended(PoolError),
-    /// Acknowledged writes may be lost; only [`Pipeline::abandon`] is left.
-    Lost(PoolError),
     /// Given up: writes fail.
     Abandoned(PoolError),
 }
@@ -41,9 +36,7 @@ impl Suspension {
     pub fn error(&self) -> Option<&PoolError> {
         match self {
             Suspension::Running => None,
-            Suspension::Suspended(error)
-            | Suspension::Lost(error)
-            | Suspension::Abandoned(error) => Some(error),
+            Suspension::Suspended(error) | Suspension::Abandoned(error) => Some(error),
         }
     }
 }
@@ -115,16 +108,12 @@ impl Pipeline {
 
     /// Suspends: writes wait from now on.
     pub fn suspend(&self, error: PoolError) {
-        let lost = matches!(error, PoolError::WritesLost { .. });
         let changed = self.gate.state.send_if_modified(|state| {
-            let next = match state {
-                Suspension::Running if lost => Suspension::Lost(error.clone()),
-                Suspension::Running => Suspension::Suspended(error.clone()),
-                Suspension::Suspended(_) if lost => Suspension::Lost(error.clone()),
-                _ => return false,
-            };
-            *state = next;
-            true
+            let is_news = matches!(state, Suspension::Running);
+            if is_news {
+                *state = Suspension::Suspended(error.clone());
+            }
+            is_news
         });
         if changed {
             tracing::error!(%error, "the pool is suspended");
@@ -136,8 +125,7 @@ impl Pipeline {
     /// ([`crate::VdevTree::reopen`]).
     ///
     /// # Errors
-    /// [`PoolError::WritesLost`] when the pool must be imported again instead; the error of
-    /// [`Self::abandon`] after that.
+    /// The error of [`Self::abandon`] after that.
     pub fn resume(&self) -> Result<(), PoolError> {
         let mut result = Ok(());
         self.gate.state.send_if_modified(|state| match state {
@@ -146,7 +134,7 @@ impl Pipeline {
                 *state = Suspension::Running;
                 true
             }
-            Suspension::Lost(error) | Suspension::Abandoned(error) => {
+            Suspension::Abandoned(error) => {
                 result = Err(error.clone());
                 false
             }
@@ -161,8 +149,28 @@ impl Pipeline {
     /// As [`Self::resume`].
     pub async fn clear(&self) -> Result<(), PoolError> {
         self.tree.tops().iter().for_each(|top| top.clear_errors());
-        self.tree.reopen().await;
+        self.reopen().await;
         self.resume()
+    }
+
+    /// [`crate::VdevTree::reopen`]; vdevs that are back get new blocks again.
+    pub async fn reopen(&self) {
+        self.tree.reopen(self.suspended().is_some()).await;
+        for top in self.tree.tops() {
+            if let Some(spec) = self.tree.top_spec(&top) {
+                self.allocator.set_allocatable(spec.vdev, spec.allocatable);
+            }
+        }
+    }
+
+    /// Log vdevs that cannot be written get no blocks any more: intent logs go to the main vdevs.
+    pub(super) fn leave_failed_logs(&self) {
+        for top in self.tree.tops() {
+            let is_log = top.top().is_some_and(|top| top.class == AllocClass::Log);
+            if is_log && !top.state().0.is_usable() {
+                self.allocator.set_allocatable(top.vdev_id(), false);
+            }
+        }
     }
 
     /// Gives up: every write that waits, and every later one, fails with `error` (export of a
@@ -175,7 +183,7 @@ impl Pipeline {
     /// Waits until writes are possible.
     ///
     /// # Errors
-    /// When they never will be: [`PoolError::WritesLost`], or what [`Self::abandon`] said.
+    /// When they never will be: what [`Self::abandon`] said.
     pub async fn wait_resumed(&self) -> Result<(), PoolError> {
         // The common case, without registering anything.
         if matches!(*self.gate.state.borrow(), Suspension::Running) {
@@ -186,7 +194,7 @@ impl Pipeline {
             match &*changes.borrow_and_update() {
                 Suspension::Running => return Ok(()),
                 Suspension::Suspended(_) => {}
-                Suspension::Lost(error) | Suspension::Abandoned(error) => {
+                Suspension::Abandoned(error) => {
                     return Err(error.clone());
                 }
             }

@@ -487,7 +487,8 @@ impl Pipeline {
             self.tree
                 .write_block(dva.vdev(), dva.offset_bytes(), data.into(), &io)
                 .await
-                .map_err(|error| unavailable(error.cause))?;
+                .map_err(|error| unavailable(error.cause))
+                .inspect_err(|_| self.leave_failed_logs())?;
         }
         Ok(())
     }

@@ -129,14 +129,10 @@ impl Builder<'_> {
                 counters.clone(),
             );
             let flag = |name| config.u64(name).is_some_and(|value| value != 0);
+            // That it was faulted is not taken over: a device may be well again after an import (`vdev_load`,
+            // module/zfs/vdev.c), and what it missed is known.
             if flag("offline") {
                 leaf.set_state(VdevState::Offline, VdevAux::None);
-            } else if flag("faulted") {
-                let aux = match config.string("aux_state") {
-                    Some("external") => VdevAux::External,
-                    _ => VdevAux::ErrorsExceeded,
-                };
-                leaf.set_state(VdevState::Faulted, aux);
             } else if flag("removed") {
                 leaf.set_state(VdevState::Removed, VdevAux::None);
             }

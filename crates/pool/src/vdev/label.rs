@@ -20,8 +20,8 @@ use device::Device;
 use format::{
     Checksum, Endian, LABEL_BOOT_ENV_BYTES, LABEL_BOOT_ENV_OFFSET, LABEL_BYTES, LABEL_CONFIG_BYTES,
     LABEL_CONFIG_OFFSET, LABEL_COUNT, LABEL_UBERBLOCK_OFFSET, LABEL_UBERBLOCK_RING_BYTES, NvList,
-    Txg, Uberblock, decode_label_config, encode_label_config, label_offset, uberblock_shift,
-    uberblock_slot, uberblock_slot_offset,
+    Txg, Uberblock, VdevId, decode_label_config, encode_label_config, label_offset,
+    uberblock_shift, uberblock_slot, uberblock_slot_offset, uberblock_slots,
 };
 use futures::future::join_all;
 
@@ -170,6 +170,15 @@ fn decode_ring(start: u64, label: &[u8], ashift: Option<u64>) -> Vec<Uberblock> 
         }
     }
     out
+}
+
+/// A device that heartbeats can be written to.
+#[derive(Debug, Clone)]
+pub struct HeartbeatTarget {
+    /// Its top-level vdev.
+    pub top: VdevId,
+    ashift: u32,
+    leaf: Arc<Leaf>,
 }
 
 /// What to write into the labels.
@@ -365,9 +374,9 @@ impl VdevTree {
     /// Flushes first, so that all completed writes are durable before.
     ///
     /// # Errors
-    /// [`PoolError::WritesLost`] when the flush before failed beyond redundancy: the txg must not be
-    /// completed. [`PoolError::Suspended`] when no leaf of some top-level vdev took its configuration, or no
-    /// leaf at all the uberblock; which of them did is then unknown: retry with the same uberblock, or leave the pool.
+    /// [`PoolError::Suspended`] when the flush before failed beyond redundancy, when no leaf of some top-level vdev
+    /// took its configuration, or no leaf at all the uberblock; which of them did is then unknown: retry with the
+    /// same uberblock, or leave the pool.
     pub async fn sync_labels(&self, sync: &LabelSync<'_>) -> Result<(), PoolError> {
         self.flush().await?;
         let tops: Vec<Arc<Vdev>> = self
@@ -393,6 +402,69 @@ impl VdevTree {
             self.write_configs(&tops, config, 1).await?;
         }
         Ok(())
+    }
+
+    /// Devices that heartbeats can be written to.
+    pub fn heartbeat_targets(&self) -> Vec<HeartbeatTarget> {
+        let of_top = |top: Arc<Vdev>| {
+            let (id, ashift) = (top.vdev_id(), top.ashift());
+            writeable_leaves(&top)
+                .into_iter()
+                .map(move |(_, leaf)| HeartbeatTarget {
+                    top: id,
+                    ashift,
+                    leaf,
+                })
+        };
+        self.tops().into_iter().flat_map(of_top).collect()
+    }
+
+    /// Writes a heartbeat of multi-host protection: an uberblock into the last slot of one label's ring
+    /// (`mmp_write_uberblock`, module/zfs/mmp.c).
+    ///
+    /// # Errors
+    /// [`PoolError::VdevUnavailable`].
+    pub async fn write_heartbeat(
+        &self,
+        target: &HeartbeatTarget,
+        uberblock: &Uberblock,
+        label: usize,
+    ) -> Result<(), PoolError> {
+        let gone = |cause: String| PoolError::VdevUnavailable {
+            vdev: target.leaf.guid().to_string(),
+            cause,
+        };
+        let start = target
+            .leaf
+            .device()
+            .and_then(|device| label_offset(device.size_bytes(), label))
+            .ok_or_else(|| gone("it is closed".to_owned()))?;
+        let last = uberblock_slots(target.ashift) - 1;
+        let offset = start + uberblock_slot_offset(target.ashift, last);
+        let mut bytes = uberblock.encode_slot(1usize << uberblock_shift(target.ashift))?;
+        seal_label(&label_verifier(offset), &mut bytes)?;
+        target
+            .leaf
+            .write_unkept(offset, bytes.into())
+            .await
+            .map_err(|error| gone(error.to_string()))
+    }
+
+    /// Every distinct uberblock on the devices at the leaves' paths, opened anew, whatever the state of the leaves.
+    pub async fn uberblocks_on_paths(&self) -> Vec<Uberblock> {
+        let reads = self.leaves().into_iter().map(|vdev| async move {
+            let path = self.device_path(&vdev)?;
+            let device = self.world().opener.open(&path, true).await.ok()?;
+            let labels = read_labels(&*device).await.ok()?;
+            let own = labels.config(Txg::new(u64::MAX))?.u64("guid");
+            (own == Some(vdev.guid().get())).then_some(labels)
+        });
+        let found = join_all(reads).await;
+        let labels = found.iter().flatten().flat_map(|labels| &labels.labels);
+        labels
+            .flat_map(|label| &label.uberblocks)
+            .copied()
+            .collect()
     }
 
     /// Configurations into labels `first` and `first + 2` of all leaves, then a flush.

@@ -12,7 +12,13 @@
 //! Which txgs the leaf misses writes of (`DTL_MISSING`) is kept in `missing`: its content
 //! of those txgs is not trusted.
 //!
-//! Locks: `device` (read-mostly), `status`, `missing`; each for a few instructions, never nested.
+//! What the device has taken since its last flush may be lost when it goes away. So it is kept
+//! (`kept`; the buffers are shared, and the device is flushed when they grow to [`KEPT_BYTES_MAX`]). When the
+//! device is back, either others had its data meanwhile, and it misses those txgs
+//! ([`Leaf::forget_kept`]); or the pool stood still without it, and they are written again
+//! ([`Leaf::rewrite_kept`]). OpenZFS does not do this: there, such a pool may be resumed without them.
+//!
+//! Locks: `device` (read-mostly), `status`, `missing`, `kept`; each for a few instructions, never nested.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -26,6 +32,48 @@ use super::queue::Queue;
 use super::state::{Counters, VdevAux, VdevState};
 use crate::alloc::RangeSet;
 use crate::pipeline::{Bookmark, ErrorReport, ErrorSink, IgnoreErrors, Priority};
+
+/// Bytes of writes that are kept until the device was flushed; then it is flushed for that.
+const KEPT_BYTES_MAX: u64 = 128 << 20;
+
+/// Writes that a device took since its last flush, in the order in which it did.
+#[derive(Debug, Default)]
+struct Kept {
+    writes: Vec<(u64, Bytes)>,
+    bytes: u64,
+}
+
+impl Kept {
+    fn push(&mut self, raw: u64, data: Bytes) {
+        self.bytes += data.len() as u64;
+        self.writes.push((raw, data));
+    }
+
+    /// Puts those that are older in front.
+    fn prepend(&mut self, mut older: Kept) {
+        older.writes.append(&mut self.writes);
+        self.bytes += older.bytes;
+        self.writes = older.writes;
+    }
+}
+
+/// Writes whose flush is under way: kept again unless it succeeds.
+struct Flushing<'a> {
+    leaf: &'a Leaf,
+    writes: Kept,
+    first: u64,
+    last: u64,
+}
+
+impl Drop for Flushing<'_> {
+    fn drop(&mut self) {
+        let leaf = self.leaf;
+        leaf.kept.lock().prepend(std::mem::take(&mut self.writes));
+        leaf.unflushed_first
+            .fetch_min(self.first, Ordering::Relaxed);
+        leaf.unflushed_last.fetch_max(self.last, Ordering::Relaxed);
+    }
+}
 
 /// Circumstances of a vdev I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -107,6 +155,9 @@ pub struct Leaf {
     /// First and last txg of writes since the last flush.
     unflushed_first: AtomicU64,
     unflushed_last: AtomicU64,
+    kept: Mutex<Kept>,
+    /// Held shared by writes under way, alone while writes are made again: so that none overtakes a later one.
+    writing: tokio::sync::RwLock<()>,
 }
 
 impl Leaf {
@@ -134,6 +185,8 @@ impl Leaf {
             has_missing: AtomicBool::new(false),
             unflushed_first: AtomicU64::new(u64::MAX),
             unflushed_last: AtomicU64::new(0),
+            kept: Mutex::default(),
+            writing: tokio::sync::RwLock::new(()),
         }
     }
 
@@ -270,17 +323,18 @@ impl Leaf {
         data: Bytes,
         context: &IoContext,
     ) -> Result<(), LeafError> {
+        let _writing = self.writing.read().await;
         let device = self.usable_device()?;
         if device.is_read_only() {
             return Err(LeafError::ReadOnly);
         }
         let raw = offset.saturating_add(LABEL_START_BYTES);
-        let length = data.len() as u64;
         if !context.birth.is_zero() {
             let txg = context.birth.get();
             self.unflushed_first.fetch_min(txg, Ordering::Relaxed);
             self.unflushed_last.fetch_max(txg, Ordering::Relaxed);
         }
+        let kept = data.clone();
         let result = if context.priority == Priority::Sync {
             let place = self.queue.sync_write_place().await;
             let result = device.write(raw, data).await.map_err(Arc::new);
@@ -300,19 +354,29 @@ impl Leaf {
                 Err(_) => return Err(LeafError::Unavailable(VdevState::Closed)),
             }
         };
-        self.note_write(result, length, context)
+        self.note_write(result, raw, kept, context).await
     }
 
-    fn note_write(
+    async fn note_write(
         self: &Arc<Self>,
         result: Result<(), Arc<DeviceError>>,
-        length: u64,
+        raw: u64,
+        data: Bytes,
         context: &IoContext,
     ) -> Result<(), LeafError> {
         match result {
             Ok(()) => {
                 Counters::add(&self.counters.write_ops, 1);
-                Counters::add(&self.counters.write_bytes, length);
+                Counters::add(&self.counters.write_bytes, data.len() as u64);
+                let is_full = {
+                    let mut kept = self.kept.lock();
+                    kept.push(raw, data);
+                    kept.bytes > KEPT_BYTES_MAX
+                };
+                // A device that is gone by now is somebody else's business: the write is kept.
+                if is_full && self.is_readable() {
+                    self.flush_kept().await?;
+                }
                 Ok(())
             }
             Err(error) => {
@@ -334,23 +398,76 @@ impl Leaf {
     /// Makes completed writes durable.
     pub(crate) async fn flush(self: &Arc<Self>) -> Result<(), LeafError> {
         self.queue.clear_optional();
+        self.flush_kept().await
+    }
+
+    async fn flush_kept(self: &Arc<Self>) -> Result<(), LeafError> {
         let device = self.usable_device()?;
         if device.is_read_only() {
             return Ok(());
         }
+        let mut flushing = Flushing {
+            leaf: self,
+            writes: std::mem::take(&mut *self.kept.lock()),
+            first: self.unflushed_first.swap(u64::MAX, Ordering::Relaxed),
+            last: self.unflushed_last.swap(0, Ordering::Relaxed),
+        };
+        match device.flush().await {
+            Ok(()) => {
+                flushing.writes = Kept::default();
+                (flushing.first, flushing.last) = (u64::MAX, 0);
+                Ok(())
+            }
+            Err(error) => {
+                drop(flushing);
+                let error = Arc::new(error);
+                Counters::add(&self.counters.write_errors, 1);
+                self.failed(&error, &IoContext::default(), false);
+                if self.is_readable() {
+                    self.set_state(VdevState::Faulted, VdevAux::ErrorsExceeded);
+                }
+                Err(LeafError::Device(error))
+            }
+        }
+    }
+
+    /// Whether there are writes that no flush has covered yet.
+    pub(super) fn has_kept(&self) -> bool {
+        !self.kept.lock().writes.is_empty()
+    }
+
+    /// The pool goes on without this device, which may have lost its last writes: it misses their txgs.
+    pub(super) fn forget_kept(&self) {
+        *self.kept.lock() = Kept::default();
         let first = self.unflushed_first.swap(u64::MAX, Ordering::Relaxed);
         let last = self.unflushed_last.swap(0, Ordering::Relaxed);
-        device.flush().await.map_err(|error| {
-            let error = Arc::new(error);
-            Counters::add(&self.counters.write_errors, 1);
-            if first <= last {
-                self.missing.lock().add(first, last - first + 1);
-                self.has_missing.store(true, Ordering::Release);
+        if first <= last {
+            self.missing.lock().add(first, last - first + 1);
+            self.has_missing.store(true, Ordering::Release);
+        }
+    }
+
+    /// The device is back, and the pool stood still without it: writes again what it may have lost.
+    pub(super) async fn rewrite_kept(self: &Arc<Self>) -> Result<(), LeafError> {
+        let _alone = self.writing.write().await;
+        let writes = self.kept.lock().writes.clone();
+        if writes.is_empty() {
+            return Ok(());
+        }
+        tracing::info!(leaf = %self.guid, count = writes.len(), "a device is back: writing again what it may have lost");
+        let device = self.usable_device()?;
+        for (raw, data) in writes {
+            if let Err(error) = device.write(raw, data).await {
+                let error = Arc::new(error);
+                Counters::add(&self.counters.write_errors, 1);
+                self.failed(&error, &IoContext::default(), false);
+                if self.is_readable() {
+                    self.set_state(VdevState::Faulted, VdevAux::ErrorsExceeded);
+                }
+                return Err(LeafError::Device(error));
             }
-            self.failed(&error, &IoContext::default(), false);
-            self.set_state(VdevState::Faulted, VdevAux::ErrorsExceeded);
-            LeafError::Device(error)
-        })
+        }
+        self.flush_kept().await
     }
 
     /// Tells the device that a range holds nothing any more.
@@ -368,12 +485,36 @@ impl Leaf {
         raw: u64,
         data: Bytes,
     ) -> Result<(), LeafError> {
+        let _writing = self.writing.read().await;
         let device = self.usable_device()?;
         let place = self.queue.sync_write_place().await;
-        let length = data.len() as u64;
-        let result = device.write(raw, data).await.map_err(Arc::new);
+        let result = device.write(raw, data.clone()).await.map_err(Arc::new);
         drop(place);
-        self.note_write(result, length, &IoContext::default())
+        self.note_write(result, raw, data, &IoContext::default())
+            .await
+    }
+
+    /// Writes at an offset of the device itself what need not be written again when it was lost (heartbeats).
+    pub(super) async fn write_unkept(
+        self: &Arc<Self>,
+        raw: u64,
+        data: Bytes,
+    ) -> Result<(), LeafError> {
+        let device = self.usable_device()?;
+        let length = data.len() as u64;
+        match device.write(raw, data).await {
+            Ok(()) => {
+                Counters::add(&self.counters.write_ops, 1);
+                Counters::add(&self.counters.write_bytes, length);
+                Ok(())
+            }
+            Err(error) => {
+                let error = Arc::new(error);
+                Counters::add(&self.counters.write_errors, 1);
+                self.failed(&error, &IoContext::default(), true);
+                Err(LeafError::Device(error))
+            }
+        }
     }
 
     /// Counts and reports wrong data from this device.
@@ -394,7 +535,7 @@ impl Leaf {
     }
 
     fn failed(self: &Arc<Self>, error: &Arc<DeviceError>, context: &IoContext, probe: bool) {
-        tracing::warn!(leaf = %self.guid, %error, "a device failed");
+        tracing::debug!(leaf = %self.guid, %error, "a device failed");
         if !context.speculative {
             self.reporter.report(ErrorReport::Device {
                 leaf: self.guid,

@@ -43,8 +43,8 @@ pub use draid::Draid;
 pub use geometry::{Geometry, metaslab_span};
 pub use indirect::IndirectMap;
 pub use label::{
-    Label, LabelSync, Labels, best_uberblock, clear_labels, leaf_label_config, read_labels,
-    write_detached_labels,
+    HeartbeatTarget, Label, LabelSync, Labels, best_uberblock, clear_labels, leaf_label_config,
+    read_labels, write_detached_labels,
 };
 pub use leaf::{IoContext, Leaf};
 pub(crate) use node::{ReadFailure, Verify, WriteFailure};

@@ -15,7 +15,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::config::{Builder, Scope, bad};
 use super::label::read_labels;
-use super::leaf::{IoContext, Reporter};
+use super::leaf::{IoContext, Leaf, Reporter};
 use super::node::{ReadFailure, Vdev, VdevKind, Verify, WriteFailure};
 use super::state::{VdevAux, VdevState};
 use crate::alloc::{TopSpec, metaslab_shift};
@@ -159,19 +159,19 @@ impl VdevTree {
         }
     }
 
+    /// Where a leaf's device is looked for.
+    pub(super) fn device_path(&self, vdev: &Vdev) -> Option<String> {
+        let known = self.options.paths.get(&vdev.guid()).cloned();
+        known.or_else(|| vdev.path())
+    }
+
     async fn open_device(&self, vdev: &Arc<Vdev>) -> Result<Arc<dyn Device>, (VdevAux, PoolError)> {
-        let path = self
-            .options
-            .paths
-            .get(&vdev.guid())
-            .cloned()
-            .or_else(|| vdev.path())
-            .ok_or_else(|| {
-                (
-                    VdevAux::OpenFailed,
-                    bad(format!("{} has no path", vdev.guid())),
-                )
-            })?;
+        let path = self.device_path(vdev).ok_or_else(|| {
+            (
+                VdevAux::OpenFailed,
+                bad(format!("{} has no path", vdev.guid())),
+            )
+        })?;
         let device = self
             .world
             .opener
@@ -472,18 +472,25 @@ impl VdevTree {
 
     /// Opens devices that are not usable (after reattaching them; 'zpool clear' and 'zpool online').
     /// Faulted ones are tried again as well, offline ones are not. Tells how many came back.
-    pub async fn reopen(&self) -> usize {
+    ///
+    /// After a standstill of the pool (`stood_still`), also devices that seem to be well may have been reset: what
+    /// they had not flushed is written again to all.
+    pub async fn reopen(&self, stood_still: bool) -> usize {
         let mut back = 0;
         for top in self.tops() {
+            settle_kept(&top);
             for vdev in top.leaves() {
                 let Some(leaf) = vdev.leaf() else { continue };
                 let (state, _) = leaf.state();
+                if state.is_usable() && stood_still && leaf.rewrite_kept().await.is_err() {
+                    tracing::warn!(leaf = %vdev.guid(), "a device does not take writes yet");
+                }
                 if state.is_usable() || state == VdevState::Offline {
                     continue;
                 }
                 leaf.set_device(None);
                 leaf.set_state(VdevState::Closed, VdevAux::None);
-                if self.open_leaf(&vdev).await.is_ok() {
+                if self.open_leaf(&vdev).await.is_ok() && leaf.rewrite_kept().await.is_ok() {
                     back += 1;
                 }
             }
@@ -673,12 +680,27 @@ impl VdevTree {
         }
     }
 
-    /// Makes all completed writes durable. A device whose flush fails is faulted.
+    /// Makes all completed writes durable. A device whose flush fails is faulted. Log vdevs may fail: what is on
+    /// them is needed only until its txg is on disk.
     ///
     /// # Errors
-    /// [`PoolError::WritesLost`] when that leaves a top-level vdev without enough devices.
+    /// [`PoolError::Suspended`] when that leaves a top-level vdev without enough devices, or it was already: the
+    /// writes are kept for [`Self::reopen`].
     pub async fn flush(&self) -> Result<(), PoolError> {
-        self.flush_tops(&self.tops()).await
+        let (logs, others): (Vec<_>, Vec<_>) = self
+            .tops()
+            .into_iter()
+            .partition(|top| top.config_u64("is_log") == Some(1));
+        let (log, other) = futures::join!(self.flush_tops(&logs), self.flush_tops(&others));
+        if let Err(error) = log {
+            tracing::warn!(%error, "a log device cannot be flushed; the pool goes on without it");
+            for vdev in logs.iter().flat_map(Vdev::leaves) {
+                if let Some(leaf) = vdev.leaf().filter(|leaf| !leaf.is_readable()) {
+                    leaf.forget_kept();
+                }
+            }
+        }
+        other
     }
 
     /// [`Self::flush`] of some top-level vdevs.
@@ -700,12 +722,18 @@ impl VdevTree {
             (top, failure)
         });
         for (top, failure) in join_all(flushes).await {
-            if let Some(failure) = failure
-                && !top.state().0.is_usable()
-            {
-                return Err(PoolError::WritesLost {
-                    vdev: top.display_name(),
-                    cause: failure.to_string(),
+            settle_kept(top);
+            // Whoever found out that it is gone need not have been a flush.
+            let is_lost = |leaf: &Arc<Leaf>| !leaf.is_readable() && leaf.has_kept();
+            let leaves = top.leaves();
+            let lost = leaves.iter().any(|vdev| vdev.leaf().is_some_and(is_lost));
+            if lost || failure.is_some() && !top.state().0.is_usable() {
+                let cause = failure.map_or_else(
+                    || format!("it is {}", top.state().0),
+                    |failure| failure.to_string(),
+                );
+                return Err(PoolError::Suspended {
+                    reason: format!("{} could not be flushed ({cause})", top.display_name()),
                 });
             }
         }
@@ -742,6 +770,32 @@ impl VdevTree {
                 leaf.set_state(VdevState::Closed, VdevAux::None);
                 leaf.set_device(None);
             }
+        }
+    }
+}
+
+/// Whether a top-level vdev has all its data without the devices that cannot be used now: those that are there may
+/// lack some of it themselves (`vdev_dtl_required`, module/zfs/vdev.c).
+fn has_all_data(top: &Arc<Vdev>) -> bool {
+    let is_lacking = |vdev: &&Arc<Vdev>| {
+        vdev.leaf()
+            .is_some_and(|leaf| !leaf.is_readable() || !leaf.missing().is_empty())
+    };
+    let leaves = top.leaves();
+    let lacking = leaves.iter().filter(is_lacking).count();
+    top.state().0.is_usable() && lacking <= top.redundancy()
+}
+
+/// Where the pool goes on without a device, that misses what it took and did not flush.
+fn settle_kept(top: &Arc<Vdev>) {
+    let leaves = top.leaves();
+    let gone = leaves
+        .iter()
+        .filter_map(|vdev| vdev.leaf())
+        .filter(|leaf| !leaf.is_readable() && leaf.has_kept());
+    for leaf in gone {
+        if has_all_data(top) {
+            leaf.forget_kept();
         }
     }
 }

@@ -1,0 +1,463 @@
+//! Multi-host protection: pools whose devices several hosts reach.
+//!
+//! With property `multihost`, the host that has the pool writes *heartbeats*: about once a second per device, the last
+//! uberblock with a new time and sequence number, into the last slot of the ring of some label, which no
+//! txg's uberblock uses. Who wants to import the pool watches the uberblocks first, and leaves it alone when they
+//! change. A host that did not get a heartbeat out for [`FAIL_INTERVALS`] intervals suspends the pool, since another
+//! one may take it from then on; it is resumed only when nobody has.
+//!
+//! An import has two parts: *watch* (read-only, twice as long as the other host would take to suspend, and up to a
+//! quarter longer by chance), then *claim* (ten times: write a heartbeat with a sequence number of chance, wait an
+//! interval, and find it still the newest), which tells apart two hosts that import at the same moment.
+//!
+//! A crash leaves heartbeats that are the last uberblock but for time and sequence: whoever takes one for the
+//! pool's state is right.
+//!
+//! Source: module/zfs/mmp.c (`mmp_thread`, `mmp_write_uberblock`, `mmp_claim_uberblock`), module/zfs/spa.c
+//! (`spa_activity_check_required`, `spa_activity_check_duration`, `spa_activity_check_claim`).
+
+use std::sync::Arc;
+use std::sync::Weak;
+use std::time::Duration;
+
+use ::pool::PoolError;
+use ::pool::vdev::{Vdev, VdevTree, best_uberblock};
+use device::World;
+use format::{Multihost, Txg, Uberblock};
+use parking_lot::Mutex;
+
+use crate::core::Core;
+use crate::props::Stored;
+use crate::{EngineError, FoundState, ImportSpec};
+
+/// Milliseconds between heartbeats on one device (`zfs_multihost_interval`).
+const INTERVAL_MS: u32 = 1000;
+/// Intervals without a heartbeat after which the pool is suspended (`zfs_multihost_fail_intervals`).
+const FAIL_INTERVALS: u16 = 10;
+/// Intervals for which an import watches where the other host's settings are not known
+/// (`zfs_multihost_import_intervals`).
+const IMPORT_INTERVALS: u64 = 20;
+/// How much longer an import watches than the other host needs to suspend (`MMP_IMPORT_SAFETY_FACTOR`).
+const SAFETY_FACTOR: u64 = 2;
+/// Rounds of a claim (`MMP_IMPORT_VERIFY_ITERS`).
+const CLAIM_ROUNDS: u32 = 10;
+/// Labels per device.
+const LABELS: u64 = 4;
+
+const NS_PER_MS: u64 = 1_000_000;
+const FAIL_NS: u64 = INTERVAL_MS as u64 * NS_PER_MS * FAIL_INTERVALS as u64;
+
+/// What is known of the heartbeats of an open pool.
+#[derive(Debug, Default)]
+pub(crate) struct Heart {
+    state: Mutex<Beats>,
+}
+
+#[derive(Debug, Default)]
+struct Beats {
+    /// The task is at work.
+    running: bool,
+    /// The last uberblock written, heartbeats included.
+    last: Option<Uberblock>,
+    last_success_ns: u64,
+    /// Decaying mean of the time between successes; never less than what heartbeats alone make.
+    delay_ns: u64,
+    next_device: usize,
+}
+
+impl Beats {
+    fn note_success(&mut self, now_ns: u64, devices: usize) {
+        let delay = now_ns.saturating_sub(self.last_success_ns);
+        self.last_success_ns = now_ns;
+        if delay >= self.delay_ns {
+            self.delay_ns = delay;
+            return;
+        }
+        let least = u64::from(INTERVAL_MS) * NS_PER_MS / devices.max(1) as u64;
+        self.delay_ns = ((delay + self.delay_ns * 127) / 128).max(least);
+    }
+
+    fn begin(&mut self, now_ns: u64) {
+        self.last_success_ns = now_ns;
+        self.delay_ns = u64::from(INTERVAL_MS) * NS_PER_MS;
+    }
+}
+
+impl Core {
+    /// Whether the property is on.
+    pub(crate) fn is_multihost(&self) -> bool {
+        self.state.lock().props.get("multihost") == Some(&Stored::Number(1))
+    }
+
+    /// What a txg's uberblock says (`uberblock_update`, module/zfs/uberblock.c).
+    pub(crate) fn multihost_of_txg(&self) -> Multihost {
+        if !self.is_multihost() {
+            return Multihost::default();
+        }
+        let beats = self.heart.state.lock();
+        Multihost {
+            delay_ns: beats.delay_ns.max(1),
+            interval_ms: Some(INTERVAL_MS),
+            sequence: Some(0),
+            fail_intervals: Some(FAIL_INTERVALS),
+        }
+    }
+
+    /// A txg's uberblock is on disk: as good as a heartbeat.
+    pub(crate) fn uberblock_written(&self, uberblock: &Uberblock) {
+        let devices = self.tree.leaves().len();
+        let mut beats = self.heart.state.lock();
+        beats.last = Some(*uberblock);
+        beats.note_success(self.world.clock.monotonic_ns(), devices);
+    }
+
+    /// Starts the heartbeats, if the property is on and they are not under way.
+    pub(crate) fn start_heart(self: &Arc<Self>) {
+        if self.read_only || !self.is_multihost() {
+            return;
+        }
+        {
+            let mut beats = self.heart.state.lock();
+            if std::mem::replace(&mut beats.running, true) {
+                return;
+            }
+            beats.begin(self.world.clock.monotonic_ns());
+        }
+        let (world, weak) = (self.world.clone(), Arc::downgrade(self));
+        self.world.spawn.spawn(Box::pin(
+            async move { beat_until_closed(world, weak).await },
+        ));
+    }
+
+    /// Whether the loop goes on; ends it if not, without a gap in which nobody would start it again.
+    fn heart_goes_on(&self) -> bool {
+        let goes_on = self.is_multihost() && !self.state.lock().closed;
+        if !goes_on {
+            self.heart.state.lock().running = false;
+        }
+        goes_on
+    }
+
+    /// Before a suspended pool is resumed: whether another host took it meanwhile.
+    ///
+    /// # Errors
+    /// [`EngineError::RemoteActive`].
+    pub(crate) async fn check_still_ours(&self) -> Result<(), EngineError> {
+        if !self.is_multihost() || self.pipeline.suspended().is_none() {
+            return Ok(());
+        }
+        let source = Source::Paths(&self.tree);
+        let Some(newest) = source.newest().await else {
+            // The devices are not back.
+            return Ok(());
+        };
+        let last = self.heart.state.lock().last;
+        // An uberblock whose write failed half-way may be there, and is ours.
+        let foreign = last.is_some_and(|last| {
+            newest.recency() > last.recency() && newest.txg > last.txg.next()
+                || newest.txg == last.txg && newest.recency() > last.recency()
+        });
+        if foreign {
+            return Err(self.taken());
+        }
+        if watch(&self.world, &newest, source).await {
+            Ok(())
+        } else {
+            Err(self.taken())
+        }
+    }
+
+    fn taken(&self) -> EngineError {
+        EngineError::RemoteActive {
+            pool: self.state.lock().name.clone(),
+            hostname: "another host".into(),
+            hostid: 0,
+        }
+    }
+}
+
+/// Writes heartbeats until the pool is closed or the property is off.
+async fn beat_until_closed(world: World, weak: Weak<Core>) {
+    let mut was_suspended = false;
+    loop {
+        let wait_ns = {
+            let Some(core) = weak.upgrade() else { return };
+            if !core.heart_goes_on() {
+                return;
+            }
+            let now_ns = core.world.clock.monotonic_ns();
+            let is_suspended = core.pipeline.suspended().is_some();
+            if is_suspended {
+                was_suspended = true;
+            } else {
+                if std::mem::take(&mut was_suspended) {
+                    core.heart.state.lock().begin(now_ns);
+                }
+                beat(&core).await;
+                let silent_ns = {
+                    let last_ns = core.heart.state.lock().last_success_ns;
+                    core.world.clock.monotonic_ns().saturating_sub(last_ns)
+                };
+                if silent_ns > FAIL_NS {
+                    core.pipeline.suspend(PoolError::HeartbeatsFailed {
+                        silent_ms: silent_ns / NS_PER_MS,
+                    });
+                }
+            }
+            let devices = core.tree.leaves().len().max(1) as u64;
+            u64::from(INTERVAL_MS) * NS_PER_MS / devices
+        };
+        world.clock.sleep(Duration::from_nanos(wait_ns)).await;
+    }
+}
+
+/// One heartbeat, on the next device in turn.
+async fn beat(core: &Core) {
+    let targets = core.tree.heartbeat_targets();
+    let (uberblock, target) = {
+        let synced = core.state.lock().uberblock;
+        let mut beats = core.heart.state.lock();
+        let last = beats.last.unwrap_or(synced);
+        let Some(target) = (!targets.is_empty()).then(|| {
+            beats.next_device = (beats.next_device + 1) % targets.len();
+            targets[beats.next_device].clone()
+        }) else {
+            return;
+        };
+        let seconds = core.world.clock.wall_ns() / 1_000_000_000;
+        let before = last.multihost.and_then(|mmp| mmp.sequence).unwrap_or(0);
+        // Numbers begin anew with each second, as there are only so many.
+        let sequence = if seconds > last.timestamp_seconds {
+            1
+        } else {
+            before.saturating_add(1)
+        };
+        let uberblock = Uberblock {
+            endian: format::Endian::Little,
+            timestamp_seconds: seconds.max(last.timestamp_seconds),
+            multihost: Some(Multihost {
+                delay_ns: beats.delay_ns.max(1),
+                interval_ms: Some(INTERVAL_MS),
+                sequence: Some(sequence),
+                fail_intervals: Some(FAIL_INTERVALS),
+            }),
+            ..last
+        };
+        (uberblock, target)
+    };
+    let label = (core.world.random.next_u64() % LABELS) as usize;
+    let result = core.tree.write_heartbeat(&target, &uberblock, label).await;
+    let mut beats = core.heart.state.lock();
+    match result {
+        Ok(()) => {
+            // A txg's uberblock may have been written meanwhile: that one is newer.
+            if beats
+                .last
+                .is_none_or(|last| last.recency() < uberblock.recency())
+            {
+                beats.last = Some(uberblock);
+            }
+            beats.note_success(core.world.clock.monotonic_ns(), targets.len());
+        }
+        Err(error) => tracing::debug!(%error, "a heartbeat could not be written"),
+    }
+}
+
+/// Whether an import must watch (`spa_activity_check_required`).
+fn is_required(spec: &ImportSpec, uberblock: &Uberblock) -> bool {
+    let found = &spec.found;
+    let is_off = uberblock.multihost.is_none_or(|mmp| mmp.delay_ns == 0);
+    let is_ours = spec.host.hostid != 0
+        && found.hostid == spec.host.hostid
+        && found.state == FoundState::Exported;
+    !(spec.unwatched || is_off || is_ours || found.state == FoundState::Destroyed)
+}
+
+/// For how long (`spa_activity_check_duration`), without what is added by chance.
+fn duration_ns(uberblock: &Uberblock) -> u64 {
+    let mmp = uberblock.multihost.unwrap_or_default();
+    let own = u64::from(INTERVAL_MS) * NS_PER_MS;
+    let least = IMPORT_INTERVALS * own;
+    match (mmp.interval_ms, mmp.fail_intervals) {
+        (Some(interval), Some(fails)) if fails > 0 => {
+            (u64::from(fails) * u64::from(interval) * NS_PER_MS).saturating_mul(SAFETY_FACTOR)
+        }
+        (interval, _) => {
+            let interval = interval.map_or(own, |ms| u64::from(ms) * NS_PER_MS);
+            least.max(
+                interval
+                    .saturating_add(mmp.delay_ns)
+                    .saturating_mul(IMPORT_INTERVALS),
+            )
+        }
+    }
+}
+
+/// Where uberblocks are read from.
+#[derive(Clone, Copy)]
+enum Source<'a> {
+    /// The devices that the tree has open.
+    Open(&'a VdevTree),
+    /// Its devices, opened anew.
+    Paths(&'a VdevTree),
+}
+
+impl Source<'_> {
+    async fn newest(self) -> Option<Uberblock> {
+        let all = match self {
+            Source::Open(tree) => tree.uberblocks().await,
+            Source::Paths(tree) => tree.uberblocks_on_paths().await,
+        };
+        best_uberblock(&all, Txg::new(u64::MAX))
+    }
+}
+
+/// Watches for as long as `from` says; `false` when anything newer shows up.
+async fn watch(world: &World, from: &Uberblock, source: Source<'_>) -> bool {
+    let duration = duration_ns(from);
+    let chance = world.random.next_u64() % 250;
+    let end = world
+        .clock
+        .monotonic_ns()
+        .saturating_add(duration)
+        .saturating_add(duration / 1000 * chance);
+    while world.clock.monotonic_ns() < end {
+        world.clock.sleep(Duration::from_secs(1)).await;
+        let newest = source.newest().await;
+        if newest.is_some_and(|newest| newest.recency() != from.recency()) {
+            return false;
+        }
+    }
+    true
+}
+
+/// The first part of an import: leaves the pool alone when somebody is at work on it. `uberblock` is the newest.
+///
+/// # Errors
+/// [`EngineError::RemoteActive`], [`EngineError::NoHostid`].
+pub(crate) async fn check_unused(
+    world: &World,
+    spec: &ImportSpec,
+    tree: &VdevTree,
+    uberblock: &Uberblock,
+) -> Result<(), EngineError> {
+    if !is_required(spec, uberblock) {
+        return Ok(());
+    }
+    if spec.host.hostid == 0 {
+        return Err(EngineError::NoHostid {
+            pool: spec.found.name.clone(),
+        });
+    }
+    tracing::info!(
+        pool = spec.found.name,
+        seconds = duration_ns(uberblock) / 1_000_000_000,
+        "watching whether another host uses the pool"
+    );
+    if watch(world, uberblock, Source::Open(tree)).await {
+        Ok(())
+    } else {
+        Err(active(spec))
+    }
+}
+
+fn active(spec: &ImportSpec) -> EngineError {
+    EngineError::RemoteActive {
+        pool: spec.found.name.clone(),
+        hostname: spec.found.hostname.clone(),
+        hostid: spec.found.hostid,
+    }
+}
+
+/// How many devices of a vdev must take a claim, so that another host sees it.
+fn needed(top: &Vdev) -> usize {
+    match top.kind() {
+        ::pool::vdev::VdevKind::Raidz { parity } => *parity as usize + 1,
+        ::pool::vdev::VdevKind::Draid(draid) => draid.parity as usize + 1,
+        _ => top.children().len().max(1),
+    }
+}
+
+/// The second part, when the devices are open for writing: makes sure that nobody else imports the pool at this
+/// moment.
+///
+/// # Errors
+/// [`EngineError::RemoteActive`], and [`EngineError::MissingDevices`] when too few devices take the claim.
+pub(crate) async fn claim(
+    world: &World,
+    spec: &ImportSpec,
+    tree: &VdevTree,
+    uberblock: &Uberblock,
+) -> Result<(), EngineError> {
+    if spec.read_only || !is_required(spec, uberblock) {
+        return Ok(());
+    }
+    let source = Source::Open(tree);
+    if source.newest().await.map(|newest| newest.recency()) != Some(uberblock.recency()) {
+        return Err(active(spec));
+    }
+    let mmp = uberblock.multihost.unwrap_or_default();
+    let interval = Duration::from_millis(u64::from(mmp.interval_ms.unwrap_or(INTERVAL_MS)));
+    let before = mmp
+        .sequence
+        .filter(|number| *number < u16::MAX)
+        .unwrap_or(0);
+    let mut result = Ok(());
+    for _ in 0..CLAIM_ROUNDS {
+        let room = u64::from(u16::MAX - before);
+        let sequence = before + 1 + (world.random.next_u64() % room) as u16;
+        let mine = Uberblock {
+            multihost: Some(Multihost {
+                sequence: Some(sequence),
+                ..mmp
+            }),
+            ..*uberblock
+        };
+        result = write_claim(spec, tree, &mine).await;
+        if result.is_err() {
+            break;
+        }
+        world.clock.sleep(interval).await;
+        if source.newest().await.map(|newest| newest.recency()) != Some(mine.recency()) {
+            result = Err(active(spec));
+            break;
+        }
+    }
+    // So that another attempt finds what this one did.
+    if let Err(error) = write_claim(spec, tree, uberblock).await {
+        tracing::debug!(%error, "a claim could not be taken back");
+    }
+    result
+}
+
+async fn write_claim(
+    spec: &ImportSpec,
+    tree: &VdevTree,
+    uberblock: &Uberblock,
+) -> Result<(), EngineError> {
+    let targets = tree.heartbeat_targets();
+    for top in tree.tops() {
+        let is_log = top.config_u64("is_log") == Some(1);
+        if is_log || top.leaves().is_empty() {
+            continue;
+        }
+        let mut good = 0;
+        for target in targets.iter().filter(|target| target.top == top.vdev_id()) {
+            if tree.write_heartbeat(target, uberblock, 0).await.is_ok() {
+                good += 1;
+            }
+        }
+        if good < needed(&top) {
+            return Err(EngineError::MissingDevices {
+                pool: spec.found.name.clone(),
+                why: format!(
+                    "{} took the claim of this host on {good} of {} devices (its property multihost is on)",
+                    top.display_name(),
+                    needed(&top)
+                ),
+            });
+        }
+    }
+    tree.flush().await?;
+    Ok(())
+}
