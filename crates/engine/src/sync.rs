@@ -15,8 +15,9 @@
 //! previous txg, whole, since nothing it refers to is overwritten before two more txgs passed.
 //!
 //! When a write fails beyond redundancy the pipeline suspends the pool and the write waits inside
-//! it for `zpool clear`; an error that comes out here is one that cannot be retried (damage, no
-//! space, abandoned): the loop stops and the pool stays suspended until it is exported by force.
+//! it for `zpool clear`; so does a read when a device that stopped working may have the block
+//! ([`::pool::Pipeline::syncing`]). An error that comes out here is one that cannot be retried (damage,
+//! no space, abandoned): the loop stops and the pool stays suspended until it is exported by force.
 //!
 //! Source: module/zfs/spa.c (`spa_sync`, `spa_sync_iterate_to_convergence`, `spa_sync_config_object`).
 
@@ -63,7 +64,7 @@ impl Core {
                 _ => {}
             }
             let txg = self.txgs.quiesce().await;
-            match self.sync_txg(txg).await {
+            match self.pipeline.syncing(self.sync_txg(txg)).await {
                 Ok(()) => self.txgs.synced(txg),
                 Err(error) => {
                     self.fail(txg, &error);

@@ -215,6 +215,67 @@ fn what_disks_forget_is_written_again() {
     }
 }
 
+/// A mirror of which one disk lacks old blocks loses the other one for a moment: what the sync loop must read then
+/// is only there. It waits for it, and the pool goes on; once it leaked space, or stopped for ever.
+#[test]
+fn the_sync_loop_waits_for_a_disk_that_has_a_block_alone() {
+    simulate(async {
+        let sim = SimWorld::new(35);
+        let pool = create(&sim, Layout::Mirror(2), 96, false).await.unwrap();
+        let (stale, whole) = (sim.disk("disk0").unwrap(), sim.disk("disk1").unwrap());
+        let fs = open(&sim, &pool).await.unwrap();
+        let (kept, small) = (data(1, 3_000_000), data(2, 1000));
+        put(&fs, "small", &small).await.unwrap();
+        pool.sync().await.unwrap();
+        // What is written now is on one disk only.
+        stale.set_gone(true);
+        put(&fs, "kept", &kept).await.unwrap();
+        put(&fs, "removed", &data(3, 5_000_000)).await.unwrap();
+        fs.close().await.unwrap();
+        patiently("export", pool.export(false))
+            .await
+            .unwrap()
+            .unwrap();
+        drop((fs, pool));
+        stale.set_gone(false);
+        let pool = import(&sim, false).await.unwrap();
+        let fs = open(&sim, &pool).await.unwrap();
+        // All is in memory that removing needs at once, but not the blocks with the pointers that it frees.
+        for name in ["small", "removed"] {
+            fs.lookup(fs.root(), name.as_bytes()).await.unwrap();
+        }
+        fs.unlink(fs.root(), b"small").await.unwrap();
+        pool.sync().await.unwrap();
+        whole.set_gone(true);
+        fs.unlink(fs.root(), b"removed").await.unwrap();
+        let syncing = {
+            let pool = pool.clone();
+            tokio::spawn(async move { pool.sync().await })
+        };
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(!syncing.is_finished());
+        assert_eq!(pool.status().health, PoolHealth::Suspended);
+        // It is still away: nothing changes.
+        let _ = patiently("clear", pool.clear(None)).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(!syncing.is_finished());
+        assert_eq!(pool.status().health, PoolHealth::Suspended);
+        whole.set_gone(false);
+        patiently("clear", pool.clear(None)).await.unwrap().unwrap();
+        patiently("sync", syncing).await.unwrap().unwrap().unwrap();
+        assert!(pool.suspended().is_none());
+        assert_eq!(get(&fs, "kept").await.unwrap(), kept);
+        fs.close().await.unwrap();
+        patiently("export", pool.export(false))
+            .await
+            .unwrap()
+            .unwrap();
+        drop((fs, pool));
+        // Nothing leaked either.
+        inspect(&sim, "after all", false).await.unwrap();
+    });
+}
+
 /// A log device that goes away costs time and no data: the pool goes on with its other disks.
 #[test]
 fn a_log_device_may_fail() {

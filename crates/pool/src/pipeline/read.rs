@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use super::check::BlockCheck;
 use super::crypt::{CRYPT_ON_TASK_BYTES, Unlock, check_opened, open_stored};
-use super::suspend::name_of;
+use super::suspend::{self, name_of};
 use super::{CacheUse, ErrorReport, Pipeline, Priority, ReadContext, ScrubOutcome, zeros};
 use crate::cache::CacheKey;
 use crate::error::PoolError;
@@ -80,6 +80,44 @@ impl Pipeline {
     /// [`PoolError::BadPointer`]; of encrypted datasets [`PoolError::KeyNotLoaded`],
     /// [`PoolError::Authentication`].
     pub async fn read(&self, bp: &BlockPointer, context: &ReadContext) -> Result<Bytes, PoolError> {
+        loop {
+            match self.read_shared(bp, context).await {
+                Err(error) => self.wait_for_devices(bp, context, error).await?,
+                done => return done,
+            }
+        }
+    }
+
+    /// Whether a failed read of this block waits for devices that may bring it back: see [`Pipeline::syncing`].
+    fn waits_for(&self, bp: &BlockPointer) -> bool {
+        !self.read_only && suspend::is_syncing() && self.tree.may_come_back(bp)
+    }
+
+    /// Suspends the pool until it is cleared, after a failed read of the sync loop that is to be tried again then.
+    /// Not below here: who else shares the read is told of the failure at once.
+    async fn wait_for_devices(
+        &self,
+        bp: &BlockPointer,
+        context: &ReadContext,
+        error: PoolError,
+    ) -> Result<(), PoolError> {
+        let is_lost = matches!(
+            error,
+            PoolError::Checksum { .. } | PoolError::Unreadable { .. }
+        );
+        if !is_lost || context.speculative || !self.waits_for(bp) {
+            return Err(error);
+        }
+        let reason = format!("devices that {} needs do not work", name_of(bp));
+        tracing::warn!(%error, "the txg cannot be written without this block");
+        self.suspend_and_wait(PoolError::Suspended { reason }).await
+    }
+
+    async fn read_shared(
+        &self,
+        bp: &BlockPointer,
+        context: &ReadContext,
+    ) -> Result<Bytes, PoolError> {
         let Some(key) = CacheKey::of(bp) else {
             return self.read_without_place(bp);
         };
@@ -157,7 +195,12 @@ impl Pipeline {
             Pointer::Embedded(embedded) => Ok(Bytes::copy_from_slice(embedded.payload())),
             Pointer::Regular(_) => {
                 self.validate(bp)?;
-                self.read_stored(bp, context).await
+                loop {
+                    match self.read_stored(bp, context).await {
+                        Err(error) => self.wait_for_devices(bp, context, error).await?,
+                        done => return done,
+                    }
+                }
             }
         }
     }
@@ -262,6 +305,39 @@ impl Pipeline {
         length: usize,
         io: &IoContext,
     ) -> Result<(Bytes, ScrubOutcome), PoolError> {
+        let failure = match self.try_copies(bp, length, io).await {
+            Ok(read) => return Ok(read),
+            Err(failure) => failure,
+        };
+        // What is tried again is not damaged yet.
+        if !io.speculative
+            && !self.waits_for(bp)
+            && let Some(dva) = bp.dva(0)
+        {
+            self.errors.report(ErrorReport::Data {
+                bookmark: io.bookmark,
+                vdev: dva.vdev(),
+                offset_bytes: dva.offset_bytes(),
+                birth: bp.birth(),
+            });
+        }
+        let block = name_of(bp);
+        Err(if failure.checksum {
+            PoolError::Checksum { block }
+        } else {
+            PoolError::Unreadable {
+                block,
+                cause: failure.cause,
+            }
+        })
+    }
+
+    async fn try_copies(
+        &self,
+        bp: &BlockPointer,
+        length: usize,
+        io: &IoContext,
+    ) -> Result<(Bytes, ScrubOutcome), ReadFailure> {
         let check = BlockCheck::new(bp, &self.world, self.salt());
         let mut places: Vec<_> = bp.dvas().collect();
         // Copies on vdevs that are not there come last.
@@ -300,29 +376,10 @@ impl Pipeline {
             }
         }
         let Some(good) = good else {
-            let failure = failure.unwrap_or(ReadFailure {
+            return Err(failure.unwrap_or(ReadFailure {
                 checksum: false,
                 cause: "it has no place".to_owned(),
-            });
-            if !io.speculative
-                && let Some(dva) = bp.dva(0)
-            {
-                self.errors.report(ErrorReport::Data {
-                    bookmark: io.bookmark,
-                    vdev: dva.vdev(),
-                    offset_bytes: dva.offset_bytes(),
-                    birth: bp.birth(),
-                });
-            }
-            let block = name_of(bp);
-            return Err(if failure.checksum {
-                PoolError::Checksum { block }
-            } else {
-                PoolError::Unreadable {
-                    block,
-                    cause: failure.cause,
-                }
-            });
+            }));
         };
         if !self.read_only && !io.speculative {
             let repair = IoContext {

@@ -10,6 +10,10 @@
 //!
 //! In `Suspended` writes wait. What a device had taken and not flushed when it failed is written to it again
 //! when it is back (see [`crate::vdev`], `leaf`), before the pool resumes; so nothing is lost.
+//!
+//! Reads fail at once, but for those of the sync loop ([`Pipeline::syncing`]): a txg cannot be written without them,
+//! nor given up. When a device that stopped working may have the block (a mirror of which the other one lacks it),
+//! they suspend the pool as writes do (`zio_done`, module/zfs/zio.c: what must succeed is executed again).
 
 use std::sync::Arc;
 
@@ -60,7 +64,22 @@ impl Gate {
     }
 }
 
+tokio::task_local! {
+    static SYNCING: ();
+}
+
+/// Whether this is called from within [`Pipeline::syncing`].
+pub(super) fn is_syncing() -> bool {
+    SYNCING.try_with(|()| ()).is_ok()
+}
+
 impl Pipeline {
+    /// Runs the writing of a txg: what it reads, on this task, must not fail for a device that may come back;
+    /// such a read suspends the pool and waits.
+    pub async fn syncing<T>(&self, work: impl Future<Output = T>) -> T {
+        SYNCING.scope((), work).await
+    }
+
     /// Why the pool does not write, if so.
     pub fn suspended(&self) -> Option<PoolError> {
         self.gate.state.borrow().error().cloned()

@@ -5,6 +5,7 @@ use std::time::Duration;
 use codec::compress::ZstdLevel;
 use device::sim::{Fault, FaultEffect, SimOp, SimWorld};
 use format::{Checksum, Compression, LABEL_START_BYTES, ObjectType, Pointer};
+use futures::future::join;
 use proptest::prelude::*;
 
 use super::*;
@@ -522,6 +523,70 @@ fn a_write_that_fails_suspends_and_goes_on_after_clear() {
         pool.pipeline.clear().await.expect("may be tried");
         let bp = writer.await.expect("no panic").expect("written");
         assert!(pool.pipeline.read(&bp, &direct()).await.expect("read") == data);
+        assert!(pool.pipeline.suspended().is_none());
+    });
+}
+
+/// A mirror of which one disk has no block, and the other one is away.
+#[test]
+fn the_sync_loop_waits_for_what_it_must_read() {
+    simulate(async {
+        let sim = SimWorld::new(5);
+        let mirror = group(&sim, "mirror", 0, "m", 2, 10);
+        let pool = TestPool::create(sim, vec![mirror], 12).await;
+        let (stale, whole) = (pool.disk("m0"), pool.disk("m1"));
+        let data = noise(4096, 1);
+        stale.inject(Fault::new(SimOp::Write, FaultEffect::Lost));
+        let written = pool
+            .pipeline
+            .write(TXG, data.clone().into(), &policy())
+            .await;
+        let bp = written.expect("written");
+        // Else it would be written again when the pool is cleared.
+        pool.pipeline.tree().flush().await.expect("flushed");
+        stale.clear_faults();
+        whole.set_gone(true);
+        // Others are told at once.
+        let read = pool.pipeline.read(&bp, &direct()).await;
+        assert!(matches!(read, Err(PoolError::Checksum { .. })));
+        assert!(pool.pipeline.suspended().is_none());
+        let reported = pool.reports.data();
+        let shared = ReadContext::default();
+        let reader = tokio::spawn({
+            let pipeline = pool.pipeline.clone();
+            async move {
+                let read = pipeline.read(&bp, &shared);
+                let raw = pipeline.read_raw(&bp, &shared);
+                pipeline.syncing(join(read, raw)).await
+            }
+        });
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(!reader.is_finished() && pool.pipeline.suspended().is_some());
+        assert_eq!(pool.reports.data(), reported);
+        let read = pool.pipeline.read(&bp, &shared).await;
+        assert!(matches!(read, Err(PoolError::Checksum { .. })));
+        // Nothing changed: it suspends again.
+        pool.pipeline.clear().await.expect("may be tried");
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(!reader.is_finished() && pool.pipeline.suspended().is_some());
+        whole.set_gone(false);
+        pool.pipeline.clear().await.expect("may be tried");
+        let (read, raw) = reader.await.expect("no panic");
+        assert!(read.expect("read") == data);
+        raw.expect("read raw");
+        assert!(pool.pipeline.suspended().is_none());
+        // With all devices there it is damage, which waiting does not heal.
+        for disk in [&stale, &whole] {
+            let top = &pool.pipeline.tree().tops()[0];
+            let dva = bp.dva(0).expect("a copy");
+            assert!(top.state().0.is_usable());
+            disk.corrupt(dva.offset_bytes() + LABEL_START_BYTES, 4096);
+        }
+        let read = pool
+            .pipeline
+            .syncing(pool.pipeline.read(&bp, &direct()))
+            .await;
+        assert!(matches!(read, Err(PoolError::Checksum { .. })));
         assert!(pool.pipeline.suspended().is_none());
     });
 }

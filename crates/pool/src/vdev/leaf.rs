@@ -146,6 +146,8 @@ pub struct Leaf {
     status: Mutex<Status>,
     /// Same as `status.state.is_usable()`, for the fast path.
     usable: AtomicBool,
+    /// The device was there at some time since the pool was opened.
+    was_open: AtomicBool,
     probing: AtomicBool,
     reads_in_flight: AtomicUsize,
     pub(super) counters: Arc<Counters>,
@@ -177,6 +179,7 @@ impl Leaf {
                 aux: VdevAux::None,
             }),
             usable: AtomicBool::new(false),
+            was_open: AtomicBool::new(false),
             probing: AtomicBool::new(false),
             reads_in_flight: AtomicUsize::new(0),
             counters,
@@ -211,6 +214,9 @@ impl Leaf {
 
     /// Attaches the open device, or takes it away.
     pub(super) fn set_device(&self, device: Option<Arc<dyn Device>>) {
+        if device.is_some() {
+            self.was_open.store(true, Ordering::Relaxed);
+        }
         *self.device.write() = device;
     }
 
@@ -222,6 +228,11 @@ impl Leaf {
     /// Whether it can be read now.
     pub fn is_readable(&self) -> bool {
         self.usable.load(Ordering::Acquire)
+    }
+
+    /// Whether it stopped working since the pool was opened: 'zpool clear' may bring it back, with all it has.
+    pub(super) fn is_out(&self) -> bool {
+        !self.is_readable() && self.was_open.load(Ordering::Relaxed)
     }
 
     /// Whether it can be written now.

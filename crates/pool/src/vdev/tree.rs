@@ -600,6 +600,20 @@ impl VdevTree {
         }) && any
     }
 
+    /// Whether a block that cannot be read now may be readable when devices that stopped working since the pool was
+    /// opened are back: those that are there may lack it.
+    pub(crate) fn may_come_back(&self, block: &BlockPointer) -> bool {
+        let is_out = |vdev: &Arc<Vdev>| vdev.leaf().is_some_and(|leaf| leaf.is_out());
+        if block.is_gang() {
+            // Its pieces may be anywhere.
+            return self.leaves().iter().any(is_out);
+        }
+        block
+            .dvas()
+            .filter_map(|dva| self.top(dva.vdev()))
+            .any(|top| top.leaves().iter().any(is_out))
+    }
+
     fn usable_top(&self, id: VdevId) -> Result<Arc<Vdev>, PoolError> {
         let top = self.top(id).ok_or(PoolError::NoSuchVdev { vdev: id })?;
         match top.kind() {
