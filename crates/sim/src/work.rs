@@ -1088,7 +1088,10 @@ impl Worker {
                         .is_some_and(|origin| dataset::name::split_snapshot(origin).0 == name)
                 });
                 let dataset = &state[&name];
-                if dataset.origin.is_none() || has_clones || !dataset.snapshots.is_empty() {
+                // The top one, which the others are below, is a clone when one of them was promoted.
+                let is_top = name == self.top;
+                let is_clone = dataset.origin.is_some() && !is_top;
+                if !is_clone || has_clones || !dataset.snapshots.is_empty() {
                     return Ok(());
                 }
                 self.close(&name).await?;
