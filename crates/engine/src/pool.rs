@@ -122,7 +122,7 @@ impl Pool {
         self.core.until_suspended().await;
     }
 
-    async fn finish(&self, pool_state: u64, force: bool) -> Result<(), EngineError> {
+    async fn finish(&self, mut pool_state: u64, force: bool) -> Result<(), EngineError> {
         let core = &self.core;
         if core.state.lock().closed {
             return Err(EngineError::Closed { pool: self.name() });
@@ -130,10 +130,14 @@ impl Pool {
         if !core.read_only && pool_state == config::STATE_EXPORTED && core.suspended().is_none() {
             let datasets = core.dsl.datasets_awaiting_clones().await?;
             if !datasets.is_empty() {
-                return Err(EngineError::UnreplayedClones {
-                    pool: self.name(),
-                    datasets: datasets.join(", "),
-                });
+                if !force {
+                    return Err(EngineError::UnreplayedClones {
+                        pool: self.name(),
+                        datasets: datasets.join(", "),
+                    });
+                }
+                // Left as after a crash: nobody takes it for a pool that anybody may import.
+                pool_state = config::STATE_ACTIVE;
             }
         }
         core.scrub.end().await;
