@@ -1,9 +1,10 @@
 //! The handle of an imported pool.
 
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 
-use ::pool::vdev::{Scope, Vdev};
+use ::pool::vdev::{IoStats, Scope, Vdev};
 use ::pool::{Bookmark, PoolError, Tx};
 use dataset::{DatasetError, DslPool, SyncTask};
 use device::{BoxFuture, World};
@@ -220,6 +221,22 @@ impl Pool {
     pub fn uptime_ns(&self) -> u64 {
         let now_ns = self.core.world.clock.monotonic_ns();
         now_ns.saturating_sub(self.core.opened_ns)
+    }
+
+    /// Latencies, sizes and queue depths of the vdevs' I/O since it was opened; of the whole pool under its own guid.
+    pub fn io_stats(&self) -> BTreeMap<Guid, IoStats> {
+        fn walk(vdev: &Vdev, out: &mut BTreeMap<Guid, IoStats>) {
+            out.insert(vdev.guid(), vdev.io_stats());
+            vdev.children().iter().for_each(|child| walk(child, out));
+        }
+        let mut out = BTreeMap::new();
+        let mut whole = IoStats::default();
+        for top in self.core.tree.tops() {
+            walk(&top, &mut out);
+            whole.add(&top.io_stats());
+        }
+        out.insert(self.guid(), whole);
+        out
     }
 
     /// Whether it was imported read-only.
