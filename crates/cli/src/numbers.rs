@@ -40,9 +40,9 @@ fn nice(number: u64, unit_below_1024: &str) -> String {
 pub fn nice_time(ns: u64) -> String {
     match ns {
         0 => "-".to_owned(),
-        ..1_000 => format!("{ns}ns"),
-        ..1_000_000 => format!("{}us", ns / 1_000),
-        ..1_000_000_000 => format!("{}ms", ns / 1_000_000),
+        1..1_000 => format!("{ns}ns"),
+        1_000..1_000_000 => format!("{}us", ns / 1_000),
+        1_000_000..1_000_000_000 => format!("{}ms", ns / 1_000_000),
         _ => format!("{}s", ns / 1_000_000_000),
     }
 }
