@@ -297,6 +297,9 @@ impl Call for ZpoolExport {
 pub struct ZpoolList {
     /// Names; empty means all.
     pub names: Vec<String>,
+    /// Tell of each vdev how long its I/O takes (`zpool iostat -l -q -r -w`).
+    #[serde(default)]
+    pub io: bool,
 }
 
 /// Pools with their properties.
@@ -377,9 +380,34 @@ pub struct VdevReport {
     /// `log2` of the smallest block, of top-level vdevs.
     #[serde(default)]
     pub ashift: u8,
+    /// Latencies, sizes and queue depths, if they were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub io: Option<Box<IoReport>>,
     /// Members.
     #[serde(default)]
     pub children: Vec<VdevReport>,
+}
+
+/// Latencies, sizes and queue depths of a vdev's I/O since the import.
+///
+/// Classes are in this order: synchronous reads and writes, asynchronous reads and writes, scrub, trim, rebuild.
+/// Bucket *n* of a histogram counts values from 2^n to 2^(n+1)-1, of bytes (25 buckets) or nanoseconds (37).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IoReport {
+    /// Requests that wait now, by class.
+    pub pending: Vec<u64>,
+    /// Operations that devices are at now, by class.
+    pub active: Vec<u64>,
+    /// Sizes of operations of one request, by class.
+    pub individual: Vec<Vec<u64>>,
+    /// Sizes of operations put together from several, by class.
+    pub aggregated: Vec<Vec<u64>>,
+    /// Times of requests in all, of reads and of writes.
+    pub total: Vec<Vec<u64>>,
+    /// Times of devices for operations, of reads and of writes.
+    pub disk: Vec<Vec<u64>>,
+    /// Times that requests waited, by class.
+    pub queued: Vec<Vec<u64>>,
 }
 
 /// `zpool status`.

@@ -36,6 +36,17 @@ fn nice(number: u64, unit_below_1024: &str) -> String {
         .unwrap_or_else(|| format!("{value:.0}{unit}"))
 }
 
+/// A time in at most five characters, never rounded up: `-` for none, `512ns`, `65us`, `17s`.
+pub fn nice_time(ns: u64) -> String {
+    match ns {
+        0 => "-".to_owned(),
+        1..1_000 => format!("{ns}ns"),
+        1_000..1_000_000 => format!("{}us", ns / 1_000),
+        1_000_000..1_000_000_000 => format!("{}ms", ns / 1_000_000),
+        _ => format!("{}s", ns / 1_000_000_000),
+    }
+}
+
 /// Reads a size as people type it: `8192`, `8K`, `1.5g`, `10MB`, `1MiB`.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let bad =
@@ -166,6 +177,20 @@ mod tests {
             assert_eq!(nice_bytes(bytes), text, "{bytes}");
         }
         assert_eq!(nice_count(1023), "1023");
+    }
+
+    #[test]
+    fn times_print_as_openzfs_prints_them() {
+        for (ns, text) in [
+            (0, "-"),
+            (999, "999ns"),
+            (1023, "1us"),
+            (999_999, "999us"),
+            (268_435_455, "268ms"),
+            ((1 << 37) - 1, "137s"),
+        ] {
+            assert_eq!(nice_time(ns), text, "{ns}");
+        }
     }
 
     #[test]

@@ -368,12 +368,31 @@ fn report(found: &FoundPool, probe: &Probe, foreign: bool) -> FoundPoolReport {
         status,
         action: action.into(),
         see,
-        footer: matches!(probe.unusable, Some(Unusable::MissingTops)).then(|| {
-            "Additional devices are known to be part of this pool, though their\nexact configuration cannot be determined.".to_owned()
-        }),
+        footer: match (&probe.unusable, &probe.lost_logs) {
+            (Some(Unusable::MissingTops), _) => some(
+                "Additional devices are known to be part of this pool, though their\nexact configuration cannot be determined.",
+            ),
+            (_, Some(datasets)) => Some(without_logs(datasets)),
+            _ => None,
+        },
         comment: probe.comment.clone(),
         tree,
     }
+}
+
+/// OpenZFS tells only when the import is refused that it takes `-m`.
+fn without_logs(datasets: &[String]) -> String {
+    let lost = if datasets.is_empty() {
+        "No intent log is on them: nothing is lost without them.".to_owned()
+    } else {
+        format!(
+            "What was written synchronously in the last seconds of use may be lost in:\n{}",
+            datasets.join("\n")
+        )
+    };
+    format!(
+        "Devices of the intent log are missing or damaged: attach them, or use '-m'\nto import the pool without them. {lost}"
+    )
 }
 
 fn tree(found: &FoundPool, probe: &Probe) -> VdevReport {

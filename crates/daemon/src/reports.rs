@@ -1,15 +1,18 @@
 //! The engine's answers in the API's types.
 
+use std::collections::BTreeMap;
+
 use api::{
     CheckpointReport, DatasetKind as ApiKind, DedupReport, ExpansionReport,
-    HistoryRecord as ApiRecord, PoolReport, PoolStatusReport, Property, PropertyMap, RemovalReport,
-    ScanReport, Source, VdevReport,
+    HistoryRecord as ApiRecord, IoReport, PoolReport, PoolStatusReport, Property, PropertyMap,
+    RemovalReport, ScanReport, Source, VdevReport,
 };
 use dataset::{DatasetKind, PropertySetting, props};
 use engine::{
-    HistoryRecord, HistoryWhat, Pool, PoolStatus, PropertySource, RemovalState, RemovalStatus,
-    ScanStatus, VdevClass, VdevState, VdevStatus,
+    HistoryRecord, HistoryWhat, IoStats, Pool, PoolStatus, PropertySource, RemovalState,
+    RemovalStatus, ScanStatus, VdevClass, VdevState, VdevStatus,
 };
+use format::Guid;
 
 /// The word for an allocation class, empty for the normal one.
 pub(crate) fn class_word(class: VdevClass) -> &'static str {
@@ -53,6 +56,7 @@ pub(crate) fn vdev(status: &VdevStatus) -> VdevReport {
         transferred_bytes: [status.read_bytes, status.write_bytes],
         parity: status.parity,
         ashift: status.ashift,
+        io: None,
         children: status.children.iter().map(vdev).collect(),
     }
 }
@@ -65,7 +69,7 @@ pub(crate) fn tree(status: &PoolStatus) -> VdevReport {
     root.children.retain(|child| child.kind != "hole");
     if let Some(checkpoint) = &status.checkpoint {
         for child in &mut root.children {
-            let space = checkpoint.space_bytes.get(&format::Guid::new(child.guid));
+            let space = checkpoint.space_bytes.get(&Guid::new(child.guid));
             child.checkpoint_bytes = space.copied().unwrap_or(0);
         }
     }
@@ -135,6 +139,35 @@ pub(crate) fn pool(pool: &Pool) -> PoolReport {
         uptime_ns: pool.uptime_ns(),
         properties,
         tree,
+    }
+}
+
+/// Adds latencies, sizes and queue depths to the vdevs of a pool.
+pub(crate) fn add_io(tree: &mut VdevReport, pool: &Pool) {
+    fn walk(vdev: &mut VdevReport, stats: &BTreeMap<Guid, IoStats>) {
+        // Spares and caches do no I/O of their own.
+        let nothing = IoStats::default();
+        let own = stats.get(&Guid::new(vdev.guid)).unwrap_or(&nothing);
+        vdev.io = Some(Box::new(io(own)));
+        vdev.children
+            .iter_mut()
+            .for_each(|child| walk(child, stats));
+    }
+    walk(tree, &pool.io_stats());
+}
+
+fn io(stats: &IoStats) -> IoReport {
+    fn vectors<const N: usize>(histograms: &[[u64; N]]) -> Vec<Vec<u64>> {
+        histograms.iter().map(|buckets| buckets.to_vec()).collect()
+    }
+    IoReport {
+        pending: stats.pending.to_vec(),
+        active: stats.active.to_vec(),
+        individual: vectors(&stats.individual),
+        aggregated: vectors(&stats.aggregated),
+        total: vectors(&stats.total),
+        disk: vectors(&stats.disk),
+        queued: vectors(&stats.queued),
     }
 }
 

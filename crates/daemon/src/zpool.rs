@@ -268,7 +268,16 @@ impl Service {
     pub(crate) fn zpool_list(&self, call: &ZpoolList) -> Result<ZpoolListReply, Failure> {
         let pools = self.pools_named(&call.names)?;
         Ok(ZpoolListReply {
-            pools: pools.iter().map(|open| reports::pool(&open.pool)).collect(),
+            pools: pools
+                .iter()
+                .map(|open| {
+                    let mut report = reports::pool(&open.pool);
+                    if call.io {
+                        reports::add_io(&mut report.tree, &open.pool);
+                    }
+                    report
+                })
+                .collect(),
         })
     }
 

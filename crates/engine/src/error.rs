@@ -168,7 +168,7 @@ pub enum EngineError {
     /// Intent logs have records of cloned blocks that were not replayed: another system would free these blocks
     /// while they are in use.
     #[error(
-        "cannot export '{pool}': the intent logs of {datasets} hold cloned blocks and were not replayed; mount these datasets once (load their keys first)"
+        "cannot export '{pool}': the intent logs of {datasets} hold cloned blocks and were not replayed; mount these datasets once (load their keys first), or use '-f': the pool then stays marked as in use by this system"
     )]
     UnreplayedClones {
         /// The pool.

@@ -57,6 +57,7 @@ mod sync;
 mod tables;
 mod vdevs;
 
+pub use ::pool::vdev::IoStats;
 pub use error::EngineError;
 pub use features::supported_features;
 pub use history::{HistoryRecord, HistoryWhat};

@@ -227,7 +227,7 @@ fn check_tops(
 }
 
 /// The log vdevs that are missing or damaged.
-fn lost_logs(tree: &VdevTree) -> Vec<Arc<Vdev>> {
+pub(crate) fn lost_logs(tree: &VdevTree) -> Vec<Arc<Vdev>> {
     let lost = |top: &Arc<Vdev>| top.config_u64("is_log") == Some(1) && !top.state().0.is_usable();
     tree.tops().into_iter().filter(lost).collect()
 }

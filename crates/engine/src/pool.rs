@@ -1,9 +1,10 @@
 //! The handle of an imported pool.
 
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 
-use ::pool::vdev::{Scope, Vdev};
+use ::pool::vdev::{IoStats, Scope, Vdev};
 use ::pool::{Bookmark, PoolError, Tx};
 use dataset::{DatasetError, DslPool, SyncTask};
 use device::{BoxFuture, World};
@@ -122,7 +123,7 @@ impl Pool {
         self.core.until_suspended().await;
     }
 
-    async fn finish(&self, pool_state: u64, force: bool) -> Result<(), EngineError> {
+    async fn finish(&self, mut pool_state: u64, force: bool) -> Result<(), EngineError> {
         let core = &self.core;
         if core.state.lock().closed {
             return Err(EngineError::Closed { pool: self.name() });
@@ -130,10 +131,14 @@ impl Pool {
         if !core.read_only && pool_state == config::STATE_EXPORTED && core.suspended().is_none() {
             let datasets = core.dsl.datasets_awaiting_clones().await?;
             if !datasets.is_empty() {
-                return Err(EngineError::UnreplayedClones {
-                    pool: self.name(),
-                    datasets: datasets.join(", "),
-                });
+                if !force {
+                    return Err(EngineError::UnreplayedClones {
+                        pool: self.name(),
+                        datasets: datasets.join(", "),
+                    });
+                }
+                // Left as after a crash: nobody takes it for a pool that anybody may import.
+                pool_state = config::STATE_ACTIVE;
             }
         }
         core.scrub.end().await;
@@ -216,6 +221,22 @@ impl Pool {
     pub fn uptime_ns(&self) -> u64 {
         let now_ns = self.core.world.clock.monotonic_ns();
         now_ns.saturating_sub(self.core.opened_ns)
+    }
+
+    /// Latencies, sizes and queue depths of the vdevs' I/O since it was opened; of the whole pool under its own guid.
+    pub fn io_stats(&self) -> BTreeMap<Guid, IoStats> {
+        fn walk(vdev: &Vdev, out: &mut BTreeMap<Guid, IoStats>) {
+            out.insert(vdev.guid(), vdev.io_stats());
+            vdev.children().iter().for_each(|child| walk(child, out));
+        }
+        let mut out = BTreeMap::new();
+        let mut whole = IoStats::default();
+        for top in self.core.tree.tops() {
+            walk(&top, &mut out);
+            whole.add(&top.io_stats());
+        }
+        out.insert(self.guid(), whole);
+        out
     }
 
     /// Whether it was imported read-only.

@@ -47,6 +47,9 @@ pub struct Probe {
     pub state: VdevState,
     /// Why it cannot be imported, when it cannot.
     pub unusable: Option<Unusable>,
+    /// When log devices are missing or damaged, so that it is imported with `-m` only: the datasets whose intent logs
+    /// are on them.
+    pub lost_logs: Option<Vec<String>>,
     /// Whether its version is older than feature flags.
     pub old_version: bool,
     /// Whether features that this release supports are disabled.
@@ -67,6 +70,8 @@ pub async fn probe(world: &World, found: &FoundPool) -> Result<Probe, EngineErro
         force: true,
         destroyed: true,
         unwatched: true,
+        // Everything else can be told without the logs (`spa_tryimport`).
+        missing_log: true,
         ..ImportSpec::new(found.clone(), HostIdentity::default())
     };
     match open::import(world, &spec, None).await {
@@ -76,7 +81,12 @@ pub async fn probe(world: &World, found: &FoundPool) -> Result<Probe, EngineErro
             let version = core.state.lock().version;
             let comment = core.state.lock().comment.clone();
             let has_dedup = core.tables.has_dedup;
+            let lost_logs = match open::lost_logs(&core.tree).is_empty() {
+                true => None,
+                false => Some(core.dsl.datasets_with_lost_logs().await),
+            };
             core.close();
+            let lost_logs = lost_logs.transpose()?;
             let mut blocked = features::blocked(&all);
             if has_dedup && version == Uberblock::VERSION_FEATURES && blocked.1.is_empty() {
                 blocked.1.push(features::DEDUP_TABLES.to_owned());
@@ -92,6 +102,7 @@ pub async fn probe(world: &World, found: &FoundPool) -> Result<Probe, EngineErro
                     status.root.state
                 },
                 unusable,
+                lost_logs,
                 old_version: version != Uberblock::VERSION_FEATURES,
                 features_disabled: version == Uberblock::VERSION_FEATURES
                     && status.features_disabled,
@@ -138,6 +149,7 @@ async fn failed(
         caches: Vec::new(),
         state: VdevState::CantOpen,
         unusable: Some(unusable),
+        lost_logs: None,
         old_version: false,
         features_disabled: false,
         errata: 0,

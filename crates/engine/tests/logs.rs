@@ -12,7 +12,7 @@ use std::sync::Arc;
 use common::*;
 use dataset::zil::{ReplayError, ReplayRecord, ReplayTarget};
 use device::{BoxFuture, World};
-use engine::{ImportSpec, Pool};
+use engine::{EngineError, ImportSpec, Pool};
 use parking_lot::Mutex;
 
 #[derive(Default)]
@@ -79,7 +79,15 @@ async fn replay_all(golden: &std::path::Path, name: &str) {
     }
     // `logbias=throughput` writes data in place.
     assert!(indirect["thru"] > 0, "{indirect:?}");
-    pool.export(false).await.expect("export");
+    // The clones in the log of the encrypted dataset wait for its key: nobody else may get the pool before.
+    match pool.export(false).await {
+        Err(EngineError::UnreplayedClones { datasets, .. }) => {
+            assert_eq!(datasets, format!("{name}/enc"));
+        }
+        other => panic!("exported with clones that were not replayed: {other:?}"),
+    }
+    pool.export(true).await.expect("left as it is");
+    assert_eq!(find(&world, &dir).await.state, engine::FoundState::Active);
     zdb_is_clean(&dir, name);
 }
 
@@ -113,7 +121,7 @@ async fn logs_are_claimed_once_and_wait_for_their_replay() {
             .expect("open");
         assert!(handle.log().expect("a log").needs_replay(), "round {round}");
         drop(handle);
-        pool.export(false).await.expect("export");
+        pool.export(true).await.expect("left as it is");
         zdb_is_clean(&dir, "zil_dirty");
     }
     // Read-only there is no log to replay.

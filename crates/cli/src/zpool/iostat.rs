@@ -1,11 +1,15 @@
-//! `zpool iostat`: how much pools and vdevs read and write, laid out as OpenZFS does (`print_iostat`,
-//! `print_vdev_stats`, cmd/zpool/zpool_main.c). The first report is the mean since the import, later ones are of
-//! the interval.
+//! `zpool iostat`: how much pools and vdevs read and write, and how long it takes, laid out as OpenZFS does
+//! (`print_iostat`, `print_vdev_stats`, `print_iostat_histos`, cmd/zpool/zpool_main.c). The first report is of the
+//! time since the import, later ones are of the interval.
+//!
+//! What the classes of I/O in `-l`, `-q`, `-r` and `-w` are here is told by the counters (`pool`, `vdev/meter.rs`):
+//! there is no queue per class, trims do not wait in one, and rebuilds are always zero.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use api::{PoolReport, VdevReport, ZpoolList};
+use anyhow::bail;
+use api::{IoReport, PoolReport, VdevReport, ZpoolList};
 use clap::Args;
 
 use super::repeat::Repeat;
@@ -16,6 +20,8 @@ use crate::numbers;
 /// Names are given at least and at most so much room (`get_namewidth_iostat`).
 const NAME_WIDTHS: (usize, usize) = (10, 42);
 const NS_PER_SECOND: f64 = 1e9;
+/// No request is smaller than 2 to this (`print_iostat_histo`).
+const FIRST_SIZE: usize = 9;
 
 /// Tell how much pools and their devices read and write.
 #[derive(Debug, Args)]
@@ -23,6 +29,18 @@ pub struct Iostat {
     /// Every vdev
     #[arg(short)]
     verbose: bool,
+    /// Average latencies
+    #[arg(short = 'l')]
+    latencies: bool,
+    /// Queue depths
+    #[arg(short = 'q')]
+    queues: bool,
+    /// Histograms of request sizes
+    #[arg(short = 'r')]
+    sizes: bool,
+    /// Histograms of latencies
+    #[arg(short = 'w')]
+    times: bool,
     /// No headings, tabs between fields
     #[arg(short = 'H')]
     scripted: bool,
@@ -39,32 +57,119 @@ pub struct Iostat {
     naming: Naming,
     #[command(flatten)]
     repeat: Repeat,
-    /// [POOL]... [INTERVAL [COUNT]]
-    pools: Vec<String>,
+    /// [POOL]... | [POOL] VDEV... [INTERVAL [COUNT]]
+    words: Vec<String>,
 }
 
-/// Operations and bytes, each read and written.
-#[derive(Clone, Copy, Debug, Default)]
-struct Counters {
+/// Some columns (`iostat_top_labels`, `iostat_bottom_labels`).
+struct Group {
+    /// Labels over so many columns each.
+    top: &'static [(&'static str, usize)],
+    bottom: &'static [&'static str],
+    /// Width of a column of exact numbers (`default_column_width`).
+    exact_width: usize,
+}
+
+const CAPACITY: Group = Group {
+    top: &[("capacity", 2), ("operations", 2), ("bandwidth", 2)],
+    bottom: &["alloc", "free", "read", "write", "read", "write"],
+    exact_width: 15,
+};
+const LATENCIES: Group = Group {
+    top: &[
+        ("total_wait", 2),
+        ("disk_wait", 2),
+        ("syncq_wait", 2),
+        ("asyncq_wait", 2),
+        ("scrub", 1),
+        ("trim", 1),
+        ("rebuild", 1),
+    ],
+    bottom: &[
+        "read", "write", "read", "write", "read", "write", "read", "write", "wait", "wait", "wait",
+    ],
+    exact_width: 10,
+};
+const QUEUES: Group = Group {
+    top: &[
+        ("syncq_read", 2),
+        ("syncq_write", 2),
+        ("asyncq_read", 2),
+        ("asyncq_write", 2),
+        ("scrubq_read", 2),
+        ("trimq_write", 2),
+        ("rebuildq_write", 2),
+    ],
+    bottom: &[
+        "pend", "activ", "pend", "activ", "pend", "activ", "pend", "activ", "pend", "activ",
+        "pend", "activ", "pend", "activ",
+    ],
+    exact_width: 6,
+};
+const TIMES: Group = Group {
+    top: &[
+        ("total_wait", 2),
+        ("disk_wait", 2),
+        ("syncq_wait", 2),
+        ("asyncq_wait", 2),
+    ],
+    bottom: &[
+        "read", "write", "read", "write", "read", "write", "read", "write", "scrub", "trim",
+        "rebuild",
+    ],
+    exact_width: 10,
+};
+const SIZES: Group = Group {
+    top: &[
+        ("sync_read", 2),
+        ("sync_write", 2),
+        ("async_read", 2),
+        ("async_write", 2),
+        ("scrub", 2),
+        ("trim", 2),
+        ("rebuild", 2),
+    ],
+    bottom: &[
+        "ind", "agg", "ind", "agg", "ind", "agg", "ind", "agg", "ind", "agg", "ind", "agg", "ind",
+        "agg",
+    ],
+    exact_width: 6,
+};
+
+/// Adds the labels of a group over columns of one width, centred over what they are about.
+fn labels(out: &mut String, labels: impl Iterator<Item = (&'static str, usize)>, column: usize) {
+    for (label, columns) in labels {
+        let room = column * columns + 2 * (columns - 1);
+        let start = (room / columns).saturating_sub(label.len() / columns);
+        let text = format!("{:start$}{label}", "");
+        let _ = write!(out, "  {text:room$}");
+    }
+}
+
+/// What was counted of a vdev.
+#[derive(Clone, Debug, Default)]
+struct Seen {
     operations: [u64; 2],
     bytes: [u64; 2],
+    io: IoReport,
 }
 
-/// What was seen of a pool before: its uptime, and counters by vdev.
+/// What was seen of a pool before: its uptime, and its vdevs by GUID.
 #[derive(Debug, Default)]
 struct Before {
     uptime_ns: u64,
-    vdevs: BTreeMap<u64, Counters>,
+    vdevs: BTreeMap<u64, Seen>,
 }
 
 impl Before {
     fn of(pool: &PoolReport) -> Self {
-        fn walk(vdev: &VdevReport, out: &mut BTreeMap<u64, Counters>) {
-            let counters = Counters {
+        fn walk(vdev: &VdevReport, out: &mut BTreeMap<u64, Seen>) {
+            let seen = Seen {
                 operations: vdev.operations,
                 bytes: vdev.transferred_bytes,
+                io: vdev.io.as_deref().cloned().unwrap_or_default(),
             };
-            out.insert(vdev.guid, counters);
+            out.insert(vdev.guid, seen);
             vdev.children.iter().for_each(|child| walk(child, out));
         }
         let mut vdevs = BTreeMap::new();
@@ -76,85 +181,251 @@ impl Before {
     }
 }
 
+/// The histograms of latencies, in the order of their columns.
+fn times(io: &IoReport) -> Vec<&[u64]> {
+    let all = io.total.iter().chain(&io.disk).chain(&io.queued);
+    all.map(Vec::as_slice).collect()
+}
+
+/// The histograms of sizes, in the order of their columns.
+fn sizes(io: &IoReport) -> Vec<&[u64]> {
+    let pairs = io.individual.iter().zip(&io.aggregated);
+    pairs
+        .flat_map(|(alone, together)| [alone.as_slice(), together.as_slice()])
+        .collect()
+}
+
+/// What is new in histograms since the older ones, which may not be there.
+fn since(new: &[&[u64]], old: &[&[u64]]) -> Vec<Vec<u64>> {
+    let newer = |(column, buckets): (usize, &&[u64])| {
+        let old = old.get(column).copied().unwrap_or_default();
+        let before = |bucket| old.get(bucket).copied().unwrap_or(0);
+        let counts = buckets.iter().enumerate();
+        counts
+            .map(|(bucket, count)| count.saturating_sub(before(bucket)))
+            .collect()
+    };
+    new.iter().enumerate().map(newer).collect()
+}
+
+/// The mean of a histogram, taking what is in a bucket for its middle (`single_histo_average`).
+fn mean(histogram: &[u64]) -> u64 {
+    let middle = |bucket: usize| (1u128 << bucket) + (1u128 << bucket) / 2;
+    let buckets = histogram.iter().enumerate();
+    let (total, count) = buckets.fold((0, 0), |(total, count), (bucket, &here)| {
+        let here = u128::from(here);
+        (total + here * middle(bucket.min(63)), count + here)
+    });
+    u64::try_from(total.checked_div(count).unwrap_or(0)).unwrap_or(u64::MAX)
+}
+
+/// What the words are about: the GUIDs of pools (all if there are none), and names of vdevs in them.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Choice {
+    pools: Vec<u64>,
+    vdevs: Vec<String>,
+}
+
+/// How one pool is printed.
+struct Round<'a> {
+    before: Option<&'a Before>,
+    scale: f64,
+    width: usize,
+    vdevs: &'a [String],
+}
+
 impl Iostat {
     /// Asks the daemon and prints.
     pub fn run(self, client: &Client) -> anyhow::Result<()> {
+        if (self.sizes || self.times) && (self.latencies || self.queues) {
+            bail!("[-r|-w] isn't allowed with [-c|-l|-q]");
+        }
+        if self.sizes && self.times {
+            bail!("Only one of [-r|-w] can be passed at a time");
+        }
+        let call = ZpoolList {
+            names: Vec::new(),
+            io: self.latencies || self.queues || self.sizes || self.times,
+        };
+        // A GUID is no interval (`get_interval_count_filter_guids`).
+        let known = match self.naming.guids {
+            true => client.call(&call)?.pools,
+            false => Vec::new(),
+        };
+        let is_name = |word: &str| known.iter().any(|pool| self.has_vdev(pool, word));
         let mut before: BTreeMap<u64, Before> = BTreeMap::new();
+        let mut choice = None;
         let mut round = 0;
         let more = u64::from(self.omit_first);
-        self.repeat
-            .run_more(self.pools.clone(), more, |names, time| {
-                let call = ZpoolList {
-                    names: names.to_vec(),
-                };
-                let pools = client.call(&call)?.pools;
-                if pools.is_empty() && names.is_empty() {
-                    eprintln!("no pools available");
+        let words = self.words.clone();
+        self.repeat.run_more(words, more, &is_name, |words, time| {
+            let mut pools = client.call(&call)?.pools;
+            let choice = match &choice {
+                Some(choice) => choice,
+                None => choice.insert(self.choose(words, &pools)?),
+            };
+            pools.retain(|pool| choice.pools.is_empty() || choice.pools.contains(&pool.guid));
+            if pools.is_empty() {
+                eprintln!("no pools available");
+            }
+            round += 1;
+            if !(self.omit_first && round == 1) {
+                if let Some(time) = time {
+                    println!("{time}");
                 }
-                round += 1;
-                if !(self.omit_first && round == 1) {
-                    if let Some(time) = time {
-                        println!("{time}");
-                    }
-                    let is_first = round == 1 + more;
-                    print!("{}", self.report(&pools, &before, is_first));
-                }
-                before = pools
-                    .iter()
-                    .map(|pool| (pool.guid, Before::of(pool)))
-                    .collect();
-                Ok(())
-            })
+                let is_first = round == 1 + more;
+                print!("{}", self.report(&pools, &choice.vdevs, &before, is_first));
+            }
+            before = pools
+                .iter()
+                .map(|pool| (pool.guid, Before::of(pool)))
+                .collect();
+            Ok(())
+        })
+    }
+
+    /// Tells pools from vdevs among the words (`zpool_do_iostat`).
+    fn choose(&self, words: &[String], pools: &[PoolReport]) -> anyhow::Result<Choice> {
+        let pool = |word: &String| pools.iter().find(|pool| pool.name == *word);
+        if let Some(all) = words.iter().map(pool).collect::<Option<Vec<_>>>() {
+            let pools = all.iter().map(|pool| pool.guid).collect();
+            return Ok(Choice {
+                pools,
+                ..Choice::default()
+            });
+        }
+        let anywhere = |word: &str| pools.iter().any(|pool| self.has_vdev(pool, word));
+        if words.iter().all(|word| anywhere(word)) {
+            return Ok(Choice {
+                vdevs: words.to_vec(),
+                ..Choice::default()
+            });
+        }
+        let Some((first, vdevs)) = words.split_first() else {
+            return Ok(Choice::default());
+        };
+        let Some(first) = pool(first) else {
+            bail!(
+                "Unable to parse pools/vdevs list: '{first}' is no pool, and not all of the words are vdevs.\nNames of pools are shown by 'zpool list', those of vdevs by 'zpool status'"
+            );
+        };
+        if vdevs.iter().all(|word| self.has_vdev(first, word)) {
+            return Ok(Choice {
+                pools: vec![first.guid],
+                vdevs: vdevs.to_vec(),
+            });
+        }
+        let what = |word: &String| match word {
+            word if pool(word).is_some() => "pool",
+            word if self.has_vdev(first, word) => "vdev in this pool",
+            word if anywhere(word) => "vdev in another pool",
+            _ => "unknown",
+        };
+        let got: String = vdevs
+            .iter()
+            .map(|word| format!("\n\t{word} ({})", what(word)))
+            .collect();
+        bail!(
+            "Expected either a list of pools, or list of vdevs in \"{}\", but got:{got}",
+            first.name
+        );
+    }
+
+    fn has_vdev(&self, pool: &PoolReport, word: &str) -> bool {
+        fn any(vdev: &VdevReport, test: &impl Fn(&VdevReport) -> bool) -> bool {
+            test(vdev) || vdev.children.iter().any(|child| any(child, test))
+        }
+        let mut below = pool.tree.children.iter();
+        below.any(|child| any(child, &|vdev| self.is_called(vdev, word)))
+    }
+
+    /// Whether a word means this vdev: its name as it is shown, its GUID, its path or the last part of that.
+    fn is_called(&self, vdev: &VdevReport, word: &str) -> bool {
+        let by_path = vdev
+            .path
+            .as_deref()
+            .is_some_and(|path| path == word || path.rsplit('/').next() == Some(word));
+        vdev.kind != "root" && (by_path || self.name(vdev) == word || vdev.guid.to_string() == word)
+    }
+
+    /// The histogram that is printed, if it is one, with its title.
+    fn histogram(&self) -> Option<(&'static Group, &'static str)> {
+        match (self.times, self.sizes) {
+            (true, _) => Some((&TIMES, "latency")),
+            (false, true) => Some((&SIZES, "req_size")),
+            (false, false) => None,
+        }
+    }
+
+    /// The groups of columns that are printed otherwise, each with the width of its columns.
+    fn groups(&self) -> Vec<(&'static Group, usize)> {
+        let mut groups = vec![&CAPACITY];
+        groups.extend(self.latencies.then_some(&LATENCIES));
+        groups.extend(self.queues.then_some(&QUEUES));
+        let width = |group: &Group| if self.parseable { group.exact_width } else { 5 };
+        groups
+            .into_iter()
+            .map(|group| (group, width(group)))
+            .collect()
     }
 
     fn report(
         &self,
         pools: &[PoolReport],
+        vdevs: &[String],
         before: &BTreeMap<u64, Before>,
         is_first: bool,
     ) -> String {
         let mut out = String::new();
         let width = pools
             .iter()
-            .map(|pool| self.name_width(&pool.tree, 0))
+            .map(|pool| self.name_width(&pool.tree, 0, self.verbose || !vdevs.is_empty()))
             .max()
             .unwrap_or(0)
             .clamp(NAME_WIDTHS.0, NAME_WIDTHS.1);
+        // Histograms have a heading each, and no lines between.
+        let is_table = self.histogram().is_none() && !self.scripted;
         let shows_head = is_first || self.verbose && !self.head_once;
-        if shows_head && !self.scripted && !pools.is_empty() {
-            self.head(&mut out, width);
+        if shows_head && is_table && !pools.is_empty() {
+            let title = if vdevs.is_empty() { "pool" } else { "vdev" };
+            self.head(&mut out, width, title);
         }
-        let nothing = Before::default();
         for pool in pools {
-            let before = before.get(&pool.guid).unwrap_or(&nothing);
-            let passed_ns = pool.uptime_ns.saturating_sub(before.uptime_ns);
+            let before = before.get(&pool.guid);
+            let passed_ns = pool
+                .uptime_ns
+                .saturating_sub(before.map_or(0, |before| before.uptime_ns));
             let scale = match passed_ns {
                 0 => 1.0,
+                // Those since the import are told in full.
+                _ if before.is_none() && self.histogram().is_some() => 1.0,
                 passed => NS_PER_SECOND / passed as f64,
             };
-            self.vdev(&mut out, &pool.tree, &before.vdevs, scale, width, 0);
-            if self.verbose && !self.scripted {
+            let round = Round {
+                before,
+                scale,
+                width,
+                vdevs,
+            };
+            self.vdev(&mut out, &pool.tree, &round, 0);
+            if self.verbose && vdevs.is_empty() && is_table {
                 self.separator(&mut out, width);
             }
         }
-        if pools.len() > 1 && !self.verbose && !self.scripted {
+        if (pools.len() > 1 && !self.verbose || !vdevs.is_empty()) && is_table {
             self.separator(&mut out, width);
         }
         out
     }
 
-    fn column_width(&self) -> usize {
-        if self.parseable { 15 } else { 5 }
-    }
-
-    fn name_width(&self, vdev: &VdevReport, depth: usize) -> usize {
+    fn name_width(&self, vdev: &VdevReport, depth: usize, verbose: bool) -> usize {
         let own = depth + self.name(vdev).chars().count();
-        if !self.verbose {
+        if !verbose {
             return own;
         }
         let below = vdev.children.iter();
         below
-            .map(|child| self.name_width(child, depth + 2))
+            .map(|child| self.name_width(child, depth + 2, verbose))
             .fold(own, usize::max)
     }
 
@@ -165,18 +436,14 @@ impl Iostat {
         leaf_name(vdev, self.naming)
     }
 
-    fn head(&self, out: &mut String, width: usize) {
-        let column = self.column_width();
+    fn head(&self, out: &mut String, width: usize, title: &str) {
         let _ = write!(out, "{:width$}", "");
-        for label in ["capacity", "operations", "bandwidth"] {
-            let room = column * 2 + 2;
-            let start = (room / 2).saturating_sub(label.len() / 2);
-            let text = format!("{:start$}{label}", "");
-            let _ = write!(out, "  {text:room$}");
+        for (group, column) in self.groups() {
+            labels(out, group.top.iter().copied(), column);
         }
-        let _ = write!(out, "\n{:width$}", "pool");
-        for label in ["alloc", "free", "read", "write", "read", "write"] {
-            let _ = write!(out, "  {label:>column$}");
+        let _ = write!(out, "\n{title:width$}");
+        for (group, column) in self.groups() {
+            labels(out, group.bottom.iter().map(|label| (*label, 1)), column);
         }
         out.push('\n');
         self.separator(out, width);
@@ -184,59 +451,165 @@ impl Iostat {
 
     fn separator(&self, out: &mut String, width: usize) {
         let _ = write!(out, "{:-<width$}", "");
-        for _ in 0..6 {
-            let _ = write!(out, "  {:-<1$}", "", self.column_width());
+        for (group, column) in self.groups() {
+            for _ in group.bottom {
+                let _ = write!(out, "  {:-<column$}", "");
+            }
         }
         out.push('\n');
     }
 
-    fn vdev(
-        &self,
-        out: &mut String,
-        vdev: &VdevReport,
-        before: &BTreeMap<u64, Counters>,
-        scale: f64,
-        width: usize,
-        depth: usize,
-    ) {
-        if vdev.kind == "indirect" {
-            return;
+    fn number(&self, value: u64) -> String {
+        if self.parseable {
+            value.to_string()
+        } else {
+            numbers::nice_count(value)
         }
-        let number = |value: u64| {
-            if self.parseable {
-                value.to_string()
-            } else {
-                numbers::nice_count(value)
-            }
-        };
-        let old = before.get(&vdev.guid).copied().unwrap_or_default();
-        let rate = |new: u64, old: u64| number((new.saturating_sub(old) as f64 * scale) as u64);
-        let mut fields = match (vdev.size_bytes, self.parseable) {
+    }
+
+    fn time(&self, ns: u64) -> String {
+        match (self.parseable, ns) {
+            (true, 1..) => ns.to_string(),
+            _ => numbers::nice_time(ns),
+        }
+    }
+
+    /// The fields of a vdev's line, by groups.
+    fn fields(&self, vdev: &VdevReport, old: &Seen, scale: f64) -> Vec<Vec<String>> {
+        let rate =
+            |new: u64, old: u64| self.number((new.saturating_sub(old) as f64 * scale) as u64);
+        let mut capacity = match (vdev.size_bytes, self.parseable) {
             (0, false) => vec!["-".to_owned(), "-".to_owned()],
             (size, _) => vec![
-                number(vdev.allocated_bytes),
-                number(size.saturating_sub(vdev.allocated_bytes)),
+                self.number(vdev.allocated_bytes),
+                self.number(size.saturating_sub(vdev.allocated_bytes)),
             ],
         };
-        fields.extend((0..2).map(|way| rate(vdev.operations[way], old.operations[way])));
-        fields.extend((0..2).map(|way| rate(vdev.transferred_bytes[way], old.bytes[way])));
+        capacity.extend((0..2).map(|way| rate(vdev.operations[way], old.operations[way])));
+        capacity.extend((0..2).map(|way| rate(vdev.transferred_bytes[way], old.bytes[way])));
+        let mut groups = vec![capacity];
+        let nothing = IoReport::default();
+        let io = vdev.io.as_deref().unwrap_or(&nothing);
+        if self.latencies {
+            let passed = since(&times(io), &times(&old.io));
+            let means = passed.iter().map(|histogram| self.time(mean(histogram)));
+            groups.push(means.collect());
+        }
+        if self.queues {
+            let depths = io.pending.iter().zip(&io.active);
+            let depths = depths.flat_map(|(pending, active)| [*pending, *active]);
+            groups.push(depths.map(|depth| self.number(depth)).collect());
+        }
+        groups
+    }
+
+    fn line(&self, out: &mut String, vdev: &VdevReport, old: &Seen, round: &Round, depth: usize) {
         let name = self.name(vdev);
+        let groups = self.fields(vdev, old, round.scale);
         if self.scripted {
-            let _ = writeln!(out, "{name}\t{}", fields.join("\t"));
-        } else {
-            let _ = write!(out, "{:width$}", format!("{:depth$}{name}", ""));
+            let _ = writeln!(out, "{name}\t{}", groups.concat().join("\t"));
+            return;
+        }
+        let width = round.width;
+        let _ = write!(out, "{:width$}", format!("{:depth$}{name}", ""));
+        for (fields, (_, column)) in groups.iter().zip(self.groups()) {
             for field in fields {
-                let _ = write!(out, "  {field:>0$}", self.column_width());
+                let _ = write!(out, "  {field:>column$}");
+            }
+        }
+        out.push('\n');
+    }
+
+    /// The histograms of a vdev below a heading of their own (`print_iostat_histos`).
+    fn histograms(
+        &self,
+        out: &mut String,
+        (group, title): (&Group, &str),
+        vdev: &VdevReport,
+        old: &Seen,
+        round: &Round,
+    ) {
+        let nothing = IoReport::default();
+        let io = vdev.io.as_deref().unwrap_or(&nothing);
+        let columns = match self.times {
+            true => since(&times(io), &times(&old.io)),
+            false => since(&sizes(io), &sizes(&old.io)),
+        };
+        let largest = columns.iter().flatten().max().copied().unwrap_or(0);
+        let column = match self.parseable {
+            true => largest.to_string().len().max(5),
+            false => 5,
+        };
+        let name = self.name(vdev);
+        let width = round.width.max(title.len());
+        out.push('\n');
+        if self.scripted {
+            let _ = writeln!(out, "{name}");
+        } else {
+            let wide = width.max(name.chars().count());
+            let _ = write!(out, "{name:wide$}");
+            labels(out, group.top.iter().copied(), column);
+            let _ = write!(out, "\n{title:wide$}");
+            labels(out, group.bottom.iter().map(|label| (*label, 1)), column);
+            let _ = write!(out, "\n{:-<width$}", "");
+            for _ in group.bottom {
+                let _ = write!(out, "  {:-<column$}", "");
             }
             out.push('\n');
         }
-        if !self.verbose {
+        let buckets = columns.iter().map(Vec::len).min().unwrap_or(0).min(63);
+        for bucket in (if self.times { 0 } else { FIRST_SIZE })..buckets {
+            // The longest time, but the smallest size.
+            let (value, label) = match self.times {
+                true => {
+                    let longest = (1u64 << (bucket + 1)) - 1;
+                    (longest, numbers::nice_time(longest))
+                }
+                false => (1 << bucket, numbers::nice_count(1 << bucket)),
+            };
+            let _ = match self.scripted {
+                true => write!(out, "{value}"),
+                false => write!(out, "{label:width$}"),
+            };
+            for counts in &columns {
+                let count = self.number((counts[bucket] as f64 * round.scale) as u64);
+                let _ = match self.scripted {
+                    true => write!(out, "\t{count}"),
+                    false => write!(out, "  {count:>column$}"),
+                };
+            }
+            out.push('\n');
+        }
+        if !self.scripted {
+            let whole = width + (column + 2) * group.bottom.len();
+            let _ = writeln!(out, "{:-<whole$}", "");
+        }
+    }
+
+    fn vdev(&self, out: &mut String, vdev: &VdevReport, round: &Round, depth: usize) {
+        if vdev.kind == "indirect" {
+            return;
+        }
+        let is_wanted = |word: &String| self.is_called(vdev, word);
+        let is_chosen = round.vdevs.iter().any(is_wanted);
+        if is_chosen || round.vdevs.is_empty() {
+            let nothing = Seen::default();
+            let old = round
+                .before
+                .and_then(|before| before.vdevs.get(&vdev.guid))
+                .unwrap_or(&nothing);
+            match self.histogram() {
+                Some(histogram) => self.histograms(out, histogram, vdev, old, round),
+                None => self.line(out, vdev, old, round, if is_chosen { 0 } else { depth }),
+            }
+        }
+        if !self.verbose && round.vdevs.is_empty() {
             return;
         }
         let is_root = vdev.kind == "root";
         for child in &vdev.children {
             if !is_root || child.class.is_empty() {
-                self.vdev(out, child, before, scale, width, depth + 2);
+                self.vdev(out, child, round, depth + 2);
             }
         }
         if !is_root {
@@ -252,17 +625,27 @@ impl Iostat {
             if members.peek().is_none() {
                 continue;
             }
-            if !self.scripted {
-                let heading = if *class == "log" { "logs" } else { *class };
-                let _ = write!(out, "{heading:width$}");
-                for _ in 0..6 {
-                    let _ = write!(out, "  {:>1$}", "-", self.column_width());
-                }
-                out.push('\n');
+            if round.vdevs.is_empty() {
+                self.class_line(out, class, round.width);
             }
             for member in members {
-                self.vdev(out, member, before, scale, width, depth + 2);
+                self.vdev(out, member, round, depth + 2);
             }
+        }
+    }
+
+    fn class_line(&self, out: &mut String, class: &str, width: usize) {
+        if self.histogram().is_some() {
+            out.push('\n');
+        } else if !self.scripted {
+            let heading = if class == "log" { "logs" } else { class };
+            let _ = write!(out, "{heading:width$}");
+            for (group, column) in self.groups() {
+                for _ in group.bottom {
+                    let _ = write!(out, "  {:>column$}", "-");
+                }
+            }
+            out.push('\n');
         }
     }
 }
@@ -317,12 +700,42 @@ mod tests {
         }
     }
 
+    /// One request in each of some buckets, `factor` times; sizes of 4K, put together of 64K.
+    fn io(factor: u64) -> Box<IoReport> {
+        let buckets = |count: usize, places: &[usize]| {
+            let mut out = vec![0; count];
+            places.iter().for_each(|place| out[*place] = factor);
+            out
+        };
+        let time = |place: usize| buckets(37, &[place]);
+        Box::new(IoReport {
+            pending: vec![factor, 0, 0, 7, 0, 0, 0],
+            active: vec![0, 2048, 0, 10, 0, 0, 0],
+            individual: vec![buckets(25, &[12]); 7],
+            aggregated: vec![buckets(25, &[16]); 7],
+            total: vec![time(20), buckets(37, &[20, 22])],
+            disk: vec![time(19), time(21)],
+            queued: (0..7)
+                .map(|class| buckets(37, if class < 4 { &[10] } else { &[] }))
+                .collect(),
+        })
+    }
+
+    fn pool_with_io(factor: u64) -> PoolReport {
+        let mut pool = pool(factor);
+        pool.tree.io = Some(io(factor));
+        for child in &mut pool.tree.children {
+            child.io = Some(io(factor));
+        }
+        pool
+    }
+
     /// Goal: the table is OpenZFS's. Method: one compared with what OpenZFS 2.3 prints for such numbers.
     #[test]
     fn reports_look_like_those_of_openzfs() {
         let none = BTreeMap::new();
         assert_eq!(
-            iostat(&[]).report(&[pool(1)], &none, true),
+            iostat(&[]).report(&[pool(1)], &[], &none, true),
             "              capacity     operations     bandwidth \n\
              pool        alloc   free   read  write   read  write\n\
              ----------  -----  -----  -----  -----  -----  -----\n\
@@ -330,10 +743,10 @@ mod tests {
         );
         let before = BTreeMap::from([(1, Before::of(&pool(1)))]);
         assert_eq!(
-            iostat(&["-H", "-p"]).report(&[pool(3)], &before, false),
+            iostat(&["-H", "-p"]).report(&[pool(3)], &[], &before, false),
             "tank\t1048576\t2146435072\t2\t4\t2048\t419430\n"
         );
-        let verbose = iostat(&["-v"]).report(&[pool(1)], &none, true);
+        let verbose = iostat(&["-v"]).report(&[pool(1)], &[], &none, true);
         for line in [
             "  sda           -      -      1      2     1K   205K\n",
             "logs            -      -      -      -      -      -\n",
@@ -341,5 +754,155 @@ mod tests {
         ] {
             assert!(verbose.contains(line), "{line}{verbose}");
         }
+    }
+
+    /// Goal: the same with latencies and queues. Method: headings as OpenZFS 2.3 printed them, and numbers by hand.
+    #[test]
+    fn latencies_and_queues_look_like_those_of_openzfs() {
+        let none = BTreeMap::new();
+        let text = iostat(&["-lq"]).report(&[pool_with_io(1)], &[], &none, true);
+        let expected = concat!(
+            "              capacity     operations     bandwidth    total_wait     disk_wait    syncq_wait    asyncq_wait  scrub   trim  rebuild   syncq_read    syncq_write   asyncq_read  asyncq_write   scrubq_read   trimq_write  rebuildq_write\n",
+            "pool        alloc   free   read  write   read  write   read  write   read  write   read  write   read  write   wait   wait   wait   pend  activ   pend  activ   pend  activ   pend  activ   pend  activ   pend  activ   pend  activ\n",
+            "----------  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----\n",
+            "tank           1M  2.00G      2      4     2K   410K    1ms    3ms  786us    3ms    1us    1us    1us    1us      -      -      -      1      0      0     2K      0      0      7     10      0      0      0      0      0      0\n",
+        );
+        assert_eq!(text, expected);
+        let exact = iostat(&["-lp"]).report(&[pool_with_io(1)], &[], &none, true);
+        assert!(exact.starts_with(
+            "                        capacity                         operations                         bandwidth                   total_wait               disk_wait              syncq_wait              asyncq_wait            scrub        trim     rebuild\n"
+        ), "{exact}");
+        assert!(
+            exact.ends_with(
+                "     1572864     3932160      786432     3145728        1536        1536        1536        1536           -           -           -\n"
+            ),
+            "{exact}"
+        );
+        // Latencies are those of the interval, depths those of the moment.
+        let before = BTreeMap::from([(1, Before::of(&pool_with_io(3)))]);
+        let mut still = pool_with_io(3);
+        still.uptime_ns += 1_000_000_000;
+        let text = iostat(&["-lqH"]).report(&[still], &[], &before, false);
+        assert_eq!(
+            text,
+            "tank\t1M\t2.00G\t0\t0\t0\t0\t-\t-\t-\t-\t-\t-\t-\t-\t-\t-\t-\t3\t0\t0\t2K\t0\t0\t7\t10\t0\t0\t0\t0\t0\t0\n"
+        );
+    }
+
+    /// Goal: the same of histograms.
+    #[test]
+    fn histograms_look_like_those_of_openzfs() {
+        let none = BTreeMap::new();
+        let sizes = iostat(&["-r"]).report(&[pool_with_io(1)], &[], &none, true);
+        let head = concat!(
+            "\n",
+            "tank          sync_read    sync_write    async_read    async_write      scrub         trim         rebuild  \n",
+            "req_size      ind    agg    ind    agg    ind    agg    ind    agg    ind    agg    ind    agg    ind    agg\n",
+            "----------  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----\n",
+            "512             0      0      0      0      0      0      0      0      0      0      0      0      0      0\n",
+        );
+        assert!(sizes.starts_with(head), "{sizes}");
+        assert!(
+            sizes.contains("\n4K              1      0      1      0"),
+            "{sizes}"
+        );
+        assert!(
+            sizes.contains("\n64K             0      1      0      1"),
+            "{sizes}"
+        );
+        let end = "\n------------------------------------------------------------------------------------------------------------\n";
+        assert!(sizes.ends_with(end), "{sizes}");
+        // 512 to 16M, three lines of heading, and lines above and below.
+        assert_eq!(sizes.lines().count(), 16 + 5);
+
+        let times = iostat(&["-w"]).report(&[pool_with_io(1)], &[], &none, true);
+        let head = concat!(
+            "\n",
+            "tank         total_wait     disk_wait    syncq_wait    asyncq_wait\n",
+            "latency      read  write   read  write   read  write   read  write  scrub   trim  rebuild\n",
+            "----------  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----\n",
+            "1ns             0      0      0      0      0      0      0      0      0      0      0\n",
+        );
+        assert!(times.starts_with(head), "{times}");
+        for line in [
+            "2us             0      0      0      0      1      1      1      1      0      0      0\n",
+            "1ms             0      0      1      0      0      0      0      0      0      0      0\n",
+            "2ms             1      1      0      0      0      0      0      0      0      0      0\n",
+            "8ms             0      1      0      0      0      0      0      0      0      0      0\n",
+            "137s            0      0      0      0      0      0      0      0      0      0      0\n\
+             ---------------------------------------------------------------------------------------\n",
+        ] {
+            assert!(times.contains(line), "{line}{times}");
+        }
+        // In an interval: so many a second.
+        let before = BTreeMap::from([(1, Before::of(&pool_with_io(1)))]);
+        let times = iostat(&["-wH"]).report(&[pool_with_io(31)], &[], &before, false);
+        assert!(times.starts_with("\ntank\n1\t0\t"), "{times}");
+        assert!(times.contains("\n2097151\t0\t0\t0\t0"), "{times}");
+        let mut busy = pool_with_io(6001);
+        busy.uptime_ns = pool(31).uptime_ns;
+        let times = iostat(&["-wH"]).report(&[busy], &[], &before, false);
+        assert!(times.contains("\n2097151\t20\t20\t0\t0"), "{times}");
+        // Every vdev has its own; exact numbers make columns wide.
+        let verbose = iostat(&["-rvp"]).report(&[pool_with_io(1_000_000)], &[], &none, true);
+        assert_eq!(verbose.matches("req_size  ").count(), 4);
+        assert!(verbose.contains("  -------  -------"), "{verbose}");
+        assert!(verbose.contains("\n\n\nsdc  "), "{verbose}");
+    }
+
+    /// Goal: words are pools, or vdevs, or a pool and its vdevs; nothing else.
+    #[test]
+    fn words_are_pools_or_vdevs() {
+        let mut other = pool(1);
+        (other.name, other.guid) = ("other".into(), 2);
+        other.tree.children.truncate(1);
+        other.tree.children[0] = VdevReport {
+            name: "/dev/vda".into(),
+            path: Some("/dev/vda".into()),
+            kind: "disk".into(),
+            guid: 77,
+            ..VdevReport::default()
+        };
+        let pools = [pool(1), other];
+        let choose = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            iostat(&[]).choose(&words, &pools)
+        };
+        let choice = |pools: &[u64], vdevs: &[&str]| Choice {
+            pools: pools.to_vec(),
+            vdevs: vdevs.iter().map(|vdev| (*vdev).to_owned()).collect(),
+        };
+        for (words, expected) in [
+            (&[] as &[&str], choice(&[], &[])),
+            (&["other", "tank"], choice(&[2, 1], &[])),
+            (
+                &["sda", "/dev/vda", "5"],
+                choice(&[], &["sda", "/dev/vda", "5"]),
+            ),
+            (&["tank", "sda", "sdc"], choice(&[1], &["sda", "sdc"])),
+        ] {
+            assert_eq!(choose(words).expect("known"), expected, "{words:?}");
+        }
+        let error = choose(&["tank", "vda", "tank", "x"]).expect_err("not in tank");
+        assert_eq!(
+            error.to_string(),
+            "Expected either a list of pools, or list of vdevs in \"tank\", but got:\n\tvda (vdev in another pool)\n\ttank (pool)\n\tx (unknown)"
+        );
+        let error = choose(&["nosuch"]).expect_err("unknown").to_string();
+        assert!(
+            error.starts_with("Unable to parse pools/vdevs list"),
+            "{error}"
+        );
+
+        let only = ["sda".to_owned(), "sdc".to_owned()];
+        assert_eq!(
+            iostat(&[]).report(&[pool(1)], &only, &BTreeMap::new(), true),
+            "              capacity     operations     bandwidth \n\
+             vdev        alloc   free   read  write   read  write\n\
+             ----------  -----  -----  -----  -----  -----  -----\n\
+             sda             -      -      1      2     1K   205K\n\
+             sdc             0     1G      1      2     1K   205K\n\
+             ----------  -----  -----  -----  -----  -----  -----\n"
+        );
     }
 }

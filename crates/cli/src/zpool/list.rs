@@ -158,6 +158,7 @@ impl List {
     ) -> anyhow::Result<()> {
         let call = ZpoolList {
             names: pools.to_vec(),
+            io: false,
         };
         let pools = client.call(&call)?.pools;
         let names: Vec<&str> = self.columns.split(',').map(full_name).collect();

@@ -31,11 +31,16 @@ fn timestamp(word: &str) -> Result<Timestamp, String> {
     }
 }
 
-/// Takes `INTERVAL [COUNT]` off the end of the words: none without an interval, 0 for no end.
-fn take_interval(words: &mut Vec<String>) -> anyhow::Result<Option<(Duration, u64)>> {
+/// Takes `INTERVAL [COUNT]` off the end of the words: none without an interval, 0 for no end. What is a name is
+/// neither.
+fn take_interval(
+    words: &mut Vec<String>,
+    is_name: &dyn Fn(&str) -> bool,
+) -> anyhow::Result<Option<(Duration, u64)>> {
     // Names of pools begin with a letter.
     let number = |word: Option<&String>| {
         word.filter(|word| word.starts_with(|c: char| c.is_ascii_digit() || c == '.'))
+            .filter(|word| !is_name(word))
             .and_then(|word| word.parse::<f64>().ok())
     };
     let Some(last) = number(words.last()) else {
@@ -66,17 +71,19 @@ impl Repeat {
         names: Vec<String>,
         report: impl FnMut(&[String], Option<String>) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        self.run_more(names, 0, report)
+        self.run_more(names, 0, &|_| false, report)
     }
 
-    /// The same; with an interval, `more` times more often than the words say.
+    /// The same; with an interval, `more` times more often than the words say. A word that `is_name` takes for one
+    /// is no number.
     pub fn run_more(
         &self,
         mut names: Vec<String>,
         more: u64,
+        is_name: &dyn Fn(&str) -> bool,
         mut report: impl FnMut(&[String], Option<String>) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        let interval = take_interval(&mut names)?
+        let interval = take_interval(&mut names, is_name)?
             .map(|(interval, count)| (interval, if count == 0 { 0 } else { count + more }));
         let mut round = 0;
         loop {
@@ -105,7 +112,8 @@ mod tests {
     fn numbers_at_the_end_are_interval_and_count() {
         let take = |words: &[&str]| {
             let mut words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-            take_interval(&mut words).map(|interval| (words.len(), interval))
+            let is_name = |word: &str| word == "4711";
+            take_interval(&mut words, &is_name).map(|interval| (words.len(), interval))
         };
         assert_eq!(take(&["tank"]).unwrap(), (1, None));
         let second = Duration::from_secs(1);
@@ -113,6 +121,8 @@ mod tests {
         assert_eq!(take(&["1", "5"]).unwrap(), (0, Some((second, 5))));
         let half = Duration::from_millis(500);
         assert_eq!(take(&["a", "b", ".5", "2"]).unwrap(), (2, Some((half, 2))));
+        assert_eq!(take(&["4711"]).unwrap(), (1, None));
+        assert_eq!(take(&["4711", "1"]).unwrap(), (1, Some((second, 0))));
         assert!(take(&["tank", "0"]).is_err());
         assert!(take(&["1", "0"]).is_err());
     }

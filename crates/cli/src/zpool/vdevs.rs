@@ -215,7 +215,13 @@ pub fn print_config(root: &VdevReport, naming: Naming, columns: Columns) {
     {
         walk(child, 2, columns.unhealthy, &line);
     }
-    for (class, _) in CLASSES {
+    // What stands by is part of the tree that an import shows (`print_import_config`).
+    let stands_by = |class: &str| matches!(class, "cache" | "spare");
+    let mut classes = CLASSES;
+    if !columns.counters {
+        classes.sort_by_key(|(class, _)| !stands_by(class));
+    }
+    for (class, _) in classes {
         let mut members = root
             .children
             .iter()
@@ -223,11 +229,7 @@ pub fn print_config(root: &VdevReport, naming: Naming, columns: Columns) {
             .filter(|child| child.class == class)
             .peekable();
         if members.peek().is_some() {
-            let tab = if matches!(class, "cache" | "spare") {
-                ""
-            } else {
-                "\t"
-            };
+            let tab = if stands_by(class) { "" } else { "\t" };
             println!("\t{}{tab}", class_heading(class));
         }
         for child in members {

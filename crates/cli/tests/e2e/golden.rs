@@ -337,6 +337,114 @@ fn import_lists_what_is_there_and_what_is_missing() {
     assert_eq!(text.trim(), "other\tDEGRADED");
 }
 
+/// Goal: without its log a pool is listed as OpenZFS lists it, and what `-m` would lose is told besides. Method: what
+/// OpenZFS 2.3.2 printed of these images without the logs; only that it says "corrupted data" (and nothing of the
+/// devices themselves) of disks that are not there, where we say what it says of files.
+#[test]
+fn a_missing_log_is_listed_with_what_to_do() {
+    let found = "  disk/peer/d0    ONLINE\n";
+    let mirror = "  mirror-0        ONLINE\n    disk/peer/d0  ONLINE\n    disk/peer/d1  ONLINE\n";
+    for (name, data, cache, lost) in [
+        (
+            "logs_cache",
+            mirror,
+            "cache\n  disk/peer/c0\n",
+            "nothing is lost without them.",
+        ),
+        (
+            "zil_dirty_slog",
+            found,
+            "",
+            "may be lost in:\n\tzil_dirty_slog/",
+        ),
+    ] {
+        let Some(golden) = Golden::unpack(name) else {
+            return;
+        };
+        let away = golden.server.directory.path().join("away");
+        std::fs::create_dir_all(&away).expect("a directory");
+        for log in ["l0.img", "l1.img"] {
+            let path = Path::new(&golden.directory).join(log);
+            std::fs::rename(path, away.join(log)).expect("the log goes");
+        }
+        let list = format!("zpool import -d {}", golden.directory);
+        let text = golden.server.ok(&list);
+        let id = golden.manifest["pool_props"]["guid"]
+            .as_str()
+            .expect("guid");
+        let (head, rest) = text.split_once("config:\n\n").expect("a configuration");
+        let action = "action: The pool can be imported despite missing or damaged devices.  The\n\tfault tolerance of the pool may be compromised if imported.\n";
+        assert!(
+            head.starts_with(&format!(
+                "  pool: {name}\n    id: {id}\n state: DEGRADED\nstatus: "
+            )) && head.contains(action),
+            "{text}"
+        );
+        let (config, footer) = rest.split_once("\n\n").expect("a footer");
+        let expected = format!(
+            "{name}  DEGRADED\n{data}{cache}logs\n  mirror-1        UNAVAIL  insufficient replicas\n    disk/peer/l0  UNAVAIL  cannot open\n    disk/peer/l1  UNAVAIL  cannot open\n"
+        );
+        assert_eq!(
+            golden.words_of(config),
+            golden.words_of(&expected),
+            "{text}"
+        );
+        assert!(
+            footer.contains("use '-m'") && footer.contains(lost),
+            "{text}"
+        );
+        // It is as it says.
+        let words = format!("zpool import -f -N -d {} {name}", golden.directory);
+        let error = golden.server.fails(&words);
+        assert!(
+            error.contains("use '-m' to import the pool anyway"),
+            "{error}"
+        );
+        for log in ["l0.img", "l1.img"] {
+            let path = Path::new(&golden.directory).join(log);
+            std::fs::rename(away.join(log), path).expect("the log is back");
+        }
+        let text = golden.server.ok(&list);
+        assert!(text.contains("mirror-1") && !text.contains("-m'"), "{text}");
+    }
+}
+
+/// Goal: latencies, sizes and depths come from the pool's devices. Method: what an import read.
+#[test]
+fn iostat_tells_of_latencies_and_sizes() {
+    let Some(golden) = Golden::unpack("logs_cache") else {
+        return;
+    };
+    golden.import();
+    let server = &golden.server;
+    let sum = |text: &str, column: usize| -> u64 {
+        let rows = text.lines().filter_map(|line| line.split('\t').nth(column));
+        rows.map(|count| count.parse::<u64>().expect("a count"))
+            .sum()
+    };
+    // Blocks are read synchronously or ahead, one by one; nothing is written to a pool that is read-only.
+    let sizes = server.ok("zpool iostat -rHp logs_cache");
+    let read = sum(&sizes, 1) + sum(&sizes, 5);
+    assert!(read > 0 && sum(&sizes, 3) + sum(&sizes, 7) == 0, "{sizes}");
+    let times = server.ok("zpool iostat -wHp logs_cache");
+    let (total, disk) = (sum(&times, 1), sum(&times, 3));
+    assert!(total >= read && disk == total, "{sizes}{times}");
+    assert_eq!(sum(&times, 2), 0, "{times}");
+    let line = server.ok("zpool iostat -lqHp logs_cache mirror-0");
+    let fields: Vec<&str> = line.trim_end().split('\t').collect();
+    assert_eq!(
+        (fields.len(), fields[0]),
+        (1 + 6 + 11 + 14, "mirror-0"),
+        "{line}"
+    );
+    assert!(fields[7].parse::<u64>().expect("a time") > 0, "{line}");
+    assert_eq!(fields[8], "-", "{line}");
+    let error = server.fails("zpool iostat logs_cache nosuch");
+    assert!(error.contains("\tnosuch (unknown)"), "{error}");
+    let error = server.fails("zpool iostat -r -l");
+    assert!(error.contains("[-r|-w] isn't allowed with"), "{error}");
+}
+
 #[test]
 fn what_is_missing_is_named_and_everything_else_is_there() {
     let Some(golden) = Golden::unpack("degraded") else {

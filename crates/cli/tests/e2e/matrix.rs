@@ -391,9 +391,11 @@ fn batch(seed: usize, filesystems: usize, rounds: u32) {
     {
         return;
     }
-    let mut bed = Bed::new(if is_long() { 120 } else { 40 });
+    let mut bed = Bed::new(if is_long() { 120 } else { 12 });
     let mut next = seed * 5;
-    for (index, layout) in LAYOUTS.iter().enumerate() {
+    // The machine of the peer is slow: few pools unless there is time.
+    let some = LAYOUTS.iter().enumerate();
+    for (index, layout) in some.filter(|(index, _)| is_long() || index % 3 == 1) {
         let name = format!("m{index}");
         let directory = bed.server.path(&format!("disks/{name}"));
         std::fs::create_dir_all(&directory).expect("a directory");
@@ -451,13 +453,15 @@ fn pools_go_to_openzfs_and_back() {
     match std::env::var("MILLPOND_SEED") {
         Ok(seed) => batch(seed.parse().expect("a number"), 8, 3),
         Err(_) if is_long() => (0..8).for_each(|seed| batch(seed, 8, 3)),
-        Err(_) => batch(0, 3, 2),
+        Err(_) => batch(0, 2, 1),
     }
 }
 
 /// Golden pools that may be written, several at a time: the machine takes only so many disks.
-const GOLDEN: [&[&str]; 5] = [
-    &["plain", "nofeat", "raidz2_6", "stripe_of_mirrors"],
+const GOLDEN: [&[&str]; 7] = [
+    &["nofeat", "raidz1_5"],
+    &["plain"],
+    &["raidz2_6", "stripe_of_mirrors"],
     &[
         "mirror3",
         "raidz1_3",
@@ -465,7 +469,7 @@ const GOLDEN: [&[&str]; 5] = [
         "cloned_blocks",
         "checkpoint",
     ],
-    &["raidz1_5", "raidz2_multi"],
+    &["raidz2_multi"],
     &["raidz3_8", "gang", "gang_raidz"],
     &["special", "logs_cache"],
 ];

@@ -259,7 +259,7 @@ fn with_redundancy_a_failing_device_is_faulted_and_comes_back() {
     let well = server.disks(1, 1 << 30).remove(0);
     let devices = server.attach(&files);
     server.ok(&format!(
-        "zpool create -m {} tank mirror {} {well} log {}",
+        "zpool create -f -m {} tank mirror {} {well} log {}",
         root.display(),
         devices[0],
         devices[1]

@@ -129,10 +129,12 @@ impl Builder<'_> {
                 counters.clone(),
             );
             let flag = |name| config.u64(name).is_some_and(|value| value != 0);
-            // That it was faulted is not taken over: a device may be well again after an import (`vdev_load`,
-            // module/zfs/vdev.c), and what it missed is known.
+            // What the administrator said outlives the import. That errors were too many does not: a device may
+            // be well again, and what it missed is known (`vdev_alloc`, module/zfs/vdev.c).
             if flag("offline") {
                 leaf.set_state(VdevState::Offline, VdevAux::None);
+            } else if flag("faulted") && config.string("aux_state") == Some("external") {
+                leaf.set_state(VdevState::Faulted, VdevAux::External);
             } else if flag("removed") {
                 leaf.set_state(VdevState::Removed, VdevAux::None);
             }

@@ -28,6 +28,7 @@ use device::{Device, DeviceError, World};
 use format::{BOOT_BYTES, Guid, LABEL_START_BYTES, Txg};
 use parking_lot::{Mutex, RwLock};
 
+use super::meter::{IoClass, IoStats, Place};
 use super::queue::Queue;
 use super::state::{Counters, VdevAux, VdevState};
 use crate::alloc::RangeSet;
@@ -171,6 +172,7 @@ impl Leaf {
     ) -> Self {
         Leaf {
             guid,
+            queue: Queue::new(world.clock.clone()),
             world,
             reporter,
             device: RwLock::new(None),
@@ -183,7 +185,6 @@ impl Leaf {
             probing: AtomicBool::new(false),
             reads_in_flight: AtomicUsize::new(0),
             counters,
-            queue: Queue::default(),
             missing: Mutex::new(RangeSet::new()),
             has_missing: AtomicBool::new(false),
             unflushed_first: AtomicU64::new(u64::MAX),
@@ -223,6 +224,11 @@ impl Leaf {
     /// The open device, usable or not.
     pub fn device(&self) -> Option<Arc<dyn Device>> {
         self.device.read().clone()
+    }
+
+    /// How long its I/O takes, how large it is, and how much waits.
+    pub fn io_stats(&self) -> IoStats {
+        self.queue.meter().values()
     }
 
     /// Whether it can be read now.
@@ -301,7 +307,7 @@ impl Leaf {
         }
         self.reads_in_flight.fetch_add(1, Ordering::Relaxed);
         let in_flight = InFlight(&self.reads_in_flight);
-        let place = self.queue.read_place(context.priority).await;
+        let place = self.queue.read_place(context).await;
         // Just below zero is the space for boot loaders, the scratch space of a RAID-Z expansion.
         let raw = if offset >= BOOT_BYTES.wrapping_neg() {
             offset.wrapping_add(LABEL_START_BYTES)
@@ -309,7 +315,7 @@ impl Leaf {
             offset.saturating_add(LABEL_START_BYTES)
         };
         let result = device.read(raw, length).await;
-        drop(place);
+        end(place, &result, length);
         drop(in_flight);
         match result {
             Ok(data) => {
@@ -347,17 +353,17 @@ impl Leaf {
         }
         let kept = data.clone();
         let result = if context.priority == Priority::Sync {
-            let place = self.queue.sync_write_place().await;
+            let place = self.queue.sync_write_place(context).await;
             let result = device.write(raw, data).await.map_err(Arc::new);
-            drop(place);
+            end(place, &result, kept.len());
             result
         } else {
             let (done, start) = self.queue.push(raw, data);
-            if start {
+            if let Some(started_ns) = start {
                 let leaf = self.clone();
-                self.world.spawn.spawn(Box::pin(
-                    async move { leaf.queue.run_writer(&*device).await },
-                ));
+                self.world.spawn.spawn(Box::pin(async move {
+                    leaf.queue.run_writer(&*device, started_ns).await;
+                }));
             }
             match done.await {
                 Ok(result) => result,
@@ -484,10 +490,14 @@ impl Leaf {
     /// Tells the device that a range holds nothing any more.
     pub(crate) async fn discard(&self, offset: u64, length: u64) -> Result<(), LeafError> {
         let device = self.usable_device()?;
+        let meter = self.queue.meter();
+        let _active = meter.work(IoClass::Trim);
         device
             .discard(offset.saturating_add(LABEL_START_BYTES), length)
             .await
-            .map_err(|error| LeafError::Device(Arc::new(error)))
+            .map_err(|error| LeafError::Device(Arc::new(error)))?;
+        meter.count_size(IoClass::Trim, length, false);
+        Ok(())
     }
 
     /// Writes at an offset of the device itself (labels).
@@ -498,9 +508,9 @@ impl Leaf {
     ) -> Result<(), LeafError> {
         let _writing = self.writing.read().await;
         let device = self.usable_device()?;
-        let place = self.queue.sync_write_place().await;
+        let place = self.queue.sync_write_place(&IoContext::default()).await;
         let result = device.write(raw, data.clone()).await.map_err(Arc::new);
-        drop(place);
+        end(place, &result, data.len());
         self.note_write(result, raw, data, &IoContext::default())
             .await
     }
@@ -592,6 +602,13 @@ impl Leaf {
             tracing::error!(leaf = %self.guid, path = device.path(), "a device does not work any more: faulted");
             self.set_state(VdevState::Faulted, VdevAux::ErrorsExceeded);
         }
+    }
+}
+
+/// Gives the place of an I/O back; what failed is not measured.
+fn end<T, E>(place: Place<'_>, result: &Result<T, E>, length: usize) {
+    if result.is_ok() {
+        place.done(length as u64);
     }
 }
 

@@ -10,6 +10,7 @@
 //! | `draid`, `draid_maps` | dRAID's groups, rows and permutations |
 //! | `indirect` | reading what was on removed vdevs |
 //! | `leaf`, `queue` | one device: state, counters, bounded and aggregated I/O |
+//! | `meter` | latencies, sizes and queue depths of a leaf's I/O |
 //! | `label` | labels and uberblocks |
 //! | `survey` | labels and uberblocks with what is wrong of them, for people |
 //! | `config` | configurations to trees and back |
@@ -29,6 +30,9 @@ mod label;
 mod leaf;
 #[cfg(test)]
 mod mapping_tests;
+mod meter;
+#[cfg(test)]
+mod meter_tests;
 mod node;
 mod queue;
 mod raidz;
@@ -47,6 +51,7 @@ pub use label::{
     read_labels, write_detached_labels,
 };
 pub use leaf::{IoContext, Leaf};
+pub use meter::{IO_CLASSES, IoStats, LATENCY_BUCKETS, SIZE_BUCKETS};
 pub(crate) use node::{ReadFailure, Verify, WriteFailure};
 pub use node::{Top, Vdev, VdevKind};
 pub use state::{CounterValues, Counters, VdevAux, VdevState};

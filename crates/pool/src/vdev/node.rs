@@ -22,6 +22,7 @@ use super::expansion::Expansion;
 use super::geometry::Geometry;
 use super::indirect::IndirectMap;
 use super::leaf::{IoContext, Leaf};
+use super::meter::IoStats;
 use super::state::{CounterValues, Counters, VdevAux, VdevState};
 use crate::alloc::RangeSet;
 use crate::pipeline::AllocClass;
@@ -277,6 +278,18 @@ impl Vdev {
             out.read_bytes += below.read_bytes;
             out.write_ops += below.write_ops;
             out.write_bytes += below.write_bytes;
+        }
+        out
+    }
+
+    /// How long the I/O of all leaves below takes, how large it is, and how much waits.
+    pub fn io_stats(&self) -> IoStats {
+        let mut out = self
+            .leaf
+            .as_ref()
+            .map_or_else(IoStats::default, |leaf| leaf.io_stats());
+        for child in &self.children {
+            out.add(&child.io_stats());
         }
         out
     }

@@ -21,10 +21,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use device::{Device, DeviceError};
+use device::{Clock, Device, DeviceError};
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
+use tokio::sync::{Semaphore, oneshot};
 
+use super::leaf::IoContext;
+use super::meter::{IoClass, Meter, Place};
 use crate::pipeline::Priority;
 
 /// Bytes of one operation made of several writes (`zfs_vdev_aggregation_limit`).
@@ -48,6 +50,7 @@ struct Entry {
     /// `None`: optional, zeros.
     data: Option<Bytes>,
     done: Option<oneshot::Sender<WriteResult>>,
+    arrived_ns: u64,
 }
 
 #[derive(Debug, Default)]
@@ -75,45 +78,73 @@ pub(super) struct Queue {
     scrub_reads: Semaphore,
     sync_writes: Semaphore,
     pending: Mutex<Pending>,
+    meter: Meter,
 }
 
-impl Default for Queue {
-    fn default() -> Self {
+impl Queue {
+    pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
         Queue {
             sync_reads: Semaphore::new(SYNC_READS_MAX),
             async_reads: Semaphore::new(ASYNC_READS_MAX),
             scrub_reads: Semaphore::new(SCRUB_READS_MAX),
             sync_writes: Semaphore::new(SYNC_WRITES_MAX),
             pending: Mutex::new(Pending::default()),
+            meter: Meter::new(clock),
         }
     }
-}
 
-impl Queue {
+    /// What is known of the I/O.
+    pub(super) fn meter(&self) -> &Meter {
+        &self.meter
+    }
+
     /// A place for a read.
-    pub(super) async fn read_place(&self, priority: Priority) -> SemaphorePermit<'_> {
-        let places = match priority {
+    pub(super) async fn read_place(&self, context: &IoContext) -> Place<'_> {
+        let places = match context.priority {
             Priority::Sync => &self.sync_reads,
             Priority::Async => &self.async_reads,
             Priority::Scrub => &self.scrub_reads,
         };
-        places
-            .acquire()
-            .await
-            .expect("the queue's semaphores are never closed")
+        self.place(places, IoClass::of_read(context)).await
     }
 
     /// A place for a write that goes straight to the device.
-    pub(super) async fn sync_write_place(&self) -> SemaphorePermit<'_> {
-        self.sync_writes
-            .acquire()
+    pub(super) async fn sync_write_place(&self, context: &IoContext) -> Place<'_> {
+        self.place(&self.sync_writes, IoClass::of_write(context))
             .await
-            .expect("the queue's semaphores are never closed")
     }
 
-    /// Queues a write. `true`: the caller must start another writer ([`Self::run_writer`]).
-    pub(super) fn push(&self, offset: u64, data: Bytes) -> (oneshot::Receiver<WriteResult>, bool) {
+    async fn place<'a>(&'a self, places: &'a Semaphore, class: IoClass) -> Place<'a> {
+        let arrived_ns = self.meter.now_ns();
+        let (permit, begun_ns) = match places.try_acquire() {
+            Ok(permit) => (permit, arrived_ns),
+            Err(_) => {
+                let _waiting = self.meter.wait(class);
+                let permit = places
+                    .acquire()
+                    .await
+                    .expect("the queue's semaphores are never closed");
+                (permit, self.meter.ended_ns().max(arrived_ns))
+            }
+        };
+        Place {
+            meter: &self.meter,
+            class,
+            arrived_ns,
+            begun_ns,
+            _active: self.meter.work(class),
+            _permit: permit,
+        }
+    }
+
+    /// Queues a write. With a time, the caller must start another writer ([`Self::run_writer`]).
+    pub(super) fn push(
+        &self,
+        offset: u64,
+        data: Bytes,
+    ) -> (oneshot::Receiver<WriteResult>, Option<u64>) {
         let (send, receive) = oneshot::channel();
+        let arrived_ns = self.meter.now_ns();
         let mut pending = self.pending.lock();
         pending.drop_optional(offset, offset + data.len() as u64);
         pending.insert(
@@ -122,9 +153,11 @@ impl Queue {
                 length: data.len() as u64,
                 data: Some(data),
                 done: Some(send),
+                arrived_ns,
             },
         );
         pending.mandatory += 1;
+        self.meter.put(IoClass::AsyncWrite);
         let wanted = ((pending.bytes / AGGREGATE_BYTES_MAX) as usize)
             .max(pending.mandatory / 8)
             .clamp(WRITERS_MIN, WRITERS_MAX);
@@ -132,7 +165,7 @@ impl Queue {
         if start {
             pending.writers += 1;
         }
-        (receive, start)
+        (receive, start.then_some(arrived_ns))
     }
 
     /// Queues zeros for a place whose content does not matter, to join its neighbours.
@@ -144,6 +177,7 @@ impl Queue {
                 length,
                 data: None,
                 done: None,
+                arrived_ns: 0,
             },
         );
     }
@@ -154,18 +188,24 @@ impl Queue {
         self.pending.lock().drop_optional(0, u64::MAX);
     }
 
-    /// Writes until nothing is queued.
-    pub(super) async fn run_writer(&self, device: &dyn Device) {
+    /// Writes until nothing is queued. `started_ns` is what [`Self::push`] gave.
+    pub(super) async fn run_writer(&self, device: &dyn Device, started_ns: u64) {
+        let mut free_ns = started_ns;
         while let Some(batch) = self.next_batch() {
-            write_batch(device, batch).await;
+            free_ns = write_batch(&self.meter, device, batch, free_ns).await;
         }
     }
 
     fn next_batch(&self) -> Option<Batch> {
         let mut pending = self.pending.lock();
         let batch = pending.next_batch();
-        if batch.is_none() {
-            pending.writers -= 1;
+        match &batch {
+            Some(batch) => {
+                let is_request = |part: &&Entry| part.data.is_some();
+                let count = batch.parts.iter().filter(is_request).count();
+                self.meter.take(IoClass::AsyncWrite, count as u64);
+            }
+            None => pending.writers -= 1,
         }
         batch
     }
@@ -249,15 +289,19 @@ impl Pending {
     }
 }
 
-async fn write_batch(device: &dyn Device, batch: Batch) {
+/// Writes a batch with a writer that is free since `free_ns`, and returns since when it is again.
+async fn write_batch(meter: &Meter, device: &dyn Device, batch: Batch, free_ns: u64) -> u64 {
+    const CLASS: IoClass = IoClass::AsyncWrite;
     let mut parts = batch.parts;
+    let _active = meter.work(CLASS);
+    // It did not begin before its last part was there.
+    let begun_ns = parts
+        .iter()
+        .map(|part| part.arrived_ns)
+        .fold(free_ns, u64::max);
     if let [single] = parts.as_mut_slice() {
         let data = single.data.take().unwrap_or_default();
-        finish(
-            single,
-            device.write(batch.offset, data).await.map_err(Arc::new),
-        );
-        return;
+        return write_single(meter, device, batch.offset, data, single, begun_ns).await;
     }
     let buffers = parts
         .iter()
@@ -267,20 +311,56 @@ async fn write_batch(device: &dyn Device, batch: Batch) {
         })
         .collect();
     match device.write_vectored(batch.offset, buffers).await {
-        Ok(()) => parts.iter_mut().for_each(|part| finish(part, Ok(()))),
+        Ok(()) => {
+            let ended_ns = meter.end(CLASS, begun_ns);
+            let bytes = parts.iter().map(|part| part.length).sum();
+            meter.count_size(CLASS, bytes, true);
+            for part in &mut parts {
+                if part.data.is_some() {
+                    meter.count_request(CLASS, part.arrived_ns, begun_ns, ended_ns);
+                }
+                finish(part, Ok(()));
+            }
+            ended_ns
+        }
         Err(error) => {
             tracing::debug!(%error, parts = parts.len(), "an aggregated write failed; trying its parts");
             let mut offset = batch.offset;
+            let mut free_ns = meter.now_ns();
             for mut part in parts {
                 let length = part.length;
                 if let Some(data) = part.data.take() {
-                    let result = device.write(offset, data).await.map_err(Arc::new);
-                    finish(&mut part, result);
+                    free_ns = write_single(meter, device, offset, data, &mut part, free_ns).await;
                 }
                 offset += length;
             }
+            free_ns
         }
     }
+}
+
+/// Writes one part, begun at `begun_ns`, and returns the time.
+async fn write_single(
+    meter: &Meter,
+    device: &dyn Device,
+    offset: u64,
+    data: Bytes,
+    part: &mut Entry,
+    begun_ns: u64,
+) -> u64 {
+    const CLASS: IoClass = IoClass::AsyncWrite;
+    let result = device.write(offset, data).await.map_err(Arc::new);
+    let ended_ns = match result {
+        Ok(()) => {
+            let ended_ns = meter.end(CLASS, begun_ns);
+            meter.count_size(CLASS, part.length, false);
+            meter.count_request(CLASS, part.arrived_ns, begun_ns, ended_ns);
+            ended_ns
+        }
+        Err(_) => meter.now_ns(),
+    };
+    finish(part, result);
+    ended_ns
 }
 
 fn finish(entry: &mut Entry, result: WriteResult) {
