@@ -391,7 +391,7 @@ fn without_logs(datasets: &[String]) -> String {
         )
     };
     format!(
-        "Devices of the intent log are missing or damaged: attach them, or use '-m'\nto import the pool without them. {lost}"
+        "Devices of the intent log are missing or damaged: attach them, or use '-m'\nto import the pool without them.\n{lost}"
     )
 }
 

@@ -86,7 +86,8 @@ pub async fn probe(world: &World, found: &FoundPool) -> Result<Probe, EngineErro
                 false => Some(core.dsl.datasets_with_lost_logs().await),
             };
             core.close();
-            let lost_logs = lost_logs.transpose()?;
+            let mut lost_logs = lost_logs.transpose()?;
+            lost_logs.iter_mut().for_each(|names| names.sort());
             let mut blocked = features::blocked(&all);
             if has_dedup && version == Uberblock::VERSION_FEATURES && blocked.1.is_empty() {
                 blocked.1.push(features::DEDUP_TABLES.to_owned());

@@ -349,13 +349,13 @@ fn a_missing_log_is_listed_with_what_to_do() {
             "logs_cache",
             mirror,
             "cache\n  disk/peer/c0\n",
-            "nothing is lost without them.",
+            "may be lost in:\n\tlogs_cache/a\n\tlogs_cache/b\n",
         ),
         (
             "zil_dirty_slog",
             found,
             "",
-            "may be lost in:\n\tzil_dirty_slog/",
+            "may be lost in:\n\tzil_dirty_slog/always\n",
         ),
     ] {
         let Some(golden) = Golden::unpack(name) else {
