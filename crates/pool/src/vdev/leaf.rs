@@ -21,7 +21,7 @@
 //! Locks: `device` (read-mostly), `status`, `missing`, `kept`; each for a few instructions, never nested.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use device::{Device, DeviceError, World};
@@ -42,12 +42,17 @@ const KEPT_BYTES_MAX: u64 = 128 << 20;
 struct Kept {
     writes: Vec<(u64, Bytes)>,
     bytes: u64,
+    /// First and last txg of them; labels have none.
+    txgs: Option<(u64, u64)>,
 }
 
 impl Kept {
-    fn push(&mut self, raw: u64, data: Bytes) {
+    fn push(&mut self, raw: u64, data: Bytes, birth: Txg) {
         self.bytes += data.len() as u64;
         self.writes.push((raw, data));
+        if !birth.is_zero() {
+            self.add_txgs(Some((birth.get(), birth.get())));
+        }
     }
 
     /// Puts those that are older in front.
@@ -55,6 +60,14 @@ impl Kept {
         older.writes.append(&mut self.writes);
         self.bytes += older.bytes;
         self.writes = older.writes;
+        self.add_txgs(older.txgs);
+    }
+
+    fn add_txgs(&mut self, more: Option<(u64, u64)>) {
+        self.txgs = match (self.txgs, more) {
+            (Some((first, last)), Some(more)) => Some((first.min(more.0), last.max(more.1))),
+            (txgs, more) => txgs.or(more),
+        };
     }
 }
 
@@ -62,18 +75,18 @@ impl Kept {
 struct Flushing<'a> {
     leaf: &'a Leaf,
     writes: Kept,
-    first: u64,
-    last: u64,
 }
 
 impl Drop for Flushing<'_> {
     fn drop(&mut self) {
-        let leaf = self.leaf;
-        leaf.kept.lock().prepend(std::mem::take(&mut self.writes));
-        leaf.unflushed_first
-            .fetch_min(self.first, Ordering::Relaxed);
-        leaf.unflushed_last.fetch_max(self.last, Ordering::Relaxed);
+        let writes = std::mem::take(&mut self.writes);
+        self.leaf.kept.lock().prepend(writes);
     }
+}
+
+/// While this is held a leaf takes no writes and no flushes.
+pub(super) struct Stopped<'a> {
+    _writing: tokio::sync::RwLockWriteGuard<'a, ()>,
 }
 
 /// Circumstances of a vdev I/O.
@@ -155,11 +168,9 @@ pub struct Leaf {
     queue: Queue,
     missing: Mutex<RangeSet>,
     has_missing: AtomicBool,
-    /// First and last txg of writes since the last flush.
-    unflushed_first: AtomicU64,
-    unflushed_last: AtomicU64,
     kept: Mutex<Kept>,
-    /// Held shared by writes under way, alone while writes are made again: so that none overtakes a later one.
+    /// Held shared by writes and flushes under way; alone from before a device is back until its writes are made
+    /// again. So none overtakes a later one, and no flush takes for durable what the device has lost.
     writing: tokio::sync::RwLock<()>,
 }
 
@@ -187,8 +198,6 @@ impl Leaf {
             counters,
             missing: Mutex::new(RangeSet::new()),
             has_missing: AtomicBool::new(false),
-            unflushed_first: AtomicU64::new(u64::MAX),
-            unflushed_last: AtomicU64::new(0),
             kept: Mutex::default(),
             writing: tokio::sync::RwLock::new(()),
         }
@@ -346,11 +355,6 @@ impl Leaf {
             return Err(LeafError::ReadOnly);
         }
         let raw = offset.saturating_add(LABEL_START_BYTES);
-        if !context.birth.is_zero() {
-            let txg = context.birth.get();
-            self.unflushed_first.fetch_min(txg, Ordering::Relaxed);
-            self.unflushed_last.fetch_max(txg, Ordering::Relaxed);
-        }
         let kept = data.clone();
         let result = if context.priority == Priority::Sync {
             let place = self.queue.sync_write_place(context).await;
@@ -387,7 +391,7 @@ impl Leaf {
                 Counters::add(&self.counters.write_bytes, data.len() as u64);
                 let is_full = {
                     let mut kept = self.kept.lock();
-                    kept.push(raw, data);
+                    kept.push(raw, data, context.birth);
                     kept.bytes > KEPT_BYTES_MAX
                 };
                 // A device that is gone by now is somebody else's business: the write is kept.
@@ -415,6 +419,7 @@ impl Leaf {
     /// Makes completed writes durable.
     pub(crate) async fn flush(self: &Arc<Self>) -> Result<(), LeafError> {
         self.queue.clear_optional();
+        let _writing = self.writing.read().await;
         self.flush_kept().await
     }
 
@@ -425,14 +430,12 @@ impl Leaf {
         }
         let mut flushing = Flushing {
             leaf: self,
+            // A write that the device takes from now on is kept when it is done, with its txg.
             writes: std::mem::take(&mut *self.kept.lock()),
-            first: self.unflushed_first.swap(u64::MAX, Ordering::Relaxed),
-            last: self.unflushed_last.swap(0, Ordering::Relaxed),
         };
         match device.flush().await {
             Ok(()) => {
                 flushing.writes = Kept::default();
-                (flushing.first, flushing.last) = (u64::MAX, 0);
                 Ok(())
             }
             Err(error) => {
@@ -455,18 +458,25 @@ impl Leaf {
 
     /// The pool goes on without this device, which may have lost its last writes: it misses their txgs.
     pub(super) fn forget_kept(&self) {
-        *self.kept.lock() = Kept::default();
-        let first = self.unflushed_first.swap(u64::MAX, Ordering::Relaxed);
-        let last = self.unflushed_last.swap(0, Ordering::Relaxed);
-        if first <= last {
+        let forgotten = std::mem::take(&mut *self.kept.lock());
+        if let Some((first, last)) = forgotten.txgs {
             self.missing.lock().add(first, last - first + 1);
             self.has_missing.store(true, Ordering::Release);
         }
     }
 
+    /// Waits for writes and flushes under way, and lets no others begin: before a device is opened again.
+    pub(super) async fn stop_writes(&self) -> Stopped<'_> {
+        Stopped {
+            _writing: self.writing.write().await,
+        }
+    }
+
     /// The device is back, and the pool stood still without it: writes again what it may have lost.
-    pub(super) async fn rewrite_kept(self: &Arc<Self>) -> Result<(), LeafError> {
-        let _alone = self.writing.write().await;
+    pub(super) async fn rewrite_kept(
+        self: &Arc<Self>,
+        _stopped: &Stopped<'_>,
+    ) -> Result<(), LeafError> {
         let writes = self.kept.lock().writes.clone();
         if writes.is_empty() {
             return Ok(());

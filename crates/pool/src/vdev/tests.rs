@@ -397,6 +397,86 @@ fn writes_that_no_flush_covered_are_made_again() {
     });
 }
 
+/// A flush does not cover what the device takes while it runs: such a write is missing when the device is given up.
+#[test]
+fn a_write_that_a_flush_did_not_cover_is_missed() {
+    simulate(async {
+        let sim = SimWorld::new(9);
+        let mirror = group(&sim, "mirror", 0, "m", 2, 20);
+        let pool = TestPool::create(sim, vec![mirror], 12).await;
+        let tree = pool.pipeline.tree().clone();
+        let disk = pool.disk("m0");
+        disk.inject(Fault::new(SimOp::Write, FaultEffect::Delay(Duration::from_secs(1))).times(1));
+        let writing = tokio::spawn({
+            let tree = tree.clone();
+            let context = IoContext {
+                birth: Txg::new(5),
+                ..IoContext::default()
+            };
+            let data = Bytes::from(vec![7; 4096]);
+            async move { tree.write_block(VdevId::new(0), 0, data, &context).await }
+        });
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        tree.flush().await.expect("flushed");
+        assert!(!writing.is_finished());
+        writing.await.expect("no panic").expect("written");
+        disk.inject(Fault::new(SimOp::Flush, FaultEffect::Error).times(1));
+        tree.flush().await.expect("the mirror has another device");
+        let m0 = tree.find(Guid::new(21)).expect("m0");
+        assert_eq!(m0.state().0, VdevState::Faulted);
+        assert!(m0.is_missing(Txg::new(5)));
+    });
+}
+
+/// Nobody's flush makes lost writes count as durable while they are made again.
+#[test]
+fn a_flush_waits_until_lost_writes_are_made_again() {
+    simulate(async {
+        let sim = SimWorld::new(10);
+        let single = leaf(&sim, "single", 10);
+        let pool = TestPool::create(sim, vec![single], 12).await;
+        let tree = pool.pipeline.tree().clone();
+        let data = Bytes::from(vec![7; 4096]);
+        for offset in [0, 1 << 20] {
+            let context = IoContext {
+                birth: Txg::new(5),
+                ..IoContext::default()
+            };
+            tree.write_block(VdevId::new(0), offset, data.clone(), &context)
+                .await
+                .expect("written");
+        }
+        let disk = pool.disk("single");
+        disk.inject(Fault::new(SimOp::Flush, FaultEffect::Error).times(1));
+        pool.pipeline
+            .flush()
+            .await
+            .expect_err("nothing else has it");
+        let places = [0, 1 << 20].map(|offset| format::LABEL_START_BYTES + offset);
+        for place in places {
+            disk.corrupt(place, 4096);
+        }
+        // The first write takes long, the second fails: it is to be made again once more.
+        disk.inject(Fault::new(SimOp::Write, FaultEffect::Delay(Duration::from_secs(1))).times(1));
+        disk.inject(
+            Fault::new(SimOp::Write, FaultEffect::Error)
+                .within(places[1]..places[1] + 4096)
+                .times(1),
+        );
+        let clearing = tokio::spawn({
+            let pipeline = pool.pipeline.clone();
+            async move { pipeline.clear().await }
+        });
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let _ = tree.flush().await;
+        clearing.await.expect("no panic").expect("may be tried");
+        pool.pipeline.clear().await.expect("may be tried again");
+        for place in places {
+            assert_eq!(disk.peek(place, 4096), data);
+        }
+    });
+}
+
 /// That a device is gone may be found out by others than a flush; its writes are not durable all the same.
 #[test]
 fn a_vdev_that_went_away_silently_is_not_flushed() {

@@ -482,15 +482,21 @@ impl VdevTree {
             for vdev in top.leaves() {
                 let Some(leaf) = vdev.leaf() else { continue };
                 let (state, _) = leaf.state();
-                if state.is_usable() && stood_still && leaf.rewrite_kept().await.is_err() {
+                if state.is_usable() && !stood_still || state == VdevState::Offline {
+                    continue;
+                }
+                // Whoever came first could flush what was lost, and it would count as written.
+                let stopped = leaf.stop_writes().await;
+                if state.is_usable() && leaf.rewrite_kept(&stopped).await.is_err() {
                     tracing::warn!(leaf = %vdev.guid(), "a device does not take writes yet");
                 }
-                if state.is_usable() || state == VdevState::Offline {
+                if state.is_usable() {
                     continue;
                 }
                 leaf.set_device(None);
                 leaf.set_state(VdevState::Closed, VdevAux::None);
-                if self.open_leaf(&vdev).await.is_ok() && leaf.rewrite_kept().await.is_ok() {
+                if self.open_leaf(&vdev).await.is_ok() && leaf.rewrite_kept(&stopped).await.is_ok()
+                {
                     back += 1;
                 }
             }
