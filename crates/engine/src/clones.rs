@@ -247,12 +247,10 @@ impl CloneTables {
             if (left == 0) == (change.stored == 0) {
                 continue;
             }
-            let index = clones
-                .count(key, left > 0, ranges)
-                .ok_or_else(|| {
-                    let why = format!("its count around {} is wrong", key.offset_bytes);
-                    damaged(&self.pool, vdev, why)
-                })?;
+            let index = clones.count(key, left > 0, ranges).ok_or_else(|| {
+                let why = format!("its count around {} is wrong", key.offset_bytes);
+                damaged(&self.pool, vdev, why)
+            })?;
             touched.insert(index / COUNTS_PER_BLOCK);
             if left > 0 {
                 phys.total_count += 1;
@@ -307,7 +305,9 @@ impl CloneTables {
                         .data
                         .first_chunk()
                         .map(|word| u64::from_le_bytes(*word))
-                        .ok_or_else(|| damaged(&self.pool, key.vdev, "an entry is not eight bytes long"))?,
+                        .ok_or_else(|| {
+                            damaged(&self.pool, key.vdev, "an entry is not eight bytes long")
+                        })?,
                 };
                 Ok::<_, EngineError>((key, references))
             })

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use ::pool::alloc::Allocator;
 use ::pool::vdev::{VdevKind, VdevTree};
 use format::{
-    DdtKey, DdtLogHeader, DdtLogRecord, DdtPhys, DdtStat, Endian, Guid, ObjectId,
-    SpaceMapPhys, Uberblock,
+    DdtKey, DdtLogHeader, DdtLogRecord, DdtPhys, DdtStat, Endian, Guid, ObjectId, SpaceMapPhys,
+    Uberblock,
 };
 use object::{ObjectSet, Zap};
 

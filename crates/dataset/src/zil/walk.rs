@@ -364,7 +364,9 @@ pub(crate) async fn claim(
                     || CloneKey::of(&block).is_none()
                     || !block.dvas().all(|dva| allocator.contains(&dva))
             }) {
-                tracing::warn!("a record of cloned blocks in an intent log leads nowhere; the log ends there");
+                tracing::warn!(
+                    "a record of cloned blocks in an intent log leads nowhere; the log ends there"
+                );
                 break 'chain;
             }
             for block in record.cloned_blocks() {
