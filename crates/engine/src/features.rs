@@ -25,9 +25,9 @@ pub(crate) const HEAD_ERRLOG: &str = "com.delphix:head_errlog";
 /// What we can do with a pool in which the feature is active.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Support {
-    /// Everything; new pools have it.
+    /// Everything.
     Full,
-    /// Read.
+    /// Read. New pools have it enabled all the same, for OpenZFS to use; while it is active we only read.
     Read,
     /// Nothing.
     None,
@@ -100,7 +100,7 @@ const TABLE: &[Row] = &[
         "com.delphix:zpool_checkpoint",
         "zpool_checkpoint",
         true,
-        Read,
+        Full,
     ),
     row(SPACEMAP_V2, "spacemap_v2", true, Full),
     row(ALLOCATION_CLASSES, "allocation_classes", true, Full),
@@ -190,8 +190,8 @@ pub(crate) fn guid_to_enable(name: &str) -> Result<&'static str, EngineError> {
         .find(|row| row.name == name || row.guid == name)
         .ok_or_else(|| bad("there is no such feature"))?;
     match row.support {
-        Full => Ok(row.guid),
-        _ => Err(bad("this release does not support it")),
+        Full | Read => Ok(row.guid),
+        No => Err(bad("this release does not support it")),
     }
 }
 
@@ -214,7 +214,7 @@ pub(crate) fn check_classes(
 pub(crate) fn defaults() -> Vec<String> {
     TABLE
         .iter()
-        .filter(|row| row.support == Full)
+        .filter(|row| row.support != No)
         .map(|row| row.guid.to_owned())
         .collect()
 }
@@ -223,7 +223,7 @@ pub(crate) fn defaults() -> Vec<String> {
 pub fn supported_features() -> Vec<(&'static str, bool)> {
     TABLE
         .iter()
-        .filter(|row| row.support == Full)
+        .filter(|row| row.support != No)
         .map(|row| (row.name, row.read_only_compatible))
         .collect()
 }

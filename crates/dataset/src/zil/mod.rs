@@ -75,7 +75,7 @@ use tokio::sync::{Notify, oneshot, watch};
 
 use crate::{DatasetError, DatasetSettings, SyncMode};
 use pending::{Entry, EntryBody, Pending};
-pub(crate) use walk::{awaits_clones, claim, free_chain, is_cut_off};
+pub(crate) use walk::{awaits_clones, claim, free_chain, free_until, is_cut_off};
 pub use walk::{awaits_replay, visit_log};
 
 /// `TX_RENAME` and its relatives: what the object has must be in the log before.

@@ -71,6 +71,8 @@ pub struct MetaslabChange {
     pub allocated: RangeSet,
     /// Newly freed; allocated before (in this txg or an earlier one) and recorded so.
     pub freed: RangeSet,
+    /// Freed, but the checkpoint has it: stays allocated in the space map.
+    pub kept: RangeSet,
 }
 
 /// Where the allocator gets a metaslab's free ranges from when it needs them: the engine.
@@ -169,6 +171,7 @@ pub struct Allocator {
     totals: Mutex<Option<SpaceTotals>>,
     /// What dedup and cloning save.
     saved_bytes: AtomicU64,
+    checkpoint_bytes: AtomicU64,
 }
 
 impl Default for Allocator {
@@ -187,6 +190,7 @@ impl Allocator {
             loads: Notify::new(),
             totals: Mutex::new(None),
             saved_bytes: AtomicU64::new(0),
+            checkpoint_bytes: AtomicU64::new(0),
         }
     }
 
@@ -470,6 +474,19 @@ impl Allocator {
         result.map_err(|found| space_map_error(dva, found))
     }
 
+    /// Notes that one copy's place was freed in `txg` but belongs to the pool's checkpoint: it stays
+    /// allocated, and is handed out as [`MetaslabChange::kept`] (`metaslab_free_concrete`).
+    ///
+    /// # Errors
+    /// [`PoolError::SpaceMap`] when it is free already, [`PoolError::NoSuchVdev`].
+    pub fn keep(&self, txg: Txg, dva: &Dva) -> Result<(), PoolError> {
+        let vdev = dva.vdev();
+        let entry = self.entry(vdev).ok_or(PoolError::NoSuchVdev { vdev })?;
+        let length = entry.own_asize(dva);
+        let result = entry.top.lock().keep(txg, dva.offset_bytes(), length);
+        result.map_err(|found| space_map_error(dva, found))
+    }
+
     /// Marks one copy's place as allocated by `txg` (import of an intent log).
     ///
     /// # Errors
@@ -531,6 +548,13 @@ impl Allocator {
         for entry in self.tops.read().values() {
             entry.top.lock().sync_done(txg, defer);
         }
+        *self.totals.lock() = None;
+    }
+
+    /// Space that only the checkpoint uses, over all vdevs: nobody else may count on it
+    /// (`spa_get_checkpoint_space`).
+    pub fn set_checkpoint_bytes(&self, bytes: u64) {
+        self.checkpoint_bytes.store(bytes, Ordering::Relaxed);
         *self.totals.lock() = None;
     }
 
@@ -600,6 +624,9 @@ impl Allocator {
         }
         out.slop_bytes = slop_bytes(out.normal_deflated_bytes);
         out.usable_deflated_bytes += self.saved_bytes.load(Ordering::Relaxed);
+        out.usable_deflated_bytes = out
+            .usable_deflated_bytes
+            .saturating_sub(self.checkpoint_bytes.load(Ordering::Relaxed));
         out
     }
 

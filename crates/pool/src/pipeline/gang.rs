@@ -436,9 +436,11 @@ impl Pipeline {
         if let Err(error) = self.gang_members(bp, &context, 0, &mut members).await {
             tracing::error!(%error, block = %bp, "a gang block's members cannot be freed; their space is lost until the pool is checked");
         }
-        for dva in members.iter().flat_map(BlockPointer::dvas) {
-            if let Err(error) = self.allocator.free(txg, &dva) {
-                tracing::error!(%error, block = %bp, "a member of a gang block cannot be freed");
+        for member in &members {
+            for dva in member.dvas() {
+                if let Err(error) = self.free_dva(txg, member, &dva) {
+                    tracing::error!(%error, block = %bp, "a member of a gang block cannot be freed");
+                }
             }
         }
     }
