@@ -3,6 +3,7 @@
 //! Refcounts and their storage are in `dataset::features`; here is what `zpool` shows and what an
 //! import decides. Table order is that of `zpool get all` (`spa_feature_t`, include/zfeature_common.h).
 
+use ::pool::VdevTree;
 use dataset::Features;
 
 use crate::{EngineError, FeatureState, FeatureStatus, VdevClass, VdevSpec};
@@ -19,6 +20,8 @@ pub(crate) const SPACEMAP_V2: &str = "com.delphix:spacemap_v2";
 pub(crate) const VDEV_ZAPS_V2: &str = "com.klarasystems:vdev_zaps_v2";
 /// There are special or dedup vdevs; refcount: how many.
 pub(crate) const ALLOCATION_CLASSES: &str = "org.zfsonlinux:allocation_classes";
+/// There are dRAID vdevs; refcount: how many.
+pub(crate) const DRAID: &str = "org.openzfs:draid";
 /// Error logs are per dataset.
 pub(crate) const HEAD_ERRLOG: &str = "com.delphix:head_errlog";
 
@@ -129,7 +132,7 @@ const TABLE: &[Row] = &[
     row("com.delphix:livelist", "livelist", true, Full),
     row("org.openzfs:device_rebuild", "device_rebuild", true, Read),
     row("org.freebsd:zstd_compress", "zstd_compress", false, Full),
-    row("org.openzfs:draid", "draid", false, Read),
+    row(DRAID, "draid", false, Full),
     row("org.openzfs:zilsaxattr", "zilsaxattr", true, Full),
     row(HEAD_ERRLOG, "head_errlog", false, Full),
     row("org.openzfs:blake3", "blake3", false, Full),
@@ -150,7 +153,7 @@ const TABLE: &[Row] = &[
         "org.openzfs:raidz_expansion",
         "raidz_expansion",
         false,
-        Read,
+        Full,
     ),
     row("com.klarasystems:fast_dedup", "fast_dedup", true, Read),
     row("org.zfsonlinux:longname", "longname", false, Full),
@@ -168,7 +171,7 @@ const IN_LABEL: &[&str] = &[
     "com.delphix:hole_birth",
     "com.delphix:embedded_data",
     "com.delphix:device_removal",
-    "org.openzfs:draid",
+    DRAID,
     VDEV_ZAPS_V2,
     "org.openzfs:raidz_expansion",
     "com.klarasystems:dynamic_gang_header",
@@ -254,6 +257,16 @@ pub(crate) fn blocked(features: &[(String, u64, bool)]) -> (Vec<String>, Vec<Str
         }
     }
     (unreadable, unwriteable)
+}
+
+/// Changes of layout that are under way in this pool, which nobody here carries on: it is not written until OpenZFS
+/// is done with them.
+pub(crate) fn under_way(tree: &VdevTree) -> Vec<String> {
+    tree.tops()
+        .iter()
+        .filter(|top| top.is_expanding())
+        .map(|top| format!("raidz_expansion ({} is being expanded)", top.display_name()))
+        .collect()
 }
 
 /// Decides whether a pool with these features (guid, refcount, needed to read) can be imported.

@@ -552,6 +552,13 @@ async fn import_on(
     open_mos(world, ground, &uberblock).await?;
     let dsl = DslPool::open(env, uberblock.root).await?;
     features::check(name, &dsl.features().all(), spec.read_only)?;
+    let under_way = features::under_way(&ground.tree);
+    if !under_way.is_empty() && !spec.read_only {
+        return Err(EngineError::UnsupportedForWrite {
+            pool: name.to_owned(),
+            features: under_way,
+        });
+    }
     if !lost_logs.is_empty() && !spec.missing_log {
         return Err(missing_log(name, &lost_logs, &dsl).await?);
     }

@@ -461,8 +461,9 @@ fn pools_go_to_openzfs_and_back() {
 }
 
 /// Golden pools that may be written, several at a time: the machine takes only so many disks.
-const GOLDEN: [&[&str]; 7] = [
-    &["nofeat", "raidz1_5"],
+const GOLDEN: [&[&str]; 8] = [
+    &["raidz1_5", "raidz_expanded", "draid"],
+    &["nofeat", "draid_spare"],
     &["plain"],
     &["raidz2_6", "stripe_of_mirrors"],
     &[

@@ -110,6 +110,8 @@ pub struct TopSpec {
     pub metaslab_count: u64,
     /// How much a block takes.
     pub geometry: Geometry,
+    /// Until when (exclusive) blocks take what another geometry says: on a RAID-Z vdev that was expanded.
+    pub before: Option<(Txg, Geometry)>,
     /// `vdev_deflate_ratio`: usable 512ths of raw space.
     pub deflate_ratio: u64,
     /// Whether new blocks may go there (not while it is removed, or unavailable).
@@ -144,12 +146,21 @@ struct Entry {
     vdev: VdevId,
     class: AllocClass,
     geometry: Geometry,
+    before: Option<(Txg, Geometry)>,
     deflate_ratio: u64,
     allocatable: AtomicBool,
     top: Mutex<Top>,
 }
 
 impl Entry {
+    /// What a block written in `txg` takes.
+    fn asize(&self, psize_bytes: u64, txg: Txg) -> u64 {
+        match self.before {
+            Some((from, geometry)) if txg < from => geometry.asize(psize_bytes),
+            _ => self.geometry.asize(psize_bytes),
+        }
+    }
+
     /// Bytes that a DVA itself takes: a gang header's covers its children's as well
     /// (`vdev_gang_header_asize`).
     fn own_asize(&self, dva: &Dva) -> u64 {
@@ -213,6 +224,7 @@ impl Allocator {
                         vdev: spec.vdev,
                         class: spec.class,
                         geometry: spec.geometry,
+                        before: spec.before,
                         deflate_ratio: spec.deflate_ratio,
                         allocatable: AtomicBool::new(spec.allocatable),
                         top: Mutex::new(Top::new(spec)),
@@ -390,7 +402,7 @@ impl Allocator {
             .filter(|dva| dva.vdev() == vdev)
             .map(|dva| dva.offset_bytes())
             .collect();
-        let asize = entry.geometry.asize(request.psize_bytes);
+        let asize = entry.asize(request.psize_bytes, request.txg);
         loop {
             let mut loads = pin!(self.loads.notified());
             loads.as_mut().enable();
