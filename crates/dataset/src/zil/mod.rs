@@ -253,6 +253,13 @@ enum Replaying {
     Repeatable,
 }
 
+impl ChainState {
+    /// Has the sync of `txg` free all of it, unless an earlier one does.
+    fn destroy_in(&mut self, txg: Txg) {
+        self.destroy = Some(self.destroy.map_or(txg, |earlier| earlier.min(txg)));
+    }
+}
+
 struct Shared {
     name: Box<dyn Fn() -> String + Send + Sync>,
     world: World,
