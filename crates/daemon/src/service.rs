@@ -317,15 +317,30 @@ impl Service {
     }
 }
 
-/// `gethostid(3)` as OpenZFS on Linux finds it: `/etc/hostid`, else zero (no check of owners).
+/// `gethostid(3)` as OpenZFS on Linux finds it: `$ZFS_HOSTID` (`get_system_hostid`, lib/libspl), `/etc/hostid`,
+/// else zero (no check of owners).
 fn host_identity() -> HostIdentity {
-    let hostid = std::fs::read("/etc/hostid")
-        .ok()
-        .and_then(|raw| {
-            raw.first_chunk::<4>()
-                .map(|raw| u64::from(u32::from_le_bytes(*raw)))
-        })
-        .unwrap_or(0);
+    let of_file = || {
+        let raw = std::fs::read("/etc/hostid").ok()?;
+        Some(u32::from_le_bytes(*raw.first_chunk::<4>()?))
+    };
+    let of_environment = || {
+        let text = std::env::var("ZFS_HOSTID").ok()?;
+        let parsed = match text.strip_prefix("0x") {
+            Some(digits) => u32::from_str_radix(digits, 16),
+            None => text.parse(),
+        };
+        match parsed {
+            Ok(hostid) => Some(hostid),
+            Err(_) => {
+                tracing::warn!(
+                    "ZFS_HOSTID is ignored, as it is no number of 32 bits: '{text}'; write it as 0x12345678"
+                );
+                None
+            }
+        }
+    };
+    let hostid = of_environment().or_else(of_file).unwrap_or(0).into();
     let hostname = rustix::system::uname()
         .nodename()
         .to_string_lossy()

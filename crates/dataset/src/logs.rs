@@ -15,13 +15,22 @@ use crate::DatasetError;
 use crate::account::HeadAccounting;
 use crate::dsl::DslPool;
 use crate::state::Ds;
-use crate::zil::{Zil, awaits_replay, claim, free_chain, is_cut_off};
+use crate::zil::{Zil, awaits_replay, claim, free_chain, free_until, is_cut_off};
 
 /// Where the log's head is in an object set's root block (`os_zil_header`, include/sys/dmu_objset.h).
 const ZIL_HEADER_OFFSET: usize = 512;
 
 /// How often something is tried again that a log being closed was in the way of.
 pub(crate) const LOG_TRIES_MAX: u32 = 20;
+
+/// What [`DslPool::claim_logs`] does with logs that nobody claimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogClaim {
+    /// The first txg that the pool's state lacks: older blocks are allocated already.
+    pub first_txg: Txg,
+    /// Their records are not wanted: they are newer than a checkpoint that the pool goes back to.
+    pub is_dropped: bool,
+}
 
 impl Ds {
     /// Its intent log, while it is open.
@@ -175,7 +184,11 @@ impl DslPool {
     ///
     /// # Errors
     /// Of reading datasets and logs; a log that just ends is no error.
-    pub async fn claim_logs(self: &Arc<Self>, ctx: &SyncContext) -> Result<Txg, DatasetError> {
+    pub async fn claim_logs(
+        self: &Arc<Self>,
+        ctx: &SyncContext,
+        how: LogClaim,
+    ) -> Result<Txg, DatasetError> {
         let _config = self.config.write().await;
         let pipeline = &self.env().pipeline;
         let mut newest = Txg::ZERO;
@@ -197,7 +210,13 @@ impl DslPool {
                     "it cannot be read, so what was promised before the crash would be lost ({error})"
                 ),
             };
-            let claimed = claim(pipeline, ctx.txg, &mut header)
+            if how.is_dropped {
+                free_until(pipeline, ctx.txg, how.first_txg, &header).await;
+                header.log = BlockPointer::HOLE;
+                changed.push((head, data, header));
+                continue;
+            }
+            let claimed = claim(pipeline, ctx.txg, how.first_txg, &mut header)
                 .await
                 .map_err(unreadable)?;
             tracing::debug!(dataset = %name, ?claimed, "claimed an intent log");

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ::pool::pipeline::FailMode;
 use ::pool::vdev::VdevKind;
 use ::pool::{Pipeline, PoolError, TxgManager, VdevTree};
-use dataset::DslPool;
+use dataset::{DslPool, LogClaim};
 use device::World;
 use format::{Guid, ObjectId, Txg, Uberblock};
 use parking_lot::Mutex;
@@ -22,7 +22,7 @@ use crate::history::HistoryLog;
 use crate::props::Stored;
 use crate::scrub::Scrub;
 use crate::space::Space;
-use crate::{HostIdentity, Rewound, ScanStatus};
+use crate::{CheckpointStatus, EngineError, HostIdentity, Rewound, ScanStatus};
 
 /// What changes while a pool is open. Locked for a few instructions at a time, never across an await.
 pub(crate) struct State {
@@ -57,7 +57,7 @@ pub(crate) struct State {
     /// Flush all metaslabs in the next txg (before export).
     pub(crate) flush_all: bool,
     /// Logs of datasets must be claimed in the next txg.
-    pub(crate) claim_logs: bool,
+    pub(crate) claim_logs: Option<LogClaim>,
     /// Newest birth of what was claimed: users wait until this txg is on disk.
     pub(crate) claimed_birth: Txg,
     /// The checksum salt is not in the MOS yet.
@@ -152,6 +152,27 @@ impl Core {
                 PoolError::Suspended { reason } => Some(reason),
                 error => Some(error.to_string()),
             })
+    }
+
+    /// The pool's checkpoint, with the space that it takes by now.
+    pub(crate) fn checkpoint(&self) -> Option<CheckpointStatus> {
+        let mut checkpoint = self.tables.checkpoint.clone()?;
+        for (vdev, bytes) in self.space.checkpoint_bytes() {
+            if let Some(top) = self.tree.top(vdev) {
+                checkpoint.space_bytes.insert(top.guid(), bytes);
+            }
+        }
+        Some(checkpoint)
+    }
+
+    /// Refuses what would make it impossible to go back to the checkpoint.
+    pub(crate) fn check_no_checkpoint(&self) -> Result<(), EngineError> {
+        match self.tables.checkpoint {
+            None => Ok(()),
+            Some(_) => Err(EngineError::HasCheckpoint {
+                pool: self.state.lock().name.clone(),
+            }),
+        }
     }
 
     /// Returns when the pool is suspended.

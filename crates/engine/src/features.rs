@@ -3,6 +3,7 @@
 //! Refcounts and their storage are in `dataset::features`; here is what `zpool` shows and what an
 //! import decides. Table order is that of `zpool get all` (`spa_feature_t`, include/zfeature_common.h).
 
+use ::pool::VdevTree;
 use dataset::Features;
 
 use crate::{EngineError, FeatureState, FeatureStatus, VdevClass, VdevSpec};
@@ -19,6 +20,8 @@ pub(crate) const SPACEMAP_V2: &str = "com.delphix:spacemap_v2";
 pub(crate) const VDEV_ZAPS_V2: &str = "com.klarasystems:vdev_zaps_v2";
 /// There are special or dedup vdevs; refcount: how many.
 pub(crate) const ALLOCATION_CLASSES: &str = "org.zfsonlinux:allocation_classes";
+/// There are dRAID vdevs; refcount: how many.
+pub(crate) const DRAID: &str = "org.openzfs:draid";
 /// Error logs are per dataset.
 pub(crate) const HEAD_ERRLOG: &str = "com.delphix:head_errlog";
 
@@ -31,9 +34,9 @@ pub(crate) const FOREIGN_CLONES: &str =
 /// What we can do with a pool in which the feature is active.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Support {
-    /// Everything; new pools have it.
+    /// Everything.
     Full,
-    /// Read.
+    /// Read. New pools have it enabled all the same, for OpenZFS to use; while it is active we only read.
     Read,
     /// Nothing.
     None,
@@ -106,7 +109,7 @@ const TABLE: &[Row] = &[
         "com.delphix:zpool_checkpoint",
         "zpool_checkpoint",
         true,
-        Read,
+        Full,
     ),
     row(SPACEMAP_V2, "spacemap_v2", true, Full),
     row(ALLOCATION_CLASSES, "allocation_classes", true, Full),
@@ -135,7 +138,7 @@ const TABLE: &[Row] = &[
     row("com.delphix:livelist", "livelist", true, Full),
     row("org.openzfs:device_rebuild", "device_rebuild", true, Read),
     row("org.freebsd:zstd_compress", "zstd_compress", false, Full),
-    row("org.openzfs:draid", "draid", false, Read),
+    row(DRAID, "draid", false, Full),
     row("org.openzfs:zilsaxattr", "zilsaxattr", true, Full),
     row(HEAD_ERRLOG, "head_errlog", false, Full),
     row("org.openzfs:blake3", "blake3", false, Full),
@@ -151,7 +154,7 @@ const TABLE: &[Row] = &[
         "org.openzfs:raidz_expansion",
         "raidz_expansion",
         false,
-        Read,
+        Full,
     ),
     row("com.klarasystems:fast_dedup", "fast_dedup", true, Read),
     row("org.zfsonlinux:longname", "longname", false, Full),
@@ -169,7 +172,7 @@ const IN_LABEL: &[&str] = &[
     "com.delphix:hole_birth",
     "com.delphix:embedded_data",
     "com.delphix:device_removal",
-    "org.openzfs:draid",
+    DRAID,
     VDEV_ZAPS_V2,
     "org.openzfs:raidz_expansion",
     "com.klarasystems:dynamic_gang_header",
@@ -191,8 +194,8 @@ pub(crate) fn guid_to_enable(name: &str) -> Result<&'static str, EngineError> {
         .find(|row| row.name == name || row.guid == name)
         .ok_or_else(|| bad("there is no such feature"))?;
     match row.support {
-        Full => Ok(row.guid),
-        _ => Err(bad("this release does not support it")),
+        Full | Read => Ok(row.guid),
+        No => Err(bad("this release does not support it")),
     }
 }
 
@@ -215,7 +218,7 @@ pub(crate) fn check_classes(
 pub(crate) fn defaults() -> Vec<String> {
     TABLE
         .iter()
-        .filter(|row| row.support == Full)
+        .filter(|row| row.support != No)
         .map(|row| row.guid.to_owned())
         .collect()
 }
@@ -224,7 +227,7 @@ pub(crate) fn defaults() -> Vec<String> {
 pub fn supported_features() -> Vec<(&'static str, bool)> {
     TABLE
         .iter()
-        .filter(|row| row.support == Full)
+        .filter(|row| row.support != No)
         .map(|row| (row.name, row.read_only_compatible))
         .collect()
 }
@@ -255,6 +258,16 @@ pub(crate) fn blocked(features: &[(String, u64, bool)]) -> (Vec<String>, Vec<Str
         }
     }
     (unreadable, unwriteable)
+}
+
+/// Changes of layout that are under way in this pool, which nobody here carries on: it is not written until OpenZFS
+/// is done with them.
+pub(crate) fn under_way(tree: &VdevTree) -> Vec<String> {
+    tree.tops()
+        .iter()
+        .filter(|top| top.is_expanding())
+        .map(|top| format!("raidz_expansion ({} is being expanded)", top.display_name()))
+        .collect()
 }
 
 /// Decides whether a pool with these features (guid, refcount, needed to read) can be imported.

@@ -386,8 +386,7 @@ impl Pool {
 
     /// Space that only the checkpoint uses.
     fn checkpoint_bytes(&self) -> u64 {
-        let checkpoint = self.core.tables.checkpoint.as_ref();
-        checkpoint.map_or(0, |checkpoint| checkpoint.space_bytes.values().sum())
+        self.core.space.checkpoint_bytes().values().sum()
     }
 
     /// A property kept in the `pool_props` object.

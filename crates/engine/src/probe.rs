@@ -89,6 +89,7 @@ pub async fn probe(world: &World, found: &FoundPool) -> Result<Probe, EngineErro
             let mut lost_logs = lost_logs.transpose()?;
             lost_logs.iter_mut().for_each(|names| names.sort());
             let mut blocked = features::blocked(&all);
+            blocked.1.extend(features::under_way(&core.tree));
             if has_dedup && version == Uberblock::VERSION_FEATURES && blocked.1.is_empty() {
                 blocked.1.push(features::DEDUP_TABLES.to_owned());
             }

@@ -90,7 +90,7 @@ impl Core {
         let state = self.state.lock();
         state.config_dirty
             || state.flush_all
-            || state.claim_logs
+            || state.claim_logs.is_some()
             || self.history.has_pending()
             || self.dsl.has_dirty(self.txgs.open_txg())
             || self.pipeline.allocator().has_deferred()
@@ -122,9 +122,9 @@ impl Core {
             }
             let ctx = self.context(txg, pass);
             if pass == 1 {
-                let claim = std::mem::take(&mut self.state.lock().claim_logs);
-                if claim {
-                    let newest = self.dsl.claim_logs(&ctx).await?;
+                let claim = self.state.lock().claim_logs.take();
+                if let Some(claim) = claim {
+                    let newest = self.dsl.claim_logs(&ctx, claim).await?;
                     self.state.lock().claimed_birth = newest;
                     self.cancel_scan(&tx).await?;
                 }
@@ -325,6 +325,28 @@ impl Core {
         if config {
             state.config_txg = txg;
         }
+        Ok(())
+    }
+
+    /// Makes the checkpoint the newest state, as an uberblock of `txg` that says so (`spa_ld_checkpoint_rewind`):
+    /// what is written next may overwrite the state in which the checkpoint is recorded.
+    pub(crate) async fn begin_at_checkpoint(&self, txg: Txg) -> Result<(), EngineError> {
+        let checkpoint = self.state.lock().uberblock;
+        let uberblock = Uberblock {
+            txg,
+            timestamp_seconds: self.world.clock.wall_ns() / 1_000_000_000,
+            checkpoint_txg: checkpoint.txg,
+            ..checkpoint
+        };
+        let list = self.pairs(txg).label_config();
+        let sync = LabelSync {
+            uberblock: &uberblock,
+            multihost: self.is_multihost(),
+            config: Some(&list),
+        };
+        self.pipeline.sync_labels(&sync).await?;
+        self.uberblock_written(&uberblock);
+        self.state.lock().uberblock = uberblock;
         Ok(())
     }
 

@@ -15,7 +15,7 @@ use ::pool::alloc::Allocator;
 use ::pool::vdev::{VdevKind, VdevTree};
 use format::{
     DdtKey, DdtLogHeader, DdtLogRecord, DdtPhys, DdtStat, Endian, Guid, ObjectId, SpaceMapPhys,
-    Uberblock,
+    Txg, Uberblock,
 };
 use object::{ObjectSet, Zap};
 
@@ -115,7 +115,10 @@ pub(crate) struct Tables {
     /// Up to which txg the last scrub came that was finished (`spa_get_last_scrubbed_txg`).
     pub(crate) last_scrubbed: u64,
     pub(crate) dedup: DedupStatus,
+    /// At import; what space it takes is counted on ([`crate::core::Core::checkpoint`]).
     pub(crate) checkpoint: Option<CheckpointStatus>,
+    /// Last txg of the checkpoint; zero without one.
+    pub(crate) checkpoint_txg: Txg,
     pub(crate) expansion: Option<ExpansionStatus>,
     pub(crate) removal: Option<RemovalStatus>,
 }
@@ -155,6 +158,7 @@ pub(crate) async fn load(
     if let Some(value) = directory.lookup(directory::CHECKPOINT).await? {
         let checkpoint = decode_checkpoint(&value.to_u64s())?;
         out.checkpoint.get_or_insert_default().created_s = Some(checkpoint.timestamp_seconds);
+        out.checkpoint_txg = checkpoint.txg;
     }
     Ok(out)
 }

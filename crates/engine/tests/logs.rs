@@ -12,7 +12,7 @@ use std::sync::Arc;
 use common::*;
 use dataset::zil::{ReplayError, ReplayRecord, ReplayTarget};
 use device::{BoxFuture, World};
-use engine::{EngineError, ImportSpec, Pool};
+use engine::{ImportSpec, Pool};
 use parking_lot::Mutex;
 
 #[derive(Default)]

@@ -291,8 +291,9 @@ pub(crate) struct Claimed {
     pub newest_birth: Txg,
 }
 
-/// After a crash: marks the blocks of a log as allocated, adds references to the blocks that clone records share
-/// (`zil_claim_clone_range`; [`free_chain`] gives them back), and notes in its head how far it goes.
+/// After a crash: marks the blocks of a log as allocated in `txg`, adds references to the blocks that clone records
+/// share (`zil_claim_clone_range`; [`free_chain`] gives them back), and notes in its head how far it goes.
+/// Blocks and records from before `first_txg` are in the pool's state already; the references of records are not.
 /// Nothing may have been allocated before since the import. A log that was claimed before is left
 /// as it is.
 ///
@@ -300,6 +301,7 @@ pub(crate) struct Claimed {
 /// When a block cannot be read: what is behind it may have been promised to be durable.
 pub(crate) async fn claim(
     pipeline: &Arc<Pipeline>,
+    txg: Txg,
     first_txg: Txg,
     header: &mut ZilHeader,
 ) -> Result<Claimed, PoolError> {
@@ -315,7 +317,7 @@ pub(crate) async fn claim(
         if pointer.birth() < first_txg || pointer.is_embedded() || !seen.is_new(pointer) {
             return true;
         }
-        match pipeline.claim(first_txg, pointer).await {
+        match pipeline.claim(txg, pointer).await {
             Ok(()) => {
                 claimed.newest_birth = claimed.newest_birth.max(pointer.birth());
                 true
@@ -370,7 +372,7 @@ pub(crate) async fn claim(
                 break 'chain;
             }
             for block in record.cloned_blocks() {
-                pipeline.clones().add(first_txg, &block);
+                pipeline.clones().add(txg, &block);
             }
             claimed.records += 1;
             header.claim_record_sequence = record.sequence;
@@ -464,6 +466,25 @@ pub async fn visit_log(
             {
                 visit(data, data_context(&record, &data, objset).bookmark);
             }
+        }
+    }
+}
+
+/// Frees the blocks of a log that was never claimed, as far as they were allocated before `first_txg`.
+pub(crate) async fn free_until(
+    pipeline: &Arc<Pipeline>,
+    txg: Txg,
+    first_txg: Txg,
+    header: &ZilHeader,
+) {
+    let mut chain = Chain::new(pipeline, header);
+    while let Some(pointer) = chain.pointer() {
+        if pointer.birth() >= first_txg {
+            break;
+        }
+        pipeline.free(txg, &pointer);
+        if chain.read().await.is_err() {
+            break;
         }
     }
 }

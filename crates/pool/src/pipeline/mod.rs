@@ -36,12 +36,12 @@ mod write;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use codec::checksum::Salt;
 use device::World;
-use format::{BlockPointer, Txg};
+use format::{BlockPointer, Dva, Txg};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
 
@@ -107,6 +107,8 @@ pub struct Pipeline {
     /// Gang blocks to free, whose headers must be read first.
     pending_frees: Mutex<BTreeMap<Txg, Vec<BlockPointer>>>,
     clones: Clones,
+    /// Last txg of the pool's checkpoint, or zero.
+    checkpoint_txg: AtomicU64,
 }
 
 impl Pipeline {
@@ -136,6 +138,7 @@ impl Pipeline {
             without_lost_logs: AtomicBool::new(false),
             pending_frees: Mutex::new(BTreeMap::new()),
             clones: Clones::default(),
+            checkpoint_txg: AtomicU64::new(0),
         })
     }
 
@@ -228,10 +231,30 @@ impl Pipeline {
             return;
         }
         for dva in bp.dvas() {
-            if let Err(error) = self.allocator.free(txg, &dva) {
+            if let Err(error) = self.free_dva(txg, bp, &dva) {
                 tracing::error!(%error, block = %bp, "a block cannot be freed; its space is lost until the pool is checked");
             }
         }
+    }
+
+    /// Frees one place of `bp`; what the checkpoint has as well stays allocated (`metaslab_free`).
+    fn free_dva(&self, txg: Txg, bp: &BlockPointer, dva: &Dva) -> Result<(), PoolError> {
+        if bp.physical_birth().get() <= self.checkpoint_txg.load(Ordering::Relaxed) {
+            self.allocator.keep(txg, dva)
+        } else {
+            self.allocator.free(txg, dva)
+        }
+    }
+
+    /// Blocks born up to `txg` belong to the pool's checkpoint from now on, and freeing them keeps their space
+    /// (module/zfs/spa_checkpoint.c); zero: there is no checkpoint.
+    pub fn set_checkpoint(&self, txg: Txg) {
+        self.checkpoint_txg.store(txg.get(), Ordering::Relaxed);
+    }
+
+    /// Whether the pool has a checkpoint.
+    pub fn has_checkpoint(&self) -> bool {
+        self.checkpoint_txg.load(Ordering::Relaxed) != 0
     }
 
     /// Marks a block that is in an intent log as allocated (`zio_claim`), during import.

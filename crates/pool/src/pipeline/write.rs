@@ -20,7 +20,7 @@ use super::{AllocClass, Pipeline, Priority, WritePolicy};
 use crate::alloc::Request;
 use crate::cache::CacheKey;
 use crate::error::PoolError;
-use crate::vdev::{IoContext, WriteFailure};
+use crate::vdev::{AllocUnits, IoContext, WriteFailure};
 
 /// Blocks longer than this are compressed by a CPU worker.
 const COMPRESS_ON_WORKER_BYTES: usize = 16 << 10;
@@ -50,7 +50,7 @@ enum Prepared {
 #[derive(Clone)]
 struct Preparation {
     policy: WritePolicy,
-    min_alloc: usize,
+    units: AllocUnits,
     salt: Arc<Salt>,
     lock: Option<Lock>,
 }
@@ -75,8 +75,8 @@ impl Preparation {
         if self.policy.compression == Compression::Zle {
             return most;
         }
-        let most = most - most % self.min_alloc;
-        if most < self.min_alloc {
+        let most = most - most % self.units.step_bytes as usize;
+        if most < self.units.min_bytes as usize {
             EMBEDDED_PAYLOAD_BYTES
         } else {
             most
@@ -111,7 +111,7 @@ impl Preparation {
                     });
                 }
                 // Whole allocation units, zeros behind: what is charged is what is stored.
-                let rounded = compressed.len().next_multiple_of(self.min_alloc);
+                let rounded = self.units.round_up(compressed.len());
                 if rounded < data.len() {
                     compressed.resize(rounded, 0);
                     stored = compressed.into();
@@ -266,7 +266,7 @@ impl Pipeline {
         let protected = lock.is_some();
         let preparation = Preparation {
             policy: *policy,
-            min_alloc: self.tree.min_alloc_bytes() as usize,
+            units: self.tree.alloc_units(),
             salt: self.salt(),
             lock,
         };
