@@ -134,27 +134,7 @@ impl Service {
             warnings.extend(self.mount_all(&open).await);
         }
         warnings.extend(self.open_volumes(&open).await);
-        self.replay_clones(&open).await;
         warnings
-    }
-
-    /// Has intent logs with cloned blocks replayed whose datasets nothing else opens: the pool must not be exported
-    /// with them, see [`engine::EngineError::UnreplayedClones`].
-    pub(crate) async fn replay_clones(&self, open: &OpenPool) {
-        if open.pool.is_read_only() {
-            return;
-        }
-        let waiting = open.pool.dsl().datasets_awaiting_clones().await;
-        for name in waiting.unwrap_or_default() {
-            let result = async {
-                let dataset = open.pool.dsl().open_dataset(&name).await?;
-                let filesystem = filesystem::Filesystem::open(dataset, self.world.clone()).await?;
-                filesystem.close().await
-            };
-            if let Err(error) = result.await {
-                tracing::warn!("the intent log of '{name}' could not be replayed: {error}");
-            }
-        }
     }
 
     /// Forgets a pool that was exported or destroyed.

@@ -15,7 +15,7 @@ use crate::DatasetError;
 use crate::account::HeadAccounting;
 use crate::dsl::DslPool;
 use crate::state::Ds;
-use crate::zil::{Zil, awaits_clones, awaits_replay, claim, free_chain, free_until, is_cut_off};
+use crate::zil::{Zil, awaits_replay, claim, free_chain, free_until, is_cut_off};
 
 /// Where the log's head is in an object set's root block (`os_zil_header`, include/sys/dmu_objset.h).
 const ZIL_HEADER_OFFSET: usize = 512;
@@ -48,7 +48,6 @@ impl Ds {
 #[derive(Clone, Copy)]
 enum LogState {
     AwaitsReplay { synced: Txg },
-    AwaitsClones,
     CutOff,
 }
 
@@ -152,15 +151,6 @@ impl DslPool {
         self.datasets_whose_log(LogState::CutOff).await
     }
 
-    /// Datasets whose claimed intent logs have clone records that wait to be replayed: the pool must not get to
-    /// anybody else before they were (by opening the dataset). Datasets that cannot be read are left out.
-    ///
-    /// # Errors
-    /// Of reading the list of datasets.
-    pub async fn datasets_awaiting_clones(&self) -> Result<Vec<String>, DatasetError> {
-        self.datasets_whose_log(LogState::AwaitsClones).await
-    }
-
     async fn datasets_whose_log(&self, is: LogState) -> Result<Vec<String>, DatasetError> {
         let _config = self.config.read().await;
         let pipeline = &self.env().pipeline;
@@ -178,7 +168,6 @@ impl DslPool {
             let header = &objset.zil_header;
             let is_so = match is {
                 LogState::AwaitsReplay { synced } => awaits_replay(pipeline, header, synced).await,
-                LogState::AwaitsClones => awaits_clones(pipeline, header).await,
                 LogState::CutOff => is_cut_off(pipeline, header).await,
             };
             if is_so {

@@ -102,6 +102,8 @@ pub(crate) struct Core {
     pub(crate) state: Mutex<State>,
     /// Held while vdevs are added or removed.
     pub(crate) admin: tokio::sync::Mutex<()>,
+    /// Tables of cloned blocks.
+    pub(crate) clones: crate::clones::CloneTables,
     /// What is only read, once.
     pub(crate) tables: crate::tables::Tables,
     /// The sync loop has ended.

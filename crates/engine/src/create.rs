@@ -208,6 +208,7 @@ async fn create_on(
         heart: crate::multihost::Heart::default(),
         state: Mutex::new(state),
         admin: tokio::sync::Mutex::new(()),
+        clones: crate::clones::CloneTables::none(&spec.name),
         tables: crate::tables::Tables::default(),
         ended: AtomicBool::new(false),
         end: Notify::new(),

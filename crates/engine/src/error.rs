@@ -173,17 +173,6 @@ pub enum EngineError {
         /// The pool.
         pool: String,
     },
-    /// Intent logs have records of cloned blocks that were not replayed: another system would free these blocks
-    /// while they are in use.
-    #[error(
-        "cannot export '{pool}': the intent logs of {datasets} hold cloned blocks and were not replayed; mount these datasets once (load their keys first), or use '-f': the pool then stays marked as in use by this system"
-    )]
-    UnreplayedClones {
-        /// The pool.
-        pool: String,
-        /// Which datasets.
-        datasets: String,
-    },
     /// The pool was destroyed.
     #[error("cannot import '{pool}': it was destroyed; use 'zpool import -D' to bring it back")]
     Destroyed {

@@ -25,6 +25,12 @@ pub(crate) const DRAID: &str = "org.openzfs:draid";
 /// Error logs are per dataset.
 pub(crate) const HEAD_ERRLOG: &str = "com.delphix:head_errlog";
 
+/// Blocks may be shared by several files; refcount: tables of such blocks.
+pub(crate) const BLOCK_CLONING: &str = "com.fudosecurity:block_cloning";
+/// What is said of a pool whose tables of cloned blocks are of the other byte order.
+pub(crate) const FOREIGN_CLONES: &str =
+    "block_cloning (its tables were made by a big-endian system)";
+
 /// What we can do with a pool in which the feature is active.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Support {
@@ -136,12 +142,7 @@ const TABLE: &[Row] = &[
     row("org.openzfs:zilsaxattr", "zilsaxattr", true, Full),
     row(HEAD_ERRLOG, "head_errlog", false, Full),
     row("org.openzfs:blake3", "blake3", false, Full),
-    row(
-        "com.fudosecurity:block_cloning",
-        "block_cloning",
-        true,
-        Read,
-    ),
+    row(BLOCK_CLONING, "block_cloning", true, Full),
     row(VDEV_ZAPS_V2, "vdev_zaps_v2", false, Full),
     row(
         "com.delphix:redaction_list_spill",
@@ -362,12 +363,12 @@ mod tests {
     #[test]
     fn what_is_compatible_for_reading_can_be_read() {
         let pool = [
-            feature("com.fudosecurity:block_cloning", 1, false),
+            feature("com.klarasystems:large_microzap", 1, false),
             feature("org.future:y", 1, false),
         ];
         check("p", &pool, true).unwrap();
         let error = check("p", &pool, false).unwrap_err();
         assert!(matches!(error, EngineError::UnsupportedForWrite { .. }));
-        assert!(error.to_string().contains("block_cloning"), "{error}");
+        assert!(error.to_string().contains("large_microzap"), "{error}");
     }
 }

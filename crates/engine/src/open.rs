@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::auxiliary::{self, Auxiliary, Places};
+use crate::clones::CloneTables;
 use crate::core::{Core, State};
 use crate::dtl::{DirtyTimes, distrust_stale};
 use crate::errors::ErrorLog;
@@ -592,12 +593,15 @@ async fn import_on(
             features: vec![features::DEDUP_TABLES.to_owned()],
         });
     }
-    allocator.set_saved_bytes(
-        tables
-            .dedup
-            .saved_bytes()
-            .saturating_add(tables.clones.saved_bytes),
-    );
+    let clones = CloneTables::load(name, &mos, &ground.tree, &ground.pipeline).await?;
+    if clones.is_foreign() && !spec.read_only {
+        return Err(EngineError::UnsupportedForWrite {
+            pool: name.to_owned(),
+            features: vec![features::FOREIGN_CLONES.to_owned()],
+        });
+    }
+    let saved_by_clones = clones.status().saved_bytes;
+    allocator.set_saved_bytes(tables.dedup.saved_bytes().saturating_add(saved_by_clones));
     if tables.checkpoint.is_some() && tables.checkpoint_txg.is_zero() && !spec.read_only {
         return Err(EngineError::UnsupportedForWrite {
             pool: name.to_owned(),
@@ -628,6 +632,7 @@ async fn import_on(
         heart: crate::multihost::Heart::default(),
         state: Mutex::new(state),
         admin: tokio::sync::Mutex::new(()),
+        clones,
         tables,
         ended: AtomicBool::new(spec.read_only),
         end: Notify::new(),

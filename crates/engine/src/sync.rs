@@ -5,7 +5,7 @@
 //! converges because from pass 2 on blocks of the MOS born in the same txg are rewritten in place.
 //!
 //! 1. pass 1: history that waits; the configuration if it changed; dirty datasets; sync tasks; the MOS
-//! 2. every pass: flush some metaslabs (pass 1), record allocations and frees in space maps
+//! 2. every pass: tables of cloned blocks, and the frees that depend on them; flush some metaslabs (pass 1), record allocations and frees in space maps
 //! 3. pass 1: the configuration again if the tasks changed it; frees left over from another release
 //! 4. again from the MOS, while it is dirty
 //! 5. labels and uberblocks: the configuration first where it changed, in the order that leaves
@@ -31,6 +31,7 @@ use bytes::Bytes;
 use format::{Guid, NvEncoding, ObjectId, ObjectType, Txg, Uberblock};
 use object::{Bpobj, SyncContext, Zap, ZapOptions, ZapValue};
 
+use crate::clones::CloneSync;
 use crate::core::Core;
 use crate::open::scan_status;
 use crate::space::SpaceSync;
@@ -131,6 +132,7 @@ impl Core {
                 self.sync_config(&ctx, &tx, &mut config).await?;
             }
             self.dsl.sync_pass(&ctx).await?;
+            self.sync_clones(&ctx, &tx).await?;
             self.sync_space(&ctx, &tx).await?;
             if pass == 1 {
                 if self.dsl.features().take_label_change() {
@@ -142,6 +144,7 @@ impl Core {
                 }
                 self.sync_salt(&tx).await?;
                 self.sync_deferred_frees(&ctx, &tx).await?;
+                self.sync_clones(&ctx, &tx).await?;
             } else {
                 self.sync_config(&ctx, &tx, &mut config).await?;
             }
@@ -162,6 +165,26 @@ impl Core {
     /// Whether this txg has a MOS of its own.
     fn wrote(&self, txg: Txg) -> bool {
         self.dsl.root_bp().birth() == txg
+    }
+
+    /// Brings the tables of cloned blocks up to date ([`crate::clones`]).
+    async fn sync_clones(&self, ctx: &SyncContext, tx: &Tx) -> Result<(), EngineError> {
+        let sync = CloneSync {
+            ctx,
+            tx,
+            mos: self.dsl.mos(),
+            features: self.dsl.features(),
+            pipeline: &self.pipeline,
+        };
+        let before = self.clones.status().saved_bytes;
+        self.clones.sync(&sync).await?;
+        let after = self.clones.status().saved_bytes;
+        if after != before {
+            let dedup = self.tables.dedup.saved_bytes();
+            let allocator = self.pipeline.allocator();
+            allocator.set_saved_bytes(dedup.saturating_add(after));
+        }
+        Ok(())
     }
 
     async fn sync_space(&self, ctx: &SyncContext, tx: &Tx) -> Result<(), EngineError> {

@@ -673,6 +673,14 @@ impl Allocator {
             .unwrap_or(psize_bytes)
     }
 
+    /// Whether a DVA lies within the metaslabs of a vdev that is there.
+    pub fn contains(&self, dva: &Dva) -> bool {
+        let end = dva.offset_bytes().checked_add(dva.asize_bytes());
+        self.entry(dva.vdev())
+            .zip(end)
+            .is_some_and(|(entry, end)| end <= entry.top.lock().space().size_bytes)
+    }
+
     /// A DVA's allocated size as users see it (`dva_get_dsize_sync`); `None` for unknown vdevs.
     pub fn deflated_bytes(&self, dva: &Dva) -> Option<u64> {
         let tops = self.tops.read();

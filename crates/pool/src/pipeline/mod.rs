@@ -55,6 +55,7 @@ pub use suspend::{SuspendHook, Suspension};
 
 use crate::alloc::{Allocator, MetaslabChange, SpaceTotals};
 use crate::cache::{Cache, CacheKey};
+use crate::clones::Clones;
 use crate::error::PoolError;
 use crate::vdev::{LabelSync, VdevTree};
 use read::Flights;
@@ -107,6 +108,7 @@ pub struct Pipeline {
     pending_frees: Mutex<BTreeMap<Txg, Vec<BlockPointer>>>,
     /// Last txg of the pool's checkpoint, or zero.
     checkpoint_txg: AtomicU64,
+    clones: Clones,
 }
 
 impl Pipeline {
@@ -136,6 +138,7 @@ impl Pipeline {
             without_lost_logs: AtomicBool::new(false),
             pending_frees: Mutex::new(BTreeMap::new()),
             checkpoint_txg: AtomicU64::new(0),
+            clones: Clones::default(),
         })
     }
 
@@ -167,6 +170,11 @@ impl Pipeline {
     /// The cache.
     pub fn cache(&self) -> &Arc<Cache> {
         &self.cache
+    }
+
+    /// The cloned blocks.
+    pub fn clones(&self) -> &Clones {
+        &self.clones
     }
 
     /// Whether writes are refused.
@@ -205,9 +213,17 @@ impl Pipeline {
         self.allocator.totals()
     }
 
+    /// One pointer less leads to a block. Its space is freed as [`Self::free_space`] does, unless other files may
+    /// share it: then the sync loop finds out.
+    pub fn free(&self, txg: Txg, bp: &BlockPointer) {
+        if !self.clones.keep(txg, bp) {
+            self.free_space(txg, bp);
+        }
+    }
+
     /// Frees a block's space, at the end of `txg` plus [`crate::alloc::DEFER_TXGS`]. Holes and embedded
     /// blocks: nothing to do. Space that is free already is reported and left alone.
-    pub fn free(&self, txg: Txg, bp: &BlockPointer) {
+    pub fn free_space(&self, txg: Txg, bp: &BlockPointer) {
         let Some(key) = CacheKey::of(bp) else { return };
         self.cache.remove(key);
         if bp.is_gang() {
@@ -271,6 +287,7 @@ impl Pipeline {
     /// `txg` is on disk: see [`Allocator::sync_done`].
     pub fn sync_done(&self, txg: Txg) {
         self.allocator.sync_done(txg);
+        self.clones.sync_done(txg);
     }
 
     /// Makes every completed write durable, on every vdev.
