@@ -32,6 +32,7 @@ mod auxiliary;
 mod config;
 mod core;
 mod create;
+mod dedup;
 mod directory;
 mod dtl;
 mod error;

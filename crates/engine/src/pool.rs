@@ -379,8 +379,8 @@ impl Pool {
                     }
                 }
             }
-            "dedupratio" => ratio(self.core.tables.dedup.ratio_percent()),
-            "dedup_table_size" => number(self.core.tables.dedup.table_bytes),
+            "dedupratio" => ratio(self.core.dedup.status().ratio_percent()),
+            "dedup_table_size" => number(self.core.dedup.status().table_bytes),
             "bcloneratio" => ratio(self.core.tables.clones.ratio_percent()),
             "bcloneused" => number(self.core.tables.clones.used_bytes),
             "bclonesaved" => number(self.core.tables.clones.saved_bytes),

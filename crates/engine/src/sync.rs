@@ -5,7 +5,7 @@
 //! converges because from pass 2 on blocks of the MOS born in the same txg are rewritten in place.
 //!
 //! 1. pass 1: history that waits; the configuration if it changed; dirty datasets; sync tasks; the MOS
-//! 2. every pass: flush some metaslabs (pass 1), record allocations and frees in space maps
+//! 2. every pass: settle the dedup tables; flush some metaslabs (pass 1), record allocations and frees in space maps
 //! 3. pass 1: the configuration again if the tasks changed it; frees left over from another release
 //! 4. again from the MOS, while it is dirty
 //! 5. labels and uberblocks: the configuration first where it changed, in the order that leaves
@@ -130,7 +130,14 @@ impl Core {
                 self.history.flush(&tx).await?;
                 self.sync_config(&ctx, &tx, &mut config).await?;
             }
+            if pass == 1 && self.dedup.has_logs() {
+                self.dedup.flush_logs(&ctx, &tx, &self.pipeline).await?;
+                self.note_saved_space();
+            }
             self.dsl.sync_pass(&ctx).await?;
+            if self.dedup.sync(&ctx, &tx, &self.pipeline).await? {
+                self.note_saved_space();
+            }
             self.sync_space(&ctx, &tx).await?;
             if pass == 1 {
                 if self.dsl.features().take_label_change() {
@@ -357,7 +364,7 @@ impl Core {
     /// Frees what an earlier txg (of a release without log space maps) put off.
     async fn sync_deferred_frees(&self, ctx: &SyncContext, tx: &Tx) -> Result<(), EngineError> {
         let id = self.state.lock().deferred_frees;
-        if id.is_zero() {
+        if id.is_zero() || self.dedup.has_logs() {
             return Ok(());
         }
         let list = Bpobj::open(self.dsl.mos(), id).await?;
