@@ -99,6 +99,12 @@ fn cached_of(stored: u64) -> Cached {
 }
 
 impl DslPool {
+    /// Pools before version 21 cannot have dedup tables (`SPA_VERSION_DEDUP`).
+    pub(crate) fn has_dedup_tables(&self) -> bool {
+        const VERSION_DEDUP: u64 = 21;
+        self.env().spa_version >= VERSION_DEDUP
+    }
+
     /// How a dataset's blocks are to be written.
     pub(crate) async fn write_properties(
         &self,
@@ -130,11 +136,9 @@ impl DslPool {
         if !may_use(&checksum) {
             checksum = Checksum::Fletcher4;
         }
-        // Pools before version 21 have no dedup tables (`SPA_VERSION_DEDUP`).
-        const VERSION_DEDUP: u64 = 21;
         let dedup = dedup_of(number("dedup").await?)
             .filter(|dedup| may_use(&dedup.checksum))
-            .filter(|_| self.env().spa_version >= VERSION_DEDUP);
+            .filter(|_| self.has_dedup_tables());
         Ok(WriteProperties {
             checksum,
             dedup,

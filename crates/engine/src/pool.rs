@@ -809,6 +809,7 @@ pub(crate) async fn apply_change(
                 }
             }
             core.apply_fail_mode();
+            core.apply_dedup_quota();
             core.history
                 .internal(&tx, "set", format!("{name}={text}"))
                 .await?;

@@ -353,9 +353,18 @@ impl DdtStat {
         apply(&mut self.psize_bytes, other.psize_bytes);
         apply(&mut self.dsize_bytes, other.dsize_bytes);
         apply(&mut self.referenced_blocks, other.referenced_blocks);
-        apply(&mut self.referenced_lsize_bytes, other.referenced_lsize_bytes);
-        apply(&mut self.referenced_psize_bytes, other.referenced_psize_bytes);
-        apply(&mut self.referenced_dsize_bytes, other.referenced_dsize_bytes);
+        apply(
+            &mut self.referenced_lsize_bytes,
+            other.referenced_lsize_bytes,
+        );
+        apply(
+            &mut self.referenced_psize_bytes,
+            other.referenced_psize_bytes,
+        );
+        apply(
+            &mut self.referenced_dsize_bytes,
+            other.referenced_dsize_bytes,
+        );
     }
 
     /// Adds, saturating.

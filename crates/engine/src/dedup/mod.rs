@@ -74,11 +74,7 @@ pub(crate) const QUOTA_AUTO: u64 = u64::MAX;
 
 /// The dedup tables of a pool, known to its pipeline.
 pub(crate) fn of_pool(dsl: &DslPool, pipeline: &Pipeline) -> Arc<Dedup> {
-    let dedup = Arc::new(Dedup::new(
-        dsl.mos(),
-        pipeline.allocator(),
-        dsl.features(),
-    ));
+    let dedup = Arc::new(Dedup::new(dsl.mos(), pipeline.allocator(), dsl.features()));
     let tables: Arc<dyn DedupTables> = dedup.clone();
     pipeline.set_dedup_tables(&tables);
     dedup
@@ -403,8 +399,8 @@ fn decode_value(object: ObjectId, stored: &[u8], flat: bool) -> Result<DdtPhys, 
         Compression::Off | Compression::Inherit => rest.to_vec(),
         kind => decompress(kind, rest, bytes).map_err(|error| damaged(error.to_string()))?,
     };
-    let plain = plain.get(..bytes).ok_or_else(|| {
-        damaged(format!("a value has {} bytes, not {bytes}", plain.len()))
-    })?;
+    let plain = plain
+        .get(..bytes)
+        .ok_or_else(|| damaged(format!("a value has {} bytes, not {bytes}", plain.len())))?;
     DdtPhys::decode(plain, endian).map_err(|source| ObjectError::Format { object, source })
 }

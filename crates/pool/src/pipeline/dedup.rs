@@ -275,8 +275,12 @@ impl Pipeline {
             .filter_map(|(name, slot)| {
                 // Nobody else has it any more.
                 let entry = slot.try_lock().ok()?.take()?;
-                let is_new = entry.stored.is_none() && !entry.value.places().iter().any(|p| p.is_used());
-                let same = entry.stored.as_ref().is_some_and(|stored| stored.value == entry.value);
+                let is_new =
+                    entry.stored.is_none() && !entry.value.places().iter().any(|p| p.is_used());
+                let same = entry
+                    .stored
+                    .as_ref()
+                    .is_some_and(|stored| stored.value == entry.value);
                 (!is_new && !same).then_some((name, entry))
             })
             .collect();

@@ -50,9 +50,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
 
 pub use crypt::BlockKey;
-pub use dedup::{
-    DedupName, DedupPolicy, DedupTables, LiveEntry, StoredEntry, pointer_of_place,
-};
+pub use dedup::{DedupName, DedupPolicy, DedupTables, LiveEntry, StoredEntry, pointer_of_place};
 pub use policy::{
     AllocClass, Bookmark, CacheUse, ErrorReport, ErrorSink, FailMode, IgnoreErrors, Priority,
     ReadContext, WritePolicy,
