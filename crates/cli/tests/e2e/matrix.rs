@@ -458,7 +458,7 @@ fn pools_go_to_openzfs_and_back() {
 }
 
 /// Golden pools that may be written, several at a time: the machine takes only so many disks.
-const GOLDEN: [&[&str]; 7] = [
+const GOLDEN: [&[&str]; 8] = [
     &["nofeat", "raidz1_5"],
     &["plain"],
     &["raidz2_6", "stripe_of_mirrors"],
@@ -472,6 +472,7 @@ const GOLDEN: [&[&str]; 7] = [
     &["raidz2_multi"],
     &["raidz3_8", "gang", "gang_raidz"],
     &["special", "logs_cache"],
+    &["dedup_fast", "dedup_legacy"],
 ];
 
 fn golden(names: &[&str], rounds: u32) {

@@ -214,12 +214,6 @@ impl Dedup {
         status
     }
 
-    /// How much of the tables is in memory (`ddt_get_pool_dedup_cached`), as far as is known: what they would take whole, but at
-    /// most the cache.
-    pub(crate) fn cached_bytes(&self, cache_bytes: u64) -> u64 {
-        self.status().core_bytes.min(cache_bytes)
-    }
-
     fn is_over_quota(&self) -> bool {
         match self.quota_bytes.load(Ordering::Relaxed) {
             0 => false,
