@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 
 use crate::auxiliary::Auxiliary;
 use crate::config::PoolPairs;
+use crate::dedup::{Dedup, QUOTA_AUTO};
 use crate::dtl::DirtyTimes;
 use crate::errors::ErrorLog;
 use crate::features;
@@ -94,6 +95,7 @@ pub(crate) struct Core {
     pub(crate) dsl: Arc<DslPool>,
     pub(crate) space: Arc<Space>,
     pub(crate) dirty_times: DirtyTimes,
+    pub(crate) dedup: Arc<Dedup>,
     pub(crate) history: Arc<HistoryLog>,
     pub(crate) errors: Arc<ErrorLog>,
     pub(crate) scrub: Scrub,
@@ -190,6 +192,25 @@ impl Core {
             _ => FailMode::Wait,
         };
         self.pipeline.set_fail_mode(mode);
+    }
+
+    /// Tells the dedup tables what property `dedup_table_quota` says.
+    pub(crate) fn apply_dedup_quota(&self) {
+        let stored = self.state.lock().props.get("dedup_table_quota").cloned();
+        self.dedup.set_quota(match stored {
+            Some(Stored::Number(bytes)) => bytes,
+            _ => QUOTA_AUTO,
+        });
+    }
+
+    /// Tells the allocator what dedup and cloning save.
+    pub(crate) fn note_saved_space(&self) {
+        let saved = self
+            .dedup
+            .status()
+            .saved_bytes()
+            .saturating_add(self.clones.status().saved_bytes);
+        self.pipeline.allocator().set_saved_bytes(saved);
     }
 
     /// Lets go of everything; the sync loop has ended.

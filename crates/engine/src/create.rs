@@ -199,6 +199,7 @@ async fn create_on(
         tree: ground.tree.clone(),
         pipeline: ground.pipeline.clone(),
         txgs: txgs.clone(),
+        dedup: crate::dedup::of_pool(&dsl, &ground.pipeline),
         dsl,
         space: ground.space.clone(),
         dirty_times: DirtyTimes::default(),

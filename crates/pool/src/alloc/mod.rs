@@ -626,6 +626,10 @@ impl Allocator {
                 out.special_size_bytes += top.size_bytes;
                 out.special_allocated_bytes += top.allocated_bytes;
             }
+            if top.class == AllocClass::Dedup {
+                out.dedup_size_bytes += top.size_bytes;
+                out.dedup_allocated_bytes += top.allocated_bytes;
+            }
             if top.class == AllocClass::Normal {
                 out.normal_deflated_bytes += top.size_deflated_bytes;
                 out.usable_deflated_bytes += top.size_deflated_bytes;

@@ -38,12 +38,44 @@ enum Prepared {
         payload: Vec<u8>,
         compression: Compression,
     },
-    Stored {
-        data: Bytes,
-        compression: Compression,
-        checksum: [u64; 4],
-        crypt: Option<CryptParams>,
-    },
+    Stored(Stored),
+}
+
+/// What is stored of a block.
+pub(super) struct Stored {
+    pub(super) data: Bytes,
+    compression: Compression,
+    checksum: [u64; 4],
+    pub(super) crypt: Option<CryptParams>,
+}
+
+impl Stored {
+    /// The block's pointer, but for its places.
+    pub(super) fn pointer(
+        &self,
+        txg: Txg,
+        lsize_bytes: u64,
+        policy: &WritePolicy,
+    ) -> RegularPointer {
+        RegularPointer {
+            dvas: [None; DVAS_PER_POINTER],
+            lsize_bytes,
+            psize_bytes: self.data.len() as u64,
+            compression: self.compression,
+            checksum_kind: policy.checksum,
+            object_type: policy.object_type,
+            level: policy.level,
+            dedup: false,
+            uses_crypt: policy.encrypted,
+            rewritten: false,
+            endian: Endian::Little,
+            fill: policy.fill,
+            logical_birth: txg,
+            physical_birth: txg,
+            checksum: self.checksum,
+            crypt: self.crypt,
+        }
+    }
 }
 
 /// What compression needs to know.
@@ -122,6 +154,10 @@ impl Preparation {
         let mut crypt = None;
         let mut mac = None;
         if let Some(lock) = &self.lock {
+            let lock = match policy.dedup {
+                Some(_) => lock.for_dedup(&stored),
+                None => lock.clone(),
+            };
             let locked = lock
                 .apply(policy.object_type, policy.level, &data, stored)
                 .map_err(bug)?;
@@ -134,12 +170,12 @@ impl Preparation {
             let mut mac = Endian::Little.words(&mac);
             checksum = [a, b, mac.next().unwrap_or(0), mac.next().unwrap_or(0)];
         }
-        Ok(Prepared::Stored {
+        Ok(Prepared::Stored(Stored {
             data: stored,
             compression,
             checksum,
             crypt,
-        })
+        }))
     }
 }
 
@@ -193,7 +229,6 @@ impl Pipeline {
         let policy = stored_kinds(policy);
         self.check_writable()?;
         let lock = self.lock_for(&policy)?;
-        let uses_crypt = lock.is_some();
         let _place = self
             .writes
             .acquire()
@@ -221,30 +256,17 @@ impl Pipeline {
                 policy.level,
                 txg,
             )?),
-            Prepared::Stored {
-                data: stored,
-                compression,
-                checksum,
-                crypt,
-            } => {
-                let (places, pieces) = self.places(txg, old, &stored, &policy).await?;
+            Prepared::Stored(stored) => {
+                if let Some(dedup) = policy.dedup {
+                    let shared = self.write_deduplicated(txg, &data, &stored, &policy, dedup);
+                    if let Some(bp) = shared.await? {
+                        return Ok(bp);
+                    }
+                }
+                let (dvas, pieces) = self.places(txg, old, &stored.data, &policy).await?;
                 let bp = BlockPointer::regular(&RegularPointer {
-                    dvas: places,
-                    lsize_bytes: lsize,
-                    psize_bytes: stored.len() as u64,
-                    compression,
-                    checksum_kind: policy.checksum,
-                    object_type: policy.object_type,
-                    level: policy.level,
-                    dedup: false,
-                    uses_crypt,
-                    rewritten: false,
-                    endian: Endian::Little,
-                    fill: policy.fill,
-                    logical_birth: txg,
-                    physical_birth: txg,
-                    checksum,
-                    crypt,
+                    dvas,
+                    ..stored.pointer(txg, lsize, &policy)
                 })?;
                 self.write_pieces(pieces, txg, &policy).await?;
                 if let Some(key) = CacheKey::of(&bp)
@@ -283,7 +305,7 @@ impl Pipeline {
 
     /// The class that a block of `stored_bytes` prefers (`spa_preferred_class`, module/zfs/spa_misc.c): small
     /// ones the special class, of which they leave a part to metadata.
-    fn class_of(&self, stored_bytes: usize, policy: &WritePolicy) -> AllocClass {
+    pub(super) fn class_of(&self, stored_bytes: usize, policy: &WritePolicy) -> AllocClass {
         let small = policy.class == AllocClass::Normal
             && policy.special_small_bytes > 0
             && stored_bytes <= policy.special_small_bytes as usize;
@@ -308,6 +330,7 @@ impl Pipeline {
                 && !old.is_embedded()
                 && old.logical_birth() == txg
                 && old.physical_birth() == txg
+                && !old.is_dedup()
                 && old.psize_bytes() == stored.len() as u64
                 && (old.is_gang() || old.copies() == copies)
         });
@@ -346,7 +369,7 @@ impl Pipeline {
     }
 
     /// Writes all pieces; those that fail suspend the pool and are tried again when it resumes.
-    async fn write_pieces(
+    pub(super) async fn write_pieces(
         &self,
         pieces: Vec<Piece>,
         txg: Txg,
