@@ -23,8 +23,8 @@ use std::sync::{Arc, Weak};
 use bytes::Bytes;
 use device::BoxFuture;
 use format::{
-    BlockPointer, Checksum, CryptParams, DVAS_PER_POINTER, DdtClass, DdtKey, DdtPhys, Endian,
-    ObjectType, RegularPointer, Txg,
+    BlockPointer, Checksum, CryptParams, DVAS_PER_POINTER, DdtClass, DdtKey, DdtPhys, DdtPlace,
+    Endian, ObjectType, RegularPointer, Txg,
 };
 use futures::StreamExt;
 use parking_lot::{Mutex, RwLock};
@@ -156,10 +156,7 @@ fn is_damage(error: &PoolError) -> bool {
 ///
 /// # Errors
 /// When the place makes no sense.
-pub fn pointer_of_place(
-    name: &DedupName,
-    place: &format::DdtPlace,
-) -> Result<BlockPointer, PoolError> {
+pub fn pointer_of_place(name: &DedupName, place: &DdtPlace) -> Result<BlockPointer, PoolError> {
     let key = &name.key;
     let encrypted = key.is_encrypted();
     Ok(BlockPointer::regular(&RegularPointer {
@@ -180,6 +177,15 @@ pub fn pointer_of_place(
         checksum: key.checksum(),
         crypt: None,
     })?)
+}
+
+/// The place of an entry that a pointer leads to.
+fn place_of<'a>(entry: &'a mut LiveEntry, bp: &BlockPointer) -> Option<&'a mut DdtPlace> {
+    entry.value.places_mut().iter_mut().find(|place| {
+        place.is_used()
+            && place.words[0] == [bp.words()[0], bp.words()[1]]
+            && place.physical_birth == bp.physical_birth()
+    })
 }
 
 impl Pipeline {
@@ -246,13 +252,7 @@ impl Pipeline {
                 Err(error) => return Err(error),
             }
         }
-        let place = entry.as_mut().and_then(|entry| {
-            entry.value.places_mut().iter_mut().find(|place| {
-                place.is_used()
-                    && place.words[0] == [bp.words()[0], bp.words()[1]]
-                    && place.physical_birth == bp.physical_birth()
-            })
-        });
+        let place = entry.as_mut().and_then(|entry| place_of(entry, &bp));
         match place {
             Some(place) if place.references > 0 => place.references -= 1,
             Some(_) => lost(&"the dedup table counts no reference to it"),
@@ -264,6 +264,41 @@ impl Pipeline {
             None => lost(&"it is not in the dedup table"),
         }
         Ok(())
+    }
+
+    /// Counts one reference more to a block with the D bit that was cloned, in syncing context (`ddt_addref`). `false`: the
+    /// tables do not have it.
+    ///
+    /// # Errors
+    /// Of reading tables, but for damage.
+    pub async fn add_dedup_reference(&self, bp: &BlockPointer) -> Result<bool, PoolError> {
+        let (Some(name), Some(tables), true) =
+            (DedupName::of(bp), self.dedup.tables(), bp.is_dedup())
+        else {
+            return Ok(false);
+        };
+        let slot = self.dedup.slot(&name);
+        let mut entry = slot.lock().await;
+        if entry.is_none() {
+            match tables.lookup(&name).await {
+                Ok(stored) => {
+                    *entry = stored.map(|stored| LiveEntry {
+                        value: stored.value.clone(),
+                        stored: Some(stored),
+                    });
+                }
+                Err(error) if is_damage(&error) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        let place = entry.as_mut().and_then(|entry| place_of(entry, bp));
+        match place {
+            Some(place) if place.references > 0 => {
+                place.references += 1;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
     }
 
     /// What the txg changed in the tables, sorted by [`DedupName::order`]; the live entries are forgotten. Call it when
