@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::auxiliary::{self, Auxiliary, Places};
-use crate::core::{Core, State};
+use crate::core::{Core, State, unless_suspended};
 use crate::dtl::{DirtyTimes, distrust_stale};
 use crate::errors::ErrorLog;
 use crate::history::{History, HistoryLog, HistoryWhat};
@@ -117,6 +117,7 @@ pub(crate) fn new_state(name: &str, disk_name: &str, uberblock: Uberblock) -> St
         props: BTreeMap::new(),
         cachefile: None,
         uberblock,
+        added_tops: Vec::new(),
         flush_all: false,
         claim_logs: false,
         claimed_birth: Txg::ZERO,
@@ -606,11 +607,20 @@ async fn import_on(
         });
         start(&core);
         txgs.kick();
-        txgs.sync().await?;
-        // Blocks of claimed logs must not be from the future for anything that is written from now
-        // on (`spa_load`: `spa_claim_max_txg`).
-        let newest = core.state.lock().claimed_birth;
-        txgs.wait_synced(newest).await?;
+        let begin = async {
+            txgs.sync().await?;
+            // Blocks of claimed logs must not be from the future for anything that is written from now
+            // on (`spa_load`: `spa_claim_max_txg`).
+            let newest = core.state.lock().claimed_birth;
+            Ok(txgs.wait_synced(newest).await?)
+        };
+        if let Err(error) = unless_suspended(&core.pipeline, name, begin).await {
+            core.txgs.stop(::pool::PoolError::Closing);
+            core.pipeline.abandon(::pool::PoolError::Closing);
+            core.wait_ended().await;
+            core.close();
+            return Err(error);
+        }
     }
     Ok(core)
 }
