@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 
 use crate::auxiliary::{self, Auxiliary, Places};
 use crate::clones::CloneTables;
-use crate::core::{Core, State};
+use crate::core::{Core, State, unless_suspended};
 use crate::dtl::{DirtyTimes, distrust_stale};
 use crate::errors::ErrorLog;
 use crate::history::{History, HistoryLog, HistoryWhat};
@@ -118,6 +118,7 @@ pub(crate) fn new_state(name: &str, disk_name: &str, uberblock: Uberblock) -> St
         props: BTreeMap::new(),
         cachefile: None,
         uberblock,
+        added_tops: Vec::new(),
         flush_all: false,
         claim_logs: None,
         claimed_birth: Txg::ZERO,
@@ -651,14 +652,24 @@ async fn import_on(
         }
         start(&core);
         txgs.kick();
-        txgs.sync().await?;
-        // Blocks of claimed logs must not be from the future for anything that is written from now
-        // on (`spa_load`: `spa_claim_max_txg`).
-        let newest = core.state.lock().claimed_birth;
-        txgs.wait_synced(newest).await?;
-        while core.dedup.has_logs() {
-            txgs.kick();
+        let begin = async {
             txgs.sync().await?;
+            // Blocks of claimed logs must not be from the future for anything that is written from now
+            // on (`spa_load`: `spa_claim_max_txg`).
+            let newest = core.state.lock().claimed_birth;
+            txgs.wait_synced(newest).await?;
+            while core.dedup.has_logs() {
+                txgs.kick();
+                txgs.sync().await?;
+            }
+            Ok(())
+        };
+        if let Err(error) = unless_suspended(&core.pipeline, name, begin).await {
+            core.txgs.stop(::pool::PoolError::Closing);
+            core.pipeline.abandon(::pool::PoolError::Closing);
+            core.wait_ended().await;
+            core.close();
+            return Err(error);
         }
         core.dsl.hold_background(false);
     }

@@ -16,8 +16,8 @@
 //! previous txg, whole, since nothing it refers to is overwritten before two more txgs passed.
 //!
 //! When a write fails beyond redundancy the pipeline suspends the pool and the write waits inside
-//! it for `zpool clear`; so does a read when a device that stopped working may have the block
-//! ([`::pool::Pipeline::syncing`]). An error that comes out here is one that cannot be retried (damage,
+//! it for `zpool clear`; so does a read when a device that stopped working may have the block, or one that works did
+//! not give it ([`::pool::Pipeline::syncing`]). An error that comes out here is one that cannot be retried (damage,
 //! no space, abandoned): the loop stops and the pool stays suspended until it is exported by force.
 //!
 //! Source: module/zfs/spa.c (`spa_sync`, `spa_sync_iterate_to_convergence`, `spa_sync_config_object`).
@@ -166,6 +166,10 @@ impl Core {
         self.dsl.sync_done(txg);
         self.pipeline.sync_done(txg);
         self.space.sync_done();
+        let added = std::mem::take(&mut self.state.lock().added_tops);
+        for spec in added.iter().filter_map(|top| self.tree.top_spec(top)) {
+            self.pipeline.allocator().add_top(spec);
+        }
         tracing::debug!(%txg, pass, "synced");
         Ok(())
     }

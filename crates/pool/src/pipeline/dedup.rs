@@ -29,9 +29,8 @@ use format::{
 use futures::StreamExt;
 use parking_lot::{Mutex, RwLock};
 
-use super::write::{Piece, Stored};
+use super::write::Stored;
 use super::{Pipeline, ReadContext, WritePolicy};
-use crate::alloc::Request;
 use crate::cache::CacheKey;
 use crate::error::PoolError;
 
@@ -396,24 +395,16 @@ impl Pipeline {
             if place.dva(0, false).is_some_and(|dva| dva.is_gang()) {
                 return Ok(None);
             }
-            let request = Request {
-                txg,
-                psize_bytes: stored.data.len() as u64,
-                copies: copies - have,
-                class: self.class_of(stored.data.len(), policy),
-                fallback: true,
-                gang: false,
+            let more = WritePolicy {
+                copies: (copies - have) as u8,
+                ..*policy
             };
-            let dvas = match self.allocator.allocate(&request).await {
+            let written = self.write_somewhere(txg, None, &stored.data, &more, false);
+            let dvas = match written.await {
                 Ok(dvas) => dvas,
                 Err(PoolError::NoSpace { .. }) => return Ok(None),
                 Err(error) => return Err(error),
             };
-            let pieces = dvas.iter().flatten().map(|dva| Piece {
-                dva: *dva,
-                data: stored.data.clone(),
-            });
-            self.write_pieces(pieces.collect(), txg, policy).await?;
             for (to, dva) in place.words.iter_mut().skip(have).zip(dvas.iter().flatten()) {
                 *to = dva.to_words();
             }

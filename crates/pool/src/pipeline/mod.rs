@@ -56,6 +56,7 @@ pub use policy::{
     ReadContext, WritePolicy,
 };
 pub use scrub::ScrubOutcome;
+pub(crate) use suspend::must_succeed;
 pub use suspend::{SuspendHook, Suspension};
 
 use crate::alloc::{Allocator, MetaslabChange, SpaceTotals};
@@ -334,16 +335,25 @@ impl Pipeline {
             .inspect_err(|_| self.leave_failed_logs())
     }
 
-    /// [`VdevTree::sync_labels`], waiting and trying again while the pool is suspended.
+    /// [`VdevTree::sync_labels`]; what fails is tried once more at once (`vdev_config_sync`, module/zfs/vdev_label.c), then
+    /// whenever the pool resumes.
     ///
     /// # Errors
     /// What [`Self::abandon`] said.
     pub async fn sync_labels(&self, sync: &LabelSync<'_>) -> Result<(), PoolError> {
+        let mut again = true;
         loop {
             self.wait_resumed().await?;
             match self.tree.sync_labels(sync).await {
                 Ok(()) => return Ok(()),
-                Err(error @ PoolError::Suspended { .. }) => self.suspend(error),
+                Err(PoolError::Suspended { reason }) if again => {
+                    tracing::warn!(reason, "labels are written again");
+                    again = false;
+                }
+                Err(error @ PoolError::Suspended { .. }) => {
+                    again = true;
+                    self.suspend(error);
+                }
                 Err(error) => {
                     self.suspend(error.clone());
                     return Err(error);
