@@ -12,6 +12,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use device::BoxFuture;
 use format::{
@@ -52,6 +53,11 @@ impl DslPool {
             .map_or(0, |dir| dir.state().phys.used_bytes)
     }
 
+    /// Puts background frees off, or no longer.
+    pub fn hold_background(&self, held: bool) {
+        self.background_held.store(held, Ordering::Release);
+    }
+
     /// Whether something waits to be freed and can be.
     pub(crate) fn has_background_work(&self) -> bool {
         let waits = !self.bptree.lock().is_zero()
@@ -61,7 +67,10 @@ impl DslPool {
                 // Blocks that live in their pointers have no place, but a size.
                 phys.used_bytes > 0 || phys.compressed_bytes > 0 || phys.uncompressed_bytes > 0
             });
-        waits && !self.env().read_only && !*self.background_stalled.lock()
+        waits
+            && !self.env().read_only
+            && !*self.background_stalled.lock()
+            && !self.background_held.load(Ordering::Acquire)
     }
 
     /// With a checkpoint, frees take space instead of giving it: in a full pool they wait for it to go

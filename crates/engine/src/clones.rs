@@ -170,6 +170,10 @@ impl CloneTables {
             let Some(key) = CloneKey::of(&block) else {
                 continue;
             };
+            // Those that are in a dedup table are counted there (`brt_pending_apply`).
+            if is_added && block.is_dedup() && sync.pipeline.add_dedup_reference(&block).await? {
+                continue;
+            }
             let of_vdev = by_vdev.entry(key.vdev).or_default();
             let change = of_vdev.entry(key).or_insert_with(|| Change {
                 block,

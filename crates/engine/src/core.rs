@@ -1,20 +1,23 @@
 //! The state of an open pool, shared by its handle and its sync loop.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ::pool::pipeline::FailMode;
-use ::pool::vdev::VdevKind;
+use ::pool::vdev::{Vdev, VdevKind};
 use ::pool::{Pipeline, PoolError, TxgManager, VdevTree};
 use dataset::{DslPool, LogClaim};
 use device::World;
 use format::{Guid, ObjectId, Txg, Uberblock};
+use futures::future::{Either, select};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::auxiliary::Auxiliary;
 use crate::config::PoolPairs;
+use crate::dedup::{Dedup, QUOTA_AUTO};
 use crate::dtl::DirtyTimes;
 use crate::errors::ErrorLog;
 use crate::features;
@@ -54,6 +57,8 @@ pub(crate) struct State {
     pub(crate) cachefile: Option<String>,
     /// The last uberblock on disk.
     pub(crate) uberblock: Uberblock,
+    /// Top-level vdevs that blocks can go to once the txg that is being written is on disk.
+    pub(crate) added_tops: Vec<Arc<Vdev>>,
     /// Flush all metaslabs in the next txg (before export).
     pub(crate) flush_all: bool,
     /// Logs of datasets must be claimed in the next txg.
@@ -94,6 +99,7 @@ pub(crate) struct Core {
     pub(crate) dsl: Arc<DslPool>,
     pub(crate) space: Arc<Space>,
     pub(crate) dirty_times: DirtyTimes,
+    pub(crate) dedup: Arc<Dedup>,
     pub(crate) history: Arc<HistoryLog>,
     pub(crate) errors: Arc<ErrorLog>,
     pub(crate) scrub: Scrub,
@@ -192,6 +198,25 @@ impl Core {
         self.pipeline.set_fail_mode(mode);
     }
 
+    /// Tells the dedup tables what property `dedup_table_quota` says.
+    pub(crate) fn apply_dedup_quota(&self) {
+        let stored = self.state.lock().props.get("dedup_table_quota").cloned();
+        self.dedup.set_quota(match stored {
+            Some(Stored::Number(bytes)) => bytes,
+            _ => QUOTA_AUTO,
+        });
+    }
+
+    /// Tells the allocator what dedup and cloning save.
+    pub(crate) fn note_saved_space(&self) {
+        let saved = self
+            .dedup
+            .status()
+            .saved_bytes()
+            .saturating_add(self.clones.status().saved_bytes);
+        self.pipeline.allocator().set_saved_bytes(saved);
+    }
+
     /// Lets go of everything; the sync loop has ended.
     pub(crate) fn close(&self) {
         self.state.lock().closed = true;
@@ -209,6 +234,39 @@ impl Core {
                 return;
             }
             end.await;
+        }
+    }
+}
+
+/// Does what can only be done while the pool is not suspended, for a pool that nobody has yet. Once it is suspended,
+/// it is given up, as by a crash: nobody could clear it.
+pub(crate) async fn unless_suspended<T>(
+    pipeline: &Pipeline,
+    pool: &str,
+    work: impl Future<Output = Result<T, EngineError>>,
+) -> Result<T, EngineError> {
+    let mut changes = pipeline.suspension();
+    let suspended = async {
+        loop {
+            if let Some(error) = pipeline.suspended() {
+                return error;
+            }
+            if changes.changed().await.is_err() {
+                return PoolError::Closing;
+            }
+        }
+    };
+    match select(pin!(work), pin!(suspended)).await {
+        Either::Left((result, _)) => result,
+        Either::Right((error, _)) => {
+            pipeline.abandon(PoolError::Closing);
+            Err(EngineError::Suspended {
+                pool: pool.to_owned(),
+                why: match error {
+                    PoolError::Suspended { reason } => reason,
+                    error => error.to_string(),
+                },
+            })
         }
     }
 }

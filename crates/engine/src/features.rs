@@ -8,8 +8,8 @@ use dataset::Features;
 
 use crate::{EngineError, FeatureState, FeatureStatus, VdevClass, VdevSpec};
 
-/// What is said of a pool with dedup tables that no feature flag tells of.
-pub(crate) const DEDUP_TABLES: &str = "dedup tables";
+/// New dedup tables have flat entries and logs; refcount: such tables.
+pub(crate) const FAST_DEDUP: &str = "com.klarasystems:fast_dedup";
 /// Changes of all metaslabs are logged together.
 pub(crate) const LOG_SPACEMAP: &str = "com.delphix:log_spacemap";
 /// Space maps have histograms; refcount: space maps.
@@ -156,7 +156,7 @@ const TABLE: &[Row] = &[
         false,
         Full,
     ),
-    row("com.klarasystems:fast_dedup", "fast_dedup", true, Read),
+    row(FAST_DEDUP, "fast_dedup", true, Full),
     row("org.zfsonlinux:longname", "longname", false, Full),
     row(
         "com.klarasystems:large_microzap",

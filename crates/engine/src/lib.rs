@@ -34,6 +34,7 @@ mod clones;
 mod config;
 mod core;
 mod create;
+mod dedup;
 mod directory;
 mod dtl;
 mod error;

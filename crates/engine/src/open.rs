@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 
 use crate::auxiliary::{self, Auxiliary, Places};
 use crate::clones::CloneTables;
-use crate::core::{Core, State};
+use crate::core::{Core, State, unless_suspended};
 use crate::dtl::{DirtyTimes, distrust_stale};
 use crate::errors::ErrorLog;
 use crate::history::{History, HistoryLog, HistoryWhat};
@@ -118,6 +118,7 @@ pub(crate) fn new_state(name: &str, disk_name: &str, uberblock: Uberblock) -> St
         props: BTreeMap::new(),
         cachefile: None,
         uberblock,
+        added_tops: Vec::new(),
         flush_all: false,
         claim_logs: None,
         claimed_birth: Txg::ZERO,
@@ -586,12 +587,12 @@ async fn import_on(
     load_space(ground, &mos).await?;
     let allocator = ground.pipeline.allocator();
     let tables = tables::load(&mos, &ground.tree, allocator).await?;
-    if tables.has_dedup && !spec.read_only {
-        // Without its table, nobody knows when a deduplicated block is free.
-        return Err(EngineError::UnsupportedForWrite {
-            pool: name.to_owned(),
-            features: vec![features::DEDUP_TABLES.to_owned()],
-        });
+    let dedup = crate::dedup::of_pool(&dsl, &ground.pipeline);
+    dedup.set_status(&tables.dedup);
+    if !spec.read_only {
+        dedup.load(name).await?;
+        // Blocks of dedup tables are not freed before the tables are ready.
+        dsl.hold_background(dedup.has_logs());
     }
     let clones = CloneTables::load(name, &mos, &ground.tree, &ground.pipeline).await?;
     if clones.is_foreign() && !spec.read_only {
@@ -600,8 +601,6 @@ async fn import_on(
             features: vec![features::FOREIGN_CLONES.to_owned()],
         });
     }
-    let saved_by_clones = clones.status().saved_bytes;
-    allocator.set_saved_bytes(tables.dedup.saved_bytes().saturating_add(saved_by_clones));
     if tables.checkpoint.is_some() && tables.checkpoint_txg.is_zero() && !spec.read_only {
         return Err(EngineError::UnsupportedForWrite {
             pool: name.to_owned(),
@@ -623,6 +622,7 @@ async fn import_on(
         tree: ground.tree.clone(),
         pipeline: ground.pipeline.clone(),
         txgs: txgs.clone(),
+        dedup,
         dsl,
         space: ground.space.clone(),
         dirty_times,
@@ -638,6 +638,8 @@ async fn import_on(
         end: Notify::new(),
     });
     core.apply_fail_mode();
+    core.apply_dedup_quota();
+    core.note_saved_space();
     if !spec.read_only {
         core.history.queue(HistoryWhat::Internal {
             event: "import".into(),
@@ -650,11 +652,26 @@ async fn import_on(
         }
         start(&core);
         txgs.kick();
-        txgs.sync().await?;
-        // Blocks of claimed logs must not be from the future for anything that is written from now
-        // on (`spa_load`: `spa_claim_max_txg`).
-        let newest = core.state.lock().claimed_birth;
-        txgs.wait_synced(newest).await?;
+        let begin = async {
+            txgs.sync().await?;
+            // Blocks of claimed logs must not be from the future for anything that is written from now
+            // on (`spa_load`: `spa_claim_max_txg`).
+            let newest = core.state.lock().claimed_birth;
+            txgs.wait_synced(newest).await?;
+            while core.dedup.has_logs() {
+                txgs.kick();
+                txgs.sync().await?;
+            }
+            Ok(())
+        };
+        if let Err(error) = unless_suspended(&core.pipeline, name, begin).await {
+            core.txgs.stop(::pool::PoolError::Closing);
+            core.pipeline.abandon(::pool::PoolError::Closing);
+            core.wait_ended().await;
+            core.close();
+            return Err(error);
+        }
+        core.dsl.hold_background(false);
     }
     Ok(core)
 }

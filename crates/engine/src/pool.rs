@@ -366,8 +366,8 @@ impl Pool {
                     }
                 }
             }
-            "dedupratio" => ratio(self.core.tables.dedup.ratio_percent()),
-            "dedup_table_size" => number(self.core.tables.dedup.table_bytes),
+            "dedupratio" => ratio(self.core.dedup.status().ratio_percent()),
+            "dedup_table_size" => number(self.core.dedup.status().table_bytes),
             "bcloneratio" => ratio(self.core.clones.status().ratio_percent()),
             "bcloneused" => number(self.core.clones.status().used_bytes),
             "bclonesaved" => number(self.core.clones.status().saved_bytes),
@@ -795,6 +795,7 @@ pub(crate) async fn apply_change(
                 }
             }
             core.apply_fail_mode();
+            core.apply_dedup_quota();
             core.history
                 .internal(&tx, "set", format!("{name}={text}"))
                 .await?;

@@ -442,7 +442,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         checkpoint: core.checkpoint(),
         expansion: core.tables.expansion.clone(),
         removal: core.tables.removal.clone(),
-        dedup: core.tables.dedup.clone(),
+        dedup: core.dedup.status(),
         data_errors: core.errors.count_with(state.data_errors),
         features_disabled,
         version: state.version,

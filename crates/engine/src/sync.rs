@@ -5,7 +5,8 @@
 //! converges because from pass 2 on blocks of the MOS born in the same txg are rewritten in place.
 //!
 //! 1. pass 1: history that waits; the configuration if it changed; dirty datasets; sync tasks; the MOS
-//! 2. every pass: tables of cloned blocks, and the frees that depend on them; flush some metaslabs (pass 1), record allocations and frees in space maps
+//! 2. every pass: settle the tables of cloned blocks and then those of dedup, with the frees that depend on them; flush some
+//!    metaslabs (pass 1), record allocations and frees in space maps
 //! 3. pass 1: the configuration again if the tasks changed it; frees left over from another release
 //! 4. again from the MOS, while it is dirty
 //! 5. labels and uberblocks: the configuration first where it changed, in the order that leaves
@@ -15,8 +16,8 @@
 //! previous txg, whole, since nothing it refers to is overwritten before two more txgs passed.
 //!
 //! When a write fails beyond redundancy the pipeline suspends the pool and the write waits inside
-//! it for `zpool clear`; so does a read when a device that stopped working may have the block
-//! ([`::pool::Pipeline::syncing`]). An error that comes out here is one that cannot be retried (damage,
+//! it for `zpool clear`; so does a read when a device that stopped working may have the block, or one that works did
+//! not give it ([`::pool::Pipeline::syncing`]). An error that comes out here is one that cannot be retried (damage,
 //! no space, abandoned): the loop stops and the pool stays suspended until it is exported by force.
 //!
 //! Source: module/zfs/spa.c (`spa_sync`, `spa_sync_iterate_to_convergence`, `spa_sync_config_object`).
@@ -131,8 +132,15 @@ impl Core {
                 self.history.flush(&tx).await?;
                 self.sync_config(&ctx, &tx, &mut config).await?;
             }
+            if pass == 1 && self.dedup.has_logs() {
+                self.dedup.flush_logs(&ctx, &tx, &self.pipeline).await?;
+                self.note_saved_space();
+            }
             self.dsl.sync_pass(&ctx).await?;
             self.sync_clones(&ctx, &tx).await?;
+            if self.dedup.sync(&ctx, &tx, &self.pipeline).await? {
+                self.note_saved_space();
+            }
             self.sync_space(&ctx, &tx).await?;
             if pass == 1 {
                 if self.dsl.features().take_label_change() {
@@ -158,6 +166,10 @@ impl Core {
         self.dsl.sync_done(txg);
         self.pipeline.sync_done(txg);
         self.space.sync_done();
+        let added = std::mem::take(&mut self.state.lock().added_tops);
+        for spec in added.iter().filter_map(|top| self.tree.top_spec(top)) {
+            self.pipeline.allocator().add_top(spec);
+        }
         tracing::debug!(%txg, pass, "synced");
         Ok(())
     }
@@ -178,11 +190,8 @@ impl Core {
         };
         let before = self.clones.status().saved_bytes;
         self.clones.sync(&sync).await?;
-        let after = self.clones.status().saved_bytes;
-        if after != before {
-            let dedup = self.tables.dedup.saved_bytes();
-            let allocator = self.pipeline.allocator();
-            allocator.set_saved_bytes(dedup.saturating_add(after));
+        if self.clones.status().saved_bytes != before {
+            self.note_saved_space();
         }
         Ok(())
     }
@@ -402,7 +411,7 @@ impl Core {
     /// Frees what an earlier txg (of a release without log space maps) put off.
     async fn sync_deferred_frees(&self, ctx: &SyncContext, tx: &Tx) -> Result<(), EngineError> {
         let id = self.state.lock().deferred_frees;
-        if id.is_zero() {
+        if id.is_zero() || self.dedup.has_logs() {
             return Ok(());
         }
         let list = Bpobj::open(self.dsl.mos(), id).await?;

@@ -6,6 +6,7 @@
 mod classes;
 mod commands;
 mod console;
+mod dedup;
 mod golden;
 mod harness;
 mod iscsi;

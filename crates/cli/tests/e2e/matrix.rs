@@ -461,7 +461,7 @@ fn pools_go_to_openzfs_and_back() {
 }
 
 /// Golden pools that may be written, several at a time: the machine takes only so many disks.
-const GOLDEN: [&[&str]; 8] = [
+const GOLDEN: [&[&str]; 9] = [
     &["raidz1_5", "raidz_expanded", "draid"],
     &["nofeat", "draid_spare"],
     &["plain"],
@@ -476,6 +476,7 @@ const GOLDEN: [&[&str]; 8] = [
     &["raidz2_multi"],
     &["raidz3_8", "gang", "gang_raidz"],
     &["special", "logs_cache"],
+    &["dedup_fast", "dedup_legacy"],
 ];
 
 fn golden(names: &[&str], rounds: u32) {

@@ -39,7 +39,7 @@ pub use range_set::RangeSet;
 pub use space::{SpaceTotals, TopSpace, deflate, fragmentation, metaslab_shift, slop_bytes};
 
 use crate::error::PoolError;
-use crate::pipeline::AllocClass;
+use crate::pipeline::{AllocClass, must_succeed};
 use crate::vdev::Geometry;
 use top::{Attempt, Top};
 
@@ -439,7 +439,8 @@ impl Allocator {
         let guard = Guard(self, entry, index);
         let source = self.source.read().clone();
         let result = match source {
-            Some(source) => source.load(vdev, index as u64).await,
+            // What cannot be loaded is not used any more until the pool is opened again.
+            Some(source) => must_succeed(source.load(vdev, index as u64)).await,
             None => Err(PoolError::MetaslabLoad {
                 vdev,
                 metaslab: index as u64,
@@ -625,6 +626,10 @@ impl Allocator {
             if top.class == AllocClass::Special {
                 out.special_size_bytes += top.size_bytes;
                 out.special_allocated_bytes += top.allocated_bytes;
+            }
+            if top.class == AllocClass::Dedup {
+                out.dedup_size_bytes += top.size_bytes;
+                out.dedup_allocated_bytes += top.allocated_bytes;
             }
             if top.class == AllocClass::Normal {
                 out.normal_deflated_bytes += top.size_deflated_bytes;
