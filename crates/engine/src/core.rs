@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ::pool::pipeline::FailMode;
 use ::pool::vdev::{Vdev, VdevKind};
 use ::pool::{Pipeline, PoolError, TxgManager, VdevTree};
-use dataset::DslPool;
+use dataset::{DslPool, LogClaim};
 use device::World;
 use format::{Guid, ObjectId, Txg, Uberblock};
 use futures::future::{Either, select};
@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 
 use crate::auxiliary::Auxiliary;
 use crate::config::PoolPairs;
+use crate::dedup::{Dedup, QUOTA_AUTO};
 use crate::dtl::DirtyTimes;
 use crate::errors::ErrorLog;
 use crate::features;
@@ -24,7 +25,7 @@ use crate::history::HistoryLog;
 use crate::props::Stored;
 use crate::scrub::Scrub;
 use crate::space::Space;
-use crate::{EngineError, HostIdentity, Rewound, ScanStatus};
+use crate::{CheckpointStatus, EngineError, HostIdentity, Rewound, ScanStatus};
 
 /// What changes while a pool is open. Locked for a few instructions at a time, never across an await.
 pub(crate) struct State {
@@ -61,7 +62,7 @@ pub(crate) struct State {
     /// Flush all metaslabs in the next txg (before export).
     pub(crate) flush_all: bool,
     /// Logs of datasets must be claimed in the next txg.
-    pub(crate) claim_logs: bool,
+    pub(crate) claim_logs: Option<LogClaim>,
     /// Newest birth of what was claimed: users wait until this txg is on disk.
     pub(crate) claimed_birth: Txg,
     /// The checksum salt is not in the MOS yet.
@@ -98,6 +99,7 @@ pub(crate) struct Core {
     pub(crate) dsl: Arc<DslPool>,
     pub(crate) space: Arc<Space>,
     pub(crate) dirty_times: DirtyTimes,
+    pub(crate) dedup: Arc<Dedup>,
     pub(crate) history: Arc<HistoryLog>,
     pub(crate) errors: Arc<ErrorLog>,
     pub(crate) scrub: Scrub,
@@ -106,6 +108,8 @@ pub(crate) struct Core {
     pub(crate) state: Mutex<State>,
     /// Held while vdevs are added or removed.
     pub(crate) admin: tokio::sync::Mutex<()>,
+    /// Tables of cloned blocks.
+    pub(crate) clones: crate::clones::CloneTables,
     /// What is only read, once.
     pub(crate) tables: crate::tables::Tables,
     /// The sync loop has ended.
@@ -156,6 +160,27 @@ impl Core {
             })
     }
 
+    /// The pool's checkpoint, with the space that it takes by now.
+    pub(crate) fn checkpoint(&self) -> Option<CheckpointStatus> {
+        let mut checkpoint = self.tables.checkpoint.clone()?;
+        for (vdev, bytes) in self.space.checkpoint_bytes() {
+            if let Some(top) = self.tree.top(vdev) {
+                checkpoint.space_bytes.insert(top.guid(), bytes);
+            }
+        }
+        Some(checkpoint)
+    }
+
+    /// Refuses what would make it impossible to go back to the checkpoint.
+    pub(crate) fn check_no_checkpoint(&self) -> Result<(), EngineError> {
+        match self.tables.checkpoint {
+            None => Ok(()),
+            Some(_) => Err(EngineError::HasCheckpoint {
+                pool: self.state.lock().name.clone(),
+            }),
+        }
+    }
+
     /// Returns when the pool is suspended.
     pub(crate) async fn until_suspended(&self) {
         let mut changes = self.pipeline.suspension();
@@ -171,6 +196,25 @@ impl Core {
             _ => FailMode::Wait,
         };
         self.pipeline.set_fail_mode(mode);
+    }
+
+    /// Tells the dedup tables what property `dedup_table_quota` says.
+    pub(crate) fn apply_dedup_quota(&self) {
+        let stored = self.state.lock().props.get("dedup_table_quota").cloned();
+        self.dedup.set_quota(match stored {
+            Some(Stored::Number(bytes)) => bytes,
+            _ => QUOTA_AUTO,
+        });
+    }
+
+    /// Tells the allocator what dedup and cloning save.
+    pub(crate) fn note_saved_space(&self) {
+        let saved = self
+            .dedup
+            .status()
+            .saved_bytes()
+            .saturating_add(self.clones.status().saved_bytes);
+        self.pipeline.allocator().set_saved_bytes(saved);
     }
 
     /// Lets go of everything; the sync loop has ended.

@@ -197,6 +197,7 @@ pub(crate) async fn remove(core: &Arc<Core>, name: &str) -> Result<(), EngineErr
         device: name.to_owned(),
         why: why.to_owned(),
     };
+    core.check_no_checkpoint()?;
     let auxiliary = {
         let state = core.state.lock();
         [VdevClass::Spare, VdevClass::Cache]
@@ -396,6 +397,7 @@ impl RemoveTask {
 
 pub(crate) async fn change_guid(core: &Arc<Core>, guid: Option<Guid>) -> Result<Guid, EngineError> {
     let _admin = core.admin.lock().await;
+    core.check_no_checkpoint()?;
     if crate::status::health(core) != crate::PoolHealth::Online {
         return Err(EngineError::NotHealthy {
             pool: core.state.lock().name.clone(),

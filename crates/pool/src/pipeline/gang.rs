@@ -168,12 +168,12 @@ impl Pipeline {
     ) -> BoxFuture<'a, Result<Plan, PoolError>> {
         Box::pin(async move {
             let length = range.len();
-            let min_alloc = self.tree.min_alloc_bytes() as usize;
+            let units = self.tree.alloc_units();
             let no_space = PoolError::NoSpace {
                 size_bytes: length as u64,
                 txg,
             };
-            if depth >= DEPTH_MAX || length <= min_alloc {
+            if depth >= DEPTH_MAX || length as u64 <= units.min_bytes {
                 return Err(no_space);
             }
             let header = Request {
@@ -207,7 +207,7 @@ impl Pipeline {
                     break;
                 }
                 let share = (range.end - at).div_ceil(count - index);
-                let end = (at + share.next_multiple_of(min_alloc)).min(range.end);
+                let end = (at + units.round_up(share)).min(range.end);
                 match self.plan_member(txg, at..end, policy, depth).await {
                     Ok(child) => {
                         if let Plan::Header { children, .. } = &mut plan {
@@ -451,9 +451,11 @@ impl Pipeline {
         if let Err(error) = result {
             tracing::error!(%error, block = %bp, "a gang block's members cannot be freed; their space is lost until the pool is checked");
         }
-        for dva in members.iter().flat_map(BlockPointer::dvas) {
-            if let Err(error) = self.allocator.free(txg, &dva) {
-                tracing::error!(%error, block = %bp, "a member of a gang block cannot be freed");
+        for member in &members {
+            for dva in member.dvas() {
+                if let Err(error) = self.free_dva(txg, member, &dva) {
+                    tracing::error!(%error, block = %bp, "a member of a gang block cannot be freed");
+                }
             }
         }
     }

@@ -20,7 +20,7 @@ use super::{AllocClass, Pipeline, Priority, WritePolicy};
 use crate::alloc::Request;
 use crate::cache::CacheKey;
 use crate::error::PoolError;
-use crate::vdev::{IoContext, WriteFailure};
+use crate::vdev::{AllocUnits, IoContext, WriteFailure};
 
 /// Blocks longer than this are compressed by a CPU worker.
 const COMPRESS_ON_WORKER_BYTES: usize = 16 << 10;
@@ -72,19 +72,51 @@ enum Prepared {
         payload: Vec<u8>,
         compression: Compression,
     },
-    Stored {
-        data: Bytes,
-        compression: Compression,
-        checksum: [u64; 4],
-        crypt: Option<CryptParams>,
-    },
+    Stored(Stored),
+}
+
+/// What is stored of a block.
+pub(super) struct Stored {
+    pub(super) data: Bytes,
+    compression: Compression,
+    checksum: [u64; 4],
+    pub(super) crypt: Option<CryptParams>,
+}
+
+impl Stored {
+    /// The block's pointer, but for its places.
+    pub(super) fn pointer(
+        &self,
+        txg: Txg,
+        lsize_bytes: u64,
+        policy: &WritePolicy,
+    ) -> RegularPointer {
+        RegularPointer {
+            dvas: [None; DVAS_PER_POINTER],
+            lsize_bytes,
+            psize_bytes: self.data.len() as u64,
+            compression: self.compression,
+            checksum_kind: policy.checksum,
+            object_type: policy.object_type,
+            level: policy.level,
+            dedup: false,
+            uses_crypt: policy.encrypted,
+            rewritten: false,
+            endian: Endian::Little,
+            fill: policy.fill,
+            logical_birth: txg,
+            physical_birth: txg,
+            checksum: self.checksum,
+            crypt: self.crypt,
+        }
+    }
 }
 
 /// What compression needs to know.
 #[derive(Clone)]
 struct Preparation {
     policy: WritePolicy,
-    min_alloc: usize,
+    units: AllocUnits,
     salt: Arc<Salt>,
     lock: Option<Lock>,
 }
@@ -109,8 +141,8 @@ impl Preparation {
         if self.policy.compression == Compression::Zle {
             return most;
         }
-        let most = most - most % self.min_alloc;
-        if most < self.min_alloc {
+        let most = most - most % self.units.step_bytes as usize;
+        if most < self.units.min_bytes as usize {
             EMBEDDED_PAYLOAD_BYTES
         } else {
             most
@@ -145,7 +177,7 @@ impl Preparation {
                     });
                 }
                 // Whole allocation units, zeros behind: what is charged is what is stored.
-                let rounded = compressed.len().next_multiple_of(self.min_alloc);
+                let rounded = self.units.round_up(compressed.len());
                 if rounded < data.len() {
                     compressed.resize(rounded, 0);
                     stored = compressed.into();
@@ -156,6 +188,10 @@ impl Preparation {
         let mut crypt = None;
         let mut mac = None;
         if let Some(lock) = &self.lock {
+            let lock = match policy.dedup {
+                Some(_) => lock.for_dedup(&stored),
+                None => lock.clone(),
+            };
             let locked = lock
                 .apply(policy.object_type, policy.level, &data, stored)
                 .map_err(bug)?;
@@ -168,12 +204,12 @@ impl Preparation {
             let mut mac = Endian::Little.words(&mac);
             checksum = [a, b, mac.next().unwrap_or(0), mac.next().unwrap_or(0)];
         }
-        Ok(Prepared::Stored {
+        Ok(Prepared::Stored(Stored {
             data: stored,
             compression,
             checksum,
             crypt,
-        })
+        }))
     }
 }
 
@@ -227,7 +263,6 @@ impl Pipeline {
         let policy = stored_kinds(policy);
         self.check_writable()?;
         let lock = self.lock_for(&policy)?;
-        let uses_crypt = lock.is_some();
         let _place = self
             .writes
             .acquire()
@@ -255,30 +290,19 @@ impl Pipeline {
                 policy.level,
                 txg,
             )?),
-            Prepared::Stored {
-                data: stored,
-                compression,
-                checksum,
-                crypt,
-            } => {
-                let places = self.write_somewhere(txg, old, &stored, &policy).await?;
+            Prepared::Stored(stored) => {
+                if let Some(dedup) = policy.dedup {
+                    let shared = self.write_deduplicated(txg, &data, &stored, &policy, dedup);
+                    if let Some(bp) = shared.await? {
+                        return Ok(bp);
+                    }
+                }
+                let dvas = self
+                    .write_somewhere(txg, old, &stored.data, &policy, true)
+                    .await?;
                 let bp = BlockPointer::regular(&RegularPointer {
-                    dvas: places,
-                    lsize_bytes: lsize,
-                    psize_bytes: stored.len() as u64,
-                    compression,
-                    checksum_kind: policy.checksum,
-                    object_type: policy.object_type,
-                    level: policy.level,
-                    dedup: false,
-                    uses_crypt,
-                    rewritten: false,
-                    endian: Endian::Little,
-                    fill: policy.fill,
-                    logical_birth: txg,
-                    physical_birth: txg,
-                    checksum,
-                    crypt,
+                    dvas,
+                    ..stored.pointer(txg, lsize, &policy)
                 })?;
                 if let Some(key) = CacheKey::of(&bp)
                     && policy.cache
@@ -299,7 +323,7 @@ impl Pipeline {
         let protected = lock.is_some();
         let preparation = Preparation {
             policy: *policy,
-            min_alloc: self.tree.min_alloc_bytes() as usize,
+            units: self.tree.alloc_units(),
             salt: self.salt(),
             lock,
         };
@@ -316,7 +340,7 @@ impl Pipeline {
 
     /// The class that a block of `stored_bytes` prefers (`spa_preferred_class`, module/zfs/spa_misc.c): small
     /// ones the special class, of which they leave a part to metadata.
-    fn class_of(&self, stored_bytes: usize, policy: &WritePolicy) -> AllocClass {
+    pub(super) fn class_of(&self, stored_bytes: usize, policy: &WritePolicy) -> AllocClass {
         let small = policy.class == AllocClass::Normal
             && policy.special_small_bytes > 0
             && stored_bytes <= policy.special_small_bytes as usize;
@@ -334,6 +358,7 @@ impl Pipeline {
         old: Option<&BlockPointer>,
         stored: &Bytes,
         policy: &WritePolicy,
+        gang: bool,
     ) -> Result<Choice, PoolError> {
         let copies = usize::from(policy.copies.clamp(1, 3));
         let in_place = old.filter(|old| {
@@ -341,6 +366,7 @@ impl Pipeline {
                 && !old.is_embedded()
                 && old.logical_birth() == txg
                 && old.physical_birth() == txg
+                && !old.is_dedup()
                 && old.psize_bytes() == stored.len() as u64
                 && (old.is_gang() || old.copies() == copies)
         });
@@ -366,7 +392,7 @@ impl Pipeline {
                 };
                 match self.allocator.allocate(&request).await {
                     Ok(places) => places,
-                    Err(PoolError::NoSpace { .. }) => {
+                    Err(PoolError::NoSpace { .. }) if gang => {
                         let (places, pieces) = self.plan_gang(txg, stored, policy).await?;
                         return Ok(Choice {
                             places,
@@ -396,13 +422,14 @@ impl Pipeline {
     }
 
     /// Writes a block where it should go. Where that fails though its device works it goes elsewhere; then the pool is
-    /// suspended, and what is left is written when it resumes (`zio_done`: `ZIO_REEXECUTE_NOW`).
-    async fn write_somewhere(
+    /// suspended, and what is left is written when it resumes (`zio_done`: `ZIO_REEXECUTE_NOW`). In pieces only with `gang`.
+    pub(super) async fn write_somewhere(
         &self,
         txg: Txg,
         old: Option<&BlockPointer>,
         stored: &Bytes,
         policy: &WritePolicy,
+        gang: bool,
     ) -> Result<[Option<Dva>; DVAS_PER_POINTER], PoolError> {
         let io = IoContext {
             bookmark: policy.bookmark,
@@ -412,7 +439,7 @@ impl Pipeline {
             scrub: false,
         };
         let mut choice = loop {
-            match self.choose(txg, old, stored, policy).await {
+            match self.choose(txg, old, stored, policy, gang).await {
                 // There may be space on what does not work, such as a device that was cleared too soon.
                 Err(PoolError::NoSpace { .. }) if self.tree.lacks_tops() => {
                     let reason = "devices that new blocks need do not work".to_owned();
@@ -429,7 +456,7 @@ impl Pipeline {
                 break Ok(choice.places);
             };
             if bad.len() < ELSEWHERE_MAX && choice.is_on_usable(self) {
-                match self.choose(txg, None, stored, policy).await {
+                match self.choose(txg, None, stored, policy, gang).await {
                     Ok(other) => {
                         tracing::warn!(
                             reason,
