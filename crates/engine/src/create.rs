@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicBool;
 use ::pool::vdev::OpenOptions;
 use ::pool::{TxgLimits, TxgManager};
 use dataset::{CreateParams, DslEnvironment, DslPool};
-use device::World;
+use device::{BoxFuture, World};
 use format::{Compression, Guid, NvList, ObjectId, ObjectType, Txg, Uberblock};
 use object::{NewObject, Zap};
 use parking_lot::Mutex;
@@ -111,8 +111,9 @@ pub(crate) async fn create(world: &World, spec: CreateSpec) -> Result<Arc<Core>,
         salt,
     };
     let pipeline = ground.pipeline.clone();
-    let work = pipeline.syncing(create_on(world, &spec, choices, &ground));
-    let result = unless_suspended(&pipeline, &spec.name, work).await;
+    // In a box: its type is too deep for compilers to nest it further.
+    let work: BoxFuture<'_, _> = Box::pin(create_on(world, &spec, choices, &ground));
+    let result = unless_suspended(&pipeline, &spec.name, pipeline.syncing(work)).await;
     if result.is_err() {
         ground.tree.close();
     }

@@ -17,7 +17,7 @@ async fn a_directory_with_too_many_links_takes_no_more() {
     let fs = open(&world, &pool, "tank").await;
     let (root, mode) = (fs.root(), 0o755);
     let full = fs
-        .mkdir(root, b"full", mode, ROOT)
+        .make_directory(root, b"full", mode, ROOT)
         .await
         .expect("mkdir")
         .ino;

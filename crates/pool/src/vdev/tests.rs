@@ -237,11 +237,12 @@ fn a_mirror_heals_itself() {
         let counters = tree.find(Guid::new(11)).expect("m0").counters();
         assert_eq!(counters.checksum_errors, 1);
         assert_eq!(counters.repaired_bytes, 8192);
-        // A child that could not be written misses the txg, and is not asked for it while others are there.
+        // A child that could not be written, nor when it was tried again, misses the txg, and is not asked for it while
+        // others are there.
         pool.disk("m0").inject(
             Fault::new(SimOp::Write, FaultEffect::Error)
                 .within(LABEL_START_BYTES..u64::MAX)
-                .times(1),
+                .times(2),
         );
         let newer = noise(8192, 6);
         let context = IoContext {
