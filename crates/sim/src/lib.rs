@@ -15,8 +15,10 @@
 
 #![forbid(unsafe_code)]
 
+pub mod dedup;
 pub mod model;
 pub mod rng;
 pub mod torture;
 pub mod verify;
+mod verify_dedup;
 pub mod work;

@@ -153,6 +153,8 @@ pub struct Plan {
     /// All disks fail now and then, and lose what is in their caches: the pool stands still, until they are well and
     /// it is cleared. Nothing may show of that.
     pub standstills: bool,
+    /// Property `dedup` of the pool, if it is not off; then little of what is written is new.
+    pub dedup: Option<&'static str>,
     /// Have zdb look at the images, after power cuts and in the end, where there is one.
     pub zdb: bool,
 }
@@ -184,6 +186,7 @@ impl Plan {
             log: false,
             faults: false,
             standstills: false,
+            dedup: None,
             zdb: false,
         }
     }
@@ -556,6 +559,9 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
     let mut rng = Rng::new(plan.seed);
     let mut outcome = Outcome::default();
     let mut pool = create(&sim, plan.layout, plan.disk_mib, plan.small_sectors).await?;
+    if let Some(dedup) = plan.dedup {
+        crate::dedup::prepare(&pool, dedup).await?;
+    }
     let mut books = Vec::new();
     for index in 0..plan.workers {
         let book = Arc::new(Mutex::new(Book::default()));

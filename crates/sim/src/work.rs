@@ -346,6 +346,8 @@ pub struct WorkOptions {
     pub dataset_percent: u64,
     /// Of a hundred, how many make something durable.
     pub sync_percent: u64,
+    /// Little of what is written is new ([`crate::dedup`]).
+    pub repeats: bool,
 }
 
 impl Default for WorkOptions {
@@ -355,6 +357,7 @@ impl Default for WorkOptions {
             file_bytes_max: 600 << 10,
             dataset_percent: 10,
             sync_percent: 6,
+            repeats: false,
         }
     }
 }
@@ -636,7 +639,10 @@ impl Worker {
         }
         let mut data = Vec::new();
         for index in at..at + count {
-            let seed = self.rng.next_u64() >> 1;
+            let seed = match self.options.repeats {
+                true => crate::dedup::sector_seed(&mut self.rng),
+                false => self.rng.next_u64() >> 1,
+            };
             self.book.lock().seeds.add(seed);
             sectors.insert(index, seed);
             data.extend(sector(seed));
@@ -684,7 +690,10 @@ impl Worker {
                 if offset + length > self.options.file_bytes_max {
                     return Ok(());
                 }
-                let content = self.rng.content(length as usize);
+                let content = match self.options.repeats {
+                    true => crate::dedup::content(&mut self.rng, offset, length as usize),
+                    false => self.rng.content(length as usize),
+                };
                 let data = Arc::make_mut(&mut model.file(id).data);
                 let end = (offset + length) as usize;
                 if data.len() < end {

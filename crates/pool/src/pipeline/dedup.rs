@@ -273,8 +273,10 @@ impl Pipeline {
         let mut changes: Vec<_> = live
             .into_iter()
             .filter_map(|(name, slot)| {
-                // Nobody else has it any more.
-                let entry = slot.try_lock().ok()?.take()?;
+                let entry = slot
+                    .try_lock()
+                    .expect("between passes nobody works on an entry")
+                    .take()?;
                 let is_new =
                     entry.stored.is_none() && !entry.value.places().iter().any(|p| p.is_used());
                 let same = entry
