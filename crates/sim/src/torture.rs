@@ -209,6 +209,8 @@ pub struct Outcome {
     pub blocks: u64,
     /// Blocks of intent logs that were seen after power cuts.
     pub log_blocks: u64,
+    /// References to shared blocks that were seen after power cuts.
+    pub shared_references: u64,
     /// Operations refused for lack of space.
     pub refused: u64,
     /// The log of operations of disks, when the plan asks for it.
@@ -691,6 +693,7 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
             let report = inspect(&sim, "after the power cut", has_no_errors);
             let report = patiently("inspection", report).await??;
             outcome.log_blocks += report.log_blocks;
+            outcome.shared_references += report.shared_references;
             if plan.zdb {
                 zdb(&sim)?;
             }

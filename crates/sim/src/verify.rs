@@ -47,6 +47,8 @@ pub struct Report {
     pub log_space_maps: u64,
     /// Blocks of intent logs.
     pub log_blocks: u64,
+    /// References that dedup tables count.
+    pub shared_references: u64,
     /// What is wrong, in words.
     pub problems: Vec<String>,
 }
@@ -120,7 +122,7 @@ fn space_of<'b>(
 
 pub(crate) struct Walk<'a> {
     pub(crate) pool: &'a Arc<Pipeline>,
-    report: Report,
+    pub(crate) report: Report,
     contents: HashMap<Key, Arc<Content>>,
     pub(crate) shared: Shared,
     claimed: BTreeMap<VdevId, RangeSet>,

@@ -143,6 +143,7 @@ impl Walk<'_> {
             sum.blocks += 1;
         }
         sum.referenced_blocks += total;
+        self.report.shared_references += total;
         if total == 0 || DdtClass::of_references(total) != class {
             self.problem(format!(
                 "an entry of {total} references is in class {class:?}: {name:?}"
