@@ -27,6 +27,7 @@ use crate::deadlist::Deadlist;
 use crate::dsl::{BPTREE_OBJ, DELETED_CLONES, DslPool, LEAK_DIR};
 use crate::features::guid;
 use crate::state::Space;
+use crate::task::SpaceCheck;
 
 /// Blocks freed in one txg.
 const BLOCKS_MAX: u64 = 100_000;
@@ -72,9 +73,17 @@ impl DslPool {
             && !self.background_held.load(Ordering::Acquire)
     }
 
+    /// With a checkpoint, frees take space instead of giving it: in a full pool they wait for it to go
+    /// (`spa_suspend_async_destroy`).
+    fn must_not_free(&self) -> bool {
+        let used = self.root_dir().state().phys.used_bytes;
+        self.env().pipeline.has_checkpoint()
+            && self.unreserved_space(SpaceCheck::ExtraReserved) <= used
+    }
+
     /// Frees a bounded number of blocks, in syncing context.
     pub(crate) async fn free_in_background(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
-        if !self.has_background_work() {
+        if !self.has_background_work() || self.must_not_free() {
             return Ok(());
         }
         let clock = &self.env().world.clock;

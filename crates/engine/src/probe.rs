@@ -87,7 +87,8 @@ pub async fn probe(world: &World, found: &FoundPool) -> Result<Probe, EngineErro
             core.close();
             let mut lost_logs = lost_logs.transpose()?;
             lost_logs.iter_mut().for_each(|names| names.sort());
-            let blocked = features::blocked(&all);
+            let mut blocked = features::blocked(&all);
+            blocked.1.extend(features::under_way(&core.tree));
             let unusable = (!blocked.1.is_empty()).then_some(Unusable::FeaturesForWrite(blocked.1));
             Ok(Probe {
                 tops: status.root.children,

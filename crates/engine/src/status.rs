@@ -439,7 +439,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         spares: state.auxiliary.spares.statuses.clone(),
         caches: state.auxiliary.caches.statuses.clone(),
         scan: scrub.or_else(|| state.scan.clone()),
-        checkpoint: core.tables.checkpoint.clone(),
+        checkpoint: core.checkpoint(),
         expansion: core.tables.expansion.clone(),
         removal: core.tables.removal.clone(),
         dedup: core.dedup.status(),

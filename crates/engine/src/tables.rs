@@ -1,5 +1,4 @@
-//! What a pool has besides datasets and space maps, and this release only reads: dedup tables, the counts of
-//! cloned blocks, the checkpoint, the state of RAID-Z expansions. Read once, at import: a pool that
+//! What a pool has besides datasets and space maps, and this release only reads: dedup tables, the checkpoint, the state of RAID-Z expansions. Read once, at import: a pool that
 //! has any of them is imported read-only, so that none changes.
 //!
 //! # Dedup tables (`ddt_load`, module/zfs/ddt.c)
@@ -15,8 +14,8 @@ use std::sync::Arc;
 use ::pool::alloc::Allocator;
 use ::pool::vdev::{VdevKind, VdevTree};
 use format::{
-    BrtVdevPhys, DdtKey, DdtLogHeader, DdtLogRecord, DdtPhys, DdtStat, Endian, Guid, ObjectId,
-    SpaceMapPhys, Uberblock,
+    DdtKey, DdtLogHeader, DdtLogRecord, DdtPhys, DdtStat, Endian, Guid, ObjectId, SpaceMapPhys,
+    Txg, Uberblock,
 };
 use object::{ObjectSet, Zap};
 
@@ -115,8 +114,10 @@ pub(crate) struct Tables {
     /// Up to which txg the last scrub came that was finished (`spa_get_last_scrubbed_txg`).
     pub(crate) last_scrubbed: u64,
     pub(crate) dedup: DedupStatus,
-    pub(crate) clones: CloneStatus,
+    /// At import; what space it takes is counted on ([`crate::core::Core::checkpoint`]).
     pub(crate) checkpoint: Option<CheckpointStatus>,
+    /// Last txg of the checkpoint; zero without one.
+    pub(crate) checkpoint_txg: Txg,
     pub(crate) expansion: Option<ExpansionStatus>,
     pub(crate) removal: Option<RemovalStatus>,
 }
@@ -137,15 +138,6 @@ pub(crate) async fn load(
     let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
     let mut out = Tables::default();
     load_dedup(mos, &directory, allocator, &mut out).await?;
-    for top in tree.tops() {
-        let name = format!("{}{}", directory::BRT_VDEV_PREFIX, top.id());
-        if let Some(id) = directory.lookup_u64(name).await? {
-            let object = mos.hold(ObjectId::new(id)).await?;
-            let phys = BrtVdevPhys::decode(&object.bonus(), Endian::Little)?;
-            out.clones.used_bytes = out.clones.used_bytes.saturating_add(phys.used_bytes);
-            out.clones.saved_bytes = out.clones.saved_bytes.saturating_add(phys.saved_bytes);
-        }
-    }
     load_of_tops(mos, tree, &mut out).await?;
     out.removal = removed::report(mos, tree).await?;
     let scrubbed = directory.lookup_u64(directory::LAST_SCRUBBED_TXG).await?;
@@ -153,6 +145,7 @@ pub(crate) async fn load(
     if let Some(value) = directory.lookup(directory::CHECKPOINT).await? {
         let checkpoint = decode_checkpoint(&value.to_u64s())?;
         out.checkpoint.get_or_insert_default().created_s = Some(checkpoint.timestamp_seconds);
+        out.checkpoint_txg = checkpoint.txg;
     }
     Ok(out)
 }

@@ -23,15 +23,14 @@ use std::sync::{Arc, Weak};
 use bytes::Bytes;
 use device::BoxFuture;
 use format::{
-    BlockPointer, Checksum, CryptParams, DVAS_PER_POINTER, DdtClass, DdtKey, DdtPhys, Endian,
-    ObjectType, RegularPointer, Txg,
+    BlockPointer, Checksum, CryptParams, DVAS_PER_POINTER, DdtClass, DdtKey, DdtPhys, DdtPlace,
+    Endian, ObjectType, RegularPointer, Txg,
 };
 use futures::StreamExt;
 use parking_lot::{Mutex, RwLock};
 
-use super::write::{Piece, Stored};
+use super::write::Stored;
 use super::{Pipeline, ReadContext, WritePolicy};
-use crate::alloc::Request;
 use crate::cache::CacheKey;
 use crate::error::PoolError;
 
@@ -156,10 +155,7 @@ fn is_damage(error: &PoolError) -> bool {
 ///
 /// # Errors
 /// When the place makes no sense.
-pub fn pointer_of_place(
-    name: &DedupName,
-    place: &format::DdtPlace,
-) -> Result<BlockPointer, PoolError> {
+pub fn pointer_of_place(name: &DedupName, place: &DdtPlace) -> Result<BlockPointer, PoolError> {
     let key = &name.key;
     let encrypted = key.is_encrypted();
     Ok(BlockPointer::regular(&RegularPointer {
@@ -182,10 +178,24 @@ pub fn pointer_of_place(
     })?)
 }
 
+/// The place of an entry that a pointer leads to.
+fn place_of<'a>(entry: &'a mut LiveEntry, bp: &BlockPointer) -> Option<&'a mut DdtPlace> {
+    entry.value.places_mut().iter_mut().find(|place| {
+        place.is_used()
+            && place.words[0] == [bp.words()[0], bp.words()[1]]
+            && place.physical_birth == bp.physical_birth()
+    })
+}
+
 impl Pipeline {
     /// Tells where the dedup tables are. Without, blocks with the D bit are freed like others.
     pub fn set_dedup_tables(&self, tables: &Arc<dyn DedupTables>) {
         *self.dedup.tables.write() = Some(Arc::downgrade(tables));
+    }
+
+    /// Whether this pass left something to settle: then there must be another one.
+    pub fn has_dedup_work(&self, txg: Txg) -> bool {
+        self.has_dedup_frees(txg) || !self.dedup.live.lock().is_empty()
     }
 
     /// Whether frees of shared blocks wait to be settled in this txg.
@@ -246,24 +256,53 @@ impl Pipeline {
                 Err(error) => return Err(error),
             }
         }
-        let place = entry.as_mut().and_then(|entry| {
-            entry.value.places_mut().iter_mut().find(|place| {
-                place.is_used()
-                    && place.words[0] == [bp.words()[0], bp.words()[1]]
-                    && place.physical_birth == bp.physical_birth()
-            })
-        });
+        let place = entry.as_mut().and_then(|entry| place_of(entry, &bp));
         match place {
             Some(place) if place.references > 0 => place.references -= 1,
             Some(_) => lost(&"the dedup table counts no reference to it"),
             None if tables.may_be_pruned(name.checksum) => {
                 let mut plain = bp;
                 plain.set_dedup(false);
-                self.free(txg, &plain);
+                self.free_space(txg, &plain);
             }
             None => lost(&"it is not in the dedup table"),
         }
         Ok(())
+    }
+
+    /// Counts one reference more to a block with the D bit that was cloned, in syncing context (`ddt_addref`). `false`: the
+    /// tables do not have it.
+    ///
+    /// # Errors
+    /// Of reading tables, but for damage.
+    pub async fn add_dedup_reference(&self, bp: &BlockPointer) -> Result<bool, PoolError> {
+        let (Some(name), Some(tables), true) =
+            (DedupName::of(bp), self.dedup.tables(), bp.is_dedup())
+        else {
+            return Ok(false);
+        };
+        let slot = self.dedup.slot(&name);
+        let mut entry = slot.lock().await;
+        if entry.is_none() {
+            match tables.lookup(&name).await {
+                Ok(stored) => {
+                    *entry = stored.map(|stored| LiveEntry {
+                        value: stored.value.clone(),
+                        stored: Some(stored),
+                    });
+                }
+                Err(error) if is_damage(&error) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        let place = entry.as_mut().and_then(|entry| place_of(entry, bp));
+        match place {
+            Some(place) if place.references > 0 => {
+                place.references += 1;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
     }
 
     /// What the txg changed in the tables, sorted by [`DedupName::order`]; the live entries are forgotten. Call it when
@@ -363,24 +402,16 @@ impl Pipeline {
             if place.dva(0, false).is_some_and(|dva| dva.is_gang()) {
                 return Ok(None);
             }
-            let request = Request {
-                txg,
-                psize_bytes: stored.data.len() as u64,
-                copies: copies - have,
-                class: self.class_of(stored.data.len(), policy),
-                fallback: true,
-                gang: false,
+            let more = WritePolicy {
+                copies: (copies - have) as u8,
+                ..*policy
             };
-            let dvas = match self.allocator.allocate(&request).await {
+            let written = self.write_somewhere(txg, None, &stored.data, &more, false);
+            let dvas = match written.await {
                 Ok(dvas) => dvas,
                 Err(PoolError::NoSpace { .. }) => return Ok(None),
                 Err(error) => return Err(error),
             };
-            let pieces = dvas.iter().flatten().map(|dva| Piece {
-                dva: *dva,
-                data: stored.data.clone(),
-            });
-            self.write_pieces(pieces.collect(), txg, policy).await?;
             for (to, dva) in place.words.iter_mut().skip(have).zip(dvas.iter().flatten()) {
                 *to = dva.to_words();
             }
