@@ -161,7 +161,7 @@ impl Core {
             } else {
                 self.sync_config(&ctx, &tx, &mut config).await?;
             }
-            if !self.dsl.mos().is_dirty(txg) {
+            if !self.dsl.mos().is_dirty(txg) && !self.pipeline.has_dedup_work(txg) {
                 break;
             }
         }
