@@ -250,8 +250,12 @@ impl Shared {
             writes.push((pointer, data));
         }
         let pipeline = self.objset.pipeline();
+        // One block, which most batches are, is written and flushed in one go.
+        let flush = writes.len() == 1;
         futures::stream::iter(writes)
-            .map(|(pointer, data)| async move { pipeline.write_log_block(&pointer, data).await })
+            .map(|(pointer, data)| async move {
+                pipeline.write_log_block(&pointer, data, flush).await
+            })
             .buffer_unordered(WRITES_IN_FLIGHT)
             .try_collect::<()>()
             .await?;
@@ -263,7 +267,9 @@ impl Shared {
             }
         }
         drop(in_flight);
-        pipeline.flush_for(&pointers[..blocks.len()]).await?;
+        if !flush {
+            pipeline.flush_for(&pointers[..blocks.len()]).await?;
+        }
         let mut stats = self.stats.lock();
         stats.batches += 1;
         stats.blocks += blocks.len() as u64;

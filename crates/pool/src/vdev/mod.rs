@@ -24,6 +24,8 @@ mod config;
 mod draid;
 mod draid_maps;
 mod expansion;
+#[cfg(test)]
+mod flushed_tests;
 mod geometry;
 mod indirect;
 mod label;
