@@ -4,7 +4,7 @@
 //! comes back later is not trusted with what it missed. Per leaf there is a space map whose
 //! "bytes" are txgs and whose allocated ranges are those missed (`DTL_MISSING`); its object number is
 //! the pair `DTL` of the leaf's configuration. Written in syncing context, whole, when it changed.
-//! A leaf without an object misses nothing.
+//! A leaf without an object misses nothing. Distributed spares of dRAID that stand in for a device have one too.
 //!
 //! Before the MOS can be read, nothing of this is known. What the labels show is taken until then:
 //! a device whose newest uberblock is older than that of another device of the same top-level
@@ -83,10 +83,11 @@ impl DirtyTimes {
             leaf.set_missing(missing.clone());
             self.recorded.lock().insert(vdev.guid(), missing);
         }
-        // Pools with dRAID are not written, so these stay as they are.
         for spare in tree.draid_spares() {
             if let Some(id) = spare.config_u64(PAIR).filter(|id| *id != 0) {
-                spare.set_spare_missing(read(mos, ObjectId::new(id)).await?);
+                let missing = read(mos, ObjectId::new(id)).await?;
+                spare.set_spare_missing(missing.clone());
+                self.recorded.lock().insert(spare.guid(), missing);
             }
         }
         Ok(())
@@ -100,9 +101,11 @@ impl DirtyTimes {
         tree: &VdevTree,
     ) -> Result<bool, DatasetError> {
         let mut config_changed = false;
-        for vdev in tree.leaves() {
-            let Some(leaf) = vdev.leaf() else { continue };
-            let missing = leaf.missing();
+        for vdev in tree.leaves().into_iter().chain(tree.draid_spares()) {
+            let missing = match vdev.leaf() {
+                Some(leaf) => leaf.missing(),
+                None => vdev.spare_missing(),
+            };
             let same = match self.recorded.lock().get(&vdev.guid()) {
                 Some(recorded) => *recorded == missing,
                 None => missing.is_empty(),

@@ -3,12 +3,13 @@
 //! Refcounts and their storage are in `dataset::features`; here is what `zpool` shows and what an
 //! import decides. Table order is that of `zpool get all` (`spa_feature_t`, include/zfeature_common.h).
 
+use ::pool::VdevTree;
 use dataset::Features;
 
 use crate::{EngineError, FeatureState, FeatureStatus, VdevClass, VdevSpec};
 
-/// What is said of a pool with dedup tables that no feature flag tells of.
-pub(crate) const DEDUP_TABLES: &str = "dedup tables";
+/// New dedup tables have flat entries and logs; refcount: such tables.
+pub(crate) const FAST_DEDUP: &str = "com.klarasystems:fast_dedup";
 /// Changes of all metaslabs are logged together.
 pub(crate) const LOG_SPACEMAP: &str = "com.delphix:log_spacemap";
 /// Space maps have histograms; refcount: space maps.
@@ -19,15 +20,23 @@ pub(crate) const SPACEMAP_V2: &str = "com.delphix:spacemap_v2";
 pub(crate) const VDEV_ZAPS_V2: &str = "com.klarasystems:vdev_zaps_v2";
 /// There are special or dedup vdevs; refcount: how many.
 pub(crate) const ALLOCATION_CLASSES: &str = "org.zfsonlinux:allocation_classes";
+/// There are dRAID vdevs; refcount: how many.
+pub(crate) const DRAID: &str = "org.openzfs:draid";
 /// Error logs are per dataset.
 pub(crate) const HEAD_ERRLOG: &str = "com.delphix:head_errlog";
+
+/// Blocks may be shared by several files; refcount: tables of such blocks.
+pub(crate) const BLOCK_CLONING: &str = "com.fudosecurity:block_cloning";
+/// What is said of a pool whose tables of cloned blocks are of the other byte order.
+pub(crate) const FOREIGN_CLONES: &str =
+    "block_cloning (its tables were made by a big-endian system)";
 
 /// What we can do with a pool in which the feature is active.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Support {
-    /// Everything; new pools have it.
+    /// Everything.
     Full,
-    /// Read.
+    /// Read. New pools have it enabled all the same, for OpenZFS to use; while it is active we only read.
     Read,
     /// Nothing.
     None,
@@ -100,7 +109,7 @@ const TABLE: &[Row] = &[
         "com.delphix:zpool_checkpoint",
         "zpool_checkpoint",
         true,
-        Read,
+        Full,
     ),
     row(SPACEMAP_V2, "spacemap_v2", true, Full),
     row(ALLOCATION_CLASSES, "allocation_classes", true, Full),
@@ -129,16 +138,11 @@ const TABLE: &[Row] = &[
     row("com.delphix:livelist", "livelist", true, Full),
     row("org.openzfs:device_rebuild", "device_rebuild", true, Read),
     row("org.freebsd:zstd_compress", "zstd_compress", false, Full),
-    row("org.openzfs:draid", "draid", false, Read),
+    row(DRAID, "draid", false, Full),
     row("org.openzfs:zilsaxattr", "zilsaxattr", true, Full),
     row(HEAD_ERRLOG, "head_errlog", false, Full),
     row("org.openzfs:blake3", "blake3", false, Full),
-    row(
-        "com.fudosecurity:block_cloning",
-        "block_cloning",
-        true,
-        Read,
-    ),
+    row(BLOCK_CLONING, "block_cloning", true, Full),
     row(VDEV_ZAPS_V2, "vdev_zaps_v2", false, Full),
     row(
         "com.delphix:redaction_list_spill",
@@ -150,9 +154,9 @@ const TABLE: &[Row] = &[
         "org.openzfs:raidz_expansion",
         "raidz_expansion",
         false,
-        Read,
+        Full,
     ),
-    row("com.klarasystems:fast_dedup", "fast_dedup", true, Read),
+    row(FAST_DEDUP, "fast_dedup", true, Full),
     row("org.zfsonlinux:longname", "longname", false, Full),
     row(
         "com.klarasystems:large_microzap",
@@ -168,7 +172,7 @@ const IN_LABEL: &[&str] = &[
     "com.delphix:hole_birth",
     "com.delphix:embedded_data",
     "com.delphix:device_removal",
-    "org.openzfs:draid",
+    DRAID,
     VDEV_ZAPS_V2,
     "org.openzfs:raidz_expansion",
     "com.klarasystems:dynamic_gang_header",
@@ -190,8 +194,8 @@ pub(crate) fn guid_to_enable(name: &str) -> Result<&'static str, EngineError> {
         .find(|row| row.name == name || row.guid == name)
         .ok_or_else(|| bad("there is no such feature"))?;
     match row.support {
-        Full => Ok(row.guid),
-        _ => Err(bad("this release does not support it")),
+        Full | Read => Ok(row.guid),
+        No => Err(bad("this release does not support it")),
     }
 }
 
@@ -214,7 +218,7 @@ pub(crate) fn check_classes(
 pub(crate) fn defaults() -> Vec<String> {
     TABLE
         .iter()
-        .filter(|row| row.support == Full)
+        .filter(|row| row.support != No)
         .map(|row| row.guid.to_owned())
         .collect()
 }
@@ -223,7 +227,7 @@ pub(crate) fn defaults() -> Vec<String> {
 pub fn supported_features() -> Vec<(&'static str, bool)> {
     TABLE
         .iter()
-        .filter(|row| row.support == Full)
+        .filter(|row| row.support != No)
         .map(|row| (row.name, row.read_only_compatible))
         .collect()
 }
@@ -254,6 +258,16 @@ pub(crate) fn blocked(features: &[(String, u64, bool)]) -> (Vec<String>, Vec<Str
         }
     }
     (unreadable, unwriteable)
+}
+
+/// Changes of layout that are under way in this pool, which nobody here carries on: it is not written until OpenZFS
+/// is done with them.
+pub(crate) fn under_way(tree: &VdevTree) -> Vec<String> {
+    tree.tops()
+        .iter()
+        .filter(|top| top.is_expanding())
+        .map(|top| format!("raidz_expansion ({} is being expanded)", top.display_name()))
+        .collect()
 }
 
 /// Decides whether a pool with these features (guid, refcount, needed to read) can be imported.
@@ -349,12 +363,12 @@ mod tests {
     #[test]
     fn what_is_compatible_for_reading_can_be_read() {
         let pool = [
-            feature("com.fudosecurity:block_cloning", 1, false),
+            feature("com.klarasystems:large_microzap", 1, false),
             feature("org.future:y", 1, false),
         ];
         check("p", &pool, true).unwrap();
         let error = check("p", &pool, false).unwrap_err();
         assert!(matches!(error, EngineError::UnsupportedForWrite { .. }));
-        assert!(error.to_string().contains("block_cloning"), "{error}");
+        assert!(error.to_string().contains("large_microzap"), "{error}");
     }
 }

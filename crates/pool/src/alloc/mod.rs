@@ -39,7 +39,7 @@ pub use range_set::RangeSet;
 pub use space::{SpaceTotals, TopSpace, deflate, fragmentation, metaslab_shift, slop_bytes};
 
 use crate::error::PoolError;
-use crate::pipeline::AllocClass;
+use crate::pipeline::{AllocClass, must_succeed};
 use crate::vdev::Geometry;
 use top::{Attempt, Top};
 
@@ -71,6 +71,8 @@ pub struct MetaslabChange {
     pub allocated: RangeSet,
     /// Newly freed; allocated before (in this txg or an earlier one) and recorded so.
     pub freed: RangeSet,
+    /// Freed, but the checkpoint has it: stays allocated in the space map.
+    pub kept: RangeSet,
 }
 
 /// Where the allocator gets a metaslab's free ranges from when it needs them: the engine.
@@ -108,6 +110,8 @@ pub struct TopSpec {
     pub metaslab_count: u64,
     /// How much a block takes.
     pub geometry: Geometry,
+    /// Until when (exclusive) blocks take what another geometry says: on a RAID-Z vdev that was expanded.
+    pub before: Option<(Txg, Geometry)>,
     /// `vdev_deflate_ratio`: usable 512ths of raw space.
     pub deflate_ratio: u64,
     /// Whether new blocks may go there (not while it is removed, or unavailable).
@@ -142,12 +146,21 @@ struct Entry {
     vdev: VdevId,
     class: AllocClass,
     geometry: Geometry,
+    before: Option<(Txg, Geometry)>,
     deflate_ratio: u64,
     allocatable: AtomicBool,
     top: Mutex<Top>,
 }
 
 impl Entry {
+    /// What a block written in `txg` takes.
+    fn asize(&self, psize_bytes: u64, txg: Txg) -> u64 {
+        match self.before {
+            Some((from, geometry)) if txg < from => geometry.asize(psize_bytes),
+            _ => self.geometry.asize(psize_bytes),
+        }
+    }
+
     /// Bytes that a DVA itself takes: a gang header's covers its children's as well
     /// (`vdev_gang_header_asize`).
     fn own_asize(&self, dva: &Dva) -> u64 {
@@ -169,6 +182,7 @@ pub struct Allocator {
     totals: Mutex<Option<SpaceTotals>>,
     /// What dedup and cloning save.
     saved_bytes: AtomicU64,
+    checkpoint_bytes: AtomicU64,
 }
 
 impl Default for Allocator {
@@ -187,6 +201,7 @@ impl Allocator {
             loads: Notify::new(),
             totals: Mutex::new(None),
             saved_bytes: AtomicU64::new(0),
+            checkpoint_bytes: AtomicU64::new(0),
         }
     }
 
@@ -209,6 +224,7 @@ impl Allocator {
                         vdev: spec.vdev,
                         class: spec.class,
                         geometry: spec.geometry,
+                        before: spec.before,
                         deflate_ratio: spec.deflate_ratio,
                         allocatable: AtomicBool::new(spec.allocatable),
                         top: Mutex::new(Top::new(spec)),
@@ -386,7 +402,7 @@ impl Allocator {
             .filter(|dva| dva.vdev() == vdev)
             .map(|dva| dva.offset_bytes())
             .collect();
-        let asize = entry.geometry.asize(request.psize_bytes);
+        let asize = entry.asize(request.psize_bytes, request.txg);
         loop {
             let mut loads = pin!(self.loads.notified());
             loads.as_mut().enable();
@@ -423,7 +439,8 @@ impl Allocator {
         let guard = Guard(self, entry, index);
         let source = self.source.read().clone();
         let result = match source {
-            Some(source) => source.load(vdev, index as u64).await,
+            // What cannot be loaded is not used any more until the pool is opened again.
+            Some(source) => must_succeed(source.load(vdev, index as u64)).await,
             None => Err(PoolError::MetaslabLoad {
                 vdev,
                 metaslab: index as u64,
@@ -467,6 +484,19 @@ impl Allocator {
         let entry = self.entry(vdev).ok_or(PoolError::NoSuchVdev { vdev })?;
         let length = entry.own_asize(dva);
         let result = entry.top.lock().free(txg, dva.offset_bytes(), length);
+        result.map_err(|found| space_map_error(dva, found))
+    }
+
+    /// Notes that one copy's place was freed in `txg` but belongs to the pool's checkpoint: it stays
+    /// allocated, and is handed out as [`MetaslabChange::kept`] (`metaslab_free_concrete`).
+    ///
+    /// # Errors
+    /// [`PoolError::SpaceMap`] when it is free already, [`PoolError::NoSuchVdev`].
+    pub fn keep(&self, txg: Txg, dva: &Dva) -> Result<(), PoolError> {
+        let vdev = dva.vdev();
+        let entry = self.entry(vdev).ok_or(PoolError::NoSuchVdev { vdev })?;
+        let length = entry.own_asize(dva);
+        let result = entry.top.lock().keep(txg, dva.offset_bytes(), length);
         result.map_err(|found| space_map_error(dva, found))
     }
 
@@ -534,6 +564,13 @@ impl Allocator {
         *self.totals.lock() = None;
     }
 
+    /// Space that only the checkpoint uses, over all vdevs: nobody else may count on it
+    /// (`spa_get_checkpoint_space`).
+    pub fn set_checkpoint_bytes(&self, bytes: u64) {
+        self.checkpoint_bytes.store(bytes, Ordering::Relaxed);
+        *self.totals.lock() = None;
+    }
+
     /// Whether freed space is still waiting: further (even empty) txgs bring it back.
     pub fn has_deferred(&self) -> bool {
         self.totals().deferred_bytes > 0
@@ -590,6 +627,10 @@ impl Allocator {
                 out.special_size_bytes += top.size_bytes;
                 out.special_allocated_bytes += top.allocated_bytes;
             }
+            if top.class == AllocClass::Dedup {
+                out.dedup_size_bytes += top.size_bytes;
+                out.dedup_allocated_bytes += top.allocated_bytes;
+            }
             if top.class == AllocClass::Normal {
                 out.normal_deflated_bytes += top.size_deflated_bytes;
                 out.usable_deflated_bytes += top.size_deflated_bytes;
@@ -600,6 +641,9 @@ impl Allocator {
         }
         out.slop_bytes = slop_bytes(out.normal_deflated_bytes);
         out.usable_deflated_bytes += self.saved_bytes.load(Ordering::Relaxed);
+        out.usable_deflated_bytes = out
+            .usable_deflated_bytes
+            .saturating_sub(self.checkpoint_bytes.load(Ordering::Relaxed));
         out
     }
 
@@ -632,6 +676,14 @@ impl Allocator {
             .map(|entry| deflate(entry.geometry.asize(psize_bytes), entry.deflate_ratio))
             .max()
             .unwrap_or(psize_bytes)
+    }
+
+    /// Whether a DVA lies within the metaslabs of a vdev that is there.
+    pub fn contains(&self, dva: &Dva) -> bool {
+        let end = dva.offset_bytes().checked_add(dva.asize_bytes());
+        self.entry(dva.vdev())
+            .zip(end)
+            .is_some_and(|(entry, end)| end <= entry.top.lock().space().size_bytes)
     }
 
     /// A DVA's allocated size as users see it (`dva_get_dsize_sync`); `None` for unknown vdevs.

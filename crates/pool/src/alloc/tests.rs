@@ -100,6 +100,7 @@ fn spec(vdev: u32, class: AllocClass, metaslab_count: u64) -> TopSpec {
         metaslab_shift: SHIFT,
         metaslab_count,
         geometry,
+        before: None,
         deflate_ratio: geometry.deflate_ratio(),
         allocatable: true,
     }

@@ -176,10 +176,22 @@ impl Draid {
                 }
             })
             .collect();
+        // Places that the block does not fill, at the ends of the shorter columns.
+        let columns: Vec<Column> = columns;
+        let longest = columns.first().map_or(0, |column| column.length);
+        let skips = columns
+            .iter()
+            .filter(|column| column.length < longest)
+            .map(|column| Column {
+                child: column.child,
+                offset: column.offset + column.length as u64,
+                length: longest - column.length,
+            })
+            .collect();
         Columns {
             parity: self.parity as usize,
             columns,
-            skips: Vec::new(),
+            skips,
             data_at,
         }
     }

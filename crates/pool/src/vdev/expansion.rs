@@ -1,5 +1,5 @@
 //! RAID-Z vdevs that were widened, or are being widened (`vdev_raidz_map_alloc_expanded`,
-//! `vdev_raidz_get_logical_width` and `vdev_raidz_combrec`, module/zfs/vdev_raidz.c). Read only.
+//! `vdev_raidz_get_logical_width` and `vdev_raidz_combrec`, module/zfs/vdev_raidz.c).
 //!
 //! # Layout
 //!
@@ -22,6 +22,12 @@
 //! solved by itself. What is wrong without saying so is looked for by *child*: a child that lies, lies in every
 //! row. It may as well have lied before the vdev was widened, and its sectors then were moved to all
 //! children; so the children of every width that the vdev ever had are tried.
+//!
+//! # Writing
+//!
+//! New blocks take the newest width, except in the few txgs between the end of an expansion and the one from
+//! which on it counts; those, and old blocks one of whose copies is repaired, are written row by row, each with
+//! parity of its own. While an expansion is under way nothing is written: nobody here moves sectors.
 
 use bytes::{Bytes, BytesMut};
 use codec::raidz;
@@ -32,7 +38,7 @@ use parking_lot::Mutex;
 use super::config::bad;
 use super::geometry::Geometry;
 use super::leaf::IoContext;
-use super::node::{ReadFailure, Vdev, Verify};
+use super::node::{ReadFailure, Vdev, Verify, WriteFailure};
 use super::raidz::{COMBINATIONS_MAX, Combinations, reconstruct};
 use super::state::Counters;
 use crate::error::PoolError;
@@ -141,6 +147,19 @@ impl Expansion {
         self.width_at(Txg::new(u64::MAX)) as usize
     }
 
+    /// The txg from which on blocks have the newest width, and the width of those before it; `None` while that
+    /// is the original one.
+    pub(super) fn last_change(&self) -> Option<(Txg, usize)> {
+        let (from, _) = *self.widths.last()?;
+        let before = self.widths.len().checked_sub(2).map(|at| self.widths[at].1);
+        Some((from, before.unwrap_or(self.original) as usize))
+    }
+
+    /// Whether sectors are still being moved.
+    pub(super) fn is_running(&self) -> bool {
+        self.reflow.is_some()
+    }
+
     /// Width of blocks written in this txg.
     fn width_at(&self, txg: Txg) -> u64 {
         self.widths
@@ -230,6 +249,31 @@ impl Rows {
         })
     }
 
+    /// The content of a block that is to be written, with parity.
+    fn content_of(&self, block: &Bytes) -> Option<Content> {
+        let mut content = self.blank();
+        let columns = self.rows.first()?.len();
+        let mut at = 0;
+        for column in self.parity..columns {
+            for (sectors, content) in self.rows.iter().zip(&mut content) {
+                if sectors[column].is_some() {
+                    let end = at + self.sector_bytes;
+                    content[column] = (end <= block.len()).then(|| block.slice(at..end));
+                    at = end;
+                }
+            }
+        }
+        for row in &mut content {
+            let data: Option<Vec<&[u8]>> =
+                row[self.parity..].iter().map(Option::as_deref).collect();
+            let parity = raidz::generate_columns(self.parity, &data?).ok()?;
+            for (column, parity) in parity.into_iter().enumerate() {
+                row[column] = Some(parity.into());
+            }
+        }
+        Some(content)
+    }
+
     /// Nothing read yet.
     fn blank(&self) -> Content {
         let blank = |sector: &Option<Sector>| sector.is_none().then(Bytes::new);
@@ -297,7 +341,7 @@ impl Vdev {
         verify: &dyn Verify,
     ) -> Result<Bytes, ReadFailure> {
         let mut content = rows.blank();
-        let mut cause = None;
+        let mut cause: Option<ReadFailure> = None;
         // Of a single row, parity is not needed as long as all is well.
         let only_data = rows.rows.len() == 1 && !context.scrub;
         for parity_too in [false, true] {
@@ -330,10 +374,11 @@ impl Vdev {
             .any(|row| row.iter().filter(|part| part.is_none()).count() > rows.parity);
         if too_few {
             Counters::add(&self.counters.read_errors, u64::from(!context.speculative));
-            return Err(ReadFailure {
+            return Err(cause.unwrap_or_else(|| ReadFailure {
                 checksum: false,
-                cause: cause.unwrap_or_else(|| format!("{}: too few devices", self.display_name())),
-            });
+                device: false,
+                cause: format!("{}: too few devices", self.display_name()),
+            }));
         }
         if !context.speculative {
             Counters::add(&self.counters.checksum_errors, 1);
@@ -345,11 +390,56 @@ impl Vdev {
         }
         Err(ReadFailure {
             checksum: true,
+            device: cause.is_some_and(|failure| failure.device),
             cause: format!(
                 "{}: wrong checksum at {offset:#x}, and no set of devices is right",
                 self.display_name()
             ),
         })
+    }
+
+    /// Writes a block that has another width than the vdev.
+    pub(super) async fn write_expanded(
+        &self,
+        rows: Rows,
+        block: &Bytes,
+        context: &IoContext,
+    ) -> Result<(), WriteFailure> {
+        let content = rows.content_of(block).ok_or_else(|| WriteFailure {
+            cause: format!("{}: no block can be written so", self.display_name()),
+        })?;
+        let mut sectors: Vec<(usize, Sector, &Bytes)> = rows
+            .sectors()
+            .filter_map(|(row, column, at)| Some((row, at, content[row][column].as_ref()?)))
+            .collect();
+        sectors.sort_by_key(|(_, at, _)| (at.child, at.offset));
+        let step = rows.sector_bytes as u64;
+        let runs: Vec<&[(usize, Sector, &Bytes)]> = sectors
+            .chunk_by(|(_, a, _), (_, b, _)| a.child == b.child && a.offset + step == b.offset)
+            .collect();
+        let writes = runs.iter().map(|run| {
+            let (_, first, _) = run[0];
+            let mut data = BytesMut::with_capacity(run.len() * rows.sector_bytes);
+            for (_, _, sector) in run.iter() {
+                data.extend_from_slice(sector);
+            }
+            self.children[first.child].write_part(first.offset, data.freeze(), context)
+        });
+        let mut failed = vec![0; rows.rows.len()];
+        let mut cause = None;
+        for (run, result) in runs.iter().zip(join_all(writes).await) {
+            if let Err(failure) = result {
+                run.iter().for_each(|(row, _, _)| failed[*row] += 1);
+                cause = Some(failure);
+            }
+        }
+        match cause {
+            Some(failure) if failed.iter().any(|count| *count > rows.parity) => {
+                Counters::add(&self.counters.write_errors, 1);
+                Err(failure)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Reads those sectors of the wanted columns that are not there yet; whether that gave any. Children that
@@ -360,7 +450,7 @@ impl Vdev {
         wanted: impl Fn(usize) -> bool,
         stale: bool,
         content: &mut Content,
-        cause: &mut Option<String>,
+        cause: &mut Option<ReadFailure>,
         context: &IoContext,
     ) -> bool {
         let mut sectors: Vec<(usize, usize, Sector)> = rows
@@ -368,10 +458,15 @@ impl Vdev {
             .filter(|(row, column, _)| wanted(*column) && content[*row][*column].is_none())
             .filter(|(_, _, sector)| {
                 let child = &self.children[sector.child];
-                let usable = child.is_readable() && (stale || !child.is_missing(context.birth));
+                let usable = child.is_readable() && (stale || !child.is_missing(0, context.birth));
                 if !usable {
                     let state = child.state().0;
-                    *cause = Some(format!("{} is {state}", child.display_name()));
+                    let device = cause.as_ref().is_some_and(|failure| failure.device);
+                    *cause = Some(ReadFailure {
+                        checksum: false,
+                        device,
+                        cause: format!("{} is {state}", child.display_name()),
+                    });
                 }
                 usable
             })
@@ -414,7 +509,14 @@ impl Vdev {
                         content[*row][*column] = Some(data);
                         found = true;
                     }
-                    Err(error) => *cause = Some(error.cause),
+                    Err(error) => {
+                        let device = cause.as_ref().is_some_and(|failure| failure.device);
+                        *cause = Some(ReadFailure {
+                            checksum: false,
+                            device: device || error.device,
+                            cause: error.cause,
+                        });
+                    }
                 }
             }
         }

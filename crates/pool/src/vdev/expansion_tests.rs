@@ -272,10 +272,114 @@ fn more_damage_than_parity_is_an_error_and_not_wrong_data() {
         bed.garble(0);
         bed.garble(2);
         bed.read_all(&tree, false).await.expect_err("two of four");
+    });
+}
+
+#[test]
+fn nothing_is_written_while_sectors_are_moved() {
+    simulate(async {
+        let mut bed = Bed::new(3, 1, 3);
+        bed.write(&[40, 7, 100], 3).await;
+        bed.widen(Stand::At(60));
+        let (_pool, tree) = bed.open().await;
         let context = IoContext::default();
         let block = Bytes::from(noise(512, 1));
         let refused = tree.write_block(VdevId::new(0), 0, block, &context).await;
         assert!(refused.is_err(), "it must not be written");
+        assert!(!tree.top_spec(&tree.tops()[0]).expect("a spec").allocatable);
+    });
+}
+
+/// Blocks of the newest width, of the one before and of the first one are written side by side and read again, also
+/// with as many devices lying as there is parity; what was there before stays right.
+#[test]
+fn blocks_of_all_widths_are_written() {
+    for (seed, parity, width) in [(1, 1, 3), (2, 2, 5), (3, 3, 5)] {
+        simulate(async move {
+            let mut bed = Bed::new(seed, parity, width);
+            bed.write(&[40, 7, 100, 1, 2], seed).await;
+            bed.widen(Stand::Done);
+            bed.write(&[33, 9, 1], seed + 1).await;
+            bed.widen(Stand::Done);
+            let births = [
+                3,
+                bed.txgs[0],
+                bed.txgs[1] - 1,
+                bed.txgs[1],
+                bed.txgs[1] + 9,
+            ];
+            let (_pool, tree) = bed.open().await;
+            let top = &tree.tops()[0];
+            let spec = tree.top_spec(top).expect("a spec");
+            assert!(spec.allocatable);
+            assert_eq!(top.geometry().expect("raidz").children(), width + 2);
+            let (from, before) = spec.before.expect("it was narrower");
+            assert_eq!((from.get(), before.children()), (bed.txgs[1], width + 1));
+            for (index, birth) in births.into_iter().cycle().take(40).enumerate() {
+                let sectors = 1 + (index as u64 * 7) % 61;
+                let data = noise((sectors * SECTOR) as usize, seed ^ index as u64);
+                let (birth, offset) = (Txg::new(birth), bed.free * SECTOR);
+                let context = IoContext {
+                    birth,
+                    ..IoContext::default()
+                };
+                tree.write_block(VdevId::new(0), offset, Bytes::from(data.clone()), &context)
+                    .await
+                    .expect("written");
+                // As much as the narrowest takes.
+                let widest = Geometry::raidz(9, width as usize, parity).expect("raidz");
+                bed.free += widest.asize(sectors * SECTOR) / SECTOR;
+                bed.blocks.push(Block {
+                    offset,
+                    birth,
+                    data,
+                });
+            }
+            bed.read_all(&tree, false).await.expect("all is right");
+            for child in 0..parity {
+                bed.garble(child * 2);
+            }
+            bed.read_all(&tree, false)
+                .await
+                .expect("parity makes up for it");
+            bed.read_all(&tree, true).await.expect("repaired");
+        });
+    }
+}
+
+/// A block of an old width is written when no more devices fail than there is parity.
+#[test]
+fn degraded_writes_of_old_widths() {
+    simulate(async {
+        let mut bed = Bed::new(5, 1, 3);
+        bed.write(&[10], 1).await;
+        bed.widen(Stand::Done);
+        let (_pool, tree) = bed.open().await;
+        let context = IoContext {
+            birth: Txg::new(3),
+            ..IoContext::default()
+        };
+        let data = Bytes::from(noise(40 * SECTOR as usize, 9));
+        let offset = 600 * SECTOR;
+        bed.disk(1)
+            .inject(Fault::new(SimOp::Write, FaultEffect::Error));
+        tree.write_block(VdevId::new(0), offset, data.clone(), &context)
+            .await
+            .expect("one of four failed");
+        assert!(
+            !tree.leaves()[1]
+                .leaf()
+                .expect("a leaf")
+                .missing()
+                .is_empty()
+        );
+        let verify = Same(data.to_vec());
+        let read = tree.read_block(VdevId::new(0), offset, data.len(), &context, &verify);
+        assert_eq!(read.await.expect("parity makes up for it"), data);
+        bed.disk(2)
+            .inject(Fault::new(SimOp::Write, FaultEffect::Error));
+        let second = tree.write_block(VdevId::new(0), offset, data, &context);
+        assert!(second.await.is_err(), "two of four failed");
     });
 }
 
@@ -324,6 +428,6 @@ fn space_is_counted_by_the_first_width() {
         let top = &tree.tops()[0];
         assert_eq!(top.deflate_ratio(), Some(341));
         assert_eq!(top.geometry().expect("raidz").children(), 4);
-        assert!(!tree.top_spec(top).expect("a spec").allocatable);
+        assert!(tree.top_spec(top).expect("a spec").allocatable);
     });
 }

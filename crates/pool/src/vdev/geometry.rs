@@ -46,7 +46,7 @@ pub(crate) struct Column {
 pub(crate) struct Columns {
     pub(crate) parity: usize,
     pub(crate) columns: Vec<Column>,
-    /// Places of the skip sectors, one sector each.
+    /// Places of the skip sectors: on RAID-Z anything may be there, on dRAID zeros must be.
     pub(crate) skips: Vec<Column>,
     /// Where in the block each data column's bytes are.
     pub(crate) data_at: Vec<usize>,
@@ -113,6 +113,15 @@ impl Geometry {
     /// The sector size in bytes.
     pub fn sector_bytes(&self) -> u64 {
         1 << self.ashift
+    }
+
+    /// The least that is allocated of, data only: a sector, on dRAID one per data column (`vdev_get_min_alloc`,
+    /// module/zfs/vdev.c; `vdev_draid_min_alloc`).
+    pub fn alloc_unit_bytes(&self) -> u64 {
+        match self.layout {
+            Layout::Draid { data, .. } => u64::from(data) << self.ashift,
+            _ => self.sector_bytes(),
+        }
     }
 
     /// Parity columns; zero for other vdevs.

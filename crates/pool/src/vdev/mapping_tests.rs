@@ -1,5 +1,5 @@
-//! Tests of vdevs whose blocks are not where their offset says: dRAID and its spares, removed vdevs. Both
-//! are read only, so what lies on the simulated disks is put there by the tests.
+//! Tests of vdevs whose blocks are not where their offset says: dRAID and its spares, removed vdevs. What is read
+//! was put on the simulated disks by the tests, and what is written is looked for there.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use codec::raidz;
 use device::BoxFuture;
-use device::sim::{Latency, SimWorld};
+use device::sim::{Fault, FaultEffect, Latency, SimOp, SimWorld};
 use format::{
     Dva, Guid, IndirectBirthEntry, IndirectMappingEntry, LABEL_START_BYTES, NvList, NvValue, Txg,
     VdevId,
@@ -118,6 +118,99 @@ fn put(sim: &SimWorld, top: &Vdev, offset: u64, block: &[u8], spares: &[(usize, 
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// What is written lies where it is read from, with zeros up to whole stripes, also with devices gone, and with
+    /// spares in the place of devices. What is missing is known.
+    #[test]
+    fn draid_is_written(
+        parity in 1u64..=3, data in 1u64..5, spares in 0u64..3, extra in 0u64..4, used in 0u64..3,
+        ashift in prop::sample::select(vec![9u64, 12]), sectors in 1usize..40, gone in 0u64..4,
+        near_end in any::<bool>(), at in 0u64..64, seed in any::<u64>(),
+    ) {
+        simulate(async move {
+            let children = parity + data + spares + extra;
+            let sim = SimWorld::new(seed);
+            let mut config = draid_config(&sim, parity, data, children, spares);
+            open(&sim, vec![config.clone()], ashift, true).await.close();
+            let first = (seed % children) as usize;
+            let replaced: Vec<(usize, u64)> = (0..spares.min(used))
+                .map(|spare| ((first + spare as usize) % children as usize, spare)).collect();
+            for (child, spare) in &replaced {
+                use_spare(&mut config, *child, *spare);
+            }
+            let options = OpenOptions::default();
+            let tree = VdevTree::open(sim.world(), &root(vec![config], ashift), options).await.expect("opens");
+            let top = tree.tops()[0].clone();
+            let group = (parity + data) << 24;
+            let stripe = (parity + data) << ashift;
+            let length = sectors << ashift;
+            let offset = if near_end { group - (at % 4 + 1) * stripe } else { at * stripe };
+            let asize = top.geometry().expect("dRAID").asize(length as u64);
+            if asize > top.asize_bytes().saturating_sub(offset) {
+                return Ok(());
+            }
+            // What was there before must not shine through.
+            let VdevKind::Draid(draid) = top.kind() else { unreachable!() };
+            let rows = draid.rows(ashift as u32, offset, length).expect("rows");
+            for row in &rows {
+                for child in 0..children {
+                    let disk = sim.disk(&format!("d{child}")).expect("a disk");
+                    for column in &row.columns {
+                        disk.corrupt(LABEL_START_BYTES + column.offset, row.columns[0].length);
+                    }
+                }
+            }
+            let healthy: Vec<u64> = (0..children)
+                .filter(|child| replaced.iter().all(|(other, _)| other != &(*child as usize))).collect();
+            let gone: Vec<u64> = healthy.iter().copied().cycle().skip(seed as usize % 7)
+                .take((gone.min(parity) as usize).min(healthy.len())).collect();
+            for child in &gone {
+                sim.disk(&format!("d{child}")).expect("a disk").set_gone(true);
+            }
+            let block = noise(length, seed);
+            let context = IoContext { birth: Txg::new(5), ..IoContext::default() };
+            tree.write_block(TOP, offset, Bytes::from(block.clone()), &context).await.expect("written");
+            let read = tree.read_block(TOP, offset, length, &context, &Same(block.clone())).await;
+            prop_assert_eq!(read.map_err(|failure| failure.cause), Ok(Bytes::from(block.clone())));
+            for row in &rows {
+                // The same length on every device, and the parity of all of it.
+                let longest = row.columns[0].length;
+                let mut content = Vec::new();
+                let mut failed = 0;
+                for column in &row.columns {
+                    let mut child = column.child;
+                    while let Some((_, spare)) = replaced.iter().find(|(other, _)| *other == child) {
+                        child = draid.spare_child(*spare, column.offset).expect("a spare");
+                    }
+                    if gone.contains(&(child as u64)) {
+                        failed += 1;
+                        content.push(None);
+                        continue;
+                    }
+                    let disk = sim.disk(&format!("d{child}")).expect("a disk");
+                    content.push(Some(disk.peek(LABEL_START_BYTES + column.offset, longest)));
+                }
+                prop_assert!(failed <= parity);
+                for (index, at) in row.data_at.iter().enumerate() {
+                    let column = row.columns[index + row.parity];
+                    let mut wanted = block[*at..*at + column.length].to_vec();
+                    wanted.resize(longest, 0);
+                    if let Some(found) = &content[index + row.parity] {
+                        prop_assert_eq!(found, &wanted);
+                    }
+                    content[index + row.parity] = Some(wanted);
+                }
+                let whole: Vec<&[u8]> =
+                    content[row.parity..].iter().map(|column| column.as_deref().expect("data")).collect();
+                for (found, wanted) in
+                    content.iter().zip(raidz::generate_columns(row.parity, &whole).expect("parity"))
+                {
+                    prop_assert!(found.as_ref().is_none_or(|found| *found == wanted));
+                }
+            }
+            Ok(())
+        })?;
+    }
 
     /// Every block reads with any `parity` devices silent or gone, wherever in its group it is; a block
     /// with one device more is refused.
@@ -271,6 +364,134 @@ fn rows_of_one_block_are_wrong_each_in_its_own_way() {
             read.map_err(|failure| failure.cause),
             Ok(Bytes::from(block))
         );
+    });
+}
+
+/// What a device missed while it was away is written when a scrub comes by, zeros included.
+#[test]
+fn a_device_that_comes_back_gets_what_it_missed() {
+    simulate(async {
+        let sim = SimWorld::new(3);
+        let config = draid_config(&sim, 1, 3, 6, 1);
+        let tree = open(&sim, vec![config], 9, true).await;
+        let top = tree.tops()[0].clone();
+        let VdevKind::Draid(draid) = top.kind() else {
+            unreachable!()
+        };
+        let away = draid.rows(9, 0, 512).expect("rows")[0].columns[2].child;
+        let disk = sim.disk(&format!("d{away}")).expect("a disk");
+        disk.corrupt(LABEL_START_BYTES, 4 << 20);
+        let context = IoContext {
+            birth: Txg::new(7),
+            ..IoContext::default()
+        };
+        disk.inject(Fault::new(SimOp::Write, FaultEffect::Error));
+        let blocks: Vec<(u64, Vec<u8>)> = (0..30u64)
+            .map(|index| {
+                (
+                    index * 8 * 2048,
+                    noise(512 * (1 + index as usize % 13), index),
+                )
+            })
+            .collect();
+        for (offset, block) in &blocks {
+            tree.write_block(TOP, *offset, Bytes::from(block.clone()), &context)
+                .await
+                .expect("written");
+        }
+        disk.clear_faults();
+        let leaf = tree.leaves()[away].leaf().expect("a leaf").clone();
+        assert!(leaf.is_missing(Txg::new(7)));
+        tree.reopen(false).await;
+        let scrub = IoContext {
+            scrub: true,
+            ..context
+        };
+        for (offset, block) in &blocks {
+            let read = tree
+                .read_block(TOP, *offset, block.len(), &scrub, &Same(block.clone()))
+                .await;
+            assert_eq!(read.expect("parity makes up for it"), *block);
+            for row in draid.rows(9, *offset, block.len()).expect("rows") {
+                let longest = row.columns[0].length;
+                for (index, at) in row.data_at.iter().enumerate() {
+                    let column = row.columns[index + row.parity];
+                    if column.child == away {
+                        let mut wanted = block[*at..*at + column.length].to_vec();
+                        wanted.resize(longest, 0);
+                        let found = disk.peek(LABEL_START_BYTES + column.offset, longest);
+                        assert_eq!(found, wanted);
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// A spare that did not get a write knows so.
+#[test]
+fn a_spare_that_misses_a_write_says_so() {
+    simulate(async {
+        let sim = SimWorld::new(3);
+        let mut config = draid_config(&sim, 2, 2, 6, 1);
+        open(&sim, vec![config.clone()], 9, true).await.close();
+        use_spare(&mut config, 1, 0);
+        let options = OpenOptions::default();
+        let tree = VdevTree::open(sim.world(), &root(vec![config], 9), options)
+            .await
+            .expect("opens");
+        let top = tree.tops()[0].clone();
+        let VdevKind::Draid(draid) = top.kind() else {
+            unreachable!()
+        };
+        assert!(!top.lacks_data());
+        let context = IoContext {
+            birth: Txg::new(7),
+            ..IoContext::default()
+        };
+        // A block that the device which is gone has a part of.
+        let offset = (0..100u64)
+            .map(|at| at * (4 << 9))
+            .find(|offset| {
+                let rows = draid.rows(9, *offset, 1024).expect("rows");
+                rows[0].columns.iter().any(|column| column.child == 1)
+            })
+            .expect("some block is on every device");
+        let rows = draid.rows(9, offset, 1024).expect("rows");
+        let at = rows[0].columns[0].offset;
+        let behind = draid.spare_child(0, at).expect("a spare");
+        let disk = sim.disk(&format!("d{behind}")).expect("a disk");
+        disk.inject(Fault::new(SimOp::Write, FaultEffect::Error));
+        let block = noise(1024, 5);
+        tree.write_block(TOP, offset, Bytes::from(block.clone()), &context)
+            .await
+            .expect("parity makes up for it");
+        let spare = tree.draid_spares()[0].clone();
+        assert!(spare.spare_missing().contains(7, 1));
+        assert!(spare.is_missing(at, Txg::new(7)));
+        assert!(!spare.is_missing(at, Txg::new(6)));
+        let read = tree
+            .read_block(TOP, offset, 1024, &context, &Same(block.clone()))
+            .await;
+        assert_eq!(read.expect("right"), block);
+    });
+}
+
+#[test]
+fn sizes_are_rounded_to_what_draid_allocates() {
+    simulate(async {
+        let sim = SimWorld::new(3);
+        let draid = draid_config(&sim, 1, 3, 6, 1);
+        let tree = open(&sim, vec![draid.clone()], 12, true).await;
+        let units = tree.alloc_units();
+        assert_eq!((units.min_bytes, units.step_bytes), (12_288, 12_288));
+        assert_eq!(units.round_up(1), 12_288);
+        assert_eq!(units.round_up(12_289), 24_576);
+        tree.close();
+        let mirror = group(&sim, "mirror", 0, "m", 2, 50);
+        let tree = open(&sim, vec![draid, mirror], 12, true).await;
+        let units = tree.alloc_units();
+        assert_eq!((units.min_bytes, units.step_bytes), (4096, 4096));
     });
 }
 

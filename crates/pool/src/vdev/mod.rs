@@ -6,7 +6,7 @@
 //! | `node` | [`Vdev`]: leaves and mirrors |
 //! | `raidz` | RAID-Z reads, reconstruction, writes |
 //! | `geometry` | [`Geometry`]: allocated sizes, RAID-Z columns |
-//! | `expansion` | RAID-Z vdevs that were widened, or are being widened: reading only |
+//! | `expansion` | RAID-Z vdevs that were widened, or are being widened |
 //! | `draid`, `draid_maps` | dRAID's groups, rows and permutations |
 //! | `indirect` | reading what was on removed vdevs |
 //! | `leaf`, `queue` | one device: state, counters, bounded and aggregated I/O |
@@ -24,6 +24,8 @@ mod config;
 mod draid;
 mod draid_maps;
 mod expansion;
+#[cfg(test)]
+mod expansion_tests;
 #[cfg(test)]
 mod flushed_tests;
 mod geometry;
@@ -58,4 +60,4 @@ pub(crate) use node::{ReadFailure, Verify, WriteFailure};
 pub use node::{Top, Vdev, VdevKind};
 pub use state::{CounterValues, Counters, VdevAux, VdevState};
 pub use survey::{LabelSurvey, SlotSurvey, survey_labels};
-pub use tree::{ASHIFT_MAX, ASHIFT_MIN, OpenOptions, VdevTree};
+pub use tree::{ASHIFT_MAX, ASHIFT_MIN, AllocUnits, OpenOptions, VdevTree};

@@ -21,7 +21,7 @@ use super::draid::Draid;
 use super::expansion::Expansion;
 use super::geometry::Geometry;
 use super::indirect::IndirectMap;
-use super::leaf::{IoContext, Leaf};
+use super::leaf::{IoContext, Leaf, LeafError};
 use super::meter::IoStats;
 use super::state::{CounterValues, Counters, VdevAux, VdevState};
 use crate::alloc::RangeSet;
@@ -135,6 +135,8 @@ impl Top {
 pub(crate) struct ReadFailure {
     /// Something was read, but failed its checksum.
     pub(crate) checksum: bool,
+    /// A device that was there failed: the same read may succeed another time.
+    pub(crate) device: bool,
     /// The last cause.
     pub(crate) cause: String,
 }
@@ -470,6 +472,21 @@ impl Vdev {
         geometry.map(|geometry| geometry.deflate_ratio())
     }
 
+    /// How blocks of earlier txgs than this lie on a RAID-Z vdev that was expanded then; of later ones
+    /// [`Self::geometry`] tells.
+    pub fn geometry_before(&self) -> Option<(Txg, Geometry)> {
+        let VdevKind::Raidz { parity } = self.kind else {
+            return None;
+        };
+        let (from, width) = self.expansion.as_ref()?.last_change()?;
+        Some((from, Geometry::raidz(self.ashift(), width, parity)?))
+    }
+
+    /// Whether it is a RAID-Z vdev whose sectors are being moved to make it wider.
+    pub fn is_expanding(&self) -> bool {
+        self.expansion.as_ref().is_some_and(Expansion::is_running)
+    }
+
     /// How blocks written today lie on it; `None` when it cannot hold any.
     pub fn geometry(&self) -> Option<Geometry> {
         match self.kind {
@@ -502,29 +519,61 @@ impl Vdev {
         top.children.get(draid.spare_child(spare, offset)?).cloned()
     }
 
-    /// Whether it lacks writes of this txg (all of its children do).
-    pub(crate) fn is_missing(&self, txg: Txg) -> bool {
+    /// Whether it lacks writes of this txg at this offset: all of its children that are there do, and of a dRAID
+    /// spare the device that has the offset does (`vdev_draid_missing`, module/zfs/vdev_draid.c).
+    pub(crate) fn is_missing(&self, offset: u64, txg: Txg) -> bool {
         match &self.leaf {
             Some(leaf) => leaf.is_missing(txg),
             None if self.children.is_empty() => {
                 !txg.is_zero() && self.spare_missing.lock().contains(txg.get(), 1)
+                    || self
+                        .spared_child(offset)
+                        .is_some_and(|child| child.is_missing(offset, txg))
             }
-            None => self.children.iter().all(|child| child.is_missing(txg)),
+            None => self
+                .children
+                .iter()
+                .filter(|child| child.is_readable())
+                .all(|child| child.is_missing(offset, txg)),
         }
+    }
+
+    /// Whether writes at this offset reach some device.
+    fn is_writeable(&self, offset: u64) -> bool {
+        match &self.leaf {
+            Some(leaf) => leaf.is_writeable(),
+            None if self.children.is_empty() => self
+                .spared_child(offset)
+                .is_some_and(|child| child.is_writeable(offset)),
+            None => self.children.iter().any(|child| child.is_writeable(offset)),
+        }
+    }
+
+    /// Whether some of its data is not on it, or on devices that cannot be used now (`vdev_dtl_required`,
+    /// module/zfs/vdev.c). Rows of dRAID keep the columns of a device and of its spare apart, so that a spare counts
+    /// for itself, whatever becomes of the devices that it is on.
+    pub(super) fn lacks_data(&self) -> bool {
+        match (&self.leaf, &self.kind) {
+            (Some(leaf), _) => !leaf.is_readable() || !leaf.missing().is_empty(),
+            (None, VdevKind::DraidSpare { .. }) => {
+                self.spared.get().is_none() || !self.spare_missing.lock().is_empty()
+            }
+            _ => {
+                let lacking = self.children.iter().filter(|child| child.lacks_data());
+                lacking.count() > self.redundancy()
+            }
+        }
+    }
+
+    /// The txgs whose writes a dRAID spare lacks.
+    pub fn spare_missing(&self) -> RangeSet {
+        self.spare_missing.lock().clone()
     }
 
     pub(crate) fn is_readable(&self) -> bool {
         match &self.leaf {
             Some(leaf) => leaf.is_readable(),
             None => self.state().0.is_usable(),
-        }
-    }
-
-    /// Some usable device here or below.
-    fn leaf_below(&self) -> Option<&Arc<Leaf>> {
-        match &self.leaf {
-            Some(leaf) => leaf.is_readable().then_some(leaf),
-            None => self.children.iter().find_map(|child| child.leaf_below()),
         }
     }
 
@@ -574,6 +623,7 @@ impl Vdev {
                 .await
                 .map_err(|error| ReadFailure {
                     checksum: false,
+                    device: matches!(error, LeafError::Device(_)),
                     cause: error.to_string(),
                 })?;
             if verify.verify(&data).await {
@@ -582,6 +632,7 @@ impl Vdev {
             leaf.note_checksum_error(offset, context);
             return Err(ReadFailure {
                 checksum: true,
+                device: false,
                 cause: format!("{}: wrong checksum", self.display_name()),
             });
         }
@@ -595,12 +646,14 @@ impl Vdev {
             child.note_checksum_error(offset, context);
             return Err(ReadFailure {
                 checksum: true,
+                device: false,
                 cause: format!("{}: wrong checksum", self.display_name()),
             });
         }
         if !self.kind.is_mirror_like() {
             return Err(ReadFailure {
                 checksum: false,
+                device: false,
                 cause: format!("{}: not readable", self.display_name()),
             });
         }
@@ -617,7 +670,7 @@ impl Vdev {
         order.sort_by_key(|index| {
             let child = &self.children[*index];
             (
-                child.is_missing(birth),
+                child.is_missing(offset, birth),
                 child.reads_in_flight(),
                 (index + count - preferred) % count,
             )
@@ -634,6 +687,7 @@ impl Vdev {
     ) -> Result<Bytes, ReadFailure> {
         let mut failure = ReadFailure {
             checksum: false,
+            device: false,
             cause: format!("{}: no device is there", self.display_name()),
         };
         let mut good: Option<Bytes> = None;
@@ -660,6 +714,7 @@ impl Vdev {
                 Err(error) => {
                     bad.push(index);
                     failure.checksum |= error.checksum;
+                    failure.device |= error.device;
                     failure.cause = error.cause;
                 }
             }
@@ -680,11 +735,7 @@ impl Vdev {
 
     /// Writes what is right where something wrong was read. Failing that is no error of the reader's.
     pub(crate) async fn repair(&self, offset: u64, good: Bytes, context: &IoContext) {
-        let writeable = match &self.leaf {
-            Some(leaf) => leaf.is_writeable(),
-            None => self.leaf_below().is_some_and(|leaf| leaf.is_writeable()),
-        };
-        if context.speculative || !writeable {
+        if context.speculative || !self.is_writeable(offset) {
             return;
         }
         let length = good.len() as u64;
@@ -728,6 +779,18 @@ impl Vdev {
                     cause: format!("{}: {error}", self.display_name()),
                 }
             });
+        }
+        if let VdevKind::DraidSpare { .. } = self.kind {
+            let written = match self.spared_child(offset) {
+                Some(child) => child.write_part(offset, data, context).await,
+                None => Err(WriteFailure {
+                    cause: format!("{}: it is not there", self.display_name()),
+                }),
+            };
+            if written.is_err() && !context.birth.is_zero() {
+                self.spare_missing.lock().add(context.birth.get(), 1);
+            }
+            return written;
         }
         if !self.kind.is_mirror_like() {
             return Err(WriteFailure {

@@ -12,7 +12,8 @@
 //! failed as there is parity. Data columns are slices of the caller's buffer.
 //!
 //! On dRAID, where a block reaches the next group, it has two rows with parity of their own; a child
-//! may be wrong in both or in one. Blocks from before a RAID-Z vdev was expanded are read by `expansion`.
+//! may be wrong in both or in one. Its columns are all written in the same length: what a block does not fill is
+//! zeros, so that a whole row can be computed without knowing the blocks in it (`vdev_draid_map_alloc_write`). Blocks from before a RAID-Z vdev was expanded are read by `expansion`.
 
 use std::collections::BTreeSet;
 
@@ -75,6 +76,8 @@ struct Rows {
     rows: Vec<Row>,
     length: usize,
     cause: Option<String>,
+    /// A device that was there failed.
+    device: bool,
 }
 
 /// A column by its row and its index there.
@@ -174,6 +177,7 @@ impl Vdev {
             rows: maps.into_iter().map(Row::new).collect(),
             length,
             cause: None,
+            device: false,
         })
     }
 
@@ -206,9 +210,10 @@ impl Vdev {
             let child = &self.children[first.child];
             async move {
                 // What the child lacks counts as an error; it may be read in need, see below.
-                if child.is_missing(context.birth) || !child.is_readable() {
+                if child.is_missing(first.offset, context.birth) || !child.is_readable() {
                     return Err(ReadFailure {
                         checksum: false,
+                        device: false,
                         cause: format!("{} is {}", child.display_name(), child.state().0),
                     });
                 }
@@ -228,14 +233,18 @@ impl Vdev {
                 Err(error) if run.len() == 1 => {
                     let (row, index) = run[0];
                     rows.rows[row].tried[index] = true;
+                    rows.device |= error.device;
                     rows.cause = Some(error.cause);
                 }
                 // Perhaps only one of them cannot be read.
-                Err(_) => {
+                Err(error) => {
+                    rows.device |= error.device;
                     for at in run {
                         let single = column(rows, at);
                         let child = &self.children[single.child];
-                        let result = if child.is_missing(context.birth) || !child.is_readable() {
+                        let unusable =
+                            child.is_missing(single.offset, context.birth) || !child.is_readable();
+                        let result = if unusable {
                             None
                         } else {
                             child
@@ -272,6 +281,7 @@ impl Vdev {
         }
         let mut rows = self.rows(offset, length).map_err(|cause| ReadFailure {
             checksum: false,
+            device: false,
             cause,
         })?;
         if !context.scrub {
@@ -314,6 +324,7 @@ impl Vdev {
             Counters::add(&self.counters.read_errors, u64::from(!context.speculative));
             return Err(ReadFailure {
                 checksum: false,
+                device: rows.device,
                 cause: rows
                     .cause
                     .unwrap_or_else(|| format!("{}: too few devices", self.display_name())),
@@ -332,6 +343,7 @@ impl Vdev {
         }
         Err(ReadFailure {
             checksum: true,
+            device: rows.device,
             cause: format!(
                 "{}: wrong checksum at {offset:#x}, and no set of columns is right",
                 self.display_name()
@@ -434,7 +446,7 @@ impl Vdev {
             }
             let column = row.map.columns[index];
             let child = &self.children[column.child];
-            if (too_few || child.is_missing(context.birth))
+            if (too_few || child.is_missing(column.offset, context.birth))
                 && child.is_readable()
                 && let Ok(data) = child.read_part(column.offset, column.length, context).await
             {
@@ -473,6 +485,16 @@ impl Vdev {
             }
             repairs.push(child.repair(column.offset, right, context));
         }
+        if matches!(self.kind, VdevKind::Draid(_)) {
+            // What lacks the block lacks the zeros around it as well.
+            for pad in &row.map.skips {
+                let child = &self.children[pad.child];
+                if child.is_readable() && child.is_missing(pad.offset, context.birth) {
+                    let zeros = Bytes::from(vec![0; pad.length]);
+                    repairs.push(child.repair(pad.offset, zeros, context));
+                }
+            }
+        }
         join_all(repairs).await;
     }
 
@@ -482,21 +504,59 @@ impl Vdev {
         data: Bytes,
         context: &IoContext,
     ) -> Result<(), WriteFailure> {
+        if let Some(expansion) = &self.expansion {
+            if expansion.is_running() {
+                // Such pools are only opened for reading.
+                return Err(WriteFailure {
+                    cause: format!("{}: it is being expanded", self.display_name()),
+                });
+            }
+            if let Some(geometry) = self.geometry()
+                && !expansion.is_plain(context.birth)
+            {
+                let rows = expansion.rows(geometry, offset, data.len(), context.birth);
+                return self.write_expanded(rows, &data, context).await;
+            }
+        }
         let rows = self
             .rows(offset, data.len())
             .map_err(|cause| WriteFailure { cause })?;
-        let ([row], VdevKind::Raidz { .. }, None) = (&rows.rows[..], &self.kind, &self.expansion)
-        else {
-            // Such pools are only opened for reading.
-            return Err(WriteFailure {
-                cause: format!("{}: writing is not supported", self.display_name()),
-            });
-        };
-        let parity = row.map.parity;
-        let mut rest = data;
-        let columns: Vec<Bytes> = row.map.columns[parity..]
+        if let [row] = &rows.rows[..] {
+            return self.write_row(&row.map, &data, context).await;
+        }
+        let results = join_all(
+            rows.rows
+                .iter()
+                .map(|row| self.write_row(&row.map, &data, context)),
+        )
+        .await;
+        results.into_iter().collect()
+    }
+
+    /// Writes one row of a block, with its parity.
+    async fn write_row(
+        &self,
+        map: &Columns,
+        block: &Bytes,
+        context: &IoContext,
+    ) -> Result<(), WriteFailure> {
+        let parity = map.parity;
+        let fills_up = matches!(self.kind, VdevKind::Draid(_));
+        // Parity columns are as long as the longest.
+        let longest = map.columns.first().map_or(0, |column| column.length);
+        let columns: Vec<Bytes> = map.columns[parity..]
             .iter()
-            .map(|column| rest.split_to(column.length))
+            .zip(&map.data_at)
+            .map(|(column, at)| {
+                let data = block.slice(*at..*at + column.length);
+                if !fills_up || data.len() == longest {
+                    return data;
+                }
+                let mut padded = BytesMut::with_capacity(longest);
+                padded.extend_from_slice(&data);
+                padded.resize(longest, 0);
+                padded.freeze()
+            })
             .collect();
         let total: usize = columns.iter().map(Bytes::len).sum();
         let generate = {
@@ -514,14 +574,16 @@ impl Vdev {
         .map_err(|error| WriteFailure {
             cause: error.to_string(),
         })?;
-        for skip in &row.map.skips {
-            self.children[skip.child].write_optional(skip.offset, skip.length);
+        if !fills_up {
+            for skip in &map.skips {
+                self.children[skip.child].write_optional(skip.offset, skip.length);
+            }
         }
         let writes = parity_columns
             .into_iter()
             .map(Bytes::from)
             .chain(columns)
-            .zip(&row.map.columns)
+            .zip(&map.columns)
             .map(|(data, column)| {
                 self.children[column.child].write_part(column.offset, data, context)
             });

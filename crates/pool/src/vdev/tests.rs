@@ -252,7 +252,7 @@ fn a_mirror_heals_itself() {
             .await
             .expect("two of three suffice");
         let m0 = tree.find(Guid::new(11)).expect("m0");
-        assert!(m0.is_missing(Txg::new(10)) && !m0.is_missing(Txg::new(9)));
+        assert!(m0.is_missing(0, Txg::new(10)) && !m0.is_missing(0, Txg::new(9)));
         for _ in 0..6 {
             tree.read_block(VdevId::new(0), 8192, 8192, &context, &Same(newer.clone()))
                 .await
@@ -368,7 +368,7 @@ fn writes_that_no_flush_covered_are_made_again() {
         tree.flush().await.expect("the mirror has another device");
         let m0 = tree.find(Guid::new(21)).expect("m0");
         assert_eq!(m0.state().0, VdevState::Faulted);
-        assert!(m0.is_missing(Txg::new(5)));
+        assert!(m0.is_missing(0, Txg::new(5)));
         tree.write_block(VdevId::new(0), 4096, data.clone(), &context)
             .await
             .expect("written");
@@ -392,7 +392,7 @@ fn writes_that_no_flush_covered_are_made_again() {
             !tree
                 .find(Guid::new(10))
                 .expect("single")
-                .is_missing(Txg::new(5))
+                .is_missing(0, Txg::new(5))
         );
     });
 }
@@ -424,7 +424,7 @@ fn a_write_that_a_flush_did_not_cover_is_missed() {
         tree.flush().await.expect("the mirror has another device");
         let m0 = tree.find(Guid::new(21)).expect("m0");
         assert_eq!(m0.state().0, VdevState::Faulted);
-        assert!(m0.is_missing(Txg::new(5)));
+        assert!(m0.is_missing(0, Txg::new(5)));
     });
 }
 

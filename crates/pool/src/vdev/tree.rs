@@ -40,6 +40,34 @@ pub struct OpenOptions {
     pub create: bool,
 }
 
+/// What sizes of stored blocks are rounded up to (`spa_min_alloc` and `spa_gcd_alloc`, `zio_roundup_alloc_size`;
+/// module/zfs/zio.c).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AllocUnits {
+    /// The least that any vdev allocates, in bytes.
+    pub min_bytes: u64,
+    /// What all sizes above are multiples of, in bytes.
+    pub step_bytes: u64,
+}
+
+impl AllocUnits {
+    /// The size that so many bytes are stored with.
+    pub fn round_up(&self, bytes: usize) -> usize {
+        if bytes as u64 <= self.min_bytes {
+            self.min_bytes as usize
+        } else {
+            bytes.next_multiple_of(self.step_bytes as usize)
+        }
+    }
+}
+
+fn common_divisor(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
 struct Tops {
     /// By index; ids have no gaps (removed vdevs are holes).
     list: Vec<Arc<Vdev>>,
@@ -554,21 +582,40 @@ impl VdevTree {
         self.config.lock().set(name, value);
     }
 
-    /// Least allocation on vdevs of the normal class: what compressed sizes are rounded up to
-    /// (`spa_min_alloc`); 512 while there are none.
-    pub fn min_alloc_bytes(&self) -> u64 {
-        self.tops
-            .read()
+    /// What stored sizes are rounded up to, by the vdevs that hold data; sectors of 512 bytes while there are none.
+    pub fn alloc_units(&self) -> AllocUnits {
+        let tops = self.tops.read();
+        let units = tops
             .list
             .iter()
             .filter(|top| {
-                top.geometry().is_some()
-                    && top.asize_bytes() > 0
-                    && top.top().is_some_and(|top| top.class != AllocClass::Log)
+                top.asize_bytes() > 0 && top.top().is_some_and(|top| top.class != AllocClass::Log)
             })
-            .map(|top| 1u64 << top.ashift())
-            .min()
-            .unwrap_or(512)
+            .filter_map(|top| top.geometry())
+            .map(|geometry| geometry.alloc_unit_bytes());
+        let both = units.fold(None, |both: Option<AllocUnits>, unit| {
+            let (min, step) = both.map_or((unit, unit), |both| (both.min_bytes, both.step_bytes));
+            Some(AllocUnits {
+                min_bytes: min.min(unit),
+                step_bytes: common_divisor(step, unit),
+            })
+        });
+        both.unwrap_or(AllocUnits {
+            min_bytes: 512,
+            step_bytes: 512,
+        })
+    }
+
+    /// Least allocation of any vdev that holds data: see [`Self::alloc_units`].
+    pub fn min_alloc_bytes(&self) -> u64 {
+        self.alloc_units().min_bytes
+    }
+
+    /// Whether a top-level vdev other than logs cannot be used.
+    pub(crate) fn lacks_tops(&self) -> bool {
+        self.tops.read().list.iter().any(|top| {
+            top.top().is_some_and(|top| top.class != AllocClass::Log) && !top.state().0.is_usable()
+        })
     }
 
     /// What the allocator needs to know of a top-level vdev; `None` for holes and the like.
@@ -582,10 +629,11 @@ impl VdevTree {
             metaslab_shift: top.metaslab_shift(),
             metaslab_count: top.metaslab_count(),
             geometry,
+            before: top.geometry_before(),
             deflate_ratio,
             allocatable: top.config_u64("removing").unwrap_or(0) == 0
                 && top.config_u64("non_allocating").unwrap_or(0) == 0
-                && top.expansion.is_none()
+                && !top.is_expanding()
                 && top.state().0.is_usable(),
         })
     }
@@ -679,6 +727,7 @@ impl VdevTree {
             Ok(top) => top.read_block(offset, psize, context, verify).await,
             Err(error) => Err(ReadFailure {
                 checksum: false,
+                device: false,
                 cause: error.to_string(),
             }),
         }
@@ -792,13 +841,7 @@ impl VdevTree {
 /// Whether a top-level vdev has all its data without the devices that cannot be used now: those that are there may
 /// lack some of it themselves (`vdev_dtl_required`, module/zfs/vdev.c).
 fn has_all_data(top: &Arc<Vdev>) -> bool {
-    let is_lacking = |vdev: &&Arc<Vdev>| {
-        vdev.leaf()
-            .is_some_and(|leaf| !leaf.is_readable() || !leaf.missing().is_empty())
-    };
-    let leaves = top.leaves();
-    let lacking = leaves.iter().filter(is_lacking).count();
-    top.state().0.is_usable() && lacking <= top.redundancy()
+    top.state().0.is_usable() && !top.lacks_data()
 }
 
 /// After flushes of top-level vdevs, each with the failure of one of its devices if there was one.
