@@ -554,6 +554,11 @@ impl Pool {
         Ok(())
     }
 
+    /// Changes how many bytes may wait to be written (`zfs_dirty_data_max`).
+    pub fn set_dirty_max_bytes(&self, bytes: u64) {
+        self.core.txgs.set_dirty_max_bytes(bytes);
+    }
+
     /// Last transaction group on disk.
     pub fn synced_txg(&self) -> Txg {
         self.core.txgs.synced_txg()
