@@ -80,9 +80,9 @@ fn a_mirror_goes_on_without_the_device_whose_flush_failed() {
         let m0 = tree.find(Guid::new(21)).expect("m0");
         assert_eq!(m0.state().0, VdevState::Faulted);
         // It took both, and nobody knows whether it has them.
-        assert!(m0.is_missing(Txg::new(5)) && m0.is_missing(Txg::new(7)));
+        assert!(m0.is_missing(0, Txg::new(5)) && m0.is_missing(0, Txg::new(7)));
         let m1 = tree.find(Guid::new(22)).expect("m1");
-        assert!(!m1.is_missing(Txg::new(5)) && !m1.is_missing(Txg::new(7)));
+        assert!(!m1.is_missing(0, Txg::new(5)) && !m1.is_missing(0, Txg::new(7)));
     });
 }
 
@@ -103,7 +103,7 @@ fn what_a_lone_device_did_not_flush_is_written_again() {
             .expect_err("not durable");
         let leaf = tree.find(Guid::new(10)).expect("the device");
         assert_eq!(leaf.state().0, VdevState::Faulted);
-        assert!(!leaf.is_missing(Txg::new(5)), "it is kept instead");
+        assert!(!leaf.is_missing(0, Txg::new(5)), "it is kept instead");
         let error = tree.settle_written(TOP).expect_err("nothing else has it");
         assert!(matches!(error, PoolError::Suspended { .. }));
         let places = [0, 1 << 20].map(|offset| LABEL_START_BYTES + offset);
