@@ -169,7 +169,9 @@ fn vdevs_are_added_or_not() {
                 let about = format!("{op:?} {at} {how:?}");
                 let added = until_cut(&sim, pool.add(&spec)).await;
                 let is_added = added.is_some();
-                added.map(|result| result.unwrap());
+                if let Some(result) = added {
+                    result.unwrap();
+                }
                 drop(pool);
                 power_cycle(&sim).await;
                 find(&sim)
