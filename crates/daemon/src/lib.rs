@@ -72,12 +72,26 @@ pub struct DefaultPool {
 /// When another daemon uses the state directory, an address is taken, or the default pool cannot
 /// be made.
 pub fn run(options: Options, default_pool: Option<DefaultPool>) -> Result<(), DaemonError> {
+    avoid_huge_pages();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("millpond")
         .build()
         .map_err(|source| DaemonError::Runtime { source })?;
     runtime.block_on(serve(options, default_pool))
+}
+
+/// Keeps the kernel from backing our memory with huge pages, which the allocator asks for. Blocks come and go in pieces of 128 KiB and
+/// more; whoever first touches one of 2 MiB of fresh memory would wait until all of it is cleared, in a virtual
+/// machine also until the host has found it (measured there: sequential writes took five times as long). `MILLPOND_HUGE_PAGES=on`
+/// leaves it to the kernel.
+fn avoid_huge_pages() {
+    if std::env::var("MILLPOND_HUGE_PAGES").as_deref() == Ok("on") {
+        return;
+    }
+    if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
+        tracing::debug!(%error, "huge pages cannot be switched off");
+    }
 }
 
 async fn serve(options: Options, default_pool: Option<DefaultPool>) -> Result<(), DaemonError> {

@@ -31,6 +31,10 @@ pub(crate) struct OpenPool {
     pub(crate) is_cached: bool,
 }
 
+/// How much of a pool may be dirty at least, and at most.
+const DIRTY_BYTES_MIN: u64 = 512 << 20;
+const DIRTY_BYTES_MAX: u64 = 4 << 30;
+
 /// The daemon's state. See the module's header for the order of locks.
 pub(crate) struct Service {
     pub(crate) world: World,
@@ -146,12 +150,15 @@ impl Service {
         }
     }
 
-    /// Every pool gets the same part of the memory for caching.
+    /// Every pool gets the same part of the memory for caching, and may have as much dirty as OpenZFS allows where
+    /// the cache has a quarter of the memory: a tenth of it, at most 4 GiB (`zfs_dirty_data_max`, `..._max_max`).
     fn share_out_cache(&self) {
         let pools = self.pools.lock();
         let share = self.cache_bytes / pools.len().max(1) as u64;
         for open in pools.values() {
             open.pool.pipeline().cache().set_limit_bytes(share);
+            open.pool
+                .set_dirty_max_bytes((share / 5 * 2).clamp(DIRTY_BYTES_MIN, DIRTY_BYTES_MAX));
         }
     }
 

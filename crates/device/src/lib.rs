@@ -28,4 +28,6 @@ pub use cpu::{CpuPool, InlineCpu};
 pub use file::{FileDevice, FileOptions, IoEngine, create_sparse_file};
 pub use memory::MemoryDevice;
 pub use system::{SystemClock, SystemOpener, SystemRandom, TokioSpawn};
-pub use world::{BoxFuture, Clock, Cpu, Device, DeviceError, Opener, Random, Spawn, World};
+pub use world::{
+    BoxFuture, Clock, Cpu, Device, DeviceError, Opener, Random, Spawn, World, WriteFlushedError,
+};

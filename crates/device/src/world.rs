@@ -73,6 +73,17 @@ pub enum DeviceError {
     },
 }
 
+/// What failed of a [`Device::write_flushed`].
+#[derive(Debug, thiserror::Error)]
+pub enum WriteFlushedError {
+    /// The write; nothing was flushed.
+    #[error(transparent)]
+    Write(DeviceError),
+    /// The flush: the device has the data, and nobody knows what of it and of writes before is durable.
+    #[error(transparent)]
+    Flush(DeviceError),
+}
+
 /// Bytes at offsets: a file, a disk, memory, or a simulated disk.
 ///
 /// Operations may be in flight together and complete in any order; a write is durable only after
@@ -111,6 +122,20 @@ pub trait Device: Send + Sync + Debug {
     }
     /// Makes every completed write durable.
     fn flush(&self) -> BoxFuture<'_, Result<(), DeviceError>>;
+    /// A write and then a flush, in one go where the device can: whoever waits for both is woken once. What
+    /// failed is told apart; a write that failed was not flushed.
+    fn write_flushed(
+        &self,
+        offset_bytes: u64,
+        data: Bytes,
+    ) -> BoxFuture<'_, Result<(), WriteFlushedError>> {
+        Box::pin(async move {
+            self.write(offset_bytes, data)
+                .await
+                .map_err(WriteFlushedError::Write)?;
+            self.flush().await.map_err(WriteFlushedError::Flush)
+        })
+    }
     /// Tells the device that the range holds nothing of interest (its content becomes undefined).
     fn discard(
         &self,

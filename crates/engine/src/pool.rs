@@ -64,8 +64,10 @@ impl Pool {
     /// [`EngineError::BadName`], [`EngineError::BadVdevs`], [`EngineError::DeviceInUse`],
     /// [`EngineError::TooSmall`], [`EngineError::BadProperty`], and failures of devices.
     pub async fn create(world: &World, spec: CreateSpec) -> Result<Arc<Pool>, EngineError> {
+        // In a box: what waits for it would else be a future too deep for the compiler.
+        let created: BoxFuture<'_, _> = Box::pin(create::create(world, spec));
         Ok(Arc::new(Pool {
-            core: create::create(world, spec).await?,
+            core: created.await?,
         }))
     }
 
@@ -550,6 +552,11 @@ impl Pool {
         self.check_writeable()?;
         self.core.txgs.sync().await?;
         Ok(())
+    }
+
+    /// Changes how many bytes may wait to be written (`zfs_dirty_data_max`).
+    pub fn set_dirty_max_bytes(&self, bytes: u64) {
+        self.core.txgs.set_dirty_max_bytes(bytes);
     }
 
     /// Last transaction group on disk.

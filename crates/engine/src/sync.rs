@@ -29,6 +29,7 @@ use ::pool::txg::Work;
 use ::pool::vdev::{LabelSync, Scope};
 use ::pool::{PoolError, Tx};
 use bytes::Bytes;
+use device::BoxFuture;
 use format::{Guid, NvEncoding, ObjectId, ObjectType, Txg, Uberblock};
 use object::{Bpobj, SyncContext, Zap, ZapOptions, ZapValue};
 
@@ -107,8 +108,12 @@ impl Core {
         }
     }
 
-    /// Writes one closed txg.
-    pub(crate) async fn sync_txg(&self, txg: Txg) -> Result<(), EngineError> {
+    /// Writes one closed txg. In a box: what waits for it would else be a future too deep for the compiler.
+    pub(crate) fn sync_txg(&self, txg: Txg) -> BoxFuture<'_, Result<(), EngineError>> {
+        Box::pin(self.sync_passes(txg))
+    }
+
+    async fn sync_passes(&self, txg: Txg) -> Result<(), EngineError> {
         let tx = Tx::syncing(txg);
         let mut pass = 0;
         let mut config = false;
@@ -156,7 +161,7 @@ impl Core {
             } else {
                 self.sync_config(&ctx, &tx, &mut config).await?;
             }
-            if !self.dsl.mos().is_dirty(txg) {
+            if !self.dsl.mos().is_dirty(txg) && !self.pipeline.has_dedup_work(txg) {
                 break;
             }
         }

@@ -487,12 +487,22 @@ impl Object {
     /// Writes a whole block.
     fn put_block(&self, tx: &Tx, block: u64, data: Bytes) -> Result<()> {
         self.set.note_dirty(tx.txg());
+        let bytes = data.len() as u64;
         let mut state = self.dnode.lock();
-        self.insert_block(&mut state, tx, block, data)
+        if self.insert_block(&mut state, tx, block, data)? {
+            tx.dirtied_whole(bytes);
+        }
+        Ok(())
     }
 
-    /// Puts a block into the slot.
-    fn insert_block(&self, state: &mut DnodeState, tx: &Tx, block: u64, data: Bytes) -> Result<()> {
+    /// Puts a block into the slot; whether it was not dirty yet, which the caller is to account for.
+    fn insert_block(
+        &self,
+        state: &mut DnodeState,
+        tx: &Tx,
+        block: u64,
+        data: Bytes,
+    ) -> Result<bool> {
         let meta = state.meta_at(tx.txg());
         if !meta.exists {
             return Err(self.missing());
@@ -508,8 +518,19 @@ impl Object {
         }
         let slot = self.set.slot_mut(&self.dnode, state, tx.txg());
         slot.freed.remove(block, block + 1);
+        Ok(slot.blocks_mut().insert(block, data).is_none())
+    }
+
+    /// [`Self::insert_block`] of a block that was changed in part.
+    fn insert_changed(
+        &self,
+        state: &mut DnodeState,
+        tx: &Tx,
+        block: u64,
+        data: Vec<u8>,
+    ) -> Result<()> {
         let bytes = data.len() as u64;
-        if slot.blocks_mut().insert(block, data).is_none() {
+        if self.insert_block(state, tx, block, Bytes::from(data))? {
             tx.dirtied(bytes);
         }
         Ok(())
@@ -548,7 +569,7 @@ impl Object {
                 let size = state.meta_at(tx.txg()).block_bytes as usize;
                 let mut bytes = vec![0; size];
                 let result = change(&mut bytes);
-                self.insert_block(&mut state, tx, block_id, Bytes::from(bytes))?;
+                self.insert_changed(&mut state, tx, block_id, bytes)?;
                 return Ok(result);
             }
         }
@@ -559,7 +580,7 @@ impl Object {
         }
         bytes.resize(size, 0);
         let result = change(&mut bytes);
-        self.insert_block(&mut state, tx, block_id, Bytes::from(bytes))?;
+        self.insert_changed(&mut state, tx, block_id, bytes)?;
         Ok(result)
     }
 
@@ -693,7 +714,7 @@ impl Object {
             let mut bytes = Vec::with_capacity(size as usize);
             bytes.extend_from_slice(&data[..data.len().min(size as usize)]);
             bytes.resize(size as usize, 0);
-            self.insert_block(&mut state, tx, 0, Bytes::from(bytes))?;
+            self.insert_changed(&mut state, tx, 0, bytes)?;
         }
         Ok(())
     }

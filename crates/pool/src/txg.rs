@@ -21,6 +21,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use device::World;
@@ -34,7 +35,7 @@ use crate::pipeline::FailMode;
 /// How much may be dirty, and when a txg is closed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TxgLimits {
-    /// Dirty bytes at which assignments wait (`zfs_dirty_data_max`).
+    /// Dirty bytes at which assignments wait (`zfs_dirty_data_max`), until [`TxgManager::set_dirty_max_bytes`].
     pub dirty_max_bytes: u64,
     /// Percent of that at which delays begin (`zfs_delay_min_dirty_percent`).
     pub delay_min_percent: u64,
@@ -44,6 +45,9 @@ pub struct TxgLimits {
     pub delay_max_ns: u64,
     /// Percent of `dirty_max_bytes` in the open txg at which it is closed (`zfs_dirty_data_sync_percent`).
     pub sync_percent: u64,
+    /// Bytes of blocks that were written whole at which it is closed: they are hardly written again before the timeout, so the
+    /// devices may as well begin with them. Blocks written in part are, when they wait: each time saves copying and writing all of them.
+    pub sync_whole_bytes: u64,
     /// Time after which a txg is closed (`zfs_txg_timeout`).
     pub timeout: Duration,
 }
@@ -56,6 +60,7 @@ impl Default for TxgLimits {
             delay_scale_ns: 500_000,
             delay_max_ns: 100_000_000,
             sync_percent: 20,
+            sync_whole_bytes: 100 << 20,
             timeout: Duration::from_secs(5),
         }
     }
@@ -89,6 +94,8 @@ struct State {
     wanted: Txg,
     /// Dirty bytes by txg modulo 2 (open and syncing).
     dirty: [u64; 2],
+    /// Those of them that are of blocks written whole.
+    dirty_whole: [u64; 2],
     last_wakeup_ns: u64,
     suspended: Option<PoolError>,
     fail_mode: FailMode,
@@ -109,6 +116,7 @@ fn slot(txg: Txg) -> usize {
 pub struct TxgManager {
     world: World,
     limits: TxgLimits,
+    dirty_max_bytes: AtomicU64,
     state: Mutex<State>,
     admit: Notify,
     drained: Notify,
@@ -129,6 +137,7 @@ impl TxgManager {
             synced,
             wanted: synced,
             dirty: [0; 2],
+            dirty_whole: [0; 2],
             last_wakeup_ns: 0,
             suspended: None,
             fail_mode: FailMode::Wait,
@@ -136,6 +145,7 @@ impl TxgManager {
         };
         Arc::new(TxgManager {
             world,
+            dirty_max_bytes: AtomicU64::new(limits.dirty_max_bytes),
             limits,
             state: Mutex::new(state),
             admit: Notify::new(),
@@ -219,11 +229,28 @@ impl TxgManager {
     fn is_full(&self, state: &State, estimate_bytes: u64) -> bool {
         let dirty = state.dirty_total();
         // One assignment bigger than the limit must still get through, alone.
-        dirty > 0 && dirty.saturating_add(estimate_bytes) > self.limits.dirty_max_bytes
+        dirty > 0 && dirty.saturating_add(estimate_bytes) > self.dirty_max_bytes()
     }
 
     fn delay_from_bytes(&self) -> u64 {
-        self.limits.dirty_max_bytes / 100 * self.limits.delay_min_percent
+        self.dirty_max_bytes() / 100 * self.limits.delay_min_percent
+    }
+
+    /// Whether so much is dirty in a txg that it is to be closed.
+    fn is_much(&self, state: &State, txg: Txg) -> bool {
+        let most = self.dirty_max_bytes() / 100 * self.limits.sync_percent;
+        state.dirty[slot(txg)] > most
+            || state.dirty_whole[slot(txg)] > most.min(self.limits.sync_whole_bytes)
+    }
+
+    fn dirty_max_bytes(&self) -> u64 {
+        self.dirty_max_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Changes how much may be dirty.
+    pub fn set_dirty_max_bytes(&self, bytes: u64) {
+        self.dirty_max_bytes.store(bytes, Ordering::Relaxed);
+        self.admit.notify_waiters();
     }
 
     /// How long this assignment is to be delayed, from now; books its place in the queue of
@@ -234,7 +261,7 @@ impl TxgManager {
         if dirty <= from {
             return 0;
         }
-        let room = self.limits.dirty_max_bytes.saturating_sub(dirty).max(1);
+        let room = self.dirty_max_bytes().saturating_sub(dirty).max(1);
         let spacing =
             u128::from(self.limits.delay_scale_ns) * u128::from(dirty - from) / u128::from(room);
         let spacing = spacing.min(u128::from(self.limits.delay_max_ns)) as u64;
@@ -309,6 +336,7 @@ impl TxgManager {
             state.syncing = None;
             state.synced = txg;
             state.dirty[slot(txg)] = 0;
+            state.dirty_whole[slot(txg)] = 0;
         }
         self.admit.notify_waiters();
         self.progress.notify_waiters();
@@ -393,8 +421,7 @@ impl TxgManager {
                 if state.stopped.is_some() {
                     return Work::Stopped;
                 }
-                let full = self.limits.dirty_max_bytes / 100 * self.limits.sync_percent;
-                if state.wanted >= state.open || state.dirty[slot(state.open)] > full {
+                if state.wanted >= state.open || self.is_much(&state, state.open) {
                     return Work::Wanted;
                 }
                 let age_ns = self
@@ -440,11 +467,6 @@ impl TxgManager {
         self.state.lock().dirty_total()
     }
 
-    /// The limits.
-    pub fn limits(&self) -> &TxgLimits {
-        &self.limits
-    }
-
     /// The sync loop wrote `bytes` of what was dirty in `txg`: lets more in.
     pub fn sync_progress(&self, txg: Txg, bytes: u64) {
         {
@@ -455,14 +477,17 @@ impl TxgManager {
         self.admit.notify_waiters();
     }
 
-    fn add_dirty(&self, txg: Txg, bytes: u64) {
+    fn add_dirty(&self, txg: Txg, bytes: u64, whole: bool) {
         let wake = {
             let mut state = self.state.lock();
-            let full = self.limits.dirty_max_bytes / 100 * self.limits.sync_percent;
+            let before = self.is_much(&state, txg);
             let dirty = &mut state.dirty[slot(txg)];
-            let before = *dirty;
             *dirty = dirty.saturating_add(bytes);
-            before <= full && *dirty > full
+            if whole {
+                let dirty = &mut state.dirty_whole[slot(txg)];
+                *dirty = dirty.saturating_add(bytes);
+            }
+            !before && self.is_much(&state, txg)
         };
         if wake {
             self.work.notify_one();
@@ -534,7 +559,14 @@ impl Tx {
     /// Says that `bytes` more are dirty in this txg.
     pub fn dirtied(&self, bytes: u64) {
         if let Some(manager) = &self.manager {
-            manager.add_dirty(self.txg, bytes);
+            manager.add_dirty(self.txg, bytes, false);
+        }
+    }
+
+    /// [`Self::dirtied`] for blocks that were written whole ([`TxgLimits::sync_whole_bytes`]).
+    pub fn dirtied_whole(&self, bytes: u64) {
+        if let Some(manager) = &self.manager {
+            manager.add_dirty(self.txg, bytes, true);
         }
     }
 }

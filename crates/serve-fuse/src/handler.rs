@@ -6,7 +6,7 @@
 //! long. Attributes are good for a second, since space on disk shows only after a txg is synced,
 //! and access times move with reads. Names that are not there, and names in `.zfs`, are good for a
 //! second; where case or form of names does not count, entries are not kept at all. `open` is
-//! answered "not needed" once, and then never asked again.
+//! answered "not needed" once, and then never asked again; `create` likewise.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -792,37 +792,17 @@ impl fuser::Filesystem for Handler {
 
     fn create(
         &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
+        _request: &Request,
+        _parent: INodeNo,
+        _name: &OsStr,
+        _mode: u32,
+        _umask: u32,
         _flags: i32,
         reply: ReplyCreate,
     ) {
-        let (caller, name) = (caller(request, umask), name.to_owned());
-        on_file!(
-            self,
-            parent,
-            reply,
-            |file| file
-                .filesystem
-                .create(file.ino, name.as_bytes(), mode, caller),
-            |found| {
-                if file.is_live {
-                    file.filesystem.retain(found.ino, 1);
-                }
-                let attributes = convert::attributes(file.node(found.ino), &found);
-                let generation = Generation(found.generation);
-                let flags = FopenFlags::FOPEN_KEEP_CACHE;
-                let ttl = if file.has_own_number(found.ino) {
-                    SHORT_TTL
-                } else {
-                    Duration::ZERO
-                };
-                reply.created(&ttl, &attributes, generation, FileHandle(0), flags);
-            }
-        );
+        // "Make a node, then open it", which needs no asking: a file that was made so needs no release when it is
+        // closed. The kernel does not ask again. Permissions were checked, so a mode that forbids what the file is opened for does not matter.
+        reply.error(Errno::ENOSYS);
     }
 
     fn fallocate(

@@ -16,9 +16,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod dedup;
 pub mod history;
 pub mod model;
 pub mod rng;
 pub mod torture;
 pub mod verify;
+mod verify_dedup;
 pub mod work;

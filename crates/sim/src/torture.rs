@@ -171,6 +171,8 @@ pub struct Plan {
     /// All disks fail now and then, and lose what is in their caches: the pool stands still, until they are well and
     /// it is cleared. Nothing may show of that.
     pub standstills: bool,
+    /// Property `dedup` of the pool, if it is not off; then little of what is written is new.
+    pub dedup: Option<&'static str>,
     /// Have zdb look at the images, after power cuts and in the end, where there is one.
     pub zdb: bool,
 }
@@ -202,6 +204,7 @@ impl Plan {
             log: false,
             faults: false,
             standstills: false,
+            dedup: None,
             zdb: false,
         }
     }
@@ -224,6 +227,8 @@ pub struct Outcome {
     pub blocks: u64,
     /// Blocks of intent logs that were seen after power cuts.
     pub log_blocks: u64,
+    /// References to shared blocks that were seen after power cuts.
+    pub shared_references: u64,
     /// Operations refused for lack of space.
     pub refused: u64,
     /// The log of operations of disks, when the plan asks for it.
@@ -594,6 +599,9 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
     let mut rng = Rng::new(plan.seed);
     let mut outcome = Outcome::default();
     let mut pool = create(&sim, plan.layout, plan.disk_mib, plan.small_sectors).await?;
+    if let Some(dedup) = plan.dedup {
+        crate::dedup::prepare(&pool, dedup).await?;
+    }
     let mut books = Vec::new();
     for index in 0..plan.workers {
         let book = Arc::new(Mutex::new(Book::default()));
@@ -723,6 +731,7 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
             let report = inspect(&sim, "after the power cut", has_no_errors);
             let report = patiently("inspection", report).await??;
             outcome.log_blocks += report.log_blocks;
+            outcome.shared_references += report.shared_references;
             if plan.zdb {
                 zdb(&sim)?;
             }

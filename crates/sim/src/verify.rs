@@ -8,12 +8,13 @@
 //! - the content of every copy with its checksum;
 //! - in every dnode the space used, in every indirect block the fill counts;
 //! - in every dataset what it refers to and what is unique, and the deadlist, with the blocks;
-//! - in every directory the space of its children and of its head.
+//! - in every directory the space of its children and of its head;
+//! - the references in dedup tables with the pointers that there are (`verify_dedup`).
 //!
 //! The pool must be quiet: imported read-only, or idle after a sync. Memory is proportional to
 //! the number of blocks: for simulated pools.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use device::BoxFuture;
@@ -27,6 +28,8 @@ use object::{Bpobj, BpobjSpace, Bptree, ObjectSet, SpaceMapKind, SpaceMapObject,
 use pool::alloc::RangeSet;
 use pool::pipeline::CacheUse;
 use pool::{Bookmark, Pipeline, ReadContext};
+
+use crate::verify_dedup::Shared;
 
 /// Why a pool cannot be verified at all.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -44,6 +47,8 @@ pub struct Report {
     pub log_space_maps: u64,
     /// Blocks of intent logs.
     pub log_blocks: u64,
+    /// References that dedup tables count.
+    pub shared_references: u64,
     /// What is wrong, in words.
     pub problems: Vec<String>,
 }
@@ -96,13 +101,30 @@ struct Sum {
 #[derive(Default)]
 struct Referenced {
     space: BpobjSpace,
-    blocks: HashMap<Key, BlockPointer>,
+    /// Blocks, and how often: deduplicated ones may be referred to several times.
+    blocks: Counted,
+    /// Pointers born later are not in the snapshot before.
+    born_after: Txg,
 }
 
-struct Walk<'a> {
-    pool: &'a Arc<Pipeline>,
-    report: Report,
+type Counted = HashMap<Key, (BlockPointer, u64)>;
+
+fn space_of<'b>(
+    pipeline: &Pipeline,
+    blocks: impl Iterator<Item = &'b (BlockPointer, u64)>,
+    born_after: Txg,
+) -> u64 {
+    blocks
+        .filter(|(block, _)| block.birth() > born_after)
+        .map(|(block, count)| pipeline.dsize_bytes(block) * count)
+        .sum()
+}
+
+pub(crate) struct Walk<'a> {
+    pub(crate) pool: &'a Arc<Pipeline>,
+    pub(crate) report: Report,
     contents: HashMap<Key, Arc<Content>>,
+    pub(crate) shared: Shared,
     claimed: BTreeMap<VdevId, RangeSet>,
     /// Perhaps allocated: blocks of logs, and of trees that are being freed.
     uncertain: BTreeMap<VdevId, RangeSet>,
@@ -120,6 +142,7 @@ pub async fn verify_pool(pool: &Pool) -> Result<Report, Failure> {
         pool: pool.pipeline(),
         report: Report::default(),
         contents: HashMap::new(),
+        shared: Shared::default(),
         claimed: BTreeMap::new(),
         uncertain: BTreeMap::new(),
     };
@@ -128,6 +151,7 @@ pub async fn verify_pool(pool: &Pool) -> Result<Report, Failure> {
     walk.visit(&root, &mut all, "MOS").await?;
     walk.datasets(mos).await?;
     walk.waiting_frees(mos).await?;
+    walk.dedup_tables(mos).await?;
     let allocated = walk.space_maps(pool, mos).await?;
     walk.compare_space(pool, &allocated);
     if dsl.root_bp() != root {
@@ -137,7 +161,7 @@ pub async fn verify_pool(pool: &Pool) -> Result<Report, Failure> {
 }
 
 impl Walk<'_> {
-    fn problem(&mut self, text: String) {
+    pub(crate) fn problem(&mut self, text: String) {
         self.report.problems.push(text);
     }
 
@@ -149,7 +173,7 @@ impl Walk<'_> {
     }
 
     /// Takes the places of a block.
-    fn claim<'b>(
+    pub(crate) fn claim<'b>(
         &'b mut self,
         block: &'b BlockPointer,
         certain: bool,
@@ -190,8 +214,12 @@ impl Walk<'_> {
         if let Some(known) = self.contents.get(&key(block)) {
             return Ok(known.clone());
         }
+        if !block.is_dedup() {
+            self.claim(block, true).await?;
+        } else if !self.shared.is_first(block) {
+            return Ok(Arc::default());
+        }
         self.report.blocks += 1;
-        self.claim(block, true).await?;
         let context = Self::context();
         match self.pool.scrub(block, &context).await {
             Ok(outcome) => {
@@ -237,7 +265,10 @@ impl Walk<'_> {
                     fill: 1,
                 });
             }
-            into.blocks.insert(key(block), *block);
+            into.blocks.entry(key(block)).or_insert((*block, 0)).1 += 1;
+            if block.is_dedup() && block.birth() > into.born_after {
+                self.shared.refer(block);
+            }
             let content = self.content(block, what).await?;
             let mut sum = Sum::default();
             for pointer in &content.pointers {
@@ -322,7 +353,10 @@ impl Walk<'_> {
         for (id, phys) in &datasets {
             self.report.datasets += 1;
             let what = format!("dataset {id}");
-            let mut found = Referenced::default();
+            let mut found = Referenced {
+                born_after: phys.previous_snapshot_txg,
+                ..Referenced::default()
+            };
             self.visit(&phys.block, &mut found, &what).await?;
             if !phys.block.is_hole() {
                 let content = self.content(&phys.block, &what).await?;
@@ -367,18 +401,19 @@ impl Walk<'_> {
             let own = &referenced[id];
             let before = referenced.get(&phys.previous_snapshot).unwrap_or(&nothing);
             let (listed, space, embedded) = read_deadlist(self.pool, mos, phys.deadlist).await?;
-            let wanted: HashSet<Key> = before
-                .blocks
-                .keys()
-                .filter(|key| !own.blocks.contains_key(key))
-                .copied()
-                .collect();
-            for key in wanted.difference(&listed.keys().copied().collect()) {
-                let block = &before.blocks[key];
-                self.problem(format!("dataset {id}: not on its deadlist: {block:?}"));
+            let times =
+                |blocks: &Counted, key: &Key| blocks.get(key).map_or(0, |(_, count)| *count);
+            for (key, (block, count)) in &before.blocks {
+                let wanted = count.saturating_sub(times(&own.blocks, key));
+                let found = times(&listed, key);
+                if found < wanted {
+                    self.problem(format!("dataset {id}: not on its deadlist: {block:?}"));
+                } else if found > wanted {
+                    self.problem(format!("dataset {id}: wrongly on its deadlist: {block:?}"));
+                }
             }
-            for (key, block) in &listed {
-                if !wanted.contains(key) {
+            for (key, (block, _)) in &listed {
+                if !before.blocks.contains_key(key) {
                     self.problem(format!("dataset {id}: wrongly on its deadlist: {block:?}"));
                 }
             }
@@ -408,16 +443,9 @@ impl Walk<'_> {
                     continue;
                 };
                 let (dead, _, _) = read_deadlist(self.pool, mos, next.deadlist).await?;
-                dead.values()
-                    .filter(|block| block.birth() > phys.previous_snapshot_txg)
-                    .map(|block| self.pool.dsize_bytes(block))
-                    .sum::<u64>()
+                space_of(self.pool, dead.values(), phys.previous_snapshot_txg)
             } else {
-                own.blocks
-                    .values()
-                    .filter(|block| block.birth() > phys.previous_snapshot_txg)
-                    .map(|block| self.pool.dsize_bytes(block))
-                    .sum()
+                space_of(self.pool, own.blocks.values(), phys.previous_snapshot_txg)
             };
             let accurate = phys.flags & DslDatasetPhys::FLAG_UNIQUE_ACCURATE != 0;
             if accurate && unique != phys.unique_bytes {
@@ -464,12 +492,7 @@ impl Walk<'_> {
                 .get(&dir.origin)
                 .map_or(Txg::ZERO, |origin| origin.creation_txg);
             if let Some(head) = referenced.get(&dir.head_dataset) {
-                let own = head
-                    .blocks
-                    .values()
-                    .filter(|block| block.birth() > origin_txg)
-                    .map(|block| self.pool.dsize_bytes(block))
-                    .sum::<u64>();
+                let own = space_of(self.pool, head.blocks.values(), origin_txg);
                 let says = dir.used_breakdown[UsedBy::Head as usize];
                 if own != says {
                     self.problem(format!(
@@ -532,7 +555,9 @@ impl Walk<'_> {
                 continue;
             };
             for block in list_blocks(mos, ObjectId::new(id)).await? {
-                if self.contents.contains_key(&key(&block)) {
+                if block.is_dedup() && !block.is_embedded() {
+                    self.shared.refer(&block);
+                } else if self.contents.contains_key(&key(&block)) {
                     self.problem(format!("to be freed and in use: {block:?}"));
                 } else {
                     self.claim(&block, true).await?;
@@ -552,6 +577,10 @@ impl Walk<'_> {
     fn doomed<'b>(&'b mut self, block: &'b BlockPointer, born_after: Txg) -> BoxFuture<'b, ()> {
         Box::pin(async move {
             let gone = block.is_hole() || block.is_embedded() || block.birth() <= born_after;
+            if !gone && block.is_dedup() {
+                self.shared.refer_perhaps(block);
+                return;
+            }
             if gone || self.contents.contains_key(&key(block)) {
                 return;
             }
@@ -792,7 +821,7 @@ async fn read_deadlist(
     pipeline: &Arc<Pipeline>,
     mos: &Arc<ObjectSet>,
     id: ObjectId,
-) -> Result<(HashMap<Key, BlockPointer>, BpobjSpace, u64), Failure> {
+) -> Result<(Counted, BpobjSpace, u64), Failure> {
     let held = mos.hold(id).await?;
     let mut blocks = Vec::new();
     if held.info().object_type == ObjectType::BPOBJ {
@@ -807,14 +836,18 @@ async fn read_deadlist(
         }
     }
     let mut space = BpobjSpace::default();
-    let mut out = HashMap::new();
+    let mut out = Counted::new();
     let mut embedded = 0;
     for block in blocks {
         space = space.plus(BpobjSpace::of_block(pipeline, &block));
         if block.is_embedded() {
             embedded += 1;
-        } else if out.insert(key(&block), block).is_some() {
-            return Err(format!("twice on deadlist {id}: {block:?}").into());
+        } else {
+            let (_, count) = out.entry(key(&block)).or_insert((block, 0));
+            *count += 1;
+            if *count > 1 && !block.is_dedup() {
+                return Err(format!("twice on deadlist {id}: {block:?}").into());
+            }
         }
     }
     Ok((out, space, embedded))

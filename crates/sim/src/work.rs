@@ -104,6 +104,8 @@ pub struct WorkOptions {
     pub dataset_percent: u64,
     /// Of a hundred, how many make something durable.
     pub sync_percent: u64,
+    /// Little of what is written is new ([`crate::dedup`]).
+    pub repeats: bool,
 }
 
 impl Default for WorkOptions {
@@ -113,6 +115,7 @@ impl Default for WorkOptions {
             file_bytes_max: 600 << 10,
             dataset_percent: 10,
             sync_percent: 6,
+            repeats: false,
         }
     }
 }
@@ -394,7 +397,10 @@ impl Worker {
         }
         let mut data = Vec::new();
         for index in at..at + count {
-            let seed = self.rng.next_u64() >> 1;
+            let seed = match self.options.repeats {
+                true => crate::dedup::sector_seed(&mut self.rng),
+                false => self.rng.next_u64() >> 1,
+            };
             self.book.lock().seeds.add(seed);
             sectors.insert(index, seed);
             data.extend(sector(seed));

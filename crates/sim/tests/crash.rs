@@ -73,6 +73,34 @@ fn pools_that_stood_still_lose_nothing() {
     run_all(&seeds(12), with_standstills);
 }
 
+/// Deduplicated blocks: references are those that tables count, whenever the power goes.
+#[test]
+fn a_power_cut_loses_no_reference_to_a_shared_block() {
+    run_all(&seeds(16), with_dedup);
+}
+
+/// There is something to be lost.
+#[test]
+fn blocks_are_shared_when_the_power_goes() {
+    let shared = (0..4).map(|seed| {
+        let (outcome, _) = run_plan(&with_dedup(seed)).unwrap();
+        outcome.shared_references
+    });
+    assert!(shared.sum::<u64>() > 100);
+}
+
+fn with_dedup(seed: u64) -> Plan {
+    let plan = Plan::of(seed);
+    Plan {
+        dedup: Some(["on", "verify", "sha512", "edonr,verify"][(seed / 3 % 4) as usize]),
+        work: WorkOptions {
+            repeats: true,
+            ..plan.work
+        },
+        ..plan
+    }
+}
+
 /// The sync loop once ended where it needed a block that only a disk had which had just failed.
 #[test]
 fn a_pool_that_stood_still_waits_for_what_it_must_read() {

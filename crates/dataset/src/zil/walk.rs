@@ -291,9 +291,10 @@ pub(crate) struct Claimed {
     pub newest_birth: Txg,
 }
 
-/// After a crash: marks the blocks of a log as allocated in `txg`, adds references to the blocks that clone records share
-/// (`zil_claim_clone_range`; [`free_chain`] gives them back), and notes in its head how far it goes.
-/// Blocks and records from before `first_txg` are in the pool's state already.
+/// After a crash: marks the blocks of a log as allocated in `txg`, adds references to the blocks that clone records
+/// share (`zil_claim_clone_range`; [`free_chain`] gives them back), and notes in its head how far it goes.
+/// Blocks and records from before `first_txg` are in the pool's state already; references are added for those records
+/// too, as all are given back.
 /// Nothing may have been allocated before since the import. A log that was claimed before is left
 /// as it is.
 ///

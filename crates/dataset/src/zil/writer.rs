@@ -257,12 +257,18 @@ impl Shared {
             writes.push((pointer, data));
         }
         let pipeline = self.objset.pipeline();
+        // One block, which most batches are, is written and flushed in one go.
+        let flush = writes.len() == 1;
         futures::stream::iter(writes)
-            .map(|(pointer, data)| async move { pipeline.write_log_block(&pointer, data).await })
+            .map(|(pointer, data)| async move {
+                pipeline.write_log_block(&pointer, data, flush).await
+            })
             .buffer_unordered(WRITES_IN_FLIGHT)
             .try_collect::<()>()
             .await?;
-        pipeline.flush_for(&pointers[..blocks.len()]).await?;
+        if !flush {
+            pipeline.flush_for(&pointers[..blocks.len()]).await?;
+        }
         {
             let mut chain = self.chain.lock();
             let written = &pointers[..blocks.len()];

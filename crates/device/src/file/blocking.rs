@@ -1,15 +1,17 @@
 //! The engine of threads: each operation is a blocking system call on a worker.
 //!
 //! Used where io_uring is missing or switched off (many containers forbid it), and always for
-//! the calls that io_uring lacks.
+//! the calls that io_uring lacks, and for a write with a flush behind it: the flush blocks in any case, and one thread
+//! that does both is woken once.
 
-use std::io::IoSlice;
-use std::sync::OnceLock;
+use std::io::{self, IoSlice};
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
+use tokio::sync::oneshot;
 
-use super::request::{Action, CALL_BYTES_MAX, Progress, Request};
+use super::request::{Action, CALL_BYTES_MAX, Descriptors, Progress, Request};
 use crate::{Cpu, CpuPool};
 
 /// Operations in flight at once. Enough to keep a disk's queue busy; the threads sleep in the
@@ -27,16 +29,57 @@ pub(super) fn submit(request: Request) {
     pool().run(Box::new(move || run(request)));
 }
 
-/// Carries out `request` here.
-fn run(mut request: Request) {
-    loop {
-        let result = call(&mut request);
-        match request.on_result(result) {
-            Progress::More => {}
-            Progress::Finished(result) => {
-                request.finish(result);
-                return;
+/// A step of [`write_flushed`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    Write,
+    Flush,
+}
+
+/// Carries out a write, and a flush if it succeeds, on one worker. It happens also when nobody waits any more.
+pub(super) async fn write_flushed(
+    files: Arc<Descriptors>,
+    direct: bool,
+    offset_bytes: u64,
+    action: Action,
+) -> Result<(), (Step, io::Error)> {
+    let (send, receive) = oneshot::channel();
+    let (answer, _) = oneshot::channel();
+    let mut request = Request {
+        files,
+        direct,
+        offset_bytes,
+        action,
+        answer,
+    };
+    pool().run(Box::new(move || {
+        let result = match carry_out(&mut request) {
+            Ok(()) => {
+                request.direct = false;
+                request.action = Action::Flush;
+                carry_out(&mut request).map_err(|error| (Step::Flush, error))
             }
+            Err(error) => Err((Step::Write, error)),
+        };
+        let _ = send.send(result);
+    }));
+    receive.await.unwrap_or_else(|_| {
+        // It is not known how far it came.
+        Err((Step::Flush, io::Error::other("the I/O engine has stopped")))
+    })
+}
+
+/// Carries out `request` here, and answers.
+fn run(mut request: Request) {
+    let result = carry_out(&mut request);
+    request.finish(result);
+}
+
+fn carry_out(request: &mut Request) -> io::Result<()> {
+    loop {
+        let result = call(request);
+        if let Progress::Finished(result) = request.on_result(result) {
+            return result;
         }
     }
 }

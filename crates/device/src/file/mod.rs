@@ -46,7 +46,7 @@ use tokio::sync::oneshot;
 use self::buffer::AlignedBuffer;
 use self::request::{Action, Descriptors, Request};
 use crate::memory::{check_range, read_only_error};
-use crate::{BoxFuture, Cpu, Device, DeviceError};
+use crate::{BoxFuture, Cpu, Device, DeviceError, WriteFlushedError};
 
 /// How often and how long to wait for a lock that somebody holds for a moment (udev probes
 /// devices; an exported pool's last operation may still be ending).
@@ -230,16 +230,22 @@ impl FileDevice {
         if length == 0 {
             return Ok(());
         }
+        let (action, direct) = self.write_action(offset_bytes, parts);
+        self.submit("write", offset_bytes, length as u64, direct, action)
+            .await
+            .map(drop)
+    }
+
+    /// What a write of `parts` asks of an engine, and whether it goes around the page cache.
+    fn write_action(&self, offset_bytes: u64, parts: Vec<Bytes>) -> (Action, bool) {
+        let length: usize = parts.iter().map(Bytes::len).sum();
         let direct = self.aligned(offset_bytes, length);
         let parts = if direct && !self.memory_is_aligned(&parts) {
             vec![AlignedBuffer::gather(&parts).into_bytes()]
         } else {
             parts
         };
-        let action = Action::Write { parts, done: 0 };
-        self.submit("write", offset_bytes, length as u64, direct, action)
-            .await
-            .map(drop)
+        (Action::Write { parts, done: 0 }, direct)
     }
 
     /// Takes what the page cache has, here and now; true when that was everything. What leaves this
@@ -333,6 +339,35 @@ impl Device for FileDevice {
             self.submit("flush", 0, self.size_bytes, false, Action::Flush)
                 .await
                 .map(drop)
+        })
+    }
+
+    fn write_flushed(
+        &self,
+        offset_bytes: u64,
+        data: Bytes,
+    ) -> BoxFuture<'_, Result<(), WriteFlushedError>> {
+        Box::pin(async move {
+            let length = data.len() as u64;
+            self.check("write", offset_bytes, length)
+                .map_err(WriteFlushedError::Write)?;
+            let (action, direct) = self.write_action(offset_bytes, vec![data]);
+            let files = self.files.clone();
+            match blocking::write_flushed(files, direct, offset_bytes, action).await {
+                Ok(()) => Ok(()),
+                Err((blocking::Step::Write, source)) => Err(WriteFlushedError::Write(self.error(
+                    "write",
+                    offset_bytes,
+                    length,
+                    source,
+                ))),
+                Err((blocking::Step::Flush, source)) => Err(WriteFlushedError::Flush(self.error(
+                    "flush",
+                    0,
+                    self.size_bytes,
+                    source,
+                ))),
+            }
         })
     }
 

@@ -63,6 +63,23 @@ where
 }
 
 #[test]
+fn a_write_with_its_flush_says_which_of_them_failed() {
+    for_each(1 << 20, |device, _| async move {
+        for (offset, length) in [(0, 4096), (8192, 512), (65_537, 10_000)] {
+            let data = Bytes::from(vec![length as u8 | 1; length]);
+            device.write_flushed(offset, data.clone()).await.unwrap();
+            assert_eq!(device.read(offset, length).await.unwrap(), data);
+        }
+        let data = Bytes::from(vec![1; 4096]);
+        let error = device.write_flushed(1 << 20, data).await.unwrap_err();
+        assert!(matches!(
+            error,
+            WriteFlushedError::Write(DeviceError::OutOfRange { .. })
+        ));
+    });
+}
+
+#[test]
 fn what_is_written_is_read_and_is_in_the_file() {
     for_each(1 << 20, async |device, path| {
         assert_eq!(device.size_bytes(), 1 << 20);

@@ -21,8 +21,9 @@ use object::{Object, ObjectError, ObjectSet, SyncContext, Zap};
 use super::Dedup;
 use crate::EngineError;
 
-/// Entries that are flushed in one txg.
-const STEP: usize = 20_000;
+/// Entries that are flushed in one txg: in the first, and at most. It doubles; so short logs, too, take more than one step.
+const STEP_FIRST: usize = 128;
+const STEP_MAX: usize = 20_000;
 /// Bits of a head's word: version, and flags (`DDL_FLAG_*`) above it.
 const HEAD_VERSION: u64 = 1;
 const FLUSHING: u64 = 1 << 8;
@@ -199,6 +200,9 @@ impl Dedup {
         if logs.0[at].head.length_bytes == 0 {
             return swap(&mut logs.0, ctx.txg, tx).map(|()| 0);
         }
+        let step = self.flush_step.load(Ordering::Relaxed).max(STEP_FIRST);
+        self.flush_step
+            .store((step * 2).min(STEP_MAX), Ordering::Relaxed);
         let log = &logs.0[at];
         let flushed = log.flushed();
         let mut taken: BTreeMap<Words, DdtPhys> = BTreeMap::new();
@@ -210,7 +214,7 @@ impl Dedup {
                 return;
             }
             taken.insert(words, value);
-            if taken.len() > STEP
+            if taken.len() > step
                 && let Some((largest, _)) = taken.pop_last()
             {
                 bound = Some(largest);

@@ -32,7 +32,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use ::pool::alloc::Allocator;
 use ::pool::pipeline::{DedupName, DedupTables, StoredEntry};
@@ -106,6 +106,8 @@ pub(crate) struct Dedup {
     quota_bytes: AtomicU64,
     /// Logs of another release are not flushed yet.
     has_logs: AtomicBool,
+    /// Entries of logs in the next step; zero before the first.
+    flush_step: AtomicUsize,
 }
 
 impl Dedup {
@@ -123,6 +125,7 @@ impl Dedup {
             status: Mutex::default(),
             quota_bytes: AtomicU64::new(QUOTA_AUTO),
             has_logs: AtomicBool::new(false),
+            flush_step: AtomicUsize::new(0),
         }
     }
 

@@ -193,6 +193,11 @@ impl Pipeline {
         *self.dedup.tables.write() = Some(Arc::downgrade(tables));
     }
 
+    /// Whether this pass left something to settle: then there must be another one.
+    pub fn has_dedup_work(&self, txg: Txg) -> bool {
+        self.has_dedup_frees(txg) || !self.dedup.live.lock().is_empty()
+    }
+
     /// Whether frees of shared blocks wait to be settled in this txg.
     pub fn has_dedup_frees(&self, txg: Txg) -> bool {
         self.dedup.frees.lock().contains_key(&txg)
@@ -307,8 +312,10 @@ impl Pipeline {
         let mut changes: Vec<_> = live
             .into_iter()
             .filter_map(|(name, slot)| {
-                // Nobody else has it any more.
-                let entry = slot.try_lock().ok()?.take()?;
+                let entry = slot
+                    .try_lock()
+                    .expect("between passes nobody works on an entry")
+                    .take()?;
                 let is_new =
                     entry.stored.is_none() && !entry.value.places().iter().any(|p| p.is_used());
                 let same = entry

@@ -29,6 +29,8 @@ mod crypt;
 #[cfg(test)]
 mod crypt_tests;
 mod dedup;
+#[cfg(test)]
+mod dedup_tests;
 mod gang;
 mod policy;
 mod read;

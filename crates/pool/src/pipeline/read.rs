@@ -487,7 +487,7 @@ pub(super) fn io_context(bp: &BlockPointer, context: &ReadContext) -> IoContext 
         priority: context.priority,
         birth: bp.physical_birth(),
         speculative: context.speculative,
-        scrub: false,
+        ..IoContext::default()
     }
 }
 

@@ -653,7 +653,7 @@ fn log_blocks_are_written_read_and_claimed() {
             data[192..8000].copy_from_slice(&noise(7808, 1));
             let before = pool.sim.counts().flushes;
             pool.pipeline
-                .write_log_block(&bp, data.clone())
+                .write_log_block(&bp, data.clone(), false)
                 .await
                 .expect("written");
             pool.pipeline.flush_for(&[bp]).await.expect("durable");
@@ -679,7 +679,7 @@ fn log_blocks_are_written_read_and_claimed() {
                 .inject(Fault::new(SimOp::Write, FaultEffect::Error));
             let error = again
                 .pipeline
-                .write_log_block(&bp, data)
+                .write_log_block(&bp, data, true)
                 .await
                 .expect_err("failed");
             assert!(matches!(error, PoolError::VdevUnavailable { .. }));

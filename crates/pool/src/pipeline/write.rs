@@ -435,8 +435,7 @@ impl Pipeline {
             bookmark: policy.bookmark,
             priority: policy.priority,
             birth: txg,
-            speculative: false,
-            scrub: false,
+            ..IoContext::default()
         };
         let mut choice = loop {
             match self.choose(txg, old, stored, policy, gang).await {
@@ -557,7 +556,7 @@ impl Pipeline {
 
     /// Writes an intent log block: sets the checksum in its chain header (`zc_eck`; `zc_nused` must be
     /// set) and writes it. `data` may be shorter than the block when the rest is not used; whole 4 KiB.
-    /// Durable after [`Self::flush_for`] or [`Self::flush`].
+    /// Durable with `flush`, else after [`Self::flush_for`] or [`Self::flush`].
     ///
     /// # Errors
     /// [`PoolError::VdevUnavailable`] when it could not be written, [`PoolError::Suspended`]: then wait for the txg instead.
@@ -565,6 +564,7 @@ impl Pipeline {
         &self,
         bp: &BlockPointer,
         mut data: Vec<u8>,
+        flush: bool,
     ) -> Result<(), PoolError> {
         self.check_writable()?;
         if let Some(error) = self.suspended() {
@@ -586,6 +586,7 @@ impl Pipeline {
         let io = IoContext {
             priority: Priority::Sync,
             birth: bp.physical_birth(),
+            flush,
             ..IoContext::default()
         };
         let psize = bp.psize_bytes() as usize;
@@ -608,6 +609,10 @@ impl Pipeline {
                 .write_block(dva.vdev(), dva.offset_bytes(), data.into(), &io)
                 .await
                 .map_err(|error| unavailable(error.cause))
+                .and_then(|()| match flush {
+                    true => self.tree.settle_written(dva.vdev()),
+                    false => Ok(()),
+                })
                 .inspect_err(|_| self.leave_failed_logs())?;
         }
         Ok(())

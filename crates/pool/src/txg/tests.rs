@@ -198,6 +198,44 @@ fn dirty_data_closes_the_txg() {
 }
 
 #[test]
+fn whole_blocks_close_the_txg_sooner_than_changed_ones() {
+    simulate(async {
+        let manager = manager(TxgLimits {
+            dirty_max_bytes: 1 << 30,
+            ..TxgLimits::default()
+        });
+        manager.set_dirty_max_bytes(10 << 30);
+        let wait = || {
+            let manager = manager.clone();
+            tokio::spawn(async move { manager.wait_for_work().await })
+        };
+        let waiting = wait();
+        let tx = manager.assign(0).await.expect("open");
+        tx.dirtied(1 << 30);
+        tx.dirtied_whole(99 << 20);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(!waiting.is_finished());
+        assert_eq!(manager.dirty_bytes(), (1 << 30) + (99 << 20));
+        tx.dirtied_whole(2 << 20);
+        assert_eq!(waiting.await.expect("no panic"), Work::Wanted);
+        // The next one begins with nothing.
+        drop(tx);
+        let closed = manager.quiesce().await;
+        manager.synced(closed);
+        assert_eq!(manager.dirty_bytes(), 0);
+        let waiting = wait();
+        let tx = manager.assign(0).await.expect("open");
+        tx.dirtied_whole(99 << 20);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(!waiting.is_finished());
+        // Less may be dirty from now on.
+        manager.set_dirty_max_bytes(400 << 20);
+        tx.dirtied(1);
+        assert_eq!(waiting.await.expect("no panic"), Work::Wanted);
+    });
+}
+
+#[test]
 fn suspension_holds_back_or_refuses() {
     simulate(async {
         let manager = manager(TxgLimits::default());

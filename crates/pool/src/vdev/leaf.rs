@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use device::{Device, DeviceError, World};
+use device::{Device, DeviceError, World, WriteFlushedError};
 use format::{BOOT_BYTES, Guid, LABEL_START_BYTES, Txg};
 use parking_lot::{Mutex, RwLock};
 
@@ -102,6 +102,8 @@ pub struct IoContext {
     pub speculative: bool,
     /// Read and check every copy and parity, and repair what is wrong (scrub).
     pub scrub: bool,
+    /// A write of [`Priority::Sync`] is durable when it is done, and so are all writes before it (intent log).
+    pub flush: bool,
 }
 
 /// Why a leaf did not do an I/O.
@@ -113,6 +115,8 @@ pub(crate) enum LeafError {
     ReadOnly,
     /// The device failed.
     Device(Arc<DeviceError>),
+    /// The device took a write, and failed to flush: it is faulted, and the write is kept.
+    Flush(Arc<DeviceError>),
 }
 
 impl std::fmt::Display for LeafError {
@@ -120,7 +124,7 @@ impl std::fmt::Display for LeafError {
         match self {
             LeafError::Unavailable(state) => write!(f, "a device is {state}"),
             LeafError::ReadOnly => f.write_str("a device is open for reading only"),
-            LeafError::Device(error) => error.fmt(f),
+            LeafError::Device(error) | LeafError::Flush(error) => error.fmt(f),
         }
     }
 }
@@ -355,6 +359,9 @@ impl Leaf {
             return Err(LeafError::ReadOnly);
         }
         let raw = offset.saturating_add(LABEL_START_BYTES);
+        if context.flush && context.priority == Priority::Sync {
+            return self.write_flushed(&*device, raw, data, context).await;
+        }
         let kept = data.clone();
         let mut result = if context.priority == Priority::Sync {
             let place = self.queue.sync_write_place(context).await;
@@ -385,6 +392,42 @@ impl Leaf {
             }
         }
         self.note_write(result, raw, kept, context).await
+    }
+
+    /// A write and a flush in one go. `writing` is held.
+    async fn write_flushed(
+        self: &Arc<Self>,
+        device: &dyn Device,
+        raw: u64,
+        data: Bytes,
+        context: &IoContext,
+    ) -> Result<(), LeafError> {
+        let length = data.len();
+        let place = self.queue.sync_write_place(context).await;
+        let mut flushing = self.begin_flush();
+        let error = match device.write_flushed(raw, data.clone()).await {
+            Ok(()) => {
+                flushing.writes = Kept::default();
+                place.done(length as u64);
+                Counters::add(&self.counters.write_ops, 1);
+                Counters::add(&self.counters.write_bytes, length as u64);
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        drop(flushing);
+        match error {
+            WriteFlushedError::Write(error) => {
+                let error = Arc::new(error);
+                Counters::add(&self.counters.write_errors, 1);
+                self.failed(&error, context, true);
+                Err(LeafError::Device(error))
+            }
+            WriteFlushedError::Flush(error) => {
+                self.kept.lock().push(raw, data, context.birth);
+                Err(LeafError::Flush(self.flush_failed(error)))
+            }
+        }
     }
 
     async fn note_write(
@@ -437,11 +480,7 @@ impl Leaf {
         if device.is_read_only() {
             return Ok(());
         }
-        let mut flushing = Flushing {
-            leaf: self,
-            // A write that the device takes from now on is kept when it is done, with its txg.
-            writes: std::mem::take(&mut *self.kept.lock()),
-        };
+        let mut flushing = self.begin_flush();
         match device.flush().await {
             Ok(()) => {
                 flushing.writes = Kept::default();
@@ -449,15 +488,29 @@ impl Leaf {
             }
             Err(error) => {
                 drop(flushing);
-                let error = Arc::new(error);
-                Counters::add(&self.counters.write_errors, 1);
-                self.failed(&error, &IoContext::default(), false);
-                if self.is_readable() {
-                    self.set_state(VdevState::Faulted, VdevAux::ErrorsExceeded);
-                }
-                Err(LeafError::Device(error))
+                Err(LeafError::Flush(self.flush_failed(error)))
             }
         }
+    }
+
+    /// Takes what a flush that begins now makes durable. A write that the device takes from now on is kept when it is
+    /// done, with its txg.
+    fn begin_flush(&self) -> Flushing<'_> {
+        Flushing {
+            leaf: self,
+            writes: std::mem::take(&mut *self.kept.lock()),
+        }
+    }
+
+    /// A flush failed, and what it was to make durable is kept again.
+    fn flush_failed(self: &Arc<Self>, error: DeviceError) -> Arc<DeviceError> {
+        let error = Arc::new(error);
+        Counters::add(&self.counters.write_errors, 1);
+        self.failed(&error, &IoContext::default(), false);
+        if self.is_readable() {
+            self.set_state(VdevState::Faulted, VdevAux::ErrorsExceeded);
+        }
+        error
     }
 
     /// Whether there are writes that no flush has covered yet.

@@ -26,6 +26,8 @@ mod draid_maps;
 mod expansion;
 #[cfg(test)]
 mod expansion_tests;
+#[cfg(test)]
+mod flushed_tests;
 mod geometry;
 mod indirect;
 mod label;

@@ -771,7 +771,10 @@ impl Vdev {
     ) -> Result<(), WriteFailure> {
         if let Some(leaf) = &self.leaf {
             return leaf.write(offset, data, context).await.map_err(|error| {
-                leaf.add_missing(context.birth);
+                // What was not flushed is kept, with its txg.
+                if !matches!(error, super::leaf::LeafError::Flush(_)) {
+                    leaf.add_missing(context.birth);
+                }
                 WriteFailure {
                     cause: format!("{}: {error}", self.display_name()),
                 }

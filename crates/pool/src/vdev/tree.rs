@@ -790,25 +790,20 @@ impl VdevTree {
             let failure = results.into_iter().find_map(Result::err);
             (top, failure)
         });
-        for (top, failure) in join_all(flushes).await {
-            settle_kept(top);
-            // Whoever found out that it is gone need not have been a flush.
-            let is_lost = |leaf: &Arc<Leaf>| !leaf.is_readable() && leaf.has_kept();
-            let leaves = top.leaves();
-            let lost = leaves.iter().any(|vdev| vdev.leaf().is_some_and(is_lost));
-            if lost || failure.is_some() && !top.state().0.is_usable() {
-                let cause = failure.map_or_else(
-                    || format!("it is {}", top.state().0),
-                    |failure| failure.to_string(),
-                );
-                return Err(PoolError::Suspended {
-                    reason: format!("{} could not be flushed ({cause})", top.display_name()),
-                });
-            }
-        }
-        Ok(())
+        settle_flushed(join_all(flushes).await)
     }
 
+    /// After a write with [`IoContext::flush`] that succeeded: whether the pool has what its devices had taken before,
+    /// as after [`Self::flush_tops`].
+    ///
+    /// # Errors
+    /// As [`Self::flush`].
+    pub fn settle_written(&self, id: VdevId) -> Result<(), PoolError> {
+        match self.top(id) {
+            Some(top) => settle_flushed([(&top, None)]),
+            None => Ok(()),
+        }
+    }
     /// Tells the devices of a top-level vdev that a range holds nothing any more (only where blocks
     /// lie whole on every child).
     ///
@@ -847,6 +842,29 @@ impl VdevTree {
 /// lack some of it themselves (`vdev_dtl_required`, module/zfs/vdev.c).
 fn has_all_data(top: &Arc<Vdev>) -> bool {
     top.state().0.is_usable() && !top.lacks_data()
+}
+
+/// After flushes of top-level vdevs, each with the failure of one of its devices if there was one.
+fn settle_flushed<'a>(
+    flushed: impl IntoIterator<Item = (&'a Arc<Vdev>, Option<super::leaf::LeafError>)>,
+) -> Result<(), PoolError> {
+    for (top, failure) in flushed {
+        settle_kept(top);
+        // Whoever found out that it is gone need not have been a flush.
+        let is_lost = |leaf: &Arc<Leaf>| !leaf.is_readable() && leaf.has_kept();
+        let leaves = top.leaves();
+        let lost = leaves.iter().any(|vdev| vdev.leaf().is_some_and(is_lost));
+        if lost || failure.is_some() && !top.state().0.is_usable() {
+            let cause = failure.map_or_else(
+                || format!("it is {}", top.state().0),
+                |failure| failure.to_string(),
+            );
+            return Err(PoolError::Suspended {
+                reason: format!("{} could not be flushed ({cause})", top.display_name()),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Where the pool goes on without a device, that misses what it took and did not flush.

@@ -44,7 +44,10 @@ impl Worker {
                 if offset + length > self.options.file_bytes_max {
                     return Ok(());
                 }
-                let content = self.rng.content(length as usize);
+                let content = match self.options.repeats {
+                    true => crate::dedup::content(&mut self.rng, offset, length as usize),
+                    false => self.rng.content(length as usize),
+                };
                 let data = Arc::make_mut(&mut model.file(id).data);
                 let end = (offset + length) as usize;
                 if data.len() < end {

@@ -1,0 +1,41 @@
+//! Torture with deduplication: small records, of few kinds, so that most blocks are shared and many entries come and go.
+
+use dataset::PropertyChange;
+use engine::Pool;
+
+use crate::rng::Rng;
+use crate::torture::POOL;
+use crate::verify::Failure;
+
+/// Size of a record, and of what repeats.
+const RECORD_BYTES: usize = 4096;
+/// Kinds of records.
+const KINDS: u64 = 7;
+
+/// Turns property `dedup` on for the whole pool.
+///
+/// # Errors
+/// Of setting properties.
+pub async fn prepare(pool: &Pool, dedup: &str) -> Result<(), Failure> {
+    let set = |name: &str, value: &str| (name.to_owned(), PropertyChange::Set(value.to_owned()));
+    let changes = [set("dedup", dedup), set("recordsize", "4K")];
+    Ok(pool.dsl().set_properties(POOL, &changes).await?)
+}
+
+/// Content of a file from `offset_bytes` on: records of which there are few kinds.
+pub fn content(rng: &mut Rng, offset_bytes: u64, length: usize) -> Vec<u8> {
+    let skip = offset_bytes as usize % RECORD_BYTES;
+    let mut out = Vec::with_capacity(length + 2 * RECORD_BYTES);
+    while out.len() < skip + length {
+        let kind = rng.below(KINDS);
+        out.extend(Rng::new(kind + 1).content(RECORD_BYTES));
+    }
+    out.drain(..skip);
+    out.truncate(length);
+    out
+}
+
+/// Seed of a volume's sector.
+pub fn sector_seed(rng: &mut Rng) -> u64 {
+    1 + rng.below(KINDS)
+}
