@@ -85,11 +85,12 @@ pub async fn probe(world: &World, found: &FoundPool) -> Result<Probe, EngineErro
                 true => None,
                 false => Some(core.dsl.datasets_with_lost_logs().await),
             };
+            let under_way = features::under_way(core.dsl.mos(), &core.tree).await;
             core.close();
             let mut lost_logs = lost_logs.transpose()?;
             lost_logs.iter_mut().for_each(|names| names.sort());
             let mut blocked = features::blocked(&all);
-            blocked.1.extend(features::under_way(&core.tree));
+            blocked.1.extend(under_way?);
             if has_dedup && version == Uberblock::VERSION_FEATURES && blocked.1.is_empty() {
                 blocked.1.push(features::DEDUP_TABLES.to_owned());
             }

@@ -144,7 +144,12 @@ fn every_moment_of_a_small_workload() {
         cut: Cut::Never,
         ..Plan::of(7)
     };
-    for layout in [Layout::Single, Layout::Mirror(2), Layout::Raidz(1, 3)] {
+    for layout in [
+        Layout::Single,
+        Layout::Mirror(2),
+        Layout::Raidz(1, 3),
+        Layout::Draid(1, 2, 1, 5),
+    ] {
         let base = base(layout);
         let (whole, _) = run_plan(&base).unwrap();
         let moments = |op, count: u64, how| {
@@ -163,6 +168,24 @@ fn every_moment_of_a_small_workload() {
             ..base
         });
     }
+}
+
+/// dRAID through random power cuts and failing disks.
+#[test]
+fn draid_survives_power_cuts() {
+    run_all(&seeds(6), |seed| {
+        let layouts = [
+            Layout::Draid(1, 2, 1, 5),
+            Layout::Draid(2, 2, 1, 6),
+            Layout::Draid(1, 3, 0, 7),
+        ];
+        Plan {
+            layout: layouts[seed as usize % layouts.len()],
+            faults: seed.is_multiple_of(2),
+            zdb: seed.is_multiple_of(3),
+            ..Plan::of(seed + 500)
+        }
+    });
 }
 
 /// One seed is one run, to the last operation on the last disk.

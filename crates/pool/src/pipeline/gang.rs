@@ -437,7 +437,7 @@ impl Pipeline {
             tracing::error!(%error, block = %bp, "a gang block's members cannot be freed; their space is lost until the pool is checked");
         }
         for dva in members.iter().flat_map(BlockPointer::dvas) {
-            if let Err(error) = self.allocator.free(txg, &dva) {
+            if let Err(error) = self.free_place(txg, &dva) {
                 tracing::error!(%error, block = %bp, "a member of a gang block cannot be freed");
             }
         }
@@ -448,7 +448,7 @@ impl Pipeline {
         self.gang_members(bp, &ReadContext::default(), 0, &mut members)
             .await?;
         for dva in members.iter().flat_map(BlockPointer::dvas) {
-            self.allocator.claim(txg, &dva).await?;
+            self.claim_place(txg, &dva).await?;
         }
         Ok(())
     }

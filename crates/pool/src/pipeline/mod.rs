@@ -18,7 +18,7 @@
 //! Order of sizes, as everywhere in ZFS: *lsize* (the data), *psize* (compressed, whole sectors),
 //! *asize* (with parity).
 //!
-//! Locks: `flights` (reads under way, sharded), `keys`, `pending_frees`; each for a map operation. Bounds: writes
+//! Locks: `flights` (reads under way, sharded), `keys`, `pending_frees`, `obsolete`; each for a map operation. Bounds: writes
 //! in flight and prefetches by semaphores, reads by the leaves' queues.
 
 mod check;
@@ -26,6 +26,7 @@ mod crypt;
 #[cfg(test)]
 mod crypt_tests;
 mod gang;
+mod places;
 mod policy;
 mod read;
 mod scrub;
@@ -41,7 +42,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::Bytes;
 use codec::checksum::Salt;
 use device::World;
-use format::{BlockPointer, Txg};
+use format::{BlockPointer, Txg, VdevId};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
 
@@ -53,7 +54,7 @@ pub use policy::{
 pub use scrub::ScrubOutcome;
 pub use suspend::{SuspendHook, Suspension};
 
-use crate::alloc::{Allocator, MetaslabChange, SpaceTotals};
+use crate::alloc::{Allocator, MetaslabChange, RangeSet, SpaceTotals};
 use crate::cache::{Cache, CacheKey};
 use crate::error::PoolError;
 use crate::vdev::{LabelSync, VdevTree};
@@ -105,6 +106,8 @@ pub struct Pipeline {
     without_lost_logs: AtomicBool,
     /// Gang blocks to free, whose headers must be read first.
     pending_frees: Mutex<BTreeMap<Txg, Vec<BlockPointer>>>,
+    /// Ranges of removed vdevs that nothing refers to any more, not recorded yet.
+    obsolete: Mutex<BTreeMap<Txg, BTreeMap<VdevId, RangeSet>>>,
 }
 
 impl Pipeline {
@@ -133,6 +136,7 @@ impl Pipeline {
             keys: crypt::Keys::default(),
             without_lost_logs: AtomicBool::new(false),
             pending_frees: Mutex::new(BTreeMap::new()),
+            obsolete: Mutex::new(BTreeMap::new()),
         })
     }
 
@@ -212,7 +216,7 @@ impl Pipeline {
             return;
         }
         for dva in bp.dvas() {
-            if let Err(error) = self.allocator.free(txg, &dva) {
+            if let Err(error) = self.free_place(txg, &dva) {
                 tracing::error!(%error, block = %bp, "a block cannot be freed; its space is lost until the pool is checked");
             }
         }
@@ -227,7 +231,7 @@ impl Pipeline {
             return self.claim_gang(txg, bp).await;
         }
         for dva in bp.dvas() {
-            self.allocator.claim(txg, &dva).await?;
+            self.claim_place(txg, &dva).await?;
         }
         Ok(())
     }
