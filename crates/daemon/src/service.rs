@@ -134,27 +134,7 @@ impl Service {
             warnings.extend(self.mount_all(&open).await);
         }
         warnings.extend(self.open_volumes(&open).await);
-        self.replay_clones(&open).await;
         warnings
-    }
-
-    /// Has intent logs with cloned blocks replayed whose datasets nothing else opens: the pool must not be exported
-    /// with them, see [`engine::EngineError::UnreplayedClones`].
-    pub(crate) async fn replay_clones(&self, open: &OpenPool) {
-        if open.pool.is_read_only() {
-            return;
-        }
-        let waiting = open.pool.dsl().datasets_awaiting_clones().await;
-        for name in waiting.unwrap_or_default() {
-            let result = async {
-                let dataset = open.pool.dsl().open_dataset(&name).await?;
-                let filesystem = filesystem::Filesystem::open(dataset, self.world.clone()).await?;
-                filesystem.close().await
-            };
-            if let Err(error) = result.await {
-                tracing::warn!("the intent log of '{name}' could not be replayed: {error}");
-            }
-        }
     }
 
     /// Forgets a pool that was exported or destroyed.
@@ -337,15 +317,30 @@ impl Service {
     }
 }
 
-/// `gethostid(3)` as OpenZFS on Linux finds it: `/etc/hostid`, else zero (no check of owners).
+/// `gethostid(3)` as OpenZFS on Linux finds it: `$ZFS_HOSTID` (`get_system_hostid`, lib/libspl), `/etc/hostid`,
+/// else zero (no check of owners).
 fn host_identity() -> HostIdentity {
-    let hostid = std::fs::read("/etc/hostid")
-        .ok()
-        .and_then(|raw| {
-            raw.first_chunk::<4>()
-                .map(|raw| u64::from(u32::from_le_bytes(*raw)))
-        })
-        .unwrap_or(0);
+    let of_file = || {
+        let raw = std::fs::read("/etc/hostid").ok()?;
+        Some(u32::from_le_bytes(*raw.first_chunk::<4>()?))
+    };
+    let of_environment = || {
+        let text = std::env::var("ZFS_HOSTID").ok()?;
+        let parsed = match text.strip_prefix("0x") {
+            Some(digits) => u32::from_str_radix(digits, 16),
+            None => text.parse(),
+        };
+        match parsed {
+            Ok(hostid) => Some(hostid),
+            Err(_) => {
+                tracing::warn!(
+                    "ZFS_HOSTID is ignored, as it is no number of 32 bits: '{text}'; write it as 0x12345678"
+                );
+                None
+            }
+        }
+    };
+    let hostid = of_environment().or_else(of_file).unwrap_or(0).into();
     let hostname = rustix::system::uname()
         .nodename()
         .to_string_lossy()

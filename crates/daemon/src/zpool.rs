@@ -264,7 +264,6 @@ impl Service {
                     let message = format!("{doing}: {failure}");
                     return Err(Failure::new(failure.kind, message));
                 }
-                self.replay_clones(&open).await;
                 let exported = open.pool.export(call.force).await;
                 exported.map_err(|error| from_engine(&doing, &error))
             };

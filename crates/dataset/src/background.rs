@@ -12,6 +12,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use device::BoxFuture;
 use format::{
@@ -26,6 +27,7 @@ use crate::deadlist::Deadlist;
 use crate::dsl::{BPTREE_OBJ, DELETED_CLONES, DslPool, LEAK_DIR};
 use crate::features::guid;
 use crate::state::Space;
+use crate::task::SpaceCheck;
 
 /// Blocks freed in one txg.
 const BLOCKS_MAX: u64 = 100_000;
@@ -51,6 +53,11 @@ impl DslPool {
             .map_or(0, |dir| dir.state().phys.used_bytes)
     }
 
+    /// Puts background frees off, or no longer.
+    pub fn hold_background(&self, held: bool) {
+        self.background_held.store(held, Ordering::Release);
+    }
+
     /// Whether something waits to be freed and can be.
     pub(crate) fn has_background_work(&self) -> bool {
         let waits = !self.bptree.lock().is_zero()
@@ -60,12 +67,23 @@ impl DslPool {
                 // Blocks that live in their pointers have no place, but a size.
                 phys.used_bytes > 0 || phys.compressed_bytes > 0 || phys.uncompressed_bytes > 0
             });
-        waits && !self.env().read_only && !*self.background_stalled.lock()
+        waits
+            && !self.env().read_only
+            && !*self.background_stalled.lock()
+            && !self.background_held.load(Ordering::Acquire)
+    }
+
+    /// With a checkpoint, frees take space instead of giving it: in a full pool they wait for it to go
+    /// (`spa_suspend_async_destroy`).
+    fn must_not_free(&self) -> bool {
+        let used = self.root_dir().state().phys.used_bytes;
+        self.env().pipeline.has_checkpoint()
+            && self.unreserved_space(SpaceCheck::ExtraReserved) <= used
     }
 
     /// Frees a bounded number of blocks, in syncing context.
     pub(crate) async fn free_in_background(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
-        if !self.has_background_work() {
+        if !self.has_background_work() || self.must_not_free() {
             return Ok(());
         }
         let clock = &self.env().world.clock;

@@ -167,6 +167,8 @@ pub struct DslPool {
     pub(crate) empty_list: Mutex<ObjectId>,
     pub(crate) mos_delta: Mutex<Space>,
     pub(crate) background_stalled: Mutex<bool>,
+    /// Background frees wait for the pool to be ready for them.
+    pub(crate) background_held: AtomicBool,
     pub(crate) keys: KeyStore,
     /// Holds of sends that a crash or export interrupted are still there.
     pub(crate) has_temporary_holds: AtomicBool,
@@ -201,6 +203,7 @@ impl DslPool {
             empty_list: Mutex::new(ObjectId::ZERO),
             mos_delta: Mutex::default(),
             background_stalled: Mutex::new(false),
+            background_held: AtomicBool::new(false),
             keys: KeyStore::default(),
             has_temporary_holds: AtomicBool::new(false),
         }

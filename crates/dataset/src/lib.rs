@@ -51,6 +51,7 @@ pub use dsl::{CreateParams, DslEnvironment, DslPool, ObjsetInit};
 pub use error::DatasetError;
 pub use features::Features;
 pub use info::{DatasetInfo, DatasetKind, DirtyEstimate, ListOptions, PropertyChange};
+pub use logs::LogClaim;
 pub use props::{PropertySetting, PropertySource, PropertyValue};
 pub use stored::check_new_properties;
 pub use task::{DslHooks, HistoryEvent, NoHooks, SpaceCheck, SyncTask};

@@ -15,13 +15,22 @@ use crate::DatasetError;
 use crate::account::HeadAccounting;
 use crate::dsl::DslPool;
 use crate::state::Ds;
-use crate::zil::{Zil, awaits_clones, awaits_replay, claim, free_chain, is_cut_off};
+use crate::zil::{Zil, awaits_replay, claim, free_chain, free_until, is_cut_off};
 
 /// Where the log's head is in an object set's root block (`os_zil_header`, include/sys/dmu_objset.h).
 const ZIL_HEADER_OFFSET: usize = 512;
 
 /// How often something is tried again that a log being closed was in the way of.
 pub(crate) const LOG_TRIES_MAX: u32 = 20;
+
+/// What [`DslPool::claim_logs`] does with logs that nobody claimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogClaim {
+    /// The first txg that the pool's state lacks: older blocks are allocated already.
+    pub first_txg: Txg,
+    /// Their records are not wanted: they are newer than a checkpoint that the pool goes back to.
+    pub is_dropped: bool,
+}
 
 impl Ds {
     /// Its intent log, while it is open.
@@ -39,7 +48,6 @@ impl Ds {
 #[derive(Clone, Copy)]
 enum LogState {
     AwaitsReplay { synced: Txg },
-    AwaitsClones,
     CutOff,
 }
 
@@ -143,15 +151,6 @@ impl DslPool {
         self.datasets_whose_log(LogState::CutOff).await
     }
 
-    /// Datasets whose claimed intent logs have clone records that wait to be replayed: the pool must not get to
-    /// anybody else before they were (by opening the dataset). Datasets that cannot be read are left out.
-    ///
-    /// # Errors
-    /// Of reading the list of datasets.
-    pub async fn datasets_awaiting_clones(&self) -> Result<Vec<String>, DatasetError> {
-        self.datasets_whose_log(LogState::AwaitsClones).await
-    }
-
     async fn datasets_whose_log(&self, is: LogState) -> Result<Vec<String>, DatasetError> {
         let _config = self.config.read().await;
         let pipeline = &self.env().pipeline;
@@ -169,7 +168,6 @@ impl DslPool {
             let header = &objset.zil_header;
             let is_so = match is {
                 LogState::AwaitsReplay { synced } => awaits_replay(pipeline, header, synced).await,
-                LogState::AwaitsClones => awaits_clones(pipeline, header).await,
                 LogState::CutOff => is_cut_off(pipeline, header).await,
             };
             if is_so {
@@ -186,7 +184,11 @@ impl DslPool {
     ///
     /// # Errors
     /// Of reading datasets and logs; a log that just ends is no error.
-    pub async fn claim_logs(self: &Arc<Self>, ctx: &SyncContext) -> Result<Txg, DatasetError> {
+    pub async fn claim_logs(
+        self: &Arc<Self>,
+        ctx: &SyncContext,
+        how: LogClaim,
+    ) -> Result<Txg, DatasetError> {
         let _config = self.config.write().await;
         let pipeline = &self.env().pipeline;
         let mut newest = Txg::ZERO;
@@ -208,7 +210,13 @@ impl DslPool {
                     "it cannot be read, so what was promised before the crash would be lost ({error})"
                 ),
             };
-            let claimed = claim(pipeline, ctx.txg, &mut header)
+            if how.is_dropped {
+                free_until(pipeline, ctx.txg, how.first_txg, &header).await;
+                header.log = BlockPointer::HOLE;
+                changed.push((head, data, header));
+                continue;
+            }
+            let claimed = claim(pipeline, ctx.txg, how.first_txg, &mut header)
                 .await
                 .map_err(unreadable)?;
             tracing::debug!(dataset = %name, ?claimed, "claimed an intent log");

@@ -14,6 +14,7 @@ use crate::features::guid;
 use crate::info::PropertyChange;
 use crate::name::{NAME_MAX_BYTES, check_name, split_parent, split_snapshot};
 use crate::props::Kinds;
+use crate::settings::dedup_of;
 use crate::state::{Dir, Space, accounted_delta};
 use crate::stored::{check_settable, parse_setting};
 use crate::task::{SpaceCheck, SyncTask};
@@ -343,10 +344,16 @@ impl DslPool {
             ("dnodesize", 1..) => guid::LARGE_DNODE,
             ("compression", stored) if stored & 0x7f == 16 => guid::ZSTD_COMPRESS,
             ("compression", 15) => guid::LZ4_COMPRESS,
-            ("checksum", 11) => guid::SHA512,
-            ("checksum", 12) => guid::SKEIN,
-            ("checksum", 13) => guid::EDONR,
-            ("checksum", 14) => guid::BLAKE3,
+            ("checksum" | "dedup", stored) if stored & 0xff == 11 => guid::SHA512,
+            ("checksum" | "dedup", stored) if stored & 0xff == 12 => guid::SKEIN,
+            ("checksum" | "dedup", stored) if stored & 0xff == 13 => guid::EDONR,
+            ("checksum" | "dedup", stored) if stored & 0xff == 14 => guid::BLAKE3,
+            ("dedup", stored) if dedup_of(stored).is_some() && !self.has_dedup_tables() => {
+                return Err(DatasetError::Unsupported {
+                    name: dataset.to_owned(),
+                    what: "dedup in a pool of a version before 21".into(),
+                });
+            }
             ("longname", 1) => guid::LONGNAME,
             _ => return Ok(()),
         };

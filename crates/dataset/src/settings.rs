@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use format::{Checksum, Compression};
-use object::{Cached, RedundantMetadata, WriteProperties};
+use object::{Cached, DedupProperty, RedundantMetadata, WriteProperties};
 
 use crate::DatasetError;
 use crate::dataset::{DatasetSettings, SyncMode};
@@ -18,6 +18,7 @@ const RECORD_BYTES: u32 = 128 << 10;
 pub(crate) fn mos_properties(lz4: bool) -> WriteProperties {
     WriteProperties {
         checksum: Checksum::Fletcher4,
+        dedup: None,
         compression: on_compression(lz4),
         compression_level: 0,
         copies: 3,
@@ -35,6 +36,20 @@ fn on_compression(lz4: bool) -> Compression {
     } else {
         Compression::Lzjb
     }
+}
+
+/// A stored value of property `dedup` (`zio_checksum_dedup_select`, module/zfs/zio_checksum.c).
+pub(crate) fn dedup_of(stored: u64) -> Option<DedupProperty> {
+    const VERIFY: u64 = 1 << 8;
+    let checksum = match Checksum::from_code((stored & 0xff) as u8) {
+        Checksum::On => Checksum::Sha256,
+        kind if kind.has_dedup_table() => kind,
+        _ => return None,
+    };
+    Some(DedupProperty {
+        checksum,
+        verify: stored & VERIFY != 0 || !checksum.is_dedup(),
+    })
 }
 
 /// A stored compression: its algorithm and level. Levels of zstd are kept above the algorithm's
@@ -84,6 +99,12 @@ fn cached_of(stored: u64) -> Cached {
 }
 
 impl DslPool {
+    /// Pools before version 21 cannot have dedup tables (`SPA_VERSION_DEDUP`).
+    pub(crate) fn has_dedup_tables(&self) -> bool {
+        const VERSION_DEDUP: u64 = 21;
+        self.env().spa_version >= VERSION_DEDUP
+    }
+
     /// How a dataset's blocks are to be written.
     pub(crate) async fn write_properties(
         &self,
@@ -101,19 +122,26 @@ impl DslPool {
         if feature.is_some_and(|feature| !self.features().is_enabled(feature)) {
             (compression, compression_level) = (on_compression(lz4), 0);
         }
-        let mut checksum = checksum_of(number("checksum").await?);
-        let feature = match checksum {
-            Checksum::Sha512 => Some(guid::SHA512),
-            Checksum::Skein => Some(guid::SKEIN),
-            Checksum::EdonR => Some(guid::EDONR),
-            Checksum::Blake3 => Some(guid::BLAKE3),
-            _ => None,
+        let may_use = |checksum: &Checksum| {
+            let feature = match checksum {
+                Checksum::Sha512 => guid::SHA512,
+                Checksum::Skein => guid::SKEIN,
+                Checksum::EdonR => guid::EDONR,
+                Checksum::Blake3 => guid::BLAKE3,
+                _ => return true,
+            };
+            self.features().is_enabled(feature)
         };
-        if feature.is_some_and(|feature| !self.features().is_enabled(feature)) {
+        let mut checksum = checksum_of(number("checksum").await?);
+        if !may_use(&checksum) {
             checksum = Checksum::Fletcher4;
         }
+        let dedup = dedup_of(number("dedup").await?)
+            .filter(|dedup| may_use(&dedup.checksum))
+            .filter(|_| self.has_dedup_tables());
         Ok(WriteProperties {
             checksum,
+            dedup,
             compression,
             compression_level,
             copies: number("copies").await?.clamp(1, 3) as u8,

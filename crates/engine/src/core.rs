@@ -1,20 +1,23 @@
 //! The state of an open pool, shared by its handle and its sync loop.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ::pool::pipeline::FailMode;
-use ::pool::vdev::VdevKind;
+use ::pool::vdev::{Vdev, VdevKind};
 use ::pool::{Pipeline, PoolError, TxgManager, VdevTree};
-use dataset::DslPool;
+use dataset::{DslPool, LogClaim};
 use device::World;
 use format::{Guid, ObjectId, Txg, Uberblock};
+use futures::future::{Either, select};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::auxiliary::Auxiliary;
 use crate::config::PoolPairs;
+use crate::dedup::{Dedup, QUOTA_AUTO};
 use crate::dtl::DirtyTimes;
 use crate::errors::ErrorLog;
 use crate::features;
@@ -22,7 +25,7 @@ use crate::history::HistoryLog;
 use crate::props::Stored;
 use crate::scrub::Scrub;
 use crate::space::Space;
-use crate::{HostIdentity, Rewound, ScanStatus};
+use crate::{CheckpointStatus, EngineError, HostIdentity, Rewound, ScanStatus};
 
 /// What changes while a pool is open. Locked for a few instructions at a time, never across an await.
 pub(crate) struct State {
@@ -54,10 +57,12 @@ pub(crate) struct State {
     pub(crate) cachefile: Option<String>,
     /// The last uberblock on disk.
     pub(crate) uberblock: Uberblock,
+    /// Top-level vdevs that blocks can go to once the txg that is being written is on disk.
+    pub(crate) added_tops: Vec<Arc<Vdev>>,
     /// Flush all metaslabs in the next txg (before export).
     pub(crate) flush_all: bool,
     /// Logs of datasets must be claimed in the next txg.
-    pub(crate) claim_logs: bool,
+    pub(crate) claim_logs: Option<LogClaim>,
     /// Newest birth of what was claimed: users wait until this txg is on disk.
     pub(crate) claimed_birth: Txg,
     /// The checksum salt is not in the MOS yet.
@@ -94,6 +99,7 @@ pub(crate) struct Core {
     pub(crate) dsl: Arc<DslPool>,
     pub(crate) space: Arc<Space>,
     pub(crate) dirty_times: DirtyTimes,
+    pub(crate) dedup: Arc<Dedup>,
     pub(crate) history: Arc<HistoryLog>,
     pub(crate) errors: Arc<ErrorLog>,
     pub(crate) scrub: Scrub,
@@ -102,6 +108,8 @@ pub(crate) struct Core {
     pub(crate) state: Mutex<State>,
     /// Held while vdevs are added or removed.
     pub(crate) admin: tokio::sync::Mutex<()>,
+    /// Tables of cloned blocks.
+    pub(crate) clones: crate::clones::CloneTables,
     /// What is only read, once.
     pub(crate) tables: crate::tables::Tables,
     /// The sync loop has ended.
@@ -152,6 +160,27 @@ impl Core {
             })
     }
 
+    /// The pool's checkpoint, with the space that it takes by now.
+    pub(crate) fn checkpoint(&self) -> Option<CheckpointStatus> {
+        let mut checkpoint = self.tables.checkpoint.clone()?;
+        for (vdev, bytes) in self.space.checkpoint_bytes() {
+            if let Some(top) = self.tree.top(vdev) {
+                checkpoint.space_bytes.insert(top.guid(), bytes);
+            }
+        }
+        Some(checkpoint)
+    }
+
+    /// Refuses what would make it impossible to go back to the checkpoint.
+    pub(crate) fn check_no_checkpoint(&self) -> Result<(), EngineError> {
+        match self.tables.checkpoint {
+            None => Ok(()),
+            Some(_) => Err(EngineError::HasCheckpoint {
+                pool: self.state.lock().name.clone(),
+            }),
+        }
+    }
+
     /// Returns when the pool is suspended.
     pub(crate) async fn until_suspended(&self) {
         let mut changes = self.pipeline.suspension();
@@ -167,6 +196,25 @@ impl Core {
             _ => FailMode::Wait,
         };
         self.pipeline.set_fail_mode(mode);
+    }
+
+    /// Tells the dedup tables what property `dedup_table_quota` says.
+    pub(crate) fn apply_dedup_quota(&self) {
+        let stored = self.state.lock().props.get("dedup_table_quota").cloned();
+        self.dedup.set_quota(match stored {
+            Some(Stored::Number(bytes)) => bytes,
+            _ => QUOTA_AUTO,
+        });
+    }
+
+    /// Tells the allocator what dedup and cloning save.
+    pub(crate) fn note_saved_space(&self) {
+        let saved = self
+            .dedup
+            .status()
+            .saved_bytes()
+            .saturating_add(self.clones.status().saved_bytes);
+        self.pipeline.allocator().set_saved_bytes(saved);
     }
 
     /// Lets go of everything; the sync loop has ended.
@@ -186,6 +234,39 @@ impl Core {
                 return;
             }
             end.await;
+        }
+    }
+}
+
+/// Does what can only be done while the pool is not suspended, for a pool that nobody has yet. Once it is suspended,
+/// it is given up, as by a crash: nobody could clear it.
+pub(crate) async fn unless_suspended<T>(
+    pipeline: &Pipeline,
+    pool: &str,
+    work: impl Future<Output = Result<T, EngineError>>,
+) -> Result<T, EngineError> {
+    let mut changes = pipeline.suspension();
+    let suspended = async {
+        loop {
+            if let Some(error) = pipeline.suspended() {
+                return error;
+            }
+            if changes.changed().await.is_err() {
+                return PoolError::Closing;
+            }
+        }
+    };
+    match select(pin!(work), pin!(suspended)).await {
+        Either::Left((result, _)) => result,
+        Either::Right((error, _)) => {
+            pipeline.abandon(PoolError::Closing);
+            Err(EngineError::Suspended {
+                pool: pool.to_owned(),
+                why: match error {
+                    PoolError::Suspended { reason } => reason,
+                    error => error.to_string(),
+                },
+            })
         }
     }
 }

@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::auxiliary::{self, NewAuxiliary, Places};
-use crate::core::{Core, State};
+use crate::core::{Core, State, unless_suspended};
 use crate::dtl::DirtyTimes;
 use crate::history::{History, HistoryLog};
 use crate::open::{Ground, new_state, software, start};
@@ -110,7 +110,9 @@ pub(crate) async fn create(world: &World, spec: CreateSpec) -> Result<Arc<Core>,
         auxiliary,
         salt,
     };
-    let result = create_on(world, &spec, choices, &ground).await;
+    let pipeline = ground.pipeline.clone();
+    let work = pipeline.syncing(create_on(world, &spec, choices, &ground));
+    let result = unless_suspended(&pipeline, &spec.name, work).await;
     if result.is_err() {
         ground.tree.close();
     }
@@ -199,6 +201,7 @@ async fn create_on(
         tree: ground.tree.clone(),
         pipeline: ground.pipeline.clone(),
         txgs: txgs.clone(),
+        dedup: crate::dedup::of_pool(&dsl, &ground.pipeline),
         dsl,
         space: ground.space.clone(),
         dirty_times: DirtyTimes::default(),
@@ -208,6 +211,7 @@ async fn create_on(
         heart: crate::multihost::Heart::default(),
         state: Mutex::new(state),
         admin: tokio::sync::Mutex::new(()),
+        clones: crate::clones::CloneTables::none(&spec.name),
         tables: crate::tables::Tables::default(),
         ended: AtomicBool::new(false),
         end: Notify::new(),

@@ -56,6 +56,14 @@ pub enum EngineError {
         /// Why not, with what to do.
         why: String,
     },
+    /// Going back to the checkpoint would not be possible afterwards.
+    #[error(
+        "pool '{pool}' has a checkpoint, which must be discarded first: 'zpool checkpoint -d {pool}' in OpenZFS"
+    )]
+    HasCheckpoint {
+        /// The pool.
+        pool: String,
+    },
     /// Only a pool with all its devices can be given another guid.
     #[error("the devices of pool '{pool}' are not all online; repair it first")]
     NotHealthy {
@@ -165,17 +173,6 @@ pub enum EngineError {
         /// The pool.
         pool: String,
     },
-    /// Intent logs have records of cloned blocks that were not replayed: another system would free these blocks
-    /// while they are in use.
-    #[error(
-        "cannot export '{pool}': the intent logs of {datasets} hold cloned blocks and were not replayed; mount these datasets once (load their keys first), or use '-f': the pool then stays marked as in use by this system"
-    )]
-    UnreplayedClones {
-        /// The pool.
-        pool: String,
-        /// Which datasets.
-        datasets: String,
-    },
     /// The pool was destroyed.
     #[error("cannot import '{pool}': it was destroyed; use 'zpool import -D' to bring it back")]
     Destroyed {
@@ -201,16 +198,6 @@ pub enum EngineError {
         what: String,
         /// What is wrong with it.
         why: String,
-    },
-    /// The newest state cannot be used, and an older one is only read.
-    #[error(
-        "cannot import '{pool}' for writing: its state of transaction group {newest} is not readable or not wanted, and older ones can only be read in this release; add '-o readonly=on'"
-    )]
-    RewindReadOnly {
-        /// The pool.
-        pool: String,
-        /// The newest transaction group.
-        newest: u64,
     },
     /// None of the states asked for can be read.
     #[error(

@@ -14,8 +14,8 @@ use crate::{
     EngineError, FeatureState, FeatureStatus, VdevClass, VdevLayout, VdevSpec, directory, removed,
 };
 
-/// What is said of a pool with dedup tables that no feature flag tells of.
-pub(crate) const DEDUP_TABLES: &str = "dedup tables";
+/// New dedup tables have flat entries and logs; refcount: such tables.
+pub(crate) const FAST_DEDUP: &str = "com.klarasystems:fast_dedup";
 /// Changes of all metaslabs are logged together.
 pub(crate) const LOG_SPACEMAP: &str = "com.delphix:log_spacemap";
 /// Space maps have histograms; refcount: space maps.
@@ -33,12 +33,18 @@ pub(crate) const DRAID: &str = "org.openzfs:draid";
 /// Error logs are per dataset.
 pub(crate) const HEAD_ERRLOG: &str = "com.delphix:head_errlog";
 
+/// Blocks may be shared by several files; refcount: tables of such blocks.
+pub(crate) const BLOCK_CLONING: &str = "com.fudosecurity:block_cloning";
+/// What is said of a pool whose tables of cloned blocks are of the other byte order.
+pub(crate) const FOREIGN_CLONES: &str =
+    "block_cloning (its tables were made by a big-endian system)";
+
 /// What we can do with a pool in which the feature is active.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Support {
-    /// Everything; new pools have it.
+    /// Everything.
     Full,
-    /// Read.
+    /// Read. New pools have it enabled all the same, for OpenZFS to use; while it is active we only read.
     Read,
     /// Nothing.
     None,
@@ -111,7 +117,7 @@ const TABLE: &[Row] = &[
         "com.delphix:zpool_checkpoint",
         "zpool_checkpoint",
         true,
-        Read,
+        Full,
     ),
     row(SPACEMAP_V2, "spacemap_v2", true, Full),
     row(ALLOCATION_CLASSES, "allocation_classes", true, Full),
@@ -144,12 +150,7 @@ const TABLE: &[Row] = &[
     row("org.openzfs:zilsaxattr", "zilsaxattr", true, Full),
     row(HEAD_ERRLOG, "head_errlog", false, Full),
     row("org.openzfs:blake3", "blake3", false, Full),
-    row(
-        "com.fudosecurity:block_cloning",
-        "block_cloning",
-        true,
-        Read,
-    ),
+    row(BLOCK_CLONING, "block_cloning", true, Full),
     row(VDEV_ZAPS_V2, "vdev_zaps_v2", false, Full),
     row(
         "com.delphix:redaction_list_spill",
@@ -163,7 +164,7 @@ const TABLE: &[Row] = &[
         false,
         Full,
     ),
-    row("com.klarasystems:fast_dedup", "fast_dedup", true, Read),
+    row(FAST_DEDUP, "fast_dedup", true, Full),
     row("org.zfsonlinux:longname", "longname", false, Full),
     row(
         "com.klarasystems:large_microzap",
@@ -201,8 +202,8 @@ pub(crate) fn guid_to_enable(name: &str) -> Result<&'static str, EngineError> {
         .find(|row| row.name == name || row.guid == name)
         .ok_or_else(|| bad("there is no such feature"))?;
     match row.support {
-        Full => Ok(row.guid),
-        _ => Err(bad("this release does not support it")),
+        Full | Read => Ok(row.guid),
+        No => Err(bad("this release does not support it")),
     }
 }
 
@@ -231,7 +232,7 @@ pub(crate) fn check_classes(
 pub(crate) fn defaults() -> Vec<String> {
     TABLE
         .iter()
-        .filter(|row| row.support == Full)
+        .filter(|row| row.support != No)
         .map(|row| row.guid.to_owned())
         .collect()
 }
@@ -240,7 +241,7 @@ pub(crate) fn defaults() -> Vec<String> {
 pub fn supported_features() -> Vec<(&'static str, bool)> {
     TABLE
         .iter()
-        .filter(|row| row.support == Full)
+        .filter(|row| row.support != No)
         .map(|row| (row.name, row.read_only_compatible))
         .collect()
 }
@@ -393,12 +394,12 @@ mod tests {
     #[test]
     fn what_is_compatible_for_reading_can_be_read() {
         let pool = [
-            feature("com.fudosecurity:block_cloning", 1, false),
+            feature("com.klarasystems:large_microzap", 1, false),
             feature("org.future:y", 1, false),
         ];
         check("p", &pool, true).unwrap();
         let error = check("p", &pool, false).unwrap_err();
         assert!(matches!(error, EngineError::UnsupportedForWrite { .. }));
-        assert!(error.to_string().contains("block_cloning"), "{error}");
+        assert!(error.to_string().contains("large_microzap"), "{error}");
     }
 }

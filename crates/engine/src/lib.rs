@@ -16,7 +16,8 @@
 //! | `auxiliary` | spa.c: `spa_load_spares`, `spa_load_l2cache`, `spa_sync_aux_dev` |
 //! | [`AddSpec`] and `vdevs` | spa.c: `spa_vdev_add`, `spa_change_guid`; vdev_removal.c: `spa_vdev_remove_log` |
 //! | `multihost` | mmp.c |
-//! | `tables` | ddt.c, brt.c, spa_checkpoint.c as far as they are read |
+//! | `clones` | brt.c |
+//! | `tables` | ddt.c, spa_checkpoint.c as far as they are read |
 //! | `dtl` | vdev.c: `vdev_dtl_sync`, `vdev_dtl_load` |
 //! | [`Salvage`] | (ours) opening what is left of a damaged pool |
 //! | [`scan`] | libzutil's zutil_import.c |
@@ -29,9 +30,11 @@
 #![forbid(unsafe_code)]
 
 mod auxiliary;
+mod clones;
 mod config;
 mod core;
 mod create;
+mod dedup;
 mod directory;
 mod dtl;
 mod error;

@@ -15,7 +15,7 @@ use std::sync::atomic::AtomicBool;
 use ::pool::alloc::{Allocator, fragmentation};
 use ::pool::vdev::{OpenOptions, Vdev, VdevKind, VdevTree, best_uberblock};
 use ::pool::{Cache, Pipeline, PipelineOptions, TxgLimits, TxgManager};
-use dataset::{DslEnvironment, DslPool};
+use dataset::{DslEnvironment, DslPool, LogClaim};
 use device::World;
 use format::{Guid, NvList, NvValue, ObjectId, Txg, Uberblock};
 use object::{ObjectSet, ObjsetOptions, WriteProperties, Zap};
@@ -23,7 +23,8 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::auxiliary::{self, Auxiliary, Places};
-use crate::core::{Core, State};
+use crate::clones::CloneTables;
+use crate::core::{Core, State, unless_suspended};
 use crate::dtl::{DirtyTimes, distrust_stale};
 use crate::errors::ErrorLog;
 use crate::history::{History, HistoryLog, HistoryWhat};
@@ -117,8 +118,9 @@ pub(crate) fn new_state(name: &str, disk_name: &str, uberblock: Uberblock) -> St
         props: BTreeMap::new(),
         cachefile: None,
         uberblock,
+        added_tops: Vec::new(),
         flush_all: false,
-        claim_logs: false,
+        claim_logs: None,
         claimed_birth: Txg::ZERO,
         salt_missing: None,
         auxiliary: Auxiliary::default(),
@@ -459,13 +461,28 @@ pub(crate) fn check_spec(spec: &ImportSpec) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// Imports a pool at its newest uberblock, or the one given (`spa_import`, `spa_load`).
+/// A state to open a pool at that is older than its newest.
+pub(crate) struct Past {
+    pub(crate) uberblock: Uberblock,
+    /// The newest, which is given up when the pool is opened for writing.
+    pub(crate) newest: Uberblock,
+    /// The state is the pool's checkpoint.
+    pub(crate) is_checkpoint: bool,
+}
+
+/// Imports a pool at its newest uberblock, or at a past one (`spa_import`, `spa_load`).
+///
+/// A past state that is to be written goes on in the transaction group after the newest
+/// (`spa_first_txg`): its first uberblock wins over all that are on disk. A crash before that leaves the
+/// newest in the labels; parts of it may be overwritten, as nothing of it counts as allocated, while
+/// the past state is whole. For a checkpoint, which only the newest state can tell of, an uberblock is
+/// written before anything else.
 pub(crate) async fn import(
     world: &World,
     spec: &ImportSpec,
-    given: Option<Uberblock>,
+    past: Option<&Past>,
 ) -> Result<Arc<Core>, EngineError> {
-    let (uberblock, trusted) = read_trusted(world, spec, given).await?;
+    let (uberblock, trusted) = read_trusted(world, spec, past.map(|past| past.uberblock)).await?;
     let disk_name = match &spec.new_name {
         Some(name) if !spec.temporary_name => name.clone(),
         _ => trusted.require_string("name")?.to_owned(),
@@ -488,7 +505,8 @@ pub(crate) async fn import(
         create: false,
     };
     let ground = Ground::open(world, &root, options, [0; 32]).await?;
-    let result = import_on(world, spec, &ground, uberblock, &trusted, &name, &disk_name).await;
+    let names = (name.as_str(), disk_name.as_str());
+    let result = import_on(world, spec, &ground, uberblock, past, &trusted, names).await;
     if result.is_err() {
         ground.tree.close();
     }
@@ -500,10 +518,11 @@ async fn import_on(
     spec: &ImportSpec,
     ground: &Ground,
     uberblock: Uberblock,
+    past: Option<&Past>,
     trusted: &NvList,
-    name: &str,
-    disk_name: &str,
+    (name, disk_name): (&str, &str),
 ) -> Result<Arc<Core>, EngineError> {
+    let newest = past.map_or(uberblock, |past| past.newest);
     check_tree(name, &ground.tree, true)?;
     let lost_logs = lost_logs(&ground.tree);
     if !lost_logs.is_empty() {
@@ -515,7 +534,11 @@ async fn import_on(
             why: "the devices found are not all devices of the pool".into(),
         });
     }
-    let txgs = TxgManager::new(world.clone(), uberblock.txg, TxgLimits::default());
+    let txgs = TxgManager::new(
+        world.clone(),
+        first_synced(&newest, past),
+        TxgLimits::default(),
+    );
     let history = HistoryLog::new(world.clone(), &spec.host.hostname);
     let env = DslEnvironment {
         pool_name: name.to_owned(),
@@ -526,7 +549,7 @@ async fn import_on(
         read_only: spec.read_only,
         spa_version: uberblock.version,
     };
-    multihost::claim(world, spec, &ground.tree, &uberblock).await?;
+    multihost::claim(world, spec, &ground.tree, &newest).await?;
     distrust_stale(&ground.tree).await;
     open_mos(world, ground, &uberblock).await?;
     let dsl = DslPool::open(env, uberblock.root).await?;
@@ -549,7 +572,7 @@ async fn import_on(
         comment: trusted.string("comment").map(str::to_owned),
         compatibility: trusted.string("compatibility").map(str::to_owned),
         config_txg: Txg::new(trusted.u64("txg").unwrap_or(0)),
-        claim_logs: !spec.read_only,
+        claim_logs: (!spec.read_only).then_some(log_claim(&uberblock, past)),
         config_dirty: !spec.read_only,
         ..new_state(name, disk_name, uberblock)
     };
@@ -564,19 +587,28 @@ async fn import_on(
     load_space(ground, &mos).await?;
     let allocator = ground.pipeline.allocator();
     let tables = tables::load(&mos, &ground.tree, allocator).await?;
-    if tables.has_dedup && !spec.read_only {
-        // Without its table, nobody knows when a deduplicated block is free.
+    let dedup = crate::dedup::of_pool(&dsl, &ground.pipeline);
+    dedup.set_status(&tables.dedup);
+    if !spec.read_only {
+        dedup.load(name).await?;
+        // Blocks of dedup tables are not freed before the tables are ready.
+        dsl.hold_background(dedup.has_logs());
+    }
+    let clones = CloneTables::load(name, &mos, &ground.tree, &ground.pipeline).await?;
+    if clones.is_foreign() && !spec.read_only {
         return Err(EngineError::UnsupportedForWrite {
             pool: name.to_owned(),
-            features: vec![features::DEDUP_TABLES.to_owned()],
+            features: vec![features::FOREIGN_CLONES.to_owned()],
         });
     }
-    allocator.set_saved_bytes(
-        tables
-            .dedup
-            .saved_bytes()
-            .saturating_add(tables.clones.saved_bytes),
-    );
+    if tables.checkpoint.is_some() && tables.checkpoint_txg.is_zero() && !spec.read_only {
+        return Err(EngineError::UnsupportedForWrite {
+            pool: name.to_owned(),
+            features: vec!["zpool_checkpoint (which is being discarded)".to_owned()],
+        });
+    }
+    ground.pipeline.set_checkpoint(tables.checkpoint_txg);
+    allocator.set_checkpoint_bytes(ground.space.checkpoint_bytes().values().sum());
     let dirty_times = DirtyTimes::default();
     dirty_times.load(&mos, &ground.tree).await?;
 
@@ -590,6 +622,7 @@ async fn import_on(
         tree: ground.tree.clone(),
         pipeline: ground.pipeline.clone(),
         txgs: txgs.clone(),
+        dedup,
         dsl,
         space: ground.space.clone(),
         dirty_times,
@@ -599,11 +632,14 @@ async fn import_on(
         heart: crate::multihost::Heart::default(),
         state: Mutex::new(state),
         admin: tokio::sync::Mutex::new(()),
+        clones,
         tables,
         ended: AtomicBool::new(spec.read_only),
         end: Notify::new(),
     });
     core.apply_fail_mode();
+    core.apply_dedup_quota();
+    core.note_saved_space();
     if !spec.read_only {
         core.history.queue(HistoryWhat::Internal {
             event: "import".into(),
@@ -611,15 +647,58 @@ async fn import_on(
             txg: 0,
             dataset: None,
         });
+        if past.is_some_and(|past| past.is_checkpoint) {
+            core.begin_at_checkpoint(txgs.synced_txg()).await?;
+        }
         start(&core);
         txgs.kick();
-        txgs.sync().await?;
-        // Blocks of claimed logs must not be from the future for anything that is written from now
-        // on (`spa_load`: `spa_claim_max_txg`).
-        let newest = core.state.lock().claimed_birth;
-        txgs.wait_synced(newest).await?;
+        let begin = async {
+            txgs.sync().await?;
+            // Blocks of claimed logs must not be from the future for anything that is written from now
+            // on (`spa_load`: `spa_claim_max_txg`).
+            let newest = core.state.lock().claimed_birth;
+            txgs.wait_synced(newest).await?;
+            while core.dedup.has_logs() {
+                txgs.kick();
+                txgs.sync().await?;
+            }
+            Ok(())
+        };
+        if let Err(error) = unless_suspended(&core.pipeline, name, begin).await {
+            core.txgs.stop(::pool::PoolError::Closing);
+            core.pipeline.abandon(::pool::PoolError::Closing);
+            core.wait_ended().await;
+            core.close();
+            return Err(error);
+        }
+        core.dsl.hold_background(false);
     }
     Ok(core)
+}
+
+/// The txg that counts as synced: the next is the first that is written.
+fn first_synced(newest: &Uberblock, past: Option<&Past>) -> Txg {
+    match past {
+        Some(past) if past.is_checkpoint => newest.txg.next(),
+        _ => newest.txg,
+    }
+}
+
+/// What is done with intent logs that nobody claimed (`spa_min_claim_txg`, `zil_claim`). Those of a
+/// checkpoint are dropped, as blocks of theirs may have been used again since; and so they are
+/// after a crash right after going back to one.
+fn log_claim(uberblock: &Uberblock, past: Option<&Past>) -> LogClaim {
+    if !uberblock.checkpoint_txg.is_zero() {
+        LogClaim {
+            first_txg: uberblock.checkpoint_txg.next(),
+            is_dropped: true,
+        }
+    } else {
+        LogClaim {
+            first_txg: uberblock.txg.next(),
+            is_dropped: past.is_some_and(|past| past.is_checkpoint),
+        }
+    }
 }
 
 async fn load_space(ground: &Ground, mos: &Arc<ObjectSet>) -> Result<(), EngineError> {

@@ -93,7 +93,7 @@ impl Pool {
     /// (what was not written is lost, and the pool stays as after a crash).
     ///
     /// # Errors
-    /// [`EngineError::Suspended`] without `force`; [`EngineError::UnreplayedClones`].
+    /// [`EngineError::Suspended`] without `force`.
     pub async fn export(&self, force: bool) -> Result<(), EngineError> {
         self.finish(config::STATE_EXPORTED, force).await
     }
@@ -123,23 +123,10 @@ impl Pool {
         self.core.until_suspended().await;
     }
 
-    async fn finish(&self, mut pool_state: u64, force: bool) -> Result<(), EngineError> {
+    async fn finish(&self, pool_state: u64, force: bool) -> Result<(), EngineError> {
         let core = &self.core;
         if core.state.lock().closed {
             return Err(EngineError::Closed { pool: self.name() });
-        }
-        if !core.read_only && pool_state == config::STATE_EXPORTED && core.suspended().is_none() {
-            let datasets = core.dsl.datasets_awaiting_clones().await?;
-            if !datasets.is_empty() {
-                if !force {
-                    return Err(EngineError::UnreplayedClones {
-                        pool: self.name(),
-                        datasets: datasets.join(", "),
-                    });
-                }
-                // Left as after a crash: nobody takes it for a pool that anybody may import.
-                pool_state = config::STATE_ACTIVE;
-            }
         }
         core.scrub.end().await;
         if !core.read_only {
@@ -379,11 +366,11 @@ impl Pool {
                     }
                 }
             }
-            "dedupratio" => ratio(self.core.tables.dedup.ratio_percent()),
-            "dedup_table_size" => number(self.core.tables.dedup.table_bytes),
-            "bcloneratio" => ratio(self.core.tables.clones.ratio_percent()),
-            "bcloneused" => number(self.core.tables.clones.used_bytes),
-            "bclonesaved" => number(self.core.tables.clones.saved_bytes),
+            "dedupratio" => ratio(self.core.dedup.status().ratio_percent()),
+            "dedup_table_size" => number(self.core.dedup.status().table_bytes),
+            "bcloneratio" => ratio(self.core.clones.status().ratio_percent()),
+            "bcloneused" => number(self.core.clones.status().used_bytes),
+            "bclonesaved" => number(self.core.clones.status().saved_bytes),
             "last_scrubbed_txg" => number(self.core.tables.last_scrubbed),
             "altroot" => optional(self.core.altroot.clone(), "-"),
             "cachefile" => optional(self.core.state.lock().cachefile.clone(), "-"),
@@ -399,8 +386,7 @@ impl Pool {
 
     /// Space that only the checkpoint uses.
     fn checkpoint_bytes(&self) -> u64 {
-        let checkpoint = self.core.tables.checkpoint.as_ref();
-        checkpoint.map_or(0, |checkpoint| checkpoint.space_bytes.values().sum())
+        self.core.space.checkpoint_bytes().values().sum()
     }
 
     /// A property kept in the `pool_props` object.
@@ -809,6 +795,7 @@ pub(crate) async fn apply_change(
                 }
             }
             core.apply_fail_mode();
+            core.apply_dedup_quota();
             core.history
                 .internal(&tx, "set", format!("{name}={text}"))
                 .await?;

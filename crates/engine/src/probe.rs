@@ -80,7 +80,6 @@ pub async fn probe(world: &World, found: &FoundPool) -> Result<Probe, EngineErro
             let all = core.dsl.features().all();
             let version = core.state.lock().version;
             let comment = core.state.lock().comment.clone();
-            let has_dedup = core.tables.has_dedup;
             let lost_logs = match open::lost_logs(&core.tree).is_empty() {
                 true => None,
                 false => Some(core.dsl.datasets_with_lost_logs().await),
@@ -91,9 +90,6 @@ pub async fn probe(world: &World, found: &FoundPool) -> Result<Probe, EngineErro
             lost_logs.iter_mut().for_each(|names| names.sort());
             let mut blocked = features::blocked(&all);
             blocked.1.extend(under_way?);
-            if has_dedup && version == Uberblock::VERSION_FEATURES && blocked.1.is_empty() {
-                blocked.1.push(features::DEDUP_TABLES.to_owned());
-            }
             let unusable = (!blocked.1.is_empty()).then_some(Unusable::FeaturesForWrite(blocked.1));
             Ok(Probe {
                 tops: status.root.children,

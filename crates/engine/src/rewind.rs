@@ -6,8 +6,8 @@
 //! so the last two steps back always work; further back, whatever was freed since may be lost.
 //!
 //! A state counts as readable when the whole import works with it read-only and every dataset of it
-//! opens. Nothing is written while looking. An older state than the newest is only imported
-//! read-only: the newer uberblocks stay on disk, and an import without rewind finds them again.
+//! opens. Nothing is written while looking. Read-only, the newer uberblocks stay on disk, and an import
+//! without rewind finds them again; for writing, the newer states are given up ([`crate::open::Past`]).
 //!
 //! Source: module/zfs/spa.c (`spa_load_best`, `spa_load_retry`, `spa_ld_checkpoint_rewind`).
 
@@ -21,7 +21,7 @@ use object::Zap;
 
 use crate::core::Core;
 use crate::dtl::distrust_stale;
-use crate::open::{self, Ground, check_tree, damaged};
+use crate::open::{self, Ground, Past, check_tree, damaged};
 use crate::{EngineError, ImportSpec, Rewind, Rewound, directory, multihost};
 
 /// Transaction groups for which freed blocks are kept (`TXG_DEFER_SIZE`, include/sys/txg.h). Those in
@@ -66,13 +66,15 @@ pub(crate) async fn import(world: &World, spec: ImportSpec) -> Result<Arc<Core>,
             }
             Ok(core) => {
                 core.close();
-                if *uberblock != newest {
-                    return Err(EngineError::RewindReadOnly {
-                        pool,
-                        newest: newest.txg.get(),
-                    });
-                }
-                return open::import(world, &spec, None).await;
+                let past = Past {
+                    uberblock: *uberblock,
+                    newest,
+                    is_checkpoint: false,
+                };
+                let past = (*uberblock != newest).then_some(past);
+                let core = open::import(world, &spec, past.as_ref()).await?;
+                note(&core, uberblock, &newest);
+                return Ok(core);
             }
             Err(error) if is_final(&error) => return Err(error),
             Err(error) => {
@@ -129,7 +131,12 @@ async fn attempt(
         read_only: true,
         ..spec.clone()
     };
-    let core = open::import(world, &spec, Some(uberblock)).await?;
+    let past = Past {
+        uberblock,
+        newest: uberblock,
+        is_checkpoint: false,
+    };
+    let core = open::import(world, &spec, Some(&past)).await?;
     match verify(&core).await {
         Ok(()) => Ok(core),
         Err(error) => {
@@ -193,18 +200,27 @@ pub(crate) async fn untrusted(world: &World, spec: &ImportSpec) -> Result<Ground
 
 /// Imports the pool as it was when its checkpoint was made.
 async fn import_checkpoint(world: &World, spec: &ImportSpec) -> Result<Arc<Core>, EngineError> {
-    let pool = &spec.found.name;
     let ground = untrusted(world, spec).await?;
-    let result = read_checkpoint(world, spec, &ground).await;
+    let result = async {
+        let (newest, checkpoint) = read_checkpoint(world, spec, &ground).await?;
+        multihost::check_unused(world, spec, &ground.tree, &newest).await?;
+        Ok::<_, EngineError>((newest, checkpoint))
+    }
+    .await;
     ground.tree.close();
     let (newest, checkpoint) = result?;
-    if !spec.read_only {
-        return Err(EngineError::RewindReadOnly {
-            pool: pool.clone(),
-            newest: newest.txg.get(),
-        });
-    }
-    let core = open::import(world, spec, Some(checkpoint)).await?;
+    let core = attempt(world, spec, checkpoint).await?;
+    let core = if spec.read_only {
+        core
+    } else {
+        core.close();
+        let past = Past {
+            uberblock: checkpoint,
+            newest,
+            is_checkpoint: true,
+        };
+        open::import(world, spec, Some(&past)).await?
+    };
     note(&core, &checkpoint, &newest);
     Ok(core)
 }

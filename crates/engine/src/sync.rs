@@ -5,7 +5,8 @@
 //! converges because from pass 2 on blocks of the MOS born in the same txg are rewritten in place.
 //!
 //! 1. pass 1: history that waits; the configuration if it changed; dirty datasets; sync tasks; the MOS
-//! 2. every pass: flush some metaslabs (pass 1), record allocations and frees in space maps
+//! 2. every pass: settle the tables of cloned blocks and then those of dedup, with the frees that depend on them; flush some
+//!    metaslabs (pass 1), record allocations and frees in space maps
 //! 3. pass 1: the configuration again if the tasks changed it; frees left over from another release
 //! 4. again from the MOS, while it is dirty
 //! 5. labels and uberblocks: the configuration first where it changed, in the order that leaves
@@ -15,8 +16,8 @@
 //! previous txg, whole, since nothing it refers to is overwritten before two more txgs passed.
 //!
 //! When a write fails beyond redundancy the pipeline suspends the pool and the write waits inside
-//! it for `zpool clear`; so does a read when a device that stopped working may have the block
-//! ([`::pool::Pipeline::syncing`]). An error that comes out here is one that cannot be retried (damage,
+//! it for `zpool clear`; so does a read when a device that stopped working may have the block, or one that works did
+//! not give it ([`::pool::Pipeline::syncing`]). An error that comes out here is one that cannot be retried (damage,
 //! no space, abandoned): the loop stops and the pool stays suspended until it is exported by force.
 //!
 //! Source: module/zfs/spa.c (`spa_sync`, `spa_sync_iterate_to_convergence`, `spa_sync_config_object`).
@@ -31,6 +32,7 @@ use bytes::Bytes;
 use format::{Guid, NvEncoding, ObjectId, ObjectType, Txg, Uberblock};
 use object::{Bpobj, SyncContext, Zap, ZapOptions, ZapValue};
 
+use crate::clones::CloneSync;
 use crate::core::Core;
 use crate::open::scan_status;
 use crate::space::SpaceSync;
@@ -89,7 +91,7 @@ impl Core {
         let state = self.state.lock();
         state.config_dirty
             || state.flush_all
-            || state.claim_logs
+            || state.claim_logs.is_some()
             || self.history.has_pending()
             || self.dsl.has_dirty(self.txgs.open_txg())
             || self.pipeline.allocator().has_deferred()
@@ -121,16 +123,24 @@ impl Core {
             }
             let ctx = self.context(txg, pass);
             if pass == 1 {
-                let claim = std::mem::take(&mut self.state.lock().claim_logs);
-                if claim {
-                    let newest = self.dsl.claim_logs(&ctx).await?;
+                let claim = self.state.lock().claim_logs.take();
+                if let Some(claim) = claim {
+                    let newest = self.dsl.claim_logs(&ctx, claim).await?;
                     self.state.lock().claimed_birth = newest;
                     self.cancel_scan(&tx).await?;
                 }
                 self.history.flush(&tx).await?;
                 self.sync_config(&ctx, &tx, &mut config).await?;
             }
+            if pass == 1 && self.dedup.has_logs() {
+                self.dedup.flush_logs(&ctx, &tx, &self.pipeline).await?;
+                self.note_saved_space();
+            }
             self.dsl.sync_pass(&ctx).await?;
+            self.sync_clones(&ctx, &tx).await?;
+            if self.dedup.sync(&ctx, &tx, &self.pipeline).await? {
+                self.note_saved_space();
+            }
             self.sync_space(&ctx, &tx).await?;
             if pass == 1 {
                 if self.dsl.features().take_label_change() {
@@ -142,6 +152,7 @@ impl Core {
                 }
                 self.sync_salt(&tx).await?;
                 self.sync_deferred_frees(&ctx, &tx).await?;
+                self.sync_clones(&ctx, &tx).await?;
             } else {
                 self.sync_config(&ctx, &tx, &mut config).await?;
             }
@@ -155,6 +166,10 @@ impl Core {
         self.dsl.sync_done(txg);
         self.pipeline.sync_done(txg);
         self.space.sync_done();
+        let added = std::mem::take(&mut self.state.lock().added_tops);
+        for spec in added.iter().filter_map(|top| self.tree.top_spec(top)) {
+            self.pipeline.allocator().add_top(spec);
+        }
         tracing::debug!(%txg, pass, "synced");
         Ok(())
     }
@@ -162,6 +177,23 @@ impl Core {
     /// Whether this txg has a MOS of its own.
     fn wrote(&self, txg: Txg) -> bool {
         self.dsl.root_bp().birth() == txg
+    }
+
+    /// Brings the tables of cloned blocks up to date ([`crate::clones`]).
+    async fn sync_clones(&self, ctx: &SyncContext, tx: &Tx) -> Result<(), EngineError> {
+        let sync = CloneSync {
+            ctx,
+            tx,
+            mos: self.dsl.mos(),
+            features: self.dsl.features(),
+            pipeline: &self.pipeline,
+        };
+        let before = self.clones.status().saved_bytes;
+        self.clones.sync(&sync).await?;
+        if self.clones.status().saved_bytes != before {
+            self.note_saved_space();
+        }
+        Ok(())
     }
 
     async fn sync_space(&self, ctx: &SyncContext, tx: &Tx) -> Result<(), EngineError> {
@@ -308,6 +340,28 @@ impl Core {
         Ok(())
     }
 
+    /// Makes the checkpoint the newest state, as an uberblock of `txg` that says so (`spa_ld_checkpoint_rewind`):
+    /// what is written next may overwrite the state in which the checkpoint is recorded.
+    pub(crate) async fn begin_at_checkpoint(&self, txg: Txg) -> Result<(), EngineError> {
+        let checkpoint = self.state.lock().uberblock;
+        let uberblock = Uberblock {
+            txg,
+            timestamp_seconds: self.world.clock.wall_ns() / 1_000_000_000,
+            checkpoint_txg: checkpoint.txg,
+            ..checkpoint
+        };
+        let list = self.pairs(txg).label_config();
+        let sync = LabelSync {
+            uberblock: &uberblock,
+            multihost: self.is_multihost(),
+            config: Some(&list),
+        };
+        self.pipeline.sync_labels(&sync).await?;
+        self.uberblock_written(&uberblock);
+        self.state.lock().uberblock = uberblock;
+        Ok(())
+    }
+
     /// Ends a scrub or resilver that another release left in progress (`dsl_scan_cancel`): its queue of
     /// datasets would not follow what happens to them here. What a device lacks stays known, so
     /// that OpenZFS starts the resilver again.
@@ -360,7 +414,7 @@ impl Core {
     /// Frees what an earlier txg (of a release without log space maps) put off.
     async fn sync_deferred_frees(&self, ctx: &SyncContext, tx: &Tx) -> Result<(), EngineError> {
         let id = self.state.lock().deferred_frees;
-        if id.is_zero() {
+        if id.is_zero() || self.dedup.has_logs() {
             return Ok(());
         }
         let list = Bpobj::open(self.dsl.mos(), id).await?;

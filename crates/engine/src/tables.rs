@@ -1,5 +1,4 @@
-//! What a pool has besides datasets and space maps, and this release only reads: dedup tables, the counts of
-//! cloned blocks, the checkpoint, the state of RAID-Z expansions. Read once, at import: a pool that
+//! What a pool has besides datasets and space maps, and this release only reads: dedup tables, the checkpoint, the state of RAID-Z expansions. Read once, at import: a pool that
 //! has any of them is imported read-only, so that none changes.
 //!
 //! # Dedup tables (`ddt_load`, module/zfs/ddt.c)
@@ -15,8 +14,8 @@ use std::sync::Arc;
 use ::pool::alloc::Allocator;
 use ::pool::vdev::{VdevKind, VdevTree};
 use format::{
-    BrtVdevPhys, DdtKey, DdtLogHeader, DdtLogRecord, DdtPhys, DdtStat, Endian, Guid, ObjectId,
-    SpaceMapPhys, Uberblock,
+    DdtKey, DdtLogHeader, DdtLogRecord, DdtPhys, DdtStat, Endian, Guid, ObjectId, SpaceMapPhys,
+    Txg, Uberblock,
 };
 use object::{ObjectSet, Zap};
 
@@ -46,7 +45,7 @@ impl DedupStatus {
     pub fn total(&self) -> DdtStat {
         let mut out = DdtStat::default();
         for stat in &self.histogram {
-            add(&mut out, stat);
+            out.add(stat);
         }
         out
     }
@@ -112,12 +111,13 @@ pub struct ExpansionStatus {
 /// All of these.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tables {
-    pub(crate) has_dedup: bool,
     /// Up to which txg the last scrub came that was finished (`spa_get_last_scrubbed_txg`).
     pub(crate) last_scrubbed: u64,
     pub(crate) dedup: DedupStatus,
-    pub(crate) clones: CloneStatus,
+    /// At import; what space it takes is counted on ([`crate::core::Core::checkpoint`]).
     pub(crate) checkpoint: Option<CheckpointStatus>,
+    /// Last txg of the checkpoint; zero without one.
+    pub(crate) checkpoint_txg: Txg,
     pub(crate) expansion: Option<ExpansionStatus>,
     pub(crate) removal: Option<RemovalStatus>,
 }
@@ -129,18 +129,6 @@ fn percent(part: u64, whole: u64) -> u64 {
     u64::try_from(u128::from(part) * 100 / u128::from(whole)).unwrap_or(u64::MAX)
 }
 
-fn add(to: &mut DdtStat, stat: &DdtStat) {
-    let sum = |to: &mut u64, more: u64| *to = to.saturating_add(more);
-    sum(&mut to.blocks, stat.blocks);
-    sum(&mut to.lsize_bytes, stat.lsize_bytes);
-    sum(&mut to.psize_bytes, stat.psize_bytes);
-    sum(&mut to.dsize_bytes, stat.dsize_bytes);
-    sum(&mut to.referenced_blocks, stat.referenced_blocks);
-    sum(&mut to.referenced_lsize_bytes, stat.referenced_lsize_bytes);
-    sum(&mut to.referenced_psize_bytes, stat.referenced_psize_bytes);
-    sum(&mut to.referenced_dsize_bytes, stat.referenced_dsize_bytes);
-}
-
 /// Reads all of them.
 pub(crate) async fn load(
     mos: &Arc<ObjectSet>,
@@ -150,15 +138,6 @@ pub(crate) async fn load(
     let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
     let mut out = Tables::default();
     load_dedup(mos, &directory, allocator, &mut out).await?;
-    for top in tree.tops() {
-        let name = format!("{}{}", directory::BRT_VDEV_PREFIX, top.id());
-        if let Some(id) = directory.lookup_u64(name).await? {
-            let object = mos.hold(ObjectId::new(id)).await?;
-            let phys = BrtVdevPhys::decode(&object.bonus(), Endian::Little)?;
-            out.clones.used_bytes = out.clones.used_bytes.saturating_add(phys.used_bytes);
-            out.clones.saved_bytes = out.clones.saved_bytes.saturating_add(phys.saved_bytes);
-        }
-    }
     load_of_tops(mos, tree, &mut out).await?;
     out.removal = removed::report(mos, tree).await?;
     let scrubbed = directory.lookup_u64(directory::LAST_SCRUBBED_TXG).await?;
@@ -166,6 +145,7 @@ pub(crate) async fn load(
     if let Some(value) = directory.lookup(directory::CHECKPOINT).await? {
         let checkpoint = decode_checkpoint(&value.to_u64s())?;
         out.checkpoint.get_or_insert_default().created_s = Some(checkpoint.timestamp_seconds);
+        out.checkpoint_txg = checkpoint.txg;
     }
     Ok(out)
 }
@@ -199,7 +179,6 @@ async fn load_dedup(
         if name == directory::DDT_STATISTICS {
             continue;
         }
-        out.has_dedup = true;
         if rest.contains('-') {
             tables.push((name, ObjectId::new(id)));
             continue;
@@ -232,7 +211,7 @@ async fn load_dedup(
             let words = value.to_u64s();
             let stats = words.chunks_exact(DdtStat::BYTES / 8);
             for (sum, words) in dedup.histogram.iter_mut().zip(stats) {
-                add(sum, &DdtStat::from_words(words)?);
+                sum.add(&DdtStat::from_words(words)?);
             }
         }
     }
@@ -281,50 +260,36 @@ async fn load_logs(
     }
     dedup.entries = dedup.entries.saturating_add(entries.len() as u64);
     for (key, value) in entries.values() {
-        count_entry(key, value, allocator, &mut dedup.histogram);
+        let sum = entry_stat(key, value, allocator);
+        if let Some(bucket) = sum.referenced_blocks.checked_ilog2() {
+            dedup.histogram[bucket as usize].add(&sum);
+        }
     }
     Ok(())
 }
 
-/// Adds one entry to a histogram (`ddt_stat_generate`, module/zfs/ddt_stats.c).
-fn count_entry(key: &DdtKey, value: &DdtPhys, allocator: &Allocator, histogram: &mut [DdtStat]) {
-    let places = match value {
-        DdtPhys::Traditional(places) => &places[..],
-        DdtPhys::Flat { place, .. } => std::slice::from_ref(place),
-    };
+/// What one entry adds to a histogram (`ddt_stat_generate`, module/zfs/ddt_stats.c).
+pub(crate) fn entry_stat(key: &DdtKey, value: &DdtPhys, allocator: &Allocator) -> DdtStat {
     let mut sum = DdtStat::default();
-    for place in places
-        .iter()
-        .filter(|place| !place.physical_birth.is_zero())
-    {
-        // The third of an encrypted block is not a place.
-        let copies = if key.is_encrypted() { 2 } else { 3 };
+    for place in value.places().iter().filter(|place| place.is_used()) {
         let dsize_bytes = place
-            .dvas
-            .iter()
-            .take(copies)
-            .flatten()
-            .filter_map(|dva| allocator.deflated_bytes(dva))
+            .dvas(key.is_encrypted())
+            .filter_map(|dva| allocator.deflated_bytes(&dva))
             .fold(0, u64::saturating_add);
         let (lsize_bytes, psize_bytes) = (key.lsize_bytes(), key.psize_bytes());
         let times = |bytes: u64| bytes.saturating_mul(place.references);
-        add(
-            &mut sum,
-            &DdtStat {
-                blocks: 1,
-                lsize_bytes,
-                psize_bytes,
-                dsize_bytes,
-                referenced_blocks: place.references,
-                referenced_lsize_bytes: times(lsize_bytes),
-                referenced_psize_bytes: times(psize_bytes),
-                referenced_dsize_bytes: times(dsize_bytes),
-            },
-        );
+        sum.add(&DdtStat {
+            blocks: 1,
+            lsize_bytes,
+            psize_bytes,
+            dsize_bytes,
+            referenced_blocks: place.references,
+            referenced_lsize_bytes: times(lsize_bytes),
+            referenced_psize_bytes: times(psize_bytes),
+            referenced_dsize_bytes: times(dsize_bytes),
+        });
     }
-    if let Some(bucket) = sum.referenced_blocks.checked_ilog2() {
-        add(&mut histogram[bucket as usize], &sum);
-    }
+    sum
 }
 
 /// What top-level vdevs' ZAPs say (`vdev_load`, module/zfs/vdev.c; `vdev_raidz_load` and

@@ -101,15 +101,10 @@ pub(crate) async fn add(core: &Arc<Core>, spec: &AddSpec) -> Result<(), EngineEr
     }
     .await;
     if result.is_err() {
-        for top in &tops {
-            top.close();
-        }
+        // A task that was applied has made them part of the pool, whatever became of the txg.
+        let strange = |top: &&Arc<Vdev>| core.tree.find(top.guid()).is_none();
+        tops.iter().filter(strange).for_each(Vdev::close);
         return result;
-    }
-    for top in &tops {
-        if let Some(spec) = core.tree.top_spec(top) {
-            core.pipeline.allocator().add_top(spec);
-        }
     }
     look_at_auxiliary(core).await;
     Ok(())
@@ -187,7 +182,11 @@ impl SyncTask for AddTask {
                 .filter_map(|top| TopShape::from_config(&top.to_config(Scope::Mos)))
                 .collect();
             core.space.start(&shapes);
-            core.state.lock().config_dirty = true;
+            {
+                let mut state = core.state.lock();
+                state.config_dirty = true;
+                state.added_tops.extend(self.tops.iter().cloned());
+            }
             add_auxiliary(core, &Tx::syncing(ctx.txg), &self.new).await
         })
     }
@@ -199,6 +198,7 @@ pub(crate) async fn remove(core: &Arc<Core>, name: &str) -> Result<(), EngineErr
         device: name.to_owned(),
         why: why.to_owned(),
     };
+    core.check_no_checkpoint()?;
     let auxiliary = {
         let state = core.state.lock();
         [VdevClass::Spare, VdevClass::Cache]
@@ -398,6 +398,7 @@ impl RemoveTask {
 
 pub(crate) async fn change_guid(core: &Arc<Core>, guid: Option<Guid>) -> Result<Guid, EngineError> {
     let _admin = core.admin.lock().await;
+    core.check_no_checkpoint()?;
     if crate::status::health(core) != crate::PoolHealth::Online {
         return Err(EngineError::NotHealthy {
             pool: core.state.lock().name.clone(),

@@ -409,9 +409,16 @@ async fn crashed_with_log(images: &Images, world: &World) -> Vec<ObjectId> {
     .expect("create");
     let dataset = pool.dsl().open_dataset("tank").await.expect("open");
     let objects = write_objects(&dataset, 12, 4).await;
-    pool.sync().await.expect("sync");
-    write_logged(&dataset).await;
-    write_logged(&dataset).await;
+    loop {
+        pool.sync().await.expect("sync");
+        let synced = pool.synced_txg();
+        write_logged(&dataset).await;
+        write_logged(&dataset).await;
+        // On a slow machine the txg may be over by now, and the log not needed.
+        if pool.synced_txg() == synced {
+            break;
+        }
+    }
     drop(dataset);
     drop(pool);
     tokio::time::sleep(std::time::Duration::from_millis(300)).await;

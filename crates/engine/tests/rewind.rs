@@ -1,15 +1,25 @@
-//! Goal: a pool whose newest state is damaged, or not wanted, opens read-only at an older one, and
-//! nothing is written while looking.
+//! Goal: a pool whose newest state is damaged, or not wanted, opens at an older one, and nothing is written
+//! while looking; what is written then takes the newer states' place.
 //! Method: small pools on files; the newest MOS is overwritten on the device.
 
 mod common;
 
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use common::*;
+use dataset::DirtyEstimate;
 use device::World;
 use engine::{EngineError, ImportSpec, Pool, Rewind, VdevLayout};
-use format::{LABEL_START_BYTES, Txg};
+use format::{LABEL_START_BYTES, ObjectId, ObjectType, Txg};
+
+async fn add(pool: &Pool, name: &str) {
+    let init = Arc::new(BareFilesystem);
+    pool.dsl()
+        .create_dataset(name, &[], init)
+        .await
+        .expect("create");
+}
 
 async fn read_only(world: &World, images: &Images, rewind: Rewind) -> ImportSpec {
     let mut spec = ImportSpec::new(find(world, images.path()).await, host());
@@ -53,14 +63,6 @@ async fn an_older_state_opens_when_the_newest_is_damaged() {
     let spec = read_only(&world, &images, Rewind::To(Txg::new(1))).await;
     let error = Pool::import(&world, spec).await.expect_err("too old");
     assert!(matches!(error, EngineError::NoState { .. }), "{error}");
-    // Only the newest is written to.
-    let mut spec = read_only(&world, &images, Rewind::To(txgs[1])).await;
-    spec.read_only = false;
-    let error = Pool::import(&world, spec).await.expect_err("for writing");
-    assert!(
-        matches!(error, EngineError::RewindReadOnly { .. }),
-        "{error}"
-    );
     let spec = read_only(&world, &images, Rewind::Checkpoint).await;
     let error = Pool::import(&world, spec).await.expect_err("no checkpoint");
     assert!(matches!(error, EngineError::NoCheckpoint { .. }), "{error}");
@@ -92,6 +94,63 @@ async fn an_older_state_opens_when_the_newest_is_damaged() {
         pool.export(false).await.expect("close");
     }
     assert!(contents(&path) == before, "looking changed the pool");
+
+    // For writing: the damaged state is given up.
+    let mut spec = read_only(&world, &images, Rewind::Recent).await;
+    spec.read_only = false;
+    let pool = Pool::import(&world, spec).await.expect("import -F");
+    assert!(pool.status().synced_txg > newest.txg);
+    pool.set_prop("comment", "five").await.expect("set");
+    pool.export(false).await.expect("export");
+    zdb_is_clean(images.path(), "tank");
+    let spec = read_only(&world, &images, Rewind::No).await;
+    let pool = Pool::import(&world, spec).await.expect("import");
+    assert_eq!(pool.prop("comment").expect("comment").value, "five");
+    pool.export(false).await.expect("close");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_older_state_is_written_to() {
+    let world = World::system(1);
+    let images = Images::new();
+    let leaves = images.make(2, 64);
+    let vdevs = leaves
+        .iter()
+        .map(|leaf| normal(VdevLayout::Leaf(leaf.clone())))
+        .collect();
+    let pool = Pool::create(&world, spec("tank", vdevs))
+        .await
+        .expect("create");
+    pool.sync().await.expect("sync");
+    add(&pool, "tank/early").await;
+    pool.sync().await.expect("sync");
+    let then = pool.status().synced_txg;
+    for name in ["tank/late", "tank/later"] {
+        add(&pool, name).await;
+        pool.sync().await.expect("sync");
+    }
+    pool.export(false).await.expect("export");
+    for name in ["tank/other", "tank/another"] {
+        let mut spec = read_only(&world, &images, Rewind::To(then)).await;
+        spec.read_only = false;
+        let pool = Pool::import(&world, spec).await.expect("import -T");
+        assert!(pool.rewound().is_some());
+        for (name, is_there) in [
+            ("tank/early", true),
+            ("tank/late", false),
+            ("tank/other", false),
+        ] {
+            assert_eq!(pool.dsl().lookup(name).await.is_ok(), is_there, "{name}");
+        }
+        add(&pool, name).await;
+        pool.export(false).await.expect("export");
+        zdb_is_clean(images.path(), "tank");
+        let spec = read_only(&world, &images, Rewind::No).await;
+        let pool = Pool::import(&world, spec).await.expect("import");
+        assert!(pool.dsl().lookup(name).await.is_ok());
+        assert!(pool.dsl().lookup("tank/later").await.is_err());
+        pool.export(false).await.expect("close");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -111,4 +170,84 @@ async fn a_whole_pool_needs_no_rewind_and_can_be_written() {
     pool.set_prop("comment", "written").await.expect("set");
     pool.export(false).await.expect("export");
     zdb_is_clean(images.path(), "tank");
+}
+
+/// What the checkpoint has stays while the pool changes: zdb checks both states.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_checkpoint_stays_whole_while_the_pool_changes() {
+    let Some(golden) = golden() else { return };
+    let images = Images::new();
+    let dir = unpack(&golden, "checkpoint", images.path());
+    let world = World::system(1);
+    let pool = import(&world, &dir).await;
+    let used = |pool: &Pool| pool.prop("checkpoint").expect("checkpoint").number;
+    let before = used(&pool);
+    let dataset = pool.dsl().open_dataset("checkpoint").await.expect("open");
+    for _ in 0..3 {
+        let objects = write_objects(&dataset, 20, 4).await;
+        pool.sync().await.expect("sync");
+        free_objects(&dataset, &objects[..10]).await;
+        pool.sync().await.expect("sync");
+    }
+    // Files that the checkpoint has as well.
+    let mut changed = 0;
+    for id in 1..500 {
+        let Ok(object) = dataset.objset().hold(ObjectId::new(id)).await else {
+            continue;
+        };
+        if object.info().object_type == ObjectType::PLAIN_FILE_CONTENTS && object.used_bytes() > 0 {
+            let tx = dataset
+                .assign(DirtyEstimate::write(512))
+                .await
+                .expect("assign");
+            let data = content(id, 0, 512);
+            object.write(&tx, 0, data).await.expect("write");
+            changed += 1;
+        }
+    }
+    assert!(changed > 10, "{changed}");
+    drop(dataset);
+    pool.dsl().destroy("checkpoint/new").await.expect("destroy");
+    pool.sync().await.expect("sync");
+    assert!(
+        used(&pool) > before,
+        "what the checkpoint has is not counted"
+    );
+    let error = pool.remove("d0.img").await.expect_err("remove");
+    assert!(
+        matches!(error, EngineError::HasCheckpoint { .. }),
+        "{error}"
+    );
+    let error = pool.change_guid(None).await.expect_err("reguid");
+    assert!(
+        matches!(error, EngineError::HasCheckpoint { .. }),
+        "{error}"
+    );
+    pool.export(false).await.expect("export");
+    zdb_is_clean(&dir, "checkpoint");
+
+    // Once more, from what is on disk.
+    let pool = import(&world, &dir).await;
+    let dataset = pool.dsl().open_dataset("checkpoint").await.expect("open");
+    write_objects(&dataset, 20, 4).await;
+    drop(dataset);
+    pool.export(false).await.expect("export");
+    zdb_is_clean(&dir, "checkpoint");
+
+    let mut spec = ImportSpec::new(find(&world, &dir).await, host());
+    spec.rewind = Rewind::Checkpoint;
+    let pool = Pool::import(&world, spec).await.expect("rewind");
+    assert!(pool.dsl().lookup("checkpoint/will_go").await.is_ok());
+    let dataset = pool.dsl().open_dataset("checkpoint").await.expect("open");
+    let objects = write_objects(&dataset, 20, 4).await;
+    drop(dataset);
+    pool.export(false).await.expect("export");
+    zdb_is_clean(&dir, "checkpoint");
+    let pool = import(&world, &dir).await;
+    assert!(pool.dsl().lookup("checkpoint/new").await.is_err());
+    assert!(pool.status().checkpoint.is_none());
+    let dataset = pool.dsl().open_dataset("checkpoint").await.expect("open");
+    check_objects(&dataset, &objects, 4).await;
+    drop(dataset);
+    pool.export(false).await.expect("close");
 }

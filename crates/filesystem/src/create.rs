@@ -394,7 +394,7 @@ impl Filesystem {
             return Err(error.into());
         }
         let mut changed = parent_changed(directory.znode(), self.now(), self.uses_fuids());
-        changed.size += 1;
+        changed.size = changed.size.saturating_add(1);
         changed.links += u64::from(make.kind == FileKind::Directory);
         self.store(&tx, directory, changed, &PARENT_ATTRIBUTES, [])
             .await?;

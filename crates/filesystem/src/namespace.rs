@@ -200,7 +200,7 @@ impl Filesystem {
             let list = [attr::LINKS, attr::PARENT, attr::FLAGS, attr::CTIME];
             self.store(&tx, &node, changed, &list, []).await?;
             let mut changed = parent_changed(directory.znode(), self.now(), self.uses_fuids());
-            changed.size += 1;
+            changed.size = changed.size.saturating_add(1);
             self.store(&tx, &directory, changed, &PARENT_ATTRIBUTES, [])
                 .await?;
             self.record(&tx, log::linked(parent, ino, name));

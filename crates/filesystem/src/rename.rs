@@ -11,8 +11,8 @@ use crate::error::{FsError, Result};
 use crate::filesystem::Filesystem;
 use crate::log;
 use crate::namespace::{
-    PARENT_ATTRIBUTES, may_change_entries, may_remove_entries, may_unlink, parent_changed,
-    same_project, touched,
+    LINKS_MAX, PARENT_ATTRIBUTES, may_change_entries, may_remove_entries, may_unlink,
+    parent_changed, same_project, touched,
 };
 use crate::node::{Locked, Node};
 use crate::types::RenameMode;
@@ -198,6 +198,31 @@ impl Filesystem {
             }
         }
         let exchange = mode == RenameMode::Exchange;
+        // Subdirectories that come, and that go. What is on disk may be any number.
+        let victim_directory = u64::from(victim.as_ref().is_some_and(|v| v.zap.is_some()));
+        let moved_directory = u64::from(is_directory);
+        let links_after = |before: u64, come: u64, go: u64, ino: u64| match come > go {
+            true if before >= LINKS_MAX => Err(FsError::TooManyLinks { ino }),
+            _ => Ok(before.saturating_add(come).saturating_sub(go)),
+        };
+        let (here_links, there_links) = match &target {
+            Some(into) => {
+                let comes = if exchange { victim_directory } else { 0 };
+                (
+                    links_after(source.znode().links, comes, moved_directory, source.ino)?,
+                    links_after(
+                        into.znode().links,
+                        moved_directory,
+                        victim_directory,
+                        into.ino,
+                    )?,
+                )
+            }
+            None => {
+                let goes = if exchange { 0 } else { victim_directory };
+                (source.znode().links.saturating_sub(goes), 0)
+            }
+        };
         let loses_last = !exchange
             && victim
                 .as_ref()
@@ -251,25 +276,19 @@ impl Filesystem {
             }
         }
         // The directories: entries and subdirectories.
-        let victim_directory = u64::from(victim.as_ref().is_some_and(|v| v.zap.is_some()));
-        let moved_directory = u64::from(is_directory);
         let mut here = parent_changed(source.znode(), now, self.uses_fuids());
         if target.is_some() {
             let mut there = parent_changed(into.znode(), now, self.uses_fuids());
-            if exchange {
-                here.links = (here.links + victim_directory).saturating_sub(moved_directory);
-                there.links = (there.links + moved_directory).saturating_sub(victim_directory);
-            } else {
+            there.links = there_links;
+            if !exchange {
                 here.size = here.size.saturating_sub(1);
-                here.links = here.links.saturating_sub(moved_directory);
-                there.size += u64::from(existing.is_none());
-                there.links = (there.links + moved_directory).saturating_sub(victim_directory);
+                there.size = there.size.saturating_add(u64::from(existing.is_none()));
             }
             self.store(&tx, into, there, &PARENT_ATTRIBUTES, []).await?;
         } else if !exchange && victim.is_some() {
             here.size = here.size.saturating_sub(1);
-            here.links = here.links.saturating_sub(victim_directory);
         }
+        here.links = here_links;
         self.store(&tx, source, here, &PARENT_ATTRIBUTES, [])
             .await?;
         self.record(

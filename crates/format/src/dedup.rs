@@ -123,15 +123,75 @@ impl Field for DdtKey {
     }
 }
 
+/// Which of a table's ZAPs an entry is in (`ddt_class_t`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DdtClass {
+    /// Entries with extra copies, of old releases.
+    Ditto,
+    /// Entries with several references.
+    Duplicate,
+    /// Entries with one reference.
+    Unique,
+}
+
+impl DdtClass {
+    /// All, in the order of their numbers.
+    pub const ALL: [Self; 3] = [Self::Ditto, Self::Duplicate, Self::Unique];
+
+    /// Its number.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// As it is in the ZAP's name.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Ditto => "ditto",
+            Self::Duplicate => "duplicate",
+            Self::Unique => "unique",
+        }
+    }
+
+    /// Where an entry with so many references belongs (`ddt_sync_flush_entry`).
+    pub const fn of_references(references: u64) -> Self {
+        if references > 1 {
+            Self::Duplicate
+        } else {
+            Self::Unique
+        }
+    }
+}
+
 /// Where a deduplicated block is, and how often it is referred to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DdtPlace {
-    /// The copies.
-    pub dvas: [Option<Dva>; 3],
+    /// The copies' words as in a pointer: the third of an encrypted block is its salt and part of its IV.
+    pub words: [[u64; 2]; 3],
     /// References.
     pub references: u64,
     /// Txg in which the block was written; zero when there is none.
     pub physical_birth: Txg,
+}
+
+impl DdtPlace {
+    /// One copy's place; `None` beyond the copies there are.
+    pub fn dva(&self, index: usize, encrypted: bool) -> Option<Dva> {
+        if index == 2 && encrypted {
+            return None;
+        }
+        self.words.get(index).copied().and_then(Dva::from_words)
+    }
+
+    /// All copies' places, in order.
+    pub fn dvas(&self, encrypted: bool) -> impl Iterator<Item = Dva> + use<> {
+        let place = *self;
+        (0..3).filter_map(move |index| place.dva(index, encrypted))
+    }
+
+    /// Whether a block is there.
+    pub fn is_used(&self) -> bool {
+        !self.physical_birth.is_zero()
+    }
 }
 
 /// Value of a dedup entry.
@@ -150,6 +210,34 @@ pub enum DdtPhys {
 }
 
 impl DdtPhys {
+    /// A value without any block.
+    pub fn empty(flat: bool) -> Self {
+        if flat {
+            Self::Flat {
+                place: DdtPlace::default(),
+                class_start_seconds: 0,
+            }
+        } else {
+            Self::Traditional(Box::default())
+        }
+    }
+
+    /// The blocks, by number of copies in the traditional form.
+    pub fn places(&self) -> &[DdtPlace] {
+        match self {
+            Self::Traditional(places) => &places[..],
+            Self::Flat { place, .. } => std::slice::from_ref(place),
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn places_mut(&mut self) -> &mut [DdtPlace] {
+        match self {
+            Self::Traditional(places) => &mut places[..],
+            Self::Flat { place, .. } => std::slice::from_mut(place),
+        }
+    }
+
     /// Size in bytes of the traditional form (`DDT_TRAD_PHYS_SIZE`).
     pub const TRADITIONAL_BYTES: usize = 256;
     /// Size in bytes of the flat form (`DDT_FLAT_PHYS_SIZE`).
@@ -205,19 +293,15 @@ impl DdtPhys {
 fn read_place(r: &mut Reader<'_>) -> Result<DdtPlace> {
     let [a0, a1, b0, b1, c0, c1, references, birth] = r.words()?;
     Ok(DdtPlace {
-        dvas: [
-            Dva::from_words([a0, a1]),
-            Dva::from_words([b0, b1]),
-            Dva::from_words([c0, c1]),
-        ],
+        words: [[a0, a1], [b0, b1], [c0, c1]],
         references,
         physical_birth: birth.into(),
     })
 }
 
 fn put_place(out: &mut Vec<u8>, place: &DdtPlace) {
-    for dva in place.dvas {
-        out.put_words(&dva.map_or([0; 2], Dva::to_words));
+    for words in place.words {
+        out.put_words(&words);
     }
     out.put_words(&[place.references, place.physical_birth.get()]);
 }
@@ -257,6 +341,40 @@ disk_struct! {
         referenced_psize_bytes: u64,
         /// Allocated size times references.
         referenced_dsize_bytes: u64,
+    }
+}
+
+impl DdtStat {
+    /// Field by field; `change` gets each sum and what is to be added to it or taken away.
+    fn each(&mut self, other: &Self, change: impl Fn(u64, u64) -> u64) {
+        let apply = |to: &mut u64, by: u64| *to = change(*to, by);
+        apply(&mut self.blocks, other.blocks);
+        apply(&mut self.lsize_bytes, other.lsize_bytes);
+        apply(&mut self.psize_bytes, other.psize_bytes);
+        apply(&mut self.dsize_bytes, other.dsize_bytes);
+        apply(&mut self.referenced_blocks, other.referenced_blocks);
+        apply(
+            &mut self.referenced_lsize_bytes,
+            other.referenced_lsize_bytes,
+        );
+        apply(
+            &mut self.referenced_psize_bytes,
+            other.referenced_psize_bytes,
+        );
+        apply(
+            &mut self.referenced_dsize_bytes,
+            other.referenced_dsize_bytes,
+        );
+    }
+
+    /// Adds, saturating.
+    pub fn add(&mut self, other: &Self) {
+        self.each(other, u64::saturating_add);
+    }
+
+    /// Takes away, saturating.
+    pub fn subtract(&mut self, other: &Self) {
+        self.each(other, u64::saturating_sub);
     }
 }
 

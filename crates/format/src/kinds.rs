@@ -199,6 +199,11 @@ impl Checksum {
         )
     }
 
+    /// Whether there can be a dedup table of it (`DDT_CHECKSUM_VALID`, module/zfs/ddt.c).
+    pub const fn has_dedup_table(self) -> bool {
+        self.is_dedup() || matches!(self, Self::EdonR)
+    }
+
     /// Whether dedup may rely on it without comparing data (`ZCHECKSUM_FLAG_DEDUP`).
     pub const fn is_dedup(self) -> bool {
         matches!(

@@ -43,7 +43,7 @@ pub use blkptr::{
 };
 pub use bytes::Endian;
 pub use dedup::{
-    BrtVdevPhys, DdtKey, DdtLogHeader, DdtLogRecord, DdtPhys, DdtPlace, DdtStat,
+    BrtVdevPhys, DdtClass, DdtKey, DdtLogHeader, DdtLogRecord, DdtPhys, DdtPlace, DdtStat,
     decode_ddt_value_head, encode_ddt_value_head,
 };
 pub use dnode::{

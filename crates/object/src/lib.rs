@@ -59,7 +59,9 @@ pub use bptree::{Bptree, BptreeEntry};
 pub use error::{ObjectError, Result};
 pub use object::{Object, ObjectInfo};
 pub use objset::ObjectSet;
-pub use options::{Cached, NewObject, ObjsetOptions, RedundantMetadata, WriteProperties};
+pub use options::{
+    Cached, DedupProperty, NewObject, ObjsetOptions, RedundantMetadata, WriteProperties,
+};
 pub use sa::{AttributeId, Sa, SaAttribute, SaRegistration};
 pub use salvage::{DnodeRun, Piece, SalvagedZap, Written, salvage_zap};
 pub use spacemap::{SpaceMapEntry, SpaceMapKind, SpaceMapObject};

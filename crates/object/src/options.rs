@@ -30,6 +30,8 @@ pub enum RedundantMetadata {
 pub struct WriteProperties {
     /// Checksum of data, never `Inherit` or `On`.
     pub checksum: Checksum,
+    /// Blocks of data that are the same are stored once: by which checksum, which then replaces [`Self::checksum`].
+    pub dedup: Option<DedupProperty>,
     /// Compression of data, never `Inherit` or `On`.
     pub compression: Compression,
     /// Level of the compression where it has one (zstd; 0 is the default).
@@ -46,6 +48,15 @@ pub struct WriteProperties {
     pub cached: Cached,
     /// Of what blocks are read ahead (`prefetch`); metadata is never read ahead here.
     pub prefetched: Cached,
+}
+
+/// Property `dedup`, when it is not off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DedupProperty {
+    /// Checksum that tells blocks apart; there are tables of it.
+    pub checksum: Checksum,
+    /// Compare the data as well.
+    pub verify: bool,
 }
 
 /// Kinds of blocks, as `primarycache` and `prefetch` tell them apart.
@@ -75,6 +86,7 @@ impl Default for WriteProperties {
     fn default() -> Self {
         WriteProperties {
             checksum: Checksum::Fletcher4,
+            dedup: None,
             compression: Compression::Lz4,
             compression_level: 0,
             copies: 1,

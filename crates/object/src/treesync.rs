@@ -19,7 +19,7 @@ use format::{
     ObjectId, ObjectType, ObjsetKind, Txg,
 };
 use futures::StreamExt;
-use pool::pipeline::AllocClass;
+use pool::pipeline::{AllocClass, DedupPolicy};
 use pool::{Bookmark, PoolError, Priority, WritePolicy};
 
 use crate::dnode::{Meta, Tree, shl, shr};
@@ -550,6 +550,12 @@ impl<'a> TreeSync<'a> {
             Checksum::On | Checksum::Inherit => Checksum::Fletcher4,
             kind => kind,
         };
+        // Blocks of zeros are holes rather than many references to one of them.
+        let dedup = properties.dedup.filter(|_| !metadata);
+        if dedup.is_some() && compression == Compression::Off {
+            compression = Compression::Empty;
+        }
+        let checksum = dedup.map_or(checksum, |dedup| dedup.checksum);
         let extra = metadata
             && match properties.redundant_metadata {
                 RedundantMetadata::All => true,
@@ -582,6 +588,9 @@ impl<'a> TreeSync<'a> {
             copies,
             allow_embedded: options.embedded_data && role != Role::Root && !options.encrypted,
             encrypted: options.encrypted,
+            dedup: dedup.map(|dedup| DedupPolicy {
+                verify: dedup.verify,
+            }),
             hole_birth: options.hole_birth,
             class,
             special_small_bytes: properties.special_small_blocks,

@@ -28,6 +28,8 @@ pub enum PoolError {
     Checksum {
         /// The block.
         block: String,
+        /// A device that was there failed as well: the same read may succeed another time.
+        device_failed: bool,
     },
     /// No copy could be read, because of device errors or missing devices.
     #[error(
@@ -38,6 +40,8 @@ pub enum PoolError {
         block: String,
         /// The last failure.
         cause: String,
+        /// A device that was there failed: the same read may succeed another time.
+        device_failed: bool,
     },
     /// Some write or flush could not be absorbed by redundancy, and the pool has stopped writing.
     #[error("the pool is suspended: {reason}; reattach its devices and run 'zpool clear'")]

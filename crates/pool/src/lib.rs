@@ -5,6 +5,7 @@
 //! | [`vdev`] | leaves, mirrors, RAID-Z, labels: bytes at (vdev, offset) with redundancy | VDEV |
 //! | [`alloc`] | which bytes of which vdev are free; per-txg changes | METASLAB |
 //! | [`cache`] | verified logical blocks in memory, bounded, scan resistant | ARC |
+//! | [`clones`] | which blocks may be shared by several files | BRT |
 //! | [`pipeline`] | block pointers to data and back: compression, checksums, copies, gangs | ZIO |
 //! | [`txg`] | open / quiesced / synced transaction groups and the write throttle | TXG |
 //!
@@ -16,6 +17,7 @@
 
 pub mod alloc;
 pub mod cache;
+pub mod clones;
 mod error;
 #[cfg(feature = "hostile")]
 pub mod hostile;
@@ -27,6 +29,7 @@ pub mod vdev;
 
 pub use alloc::{Allocator, MetaslabChange, MetaslabSource};
 pub use cache::Cache;
+pub use clones::{CloneChanges, CloneKey, Clones};
 pub use error::PoolError;
 pub use pipeline::{
     Bookmark, CacheUse, ErrorReport, ErrorSink, Pipeline, PipelineOptions, Priority, ReadContext,

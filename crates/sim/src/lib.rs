@@ -6,7 +6,8 @@
 //! |---|---|
 //! | [`verify`] | reads a whole pool, block by block, and compares it with its space maps and accounts (`zdb -bcc`, in process) |
 //! | [`model`] | what filesystems and volumes should hold, and what they do hold |
-//! | [`work`] | random operations, and the history of what they were told is durable |
+//! | [`work`] | random operations |
+//! | [`history`] | what they were told is durable |
 //! | [`torture`] | runs: work, power cut, import, comparison, over and over |
 //!
 //! One seed is one run: everything that happens depends on it alone, to the last operation on
@@ -15,6 +16,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod history;
 pub mod model;
 pub mod rng;
 pub mod torture;

@@ -17,10 +17,11 @@ use engine::{
 };
 use parking_lot::Mutex;
 
+use crate::history::History;
 use crate::model::{DatasetModel, State, list, observe};
 use crate::rng::Rng;
 use crate::verify::{Failure, Report, verify_pool};
-use crate::work::{Book, History, WorkOptions, Worker};
+use crate::work::{Book, WorkOptions, Worker};
 
 /// Name of the pool.
 pub const POOL: &str = "tank";
@@ -44,10 +45,14 @@ pub enum Layout {
     Draid(u8, u8, u8, usize),
     /// A mirror and a disk for the intent log.
     MirrorAndLog,
+    /// A mirror and another one for the intent log.
+    MirrorAndLogs,
+    /// RAID-Z, a mirror for metadata and small blocks, and one for the intent log.
+    Classes,
 }
 
 impl Layout {
-    /// All kinds.
+    /// Those that seeds choose from (more of them would give each seed another meaning).
     pub const ALL: &[Layout] = &[
         Layout::Single,
         Layout::Mirror(2),
@@ -66,7 +71,7 @@ impl Layout {
         match self {
             Layout::Single | Layout::Stripe => 0,
             Layout::Mirror(count) => count - 1,
-            Layout::Mirrors | Layout::MirrorAndLog => 1,
+            Layout::Mirrors | Layout::MirrorAndLog | Layout::MirrorAndLogs | Layout::Classes => 1,
             Layout::Raidz(parity, _) | Layout::Draid(parity, ..) => parity.into(),
         }
     }
@@ -78,8 +83,9 @@ impl Layout {
             Layout::Mirror(count) | Layout::Raidz(_, count) | Layout::Draid(_, _, _, count) => {
                 count
             }
-            Layout::Mirrors => 4,
+            Layout::Mirrors | Layout::MirrorAndLogs => 4,
             Layout::MirrorAndLog => 2,
+            Layout::Classes => 7,
         };
         let mut all: Vec<usize> = (0..disks).collect();
         let mut out = Vec::new();
@@ -121,6 +127,18 @@ impl Layout {
                 vdev(VdevLayout::Mirror(disks(2)), normal),
                 vdev(VdevLayout::Leaf(disks(1).remove(0)), VdevClass::Log),
             ],
+            Layout::MirrorAndLogs => vec![
+                vdev(VdevLayout::Mirror(disks(2)), normal),
+                vdev(VdevLayout::Mirror(disks(2)), VdevClass::Log),
+            ],
+            Layout::Classes => {
+                let leaves = disks(3);
+                vec![
+                    vdev(VdevLayout::Raidz { parity: 1, leaves }, normal),
+                    vdev(VdevLayout::Mirror(disks(2)), VdevClass::Special),
+                    vdev(VdevLayout::Mirror(disks(2)), VdevClass::Log),
+                ]
+            }
         }
     }
 }
@@ -257,15 +275,24 @@ pub async fn create(
     small_sectors: bool,
 ) -> Result<Arc<Pool>, Failure> {
     let mut count = 0;
-    let vdevs = layout.vdevs(|| {
-        let name = format!("disk{count}");
-        count += 1;
-        let disk = sim.add_disk(&name, disk_mib << 20);
+    layout.vdevs(|| {
+        let disk = sim.add_disk(&disk_name(count), disk_mib << 20);
         disk.set_sector_bytes(if small_sectors { 512 } else { 4096 });
-        LeafSpec {
-            path: name,
-            is_file: false,
-        }
+        count += 1;
+        leaf(disk_name(count - 1))
+    });
+    create_on(sim, layout, false).await
+}
+
+/// Makes a pool on disks that are there: `disk0` and so on; with `force`, also where another one was.
+///
+/// # Errors
+/// Of making it.
+pub async fn create_on(sim: &SimWorld, layout: Layout, force: bool) -> Result<Arc<Pool>, Failure> {
+    let mut count = 0;
+    let vdevs = layout.vdevs(|| {
+        count += 1;
+        leaf(disk_name(count - 1))
     });
     let spec = CreateSpec {
         name: POOL.into(),
@@ -275,10 +302,21 @@ pub async fn create(
         root_properties: Vec::new(),
         root_init: Arc::new(filesystem::ZplInit::new()),
         altroot: None,
-        force: false,
+        force,
         host: host(),
     };
     Ok(Pool::create(&sim.world(), spec).await?)
+}
+
+fn disk_name(number: usize) -> String {
+    format!("disk{number}")
+}
+
+fn leaf(path: String) -> LeafSpec {
+    LeafSpec {
+        path,
+        is_file: false,
+    }
 }
 
 /// The pool on the disks.

@@ -2,48 +2,18 @@
 //! back, without losing anything; and what went wrong once does not go wrong again.
 //! Method: scripts in the simulated world.
 
+mod common;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use common::{ROOT, data, get, open, put};
 use dataset::PropertyChange;
 use device::sim::{Fault, FaultEffect, Latency, PowerCut, SimOp, SimWorld};
 use engine::{Pool, PoolHealth};
-use filesystem::{Caller, Filesystem, SetAttributes};
+use filesystem::SetAttributes;
 use sim::torture::{Layout, POOL, create, errors_of, import, inspect, patiently, simulate};
-use sim::verify::{Failure, verify_pool};
-
-const ROOT: Caller = Caller::ROOT;
-
-async fn open(sim: &SimWorld, pool: &Pool) -> Result<Arc<Filesystem>, Failure> {
-    let dataset = pool.dsl().open_dataset(POOL).await?;
-    Ok(Filesystem::open(dataset, sim.world()).await?)
-}
-
-fn data(seed: u64, length: usize) -> Bytes {
-    let mut out = Vec::new();
-    for block in 0..length.div_ceil(4096) as u64 {
-        out.extend(sim::model::sector(seed * 1000 + block));
-    }
-    out.truncate(length);
-    out.into()
-}
-
-/// A file with content; its number.
-async fn put(fs: &Filesystem, name: &str, content: &Bytes) -> Result<u64, Failure> {
-    let ino = fs
-        .create(fs.root(), name.as_bytes(), 0o644, ROOT)
-        .await?
-        .ino;
-    fs.write(ino, 0, content.clone(), false, ROOT).await?;
-    Ok(ino)
-}
-
-async fn get(fs: &Filesystem, name: &str) -> Result<Vec<u8>, Failure> {
-    let found = fs.lookup(fs.root(), name.as_bytes()).await?;
-    let pieces = fs.read(found.ino, 0, found.size_bytes as usize).await?;
-    Ok(pieces.concat())
-}
+use sim::verify::verify_pool;
 
 /// A disk that fails all writes: the pool suspends; status answers, writers wait; once the disk is
 /// well and the pool cleared everything goes on.

@@ -6,6 +6,7 @@
 mod classes;
 mod commands;
 mod console;
+mod dedup;
 mod golden;
 mod harness;
 mod iscsi;
@@ -13,6 +14,7 @@ mod keys;
 mod kill;
 mod layouts;
 mod matrix;
+mod multihost;
 mod posix;
 mod properties;
 mod scrub;

@@ -55,8 +55,6 @@ fn what_would_have_no_effect_is_refused_by_name() {
     let server = tank();
     server.ok("zfs create -s -V 16M tank/vol");
     for (name, setting) in [
-        ("tank", "dedup=on"),
-        ("tank", "dedup=sha256,verify"),
         ("tank", "nbmand=on"),
         ("tank", "vscan=on"),
         ("tank", "zoned=on"),

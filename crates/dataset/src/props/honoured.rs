@@ -10,9 +10,6 @@ pub(crate) fn refusal(property: &Property, value: &PropertyValue) -> Option<&'st
     let number = value.number().unwrap_or(0);
     match property.name {
         _ if is_default => None,
-        "dedup" => Some(
-            "blocks are not deduplicated when they are written here (those that OpenZFS deduplicated are read and freed); leave it off",
-        ),
         "nbmand" => Some("Linux has no mandatory locks any more (since 5.15)"),
         "vscan" => Some("there is no virus scanner that it could call on Linux"),
         "zoned" => {

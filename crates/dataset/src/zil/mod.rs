@@ -75,8 +75,8 @@ use tokio::sync::{Notify, oneshot, watch};
 
 use crate::{DatasetError, DatasetSettings, SyncMode};
 use pending::{Entry, EntryBody, Pending};
-pub(crate) use walk::{awaits_clones, claim, free_chain, is_cut_off};
 pub use walk::{awaits_replay, visit_log};
+pub(crate) use walk::{claim, free_chain, free_until, is_cut_off};
 
 /// `TX_RENAME` and its relatives: what the object has must be in the log before.
 const RENAMES: [u64; 3] = [8, 22, 23];
@@ -251,6 +251,13 @@ enum Replaying {
     Named(u64),
     /// Anything else: noted when it is done.
     Repeatable,
+}
+
+impl ChainState {
+    /// Has the sync of `txg` free all of it, unless an earlier one does.
+    fn destroy_in(&mut self, txg: Txg) {
+        self.destroy = Some(self.destroy.map_or(txg, |earlier| earlier.min(txg)));
+    }
 }
 
 struct Shared {

@@ -13,12 +13,16 @@ use format::{
     BLOCK_POINTER_BYTES, BlockPointer, Endian, ObjectId, ObjsetId, Txg, ZilHeader, ZilSequence,
     decode_log_block,
 };
-use pool::{Bookmark, CacheUse, Pipeline, PoolError, ReadContext};
+use pool::{Bookmark, CacheUse, CloneKey, Pipeline, PoolError, ReadContext};
 
 use super::blocks::{HEADER_BYTES, TX_WRITE, WRITE_BYTES};
 
 /// `TX_CLONE_RANGE`.
 const TX_CLONE_RANGE: u64 = 24;
+/// In a clone record's body, which word is the number of its block pointers, and at which byte they begin
+/// (`lr_clone_range_t`).
+const CLONE_COUNT_WORD: usize = 4;
+const CLONE_POINTERS: usize = 40;
 /// Bit of a record's type: names without regard to case (`TX_CI`).
 const CASE_INSENSITIVE: u64 = 1 << 63;
 /// Level of bookmarks of log blocks (`ZB_ZIL_LEVEL`).
@@ -42,6 +46,18 @@ impl RawRecord {
     pub fn word(&self, index: usize) -> Option<u64> {
         let raw = self.body.get(index * 8..)?.first_chunk::<8>()?;
         Some(self.endian.u64(*raw))
+    }
+
+    /// The blocks that a clone record shares: those that have a place. Empty for other records.
+    pub fn cloned_blocks(&self) -> impl Iterator<Item = BlockPointer> + '_ {
+        let count = match self.kind {
+            TX_CLONE_RANGE => self.word(CLONE_COUNT_WORD).unwrap_or(0),
+            _ => 0,
+        };
+        let pointers = self.body.get(CLONE_POINTERS..).unwrap_or_default();
+        BlockPointer::decode_all(pointers, self.endian)
+            .take(usize::try_from(count).unwrap_or(usize::MAX))
+            .filter(|pointer| !pointer.is_hole() && !pointer.is_embedded())
     }
 
     /// The pointer of a write, and whether the data is there and not in the record.
@@ -275,7 +291,9 @@ pub(crate) struct Claimed {
     pub newest_birth: Txg,
 }
 
-/// After a crash: marks the blocks of a log as allocated and notes in its head how far it goes.
+/// After a crash: marks the blocks of a log as allocated in `txg`, adds references to the blocks that clone records share
+/// (`zil_claim_clone_range`; [`free_chain`] gives them back), and notes in its head how far it goes.
+/// Blocks and records from before `first_txg` are in the pool's state already.
 /// Nothing may have been allocated before since the import. A log that was claimed before is left
 /// as it is.
 ///
@@ -283,6 +301,7 @@ pub(crate) struct Claimed {
 /// When a block cannot be read: what is behind it may have been promised to be durable.
 pub(crate) async fn claim(
     pipeline: &Arc<Pipeline>,
+    txg: Txg,
     first_txg: Txg,
     header: &mut ZilHeader,
 ) -> Result<Claimed, PoolError> {
@@ -298,7 +317,7 @@ pub(crate) async fn claim(
         if pointer.birth() < first_txg || pointer.is_embedded() || !seen.is_new(pointer) {
             return true;
         }
-        match pipeline.claim(first_txg, pointer).await {
+        match pipeline.claim(txg, pointer).await {
             Ok(()) => {
                 claimed.newest_birth = claimed.newest_birth.max(pointer.birth());
                 true
@@ -339,6 +358,21 @@ pub(crate) async fn claim(
                 if !take(&data, &mut claimed).await {
                     break 'chain;
                 }
+            }
+            // Blocks from the future are not allocated: nobody was told that such a record is durable.
+            let allocator = pipeline.allocator();
+            if record.cloned_blocks().any(|block| {
+                block.physical_birth() >= first_txg
+                    || CloneKey::of(&block).is_none()
+                    || !block.dvas().all(|dva| allocator.contains(&dva))
+            }) {
+                tracing::warn!(
+                    "a record of cloned blocks in an intent log leads nowhere; the log ends there"
+                );
+                break 'chain;
+            }
+            for block in record.cloned_blocks() {
+                pipeline.clones().add(txg, &block);
             }
             claimed.records += 1;
             header.claim_record_sequence = record.sequence;
@@ -392,28 +426,6 @@ pub(crate) async fn is_cut_off(pipeline: &Pipeline, header: &ZilHeader) -> bool 
     false
 }
 
-/// Whether a claimed log has clone records that wait to be replayed. OpenZFS takes references of their blocks when
-/// it claims them (`zil_claim_clone_range`), and gives them back when it frees the log (`zil_free_clone_range`); here
-/// the blocks are copied at replay and no references are taken, so nobody else may come to see such a log.
-pub(crate) async fn awaits_clones(pipeline: &Pipeline, header: &ZilHeader) -> bool {
-    if header.claim_txg.is_zero() || header.flags & ZilHeader::REPLAY_NEEDED == 0 {
-        return false;
-    }
-    let mut chain = Chain::new(pipeline, header);
-    while chain.pointer().is_some() {
-        let Ok(records) = chain.read().await else {
-            return false;
-        };
-        let waits = |record: &RawRecord| {
-            record.kind == TX_CLONE_RANGE && record.sequence > header.replay_sequence
-        };
-        if records.iter().any(waits) {
-            return true;
-        }
-    }
-    false
-}
-
 /// Tells `visit` of every block of a log on disk that belongs to the pool's last synced state, with whose block
 /// it is: those of the chain that are claimed (or, of a log that was not, were born before
 /// `first_txg`, the first txg after that state), and the data blocks of claimed records. The last block of a
@@ -458,9 +470,27 @@ pub async fn visit_log(
     }
 }
 
-/// Frees the blocks of a log that nobody has open, in syncing context: those of the chain, and data
-/// blocks of its records that were claimed. Blocks that clone records refer to belong to files, and are
-/// left alone.
+/// Frees the blocks of a log that was never claimed, as far as they were allocated before `first_txg`.
+pub(crate) async fn free_until(
+    pipeline: &Arc<Pipeline>,
+    txg: Txg,
+    first_txg: Txg,
+    header: &ZilHeader,
+) {
+    let mut chain = Chain::new(pipeline, header);
+    while let Some(pointer) = chain.pointer() {
+        if pointer.birth() >= first_txg {
+            break;
+        }
+        pipeline.free(txg, &pointer);
+        if chain.read().await.is_err() {
+            break;
+        }
+    }
+}
+
+/// Frees the blocks of a log that nobody has open, in syncing context: those of the chain, and of its records
+/// that were claimed the data blocks and the references of cloned blocks.
 pub(crate) async fn free_chain(pipeline: &Arc<Pipeline>, txg: Txg, header: &ZilHeader) {
     let mut seen = Seen::default();
     let mut chain = Chain::new(pipeline, header);
@@ -474,13 +504,19 @@ pub(crate) async fn free_chain(pipeline: &Arc<Pipeline>, txg: Txg, header: &ZilH
         let Ok(records) = chain.read().await else {
             break;
         };
+        if header.claim_txg.is_zero() {
+            continue;
+        }
         for record in records {
             if let Some((data, _)) = record.write_pointer()
-                && !header.claim_txg.is_zero()
                 && !data.is_hole()
                 && data.birth() >= header.claim_txg
             {
                 free(&data);
+            }
+            // Each record has a reference of its own.
+            for block in record.cloned_blocks() {
+                pipeline.free(txg, &block);
             }
         }
     }

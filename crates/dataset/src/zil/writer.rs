@@ -29,16 +29,23 @@ pub(super) struct Writer {
     broken: bool,
 }
 
-/// Blocks that were allocated for a batch, and must be written before the txg ends.
+/// Blocks that were allocated for a batch, and must be durable before the txg ends, or freed in it: no chain leads
+/// to those behind a block that is not.
 struct InFlight<'a> {
     shared: &'a Shared,
     txg: Txg,
+    /// All of them are durable.
+    done: bool,
 }
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         {
             let mut chain = self.shared.chain.lock();
+            if !self.done {
+                // All records of the chain are of this txg or older, which makes them durable.
+                chain.destroy_in(self.txg);
+            }
             if let Some(count) = chain.in_flight.get_mut(&self.txg) {
                 *count -= 1;
                 if *count == 0 {
@@ -238,7 +245,7 @@ impl Shared {
         let bytes: u64 = blocks.iter().map(|block| block.bytes.len() as u64).sum();
         writer.bursts.note(bytes);
 
-        let (pointers, in_flight) = self
+        let (pointers, mut in_flight) = self
             .extend(&first.pointer, &blocks, writer.bursts.next_block_bytes())
             .await?;
         let mut writes = Vec::with_capacity(blocks.len());
@@ -255,6 +262,7 @@ impl Shared {
             .buffer_unordered(WRITES_IN_FLIGHT)
             .try_collect::<()>()
             .await?;
+        pipeline.flush_for(&pointers[..blocks.len()]).await?;
         {
             let mut chain = self.chain.lock();
             let written = &pointers[..blocks.len()];
@@ -262,8 +270,8 @@ impl Shared {
                 block.written = true;
             }
         }
+        in_flight.done = true;
         drop(in_flight);
-        pipeline.flush_for(&pointers[..blocks.len()]).await?;
         let mut stats = self.stats.lock();
         stats.batches += 1;
         stats.blocks += blocks.len() as u64;
@@ -320,7 +328,12 @@ impl Shared {
             *chain.in_flight.entry(txg).or_default() += 1;
         }
         self.objset.dirty_root(&tx);
-        Ok((pointers, InFlight { shared: self, txg }))
+        let in_flight = InFlight {
+            shared: self,
+            txg,
+            done: false,
+        };
+        Ok((pointers, in_flight))
     }
 
     /// Gives the chain up: frees it in the txg that is open now, and waits for that. A log that
@@ -339,7 +352,7 @@ impl Shared {
     async fn destroy(&self, writer: &mut Writer) -> Result<(), PoolError> {
         let tx = self.txgs.assign(0).await?;
         let txg = tx.txg();
-        self.chain.lock().destroy = Some(txg);
+        self.chain.lock().destroy_in(txg);
         self.objset.dirty_root(&tx);
         drop(tx);
         self.wait_durable(txg).await?;

@@ -110,6 +110,10 @@ impl Space {
                 drop(book);
                 *top.flush_txgs.get_mut() = Some(object);
             }
+            if let Some(id) = zap.lookup_u64(directory::CHECKPOINT_SPACE_MAP).await? {
+                let map = super::open_checkpoint(mos, ObjectId::new(id), &shape).await?;
+                *top.checkpoint.get_mut() = Some(map);
+            }
         }
         Ok(top)
     }

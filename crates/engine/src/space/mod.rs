@@ -138,6 +138,8 @@ struct Top {
     shape: TopShape,
     array: Mutex<Option<Object>>,
     flush_txgs: Mutex<Option<Object>>,
+    /// Freed, but the checkpoint's: all "free" entries (`vdev_checkpoint_sm`).
+    checkpoint: Mutex<Option<SpaceMapObject>>,
     top_zap: AtomicU64,
     metaslabs: Vec<tokio::sync::Mutex<Metaslab>>,
 }
@@ -148,6 +150,7 @@ impl Top {
             shape,
             array: Mutex::new(None),
             flush_txgs: Mutex::new(None),
+            checkpoint: Mutex::new(None),
             top_zap: AtomicU64::new(shape.top_zap.get()),
             metaslabs: (0..shape.ms_count)
                 .map(|_| tokio::sync::Mutex::default())
@@ -313,14 +316,18 @@ impl Space {
         if sync.ctx.pass == 1 && (dirty || flush_all) && sync.features.is_active(LOG_SPACEMAP) {
             self.flush(sync, flush_all).await?;
         }
-        let mut changes = sync
+        let changes = sync
             .pipeline
             .take_changes(sync.ctx.txg)
             .await
             .map_err(ObjectError::from)?;
-        changes.retain(|change| !change.allocated.is_empty() || !change.freed.is_empty());
         for change in changes {
-            self.record(sync, change).await?;
+            if !change.kept.is_empty() {
+                self.keep(sync, &change).await?;
+            }
+            if !change.allocated.is_empty() || !change.freed.is_empty() {
+                self.record(sync, change).await?;
+            }
         }
         self.record_obsolete(sync).await
     }
@@ -408,6 +415,50 @@ impl Space {
         for object in objects.into_iter().flatten() {
             self.mos().free(sync.tx, object.id()).await?;
         }
+        Ok(())
+    }
+
+    /// Space that only the checkpoint uses, by vdev.
+    pub(crate) fn checkpoint_bytes(&self) -> BTreeMap<VdevId, u64> {
+        let tops = self.tops.lock();
+        tops.iter()
+            .filter_map(|(vdev, top)| {
+                let map = top.checkpoint.lock();
+                Some((*vdev, map.as_ref()?.allocated_bytes().unsigned_abs()))
+            })
+            .collect()
+    }
+
+    /// Writes down what was freed but is the checkpoint's (`metaslab_sync`): the metaslab's own space map
+    /// goes on calling it allocated; the vdev's checkpoint map says what to free when the checkpoint goes.
+    async fn keep(
+        &self,
+        sync: &SpaceSync<'_>,
+        change: &MetaslabChange,
+    ) -> Result<(), DatasetError> {
+        let top = self
+            .top(change.vdev)
+            .ok_or_else(|| missing_top(change.vdev))?;
+        let known = top.checkpoint.lock().clone();
+        let map = match known {
+            Some(map) => map,
+            None => {
+                let mos = self.mos();
+                let id = new_map(sync, &mos, MAP_BLOCK_BYTES).await?;
+                Zap::hold(&mos, ObjectId::new(top.top_zap.load(Ordering::Relaxed)))
+                    .await?
+                    .add_u64(sync.tx, directory::CHECKPOINT_SPACE_MAP, id.get())
+                    .await?;
+                let map = open_checkpoint(&mos, id, &top.shape).await?;
+                *top.checkpoint.lock() = Some(map.clone());
+                map
+            }
+        };
+        writeable(sync, map)
+            .append(sync.tx, SpaceMapKind::Free, None, &lengths(&change.kept))
+            .await?;
+        let kept = self.checkpoint_bytes().values().sum();
+        sync.pipeline.allocator().set_checkpoint_bytes(kept);
         Ok(())
     }
 
@@ -759,6 +810,15 @@ fn cancel_or_add(from: &mut RangeSet, to: &mut RangeSet, start: u64, length: u64
     if at < start + length {
         to.add(at, start + length - at);
     }
+}
+
+/// The map of what only the checkpoint uses, over a whole vdev.
+async fn open_checkpoint(
+    mos: &Arc<ObjectSet>,
+    id: ObjectId,
+    shape: &TopShape,
+) -> Result<SpaceMapObject, ObjectError> {
+    SpaceMapObject::open(mos, id, 0, u64::MAX, shape.ashift).await
 }
 
 /// Makes a space map; one with a histogram is counted.

@@ -298,7 +298,7 @@ fn dedup_entries_and_logs_round_trip() {
         (Compression::Lz4, false)
     );
     let place = DdtPlace {
-        dvas: [dva(0, 4096, 4096), None, None],
+        words: [dva(0, 4096, 4096).unwrap().to_words(), [0; 2], [0; 2]],
         references: 2,
         physical_birth: Txg::new(9),
     };

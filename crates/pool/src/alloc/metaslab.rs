@@ -64,6 +64,8 @@ pub(super) struct Metaslab {
     pub(super) allocating: [RangeSet; TXG_SLOTS],
     pub(super) freeing: [RangeSet; TXG_SLOTS],
     pub(super) freed: RangeSet,
+    /// Freed, but the checkpoint's; not yet handed out.
+    pub(super) keeping: [RangeSet; TXG_SLOTS],
     pub(super) defer: [RangeSet; DEFER_TXGS as usize],
     log: VecDeque<Logged>,
     /// Free runs by log2 of their length, from the space map; used while not loaded.
@@ -85,6 +87,7 @@ impl Metaslab {
             allocating: Default::default(),
             freeing: Default::default(),
             freed: RangeSet::new(),
+            keeping: Default::default(),
             defer: Default::default(),
             log: VecDeque::new(),
             recorded_histogram: None,
@@ -118,7 +121,22 @@ impl Metaslab {
             || !self.freed.is_empty()
             || self.allocating.iter().any(|set| !set.is_empty())
             || self.freeing.iter().any(|set| !set.is_empty())
+            || self.keeping.iter().any(|set| !set.is_empty())
             || self.defer.iter().any(|set| !set.is_empty())
+    }
+
+    /// Tells what is wrong with freeing a range, as far as that is known.
+    pub(super) fn check_allocated(&self, start: u64, length: u64) -> Result<(), &'static str> {
+        let overlaps = |sets: &[RangeSet]| sets.iter().any(|set| set.overlaps(start, length));
+        if let Some(map) = self.free_map()
+            && map.ranges().overlaps(start, length)
+        {
+            return Err("free already");
+        }
+        if self.freed.overlaps(start, length) || overlaps(&self.freeing) || overlaps(&self.defer) {
+            return Err("freed already");
+        }
+        Ok(())
     }
 
     /// Bytes that can be allocated now (an estimate while not loaded).

@@ -39,7 +39,7 @@ pub use range_set::RangeSet;
 pub use space::{SpaceTotals, TopSpace, deflate, fragmentation, metaslab_shift, slop_bytes};
 
 use crate::error::PoolError;
-use crate::pipeline::AllocClass;
+use crate::pipeline::{AllocClass, must_succeed};
 use crate::vdev::Geometry;
 use top::{Attempt, Top};
 
@@ -71,6 +71,8 @@ pub struct MetaslabChange {
     pub allocated: RangeSet,
     /// Newly freed; allocated before (in this txg or an earlier one) and recorded so.
     pub freed: RangeSet,
+    /// Freed, but the checkpoint has it: stays allocated in the space map.
+    pub kept: RangeSet,
 }
 
 /// Where the allocator gets a metaslab's free ranges from when it needs them: the engine.
@@ -180,6 +182,7 @@ pub struct Allocator {
     totals: Mutex<Option<SpaceTotals>>,
     /// What dedup and cloning save.
     saved_bytes: AtomicU64,
+    checkpoint_bytes: AtomicU64,
 }
 
 impl Default for Allocator {
@@ -198,6 +201,7 @@ impl Allocator {
             loads: Notify::new(),
             totals: Mutex::new(None),
             saved_bytes: AtomicU64::new(0),
+            checkpoint_bytes: AtomicU64::new(0),
         }
     }
 
@@ -435,7 +439,8 @@ impl Allocator {
         let guard = Guard(self, entry, index);
         let source = self.source.read().clone();
         let result = match source {
-            Some(source) => source.load(vdev, index as u64).await,
+            // What cannot be loaded is not used any more until the pool is opened again.
+            Some(source) => must_succeed(source.load(vdev, index as u64)).await,
             None => Err(PoolError::MetaslabLoad {
                 vdev,
                 metaslab: index as u64,
@@ -479,6 +484,19 @@ impl Allocator {
         let entry = self.entry(vdev).ok_or(PoolError::NoSuchVdev { vdev })?;
         let length = entry.own_asize(dva);
         let result = entry.top.lock().free(txg, dva.offset_bytes(), length);
+        result.map_err(|found| space_map_error(dva, found))
+    }
+
+    /// Notes that one copy's place was freed in `txg` but belongs to the pool's checkpoint: it stays
+    /// allocated, and is handed out as [`MetaslabChange::kept`] (`metaslab_free_concrete`).
+    ///
+    /// # Errors
+    /// [`PoolError::SpaceMap`] when it is free already, [`PoolError::NoSuchVdev`].
+    pub fn keep(&self, txg: Txg, dva: &Dva) -> Result<(), PoolError> {
+        let vdev = dva.vdev();
+        let entry = self.entry(vdev).ok_or(PoolError::NoSuchVdev { vdev })?;
+        let length = entry.own_asize(dva);
+        let result = entry.top.lock().keep(txg, dva.offset_bytes(), length);
         result.map_err(|found| space_map_error(dva, found))
     }
 
@@ -546,6 +564,13 @@ impl Allocator {
         *self.totals.lock() = None;
     }
 
+    /// Space that only the checkpoint uses, over all vdevs: nobody else may count on it
+    /// (`spa_get_checkpoint_space`).
+    pub fn set_checkpoint_bytes(&self, bytes: u64) {
+        self.checkpoint_bytes.store(bytes, Ordering::Relaxed);
+        *self.totals.lock() = None;
+    }
+
     /// Whether freed space is still waiting: further (even empty) txgs bring it back.
     pub fn has_deferred(&self) -> bool {
         self.totals().deferred_bytes > 0
@@ -602,6 +627,10 @@ impl Allocator {
                 out.special_size_bytes += top.size_bytes;
                 out.special_allocated_bytes += top.allocated_bytes;
             }
+            if top.class == AllocClass::Dedup {
+                out.dedup_size_bytes += top.size_bytes;
+                out.dedup_allocated_bytes += top.allocated_bytes;
+            }
             if top.class == AllocClass::Normal {
                 out.normal_deflated_bytes += top.size_deflated_bytes;
                 out.usable_deflated_bytes += top.size_deflated_bytes;
@@ -612,6 +641,9 @@ impl Allocator {
         }
         out.slop_bytes = slop_bytes(out.normal_deflated_bytes);
         out.usable_deflated_bytes += self.saved_bytes.load(Ordering::Relaxed);
+        out.usable_deflated_bytes = out
+            .usable_deflated_bytes
+            .saturating_sub(self.checkpoint_bytes.load(Ordering::Relaxed));
         out
     }
 
@@ -644,6 +676,14 @@ impl Allocator {
             .map(|entry| deflate(entry.geometry.asize(psize_bytes), entry.deflate_ratio))
             .max()
             .unwrap_or(psize_bytes)
+    }
+
+    /// Whether a DVA lies within the metaslabs of a vdev that is there.
+    pub fn contains(&self, dva: &Dva) -> bool {
+        let end = dva.offset_bytes().checked_add(dva.asize_bytes());
+        self.entry(dva.vdev())
+            .zip(end)
+            .is_some_and(|(entry, end)| end <= entry.top.lock().space().size_bytes)
     }
 
     /// A DVA's allocated size as users see it (`dva_get_dsize_sync`); `None` for unknown vdevs.

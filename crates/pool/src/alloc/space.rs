@@ -110,6 +110,10 @@ pub struct SpaceTotals {
     pub special_size_bytes: u64,
     /// Allocated raw bytes of the special class.
     pub special_allocated_bytes: u64,
+    /// Raw bytes of the dedup class.
+    pub dedup_size_bytes: u64,
+    /// Allocated raw bytes of the dedup class.
+    pub dedup_allocated_bytes: u64,
     /// Bytes of the normal class as users see them (`spa_rdspace`).
     pub normal_deflated_bytes: u64,
     /// Bytes of all classes but log as users see them.

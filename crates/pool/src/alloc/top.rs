@@ -257,20 +257,7 @@ impl Top {
             .index_of(start, length)
             .ok_or("not within a metaslab")?;
         let metaslab = &mut self.metaslabs[index];
-        if let Some(map) = metaslab.free_map()
-            && map.ranges().overlaps(start, length)
-        {
-            return Err("free already");
-        }
-        let being_freed = metaslab.freed.overlaps(start, length)
-            || metaslab
-                .freeing
-                .iter()
-                .any(|set| set.overlaps(start, length))
-            || metaslab.defer.iter().any(|set| set.overlaps(start, length));
-        if being_freed {
-            return Err("freed already");
-        }
+        metaslab.check_allocated(start, length)?;
         let slot = txg_slot(txg);
         let fresh: Vec<_> = metaslab.allocating[slot]
             .intersection(start, length)
@@ -284,6 +271,22 @@ impl Top {
             self.pending_bytes = self.pending_bytes.saturating_sub(part);
         }
         metaslab.used = metaslab.used.max(txg);
+        self.dirty.insert(index);
+        Ok(())
+    }
+
+    /// Notes a range that was freed in `txg` but belongs to the checkpoint. Tells what is wrong with it, if anything.
+    pub(super) fn keep(&mut self, txg: Txg, start: u64, length: u64) -> Result<(), &'static str> {
+        let index = self
+            .index_of(start, length)
+            .ok_or("not within a metaslab")?;
+        let metaslab = &mut self.metaslabs[index];
+        metaslab.check_allocated(start, length)?;
+        let set = &mut metaslab.keeping[txg_slot(txg)];
+        if set.overlaps(start, length) {
+            return Err("freed already");
+        }
+        set.add(start, length);
         self.dirty.insert(index);
         Ok(())
     }
@@ -334,13 +337,16 @@ impl Top {
 
     pub(super) fn take_changes(&mut self, txg: Txg, out: &mut Vec<MetaslabChange>) {
         for &index in &self.dirty {
-            let (allocated, freed) = self.metaslabs[index].take_changes(txg);
-            if !allocated.is_empty() || !freed.is_empty() {
+            let metaslab = &mut self.metaslabs[index];
+            let (allocated, freed) = metaslab.take_changes(txg);
+            let kept = metaslab.keeping[txg_slot(txg)].take();
+            if !allocated.is_empty() || !freed.is_empty() || !kept.is_empty() {
                 out.push(MetaslabChange {
                     vdev: self.spec.vdev,
                     metaslab: index as u64,
                     allocated,
                     freed,
+                    kept,
                 });
             }
         }

@@ -10,7 +10,8 @@
 //! # IVs
 //! Random for every block that is written (OpenZFS: `zio_crypt_generate_iv`), also when it is written again in
 //! the same place. The salt is random per loaded key and changes after [`SALT_USES_MAX`] blocks, so that two of 96 random bits
-//! are hardly ever the same under one session key. Intent log blocks get theirs when they are allocated, and are written once.
+//! are hardly ever the same under one session key. Of blocks that are deduplicated both follow from the data, so that the same data
+//! is stored the same way. Intent log blocks get theirs when they are allocated, and are written once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -285,6 +286,16 @@ pub(super) struct Locked {
 }
 
 impl Lock {
+    /// With salt and IV of a block that is deduplicated: they follow from the data.
+    pub(super) fn for_dedup(&self, stored: &[u8]) -> Self {
+        let (salt, iv) = self.key.data.dedup_salt_and_iv(stored);
+        Lock {
+            key: self.key.clone(),
+            salt,
+            iv,
+        }
+    }
+
     /// Encrypts or authenticates a block. `data` is the block, `stored` the same compressed.
     pub(super) fn apply(
         &self,

@@ -100,7 +100,12 @@ impl Pipeline {
             priority: policy.priority,
             ..ReadContext::default()
         };
-        let plan = self.plan_of(old, 0..data.len(), &context, 0).await?;
+        let plan = loop {
+            match self.plan_of(old, 0..data.len(), &context, 0).await {
+                Err(error) => self.wait_for_devices(old, &context, error).await?,
+                Ok(plan) => break plan,
+            }
+        };
         let mut pieces = Vec::new();
         let bp = self.describe(txg, &plan, data, policy, &mut pieces)?;
         Ok(([bp.dva(0), bp.dva(1), bp.dva(2)], pieces))
@@ -433,12 +438,24 @@ impl Pipeline {
     pub(super) async fn free_gang(&self, txg: Txg, bp: &BlockPointer) {
         let mut members = Vec::new();
         let context = ReadContext::default();
-        if let Err(error) = self.gang_members(bp, &context, 0, &mut members).await {
+        let result = loop {
+            members.clear();
+            match self.gang_members(bp, &context, 0, &mut members).await {
+                Err(error) => match self.wait_for_devices(bp, &context, error).await {
+                    Ok(()) => {}
+                    Err(error) => break Err(error),
+                },
+                Ok(()) => break Ok(()),
+            }
+        };
+        if let Err(error) = result {
             tracing::error!(%error, block = %bp, "a gang block's members cannot be freed; their space is lost until the pool is checked");
         }
-        for dva in members.iter().flat_map(BlockPointer::dvas) {
-            if let Err(error) = self.free_place(txg, &dva) {
-                tracing::error!(%error, block = %bp, "a member of a gang block cannot be freed");
+        for member in &members {
+            for dva in member.dvas() {
+                if let Err(error) = self.free_dva(txg, member, &dva) {
+                    tracing::error!(%error, block = %bp, "a member of a gang block cannot be freed");
+                }
             }
         }
     }

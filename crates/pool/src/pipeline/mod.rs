@@ -9,6 +9,9 @@
 //! CPU worker), embedded in the pointer when small enough, else allocated, on as many places as there are copies (or as a gang
 //! block when there is no such run of free space), and written everywhere. Nothing is durable before a flush.
 //!
+//! **Deduplication** (`dedup`): blocks that may be shared are looked up before they are allocated, and lose a reference when
+//! they are freed.
+//!
 //! **Encryption** (`crypt`): blocks of encrypted datasets are decrypted before they are decompressed; the cache
 //! holds them decrypted.
 //!
@@ -18,13 +21,14 @@
 //! Order of sizes, as everywhere in ZFS: *lsize* (the data), *psize* (compressed, whole sectors),
 //! *asize* (with parity).
 //!
-//! Locks: `flights` (reads under way, sharded), `keys`, `pending_frees`, `obsolete`; each for a map operation. Bounds: writes
+//! Locks: `flights` (reads under way, sharded), `keys`, `pending_frees`, `obsolete`, those of `dedup`; each for a map operation. Bounds: writes
 //! in flight and prefetches by semaphores, reads by the leaves' queues.
 
 mod check;
 mod crypt;
 #[cfg(test)]
 mod crypt_tests;
+mod dedup;
 mod gang;
 mod places;
 mod policy;
@@ -37,25 +41,28 @@ mod write;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use codec::checksum::Salt;
 use device::World;
-use format::{BlockPointer, Txg, VdevId};
+use format::{BlockPointer, Dva, Txg, VdevId};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
 
 pub use crypt::BlockKey;
+pub use dedup::{DedupName, DedupPolicy, DedupTables, LiveEntry, StoredEntry, pointer_of_place};
 pub use policy::{
     AllocClass, Bookmark, CacheUse, ErrorReport, ErrorSink, FailMode, IgnoreErrors, Priority,
     ReadContext, WritePolicy,
 };
 pub use scrub::ScrubOutcome;
+pub(crate) use suspend::must_succeed;
 pub use suspend::{SuspendHook, Suspension};
 
 use crate::alloc::{Allocator, MetaslabChange, RangeSet, SpaceTotals};
 use crate::cache::{Cache, CacheKey};
+use crate::clones::Clones;
 use crate::error::PoolError;
 use crate::vdev::{LabelSync, VdevTree};
 use read::Flights;
@@ -108,6 +115,10 @@ pub struct Pipeline {
     pending_frees: Mutex<BTreeMap<Txg, Vec<BlockPointer>>>,
     /// Ranges of removed vdevs that nothing refers to any more, not recorded yet.
     obsolete: Mutex<BTreeMap<Txg, BTreeMap<VdevId, RangeSet>>>,
+    /// Last txg of the pool's checkpoint, or zero.
+    checkpoint_txg: AtomicU64,
+    clones: Clones,
+    dedup: dedup::Dedup,
 }
 
 impl Pipeline {
@@ -137,6 +148,9 @@ impl Pipeline {
             without_lost_logs: AtomicBool::new(false),
             pending_frees: Mutex::new(BTreeMap::new()),
             obsolete: Mutex::new(BTreeMap::new()),
+            checkpoint_txg: AtomicU64::new(0),
+            clones: Clones::default(),
+            dedup: dedup::Dedup::default(),
         })
     }
 
@@ -168,6 +182,11 @@ impl Pipeline {
     /// The cache.
     pub fn cache(&self) -> &Arc<Cache> {
         &self.cache
+    }
+
+    /// The cloned blocks.
+    pub fn clones(&self) -> &Clones {
+        &self.clones
     }
 
     /// Whether writes are refused.
@@ -206,20 +225,49 @@ impl Pipeline {
         self.allocator.totals()
     }
 
-    /// Frees a block's space, at the end of `txg` plus [`crate::alloc::DEFER_TXGS`]. Holes and embedded
-    /// blocks: nothing to do. Space that is free already is reported and left alone.
+    /// One pointer less leads to a block. Its space is freed as [`Self::free_space`] does, unless other files may
+    /// share it: then the sync loop finds out.
     pub fn free(&self, txg: Txg, bp: &BlockPointer) {
+        if !self.clones.keep(txg, bp) {
+            self.free_space(txg, bp);
+        }
+    }
+
+    /// Frees a block's space, at the end of `txg` plus [`crate::alloc::DEFER_TXGS`]; of a deduplicated block, drops a
+    /// reference ([`Self::drop_dedup_references`]). Holes and embedded blocks: nothing to do. Space that is
+    /// free already is reported and left alone.
+    pub fn free_space(&self, txg: Txg, bp: &BlockPointer) {
         let Some(key) = CacheKey::of(bp) else { return };
+        if self.dedup.queue_free(txg, bp) {
+            return;
+        }
         self.cache.remove(key);
         if bp.is_gang() {
             self.pending_frees.lock().entry(txg).or_default().push(*bp);
             return;
         }
         for dva in bp.dvas() {
-            if let Err(error) = self.free_place(txg, &dva) {
+            if let Err(error) = self.free_dva(txg, bp, &dva) {
                 tracing::error!(%error, block = %bp, "a block cannot be freed; its space is lost until the pool is checked");
             }
         }
+    }
+
+    /// Frees one place of `bp`; what the checkpoint has as well stays allocated (`metaslab_free`).
+    fn free_dva(&self, txg: Txg, bp: &BlockPointer, dva: &Dva) -> Result<(), PoolError> {
+        let kept = bp.physical_birth().get() <= self.checkpoint_txg.load(Ordering::Relaxed);
+        self.free_place(txg, dva, kept)
+    }
+
+    /// Blocks born up to `txg` belong to the pool's checkpoint from now on, and freeing them keeps their space
+    /// (module/zfs/spa_checkpoint.c); zero: there is no checkpoint.
+    pub fn set_checkpoint(&self, txg: Txg) {
+        self.checkpoint_txg.store(txg.get(), Ordering::Relaxed);
+    }
+
+    /// Whether the pool has a checkpoint.
+    pub fn has_checkpoint(&self) -> bool {
+        self.checkpoint_txg.load(Ordering::Relaxed) != 0
     }
 
     /// Marks a block that is in an intent log as allocated (`zio_claim`), during import.
@@ -252,6 +300,7 @@ impl Pipeline {
     /// `txg` is on disk: see [`Allocator::sync_done`].
     pub fn sync_done(&self, txg: Txg) {
         self.allocator.sync_done(txg);
+        self.clones.sync_done(txg);
     }
 
     /// Makes every completed write durable, on every vdev.
@@ -287,16 +336,25 @@ impl Pipeline {
             .inspect_err(|_| self.leave_failed_logs())
     }
 
-    /// [`VdevTree::sync_labels`], waiting and trying again while the pool is suspended.
+    /// [`VdevTree::sync_labels`]; what fails is tried once more at once (`vdev_config_sync`, module/zfs/vdev_label.c), then
+    /// whenever the pool resumes.
     ///
     /// # Errors
     /// What [`Self::abandon`] said.
     pub async fn sync_labels(&self, sync: &LabelSync<'_>) -> Result<(), PoolError> {
+        let mut again = true;
         loop {
             self.wait_resumed().await?;
             match self.tree.sync_labels(sync).await {
                 Ok(()) => return Ok(()),
-                Err(error @ PoolError::Suspended { .. }) => self.suspend(error),
+                Err(PoolError::Suspended { reason }) if again => {
+                    tracing::warn!(reason, "labels are written again");
+                    again = false;
+                }
+                Err(error @ PoolError::Suspended { .. }) => {
+                    again = true;
+                    self.suspend(error);
+                }
                 Err(error) => {
                     self.suspend(error.clone());
                     return Err(error);

@@ -23,18 +23,21 @@ impl Pipeline {
         (GANG_HEADER_BYTES as u64).next_multiple_of(sector)
     }
 
-    /// Frees one copy's place at the end of `txg`.
+    /// Frees one copy's place at the end of `txg`; if it is `kept`, it stays allocated, for the checkpoint has it.
     ///
     /// # Errors
     /// As [`crate::alloc::Allocator::free`]; [`PoolError::VdevUnavailable`] when nobody knows where it is now.
-    pub(super) fn free_place(&self, txg: Txg, dva: &Dva) -> Result<(), PoolError> {
+    pub(super) fn free_place(&self, txg: Txg, dva: &Dva, kept: bool) -> Result<(), PoolError> {
+        let free = |place: &Dva| match kept {
+            true => self.allocator.keep(txg, place),
+            false => self.allocator.free(txg, place),
+        };
         let offset = dva.offset_bytes();
         let Some(remapped) = self.tree.remap(dva.vdev(), offset, self.own_bytes(dva))? else {
-            return self.allocator.free(txg, dva);
+            return free(dva);
         };
         for (vdev, offset, length) in remapped.places {
-            let place = Dva::new(vdev, offset, length, false)?;
-            self.allocator.free(txg, &place)?;
+            free(&Dva::new(vdev, offset, length, false)?)?;
         }
         for (vdev, offset, length) in remapped.passed {
             self.mark_obsolete(txg, vdev, offset, length);

@@ -2,6 +2,8 @@
 
 use format::{Checksum, Compression, Guid, ObjectId, ObjectType, ObjsetId, VdevId};
 
+use super::dedup::DedupPolicy;
+
 /// Which block of which object: for error logs and messages (`zbookmark_phys_t`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Bookmark {
@@ -114,6 +116,8 @@ pub struct WritePolicy {
     /// Whether the dataset is encrypted: the block is encrypted or authenticated, as its type says, with the key of the object set
     /// in [`Self::bookmark`].
     pub encrypted: bool,
+    /// Whether the block may share what another one stores (property `dedup`); its checksum must be one of dedup tables.
+    pub dedup: Option<DedupPolicy>,
     /// Which vdevs to prefer.
     pub class: AllocClass,
     /// A block of the normal class that is stored in this many bytes or fewer prefers special vdevs
@@ -143,6 +147,7 @@ impl WritePolicy {
             allow_embedded: false,
             hole_birth: false,
             encrypted: false,
+            dedup: None,
             class: AllocClass::Normal,
             special_small_bytes: 0,
             fill: 1,

@@ -89,23 +89,24 @@ impl Pipeline {
     }
 
     /// Whether a failed read of this block waits for devices that may bring it back: see [`Pipeline::syncing`].
-    fn waits_for(&self, bp: &BlockPointer) -> bool {
-        !self.read_only && suspend::is_syncing() && self.tree.may_come_back(bp)
+    fn waits_for(&self, bp: &BlockPointer, device_failed: bool) -> bool {
+        !self.read_only && suspend::is_syncing() && (device_failed || self.tree.may_come_back(bp))
     }
 
     /// Suspends the pool until it is cleared, after a failed read of the sync loop that is to be tried again then.
     /// Not below here: who else shares the read is told of the failure at once.
-    async fn wait_for_devices(
+    pub(super) async fn wait_for_devices(
         &self,
         bp: &BlockPointer,
         context: &ReadContext,
         error: PoolError,
     ) -> Result<(), PoolError> {
-        let is_lost = matches!(
-            error,
-            PoolError::Checksum { .. } | PoolError::Unreadable { .. }
-        );
-        if !is_lost || context.speculative || !self.waits_for(bp) {
+        let (PoolError::Checksum { device_failed, .. }
+        | PoolError::Unreadable { device_failed, .. }) = error
+        else {
+            return Err(error);
+        };
+        if context.speculative || !self.waits_for(bp, device_failed) {
             return Err(error);
         }
         let reason = format!("devices that {} needs do not work", name_of(bp));
@@ -305,13 +306,21 @@ impl Pipeline {
         length: usize,
         io: &IoContext,
     ) -> Result<(Bytes, ScrubOutcome), PoolError> {
-        let failure = match self.try_copies(bp, length, io).await {
+        let mut result = self.try_copies(bp, length, io).await;
+        if let Err(failure) = &result
+            && failure.device
+        {
+            // Once more, as for every I/O (`zio_vdev_io_assess`, module/zfs/zio.c).
+            tracing::debug!(cause = failure.cause, block = %bp, "a read failed; it is tried again");
+            result = self.try_copies(bp, length, io).await;
+        }
+        let failure = match result {
             Ok(read) => return Ok(read),
             Err(failure) => failure,
         };
         // What is tried again is not damaged yet.
         if !io.speculative
-            && !self.waits_for(bp)
+            && !self.waits_for(bp, failure.device)
             && let Some(dva) = bp.dva(0)
         {
             self.errors.report(ErrorReport::Data {
@@ -323,11 +332,15 @@ impl Pipeline {
         }
         let block = name_of(bp);
         Err(if failure.checksum {
-            PoolError::Checksum { block }
+            PoolError::Checksum {
+                block,
+                device_failed: failure.device,
+            }
         } else {
             PoolError::Unreadable {
                 block,
                 cause: failure.cause,
+                device_failed: failure.device,
             }
         })
     }
@@ -367,10 +380,14 @@ impl Pipeline {
                     if error.checksum {
                         wrong.push(dva);
                     }
-                    let before = failure.take().is_some_and(|failure| failure.checksum);
+                    let before = failure.take();
+                    let or = |is: fn(&ReadFailure) -> bool| {
+                        is(&error) || before.as_ref().is_some_and(is)
+                    };
                     failure = Some(ReadFailure {
-                        checksum: error.checksum || before,
-                        cause: error.cause,
+                        checksum: or(|failure| failure.checksum),
+                        device: or(|failure| failure.device),
+                        cause: error.cause.clone(),
                     });
                 }
             }
@@ -378,6 +395,7 @@ impl Pipeline {
         let Some(good) = good else {
             return Err(failure.unwrap_or(ReadFailure {
                 checksum: false,
+                device: false,
                 cause: "it has no place".to_owned(),
             }));
         };

@@ -11,9 +11,10 @@
 //! In `Suspended` writes wait. What a device had taken and not flushed when it failed is written to it again
 //! when it is back (see [`crate::vdev`], `leaf`), before the pool resumes; so nothing is lost.
 //!
-//! Reads fail at once, but for those of the sync loop ([`Pipeline::syncing`]): a txg cannot be written without them,
-//! nor given up. When a device that stopped working may have the block (a mirror of which the other one lacks it),
-//! they suspend the pool as writes do (`zio_done`, module/zfs/zio.c: what must succeed is executed again).
+//! Reads fail at once, but for those of the sync loop ([`Pipeline::syncing`]) and of space maps: a txg cannot be written
+//! without them, nor given up. When a device that stopped working may have the block (a mirror of which the other one
+//! lacks it), or one that works failed to read it, they suspend the pool as writes do (`zio_done`, module/zfs/zio.c: what
+//! must succeed is executed again).
 
 use std::sync::Arc;
 
@@ -73,11 +74,16 @@ pub(super) fn is_syncing() -> bool {
     SYNCING.try_with(|()| ()).is_ok()
 }
 
+/// What it reads, on this task, must not fail for a device that may come back: see [`Pipeline::syncing`].
+pub(crate) async fn must_succeed<T>(work: impl Future<Output = T>) -> T {
+    SYNCING.scope((), work).await
+}
+
 impl Pipeline {
     /// Runs the writing of a txg: what it reads, on this task, must not fail for a device that may come back;
     /// such a read suspends the pool and waits.
     pub async fn syncing<T>(&self, work: impl Future<Output = T>) -> T {
-        SYNCING.scope((), work).await
+        must_succeed(work).await
     }
 
     /// Why the pool does not write, if so.

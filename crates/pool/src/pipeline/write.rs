@@ -25,10 +25,44 @@ use crate::vdev::{AllocUnits, IoContext, WriteFailure};
 /// Blocks longer than this are compressed by a CPU worker.
 const COMPRESS_ON_WORKER_BYTES: usize = 16 << 10;
 
+/// How often a block that cannot be written goes elsewhere before the pool is suspended.
+const ELSEWHERE_MAX: usize = 2;
+
 /// Bytes for a place.
 pub(super) struct Piece {
     pub(super) dva: Dva,
     pub(super) data: Bytes,
+}
+
+/// Where a block goes.
+struct Choice {
+    places: [Option<Dva>; DVAS_PER_POINTER],
+    /// What is still to be written.
+    pieces: Vec<Piece>,
+    /// What was.
+    written: Vec<Dva>,
+    /// It was allocated for this, and nobody else knows of it.
+    is_new: bool,
+}
+
+impl Choice {
+    /// Whether the devices work to which something could not be written.
+    fn is_on_usable(&self, pipeline: &Pipeline) -> bool {
+        self.pieces.iter().all(|piece| {
+            let top = pipeline.tree.top(piece.dva.vdev());
+            top.is_some_and(|top| top.state().0.is_usable())
+        })
+    }
+
+    /// Frees what was allocated.
+    fn give_back(self, pipeline: &Pipeline, txg: Txg) {
+        if self.is_new {
+            let pieces = self.pieces.iter().map(|piece| piece.dva);
+            for dva in pieces.chain(self.written) {
+                pipeline.allocator.unallocate(txg, &dva);
+            }
+        }
+    }
 }
 
 /// A block after compression.
@@ -38,12 +72,44 @@ enum Prepared {
         payload: Vec<u8>,
         compression: Compression,
     },
-    Stored {
-        data: Bytes,
-        compression: Compression,
-        checksum: [u64; 4],
-        crypt: Option<CryptParams>,
-    },
+    Stored(Stored),
+}
+
+/// What is stored of a block.
+pub(super) struct Stored {
+    pub(super) data: Bytes,
+    compression: Compression,
+    checksum: [u64; 4],
+    pub(super) crypt: Option<CryptParams>,
+}
+
+impl Stored {
+    /// The block's pointer, but for its places.
+    pub(super) fn pointer(
+        &self,
+        txg: Txg,
+        lsize_bytes: u64,
+        policy: &WritePolicy,
+    ) -> RegularPointer {
+        RegularPointer {
+            dvas: [None; DVAS_PER_POINTER],
+            lsize_bytes,
+            psize_bytes: self.data.len() as u64,
+            compression: self.compression,
+            checksum_kind: policy.checksum,
+            object_type: policy.object_type,
+            level: policy.level,
+            dedup: false,
+            uses_crypt: policy.encrypted,
+            rewritten: false,
+            endian: Endian::Little,
+            fill: policy.fill,
+            logical_birth: txg,
+            physical_birth: txg,
+            checksum: self.checksum,
+            crypt: self.crypt,
+        }
+    }
 }
 
 /// What compression needs to know.
@@ -122,6 +188,10 @@ impl Preparation {
         let mut crypt = None;
         let mut mac = None;
         if let Some(lock) = &self.lock {
+            let lock = match policy.dedup {
+                Some(_) => lock.for_dedup(&stored),
+                None => lock.clone(),
+            };
             let locked = lock
                 .apply(policy.object_type, policy.level, &data, stored)
                 .map_err(bug)?;
@@ -134,12 +204,12 @@ impl Preparation {
             let mut mac = Endian::Little.words(&mac);
             checksum = [a, b, mac.next().unwrap_or(0), mac.next().unwrap_or(0)];
         }
-        Ok(Prepared::Stored {
+        Ok(Prepared::Stored(Stored {
             data: stored,
             compression,
             checksum,
             crypt,
-        })
+        }))
     }
 }
 
@@ -193,7 +263,6 @@ impl Pipeline {
         let policy = stored_kinds(policy);
         self.check_writable()?;
         let lock = self.lock_for(&policy)?;
-        let uses_crypt = lock.is_some();
         let _place = self
             .writes
             .acquire()
@@ -221,32 +290,20 @@ impl Pipeline {
                 policy.level,
                 txg,
             )?),
-            Prepared::Stored {
-                data: stored,
-                compression,
-                checksum,
-                crypt,
-            } => {
-                let (places, pieces) = self.places(txg, old, &stored, &policy).await?;
+            Prepared::Stored(stored) => {
+                if let Some(dedup) = policy.dedup {
+                    let shared = self.write_deduplicated(txg, &data, &stored, &policy, dedup);
+                    if let Some(bp) = shared.await? {
+                        return Ok(bp);
+                    }
+                }
+                let dvas = self
+                    .write_somewhere(txg, old, &stored.data, &policy, true)
+                    .await?;
                 let bp = BlockPointer::regular(&RegularPointer {
-                    dvas: places,
-                    lsize_bytes: lsize,
-                    psize_bytes: stored.len() as u64,
-                    compression,
-                    checksum_kind: policy.checksum,
-                    object_type: policy.object_type,
-                    level: policy.level,
-                    dedup: false,
-                    uses_crypt,
-                    rewritten: false,
-                    endian: Endian::Little,
-                    fill: policy.fill,
-                    logical_birth: txg,
-                    physical_birth: txg,
-                    checksum,
-                    crypt,
+                    dvas,
+                    ..stored.pointer(txg, lsize, &policy)
                 })?;
-                self.write_pieces(pieces, txg, &policy).await?;
                 if let Some(key) = CacheKey::of(&bp)
                     && policy.cache
                 {
@@ -283,7 +340,7 @@ impl Pipeline {
 
     /// The class that a block of `stored_bytes` prefers (`spa_preferred_class`, module/zfs/spa_misc.c): small
     /// ones the special class, of which they leave a part to metadata.
-    fn class_of(&self, stored_bytes: usize, policy: &WritePolicy) -> AllocClass {
+    pub(super) fn class_of(&self, stored_bytes: usize, policy: &WritePolicy) -> AllocClass {
         let small = policy.class == AllocClass::Normal
             && policy.special_small_bytes > 0
             && stored_bytes <= policy.special_small_bytes as usize;
@@ -295,24 +352,32 @@ impl Pipeline {
     }
 
     /// Where a block goes: `old`'s places if they suit, else new ones, in pieces if need be.
-    async fn places(
+    async fn choose(
         &self,
         txg: Txg,
         old: Option<&BlockPointer>,
         stored: &Bytes,
         policy: &WritePolicy,
-    ) -> Result<([Option<Dva>; DVAS_PER_POINTER], Vec<Piece>), PoolError> {
+        gang: bool,
+    ) -> Result<Choice, PoolError> {
         let copies = usize::from(policy.copies.clamp(1, 3));
         let in_place = old.filter(|old| {
             !old.is_hole()
                 && !old.is_embedded()
                 && old.logical_birth() == txg
                 && old.physical_birth() == txg
+                && !old.is_dedup()
                 && old.psize_bytes() == stored.len() as u64
                 && (old.is_gang() || old.copies() == copies)
         });
         if let Some(old) = in_place.filter(|old| old.is_gang()) {
-            return self.plan_gang_rewrite(txg, old, stored, policy).await;
+            let (places, pieces) = self.plan_gang_rewrite(txg, old, stored, policy).await?;
+            return Ok(Choice {
+                places,
+                pieces,
+                written: Vec::new(),
+                is_new: false,
+            });
         }
         let places = match in_place {
             Some(old) => [old.dva(0), old.dva(1), old.dva(2)],
@@ -327,8 +392,14 @@ impl Pipeline {
                 };
                 match self.allocator.allocate(&request).await {
                     Ok(places) => places,
-                    Err(PoolError::NoSpace { .. }) => {
-                        return self.plan_gang(txg, stored, policy).await;
+                    Err(PoolError::NoSpace { .. }) if gang => {
+                        let (places, pieces) = self.plan_gang(txg, stored, policy).await?;
+                        return Ok(Choice {
+                            places,
+                            pieces,
+                            written: Vec::new(),
+                            is_new: true,
+                        });
                     }
                     Err(error) => return Err(error),
                 }
@@ -342,16 +413,24 @@ impl Pipeline {
                 data: stored.clone(),
             })
             .collect();
-        Ok((places, pieces))
+        Ok(Choice {
+            places,
+            pieces,
+            written: Vec::new(),
+            is_new: in_place.is_none(),
+        })
     }
 
-    /// Writes all pieces; those that fail suspend the pool and are tried again when it resumes.
-    async fn write_pieces(
+    /// Writes a block where it should go. Where that fails though its device works it goes elsewhere; then the pool is
+    /// suspended, and what is left is written when it resumes (`zio_done`: `ZIO_REEXECUTE_NOW`). In pieces only with `gang`.
+    pub(super) async fn write_somewhere(
         &self,
-        pieces: Vec<Piece>,
         txg: Txg,
+        old: Option<&BlockPointer>,
+        stored: &Bytes,
         policy: &WritePolicy,
-    ) -> Result<(), PoolError> {
+        gang: bool,
+    ) -> Result<[Option<Dva>; DVAS_PER_POINTER], PoolError> {
         let io = IoContext {
             bookmark: policy.bookmark,
             priority: policy.priority,
@@ -359,22 +438,63 @@ impl Pipeline {
             speculative: false,
             scrub: false,
         };
-        let mut left = pieces;
-        loop {
-            let results = join_all(left.iter().map(|piece| self.write_piece(piece, &io))).await;
-            let mut failed = Vec::new();
-            let mut cause = None;
-            for (piece, result) in left.into_iter().zip(results) {
-                if let Err(error) = result {
-                    cause = Some(format!("{}: {}", piece.dva, error.cause));
-                    failed.push(piece);
+        let mut choice = loop {
+            match self.choose(txg, old, stored, policy, gang).await {
+                // There may be space on what does not work, such as a device that was cleared too soon.
+                Err(PoolError::NoSpace { .. }) if self.tree.lacks_tops() => {
+                    let reason = "devices that new blocks need do not work".to_owned();
+                    self.suspend_and_wait(PoolError::Suspended { reason })
+                        .await?;
+                }
+                chosen => break chosen?,
+            }
+        };
+        // Places that were given up stay taken meanwhile, so that none is chosen again.
+        let mut bad = Vec::new();
+        let result = loop {
+            let Err(reason) = self.write_pieces(&mut choice, &io).await else {
+                break Ok(choice.places);
+            };
+            if bad.len() < ELSEWHERE_MAX && choice.is_on_usable(self) {
+                match self.choose(txg, None, stored, policy, gang).await {
+                    Ok(other) => {
+                        tracing::warn!(
+                            reason,
+                            "a block cannot be written there; it goes elsewhere"
+                        );
+                        bad.push(std::mem::replace(&mut choice, other));
+                        continue;
+                    }
+                    // Nowhere else.
+                    Err(PoolError::NoSpace { .. }) => {}
+                    Err(error) => break Err(error),
                 }
             }
-            let Some(reason) = cause else { return Ok(()) };
-            left = failed;
+            bad.drain(..).for_each(|choice| choice.give_back(self, txg));
             self.suspend(PoolError::Suspended { reason });
-            self.wait_resumed().await?;
+            if let Err(error) = self.wait_resumed().await {
+                break Err(error);
+            }
+        };
+        bad.drain(..).for_each(|choice| choice.give_back(self, txg));
+        result
+    }
+
+    /// Writes all pieces that are left. Tells why, if some fail.
+    async fn write_pieces(&self, choice: &mut Choice, io: &IoContext) -> Result<(), String> {
+        let pieces = std::mem::take(&mut choice.pieces);
+        let results = join_all(pieces.iter().map(|piece| self.write_piece(piece, io))).await;
+        let mut reason = None;
+        for (piece, result) in pieces.into_iter().zip(results) {
+            match result {
+                Ok(()) => choice.written.push(piece.dva),
+                Err(error) => {
+                    reason = Some(format!("{}: {}", piece.dva, error.cause));
+                    choice.pieces.push(piece);
+                }
+            }
         }
+        reason.map_or(Ok(()), Err)
     }
 
     async fn write_piece(&self, piece: &Piece, io: &IoContext) -> Result<(), WriteFailure> {

@@ -341,7 +341,7 @@ impl Vdev {
         verify: &dyn Verify,
     ) -> Result<Bytes, ReadFailure> {
         let mut content = rows.blank();
-        let mut cause = None;
+        let mut cause: Option<ReadFailure> = None;
         // Of a single row, parity is not needed as long as all is well.
         let only_data = rows.rows.len() == 1 && !context.scrub;
         for parity_too in [false, true] {
@@ -374,10 +374,11 @@ impl Vdev {
             .any(|row| row.iter().filter(|part| part.is_none()).count() > rows.parity);
         if too_few {
             Counters::add(&self.counters.read_errors, u64::from(!context.speculative));
-            return Err(ReadFailure {
+            return Err(cause.unwrap_or_else(|| ReadFailure {
                 checksum: false,
-                cause: cause.unwrap_or_else(|| format!("{}: too few devices", self.display_name())),
-            });
+                device: false,
+                cause: format!("{}: too few devices", self.display_name()),
+            }));
         }
         if !context.speculative {
             Counters::add(&self.counters.checksum_errors, 1);
@@ -389,6 +390,7 @@ impl Vdev {
         }
         Err(ReadFailure {
             checksum: true,
+            device: cause.is_some_and(|failure| failure.device),
             cause: format!(
                 "{}: wrong checksum at {offset:#x}, and no set of devices is right",
                 self.display_name()
@@ -448,7 +450,7 @@ impl Vdev {
         wanted: impl Fn(usize) -> bool,
         stale: bool,
         content: &mut Content,
-        cause: &mut Option<String>,
+        cause: &mut Option<ReadFailure>,
         context: &IoContext,
     ) -> bool {
         let mut sectors: Vec<(usize, usize, Sector)> = rows
@@ -459,7 +461,12 @@ impl Vdev {
                 let usable = child.is_readable() && (stale || !child.is_missing(0, context.birth));
                 if !usable {
                     let state = child.state().0;
-                    *cause = Some(format!("{} is {state}", child.display_name()));
+                    let device = cause.as_ref().is_some_and(|failure| failure.device);
+                    *cause = Some(ReadFailure {
+                        checksum: false,
+                        device,
+                        cause: format!("{} is {state}", child.display_name()),
+                    });
                 }
                 usable
             })
@@ -502,7 +509,14 @@ impl Vdev {
                         content[*row][*column] = Some(data);
                         found = true;
                     }
-                    Err(error) => *cause = Some(error.cause),
+                    Err(error) => {
+                        let device = cause.as_ref().is_some_and(|failure| failure.device);
+                        *cause = Some(ReadFailure {
+                            checksum: false,
+                            device: device || error.device,
+                            cause: error.cause,
+                        });
+                    }
                 }
             }
         }

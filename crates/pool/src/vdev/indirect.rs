@@ -218,6 +218,7 @@ impl VdevTree {
     ) -> Result<Bytes, ReadFailure> {
         let failed = |error: PoolError| ReadFailure {
             checksum: false,
+            device: false,
             cause: error.to_string(),
         };
         let sector = 1u64 << top.ashift().clamp(9, 16);
@@ -305,6 +306,7 @@ impl VdevTree {
         // Of each piece: every copy, and who has it.
         let mut copies: Vec<Vec<(Arc<Vdev>, Bytes)>> = Vec::with_capacity(places.len());
         let mut cause = "no device is there".to_owned();
+        let mut device = false;
         for (on, piece) in places {
             let mut sources = Vec::new();
             sources_of(on, &mut sources);
@@ -315,13 +317,17 @@ impl VdevTree {
                     .await
                 {
                     Ok(data) => found.push((source, data)),
-                    Err(error) => cause = error.cause,
+                    Err(error) => {
+                        device |= error.device;
+                        cause = error.cause;
+                    }
                 }
             }
             if found.is_empty() {
                 Counters::add(&top.counters.read_errors, u64::from(!context.speculative));
                 return Err(ReadFailure {
                     checksum: false,
+                    device,
                     cause: format!("{}: {cause}", top.display_name()),
                 });
             }
@@ -356,6 +362,7 @@ impl VdevTree {
         }
         Err(ReadFailure {
             checksum: true,
+            device,
             cause: format!(
                 "{}: wrong checksum, and no combination of the copies of its {} pieces is right",
                 top.display_name(),

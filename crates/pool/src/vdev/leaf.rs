@@ -342,7 +342,7 @@ impl Leaf {
     }
 
     /// Writes at `offset`. Writes of [`Priority::Sync`] go straight to the device, others through
-    /// the queue.
+    /// the queue. What fails is written once more (`zio_vdev_io_assess`, module/zfs/zio.c).
     pub(crate) async fn write(
         self: &Arc<Self>,
         offset: u64,
@@ -356,7 +356,7 @@ impl Leaf {
         }
         let raw = offset.saturating_add(LABEL_START_BYTES);
         let kept = data.clone();
-        let result = if context.priority == Priority::Sync {
+        let mut result = if context.priority == Priority::Sync {
             let place = self.queue.sync_write_place(context).await;
             let result = device.write(raw, data).await.map_err(Arc::new);
             end(place, &result, kept.len());
@@ -364,7 +364,7 @@ impl Leaf {
         } else {
             let (done, start) = self.queue.push(raw, data);
             if let Some(started_ns) = start {
-                let leaf = self.clone();
+                let (leaf, device) = (self.clone(), device.clone());
                 self.world.spawn.spawn(Box::pin(async move {
                     leaf.queue.run_writer(&*device, started_ns).await;
                 }));
@@ -375,6 +375,15 @@ impl Leaf {
                 Err(_) => return Err(LeafError::Unavailable(VdevState::Closed)),
             }
         };
+        if let Err(error) = &result {
+            Counters::add(&self.counters.write_errors, 1);
+            self.failed(error, context, true);
+            if self.is_readable() {
+                let place = self.queue.sync_write_place(context).await;
+                result = device.write(raw, kept.clone()).await.map_err(Arc::new);
+                end(place, &result, kept.len());
+            }
+        }
         self.note_write(result, raw, kept, context).await
     }
 

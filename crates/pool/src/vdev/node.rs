@@ -21,7 +21,7 @@ use super::draid::Draid;
 use super::expansion::Expansion;
 use super::geometry::Geometry;
 use super::indirect::IndirectMap;
-use super::leaf::{IoContext, Leaf};
+use super::leaf::{IoContext, Leaf, LeafError};
 use super::meter::IoStats;
 use super::state::{CounterValues, Counters, VdevAux, VdevState};
 use crate::alloc::RangeSet;
@@ -135,6 +135,8 @@ impl Top {
 pub(crate) struct ReadFailure {
     /// Something was read, but failed its checksum.
     pub(crate) checksum: bool,
+    /// A device that was there failed: the same read may succeed another time.
+    pub(crate) device: bool,
     /// The last cause.
     pub(crate) cause: String,
 }
@@ -621,6 +623,7 @@ impl Vdev {
                 .await
                 .map_err(|error| ReadFailure {
                     checksum: false,
+                    device: matches!(error, LeafError::Device(_)),
                     cause: error.to_string(),
                 })?;
             if verify.verify(&data).await {
@@ -629,6 +632,7 @@ impl Vdev {
             leaf.note_checksum_error(offset, context);
             return Err(ReadFailure {
                 checksum: true,
+                device: false,
                 cause: format!("{}: wrong checksum", self.display_name()),
             });
         }
@@ -642,12 +646,14 @@ impl Vdev {
             child.note_checksum_error(offset, context);
             return Err(ReadFailure {
                 checksum: true,
+                device: false,
                 cause: format!("{}: wrong checksum", self.display_name()),
             });
         }
         if !self.kind.is_mirror_like() {
             return Err(ReadFailure {
                 checksum: false,
+                device: false,
                 cause: format!("{}: not readable", self.display_name()),
             });
         }
@@ -681,6 +687,7 @@ impl Vdev {
     ) -> Result<Bytes, ReadFailure> {
         let mut failure = ReadFailure {
             checksum: false,
+            device: false,
             cause: format!("{}: no device is there", self.display_name()),
         };
         let mut good: Option<Bytes> = None;
@@ -707,6 +714,7 @@ impl Vdev {
                 Err(error) => {
                     bad.push(index);
                     failure.checksum |= error.checksum;
+                    failure.device |= error.device;
                     failure.cause = error.cause;
                 }
             }

@@ -76,6 +76,8 @@ struct Rows {
     rows: Vec<Row>,
     length: usize,
     cause: Option<String>,
+    /// A device that was there failed.
+    device: bool,
 }
 
 /// A column by its row and its index there.
@@ -175,6 +177,7 @@ impl Vdev {
             rows: maps.into_iter().map(Row::new).collect(),
             length,
             cause: None,
+            device: false,
         })
     }
 
@@ -210,6 +213,7 @@ impl Vdev {
                 if child.is_missing(first.offset, context.birth) || !child.is_readable() {
                     return Err(ReadFailure {
                         checksum: false,
+                        device: false,
                         cause: format!("{} is {}", child.display_name(), child.state().0),
                     });
                 }
@@ -229,10 +233,12 @@ impl Vdev {
                 Err(error) if run.len() == 1 => {
                     let (row, index) = run[0];
                     rows.rows[row].tried[index] = true;
+                    rows.device |= error.device;
                     rows.cause = Some(error.cause);
                 }
                 // Perhaps only one of them cannot be read.
-                Err(_) => {
+                Err(error) => {
+                    rows.device |= error.device;
                     for at in run {
                         let single = column(rows, at);
                         let child = &self.children[single.child];
@@ -275,6 +281,7 @@ impl Vdev {
         }
         let mut rows = self.rows(offset, length).map_err(|cause| ReadFailure {
             checksum: false,
+            device: false,
             cause,
         })?;
         if !context.scrub {
@@ -317,6 +324,7 @@ impl Vdev {
             Counters::add(&self.counters.read_errors, u64::from(!context.speculative));
             return Err(ReadFailure {
                 checksum: false,
+                device: rows.device,
                 cause: rows
                     .cause
                     .unwrap_or_else(|| format!("{}: too few devices", self.display_name())),
@@ -335,6 +343,7 @@ impl Vdev {
         }
         Err(ReadFailure {
             checksum: true,
+            device: rows.device,
             cause: format!(
                 "{}: wrong checksum at {offset:#x}, and no set of columns is right",
                 self.display_name()

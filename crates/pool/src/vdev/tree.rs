@@ -611,6 +611,13 @@ impl VdevTree {
         self.alloc_units().min_bytes
     }
 
+    /// Whether a top-level vdev other than logs cannot be used.
+    pub(crate) fn lacks_tops(&self) -> bool {
+        self.tops.read().list.iter().any(|top| {
+            top.top().is_some_and(|top| top.class != AllocClass::Log) && !top.state().0.is_usable()
+        })
+    }
+
     /// What the allocator needs to know of a top-level vdev; `None` for holes and the like.
     pub fn top_spec(&self, top: &Vdev) -> Option<TopSpec> {
         let geometry = top.geometry()?;
@@ -720,6 +727,7 @@ impl VdevTree {
             Ok(top) => top.read_block(offset, psize, context, verify).await,
             Err(error) => Err(ReadFailure {
                 checksum: false,
+                device: false,
                 cause: error.to_string(),
             }),
         }

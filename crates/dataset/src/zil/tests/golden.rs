@@ -197,7 +197,7 @@ async fn check(golden: &Path, name: &str) {
         logs += 1;
         let is_encrypted = dataset.ends_with("/enc");
         let mut header = before;
-        let claimed = claim(&pipeline, first_txg, &mut header)
+        let claimed = claim(&pipeline, first_txg, first_txg, &mut header)
             .await
             .expect("claims");
         assert!(claimed.records > 0, "{dataset}: {claimed:?}");

@@ -312,7 +312,13 @@ fn an_unreadable_block_fails_the_claim_and_does_not_end_the_log() {
         };
         let disk = machine.sim.disk("disk0").expect("there");
         disk.inject(Fault::new(SimOp::Read, FaultEffect::Error).within(place..place + 512));
-        let failed = super::claim(&bed.pipeline, Txg::new(1 << 40), &mut header).await;
+        let failed = super::claim(
+            &bed.pipeline,
+            Txg::new(1 << 40),
+            Txg::new(1 << 40),
+            &mut header,
+        )
+        .await;
         assert!(failed.is_err(), "{failed:?}");
         assert!(header.claim_txg.is_zero());
     });

@@ -1,0 +1,46 @@
+//! What the tests share: small files.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use device::sim::SimWorld;
+use engine::Pool;
+use filesystem::{Caller, Filesystem};
+use sim::torture::POOL;
+use sim::verify::Failure;
+
+/// Who does everything.
+pub const ROOT: Caller = Caller::ROOT;
+
+/// The top filesystem.
+pub async fn open(sim: &SimWorld, pool: &Pool) -> Result<Arc<Filesystem>, Failure> {
+    let dataset = pool.dsl().open_dataset(POOL).await?;
+    Ok(Filesystem::open(dataset, sim.world()).await?)
+}
+
+/// Content that does not compress.
+pub fn data(seed: u64, length: usize) -> Bytes {
+    let mut out = Vec::new();
+    for block in 0..length.div_ceil(4096) as u64 {
+        out.extend(sim::model::sector(seed * 1000 + block));
+    }
+    out.truncate(length);
+    out.into()
+}
+
+/// A file with content; its number.
+pub async fn put(fs: &Filesystem, name: &str, content: &Bytes) -> Result<u64, Failure> {
+    let ino = fs
+        .create(fs.root(), name.as_bytes(), 0o644, ROOT)
+        .await?
+        .ino;
+    fs.write(ino, 0, content.clone(), false, ROOT).await?;
+    Ok(ino)
+}
+
+/// A file's content.
+pub async fn get(fs: &Filesystem, name: &str) -> Result<Vec<u8>, Failure> {
+    let found = fs.lookup(fs.root(), name.as_bytes()).await?;
+    let pieces = fs.read(found.ino, 0, found.size_bytes as usize).await?;
+    Ok(pieces.concat())
+}
