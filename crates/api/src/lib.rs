@@ -24,10 +24,10 @@ pub use zfs::{
     ZfsUnloadKey, ZfsUnmount,
 };
 pub use zpool::{
-    CheckpointReport, DedupReport, ExpansionReport, FoundPoolReport, HistoryRecord, IoReport,
-    PoolReport, PoolStatusReport, PoolUpgrade, RemovalReport, ScanReport, ScrubAction, VdevReport,
-    VdevSpec, ZpoolAdd, ZpoolAddReply, ZpoolClear, ZpoolCreate, ZpoolCreateReply, ZpoolDestroy,
-    ZpoolExport, ZpoolHistory, ZpoolHistoryReply, ZpoolImport, ZpoolImportReply, ZpoolLabelClear,
-    ZpoolList, ZpoolListReply, ZpoolReguid, ZpoolRemove, ZpoolScrub, ZpoolSet, ZpoolStatus,
-    ZpoolStatusReply, ZpoolSync, ZpoolUpgrade, ZpoolUpgradeReply, ZpoolWait,
+    CheckpointReport, DedupReport, DraidWord, ExpansionReport, FoundPoolReport, HistoryRecord,
+    IoReport, PoolReport, PoolStatusReport, PoolUpgrade, RemovalReport, ScanReport, ScrubAction,
+    VdevReport, VdevSpec, ZpoolAdd, ZpoolAddReply, ZpoolClear, ZpoolCreate, ZpoolCreateReply,
+    ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolHistoryReply, ZpoolImport, ZpoolImportReply,
+    ZpoolLabelClear, ZpoolList, ZpoolListReply, ZpoolReguid, ZpoolRemove, ZpoolScrub, ZpoolSet,
+    ZpoolStatus, ZpoolStatusReply, ZpoolSync, ZpoolUpgrade, ZpoolUpgradeReply, ZpoolWait,
 };

@@ -7,7 +7,7 @@ use crate::{Call, Empty, PropertyMap};
 /// A vdev as given on the command line of `zpool create`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VdevSpec {
-    /// `disk`, `file`, `mirror`, `raidz1`, `raidz2`, `raidz3`. A leaf whose kind is not yet known says `leaf`.
+    /// `disk`, `file`, `mirror`, `raidz1`, `raidz2`, `raidz3`, or what [`DraidWord`] reads. A leaf whose kind is not yet known says `leaf`.
     pub kind: String,
     /// Allocation class: empty for ordinary data, or `log`, `special`, `dedup`, `spare`, `cache`.
     #[serde(default)]
@@ -18,6 +18,99 @@ pub struct VdevSpec {
     /// Members of a mirror or raidz.
     #[serde(default)]
     pub children: Vec<VdevSpec>,
+}
+
+/// What a word such as `draid2:4d:11c:1s` asks for (zpoolconcepts(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DraidWord {
+    /// Parity columns of a group.
+    pub parity: u8,
+    /// Data columns of a group.
+    pub data: u8,
+    /// Distributed spares.
+    pub spares: u8,
+}
+
+impl DraidWord {
+    /// Reads the word for so many devices (`draid_config_by_type`, cmd/zpool/zpool_vdev.c). `None` when it is
+    /// none that begins a dRAID vdev.
+    ///
+    /// # Errors
+    /// Why there can be no such vdev.
+    pub fn parse(word: &str, devices: usize) -> Option<Result<Self, String>> {
+        let parity = Self::parity_of(word)?;
+        let options = word.split(':').skip(1);
+        Some(Self::with_options(word, parity, options, devices))
+    }
+
+    /// The parity that the word asks for, if it begins a dRAID vdev.
+    pub fn parity_of(word: &str) -> Option<u8> {
+        match word.split(':').next()? {
+            "draid" | "draid1" => Some(1),
+            "draid2" => Some(2),
+            "draid3" => Some(3),
+            _ => None,
+        }
+    }
+
+    fn with_options<'a>(
+        word: &str,
+        parity: u8,
+        options: impl Iterator<Item = &'a str>,
+        devices: usize,
+    ) -> Result<Self, String> {
+        let (mut data, mut spares) = (None, 0usize);
+        for option in options {
+            let syntax =
+                || format!("invalid dRAID syntax; expected [:<number><c|d|s>], not '{word}'");
+            let end = option.len().saturating_sub(1);
+            let (number, suffix) = option.split_at_checked(end).ok_or_else(syntax)?;
+            let number: usize = number.parse().map_err(|_| syntax())?;
+            match suffix {
+                "d" | "D" => data = Some(number),
+                "s" | "S" => spares = number,
+                "c" | "C" if number != devices => {
+                    return Err(format!(
+                        "invalid number of dRAID children; {number} required but {devices} provided"
+                    ));
+                }
+                "c" | "C" => {}
+                _ => return Err(syntax()),
+            }
+        }
+        let parity_columns = usize::from(parity);
+        let room = devices
+            .checked_sub(spares.saturating_add(parity_columns))
+            .filter(|room| *room > 0)
+            .ok_or_else(|| {
+                format!(
+                    "requested number of distributed spares {spares} and parity level {parity} leaves no disks available for data"
+                )
+            })?;
+        // Wide enough to be economical, narrow enough to be quick.
+        const DATA_DEFAULT: usize = 8;
+        let data = data.unwrap_or(room.min(DATA_DEFAULT));
+        if data == 0 || data > room {
+            return Err(format!(
+                "requested number of dRAID data disks per group {data} is too high, at most {room} disks are available for data"
+            ));
+        }
+        if spares > 100 {
+            return Err(format!(
+                "invalid number of dRAID spares {spares}; there are at most 100"
+            ));
+        }
+        if devices > 255 {
+            return Err(format!(
+                "{devices} disks were provided, but dRAID only supports up to 255 disks"
+            ));
+        }
+        Ok(Self {
+            parity,
+            data: data as u8,
+            spares: spares as u8,
+        })
+    }
 }
 
 /// `zpool create`.

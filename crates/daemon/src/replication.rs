@@ -26,6 +26,7 @@ impl Level {
             VdevLayout::Leaf(leaf) => (kind_of(leaf), 0),
             VdevLayout::Mirror(_) => ("mirror", 0),
             VdevLayout::Raidz { parity, .. } => ("raidz", u64::from(*parity)),
+            VdevLayout::Draid { parity, .. } => ("draid", u64::from(*parity)),
         };
         Self {
             kind: kind.to_owned(),

@@ -4,9 +4,9 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::sync::Arc;
 
 use api::{
-    Empty, Failure, FailureKind, VdevSpec as ApiVdev, ZpoolClear, ZpoolCreate, ZpoolCreateReply,
-    ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolHistoryReply, ZpoolList, ZpoolListReply,
-    ZpoolSet, ZpoolStatus, ZpoolStatusReply, ZpoolSync,
+    DraidWord, Empty, Failure, FailureKind, VdevSpec as ApiVdev, ZpoolClear, ZpoolCreate,
+    ZpoolCreateReply, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolHistoryReply, ZpoolList,
+    ZpoolListReply, ZpoolSet, ZpoolStatus, ZpoolStatusReply, ZpoolSync,
 };
 use engine::{
     CreateSpec, EngineError, FeatureChoice, LeafSpec, Pool, VdevClass, VdevLayout, VdevSpec,
@@ -88,10 +88,20 @@ pub(crate) fn layout(vdev: &ApiVdev) -> Result<VdevSpec, Failure> {
         },
         "leaf" | "disk" | "file" => VdevLayout::Leaf(leaf(&vdev.path)?),
         other => {
-            return Err(Failure::new(
-                FailureKind::Invalid,
-                format!("invalid vdev specification: unknown vdev type '{other}'"),
-            ));
+            let shape = DraidWord::parse(other, vdev.children.len())
+                .unwrap_or_else(|| Err(format!("unknown vdev type '{other}'")))
+                .map_err(|why| {
+                    Failure::new(
+                        FailureKind::Invalid,
+                        format!("invalid vdev specification: {why}"),
+                    )
+                })?;
+            VdevLayout::Draid {
+                parity: shape.parity,
+                data: shape.data,
+                spares: shape.spares,
+                leaves: leaves()?,
+            }
         }
     };
     Ok(VdevSpec {

@@ -413,6 +413,36 @@ impl Deadlist {
         self.save_space(ctx).await
     }
 
+    /// Takes the blocks born after `min` out, with their lists.
+    pub(crate) async fn take(
+        &mut self,
+        dsl: &DslPool,
+        ctx: &SyncContext,
+        min: Txg,
+    ) -> Result<Vec<BlockPointer>, DatasetError> {
+        let keys: Vec<(u64, ObjectId)> = match &self.kind {
+            Kind::Old(_) => Vec::new(),
+            Kind::Modern { lists, .. } => lists
+                .range(min.get()..)
+                .map(|(key, list)| (*key, *list))
+                .collect(),
+        };
+        let mut blocks = Vec::new();
+        for (key, list) in keys {
+            if list != dsl.empty_list() {
+                Bpobj::open(dsl.mos(), list)
+                    .await?
+                    .for_each(&mut |block, _| {
+                        blocks.push(*block);
+                        Ok(())
+                    })
+                    .await?;
+            }
+            self.remove_part(dsl, ctx, Txg::new(key)).await?;
+        }
+        Ok(blocks)
+    }
+
     /// The first list and its key.
     pub(crate) fn first(&self) -> Option<(Txg, ObjectId)> {
         match &self.kind {

@@ -119,6 +119,8 @@ impl DslPool {
         let own_deadlist = snapshot.phys().deadlist;
         Deadlist::destroy(self, ctx, own_deadlist).await?;
         snapshot.change(|state| state.phys.deadlist = ObjectId::ZERO);
+        self.remaps_destroyed(ctx, snapshot, &next, phys.previous_snapshot_txg)
+            .await?;
         if !keeps_key {
             self.remove_clones_key(ctx, &dir, phys.creation_txg).await?;
         }
@@ -141,6 +143,8 @@ impl DslPool {
                     .remove_key(self, ctx, phys.creation_txg)
                     .await?;
             }
+            self.remove_remaps_key(ctx, &head, phys.creation_txg)
+                .await?;
         } else {
             next.change(|state| state.prev = prev.clone());
             self.recount_unique(&next).await?;
@@ -310,6 +314,7 @@ impl DslPool {
                         .await?
                         .remove_key(self, ctx, key)
                         .await?;
+                    self.remove_remaps_key(ctx, &clone, key).await?;
                     pending.push(clone_dir);
                 }
             }
@@ -389,6 +394,7 @@ impl DslPool {
         *head.deadlist.lock().await = None;
         Deadlist::destroy(self, ctx, phys.deadlist).await?;
         head.change(|state| state.phys.deadlist = ObjectId::ZERO);
+        self.destroy_remaps(ctx, head).await?;
         self.remove_livelist(ctx, &dir).await?;
 
         // The log, then the tree.

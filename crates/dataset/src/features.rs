@@ -49,6 +49,8 @@ pub mod guid {
     pub const REDACTION_BOOKMARKS: &str = "com.delphix:redaction_bookmarks";
     /// Redaction lists with a spill block.
     pub const REDACTION_LIST_SPILL: &str = "com.delphix:redaction_list_spill";
+    /// What nothing refers to on removed vdevs is counted.
+    pub const OBSOLETE_COUNTS: &str = "com.delphix:obsolete_counts";
     /// Lists of what clones allocated.
     pub const LIVELIST: &str = "com.delphix:livelist";
     /// Limits on the number of filesystems and snapshots.

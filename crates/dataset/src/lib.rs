@@ -32,6 +32,7 @@ pub mod name;
 mod promote;
 pub mod props;
 pub mod range_lock;
+mod remaps;
 mod rename;
 mod rollback;
 mod settings;

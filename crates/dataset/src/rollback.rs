@@ -109,6 +109,7 @@ impl DslPool {
             },
         );
         self.bookmarks_next_changed(ctx, head, &origin).await?;
+        self.swap_remaps(ctx, clone, head).await?;
         self.remove_livelist(ctx, &clone.dir()).await?;
         self.remove_livelist(ctx, &head.dir()).await
     }

@@ -107,6 +107,7 @@ impl DslPool {
             list.add_key(self, ctx, key).await?;
         }
         drop(list);
+        self.remaps_snapshotted(ctx, head, &snapshot).await?;
         head.change(|state| {
             state.phys.previous_snapshot = object;
             state.phys.previous_snapshot_txg = creation_txg;

@@ -79,14 +79,17 @@ pub(crate) struct NewAuxiliary {
 }
 
 impl NewAuxiliary {
-    /// Their configurations.
+    /// Their configurations, with the distributed spares of new dRAID vdevs (`tops`).
     pub(crate) fn build(
         vdevs: &[VdevSpec],
+        tops: &[NvList],
         facts: &[LeafFacts],
         making: &Making<'_>,
     ) -> Result<Self, EngineError> {
+        let mut spares = layout::build_auxiliary(VdevClass::Spare, vdevs, facts, making)?;
+        spares.extend(layout::build_draid_spares(tops, making));
         Ok(Self {
-            spares: layout::build_auxiliary(VdevClass::Spare, vdevs, facts, making)?,
+            spares,
             caches: layout::build_auxiliary(VdevClass::Cache, vdevs, facts, making)?,
         })
     }
@@ -112,7 +115,11 @@ impl NewAuxiliary {
             (config::STATE_L2CACHE, &self.caches),
         ];
         for (state, configs) in all {
-            for list in configs {
+            // Distributed spares have no device of their own.
+            let devices = configs
+                .iter()
+                .filter(|list| list.string("type") != Some("dspare"));
+            for list in devices {
                 let path = list.require_string("path")?;
                 let device = world.opener.open(path, false).await?;
                 if state == config::STATE_L2CACHE {

@@ -92,7 +92,7 @@ pub(crate) async fn create(world: &World, spec: CreateSpec) -> Result<Arc<Core>,
         random: &*world.random,
     };
     let root = layout::build_root(guid, &spec.vdevs, &facts, &making)?;
-    let auxiliary = NewAuxiliary::build(&spec.vdevs, &facts, &making)?;
+    let auxiliary = NewAuxiliary::build(&spec.vdevs, config::children(&root), &facts, &making)?;
     let mut salt = [0; 32];
     world.random.fill(&mut salt);
     let options = OpenOptions {

@@ -34,5 +34,11 @@ pub(crate) const RAIDZ_EXPAND_END: &str = "org.openzfs:raidz_expand_end_time";
 pub(crate) const RAIDZ_EXPAND_COPIED: &str = "org.openzfs:raidz_expand_bytes_copied";
 /// Up to which txg the last scrub came that was finished.
 pub(crate) const LAST_SCRUBBED_TXG: &str = "last_scrubbed_txg";
+/// In a removed vdev's ZAP: space map of what nothing refers to any more.
+pub(crate) const OBSOLETE_SPACE_MAP: &str = "com.delphix:indirect_obsolete_sm";
+/// State of a mapping that is being made smaller.
+pub(crate) const CONDENSING: &str = "com.delphix:condensing_indirect";
+/// Places on removed vdevs that are to become obsolete.
+pub(crate) const OBSOLETE_LIST: &str = "com.delphix:obsolete_bpobj";
 /// State of the removal of a vdev.
 pub(crate) const REMOVING: &str = "com.delphix:removing";

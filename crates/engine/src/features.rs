@@ -3,10 +3,16 @@
 //! Refcounts and their storage are in `dataset::features`; here is what `zpool` shows and what an
 //! import decides. Table order is that of `zpool get all` (`spa_feature_t`, include/zfeature_common.h).
 
+use std::sync::Arc;
+
 use ::pool::VdevTree;
 use dataset::Features;
+use format::ObjectId;
+use object::{ObjectSet, Zap};
 
-use crate::{EngineError, FeatureState, FeatureStatus, VdevClass, VdevSpec};
+use crate::{
+    EngineError, FeatureState, FeatureStatus, VdevClass, VdevLayout, VdevSpec, directory, removed,
+};
 
 /// New dedup tables have flat entries and logs; refcount: such tables.
 pub(crate) const FAST_DEDUP: &str = "com.klarasystems:fast_dedup";
@@ -20,6 +26,8 @@ pub(crate) const SPACEMAP_V2: &str = "com.delphix:spacemap_v2";
 pub(crate) const VDEV_ZAPS_V2: &str = "com.klarasystems:vdev_zaps_v2";
 /// There are special or dedup vdevs; refcount: how many.
 pub(crate) const ALLOCATION_CLASSES: &str = "org.zfsonlinux:allocation_classes";
+/// What nothing refers to on removed vdevs is recorded; refcount: objects for that.
+pub(crate) const OBSOLETE_COUNTS: &str = "com.delphix:obsolete_counts";
 /// There are dRAID vdevs; refcount: how many.
 pub(crate) const DRAID: &str = "org.openzfs:draid";
 /// Error logs are per dataset.
@@ -104,7 +112,7 @@ const TABLE: &[Row] = &[
     row("com.datto:encryption", "encryption", false, Full),
     row("org.zfsonlinux:project_quota", "project_quota", true, Full),
     row("com.delphix:device_removal", "device_removal", false, Read),
-    row("com.delphix:obsolete_counts", "obsolete_counts", true, Read),
+    row(OBSOLETE_COUNTS, "obsolete_counts", true, Read),
     row(
         "com.delphix:zpool_checkpoint",
         "zpool_checkpoint",
@@ -211,6 +219,12 @@ pub(crate) fn check_classes(
                 .into(),
         });
     }
+    let is_draid = |vdev: &VdevSpec| matches!(vdev.layout, VdevLayout::Draid { .. });
+    if vdevs.iter().any(is_draid) && !is_enabled(DRAID) {
+        return Err(EngineError::BadVdevs {
+            why: "draid needs feature@draid, which is disabled".into(),
+        });
+    }
     Ok(())
 }
 
@@ -262,12 +276,29 @@ pub(crate) fn blocked(features: &[(String, u64, bool)]) -> (Vec<String>, Vec<Str
 
 /// Changes of layout that are under way in this pool, which nobody here carries on: it is not written until OpenZFS
 /// is done with them.
-pub(crate) fn under_way(tree: &VdevTree) -> Vec<String> {
-    tree.tops()
+pub(crate) async fn under_way(
+    mos: &Arc<ObjectSet>,
+    tree: &VdevTree,
+) -> Result<Vec<String>, EngineError> {
+    let mut out: Vec<String> = tree
+        .tops()
         .iter()
         .filter(|top| top.is_expanding())
         .map(|top| format!("raidz_expansion ({} is being expanded)", top.display_name()))
-        .collect()
+        .collect();
+    if removed::is_under_way(mos).await? {
+        out.push("device_removal (a vdev is being removed)".to_owned());
+    }
+    let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
+    for name in [directory::CONDENSING, directory::OBSOLETE_LIST] {
+        if directory.lookup(name).await?.is_some() {
+            out.push(
+                "device_removal (the mapping of a removed vdev is being condensed)".to_owned(),
+            );
+            break;
+        }
+    }
+    Ok(out)
 }
 
 /// Decides whether a pool with these features (guid, refcount, needed to read) can be imported.

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 
+use ::pool::vdev::Draid;
 use device::{Random, World};
 use format::{Guid, LABEL_BYTES, LABEL_END_BYTES, LABEL_START_BYTES, NvList, NvValue, Txg};
 
@@ -81,7 +82,7 @@ pub(crate) fn check_vdevs(vdevs: &[VdevSpec]) -> Result<(), EngineError> {
             VdevLayout::Mirror(_) if leaves.len() < 2 => {
                 return bad("mirror requires at least 2 devices".into());
             }
-            VdevLayout::Mirror(_) => {}
+            VdevLayout::Mirror(_) | VdevLayout::Draid { .. } => {}
             VdevLayout::Raidz { .. } if vdev.class == VdevClass::Log => {
                 return bad("raidz is not supported for log devices".into());
             }
@@ -97,6 +98,23 @@ pub(crate) fn check_vdevs(vdevs: &[VdevSpec]) -> Result<(), EngineError> {
                 }
             }
         }
+        if let VdevLayout::Draid {
+            parity,
+            data,
+            spares,
+            leaves,
+        } = &vdev.layout
+        {
+            if vdev.class == VdevClass::Log {
+                return bad("draid is not supported for log devices".into());
+            }
+            if draid(*parity, *data, *spares, leaves.len()).is_none() {
+                return bad(format!(
+                    "draid{parity} with {data} data devices per group and {spares} spares cannot be made of {} devices",
+                    leaves.len()
+                ));
+            }
+        }
         if leaves.len() > CHILDREN_MAX {
             return bad(format!("a vdev has at most {CHILDREN_MAX} devices"));
         }
@@ -107,6 +125,10 @@ pub(crate) fn check_vdevs(vdevs: &[VdevSpec]) -> Result<(), EngineError> {
         }
     }
     Ok(())
+}
+
+fn draid(parity: u8, data: u8, spares: u8, children: usize) -> Option<Draid> {
+    Draid::new(parity.into(), data.into(), spares.into(), children as u64)
 }
 
 /// What is known of a device that will be a leaf.
@@ -151,12 +173,16 @@ pub(crate) fn build_tops(
     let mut tops = Vec::new();
     for vdev in vdevs.iter().filter(|vdev| !is_auxiliary(vdev.class)) {
         let leaves = facts_of(vdev, facts)?;
-        tops.push(build_top(
-            first_id + tops.len() as u64,
-            vdev,
-            &leaves,
-            making,
-        ));
+        let top = build_top(first_id + tops.len() as u64, vdev, &leaves, making);
+        if let VdevLayout::Draid { .. } = vdev.layout
+            && top.u64("asize") == Some(0)
+        {
+            return Err(EngineError::BadVdevs {
+                why: "the devices are too small for this draid; each needs 16 MiB for every row of a group, and 36.5 MiB besides"
+                    .into(),
+            });
+        }
+        tops.push(top);
     }
     Ok(tops)
 }
@@ -182,6 +208,33 @@ pub(crate) fn build_auxiliary(
         out.push(list);
     }
     Ok(out)
+}
+
+/// The distributed spares of new dRAID vdevs, as the list in the MOS has them (`vdev_draid_spare_create`,
+/// module/zfs/vdev_draid.c).
+pub(crate) fn build_draid_spares(tops: &[NvList], making: &Making<'_>) -> Vec<NvList> {
+    let mut out = Vec::new();
+    for top in tops
+        .iter()
+        .filter(|top| top.string("type") == Some("draid"))
+    {
+        let number = |name| top.u64(name).unwrap_or(0);
+        for spare in 0..number("draid_nspares") {
+            let path = format!("draid{}-{}-{spare}", number("nparity"), number("id"));
+            let mut list = NvList::new();
+            list.set("type", "dspare")
+                .set("guid", random_guid(making.random))
+                .set("path", path.as_str())
+                .set("whole_disk", 1u64)
+                .set("is_spare", 1u64)
+                .set("ashift", number("ashift"))
+                .set("create_txg", making.create_txg.get())
+                .set("top_guid", number("guid"))
+                .set("spareid", spare);
+            out.push(list);
+        }
+    }
+    out
 }
 
 fn facts_of(vdev: &VdevSpec, facts: &[LeafFacts]) -> Result<Vec<LeafFacts>, EngineError> {
@@ -255,6 +308,12 @@ fn build_top(id: u64, vdev: &VdevSpec, leaves: &[LeafFacts], making: &Making<'_>
         .unwrap_or(0);
     let asize = match &vdev.layout {
         VdevLayout::Raidz { leaves, .. } => smallest * leaves.len() as u64,
+        VdevLayout::Draid {
+            parity,
+            data,
+            spares,
+            leaves,
+        } => draid(*parity, *data, *spares, leaves.len()).map_or(0, |draid| draid.asize(smallest)),
         _ => smallest,
     };
     let asize = asize >> ashift << ashift;
@@ -273,6 +332,24 @@ fn build_top(id: u64, vdev: &VdevSpec, leaves: &[LeafFacts], making: &Making<'_>
                 .set("id", id)
                 .set("guid", random_guid(random));
             list.set("nparity", u64::from(*parity));
+            list
+        }
+        VdevLayout::Draid {
+            parity,
+            data,
+            spares,
+            leaves,
+        } => {
+            let groups =
+                draid(*parity, *data, *spares, leaves.len()).map_or(0, |draid| draid.groups());
+            let mut list = NvList::new();
+            list.set("type", "draid")
+                .set("id", id)
+                .set("guid", random_guid(random));
+            list.set("nparity", u64::from(*parity))
+                .set("draid_ndata", u64::from(*data))
+                .set("draid_nspares", u64::from(*spares))
+                .set("draid_ngroups", groups);
             list
         }
     };

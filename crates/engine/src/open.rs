@@ -554,7 +554,7 @@ async fn import_on(
     open_mos(world, ground, &uberblock).await?;
     let dsl = DslPool::open(env, uberblock.root).await?;
     features::check(name, &dsl.features().all(), spec.read_only)?;
-    let under_way = features::under_way(&ground.tree);
+    let under_way = features::under_way(dsl.mos(), &ground.tree).await?;
     if !under_way.is_empty() && !spec.read_only {
         return Err(EngineError::UnsupportedForWrite {
             pool: name.to_owned(),

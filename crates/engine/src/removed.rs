@@ -91,6 +91,12 @@ pub(crate) async fn status(mos: &Arc<ObjectSet>) -> Result<Option<RemovingPhys>,
     Ok(Some(RemovingPhys::decode(&bytes, Endian::Little)?))
 }
 
+/// Whether a vdev is being removed.
+pub(crate) async fn is_under_way(mos: &Arc<ObjectSet>) -> Result<bool, EngineError> {
+    let removing = status(mos).await?;
+    Ok(removing.is_some_and(|removing| removing.state == SCAN_SCANNING))
+}
+
 /// What is to be told of the last removal (`spa_removal_get_stats`).
 pub(crate) async fn report(
     mos: &Arc<ObjectSet>,

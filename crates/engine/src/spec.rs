@@ -39,6 +39,17 @@ pub enum VdevLayout {
         /// The devices, in order.
         leaves: Vec<LeafSpec>,
     },
+    /// dRAID: parity groups and room for spares, spread over all devices.
+    Draid {
+        /// Parity columns of a group: 1, 2 or 3.
+        parity: u8,
+        /// Data columns of a group.
+        data: u8,
+        /// Distributed spares.
+        spares: u8,
+        /// The devices, in order.
+        leaves: Vec<LeafSpec>,
+    },
 }
 
 impl VdevLayout {
@@ -46,7 +57,9 @@ impl VdevLayout {
     pub fn leaves(&self) -> &[LeafSpec] {
         match self {
             Self::Leaf(leaf) => std::slice::from_ref(leaf),
-            Self::Mirror(leaves) | Self::Raidz { leaves, .. } => leaves,
+            Self::Mirror(leaves) | Self::Raidz { leaves, .. } | Self::Draid { leaves, .. } => {
+                leaves
+            }
         }
     }
 }

@@ -289,6 +289,9 @@ impl Core {
                     .increment(ctx, features::VDEV_ZAPS_V2)
                     .await?;
             }
+            if want.pair == config::TOP_ZAP && want.kind == "draid" {
+                self.dsl.features().increment(ctx, features::DRAID).await?;
+            }
             if let Some(bias) = &want.allocation_bias {
                 zap.add(tx, directory::ALLOCATION_BIAS, ZapValue::from_str_z(bias))
                     .await?;

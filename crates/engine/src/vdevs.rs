@@ -53,10 +53,10 @@ pub(crate) async fn add(core: &Arc<Core>, spec: &AddSpec) -> Result<(), EngineEr
     let _admin = core.admin.lock().await;
     layout::check_vdevs(&spec.vdevs)?;
     features::check_classes(&spec.vdevs, |guid| core.dsl.features().is_enabled(guid))?;
-    let raidz = spec
-        .vdevs
-        .iter()
-        .any(|vdev| matches!(vdev.layout, crate::VdevLayout::Raidz { .. }));
+    let raidz = spec.vdevs.iter().any(|vdev| {
+        use crate::VdevLayout::{Draid, Raidz};
+        matches!(vdev.layout, Raidz { .. } | Draid { .. })
+    });
     let removed = core
         .tree
         .tops()
@@ -64,7 +64,8 @@ pub(crate) async fn add(core: &Arc<Core>, spec: &AddSpec) -> Result<(), EngineEr
         .any(|top| *top.kind() == VdevKind::Indirect);
     if raidz && removed {
         return Err(EngineError::BadVdevs {
-            why: "a raidz vdev cannot be added to a pool from which vdevs were removed".into(),
+            why: "a raidz or draid vdev cannot be added to a pool from which vdevs were removed"
+                .into(),
         });
     }
     refuse_own(core, &spec.vdevs)?;
@@ -84,7 +85,7 @@ pub(crate) async fn add(core: &Arc<Core>, spec: &AddSpec) -> Result<(), EngineEr
     if !(spec.force || spec.allow_ashift_mismatch) {
         check_ashift(core, &configs)?;
     }
-    let new = NewAuxiliary::build(&spec.vdevs, &facts, &making)?;
+    let new = NewAuxiliary::build(&spec.vdevs, &configs, &facts, &making)?;
     let tops = core.tree.prepare_tops(&configs).await?;
     let result = async {
         let labels = core.pairs(Txg::ZERO).label_config();

@@ -104,6 +104,69 @@ async fn raidz3() {
     life(&images, raidz(3, leaves), "12").await;
 }
 
+fn draid(parity: u8, data: u8, spares: u8, leaves: Vec<LeafSpec>) -> Vec<VdevSpec> {
+    vec![normal(VdevLayout::Draid {
+        parity,
+        data,
+        spares,
+        leaves,
+    })]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn draid_of_several_shapes() {
+    for (parity, data, spares, children, ashift) in
+        [(1, 2, 1, 5, "12"), (2, 3, 2, 11, "9"), (3, 1, 0, 5, "12")]
+    {
+        let images = Images::new();
+        let leaves = images.make(children, 128);
+        life(&images, draid(parity, data, spares, leaves), ashift).await;
+    }
+}
+
+/// dRAID beside other vdevs, added later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn draid_is_added() {
+    let images = Images::new();
+    let world = World::system(2);
+    let mut leaves = images.make(8, 128);
+    let others = leaves.split_off(2);
+    let pool = Pool::create(
+        &world,
+        spec("tank", vec![normal(VdevLayout::Mirror(leaves))]),
+    )
+    .await
+    .expect("create");
+    let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+    let before = write_objects(&dataset, 6, 3).await;
+    let add = engine::AddSpec {
+        vdevs: draid(1, 3, 1, others),
+        ..engine::AddSpec::default()
+    };
+    pool.add(&add).await.expect("add");
+    let after = write_objects(&dataset, 30, 3).await;
+    pool.sync().await.expect("sync");
+    let used: Vec<u64> = pool
+        .status()
+        .root
+        .children
+        .iter()
+        .map(|top| top.allocated_bytes)
+        .collect();
+    assert!(used[1] > 1 << 20, "{used:?}");
+    assert_eq!(pool.status().spares.len(), 1);
+    assert_eq!(pool.status().spares[0].name, "draid1-1-0");
+    drop(dataset);
+    pool.export(false).await.expect("export");
+    zdb_is_clean(images.path(), "tank");
+    let pool = import(&world, images.path()).await;
+    let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+    check_objects(&dataset, &before, 3).await;
+    check_objects(&dataset, &after, 3).await;
+    drop(dataset);
+    pool.export(false).await.expect("export");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_sector_size() {
     for ashift in ["10", "11", "13", "14", "15", "16"] {

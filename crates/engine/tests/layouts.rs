@@ -224,7 +224,10 @@ writeable!(raidz_expanded draid draid_spare);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn changes_of_layout_that_are_under_way_keep_a_pool_from_being_written() {
     let Some(golden) = golden() else { return };
-    for (name, feature) in [("raidz_expanding", "raidz_expansion")] {
+    for (name, feature) in [
+        ("raidz_expanding", "raidz_expansion"),
+        ("removing", "device_removal"),
+    ] {
         let images = Images::new();
         let dir = unpack(&golden, name, images.path());
         let world = World::system(2);

@@ -134,9 +134,11 @@ impl TestPool {
         let allocator = Allocator::new();
         let mut shift = 0;
         for top in tree.tops() {
-            let spec = tree.top_spec(&top).expect("a top-level vdev");
-            shift = spec.metaslab_shift;
-            allocator.add_top(spec);
+            // Removed vdevs have no space.
+            if let Some(spec) = tree.top_spec(&top) {
+                shift = spec.metaslab_shift;
+                allocator.add_top(spec);
+            }
         }
         allocator.set_source(Arc::new(AllFree {
             metaslab_shift: shift,

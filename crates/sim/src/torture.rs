@@ -41,6 +41,8 @@ pub enum Layout {
     Mirrors,
     /// RAID-Z: parity and disks.
     Raidz(u8, usize),
+    /// dRAID: parity, data, distributed spares and disks.
+    Draid(u8, u8, u8, usize),
     /// A mirror and a disk for the intent log.
     MirrorAndLog,
     /// A mirror and another one for the intent log.
@@ -70,7 +72,7 @@ impl Layout {
             Layout::Single | Layout::Stripe => 0,
             Layout::Mirror(count) => count - 1,
             Layout::Mirrors | Layout::MirrorAndLog | Layout::MirrorAndLogs | Layout::Classes => 1,
-            Layout::Raidz(parity, _) => parity.into(),
+            Layout::Raidz(parity, _) | Layout::Draid(parity, ..) => parity.into(),
         }
     }
 
@@ -78,7 +80,9 @@ impl Layout {
     fn victims(self, rng: &mut Rng) -> Vec<usize> {
         let disks = match self {
             Layout::Single | Layout::Stripe => 0,
-            Layout::Mirror(count) | Layout::Raidz(_, count) => count,
+            Layout::Mirror(count) | Layout::Raidz(_, count) | Layout::Draid(_, _, _, count) => {
+                count
+            }
             Layout::Mirrors | Layout::MirrorAndLogs => 4,
             Layout::MirrorAndLog => 2,
             Layout::Classes => 7,
@@ -109,6 +113,15 @@ impl Layout {
             Layout::Raidz(parity, count) => {
                 let leaves = disks(count);
                 vec![vdev(VdevLayout::Raidz { parity, leaves }, normal)]
+            }
+            Layout::Draid(parity, data, spares, count) => {
+                let draid = VdevLayout::Draid {
+                    parity,
+                    data,
+                    spares,
+                    leaves: disks(count),
+                };
+                vec![vdev(draid, normal)]
             }
             Layout::MirrorAndLog => vec![
                 vdev(VdevLayout::Mirror(disks(2)), normal),

@@ -213,6 +213,30 @@ fn every_moment(layouts: &[Layout], stride: u64) {
     }
 }
 
+/// dRAID through random power cuts and failing disks.
+#[test]
+fn draid_survives_power_cuts() {
+    run_all(&seeds(6), |seed| {
+        let layouts = [
+            Layout::Draid(1, 2, 1, 5),
+            Layout::Draid(2, 2, 1, 6),
+            Layout::Draid(1, 3, 0, 7),
+        ];
+        Plan {
+            layout: layouts[seed as usize % layouts.len()],
+            faults: seed.is_multiple_of(2),
+            zdb: seed.is_multiple_of(3),
+            ..Plan::of(seed + 500)
+        }
+    });
+}
+
+/// Every moment of a small workload on dRAID.
+#[test]
+fn every_moment_on_draid() {
+    every_moment(&[Layout::Draid(1, 2, 1, 5)], 97);
+}
+
 /// Vdevs for the intent log and for metadata under all that can happen.
 #[test]
 fn log_and_special_vdevs_lose_nothing() {

@@ -135,6 +135,7 @@ fn what_disks_forget_is_written_again() {
         (15, Layout::Mirror(2)),
         (16, Layout::Raidz(1, 3)),
         (17, Layout::Raidz(2, 5)),
+        (18, Layout::Draid(2, 2, 1, 6)),
     ] {
         for skip in [0, 3, 17, 40, 90] {
             simulate(async move {
@@ -365,6 +366,8 @@ fn damage_within_redundancy_is_found_and_repaired() {
         (23, Layout::Raidz(1, 3), vec!["disk2"]),
         (24, Layout::Raidz(2, 5), vec!["disk0", "disk3"]),
         (25, Layout::Raidz(3, 7), vec!["disk1", "disk4", "disk6"]),
+        (26, Layout::Draid(1, 3, 1, 6), vec!["disk3"]),
+        (27, Layout::Draid(2, 2, 1, 6), vec!["disk0", "disk5"]),
     ] {
         simulate(async move {
             let sim = SimWorld::new(seed);

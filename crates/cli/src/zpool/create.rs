@@ -1,7 +1,7 @@
 //! `zpool create`: the grammar of vdevs (zpoolconcepts(7), "Virtual Devices") and the request.
 
 use anyhow::{Context, bail};
-use api::{VdevSpec, ZpoolCreate};
+use api::{DraidWord, VdevSpec, ZpoolCreate};
 use clap::Args;
 
 use crate::client::Client;
@@ -152,6 +152,9 @@ pub fn parse_vdevs(words: &[String]) -> anyhow::Result<Vec<VdevSpec>> {
         if index - begin < least {
             bail!("invalid vdev specification: {word} requires at least {least} devices");
         }
+        if let Some(Err(why)) = DraidWord::parse(word, index - begin) {
+            bail!("invalid vdev specification: {why}");
+        }
         if class == "log" && kind != "mirror" {
             bail!("invalid vdev specification: unsupported 'log' device: {word}");
         }
@@ -174,16 +177,14 @@ fn is_class(word: &str) -> bool {
 }
 
 /// A word that begins a group: its kind and the least number of members.
-fn group(word: &str) -> anyhow::Result<Option<(&'static str, usize)>> {
+fn group(word: &str) -> anyhow::Result<Option<(&str, usize)>> {
     Ok(match word {
         "mirror" => Some(("mirror", 2)),
         "raidz" | "raidz1" => Some(("raidz1", 2)),
         "raidz2" => Some(("raidz2", 3)),
         "raidz3" => Some(("raidz3", 4)),
-        _ if word.starts_with("draid") && !word.contains('/') => {
-            bail!("invalid vdev specification: creating '{word}' is not supported yet; use raidz")
-        }
-        _ => None,
+        // What else it says depends on how many devices there are.
+        _ => DraidWord::parity_of(word).map(|parity| (word, usize::from(parity) + 1)),
     })
 }
 
@@ -253,6 +254,10 @@ mod tests {
             parse("raidz3 /a /b /c /d spare /e /f").unwrap(),
             "raidz3(/a /b /c /d) spare:leaf(/e) spare:leaf(/f)"
         );
+        assert_eq!(
+            parse("draid2:1d:1s:5c /a /b /c /d /e draid /f /g").unwrap(),
+            "draid2:1d:1s:5c(/a /b /c /d /e) draid(/f /g)"
+        );
     }
 
     #[test]
@@ -263,6 +268,12 @@ mod tests {
             ("log /a", "at least one toplevel vdev"),
             ("/a log", "'log' requires at least 1 devices"),
             ("/a log raidz /b /c /d", "unsupported 'log' device"),
+            ("/a log draid /b /c /d", "unsupported 'log' device"),
+            ("draid2 /a /b", "draid2 requires at least 3 devices"),
+            ("draid:5d /a /b /c", "too high, at most 2"),
+            ("draid:2s /a /b /c", "leaves no disks available for data"),
+            ("draid:4c /a /b /c", "4 required but 3 provided"),
+            ("draid:x /a /b /c", "invalid dRAID syntax"),
             ("nonesuch", "no such device in /dev"),
         ] {
             let error = parse(text).unwrap_err();

@@ -503,11 +503,11 @@ fn a_cache_that_is_missing_is_named_and_no_harm() {
 }
 
 #[test]
-fn pools_with_vdevs_that_cannot_be_written_say_what_to_type() {
+fn pools_whose_vdevs_are_being_changed_say_what_to_type() {
     for (name, feature) in [
         ("removed", "device_removal"),
         ("removing", "device_removal"),
-        ("draid", "draid"),
+        ("raidz_expanding", "raidz_expansion"),
     ] {
         let Some(golden) = Golden::unpack(name) else {
             return;

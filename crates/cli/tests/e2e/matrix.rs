@@ -39,7 +39,7 @@ const CHECKSUMS: [&str; 8] = [
     "edonr",
     "blake3",
 ];
-const LAYOUTS: [&str; 7] = [
+const LAYOUTS: [&str; 8] = [
     "D",
     "D D",
     "mirror D D",
@@ -47,6 +47,7 @@ const LAYOUTS: [&str; 7] = [
     "raidz2 D D D D",
     "raidz3 D D D D D",
     "mirror D D mirror D D",
+    "draid2:2d:1s D D D D D D",
 ];
 const ZVOL_ID: &str = "/lib/udev/zvol_id";
 const VOLUME_BYTES: u64 = 6 << 20;

@@ -37,9 +37,9 @@ use object::{
 };
 use parking_lot::Mutex;
 
-use crate::directory;
-use crate::features::{LOG_SPACEMAP, SPACEMAP_HISTOGRAM, SPACEMAP_V2};
+use crate::features::{LOG_SPACEMAP, OBSOLETE_COUNTS, SPACEMAP_HISTOGRAM, SPACEMAP_V2};
 use crate::logmaps::{LogBook, MetaslabId};
+use crate::{config, directory};
 
 /// Block size of space maps while logs exist (`zfs_metaslab_sm_blksz_with_log`) and of logs
 /// (`zfs_log_sm_blksz`), in bytes.
@@ -75,6 +75,9 @@ pub(crate) struct TopShape {
 impl TopShape {
     /// From a top-level vdev's configuration; `None` for holes and vdevs without metaslabs.
     pub(crate) fn from_config(config: &NvList) -> Option<Self> {
+        if let Some("hole" | "indirect" | "missing") = config.string("type") {
+            return None;
+        }
         let ms_shift = config
             .u64("metaslab_shift")
             .filter(|shift| (9..64).contains(shift))?;
@@ -325,6 +328,42 @@ impl Space {
             if !change.allocated.is_empty() || !change.freed.is_empty() {
                 self.record(sync, change).await?;
             }
+        }
+        self.record_obsolete(sync).await
+    }
+
+    /// Records what nothing refers to any more of removed vdevs (`vdev_indirect_sync_obsolete`,
+    /// module/zfs/vdev_indirect.c). Without the feature nobody wants to know.
+    async fn record_obsolete(&self, sync: &SpaceSync<'_>) -> Result<(), DatasetError> {
+        let obsolete = sync.pipeline.take_obsolete(sync.ctx.txg);
+        if !sync.features.is_enabled(OBSOLETE_COUNTS) {
+            return Ok(());
+        }
+        for (vdev, ranges) in obsolete {
+            let top = sync
+                .pipeline
+                .tree()
+                .top(vdev)
+                .ok_or_else(|| missing_top(vdev))?;
+            let Some(zap) = top.config_u64(config::TOP_ZAP).filter(|id| *id != 0) else {
+                continue;
+            };
+            let mos = self.mos();
+            let zap = Zap::hold(&mos, ObjectId::new(zap)).await?;
+            let id = match zap.lookup_u64(directory::OBSOLETE_SPACE_MAP).await? {
+                Some(id) if id != 0 => ObjectId::new(id),
+                _ => {
+                    let id = new_map(sync, &mos, MAP_BLOCK_BYTES).await?;
+                    zap.add_u64(sync.tx, directory::OBSOLETE_SPACE_MAP, id.get())
+                        .await?;
+                    sync.features.increment(sync.ctx, OBSOLETE_COUNTS).await?;
+                    id
+                }
+            };
+            let map = SpaceMapObject::open(&mos, id, 0, top.asize_bytes(), 0).await?;
+            writeable(sync, map)
+                .append(sync.tx, SpaceMapKind::Allocate, None, &lengths(&ranges))
+                .await?;
         }
         Ok(())
     }

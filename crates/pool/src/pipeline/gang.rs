@@ -465,7 +465,7 @@ impl Pipeline {
         self.gang_members(bp, &ReadContext::default(), 0, &mut members)
             .await?;
         for dva in members.iter().flat_map(BlockPointer::dvas) {
-            self.allocator.claim(txg, &dva).await?;
+            self.claim_place(txg, &dva).await?;
         }
         Ok(())
     }

@@ -21,7 +21,7 @@
 //! Order of sizes, as everywhere in ZFS: *lsize* (the data), *psize* (compressed, whole sectors),
 //! *asize* (with parity).
 //!
-//! Locks: `flights` (reads under way, sharded), `keys`, `pending_frees`, those of `dedup`; each for a map operation. Bounds: writes
+//! Locks: `flights` (reads under way, sharded), `keys`, `pending_frees`, `obsolete`, those of `dedup`; each for a map operation. Bounds: writes
 //! in flight and prefetches by semaphores, reads by the leaves' queues.
 
 mod check;
@@ -32,6 +32,7 @@ mod dedup;
 #[cfg(test)]
 mod dedup_tests;
 mod gang;
+mod places;
 mod policy;
 mod read;
 mod scrub;
@@ -47,7 +48,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
 use codec::checksum::Salt;
 use device::World;
-use format::{BlockPointer, Dva, Txg};
+use format::{BlockPointer, Dva, Txg, VdevId};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
 
@@ -61,7 +62,7 @@ pub use scrub::ScrubOutcome;
 pub(crate) use suspend::must_succeed;
 pub use suspend::{SuspendHook, Suspension};
 
-use crate::alloc::{Allocator, MetaslabChange, SpaceTotals};
+use crate::alloc::{Allocator, MetaslabChange, RangeSet, SpaceTotals};
 use crate::cache::{Cache, CacheKey};
 use crate::clones::Clones;
 use crate::error::PoolError;
@@ -114,6 +115,8 @@ pub struct Pipeline {
     without_lost_logs: AtomicBool,
     /// Gang blocks to free, whose headers must be read first.
     pending_frees: Mutex<BTreeMap<Txg, Vec<BlockPointer>>>,
+    /// Ranges of removed vdevs that nothing refers to any more, not recorded yet.
+    obsolete: Mutex<BTreeMap<Txg, BTreeMap<VdevId, RangeSet>>>,
     /// Last txg of the pool's checkpoint, or zero.
     checkpoint_txg: AtomicU64,
     clones: Clones,
@@ -146,6 +149,7 @@ impl Pipeline {
             keys: crypt::Keys::default(),
             without_lost_logs: AtomicBool::new(false),
             pending_frees: Mutex::new(BTreeMap::new()),
+            obsolete: Mutex::new(BTreeMap::new()),
             checkpoint_txg: AtomicU64::new(0),
             clones: Clones::default(),
             dedup: dedup::Dedup::default(),
@@ -253,11 +257,8 @@ impl Pipeline {
 
     /// Frees one place of `bp`; what the checkpoint has as well stays allocated (`metaslab_free`).
     fn free_dva(&self, txg: Txg, bp: &BlockPointer, dva: &Dva) -> Result<(), PoolError> {
-        if bp.physical_birth().get() <= self.checkpoint_txg.load(Ordering::Relaxed) {
-            self.allocator.keep(txg, dva)
-        } else {
-            self.allocator.free(txg, dva)
-        }
+        let kept = bp.physical_birth().get() <= self.checkpoint_txg.load(Ordering::Relaxed);
+        self.free_place(txg, dva, kept)
     }
 
     /// Blocks born up to `txg` belong to the pool's checkpoint from now on, and freeing them keeps their space
@@ -280,7 +281,7 @@ impl Pipeline {
             return self.claim_gang(txg, bp).await;
         }
         for dva in bp.dvas() {
-            self.allocator.claim(txg, &dva).await?;
+            self.claim_place(txg, &dva).await?;
         }
         Ok(())
     }

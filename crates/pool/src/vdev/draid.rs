@@ -71,6 +71,29 @@ impl Draid {
                 "a draid vdev with failure domains, which only newer releases know",
             ));
         }
+        Self::with_groups(parity, data, spares, children, groups).ok_or_else(|| {
+            bad(format!(
+                "a draid vdev of {children} children with {parity} parity, {data} data, {spares} spares, {groups} groups"
+            ))
+        })
+    }
+
+    /// The shape of a new vdev, with as few groups as make whole rows (`draid_config_by_type`,
+    /// cmd/zpool/zpool_vdev.c); `None` when that cannot be.
+    pub fn new(parity: u64, data: u64, spares: u64, children: u64) -> Option<Self> {
+        let columns = children.checked_sub(spares).filter(|count| *count > 0)?;
+        let width = parity.checked_add(data).filter(|width| *width <= columns)?;
+        let groups = (1..=columns).find(|groups| (groups * width).is_multiple_of(columns))?;
+        Self::with_groups(parity, data, spares, children, groups)
+    }
+
+    fn with_groups(
+        parity: u64,
+        data: u64,
+        spares: u64,
+        children: u64,
+        groups: u64,
+    ) -> Option<Self> {
         let fits = (1..=3).contains(&parity)
             && (1..=255).contains(&data)
             && (2..=255).contains(&children)
@@ -78,14 +101,8 @@ impl Draid {
             && spares + parity + data <= children
             && (1..=255 * 255).contains(&groups)
             && (groups * (parity + data)).is_multiple_of(children - spares);
-        if !fits {
-            return Err(bad(format!(
-                "a draid vdev of {children} children with {parity} parity, {data} data, {spares} spares, {groups} groups"
-            )));
-        }
-        let map = permutations(children as usize)
-            .ok_or_else(|| bad(format!("no permutations are known for {children} children")))?;
-        Ok(Draid {
+        let map = fits.then(|| permutations(children as usize)).flatten()?;
+        Some(Draid {
             parity,
             data,
             spares,
@@ -93,6 +110,11 @@ impl Draid {
             groups,
             map: Arc::new(map),
         })
+    }
+
+    /// Groups in a slice.
+    pub fn groups(&self) -> u64 {
+        self.groups
     }
 
     /// Sectors of a stripe.
@@ -197,7 +219,7 @@ impl Draid {
     }
 
     /// Allocatable bytes, when the smallest child has so many: whole groups (`vdev_draid_open`).
-    pub(super) fn asize(&self, child_bytes: u64) -> u64 {
+    pub fn asize(&self, child_bytes: u64) -> u64 {
         let rows = child_bytes.saturating_sub(RESERVE_BYTES) / ROW_BYTES;
         let bytes = rows * ROW_BYTES * self.columns_in_row();
         bytes / self.group_bytes() * self.group_bytes()

@@ -9,6 +9,10 @@
 //! birth (devices may have missed that one). Of a block in several pieces only the whole has a
 //! checksum: if what is read first is wrong, the copies of each piece are tried in all
 //! combinations.
+//!
+//! What is freed on a removed vdev is freed where it is now, piece by piece; the range of the mapping that led
+//! there is *obsolete* then, and so is what was passed on the way. That is recorded (by the engine), so that OpenZFS
+//! can make mappings smaller. Nothing new is ever written to a removed vdev; copies that are repaired are.
 
 use std::sync::Arc;
 
@@ -17,7 +21,7 @@ use format::{IndirectBirthEntry, IndirectMappingEntry, Txg, VdevId};
 use futures::future::join_all;
 
 use super::leaf::IoContext;
-use super::node::{ReadFailure, Unverified, Vdev, VdevKind, Verify};
+use super::node::{ReadFailure, Unverified, Vdev, VdevKind, Verify, WriteFailure};
 use super::state::Counters;
 use super::tree::VdevTree;
 use crate::error::PoolError;
@@ -106,6 +110,15 @@ impl IndirectMap {
     }
 }
 
+/// Where a range of a removed vdev is now, and by which mappings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Remapped {
+    /// Places on vdevs that are there: vdev, offset, length in bytes.
+    pub(crate) places: Vec<(VdevId, u64, u64)>,
+    /// Ranges of removed vdevs that lead there, likewise.
+    pub(crate) passed: Vec<(VdevId, u64, u64)>,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Piece {
     vdev: VdevId,
@@ -126,8 +139,36 @@ impl VdevTree {
             .ok_or(PoolError::NoSuchVdev { vdev: id })
     }
 
-    /// The pieces of a range on vdevs that are there.
-    fn concrete(&self, top: &Vdev, offset: u64, length: u64) -> Result<Vec<Piece>, PoolError> {
+    /// Where a range of a vdev is now, if that one was removed; `None` if it was not.
+    ///
+    /// # Errors
+    /// [`PoolError::VdevUnavailable`] when the mappings do not have the range, [`PoolError::NoSuchVdev`].
+    pub(crate) fn remap(
+        &self,
+        id: VdevId,
+        offset: u64,
+        length: u64,
+    ) -> Result<Option<Remapped>, PoolError> {
+        let Some(top) = self.top(id).filter(|top| *top.kind() == VdevKind::Indirect) else {
+            return Ok(None);
+        };
+        let mut passed = vec![(id, offset, length)];
+        let pieces = self.concrete(&top, offset, length, &mut passed)?;
+        let places = pieces
+            .iter()
+            .map(|piece| (piece.vdev, piece.offset, piece.length))
+            .collect();
+        Ok(Some(Remapped { places, passed }))
+    }
+
+    /// The pieces of a range on vdevs that are there. Tells which other removed vdevs they were on (`passed`).
+    fn concrete(
+        &self,
+        top: &Vdev,
+        offset: u64,
+        length: u64,
+        passed: &mut Vec<(VdevId, u64, u64)>,
+    ) -> Result<Vec<Piece>, PoolError> {
         let gone = |cause: &str| PoolError::VdevUnavailable {
             vdev: top.display_name(),
             cause: cause.to_owned(),
@@ -154,6 +195,7 @@ impl VdevTree {
                 done.push(piece);
                 continue;
             }
+            passed.push((piece.vdev, piece.offset, piece.length));
             let mut next = on
                 .indirect
                 .get()
@@ -181,7 +223,9 @@ impl VdevTree {
         };
         let sector = 1u64 << top.ashift().clamp(9, 16);
         let length = (psize as u64).next_multiple_of(sector);
-        let pieces = self.concrete(top, offset, length).map_err(failed)?;
+        let pieces = self
+            .concrete(top, offset, length, &mut Vec::new())
+            .map_err(failed)?;
         let mut places = Vec::with_capacity(pieces.len());
         for piece in &pieces {
             let on = self
@@ -215,6 +259,39 @@ impl VdevTree {
             }
         }
         self.combine(top, &places, psize, context, verify).await
+    }
+
+    /// Writes a copy of a block of a removed vdev that was found to be wrong.
+    pub(super) async fn repair_indirect(
+        &self,
+        top: &Arc<Vdev>,
+        offset: u64,
+        data: Bytes,
+        context: &IoContext,
+    ) -> Result<(), WriteFailure> {
+        let failed = |error: PoolError| WriteFailure {
+            cause: error.to_string(),
+        };
+        let sector = 1usize << top.ashift().clamp(9, 16);
+        let length = data.len().next_multiple_of(sector);
+        let mut padded = BytesMut::from(&data[..]);
+        padded.resize(length, 0);
+        let mut rest = padded.freeze();
+        let pieces = self
+            .concrete(top, offset, length as u64, &mut Vec::new())
+            .map_err(failed)?;
+        for piece in pieces {
+            let on = self
+                .check_range(piece.vdev, piece.offset, piece.length)
+                .map_err(failed)?;
+            let context = IoContext {
+                birth: piece.birth,
+                ..*context
+            };
+            let part = rest.split_to(piece.length as usize);
+            on.write_block(piece.offset, part, &context).await?;
+        }
+        Ok(())
     }
 
     /// Reads all copies of all pieces, and finds those that make up the block.

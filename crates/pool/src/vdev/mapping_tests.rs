@@ -9,14 +9,14 @@ use codec::raidz;
 use device::BoxFuture;
 use device::sim::{Fault, FaultEffect, Latency, SimOp, SimWorld};
 use format::{
-    Dva, Guid, IndirectBirthEntry, IndirectMappingEntry, LABEL_START_BYTES, NvList, NvValue, Txg,
-    VdevId,
+    BlockPointer, Dva, Guid, IndirectBirthEntry, IndirectMappingEntry, LABEL_START_BYTES, NvList,
+    NvValue, RegularPointer, Txg, VdevId,
 };
 use proptest::prelude::*;
 
 use super::*;
 use crate::alloc::RangeSet;
-use crate::testing::{group, noise, root, simulate};
+use crate::testing::{TestPool, group, noise, root, simulate};
 
 const DISK_BYTES: u64 = 192 << 20;
 const TOP: VdevId = VdevId::new(0);
@@ -648,6 +648,127 @@ fn blocks_of_removed_vdevs_are_put_together_from_any_copies() {
                 .await
                 .is_err()
         );
+    });
+}
+
+/// A block on a removed vdev, at two places there, in three pieces each.
+fn on_removed(offsets: [u64; 2], gang: bool) -> BlockPointer {
+    let place = |offset| Dva::new(VdevId::new(1), offset, 2048, gang).expect("a place");
+    BlockPointer::regular(&RegularPointer {
+        dvas: [Some(place(offsets[0])), Some(place(offsets[1])), None],
+        lsize_bytes: 2048,
+        psize_bytes: 2048,
+        compression: format::Compression::Off,
+        checksum_kind: format::Checksum::Fletcher4,
+        object_type: format::ObjectType::PLAIN_FILE_CONTENTS,
+        level: 0,
+        dedup: false,
+        uses_crypt: false,
+        rewritten: false,
+        endian: format::Endian::Little,
+        fill: 1,
+        logical_birth: Txg::new(7),
+        physical_birth: Txg::new(7),
+        checksum: [1, 2, 3, 4],
+        crypt: None,
+    })
+    .expect("a pointer")
+}
+
+/// What is freed on a removed vdev is free where it is now, and obsolete where it was.
+#[test]
+fn blocks_of_removed_vdevs_are_freed_where_they_are() {
+    simulate(async {
+        let sim = SimWorld::new(5);
+        let tree = removed(&sim).await;
+        let (first, second) = (VdevId::new(1), VdevId::new(2));
+        let map = vec![
+            entry(0, 0, 0x10000, 1024),
+            entry(1024, 2, 0x2000, 1024),
+            entry(4096, 0, 0x80000, 8192),
+        ];
+        tree.set_indirect_map(first, IndirectMap::new(map, births()).expect("a map"))
+            .expect("set");
+        let map = vec![
+            entry(0x2000, 0, 0x30000, 512),
+            entry(0x2200, 0, 0x20000, 512),
+        ];
+        tree.set_indirect_map(second, IndirectMap::new(map, births()).expect("a map"))
+            .expect("set");
+        let pool = TestPool::over(sim, tree);
+        let pipeline = &pool.pipeline;
+        let block = on_removed([0, 4608], false);
+        let now = [
+            (0x10000, 1024),
+            (0x20000, 512),
+            (0x30000, 512),
+            (0x80200, 2048),
+        ];
+        pipeline.claim(Txg::new(8), &block).await.expect("claimed");
+        let changes = pipeline.take_changes(Txg::new(8)).await.expect("changes");
+        assert_eq!(changes.len(), 1);
+        assert_eq!(changes[0].allocated, RangeSet::from_iter(now));
+        assert!(pipeline.take_obsolete(Txg::new(8)).is_empty());
+        pipeline.sync_done(Txg::new(8));
+        assert!(pipeline.claim(Txg::new(9), &block).await.is_err(), "twice");
+
+        pipeline.free(Txg::new(9), &block);
+        // Another one in a later txg.
+        let changes = pipeline.take_changes(Txg::new(9)).await.expect("changes");
+        assert_eq!(changes[0].vdev, VdevId::new(0));
+        assert_eq!(changes[0].freed, RangeSet::from_iter(now));
+        let obsolete = pipeline.take_obsolete(Txg::new(9));
+        let wanted = vec![
+            (first, RangeSet::from_iter([(0, 2048), (4608, 2048)])),
+            (second, RangeSet::from_iter([(0x2000, 1024)])),
+        ];
+        assert_eq!(obsolete, wanted);
+        assert!(pipeline.take_obsolete(Txg::new(9)).is_empty());
+        // What is free is not obsolete once more.
+        pipeline.free(Txg::new(9), &block);
+        assert!(pipeline.take_obsolete(Txg::new(9)).is_empty());
+        // Nobody knows where this is.
+        pipeline.free(Txg::new(9), &on_removed([1 << 20, 2 << 20], false));
+        assert!(pipeline.take_obsolete(Txg::new(9)).is_empty());
+    });
+}
+
+/// A copy on a removed vdev that is wrong is written anew from one that is right.
+#[test]
+fn bad_copies_on_removed_vdevs_are_repaired() {
+    simulate(async {
+        let sim = SimWorld::new(5);
+        let tree = removed(&sim).await;
+        let map = vec![
+            entry(0, 0, 0x10000, 1024),
+            entry(1024, 0, 0x30000, 1024),
+            entry(2048, 0, 0x50000, 2048),
+        ];
+        tree.set_indirect_map(
+            VdevId::new(1),
+            IndirectMap::new(map, births()).expect("a map"),
+        )
+        .expect("set");
+        let block = noise(2000, 3);
+        let context = IoContext {
+            birth: Txg::new(7),
+            ..IoContext::default()
+        };
+        tree.write_block(VdevId::new(1), 0, Bytes::from(block.clone()), &context)
+            .await
+            .expect("written");
+        for disk in ["m0", "m1"] {
+            let disk = sim.disk(disk).expect("a disk");
+            assert_eq!(disk.peek(LABEL_START_BYTES + 0x10000, 1024), block[..1024]);
+            assert_eq!(disk.peek(LABEL_START_BYTES + 0x30000, 976), block[1024..]);
+        }
+        let verify = Same(block.clone());
+        let read = tree
+            .read_block(VdevId::new(1), 0, 2000, &context, &verify)
+            .await;
+        assert_eq!(read.expect("right"), block);
+        let nowhere = tree.write_block(VdevId::new(1), 1 << 20, Bytes::from(block), &context);
+        assert!(nowhere.await.is_err());
     });
 }
 

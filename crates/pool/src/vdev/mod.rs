@@ -8,7 +8,7 @@
 //! | `geometry` | [`Geometry`]: allocated sizes, RAID-Z columns |
 //! | `expansion` | RAID-Z vdevs that were widened, or are being widened |
 //! | `draid`, `draid_maps` | dRAID's groups, rows and permutations |
-//! | `indirect` | reading what was on removed vdevs |
+//! | `indirect` | what was on removed vdevs: reading it, and where to free it |
 //! | `leaf`, `queue` | one device: state, counters, bounded and aggregated I/O |
 //! | `meter` | latencies, sizes and queue depths of a leaf's I/O |
 //! | `label` | labels and uberblocks |

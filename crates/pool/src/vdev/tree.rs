@@ -741,6 +741,9 @@ impl VdevTree {
         data: Bytes,
         context: &IoContext,
     ) -> Result<(), WriteFailure> {
+        if let Some(top) = self.top(id).filter(|top| *top.kind() == VdevKind::Indirect) {
+            return self.repair_indirect(&top, offset, data, context).await;
+        }
         match self.check_range(id, offset, data.len() as u64) {
             Ok(top) => top.write_block(offset, data, context).await,
             Err(error) => Err(WriteFailure {
