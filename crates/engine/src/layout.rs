@@ -397,6 +397,29 @@ pub(crate) fn in_use(label: &NvList) -> Option<String> {
     }
 }
 
+/// The least size of a vdev's devices, in bytes. A dRAID of the least devices would have less space than OpenZFS wants
+/// of any vdev (`vdev_open`).
+fn least_bytes(layout: &VdevLayout) -> u64 {
+    const STEP_BYTES: u64 = 16 << 20;
+    let VdevLayout::Draid {
+        parity,
+        data,
+        spares,
+        leaves,
+    } = layout
+    else {
+        return DEVICE_BYTES_MIN;
+    };
+    let Some(draid) = draid(*parity, *data, *spares, leaves.len()) else {
+        return DEVICE_BYTES_MIN;
+    };
+    let mut size_bytes = DEVICE_BYTES_MIN;
+    while draid.asize(usable_bytes(size_bytes)) < usable_bytes(DEVICE_BYTES_MIN) {
+        size_bytes += STEP_BYTES;
+    }
+    size_bytes
+}
+
 /// Opens and examines the devices of new vdevs; with `force`, whatever else they hold.
 pub(crate) async fn examine(
     world: &World,
@@ -404,14 +427,22 @@ pub(crate) async fn examine(
     force: bool,
 ) -> Result<Vec<LeafFacts>, EngineError> {
     let mut facts = Vec::new();
-    for leaf in vdevs.iter().flat_map(|vdev| vdev.layout.leaves()) {
+    let leaves: Vec<(&LeafSpec, u64)> = vdevs
+        .iter()
+        .flat_map(|vdev| {
+            let needed_bytes = least_bytes(&vdev.layout);
+            let leaves = vdev.layout.leaves().iter();
+            leaves.map(move |leaf| (leaf, needed_bytes))
+        })
+        .collect();
+    for (leaf, needed_bytes) in leaves {
         let device = world.opener.open(&leaf.path, true).await?;
         let size_bytes = device.size_bytes();
-        if size_bytes < DEVICE_BYTES_MIN {
+        if size_bytes < needed_bytes {
             return Err(EngineError::TooSmall {
                 path: leaf.path.clone(),
                 size_bytes,
-                needed_bytes: DEVICE_BYTES_MIN,
+                needed_bytes,
             });
         }
         if !force
@@ -569,6 +600,20 @@ mod tests {
         assert_eq!(top.u64("metaslab_shift"), Some(24));
         assert_eq!(top.u64("ashift"), Some(12));
         assert_eq!(top.u64("whole_disk"), Some(0));
+    }
+
+    /// zdb calls a dRAID of five devices of 64 MiB too small.
+    #[test]
+    fn draid_needs_bigger_devices() {
+        let draid = |spares, count: usize| VdevLayout::Draid {
+            parity: 1,
+            data: 2,
+            spares,
+            leaves: (0..count).map(|at| leaf(&format!("/{at}"))).collect(),
+        };
+        assert_eq!(least_bytes(&draid(1, 5)), 80 << 20);
+        assert_eq!(least_bytes(&draid(0, 12)), 64 << 20);
+        assert_eq!(least_bytes(&VdevLayout::Leaf(leaf("/a"))), 64 << 20);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use engine::{
     AddSpec, EngineError, FeatureState, ImportSpec, LeafSpec, Pool, PoolHealth, VdevClass,
     VdevLayout, VdevSpec, VdevState, VdevStatus,
 };
-use format::{ObjectId, ObjectType};
+use format::{ObjectId, ObjectType, Txg};
 use object::NewObject;
 
 fn classed(class: VdevClass, layout: VdevLayout) -> VdevSpec {
@@ -409,20 +409,29 @@ async fn crashed_with_log(images: &Images, world: &World) -> Vec<ObjectId> {
     .expect("create");
     let dataset = pool.dsl().open_dataset("tank").await.expect("open");
     let objects = write_objects(&dataset, 12, 4).await;
+    drop(dataset);
+    let mut pool = pool;
     loop {
+        let dataset = pool.dsl().open_dataset("tank").await.expect("open");
         pool.sync().await.expect("sync");
         let synced = pool.synced_txg();
         write_logged(&dataset).await;
         write_logged(&dataset).await;
-        // On a slow machine the txg may be over by now, and the log not needed.
-        if pool.synced_txg() == synced {
-            break;
+        drop(dataset);
+        drop(pool);
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        let device = world.opener.open(&leaves[0].path, true).await;
+        let labels = ::pool::vdev::read_labels(&*device.expect("open")).await;
+        let newest = labels
+            .expect("labels")
+            .best_uberblock(Txg::new(u64::MAX))
+            .expect("an uberblock");
+        // On a slow machine the txg may have ended in time, and the log is not needed.
+        if newest.txg == synced {
+            return objects;
         }
+        pool = import(world, images.path()).await;
     }
-    drop(dataset);
-    drop(pool);
-    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
-    objects
 }
 
 async fn import_without_log(images: &Images, world: &World, objects: &[ObjectId]) {

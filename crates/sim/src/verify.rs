@@ -27,6 +27,7 @@ use format::{
 use object::{Bpobj, BpobjSpace, Bptree, ObjectSet, SpaceMapKind, SpaceMapObject, Zap};
 use pool::alloc::RangeSet;
 use pool::pipeline::CacheUse;
+use pool::vdev::{VdevKind, metaslab_span};
 use pool::{Bookmark, Pipeline, ReadContext};
 
 use crate::verify_dedup::Shared;
@@ -626,25 +627,29 @@ impl Walk<'_> {
             if array == 0 {
                 continue;
             }
-            shifts.insert(vdev, shift);
+            let stripe_bytes = match top.kind() {
+                VdevKind::Draid(draid) => (draid.data + draid.parity) << top.ashift(),
+                _ => 0,
+            };
+            shifts.insert(vdev, (shift, stripe_bytes));
             let count = top.metaslab_count();
             let maps = words(mos, ObjectId::new(array), count).await?;
             let set = allocated.entry(vdev).or_default();
             let mut wrong = Vec::new();
             for (index, id) in maps.iter().enumerate().filter(|(_, id)| **id != 0) {
-                let start = (index as u64) << shift;
+                let span = metaslab_span(index as u64, shift, stripe_bytes);
                 let map = SpaceMapObject::open(
                     mos,
                     ObjectId::new(*id),
-                    start,
-                    1 << shift,
+                    span.start,
+                    span.end - span.start,
                     top.ashift() as u8,
                 )
                 .await?;
                 let before = set.space();
                 map.for_each(map.length_bytes(), &mut |entry| {
-                    let inside = entry.offset_bytes >= start
-                        && entry.offset_bytes + entry.length_bytes <= start + (1 << shift);
+                    let inside = entry.offset_bytes >= span.start
+                        && entry.offset_bytes + entry.length_bytes <= span.end;
                     if !inside || !apply(set, entry.kind, entry.offset_bytes, entry.length_bytes) {
                         wrong.push(format!(
                             "vdev {vdev} metaslab {index}: {entry:?} makes no sense"
@@ -690,12 +695,15 @@ impl Walk<'_> {
             let mut wrong = Vec::new();
             map.for_each(map.length_bytes(), &mut |entry| {
                 let vdev = entry.vdev.unwrap_or(VdevId::ZERO);
-                let Some(shift) = shifts.get(&vdev) else {
+                let Some((shift, stripe_bytes)) = shifts.get(&vdev) else {
                     wrong.push(format!("the log of txg {txg} names vdev {vdev}"));
                     return Ok(());
                 };
+                let end = entry.offset_bytes + entry.length_bytes;
+                // What is left between the whole stripes of two metaslabs of a dRAID is nobody's.
                 let metaslab = entry.offset_bytes >> shift;
-                if (entry.offset_bytes + entry.length_bytes - 1) >> shift != metaslab {
+                let span = metaslab_span(metaslab, *shift, *stripe_bytes);
+                if entry.offset_bytes < span.start || end > span.end {
                     wrong.push(format!("the log of txg {txg}: {entry:?} crosses metaslabs"));
                 }
                 match flushed.get(&(vdev, metaslab)) {
