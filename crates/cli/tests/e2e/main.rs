@@ -14,7 +14,6 @@ mod keys;
 mod kill;
 mod layouts;
 mod matrix;
-mod multihost;
 mod posix;
 mod properties;
 mod scrub;
