@@ -413,6 +413,8 @@ async fn crashed_with_log(images: &Images, world: &World) -> Vec<ObjectId> {
     let mut pool = pool;
     loop {
         let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+        // The first makes the log, for which a txg ends.
+        write_logged(&dataset).await;
         pool.sync().await.expect("sync");
         let synced = pool.synced_txg();
         write_logged(&dataset).await;
@@ -426,8 +428,9 @@ async fn crashed_with_log(images: &Images, world: &World) -> Vec<ObjectId> {
             .expect("labels")
             .best_uberblock(Txg::new(u64::MAX))
             .expect("an uberblock");
-        // On a slow machine the txg may have ended in time, and the log is not needed.
-        if newest.txg == synced {
+        // On a slow machine the txg may have ended in time, and the log is not needed. (Txgs without changes have
+        // no uberblock.)
+        if newest.txg <= synced {
             return objects;
         }
         pool = import(world, images.path()).await;
