@@ -256,6 +256,9 @@ pub struct PoolUpgrade {
     pub name: String,
     /// Version of its format; 5000 has features.
     pub version: u64,
+    /// The version it was upgraded from, if it was.
+    #[serde(default)]
+    pub upgraded_from: Option<u64>,
     /// Features enabled now, or (in a dry run) not enabled.
     pub features: Vec<String>,
 }

@@ -132,6 +132,7 @@ impl Service {
         for open in self.pools_named(&call.names)? {
             let name = open.pool.name();
             let value = |property: &str| open.pool.prop(property).map(|prop| prop.value);
+            let before = open.pool.status().version;
             let features = if call.dry_run {
                 open.pool.disabled_features()
             } else {
@@ -142,14 +143,16 @@ impl Service {
                     .upgrade(&|feature| allowed.allows(feature))
                     .await
                     .map_err(|error| from_engine(&format!("cannot upgrade '{name}'"), &error))?;
-                if !enabled.is_empty() {
+                if !enabled.is_empty() || open.pool.status().version != before {
                     self.log_command(&open.pool, &call.command).await;
                 }
                 enabled
             };
+            let version = open.pool.status().version;
             reply.pools.push(PoolUpgrade {
                 name,
-                version: open.pool.status().version,
+                version,
+                upgraded_from: (version != before).then_some(before),
                 features,
             });
         }

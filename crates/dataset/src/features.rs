@@ -13,8 +13,8 @@
 //! Counts are cached in memory under one lock; they change in syncing context only.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use format::{Feature, FeatureInfo, ObjectId, ObjectType, Txg};
 use object::{ObjectSet, SyncContext, Zap, ZapOptions, ZapValue};
@@ -122,7 +122,8 @@ struct Entry {
 /// The feature flags of one pool.
 pub struct Features {
     directory: Zap,
-    zaps: Option<Zaps>,
+    /// Set once: a pool of an old version has none before it is upgraded.
+    zaps: OnceLock<Zaps>,
     enabled_txg_zap: Mutex<Option<Zap>>,
     entries: Mutex<BTreeMap<String, Entry>>,
     label_changed: AtomicBool,
@@ -134,13 +135,28 @@ struct Zaps {
     descriptions: Zap,
 }
 
+impl Zaps {
+    async fn create(mos: &Arc<ObjectSet>, directory: &Zap, tx: &Tx) -> Result<Self, DatasetError> {
+        let make = |name: &'static str| async move {
+            let zap = Zap::create(mos, tx, ZapOptions::new(ObjectType::OTN_ZAP_METADATA)).await?;
+            directory.add_u64(tx, name, zap.id().get()).await?;
+            Ok::<Zap, DatasetError>(zap)
+        };
+        Ok(Zaps {
+            for_read: make(FOR_READ).await?,
+            for_write: make(FOR_WRITE).await?,
+            descriptions: make(DESCRIPTIONS).await?,
+        })
+    }
+}
+
 impl Features {
     /// Opens those of a pool, through the object directory of its MOS. A pool of an old version
     /// has none.
     pub async fn open(mos: &Arc<ObjectSet>) -> Result<Arc<Self>, DatasetError> {
         let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
         let mut entries = BTreeMap::new();
-        let mut zaps = None;
+        let zaps = OnceLock::new();
         let mut enabled_txg_zap = None;
         if let Some(for_read) = directory.lookup_u64(FOR_READ).await? {
             let required = |name: &'static str| {
@@ -182,7 +198,7 @@ impl Features {
                 }
                 enabled_txg_zap = Some(zap);
             }
-            zaps = Some(Zaps {
+            let _ = zaps.set(Zaps {
                 for_read,
                 for_write,
                 descriptions,
@@ -203,23 +219,31 @@ impl Features {
         directory: &Zap,
         tx: &Tx,
     ) -> Result<Arc<Self>, DatasetError> {
-        let make = |name: &'static str| async move {
-            let zap = Zap::create(mos, tx, ZapOptions::new(ObjectType::OTN_ZAP_METADATA)).await?;
-            directory.add_u64(tx, name, zap.id().get()).await?;
-            Ok::<Zap, DatasetError>(zap)
-        };
-        let zaps = Zaps {
-            for_read: make(FOR_READ).await?,
-            for_write: make(FOR_WRITE).await?,
-            descriptions: make(DESCRIPTIONS).await?,
-        };
+        let zaps = Zaps::create(mos, directory, tx).await?;
         Ok(Arc::new(Features {
             directory: directory.clone(),
-            zaps: Some(zaps),
+            zaps: OnceLock::from(zaps),
             enabled_txg_zap: Mutex::new(None),
             entries: Mutex::new(BTreeMap::new()),
             label_changed: AtomicBool::new(false),
         }))
+    }
+
+    /// Makes the ZAPs of a pool that is upgraded from a version without features, in syncing context
+    /// (`spa_sync_upgrades`). The uberblock of the same txg has to say [`Uberblock::VERSION_FEATURES`].
+    ///
+    /// [`Uberblock::VERSION_FEATURES`]: format::Uberblock::VERSION_FEATURES
+    ///
+    /// # Errors
+    /// When the MOS cannot be read or written.
+    pub async fn upgrade(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
+        if self.zaps.get().is_none() {
+            let mos = self.directory.object().objset();
+            let zaps = Zaps::create(mos, &self.directory, &Tx::syncing(ctx.txg)).await?;
+            // Nobody else is in syncing context.
+            let _ = self.zaps.set(zaps);
+        }
+        Ok(())
     }
 
     /// How many things use the feature: `None` when it is not enabled.
@@ -292,13 +316,10 @@ impl Features {
         facts: &'static FeatureInfo,
     ) -> Result<(), DatasetError> {
         let tx = Tx::syncing(ctx.txg);
-        let zaps = self
-            .zaps
-            .as_ref()
-            .ok_or_else(|| DatasetError::Unsupported {
-                name: facts.guid.to_owned(),
-                what: "a feature on a pool of a version without features".into(),
-            })?;
+        let zaps = self.zaps.get().ok_or_else(|| DatasetError::Unsupported {
+            name: facts.guid.to_owned(),
+            what: "a feature on a pool of a version without features".into(),
+        })?;
         zaps.descriptions
             .update(&tx, facts.guid, ZapValue::from_str_z(facts.description))
             .await?;
@@ -392,7 +413,7 @@ impl Features {
     ) -> Result<(), DatasetError> {
         let zaps = self
             .zaps
-            .as_ref()
+            .get()
             .expect("only a pool with feature ZAPs has features enabled");
         let for_read = {
             let mut entries = self.entries.lock();
@@ -425,7 +446,7 @@ impl Features {
     /// MOS object of `features_for_read`; zero in a pool of an old version.
     pub fn for_read_object(&self) -> ObjectId {
         self.zaps
-            .as_ref()
+            .get()
             .map_or(ObjectId::ZERO, |zaps| zaps.for_read.id())
     }
 

@@ -66,7 +66,7 @@ pub(crate) async fn create(world: &World, spec: CreateSpec) -> Result<Arc<Core>,
                 }
             }
             Change::Session("cachefile", value) => cachefile = Some(value),
-            Change::Session(..) => {}
+            Change::Session(..) | Change::Version => {}
             change => {
                 if let Change::Stored(name, Stored::Number(number)) = &change
                     && name == "ashift"

@@ -341,27 +341,16 @@ pub(crate) async fn read_trusted(
         if given.is_none() {
             multihost::check_unused(world, spec, &ground.tree, &uberblock).await?;
         }
-        if !(1..=28).contains(&uberblock.version) && uberblock.version != Uberblock::VERSION_FEATURES {
-            return Err(EngineError::UnsupportedVersion {
-                pool: name.clone(),
-                version: uberblock.version,
-                supported: "5000 (feature flags), and 1 to 28 for reading",
-                advice: "use a newer release",
-            });
-        }
-        if uberblock.version != Uberblock::VERSION_FEATURES && !spec.read_only {
-            return Err(EngineError::UnsupportedVersion {
-                pool: name.clone(),
-                version: uberblock.version,
-                supported: "5000 for writing",
-                advice: "import it with '-o readonly=on', or upgrade it with OpenZFS ('zpool upgrade')",
-            });
-        }
+        check_version(name, uberblock.version, spec.read_only)?;
         let needed: Vec<(String, u64, bool)> = spec
             .found
             .config
             .list("features_for_read")
-            .map(|list| list.iter().map(|(guid, _)| (guid.to_owned(), 1, true)).collect())
+            .map(|list| {
+                list.iter()
+                    .map(|(guid, _)| (guid.to_owned(), 1, true))
+                    .collect()
+            })
             .unwrap_or_default();
         features::check(name, &needed, spec.read_only)?;
         let read = async {
@@ -388,6 +377,28 @@ pub(crate) async fn read_trusted(
     .await;
     ground.tree.close();
     result
+}
+
+/// Pools of version 28 are those of version 5000 without any feature; what older ones lack is only read.
+fn check_version(pool: &str, version: u64, read_only: bool) -> Result<(), EngineError> {
+    let (supported, advice) = match version {
+        Uberblock::VERSION_FEATURES | Uberblock::VERSION_BEFORE_FEATURES => return Ok(()),
+        1..Uberblock::VERSION_BEFORE_FEATURES if read_only => return Ok(()),
+        1..Uberblock::VERSION_BEFORE_FEATURES => (
+            "28 and 5000 for writing",
+            "import it with '-o readonly=on', or upgrade it with OpenZFS ('zpool upgrade')",
+        ),
+        _ => (
+            "5000 (feature flags) and 28, and 1 to 27 for reading",
+            "use a newer release",
+        ),
+    };
+    Err(EngineError::UnsupportedVersion {
+        pool: pool.to_owned(),
+        version,
+        supported,
+        advice,
+    })
 }
 
 /// How the MOS is opened just to be read.

@@ -8,7 +8,7 @@ use ::pool::vdev::{IoStats, Scope, Vdev};
 use ::pool::{Bookmark, PoolError, Tx};
 use dataset::{DatasetError, DslPool, SyncTask};
 use device::{BoxFuture, World};
-use format::{Guid, NvList, ObjectId, ObjectType, Txg};
+use format::{Guid, NvList, ObjectId, ObjectType, Txg, Uberblock};
 use futures::future::{Either, select};
 use object::{SyncContext, Zap, ZapOptions, ZapValue};
 
@@ -444,6 +444,15 @@ impl Pool {
         }
         if let Change::Feature(name) = &change {
             features::guid_to_enable(name)?;
+            let version = core.state.lock().version;
+            if version != Uberblock::VERSION_FEATURES {
+                return Err(EngineError::BadFeature {
+                    feature: name.clone(),
+                    why: format!(
+                        "the pool is of version {version}, without features: use 'zpool upgrade'"
+                    ),
+                });
+            }
         }
         props::check_host(&change, core.host.hostid)?;
         self.check_writeable()?;
@@ -472,7 +481,8 @@ impl Pool {
         features.map(|feature| feature.name).collect()
     }
 
-    /// Enables the features that this release supports and `wanted` takes (by name); returns their names.
+    /// Enables the features that this release supports and `wanted` takes (by name), after the step from version 28 to
+    /// feature flags; returns their names.
     ///
     /// # Errors
     /// [`EngineError::ReadOnly`].
@@ -481,6 +491,10 @@ impl Pool {
         wanted: &(dyn Fn(&str) -> bool + Sync),
     ) -> Result<Vec<String>, EngineError> {
         self.check_writeable()?;
+        let version = self.core.state.lock().version;
+        if version != Uberblock::VERSION_FEATURES {
+            self.change(Change::Version).await?;
+        }
         let mut enabled = Vec::new();
         for name in self.disabled_features() {
             if wanted(&name) {
@@ -739,6 +753,22 @@ pub(crate) async fn apply_change(
     let tx = Tx::syncing(ctx.txg);
     match change {
         Change::Session(..) => {}
+        Change::Version => {
+            // What follows has to be in one txg: an uberblock of version 5000 without the ZAPs is no pool.
+            core.dsl.features().upgrade(ctx).await?;
+            {
+                let mut state = core.state.lock();
+                state.version = Uberblock::VERSION_FEATURES;
+                state.config_dirty = true;
+            }
+            core.history
+                .internal(
+                    &tx,
+                    "set",
+                    format!("version={}", Uberblock::VERSION_FEATURES),
+                )
+                .await?;
+        }
         Change::Feature(name) => {
             // Checked before the task was queued.
             if let Ok(guid) = features::guid_to_enable(name) {

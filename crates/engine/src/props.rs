@@ -166,6 +166,8 @@ pub(crate) enum Change {
     Session(&'static str, String),
     /// Enable a feature by its short name.
     Feature(String),
+    /// Go on with feature flags, from version 28.
+    Version,
 }
 
 /// Checks `name=value` and says what setting it means.

@@ -149,6 +149,8 @@ impl Uberblock {
     pub const MAGIC: u64 = 0x00ba_b10c;
     /// The version of all pools with feature flags (`SPA_VERSION_FEATURES`).
     pub const VERSION_FEATURES: u64 = 5000;
+    /// The last version before feature flags (`SPA_VERSION_BEFORE_FEATURES`).
+    pub const VERSION_BEFORE_FEATURES: u64 = 28;
 
     /// Decodes an uberblock; the magic tells the byte order. The checksum of its slot must be
     /// verified by the caller.

@@ -212,7 +212,9 @@ impl Upgrade {
                 };
                 println!("{name:<37}{note}");
             }
-            println!("\nLegacy versions 1 to 28 can be read.\n");
+            println!(
+                "\nPools of the legacy version 28 can be read and written, those of 1 to 27 read.\n"
+            );
         } else if upgrades {
             print!("{}", upgraded(&reply.pools, self.all));
         } else {
@@ -224,7 +226,19 @@ impl Upgrade {
 
 fn upgraded(pools: &[PoolUpgrade], all: bool) -> String {
     let mut out = String::new();
-    for pool in pools.iter().filter(|pool| !pool.features.is_empty()) {
+    let is_changed =
+        |pool: &&PoolUpgrade| pool.upgraded_from.is_some() || !pool.features.is_empty();
+    for pool in pools.iter().filter(is_changed) {
+        if let Some(version) = pool.upgraded_from {
+            out.push_str(&format!(
+                "Successfully upgraded '{}' from version {version} to feature flags.\n",
+                pool.name
+            ));
+        }
+        if pool.features.is_empty() {
+            out.push('\n');
+            continue;
+        }
         out.push_str(&format!(
             "Enabled the following features on '{}':\n",
             pool.name
@@ -237,7 +251,7 @@ fn upgraded(pools: &[PoolUpgrade], all: bool) -> String {
     if all && out.is_empty() {
         out.push_str("All pools are already formatted using feature flags.\n\nEvery feature flags pool already has all supported and requested features enabled.\n");
     } else if !all {
-        for pool in pools.iter().filter(|pool| pool.features.is_empty()) {
+        for pool in pools.iter().filter(|pool| !is_changed(pool)) {
             out.push_str(&format!(
                 "Pool '{}' already has all supported and requested features enabled.\n",
                 pool.name
@@ -253,7 +267,7 @@ fn listed(pools: &[PoolUpgrade]) -> String {
     if old.is_empty() {
         out.push_str("All pools are formatted using feature flags.\n\n");
     } else {
-        out.push_str("The following pools have legacy version numbers. This release only reads them; OpenZFS upgrades them.\n\nVER  POOL\n---  ------------\n");
+        out.push_str("The following pools are formatted with legacy version numbers and can\nbe upgraded to use feature flags.  After being upgraded, these pools\nwill no longer be accessible by software that does not support feature\nflags.  Versions before 28 are only read by this release.\n\nVER  POOL\n---  ------------\n");
         for pool in old {
             out.push_str(&format!("{:2}   {}\n", pool.version, pool.name));
         }
@@ -288,6 +302,7 @@ mod tests {
         PoolUpgrade {
             name: name.into(),
             version: 5000,
+            upgraded_from: None,
             features: features.iter().map(|name| (*name).to_owned()).collect(),
         }
     }

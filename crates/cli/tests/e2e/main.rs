@@ -13,6 +13,7 @@ mod iscsi;
 mod keys;
 mod kill;
 mod layouts;
+mod legacy;
 mod matrix;
 mod posix;
 mod properties;

@@ -465,7 +465,7 @@ fn pools_go_to_openzfs_and_back() {
 const GOLDEN: [&[&str]; 9] = [
     &["raidz1_5", "raidz_expanded", "draid"],
     &["nofeat", "draid_spare"],
-    &["plain"],
+    &["plain", "v28"],
     &["raidz2_6", "stripe_of_mirrors"],
     &[
         "mirror3",
