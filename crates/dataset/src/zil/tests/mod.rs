@@ -7,6 +7,7 @@
 mod bed;
 mod cuts;
 mod golden;
+mod missed;
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
