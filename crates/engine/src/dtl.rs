@@ -114,14 +114,19 @@ impl DirtyTimes {
         tree: &VdevTree,
     ) -> Result<bool, DatasetError> {
         let mut config_changed = false;
+        // Where nothing can be written the pool stands still, or does without, and nothing is missed.
+        let goes_on = |top: &Arc<Vdev>| top.state().0.is_usable();
+        for top in tree.tops().into_iter().filter(goes_on) {
+            let leaves = top.leaves();
+            for leaf in leaves.iter().filter_map(|vdev| vdev.leaf()) {
+                if !leaf.is_writeable() {
+                    leaf.add_missing(sync.tx.txg());
+                }
+            }
+        }
         for vdev in tree.leaves().into_iter().chain(tree.draid_spares()) {
             let missing = match vdev.leaf() {
-                Some(leaf) => {
-                    if !leaf.is_writeable() {
-                        leaf.add_missing(sync.tx.txg());
-                    }
-                    leaf.missing()
-                }
+                Some(leaf) => leaf.missing(),
                 None => vdev.spare_missing(),
             };
             let same = match self.recorded.lock().get(&vdev.guid()) {
