@@ -1,4 +1,6 @@
-//! Devices that missed a part of a log, or fail to read it.
+//! Devices that missed a part of a log, or fail to read it; records of what is gone.
+
+use device::BoxFuture;
 
 use device::sim::{Fault, FaultEffect, PowerCut, SimOp};
 use format::{ObjectId, Txg};
@@ -6,7 +8,7 @@ use format::{ObjectId, Txg};
 use super::bed::{Bed, Layout, Machine, simulate};
 use super::{Keep, name, with_chain};
 use crate::DatasetError;
-use crate::zil::claim;
+use crate::zil::{LogRecord, ReplayError, ReplayRecord, ReplayTarget, claim};
 
 /// Where a block of the chain is, counted from its end, on every disk.
 fn place_of(bed: &Bed, from_end: usize) -> u64 {
@@ -106,5 +108,49 @@ fn a_commit_waits_for_the_txg_when_a_device_missed_it() {
         bed.zil.commit(ObjectId::ZERO).await.expect("commits");
         assert_eq!(bed.zil.stats().txg_waits, before + 1);
         assert!(bed.txgs.synced_txg() > synced);
+    });
+}
+
+/// `TX_SETATTR`.
+const SETATTR: u64 = 11;
+
+/// Finds that its object is being freed, which takes until the next txg.
+struct Freeing<'a>(&'a Bed, Keep);
+
+impl ReplayTarget for Freeing<'_> {
+    fn replay<'a>(&'a self, record: ReplayRecord) -> BoxFuture<'a, Result<(), ReplayError>> {
+        Box::pin(async move {
+            if record.kind != SETATTR {
+                return self.1.replay(record).await;
+            }
+            let id = u64::from_le_bytes(*record.body.first_chunk().ok_or("too short")?);
+            if self.0.set.hold(ObjectId::new(id)).await.is_ok() {
+                let tx = self.0.tx().await;
+                self.0.set.free(&tx, ObjectId::new(id)).await?;
+            }
+            Err("it is gone".into())
+        })
+    }
+}
+
+#[test]
+fn an_object_may_go_away_between_two_tries_of_a_record() {
+    simulate(async {
+        let machine = Machine::new(35, Layout::Single);
+        let bed = with_chain(&machine).await;
+        let object = bed.objects(1, 4096).await[0];
+        let tx = bed.tx().await;
+        bed.set.dirty_root(&tx);
+        let body = object.get().to_le_bytes().to_vec();
+        let record = LogRecord::of_object(SETATTR, object, true, body);
+        bed.zil.record(&tx, record);
+        drop(tx);
+        name(&bed, "behind").await;
+        bed.zil.commit(ObjectId::ZERO).await.expect("commits");
+        machine.sim.crash(PowerCut::LoseUnflushed).await;
+        let bed = machine.recover().await;
+        let target = Freeing(&bed, Keep::default());
+        bed.zil.replay(&target).await.expect("replays");
+        assert_eq!(target.1.names(), ["behind"]);
     });
 }
