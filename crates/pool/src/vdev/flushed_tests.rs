@@ -27,6 +27,14 @@ fn block(content: u8) -> Bytes {
     Bytes::from(vec![content; 4096])
 }
 
+/// A block of an intent log without records.
+fn log_block() -> Vec<u8> {
+    let mut data = vec![0; 4096];
+    // zc_nused, behind a word and the next block's pointer.
+    data[136..144].copy_from_slice(&192u64.to_le_bytes());
+    data
+}
+
 #[test]
 fn what_is_flushed_with_a_write_outlives_the_power() {
     simulate(async {
@@ -197,7 +205,7 @@ fn what_the_pool_went_on_without_is_not_durable() {
             .expect("allocated");
         assert_eq!(block.dva(0).expect("a place").vdev(), VdevId::new(1));
         pipeline
-            .write_log_block(&block, vec![0; 4096], false)
+            .write_log_block(&block, log_block(), false)
             .await
             .expect("written");
         pool.disk("log").set_gone(true);
@@ -231,9 +239,7 @@ fn what_one_device_lacks_of_a_log_is_on_record_first() {
             m0.set_recorded_missing(RangeSet::default(), Txg::new(4));
             let block = allocate(5 + late).await;
             let write = async || {
-                pipeline
-                    .write_log_block(&block, vec![0; 4096], flush)
-                    .await?;
+                pipeline.write_log_block(&block, log_block(), flush).await?;
                 match flush {
                     true => Ok(()),
                     false => pipeline.flush_for(&[block]).await,

@@ -336,7 +336,8 @@ fn a_log_that_cannot_be_written_makes_commits_wait_for_the_txg() {
             write(&bed, object, 0, vec![round + 1; 4096]).await;
             let disk = machine.sim.disk("disk0").expect("there");
             if round % 2 == 1 {
-                disk.inject(Fault::new(SimOp::Write, FaultEffect::Error).times(1));
+                // What fails once is written again.
+                disk.inject(Fault::new(SimOp::Write, FaultEffect::Error).times(2));
             }
             bed.zil.commit(object).await.expect("commits");
         }
