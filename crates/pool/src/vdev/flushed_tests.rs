@@ -247,8 +247,10 @@ fn what_one_device_lacks_of_a_log_is_on_record_first() {
             };
             write().await.expect("both have it");
             // It is written once more, so one failure changes nothing.
-            let fault =
-                || Fault::new(SimOp::Write, FaultEffect::Error).within(LABEL_START_BYTES..u64::MAX);
+            let fault = || {
+                Fault::new(SimOp::Write, FaultEffect::Error)
+                    .within(LABEL_START_BYTES..LABEL_START_BYTES + (32 << 20))
+            };
             pool.disk("m0").inject(fault().times(1));
             write().await.expect("both have it");
             pool.disk("m0").inject(fault().times(2));
