@@ -207,7 +207,7 @@ impl DslPool {
             let unreadable = |error: PoolError| DatasetError::Log {
                 name: name.clone(),
                 reason: format!(
-                    "it cannot be read, so what was promised before the crash would be lost ({error})"
+                    "it cannot be read to its end, so what was written synchronously in the last seconds before the crash may be lost ({error}); attach all of the pool's devices, or use 'zpool import -m' to go on without that"
                 ),
             };
             if how.is_dropped {

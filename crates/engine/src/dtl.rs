@@ -4,7 +4,9 @@
 //! comes back later is not trusted with what it missed. Per leaf there is a space map whose
 //! "bytes" are txgs and whose allocated ranges are those missed (`DTL_MISSING`); its object number is
 //! the pair `DTL` of the leaf's configuration. Written in syncing context, whole, when it changed.
-//! A leaf without an object misses nothing. Distributed spares of dRAID that stand in for a device have one too.
+//! A leaf without an object misses nothing. One that cannot be written when a txg syncs misses that txg, whether something
+//! was to be written to it or not: so the state on disk tells that it may lack what came later as well, such as blocks of
+//! intent logs, which are acknowledged before their txg is on disk. Distributed spares of dRAID that stand in for a device have one too.
 //!
 //! Before the MOS can be read, nothing of this is known. What the labels show is taken until then:
 //! a device whose newest uberblock is older than that of another device of the same top-level
@@ -67,11 +69,12 @@ pub(crate) struct DirtyTimes {
 }
 
 impl DirtyTimes {
-    /// Reads the logs of all leaves and tells the vdev tree.
+    /// Reads the logs of all leaves and tells the vdev tree, from the pool's state of `synced`.
     pub(crate) async fn load(
         &self,
         mos: &Arc<ObjectSet>,
         tree: &VdevTree,
+        synced: Txg,
     ) -> Result<(), ObjectError> {
         for vdev in tree.leaves() {
             let Some(leaf) = vdev.leaf() else { continue };
@@ -90,7 +93,17 @@ impl DirtyTimes {
                 self.recorded.lock().insert(spare.guid(), missing);
             }
         }
+        self.synced(tree, synced);
         Ok(())
+    }
+
+    /// What is recorded is on disk, in the state of `txg`: a crash leaves that.
+    pub(crate) fn synced(&self, tree: &VdevTree, txg: Txg) {
+        let recorded = self.recorded.lock();
+        for vdev in tree.leaves().into_iter().chain(tree.draid_spares()) {
+            let missing = recorded.get(&vdev.guid()).cloned().unwrap_or_default();
+            vdev.set_recorded_missing(missing, txg);
+        }
     }
 
     /// Writes the logs that changed. Returns whether the configuration did: a leaf got its object.
@@ -101,6 +114,16 @@ impl DirtyTimes {
         tree: &VdevTree,
     ) -> Result<bool, DatasetError> {
         let mut config_changed = false;
+        // Where nothing can be written the pool stands still, or does without, and nothing is missed.
+        let goes_on = |top: &Arc<Vdev>| top.state().0.is_usable();
+        for top in tree.tops().into_iter().filter(goes_on) {
+            let leaves = top.leaves();
+            for leaf in leaves.iter().filter_map(|vdev| vdev.leaf()) {
+                if !leaf.is_writeable() {
+                    leaf.add_missing(sync.tx.txg());
+                }
+            }
+        }
         for vdev in tree.leaves().into_iter().chain(tree.draid_spares()) {
             let missing = match vdev.leaf() {
                 Some(leaf) => leaf.missing(),

@@ -539,6 +539,9 @@ async fn import_on(
     if !lost_logs.is_empty() {
         ground.pipeline.give_up_lost_logs();
     }
+    if spec.missing_log {
+        ground.pipeline.give_up_unreadable_logs();
+    }
     if ground.tree.guid_sum() != uberblock.guid_sum {
         return Err(EngineError::MissingDevices {
             pool: name.to_owned(),
@@ -621,7 +624,7 @@ async fn import_on(
     ground.pipeline.set_checkpoint(tables.checkpoint_txg);
     allocator.set_checkpoint_bytes(ground.space.checkpoint_bytes().values().sum());
     let dirty_times = DirtyTimes::default();
-    dirty_times.load(&mos, &ground.tree).await?;
+    dirty_times.load(&mos, &ground.tree, uberblock.txg).await?;
 
     let core = Arc::new(Core {
         world: world.clone(),

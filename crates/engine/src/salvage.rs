@@ -434,7 +434,7 @@ async fn trust(
             continue;
         };
         if DirtyTimes::default()
-            .load(&mos, &ground.tree)
+            .load(&mos, &ground.tree, uberblock.txg)
             .await
             .is_err()
         {

@@ -167,6 +167,7 @@ impl Core {
         }
         if self.wrote(txg) {
             self.write_labels(txg, config).await?;
+            self.dirty_times.synced(&self.tree, txg);
         }
         self.dsl.sync_done(txg);
         self.pipeline.sync_done(txg);

@@ -349,11 +349,7 @@ impl Replayer {
         reader.take(BLOCK_POINTER_BYTES as u64)?;
         let filesystem = &self.filesystem;
         let _entered = filesystem.enter_to_change().await?;
-        let node = match filesystem.node(ino).await {
-            // Writes may be logged after the file's removal.
-            Err(FsError::Stale { .. }) => return Ok(()),
-            other => other?,
-        };
+        let node = filesystem.node(ino).await?;
         let end = offset
             .checked_add(length)
             .filter(|end| *end <= FILE_BYTES_MAX)
@@ -479,10 +475,7 @@ impl Replayer {
         let pointers = reader.take(count * BLOCK_POINTER_BYTES as u64)?;
         let endian = reader.endian;
         let _entered = filesystem.enter_to_change().await?;
-        let node = match filesystem.node(ino).await {
-            Err(FsError::Stale { .. }) => return Ok(()),
-            other => other?,
-        };
+        let node = filesystem.node(ino).await?;
         let mut done = 0;
         let pipeline = Arc::clone(filesystem.objset.pipeline());
         for pointer in BlockPointer::decode_all(&pointers, endian).collect::<Vec<_>>() {
@@ -516,6 +509,23 @@ impl ReplayTarget for Replayer {
         &'a self,
         record: ReplayRecord,
     ) -> BoxFuture<'a, std::result::Result<(), ReplayError>> {
-        Box::pin(async move { Ok(self.replay_record(record).await?) })
+        Box::pin(async move {
+            // Changes of a file itself may be logged after its removal.
+            let is_of_file = matches!(
+                record.kind,
+                kind::WRITE
+                    | kind::WRITE2
+                    | kind::TRUNCATE
+                    | kind::SETATTR
+                    | kind::SETSAXATTR
+                    | kind::ACL
+                    | kind::ACL_V0
+                    | kind::CLONE_RANGE
+            );
+            match self.replay_record(record).await {
+                Err(FsError::Stale { .. }) if is_of_file => Ok(()),
+                other => Ok(other?),
+            }
+        })
     }
 }

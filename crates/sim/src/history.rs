@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::model::{
-    Content, DatasetModel, File, FileId, FsModel, State, difference, file_difference,
+    Content, DatasetModel, File, FileId, FsModel, SECTOR, State, VolumeModel, difference,
+    file_difference,
 };
 
 /// A property that is being set.
@@ -139,6 +140,11 @@ impl History {
         }
         for (name, dataset) in found {
             let from = self.datasets.get(name).copied().unwrap_or(0);
+            if let Content::Sectors(found) = &*dataset.content {
+                self.sectors_fit(name, from, found)
+                    .map_err(|why| format!("{name} since step {from}: {why}"))?;
+                continue;
+            }
             let mut why = Vec::new();
             let fits = self.since(from).rev().any(|state| {
                 let Some(wanted) = state.get(name) else {
@@ -160,6 +166,43 @@ impl History {
             }
         }
         Ok(())
+    }
+
+    /// A volume is as after a step, with a part of the next one: that was logged, and not acknowledged. Whole sectors of
+    /// it, in order.
+    fn sectors_fit(&self, name: &str, from: usize, found: &VolumeModel) -> Result<(), String> {
+        let mut versions: Vec<&VolumeModel> = self
+            .since(from)
+            .filter_map(|state| match &*state.get(name)?.content {
+                Content::Sectors(model) => Some(model),
+                Content::Files(_) => None,
+            })
+            .filter(|model| model.size_bytes == found.size_bytes)
+            .collect();
+        versions.dedup();
+        let value = |model: &VolumeModel, at| model.sectors.get(&at).copied();
+        let mut why = Vec::new();
+        for (index, before) in versions.iter().enumerate() {
+            let after = versions.get(index + 1).unwrap_or(before);
+            let mut is_later = true;
+            let differs = (0..found.size_bytes / SECTOR).find(|at| {
+                let (old, new, now) = (value(before, *at), value(after, *at), value(found, *at));
+                if old != new {
+                    is_later &= now == new;
+                }
+                now != old && !(is_later && now == new)
+            });
+            match differs {
+                None => return Ok(()),
+                Some(at) => why.push(format!(
+                    "sector {at} holds {:?}, not {:?}",
+                    value(found, at),
+                    value(before, at)
+                )),
+            }
+        }
+        why.dedup();
+        Err(why.join("; "))
     }
 
     fn files_fit(&self, name: &str, wanted: &FsModel, found: &FsModel) -> Result<(), String> {

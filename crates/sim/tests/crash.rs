@@ -242,21 +242,29 @@ fn every_moment_on_draid() {
 /// Vdevs for the intent log and for metadata under all that can happen.
 #[test]
 fn log_and_special_vdevs_lose_nothing() {
-    let layout = |seed: u64| match seed % 2 {
-        0 => Layout::MirrorAndLogs,
-        _ => Layout::Classes,
+    run_all(&seeds(12), with_log_vdevs);
+}
+
+/// A write of a volume that was not acknowledged was once torn within a sector, where a log block ended; and a change of
+/// a file that was removed later could not be replayed when the file went away meanwhile.
+#[test]
+fn logs_are_cut_and_replayed_in_whole_steps() {
+    run_all(&[221, 562], with_log_vdevs);
+}
+
+fn with_log_vdevs(seed: u64) -> Plan {
+    let plan = match seed % 3 {
+        0 => Plan::of(seed),
+        1 => with_standstills(seed),
+        _ => with_failing_disks(seed),
     };
-    run_all(&seeds(12), |seed| {
-        let plan = match seed % 3 {
-            0 => Plan::of(seed),
-            1 => with_standstills(seed),
-            _ => with_failing_disks(seed),
-        };
-        Plan {
-            layout: layout(seed / 3),
-            ..plan
-        }
-    });
+    Plan {
+        layout: match seed / 3 % 2 {
+            0 => Layout::MirrorAndLogs,
+            _ => Layout::Classes,
+        },
+        ..plan
+    }
 }
 
 /// One seed is one run, to the last operation on the last disk.

@@ -20,10 +20,9 @@ pub(super) const TX_WRITE: u64 = 9;
 pub(super) const HEADER_BYTES: usize = 32;
 /// `lr_write_t`.
 pub(super) const WRITE_BYTES: usize = 192;
-/// Pieces of writes are at least so long, except the last one.
-const PIECE_BYTES_MIN: usize = 4096;
-/// Pieces end at multiples of this.
-const PIECE_ALIGN_BYTES: usize = 512;
+/// Pieces of writes end at multiples of this in their object, except the last one: what was not acknowledged may be
+/// there in part after a crash, but no sector of a volume and no page of a file is torn by that.
+const PIECE_ALIGN_BYTES: u64 = 4096;
 
 /// Records of one block.
 #[derive(Debug, Default)]
@@ -101,11 +100,14 @@ impl Packer {
             let free = self.free();
             let piece = if WRITE_BYTES + left <= free {
                 left
-            } else if free >= WRITE_BYTES + PIECE_BYTES_MIN {
-                (free - WRITE_BYTES) / PIECE_ALIGN_BYTES * PIECE_ALIGN_BYTES
             } else {
-                self.next_block();
-                continue;
+                let end = offset + free.saturating_sub(WRITE_BYTES) as u64;
+                let end = end / PIECE_ALIGN_BYTES * PIECE_ALIGN_BYTES;
+                if free < WRITE_BYTES || end <= offset {
+                    self.next_block();
+                    continue;
+                }
+                (end - offset) as usize
             };
             self.start(entry, WRITE_BYTES + piece.next_multiple_of(8));
             let out = &mut self.current.bytes;

@@ -38,6 +38,12 @@
 //! txg and a later commit starts a new chain, with new guids. So behind a block that may be bad nothing is ever
 //! acknowledged.
 //!
+//! # Devices that miss a part of it
+//! Where a log block should be and is not, the log ends. So a device that missed a block must not be asked alone: a
+//! commit counts only when all devices of the block's vdev have it, but for those that the pool's state on disk says lack its
+//! txg ([`pool::VdevTree::tells_of`]). A device that fails is on record with the next txg, for which the commit waits.
+//! Import refuses a log whose end only such devices show, or others while one fails to be read.
+//!
 //! # What a crash leaves
 //! * In a batch: nothing of it was acknowledged; the chain may have a prefix of it.
 //! * A block is allocated in a txg and linked from the block before, whose write ends before that txg

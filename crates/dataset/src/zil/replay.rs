@@ -117,14 +117,15 @@ impl Shared {
             return Err(failed(&"a newer release wrote it"));
         }
         let repeatable = OUT_OF_ORDER.contains(&record.kind);
-        if repeatable {
-            // The object may be gone since: that is in order.
-            let object = record.word(0).unwrap_or(0) & (format::ObjectId::LIMIT - 1);
-            match self.objset.hold(object.into()).await {
-                Ok(_) => {}
-                Err(error) if error.is_not_found() => return Ok(false),
-                Err(error) => return Err(failed(&error)),
-            }
+        let object = record.word(0).unwrap_or(0) & (format::ObjectId::LIMIT - 1);
+        // It may be gone since: that is in order.
+        let is_gone = async || match self.objset.hold(object.into()).await {
+            Ok(_) => Ok(false),
+            Err(error) if error.is_not_found() => Ok(true),
+            Err(error) => Err(failed(&error)),
+        };
+        if repeatable && is_gone().await? {
+            return Ok(false);
         }
         let mut data = None;
         if record.kind == TX_WRITE
@@ -152,6 +153,9 @@ impl Shared {
         if let Err(error) = target.replay(record.clone()).await {
             tracing::debug!(dataset = (self.name)(), sequence, %error, "a record is replayed again after a txg");
             self.txgs.sync().await?;
+            if repeatable && is_gone().await? {
+                return Ok(false);
+            }
             target
                 .replay(record)
                 .await

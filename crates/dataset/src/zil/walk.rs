@@ -3,7 +3,8 @@
 //!
 //! A chain ends at the first block that does not carry what its pointer says, which is normal: the
 //! last pointer always leads to a block that was not written yet. Blocks that cannot be *read* (no
-//! device answers) are no end: what is behind them may have been promised to be durable.
+//! device answers, or just some that may lack the block) are no end: what is behind them may have been promised to be
+//! durable. Neither is what was there when the log was claimed.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -148,13 +149,20 @@ impl<'a> Chain<'a> {
         !self.header.claim_txg.is_zero()
     }
 
+    fn knows_claimed_record(&self) -> bool {
+        self.is_claimed() && self.header.flags & ZilHeader::CLAIM_RECORD_SEQUENCE_VALID != 0
+    }
+
     fn claimed_record(&self) -> u64 {
-        let known = self.header.flags & ZilHeader::CLAIM_RECORD_SEQUENCE_VALID != 0;
-        if self.is_claimed() && known {
-            self.header.claim_record_sequence
-        } else {
-            u64::MAX
+        match self.knows_claimed_record() {
+            true => self.header.claim_record_sequence,
+            false => u64::MAX,
         }
+    }
+
+    /// Whether records were claimed that are behind what was read.
+    fn awaits_records(&self) -> bool {
+        self.knows_claimed_record() && self.last_record < self.header.claim_record_sequence
     }
 
     /// The next block's pointer; `None` at the end of the claimed part. The block belongs to the
@@ -192,7 +200,17 @@ impl<'a> Chain<'a> {
         // As stored: blocks of encrypted datasets have their links and headers in the clear.
         let data = match self.pipeline.read_raw(&pointer, &context).await {
             Ok(data) => data,
-            Err(error) => return Err(end_of(self.pipeline, &pointer, error)),
+            Err(error) => {
+                return Err(match end_of(self.pipeline, &pointer, &error) {
+                    // It was there when the log was claimed, and what it says was promised.
+                    End::Normal
+                        if self.awaits_records() && !self.pipeline.gives_up_unreadable_logs() =>
+                    {
+                        End::Unreadable(error)
+                    }
+                    end => end,
+                });
+            }
         };
         let data = if self.decrypts {
             // What has the right checksum but not the right MAC is no end of the log.
@@ -227,13 +245,23 @@ impl<'a> Chain<'a> {
     }
 }
 
-fn end_of(pipeline: &Pipeline, pointer: &BlockPointer, error: PoolError) -> End {
-    match error {
-        _ if pipeline.is_given_up(pointer) => End::Normal,
+/// What a failed read of a log's block means. One that is not where its pointer leads was never written, and ends the log,
+/// if that is certain: no device is missing, failing or known to lack it that might have had it (OpenZFS looks for
+/// failing ones only: `zil_check_log_chain`, module/zfs/zil.c; `vdev_mirror_worst_error`, module/zfs/vdev_mirror.c).
+fn end_of(pipeline: &Pipeline, pointer: &BlockPointer, error: &PoolError) -> End {
+    let is_unsure = match error {
+        _ if pipeline.is_given_up(pointer) => false,
         PoolError::Unreadable { .. } | PoolError::VdevUnavailable { .. } | PoolError::Device(_) => {
-            End::Unreadable(error)
+            true
         }
-        _ => End::Normal,
+        PoolError::Checksum { device_failed, .. } => {
+            *device_failed || !pipeline.tree().tells_of(pointer)
+        }
+        _ => false,
+    };
+    match is_unsure && !pipeline.gives_up_unreadable_logs() {
+        true => End::Unreadable(error.clone()),
+        false => End::Normal,
     }
 }
 
@@ -351,7 +379,7 @@ pub(crate) async fn claim(
                 };
                 match pipeline.read_raw(&data, &context).await {
                     Ok(_) => {}
-                    Err(error) => match end_of(pipeline, &data, error) {
+                    Err(error) => match end_of(pipeline, &data, &error) {
                         End::Normal => break 'chain,
                         End::Unreadable(error) => return Err(error),
                     },

@@ -113,6 +113,8 @@ pub struct Pipeline {
     keys: crypt::Keys,
     /// What intent logs have on log vdevs that are missing counts as never written.
     without_lost_logs: AtomicBool,
+    /// What cannot be read of an intent log counts as never written.
+    without_unreadable_logs: AtomicBool,
     /// Gang blocks to free, whose headers must be read first.
     pending_frees: Mutex<BTreeMap<Txg, Vec<BlockPointer>>>,
     /// Ranges of removed vdevs that nothing refers to any more, not recorded yet.
@@ -148,6 +150,7 @@ impl Pipeline {
             flights: Flights::default(),
             keys: crypt::Keys::default(),
             without_lost_logs: AtomicBool::new(false),
+            without_unreadable_logs: AtomicBool::new(false),
             pending_frees: Mutex::new(BTreeMap::new()),
             obsolete: Mutex::new(BTreeMap::new()),
             checkpoint_txg: AtomicU64::new(0),
@@ -164,6 +167,16 @@ impl Pipeline {
     /// Whether an intent log's block is given up: see [`Self::give_up_lost_logs`].
     pub fn is_given_up(&self, block: &BlockPointer) -> bool {
         self.without_lost_logs.load(Ordering::Relaxed) && self.tree.is_on_lost_log(block)
+    }
+
+    /// Makes intent logs end where they cannot be read, whatever was in them (`zpool import -m`).
+    pub fn give_up_unreadable_logs(&self) {
+        self.without_unreadable_logs.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether [`Self::give_up_unreadable_logs`] was said.
+    pub fn gives_up_unreadable_logs(&self) -> bool {
+        self.without_unreadable_logs.load(Ordering::Relaxed)
     }
 
     /// The world it runs in.
@@ -321,7 +334,8 @@ impl Pipeline {
     /// suspend the pool: the blocks of a log are not needed once their txg is on disk.
     ///
     /// # Errors
-    /// [`PoolError::Suspended`]: then wait for the txg instead.
+    /// [`PoolError::Suspended`], or [`PoolError::VdevUnavailable`] when a device did not take them that a crash would let
+    /// be trusted: then wait for the txg instead.
     pub async fn flush_for(&self, blocks: &[BlockPointer]) -> Result<(), PoolError> {
         self.check_writable()?;
         let mut ids: Vec<_> = blocks
@@ -335,7 +349,10 @@ impl Pipeline {
         self.tree
             .flush_tops(&tops)
             .await
-            .inspect_err(|_| self.leave_failed_logs())
+            .inspect_err(|_| self.leave_failed_logs())?;
+        blocks
+            .iter()
+            .try_for_each(|bp| self.tree.check_recorded(bp))
     }
 
     /// [`VdevTree::sync_labels`]; what fails is tried once more at once (`vdev_config_sync`, module/zfs/vdev_label.c), then

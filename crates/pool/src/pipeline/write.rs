@@ -559,7 +559,8 @@ impl Pipeline {
     /// Durable with `flush`, else after [`Self::flush_for`] or [`Self::flush`].
     ///
     /// # Errors
-    /// [`PoolError::VdevUnavailable`] when it could not be written, [`PoolError::Suspended`]: then wait for the txg instead.
+    /// [`PoolError::VdevUnavailable`] when it could not be written, or a device did not take it that a crash would let be
+    /// trusted, [`PoolError::Suspended`]: then wait for the txg instead.
     pub async fn write_log_block(
         &self,
         bp: &BlockPointer,
@@ -614,6 +615,9 @@ impl Pipeline {
                     false => Ok(()),
                 })
                 .inspect_err(|_| self.leave_failed_logs())?;
+        }
+        if flush {
+            self.tree.check_recorded(bp)?;
         }
         Ok(())
     }

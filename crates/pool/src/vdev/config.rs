@@ -150,6 +150,7 @@ impl Builder<'_> {
             expansion,
             spared: OnceLock::new(),
             spare_missing: Mutex::default(),
+            recorded: Mutex::default(),
             indirect: OnceLock::new(),
             config: Mutex::new(own),
             world: self.world.clone(),

@@ -1,10 +1,13 @@
 //! Tests of writes that are flushed in one go: what is durable behind them, and who knows when the flush fails.
 
+use std::time::Duration;
+
 use bytes::Bytes;
-use device::sim::{Fault, FaultEffect, PowerCut, SimOp, SimWorld};
-use format::{Guid, LABEL_START_BYTES, Txg, VdevId};
+use device::sim::{Fault, FaultEffect, Latency, PowerCut, SimOp, SimWorld};
+use format::{Guid, LABEL_START_BYTES, ObjsetId, Txg, VdevId};
 
 use super::*;
+use crate::alloc::RangeSet;
 use crate::error::PoolError;
 use crate::pipeline::Priority;
 use crate::testing::{TestPool, group, leaf, simulate};
@@ -22,6 +25,14 @@ fn context(txg: u64, flush: bool) -> IoContext {
 
 fn block(content: u8) -> Bytes {
     Bytes::from(vec![content; 4096])
+}
+
+/// A block of an intent log without records.
+fn log_block() -> Vec<u8> {
+    let mut data = vec![0; 4096];
+    // zc_nused, behind a word and the next block's pointer.
+    data[136..144].copy_from_slice(&192u64.to_le_bytes());
+    data
 }
 
 #[test]
@@ -126,7 +137,7 @@ fn a_write_that_fails_is_not_flushed_and_faults_nothing() {
         let pool = TestPool::create(sim, vec![single], 12).await;
         let tree = pool.pipeline.tree();
         let before = pool.sim.counts().flushes;
-        let fault = Fault::new(SimOp::Write, FaultEffect::NoSpace).times(1);
+        let fault = Fault::new(SimOp::Write, FaultEffect::NoSpace).times(2);
         pool.disk("single").inject(fault);
         tree.write_block(TOP, 0, block(1), &context(5, true))
             .await
@@ -135,5 +146,133 @@ fn a_write_that_fails_is_not_flushed_and_faults_nothing() {
         let leaf = tree.find(Guid::new(10)).expect("the device");
         assert_eq!(leaf.state().0, VdevState::Healthy);
         assert!(!leaf.leaf().expect("a leaf").has_kept());
+    });
+}
+
+#[test]
+fn a_flush_does_not_pass_by_a_device_that_another_one_is_flushing() {
+    simulate(async {
+        for kind in ["single", "mirror"] {
+            let sim = SimWorld::new(7);
+            let top = match kind {
+                "single" => leaf(&sim, "m0", 21),
+                _ => group(&sim, "mirror", 0, "m", 2, 20),
+            };
+            let pool = TestPool::create(sim, vec![top], 12).await;
+            let tree = pool.pipeline.tree();
+            let tops = tree.tops();
+            let names: Vec<String> = pool.sim.disk_names();
+            for name in &names {
+                pool.disk(name).set_latency(Latency {
+                    flush: Duration::from_millis(10),
+                    ..Latency::NONE
+                });
+            }
+            tree.write_block(TOP, 0, block(1), &context(5, false))
+                .await
+                .expect("written");
+            let first = tree.flush_tops(&tops);
+            let second = async {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                for name in &names {
+                    pool.disk(name).set_gone(true);
+                }
+                // Somebody finds out.
+                tree.write_block(TOP, 1 << 20, block(2), &context(5, false))
+                    .await
+                    .expect_err("gone");
+                tree.flush_tops(&tops).await
+            };
+            let (first, second) = futures::join!(first, second);
+            first.expect_err("not flushed");
+            second.expect_err("the first one has it, and fails");
+        }
+    });
+}
+
+#[test]
+fn what_the_pool_went_on_without_is_not_durable() {
+    simulate(async {
+        let sim = SimWorld::new(8);
+        let main = leaf(&sim, "main", 10);
+        let mut log = leaf(&sim, "log", 11);
+        log.set("is_log", 1u64);
+        let pool = TestPool::create(sim, vec![main, log], 12).await;
+        let pipeline = &pool.pipeline;
+        let block = pipeline
+            .allocate_log_block(Txg::new(5), 4096, ObjsetId::new(21), true)
+            .await
+            .expect("allocated");
+        assert_eq!(block.dva(0).expect("a place").vdev(), VdevId::new(1));
+        pipeline
+            .write_log_block(&block, log_block(), false)
+            .await
+            .expect("written");
+        pool.disk("log").set_gone(true);
+        // The sync loop does without log devices.
+        pipeline.flush().await.expect("flushed");
+        pipeline
+            .flush_for(&[block])
+            .await
+            .expect_err("it is gone with the device");
+    });
+}
+
+#[test]
+fn what_one_device_lacks_of_a_log_is_on_record_first() {
+    simulate(async {
+        let sim = SimWorld::new(9);
+        let main = leaf(&sim, "main", 10);
+        let mut log = group(&sim, "mirror", 0, "m", 2, 20);
+        log.set("is_log", 1u64);
+        let pool = TestPool::create(sim, vec![main, log], 12).await;
+        let (pipeline, tree) = (&pool.pipeline, pool.pipeline.tree());
+        let allocate = async |txg| {
+            pipeline
+                .allocate_log_block(Txg::new(txg), 4096, ObjsetId::new(21), true)
+                .await
+                .expect("allocated")
+        };
+        for (flush, late) in [(true, 0), (false, 0), (true, 2)] {
+            let m0 = tree.find(Guid::new(21)).expect("m0");
+            m0.leaf().expect("a leaf").set_missing(RangeSet::default());
+            m0.set_recorded_missing(RangeSet::default(), Txg::new(4));
+            let block = allocate(5 + late).await;
+            let write = async || {
+                pipeline.write_log_block(&block, log_block(), flush).await?;
+                match flush {
+                    true => Ok(()),
+                    false => pipeline.flush_for(&[block]).await,
+                }
+            };
+            write().await.expect("both have it");
+            // It is written once more, so one failure changes nothing.
+            let fault = || {
+                Fault::new(SimOp::Write, FaultEffect::Error)
+                    .within(LABEL_START_BYTES..LABEL_START_BYTES + (32 << 20))
+            };
+            pool.disk("m0").inject(fault().times(1));
+            write().await.expect("both have it");
+            pool.disk("m0").inject(fault().times(2));
+            write()
+                .await
+                .expect_err("a crash would let it be forgotten");
+            assert!(m0.is_missing(0, Txg::new(5 + late)));
+            write().await.expect_err("and it still would");
+            // On record: for this txg, or for the last one of a device that is away.
+            let recorded = if late == 0 { 5 } else { 6 };
+            m0.set_recorded_missing(
+                RangeSet::from_iter([(5, 1), (recorded, 1)]),
+                Txg::new(recorded),
+            );
+            write().await.expect("on record");
+            // Alone it does not tell that a block was never written.
+            assert!(tree.tells_of(&block));
+            let m1 = tree.find(Guid::new(22)).expect("m1");
+            let m1 = m1.leaf().expect("a leaf");
+            m1.set_state(VdevState::CantOpen, VdevAux::OpenFailed);
+            assert!(!tree.tells_of(&block));
+            m1.set_state(VdevState::Healthy, VdevAux::None);
+        }
     });
 }

@@ -287,7 +287,8 @@ impl Leaf {
         *self.missing.lock() = missing;
     }
 
-    pub(super) fn add_missing(&self, txg: Txg) {
+    /// It lacks writes of this txg.
+    pub fn add_missing(&self, txg: Txg) {
         if txg.is_zero() {
             return;
         }
@@ -394,7 +395,7 @@ impl Leaf {
         self.note_write(result, raw, kept, context).await
     }
 
-    /// A write and a flush in one go. `writing` is held.
+    /// A write and a flush in one go; what fails is written once more. `writing` is held.
     async fn write_flushed(
         self: &Arc<Self>,
         device: &dyn Device,
@@ -405,7 +406,20 @@ impl Leaf {
         let length = data.len();
         let place = self.queue.sync_write_place(context).await;
         let mut flushing = self.begin_flush();
-        let error = match device.write_flushed(raw, data.clone()).await {
+        let mut result = device.write_flushed(raw, data.clone()).await;
+        if let Err(WriteFlushedError::Write(error)) = result {
+            let error = Arc::new(error);
+            Counters::add(&self.counters.write_errors, 1);
+            self.failed(&error, context, true);
+            result = match self.is_readable() {
+                true => device.write_flushed(raw, data.clone()).await,
+                false => {
+                    drop(flushing);
+                    return Err(LeafError::Device(error));
+                }
+            };
+        }
+        let error = match result {
             Ok(()) => {
                 flushing.writes = Kept::default();
                 place.done(length as u64);
@@ -527,7 +541,8 @@ impl Leaf {
         }
     }
 
-    /// Waits for writes and flushes under way, and lets no others begin: before a device is opened again.
+    /// Waits for writes and flushes under way, and lets no others begin: before a device is opened again, or to know
+    /// what it has taken and not flushed.
     pub(super) async fn stop_writes(&self) -> Stopped<'_> {
         Stopped {
             _writing: self.writing.write().await,

@@ -116,6 +116,150 @@ fn put(sim: &SimWorld, top: &Vdev, offset: u64, block: &[u8], spares: &[(usize, 
     }
 }
 
+/// See `draid_is_written`: parity, data, spares, more children and spares in use; devices gone.
+async fn write_to_draid(
+    [parity, data, spares, extra, used]: [u64; 5],
+    ashift: u64,
+    sectors: usize,
+    gone: u64,
+    (near_end, at): (bool, u64),
+    seed: u64,
+) -> Result<(), TestCaseError> {
+    let children = parity + data + spares + extra;
+    let sim = SimWorld::new(seed);
+    let mut config = draid_config(&sim, parity, data, children, spares);
+    open(&sim, vec![config.clone()], ashift, true).await.close();
+    let first = (seed % children) as usize;
+    let replaced: Vec<(usize, u64)> = (0..spares.min(used))
+        .map(|spare| ((first + spare as usize) % children as usize, spare))
+        .collect();
+    for (child, spare) in &replaced {
+        use_spare(&mut config, *child, *spare);
+    }
+    let options = OpenOptions::default();
+    let tree = VdevTree::open(sim.world(), &root(vec![config], ashift), options)
+        .await
+        .expect("opens");
+    let top = tree.tops()[0].clone();
+    let group = (parity + data) << 24;
+    let stripe = (parity + data) << ashift;
+    let length = sectors << ashift;
+    let offset = if near_end {
+        group - (at % 4 + 1) * stripe
+    } else {
+        at * stripe
+    };
+    let asize = top.geometry().expect("dRAID").asize(length as u64);
+    if asize > top.asize_bytes().saturating_sub(offset) {
+        return Ok(());
+    }
+    // What was there before must not shine through.
+    let VdevKind::Draid(draid) = top.kind() else {
+        unreachable!()
+    };
+    let rows = draid.rows(ashift as u32, offset, length).expect("rows");
+    for row in &rows {
+        for child in 0..children {
+            let disk = sim.disk(&format!("d{child}")).expect("a disk");
+            for column in &row.columns {
+                disk.corrupt(LABEL_START_BYTES + column.offset, row.columns[0].length);
+            }
+        }
+    }
+    let healthy: Vec<u64> = (0..children)
+        .filter(|child| {
+            replaced
+                .iter()
+                .all(|(other, _)| other != &(*child as usize))
+        })
+        .collect();
+    let gone: Vec<u64> = healthy
+        .iter()
+        .copied()
+        .cycle()
+        .skip(seed as usize % 7)
+        .take((gone.min(parity) as usize).min(healthy.len()))
+        .collect();
+    for child in &gone {
+        sim.disk(&format!("d{child}"))
+            .expect("a disk")
+            .set_gone(true);
+    }
+    let block = noise(length, seed);
+    let context = IoContext {
+        birth: Txg::new(5),
+        ..IoContext::default()
+    };
+    tree.write_block(TOP, offset, Bytes::from(block.clone()), &context)
+        .await
+        .expect("written");
+    let read = tree
+        .read_block(TOP, offset, length, &context, &Same(block.clone()))
+        .await;
+    prop_assert_eq!(
+        read.map_err(|failure| failure.cause),
+        Ok(Bytes::from(block.clone()))
+    );
+    for row in &rows {
+        // The same length on every device, and the parity of all of it.
+        let longest = row.columns[0].length;
+        let mut content = Vec::new();
+        let mut failed = 0;
+        for column in &row.columns {
+            let mut child = column.child;
+            while let Some((_, spare)) = replaced.iter().find(|(other, _)| *other == child) {
+                child = draid.spare_child(*spare, column.offset).expect("a spare");
+            }
+            if gone.contains(&(child as u64)) {
+                failed += 1;
+                content.push(None);
+                continue;
+            }
+            let disk = sim.disk(&format!("d{child}")).expect("a disk");
+            content.push(Some(disk.peek(LABEL_START_BYTES + column.offset, longest)));
+        }
+        prop_assert!(failed <= parity);
+        for (index, at) in row.data_at.iter().enumerate() {
+            let column = row.columns[index + row.parity];
+            let mut wanted = block[*at..*at + column.length].to_vec();
+            wanted.resize(longest, 0);
+            if let Some(found) = &content[index + row.parity] {
+                prop_assert_eq!(found, &wanted);
+            }
+            content[index + row.parity] = Some(wanted);
+        }
+        let whole: Vec<&[u8]> = content[row.parity..]
+            .iter()
+            .map(|column| column.as_deref().expect("data"))
+            .collect();
+        for (found, wanted) in content
+            .iter()
+            .zip(raidz::generate_columns(row.parity, &whole).expect("parity"))
+        {
+            prop_assert!(found.as_ref().is_none_or(|found| *found == wanted));
+        }
+    }
+    Ok(())
+}
+
+/// The two rows of a block follow each other on every child, and a spare's are on two devices.
+#[test]
+fn a_block_at_the_end_of_a_group_is_read_from_a_spare() {
+    let seed = 7394984090969841610;
+    simulate(write_to_draid([1, 4, 1, 0, 1], 9, 9, 1, (true, 28), seed)).expect("written");
+    for seed in 0..40 {
+        simulate(write_to_draid(
+            [1, 4, 1, 0, 1],
+            9,
+            9,
+            seed % 2,
+            (true, seed),
+            seed,
+        ))
+        .expect("written");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
@@ -127,89 +271,9 @@ proptest! {
         ashift in prop::sample::select(vec![9u64, 12]), sectors in 1usize..40, gone in 0u64..4,
         near_end in any::<bool>(), at in 0u64..64, seed in any::<u64>(),
     ) {
-        simulate(async move {
-            let children = parity + data + spares + extra;
-            let sim = SimWorld::new(seed);
-            let mut config = draid_config(&sim, parity, data, children, spares);
-            open(&sim, vec![config.clone()], ashift, true).await.close();
-            let first = (seed % children) as usize;
-            let replaced: Vec<(usize, u64)> = (0..spares.min(used))
-                .map(|spare| ((first + spare as usize) % children as usize, spare)).collect();
-            for (child, spare) in &replaced {
-                use_spare(&mut config, *child, *spare);
-            }
-            let options = OpenOptions::default();
-            let tree = VdevTree::open(sim.world(), &root(vec![config], ashift), options).await.expect("opens");
-            let top = tree.tops()[0].clone();
-            let group = (parity + data) << 24;
-            let stripe = (parity + data) << ashift;
-            let length = sectors << ashift;
-            let offset = if near_end { group - (at % 4 + 1) * stripe } else { at * stripe };
-            let asize = top.geometry().expect("dRAID").asize(length as u64);
-            if asize > top.asize_bytes().saturating_sub(offset) {
-                return Ok(());
-            }
-            // What was there before must not shine through.
-            let VdevKind::Draid(draid) = top.kind() else { unreachable!() };
-            let rows = draid.rows(ashift as u32, offset, length).expect("rows");
-            for row in &rows {
-                for child in 0..children {
-                    let disk = sim.disk(&format!("d{child}")).expect("a disk");
-                    for column in &row.columns {
-                        disk.corrupt(LABEL_START_BYTES + column.offset, row.columns[0].length);
-                    }
-                }
-            }
-            let healthy: Vec<u64> = (0..children)
-                .filter(|child| replaced.iter().all(|(other, _)| other != &(*child as usize))).collect();
-            let gone: Vec<u64> = healthy.iter().copied().cycle().skip(seed as usize % 7)
-                .take((gone.min(parity) as usize).min(healthy.len())).collect();
-            for child in &gone {
-                sim.disk(&format!("d{child}")).expect("a disk").set_gone(true);
-            }
-            let block = noise(length, seed);
-            let context = IoContext { birth: Txg::new(5), ..IoContext::default() };
-            tree.write_block(TOP, offset, Bytes::from(block.clone()), &context).await.expect("written");
-            let read = tree.read_block(TOP, offset, length, &context, &Same(block.clone())).await;
-            prop_assert_eq!(read.map_err(|failure| failure.cause), Ok(Bytes::from(block.clone())));
-            for row in &rows {
-                // The same length on every device, and the parity of all of it.
-                let longest = row.columns[0].length;
-                let mut content = Vec::new();
-                let mut failed = 0;
-                for column in &row.columns {
-                    let mut child = column.child;
-                    while let Some((_, spare)) = replaced.iter().find(|(other, _)| *other == child) {
-                        child = draid.spare_child(*spare, column.offset).expect("a spare");
-                    }
-                    if gone.contains(&(child as u64)) {
-                        failed += 1;
-                        content.push(None);
-                        continue;
-                    }
-                    let disk = sim.disk(&format!("d{child}")).expect("a disk");
-                    content.push(Some(disk.peek(LABEL_START_BYTES + column.offset, longest)));
-                }
-                prop_assert!(failed <= parity);
-                for (index, at) in row.data_at.iter().enumerate() {
-                    let column = row.columns[index + row.parity];
-                    let mut wanted = block[*at..*at + column.length].to_vec();
-                    wanted.resize(longest, 0);
-                    if let Some(found) = &content[index + row.parity] {
-                        prop_assert_eq!(found, &wanted);
-                    }
-                    content[index + row.parity] = Some(wanted);
-                }
-                let whole: Vec<&[u8]> =
-                    content[row.parity..].iter().map(|column| column.as_deref().expect("data")).collect();
-                for (found, wanted) in
-                    content.iter().zip(raidz::generate_columns(row.parity, &whole).expect("parity"))
-                {
-                    prop_assert!(found.as_ref().is_none_or(|found| *found == wanted));
-                }
-            }
-            Ok(())
-        })?;
+        simulate(write_to_draid(
+            [parity, data, spares, extra, used], ashift, sectors, gone, (near_end, at), seed,
+        ))?;
     }
 
     /// Every block reads with any `parity` devices silent or gone, wherever in its group it is; a block

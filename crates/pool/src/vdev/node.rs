@@ -162,6 +162,22 @@ impl Verify for Unverified {
     }
 }
 
+/// Which txgs' writes a device lacks, as a crash would leave it.
+#[derive(Debug, Default)]
+pub(super) struct Recorded {
+    missing: RangeSet,
+    /// The pool's state is of this txg.
+    synced: Txg,
+}
+
+impl Recorded {
+    /// Whether it lacks writes of `txg`; a device that lacks the last txg lacks what came later as well.
+    fn contains(&self, txg: Txg) -> bool {
+        let txg = txg.min(self.synced);
+        !txg.is_zero() && self.missing.contains(txg.get(), 1)
+    }
+}
+
 /// A vdev: a device, or children.
 pub struct Vdev {
     pub(super) guid: Guid,
@@ -176,6 +192,8 @@ pub struct Vdev {
     pub(super) spared: OnceLock<Weak<Vdev>>,
     /// Of a dRAID spare: the txgs whose writes it lacks (a leaf knows its own).
     pub(super) spare_missing: Mutex<RangeSet>,
+    /// Of a device or dRAID spare: what the pool's state on disk says of the txgs whose writes it lacks.
+    pub(super) recorded: Mutex<Recorded>,
     /// Of a removed vdev: where its blocks are now, once that is known.
     pub(super) indirect: OnceLock<IndirectMap>,
     /// Its pairs in the configuration, without children.
@@ -362,6 +380,61 @@ impl Vdev {
     /// Says which txgs' writes a dRAID spare lacks; until it was rebuilt, that is most of them.
     pub fn set_spare_missing(&self, missing: RangeSet) {
         *self.spare_missing.lock() = missing;
+    }
+
+    /// Notes which txgs' writes this device or dRAID spare lacks by the state of the pool that is on disk, which is of
+    /// `synced`: when that was written or read.
+    pub fn set_recorded_missing(&self, missing: RangeSet, synced: Txg) {
+        *self.recorded.lock() = Recorded { missing, synced };
+    }
+
+    /// Whether this device or dRAID spare lacks writes of `txg`, and no crash would let that be forgotten.
+    fn is_recorded_missing(&self, txg: Txg) -> bool {
+        self.recorded.lock().contains(txg)
+    }
+
+    /// Whether this device or dRAID spare lacks writes of `txg`, and a crash would let that be forgotten.
+    pub(super) fn forgets_missing(&self, txg: Txg) -> bool {
+        self.lacks_txg(txg) && !self.is_recorded_missing(txg)
+    }
+
+    /// Whether more children than redundancy makes up for lack writes of `txg`.
+    pub(super) fn lacks_txg(&self, txg: Txg) -> bool {
+        match &self.leaf {
+            Some(leaf) => leaf.is_missing(txg),
+            None if self.children.is_empty() => {
+                !txg.is_zero() && self.spare_missing.lock().contains(txg.get(), 1)
+            }
+            None => {
+                let lacking = self.children.iter().filter(|child| child.lacks_txg(txg));
+                lacking.count() > self.redundancy()
+            }
+        }
+    }
+
+    /// Whether blocks of `txg` that are not found here may have been written all the same: more children than
+    /// redundancy makes up for are not there, or are known not to have all of that txg.
+    pub(super) fn may_lack(&self, offset: u64, txg: Txg) -> bool {
+        match (&self.leaf, &self.kind) {
+            (Some(leaf), _) => {
+                !leaf.is_readable() || leaf.is_missing(txg) || self.is_recorded_missing(txg)
+            }
+            (None, VdevKind::DraidSpare { .. }) => {
+                self.is_missing(offset, txg)
+                    || self.is_recorded_missing(txg)
+                    || self
+                        .spared_child(offset)
+                        .is_none_or(|child| child.may_lack(offset, txg))
+            }
+            // Its blocks are elsewhere.
+            (None, VdevKind::Indirect) => false,
+            (None, _) if self.children.is_empty() => true,
+            _ => {
+                let lacking = self.children.iter();
+                let lacking = lacking.filter(|child| child.may_lack(offset, txg));
+                lacking.count() > self.redundancy()
+            }
+        }
     }
 
     /// Bytes of the device of a leaf that is open, or of what a dRAID spare stands for.

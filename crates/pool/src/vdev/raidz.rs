@@ -189,7 +189,8 @@ impl Vdev {
             .filter(|(row, index)| !rows.rows[*row].tried[*index])
             .collect();
         let column = |rows: &Rows, (row, index): At| rows.rows[row].map.columns[index];
-        // Columns of different rows that follow each other on a child are read at once.
+        // Columns of different rows that follow each other on a child are read at once, unless a distributed spare stands
+        // in for it: that has them on different devices.
         wanted.sort_by_key(|at| {
             let column = column(rows, *at);
             (column.child, column.offset)
@@ -198,7 +199,8 @@ impl Vdev {
         let mut end = None;
         for at in wanted {
             let column = column(rows, at);
-            if end != Some((column.child, column.offset)) {
+            let is_apart = || !self.children[column.child].draid_spares().is_empty();
+            if end != Some((column.child, column.offset)) || is_apart() {
                 runs.push(Vec::new());
             }
             end = Some((column.child, column.offset + column.length as u64));

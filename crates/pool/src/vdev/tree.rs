@@ -668,6 +668,45 @@ impl VdevTree {
             .any(|top| top.leaves().iter().any(is_out))
     }
 
+    /// Whether an intent log's block of which no device that works has a right copy was certainly never acknowledged:
+    /// all its devices are there, or so many of those that must have it that they would make up for the others. Those
+    /// must that are not known to lack its txg ([`Self::check_recorded`]). Not so when one stopped working since the pool
+    /// was opened.
+    pub fn tells_of(&self, block: &BlockPointer) -> bool {
+        let birth = block.physical_birth();
+        let is_there = |vdev: &Arc<Vdev>| vdev.leaf().is_some_and(|leaf| leaf.is_readable());
+        let tells = |dva: &Dva| {
+            self.top(dva.vdev()).is_some_and(|top| {
+                top.leaves().iter().all(is_there) || !top.may_lack(dva.offset_bytes(), birth)
+            })
+        };
+        !self.may_come_back(block) && block.dvas().all(|dva| tells(&dva))
+    }
+
+    /// After an intent log's block was written and flushed: whether it is durable, and the pool's state on disk tells of
+    /// every device that did not take it. Such a device would else be trusted after a crash, and could say alone that the
+    /// block was never written.
+    ///
+    /// # Errors
+    /// [`PoolError::VdevUnavailable`]: some device lacks it, which the next txg will record; or too many lack it.
+    pub(crate) fn check_recorded(&self, block: &BlockPointer) -> Result<(), PoolError> {
+        let birth = block.physical_birth();
+        for top in block.dvas().filter_map(|dva| self.top(dva.vdev())) {
+            let mut all = top.leaves().into_iter().chain(top.draid_spares());
+            let lacking = match top.lacks_txg(birth) {
+                true => Some(top.clone()),
+                false => all.find(|vdev| vdev.forgets_missing(birth)),
+            };
+            if let Some(vdev) = lacking {
+                return Err(PoolError::VdevUnavailable {
+                    vdev: vdev.display_name(),
+                    cause: "it did not take a write, which is not on record yet".to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+
     fn usable_top(&self, id: VdevId) -> Result<Arc<Vdev>, PoolError> {
         let top = self.top(id).ok_or(PoolError::NoSuchVdev { vdev: id })?;
         match top.kind() {
@@ -782,13 +821,15 @@ impl VdevTree {
     pub async fn flush_tops(&self, tops: &[Arc<Vdev>]) -> Result<(), PoolError> {
         let flushes = tops.iter().map(|top| async move {
             let leaves = top.leaves();
-            let results = join_all(
-                leaves
-                    .iter()
-                    .filter_map(|vdev| vdev.leaf())
-                    .filter(|leaf| leaf.is_writeable())
-                    .map(|leaf| leaf.flush()),
-            )
+            let leaves = leaves.iter().filter_map(|vdev| vdev.leaf());
+            let results = join_all(leaves.map(|leaf| async move {
+                if leaf.is_writeable() {
+                    return leaf.flush().await;
+                }
+                // What another flush under way could not make durable is kept only when that is over.
+                drop(leaf.stop_writes().await);
+                Ok(())
+            }))
             .await;
             let failure = results.into_iter().find_map(Result::err);
             (top, failure)

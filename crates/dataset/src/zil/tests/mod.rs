@@ -7,6 +7,7 @@
 mod bed;
 mod cuts;
 mod golden;
+mod missed;
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -335,7 +336,8 @@ fn a_log_that_cannot_be_written_makes_commits_wait_for_the_txg() {
             write(&bed, object, 0, vec![round + 1; 4096]).await;
             let disk = machine.sim.disk("disk0").expect("there");
             if round % 2 == 1 {
-                disk.inject(Fault::new(SimOp::Write, FaultEffect::Error).times(1));
+                // What fails once is written again.
+                disk.inject(Fault::new(SimOp::Write, FaultEffect::Error).times(2));
             }
             bed.zil.commit(object).await.expect("commits");
         }
@@ -766,4 +768,55 @@ fn pending_records_of_synced_txgs_are_forgotten() {
     assert_eq!(pending.take().entries.len(), 1);
     pending.clean(Txg::new(7));
     assert!(pending.is_empty());
+}
+
+#[test]
+fn what_is_cut_of_a_write_ends_with_a_page() {
+    let data = || EntryBody::Write {
+        offset_bytes: 0,
+        length_bytes: 0,
+        data: Vec::new(),
+    };
+    for offset in [0u64, 512, 4096, 5000, 65_536 + 100] {
+        for first in [4096, 8192, 36 << 10, 128 << 10] {
+            for before in [0usize, 40, 3000] {
+                let mut packer = Packer::new(first, 0);
+                assert!(packer.add(&entry(1, 5, EntryBody::Encoded(vec![0; before].into()))));
+                let mut body = data();
+                let length = 300_000u64;
+                if let EntryBody::Write {
+                    offset_bytes,
+                    length_bytes,
+                    data,
+                } = &mut body
+                {
+                    (*offset_bytes, *length_bytes) = (offset, length);
+                    data.push(Bytes::from(vec![1; length as usize]));
+                }
+                assert!(packer.add(&entry(9, 5, body)));
+                let (blocks, _) = packer.finish();
+                let mut at = offset;
+                for block in &blocks {
+                    let mut rest = &block.bytes[..];
+                    while !rest.is_empty() {
+                        let word = |index: usize| {
+                            let raw = rest[index * 8..].first_chunk::<8>().expect("a word");
+                            u64::from_le_bytes(*raw)
+                        };
+                        if word(0) == 9 {
+                            assert_eq!(word(5), at);
+                            at += word(6);
+                            assert!(at % 4096 == 0 || at == offset + length, "{at}");
+                        }
+                        let whole = word(1) as usize;
+                        rest = &rest[whole..];
+                    }
+                }
+                assert_eq!(at, offset + length);
+                // No block but the first is nearly empty.
+                let sizes = blocks.iter().map(|block| block.bytes.len());
+                assert!(sizes.skip(1).take(1).all(|size| size > 100_000));
+            }
+        }
+    }
 }

@@ -1,0 +1,156 @@
+//! Devices that missed a part of a log, or fail to read it; records of what is gone.
+
+use device::BoxFuture;
+
+use device::sim::{Fault, FaultEffect, PowerCut, SimOp};
+use format::{ObjectId, Txg};
+
+use super::bed::{Bed, Layout, Machine, simulate};
+use super::{Keep, name, with_chain};
+use crate::DatasetError;
+use crate::zil::{LogRecord, ReplayError, ReplayRecord, ReplayTarget, claim};
+
+/// Where a block of the chain is, counted from its end, on every disk.
+fn place_of(bed: &Bed, from_end: usize) -> u64 {
+    let chain = bed.zil.shared.chain.lock();
+    let block = chain.blocks[chain.blocks.len() - from_end];
+    block.pointer.dva(0).expect("a place").offset_bytes() + (4 << 20)
+}
+
+#[test]
+fn a_copy_that_cannot_be_read_is_no_end_though_others_have_nothing() {
+    for way in 0..2 {
+        simulate(async move {
+            let machine = Machine::new(31, Layout::Mirror);
+            let bed = with_chain(&machine).await;
+            for round in 0..4 {
+                name(&bed, &round.to_string()).await;
+                bed.zil.commit(ObjectId::ZERO).await.expect("commits");
+            }
+            let mut header = bed.set.zil_header();
+            let place = place_of(&bed, 3);
+            let disks =
+                ["disk0", "disk1", "disk2"].map(|name| machine.sim.disk(name).expect("there"));
+            disks[1].poke(place, &[0; 4096]);
+            disks[2].poke(place, &[0; 4096]);
+            match way {
+                0 => disks[0]
+                    .inject(Fault::new(SimOp::Read, FaultEffect::Error).within(place..place + 512)),
+                // It stops working meanwhile.
+                _ => disks[0].inject(
+                    Fault::new(SimOp::Read, FaultEffect::Vanish).within(place..place + 512),
+                ),
+            }
+            let claimed = claim(
+                &bed.pipeline,
+                Txg::new(1 << 40),
+                Txg::new(1 << 40),
+                &mut header,
+            )
+            .await;
+            assert!(claimed.is_err(), "way {way}: {claimed:?}");
+            assert!(header.claim_txg.is_zero());
+            // Unless that is wanted.
+            bed.pipeline.give_up_unreadable_logs();
+            claim(
+                &bed.pipeline,
+                Txg::new(1 << 40),
+                Txg::new(1 << 40),
+                &mut header,
+            )
+            .await
+            .expect("ends there");
+        });
+    }
+}
+
+#[test]
+fn what_was_claimed_and_is_damaged_is_not_left_out() {
+    simulate(async {
+        let machine = Machine::new(33, Layout::Single);
+        let bed = with_chain(&machine).await;
+        for round in 0..4 {
+            name(&bed, &round.to_string()).await;
+            bed.zil.commit(ObjectId::ZERO).await.expect("commits");
+        }
+        let place = place_of(&bed, 3);
+        machine.sim.crash(PowerCut::LoseUnflushed).await;
+        let bed = machine.recover().await;
+        let disk = machine.sim.disk("disk0").expect("there");
+        let good = disk.peek(place, 4096);
+        disk.poke(place, &[0; 4096]);
+        let kept = Keep::default();
+        let error = bed.zil.replay(&kept).await.expect_err("records are lost");
+        assert!(matches!(error, DatasetError::Log { .. }), "{error}");
+        disk.poke(place, &good);
+        let kept = Keep::default();
+        bed.zil.replay(&kept).await.expect("replays");
+        assert_eq!(kept.names(), ["0", "1", "2", "3"]);
+    });
+}
+
+#[test]
+fn a_commit_waits_for_the_txg_when_a_device_missed_it() {
+    simulate(async {
+        let machine = Machine::new(34, Layout::Mirror);
+        let bed = with_chain(&machine).await;
+        name(&bed, "a").await;
+        bed.zil.commit(ObjectId::ZERO).await.expect("commits");
+        let before = bed.zil.stats().txg_waits;
+        let disk = machine.sim.disk("disk1").expect("there");
+        disk.inject(
+            Fault::new(SimOp::Write, FaultEffect::Error)
+                .within(4 << 20..u64::MAX)
+                .times(2),
+        );
+        name(&bed, "b").await;
+        let synced = bed.txgs.synced_txg();
+        bed.zil.commit(ObjectId::ZERO).await.expect("commits");
+        assert_eq!(bed.zil.stats().txg_waits, before + 1);
+        assert!(bed.txgs.synced_txg() > synced);
+    });
+}
+
+/// `TX_SETATTR`.
+const SETATTR: u64 = 11;
+
+/// Finds that its object is being freed, which takes until the next txg.
+struct Freeing<'a>(&'a Bed, Keep);
+
+impl ReplayTarget for Freeing<'_> {
+    fn replay<'a>(&'a self, record: ReplayRecord) -> BoxFuture<'a, Result<(), ReplayError>> {
+        Box::pin(async move {
+            if record.kind != SETATTR {
+                return self.1.replay(record).await;
+            }
+            let id = u64::from_le_bytes(*record.body.first_chunk().ok_or("too short")?);
+            if self.0.set.hold(ObjectId::new(id)).await.is_ok() {
+                let tx = self.0.tx().await;
+                self.0.set.free(&tx, ObjectId::new(id)).await?;
+            }
+            Err("it is gone".into())
+        })
+    }
+}
+
+#[test]
+fn an_object_may_go_away_between_two_tries_of_a_record() {
+    simulate(async {
+        let machine = Machine::new(35, Layout::Single);
+        let bed = with_chain(&machine).await;
+        let object = bed.objects(1, 4096).await[0];
+        let tx = bed.tx().await;
+        bed.set.dirty_root(&tx);
+        let body = object.get().to_le_bytes().to_vec();
+        let record = LogRecord::of_object(SETATTR, object, true, body);
+        bed.zil.record(&tx, record);
+        drop(tx);
+        name(&bed, "behind").await;
+        bed.zil.commit(ObjectId::ZERO).await.expect("commits");
+        machine.sim.crash(PowerCut::LoseUnflushed).await;
+        let bed = machine.recover().await;
+        let target = Freeing(&bed, Keep::default());
+        bed.zil.replay(&target).await.expect("replays");
+        assert_eq!(target.1.names(), ["behind"]);
+    });
+}
