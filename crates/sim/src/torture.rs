@@ -242,6 +242,8 @@ pub struct Outcome {
     pub log_blocks: u64,
     /// References to shared blocks that were seen after power cuts.
     pub shared_references: u64,
+    /// References to cloned blocks that were seen after power cuts.
+    pub cloned_references: u64,
     /// Operations refused for lack of space.
     pub refused: u64,
     /// The log of operations of disks, when the plan asks for it.
@@ -745,6 +747,7 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
             let report = patiently("inspection", report).await??;
             outcome.log_blocks += report.log_blocks;
             outcome.shared_references += report.shared_references;
+            outcome.cloned_references += report.cloned_references;
             if plan.zdb {
                 zdb(&sim)?;
             }
