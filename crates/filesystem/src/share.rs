@@ -3,11 +3,12 @@
 //! Whole blocks are shared when they are on disk and both files have blocks of the same size; anything else is
 //! copied. A range is shared in parts, each one transaction and one log record, as far as that goes.
 //!
-//! Locks: the ranges of both files, whole blocks, in the order of their numbers and offsets, so that two copies in opposite
+//! Locks: the ranges of both files, whole blocks, in the order of their numbers, so that two copies in opposite
 //! directions do not wait for each other; then the target.
 //!
 //! Source: module/zfs/zfs_vnops.c (`zfs_clone_range_locked`, `zfs_clone_range_replay`).
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use dataset::DirtyEstimate;
@@ -119,12 +120,23 @@ impl Filesystem {
         let end = |start: u64| start.saturating_add(locked_bytes);
         let (start, whole_end) = if grows { (0, u64::MAX) } else { (to, end(to)) };
         let (_first, _second);
-        if (source.ino, from) < (target.ino, to) {
-            _first = source.ranges.lock(from, end(from), false).await;
-            _second = target.ranges.lock(start, whole_end, true).await;
-        } else {
-            _first = target.ranges.lock(start, whole_end, true).await;
-            _second = source.ranges.lock(from, end(from), false).await;
+        match source.ino.cmp(&target.ino) {
+            Ordering::Less => {
+                _first = source.ranges.lock(from, end(from), false).await;
+                _second = Some(target.ranges.lock(start, whole_end, true).await);
+            }
+            // One lock over both: who waits for the first range, and what is between, is before us at the second.
+            Ordering::Equal => {
+                _first = target
+                    .ranges
+                    .lock(from.min(to), end(from.max(to)), true)
+                    .await;
+                _second = None;
+            }
+            Ordering::Greater => {
+                _first = target.ranges.lock(start, whole_end, true).await;
+                _second = Some(source.ranges.lock(from, end(from), false).await);
+            }
         }
         let node = target.lock().await?;
         // Sizes may have changed before the locks were there.

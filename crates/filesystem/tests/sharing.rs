@@ -383,6 +383,94 @@ async fn a_power_cut_loses_no_synchronous_clone() {
     bed.again().await.fs.close().await.expect("close");
 }
 
+const SCRIPT: &str = r#"
+set -e
+zpool import -f -d /dev/disk/peer tank
+sums() { cd /tank; sha256sum * | sed "s/^/$1 /"; cd /; }
+sums HASH1
+zpool sync tank
+zpool get -Hp -o value bclonesaved tank | sed 's/^/SAVED /'
+zpool scrub -w tank
+zpool status tank
+rm /tank/source
+printf changed | dd of=/tank/other bs=1 seek=50000 conv=notrunc 2>/dev/null
+echo 1 > /sys/module/zfs/parameters/zfs_bclone_enabled
+cp --reflink=always /tank/last /tank/theirs || cp /tank/last /tank/theirs
+zpool sync tank
+sums HASH2
+zpool export tank
+echo PEER-DONE
+"#;
+
+/// Lines `label hash  name` of what the machine said.
+fn told(text: &str, label: &str) -> Vec<(String, String)> {
+    text.lines()
+        .filter_map(|line| line.trim_end().strip_prefix(label)?.trim().split_once("  "))
+        .map(|(hash, name)| (name.to_owned(), hash.to_owned()))
+        .collect()
+}
+
+async fn digests(fs: &Filesystem, names: &[(String, String)]) -> Vec<(String, String)> {
+    use sha2::{Digest, Sha256};
+    let mut out = Vec::new();
+    for (name, _) in names {
+        let digest = Sha256::digest(content_at(fs, name).await);
+        let hex = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        out.push((name.clone(), hex));
+    }
+    out
+}
+
+/// The real OpenZFS replays our clones from the intent log, verifies those on disk, frees some and makes one, and gives
+/// the pool back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn openzfs_takes_our_clones() {
+    let Some(peer) = peer() else { return };
+    let bed = Bed::new(&[("recordsize", "16K"), ("sync", "always")]).await;
+    let data = Random(12).bytes(500 * K as usize);
+    let source = bed.file("source", &data).await;
+    bed.sync().await;
+    let stored = bed.file("stored", b"").await;
+    bed.copy((source, 0), (stored, 0), 500 * K).await;
+    bed.sync().await;
+    // These are in the log only.
+    let other = bed.file("other", &data[..160 * K as usize]).await;
+    bed.copy((source, 32 * K), (other, 0), 64 * K).await;
+    let last = bed.file("last", b"").await;
+    bed.copy((stored, 64 * K), (last, 0), 128 * K).await;
+    let after = cut(&bed.image);
+    let text = run_in_peer(&peer, &after.path().join("d0.img"), SCRIPT).replace('\r', "");
+    assert!(text.contains("PEER-DONE"), "{text}");
+    assert!(text.contains("scrub repaired 0B"), "{text}");
+    assert!(text.contains("errors: No known data errors"), "{text}");
+    let first = told(&text, "HASH1 ");
+    assert_eq!(first.len(), 4, "{text}");
+    assert_eq!(first, digests(&bed.fs, &first).await);
+    let saved = text.lines().find_map(|line| line.strip_prefix("SAVED "));
+    let saved: u64 = saved.expect("SAVED").trim().parse().expect("bytes");
+    assert_eq!(saved, bed.saved().await);
+    zdb_is_clean(after.path(), "tank");
+    let pool = import(&bed.world, after.path(), false).await;
+    let fs = open(&bed.world, &pool, "tank").await;
+    let second = told(&text, "HASH2 ");
+    assert_eq!(second.len(), 4, "{text}");
+    assert_eq!(second, digests(&fs, &second).await);
+    for (name, _) in &second {
+        let root = fs.root();
+        fs.unlink(root, name.as_bytes()).await.expect("unlink");
+    }
+    let after = Bed {
+        image: after,
+        world: World::system(2),
+        pool,
+        fs,
+    };
+    let after = after.again().await;
+    after.shares_nothing().await;
+    after.again().await.fs.close().await.expect("close");
+    bed.fs.close().await.expect("close");
+}
+
 /// Copies from and to the same files at the same time as writes and cuts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn clones_and_writes_at_the_same_time() {

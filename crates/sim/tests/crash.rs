@@ -148,6 +148,11 @@ fn with_copies(seed: u64) -> Plan {
     let plan = Plan::of(seed);
     Plan {
         zdb: seed.is_multiple_of(4),
+        cut: if seed.is_multiple_of(2) {
+            Cut::RandomLate
+        } else {
+            plan.cut
+        },
         work: WorkOptions {
             copies: true,
             ..plan.work
