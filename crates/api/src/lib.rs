@@ -26,8 +26,9 @@ pub use zfs::{
 pub use zpool::{
     CheckpointReport, DedupReport, DraidWord, ExpansionReport, FoundPoolReport, HistoryRecord,
     IoReport, PoolReport, PoolStatusReport, PoolUpgrade, RemovalReport, ScanReport, ScrubAction,
-    VdevReport, VdevSpec, ZpoolAdd, ZpoolAddReply, ZpoolClear, ZpoolCreate, ZpoolCreateReply,
-    ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolHistoryReply, ZpoolImport, ZpoolImportReply,
-    ZpoolLabelClear, ZpoolList, ZpoolListReply, ZpoolReguid, ZpoolRemove, ZpoolScrub, ZpoolSet,
-    ZpoolStatus, ZpoolStatusReply, ZpoolSync, ZpoolUpgrade, ZpoolUpgradeReply, ZpoolWait,
+    VdevReport, VdevSpec, ZpoolAdd, ZpoolAddReply, ZpoolCheckpoint, ZpoolClear, ZpoolCreate,
+    ZpoolCreateReply, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolHistoryReply, ZpoolImport,
+    ZpoolImportReply, ZpoolLabelClear, ZpoolList, ZpoolListReply, ZpoolReguid, ZpoolRemove,
+    ZpoolScrub, ZpoolSet, ZpoolStatus, ZpoolStatusReply, ZpoolSync, ZpoolUpgrade,
+    ZpoolUpgradeReply, ZpoolWait,
 };

@@ -629,6 +629,24 @@ impl Call for ZpoolScrub {
     type Reply = Empty;
 }
 
+/// `zpool checkpoint`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZpoolCheckpoint {
+    /// Name of the pool.
+    pub name: String,
+    /// Discard the checkpoint (`-d`).
+    pub discard: bool,
+    /// Answer when what it kept is free (`-w`).
+    pub wait: bool,
+    /// The command as typed, for the pool's history.
+    pub command: String,
+}
+
+impl Call for ZpoolCheckpoint {
+    const PATH: &'static str = "/v1/zpool/checkpoint";
+    type Reply = Empty;
+}
+
 /// `zpool wait`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ZpoolWait {

@@ -80,6 +80,7 @@ pub(crate) fn from_engine(doing: &str, error: &EngineError) -> Failure {
         | EngineError::TooSmall { .. } => FailureKind::Invalid,
         EngineError::DeviceInUse { .. }
         | EngineError::ForeignHost { .. }
+        | EngineError::DiscardingCheckpoint { .. }
         | EngineError::ScrubActive { .. }
         | EngineError::ScrubPaused { .. } => FailureKind::Busy,
         EngineError::UnsupportedFeatures { .. }
@@ -87,7 +88,10 @@ pub(crate) fn from_engine(doing: &str, error: &EngineError) -> Failure {
         | EngineError::UnsupportedVersion { .. }
         | EngineError::ScrubForWrite { .. }
         | EngineError::BadFeature { .. } => FailureKind::Unsupported,
-        EngineError::Destroyed { .. } | EngineError::NoScrub { .. } => FailureKind::NotFound,
+        EngineError::HasCheckpoint { .. } => FailureKind::Exists,
+        EngineError::Destroyed { .. }
+        | EngineError::NoCheckpointToDiscard { .. }
+        | EngineError::NoScrub { .. } => FailureKind::NotFound,
         EngineError::MissingDevices { .. }
         | EngineError::Damaged { .. }
         | EngineError::Suspended { .. } => FailureKind::Io,

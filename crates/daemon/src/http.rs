@@ -10,10 +10,10 @@ use std::sync::Arc;
 use api::{
     Call, Empty, Failure, FailureKind, ServerInfo, ServerStop, ZfsCreate, ZfsDestroy, ZfsHolds,
     ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject, ZfsRename,
-    ZfsRollback, ZfsSet, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZpoolAdd, ZpoolClear,
-    ZpoolCreate, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolLabelClear, ZpoolList,
-    ZpoolReguid, ZpoolRemove, ZpoolScrub, ZpoolSet, ZpoolStatus, ZpoolSync, ZpoolUpgrade,
-    ZpoolWait,
+    ZfsRollback, ZfsSet, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZpoolAdd,
+    ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolImport,
+    ZpoolLabelClear, ZpoolList, ZpoolReguid, ZpoolRemove, ZpoolScrub, ZpoolSet, ZpoolStatus,
+    ZpoolSync, ZpoolUpgrade, ZpoolWait,
 };
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
@@ -89,6 +89,7 @@ fn router(service: Arc<Service>) -> Router {
         .on(|service, call: ZpoolSync| async move { service.zpool_sync(&call).await })
         .on(|service, call: ZpoolClear| async move { service.zpool_clear(&call).await })
         .on(|service, call: ZpoolScrub| async move { service.zpool_scrub(&call).await })
+        .on(|service, call: ZpoolCheckpoint| async move { service.zpool_checkpoint(&call).await })
         .on(|service, call: ZpoolWait| async move { service.zpool_wait(&call).await })
         .on(|service, call: ZfsList| async move { service.zfs_list(&call).await })
         .on(|service, call: ZfsCreate| async move { service.zfs_create(call).await })

@@ -1,8 +1,8 @@
-//! `zpool scrub` and `zpool wait`.
+//! `zpool scrub`, `zpool checkpoint` and `zpool wait`.
 
 use std::time::Duration;
 
-use api::{Empty, Failure, FailureKind, ScrubAction, ZpoolScrub, ZpoolWait};
+use api::{Empty, Failure, FailureKind, ScrubAction, ZpoolCheckpoint, ZpoolScrub, ZpoolWait};
 use engine::ScrubCommand;
 
 use crate::error::from_engine;
@@ -50,6 +50,41 @@ impl Service {
         Ok(Empty {})
     }
 
+    /// `zpool checkpoint`.
+    pub(crate) async fn zpool_checkpoint(&self, call: &ZpoolCheckpoint) -> Result<Empty, Failure> {
+        let open = self.pool(&call.name)?;
+        {
+            let _admin = open.admin.lock().await;
+            let (doing, done) = match call.discard {
+                true => (
+                    format!("cannot discard checkpoint in '{}'", call.name),
+                    open.pool.discard_checkpoint().await,
+                ),
+                false => (
+                    format!("cannot checkpoint '{}'", call.name),
+                    open.pool.checkpoint().await,
+                ),
+            };
+            done.map_err(|error| from_engine(&doing, &error))?;
+            self.log_command(&open.pool, &call.command).await;
+        }
+        if call.wait {
+            self.wait_for_discard(&call.name).await;
+        }
+        Ok(Empty {})
+    }
+
+    /// Waits until no checkpoint is being discarded, or the pool is gone or suspended.
+    async fn wait_for_discard(&self, name: &str) {
+        while let Ok(open) = self.pool(name)
+            && open.pool.is_discarding()
+            && !open.pool.is_read_only()
+            && open.pool.suspended().is_none()
+        {
+            self.world.clock.sleep(POLL).await;
+        }
+    }
+
     /// `zpool wait`. What Millpond does not do in the background is never under way.
     pub(crate) async fn zpool_wait(&self, call: &ZpoolWait) -> Result<Empty, Failure> {
         let open = self.pool(&call.name)?;
@@ -69,6 +104,9 @@ impl Service {
         };
         if wanted("scrub") {
             open.pool.wait_for_scrub(false).await;
+        }
+        if wanted("discard") {
+            self.wait_for_discard(&call.name).await;
         }
         if wanted("free") && !open.pool.is_read_only() {
             // Ends with the pool, too.

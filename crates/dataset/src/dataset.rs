@@ -365,6 +365,16 @@ impl Dataset {
         self.open.log.as_ref()
     }
 
+    /// Whether a feature of the pool is enabled.
+    pub fn has_feature(&self, guid: &str) -> bool {
+        self.hold.dsl.features().is_enabled(guid)
+    }
+
+    /// The last txg that is on disk.
+    pub fn synced_txg(&self) -> Txg {
+        self.hold.dsl.env().txgs.synced_txg()
+    }
+
     /// Joins the open txg to change the dataset; `readonly=on` does not keep from it (log replay,
     /// unlinked files), that is the caller's to check.
     ///

@@ -83,6 +83,8 @@ pub mod guid {
     pub const ENCRYPTION: &str = "com.datto:encryption";
     /// Redacted datasets.
     pub const REDACTED_DATASETS: &str = "com.delphix:redacted_datasets";
+    /// Blocks shared by several files.
+    pub const BLOCK_CLONING: &str = "com.fudosecurity:block_cloning";
     /// Blocks moved without changing what they hold.
     pub const PHYSICAL_REWRITE: &str = "com.truenas:physical_rewrite";
 }

@@ -226,20 +226,51 @@ impl DslPool {
         if interrupted {
             self.release_temporary_holds(ctx).await?;
         }
-        for QueuedTask { task, answer } in queued {
-            let checked = match self.check_task_space(task.space_check()) {
-                Ok(()) => task.check(ctx).await,
-                Err(error) => Err(error),
-            };
-            if let Err(error) = checked {
-                let _ = answer.send(Err(error));
-                continue;
-            }
-            task.apply(ctx).await.inspect_err(|error| {
-                tracing::error!(task = task.name(), %error, "a sync task failed while applied");
-            })?;
-            self.tasks.lock().done[slot(ctx.txg)].push(answer);
+        for queued in queued {
+            self.run_queued(ctx, queued).await?;
         }
+        Ok(())
+    }
+
+    /// Runs the tasks of a txg that want to be first ([`SyncTask::is_early`]): before any block is freed or written.
+    ///
+    /// # Errors
+    /// As [`Self::sync_pass`].
+    pub async fn run_early_tasks(self: &Arc<Self>, ctx: &SyncContext) -> Result<(), DatasetError> {
+        let early: Vec<QueuedTask> = {
+            let mut tasks = self.tasks.lock();
+            let queued = &mut tasks.queued[slot(ctx.txg)];
+            queued
+                .extract_if(.., |queued| queued.task.is_early())
+                .collect()
+        };
+        if early.is_empty() {
+            return Ok(());
+        }
+        let _config = self.config.write().await;
+        for queued in early {
+            self.run_queued(ctx, queued).await?;
+        }
+        Ok(())
+    }
+
+    async fn run_queued(
+        self: &Arc<Self>,
+        ctx: &SyncContext,
+        QueuedTask { task, answer }: QueuedTask,
+    ) -> Result<(), DatasetError> {
+        let checked = match self.check_task_space(task.space_check()) {
+            Ok(()) => task.check(ctx).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = checked {
+            let _ = answer.send(Err(error));
+            return Ok(());
+        }
+        task.apply(ctx).await.inspect_err(|error| {
+            tracing::error!(task = task.name(), %error, "a sync task failed while applied");
+        })?;
+        self.tasks.lock().done[slot(ctx.txg)].push(answer);
         Ok(())
     }
 

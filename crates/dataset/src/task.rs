@@ -31,6 +31,10 @@ pub trait SyncTask: Send + Sync {
     fn space_check(&self) -> SpaceCheck {
         SpaceCheck::None
     }
+    /// Whether it is done before anything else of its txg is written (`dsl_early_sync_task`).
+    fn is_early(&self) -> bool {
+        false
+    }
     /// Does it.
     fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>>;
 }

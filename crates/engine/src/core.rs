@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use ::pool::pipeline::FailMode;
 use ::pool::vdev::{Vdev, VdevKind};
@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::auxiliary::Auxiliary;
+use crate::checkpoint::CheckpointState;
 use crate::config::PoolPairs;
 use crate::dedup::{Dedup, QUOTA_AUTO};
 use crate::dtl::DirtyTimes;
@@ -25,7 +26,7 @@ use crate::history::HistoryLog;
 use crate::props::Stored;
 use crate::scrub::Scrub;
 use crate::space::Space;
-use crate::{CheckpointStatus, EngineError, HostIdentity, Rewound, ScanStatus};
+use crate::{EngineError, HostIdentity, Rewound, ScanStatus};
 
 /// What changes while a pool is open. Locked for a few instructions at a time, never across an await.
 pub(crate) struct State {
@@ -69,6 +70,8 @@ pub(crate) struct State {
     pub(crate) salt_missing: Option<[u8; 32]>,
     /// Spares and second-level cache devices, as the MOS lists them.
     pub(crate) auxiliary: Auxiliary,
+    /// The pool's checkpoint.
+    pub(crate) checkpoint: CheckpointState,
     /// The last scrub or resilver.
     pub(crate) scan: Option<ScanStatus>,
     /// The same as stored (`dsl_scan_phys_t`); empty without.
@@ -108,6 +111,8 @@ pub(crate) struct Core {
     pub(crate) state: Mutex<State>,
     /// Held while vdevs are added or removed.
     pub(crate) admin: tokio::sync::Mutex<()>,
+    /// Ranges of a discarded checkpoint that are freed in one txg.
+    pub(crate) discard_step: AtomicUsize,
     /// Tables of cloned blocks.
     pub(crate) clones: crate::clones::CloneTables,
     /// What is only read, once.
@@ -158,27 +163,6 @@ impl Core {
                 PoolError::Suspended { reason } => Some(reason),
                 error => Some(error.to_string()),
             })
-    }
-
-    /// The pool's checkpoint, with the space that it takes by now.
-    pub(crate) fn checkpoint(&self) -> Option<CheckpointStatus> {
-        let mut checkpoint = self.tables.checkpoint.clone()?;
-        for (vdev, bytes) in self.space.checkpoint_bytes() {
-            if let Some(top) = self.tree.top(vdev) {
-                checkpoint.space_bytes.insert(top.guid(), bytes);
-            }
-        }
-        Some(checkpoint)
-    }
-
-    /// Refuses what would make it impossible to go back to the checkpoint.
-    pub(crate) fn check_no_checkpoint(&self) -> Result<(), EngineError> {
-        match self.tables.checkpoint {
-            None => Ok(()),
-            Some(_) => Err(EngineError::HasCheckpoint {
-                pool: self.state.lock().name.clone(),
-            }),
-        }
     }
 
     /// Returns when the pool is suspended.

@@ -212,6 +212,7 @@ async fn create_on(
         heart: crate::multihost::Heart::default(),
         state: Mutex::new(state),
         admin: tokio::sync::Mutex::new(()),
+        discard_step: crate::checkpoint::DISCARD_STEP.into(),
         clones: crate::clones::CloneTables::none(&spec.name),
         tables: crate::tables::Tables::default(),
         ended: AtomicBool::new(false),

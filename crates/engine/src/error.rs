@@ -58,11 +58,33 @@ pub enum EngineError {
     },
     /// Going back to the checkpoint would not be possible afterwards.
     #[error(
-        "pool '{pool}' has a checkpoint, which must be discarded first: 'zpool checkpoint -d {pool}' in OpenZFS"
+        "checkpoint exists; discard it first with 'zpool checkpoint -d {pool}', if the pool will not have to go back to it"
     )]
     HasCheckpoint {
         /// The pool.
         pool: String,
+    },
+    /// What is left of the checkpoint must go first.
+    #[error(
+        "currently discarding checkpoint; wait until that is done with 'zpool wait -t discard {pool}'"
+    )]
+    DiscardingCheckpoint {
+        /// The pool.
+        pool: String,
+    },
+    /// There is no checkpoint to discard.
+    #[error("checkpoint does not exist; 'zpool checkpoint {pool}' makes one")]
+    NoCheckpointToDiscard {
+        /// The pool.
+        pool: String,
+    },
+    /// A checkpoint cannot be made.
+    #[error("cannot checkpoint '{pool}': {why}")]
+    CannotCheckpoint {
+        /// The pool.
+        pool: String,
+        /// Why not, with what to do.
+        why: String,
     },
     /// Only a pool with all its devices can be given another guid.
     #[error("the devices of pool '{pool}' are not all online; repair it first")]

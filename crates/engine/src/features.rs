@@ -33,6 +33,9 @@ pub(crate) const DRAID: &str = "org.openzfs:draid";
 /// Error logs are per dataset.
 pub(crate) const HEAD_ERRLOG: &str = "com.delphix:head_errlog";
 
+/// There is a checkpoint, or something left of one.
+pub(crate) const ZPOOL_CHECKPOINT: &str = "com.delphix:zpool_checkpoint";
+
 /// Blocks may be shared by several files; refcount: tables of such blocks.
 pub(crate) const BLOCK_CLONING: &str = "com.fudosecurity:block_cloning";
 /// What is said of a pool whose tables of cloned blocks are of the other byte order.
@@ -113,12 +116,7 @@ const TABLE: &[Row] = &[
     row("org.zfsonlinux:project_quota", "project_quota", true, Full),
     row("com.delphix:device_removal", "device_removal", false, Read),
     row(OBSOLETE_COUNTS, "obsolete_counts", true, Read),
-    row(
-        "com.delphix:zpool_checkpoint",
-        "zpool_checkpoint",
-        true,
-        Full,
-    ),
+    row(ZPOOL_CHECKPOINT, "zpool_checkpoint", true, Full),
     row(SPACEMAP_V2, "spacemap_v2", true, Full),
     row(ALLOCATION_CLASSES, "allocation_classes", true, Full),
     row("com.datto:resilver_defer", "resilver_defer", true, Read),

@@ -17,7 +17,8 @@
 //! | [`AddSpec`] and `vdevs` | spa.c: `spa_vdev_add`, `spa_change_guid`; vdev_removal.c: `spa_vdev_remove_log` |
 //! | `multihost` | mmp.c |
 //! | `clones` | brt.c |
-//! | `tables` | ddt.c, spa_checkpoint.c as far as they are read |
+//! | `checkpoint` | spa_checkpoint.c |
+//! | `tables` | ddt.c as far as it is read |
 //! | `dtl` | vdev.c: `vdev_dtl_sync`, `vdev_dtl_load` |
 //! | [`Salvage`] | (ours) opening what is left of a damaged pool |
 //! | [`scan`] | libzutil's zutil_import.c |
@@ -30,6 +31,7 @@
 #![forbid(unsafe_code)]
 
 mod auxiliary;
+mod checkpoint;
 mod clones;
 mod config;
 mod core;
@@ -61,6 +63,7 @@ mod tables;
 mod vdevs;
 
 pub use ::pool::vdev::IoStats;
+pub use checkpoint::CheckpointStatus;
 pub use error::EngineError;
 pub use features::supported_features;
 pub use history::{HistoryRecord, HistoryWhat};
@@ -78,5 +81,5 @@ pub use spec::{
 pub use status::{
     FeatureState, FeatureStatus, PoolHealth, PoolStatus, ScanStatus, VdevState, VdevStatus,
 };
-pub use tables::{CheckpointStatus, CloneStatus, DedupStatus, ExpansionStatus};
+pub use tables::{CloneStatus, DedupStatus, ExpansionStatus};
 pub use vdevs::{AddSpec, clear_label};

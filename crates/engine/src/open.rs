@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use ::pool::alloc::{Allocator, fragmentation};
 use ::pool::vdev::{OpenOptions, Vdev, VdevKind, VdevTree, best_uberblock};
@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::auxiliary::{self, Auxiliary, Places};
+use crate::checkpoint::{CheckpointState, DISCARD_STEP};
 use crate::clones::CloneTables;
 use crate::core::{Core, State, unless_suspended};
 use crate::dtl::{DirtyTimes, distrust_stale};
@@ -124,6 +125,7 @@ pub(crate) fn new_state(name: &str, disk_name: &str, uberblock: Uberblock) -> St
         claimed_birth: Txg::ZERO,
         salt_missing: None,
         auxiliary: Auxiliary::default(),
+        checkpoint: CheckpointState::None,
         scan: None,
         scan_words: Vec::new(),
         data_errors: 0,
@@ -615,13 +617,8 @@ async fn import_on(
             features: vec![features::FOREIGN_CLONES.to_owned()],
         });
     }
-    if tables.checkpoint.is_some() && tables.checkpoint_txg.is_zero() && !spec.read_only {
-        return Err(EngineError::UnsupportedForWrite {
-            pool: name.to_owned(),
-            features: vec!["zpool_checkpoint (which is being discarded)".to_owned()],
-        });
-    }
-    ground.pipeline.set_checkpoint(tables.checkpoint_txg);
+    state.checkpoint = CheckpointState::load(tables.checkpoint.as_ref(), dsl.features());
+    ground.pipeline.set_checkpoint(state.checkpoint.txg());
     allocator.set_checkpoint_bytes(ground.space.checkpoint_bytes().values().sum());
     let dirty_times = DirtyTimes::default();
     dirty_times.load(&mos, &ground.tree, uberblock.txg).await?;
@@ -646,6 +643,7 @@ async fn import_on(
         heart: crate::multihost::Heart::default(),
         state: Mutex::new(state),
         admin: tokio::sync::Mutex::new(()),
+        discard_step: AtomicUsize::new(DISCARD_STEP),
         clones,
         tables,
         ended: AtomicBool::new(spec.read_only),

@@ -18,7 +18,8 @@ use crate::props::{Change, Kind, Row, Stored};
 use crate::{
     AddSpec, CreateSpec, EngineError, FeatureStatus, FoundPool, HistoryRecord, ImportSpec,
     PoolHealth, PoolProperty, PoolStatus, PropertySource, Rewound, ScanSpec, ScrubCommand,
-    ScrubNumbers, config, create, directory, features, props, rewind, scrub, status, vdevs,
+    ScrubNumbers, checkpoint, config, create, directory, features, props, rewind, scrub, status,
+    vdevs,
 };
 
 /// A pool's space in numbers, all in bytes.
@@ -532,6 +533,37 @@ impl Pool {
     pub async fn change_guid(&self, guid: Option<Guid>) -> Result<Guid, EngineError> {
         self.check_writeable()?;
         vdevs::change_guid(&self.core, guid).await
+    }
+
+    /// Makes a checkpoint of everything done before the call (`zpool checkpoint`): the pool can go back to it at an
+    /// import ([`crate::Rewind::Checkpoint`]) until it is discarded.
+    ///
+    /// # Errors
+    /// [`EngineError::HasCheckpoint`], [`EngineError::DiscardingCheckpoint`], [`EngineError::CannotCheckpoint`],
+    /// [`EngineError::ReadOnly`]; [`DatasetError::NoSpace`] in a full pool.
+    pub async fn checkpoint(&self) -> Result<(), EngineError> {
+        self.check_writeable()?;
+        checkpoint::take(&self.core).await
+    }
+
+    /// Gives the checkpoint up (`zpool checkpoint -d`). What it kept is freed in the background, see
+    /// [`Pool::is_discarding`].
+    ///
+    /// # Errors
+    /// [`EngineError::NoCheckpointToDiscard`], [`EngineError::DiscardingCheckpoint`], [`EngineError::ReadOnly`].
+    pub async fn discard_checkpoint(&self) -> Result<(), EngineError> {
+        self.check_writeable()?;
+        checkpoint::discard(&self.core).await
+    }
+
+    /// Whether what a discarded checkpoint kept is being freed.
+    pub fn is_discarding(&self) -> bool {
+        self.core.is_discarding()
+    }
+
+    /// Changes how many ranges of a discarded checkpoint are freed in one txg (`zfs_spa_discard_memory_limit`).
+    pub fn set_discard_step(&self, ranges: usize) {
+        self.core.set_discard_step(ranges);
     }
 
     /// The history, oldest first.

@@ -9,9 +9,10 @@ use ::pool::vdev::{Vdev, VdevAux, VdevKind, VdevState as State};
 use format::{Guid, Txg, VdevId};
 
 use crate::VdevClass;
+use crate::checkpoint::CheckpointStatus;
 use crate::core::Core;
 use crate::removed::RemovalStatus;
-use crate::tables::{CheckpointStatus, DedupStatus, ExpansionStatus};
+use crate::tables::{DedupStatus, ExpansionStatus};
 
 /// State of a vdev (`vdev_state_t`, include/sys/fs/zfs.h), best last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -427,6 +428,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
     let health = health(core);
     let suspended_why = core.suspended();
     let scrub = core.scrub.status();
+    let checkpoint = core.checkpoint();
     let state = core.state.lock();
     PoolStatus {
         name,
@@ -439,7 +441,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         spares: state.auxiliary.spares.statuses.clone(),
         caches: state.auxiliary.caches.statuses.clone(),
         scan: scrub.or_else(|| state.scan.clone()),
-        checkpoint: core.checkpoint(),
+        checkpoint,
         expansion: core.tables.expansion.clone(),
         removal: core.tables.removal.clone(),
         dedup: core.dedup.status(),

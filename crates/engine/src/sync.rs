@@ -4,7 +4,7 @@
 //! allocates and frees blocks, recording that changes space maps, which are in the MOS. It
 //! converges because from pass 2 on blocks of the MOS born in the same txg are rewritten in place.
 //!
-//! 1. pass 1: history that waits; the configuration if it changed; dirty datasets; sync tasks; the MOS
+//! 1. pass 1: tasks that must be first (checkpoints); history that waits; the configuration if it changed; dirty datasets; sync tasks; the MOS
 //! 2. every pass: settle the tables of cloned blocks and then those of dedup, with the frees that depend on them; flush some
 //!    metaslabs (pass 1), record allocations and frees in space maps
 //! 3. pass 1: the configuration again if the tasks changed it; frees left over from another release
@@ -33,6 +33,7 @@ use device::BoxFuture;
 use format::{Guid, NvEncoding, ObjectId, ObjectType, Txg, Uberblock};
 use object::{Bpobj, SyncContext, Zap, ZapOptions, ZapValue};
 
+use crate::checkpoint::CheckpointState;
 use crate::clones::CloneSync;
 use crate::core::Core;
 use crate::open::scan_status;
@@ -93,6 +94,7 @@ impl Core {
         state.config_dirty
             || state.flush_all
             || state.claim_logs.is_some()
+            || state.checkpoint == CheckpointState::Discarding
             || self.history.has_pending()
             || self.dsl.has_dirty(self.txgs.open_txg())
             || self.pipeline.allocator().has_deferred()
@@ -128,6 +130,7 @@ impl Core {
             }
             let ctx = self.context(txg, pass);
             if pass == 1 {
+                self.dsl.run_early_tasks(&ctx).await?;
                 let claim = self.state.lock().claim_logs.take();
                 if let Some(claim) = claim {
                     let newest = self.dsl.claim_logs(&ctx, claim).await?;
@@ -145,6 +148,9 @@ impl Core {
             self.sync_clones(&ctx, &tx).await?;
             if self.dedup.sync(&ctx, &tx, &self.pipeline).await? {
                 self.note_saved_space();
+            }
+            if pass == 1 {
+                self.discard_step(&ctx, &tx).await?;
             }
             self.sync_space(&ctx, &tx).await?;
             if pass == 1 {
@@ -175,6 +181,9 @@ impl Core {
         let added = std::mem::take(&mut self.state.lock().added_tops);
         for spec in added.iter().filter_map(|top| self.tree.top_spec(top)) {
             self.pipeline.allocator().add_top(spec);
+        }
+        if self.is_discarding() {
+            self.txgs.kick();
         }
         tracing::debug!(%txg, pass, "synced");
         Ok(())

@@ -1,5 +1,5 @@
-//! What a pool has besides datasets and space maps, and this release only reads: dedup tables, the checkpoint, the state of RAID-Z expansions. Read once, at import: a pool that
-//! has any of them is imported read-only, so that none changes.
+//! What a pool has besides datasets and space maps, as it is at import: dedup tables, the checkpoint, the state of
+//! RAID-Z expansions and removals. What changes later is kept by those who change it.
 //!
 //! # Dedup tables (`ddt_load`, module/zfs/ddt.c)
 //!
@@ -14,8 +14,7 @@ use std::sync::Arc;
 use ::pool::alloc::Allocator;
 use ::pool::vdev::{VdevKind, VdevTree};
 use format::{
-    DdtKey, DdtLogHeader, DdtLogRecord, DdtPhys, DdtStat, Endian, Guid, ObjectId, SpaceMapPhys,
-    Txg, Uberblock,
+    DdtKey, DdtLogHeader, DdtLogRecord, DdtPhys, DdtStat, Endian, Guid, ObjectId, Uberblock,
 };
 use object::{ObjectSet, Zap};
 
@@ -84,15 +83,6 @@ impl CloneStatus {
     }
 }
 
-/// A checkpoint, or what is left of one that is being discarded.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CheckpointStatus {
-    /// When it was made, in seconds since 1970; `None` while it is being discarded.
-    pub created_s: Option<u64>,
-    /// Space that only the checkpoint uses, by top-level vdev.
-    pub space_bytes: BTreeMap<Guid, u64>,
-}
-
 /// A RAID-Z expansion.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExpansionStatus {
@@ -114,10 +104,8 @@ pub(crate) struct Tables {
     /// Up to which txg the last scrub came that was finished (`spa_get_last_scrubbed_txg`).
     pub(crate) last_scrubbed: u64,
     pub(crate) dedup: DedupStatus,
-    /// At import; what space it takes is counted on ([`crate::core::Core::checkpoint`]).
-    pub(crate) checkpoint: Option<CheckpointStatus>,
-    /// Last txg of the checkpoint; zero without one.
-    pub(crate) checkpoint_txg: Txg,
+    /// The checkpoint's uberblock.
+    pub(crate) checkpoint: Option<Uberblock>,
     pub(crate) expansion: Option<ExpansionStatus>,
     pub(crate) removal: Option<RemovalStatus>,
 }
@@ -143,9 +131,7 @@ pub(crate) async fn load(
     let scrubbed = directory.lookup_u64(directory::LAST_SCRUBBED_TXG).await?;
     out.last_scrubbed = scrubbed.unwrap_or(0);
     if let Some(value) = directory.lookup(directory::CHECKPOINT).await? {
-        let checkpoint = decode_checkpoint(&value.to_u64s())?;
-        out.checkpoint.get_or_insert_default().created_s = Some(checkpoint.timestamp_seconds);
-        out.checkpoint_txg = checkpoint.txg;
+        out.checkpoint = Some(decode_checkpoint(&value.to_u64s())?);
     }
     Ok(out)
 }
@@ -306,14 +292,6 @@ async fn load_of_tops(
         }
         let zap = Zap::hold(mos, ObjectId::new(id)).await?;
         let number = async |name: &str| zap.lookup_u64(name).await;
-        if let Some(map) = number(directory::CHECKPOINT_SPACE_MAP).await? {
-            let object = mos.hold(ObjectId::new(map)).await?;
-            let phys = SpaceMapPhys::decode(&object.bonus(), Endian::Little)?;
-            // The map is of what would be free, were it not for the checkpoint.
-            let space = phys.allocated_bytes.unsigned_abs();
-            let checkpoint = out.checkpoint.get_or_insert_default();
-            checkpoint.space_bytes.insert(top.guid(), space);
-        }
         if !matches!(top.kind(), VdevKind::Raidz { .. }) {
             continue;
         }

@@ -40,7 +40,7 @@ pub(crate) enum Place {
 }
 
 /// The content's attributes that a change of content changes.
-const CONTENT_ATTRIBUTES: [object::SaAttribute; 4] =
+pub(crate) const CONTENT_ATTRIBUTES: [object::SaAttribute; 4] =
     [attr::SIZE, attr::MTIME, attr::CTIME, attr::FLAGS];
 
 /// The block size for a file that is to hold `end` bytes (`zfs_write`): only files of one block
@@ -60,7 +60,7 @@ pub(crate) fn grown_block_bytes(block: u64, size: u64, end: u64, record_bytes: u
 
 /// Gives a file of one block a bigger one, if that is possible: a file that had more blocks keeps
 /// their size, at least until those are freed on disk (`zfs_grow_blocksize`).
-async fn grow_block(node: &Node, tx: &Tx, block_bytes: u64) -> Result<()> {
+pub(crate) async fn grow_block(node: &Node, tx: &Tx, block_bytes: u64) -> Result<()> {
     match node.object.set_block_size(tx, block_bytes as u32, 0).await {
         Err(ObjectError::BlockSizeFixed { .. }) => Ok(()),
         done => Ok(done?),
@@ -69,7 +69,7 @@ async fn grow_block(node: &Node, tx: &Tx, block_bytes: u64) -> Result<()> {
 
 /// Whether the object holds an extended attribute. What is logged of it goes into the log with the
 /// next commit of any object: who syncs a file means its attributes too.
-fn is_of_xattr(znode: &Znode) -> bool {
+pub(crate) fn is_of_xattr(znode: &Znode) -> bool {
     znode.flags & pflags::XATTR != 0
 }
 
@@ -327,7 +327,7 @@ impl Filesystem {
         Ok(())
     }
 
-    fn content_changed(&self, znode: Znode) -> Znode {
+    pub(crate) fn content_changed(&self, znode: Znode) -> Znode {
         let now = self.now();
         let archive = self.uses_fuids();
         let mut changed = touched(znode, now, archive);
@@ -340,7 +340,11 @@ impl Filesystem {
 
     /// A file written by somebody who is not root loses its set-id bits
     /// (`zfs_clear_setid_bits_if_necessary`). Returns what else is to be stored then.
-    fn without_set_ids(&self, znode: &mut Znode, caller: Caller) -> Option<Vec<Attribute>> {
+    pub(crate) fn without_set_ids(
+        &self,
+        znode: &mut Znode,
+        caller: Caller,
+    ) -> Option<Vec<Attribute>> {
         let executable = znode.mode & 0o111 != 0;
         if caller.uid == 0 || !executable || znode.mode & 0o6000 == 0 {
             return None;
@@ -349,7 +353,7 @@ impl Filesystem {
         Some(Vec::new())
     }
 
-    async fn check_quota(&self, znode: &Znode) -> Result<()> {
+    pub(crate) async fn check_quota(&self, znode: &Znode) -> Result<()> {
         let project = znode.project.unwrap_or(0);
         self.quotas
             .check_space(self, znode.uid, znode.gid, project)
@@ -560,6 +564,17 @@ impl Filesystem {
                 .ok_or(FsError::Invalid {
                     what: "the offset is beyond any file's end",
                 })?;
+            let shared = match to_offset_bytes.checked_add(done) {
+                Some(to) => {
+                    self.share_range(&source, offset, &target, to, length_bytes - done, caller)
+                        .await?
+                }
+                None => 0,
+            };
+            if shared > 0 {
+                done += shared;
+                continue;
+            }
             let data = crate::filesystem::join(self.read_node(&source, offset, length).await?);
             if data.is_empty() {
                 break;

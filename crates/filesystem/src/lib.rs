@@ -43,6 +43,7 @@ mod quota;
 mod rename;
 mod replay;
 mod salvage;
+mod share;
 mod types;
 mod unlinked;
 mod xattr;

@@ -2,7 +2,7 @@
 //! (module/zfs/zfs_log.c; layouts in include/sys/zil.h), after their common header.
 
 use dataset::zil::LogRecord;
-use format::ObjectId;
+use format::{BLOCK_POINTER_BYTES, BlockPointer, ObjectId};
 
 use crate::types::Time;
 use crate::znode::Znode;
@@ -149,6 +149,27 @@ pub(crate) fn truncated(ino: u64, sync: bool, offset_bytes: u64, length_bytes: u
     let mut body = Vec::with_capacity(24);
     put(&mut body, &[ino, offset_bytes, length_bytes]);
     LogRecord::of_object(kind::TRUNCATE, ObjectId::new(ino), sync, body)
+}
+
+/// Blocks were shared (`zfs_log_clone_range`, `lr_clone_range_t`).
+pub(crate) fn cloned(
+    ino: u64,
+    sync: bool,
+    offset_bytes: u64,
+    length_bytes: u64,
+    block_bytes: u64,
+    pointers: &[BlockPointer],
+) -> LogRecord {
+    let mut body = Vec::with_capacity(40 + pointers.len() * BLOCK_POINTER_BYTES);
+    let count = pointers.len() as u64;
+    put(
+        &mut body,
+        &[ino, offset_bytes, length_bytes, block_bytes, count],
+    );
+    for pointer in pointers {
+        body.extend_from_slice(&pointer.encode());
+    }
+    LogRecord::of_object(kind::CLONE_RANGE, ObjectId::new(ino), sync, body)
 }
 
 /// Attributes were set: those in `mask` to what `znode` says.

@@ -464,8 +464,8 @@ impl Replayer {
         Ok(())
     }
 
-    /// Blocks shared by cloning: their content is read and written anew, so the file is right
-    /// though it no longer shares them.
+    /// Blocks shared by cloning. Where they cannot be (the file's blocks are of another size) their content is
+    /// read and written anew; the log's own references last until it is freed.
     async fn clone_range(&self, reader: &mut Reader) -> Result<()> {
         let [ino, offset, length, block_bytes, count] = reader.words()?;
         if count > CLONED_BLOCKS_MAX || block_bytes == 0 || block_bytes > 16 << 20 {
@@ -476,9 +476,20 @@ impl Replayer {
         let endian = reader.endian;
         let _entered = filesystem.enter_to_change().await?;
         let node = filesystem.node(ino).await?;
+        let pointers: Vec<_> = BlockPointer::decode_all(&pointers, endian).collect();
+        {
+            let _range = node.ranges.lock(0, u64::MAX, true).await;
+            let locked = node.lock().await?;
+            let shared = filesystem
+                .replay_shared(&locked, offset, length, block_bytes, &pointers)
+                .await?;
+            if shared {
+                return Ok(());
+            }
+        }
         let mut done = 0;
         let pipeline = Arc::clone(filesystem.objset.pipeline());
-        for pointer in BlockPointer::decode_all(&pointers, endian).collect::<Vec<_>>() {
+        for pointer in pointers {
             let data = if pointer.is_hole() {
                 Bytes::from(vec![0; block_bytes as usize])
             } else {

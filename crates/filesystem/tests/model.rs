@@ -19,7 +19,7 @@ async fn run(seed: u64, steps: usize, properties: &[(&str, &str)], max_size: u64
     let mut run = Run::new(seed, filesystem, max_size).await;
     for step in 1..=steps {
         run.step().await;
-        if step % 97 == 0 {
+        if step % 23 == 0 {
             pool.sync().await.expect("sync");
         }
         if step % 250 == 0 {

@@ -158,7 +158,7 @@ async fn cut_and_import(seed: u64, steps: usize, properties: &[(&str, &str)]) {
     let mut run = Run::new(seed, filesystem, 300_000).await;
     for step in 1..=steps {
         run.step().await;
-        if step == steps / 3 {
+        if step == steps / 3 || step == steps * 2 / 3 {
             pool.sync().await.expect("sync");
         }
     }

@@ -252,6 +252,39 @@ impl SpaceMapReader {
         Ok(())
     }
 
+    /// The last entries of a block, at most `max` of them, and the bytes of the block that are before them: for
+    /// taking a map apart from its end (`space_map_incremental_destroy`, module/zfs/space_map.c).
+    ///
+    /// # Errors
+    /// As [`Self::read_block`].
+    pub fn last_entries(
+        range: SpaceMapRange,
+        block: &[u8],
+        endian: Endian,
+        max: usize,
+    ) -> Result<(Vec<SpaceMapEntry>, usize)> {
+        let mut found: Vec<(usize, SpaceMapEntry)> = Vec::new();
+        let mut reader = Self::new(range);
+        let words: Vec<u64> = endian.words(block).collect();
+        let mut at = 0;
+        while at < words.len() {
+            let length = if words[at] >> 62 == 3 { 2 } else { 1 };
+            let end = (at + length).min(words.len());
+            reader.read_block(&block[at * 8..end * 8], endian, |entry| {
+                found.push((at * 8, entry));
+                Ok::<_, FormatError>(())
+            })?;
+            at = end;
+        }
+        let taken = found.split_off(found.len().saturating_sub(max));
+        let left = match taken.first() {
+            Some((first, _)) if !found.is_empty() => *first,
+            // Only debug entries are before these.
+            _ => 0,
+        };
+        Ok((taken.into_iter().map(|(_, entry)| entry).collect(), left))
+    }
+
     fn place(&self, offset: u64, run: u64) -> Result<(u64, u64)> {
         let wide = |units: u64| u128::from(units) << self.range.shift.min(63);
         let end = wide(offset) + wide(run);

@@ -136,6 +136,8 @@ pub(crate) struct Slot {
     pub dirty: bool,
     pub meta: Option<Meta>,
     pub blocks: Arc<BTreeMap<u64, Bytes>>,
+    /// Blocks that are to be shared with others: pointers as they were read, never holes. None is in `blocks` too.
+    pub cloned: Arc<BTreeMap<u64, BlockPointer>>,
     pub freed: RangeSet,
     pub spill: SpillChange,
 }
@@ -145,8 +147,25 @@ impl Slot {
         Arc::make_mut(&mut self.blocks)
     }
 
-    /// Takes block ids in `start..end` out of `blocks`.
+    /// The first block at or after `from` that this txg writes or shares.
+    pub(crate) fn next_unwritten(&self, from: u64) -> Option<u64> {
+        let written = self.blocks.range(from..).next().map(|(block, _)| *block);
+        let cloned = self.cloned.range(from..).next().map(|(block, _)| *block);
+        written.into_iter().chain(cloned).min()
+    }
+
+    /// Takes a block out of those that are to be shared.
+    pub(crate) fn drop_clone(&mut self, block: u64) {
+        if self.cloned.contains_key(&block) {
+            Arc::make_mut(&mut self.cloned).remove(&block);
+        }
+    }
+
+    /// Takes block ids in `start..end` out of `blocks` and `cloned`.
     pub(crate) fn drop_blocks(&mut self, start: u64, end: u64) {
+        if self.cloned.range(start..end).next().is_some() {
+            Arc::make_mut(&mut self.cloned).retain(|block, _| !(start..end).contains(block));
+        }
         if self.blocks.range(start..end).next().is_none() {
             return;
         }
@@ -225,6 +244,8 @@ pub(crate) fn shl(value: u64, shift: u32) -> u64 {
 pub(crate) enum Found {
     /// Here.
     Data(Bytes),
+    /// On disk, in a block that another pointer leads to.
+    Cloned(BlockPointer),
     /// Nowhere: it reads as zeros.
     Zeros,
     /// On disk, if anywhere.
@@ -278,6 +299,9 @@ impl DnodeState {
         for slot in self.layers(txg) {
             if let Some(data) = slot.blocks.get(&block) {
                 return Found::Data(data.clone());
+            }
+            if let Some(pointer) = slot.cloned.get(&block) {
+                return Found::Cloned(*pointer);
             }
             if slot.freed.contains(block) {
                 return Found::Zeros;

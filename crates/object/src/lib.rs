@@ -46,6 +46,7 @@ mod rangeset;
 mod readahead;
 mod sa;
 mod salvage;
+mod share;
 mod spacemap;
 mod sync;
 mod table;

@@ -368,7 +368,7 @@ impl Object {
     /// Whether a block has a version that is not on disk yet.
     pub(crate) fn is_block_unwritten(&self, block: u64) -> bool {
         let state = self.dnode.lock();
-        matches!(state.find(block, NEWEST), Found::Data(_))
+        matches!(state.find(block, NEWEST), Found::Data(_) | Found::Cloned(_))
     }
 
     pub(crate) fn block_bytes(&self) -> u64 {
@@ -518,6 +518,7 @@ impl Object {
         }
         let slot = self.set.slot_mut(&self.dnode, state, tx.txg());
         slot.freed.remove(block, block + 1);
+        slot.drop_clone(block);
         Ok(slot.blocks_mut().insert(block, data).is_none())
     }
 
@@ -693,16 +694,16 @@ impl Object {
         }
         // Blocks of the layers below that are freed but not written yet still count: their
         // place in the tree depends on the sizes.
-        let pending = state
-            .layers(tx.txg())
-            .any(|slot| slot.blocks.range(1..).next().is_some());
+        let pending = state.layers(tx.txg()).any(|slot| {
+            slot.blocks.range(1..).next().is_some() || slot.cloned.range(1..).next().is_some()
+        });
         if meta.max_block > 0 || !single_on_disk || pending {
             return Err(ObjectError::BlockSizeFixed { object: self.id() });
         }
         let data = match found {
             Found::Data(data) => Some(data),
             Found::Zeros => None,
-            Found::Disk => base,
+            Found::Cloned(_) | Found::Disk => base,
         };
         let meta = self.set.meta_mut(&self.dnode, &mut state, tx.txg());
         let same_size = meta.block_bytes == size;
@@ -731,7 +732,7 @@ impl Object {
                 let state = self.dnode.lock();
                 let unwritten = state
                     .layers(NEWEST)
-                    .filter_map(|slot| slot.blocks.range(from..).next().map(|(block, _)| *block))
+                    .filter_map(|slot| slot.next_unwritten(from))
                     .min();
                 (state.tree.clone(), unwritten, state.meta().max_block)
             };
@@ -749,7 +750,7 @@ impl Object {
             let next = {
                 let state = self.dnode.lock();
                 match state.find(block, NEWEST) {
-                    Found::Data(_) => None,
+                    Found::Data(_) | Found::Cloned(_) => None,
                     Found::Disk if on_disk == Some(block) => None,
                     _ => {
                         // A freed range hides what is below it, but may have been written again above.
@@ -759,8 +760,7 @@ impl Object {
                             .min();
                         let written = state
                             .layers(NEWEST)
-                            .filter_map(|slot| slot.blocks.range(block + 1..).next())
-                            .map(|(block, _)| *block)
+                            .filter_map(|slot| slot.next_unwritten(block + 1))
                             .min();
                         let next = hidden.unwrap_or(block + 1);
                         Some(written.map_or(next, |written| next.min(written)))
@@ -793,7 +793,7 @@ impl Object {
             };
             let hole = block > last
                 || match found {
-                    Found::Data(_) => false,
+                    Found::Data(_) | Found::Cloned(_) => false,
                     Found::Zeros => true,
                     Found::Disk => self.set.resolve(self.id(), &tree, block).await?.is_hole(),
                 };

@@ -460,6 +460,7 @@ impl ObjectSet {
         let slots = state.meta().slots;
         let slot = self.slot_mut(&dnode, &mut state, tx.txg());
         slot.blocks = Arc::default();
+        slot.cloned = Arc::default();
         slot.freed = Default::default();
         slot.spill = Default::default();
         slot.meta = Some(Meta {

@@ -264,6 +264,57 @@ impl SpaceMapObject {
         Ok(())
     }
 
+    /// Takes the last entries off the log, at most `max` of them and those of one block (more may be before them
+    /// unless the log is empty then), and gives them, oldest first. A log that ends in the middle of a block is not
+    /// to be appended to any more: this is for maps that are taken apart (`space_map_incremental_destroy`).
+    ///
+    /// # Errors
+    /// Errors of reading; [`ObjectError::Format`].
+    pub async fn pop(&self, tx: &Tx, max: usize) -> Result<Vec<SpaceMapEntry>> {
+        let mut phys = self.phys();
+        let block_bytes = u64::from(self.object.info().data_block_bytes).max(8);
+        let Some(last) = phys.length_bytes.checked_sub(1) else {
+            return Ok(Vec::new());
+        };
+        let id = self.id();
+        let start = last - last % block_bytes;
+        let length = phys.length_bytes - start;
+        let bytes = self.object.read_bytes(start, length as usize).await?;
+        if bytes.len() as u64 != length {
+            return Err(damaged(
+                id,
+                "space_map_phys_t",
+                "a part of the log is missing",
+            ));
+        }
+        let (entries, left) =
+            SpaceMapReader::last_entries(self.range, &bytes, Endian::Little, max).of(id)?;
+        phys.length_bytes = start + left as u64;
+        let mut out = Vec::with_capacity(entries.len());
+        for entry in entries {
+            let kind = match entry.kind {
+                format::SpaceMapKind::Allocate => SpaceMapKind::Allocate,
+                format::SpaceMapKind::Free => SpaceMapKind::Free,
+            };
+            phys.allocated_bytes = match kind {
+                SpaceMapKind::Allocate => phys
+                    .allocated_bytes
+                    .saturating_sub_unsigned(entry.run_bytes),
+                SpaceMapKind::Free => phys
+                    .allocated_bytes
+                    .saturating_add_unsigned(entry.run_bytes),
+            };
+            out.push(SpaceMapEntry {
+                kind,
+                vdev: entry.vdev,
+                offset_bytes: entry.offset_bytes,
+                length_bytes: entry.run_bytes,
+            });
+        }
+        self.object.set_bonus(tx, phys.encode())?;
+        Ok(out)
+    }
+
     /// Empties the log (before writing it anew, condensed). A `block_bytes` other than 0 changes the
     /// size of its blocks when the object allows that.
     ///

@@ -161,6 +161,7 @@ impl ObjectSet {
             match state.find(block, NEWEST) {
                 Found::Data(data) => return Some(Block::Data(data, Endian::Little)),
                 Found::Zeros => return Some(Block::Zeros),
+                Found::Cloned(pointer) => pointer,
                 Found::Disk => self.try_resolve(dnode.id, &state.tree, block)?,
             }
         };
@@ -175,19 +176,24 @@ impl ObjectSet {
     pub(crate) async fn block_at(&self, dnode: &Dnode, block: u64, txg: Txg) -> Result<Block> {
         let mut seen = None;
         loop {
-            let tree = {
+            let (tree, cloned) = {
                 let state = dnode.lock();
-                match state.find(block, txg) {
+                let cloned = match state.find(block, txg) {
                     Found::Data(data) => return Ok(Block::Data(data, Endian::Little)),
                     Found::Zeros => return Ok(Block::Zeros),
-                    Found::Disk => state.tree.clone(),
-                }
+                    Found::Cloned(pointer) => Some(pointer),
+                    Found::Disk => None,
+                };
+                (state.tree.clone(), cloned)
             };
             // A tree read in pieces may be replaced meanwhile, and after some txgs its blocks
             // hold something else. An error counts only when the tree is still the same one.
             let stale = |generation| dnode.lock().tree.generation != generation;
             let result = async {
-                let pointer = self.resolve(dnode.id, &tree, block).await?;
+                let pointer = match cloned {
+                    Some(pointer) => pointer,
+                    None => self.resolve(dnode.id, &tree, block).await?,
+                };
                 if pointer.is_hole() {
                     return Ok(Block::Zeros);
                 }

@@ -58,6 +58,7 @@ pub(crate) struct TreeSync<'a> {
     /// No block is beyond this number, before or after.
     end_block: u64,
     blocks: &'a BTreeMap<u64, Bytes>,
+    cloned: &'a BTreeMap<u64, BlockPointer>,
     freed: &'a RangeSet,
     used: AtomicI64,
 }
@@ -78,6 +79,7 @@ impl<'a> TreeSync<'a> {
         old: &Meta,
         meta: &'a Meta,
         blocks: &'a BTreeMap<u64, Bytes>,
+        cloned: &'a BTreeMap<u64, BlockPointer>,
         freed: &'a RangeSet,
     ) -> Self {
         TreeSync {
@@ -89,6 +91,7 @@ impl<'a> TreeSync<'a> {
             meta,
             end_block: old.max_block.max(meta.max_block).saturating_add(1),
             blocks,
+            cloned,
             freed,
             used: AtomicI64::new(0),
         }
@@ -132,6 +135,18 @@ impl<'a> TreeSync<'a> {
             lsize_bytes,
         })
         .unwrap_or(BlockPointer::HOLE)
+    }
+
+    /// Has a block shared that another pointer leads to, in the place of `old` (`dmu_brt_clone`, module/zfs/dmu.c):
+    /// it is born anew in this txg, its bytes are as old as they are.
+    fn share(&self, old: &BlockPointer, shared: &BlockPointer) -> BlockPointer {
+        let txg = self.ctx.txg;
+        let mut new = *shared;
+        new.set_birth(txg, shared.physical_birth());
+        self.ctx.pipeline.clones().add(txg, &new);
+        self.kill(Some(old));
+        self.bear(&new);
+        new
     }
 
     /// Writes what changed in the tree; returns the new one (its generation is the old one's).
@@ -180,6 +195,9 @@ impl<'a> TreeSync<'a> {
             if let Some(data) = self.blocks.get(&number) {
                 return self.write_leaf(number, &old, data.clone()).await;
             }
+            if let Some(shared) = self.cloned.get(&number) {
+                return Ok(self.share(&old, shared));
+            }
             if self.freed.contains(number) && !old.is_hole() {
                 self.kill(Some(&old));
                 return Ok(self.hole(0, self.ctx.txg));
@@ -200,7 +218,9 @@ impl<'a> TreeSync<'a> {
         let start = shl(number, span);
         let end = shl(number.saturating_add(1), span).min(self.end_block);
         let grown_here = grown.filter(|grown| number == 0 && level >= grown.levels);
-        let has_blocks = start < end && self.blocks.range(start..end).next().is_some();
+        let has_blocks = start < end
+            && (self.blocks.range(start..end).next().is_some()
+                || self.cloned.range(start..end).next().is_some());
         if grown_here.is_none() && !has_blocks {
             if start >= end || old.is_hole() {
                 return Ok(old);
@@ -283,10 +303,13 @@ impl<'a> TreeSync<'a> {
         let span = self.meta.pointers_shift() * u32::from(level - 1);
         let mut out = BTreeSet::new();
         let mut at = start;
-        while at < end
-            && let Some((block, _)) = self.blocks.range(at..end).next()
-        {
-            let child = shr(*block, span);
+        while at < end {
+            let written = self.blocks.range(at..end).next().map(|(block, _)| *block);
+            let shared = self.cloned.range(at..end).next().map(|(block, _)| *block);
+            let Some(block) = written.into_iter().chain(shared).min() else {
+                break;
+            };
+            let child = shr(block, span);
             out.insert(child);
             at = shl(child + 1, span);
         }
@@ -453,8 +476,11 @@ impl<'a> TreeSync<'a> {
         fill: u64,
     ) -> Result<BlockPointer> {
         let (meta, blocks, freed) = (Meta::free(), BTreeMap::new(), RangeSet::default());
+        let cloned = BTreeMap::new();
         let object = ObjectId::META_DNODE;
-        let work = TreeSync::new(set, ctx, acct, object, &meta, &meta, &blocks, &freed);
+        let work = TreeSync::new(
+            set, ctx, acct, object, &meta, &meta, &blocks, &cloned, &freed,
+        );
         work.write(Role::Root, 0, 0, old, data, fill).await
     }
 

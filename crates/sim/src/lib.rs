@@ -22,5 +22,6 @@ pub mod model;
 pub mod rng;
 pub mod torture;
 pub mod verify;
+mod verify_clones;
 mod verify_dedup;
 pub mod work;

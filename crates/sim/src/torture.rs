@@ -242,6 +242,8 @@ pub struct Outcome {
     pub log_blocks: u64,
     /// References to shared blocks that were seen after power cuts.
     pub shared_references: u64,
+    /// References to cloned blocks that were seen after power cuts.
+    pub cloned_references: u64,
     /// Operations refused for lack of space.
     pub refused: u64,
     /// The log of operations of disks, when the plan asks for it.
@@ -615,6 +617,12 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
     if let Some(dedup) = plan.dedup {
         crate::dedup::prepare(&pool, dedup).await?;
     }
+    if plan.work.copies {
+        // Files of several blocks, so that there are whole ones to share.
+        let small = dataset::PropertyChange::Set("8K".to_owned());
+        let changes = [("recordsize".to_owned(), small)];
+        pool.dsl().set_properties(POOL, &changes).await?;
+    }
     let mut books = Vec::new();
     for index in 0..plan.workers {
         let book = Arc::new(Mutex::new(Book::default()));
@@ -745,6 +753,7 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
             let report = patiently("inspection", report).await??;
             outcome.log_blocks += report.log_blocks;
             outcome.shared_references += report.shared_references;
+            outcome.cloned_references += report.cloned_references;
             if plan.zdb {
                 zdb(&sim)?;
             }

@@ -28,8 +28,9 @@ use object::{Bpobj, BpobjSpace, Bptree, ObjectSet, SpaceMapKind, SpaceMapObject,
 use pool::alloc::RangeSet;
 use pool::pipeline::CacheUse;
 use pool::vdev::{VdevKind, metaslab_span};
-use pool::{Bookmark, Pipeline, ReadContext};
+use pool::{Bookmark, CloneKey, Pipeline, ReadContext};
 
+use crate::verify_clones::Clones;
 use crate::verify_dedup::Shared;
 
 /// Why a pool cannot be verified at all.
@@ -50,6 +51,8 @@ pub struct Report {
     pub log_blocks: u64,
     /// References that dedup tables count.
     pub shared_references: u64,
+    /// References that tables of cloned blocks count.
+    pub cloned_references: u64,
     /// What is wrong, in words.
     pub problems: Vec<String>,
 }
@@ -126,6 +129,7 @@ pub(crate) struct Walk<'a> {
     pub(crate) report: Report,
     contents: HashMap<Key, Arc<Content>>,
     pub(crate) shared: Shared,
+    pub(crate) clones: Clones,
     claimed: BTreeMap<VdevId, RangeSet>,
     /// Perhaps allocated: blocks of logs, and of trees that are being freed.
     uncertain: BTreeMap<VdevId, RangeSet>,
@@ -144,6 +148,7 @@ pub async fn verify_pool(pool: &Pool) -> Result<Report, Failure> {
         report: Report::default(),
         contents: HashMap::new(),
         shared: Shared::default(),
+        clones: Clones::default(),
         claimed: BTreeMap::new(),
         uncertain: BTreeMap::new(),
     };
@@ -153,6 +158,7 @@ pub async fn verify_pool(pool: &Pool) -> Result<Report, Failure> {
     walk.datasets(mos).await?;
     walk.waiting_frees(mos).await?;
     walk.dedup_tables(mos).await?;
+    walk.clone_tables(pool, mos).await?;
     let allocated = walk.space_maps(pool, mos).await?;
     walk.compare_space(pool, &allocated);
     if dsl.root_bp() != root {
@@ -216,7 +222,9 @@ impl Walk<'_> {
             return Ok(known.clone());
         }
         if !block.is_dedup() {
-            self.claim(block, true).await?;
+            if self.clones.is_first(block) {
+                self.claim(block, true).await?;
+            }
         } else if !self.shared.is_first(block) {
             return Ok(Arc::default());
         }
@@ -269,6 +277,9 @@ impl Walk<'_> {
             into.blocks.entry(key(block)).or_insert((*block, 0)).1 += 1;
             if block.is_dedup() && block.birth() > into.born_after {
                 self.shared.refer(block);
+            }
+            if block.birth() > into.born_after {
+                self.clones.refer(block);
             }
             let content = self.content(block, what).await?;
             let mut sum = Sum::default();
@@ -539,6 +550,12 @@ impl Walk<'_> {
     async fn log_data(&mut self, _link: &ZilLink, records: &[u8]) {
         for record in format::LogRecords::new(records, Endian::Little) {
             let Ok(record) = record else { return };
+            // Once it is claimed, a log has references of its own.
+            if let format::LogBody::CloneRange { blocks, .. } = &record.body {
+                for block in blocks {
+                    self.clones.refer_perhaps(block);
+                }
+            }
             if let format::LogBody::Write(write) = &record.body
                 && !write.block.is_hole()
                 && !write.block.is_embedded()
@@ -558,6 +575,11 @@ impl Walk<'_> {
             for block in list_blocks(mos, ObjectId::new(id)).await? {
                 if block.is_dedup() && !block.is_embedded() {
                     self.shared.refer(&block);
+                } else if CloneKey::of(&block).is_some() {
+                    self.clones.refer(&block);
+                    if self.clones.is_first(&block) {
+                        self.claim(&block, true).await?;
+                    }
                 } else if self.contents.contains_key(&key(&block)) {
                     self.problem(format!("to be freed and in use: {block:?}"));
                 } else {
@@ -580,6 +602,11 @@ impl Walk<'_> {
             let gone = block.is_hole() || block.is_embedded() || block.birth() <= born_after;
             if !gone && block.is_dedup() {
                 self.shared.refer_perhaps(block);
+                return;
+            }
+            if !gone && CloneKey::of(block).is_some() {
+                self.clones.refer_perhaps(block);
+                let _ = self.claim(block, false).await;
                 return;
             }
             if gone || self.contents.contains_key(&key(block)) {

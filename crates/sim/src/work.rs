@@ -106,6 +106,8 @@ pub struct WorkOptions {
     pub sync_percent: u64,
     /// Little of what is written is new ([`crate::dedup`]).
     pub repeats: bool,
+    /// Ranges of files are copied, which shares blocks where it can.
+    pub copies: bool,
 }
 
 impl Default for WorkOptions {
@@ -116,6 +118,7 @@ impl Default for WorkOptions {
             dataset_percent: 10,
             sync_percent: 6,
             repeats: false,
+            copies: false,
         }
     }
 }

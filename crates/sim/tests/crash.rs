@@ -128,6 +128,45 @@ fn with_standstills(seed: u64) -> Plan {
     }
 }
 
+/// Cloned blocks: tables count the pointers that there are, whenever the power goes.
+#[test]
+fn a_power_cut_loses_no_reference_to_a_cloned_block() {
+    run_all(&seeds(16), with_copies);
+}
+
+/// There is something to be lost.
+#[test]
+fn blocks_are_cloned_when_the_power_goes() {
+    let cloned = (0..4).map(|seed| {
+        let (outcome, _) = run_plan(&with_copies(seed)).unwrap();
+        outcome.cloned_references
+    });
+    assert!(cloned.sum::<u64>() > 20);
+}
+
+fn with_copies(seed: u64) -> Plan {
+    let plan = Plan::of(seed);
+    Plan {
+        zdb: seed.is_multiple_of(4),
+        cut: if seed.is_multiple_of(2) {
+            Cut::RandomLate
+        } else {
+            plan.cut
+        },
+        work: WorkOptions {
+            copies: true,
+            ..plan.work
+        },
+        ..plan
+    }
+}
+
+/// Every write and flush of a small workload that clones.
+#[test]
+fn every_moment_of_cloning() {
+    every_moment_of(&[Layout::Mirror(2), Layout::MirrorAndLog], 97, true);
+}
+
 fn with_failing_disks(seed: u64) -> Plan {
     let plan = Plan::of(seed);
     let layout = match plan.layout {
@@ -173,6 +212,10 @@ fn every_moment_with_log_and_special_vdevs() {
 }
 
 fn every_moment(layouts: &[Layout], stride: u64) {
+    every_moment_of(layouts, stride, false);
+}
+
+fn every_moment_of(layouts: &[Layout], stride: u64, copies: bool) {
     let stride = match std::env::var_os("MILLPOND_LONG") {
         Some(_) => 1,
         None => stride,
@@ -189,6 +232,7 @@ fn every_moment(layouts: &[Layout], stride: u64) {
                 steps: 40,
                 dataset_percent: 15,
                 sync_percent: 12,
+                copies,
                 ..WorkOptions::default()
             },
             cut: Cut::Never,

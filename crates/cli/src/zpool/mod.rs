@@ -73,6 +73,8 @@ enum Command {
     Version(crate::version::Version),
     /// Verify all copies of all data of pools that are imported read-only
     Scrub(scrub::Scrub),
+    /// Keep the pool's present state to go back to, or discard what is kept
+    Checkpoint(scrub::Checkpoint),
     /// Wait until activities of a pool have ended
     Wait(scrub::Wait),
 }
@@ -172,6 +174,7 @@ pub fn run(zpool: Zpool, client: &Client, typed: String) -> anyhow::Result<()> {
             Ok(())
         }
         Command::Scrub(scrub) => scrub.run(client),
+        Command::Checkpoint(checkpoint) => checkpoint.run(client, typed),
         Command::Wait(wait) => wait.run(client),
         Command::History(history) => print_history(&history, client),
         Command::Version(version) => version.run("zpool"),

@@ -2,7 +2,7 @@
 //! `print_raidz_expand_status` and `print_dedup_stats`, cmd/zpool/zpool_main.c; `zpool_dump_ddt`,
 //! lib/libzutil/zutil_pool.c).
 
-use api::{CheckpointReport, DedupReport, ExpansionReport, RemovalReport};
+use api::{CheckpointReport, DedupReport, ExpansionReport, RemovalReport, ScanReport};
 
 use crate::numbers;
 
@@ -15,6 +15,21 @@ pub fn checkpoint(report: &CheckpointReport) -> String {
     match report.created_s {
         Some(at) => format!("created {}, consumes {space}", numbers::local_ctime(at)),
         None => format!("discarding, {space} remaining."),
+    }
+}
+
+/// That a scrub leaves out what only the checkpoint has, if it does or did (`print_checkpoint_scan_warning`).
+pub fn scan_warning(
+    scan: &ScanReport,
+    checkpoint: Option<&CheckpointReport>,
+) -> Option<&'static str> {
+    let created = checkpoint?.created_s?;
+    match scan.state.as_str() {
+        "finished" | "canceled" if scan.end_time_s < created => None,
+        "finished" | "canceled" => {
+            Some("skipped blocks that are only referenced by the checkpoint.")
+        }
+        _ => Some("skipping blocks that are only referenced by the checkpoint."),
     }
 }
 

@@ -1,6 +1,6 @@
-//! `zpool scrub` and `zpool wait`.
+//! `zpool scrub`, `zpool checkpoint` and `zpool wait`.
 
-use api::{ScrubAction, ZpoolScrub, ZpoolWait};
+use api::{ScrubAction, ZpoolCheckpoint, ZpoolScrub, ZpoolWait};
 use clap::Args;
 
 use crate::client::Client;
@@ -37,6 +37,36 @@ impl Scrub {
             all: self.all,
             action,
             wait: self.wait,
+        })?;
+        Ok(())
+    }
+}
+
+/// Keep the pool's present state to go back to, or discard what is kept.
+#[derive(Debug, Args)]
+pub struct Checkpoint {
+    /// Discard the checkpoint
+    #[arg(short, long)]
+    discard: bool,
+    /// Wait until what it kept is free
+    #[arg(short, long, requires = "discard")]
+    wait: bool,
+    pool: String,
+}
+
+impl Checkpoint {
+    /// Asks the daemon.
+    pub fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
+        if self.pool.contains('/') {
+            anyhow::bail!(
+                "'zpool checkpoint' doesn't work on datasets. To save the state of a dataset from a specific point in time please use 'zfs snapshot'"
+            );
+        }
+        client.call(&ZpoolCheckpoint {
+            name: self.pool,
+            discard: self.discard,
+            wait: self.wait,
+            command: typed,
         })?;
         Ok(())
     }

@@ -132,6 +132,9 @@ impl Status {
         }
         if let Some(scan) = &pool.scan {
             println!("  scan: {}", scan::lines(scan).join("\n\t"));
+            if let Some(warning) = progress::scan_warning(scan, pool.checkpoint.as_ref()) {
+                println!("    scan warning: {warning}");
+            }
         }
         if let Some(removal) = &pool.removal {
             println!("remove: {}", progress::removal(removal));

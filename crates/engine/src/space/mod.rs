@@ -462,6 +462,50 @@ impl Space {
         Ok(())
     }
 
+    /// Frees what a discarded checkpoint kept, at most `max` ranges of it, from the ends of the maps; a map
+    /// that is empty goes. Tells whether anything is left (`spa_checkpoint_discard_thread_sync`).
+    pub(crate) async fn discard(
+        &self,
+        sync: &SpaceSync<'_>,
+        mut max: usize,
+    ) -> Result<bool, DatasetError> {
+        let tops: Vec<Arc<Top>> = self.tops.lock().values().cloned().collect();
+        let allocator = sync.pipeline.allocator();
+        let mut is_left = false;
+        for top in tops {
+            let Some(map) = top.checkpoint.lock().clone() else {
+                continue;
+            };
+            while max > 0 && map.length_bytes() > 0 {
+                let entries = map.pop(sync.tx, max).await?;
+                max -= entries.len().min(max);
+                for entry in entries {
+                    if entry.kind != SpaceMapKind::Free {
+                        let what = "a checkpoint's map says that something was allocated";
+                        return Err(damaged(map.id(), what.into()).into());
+                    }
+                    let (offset, length) = (entry.offset_bytes, entry.length_bytes);
+                    allocator
+                        .free_range(sync.ctx.txg, top.shape.vdev, offset, length)
+                        .map_err(ObjectError::from)?;
+                }
+            }
+            if map.length_bytes() > 0 {
+                is_left = true;
+                continue;
+            }
+            let zap = ObjectId::new(top.top_zap.load(Ordering::Relaxed));
+            Zap::hold(&self.mos(), zap)
+                .await?
+                .remove(sync.tx, directory::CHECKPOINT_SPACE_MAP)
+                .await?;
+            free_map(sync, map).await?;
+            *top.checkpoint.lock() = None;
+        }
+        allocator.set_checkpoint_bytes(self.checkpoint_bytes().values().sum());
+        Ok(is_left)
+    }
+
     async fn record(
         &self,
         sync: &SpaceSync<'_>,

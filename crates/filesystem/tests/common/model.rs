@@ -473,11 +473,18 @@ impl Run {
                 if from == to {
                     return;
                 }
-                let (offset, at) = (
-                    self.random.below(self.max_size),
-                    self.random.below(self.max_size),
+                // Whole blocks can be shared.
+                let unit = [1, 512, 8 << 10, 128 << 10][self.random.below(4) as usize];
+                let (mut offset, mut at) = (
+                    self.random.below(self.max_size) / unit * unit,
+                    self.random.below(self.max_size) / unit * unit,
                 );
-                let length = self.random.below(200_000);
+                let mut length = self.random.below(200_000);
+                if self.random.below(3) > 0 {
+                    offset = 0;
+                    length = self.max_size;
+                    at = [0, 0, at][self.random.below(3) as usize];
+                }
                 let source = &self.model.files[from].data;
                 let start = (offset as usize).min(source.len());
                 let end = ((offset + length) as usize).min(source.len());

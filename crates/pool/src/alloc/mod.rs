@@ -487,6 +487,27 @@ impl Allocator {
         result.map_err(|found| space_map_error(dva, found))
     }
 
+    /// Gives a range back that stayed allocated for a checkpoint that is being discarded, at the end of `txg`.
+    ///
+    /// # Errors
+    /// [`PoolError::SpaceMap`] when it is free already or not within one metaslab, [`PoolError::NoSuchVdev`].
+    pub fn free_range(
+        &self,
+        txg: Txg,
+        vdev: VdevId,
+        offset_bytes: u64,
+        length_bytes: u64,
+    ) -> Result<(), PoolError> {
+        let entry = self.entry(vdev).ok_or(PoolError::NoSuchVdev { vdev })?;
+        let result = entry.top.lock().free(txg, offset_bytes, length_bytes);
+        result.map_err(|found| PoolError::SpaceMap {
+            vdev,
+            offset_bytes,
+            length_bytes,
+            found,
+        })
+    }
+
     /// Notes that one copy's place was freed in `txg` but belongs to the pool's checkpoint: it stays
     /// allocated, and is handed out as [`MetaslabChange::kept`] (`metaslab_free_concrete`).
     ///

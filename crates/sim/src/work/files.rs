@@ -25,6 +25,9 @@ impl Worker {
             let dataset = state.get_mut(name).expect("a dataset of the state");
             dataset.content = Arc::new(Content::Files(model));
         };
+        if self.options.copies && self.rng.percent(25) {
+            return self.copy(name, &fs, state, model).await;
+        }
         let ino = |id: FileId| self.book.lock().ids.ino(&fs, id);
         match self.rng.below(100) {
             0..=17 if !crowded => self.make(name, &fs, state, model, parent).await,
@@ -157,6 +160,65 @@ impl Worker {
                 Ok(())
             }
         }
+    }
+
+    /// Copies a part of a file to another, or a whole one.
+    async fn copy(
+        &mut self,
+        name: &str,
+        fs: &Arc<Filesystem>,
+        mut state: State,
+        mut model: FsModel,
+    ) -> Result<(), Failure> {
+        let files = model.of_kind(FileKind::Regular);
+        let (Some(from), Some(to)) = (self.rng.pick(&files), self.rng.pick(&files)) else {
+            return Ok(());
+        };
+        let source = model.files[&from].data.clone();
+        let unit = [512, 8 << 10, 8 << 10, 128 << 10][self.rng.below(4) as usize];
+        // What is not on disk yet is copied.
+        if self.rng.percent(50) {
+            self.pool.sync().await?;
+        }
+        let (start, at) = match self.rng.below(3) {
+            0 => (0, 0),
+            _ => (
+                self.rng.below(source.len() as u64 + 1) / unit * unit,
+                self.rng.below(self.options.file_bytes_max) / unit * unit,
+            ),
+        };
+        let length = 128 << 10;
+        let end = (start + length).min(source.len() as u64);
+        let target_end = model.files[&to].data.len() as u64;
+        // Not more than one transaction takes, for a power cut may end it in between: blocks are shared or all is copied.
+        let is_whole = end == start + length || at + (end - start) >= target_end;
+        if end <= start || from == to || !is_whole || at + length > self.options.file_bytes_max {
+            return Ok(());
+        }
+        let piece = &source[start as usize..end as usize];
+        let data = Arc::make_mut(&mut model.file(to).data);
+        let data_end = at as usize + piece.len();
+        if data.len() < data_end {
+            data.resize(data_end, 0);
+        }
+        data[at as usize..data_end].copy_from_slice(piece);
+        let dataset = state.get_mut(name).expect("a dataset of the state");
+        dataset.content = Arc::new(Content::Files(model));
+        let what = format!("{name}: copy file {from} {start}+{length} to file {to} {at}");
+        let (from, to) = {
+            let book = self.book.lock();
+            (book.ids.ino(fs, from), book.ids.ino(fs, to))
+        };
+        self.issue(what.clone(), state);
+        let result = fs
+            .copy_range(from, start, to, at, length, Caller::ROOT)
+            .await;
+        if let Some(copied) = self.settle(&what, result)?
+            && copied != end - start
+        {
+            return Err(format!("{what}: {copied} bytes were copied").into());
+        }
+        Ok(())
     }
 
     async fn make(

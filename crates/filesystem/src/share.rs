@@ -1,0 +1,235 @@
+//! Sharing blocks between files instead of copying them (block cloning): `copy_file_range`.
+//!
+//! Whole blocks are shared when they are on disk and both files have blocks of the same size; anything else is
+//! copied. A range is shared in parts, each one transaction and one log record, as far as that goes.
+//!
+//! Locks: the ranges of both files, whole blocks, in the order of their numbers, so that two copies in opposite
+//! directions do not wait for each other; then the target.
+//!
+//! Source: module/zfs/zfs_vnops.c (`zfs_clone_range_locked`, `zfs_clone_range_replay`).
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use dataset::DirtyEstimate;
+use dataset::features::guid;
+use format::BlockPointer;
+
+use crate::data::{CONTENT_ATTRIBUTES, FILE_BYTES_MAX, grow_block, is_of_xattr};
+use crate::error::Result;
+use crate::filesystem::Filesystem;
+use crate::log;
+use crate::node::{Locked, Node};
+use crate::types::Caller;
+use crate::znode::{attr, pflags};
+
+/// Blocks shared in one transaction: their pointers fit into a log record.
+const BLOCKS_MAX: u64 = 512;
+/// And bytes of them, but for one block: they are accounted for as if they were written.
+const BYTES_MAX: u64 = 32 << 20;
+
+/// How two ranges may be shared: blocks, and bytes of them that count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Shared {
+    block_bytes: u64,
+    blocks: u64,
+    length_bytes: u64,
+}
+
+/// A file as far as sharing asks.
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    size: u64,
+    block_bytes: u64,
+}
+
+/// Which part of a range can be shared, from its start; `None` when it must be copied.
+fn plan(
+    source: Shape,
+    from: u64,
+    target: Shape,
+    to: u64,
+    length: u64,
+    record_bytes: u64,
+) -> Option<Shared> {
+    let block = source.block_bytes;
+    let length = length.min(source.size.checked_sub(from)?);
+    if block == 0 || to.checked_add(length)? > FILE_BYTES_MAX {
+        return None;
+    }
+    let fits = target.block_bytes == block
+        || target.block_bytes < block && target.size <= target.block_bytes;
+    if length == 0 || !fits || from % block != 0 || to % block != 0 {
+        return None;
+    }
+    if to != 0 && !block.is_power_of_two() {
+        return None;
+    }
+    let whole = length / block;
+    // The end of the source's last block is zeros: it may be shared where the target ends too.
+    let ends = length % block != 0 && from + length == source.size && to + length >= target.size;
+    let blocks = if ends { whole + 1 } else { whole };
+    let blocks = blocks.min(BLOCKS_MAX).min((BYTES_MAX / block).max(1));
+    let length_bytes = length.min(blocks.checked_mul(block)?);
+    // A file of one small block would keep that size however large it gets.
+    let is_stunted = length_bytes <= block
+        && block < record_bytes
+        && target.size <= block
+        && to + length_bytes > block;
+    (blocks > 0 && !is_stunted).then_some(Shared {
+        block_bytes: block,
+        blocks,
+        length_bytes,
+    })
+}
+
+fn shape(node: &Node) -> Shape {
+    Shape {
+        size: node.znode().size,
+        block_bytes: node.object.info().data_block_bytes.into(),
+    }
+}
+
+impl Filesystem {
+    /// Shares blocks from the start of a range, as far as that goes at once; how many bytes: 0 when they must be copied.
+    pub(crate) async fn share_range(
+        &self,
+        source: &Arc<Node>,
+        from: u64,
+        target: &Arc<Node>,
+        to: u64,
+        length: u64,
+        caller: Caller,
+    ) -> Result<u64> {
+        let dataset = self.dataset()?;
+        let record_bytes = u64::from(self.settings().record_bytes);
+        let planned = || plan(shape(source), from, shape(target), to, length, record_bytes);
+        if !dataset.has_feature(guid::BLOCK_CLONING) {
+            return Ok(0);
+        }
+        let Some(wanted) = planned() else {
+            return Ok(0);
+        };
+        let locked_bytes = wanted.blocks * wanted.block_bytes;
+        let grows = shape(target).block_bytes != shape(source).block_bytes;
+        if grows && source.ino == target.ino {
+            return Ok(0);
+        }
+        // Whole blocks: else somebody could write into the last one behind the range, so that the source's were freed
+        // before anybody heard that it is shared, or what is written into the target's were lost.
+        let end = |start: u64| start.saturating_add(locked_bytes);
+        let (start, whole_end) = if grows { (0, u64::MAX) } else { (to, end(to)) };
+        let (_first, _second);
+        match source.ino.cmp(&target.ino) {
+            Ordering::Less => {
+                _first = source.ranges.lock(from, end(from), false).await;
+                _second = Some(target.ranges.lock(start, whole_end, true).await);
+            }
+            // One lock over both: who waits for the first range, and what is between, is before us at the second.
+            Ordering::Equal => {
+                _first = target
+                    .ranges
+                    .lock(from.min(to), end(from.max(to)), true)
+                    .await;
+                _second = None;
+            }
+            Ordering::Greater => {
+                _first = target.ranges.lock(start, whole_end, true).await;
+                _second = Some(source.ranges.lock(from, end(from), false).await);
+            }
+        }
+        let node = target.lock().await?;
+        // Sizes may have changed before the locks were there.
+        let Some(shared) = planned() else {
+            return Ok(0);
+        };
+        let is_locked = shared.blocks * shared.block_bytes <= locked_bytes
+            && (grows || shape(target).block_bytes == shared.block_bytes);
+        // A file that is gone reads as holes.
+        if !is_locked || !source.object.exists() {
+            return Ok(0);
+        }
+        if node.znode().flags & (pflags::IMMUTABLE | pflags::APPENDONLY) != 0 {
+            return Ok(0);
+        }
+        self.check_quota(&node.znode()).await?;
+        let found = source
+            .object
+            .shareable_blocks(
+                from / shared.block_bytes,
+                shared.blocks,
+                dataset.synced_txg(),
+            )
+            .await?;
+        let Some(pointers) = found else { return Ok(0) };
+        let length = shared.length_bytes;
+        let done = self
+            .put_shared(&node, to, length, shared.block_bytes, &pointers, caller)
+            .await?;
+        Ok(if done { length } else { 0 })
+    }
+
+    /// Puts pointers into a file, with size, times and a log record; `false`, and nothing is done, when its blocks
+    /// cannot be of that size. The range is locked by the caller.
+    async fn put_shared(
+        &self,
+        node: &Locked,
+        to: u64,
+        length: u64,
+        block_bytes: u64,
+        pointers: &[BlockPointer],
+        caller: Caller,
+    ) -> Result<bool> {
+        // They count for the dataset as copies would.
+        let estimate = DirtyEstimate::write(pointers.len() as u64 * block_bytes);
+        let size = node.znode().size;
+        let has = u64::from(node.object.info().data_block_bytes);
+        if has < block_bytes && size > 0 {
+            node.object.read(0, size.min(has) as usize).await?;
+        }
+        let tx = self.assign(estimate).await?;
+        if has < block_bytes {
+            grow_block(node, &tx, block_bytes).await?;
+        }
+        if u64::from(node.object.info().data_block_bytes) != block_bytes {
+            return Ok(false);
+        }
+        node.object.share_blocks(&tx, to / block_bytes, pointers)?;
+        let mut changed = self.content_changed(node.znode());
+        changed.size = size.max(to + length);
+        let mut list = CONTENT_ATTRIBUTES.to_vec();
+        let more = self.without_set_ids(&mut changed, caller);
+        if more.is_some() {
+            list.push(attr::MODE);
+            let record = log::attributes_set(node.ino, log::mask::MODE, &changed, None);
+            self.record(&tx, record);
+        }
+        self.store(&tx, node, changed, &list, more.unwrap_or_default())
+            .await?;
+        if changed.links > 0 {
+            let sync = is_of_xattr(&changed);
+            let record = log::cloned(node.ino, sync, to, length, block_bytes, pointers);
+            self.record(&tx, record);
+        }
+        Ok(true)
+    }
+
+    /// Shares what a clone record tells; `false` when the file's blocks are of another size.
+    pub(crate) async fn replay_shared(
+        &self,
+        node: &Locked,
+        to: u64,
+        length: u64,
+        block_bytes: u64,
+        pointers: &[BlockPointer],
+    ) -> Result<bool> {
+        let has = shape(node);
+        let fits = has.block_bytes == block_bytes
+            || has.block_bytes < block_bytes && has.size <= has.block_bytes;
+        if !fits || to % block_bytes != 0 || pointers.iter().any(BlockPointer::is_embedded) {
+            return Ok(false);
+        }
+        self.put_shared(node, to, length, block_bytes, pointers, Caller::ROOT)
+            .await
+    }
+}

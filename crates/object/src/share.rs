@@ -1,0 +1,123 @@
+//! Sharing blocks between objects (block cloning): reading the pointers of one and putting them into another.
+//!
+//! Only blocks of the last synced state are shared: what is dirty has no pointer yet, and a pointer to what a crash
+//! would take away must not get into the intent log. Whoever shares blocks keeps the source as it is until it has
+//! the transaction ([`Object::share_blocks`] announces them; from then on nobody frees them unasked).
+//!
+//! Source: module/zfs/dmu.c (`dmu_read_l0_bps`, `dmu_brt_clone`).
+
+use std::sync::Arc;
+
+use format::{BlockPointer, Txg};
+use pool::{CloneKey, Tx};
+
+use crate::dnode::Found;
+use crate::error::{ObjectError, Result};
+use crate::object::Object;
+use crate::tree::NEWEST;
+
+/// What a shared block counts as dirty: its entry in the table of cloned blocks, in bytes.
+const DIRTY_BYTES: u64 = 512;
+
+impl Object {
+    /// The pointers of `count` blocks from `first` on, holes included, for [`Self::share_blocks`]. `None` when some
+    /// are not on disk as of `synced`, the last synced txg, or cannot be shared (those in their pointers, deduplicated
+    /// ones).
+    ///
+    /// # Errors
+    /// Errors of reading indirect blocks.
+    pub async fn shareable_blocks(
+        &self,
+        first: u64,
+        count: u64,
+        synced: Txg,
+    ) -> Result<Option<Vec<BlockPointer>>> {
+        let block_bytes = self.block_bytes();
+        let mut out = Vec::new();
+        for block in first..first.saturating_add(count) {
+            let Some(pointer) = self.newest_pointer(block).await? else {
+                return Ok(None);
+            };
+            let shareable = pointer.is_hole()
+                || CloneKey::of(&pointer).is_some()
+                    && !pointer.is_embedded()
+                    && !pointer.is_dedup()
+                    && pointer.lsize_bytes() == block_bytes
+                    && pointer.physical_birth() <= synced;
+            if !shareable || pointer.is_redacted() {
+                return Ok(None);
+            }
+            out.push(pointer);
+        }
+        Ok(Some(out))
+    }
+
+    /// The pointer of a block with all changes; `None` when it is to be written.
+    async fn newest_pointer(&self, block: u64) -> Result<Option<BlockPointer>> {
+        loop {
+            let tree = {
+                let state = self.dnode.lock();
+                match state.find(block, NEWEST) {
+                    Found::Data(_) => return Ok(None),
+                    Found::Zeros => return Ok(Some(BlockPointer::HOLE)),
+                    Found::Cloned(pointer) => return Ok(Some(pointer)),
+                    Found::Disk => state.tree.clone(),
+                }
+            };
+            let found = self.objset().resolve(self.id(), &tree, block).await;
+            let state = self.dnode.lock();
+            // Another txg was synced meanwhile: what was found may be gone.
+            if state.tree.generation == tree.generation {
+                return found.map(Some);
+            }
+        }
+    }
+
+    /// Puts pointers that [`Self::shareable_blocks`] gave in the place of blocks from `first` on. Blocks keep their
+    /// size, so it must be the same here; holes are made.
+    ///
+    /// # Errors
+    /// [`ObjectError::NoSuchObject`]; [`ObjectError::Misuse`] when sizes differ. Nothing is changed then.
+    pub fn share_blocks(&self, tx: &Tx, first: u64, pointers: &[BlockPointer]) -> Result<()> {
+        let clones = self.objset().pipeline().clones();
+        for pointer in pointers {
+            clones.announce(tx.txg(), pointer);
+        }
+        self.objset().note_dirty(tx.txg());
+        let mut state = self.dnode.lock();
+        let meta = state.meta_at(tx.txg());
+        if !meta.exists {
+            return Err(ObjectError::NoSuchObject { object: self.id() });
+        }
+        let block_bytes = u64::from(meta.block_bytes);
+        if pointers
+            .iter()
+            .any(|pointer| !pointer.is_hole() && pointer.lsize_bytes() != block_bytes)
+        {
+            return Err(ObjectError::Misuse {
+                object: self.id(),
+                what: "blocks of another size cannot be shared",
+            });
+        }
+        let Some(last) = (pointers.len() as u64).checked_sub(1) else {
+            return Ok(());
+        };
+        let last = first.saturating_add(last);
+        if last > meta.max_block {
+            let meta = self.objset().meta_mut(&self.dnode, &mut state, tx.txg());
+            meta.max_block = last;
+        }
+        let slot = self.objset().slot_mut(&self.dnode, &mut state, tx.txg());
+        for (block, pointer) in (first..).zip(pointers) {
+            slot.drop_blocks(block, block + 1);
+            if pointer.is_hole() {
+                slot.freed.add(block, block + 1);
+            } else {
+                slot.freed.remove(block, block + 1);
+                Arc::make_mut(&mut slot.cloned).insert(block, *pointer);
+            }
+        }
+        tx.dirtied(DIRTY_BYTES * pointers.len() as u64);
+        Ok(())
+    }
+}
