@@ -111,8 +111,8 @@ const TABLE: &[Row] = &[
     ),
     row("com.datto:encryption", "encryption", false, Full),
     row("org.zfsonlinux:project_quota", "project_quota", true, Full),
-    row("com.delphix:device_removal", "device_removal", false, Read),
-    row(OBSOLETE_COUNTS, "obsolete_counts", true, Read),
+    row("com.delphix:device_removal", "device_removal", false, Full),
+    row(OBSOLETE_COUNTS, "obsolete_counts", true, Full),
     row(
         "com.delphix:zpool_checkpoint",
         "zpool_checkpoint",
