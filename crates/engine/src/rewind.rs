@@ -30,7 +30,12 @@ const DEFER_TXGS: usize = 2;
 
 /// Imports a pool at the state that `spec.rewind` asks for.
 pub(crate) async fn import(world: &World, spec: ImportSpec) -> Result<Arc<Core>, EngineError> {
-    open::check_spec(&spec)?;
+    if let Err(error) = open::check_spec(&spec) {
+        if matches!(error, EngineError::ForeignHost { .. }) {
+            check_not_active(world, &spec).await?;
+        }
+        return Err(error);
+    }
     let (limit, states) = match spec.rewind {
         Rewind::No => return open::import(world, &spec, None).await,
         Rewind::Checkpoint => return import_checkpoint(world, &spec).await,
@@ -93,6 +98,25 @@ pub(crate) async fn import(world: &World, spec: ImportSpec) -> Result<Arc<Core>,
             |error| error.to_string(),
         ),
     })
+}
+
+/// Tells a pool that another host has imported from one that it left, for which one may use force: the latter is
+/// believed when the devices cannot be read, as an import with force looks again.
+///
+/// # Errors
+/// [`EngineError::RemoteActive`], [`EngineError::NoHostid`].
+async fn check_not_active(world: &World, spec: &ImportSpec) -> Result<(), EngineError> {
+    let Ok(ground) = untrusted(world, spec).await else {
+        return Ok(());
+    };
+    distrust_stale(&ground.tree).await;
+    let newest = best_uberblock(&ground.tree.uberblocks().await, Txg::new(u64::MAX));
+    let result = match newest {
+        Some(newest) => multihost::check_unused(world, spec, &ground.tree, &newest).await,
+        None => Ok(()),
+    };
+    ground.tree.close();
+    result
 }
 
 /// Errors that an older state would meet too.

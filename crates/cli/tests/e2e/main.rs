@@ -14,6 +14,7 @@ mod keys;
 mod kill;
 mod layouts;
 mod matrix;
+mod multihost;
 mod posix;
 mod properties;
 mod scrub;
