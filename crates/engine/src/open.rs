@@ -268,7 +268,11 @@ async fn missing_log(
 }
 
 /// [`check_tree`], without top-level vdevs of which nothing was found; tells how many those are.
-fn check_known(pool: &str, tree: &VdevTree, missing_log: bool) -> Result<usize, EngineError> {
+pub(crate) fn check_known(
+    pool: &str,
+    tree: &VdevTree,
+    missing_log: bool,
+) -> Result<usize, EngineError> {
     let is_unknown = |top: &Arc<Vdev>| *top.kind() == VdevKind::Missing;
     let unknown = tree.tops().iter().filter(|top| is_unknown(top)).count();
     match check_tops(pool, tree, missing_log, |top| !is_unknown(top)) {
@@ -290,14 +294,12 @@ pub(crate) async fn open_mos(
     Ok(mos)
 }
 
-/// [`add_allocation_bias`] where vdevs were removed: the ZAPs may lie on those, so the tree
-/// has to be known first.
-async fn add_bias_of_removed(
+/// The vdevs as the configuration in the MOS tells, read-only.
+pub(crate) async fn open_trusted(
     world: &World,
     spec: &ImportSpec,
-    uberblock: &Uberblock,
-    config: &mut NvList,
-) -> Result<(), EngineError> {
+    config: &NvList,
+) -> Result<Ground, EngineError> {
     let mut root = config.require_list("vdev_tree")?.clone();
     config::fix_paths(&mut root, &spec.found.paths);
     let options = OpenOptions {
@@ -306,7 +308,18 @@ async fn add_bias_of_removed(
         pool_guid: Some(spec.found.guid),
         create: false,
     };
-    let ground = Ground::open(world, &root, options, [0; 32]).await?;
+    Ground::open(world, &root, options, [0; 32]).await
+}
+
+/// [`add_allocation_bias`] where vdevs were removed: the ZAPs may lie on those, so the tree
+/// has to be known first.
+async fn add_bias_of_removed(
+    world: &World,
+    spec: &ImportSpec,
+    uberblock: &Uberblock,
+    config: &mut NvList,
+) -> Result<(), EngineError> {
+    let ground = open_trusted(world, spec, config).await?;
     let result = async {
         let mos = open_mos(world, &ground, uberblock).await?;
         add_allocation_bias(&mos, config).await

@@ -21,7 +21,7 @@ use object::Zap;
 
 use crate::core::Core;
 use crate::dtl::distrust_stale;
-use crate::open::{self, Ground, Past, check_tree, damaged};
+use crate::open::{self, Ground, Past, check_known, check_tree, damaged};
 use crate::{EngineError, ImportSpec, Rewind, Rewound, directory, multihost};
 
 /// Transaction groups for which freed blocks are kept (`TXG_DEFER_SIZE`, include/sys/txg.h). Those in
@@ -30,7 +30,12 @@ const DEFER_TXGS: usize = 2;
 
 /// Imports a pool at the state that `spec.rewind` asks for.
 pub(crate) async fn import(world: &World, spec: ImportSpec) -> Result<Arc<Core>, EngineError> {
-    open::check_spec(&spec)?;
+    if let Err(error) = open::check_spec(&spec) {
+        if matches!(error, EngineError::ForeignHost { .. }) {
+            check_not_active(world, &spec).await?;
+        }
+        return Err(error);
+    }
     let (limit, states) = match spec.rewind {
         Rewind::No => return open::import(world, &spec, None).await,
         Rewind::Checkpoint => return import_checkpoint(world, &spec).await,
@@ -93,6 +98,25 @@ pub(crate) async fn import(world: &World, spec: ImportSpec) -> Result<Arc<Core>,
             |error| error.to_string(),
         ),
     })
+}
+
+/// Tells a pool that another host has imported from one that it left, for which one may use force: the latter is
+/// believed when the devices cannot be read, as an import with force looks again.
+///
+/// # Errors
+/// [`EngineError::RemoteActive`], [`EngineError::NoHostid`].
+async fn check_not_active(world: &World, spec: &ImportSpec) -> Result<(), EngineError> {
+    let Ok(ground) = untrusted(world, spec).await else {
+        return Ok(());
+    };
+    distrust_stale(&ground.tree).await;
+    let newest = best_uberblock(&ground.tree.uberblocks().await, Txg::new(u64::MAX));
+    let result = match newest {
+        Some(newest) => multihost::check_unused(world, spec, &ground.tree, &newest).await,
+        None => Ok(()),
+    };
+    ground.tree.close();
+    result
 }
 
 /// Errors that an older state would meet too.
@@ -175,8 +199,9 @@ async fn verify(core: &Core) -> Result<(), EngineError> {
 /// Every distinct uberblock of the pool's devices, the newest first.
 async fn uberblocks(world: &World, spec: &ImportSpec) -> Result<Vec<Uberblock>, EngineError> {
     let ground = untrusted(world, spec).await?;
-    let result = match check_tree(&spec.found.name, &ground.tree, spec.missing_log) {
-        Ok(()) => {
+    // Labels do not tell which vdevs were removed, so what looks missing may not be needed.
+    let result = match check_known(&spec.found.name, &ground.tree, spec.missing_log) {
+        Ok(_) => {
             distrust_stale(&ground.tree).await;
             Ok(ground.tree.uberblocks().await)
         }
@@ -200,15 +225,7 @@ pub(crate) async fn untrusted(world: &World, spec: &ImportSpec) -> Result<Ground
 
 /// Imports the pool as it was when its checkpoint was made.
 async fn import_checkpoint(world: &World, spec: &ImportSpec) -> Result<Arc<Core>, EngineError> {
-    let ground = untrusted(world, spec).await?;
-    let result = async {
-        let (newest, checkpoint) = read_checkpoint(world, spec, &ground).await?;
-        multihost::check_unused(world, spec, &ground.tree, &newest).await?;
-        Ok::<_, EngineError>((newest, checkpoint))
-    }
-    .await;
-    ground.tree.close();
-    let (newest, checkpoint) = result?;
+    let (newest, checkpoint) = read_checkpoint(world, spec).await?;
     let core = attempt(world, spec, checkpoint).await?;
     let core = if spec.read_only {
         core
@@ -229,19 +246,20 @@ async fn import_checkpoint(world: &World, spec: &ImportSpec) -> Result<Arc<Core>
 async fn read_checkpoint(
     world: &World,
     spec: &ImportSpec,
-    ground: &Ground,
 ) -> Result<(Uberblock, Uberblock), EngineError> {
     let pool = &spec.found.name;
-    check_tree(pool, &ground.tree, spec.missing_log)?;
-    distrust_stale(&ground.tree).await;
-    let newest = best_uberblock(&ground.tree.uberblocks().await, Txg::new(u64::MAX))
-        .ok_or_else(|| damaged(pool, "every uberblock", "none has the right checksum"))?;
-    let mos = open::open_mos(world, ground, &newest).await?;
-    let value = Zap::hold(&mos, ObjectId::POOL_DIRECTORY)
-        .await?
-        .lookup(directory::CHECKPOINT)
-        .await?
-        .ok_or_else(|| EngineError::NoCheckpoint { pool: pool.clone() })?;
+    let (newest, config) = open::read_trusted(world, spec, None).await?;
+    let ground = open::open_trusted(world, spec, &config).await?;
+    let result = async {
+        check_tree(pool, &ground.tree, spec.missing_log)?;
+        distrust_stale(&ground.tree).await;
+        let mos = open::open_mos(world, &ground, &newest).await?;
+        let directory = Zap::hold(&mos, ObjectId::POOL_DIRECTORY).await?;
+        Ok::<_, EngineError>(directory.lookup(directory::CHECKPOINT).await?)
+    }
+    .await;
+    ground.tree.close();
+    let value = result?.ok_or_else(|| EngineError::NoCheckpoint { pool: pool.clone() })?;
     let checkpoint = crate::tables::decode_checkpoint(&value.to_u64s())?;
     if checkpoint.txg > newest.txg {
         return Err(damaged(

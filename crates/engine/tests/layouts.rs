@@ -218,7 +218,7 @@ macro_rules! writeable {
     )*};
 }
 
-writeable!(raidz_expanded draid draid_spare);
+writeable!(raidz_expanded draid draid_spare removed);
 
 /// Nobody here moves what is still to be moved: such pools are read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -251,3 +251,25 @@ async fn the_checkpoint_stays_whole_while_the_pool_changes() {
     drop(dataset);
     pool.export(false).await.expect("close");
 }
+
+/// Labels do not tell which vdevs were removed: what they seem to miss is not needed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pools_with_removed_vdevs_go_back() {
+    let Some(golden) = golden() else { return };
+    let images = Images::new();
+    let dir = unpack(&golden, "removed", images.path());
+    let world = World::system(1);
+    let found = || find(&world, &dir);
+    for rewind in [Rewind::Recent, Rewind::Extreme] {
+        let mut spec = ImportSpec::new(found().await, host());
+        (spec.force, spec.rewind) = (true, rewind);
+        let pool = Pool::import(&world, spec).await.expect("import -F");
+        assert!(pool.rewound().is_none());
+        pool.export(false).await.expect("export");
+    }
+    let mut spec = ImportSpec::new(found().await, host());
+    (spec.force, spec.rewind) = (true, Rewind::Checkpoint);
+    let error = Pool::import(&world, spec).await.expect_err("none");
+    assert!(matches!(error, EngineError::NoCheckpoint { .. }), "{error}");
+    zdb_is_clean(&dir, "removed");
+}

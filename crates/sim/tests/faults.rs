@@ -619,13 +619,21 @@ fn a_full_pool_can_be_cleared_out() {
 
 /// Imports the pool as another host, even by force.
 async fn import_as(sim: &SimWorld, hostid: u64) -> Result<Arc<Pool>, engine::EngineError> {
+    import_by(sim, hostid, true).await
+}
+
+async fn import_by(
+    sim: &SimWorld,
+    hostid: u64,
+    force: bool,
+) -> Result<Arc<Pool>, engine::EngineError> {
     let found = sim::torture::find(sim).await.unwrap();
     let host = engine::HostIdentity {
         hostid,
         hostname: format!("host{hostid}"),
     };
     let mut spec = engine::ImportSpec::new(found, host);
-    spec.force = true;
+    spec.force = force;
     Pool::import(&sim.world(), spec).await
 }
 
@@ -656,6 +664,9 @@ fn a_pool_in_use_elsewhere_is_not_imported() {
                 "{text}"
             );
             assert_eq!(pool.synced_txg(), txg);
+            // Nobody is told to use force on it.
+            let error = import_by(&sim, 2, false).await.unwrap_err();
+            assert!(matches!(error, engine::EngineError::RemoteActive { .. }));
             // Its host dies.
             sim.power_cut(PowerCut::LoseUnflushed);
             sim.kill_tasks().await;
@@ -665,6 +676,8 @@ fn a_pool_in_use_elsewhere_is_not_imported() {
             inspect_unwatched(&sim).await;
             let error = import_as(&sim, 0).await.unwrap_err();
             assert!(error.to_string().contains("hostid is not set"), "{error}");
+            let error = import_by(&sim, 2, false).await.unwrap_err();
+            assert!(matches!(error, engine::EngineError::ForeignHost { .. }));
             let before = sim.elapsed();
             let pool = import_as(&sim, 2).await.unwrap();
             let took = sim.elapsed() - before;

@@ -505,7 +505,6 @@ fn a_cache_that_is_missing_is_named_and_no_harm() {
 #[test]
 fn pools_whose_vdevs_are_being_changed_say_what_to_type() {
     for (name, feature) in [
-        ("removed", "device_removal"),
         ("removing", "device_removal"),
         ("raidz_expanding", "raidz_expansion"),
     ] {

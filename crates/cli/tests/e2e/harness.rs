@@ -83,6 +83,8 @@ pub struct Server {
     child: Option<Child>,
     loops: Vec<String>,
     pub iscsi_port: u16,
+    /// Who the server says its host is (`ZFS_HOSTID`).
+    pub hostid: Option<&'static str>,
 }
 
 impl Server {
@@ -102,6 +104,7 @@ impl Server {
             child: None,
             loops: Vec::new(),
             iscsi_port: port,
+            hostid: None,
         }
     }
 
@@ -124,6 +127,7 @@ impl Server {
             .args(words)
             .arg(format!("--iscsi=127.0.0.1:{}", self.iscsi_port))
             .env("MILLPOND_STATE", self.state())
+            .envs(self.hostid.map(|hostid| ("ZFS_HOSTID", hostid)))
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a second handle"))
             .stderr(log)

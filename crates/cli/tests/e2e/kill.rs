@@ -1,7 +1,8 @@
 //! `kill -9` at random moments under load: the pool imports each time, zdb finds nothing, and
-//! everything that fsync had acknowledged is there.
+//! everything that fsync had acknowledged is there. `MILLPOND_KILLS=N`: so many.
 
 use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,7 +14,7 @@ use crate::harness::{Server, can_mount, is_long, zdb_is_clean};
 type Acknowledged = Arc<Mutex<Vec<(String, u64)>>>;
 
 /// Content that tells its own file and place.
-fn content(name: &str, length: usize) -> Vec<u8> {
+pub fn content(name: &str, length: usize) -> Vec<u8> {
     let mut state = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
@@ -34,6 +35,10 @@ fn write_until_dead(
     acknowledged: &Acknowledged,
     stop: &AtomicBool,
 ) {
+    // Once the server is dead and its mount gone, a name leads to the directory below.
+    let Ok(mounted) = std::fs::metadata(root).map(|data| data.dev()) else {
+        return;
+    };
     let mut count = 0;
     while !stop.load(Ordering::Relaxed) {
         count += 1;
@@ -43,6 +48,11 @@ fn write_until_dead(
         let path = root.join(&name);
         let attempt = || -> std::io::Result<()> {
             let mut file = std::fs::File::create(&path)?;
+            if file.metadata()?.dev() != mounted {
+                std::fs::remove_file(&path)?;
+                eprintln!("{name} went to the directory below");
+                return Err(std::io::ErrorKind::NotConnected.into());
+            }
             let half = length / 2;
             file.write_all(&data[..half])?;
             file.sync_all()?;
@@ -78,7 +88,11 @@ fn what_fsync_acknowledged_survives_kills_at_random_moments() {
     if !can_mount() {
         return;
     }
-    let rounds = if is_long() { 200 } else { 8 };
+    let rounds = match std::env::var("MILLPOND_KILLS") {
+        Ok(count) => count.parse().expect("a number"),
+        Err(_) if is_long() => 200,
+        Err(_) => 8,
+    };
     let mut server = Server::start();
     let disks = server.disks(3, 2 << 30);
     let root = server.path("mnt");

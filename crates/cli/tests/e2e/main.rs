@@ -16,6 +16,7 @@ mod kill;
 mod layouts;
 mod legacy;
 mod matrix;
+mod multihost;
 mod posix;
 mod properties;
 mod scrub;
