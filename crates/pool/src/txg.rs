@@ -60,11 +60,7 @@ impl Default for TxgLimits {
             delay_scale_ns: 500_000,
             delay_max_ns: 100_000_000,
             sync_percent: 20,
-            sync_whole_bytes: std::env::var("MP_SYNC_WHOLE")
-                .ok()
-                .and_then(|v| v.parse::<u64>().ok())
-                .unwrap_or(100)
-                << 20,
+            sync_whole_bytes: 100 << 20,
             timeout: Duration::from_secs(5),
         }
     }
