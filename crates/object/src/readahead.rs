@@ -1,7 +1,8 @@
 //! Read-ahead: sequential reads of one handle start reading what comes next.
 //!
 //! A read that begins where the last one ended doubles the window, from two blocks' worth up to
-//! [`WINDOW_MAX_BYTES`]; any other read closes it. Blocks are found through the tree and handed to
+//! [`WINDOW_MAX_BYTES`]; one elsewhere closes it. Reads that overtook each other on their way here (the kernel has several under
+//! way) come soon before or after that place, and belong to the stream as well. Blocks are found through the tree and handed to
 //! the pipeline's own background reads, which bound how much is under way.
 
 use std::sync::Arc;
@@ -35,7 +36,11 @@ impl ReadAhead {
     fn note(&self, offset: u64, length: u64) -> Option<(u64, u64)> {
         let mut stream = self.stream.lock();
         let end = offset.saturating_add(length);
-        if offset != stream.next || offset == 0 {
+        let overtaken = stream.next.saturating_sub(stream.window);
+        let is_near = (overtaken..=stream.ahead).contains(&offset) && stream.window > 0;
+        if offset != stream.next && is_near && offset != 0 {
+            stream.next = stream.next.max(end);
+        } else if offset != stream.next || offset == 0 {
             // From the very start counts as the beginning of a stream.
             *stream = Stream {
                 next: end,
@@ -43,15 +48,17 @@ impl ReadAhead {
                 window: if offset == 0 { WINDOW_MIN_BYTES / 2 } else { 0 },
             };
             return None;
+        } else {
+            stream.next = end;
+            stream.window = (stream.window * 2).clamp(WINDOW_MIN_BYTES, WINDOW_MAX_BYTES);
         }
-        stream.next = end;
-        stream.window = (stream.window * 2).clamp(WINDOW_MIN_BYTES, WINDOW_MAX_BYTES);
-        let target = end.saturating_add(stream.window);
+        let next = stream.next;
+        let target = next.saturating_add(stream.window);
         // In pieces of half a window, so that not every small read does something.
-        if target.saturating_sub(stream.ahead.max(end)) < stream.window / 2 {
+        if target.saturating_sub(stream.ahead.max(next)) < stream.window / 2 {
             return None;
         }
-        let from = stream.ahead.max(end);
+        let from = stream.ahead.max(next);
         stream.ahead = target;
         Some((from, target))
     }
@@ -137,5 +144,25 @@ mod tests {
             assert!(reached >= at);
             assert!(reached - at <= WINDOW_MAX_BYTES);
         }
+    }
+
+    #[test]
+    fn reads_that_overtake_each_other_are_one_stream() {
+        const M: u64 = 1 << 20;
+        let ahead = ReadAhead::default();
+        let mut reached = 0;
+        // By fours, the last one first.
+        for group in 0..16 {
+            for place in [0, 3, 1, 2] {
+                if let Some((from, to)) = ahead.note((group * 4 + place) * M, M) {
+                    assert!(from >= reached && to > from);
+                    reached = to;
+                }
+            }
+        }
+        assert!(reached > 64 * M, "read ahead only up to {reached}");
+        assert_eq!(ahead.note(500 * M, 4096), None);
+        assert_eq!(ahead.note(400 * M, 4096), None);
+        assert_eq!(ahead.note(400 * M + 8192, 4096), None, "random reads");
     }
 }
