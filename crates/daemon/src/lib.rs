@@ -40,6 +40,7 @@ mod zpool;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use error::DaemonError;
 
@@ -97,6 +98,7 @@ fn avoid_huge_pages() {
 async fn serve(options: Options, default_pool: Option<DefaultPool>) -> Result<(), DaemonError> {
     let state = state::State::open(&options.state)?;
     let service = Service::new(&options, state).await?;
+    tokio::spawn(give_back_memory());
     // The API answers once the pools are there: a first 'zpool list' must not miss them.
     service.import_cached().await;
     let brought_up = match &default_pool {
@@ -123,6 +125,15 @@ async fn serve(options: Options, default_pool: Option<DefaultPool>) -> Result<()
         _ = tokio::signal::ctrl_c() => {}
     }
     listening.map(|api| api.stop())
+}
+
+/// Gives memory back that was kept for reuse and is not needed any more.
+async fn give_back_memory() {
+    const PAUSE: Duration = Duration::from_secs(10);
+    loop {
+        tokio::time::sleep(PAUSE).await;
+        let _ = tokio::task::spawn_blocking(device::FileDevice::give_back_unused_memory).await;
+    }
 }
 
 /// Waits for Ctrl-C, SIGTERM, or a request to stop.

@@ -13,7 +13,7 @@
 //! | [`Cpu`] | [`CpuPool`] | [`InlineCpu`] |
 //! | [`Opener`] | [`SystemOpener`] | [`sim::SimWorld`], disks by name |
 //!
-//! `unsafe` appears in `file::buffer` (aligned, recycled buffers), `file::uring` (submission
+//! `unsafe` appears in `file::buffer` (aligned, recycled buffers), `file::request` (how full they are), `file::uring` (submission
 //! queue entries that point into buffers the ring's owner keeps alive) and one ioctl.
 
 mod cpu;

@@ -273,6 +273,17 @@ impl FileDevice {
         AlignedBuffer::copy_of(data).into_bytes()
     }
 
+    /// `parts` in one, in recycled memory where there is some.
+    pub fn gathered(parts: &[Bytes]) -> Bytes {
+        AlignedBuffer::gather(parts).into_bytes()
+    }
+
+    /// Gives back memory that was kept for reuse and that nobody needed since this was called last. To be called now
+    /// and then.
+    pub fn give_back_unused_memory() {
+        buffer::give_back_unused();
+    }
+
     fn memory_is_aligned(&self, parts: &[Bytes]) -> bool {
         let block = self.logical_block_bytes as usize;
         parts.iter().all(|part| {
