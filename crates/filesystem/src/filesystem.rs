@@ -290,13 +290,18 @@ impl Filesystem {
         changed: &[SaAttribute],
         more: impl IntoIterator<Item = Attribute>,
     ) -> Result<()> {
-        let mut list: Vec<Attribute> = changed.iter().map(|id| znode.get(*id)).collect();
-        list.extend(more);
-        let atime_dirty = node.state.read().atime_dirty;
-        if atime_dirty && !changed.contains(&attr::ATIME) {
-            list.push(znode.get(attr::ATIME));
+        let more: Vec<Attribute> = more.into_iter().collect();
+        let atime_dirty = node.state.read().atime_dirty && !changed.contains(&attr::ATIME);
+        let all = changed
+            .iter()
+            .copied()
+            .chain(atime_dirty.then_some(attr::ATIME));
+        let fixed = all.clone().map(|id| (id, znode.fixed(id)));
+        if !more.is_empty() || !self.sa.try_set(&node.object, tx, fixed)? {
+            let mut list: Vec<Attribute> = all.map(|id| znode.get(id)).collect();
+            list.extend(more);
+            self.sa.set(&node.object, tx, &list).await?;
         }
-        self.sa.set(&node.object, tx, &list).await?;
         let mut state = node.state.write();
         // A read may have moved the access time on meanwhile.
         let atime_moved = !changed.contains(&attr::ATIME) && state.znode.atime != znode.atime;

@@ -9,7 +9,7 @@
 
 use bytes::Bytes;
 use format::ObjectType;
-use object::{SaAttribute, SaRegistration};
+use object::{SaAttribute, SaFixed, SaRegistration};
 
 use crate::acl::Acl;
 use crate::error::{FsError, Result};
@@ -165,12 +165,9 @@ pub(crate) fn number(attribute: SaAttribute, value: u64) -> Attribute {
     (attribute, Bytes::copy_from_slice(&value.to_le_bytes()))
 }
 
-/// An attribute of a time.
-pub(crate) fn time(attribute: SaAttribute, value: Time) -> Attribute {
-    let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&value.seconds.to_le_bytes());
-    bytes[8..].copy_from_slice(&u64::from(value.nanoseconds).to_le_bytes());
-    (attribute, Bytes::copy_from_slice(&bytes))
+/// A time as an attribute's value.
+fn time(value: Time) -> SaFixed {
+    SaFixed::pair(value.seconds as u64, u64::from(value.nanoseconds))
 }
 
 fn parse_number(ino: u64, bytes: &[u8]) -> Result<u64> {
@@ -255,22 +252,28 @@ impl Znode {
 
     /// An attribute's present value, to be written.
     pub(crate) fn get(&self, attribute: SaAttribute) -> Attribute {
+        let value = self.fixed(attribute);
+        (attribute, Bytes::copy_from_slice(value.as_bytes()))
+    }
+
+    /// The same, as a value.
+    pub(crate) fn fixed(&self, attribute: SaAttribute) -> SaFixed {
         match attribute {
-            attr::ATIME => time(attribute, self.atime),
-            attr::MTIME => time(attribute, self.mtime),
-            attr::CTIME => time(attribute, self.ctime),
-            attr::CRTIME => time(attribute, self.crtime),
-            attr::GEN => number(attribute, self.generation),
-            attr::MODE => number(attribute, u64::from(self.mode)),
-            attr::SIZE => number(attribute, self.size),
-            attr::PARENT => number(attribute, self.parent),
-            attr::LINKS => number(attribute, self.links),
-            attr::XATTR => number(attribute, self.xattr),
-            attr::RDEV => number(attribute, self.rdev),
-            attr::FLAGS => number(attribute, self.flags),
-            attr::UID => number(attribute, self.uid),
-            attr::GID => number(attribute, self.gid),
-            attr::PROJID => number(attribute, self.project.unwrap_or(0)),
+            attr::ATIME => time(self.atime),
+            attr::MTIME => time(self.mtime),
+            attr::CTIME => time(self.ctime),
+            attr::CRTIME => time(self.crtime),
+            attr::GEN => SaFixed::number(self.generation),
+            attr::MODE => SaFixed::number(u64::from(self.mode)),
+            attr::SIZE => SaFixed::number(self.size),
+            attr::PARENT => SaFixed::number(self.parent),
+            attr::LINKS => SaFixed::number(self.links),
+            attr::XATTR => SaFixed::number(self.xattr),
+            attr::RDEV => SaFixed::number(self.rdev),
+            attr::FLAGS => SaFixed::number(self.flags),
+            attr::UID => SaFixed::number(self.uid),
+            attr::GID => SaFixed::number(self.gid),
+            attr::PROJID => SaFixed::number(self.project.unwrap_or(0)),
             _ => unreachable!("only attributes of fixed length are asked for"),
         }
     }

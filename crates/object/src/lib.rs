@@ -62,7 +62,7 @@ pub use objset::ObjectSet;
 pub use options::{
     Cached, DedupProperty, NewObject, ObjsetOptions, RedundantMetadata, WriteProperties,
 };
-pub use sa::{AttributeId, Sa, SaAttribute, SaRegistration};
+pub use sa::{AttributeId, Sa, SaAttribute, SaFixed, SaRegistration};
 pub use salvage::{DnodeRun, Piece, SalvagedZap, Written, salvage_zap};
 pub use spacemap::{SpaceMapEntry, SpaceMapKind, SpaceMapObject};
 pub use sync::{BlockAccounting, SyncContext};

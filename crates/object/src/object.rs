@@ -584,6 +584,25 @@ impl Object {
         Ok(result)
     }
 
+    /// Changes a block in place if it is dirty in `tx` already, and `length` bytes long; else false, with nothing done.
+    pub(crate) fn change_dirty_block(
+        &self,
+        tx: &Tx,
+        block_id: u64,
+        length: usize,
+        change: impl FnOnce(&mut [u8]),
+    ) -> bool {
+        let mut state = self.dnode.lock();
+        let Some(slot) = state.slot(tx.txg()) else {
+            return false;
+        };
+        let fits = slot.blocks.get(&block_id).map(Bytes::len) == Some(length);
+        if fits {
+            change_in_place(slot, block_id, change);
+        }
+        fits
+    }
+
     /// Frees a range: it reads as zeros. `length_bytes` of `u64::MAX` means to the end.
     ///
     /// # Errors

@@ -1,7 +1,8 @@
 //! Read-ahead: sequential reads of one handle start reading what comes next.
 //!
 //! A read that begins where the last one ended doubles the window, from two blocks' worth up to
-//! [`WINDOW_MAX_BYTES`]; any other read closes it. Blocks are found through the tree and handed to
+//! [`WINDOW_MAX_BYTES`]; one elsewhere closes it. Reads that overtook each other on their way here (the kernel has several under
+//! way) come soon before or after that place, and belong to the stream as well. Blocks are found through the tree and handed to
 //! the pipeline's own background reads, which bound how much is under way.
 
 use std::sync::Arc;
@@ -15,6 +16,8 @@ use crate::tree::NEWEST;
 
 const WINDOW_MIN_BYTES: u64 = 256 << 10;
 const WINDOW_MAX_BYTES: u64 = 8 << 20;
+/// Reads of a stream that are under way together, at most: by so many their order may be mixed up.
+const READS_AT_ONCE: u64 = 4;
 
 #[derive(Debug, Default)]
 struct Stream {
@@ -35,7 +38,11 @@ impl ReadAhead {
     fn note(&self, offset: u64, length: u64) -> Option<(u64, u64)> {
         let mut stream = self.stream.lock();
         let end = offset.saturating_add(length);
-        if offset != stream.next || offset == 0 {
+        // Small reads must have been sequential for that, lest random ones seem to be.
+        let has_reach = stream.window > 0 || length >= WINDOW_MIN_BYTES;
+        let reach = length.saturating_mul(READS_AT_ONCE);
+        let is_near = has_reach && offset.abs_diff(stream.next) <= reach;
+        if offset == 0 || offset != stream.next && !is_near {
             // From the very start counts as the beginning of a stream.
             *stream = Stream {
                 next: end,
@@ -44,14 +51,18 @@ impl ReadAhead {
             };
             return None;
         }
-        stream.next = end;
-        stream.window = (stream.window * 2).clamp(WINDOW_MIN_BYTES, WINDOW_MAX_BYTES);
-        let target = end.saturating_add(stream.window);
-        // In pieces of half a window, so that not every small read does something.
-        if target.saturating_sub(stream.ahead.max(end)) < stream.window / 2 {
+        if end <= stream.next {
             return None;
         }
-        let from = stream.ahead.max(end);
+        stream.next = end;
+        stream.window = (stream.window * 2).clamp(WINDOW_MIN_BYTES, WINDOW_MAX_BYTES);
+        let next = stream.next;
+        let target = next.saturating_add(stream.window);
+        // In pieces of half a window, so that not every small read does something.
+        if target.saturating_sub(stream.ahead.max(next)) < stream.window / 2 {
+            return None;
+        }
+        let from = stream.ahead.max(next);
         stream.ahead = target;
         Some((from, target))
     }
@@ -137,5 +148,25 @@ mod tests {
             assert!(reached >= at);
             assert!(reached - at <= WINDOW_MAX_BYTES);
         }
+    }
+
+    #[test]
+    fn reads_that_overtake_each_other_are_one_stream() {
+        const M: u64 = 1 << 20;
+        let ahead = ReadAhead::default();
+        let mut reached = 0;
+        // By fours, the last one first.
+        for group in 0..16 {
+            for place in [0, 3, 1, 2] {
+                if let Some((from, to)) = ahead.note((group * 4 + place) * M, M) {
+                    assert!(from >= reached && to > from);
+                    reached = to;
+                }
+            }
+        }
+        assert!(reached > 64 * M, "read ahead only up to {reached}");
+        assert_eq!(ahead.note(500 * M, 4096), None);
+        assert_eq!(ahead.note(400 * M, 4096), None);
+        assert_eq!(ahead.note(400 * M + 8192, 4096), None, "random reads");
     }
 }

@@ -77,6 +77,35 @@ pub struct AttributeId(pub u16);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SaAttribute(pub u16);
 
+/// The value of an attribute of up to 16 bytes, little-endian.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SaFixed {
+    bytes: [u8; 16],
+    length: u8,
+}
+
+impl SaFixed {
+    /// One number.
+    pub fn number(value: u64) -> Self {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&value.to_le_bytes());
+        SaFixed { bytes, length: 8 }
+    }
+
+    /// Two numbers.
+    pub fn pair(first: u64, second: u64) -> Self {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&first.to_le_bytes());
+        bytes[8..].copy_from_slice(&second.to_le_bytes());
+        SaFixed { bytes, length: 16 }
+    }
+
+    /// The value's bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+}
+
 /// What an attribute is (`sa_attr_reg_t`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SaRegistration {
@@ -113,6 +142,14 @@ impl State {
     fn length_of(&self, number: u16) -> Option<u16> {
         let attribute = self.attributes.get(usize::from(number))?;
         attribute.as_ref().map(|attribute| attribute.length_bytes)
+    }
+
+    fn number(&self, object: &Object, attribute: SaAttribute) -> Result<u16> {
+        let found = self.numbers.get(usize::from(attribute.0)).copied();
+        found.ok_or(ObjectError::Misuse {
+            object: object.id(),
+            what: "an attribute that is not in the table given to Sa::setup",
+        })
     }
 
     fn byteswap_of(&self, number: u16) -> SaByteswap {
@@ -300,11 +337,7 @@ impl Sa {
     }
 
     fn number(&self, object: &Object, attribute: SaAttribute) -> Result<u16> {
-        let found = self.attribute_id(attribute);
-        found.map(|id| id.0).ok_or(ObjectError::Misuse {
-            object: object.id(),
-            what: "an attribute that is not in the table given to Sa::setup",
-        })
+        self.state.lock().number(object, attribute)
     }
 
     /// Finds the attributes of a bonus.
@@ -499,6 +532,54 @@ impl Sa {
         Ok(out)
     }
 
+    /// Sets attributes in place, where all of them are in the bonus with the same length: most changes of a file are
+    /// that. Else false, with nothing changed: then it is up to [`Self::set`].
+    ///
+    /// # Errors
+    /// Damage; [`ObjectError::Misuse`] as with [`Self::set`].
+    pub fn try_set(
+        &self,
+        object: &Object,
+        tx: &Tx,
+        attributes: impl IntoIterator<Item = (SaAttribute, SaFixed)>,
+    ) -> Result<bool> {
+        let (kind, bonus) = {
+            let state = object.dnode.lock();
+            let meta = state.meta();
+            (meta.bonus_type, meta.bonus.clone())
+        };
+        let filled = bonus.first_chunk::<4>().is_some_and(|it| *it != [0; 4]);
+        if kind != ObjectType::SA || !filled {
+            return Ok(false);
+        }
+        let header = SaHeader::decode(&bonus).of(object.id())?;
+        let mut bytes = bonus.to_vec();
+        {
+            let state = self.state.lock();
+            let Some(layout) = state.layouts.get(&header.layout) else {
+                return Ok(false);
+            };
+            if !state.all_registered || header.endian != Endian::Little {
+                return Ok(false);
+            }
+            let places = header
+                .locate(&bonus, layout, |number| state.length_of(number))
+                .of(object.id())?;
+            for (attribute, value) in attributes {
+                let number = state.number(object, attribute)?;
+                let place = places.iter().find(|(found, _)| *found == number);
+                match place {
+                    Some((_, place)) if place.len() == value.as_bytes().len() => {
+                        bytes[place.clone()].copy_from_slice(value.as_bytes());
+                    }
+                    _ => return Ok(false),
+                }
+            }
+        }
+        object.set_bonus(tx, bytes)?;
+        Ok(true)
+    }
+
     /// Sets attributes: in place where present with the same length, else by a new layout.
     ///
     /// # Errors
@@ -510,15 +591,7 @@ impl Sa {
         tx: &Tx,
         attributes: &[(SaAttribute, Bytes)],
     ) -> Result<()> {
-        let mut changes = Vec::with_capacity(attributes.len());
-        for (attribute, data) in attributes {
-            let number = self.number(object, *attribute)?;
-            self.check_length(object, number, data)?;
-            changes.push(Value {
-                number,
-                data: data.clone(),
-            });
-        }
+        let changes = self.checked(object, attributes)?;
         self.register(tx).await?;
         if let Some(bonus) = self.bonus(object)?
             && bonus.endian == Endian::Little
@@ -566,15 +639,7 @@ impl Sa {
         tx: &Tx,
         attributes: &[(SaAttribute, Bytes)],
     ) -> Result<()> {
-        let mut values = Vec::with_capacity(attributes.len());
-        for (attribute, data) in attributes {
-            let number = self.number(object, *attribute)?;
-            self.check_length(object, number, data)?;
-            values.push(Value {
-                number,
-                data: data.clone(),
-            });
-        }
+        let values = self.checked(object, attributes)?;
         self.register(tx).await?;
         self.write(object, tx, values).await
     }
@@ -595,22 +660,32 @@ impl Sa {
         self.write(object, tx, values).await
     }
 
-    fn check_length(&self, object: &Object, number: u16, data: &[u8]) -> Result<()> {
-        let registered = self.state.lock().length_of(number).unwrap_or(0);
-        let fits = match registered {
-            0 => u16::try_from(data.len()).is_ok(),
-            length => data.len() == usize::from(length),
-        };
-        if fits {
-            return Ok(());
+    /// Attributes to be written, with their numbers; their lengths are as they are registered.
+    fn checked(&self, object: &Object, attributes: &[(SaAttribute, Bytes)]) -> Result<Vec<Value>> {
+        let state = self.state.lock();
+        let mut values = Vec::with_capacity(attributes.len());
+        for (attribute, data) in attributes {
+            let number = state.number(object, *attribute)?;
+            let registered = state.length_of(number).unwrap_or(0);
+            let fits = match registered {
+                0 => u16::try_from(data.len()).is_ok(),
+                length => data.len() == usize::from(length),
+            };
+            if !fits {
+                return Err(ObjectError::TooBig {
+                    object: object.id(),
+                    what: format!(
+                        "attribute {number} of {} bytes (registered are {registered}, 0 is variable)",
+                        data.len()
+                    ),
+                });
+            }
+            values.push(Value {
+                number,
+                data: data.clone(),
+            });
         }
-        Err(ObjectError::TooBig {
-            object: object.id(),
-            what: format!(
-                "attribute {number} of {} bytes (registered are {registered}, 0 is variable)",
-                data.len()
-            ),
-        })
+        Ok(values)
     }
 
     /// Writes all attributes of an object (`sa_build_layouts`).

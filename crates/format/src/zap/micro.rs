@@ -243,6 +243,13 @@ impl MicroZap {
         Some(self.entry(hash, cd, number))
     }
 
+    /// Where in the block the entry of this name is, in bytes.
+    pub fn place(&self, hash: u64, name: &[u8]) -> Option<std::ops::Range<usize>> {
+        let (_, number) = self.find(hash, |stored| stored == name)?;
+        let start = (usize::from(number) + 1) * ENTRY_BYTES;
+        Some(start..start + ENTRY_BYTES)
+    }
+
     /// Adds an entry; that there is none of this name is for the caller to know.
     ///
     /// # Errors

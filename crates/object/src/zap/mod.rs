@@ -359,6 +359,25 @@ impl Zap {
         self.object.write(tx, 0, block).await
     }
 
+    /// [`Self::put_micro`] where only the entry at `place` (in bytes) has changed since: usually the block is dirty in
+    /// this txg, and need not be copied.
+    async fn put_micro_entry(
+        &self,
+        tx: &Tx,
+        micro: &MicroZap,
+        place: Option<std::ops::Range<usize>>,
+    ) -> Result<()> {
+        let block = micro.as_bytes();
+        if let Some(place) = place
+            && self.object.change_dirty_block(tx, 0, block.len(), |there| {
+                there[place.clone()].copy_from_slice(&block[place]);
+            })
+        {
+            return Ok(());
+        }
+        self.put_micro(tx, micro).await
+    }
+
     fn shape_error(&self) -> ObjectError {
         damaged(self.id(), "zap value", "it is not one 64-bit integer")
     }
@@ -581,7 +600,8 @@ impl Zap {
         loop {
             match micro.insert(hash, name, value).of(self.id())? {
                 MicroInsert::Inserted => {
-                    self.put_micro(tx, micro).await?;
+                    let place = micro.place(hash, name);
+                    self.put_micro_entry(tx, micro, place).await?;
                     return Ok(true);
                 }
                 MicroInsert::NeedsFat => return Ok(false),
@@ -646,7 +666,8 @@ impl Zap {
             match (value.single_u64(), micro.lookup(hash, name).is_some()) {
                 (Some(value), true) => {
                     micro.update(hash, name, value);
-                    return self.put_micro(tx, micro).await;
+                    let place = micro.place(hash, name);
+                    return self.put_micro_entry(tx, micro, place).await;
                 }
                 (_, false) => return self.insert(form, tx, name, value).await,
                 (None, true) => self.upgrade(form, tx).await?,
@@ -687,10 +708,11 @@ impl Zap {
     async fn remove_in(&self, form: &mut Form, tx: &Tx, name: &[u8]) -> Result<bool> {
         if let Form::Micro(micro) = form {
             let hash = self.micro_hash(micro, name)?;
+            let place = micro.place(hash, name);
             if micro.remove(hash, name).is_none() {
                 return Ok(false);
             }
-            self.put_micro(tx, micro).await?;
+            self.put_micro_entry(tx, micro, place).await?;
             return Ok(true);
         }
         let fat = self.fat();
