@@ -1,9 +1,9 @@
 //! Between FUSE's types and ours.
 
-use std::cell::RefCell;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use device::FileDevice;
 use filesystem::{Attributes, Caller, FileKind, FsError, SetTime, Time};
 use fuser::{Errno, FileAttr, FileType, INodeNo, Request, TimeOrNow};
 
@@ -101,24 +101,12 @@ pub(crate) fn attributes(node: u64, of: &Attributes) -> FileAttr {
     }
 }
 
-thread_local! {
-    /// Where pieces of a read are put together: as big as the biggest read of the thread.
-    static JOINED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Gives `answer` the pieces of a read as one. Memory for that is kept per thread: new memory for every read costs
-/// more than the copy.
+/// Gives `answer` the pieces of a read as one.
 pub(crate) fn joined<T>(pieces: &[Bytes], answer: impl FnOnce(&[u8]) -> T) -> T {
     match pieces {
         [] => answer(&[]),
         [single] => answer(single),
-        several => JOINED.with_borrow_mut(|joined| {
-            joined.clear();
-            several
-                .iter()
-                .for_each(|piece| joined.extend_from_slice(piece));
-            answer(joined)
-        }),
+        several => answer(&FileDevice::gathered(several)),
     }
 }
 

@@ -54,6 +54,11 @@ fn theirs(flags: u64, extended: bool) -> u32 {
         })
 }
 
+/// Whether it is an ioctl that [`ioctl`] understands.
+pub(crate) fn is_known(command: u32) -> bool {
+    matches!(command, GET_FLAGS | SET_FLAGS | GET_EXTENDED | SET_EXTENDED)
+}
+
 /// Answers an ioctl.
 pub(crate) async fn ioctl(
     file: &File,

@@ -909,6 +909,10 @@ impl fuser::Filesystem for Handler {
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
+        // Programs that ask of every file whether it is a terminal need not wait for it to be looked up.
+        if !crate::flags::is_known(command) {
+            return self.runtime.at_once(|| reply.error(Errno::ENOTTY));
+        }
         let caller = caller(request, 0);
         let input = input.to_vec();
         let nodes = Arc::clone(&self.nodes);

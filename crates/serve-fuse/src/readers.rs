@@ -69,6 +69,9 @@ struct Seat {
     shared: Arc<Shared>,
     /// It has the turn.
     is_reader: bool,
+    /// When it was done with the request before, others waited (or that is not known): asking costs a
+    /// system call, which a client that is alone need not pay for each request.
+    is_crowded: bool,
     ended: Instant,
     in_vain: u32,
 }
@@ -111,7 +114,7 @@ impl Readers {
             } else {
                 seat.in_vain.saturating_add(1)
             };
-            if seat.is_reader && (long || self.0.more_wait()) {
+            if seat.is_reader && (long || seat.is_crowded && self.0.more_wait()) {
                 seat.is_reader = !self.0.offer_turn();
             }
         });
@@ -126,9 +129,10 @@ impl Readers {
             let Some(seat) = place else { return };
             seat.is_reader = self.0.take_turn(seat.is_reader);
             seat.ended = Instant::now();
-            if self.0.looks && seat.is_reader && seat.in_vain < VAIN_MAX {
-                self.0.look();
-            }
+            seat.is_crowded = match self.0.looks && seat.is_reader && seat.in_vain < VAIN_MAX {
+                true => self.0.look(),
+                false => true,
+            };
         });
     }
 }
@@ -139,6 +143,7 @@ impl Shared {
         Seat {
             shared: self.clone(),
             is_reader: true,
+            is_crowded: true,
             ended: Instant::now(),
             in_vain: 0,
         }
@@ -201,16 +206,20 @@ impl Shared {
         false
     }
 
-    /// Looks for a request for a moment.
-    fn look(&self) {
+    /// Looks for a request for a moment. Whether one was there already.
+    fn look(&self) -> bool {
+        if self.more_wait() {
+            return true;
+        }
         let begin = Instant::now();
-        while !self.more_wait() {
-            if begin.elapsed() >= LOOK_MAX {
-                return;
-            }
+        while begin.elapsed() < LOOK_MAX {
             // Whoever wants this CPU may have it.
             std::thread::yield_now();
+            if self.more_wait() {
+                break;
+            }
         }
+        false
     }
 }
 
