@@ -16,6 +16,8 @@ use crate::tree::NEWEST;
 
 const WINDOW_MIN_BYTES: u64 = 256 << 10;
 const WINDOW_MAX_BYTES: u64 = 8 << 20;
+/// Reads of a stream that are under way together, at most: by so many their order may be mixed up.
+const READS_AT_ONCE: u64 = 4;
 
 #[derive(Debug, Default)]
 struct Stream {
@@ -36,11 +38,11 @@ impl ReadAhead {
     fn note(&self, offset: u64, length: u64) -> Option<(u64, u64)> {
         let mut stream = self.stream.lock();
         let end = offset.saturating_add(length);
-        let overtaken = stream.next.saturating_sub(stream.window);
-        let is_near = (overtaken..=stream.ahead).contains(&offset) && stream.window > 0;
-        if offset != stream.next && is_near && offset != 0 {
-            stream.next = stream.next.max(end);
-        } else if offset != stream.next || offset == 0 {
+        // Small reads must have been sequential for that, lest random ones seem to be.
+        let has_reach = stream.window > 0 || length >= WINDOW_MIN_BYTES;
+        let reach = length.saturating_mul(READS_AT_ONCE);
+        let is_near = has_reach && offset.abs_diff(stream.next) <= reach;
+        if offset == 0 || offset != stream.next && !is_near {
             // From the very start counts as the beginning of a stream.
             *stream = Stream {
                 next: end,
@@ -48,10 +50,12 @@ impl ReadAhead {
                 window: if offset == 0 { WINDOW_MIN_BYTES / 2 } else { 0 },
             };
             return None;
-        } else {
-            stream.next = end;
-            stream.window = (stream.window * 2).clamp(WINDOW_MIN_BYTES, WINDOW_MAX_BYTES);
         }
+        if end <= stream.next {
+            return None;
+        }
+        stream.next = end;
+        stream.window = (stream.window * 2).clamp(WINDOW_MIN_BYTES, WINDOW_MAX_BYTES);
         let next = stream.next;
         let target = next.saturating_add(stream.window);
         // In pieces of half a window, so that not every small read does something.
