@@ -617,12 +617,6 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
     if let Some(dedup) = plan.dedup {
         crate::dedup::prepare(&pool, dedup).await?;
     }
-    if plan.work.copies {
-        // Files of several blocks, so that there are whole ones to share.
-        let small = dataset::PropertyChange::Set("8K".to_owned());
-        let changes = [("recordsize".to_owned(), small)];
-        pool.dsl().set_properties(POOL, &changes).await?;
-    }
     let mut books = Vec::new();
     for index in 0..plan.workers {
         let book = Arc::new(Mutex::new(Book::default()));

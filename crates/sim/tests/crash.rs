@@ -134,25 +134,10 @@ fn a_power_cut_loses_no_reference_to_a_cloned_block() {
     run_all(&seeds(16), with_copies);
 }
 
-/// There is something to be lost.
-#[test]
-fn blocks_are_cloned_when_the_power_goes() {
-    let cloned = (0..4).map(|seed| {
-        let (outcome, _) = run_plan(&with_copies(seed)).unwrap();
-        outcome.cloned_references
-    });
-    assert!(cloned.sum::<u64>() > 20);
-}
-
 fn with_copies(seed: u64) -> Plan {
     let plan = Plan::of(seed);
     Plan {
         zdb: seed.is_multiple_of(4),
-        cut: if seed.is_multiple_of(2) {
-            Cut::RandomLate
-        } else {
-            plan.cut
-        },
         work: WorkOptions {
             copies: true,
             ..plan.work

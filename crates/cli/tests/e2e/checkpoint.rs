@@ -56,6 +56,8 @@ impl Bed {
         writer.wait().expect("wait");
         server.ok("zfs destroy tank/gone");
         fill_again(&at);
+        // FUSE passes no `syncfs` on.
+        server.ok("zpool sync tank");
         let after = sums(&at);
         Bed {
             server,

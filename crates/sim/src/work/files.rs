@@ -175,11 +175,7 @@ impl Worker {
             return Ok(());
         };
         let source = model.files[&from].data.clone();
-        let unit = [512, 8 << 10, 8 << 10, 128 << 10][self.rng.below(4) as usize];
-        // What is not on disk yet is copied.
-        if self.rng.percent(50) {
-            self.pool.sync().await?;
-        }
+        let unit = [512, 8 << 10, 128 << 10][self.rng.below(3) as usize];
         let (start, at) = match self.rng.below(3) {
             0 => (0, 0),
             _ => (
