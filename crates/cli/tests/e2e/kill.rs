@@ -135,14 +135,23 @@ fn what_fsync_acknowledged_survives_kills_at_random_moments() {
             || server.ok("zfs mount").contains("tank"),
         );
         let mut known = acknowledged.lock().unwrap();
+        let mut wrong = Vec::new();
         for (name, length) in known.iter() {
-            let data = std::fs::read(root.join(name)).unwrap_or_else(|error| {
-                panic!("round {round}: {name}, acknowledged, is lost: {error}")
-            });
-            assert!(
-                data == content(name, *length as usize),
-                "round {round}: {name} differs ({} of {length} bytes)",
-                data.len()
+            match std::fs::read(root.join(name)) {
+                Ok(data) if data == content(name, *length as usize) => {}
+                Ok(data) => {
+                    wrong.push(format!("{name} differs ({} of {length} bytes)", data.len()))
+                }
+                Err(error) => wrong.push(format!("{name}, acknowledged, is lost: {error}")),
+            }
+        }
+        if !wrong.is_empty() {
+            server.directory.disable_cleanup(true);
+            panic!(
+                "round {round}, {} files; what is left is in {}:\n{}",
+                known.len(),
+                server.directory.path().display(),
+                wrong.join("\n")
             );
         }
         // Room for the next rounds.

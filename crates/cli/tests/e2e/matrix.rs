@@ -3,8 +3,8 @@
 //! Method: pools with several filesystems and a volume each, no two alike, changed by a script (`matrix.sh`) that
 //! runs here and in the machine with the real OpenZFS. After each turn: `zdb -bcc`, a scrub by OpenZFS, and every
 //! path, attribute, content and space figure compared by the other side. The same beginning with golden pools,
-//! whose features must stay as they were. `MILLPOND_LONG=1`: all combinations, three rounds, full pools and a
-//! million files; `MILLPOND_SEED=N`: one batch only.
+//! whose features must stay as they were. `MILLPOND_LONG=1`: all combinations, three rounds;
+//! `MILLPOND_SEED=N`: one batch only; `MILLPOND_POOLS='raidz1_5 removed'`: only these golden pools.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -53,26 +53,45 @@ const ZVOL_ID: &str = "/lib/udev/zvol_id";
 const VOLUME_BYTES: u64 = 6 << 20;
 
 /// A pool that goes back and forth.
-struct Pool {
-    name: String,
-    disks: Vec<String>,
+pub struct Pool {
+    pub name: String,
+    pub disks: Vec<String>,
     /// Made here, not by OpenZFS.
-    is_ours: bool,
+    pub is_ours: bool,
 }
 
 /// What is seen of one filesystem, volume or pool, by name.
-type Views = BTreeMap<String, String>;
+pub type Views = BTreeMap<String, String>;
 
-struct Bed {
-    server: Server,
+/// What a turn of OpenZFS does besides.
+#[derive(Default)]
+pub struct Besides {
+    /// Options of its imports.
+    pub import: &'static str,
+    /// Commands after the scrub, before it looks.
+    pub first: &'static str,
+    /// Commands after it looked, before its work.
+    pub last: &'static str,
+}
+
+/// Whether pools can go to OpenZFS and back here.
+pub fn can_go() -> bool {
+    can_mount()
+        && need("loop devices", Path::new("/dev/loop-control").exists())
+        && need("zvol_id of zfsutils-linux", Path::new(ZVOL_ID).exists())
+}
+
+/// A server, the pools of a test, and what changes them.
+pub struct Bed {
+    pub server: Server,
     script: PathBuf,
-    pools: Vec<Pool>,
+    pub pools: Vec<Pool>,
     /// Small files made in each filesystem in a round.
     count: u32,
 }
 
 impl Bed {
-    fn new(count: u32) -> Self {
+    pub fn new(count: u32) -> Self {
         let server = Server::start();
         let inside = server.path("in");
         std::fs::create_dir_all(&inside).expect("a directory");
@@ -88,6 +107,38 @@ impl Bed {
         }
     }
 
+    /// Adds a golden pool; `false` where there are none.
+    pub fn add_golden(&mut self, name: &str) -> bool {
+        let Some((manifest, directory)) = unpack_into(&self.server.path("disks"), name) else {
+            return false;
+        };
+        let mut disks: Vec<String> = std::fs::read_dir(&directory)
+            .expect("the images")
+            .map(|entry| {
+                entry
+                    .expect("an entry")
+                    .path()
+                    .to_string_lossy()
+                    .into_owned()
+            })
+            .collect();
+        disks.sort();
+        let name = manifest["pool"].as_str().expect("a pool").to_owned();
+        self.pools.push(Pool {
+            name,
+            disks,
+            is_ours: false,
+        });
+        true
+    }
+
+    /// Looking is not to change anything: access times are written when a filesystem is left, after it told its size.
+    fn keep_access_times(&self) {
+        for pool in &self.pools {
+            self.server.ok(&format!("zfs set atime=off {}", pool.name));
+        }
+    }
+
     fn script(&self, words: &[&str]) -> String {
         let script = self.script.to_string_lossy();
         let mut all = vec![&*script];
@@ -96,7 +147,7 @@ impl Bed {
     }
 
     /// Names and mount points of a pool's filesystems, the pool's own first.
-    fn mounts(&self, pool: &str) -> Vec<(String, String)> {
+    pub fn mounts(&self, pool: &str) -> Vec<(String, String)> {
         self.server
             .ok(&format!(
                 "zfs list -H -t filesystem -o name,mountpoint,mounted -r {pool}"
@@ -118,7 +169,7 @@ impl Bed {
     }
 
     /// Changes everything once.
-    fn work(&self, seed: u32) {
+    pub fn work(&self, seed: u32) {
         for pool in &self.pools {
             for (name, mountpoint) in self.mounts(&pool.name) {
                 if self
@@ -154,7 +205,7 @@ impl Bed {
     }
 
     /// All that is seen here.
-    fn survey(&self) -> Views {
+    pub fn survey(&self) -> Views {
         let mut views = Views::new();
         for pool in &self.pools {
             for (name, mountpoint) in self.mounts(&pool.name) {
@@ -192,7 +243,7 @@ impl Bed {
         views
     }
 
-    fn export(&mut self) {
+    pub fn export(&mut self) {
         for pool in &self.pools {
             self.server.ok(&format!("zpool export {}", pool.name));
         }
@@ -200,7 +251,7 @@ impl Bed {
         self.verify();
     }
 
-    fn verify(&self) {
+    pub fn verify(&self) {
         for pool in &self.pools {
             let directory = Path::new(&pool.disks[0]).parent().expect("a directory");
             if pool.is_ours {
@@ -212,7 +263,12 @@ impl Bed {
         }
     }
 
-    fn import(&mut self) {
+    pub fn import(&mut self) {
+        self.import_with("");
+    }
+
+    /// Imports all pools with these options.
+    pub fn import_with(&mut self, options: &str) {
         for index in 0..self.pools.len() {
             let disks = self.pools[index].disks.clone();
             let search: Vec<String> = self
@@ -223,7 +279,7 @@ impl Bed {
                 .collect();
             let name = &self.pools[index].name;
             self.server.ok(&format!(
-                "zpool import {} -R {} {name}",
+                "zpool import {options} {} -R {} {name}",
                 search.join(" "),
                 self.server.text("mnt"),
             ));
@@ -231,7 +287,7 @@ impl Bed {
     }
 
     /// The turn of OpenZFS: it sees what we wrote, changes it, and tells what is there then.
-    fn turn(&self, peer: &Peer, seed: u32) -> (Views, Views) {
+    pub fn turn(&self, peer: &Peer, seed: u32, besides: &Besides) -> (Views, Views) {
         let out = self.server.path("out");
         let _ = std::fs::remove_dir_all(&out);
         let names: Vec<&str> = self.pools.iter().map(|pool| pool.name.as_str()).collect();
@@ -245,6 +301,8 @@ impl Bed {
         let text = peer.run(
             &disks,
             &[
+                "-t",
+                if is_long() { "7200" } else { "900" },
                 "-m",
                 "4096",
                 "-i",
@@ -252,7 +310,7 @@ impl Bed {
                 "-o",
                 &out.to_string_lossy(),
             ],
-            &there(&names, seed, self.count),
+            &there(&names, seed, self.count, besides),
         );
         for name in names {
             let status = text
@@ -278,7 +336,7 @@ impl Bed {
             self.work(seed);
             let expected = self.survey();
             self.export();
-            let (before, after) = self.turn(&peer, seed + 1);
+            let (before, after) = self.turn(&peer, seed + 1, &Besides::default());
             same(
                 &expected,
                 &before,
@@ -298,7 +356,7 @@ impl Bed {
 }
 
 /// What runs in the machine with the real OpenZFS.
-fn there(pools: &[&str], seed: u32, count: u32) -> String {
+fn there(pools: &[&str], seed: u32, count: u32, besides: &Besides) -> String {
     format!(
         r#"set -euo pipefail
 out=/peer/out; mkdir -p $out/before $out/after
@@ -324,8 +382,10 @@ survey() {{
     zpool get -H -o property,value all $p | grep ^feature@ | grep -v zilsaxattr >"$1/features%$p" || true
   done
 }}
-for p in {pools}; do zpool import -d /dev/disk/peer -R /mnt/$p $p 2>&1; zpool scrub -w $p; zpool status $p; done
+for p in {pools}; do zpool import {import} -d /dev/disk/peer -R /mnt/$p $p 2>&1; zpool scrub -w $p; zpool status $p; done
+{first}
 survey $out/before
+{last}
 for p in {pools}; do
   zfs list -H -t filesystem -o name,mountpoint,mounted,readonly -r $p | while IFS=$'\t' read -r n m y r; do
     [ "$y$r" = yesoff ] || continue
@@ -340,7 +400,10 @@ for p in {pools}; do zpool export $p; zpool import -d /dev/disk/peer -R /mnt/$p 
 survey $out/after
 for p in {pools}; do zpool export $p; done
 "#,
-        pools = pools.join(" ")
+        pools = pools.join(" "),
+        import = besides.import,
+        first = besides.first,
+        last = besides.last,
     )
 }
 
@@ -360,7 +423,8 @@ fn views(directory: &Path) -> Views {
         .collect()
 }
 
-fn same(left: &Views, right: &Views, what: &str) {
+/// Demands that all are the same.
+pub fn same(left: &Views, right: &Views, what: &str) {
     let names: Vec<_> = left.keys().collect();
     assert_eq!(names, right.keys().collect::<Vec<_>>(), "{what}");
     let mut all = Vec::new();
@@ -389,10 +453,7 @@ fn same(left: &Views, right: &Views, what: &str) {
 
 /// Pools of all layouts; filesystems get the next of every list, beginning where `seed` says.
 fn batch(seed: usize, filesystems: usize, rounds: u32) {
-    if !can_mount()
-        || !need("loop devices", Path::new("/dev/loop-control").exists())
-        || !need("zvol_id of zfsutils-linux", Path::new(ZVOL_ID).exists())
-    {
+    if !can_go() {
         return;
     }
     let mut bed = Bed::new(if is_long() { 120 } else { 12 });
@@ -449,6 +510,7 @@ fn batch(seed: usize, filesystems: usize, rounds: u32) {
             is_ours: true,
         });
     }
+    bed.keep_access_times();
     bed.rounds(rounds);
 }
 
@@ -481,36 +543,17 @@ const GOLDEN: [&[&str]; 9] = [
 ];
 
 fn golden(names: &[&str], rounds: u32) {
-    if !can_mount()
-        || !need("loop devices", Path::new("/dev/loop-control").exists())
-        || !need("zvol_id of zfsutils-linux", Path::new(ZVOL_ID).exists())
-    {
+    if !can_go() {
         return;
     }
     let mut bed = Bed::new(8);
     for name in names {
-        let Some((manifest, directory)) = unpack_into(&bed.server.path("disks"), name) else {
+        if !bed.add_golden(name) {
             return;
-        };
-        let mut disks: Vec<String> = std::fs::read_dir(&directory)
-            .expect("the images")
-            .map(|entry| {
-                entry
-                    .expect("an entry")
-                    .path()
-                    .to_string_lossy()
-                    .into_owned()
-            })
-            .collect();
-        disks.sort();
-        let name = manifest["pool"].as_str().expect("a pool").to_owned();
-        bed.pools.push(Pool {
-            name,
-            disks,
-            is_ours: false,
-        });
+        }
     }
     bed.import();
+    bed.keep_access_times();
     let features = |views: Views| -> Views {
         let is_features = |name: &String| name.starts_with("features%");
         views
@@ -527,7 +570,9 @@ fn golden(names: &[&str], rounds: u32) {
 
 #[test]
 fn golden_pools_go_to_openzfs_and_back() {
-    if is_long() {
+    if let Ok(names) = std::env::var("MILLPOND_POOLS") {
+        golden(&names.split(' ').collect::<Vec<_>>(), 3);
+    } else if is_long() {
         GOLDEN.iter().for_each(|names| golden(names, 3));
     } else {
         golden(GOLDEN[0], 1);
