@@ -41,7 +41,7 @@ work() {
   head -c 100000 /dev/zero >"$here/zeroes"
   # What the rounds before left: a third goes, a third is changed.
   find . -path "./$here" -prune -o -type f -name 'f*' -print | sort | awk 'NR % 3 == 0' | tr '\n' '\0' | xargs -0 -r rm -f
-  find . -path "./$here" -prune -o -type f -name 'f*' -print | sort | awk 'NR % 3 == 1' | head -n 40 | while read -r file; do
+  find . -path "./$here" -prune -o -type f -name 'f*' -print | sort | awk 'NR % 3 == 1 && n++ < 40' | while read -r file; do
     text 5000 | dd of="$file" bs=1k seek=$((RANDOM % 20)) conv=notrunc status=none
   done
   sync -f .
