@@ -26,12 +26,13 @@ fn sums(mountpoint: &str) -> String {
 
 impl Bed {
     fn new() -> Self {
-        let server = Server::start();
+        let mut server = Server::start();
         let disks = server.disks(2, 256 << 20);
+        let devices = server.attach(&disks);
         let at = server.text("mnt");
         server.ok(&format!(
             "zpool create -m {at} -O compression=lz4 tank mirror {}",
-            disks.join(" ")
+            devices.join(" ")
         ));
         server.ok("zfs create tank/gone");
         let fill = |what: &str| {
@@ -71,10 +72,14 @@ impl Bed {
         Path::new(&self.disks[0]).parent().expect("a directory")
     }
 
-    fn import(&self, options: &str) {
-        let directory = self.directory().display().to_string();
+    fn import(&mut self, options: &str) {
+        let devices = self.server.attach(&self.disks);
+        let from: String = devices
+            .iter()
+            .map(|device| format!("-d {device} "))
+            .collect();
         self.server
-            .ok(&format!("zpool import {options} -d {directory} tank"));
+            .ok(&format!("zpool import {options} {from}tank"));
     }
 
     fn sums(&self) -> String {
@@ -82,8 +87,9 @@ impl Bed {
     }
 
     /// Leaves the pool to zdb.
-    fn export(&self) {
+    fn export(&mut self) {
         self.server.ok("zpool export tank");
+        self.server.detach();
         zdb_is_clean(self.directory(), "tank");
     }
 }
@@ -99,7 +105,7 @@ fn a_checkpoint_is_made_shown_and_discarded() {
     if !can_mount() {
         return;
     }
-    let bed = Bed::new();
+    let mut bed = Bed::new();
     let server = &bed.server;
     let status = server.ok("zpool status tank");
     assert!(status.contains("\ncheckpoint: created "), "{status}");
@@ -132,6 +138,7 @@ fn a_checkpoint_is_made_shown_and_discarded() {
     let text = run("zdb", &["-e", "-p", &directory, "-k", "-bcc", "tank"]);
     assert!(text.contains("No leaks"), "{text}");
     bed.import("");
+    let server = &bed.server;
     assert_eq!(bed.sums(), bed.after);
     server.ok("zpool checkpoint -d -w tank");
     let status = server.ok("zpool status tank");
@@ -160,6 +167,7 @@ fn the_pool_goes_back_while_programs_wrote() {
     bed.server.kill();
     bed.server.launch(&["daemon"]);
     if !text_of(&bed.server.command(&["zpool", "list", "-H"])).contains("tank") {
+        bed.server.detach();
         bed.import("-f");
     }
     assert_eq!(bed.sums(), bed.after);
@@ -190,7 +198,7 @@ fn openzfs_takes_our_checkpoint() {
         return;
     }
     let Some(peer) = Peer::find() else { return };
-    let bed = Bed::new();
+    let mut bed = Bed::new();
     bed.export();
     let at = bed.server.text("mnt");
     let script = format!(
