@@ -107,10 +107,12 @@ fn told_numbers(text: &str, label: &str) -> Vec<String> {
 async fn change(world: &World, pool: &Pool, dataset: &str, name: &[u8], delete: bool) {
     let filesystem = open(world, pool, &format!("{POOL}/{dataset}")).await;
     let root = filesystem.root();
+    let at = filesystem.lookup(root, name).await.expect("lookup");
     if delete {
         filesystem.unlink(root, name).await.expect("unlink");
+        // Else it is freed some time, in the background.
+        filesystem.free_unlinked(at.ino).await;
     } else {
-        let at = filesystem.lookup(root, name).await.expect("lookup");
         let data = Bytes::from(vec![0x5a; 5000]);
         let done = filesystem.write(at.ino, 140_000, data, false, ROOT).await;
         done.expect("write");
@@ -135,7 +137,6 @@ async fn openzfs_takes_cloned_blocks_back_and_gives_them_again() {
     pool.export(false).await.expect("export");
     drop(pool);
     zdb_is_clean(&dir, POOL);
-    // Deleted files were freed in the background until then.
     let pool = import(&world, &dir, true).await;
     let before = numbers(&pool);
     pool.export(false).await.expect("close");

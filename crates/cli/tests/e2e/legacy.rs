@@ -11,18 +11,18 @@ use crate::harness::{Peer, Server, can_mount, is_long, need, run, zdb_finds_no_l
 const WORK: &str = r#"
 work() { # directory, round
   cd "$1"; mkdir -p "round-$2/sub" "round-$2/gone"
-  head -c 700000 /dev/urandom >"round-$2/base"; yes "round $2" | head -c 300000 >"round-$2/text" || true
-  for i in $(seq 20); do echo "$i of $2" >"round-$2/sub/file-$i"; done
+  head -c 200000 /dev/urandom >"round-$2/base"; yes "round $2" | head -c 100000 >"round-$2/text" || true
+  for i in $(seq 12); do echo "$i of $2" >"round-$2/sub/file-$i"; done
   ln "round-$2/base" "round-$2/link"; ln -s base "round-$2/short"; ln -s "$(printf 'long/%.0s' $(seq 80))" "round-$2/long"; mkfifo "round-$2/pipe"
   chmod 600 "round-$2/text"; chown 1000:1001 "round-$2/base"; touch -d '2011-02-03 04:05:06' "round-$2/sub/file-7"
   mv "round-$2/sub/file-9" "round-$2/moved"; rm -r "round-$2/sub/file-1"*; rmdir "round-$2/gone"
   for old in round-*; do
     [ "$old" = "round-$2" ] && continue
-    rm -f "$old/link" "$old/sub/file-2"; echo "again $2" >>"$old/text"; truncate -s 123456 "$old/base"
+    rm -f "$old/link" "$old/sub/file-2"; echo "again $2" >>"$old/text"; truncate -s 54321 "$old/base"
   done
   sync -f .
 }
-look() { (cd "$1"; find . -type f -print0 | sort -z | xargs -0 -r sha256sum; find . -printf '%p %y %m %U %G %n %s %l %T@\n' | grep -v '^\./* d' | sort); }
+look() { (cd "$1"; find round-* -type f -print0 | sort -z | xargs -0 -r sha256sum; find round-* -printf '%p %y %m %U %G %n %s %l %T@\n' | grep -v ' d ' | sort); }
 "#;
 const POOL: &str = "v28";
 
@@ -126,14 +126,14 @@ fn a_pool_of_version_28_is_written_and_upgraded() {
     };
     let disk = |name: &str| directory.join(name).to_string_lossy().into_owned();
     let disks = vec![disk("d0.img"), disk("d1.img")];
-    let datasets = ["v28", "v28/clone", "v28/dedup", "v28/sha", "v28/gzip-6"];
+    let datasets = ["v28", "v28/clone", "v28/dedup"];
     let mut bed = Bed {
         server,
         disks,
         datasets: datasets.map(str::to_owned).to_vec(),
     };
     bed.import();
-    for version in 1..=4 {
+    for version in [1, 3, 4] {
         let dataset = format!("v28/fs{version}");
         bed.server
             .ok(&format!("zfs create -o version={version} {dataset}"));
@@ -149,7 +149,7 @@ fn a_pool_of_version_28_is_written_and_upgraded() {
     bed.import();
     bed.work(1);
     // Snapshots of theirs and of ours, in the middle and at the end.
-    bed.server.ok("zfs destroy v28/fs2@ours");
+    bed.server.ok("zfs destroy v28/fs3@ours");
     bed.server.ok("zfs destroy v28/clone@ours");
     bed.ping_pong(&peer, 2);
     let version = bed.server.ok("zpool get -H -o value version v28");
