@@ -59,7 +59,7 @@ fn plan(
     }
     let fits = target.block_bytes == block
         || target.block_bytes < block && target.size <= target.block_bytes;
-    if length == 0 || !fits || from % block != 0 || to % block != 0 {
+    if length == 0 || !fits || !from.is_multiple_of(block) || !to.is_multiple_of(block) {
         return None;
     }
     if to != 0 && !block.is_power_of_two() {
@@ -67,7 +67,8 @@ fn plan(
     }
     let whole = length / block;
     // The end of the source's last block is zeros: it may be shared where the target ends too.
-    let ends = length % block != 0 && from + length == source.size && to + length >= target.size;
+    let ends =
+        !length.is_multiple_of(block) && from + length == source.size && to + length >= target.size;
     let blocks = if ends { whole + 1 } else { whole };
     let blocks = blocks.min(BLOCKS_MAX).min((BYTES_MAX / block).max(1));
     let length_bytes = length.min(blocks.checked_mul(block)?);
@@ -226,7 +227,10 @@ impl Filesystem {
         let has = shape(node);
         let fits = has.block_bytes == block_bytes
             || has.block_bytes < block_bytes && has.size <= has.block_bytes;
-        if !fits || to % block_bytes != 0 || pointers.iter().any(BlockPointer::is_embedded) {
+        if !fits
+            || !to.is_multiple_of(block_bytes)
+            || pointers.iter().any(BlockPointer::is_embedded)
+        {
             return Ok(false);
         }
         self.put_shared(node, to, length, block_bytes, pointers, Caller::ROOT)
