@@ -165,6 +165,8 @@ fn a_pool_of_version_28_is_written_and_upgraded() {
         .ok("zfs create -o compression=zstd -o checksum=skein -o recordsize=1M v28/new");
     bed.datasets.push("v28/new".to_owned());
     bed.work(3);
+    // A feature is active once a block that needs it is on disk.
+    bed.server.ok("zpool sync v28");
     let features = bed
         .server
         .ok("zpool get -H -o value feature@zstd_compress,feature@skein v28");
