@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use crate::create::kind_of;
 use crate::dsl::DslPool;
 use crate::features::guid;
-use crate::space::Room;
+use crate::space::{Cost, Room};
 use crate::state::Ds;
 use crate::zil::Zil;
 use crate::{DatasetError, DatasetKind, DirtyEstimate, PropertySetting};
@@ -390,12 +390,20 @@ impl Dataset {
             });
         }
         let txgs = &dsl.env().txgs;
-        let on_disk_bytes = self.on_disk_bytes(estimate);
+        let cost = self.cost(estimate);
         let mut tries = 0;
         loop {
-            let tx = txgs.assign(estimate.bytes).await?;
-            match dsl.reserve(self.ds(), tx.txg(), on_disk_bytes, estimate.frees_space)? {
-                Room::Granted => return Ok(tx),
+            let mut tx = txgs.assign(estimate.bytes).await?;
+            match dsl.reserve(
+                self.ds(),
+                tx.txg(),
+                cost.of_estimate(estimate),
+                estimate.frees_space,
+            )? {
+                Room::Granted(grant) => {
+                    tx.settle_with(Box::new(move |added| grant.keep(cost.of_added(added))));
+                    return Ok(tx);
+                }
                 Room::Later => {
                     let txg = tx.txg();
                     drop(tx);
@@ -409,23 +417,22 @@ impl Dataset {
         }
     }
 
-    /// What an estimate may come to on disk, at worst, in bytes as users see them: every copy, and the parity and
-    /// padding of small blocks beyond what is counted off for big ones. Without it, what is under way could
-    /// outgrow the space that is kept back for the pool's own writes.
-    fn on_disk_bytes(&self, estimate: DirtyEstimate) -> u64 {
+    /// What writing costs here on disk, at worst.
+    fn cost(&self, estimate: DirtyEstimate) -> Cost {
         let properties = self.open.objset.properties();
-        let block = match estimate.block_bytes {
+        let block_bytes = match estimate.block_bytes {
             0 => properties.record_bytes,
             bytes => bytes,
         };
-        let block = u64::from(block).max(512);
         let allocator = self.hold.dsl.env().pipeline.allocator();
-        let stored = allocator.worst_deflated_bytes(block).max(block);
-        // The share of metadata is generous as it is.
-        let metadata = estimate.bytes.min(DirtyEstimate::METADATA_BYTES);
-        let data = u128::from(estimate.bytes - metadata) * u128::from(stored) / u128::from(block)
-            * u128::from(properties.copies);
-        metadata.saturating_add(u64::try_from(data).unwrap_or(u64::MAX))
+        Cost::new(allocator, properties.copies, block_bytes)
+    }
+
+    /// Most bytes on disk that changes of txgs which are not on disk yet may come to, as counted against the space.
+    pub fn in_flight_bytes(&self) -> u64 {
+        let dir = self.ds().dir();
+        let state = dir.state();
+        state.to_write[0] + state.to_write[1]
     }
 
     /// Makes everything done to `object` (zero: to anything) durable, as property `sync` says.

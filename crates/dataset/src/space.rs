@@ -3,19 +3,105 @@
 
 use std::sync::Arc;
 
-use format::Txg;
+use format::{DNODE_BLOCK_BYTES, Txg};
+use pool::{Added, Allocator};
 
 use crate::DatasetError;
+use crate::DirtyEstimate;
 use crate::dsl::{DslPool, slot};
 use crate::state::{Dir, Ds, accounted_delta};
 use crate::task::SpaceCheck;
 
 /// Answer to a writer that asks for space.
 pub(crate) enum Room {
-    /// Granted, and counted.
-    Granted,
+    /// Granted, and counted: from the writer's directory up.
+    Granted(Grant),
     /// Maybe after the txgs that are under way are on disk.
     Later,
+}
+
+/// What writing into a dataset costs on disk, at worst, in bytes as users see them: every copy, and the parity and padding
+/// of small blocks beyond what is counted off for big ones. Without it, what is under way could outgrow the space that
+/// is kept back for the pool's own writes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cost {
+    copies: u64,
+    /// Size of the blocks of data, and what one copy of such a block takes.
+    block_bytes: u64,
+    block_stored_bytes: u64,
+    /// What one copy of [`METADATA_BLOCK_BYTES`] takes.
+    metadata_stored_bytes: u64,
+}
+
+/// Size of most blocks of metadata.
+const METADATA_BLOCK_BYTES: u64 = DNODE_BLOCK_BYTES as u64;
+/// Most copies that a block can have.
+const COPIES_MAX: u64 = 3;
+
+impl Cost {
+    pub(crate) fn new(allocator: &Allocator, copies: u8, block_bytes: u32) -> Self {
+        let block_bytes = u64::from(block_bytes).max(512);
+        let stored = |bytes: u64| allocator.worst_deflated_bytes(bytes).max(bytes);
+        Cost {
+            copies: copies.into(),
+            block_bytes,
+            block_stored_bytes: stored(block_bytes),
+            metadata_stored_bytes: stored(METADATA_BLOCK_BYTES),
+        }
+    }
+
+    /// Of an operation to come.
+    pub(crate) fn of_estimate(&self, estimate: DirtyEstimate) -> u64 {
+        // The share of metadata is generous as it is.
+        let metadata = estimate.bytes.min(DirtyEstimate::METADATA_BYTES);
+        metadata.saturating_add(self.of_data(estimate.bytes - metadata))
+    }
+
+    /// Of what an operation came to.
+    pub(crate) fn of_added(&self, added: Added) -> u64 {
+        let copies = (self.copies + 1).min(COPIES_MAX);
+        let metadata = scaled(
+            added.metadata_bytes,
+            self.metadata_stored_bytes * copies,
+            METADATA_BLOCK_BYTES,
+        );
+        metadata.saturating_add(self.of_data(added.data_bytes))
+    }
+
+    fn of_data(&self, bytes: u64) -> u64 {
+        scaled(
+            bytes,
+            self.block_stored_bytes * self.copies,
+            self.block_bytes,
+        )
+    }
+}
+
+/// `bytes * stored / of`, rounded up.
+fn scaled(bytes: u64, stored: u64, of: u64) -> u64 {
+    let scaled = (u128::from(bytes) * u128::from(stored)).div_ceil(u128::from(of));
+    u64::try_from(scaled).unwrap_or(u64::MAX)
+}
+
+/// Space counted for one transaction: by directory, in bytes on disk.
+pub(crate) struct Grant {
+    txg: Txg,
+    dirs: Vec<(Arc<Dir>, u64)>,
+}
+
+impl Grant {
+    /// Gives back all but `bytes` in every directory. The txg must still be held: what counts for it is forgotten once
+    /// it is on disk.
+    pub(crate) fn keep(self, bytes: u64) {
+        for (dir, granted) in self.dirs {
+            let unused = granted.saturating_sub(bytes);
+            if unused > 0 {
+                let mut state = dir.state();
+                let to_write = &mut state.to_write[slot(self.txg)];
+                *to_write = to_write.saturating_sub(unused);
+            }
+        }
+    }
 }
 
 impl DslPool {
@@ -94,7 +180,8 @@ impl DslPool {
         available
     }
 
-    /// Asks for room for a transaction in `txg` that takes at most `bytes` on disk; what is granted counts until the txg is on disk.
+    /// Asks for room for a transaction in `txg` that takes at most `bytes` on disk; what is granted counts until the txg is on disk,
+    /// or [`Grant::keep`] gives it back.
     pub(crate) fn reserve(
         &self,
         head: &Arc<Ds>,
@@ -102,26 +189,25 @@ impl DslPool {
         bytes: u64,
         frees_space: bool,
     ) -> Result<Room, DatasetError> {
-        let mut granted: Vec<(Arc<Dir>, u64)> = Vec::new();
-        let result = self.reserve_up(head, txg, bytes, frees_space, &mut granted);
-        if !matches!(result, Ok(Room::Granted)) {
-            for (dir, bytes) in granted {
-                let mut state = dir.state();
-                let to_write = &mut state.to_write[slot(txg)];
-                *to_write = to_write.saturating_sub(bytes);
+        let dirs = Vec::with_capacity(4);
+        let mut grant = Grant { txg, dirs };
+        match self.reserve_up(head, bytes, frees_space, &mut grant) {
+            Ok(true) => Ok(Room::Granted(grant)),
+            refused => {
+                grant.keep(0);
+                refused.map(|_| Room::Later)
             }
         }
-        result
     }
 
+    /// Fills `grant` from the head's directory up; false when there may be room later.
     fn reserve_up(
         &self,
         head: &Arc<Ds>,
-        txg: Txg,
         mut bytes: u64,
         frees_space: bool,
-        granted: &mut Vec<(Arc<Dir>, u64)>,
-    ) -> Result<Room, DatasetError> {
+        grant: &mut Grant,
+    ) -> Result<bool, DatasetError> {
         let mut dir = head.dir();
         let mut is_first = true;
         let mut ignore_quota = false;
@@ -155,7 +241,7 @@ impl DslPool {
                 if !frees_space && refquota != 0 && referenced.saturating_add(in_flight) >= refquota
                 {
                     if in_flight > 0 || referenced < refquota {
-                        return Ok(Room::Later);
+                        return Ok(false);
                     }
                     return Err(quota_exceeded());
                 }
@@ -188,7 +274,7 @@ impl DslPool {
                 if is_pool_limit {
                     let deferred = self.env().pipeline.space().deferred_deflated_bytes;
                     if used - quota < deferred {
-                        return Ok(Room::Later);
+                        return Ok(false);
                     }
                     drop(state);
                     return Err(DatasetError::NoSpace {
@@ -198,21 +284,21 @@ impl DslPool {
                 return Err(quota_exceeded());
             }
             if used.saturating_add(in_flight) >= quota.saturating_add(extra) {
-                return Ok(Room::Later);
+                return Ok(false);
             }
             let for_parent = accounted_delta(
                 used.saturating_add(in_flight),
                 state.phys.reserved_bytes,
                 bytes as i64 - from_refreservation as i64,
             );
-            state.to_write[slot(txg)] += bytes;
+            state.to_write[slot(grant.txg)] += bytes;
             drop(state);
-            granted.push((dir.clone(), bytes));
+            grant.dirs.push((dir.clone(), bytes));
             let Some(parent) = parent else {
-                return Ok(Room::Granted);
+                return Ok(true);
             };
             if for_parent <= 0 {
-                return Ok(Room::Granted);
+                return Ok(true);
             }
             bytes = for_parent as u64;
             ignore_quota = parent.state().phys.head_dataset.is_zero();

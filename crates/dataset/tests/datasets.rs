@@ -378,6 +378,75 @@ async fn a_full_pool_says_so_and_lets_one_delete() {
 }
 
 #[tokio::test]
+async fn small_changes_do_not_wait_for_the_space_of_big_ones() {
+    let pool = TestPool::new(128 << 20).await;
+    pool.create("tank/s", &[]).await.expect("created");
+    let open = pool.dsl.open_dataset("tank/s").await.expect("opens");
+    write(&open, OBJECT, 0, vec![1; 4096]).await;
+    let before = pool.txgs.open_txg();
+    // Each may come to a quarter of a mebibyte, all of them to the same block and dnode.
+    for _ in 0..4000 {
+        write(&open, OBJECT, 0, vec![2; 4096]).await;
+    }
+    let txgs = pool.txgs.open_txg().get() - before.get();
+    assert!(
+        txgs <= 3,
+        "the txg was closed {txgs} times to find out what it takes"
+    );
+    drop(open);
+    pool.check().await;
+}
+
+/// What is kept of the space asked for must cover what the txg then takes, or a full pool has no room for a txg.
+#[tokio::test]
+async fn what_is_counted_in_flight_covers_what_is_written() {
+    let pool = TestPool::new(512 << 20).await;
+    pool.create("tank/c", &[("compression", "off")])
+        .await
+        .expect("created");
+    let open = pool.dsl.open_dataset("tank/c").await.expect("opens");
+    let mut rng = StdRng::seed_from_u64(7);
+    for round in 0..12 {
+        pool.sync().await;
+        let (before, _) = open.space();
+        let (txg, mut most) = (pool.txgs.open_txg(), 0);
+        for _ in 0..rng.random_range(1..120) {
+            let object = OBJECT + rng.random_range(0..40) * rng.random_range(1..2000);
+            let offset = match rng.random_range(0..3) {
+                0 => 0,
+                1 => rng.random_range(0..1 << 20),
+                _ => rng.random_range(0..1 << 40),
+            };
+            let length = rng.random_range(1..20_000);
+            if rng.random_range(0..8) == 0 {
+                let tx = open.assign(DirtyEstimate::free()).await.expect("room");
+                if let Ok(held) = open.objset().hold(ObjectId::new(object)).await {
+                    held.free_range(&tx, offset, length as u64)
+                        .await
+                        .expect("freed");
+                }
+            } else {
+                let data = random(&mut rng, length);
+                write(&open, object, offset, data).await;
+            }
+            most = most.max(open.in_flight_bytes());
+        }
+        let closed = pool.txgs.open_txg() != txg;
+        pool.sync().await;
+        let (after, _) = open.space();
+        let grown = after.saturating_sub(before);
+        // A txg that closed by itself meanwhile has taken some of it along.
+        assert!(
+            closed || grown <= most,
+            "round {round}: {grown} bytes more, {most} counted"
+        );
+        assert_eq!(open.in_flight_bytes(), 0);
+    }
+    drop(open);
+    pool.check().await;
+}
+
+#[tokio::test]
 async fn snapshots_are_atomic_and_keep_what_was() {
     let pool = TestPool::new(512 << 20).await;
     let mut rng = StdRng::seed_from_u64(3);

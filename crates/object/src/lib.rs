@@ -32,6 +32,7 @@
 #![forbid(unsafe_code)]
 
 mod accounting;
+mod added;
 mod bpobj;
 mod bptree;
 mod byteswap;

@@ -170,7 +170,7 @@ impl ObjectSet {
 
     fn allocate_in(&self, dnode: &Arc<Dnode>, tx: &Tx, meta: Meta) {
         let mut state = dnode.lock();
-        self.slot_mut(dnode, &mut state, tx.txg()).meta = Some(meta);
+        self.slot_mut(dnode, &mut state, tx).meta = Some(meta);
         tx.dirtied(DNODE_SLOT_BYTES as u64);
     }
 

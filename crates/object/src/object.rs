@@ -12,8 +12,9 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use format::{Checksum, Compression, DNODE_SLOT_BYTES, Endian, ObjectId, ObjectType, SECTOR_BYTES};
 use futures::StreamExt;
-use pool::Tx;
+use pool::{Added, Tx};
 
+use crate::added;
 use crate::byteswap::to_native;
 use crate::dnode::{Dnode, DnodeState, Found, Meta, Slot, SpillChange, parity};
 use crate::error::{ObjectError, OfObject, Result};
@@ -76,7 +77,7 @@ impl std::fmt::Debug for Object {
 }
 
 impl ObjectSet {
-    /// The slot of `txg`, made dirty. [`ObjectSet::note_dirty`] comes before, without the lock.
+    /// The slot of the txg, made dirty. [`ObjectSet::note_dirty`] comes before, without the lock.
     ///
     /// # Panics
     /// When the slot still holds another txg's changes: the sync loop then opened a txg too early.
@@ -84,8 +85,9 @@ impl ObjectSet {
         &self,
         dnode: &Arc<Dnode>,
         state: &'a mut DnodeState,
-        txg: format::Txg,
+        tx: &Tx,
     ) -> &'a mut Slot {
+        let txg = tx.txg();
         let slot = &mut state.slots[parity(txg)];
         if !slot.dirty {
             *slot = Slot {
@@ -94,7 +96,7 @@ impl ObjectSet {
                 ..Slot::default()
             };
             // The special objects are in the head, and synced with it.
-            self.add_dirty(dnode, txg);
+            self.add_dirty(dnode, tx);
         }
         assert_eq!(
             slot.txg, txg,
@@ -104,15 +106,15 @@ impl ObjectSet {
         slot
     }
 
-    /// The meta of `txg`'s slot, to be changed.
+    /// The meta of the txg's slot, to be changed.
     pub(crate) fn meta_mut<'a>(
         &self,
         dnode: &Arc<Dnode>,
         state: &'a mut DnodeState,
-        txg: format::Txg,
+        tx: &Tx,
     ) -> &'a mut Meta {
-        let below = state.meta_at(txg).clone();
-        self.slot_mut(dnode, state, txg).meta.get_or_insert(below)
+        let below = state.meta_at(tx.txg()).clone();
+        self.slot_mut(dnode, state, tx).meta.get_or_insert(below)
     }
 }
 
@@ -174,7 +176,7 @@ impl Object {
             return Err(self.missing());
         }
         let result = change(&mut meta)?;
-        self.set.slot_mut(&self.dnode, &mut state, tx.txg()).meta = Some(meta);
+        self.set.slot_mut(&self.dnode, &mut state, tx).meta = Some(meta);
         Ok(result)
     }
 
@@ -245,11 +247,15 @@ impl Object {
         let had_spill = meta.has_spill;
         meta.has_spill = spill.is_some();
         self.put_bonus(&mut meta, bonus)?;
-        let slot = self.set.slot_mut(&self.dnode, &mut state, tx.txg());
+        let slot = self.set.slot_mut(&self.dnode, &mut state, tx);
         slot.meta = Some(meta);
         match spill {
             Some(data) => {
                 tx.dirtied(data.len() as u64);
+                tx.adds(Added {
+                    data_bytes: 0,
+                    metadata_bytes: data.len() as u64,
+                });
                 slot.spill = SpillChange::Write(data);
             }
             None if had_spill => slot.spill = SpillChange::Remove,
@@ -487,22 +493,19 @@ impl Object {
     /// Writes a whole block.
     fn put_block(&self, tx: &Tx, block: u64, data: Bytes) -> Result<()> {
         self.set.note_dirty(tx.txg());
-        let bytes = data.len() as u64;
         let mut state = self.dnode.lock();
-        if self.insert_block(&mut state, tx, block, data)? {
-            tx.dirtied_whole(bytes);
-        }
+        tx.dirtied_whole(self.insert_block(&mut state, tx, block, data)?);
         Ok(())
     }
 
-    /// Puts a block into the slot; whether it was not dirty yet, which the caller is to account for.
+    /// Puts a block into the slot. How many bytes of it were not dirty yet, which the caller is to account for.
     fn insert_block(
         &self,
         state: &mut DnodeState,
         tx: &Tx,
         block: u64,
         data: Bytes,
-    ) -> Result<bool> {
+    ) -> Result<u64> {
         let meta = state.meta_at(tx.txg());
         if !meta.exists {
             return Err(self.missing());
@@ -514,12 +517,22 @@ impl Object {
             });
         }
         if block > meta.max_block {
-            self.set.meta_mut(&self.dnode, state, tx.txg()).max_block = block;
+            self.set.meta_mut(&self.dnode, state, tx).max_block = block;
         }
-        let slot = self.set.slot_mut(&self.dnode, state, tx.txg());
+        let slot = self.set.slot_mut(&self.dnode, state, tx);
         slot.freed.remove(block, block + 1);
         slot.drop_clone(block);
-        Ok(slot.blocks_mut().insert(block, data).is_none())
+        let length = data.len() as u64;
+        let before = slot.blocks.get(&block).map(|data| data.len() as u64);
+        let more = length.saturating_sub(before.unwrap_or(0));
+        if more > 0 {
+            let slot = &state.slots[parity(tx.txg())];
+            tx.adds(added::by_block(state, slot, block, more, before.is_none()));
+        }
+        state.slots[parity(tx.txg())]
+            .blocks_mut()
+            .insert(block, data);
+        Ok(more)
     }
 
     /// [`Self::insert_block`] of a block that was changed in part.
@@ -530,10 +543,7 @@ impl Object {
         block: u64,
         data: Vec<u8>,
     ) -> Result<()> {
-        let bytes = data.len() as u64;
-        if self.insert_block(state, tx, block, Bytes::from(data))? {
-            tx.dirtied(bytes);
-        }
+        tx.dirtied(self.insert_block(state, tx, block, Bytes::from(data))?);
         Ok(())
     }
 
@@ -649,13 +659,18 @@ impl Object {
             self.set.note_dirty(tx.txg());
             let mut state = self.dnode.lock();
             if to_end {
-                let meta = self.set.meta_mut(&self.dnode, &mut state, tx.txg());
+                let meta = self.set.meta_mut(&self.dnode, &mut state, tx);
                 meta.max_block = first_whole.saturating_sub(1);
             }
-            let slot = self.set.slot_mut(&self.dnode, &mut state, tx.txg());
+            let slot = self.set.slot_mut(&self.dnode, &mut state, tx);
             slot.drop_blocks(first_whole, end_whole);
             slot.freed.add(first_whole, end_whole);
             tx.dirtied(DNODE_SLOT_BYTES as u64);
+            // The indirect blocks at its ends are written again.
+            tx.adds(Added {
+                data_bytes: 0,
+                metadata_bytes: 2 << state.meta_at(tx.txg()).indirect_shift,
+            });
         }
         Ok(())
     }
@@ -724,7 +739,7 @@ impl Object {
             Found::Zeros => None,
             Found::Cloned(_) | Found::Disk => base,
         };
-        let meta = self.set.meta_mut(&self.dnode, &mut state, tx.txg());
+        let meta = self.set.meta_mut(&self.dnode, &mut state, tx);
         let same_size = meta.block_bytes == size;
         meta.block_bytes = size;
         meta.indirect_shift = shift;

@@ -25,6 +25,7 @@ use parking_lot::{Mutex, RwLock};
 use pool::{Bookmark, Pipeline, ReadContext, Tx};
 
 use crate::accounting::{AccountingKeys, ZplAccounting};
+use crate::added;
 use crate::byteswap::swap_words;
 use crate::dnode::{Dnode, Meta, parity, shl};
 use crate::error::{ObjectError, OfObject, Result, damaged};
@@ -369,10 +370,14 @@ impl ObjectSet {
         self.noted[parity(txg)].store(0, Ordering::Relaxed);
     }
 
-    pub(crate) fn add_dirty(&self, dnode: &Arc<Dnode>, txg: Txg) {
-        self.dirty[parity(txg)]
-            .lock()
-            .insert(dnode.id.get(), dnode.clone());
+    pub(crate) fn add_dirty(&self, dnode: &Arc<Dnode>, tx: &Tx) {
+        let added = {
+            let mut dirty = self.dirty[parity(tx.txg())].lock();
+            let added = added::by_dnode(&dirty, dnode.id.get());
+            dirty.insert(dnode.id.get(), dnode.clone());
+            added
+        };
+        tx.adds(added);
     }
 
     pub(crate) fn next_generation(&self) -> u64 {
@@ -458,7 +463,7 @@ impl ObjectSet {
             return Err(ObjectError::NoSuchObject { object: id });
         }
         let slots = state.meta().slots;
-        let slot = self.slot_mut(&dnode, &mut state, tx.txg());
+        let slot = self.slot_mut(&dnode, &mut state, tx);
         slot.blocks = Arc::default();
         slot.cloned = Arc::default();
         slot.freed = Default::default();

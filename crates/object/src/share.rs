@@ -9,9 +9,9 @@
 use std::sync::Arc;
 
 use format::{BlockPointer, Txg};
-use pool::{CloneKey, Tx};
+use pool::{Added, CloneKey, Tx};
 
-use crate::dnode::Found;
+use crate::dnode::{Found, shr};
 use crate::error::{ObjectError, Result};
 use crate::object::Object;
 use crate::tree::NEWEST;
@@ -90,6 +90,8 @@ impl Object {
             return Err(ObjectError::NoSuchObject { object: self.id() });
         }
         let block_bytes = u64::from(meta.block_bytes);
+        let indirect_bytes =
+            (shr(pointers.len() as u64, meta.pointers_shift()) + 2) << meta.indirect_shift;
         if pointers
             .iter()
             .any(|pointer| !pointer.is_hole() && pointer.lsize_bytes() != block_bytes)
@@ -104,10 +106,10 @@ impl Object {
         };
         let last = first.saturating_add(last);
         if last > meta.max_block {
-            let meta = self.objset().meta_mut(&self.dnode, &mut state, tx.txg());
+            let meta = self.objset().meta_mut(&self.dnode, &mut state, tx);
             meta.max_block = last;
         }
-        let slot = self.objset().slot_mut(&self.dnode, &mut state, tx.txg());
+        let slot = self.objset().slot_mut(&self.dnode, &mut state, tx);
         for (block, pointer) in (first..).zip(pointers) {
             slot.drop_blocks(block, block + 1);
             if pointer.is_hole() {
@@ -118,6 +120,11 @@ impl Object {
             }
         }
         tx.dirtied(DIRTY_BYTES * pointers.len() as u64);
+        // They count for the file's owner and dataset like blocks that are written.
+        tx.adds(Added {
+            data_bytes: block_bytes.saturating_mul(pointers.len() as u64),
+            metadata_bytes: indirect_bytes,
+        });
         Ok(())
     }
 }

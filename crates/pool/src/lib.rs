@@ -35,5 +35,5 @@ pub use pipeline::{
     Bookmark, CacheUse, ErrorReport, ErrorSink, Pipeline, PipelineOptions, Priority, ReadContext,
     WritePolicy,
 };
-pub use txg::{Tx, TxgLimits, TxgManager};
+pub use txg::{Added, Settle, Tx, TxgLimits, TxgManager};
 pub use vdev::VdevTree;

@@ -223,6 +223,9 @@ impl TxgManager {
         Tx {
             txg: state.open,
             manager: Some(self.clone()),
+            data_bytes: AtomicU64::new(0),
+            metadata_bytes: AtomicU64::new(0),
+            settle: None,
         }
     }
 
@@ -538,12 +541,33 @@ impl std::fmt::Debug for TxgManager {
 pub struct Tx {
     txg: Txg,
     manager: Option<Arc<TxgManager>>,
+    data_bytes: AtomicU64,
+    metadata_bytes: AtomicU64,
+    settle: Option<Settle>,
 }
+
+/// What a transaction added to what its txg has to write: bytes before compression, copies and parity.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Added {
+    /// Of blocks of data.
+    pub data_bytes: u64,
+    /// Of blocks of metadata, indirect blocks and blocks of dnodes included.
+    pub metadata_bytes: u64,
+}
+
+/// Hears of what a transaction added, while its txg is still held.
+pub type Settle = Box<dyn FnOnce(Added) + Send + Sync>;
 
 impl Tx {
     /// For the sync loop only: changes made with it go into `txg`, which is being synced.
     pub fn syncing(txg: Txg) -> Tx {
-        Tx { txg, manager: None }
+        Tx {
+            txg,
+            manager: None,
+            data_bytes: AtomicU64::new(0),
+            metadata_bytes: AtomicU64::new(0),
+            settle: None,
+        }
     }
 
     /// The txg.
@@ -558,21 +582,45 @@ impl Tx {
 
     /// Says that `bytes` more are dirty in this txg.
     pub fn dirtied(&self, bytes: u64) {
-        if let Some(manager) = &self.manager {
+        if let Some(manager) = &self.manager
+            && bytes > 0
+        {
             manager.add_dirty(self.txg, bytes, false);
         }
     }
 
     /// [`Self::dirtied`] for blocks that were written whole ([`TxgLimits::sync_whole_bytes`]).
     pub fn dirtied_whole(&self, bytes: u64) {
-        if let Some(manager) = &self.manager {
+        if let Some(manager) = &self.manager
+            && bytes > 0
+        {
             manager.add_dirty(self.txg, bytes, true);
         }
+    }
+
+    /// Says that the txg has to write so much more than before. Counts space, not memory: see [`Self::settle_with`].
+    pub fn adds(&self, added: Added) {
+        self.data_bytes
+            .fetch_add(added.data_bytes, Ordering::Relaxed);
+        self.metadata_bytes
+            .fetch_add(added.metadata_bytes, Ordering::Relaxed);
+    }
+
+    /// When this is released, `settle` hears of what was added meanwhile: who reserved space for the worst case gives
+    /// back what was not needed.
+    pub fn settle_with(&mut self, settle: Settle) {
+        self.settle = Some(settle);
     }
 }
 
 impl Drop for Tx {
     fn drop(&mut self) {
+        if let Some(settle) = self.settle.take() {
+            settle(Added {
+                data_bytes: *self.data_bytes.get_mut(),
+                metadata_bytes: *self.metadata_bytes.get_mut(),
+            });
+        }
         if let Some(manager) = &self.manager {
             manager.release();
         }
