@@ -416,7 +416,7 @@ async fn a_filesystem_is_used_and_mounted_again() {
     mount.unmount(UnmountMode::Clean).await.expect("unmount");
     filesystem.close().await.expect("close");
     rig.pool.export(false).await.expect("export");
-    let zdb = Command::new("zdb")
+    let zdb = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/zdb"))
         .args(["-e", "-p"])
         .arg(rig.dir.path())
         .args(["-bcc", "tank"])

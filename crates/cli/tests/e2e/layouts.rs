@@ -142,7 +142,6 @@ fn live(words: &str, disk_count: usize, ashift: u32, extra: &str) {
         expected,
         "the peer sees other contents"
     );
-    drop(peer);
     let search: Vec<String> = server
         .attach(&disks)
         .iter()

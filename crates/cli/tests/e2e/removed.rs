@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use crate::harness::{Peer, is_long, run};
+use crate::harness::{Peer, ZDB, is_long, run};
 use crate::matrix::{Bed, Besides, Views, can_go, same};
 
 /// Contents of filesystems without figures of space and states of features.
@@ -46,7 +46,7 @@ fn change_old(bed: &Bed, step: usize) {
 fn obsolete_bytes(disks: &[String]) -> u64 {
     let directory = Path::new(&disks[0]).parent().expect("a directory");
     let text = run(
-        "zdb",
+        ZDB,
         &["-e", "-p", &directory.to_string_lossy(), "-mmmm", "removed"],
     );
     let maps = text.split("obsolete space map object").skip(1);
