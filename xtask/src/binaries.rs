@@ -87,7 +87,8 @@ pub fn run() -> anyhow::Result<()> {
 /// Builds all test binaries and says where they are.
 fn build() -> anyhow::Result<Vec<Binary>> {
     let output = Command::new("cargo")
-        .args(["test", "--workspace", "--locked", "--no-run"])
+        // Lints have seen the examples; nothing runs them here.
+        .args(["test", "--workspace", "--tests", "--locked", "--no-run"])
         .arg("--message-format=json-render-diagnostics")
         .stderr(Stdio::inherit())
         .output()

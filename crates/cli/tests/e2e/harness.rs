@@ -344,6 +344,10 @@ pub struct Peer {
     program: PathBuf,
 }
 
+/// Before each script: there is no udev in the machine, and `zpool import` would wait seconds for it to name each disk
+/// (zutil_import_os.c: update_vdev_config_dev_strs).
+const NO_UDEV: &str = "export ZFS_VDEV_DEVID_OPT_OUT=YES\n";
+
 /// Waits until no other test uses the machine, of this process or another (crates `engine` and `filesystem` have the
 /// same). The turn lasts until the file is closed.
 fn turn() -> File {
@@ -378,7 +382,7 @@ impl Peer {
                 command.args(["-d", disk]);
             }
             let output = command
-                .args(["-c", script])
+                .args(["-c", &format!("{NO_UDEV}{script}")])
                 .stdin(Stdio::null())
                 .output()
                 .expect("peer-vm runs");

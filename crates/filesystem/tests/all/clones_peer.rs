@@ -46,7 +46,7 @@ fn run(peer: &Path, dir: &Path) -> String {
     for attempt in 0..3 {
         let output = Command::new(peer)
             .args(["-q", "-t", "600", "-d", &disk("d0"), "-d", &disk("d1")])
-            .args(["-c", SCRIPT])
+            .args(["-c", &format!("{NO_UDEV}{SCRIPT}")])
             .output()
             .expect("peer-vm");
         let text = format!(

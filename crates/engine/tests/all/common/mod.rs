@@ -299,6 +299,10 @@ pub fn unpack(golden: &Path, name: &str, into: &Path) -> PathBuf {
     into.join(name)
 }
 
+/// Before each script: there is no udev in the machine, and `zpool import` would wait seconds for it to name each disk
+/// (zutil_import_os.c: update_vdev_config_dev_strs).
+const NO_UDEV: &str = "export ZFS_VDEV_DEVID_OPT_OUT=YES\n";
+
 /// Waits until no other test uses the machine, of this process or another. The turn lasts until the file is closed.
 pub fn turn() -> std::fs::File {
     let path = std::env::temp_dir().join("millpond-peer.lock");
@@ -328,7 +332,8 @@ pub fn run_in_peer(peer: &Path, dir: &Path, script: &str) -> String {
             let stem = image.file_stem().expect("name").to_str().expect("UTF-8");
             command.arg("-d").arg(format!("{},{stem}", image.display()));
         }
-        let output = command.arg("-c").arg(script).output().expect("peer-vm");
+        command.args(["-c", &format!("{NO_UDEV}{script}")]);
+        let output = command.output().expect("peer-vm");
         let text = format!(
             "{}{}",
             String::from_utf8_lossy(&output.stdout),

@@ -226,6 +226,10 @@ pub fn unpack(golden: &Path, name: &str, into: &Path) -> PathBuf {
     into.join(name)
 }
 
+/// Before each script: there is no udev in the machine, and `zpool import` would wait seconds for it to name each disk
+/// (zutil_import_os.c: update_vdev_config_dev_strs).
+pub const NO_UDEV: &str = "export ZFS_VDEV_DEVID_OPT_OUT=YES\n";
+
 /// Waits until no other test uses the machine, of this process or another. The turn lasts until the file is closed.
 pub fn turn() -> std::fs::File {
     let path = std::env::temp_dir().join("millpond-peer.lock");
@@ -246,8 +250,7 @@ pub fn run_in_peer(peer: &Path, image: &Path, script: &str) -> String {
         let output = Command::new(peer)
             .args(["-q", "-t", "600", "-d"])
             .arg(format!("{},d0", image.display()))
-            .arg("-c")
-            .arg(script)
+            .args(["-c", &format!("{NO_UDEV}{script}")])
             .output()
             .expect("peer-vm");
         let text = format!(
