@@ -21,8 +21,8 @@ const AT_ONCE: usize = 2;
 /// The longest; it begins first.
 const LONGEST: &str = "cli e2e";
 
-/// How many of its tests run at the same time, also on fewer cores: much of the time they wait for the machine.
-const LONGEST_THREADS: &str = "4";
+/// How many tests of a binary run at the same time at least, also on fewer cores: they wait for the machine and for disks.
+const THREADS_MIN: usize = 4;
 
 /// A program that runs tests.
 struct Binary {
@@ -40,7 +40,7 @@ pub fn run() -> anyhow::Result<()> {
     println!("== tests: build");
     let mut binaries = build()?;
     println!("== tests: built in {} s", begin.elapsed().as_secs());
-    binaries.sort_by_key(|binary| binary.name != LONGEST);
+    binaries.sort_by_key(|binary| (binary.name != LONGEST, binary.name.clone()));
     binaries.push(Binary {
         name: "documentation".to_owned(),
         program: "cargo".into(),
@@ -159,8 +159,9 @@ impl Binary {
     fn run_into(&self, output: &Path) -> anyhow::Result<ExitStatus> {
         let output = File::create(output).context("a file for what it prints")?;
         let mut command = Command::new(&self.program);
-        if self.name == LONGEST && std::env::var_os("RUST_TEST_THREADS").is_none() {
-            command.env("RUST_TEST_THREADS", LONGEST_THREADS);
+        if std::env::var_os("RUST_TEST_THREADS").is_none() {
+            let cores = std::thread::available_parallelism().map_or(1, usize::from);
+            command.env("RUST_TEST_THREADS", cores.max(THREADS_MIN).to_string());
         }
         command
             .args(&self.arguments)
