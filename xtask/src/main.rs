@@ -3,6 +3,8 @@
 //! Steps stop at the first failure. `ci` is what `scripts/test` and so `.ci/run` call; there is no
 //! other list of checks anywhere.
 
+mod binaries;
+
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
@@ -48,7 +50,7 @@ fn ci() -> anyhow::Result<()> {
             "warnings",
         ],
     )?;
-    step("tests", "cargo", &["test", "--workspace", "--locked"])
+    binaries::run()
 }
 
 /// Builds for release and runs the scripts in `bench/`, all of them or those named.

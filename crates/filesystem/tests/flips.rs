@@ -4,8 +4,9 @@
 //! writes; configurations and uberblocks that lie under right checksums) are opened and read, by the strict readers and by those that go on past damage.
 //! `MILLPOND_LONG=1` makes thousands of runs, `MILLPOND_SEED=N` repeats one.
 
+#[path = "all/common/mod.rs"]
 mod common;
-#[path = "common/flip.rs"]
+#[path = "all/common/flip.rs"]
 mod flip;
 
 use common::{golden, unpack};

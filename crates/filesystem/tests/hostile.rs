@@ -3,8 +3,9 @@
 //! Method: the pipeline changes verified blocks of golden pools (feature `hostile`), seeded, while everything
 //! is read. `MILLPOND_LONG=1` makes thousands of runs, `MILLPOND_SEED=N` repeats one.
 
+#[path = "all/common/mod.rs"]
 mod common;
-#[path = "common/flip.rs"]
+#[path = "all/common/flip.rs"]
 mod flip;
 
 use std::sync::Arc;

@@ -102,7 +102,7 @@ async fn open(world: &World, pool: &Pool, name: &str) -> Arc<Volume> {
 }
 
 fn zdb_is_clean(dir: &Path) {
-    let output = Command::new("zdb")
+    let output = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/zdb"))
         .args(["-e", "-p"])
         .arg(dir)
         .args(["-bcc", "tank"])

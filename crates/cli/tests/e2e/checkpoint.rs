@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use crate::harness::{Peer, Server, can_mount, run, text_of, zdb_is_clean};
+use crate::harness::{Peer, Server, ZDB, can_mount, run, text_of, zdb_is_clean};
 
 /// A pool with a file and a checkpoint, and changes after it. A program writes synchronously all the while.
 struct Bed {
@@ -135,7 +135,7 @@ fn a_checkpoint_is_made_shown_and_discarded() {
     }
     bed.export();
     let directory = bed.directory().display().to_string();
-    let text = run("zdb", &["-e", "-p", &directory, "-k", "-bcc", "tank"]);
+    let text = run(ZDB, &["-e", "-p", &directory, "-k", "-bcc", "tank"]);
     assert!(text.contains("No leaks"), "{text}");
     bed.import("");
     let server = &bed.server;

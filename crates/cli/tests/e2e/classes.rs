@@ -87,7 +87,6 @@ fn pools_of_every_class_go_to_openzfs_and_back() {
         !text.contains("UNAVAIL") && !text.contains("DEGRADED"),
         "{text}"
     );
-    drop(peer);
     let search: Vec<String> = server
         .attach(&disks)
         .iter()

@@ -1,14 +1,17 @@
 //! A server of our own for each test, and the oracles.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
 /// The binary under test.
 pub const MILLPOND: &str = env!("CARGO_BIN_EXE_millpond");
+
+/// zdb; the script has it end sooner.
+pub const ZDB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/zdb");
 
 /// Whether the long versions of tests run.
 pub fn is_long() -> bool {
@@ -118,7 +121,7 @@ impl Server {
     /// Starts the server with these words and waits until it answers.
     pub fn launch(&mut self, words: &[&str]) {
         assert!(self.child.is_none(), "it runs already");
-        let log = std::fs::File::options()
+        let log = File::options()
             .create(true)
             .append(true)
             .open(self.path("server.log"))
@@ -233,7 +236,7 @@ impl Server {
         (0..count)
             .map(|index| {
                 let path = directory.join(format!("d{index}"));
-                std::fs::File::create(&path)
+                File::create(&path)
                     .and_then(|file| file.set_len(bytes))
                     .expect("a sparse file");
                 path.to_string_lossy().into_owned()
@@ -312,7 +315,7 @@ pub fn zdb_finds_no_leaks(directory: &Path, pool: &str) {
         return;
     }
     let text = run(
-        "zdb",
+        ZDB,
         &["-e", "-p", &directory.to_string_lossy(), "-bcc", pool],
     );
     assert!(
@@ -330,10 +333,7 @@ pub fn zdb_is_clean(directory: &Path, pool: &str) {
     if !finds("zdb") {
         return;
     }
-    let text = run(
-        "zdb",
-        &["-e", "-p", &directory.to_string_lossy(), "-d", pool],
-    );
+    let text = run(ZDB, &["-e", "-p", &directory.to_string_lossy(), "-d", pool]);
     for bad in ["ERROR", "leaked", "not match", "mismatch"] {
         assert!(!text.contains(bad), "zdb has something to say:\n{text}");
     }
@@ -342,10 +342,21 @@ pub fn zdb_is_clean(directory: &Path, pool: &str) {
 /// The virtual machine with the real OpenZFS; one at a time, it wants a core of its own.
 pub struct Peer {
     program: PathBuf,
-    _turn: MutexGuard<'static, ()>,
 }
 
-static TURN: Mutex<()> = Mutex::new(());
+/// Before each script: there is no udev in the machine, and `zpool import` would wait seconds for it to name each disk
+/// (zutil_import_os.c: update_vdev_config_dev_strs).
+const NO_UDEV: &str = "export ZFS_VDEV_DEVID_OPT_OUT=YES\n";
+
+/// Waits until no other test uses the machine, of this process or another (crates `engine` and `filesystem` have the
+/// same). The turn lasts until the file is closed.
+fn turn() -> File {
+    let path = std::env::temp_dir().join("millpond-peer.lock");
+    let file = File::options().create(true).append(true).open(path);
+    let file = file.expect("the lock of the peer");
+    file.lock().expect("a turn");
+    file
+}
 
 impl Peer {
     /// The peer, if it is here.
@@ -356,16 +367,12 @@ impl Peer {
         );
         let program = directory.join("peer-vm");
         let is_there = program.exists() && finds("qemu-system-x86_64");
-        need("the peer machine (peer-vm, qemu-system-x86)", is_there).then(|| Self {
-            program,
-            _turn: TURN
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner),
-        })
+        need("the peer machine (peer-vm, qemu-system-x86)", is_there).then_some(Self { program })
     }
 
-    /// Runs a script in it, as root, with these disks; answers what it printed.
+    /// Runs a script in it, as root, with these disks; answers what it printed. Waits for its turn.
     pub fn run(&self, disks: &[String], options: &[&str], script: &str) -> String {
+        let _turn = turn();
         let mut text = String::new();
         // The emulated machine now and then stops dead (124, 125): once more then.
         for _ in 0..2 {
@@ -375,7 +382,7 @@ impl Peer {
                 command.args(["-d", disk]);
             }
             let output = command
-                .args(["-c", script])
+                .args(["-c", &format!("{NO_UDEV}{script}")])
                 .stdin(Stdio::null())
                 .output()
                 .expect("peer-vm runs");

@@ -1,17 +1,33 @@
 //! Every layout through its whole life: a real tree copied in, changed, snapshotted, rolled back, the
-//! pool filled and emptied; then zdb, then the real OpenZFS, then back here.
+//! pool filled and emptied; then zdb, then the real OpenZFS, then back here. All pools visit OpenZFS together, as
+//! starting its machine takes long; with `MILLPOND_LONG=1` they are big, and one after the other.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::harness::{Peer, Server, can_mount, is_long, need, run, zdb_is_clean};
 
-/// What is copied: a part of the system; in the long run `MILLPOND_TREE`, or all of `/usr` (over a gigabyte, over
-/// 50,000 files).
+/// Name of the pool, its vdevs, ashift, and options of `zpool create`.
+const LAYOUTS: [(&str, &str, u32, &str); 6] = [
+    ("single", "D", 9, ""),
+    ("stripe", "D D", 12, "-O compression=zstd"),
+    ("mirror", "mirror D D", 12, "-O checksum=sha256"),
+    ("raidz1", "raidz1 D D D", 9, "-O recordsize=16K"),
+    ("raidz2", "raidz2 D D D D D", 12, "-O compression=gzip"),
+    (
+        "raidz3",
+        "raidz3 D D D D D D",
+        13,
+        "-O recordsize=1M -O compression=off",
+    ),
+];
+
+/// What is copied: a part of the system (some hundred files); in the long run `MILLPOND_TREE`, or all of `/usr` (over a
+/// gigabyte, over 50,000 files).
 fn source() -> String {
     if is_long() {
         std::env::var("MILLPOND_TREE").unwrap_or_else(|_| "/usr".to_owned())
     } else {
-        "/usr/include".to_owned()
+        "/usr/include/linux".to_owned()
     }
 }
 
@@ -45,20 +61,37 @@ fn data_disks(words: &str) -> u64 {
     }
 }
 
-fn live(words: &str, disk_count: usize, ashift: u32, extra: &str) {
-    if !can_mount() || !need("diff of diffutils", Path::new("/usr/bin/diff").exists()) {
-        return;
-    }
-    let mut server = Server::start();
+/// A pool that has lived here.
+struct Pool {
+    name: &'static str,
+    directory: PathBuf,
+    disks: Vec<String>,
+    mountpoint: PathBuf,
+    /// Sums of all its files.
+    sums: String,
+}
+
+/// Makes a pool and does all to it that people do, up to its export.
+fn live(
+    server: &mut Server,
+    (name, words, ashift, extra): (&'static str, &str, u32, &str),
+) -> Pool {
     let bytes = if is_long() {
         (9 << 30) / data_disks(words)
     } else {
-        384 << 20
+        160 << 20
     };
-    let disks = server.disks(disk_count, bytes);
-    if !need("loop devices", Path::new("/dev/loop-control").exists()) {
-        return;
-    }
+    let directory = server.path("disks").join(name);
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let disks: Vec<String> = (0..words.split(' ').filter(|word| *word == "D").count())
+        .map(|index| {
+            let path = directory.join(format!("{name}{index}"));
+            std::fs::File::create(&path)
+                .and_then(|file| file.set_len(bytes))
+                .expect("a sparse file");
+            path.to_string_lossy().into_owned()
+        })
+        .collect();
     let devices = server.attach(&disks);
     let mut next = devices.iter();
     let vdevs: Vec<String> = words
@@ -71,18 +104,18 @@ fn live(words: &str, disk_count: usize, ashift: u32, extra: &str) {
             }
         })
         .collect();
-    let mountpoint = server.path("mnt");
+    let mountpoint = server.path("mnt").join(name);
     server.ok(&format!(
-        "zpool create -o ashift={ashift} {extra} -m {} tank {}",
+        "zpool create -o ashift={ashift} {extra} -m {} {name} {}",
         mountpoint.display(),
         vdevs.join(" ")
     ));
-    server.ok("zfs create tank/tree");
+    server.ok(&format!("zfs create {name}/tree"));
     let tree = mountpoint.join("tree");
     let inside = tree.join("copy");
     run("cp", &["-a", &source(), &inside.to_string_lossy()]);
     same_tree(Path::new(&source()), &inside);
-    server.ok("zfs snapshot tank/tree@full");
+    server.ok(&format!("zfs snapshot {name}/tree@full"));
 
     // Change and delete a part, then return to the snapshot.
     let script = format!(
@@ -90,16 +123,16 @@ fn live(words: &str, disk_count: usize, ashift: u32, extra: &str) {
         inside.display()
     );
     run("sh", &["-c", &script]);
-    server.ok("zfs snapshot tank/tree@less");
-    server.ok("zfs rollback -r tank/tree@full");
+    server.ok(&format!("zfs snapshot {name}/tree@less"));
+    server.ok(&format!("zfs rollback -r {name}/tree@full"));
     same_tree(Path::new(&source()), &inside);
 
     // The same changes again, to stay.
     run("sh", &["-c", &script]);
-    server.ok("zfs destroy tank/tree@full");
+    server.ok(&format!("zfs destroy {name}/tree@full"));
 
     // Fill the pool; it says so, and can be emptied again.
-    server.ok("zfs create -o compression=off tank/fill");
+    server.ok(&format!("zfs create -o compression=off {name}/fill"));
     let full = std::process::Command::new("dd")
         .args([
             "if=/dev/urandom",
@@ -116,87 +149,108 @@ fn live(words: &str, disk_count: usize, ashift: u32, extra: &str) {
     );
     std::fs::remove_file(mountpoint.join("fill/big"))
         .expect("a file can be removed from a full pool");
-    server.ok("zfs destroy tank/fill");
+    server.ok(&format!("zfs destroy {name}/fill"));
     std::fs::write(mountpoint.join("after"), "room again").expect("there is room again");
-    let expected = sums(&mountpoint);
-    server.ok("zpool export tank");
+    let sums = sums(&mountpoint);
+    server.ok(&format!("zpool export {name}"));
     server.detach();
-    zdb_is_clean(&server.path("disks"), "tank");
+    zdb_is_clean(&directory, name);
+    Pool {
+        name,
+        directory,
+        disks,
+        mountpoint,
+        sums,
+    }
+}
 
-    // The real OpenZFS takes it, finds nothing wrong, writes to it, gives it back.
+/// The real OpenZFS takes them, finds nothing wrong, writes to them, gives them back.
+fn visit(server: &mut Server, pools: &[Pool]) {
     let Some(peer) = Peer::find() else { return };
     let out = server.path("out");
-    let script = "set -e\nzpool import -d /dev/disk/peer -R /mnt tank 2>&1\nzpool scrub -w tank\nzpool status tank\n\
-                  cd /mnt && p=$(zfs get -H -o value mountpoint tank) && cd \"$p\" && mkdir -p /peer/out\n\
-                  find . -type f -print0 | LC_ALL=C sort -z | xargs -0 -r sha256sum > /peer/out/sums\n\
-                  mkdir from-peer && cp -a /bin/busybox from-peer/ && (cd from-peer && sha256sum busybox > sum) && cd /\nzpool export tank\n";
-    let text = peer.run(&disks, &["-o", &out.to_string_lossy()], script);
-    assert!(
-        text.contains("scrub repaired 0B")
-            && text.contains("with 0 errors")
-            && text.contains("No known data errors"),
-        "{text}"
-    );
-    assert_eq!(
-        std::fs::read_to_string(out.join("sums")).expect("the peer's sums"),
-        expected,
-        "the peer sees other contents"
-    );
-    drop(peer);
-    let search: Vec<String> = server
-        .attach(&disks)
+    let script: String = pools
         .iter()
-        .map(|device| format!("-d {device}"))
+        .map(|pool| {
+            let name = pool.name;
+            format!(
+                "zpool import -d /dev/disk/peer -R /mnt {name} 2>&1\nzpool scrub -w {name}\nzpool status {name}\n\
+                 cd \"$(zfs get -H -o value mountpoint {name})\"\n\
+                 find . -type f -print0 | LC_ALL=C sort -z | xargs -0 -r sha256sum > /peer/out/{name}\n\
+                 mkdir from-peer && cp -a /bin/busybox from-peer/ && (cd from-peer && sha256sum busybox > sum) && cd /\nzpool export {name}\n"
+            )
+        })
         .collect();
-    server.ok(&format!("zpool import {} tank", search.join(" ")));
-    assert_eq!(sums(&mountpoint), expected);
-    run(
-        "sh",
-        &[
-            "-c",
-            &format!(
-                "cd '{}/from-peer' && sha256sum -c sum",
-                mountpoint.display()
-            ),
-        ],
+    let disks: Vec<String> = pools.iter().flat_map(|pool| pool.disks.clone()).collect();
+    let text = peer.run(
+        &disks,
+        &["-o", &out.to_string_lossy()],
+        &format!("set -e\nmkdir -p /peer/out\n{script}"),
     );
-    server.ok("zpool export tank");
-    server.detach();
-    zdb_is_clean(&server.path("disks"), "tank");
+    for Pool {
+        name,
+        directory,
+        disks,
+        mountpoint,
+        sums: expected,
+    } in pools
+    {
+        let status = text
+            .split(&format!("pool: {name}\n"))
+            .nth(1)
+            .and_then(|rest| rest.split("pool: ").next())
+            .unwrap_or_default();
+        assert!(
+            status.contains("scrub repaired 0B")
+                && status.contains("with 0 errors")
+                && status.contains("No known data errors"),
+            "{name}: {text}"
+        );
+        assert_eq!(
+            &std::fs::read_to_string(out.join(name)).expect("the peer's sums"),
+            expected,
+            "{name}: the peer sees other contents"
+        );
+        let search: Vec<String> = server
+            .attach(disks)
+            .iter()
+            .map(|device| format!("-d {device}"))
+            .collect();
+        server.ok(&format!("zpool import {} {name}", search.join(" ")));
+        assert_eq!(&sums(mountpoint), expected, "{name}");
+        run(
+            "sh",
+            &[
+                "-c",
+                &format!(
+                    "cd '{}/from-peer' && sha256sum -c sum",
+                    mountpoint.display()
+                ),
+            ],
+        );
+        server.ok(&format!("zpool export {name}"));
+        server.detach();
+        zdb_is_clean(directory, name);
+    }
+}
+
+#[test]
+fn every_layout_lives_and_goes_to_openzfs_and_back() {
+    if !can_mount()
+        || !need("diff of diffutils", Path::new("/usr/bin/diff").exists())
+        || !need("loop devices", Path::new("/dev/loop-control").exists())
+    {
+        return;
+    }
+    let mut server = Server::start();
+    if is_long() {
+        for layout in LAYOUTS {
+            let pool = live(&mut server, layout);
+            visit(&mut server, &[pool]);
+            std::fs::remove_dir_all(server.path("disks")).expect("room for the next");
+        }
+    } else {
+        let pools = LAYOUTS.map(|layout| live(&mut server, layout));
+        visit(&mut server, &pools);
+    }
     server.stop();
-}
-
-#[test]
-fn a_single_disk() {
-    live("D", 1, 9, "");
-}
-
-#[test]
-fn a_stripe_of_disks() {
-    live("D D", 2, 12, "-O compression=zstd");
-}
-
-#[test]
-fn a_mirror() {
-    live("mirror D D", 2, 12, "-O checksum=sha256");
-}
-
-#[test]
-fn a_raidz1() {
-    live("raidz1 D D D", 3, 9, "-O recordsize=16K");
-}
-
-#[test]
-fn a_raidz2() {
-    live("raidz2 D D D D D", 5, 12, "-O compression=gzip");
-}
-
-#[test]
-fn a_raidz3() {
-    live(
-        "raidz3 D D D D D D",
-        6,
-        13,
-        "-O recordsize=1M -O compression=off",
-    );
 }

@@ -1,0 +1,255 @@
+//! Goal: a pool is imported when it may be, and else the refusal says why.
+//! Method: small pools on files.
+
+use crate::common::*;
+use device::World;
+use engine::{
+    CreateSpec, EngineError, FoundState, HostIdentity, ImportSpec, Pool, PoolHealth, VdevLayout,
+};
+
+async fn exported(layout: VdevLayout) {
+    let world = World::system(1);
+    let pool = Pool::create(&world, spec("tank", vec![normal(layout)]))
+        .await
+        .expect("create");
+    pool.export(false).await.expect("export");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pool_gets_another_name() {
+    let world = World::system(1);
+    let images = Images::new();
+    let leaves = images.make(1, 64);
+    exported(VdevLayout::Leaf(leaves[0].clone())).await;
+    for (name, temporary, on_disk) in [("pond", false, "pond"), ("guest", true, "pond")] {
+        let mut spec = ImportSpec::new(find(&world, images.path()).await, host());
+        spec.new_name = Some(name.into());
+        spec.temporary_name = temporary;
+        let pool = Pool::import(&world, spec).await.expect("import");
+        assert_eq!(pool.name(), name);
+        pool.dsl()
+            .open_dataset(name)
+            .await
+            .expect("the root dataset has the name as well");
+        pool.export(false).await.expect("export");
+        assert_eq!(find(&world, images.path()).await.name, on_disk);
+    }
+    zdb_is_clean(images.path(), "pond");
+    let mut spec = ImportSpec::new(find(&world, images.path()).await, host());
+    spec.new_name = Some("mirror1".into());
+    assert!(matches!(
+        Pool::import(&world, spec).await,
+        Err(EngineError::BadName { .. })
+    ));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_hosts_pool_needs_force() {
+    let world = World::system(1);
+    let images = Images::new();
+    let leaves = images.make(1, 64);
+    let theirs = HostIdentity {
+        hostid: 0xaaaa,
+        hostname: "theirs".into(),
+    };
+    let ours = HostIdentity {
+        hostid: 0xbbbb,
+        hostname: "ours".into(),
+    };
+    let create = CreateSpec {
+        host: theirs,
+        ..spec("tank", vec![normal(VdevLayout::Leaf(leaves[0].clone()))])
+    };
+    // Never exported, as after a crash of that host.
+    drop(Pool::create(&world, create).await.expect("create"));
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    let found = find(&world, images.path()).await;
+    assert_eq!((found.state, found.hostid), (FoundState::Active, 0xaaaa));
+    let error = Pool::import(&world, ImportSpec::new(found.clone(), ours.clone()))
+        .await
+        .expect_err("in use elsewhere");
+    assert!(
+        matches!(&error, EngineError::ForeignHost { hostname, .. } if hostname == "theirs"),
+        "{error}"
+    );
+    let mut forced = ImportSpec::new(found, ours.clone());
+    forced.force = true;
+    let pool = Pool::import(&world, forced).await.expect("forced");
+    drop(pool);
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    // Now it is ours, and needs no force.
+    let found = find(&world, images.path()).await;
+    assert_eq!((found.hostid, found.hostname.as_str()), (0xbbbb, "ours"));
+    let pool = Pool::import(&world, ImportSpec::new(found, ours))
+        .await
+        .expect("import");
+    pool.export(false).await.expect("export");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_destroyed_pool_comes_back_on_request() {
+    let world = World::system(1);
+    let images = Images::new();
+    let leaves = images.make(2, 64);
+    let vdevs = vec![normal(VdevLayout::Mirror(leaves))];
+    let pool = Pool::create(&world, spec("tank", vdevs))
+        .await
+        .expect("create");
+    pool.destroy(false).await.expect("destroy");
+    let found = find(&world, images.path()).await;
+    assert_eq!(found.state, FoundState::Destroyed);
+    let error = Pool::import(&world, ImportSpec::new(found.clone(), host()))
+        .await
+        .expect_err("destroyed");
+    assert!(error.to_string().contains("-D"), "{error}");
+    let mut spec = ImportSpec::new(found, host());
+    spec.destroyed = true;
+    let pool = Pool::import(&world, spec).await.expect("import -D");
+    pool.export(false).await.expect("export");
+    assert_eq!(
+        find(&world, images.path()).await.state,
+        FoundState::Exported
+    );
+    zdb_is_clean(images.path(), "tank");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn missing_devices_are_tolerated_up_to_redundancy() {
+    let world = World::system(1);
+    let images = Images::new();
+    let leaves = images.make(4, 64);
+    exported(VdevLayout::Raidz {
+        parity: 1,
+        leaves: leaves.clone(),
+    })
+    .await;
+    let elsewhere = Images::new();
+    let away = |index: usize| {
+        let to = elsewhere.path().join(format!("{index}"));
+        std::fs::rename(&leaves[index].path, &to).expect("rename");
+        to
+    };
+    let first = away(2);
+    let found = find(&world, images.path()).await;
+    assert_eq!(found.health, PoolHealth::Degraded);
+    assert_eq!(found.missing, vec![leaves[2].path.clone()]);
+    let pool = Pool::import(&world, ImportSpec::new(found, host()))
+        .await
+        .expect("degraded");
+    assert_eq!(pool.health(), PoolHealth::Degraded);
+    let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+    let objects = write_objects(&dataset, 3, 2).await;
+    drop(dataset);
+    pool.export(false).await.expect("export");
+
+    let second = away(0);
+    let found = find(&world, images.path()).await;
+    assert_eq!(found.health, PoolHealth::Faulted);
+    let error = Pool::import(&world, ImportSpec::new(found, host()))
+        .await
+        .expect_err("too few");
+    assert!(
+        matches!(&error, EngineError::MissingDevices { .. }),
+        "{error}"
+    );
+    assert!(error.to_string().contains("d0.img"), "{error}");
+
+    std::fs::rename(first, &leaves[2].path).expect("back");
+    std::fs::rename(second, &leaves[0].path).expect("back");
+    let pool = import(&world, images.path()).await;
+    assert_eq!(pool.health(), PoolHealth::Online);
+    let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+    check_objects(&dataset, &objects, 2).await;
+    drop(dataset);
+    pool.export(false).await.expect("export");
+    zdb_is_clean(images.path(), "tank");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cached_configuration_finds_the_pool() {
+    let world = World::system(1);
+    let images = Images::new();
+    let leaves = images.make(2, 64);
+    let vdevs = vec![normal(VdevLayout::Mirror(leaves))];
+    let pool = Pool::create(&world, spec("tank", vdevs))
+        .await
+        .expect("create");
+    let cached = pool.cached_config();
+    // A second opening of the same devices is refused while the first holds them.
+    let found = find(&world, images.path()).await;
+    assert!(
+        Pool::import(&world, ImportSpec::new(found, host()))
+            .await
+            .is_err()
+    );
+    drop(pool);
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    let found = Pool::from_cache(&world, &cached).await.expect("found");
+    let pool = Pool::import(&world, ImportSpec::new(found, host()))
+        .await
+        .expect("import");
+    pool.export(false).await.expect("export");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pool_open_read_only_changes_nothing() {
+    let world = World::system(1);
+    let images = Images::new();
+    let leaves = images.make(1, 64);
+    exported(VdevLayout::Leaf(leaves[0].clone())).await;
+    let before = std::fs::read(&leaves[0].path).expect("image");
+    let mut spec = ImportSpec::new(find(&world, images.path()).await, host());
+    spec.read_only = true;
+    let pool = Pool::import(&world, spec).await.expect("import");
+    assert!(matches!(
+        pool.set_prop("comment", "x").await,
+        Err(EngineError::ReadOnly { .. })
+    ));
+    assert!(matches!(
+        pool.sync().await,
+        Err(EngineError::ReadOnly { .. })
+    ));
+    assert!(matches!(
+        pool.log_history("x").await,
+        Err(EngineError::ReadOnly { .. })
+    ));
+    assert!(matches!(
+        pool.destroy(false).await,
+        Err(EngineError::ReadOnly { .. })
+    ));
+    pool.export(false).await.expect("close");
+    assert!(before == std::fs::read(&leaves[0].path).expect("image"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_exported_pool_leaves_nothing_in_memory() {
+    let world = World::system(1);
+    let images = Images::new();
+    let leaves = images.make(1, 64);
+    exported(VdevLayout::Leaf(leaves[0].clone())).await;
+    let spec = ImportSpec::new(find(&world, images.path()).await, host());
+    let pool = Pool::import(&world, spec).await.expect("import");
+    let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+    let tx = dataset
+        .assign(dataset::DirtyEstimate::metadata())
+        .await
+        .expect("room");
+    drop(tx);
+    drop(dataset);
+    let pipeline = std::sync::Arc::downgrade(pool.pipeline());
+    let dsl = std::sync::Arc::downgrade(pool.dsl());
+    pool.export(false).await.expect("export");
+    drop(pool);
+    // What was under way in the background ends by itself.
+    for _ in 0..100 {
+        if pipeline.strong_count() + dsl.strong_count() == 0 {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    panic!(
+        "still held: the pipeline {} times, the DSL {} times",
+        pipeline.strong_count(),
+        dsl.strong_count()
+    );
+}

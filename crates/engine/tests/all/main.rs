@@ -1,0 +1,17 @@
+//! A pool as a whole, from outside: one binary, since every binary compiles all that its tests wait for anew.
+
+mod checkpoint;
+mod churn;
+mod classes;
+mod common;
+mod crash;
+mod create;
+mod dedup;
+mod faults;
+mod golden;
+mod import;
+mod layouts;
+mod logs;
+mod peer;
+mod rewind;
+mod scrub;

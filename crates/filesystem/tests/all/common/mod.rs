@@ -1,0 +1,293 @@
+//! What the filesystem's tests share: pools with a filesystem, golden pools, oracles.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+pub mod big_endian;
+pub mod model;
+pub mod tree;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use codec::crypt::passphrase_key;
+use dataset::KeyFormat;
+use device::World;
+use engine::{
+    CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, Pool, Rewind, ScanSpec,
+    VdevClass, VdevLayout, VdevSpec,
+};
+use filesystem::{Caller, Filesystem, ZplInit};
+
+pub const ROOT: Caller = Caller::ROOT;
+pub const ALICE: Caller = Caller {
+    uid: 1000,
+    gid: 1000,
+    umask: 0o022,
+};
+
+/// A directory with one image in it; below `MILLPOND_TEST_DIR` if that is set.
+pub struct Image {
+    dir: tempfile::TempDir,
+}
+
+impl Image {
+    pub fn new(mib: u64) -> Self {
+        let image = Self::empty();
+        let file = std::fs::File::create(image.dir.path().join("d0.img")).expect("an image");
+        file.set_len(mib << 20).expect("its size");
+        image
+    }
+
+    pub fn empty() -> Self {
+        let dir = match std::env::var_os("MILLPOND_TEST_DIR") {
+            Some(base) => tempfile::tempdir_in(base),
+            None => tempfile::tempdir(),
+        };
+        let mut dir = dir.expect("a temporary directory");
+        // For looking at what a failed test left.
+        dir.disable_cleanup(std::env::var_os("MILLPOND_TEST_KEEP").is_some());
+        Self { dir }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+pub fn host() -> HostIdentity {
+    HostIdentity {
+        hostid: 0,
+        hostname: "test".into(),
+    }
+}
+
+/// A new pool "tank" on one image.
+pub async fn create(world: &World, image: &Image, root_properties: &[(&str, &str)]) -> Arc<Pool> {
+    let path = image.path().join("d0.img");
+    let leaf = LeafSpec {
+        path: path.to_str().expect("UTF-8").to_owned(),
+        // The machine with the real OpenZFS sees the image as a disk.
+        is_file: false,
+    };
+    let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+    let spec = CreateSpec {
+        name: "tank".into(),
+        vdevs: vec![VdevSpec {
+            layout: VdevLayout::Leaf(leaf),
+            class: VdevClass::Normal,
+        }],
+        properties: Vec::new(),
+        features: FeatureChoice::All,
+        root_properties: root_properties.iter().map(own).collect(),
+        root_init: Arc::new(ZplInit::new()),
+        altroot: None,
+        force: false,
+        host: host(),
+    };
+    Pool::create(world, spec).await.expect("create")
+}
+
+/// The one pool in a directory, imported.
+pub async fn import(world: &World, dir: &Path, read_only: bool) -> Arc<Pool> {
+    import_at(world, dir, read_only, Rewind::No).await
+}
+
+/// The one pool in a directory, imported at its newest state or another.
+pub async fn import_at(world: &World, dir: &Path, read_only: bool, rewind: Rewind) -> Arc<Pool> {
+    let spec = ScanSpec {
+        paths: vec![dir.to_str().expect("UTF-8").into()],
+        ..ScanSpec::default()
+    };
+    let mut found = engine::scan(world, &spec).await.expect("scan");
+    assert_eq!(found.len(), 1, "one pool in {}", dir.display());
+    let mut spec = ImportSpec::new(found.remove(0), host());
+    spec.read_only = read_only;
+    spec.rewind = rewind;
+    Pool::import(world, spec).await.expect("import")
+}
+
+/// A dataset's filesystem.
+pub async fn open(world: &World, pool: &Pool, name: &str) -> Arc<Filesystem> {
+    let dataset = pool
+        .dsl()
+        .open_dataset(name)
+        .await
+        .expect("open the dataset");
+    Filesystem::open(dataset, world.clone())
+        .await
+        .expect("open the filesystem")
+}
+
+/// Loads the keys that a manifest tells.
+pub async fn load_keys(pool: &Pool, manifest: &serde_json::Value) {
+    for key in manifest["keys"].as_array().into_iter().flatten() {
+        let name = key["dataset"].as_str().expect("a dataset");
+        let text = key["key"].as_str().expect("a key");
+        let info = pool.dsl().key_info(name).await.expect("readable");
+        let info = info.expect("an encrypted dataset");
+        let wrapping = match info.format {
+            KeyFormat::Passphrase => {
+                let iterations = u32::try_from(info.iterations).expect("iterations");
+                passphrase_key(text.as_bytes(), info.salt, iterations)
+            }
+            KeyFormat::Raw | KeyFormat::Hex => {
+                let mut bytes = [0; 32];
+                for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
+                    let digits = std::str::from_utf8(digits).expect("text");
+                    *byte = u8::from_str_radix(digits, 16).expect("hex");
+                }
+                bytes.into()
+            }
+        };
+        pool.dsl()
+            .load_key(name, wrapping, false)
+            .await
+            .expect("the right key");
+    }
+}
+
+/// zdb; the script has it end sooner.
+pub const ZDB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/zdb");
+
+/// zdb finds nothing to complain about.
+pub fn zdb_is_clean(dir: &Path, pool: &str) {
+    for options in ["-bcc", "-d"] {
+        let output = Command::new(ZDB)
+            .args(["-e", "-p"])
+            .arg(dir)
+            .args([options, pool])
+            .output()
+            .expect("zdb (Debian package zfsutils-linux) is needed");
+        let text = format!(
+            "{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        assert!(
+            output.status.success(),
+            "zdb {options} says {}:\n{text}",
+            output.status
+        );
+        for bad in [
+            "leaked space",
+            "mismatch",
+            "ERROR",
+            "error:",
+            "failed",
+            "assertion",
+        ] {
+            assert!(!text.contains(bad), "zdb {options} says '{bad}':\n{text}");
+        }
+    }
+}
+
+/// Whether tests that need what is not there fail instead of being left out.
+pub fn is_ci() -> bool {
+    std::env::var("CI").is_ok_and(|value| value == "true")
+}
+
+fn shared(variable: &str, name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os(variable).map_or_else(
+        || {
+            Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("../../../shared")
+                .join(name)
+        },
+        PathBuf::from,
+    );
+    if path.exists() {
+        return Some(path);
+    }
+    assert!(!is_ci(), "{variable} or ../shared/{name} is needed");
+    eprintln!("left out: neither {variable} nor ../shared/{name} is there");
+    None
+}
+
+/// The golden pools.
+pub fn golden() -> Option<PathBuf> {
+    shared("MILLPOND_GOLDEN", "golden")
+}
+
+/// The machine with the real OpenZFS.
+pub fn peer() -> Option<PathBuf> {
+    shared("MILLPOND_PEER", "peer").map(|dir| dir.join("peer-vm"))
+}
+
+/// Unpacks a golden pool; returns the directory of its images.
+pub fn unpack(golden: &Path, name: &str, into: &Path) -> PathBuf {
+    let status = Command::new("tar")
+        .args(["--zstd", "-xSf"])
+        .arg(golden.join(format!("{name}.tar.zst")))
+        .arg("-C")
+        .arg(into)
+        .status()
+        .expect("tar");
+    assert!(status.success(), "unpacking {name}");
+    into.join(name)
+}
+
+/// Before each script: there is no udev in the machine, and `zpool import` would wait seconds for it to name each disk
+/// (zutil_import_os.c: update_vdev_config_dev_strs).
+pub const NO_UDEV: &str = "export ZFS_VDEV_DEVID_OPT_OUT=YES\n";
+
+/// Waits until no other test uses the machine, of this process or another. The turn lasts until the file is closed.
+pub fn turn() -> std::fs::File {
+    let path = std::env::temp_dir().join("millpond-peer.lock");
+    let file = std::fs::File::options()
+        .create(true)
+        .append(true)
+        .open(path);
+    let file = file.expect("the lock of the machine");
+    file.lock().expect("a turn");
+    file
+}
+
+/// Runs a script in the machine with the real OpenZFS, with the image as disk "d0".
+pub fn run_in_peer(peer: &Path, image: &Path, script: &str) -> String {
+    let _turn = turn();
+    // The emulated machine now and then stops dead: run it again then.
+    for attempt in 0..3 {
+        let output = Command::new(peer)
+            .args(["-q", "-t", "600", "-d"])
+            .arg(format!("{},d0", image.display()))
+            .args(["-c", &format!("{NO_UDEV}{script}")])
+            .output()
+            .expect("peer-vm");
+        let text = format!(
+            "{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        match output.status.code() {
+            Some(0) => return text,
+            Some(124 | 125) if attempt < 2 => eprintln!("the machine stopped, again:\n{text}"),
+            code => panic!("OpenZFS says {code:?}:\n{text}"),
+        }
+    }
+    unreachable!("the last attempt returns or panics")
+}
+
+/// Numbers that look random, the same every time.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub fn below(&mut self, limit: u64) -> u64 {
+        (self.next() >> 11) % limit.max(1)
+    }
+
+    pub fn bytes(&mut self, length: usize) -> Vec<u8> {
+        let mut out = Vec::with_capacity(length + 8);
+        while out.len() < length {
+            out.extend_from_slice(&self.next().to_le_bytes());
+        }
+        out.truncate(length);
+        out
+    }
+}

@@ -1,0 +1,8 @@
+//! Torture in the simulated world: one binary, since every binary compiles all that its tests wait for anew.
+
+mod common;
+mod crash;
+mod faults;
+mod stale_logs;
+mod transient;
+mod vdevs;

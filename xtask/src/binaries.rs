@@ -1,0 +1,176 @@
+//! Test binaries, all of a workspace, two at a time: `cargo test` runs one after the other, so a core is idle while
+//! tests wait for the one machine with the real OpenZFS.
+//!
+//! All are built first. What a binary prints goes to a file and is shown whole when it has ended, so nothing is mixed;
+//! all run, also after one failed.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+
+/// How many run at the same time.
+const AT_ONCE: usize = 2;
+
+/// The longest; it begins first.
+const LONGEST: &str = "cli e2e";
+
+/// How many tests of a binary run at the same time at least, also on fewer cores: they wait for the machine and for disks.
+const THREADS_MIN: usize = 4;
+
+/// A program that runs tests.
+struct Binary {
+    /// Package and target, `engine crash`; the package alone for the tests in its sources.
+    name: String,
+    program: PathBuf,
+    arguments: Vec<String>,
+    /// Where it runs: the directory of its package.
+    directory: PathBuf,
+}
+
+/// Builds the tests of the workspace and runs them. Fails if any of them does, once all have run.
+pub fn run() -> anyhow::Result<()> {
+    let begin = Instant::now();
+    println!("== tests: build");
+    let mut binaries = build()?;
+    println!("== tests: built in {} s", begin.elapsed().as_secs());
+    binaries.sort_by_key(|binary| (binary.name != LONGEST, binary.name.clone()));
+    binaries.push(Binary {
+        name: "documentation".to_owned(),
+        program: "cargo".into(),
+        arguments: ["test", "--workspace", "--locked", "--doc"]
+            .map(str::to_owned)
+            .to_vec(),
+        directory: ".".into(),
+    });
+    let count = binaries.len();
+    let queue = Mutex::new(VecDeque::from(binaries));
+    let failed = Mutex::new(Vec::new());
+    let output = tempfile::tempdir().context("a directory for what tests print")?;
+    std::thread::scope(|scope| {
+        for worker in 0..AT_ONCE {
+            let output = output.path().join(worker.to_string());
+            let (queue, failed) = (&queue, &failed);
+            scope.spawn(move || {
+                // Not in a `while let`: that holds the lock.
+                let next = || {
+                    let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
+                    queue.pop_front()
+                };
+                while let Some(binary) = next() {
+                    if let Err(error) = binary.run(&output) {
+                        println!("== {}: FAILED: {error:#}", binary.name);
+                        let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                        failed.push(binary.name);
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if !failed.is_empty() {
+        bail!("tests failed: {}", failed.join(", "));
+    }
+    println!(
+        "== tests: {count} binaries passed in {} s",
+        begin.elapsed().as_secs()
+    );
+    Ok(())
+}
+
+/// Builds all test binaries and says where they are.
+fn build() -> anyhow::Result<Vec<Binary>> {
+    let output = Command::new("cargo")
+        // Lints have seen the examples; nothing runs them here.
+        .args(["test", "--workspace", "--tests", "--locked", "--no-run"])
+        .arg("--message-format=json-render-diagnostics")
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cargo could not be started; is it installed?")?;
+    if !output.status.success() {
+        bail!("the tests do not build ({})", output.status);
+    }
+    let mut binaries = Vec::new();
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        let message: Value = serde_json::from_str(line).context("cargo's messages")?;
+        binaries.extend(test_binary(&message)?);
+    }
+    if binaries.is_empty() {
+        bail!("cargo built no tests");
+    }
+    Ok(binaries)
+}
+
+/// The test binary that a message of cargo is about, if it is about one.
+fn test_binary(message: &Value) -> anyhow::Result<Option<Binary>> {
+    let (Some(program), Some(true)) = (
+        message["executable"].as_str(),
+        message["profile"]["test"].as_bool(),
+    ) else {
+        return Ok(None);
+    };
+    let manifest = message["manifest_path"].as_str().context("a manifest")?;
+    let directory = Path::new(manifest).parent().context("its directory")?;
+    let package = directory.file_name().context("its name")?.to_string_lossy();
+    let name = match message["target"]["kind"][0].as_str() {
+        Some("test") => format!(
+            "{package} {}",
+            message["target"]["name"].as_str().unwrap_or_default()
+        ),
+        _ => package.into_owned(),
+    };
+    Ok(Some(Binary {
+        name,
+        program: program.into(),
+        arguments: Vec::new(),
+        directory: directory.to_owned(),
+    }))
+}
+
+impl Binary {
+    /// Runs it and shows what it printed, which is kept in file `output` meanwhile.
+    fn run(&self, output: &Path) -> anyhow::Result<()> {
+        println!("== {}: begins", self.name);
+        let begin = Instant::now();
+        let status = self.run_into(output);
+        let mut text = Vec::new();
+        File::open(output)
+            .and_then(|mut file| file.read_to_end(&mut text))
+            .context("what it printed")?;
+        println!(
+            "== {}: {} s\n{}",
+            self.name,
+            begin.elapsed().as_secs(),
+            String::from_utf8_lossy(&text).trim_end()
+        );
+        let status = status?;
+        if !status.success() {
+            bail!("{status}");
+        }
+        Ok(())
+    }
+
+    fn run_into(&self, output: &Path) -> anyhow::Result<ExitStatus> {
+        let output = File::create(output).context("a file for what it prints")?;
+        let mut command = Command::new(&self.program);
+        if std::env::var_os("RUST_TEST_THREADS").is_none() {
+            let cores = std::thread::available_parallelism().map_or(1, usize::from);
+            command.env("RUST_TEST_THREADS", cores.max(THREADS_MIN).to_string());
+        }
+        command
+            .args(&self.arguments)
+            .current_dir(&self.directory)
+            .env("CARGO_MANIFEST_DIR", &self.directory)
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .status()
+            .with_context(|| format!("{} could not be started", self.program.display()))
+    }
+}
