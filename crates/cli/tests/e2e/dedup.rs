@@ -15,9 +15,9 @@ use crate::keys::with_input;
 const WORK: &str = r#"
 work() { # directory, round
   cd "$1"; mkdir -p "r$2"
-  head -c 700000 /dev/urandom >"r$2/base"; yes "round $2 compresses" | head -c 400000 >"r$2/text" || true
+  head -c 350000 /dev/urandom >"r$2/base"; yes "round $2 compresses" | head -c 200000 >"r$2/text" || true
   for i in 1 2 3 4; do cp --reflink=never "r$2/base" "r$2/base$i"; cp --reflink=never "r$2/text" "r$2/text$i"; done
-  head -c 300000 "r$2/base" >"r$2/part"; head -c 100000 /dev/urandom | dd of="r$2/base2" bs=4k seek=7 conv=notrunc status=none
+  head -c 150000 "r$2/base" >"r$2/part"; head -c 100000 /dev/urandom | dd of="r$2/base2" bs=4k seek=7 conv=notrunc status=none
   for old in r*; do
     [ "$old" = "r$2" ] && continue
     rm -f "$old/base1" "$old/text3"; cp --reflink=never "$old/base" "$old/again$2"; truncate -s 123456 "$old/base4"

@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 
 use crate::harness::{Peer, Server, can_mount, is_long, need, run, zdb_is_clean};
 
-/// Name of the pool, its vdevs, ashift, and options of `zpool create`.
+/// Name of the pool (those of layouts are reserved), its vdevs, ashift, and options of `zpool create`.
 const LAYOUTS: [(&str, &str, u32, &str); 6] = [
-    ("single", "D", 9, ""),
+    ("alone", "D", 9, ""),
     ("stripe", "D D", 12, "-O compression=zstd"),
-    ("mirror", "mirror D D", 12, "-O checksum=sha256"),
-    ("raidz1", "raidz1 D D D", 9, "-O recordsize=16K"),
-    ("raidz2", "raidz2 D D D D D", 12, "-O compression=gzip"),
+    ("twins", "mirror D D", 12, "-O checksum=sha256"),
+    ("parity1", "raidz1 D D D", 9, "-O recordsize=16K"),
+    ("parity2", "raidz2 D D D D D", 12, "-O compression=gzip"),
     (
-        "raidz3",
+        "parity3",
         "raidz3 D D D D D D",
         13,
         "-O recordsize=1M -O compression=off",
