@@ -39,6 +39,7 @@ mod create;
 mod dedup;
 mod directory;
 mod dtl;
+mod errlog;
 mod error;
 mod errors;
 mod features;

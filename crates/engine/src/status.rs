@@ -445,7 +445,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         expansion: core.tables.expansion.clone(),
         removal: core.tables.removal.clone(),
         dedup: core.dedup.status(),
-        data_errors: core.errors.count_with(state.data_errors),
+        data_errors: core.errors.count(),
         features_disabled,
         version: state.version,
         errata: state.errata,
