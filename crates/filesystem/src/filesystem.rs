@@ -71,19 +71,17 @@ impl Filesystem {
     /// # Errors
     /// As [`Self::open`].
     pub async fn open_to_look(dataset: Dataset, world: World) -> Result<Arc<Self>> {
-        let settings = DatasetSettings {
-            read_only: true,
-            ..*dataset.watch_settings().borrow()
-        };
+        let mut settings = dataset.settings();
+        settings.read_only = true;
         // They are never changed.
-        let (_, settings) = tokio::sync::watch::channel(settings);
+        let (_, settings) = watch::channel(settings);
         Self::open_with(dataset, world, settings, None).await
     }
 
     async fn open_with(
         dataset: Dataset,
         world: World,
-        settings: tokio::sync::watch::Receiver<DatasetSettings>,
+        settings: watch::Receiver<DatasetSettings>,
         log: Option<Arc<Zil>>,
     ) -> Result<Arc<Self>> {
         let name = dataset.name();

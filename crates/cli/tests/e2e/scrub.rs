@@ -3,8 +3,9 @@
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::Duration;
 
-use crate::harness::{Server, can_mount};
+use crate::harness::{Server, can_mount, zdb_is_clean};
 
 /// 256 KiB of text that says which file it belongs to, no part like another.
 fn content(name: &str) -> Vec<u8> {
@@ -117,4 +118,85 @@ fn a_damaged_file_is_named() {
     server.ok(&format!("zpool import -d {disk} tank"));
     let refused = server.fails("zpool scrub tank");
     assert!(refused.contains("readonly=on"), "{refused}");
+}
+
+/// What `zpool status -v` lists.
+fn listed(server: &Server) -> Vec<String> {
+    let status = server.ok("zpool status -v tank");
+    let list = status.split("following files:").nth(1).unwrap_or_default();
+    let lines = list.lines().map(|line| line.trim().to_owned());
+    lines.filter(|line| !line.is_empty()).collect()
+}
+
+/// Goal: what was found damaged is on record across imports, named as OpenZFS names it, until nobody has it any more. Method:
+/// files that are read where they are damaged.
+#[test]
+fn damaged_files_stay_on_record() {
+    if !can_mount() {
+        return;
+    }
+    let server = Server::start();
+    let disks = server.disks(1, 128 << 20);
+    let (mount, disk) = (server.text("mount"), server.text("disks"));
+    server.ok(&format!(
+        "zpool create -o ashift=12 -O compression=off -m {mount} tank {}",
+        disks[0]
+    ));
+    server.ok("zfs create tank/home");
+    let home = Path::new(&mount).join("home");
+    std::fs::create_dir(home.join("deep")).expect("a directory");
+    std::fs::write(home.join("deep/lost"), content("lost")).expect("write");
+    std::fs::write(home.join("deep/kept"), content("kept")).expect("write");
+    server.ok("zfs snapshot tank/home@monday");
+    server.ok("zpool export tank");
+    assert_eq!(destroy(&disks[0], "lost"), 1);
+    server.ok(&format!("zpool import -d {disk} tank"));
+    std::fs::read(home.join("deep/kept")).expect("it is well");
+    std::fs::read(home.join("deep/lost")).expect_err("it is damaged");
+    assert!(
+        server
+            .ok("zpool status tank")
+            .contains("errors: 1 data errors, use '-v' for a list"),
+    );
+    let both = [
+        format!("{mount}/home/deep/lost"),
+        "tank/home@monday:/deep/lost".to_owned(),
+    ];
+    assert_eq!(listed(&server), both);
+    server.ok("zpool export tank");
+
+    server.ok(&format!("zpool import -N -d {disk} tank"));
+    let both = ["tank/home:/deep/lost", "tank/home@monday:/deep/lost"];
+    assert_eq!(listed(&server), both);
+    server.ok("zpool clear tank");
+    assert_eq!(listed(&server), both);
+    let json = server.ok("zpool status -v -j tank");
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(json["pools"]["tank"]["error_count"], "1");
+    assert_eq!(json["pools"]["tank"]["errlist"], serde_json::json!(both));
+
+    server.ok("zfs mount -a");
+    server.ok("zfs destroy tank/home@monday");
+    // Deleted, but open: it has no name any more.
+    let open = std::fs::File::open(home.join("deep/lost")).expect("open");
+    std::fs::remove_file(home.join("deep/lost")).expect("remove");
+    server.ok("zpool sync tank");
+    let names = listed(&server);
+    assert!(
+        names.len() == 1 && names[0].starts_with("tank/home:<0x"),
+        "{names:?}"
+    );
+    drop(open);
+    server.wait_until(Duration::from_secs(30), "it is freed", || {
+        server.ok("zpool sync tank");
+        listed(&server).is_empty()
+    });
+    server.ok("zpool sync tank");
+    assert!(
+        server
+            .ok("zpool status -v tank")
+            .contains("errors: No known data errors")
+    );
+    server.ok("zpool export tank");
+    zdb_is_clean(Path::new(&disk), "tank");
 }
