@@ -312,6 +312,16 @@ fn condition(status: &PoolStatus, tree: &VdevReport, continues: bool) -> Conditi
         action: Some(action.to_owned()),
         ..Condition::default()
     };
+    if status
+        .scan
+        .as_ref()
+        .is_some_and(|scan| scan.function == "resilver" && scan.state == "scanning")
+    {
+        return say(
+            "One or more devices is currently being resilvered.  The pool will\ncontinue to function, possibly in a degraded state.",
+            "Wait for the resilver to complete.",
+        );
+    }
     if let Some(why) = &status.suspended_why {
         // What happened is told as well, which OpenZFS leaves to its event log.
         return say(

@@ -139,7 +139,7 @@ impl Activities {
             id.map_or_else(Vec::new, |id| core.pipeline.allocator().metaslab_spaces(id));
         let disks = match vdev.kind() {
             VdevKind::Raidz { .. } => vdev.children().len() as u64,
-            VdevKind::Draid(draid) => u64::from(draid.children) - u64::from(draid.spares),
+            VdevKind::Draid(draid) => draid.children.saturating_sub(draid.spares),
             _ => 1,
         };
         self.add_below(top, &metaslabs, disks.max(1));
