@@ -182,7 +182,7 @@ async fn lost_blocks_are_logged_for_all_who_have_them() {
     assert_eq!(log_keys(&pool, "errlog_last").await, keys);
     assert_eq!(log_keys(&pool, "errlog_scrub").await, Vec::new());
     assert_eq!(pool.damaged().await, expected, "logged");
-    // As OpenZFS does not: the log stays.
+    // As in OpenZFS, the log stays.
     pool.clear(None).await.expect("clear");
     assert_eq!(pool.status().data_errors, 2);
     pool.export(false).await.expect("export");
