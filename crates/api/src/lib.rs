@@ -24,11 +24,11 @@ pub use zfs::{
     ZfsUnloadKey, ZfsUnmount,
 };
 pub use zpool::{
-    CheckpointReport, DedupReport, DraidWord, ExpansionReport, FoundPoolReport, HistoryRecord,
-    IoReport, PoolReport, PoolStatusReport, PoolUpgrade, RemovalReport, ScanReport, ScrubAction,
-    VdevReport, VdevSpec, ZpoolAdd, ZpoolAddReply, ZpoolCheckpoint, ZpoolClear, ZpoolCreate,
-    ZpoolCreateReply, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolHistoryReply, ZpoolImport,
-    ZpoolImportReply, ZpoolLabelClear, ZpoolList, ZpoolListReply, ZpoolReguid, ZpoolRemove,
-    ZpoolScrub, ZpoolSet, ZpoolStatus, ZpoolStatusReply, ZpoolSync, ZpoolUpgrade,
+    ActivityReport, CheckpointReport, DedupReport, DraidWord, ExpansionReport, FoundPoolReport,
+    HistoryRecord, IoReport, PoolReport, PoolStatusReport, PoolUpgrade, RemovalReport, ScanReport,
+    ScrubAction, VdevReport, VdevSpec, ZpoolAdd, ZpoolAddReply, ZpoolCheckpoint, ZpoolClear,
+    ZpoolCreate, ZpoolCreateReply, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolHistoryReply,
+    ZpoolImport, ZpoolImportReply, ZpoolLabelClear, ZpoolList, ZpoolListReply, ZpoolReguid,
+    ZpoolRemove, ZpoolScrub, ZpoolSet, ZpoolStatus, ZpoolStatusReply, ZpoolSync, ZpoolUpgrade,
     ZpoolUpgradeReply, ZpoolWait,
 };

@@ -464,6 +464,18 @@ pub struct VdevReport {
     pub write_errors: u64,
     /// Checksum errors.
     pub checksum_errors: u64,
+    /// I/Os of a leaf that took longer than 30 seconds.
+    #[serde(default)]
+    pub slow_ios: u64,
+    /// Of a leaf: its last `zpool initialize`.
+    #[serde(default)]
+    pub initialize: ActivityReport,
+    /// Of a leaf: its last `zpool trim`.
+    #[serde(default)]
+    pub trim: ActivityReport,
+    /// A leaf that discards do not reach.
+    #[serde(default)]
+    pub cannot_trim: bool,
     /// Reads done, and writes.
     #[serde(default)]
     pub operations: [u64; 2],
@@ -482,6 +494,19 @@ pub struct VdevReport {
     /// Members.
     #[serde(default)]
     pub children: Vec<VdevReport>,
+}
+
+/// How far a leaf was initialized or trimmed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ActivityReport {
+    /// `ACTIVE`, `CANCELED`, `SUSPENDED`, `COMPLETE`; empty when it never was.
+    pub state: String,
+    /// When it became that, in seconds since 1970.
+    pub time_s: u64,
+    /// Free bytes that it came to, while it is not complete.
+    pub done_bytes: u64,
+    /// Free bytes in all.
+    pub total_bytes: u64,
 }
 
 /// Latencies, sizes and queue depths of a vdev's I/O since the import.

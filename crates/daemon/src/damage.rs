@@ -3,19 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use dataset::{Dataset, ListOptions};
 use filesystem::Filesystem;
-use format::{BlockPointer, ObjectId, ObjsetId};
-use pool::Bookmark;
+use format::{ObjectId, ObjsetId};
 
 use crate::service::{OpenPool, Service};
-
-/// Damaged blocks that are looked for in other datasets, at most.
-const SHARED_MAX: usize = 1000;
-/// Datasets that are looked through for them, at most.
-const DATASETS_MAX: usize = 1000;
-/// Block number of a spill block in bookmarks (`DMU_SPILL_BLKID`).
-const SPILL_BLOCK: u64 = u64::MAX;
 
 /// Where the files of a dataset are named from.
 struct Named {
@@ -32,8 +23,7 @@ impl Service {
     /// The files that the pool's damaged blocks belong to, each once.
     pub(crate) async fn damaged_names(&self, open: &OpenPool) -> Vec<String> {
         let mut objects: BTreeMap<ObjsetId, BTreeSet<ObjectId>> = BTreeMap::new();
-        let damaged = open.pool.damaged();
-        for bookmark in damaged.iter().chain(&sharers(open, &damaged).await) {
+        for bookmark in open.pool.damaged().await {
             let set = objects.entry(bookmark.objset).or_default();
             set.insert(bookmark.object);
         }
@@ -77,11 +67,10 @@ impl Service {
             };
         }
         let mut filesystem = None;
-        // Opening one that can be written would replay its log, which is not for a report to do.
-        if let Ok(dataset) = open.pool.dsl().open_dataset(&name).await
-            && dataset.is_read_only()
-        {
-            filesystem = Filesystem::open(dataset, self.world.clone()).await.ok();
+        if let Ok(dataset) = open.pool.dsl().open_dataset(&name).await {
+            filesystem = Filesystem::open_to_look(dataset, self.world.clone())
+                .await
+                .ok();
         }
         Named {
             prefix: format!("{name}:"),
@@ -90,64 +79,6 @@ impl Service {
             is_ours: true,
         }
     }
-}
-
-/// A block is found, and noted as damaged, in the oldest snapshot that has it. These are the same blocks, as
-/// younger snapshots, clones and the live dataset have them (`process_error_block`, module/zfs/spa_errlog.c).
-async fn sharers(open: &OpenPool, damaged: &[Bookmark]) -> Vec<Bookmark> {
-    let dsl = open.pool.dsl();
-    let mut lost: Vec<(Bookmark, BlockPointer)> = Vec::new();
-    for bookmark in damaged.iter().filter(|bookmark| bookmark.level == 0) {
-        if lost.len() >= SHARED_MAX {
-            break;
-        }
-        let Ok(name) = dsl.name_of(ObjectId::new(bookmark.objset.get())).await else {
-            continue;
-        };
-        // What a live dataset has of its own, no other has.
-        if name.contains('@')
-            && let Ok(dataset) = dsl.open_dataset(&name).await
-            && let Some(pointer) = pointer(&dataset, bookmark).await
-        {
-            lost.push((*bookmark, pointer));
-        }
-    }
-    if lost.is_empty() {
-        return Vec::new();
-    }
-    let everything = ListOptions {
-        snapshots: true,
-        ..ListOptions::default()
-    };
-    let listed = dsl.list(&open.pool.name(), &everything).await;
-    let mut out = Vec::new();
-    for info in listed.unwrap_or_default().into_iter().take(DATASETS_MAX) {
-        let Ok(dataset) = dsl.open_dataset(&info.name).await else {
-            continue;
-        };
-        let objset = ObjsetId::new(info.object.get());
-        for (bookmark, lost) in lost.iter().filter(|(lost, _)| lost.objset != objset) {
-            let found = pointer(&dataset, bookmark).await;
-            if found.is_some_and(|found| found.same_block(lost)) {
-                out.push(Bookmark {
-                    objset,
-                    ..*bookmark
-                });
-            }
-        }
-    }
-    out
-}
-
-/// The pointer of a block of data, if it can be read and there is one.
-async fn pointer(dataset: &Dataset, bookmark: &Bookmark) -> Option<BlockPointer> {
-    let object = dataset.objset().hold(bookmark.object).await.ok()?;
-    let pointer = if bookmark.block == SPILL_BLOCK {
-        object.spill_pointer()?
-    } else {
-        object.block_pointer(bookmark.block).await.ok()?
-    };
-    (!pointer.is_hole()).then_some(pointer)
 }
 
 impl Named {

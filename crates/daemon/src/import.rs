@@ -260,7 +260,15 @@ fn report(found: &FoundPool, probe: &Probe, foreign: bool) -> FoundPoolReport {
     let some = |text: &str| Some(text.to_owned());
     let devices_missing = "One or more devices are missing from the system.";
     let devices_corrupt = "One or more devices contains corrupted data.";
-    let (status, see, action): (Option<String>, Option<String>, &str) = if foreign {
+    let (status, see, action): (Option<String>, Option<String>, &str) = if probe.is_resilvering
+        && probe.unusable.is_none()
+    {
+        (
+            some("One or more devices were being resilvered."),
+            None,
+            "The pool can be imported using its name or numeric identifier.",
+        )
+    } else if foreign {
         (
             some("The pool was last accessed by another system."),
             page("ZFS-8000-EY"),

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use api::{
-    CheckpointReport, DatasetKind as ApiKind, DedupReport, ExpansionReport,
+    ActivityReport, CheckpointReport, DatasetKind as ApiKind, DedupReport, ExpansionReport,
     HistoryRecord as ApiRecord, IoReport, PoolReport, PoolStatusReport, Property, PropertyMap,
     RemovalReport, ScanReport, Source, VdevReport,
 };
 use dataset::{DatasetKind, PropertySetting, props};
 use engine::{
-    HistoryRecord, HistoryWhat, IoStats, Pool, PoolStatus, PropertySource, RemovalState,
-    RemovalStatus, ScanStatus, VdevClass, VdevState, VdevStatus,
+    ActivityState, ActivityStatus, HistoryRecord, HistoryWhat, IoStats, Pool, PoolStatus,
+    PropertySource, RemovalState, RemovalStatus, ScanStatus, VdevClass, VdevState, VdevStatus,
 };
 use format::Guid;
 
@@ -52,12 +52,32 @@ pub(crate) fn vdev(status: &VdevStatus) -> VdevReport {
         read_errors: status.read_errors,
         write_errors: status.write_errors,
         checksum_errors: status.checksum_errors,
+        slow_ios: status.slow_ios,
+        initialize: activity(&status.initialize),
+        trim: activity(&status.trim),
+        cannot_trim: !status.can_trim,
         operations: [status.read_ops, status.write_ops],
         transferred_bytes: [status.read_bytes, status.write_bytes],
         parity: status.parity,
         ashift: status.ashift,
         io: None,
         children: status.children.iter().map(vdev).collect(),
+    }
+}
+
+fn activity(status: &ActivityStatus) -> ActivityReport {
+    ActivityReport {
+        state: match status.state {
+            ActivityState::None => "",
+            ActivityState::Active => "ACTIVE",
+            ActivityState::Canceled => "CANCELED",
+            ActivityState::Suspended => "SUSPENDED",
+            ActivityState::Complete => "COMPLETE",
+        }
+        .into(),
+        time_s: status.time_s,
+        done_bytes: status.done_bytes,
+        total_bytes: status.total_bytes,
     }
 }
 
@@ -292,6 +312,16 @@ fn condition(status: &PoolStatus, tree: &VdevReport, continues: bool) -> Conditi
         action: Some(action.to_owned()),
         ..Condition::default()
     };
+    if status
+        .scan
+        .as_ref()
+        .is_some_and(|scan| scan.function == "resilver" && scan.state == "scanning")
+    {
+        return say(
+            "One or more devices is currently being resilvered.  The pool will\ncontinue to function, possibly in a degraded state.",
+            "Wait for the resilver to complete.",
+        );
+    }
     if let Some(why) = &status.suspended_why {
         // What happened is told as well, which OpenZFS leaves to its event log.
         return say(

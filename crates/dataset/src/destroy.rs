@@ -436,6 +436,7 @@ impl DslPool {
         dir.change(|state| state.phys.head_dataset = ObjectId::ZERO);
         self.mos().free(&tx, phys.snapshot_names).await?;
         self.destroy_bookmarks(ctx, head).await?;
+        self.env().hooks.destroyed(head.object);
         let is_zapified = head.state().is_zapified;
         self.forget_dataset(head);
         self.free_zapified(ctx, head.object, is_zapified).await?;

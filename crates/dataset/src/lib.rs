@@ -18,6 +18,7 @@ mod background;
 mod bookmark;
 mod create;
 mod crypto;
+mod damage;
 mod dataset;
 mod deadlist;
 mod destroy;
@@ -46,6 +47,7 @@ pub mod zil;
 
 pub use bookmark::BookmarkInfo;
 pub use crypto::{KeyFormat, KeyInfo};
+pub use damage::DamagedIn;
 pub use dataset::{Dataset, DatasetSettings, SyncMode};
 pub use dsl::{CreateParams, DslEnvironment, DslPool, ObjsetInit};
 pub use error::DatasetError;

@@ -274,6 +274,9 @@ impl DslPool {
         self.bookmarks_next_changed(ctx, clone, origin).await?;
         self.remove_livelist(ctx, &dir).await?;
         self.remove_livelist(ctx, &odd).await?;
+        self.env()
+            .hooks
+            .promoted(clone.object, origin_head.object, origin.phys().creation_txg);
         self.history(ctx, "promote", name.to_owned(), clone.object, " ")
             .await
     }

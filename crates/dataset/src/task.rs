@@ -1,6 +1,7 @@
 //! Sync tasks: changes to the pool's own state, made in syncing context, each whole or not at all.
 
 use device::BoxFuture;
+use format::{ObjectId, Txg};
 use object::SyncContext;
 
 use crate::DatasetError;
@@ -61,6 +62,13 @@ pub trait DslHooks: Send + Sync {
         ctx: &'a SyncContext,
         event: HistoryEvent,
     ) -> BoxFuture<'a, Result<(), DatasetError>>;
+
+    /// A live dataset was destroyed in this txg; its object number may be used again.
+    fn destroyed(&self, _head: ObjectId) {}
+
+    /// In this txg, snapshots up to the one made in `origin_txg` became those of `new_head`, and were of `old_head`
+    /// before.
+    fn promoted(&self, _new_head: ObjectId, _old_head: ObjectId, _origin_txg: Txg) {}
 }
 
 /// Keeps no history.

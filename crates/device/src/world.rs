@@ -136,6 +136,10 @@ pub trait Device: Send + Sync + Debug {
             self.flush().await.map_err(WriteFlushedError::Flush)
         })
     }
+    /// Whether [`Device::discard`] reaches the medium.
+    fn supports_discard(&self) -> bool {
+        true
+    }
     /// Tells the device that the range holds nothing of interest (its content becomes undefined).
     fn discard(
         &self,

@@ -24,6 +24,7 @@ use format::{
 };
 use object::{NewObject, ObjectSet, Zap};
 
+use crate::activity::ActivityStatus;
 use crate::layout::{self, LeafFacts, Making};
 use crate::sync::CONFIG_BLOCK_BYTES;
 use crate::{EngineError, VdevClass, VdevSpec, VdevState, VdevStatus, config, directory};
@@ -297,6 +298,10 @@ async fn status(config: &NvList, class: VdevClass, places: &Places<'_>) -> VdevS
         read_errors: 0,
         write_errors: 0,
         checksum_errors: 0,
+        slow_ios: 0,
+        initialize: ActivityStatus::default(),
+        trim: ActivityStatus::default(),
+        can_trim: true,
         read_ops: 0,
         read_bytes: 0,
         write_ops: 0,

@@ -76,8 +76,6 @@ pub(crate) struct State {
     pub(crate) scan: Option<ScanStatus>,
     /// The same as stored (`dsl_scan_phys_t`); empty without.
     pub(crate) scan_words: Vec<u64>,
-    /// Blocks in the error logs.
-    pub(crate) data_errors: u64,
     /// The sync loop met an error that it cannot go on from.
     pub(crate) failure: Option<String>,
     /// What was given up to import it.

@@ -22,6 +22,7 @@ use tokio::sync::Notify;
 use crate::auxiliary::{self, NewAuxiliary, Places};
 use crate::core::{Core, State, unless_suspended};
 use crate::dtl::DirtyTimes;
+use crate::errlog::Hooks;
 use crate::history::{History, HistoryLog};
 use crate::open::{Ground, new_state, software, start};
 use crate::props::{Change, Stored};
@@ -180,7 +181,10 @@ async fn create_on(
         pipeline: ground.pipeline.clone(),
         world: world.clone(),
         txgs: txgs.clone(),
-        hooks: history.clone(),
+        hooks: Arc::new(Hooks {
+            history: history.clone(),
+            errors: ground.errors.clone(),
+        }),
         read_only: false,
         spa_version: Uberblock::VERSION_FEATURES,
     };

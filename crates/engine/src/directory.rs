@@ -32,6 +32,18 @@ pub(crate) const RAIDZ_EXPAND_STATE: &str = "org.openzfs:raidz_expand_state";
 pub(crate) const RAIDZ_EXPAND_START: &str = "org.openzfs:raidz_expand_start_time";
 pub(crate) const RAIDZ_EXPAND_END: &str = "org.openzfs:raidz_expand_end_time";
 pub(crate) const RAIDZ_EXPAND_COPIED: &str = "org.openzfs:raidz_expand_bytes_copied";
+/// In a leaf's ZAP: state of the last `zpool initialize`, when it became that, and how far it came.
+pub(crate) const INITIALIZE: [&str; 3] = [
+    "com.delphix:vdev_initialize_state",
+    "com.delphix:vdev_initialize_action_time",
+    "com.delphix:next_offset_to_initialize",
+];
+/// The same of `zpool trim`.
+pub(crate) const TRIM: [&str; 3] = [
+    "org.zfsonlinux:vdev_trim_state",
+    "org.zfsonlinux:vdev_trim_action_time",
+    "org.zfsonlinux:next_offset_to_trim",
+];
 /// Up to which txg the last scrub came that was finished.
 pub(crate) const LAST_SCRUBBED_TXG: &str = "last_scrubbed_txg";
 /// In a removed vdev's ZAP: space map of what nothing refers to any more.

@@ -30,6 +30,7 @@
 
 #![forbid(unsafe_code)]
 
+mod activity;
 mod auxiliary;
 mod checkpoint;
 mod clones;
@@ -39,6 +40,7 @@ mod create;
 mod dedup;
 mod directory;
 mod dtl;
+mod errlog;
 mod error;
 mod errors;
 mod features;
@@ -63,6 +65,7 @@ mod tables;
 mod vdevs;
 
 pub use ::pool::vdev::IoStats;
+pub use activity::{ActivityState, ActivityStatus};
 pub use checkpoint::CheckpointStatus;
 pub use error::EngineError;
 pub use features::supported_features;

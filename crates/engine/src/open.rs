@@ -27,6 +27,7 @@ use crate::checkpoint::{CheckpointState, DISCARD_STEP};
 use crate::clones::CloneTables;
 use crate::core::{Core, State, unless_suspended};
 use crate::dtl::{DirtyTimes, distrust_stale};
+use crate::errlog::{self, Hooks};
 use crate::errors::ErrorLog;
 use crate::history::{History, HistoryLog, HistoryWhat};
 use crate::props::Stored;
@@ -128,7 +129,6 @@ pub(crate) fn new_state(name: &str, disk_name: &str, uberblock: Uberblock) -> St
         checkpoint: CheckpointState::None,
         scan: None,
         scan_words: Vec::new(),
-        data_errors: 0,
         failure: None,
         rewound: None,
         closed: false,
@@ -574,7 +574,10 @@ async fn import_on(
         pipeline: ground.pipeline.clone(),
         world: world.clone(),
         txgs: txgs.clone(),
-        hooks: history.clone(),
+        hooks: Arc::new(Hooks {
+            history: history.clone(),
+            errors: ground.errors.clone(),
+        }),
         read_only: spec.read_only,
         spa_version: uberblock.version,
     };
@@ -613,6 +616,7 @@ async fn import_on(
             format!("{} must be dealt with by OpenZFS first", state.errata),
         ));
     }
+    errlog::load(&dsl, &ground.errors, spec.read_only).await?;
     load_space(ground, &mos).await?;
     let allocator = ground.pipeline.allocator();
     let tables = tables::load(&mos, &ground.tree, allocator).await?;
@@ -799,12 +803,6 @@ async fn load_directory(
     if let Some(value) = directory.lookup(directory::SCAN).await? {
         state.scan_words = value.to_u64s();
         state.scan = scan_status(&state.scan_words);
-    }
-    for name in [directory::ERRLOG_LAST, directory::ERRLOG_SCRUB] {
-        let id = object(name).await?;
-        if !id.is_zero() {
-            state.data_errors += Zap::hold(mos, id).await?.count().await?;
-        }
     }
     let places = Places {
         world,

@@ -457,6 +457,10 @@ impl Pool {
         }
         props::check_host(&change, core.host.hostid)?;
         self.check_writeable()?;
+        if matches!(&change, Change::Feature(name) if features::guid_to_enable(name)? == features::HEAD_ERRLOG)
+        {
+            core.prepare_error_upgrade().await;
+        }
         core.dsl
             .run_task(Arc::new(ChangeTask {
                 core: core.clone(),
@@ -670,10 +674,10 @@ impl Pool {
         self.core.scrub.numbers()
     }
 
-    /// The blocks of which no copy is good, as far as reads and scrubs since the import found them, in order of
-    /// dataset and object.
-    pub fn damaged(&self) -> Vec<Bookmark> {
-        self.core.errors.damaged()
+    /// The blocks of which no copy is good, as far as the pool's logs and what was read and scrubbed since the import
+    /// tell, in order of dataset and object; with feature `head_errlog` in every dataset that has them.
+    pub async fn damaged(&self) -> Vec<Bookmark> {
+        self.core.damaged().await
     }
 
     /// The configuration as kept in a pool cache: feed it to [`Pool::from_cache`].
@@ -704,6 +708,11 @@ impl Pool {
             pool: name,
             why: "none of its devices could be found".into(),
         })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn core_for_tests(&self) -> &Arc<Core> {
+        &self.core
     }
 
     /// Health.

@@ -50,6 +50,8 @@ pub struct Probe {
     /// When log devices are missing or damaged, so that it is imported with `-m` only: the datasets whose intent logs
     /// are on them.
     pub lost_logs: Option<Vec<String>>,
+    /// Whether a resilver was under way.
+    pub is_resilvering: bool,
     /// Whether its version is older than feature flags.
     pub old_version: bool,
     /// Whether features that this release supports are disabled.
@@ -102,6 +104,9 @@ pub async fn probe(world: &World, found: &FoundPool) -> Result<Probe, EngineErro
                 },
                 unusable,
                 lost_logs,
+                is_resilvering: status
+                    .scan
+                    .is_some_and(|scan| scan.function == "resilver" && scan.state == "scanning"),
                 old_version: version != Uberblock::VERSION_FEATURES,
                 features_disabled: version == Uberblock::VERSION_FEATURES
                     && status.features_disabled,
@@ -149,6 +154,7 @@ async fn failed(
         state: VdevState::CantOpen,
         unusable: Some(unusable),
         lost_logs: None,
+        is_resilvering: false,
         old_version: false,
         features_disabled: false,
         errata: 0,

@@ -9,6 +9,7 @@ use ::pool::vdev::{Vdev, VdevAux, VdevKind, VdevState as State};
 use format::{Guid, Txg, VdevId};
 
 use crate::VdevClass;
+use crate::activity::ActivityStatus;
 use crate::checkpoint::CheckpointStatus;
 use crate::core::Core;
 use crate::removed::RemovalStatus;
@@ -99,6 +100,14 @@ pub struct VdevStatus {
     pub write_errors: u64,
     /// Wrong checksums.
     pub checksum_errors: u64,
+    /// I/Os of a leaf that took longer than 30 seconds.
+    pub slow_ios: u64,
+    /// Of a leaf: its last `zpool initialize`.
+    pub initialize: ActivityStatus,
+    /// Of a leaf: its last `zpool trim`.
+    pub trim: ActivityStatus,
+    /// Of a leaf: whether discards reach the medium.
+    pub can_trim: bool,
     /// Reads done, and their bytes.
     pub read_ops: u64,
     /// Bytes read.
@@ -352,6 +361,10 @@ fn vdev_status_below(
         read_errors: counters.read_errors,
         write_errors: counters.write_errors,
         checksum_errors: counters.checksum_errors,
+        slow_ios: vdev.leaf().map_or(0, |leaf| leaf.slow_ios()),
+        initialize: ActivityStatus::default(),
+        trim: ActivityStatus::default(),
+        can_trim: vdev.leaf().is_none_or(|leaf| leaf.supports_discard()),
         read_ops: counters.read_ops,
         read_bytes: counters.read_bytes,
         write_ops: counters.write_ops,
@@ -384,7 +397,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         .into_iter()
         .map(|space| (space.vdev, space))
         .collect();
-    let children: Vec<VdevStatus> = core
+    let mut children: Vec<VdevStatus> = core
         .tree
         .tops()
         .iter()
@@ -396,6 +409,9 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
             vdev_status(top, class, &spaces)
         })
         .collect();
+    for child in &mut children {
+        core.tables.activities.add_to(child, core);
+    }
     let sum = |field: fn(&VdevStatus) -> u64| children.iter().map(field).sum();
     let name = core.state.lock().name.clone();
     let root = VdevStatus {
@@ -411,6 +427,10 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         read_errors: 0,
         write_errors: 0,
         checksum_errors: 0,
+        slow_ios: 0,
+        initialize: ActivityStatus::default(),
+        trim: ActivityStatus::default(),
+        can_trim: true,
         read_ops: sum(|vdev| vdev.read_ops),
         read_bytes: sum(|vdev| vdev.read_bytes),
         write_ops: sum(|vdev| vdev.write_ops),
@@ -445,7 +465,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         expansion: core.tables.expansion.clone(),
         removal: core.tables.removal.clone(),
         dedup: core.dedup.status(),
-        data_errors: core.errors.count_with(state.data_errors),
+        data_errors: core.errors.count(),
         features_disabled,
         version: state.version,
         errata: state.errata,

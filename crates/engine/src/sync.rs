@@ -5,7 +5,7 @@
 //! converges because from pass 2 on blocks of the MOS born in the same txg are rewritten in place.
 //!
 //! 1. pass 1: tasks that must be first (checkpoints); history that waits; the configuration if it changed; dirty datasets; sync tasks; the MOS
-//! 2. every pass: settle the tables of cloned blocks and then those of dedup, with the frees that depend on them; flush some
+//! 2. pass 1: damaged blocks that were found, into the error logs; every pass: settle the tables of cloned blocks and then those of dedup, with the frees that depend on them; flush some
 //!    metaslabs (pass 1), record allocations and frees in space maps
 //! 3. pass 1: the configuration again if the tasks changed it; frees left over from another release
 //! 4. again from the MOS, while it is dirty
@@ -96,6 +96,7 @@ impl Core {
             || state.claim_logs.is_some()
             || state.checkpoint == CheckpointState::Discarding
             || self.history.has_pending()
+            || self.errors.has_pending()
             || self.dsl.has_dirty(self.txgs.open_txg())
             || self.pipeline.allocator().has_deferred()
     }
@@ -145,6 +146,9 @@ impl Core {
                 self.note_saved_space();
             }
             self.dsl.sync_pass(&ctx).await?;
+            if pass == 1 {
+                self.sync_errors(&tx).await;
+            }
             self.sync_clones(&ctx, &tx).await?;
             if self.dedup.sync(&ctx, &tx, &self.pipeline).await? {
                 self.note_saved_space();

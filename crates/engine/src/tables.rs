@@ -1,5 +1,5 @@
 //! What a pool has besides datasets and space maps, as it is at import: dedup tables, the checkpoint, the state of
-//! RAID-Z expansions and removals. What changes later is kept by those who change it.
+//! RAID-Z expansions, removals, and of what leaves were initialized and trimmed. What changes later is kept by those who change it.
 //!
 //! # Dedup tables (`ddt_load`, module/zfs/ddt.c)
 //!
@@ -18,6 +18,7 @@ use format::{
 };
 use object::{ObjectSet, Zap};
 
+use crate::activity::Activities;
 use crate::removed::{self, RemovalStatus};
 use crate::{EngineError, config, directory};
 
@@ -108,6 +109,8 @@ pub(crate) struct Tables {
     pub(crate) checkpoint: Option<Uberblock>,
     pub(crate) expansion: Option<ExpansionStatus>,
     pub(crate) removal: Option<RemovalStatus>,
+    /// What leaves were initialized and trimmed.
+    pub(crate) activities: Activities,
 }
 
 fn percent(part: u64, whole: u64) -> u64 {
@@ -128,6 +131,7 @@ pub(crate) async fn load(
     load_dedup(mos, &directory, allocator, &mut out).await?;
     load_of_tops(mos, tree, &mut out).await?;
     out.removal = removed::report(mos, tree).await?;
+    out.activities = Activities::load(mos, tree).await?;
     let scrubbed = directory.lookup_u64(directory::LAST_SCRUBBED_TXG).await?;
     out.last_scrubbed = scrubbed.unwrap_or(0);
     if let Some(value) = directory.lookup(directory::CHECKPOINT).await? {

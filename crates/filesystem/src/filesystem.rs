@@ -60,6 +60,30 @@ impl Filesystem {
     /// [`FsError::CannotOpen`] where the dataset is no filesystem or is of a newer version, and
     /// errors of reading.
     pub async fn open(dataset: Dataset, world: World) -> Result<Arc<Self>> {
+        let log = dataset.log().cloned();
+        let settings = dataset.watch_settings();
+        Self::open_with(dataset, world, settings, log).await
+    }
+
+    /// Opens the filesystem on a dataset as it is on disk, to look at it: nothing is written, and an intent log that a crash
+    /// left stays as it is.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub async fn open_to_look(dataset: Dataset, world: World) -> Result<Arc<Self>> {
+        let mut settings = dataset.settings();
+        settings.read_only = true;
+        // They are never changed.
+        let (_, settings) = watch::channel(settings);
+        Self::open_with(dataset, world, settings, None).await
+    }
+
+    async fn open_with(
+        dataset: Dataset,
+        world: World,
+        settings: watch::Receiver<DatasetSettings>,
+        log: Option<Arc<Zil>>,
+    ) -> Result<Arc<Self>> {
         let name = dataset.name();
         let cannot = |what: &str| FsError::CannotOpen {
             name: name.clone(),
@@ -101,9 +125,7 @@ impl Filesystem {
             None => None,
         };
         let quotas = Quotas::load(&objset, &master).await?;
-        let settings = dataset.watch_settings();
-        let read_only = dataset.is_read_only();
-        let log = dataset.log().cloned();
+        let read_only = settings.borrow().read_only;
         let filesystem = Arc::new_cyclic(|me| Self {
             me: me.clone(),
             hold: RwLock::new(Some(dataset)),

@@ -18,6 +18,7 @@ mod dedup;
 mod dnode;
 mod dsl;
 mod dva;
+mod errlog;
 mod error;
 mod feature;
 pub mod file_flags;

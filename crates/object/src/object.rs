@@ -887,6 +887,20 @@ impl Object {
         self.set.resolve(self.id(), &tree, block_id).await
     }
 
+    /// The pointer of a block of any level as of the last sync; a hole where there is no such block.
+    ///
+    /// # Errors
+    /// Errors of reading indirect blocks.
+    pub async fn pointer_at(&self, level: u8, block_id: u64) -> Result<format::BlockPointer> {
+        if level == 0 {
+            return self.block_pointer(block_id).await;
+        }
+        let tree = self.dnode.lock().tree.clone();
+        self.set
+            .resolve_above(self.id(), &tree, (level, block_id))
+            .await
+    }
+
     /// Pointer of the spill block as of the last sync.
     pub fn spill_pointer(&self) -> Option<format::BlockPointer> {
         self.dnode.lock().spill

@@ -139,6 +139,38 @@ impl ObjectSet {
         Ok(pointer)
     }
 
+    /// The pointer of block `number` of a level above 0, as on disk; a hole where the tree has no such block.
+    pub(crate) async fn resolve_above(
+        &self,
+        object: ObjectId,
+        tree: &Tree,
+        (wanted, number): (u8, u64),
+    ) -> Result<BlockPointer> {
+        let mut level = tree.levels.saturating_sub(1);
+        if wanted > level {
+            return Ok(BlockPointer::HOLE);
+        }
+        let number_at = |level: u8| {
+            let shift = tree.pointers_shift() * u32::from(level - wanted);
+            shr(number, shift)
+        };
+        let top = number_at(level);
+        if top >= u64::from(tree.pointer_count) {
+            return Ok(BlockPointer::HOLE);
+        }
+        let mask = shl(1, tree.pointers_shift()) - 1;
+        let mut pointer = tree.pointers[top as usize];
+        while level > wanted && !pointer.is_hole() {
+            let above = number_at(level);
+            let data = self.read_indirect(object, level, above, &pointer).await?;
+            level -= 1;
+            let index = number_at(level) & mask;
+            pointer = child(&data, pointer.endian(), index as usize)
+                .ok_or_else(|| short_indirect(object, level + 1, above))?;
+        }
+        Ok(pointer)
+    }
+
     pub(crate) async fn read_indirect(
         &self,
         object: ObjectId,

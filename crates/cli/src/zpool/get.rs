@@ -333,7 +333,7 @@ fn properties_of(
     read_only("raidz_expanding", "off".into());
     read_only("trim_support", "off".into());
     read_only("trim_errors", "0".into());
-    read_only("slow_ios", "0".into());
+    read_only("slow_ios", vdev.slow_ios.to_string());
     out
 }
 

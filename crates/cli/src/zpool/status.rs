@@ -1,7 +1,7 @@
 //! `zpool status`: the condition of pools, laid out as OpenZFS does (`status_callback` and
 //! `status_callback_json`, cmd/zpool/zpool_main.c).
 
-use api::{PoolStatusReport, VdevReport, ZpoolStatus};
+use api::{ActivityReport, PoolStatusReport, VdevReport, ZpoolStatus};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
@@ -295,7 +295,7 @@ impl Status {
                 entry.insert(key.into(), self.count(errors));
             }
             if is_leaf {
-                entry.insert("slow_ios".into(), self.count(0));
+                entry.insert("slow_ios".into(), self.count(vdev.slow_ios));
             }
         }
         if self.direct {
@@ -305,11 +305,28 @@ impl Status {
             entry.insert("aux".into(), json!(vdevs::aux(note)));
         }
         if is_leaf && self.initialize {
-            entry.insert("init_state".into(), json!("UNINITIALIZED"));
+            let keys = [
+                "init_state",
+                "initialized",
+                "to_initialize",
+                "init_time",
+                "init_errors",
+            ];
+            self.json_activity(&vdev.initialize, keys, "UNINITIALIZED", &mut entry);
         }
         if is_leaf && self.trim {
-            entry.insert("trim_state".into(), json!("UNTRIMMED"));
-            entry.insert("trim_notsup".into(), self.number(0));
+            if !vdev.cannot_trim {
+                let keys = [
+                    "trim_state",
+                    "trimmed",
+                    "to_trim",
+                    "trim_time",
+                    "trim_errors",
+                ];
+                self.json_activity(&vdev.trim, keys, "UNTRIMMED", &mut entry);
+            }
+            let cannot = self.number(u64::from(vdev.cannot_trim));
+            entry.insert("trim_notsup".into(), cannot);
         }
         let is_root = vdev.kind == "root";
         let members: Vec<&VdevReport> = vdev
@@ -330,6 +347,33 @@ impl Status {
             entry.insert("vdevs".into(), Value::Object(children));
         }
         out.insert(name, Value::Object(entry));
+    }
+}
+
+impl Status {
+    /// How far a leaf was initialized or trimmed.
+    fn json_activity(
+        &self,
+        report: &ActivityReport,
+        [state, done, total, time, errors]: [&str; 5],
+        never: &str,
+        entry: &mut Map<String, Value>,
+    ) {
+        if report.state.is_empty() {
+            entry.insert(state.into(), json!(never));
+            return;
+        }
+        let exact = self.json_int || self.parseable;
+        let when = match exact {
+            true => self.number(report.time_s),
+            false => json!(numbers::local_ctime(report.time_s)),
+        };
+        entry.insert(state.into(), json!(report.state));
+        entry.insert(done.into(), self.size(report.done_bytes));
+        entry.insert(total.into(), self.size(report.total_bytes));
+        entry.insert(time.into(), when);
+        // What failed is not on disk.
+        entry.insert(errors.into(), self.count(0));
     }
 }
 

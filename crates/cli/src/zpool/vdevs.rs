@@ -1,7 +1,7 @@
 //! Vdevs in tables and in JSON: their names, classes and states (`zpool_vdev_name`,
 //! lib/libzfs/libzfs_pool.c; `print_status_config`, `fill_vdev_info`, cmd/zpool/zpool_main.c).
 
-use api::VdevReport;
+use api::{ActivityReport, VdevReport};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
@@ -272,15 +272,15 @@ fn config_line(
             count(vdev.write_errors),
             count(vdev.checksum_errors)
         ));
-        // Neither is ever counted here: slow I/Os are not timed, and there is no direct I/O to check.
         if columns.slow {
             let slow = if is_leaf || columns.parseable {
-                "0"
+                count(vdev.slow_ios)
             } else {
-                "-"
+                "-".to_owned()
             };
             text.push_str(&format!(" {slow:>5}"));
         }
+        // No write goes past the cache here in a way that its data could change meanwhile: there is nothing to check.
         if columns.direct {
             text.push_str(&format!(" {:>5}", 0));
         }
@@ -289,12 +289,111 @@ fn config_line(
         text.push_str(&format!("  {note}"));
     }
     if columns.counters && is_leaf {
-        if columns.initialize {
-            text.push_str("  (uninitialized)");
-        }
-        if columns.trim {
-            text.push_str("  (untrimmed)");
-        }
+        let is_removing = vdev
+            .note
+            .as_deref()
+            .is_some_and(|note| note.ends_with("(removing)"));
+        let activity = |report, shown, words| activity(report, shown && !is_removing, shown, words);
+        let not_trimmed = match vdev.cannot_trim {
+            true => "trim unsupported",
+            false => "untrimmed",
+        };
+        let initialize = ["initialized", "uninitialized", "initializing"];
+        text.push_str(&activity(&vdev.initialize, columns.initialize, initialize));
+        let trim = ["trimmed", not_trimmed, "trimming"];
+        text.push_str(&activity(&vdev.trim, columns.trim, trim));
     }
     text
+}
+
+/// How far a leaf was initialized or trimmed (`print_status_initialize`, `print_status_trim`), in the words for: done, not
+/// done, under way.
+fn activity(
+    report: &ActivityReport,
+    detailed: bool,
+    shown: bool,
+    [done, not_done, under_way]: [&str; 3],
+) -> String {
+    if !shown {
+        return match report.state.as_str() {
+            "ACTIVE" => format!("  ({under_way})"),
+            _ => String::new(),
+        };
+    }
+    let since = match report.state.as_str() {
+        "SUSPENDED" => "suspended, started at",
+        "ACTIVE" => "started at",
+        "COMPLETE" => "completed at",
+        _ => "",
+    };
+    if since.is_empty() || !detailed {
+        return format!("  ({not_done})");
+    }
+    let percent = match report.state.as_str() {
+        "COMPLETE" => 100,
+        _ => {
+            let total = u128::from(report.total_bytes) + 1;
+            u128::from(report.done_bytes) * 100 / total
+        }
+    };
+    let time = numbers::local_ctime(report.time_s);
+    format!("  ({percent}% {done}, {since} {time})")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leaves_tell_how_far_they_were_initialized_and_trimmed() {
+        let mut leaf = VdevReport {
+            name: "/d".into(),
+            state: "ONLINE".into(),
+            ..VdevReport::default()
+        };
+        let columns = Columns {
+            counters: true,
+            initialize: true,
+            trim: true,
+            slow: true,
+            ..Columns::default()
+        };
+        let line = |leaf: &VdevReport, columns| config_line(leaf, 0, 4, Naming::default(), columns);
+        assert_eq!(
+            line(&leaf, columns),
+            "\t/d    ONLINE       0     0     0     0  (uninitialized)  (untrimmed)"
+        );
+        leaf.cannot_trim = true;
+        leaf.slow_ios = 1234;
+        leaf.initialize = ActivityReport {
+            state: "SUSPENDED".into(),
+            time_s: 1_795_202_857,
+            done_bytes: 99,
+            total_bytes: 200,
+        };
+        let when = numbers::local_ctime(1_795_202_857);
+        assert_eq!(
+            line(&leaf, columns),
+            format!(
+                "\t/d    ONLINE       0     0     0 1.21K  (49% initialized, suspended, started at {when})  (trim unsupported)"
+            )
+        );
+        leaf.trim = ActivityReport {
+            state: "COMPLETE".into(),
+            ..leaf.initialize.clone()
+        };
+        leaf.initialize.state = "ACTIVE".into();
+        let text = line(&leaf, columns);
+        assert!(text.contains("(49% initialized, started at "), "{text}");
+        assert!(text.contains("(100% trimmed, completed at "), "{text}");
+        // Who does not ask is told what is under way.
+        let brief = Columns {
+            counters: true,
+            ..Columns::default()
+        };
+        assert!(line(&leaf, brief).ends_with("  0  (initializing)"));
+        leaf.initialize.state = "CANCELED".into();
+        assert!(line(&leaf, brief).ends_with("    0"));
+        assert!(line(&leaf, columns).contains("  (uninitialized)  (100% trimmed"));
+    }
 }

@@ -322,6 +322,57 @@ fn import_lists_what_is_there_and_what_is_missing() {
     assert_eq!(text.trim(), "other\tDEGRADED");
 }
 
+/// Goal: a pool that lacks too much is listed with what it lacks. Method: what OpenZFS says where a vdev misses more devices than it
+/// has parity, and where nothing of a vdev is there (`show_import`, `print_import_config`; cmd/zpool/zpool_main.c).
+#[test]
+fn a_pool_that_cannot_be_imported_is_listed_with_why() {
+    for (name, gone, config, status, see, footer) in [
+        (
+            "raidz1_3",
+            &["d0.img", "d2.img"][..],
+            "g_raidz1_3  UNAVAIL  insufficient replicas\n  raidz1-0        UNAVAIL  insufficient replicas\n    disk/peer/d0  UNAVAIL  cannot open\n    disk/peer/d1  ONLINE\n    disk/peer/d2  UNAVAIL  cannot open\n",
+            "One or more devices are missing from the system.",
+            "ZFS-8000-3C",
+            "",
+        ),
+        (
+            "stripe_of_mirrors",
+            &["d2.img", "d3.img"][..],
+            "stripe_of_mirrors  UNAVAIL  missing device\n  mirror-0  ONLINE\n    disk/peer/d0  ONLINE\n    disk/peer/d1  ONLINE\n",
+            "One or more devices are missing from the system.",
+            "ZFS-8000-6X",
+            "\n\tAdditional devices are known to be part of this pool, though their\n\texact configuration cannot be determined.\n",
+        ),
+    ] {
+        let Some(golden) = Golden::unpack(name) else {
+            return;
+        };
+        for image in gone {
+            let path = Path::new(&golden.directory).join(image);
+            std::fs::remove_file(path).expect("it is there");
+        }
+        let text = golden
+            .server
+            .ok(&format!("zpool import -d {}", golden.directory));
+        for part in [
+            format!(" state: UNAVAIL\nstatus: {status}\n"),
+            "action: The pool cannot be imported. Attach the missing\n\tdevices and try again.\n"
+                .to_owned(),
+            format!("   see: https://openzfs.github.io/openzfs-docs/msg/{see}\n"),
+        ] {
+            assert!(text.contains(&part), "{part:?} is not in\n{text}");
+        }
+        let (_, rest) = text.split_once("config:\n\n").expect("a configuration");
+        assert!(
+            golden.words_of(rest).starts_with(&golden.words_of(config)),
+            "{text}"
+        );
+        assert!(rest.ends_with(footer), "{text}");
+        let words = format!("zpool import -N -d {} {}", golden.directory, golden.pool);
+        golden.server.fails(&words);
+    }
+}
+
 /// Goal: without its log a pool is listed as OpenZFS lists it, and what `-m` would lose is told besides. Method: what
 /// OpenZFS 2.3.2 printed of these images without the logs; only that it says "corrupted data" (and nothing of the
 /// devices themselves) of disks that are not there, where we say what it says of files.

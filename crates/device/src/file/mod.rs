@@ -28,6 +28,16 @@
 mod blocking;
 mod buffer;
 mod request;
+/// Whether the kernel passes discards on to a disk, or the disk of a partition; where it does not tell, it may.
+fn can_discard(rdev: u64) -> bool {
+    let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
+    ["queue", "../queue"].iter().find_map(|queue| {
+        let path = format!("/sys/dev/block/{major}:{minor}/{queue}/discard_max_bytes");
+        let text = std::fs::read_to_string(path).ok()?;
+        text.trim().parse::<u64>().ok()
+    }) != Some(0)
+}
+
 #[cfg(test)]
 mod tests;
 mod uring;
@@ -100,6 +110,7 @@ pub struct FileDevice {
     /// What direct I/O must be aligned to.
     logical_block_bytes: u32,
     is_block_device: bool,
+    supports_discard: bool,
     read_only: bool,
     engine: Engine,
     files: Arc<Descriptors>,
@@ -309,6 +320,10 @@ impl Device for FileDevice {
         self.read_only
     }
 
+    fn supports_discard(&self) -> bool {
+        self.supports_discard
+    }
+
     fn read(&self, offset_bytes: u64, length: usize) -> BoxFuture<'_, Result<Bytes, DeviceError>> {
         Box::pin(async move {
             self.check("read", offset_bytes, length as u64)?;
@@ -467,7 +482,9 @@ fn open_file(path: &str, options: &FileOptions) -> Result<FileDevice, OpenError>
     } else {
         None
     };
+    let supports_discard = !is_block_device || can_discard(opened.st_rdev);
     Ok(FileDevice {
+        supports_discard,
         path: path.to_owned(),
         size_bytes,
         sector_bytes,

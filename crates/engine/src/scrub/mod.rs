@@ -179,14 +179,19 @@ impl Run {
         true
     }
 
-    fn note_error(&self, bookmark: Bookmark, why: &str) {
+    /// Notes damage; the block it is in was written in `birth`.
+    fn note_lost(&self, bookmark: Bookmark, birth: Txg, why: &str) {
         tracing::error!(
             ?bookmark,
             why,
             "a scrub found damage that cannot be repaired"
         );
         add(&self.error_count, 1);
-        self.errors.add(bookmark);
+        self.errors.add(bookmark, birth);
+    }
+
+    fn note_error(&self, bookmark: Bookmark, why: &str) {
+        self.note_lost(bookmark, Txg::ZERO, why);
     }
 
     fn note_verified(&self, bp: &BlockPointer) {
@@ -224,7 +229,8 @@ impl Run {
             Ok(_) => true,
             Err(_) if found.is_log => true,
             Err(error) => {
-                self.note_error(found.bookmark, &error.to_string());
+                let birth = found.bp.physical_birth();
+                self.note_lost(found.bookmark, birth, &error.to_string());
                 false
             }
         }
@@ -236,7 +242,8 @@ impl Run {
         add(&self.shared_blocks, 1);
         add(&self.shared_bytes, found.bp.asize_bytes());
         if !good {
-            self.note_error(found.bookmark, "no copy of a shared block is good");
+            let birth = found.bp.physical_birth();
+            self.note_lost(found.bookmark, birth, "no copy of a shared block is good");
         }
     }
 
@@ -253,7 +260,9 @@ impl Run {
         let context = Self::context(bookmark, false);
         let result = self.pipeline.scrub_and_read(bp, &context).await;
         result
-            .inspect_err(|error: &PoolError| self.note_error(bookmark, &error.to_string()))
+            .inspect_err(|error: &PoolError| {
+                self.note_lost(bookmark, bp.physical_birth(), &error.to_string());
+            })
             .ok()
     }
 

@@ -1,11 +1,18 @@
 //! Goal: a pool is imported when it may be, and else the refusal says why.
 //! Method: small pools on files.
 
+use std::sync::Arc;
+
 use crate::common::*;
-use device::World;
+use dataset::{DatasetError, DslPool, SyncTask};
+use device::{BoxFuture, World};
 use engine::{
-    CreateSpec, EngineError, FoundState, HostIdentity, ImportSpec, Pool, PoolHealth, VdevLayout,
+    ActivityState, ActivityStatus, CreateSpec, EngineError, FoundState, HostIdentity, ImportSpec,
+    Pool, PoolHealth, VdevLayout,
 };
+use format::ObjectId;
+use object::{SyncContext, Zap};
+use pool::Tx;
 
 async fn exported(layout: VdevLayout) {
     let world = World::system(1);
@@ -252,4 +259,88 @@ async fn an_exported_pool_leaves_nothing_in_memory() {
         pipeline.strong_count(),
         dsl.strong_count()
     );
+}
+
+/// Writes numbers into a ZAP of the MOS, as the sync loop's task.
+struct Note {
+    zap: ObjectId,
+    numbers: Vec<(&'static str, u64)>,
+    dsl: Arc<DslPool>,
+}
+
+impl SyncTask for Note {
+    fn name(&self) -> &'static str {
+        "note"
+    }
+
+    fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(async move {
+            let zap = Zap::hold(self.dsl.mos(), self.zap).await?;
+            for (name, number) in &self.numbers {
+                zap.update_u64(&Tx::syncing(ctx.txg), name, *number).await?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Goal: how far devices were initialized and trimmed is what their ZAPs say. Method: the entries that OpenZFS writes
+/// (`vdev_initialize_zap_update_sync`, `vdev_trim_zap_update_sync`), in the ZAP of one of two devices.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn devices_tell_how_far_they_were_initialized_and_trimmed() {
+    let world = World::system(1);
+    let images = Images::new();
+    let layout = VdevLayout::Mirror(images.make(2, 256));
+    let pool = Pool::create(&world, spec("tank", vec![normal(layout)]))
+        .await
+        .expect("create");
+    let config = pool.cached_config();
+    let root = config.require_list("vdev_tree").expect("a tree");
+    let mirror = &root.lists("children").expect("children")[0];
+    let leaf = &mirror.lists("children").expect("children")[1];
+    let zap = leaf.u64("com.delphix:vdev_zap_leaf").expect("a ZAP");
+    let note = Note {
+        zap: ObjectId::new(zap),
+        numbers: vec![
+            ("com.delphix:vdev_initialize_state", 3),
+            ("com.delphix:vdev_initialize_action_time", 1_700_000_000),
+            ("com.delphix:next_offset_to_initialize", 100 << 20),
+            ("org.zfsonlinux:vdev_trim_state", 4),
+            ("org.zfsonlinux:vdev_trim_action_time", 1_700_000_001),
+            ("org.zfsonlinux:next_offset_to_trim", 100 << 20),
+        ],
+        dsl: pool.dsl().clone(),
+    };
+    pool.dsl().run_task(Arc::new(note)).await.expect("noted");
+    pool.export(false).await.expect("export");
+    let pool = import(&world, images.path()).await;
+    let status = pool.status();
+    let mirror = &status.root.children[0];
+    let [other, leaf] = &mirror.children[..] else {
+        panic!("a mirror of two");
+    };
+    for untouched in [mirror, other] {
+        assert_eq!(untouched.initialize, ActivityStatus::default());
+        assert_eq!(untouched.trim, ActivityStatus::default());
+    }
+    assert_eq!(leaf.initialize.state, ActivityState::Suspended);
+    assert_eq!(leaf.initialize.time_s, 1_700_000_000);
+    let (done, total) = (leaf.initialize.done_bytes, leaf.initialize.total_bytes);
+    // What was freed lately counts as free here.
+    let free = mirror.size_bytes - mirror.allocated_bytes;
+    assert!(total >= free && total < mirror.size_bytes, "{free} {total}");
+    assert!(done > 90 << 20 && done <= 100 << 20, "{done} of {total}");
+    let complete = ActivityStatus {
+        state: ActivityState::Complete,
+        time_s: 1_700_000_001,
+        ..ActivityStatus::default()
+    };
+    assert_eq!(leaf.trim, complete);
+    assert!(leaf.can_trim && leaf.slow_ios == 0);
+    pool.export(false).await.expect("export");
+    zdb_is_clean(images.path(), "tank");
 }

@@ -7,6 +7,7 @@ mod common;
 mod crash;
 mod create;
 mod dedup;
+mod errlog;
 mod faults;
 mod golden;
 mod import;

@@ -676,6 +676,22 @@ impl Allocator {
         top.metaslab(metaslab as usize)?.histogram()
     }
 
+    /// The metaslabs of a vdev: where they are, and their free bytes as recorded.
+    pub fn metaslab_spaces(&self, vdev: VdevId) -> Vec<(Range, u64)> {
+        let Some(entry) = self.entry(vdev) else {
+            return Vec::new();
+        };
+        let top = entry.top.lock();
+        (0..)
+            .map_while(|index| top.metaslab(index))
+            .map(|metaslab| {
+                let end = metaslab.start + metaslab.length;
+                let free = metaslab.length.saturating_sub(metaslab.recorded_bytes);
+                (metaslab.start..end, free)
+            })
+            .collect()
+    }
+
     /// Free ranges of a metaslab as its space map will say after the changes handed out so far;
     /// `None` when it is not loaded. For condensing space maps and for checks.
     pub fn recorded_free(&self, vdev: VdevId, metaslab: u64) -> Option<RangeSet> {

@@ -263,7 +263,7 @@ impl Pipeline {
                 bookmark: context.bookmark,
                 vdev: dva.vdev(),
                 offset_bytes: dva.offset_bytes(),
-                birth: bp.birth(),
+                birth: bp.physical_birth(),
             });
         }
         result
@@ -327,7 +327,7 @@ impl Pipeline {
                 bookmark: io.bookmark,
                 vdev: dva.vdev(),
                 offset_bytes: dva.offset_bytes(),
-                birth: bp.birth(),
+                birth: bp.physical_birth(),
             });
         }
         let block = name_of(bp);

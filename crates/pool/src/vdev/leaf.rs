@@ -244,6 +244,24 @@ impl Leaf {
         self.queue.meter().values()
     }
 
+    /// Whether discards reach the medium; true while that is not known.
+    pub fn supports_discard(&self) -> bool {
+        let device = self.device.read();
+        device
+            .as_ref()
+            .is_none_or(|device| device.supports_discard())
+    }
+
+    /// I/Os that took the device longer than 30 seconds, since the last 'zpool clear'.
+    pub fn slow_ios(&self) -> u64 {
+        self.queue.meter().slow()
+    }
+
+    /// Forgets the slow I/Os.
+    pub(super) fn clear_slow_ios(&self) {
+        self.queue.meter().clear_slow();
+    }
+
     /// Whether it can be read now.
     pub fn is_readable(&self) -> bool {
         self.usable.load(Ordering::Acquire)

@@ -36,6 +36,9 @@ pub const SIZE_BUCKETS: usize = 25;
 /// Classes of I/O, in this order: synchronous reads and writes, asynchronous reads and writes, scrub, trim, rebuild.
 pub const IO_CLASSES: usize = 7;
 
+/// What takes the device longer is a slow I/O (`zio_slow_io_ms`, module/zfs/zio.c), in nanoseconds.
+const SLOW_NS: u64 = 30_000_000_000;
+
 /// A class of I/O (`zio_priority_t`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IoClass {
@@ -184,6 +187,8 @@ pub(super) struct Meter {
     queued: [Histogram<LATENCY_BUCKETS>; IO_CLASSES],
     /// When the last I/O ended.
     ended_ns: AtomicU64,
+    /// Operations that took longer than [`SLOW_NS`], since the last 'zpool clear'.
+    slow: AtomicU64,
 }
 
 impl Meter {
@@ -198,7 +203,18 @@ impl Meter {
             disk: Default::default(),
             queued: Default::default(),
             ended_ns: AtomicU64::new(0),
+            slow: AtomicU64::new(0),
         }
+    }
+
+    /// Slow operations.
+    pub(super) fn slow(&self) -> u64 {
+        self.slow.load(Ordering::Relaxed)
+    }
+
+    /// Forgets the slow ones.
+    pub(super) fn clear_slow(&self) {
+        self.slow.store(0, Ordering::Relaxed);
     }
 
     pub(super) fn now_ns(&self) -> u64 {
@@ -243,7 +259,11 @@ impl Meter {
     pub(super) fn end(&self, class: IoClass, begun_ns: u64) -> u64 {
         let ended_ns = self.now_ns();
         self.ended_ns.fetch_max(ended_ns, Ordering::Relaxed);
-        self.disk[class.way()].count(ended_ns.saturating_sub(begun_ns));
+        let took_ns = ended_ns.saturating_sub(begun_ns);
+        self.disk[class.way()].count(took_ns);
+        if took_ns >= SLOW_NS {
+            self.slow.fetch_add(1, Ordering::Relaxed);
+        }
         ended_ns
     }
 

@@ -161,3 +161,33 @@ fn classes_are_told_apart_and_failures_left_out() {
         assert_eq!(top.io_stats(), sum);
     });
 }
+
+/// Goal: what takes a device longer than 30 seconds is told, until the errors are cleared.
+#[test]
+fn slow_operations_are_counted() {
+    simulate(async {
+        let (pool, leaf) = single().await;
+        let context = IoContext::default();
+        leaf.read(0, 4096, &context).await.expect("read");
+        assert_eq!(leaf.slow_ios(), 0);
+        pool.disk("single").set_latency(Latency {
+            read: Duration::from_millis(29_000),
+            write: Duration::from_millis(31_000),
+            ..Latency::NONE
+        });
+        leaf.read(0, 4096, &context).await.expect("read");
+        assert_eq!(leaf.slow_ios(), 0);
+        for priority in [Priority::Sync, Priority::Async] {
+            let context = IoContext {
+                priority,
+                ..IoContext::default()
+            };
+            let data = Bytes::from(noise(4096, 1));
+            leaf.write(0, data, &context).await.expect("written");
+        }
+        assert_eq!(leaf.slow_ios(), 2);
+        let vdev = pool.pipeline.tree().find(Guid::new(10)).expect("a vdev");
+        vdev.clear_errors();
+        assert_eq!(leaf.slow_ios(), 0);
+    });
+}

@@ -317,6 +317,9 @@ impl Vdev {
     /// Zeroes the error counters here and below.
     pub fn clear_errors(&self) {
         self.counters.clear_errors();
+        if let Some(leaf) = &self.leaf {
+            leaf.clear_slow_ios();
+        }
         self.children.iter().for_each(|child| child.clear_errors());
     }
 
