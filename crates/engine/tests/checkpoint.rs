@@ -240,6 +240,30 @@ async fn the_pool_goes_back_to_checkpoints_again_and_again() {
     pool.export(false).await.expect("export");
 }
 
+/// Who asks for something need not wait until it is done; then it was done, or not, and the pool goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_nobody_waits_for_do_no_harm() {
+    let world = World::system(1);
+    let images = Images::new();
+    let pool = make(&world, &images, 0).await;
+    for round in 0..60 {
+        let patience = Duration::from_micros(round * 400);
+        let _ = tokio::time::timeout(patience, pool.checkpoint()).await;
+        let made = pool.checkpoint().await;
+        assert!(pool.status().checkpoint.is_some(), "{round}: {made:?}");
+        let _ = tokio::time::timeout(patience, pool.discard_checkpoint()).await;
+        let discarded = pool.discard_checkpoint().await;
+        while pool.is_discarding() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let left = pool.status().checkpoint;
+        assert!(left.is_none(), "{round}: {discarded:?}");
+    }
+    pool.sync().await.expect("sync");
+    pool.export(false).await.expect("export");
+    zdb_is_clean(images.path(), "tank");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_feature_there_is_no_checkpoint() {
     let world = World::system(1);
