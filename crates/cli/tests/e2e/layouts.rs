@@ -143,12 +143,8 @@ fn live(words: &str, disk_count: usize, ashift: u32, extra: &str) {
         "the peer sees other contents"
     );
     drop(peer);
-    let search: Vec<String> = server
-        .attach(&disks)
-        .iter()
-        .map(|device| format!("-d {device}"))
-        .collect();
-    server.ok(&format!("zpool import {} tank", search.join(" ")));
+    let search = server.attach_to_import(&disks);
+    server.ok(&format!("zpool import {search} tank"));
     assert_eq!(sums(&mountpoint), expected);
     run(
         "sh",
