@@ -186,8 +186,7 @@ pub(crate) async fn take(core: &Arc<Core>) -> Result<(), EngineError> {
     let _admin = core.admin.lock().await;
     check(core)?;
     core.txgs.sync().await?;
-    let task = TakeTask { core: core.clone() };
-    Ok(core.dsl.run_task(Arc::new(task)).await?)
+    run(core, Step::Take).await
 }
 
 /// Begins to discard the checkpoint.
@@ -201,113 +200,120 @@ pub(crate) async fn discard(core: &Arc<Core>) -> Result<(), EngineError> {
             return Err(EngineError::NoCheckpointToDiscard { pool });
         }
     }
-    let task = DiscardTask { core: core.clone() };
-    Ok(core.dsl.run_task(Arc::new(task)).await?)
+    run(core, Step::Discard).await
 }
 
-/// The state as of the txg before becomes the checkpoint.
-struct TakeTask {
+async fn run(core: &Arc<Core>, step: Step) -> Result<(), EngineError> {
+    let core = core.clone();
+    let task = Arc::new(CheckpointTask {
+        core: core.clone(),
+        step,
+    });
+    Ok(core.dsl.run_task(task).await?)
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// The state as of the txg before becomes the checkpoint.
+    Take,
+    /// The checkpoint is not one any more; what it kept can go.
+    Discard,
+}
+
+/// What is done with the checkpoint before anything else of a txg.
+struct CheckpointTask {
     core: Arc<Core>,
+    step: Step,
 }
 
-impl SyncTask for TakeTask {
+impl SyncTask for CheckpointTask {
     fn name(&self) -> &'static str {
-        "checkpoint"
+        match self.step {
+            Step::Take => "checkpoint",
+            Step::Discard => "discard the checkpoint",
+        }
     }
 
     fn space_check(&self) -> SpaceCheck {
-        SpaceCheck::Normal
+        match self.step {
+            Step::Take => SpaceCheck::Normal,
+            Step::Discard => SpaceCheck::None,
+        }
     }
 
     fn is_early(&self) -> bool {
         true
     }
 
+    /// Who asked before may not have waited for the answer, and then does not hold `admin` any more.
     fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
-        Box::pin(std::future::ready(Ok(())))
+        let state = self.core.state.lock();
+        Box::pin(std::future::ready(match (self.step, state.checkpoint) {
+            (Step::Take, CheckpointState::None) => Ok(()),
+            (Step::Discard, CheckpointState::Exists { .. }) => Ok(()),
+            _ => Err(DatasetError::Again {
+                name: state.name.clone(),
+            }),
+        }))
     }
 
     fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
-        Box::pin(async move {
-            let core = &self.core;
-            let tx = Tx::syncing(ctx.txg);
-            let last = core.state.lock().uberblock;
-            let txg = Txg::new(ctx.txg.get().saturating_sub(1));
-            // A txg in which nothing happened wrote no uberblock: the state is the last one's all the same.
-            let uberblock = Uberblock {
-                txg,
-                checkpoint_txg: txg,
-                timestamp_seconds: match last.txg == txg {
-                    true => last.timestamp_seconds,
-                    false => core.world.clock.wall_ns() / 1_000_000_000,
-                },
-                ..last
-            };
-            core.pipeline.set_checkpoint(txg);
-            let encoded = uberblock.encode();
-            let words: Vec<u64> = encoded
-                .as_chunks::<8>()
-                .0
-                .iter()
-                .map(|word| u64::from_le_bytes(*word))
-                .collect();
-            Zap::hold(core.dsl.mos(), ObjectId::POOL_DIRECTORY)
-                .await?
-                .add(&tx, directory::CHECKPOINT, ZapValue::from_u64s(&words))
-                .await?;
-            core.dsl.features().increment(ctx, ZPOOL_CHECKPOINT).await?;
-            core.history
-                .internal(
-                    &tx,
-                    "spa checkpoint",
-                    format!("checkpointed uberblock txg={txg}"),
-                )
-                .await?;
-            core.state.lock().checkpoint = CheckpointState::Exists {
-                txg,
-                created_s: uberblock.timestamp_seconds,
-            };
-            Ok(())
-        })
+        match self.step {
+            Step::Take => Box::pin(self.core.begin_checkpoint(ctx)),
+            Step::Discard => Box::pin(self.core.begin_discard(ctx)),
+        }
     }
 }
 
-/// The checkpoint is not one any more; what it kept can go.
-struct DiscardTask {
-    core: Arc<Core>,
-}
-
-impl SyncTask for DiscardTask {
-    fn name(&self) -> &'static str {
-        "discard the checkpoint"
+impl Core {
+    async fn begin_checkpoint(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
+        let tx = Tx::syncing(ctx.txg);
+        let last = self.state.lock().uberblock;
+        let txg = Txg::new(ctx.txg.get().saturating_sub(1));
+        // A txg in which nothing happened wrote no uberblock: the state is the last one's all the same.
+        let uberblock = Uberblock {
+            txg,
+            checkpoint_txg: txg,
+            timestamp_seconds: match last.txg == txg {
+                true => last.timestamp_seconds,
+                false => self.world.clock.wall_ns() / 1_000_000_000,
+            },
+            ..last
+        };
+        self.pipeline.set_checkpoint(txg);
+        let encoded = uberblock.encode();
+        let words: Vec<u64> = encoded
+            .as_chunks::<8>()
+            .0
+            .iter()
+            .map(|word| u64::from_le_bytes(*word))
+            .collect();
+        Zap::hold(self.dsl.mos(), ObjectId::POOL_DIRECTORY)
+            .await?
+            .add(&tx, directory::CHECKPOINT, ZapValue::from_u64s(&words))
+            .await?;
+        self.dsl.features().increment(ctx, ZPOOL_CHECKPOINT).await?;
+        let text = format!("checkpointed uberblock txg={txg}");
+        self.history.internal(&tx, "spa checkpoint", text).await?;
+        self.state.lock().checkpoint = CheckpointState::Exists {
+            txg,
+            created_s: uberblock.timestamp_seconds,
+        };
+        Ok(())
     }
 
-    fn is_early(&self) -> bool {
-        true
-    }
-
-    fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
-        Box::pin(async move {
-            let core = &self.core;
-            let tx = Tx::syncing(ctx.txg);
-            Zap::hold(core.dsl.mos(), ObjectId::POOL_DIRECTORY)
-                .await?
-                .remove(&tx, directory::CHECKPOINT)
-                .await?;
-            core.pipeline.set_checkpoint(Txg::ZERO);
-            core.history
-                .internal(
-                    &tx,
-                    "spa discard checkpoint",
-                    "started discarding checkpointed state from the pool".into(),
-                )
-                .await?;
-            core.state.lock().checkpoint = CheckpointState::Discarding;
-            Ok(())
-        })
+    async fn begin_discard(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
+        let tx = Tx::syncing(ctx.txg);
+        Zap::hold(self.dsl.mos(), ObjectId::POOL_DIRECTORY)
+            .await?
+            .remove(&tx, directory::CHECKPOINT)
+            .await?;
+        self.pipeline.set_checkpoint(Txg::ZERO);
+        let text = "started discarding checkpointed state from the pool".into();
+        self.history
+            .internal(&tx, "spa discard checkpoint", text)
+            .await?;
+        self.state.lock().checkpoint = CheckpointState::Discarding;
+        Ok(())
     }
 }

@@ -40,7 +40,7 @@ pub(crate) enum Place {
 }
 
 /// The content's attributes that a change of content changes.
-pub(crate) const CONTENT_ATTRIBUTES: [object::SaAttribute; 4] =
+const CONTENT_ATTRIBUTES: [object::SaAttribute; 4] =
     [attr::SIZE, attr::MTIME, attr::CTIME, attr::FLAGS];
 
 /// The block size for a file that is to hold `end` bytes (`zfs_write`): only files of one block
@@ -289,17 +289,8 @@ impl Filesystem {
             }
             let length = chunk.len() as u64;
             node.object.write(&tx, offset, chunk).await?;
-            let mut changed = self.content_changed(node.znode());
-            changed.size = new_size.unwrap_or_else(|| size.max(chunk_end));
-            let mut list = CONTENT_ATTRIBUTES.to_vec();
-            let more = self.without_set_ids(&mut changed, caller);
-            if more.is_some() {
-                list.push(attr::MODE);
-                let record = log::attributes_set(node.ino, log::mask::MODE, &changed, None);
-                self.record(&tx, record);
-            }
-            self.store(&tx, &node, changed, &list, more.unwrap_or_default())
-                .await?;
+            let size = new_size.unwrap_or_else(|| size.max(chunk_end));
+            let changed = self.store_written(&tx, &node, size, caller).await?;
             if changed.links > 0 {
                 let sync = is_of_xattr(&changed);
                 self.record(
@@ -327,7 +318,7 @@ impl Filesystem {
         Ok(())
     }
 
-    pub(crate) fn content_changed(&self, znode: Znode) -> Znode {
+    fn content_changed(&self, znode: Znode) -> Znode {
         let now = self.now();
         let archive = self.uses_fuids();
         let mut changed = touched(znode, now, archive);
@@ -338,19 +329,26 @@ impl Filesystem {
         changed
     }
 
-    /// A file written by somebody who is not root loses its set-id bits
-    /// (`zfs_clear_setid_bits_if_necessary`). Returns what else is to be stored then.
-    pub(crate) fn without_set_ids(
+    /// Stores the size and times of a file whose content changed in `tx`; one that somebody who is not root wrote loses its
+    /// set-id bits (`zfs_clear_setid_bits_if_necessary`), which is logged.
+    pub(crate) async fn store_written(
         &self,
-        znode: &mut Znode,
+        tx: &Tx,
+        node: &Locked,
+        size: u64,
         caller: Caller,
-    ) -> Option<Vec<Attribute>> {
-        let executable = znode.mode & 0o111 != 0;
-        if caller.uid == 0 || !executable || znode.mode & 0o6000 == 0 {
-            return None;
+    ) -> Result<Znode> {
+        let mut changed = self.content_changed(node.znode());
+        changed.size = size;
+        let mut list = CONTENT_ATTRIBUTES.to_vec();
+        if caller.uid != 0 && changed.mode & 0o111 != 0 && changed.mode & 0o6000 != 0 {
+            changed.mode &= !0o6000;
+            list.push(attr::MODE);
+            let record = log::attributes_set(node.ino, log::mask::MODE, &changed, None);
+            self.record(tx, record);
         }
-        znode.mode &= !0o6000;
-        Some(Vec::new())
+        self.store(tx, node, changed, &list, []).await?;
+        Ok(changed)
     }
 
     pub(crate) async fn check_quota(&self, znode: &Znode) -> Result<()> {

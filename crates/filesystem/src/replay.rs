@@ -21,6 +21,7 @@ use crate::data::{FILE_BYTES_MAX, Place};
 use crate::error::{FsError, Result};
 use crate::filesystem::Filesystem;
 use crate::log::{kind, mask};
+use crate::share::Blocks;
 use crate::types::{Caller, FileKind, RenameMode, SetAttributes, SetTime, Time};
 use crate::znode::{Znode, attr, pflags};
 
@@ -44,6 +45,13 @@ fn cut_short() -> FsError {
         ino: 0,
         what: "a record of the intent log is cut short",
     }
+}
+
+/// Where a range of a file ends.
+fn end_of(offset: u64, length: u64) -> Result<u64> {
+    let end = offset.checked_add(length);
+    end.filter(|end| *end <= FILE_BYTES_MAX)
+        .ok_or_else(cut_short)
 }
 
 impl Reader {
@@ -350,10 +358,7 @@ impl Replayer {
         let filesystem = &self.filesystem;
         let _entered = filesystem.enter_to_change().await?;
         let node = filesystem.node(ino).await?;
-        let end = offset
-            .checked_add(length)
-            .filter(|end| *end <= FILE_BYTES_MAX)
-            .ok_or_else(cut_short)?;
+        let end = end_of(offset, length)?;
         let (data, size) = match &record.data {
             None => (reader.take(length)?, None),
             Some(block) => {
@@ -373,10 +378,7 @@ impl Replayer {
     async fn write2(&self, reader: &mut Reader) -> Result<()> {
         let [ino, offset, length] = reader.words()?;
         let filesystem = &self.filesystem;
-        let end = offset
-            .checked_add(length)
-            .filter(|end| *end <= FILE_BYTES_MAX)
-            .ok_or_else(cut_short)?;
+        let end = end_of(offset, length)?;
         let _entered = filesystem.enter_to_change().await?;
         let node = filesystem.node(ino).await?;
         let _range = node.ranges.lock(0, u64::MAX, true).await;
@@ -471,6 +473,10 @@ impl Replayer {
         if count > CLONED_BLOCKS_MAX || block_bytes == 0 || block_bytes > 16 << 20 {
             return Err(cut_short());
         }
+        end_of(offset, length)?;
+        if count > length.div_ceil(block_bytes) {
+            return Err(cut_short());
+        }
         let filesystem = &self.filesystem;
         let pointers = reader.take(count * BLOCK_POINTER_BYTES as u64)?;
         let endian = reader.endian;
@@ -480,10 +486,13 @@ impl Replayer {
         {
             let _range = node.ranges.lock(0, u64::MAX, true).await;
             let locked = node.lock().await?;
-            let shared = filesystem
-                .replay_shared(&locked, offset, length, block_bytes, &pointers)
-                .await?;
-            if shared {
+            let blocks = Blocks {
+                offset_bytes: offset,
+                length_bytes: length,
+                block_bytes,
+                pointers: &pointers,
+            };
+            if filesystem.replay_shared(&locked, blocks).await? {
                 return Ok(());
             }
         }

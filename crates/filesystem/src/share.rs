@@ -15,13 +15,13 @@ use dataset::DirtyEstimate;
 use dataset::features::guid;
 use format::BlockPointer;
 
-use crate::data::{CONTENT_ATTRIBUTES, FILE_BYTES_MAX, grow_block, is_of_xattr};
+use crate::data::{FILE_BYTES_MAX, grow_block, is_of_xattr};
 use crate::error::Result;
 use crate::filesystem::Filesystem;
 use crate::log;
 use crate::node::{Locked, Node};
 use crate::types::Caller;
-use crate::znode::{attr, pflags};
+use crate::znode::pflags;
 
 /// Blocks shared in one transaction: their pointers fit into a log record.
 const BLOCKS_MAX: u64 = 512;
@@ -34,6 +34,15 @@ struct Shared {
     block_bytes: u64,
     blocks: u64,
     length_bytes: u64,
+}
+
+/// Blocks to be put into a file, and where.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Blocks<'a> {
+    pub(crate) offset_bytes: u64,
+    pub(crate) length_bytes: u64,
+    pub(crate) block_bytes: u64,
+    pub(crate) pointers: &'a [BlockPointer],
 }
 
 /// A file as far as sharing asks.
@@ -163,24 +172,25 @@ impl Filesystem {
             )
             .await?;
         let Some(pointers) = found else { return Ok(0) };
-        let length = shared.length_bytes;
-        let done = self
-            .put_shared(&node, to, length, shared.block_bytes, &pointers, caller)
-            .await?;
-        Ok(if done { length } else { 0 })
+        let blocks = Blocks {
+            offset_bytes: to,
+            length_bytes: shared.length_bytes,
+            block_bytes: shared.block_bytes,
+            pointers: &pointers,
+        };
+        let done = self.put_shared(&node, blocks, caller).await?;
+        Ok(if done { shared.length_bytes } else { 0 })
     }
 
     /// Puts pointers into a file, with size, times and a log record; `false`, and nothing is done, when its blocks
     /// cannot be of that size. The range is locked by the caller.
-    async fn put_shared(
-        &self,
-        node: &Locked,
-        to: u64,
-        length: u64,
-        block_bytes: u64,
-        pointers: &[BlockPointer],
-        caller: Caller,
-    ) -> Result<bool> {
+    async fn put_shared(&self, node: &Locked, blocks: Blocks<'_>, caller: Caller) -> Result<bool> {
+        let Blocks {
+            offset_bytes: to,
+            length_bytes: length,
+            block_bytes,
+            pointers,
+        } = blocks;
         // They count for the dataset as copies would.
         let estimate = DirtyEstimate::write(pointers.len() as u64 * block_bytes);
         let size = node.znode().size;
@@ -196,16 +206,8 @@ impl Filesystem {
             return Ok(false);
         }
         node.object.share_blocks(&tx, to / block_bytes, pointers)?;
-        let mut changed = self.content_changed(node.znode());
-        changed.size = size.max(to + length);
-        let mut list = CONTENT_ATTRIBUTES.to_vec();
-        let more = self.without_set_ids(&mut changed, caller);
-        if more.is_some() {
-            list.push(attr::MODE);
-            let record = log::attributes_set(node.ino, log::mask::MODE, &changed, None);
-            self.record(&tx, record);
-        }
-        self.store(&tx, node, changed, &list, more.unwrap_or_default())
+        let changed = self
+            .store_written(&tx, node, size.max(to + length), caller)
             .await?;
         if changed.links > 0 {
             let sync = is_of_xattr(&changed);
@@ -216,24 +218,16 @@ impl Filesystem {
     }
 
     /// Shares what a clone record tells; `false` when the file's blocks are of another size.
-    pub(crate) async fn replay_shared(
-        &self,
-        node: &Locked,
-        to: u64,
-        length: u64,
-        block_bytes: u64,
-        pointers: &[BlockPointer],
-    ) -> Result<bool> {
+    pub(crate) async fn replay_shared(&self, node: &Locked, blocks: Blocks<'_>) -> Result<bool> {
         let has = shape(node);
-        let fits = has.block_bytes == block_bytes
-            || has.block_bytes < block_bytes && has.size <= has.block_bytes;
+        let fits = has.block_bytes == blocks.block_bytes
+            || has.block_bytes < blocks.block_bytes && has.size <= has.block_bytes;
         if !fits
-            || !to.is_multiple_of(block_bytes)
-            || pointers.iter().any(BlockPointer::is_embedded)
+            || !blocks.offset_bytes.is_multiple_of(blocks.block_bytes)
+            || blocks.pointers.iter().any(BlockPointer::is_embedded)
         {
             return Ok(false);
         }
-        self.put_shared(node, to, length, block_bytes, pointers, Caller::ROOT)
-            .await
+        self.put_shared(node, blocks, Caller::ROOT).await
     }
 }

@@ -73,11 +73,7 @@ impl Bed {
     }
 
     fn import(&mut self, options: &str) {
-        let devices = self.server.attach(&self.disks);
-        let from: String = devices
-            .iter()
-            .map(|device| format!("-d {device} "))
-            .collect();
+        let from = self.server.attach_to_import(&self.disks);
         self.server
             .ok(&format!("zpool import {options} {from}tank"));
     }

@@ -87,12 +87,8 @@ fn pools_of_every_class_go_to_openzfs_and_back() {
         !text.contains("UNAVAIL") && !text.contains("DEGRADED"),
         "{text}"
     );
-    let search: Vec<String> = server
-        .attach(&disks)
-        .iter()
-        .map(|device| format!("-d {device}"))
-        .collect();
-    server.ok(&format!("zpool import {} tank", search.join(" ")));
+    let search = server.attach_to_import(&disks);
+    server.ok(&format!("zpool import {search} tank"));
     run(
         "sh",
         &[

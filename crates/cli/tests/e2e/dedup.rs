@@ -65,12 +65,8 @@ impl Bed {
     }
 
     fn import(&mut self) {
-        let devices = self.server.attach(&self.disks);
-        let from: Vec<String> = devices
-            .iter()
-            .map(|device| format!("-d {device}"))
-            .collect();
-        let (root, from) = (self.server.text("mnt"), from.join(" "));
+        let from = self.server.attach_to_import(&self.disks);
+        let root = self.server.text("mnt");
         for pool in POOLS {
             self.server
                 .ok(&format!("zpool import -R {root} {from} {pool}"));

@@ -255,6 +255,12 @@ impl Server {
         devices
     }
 
+    /// The same; answers the options with which `zpool import` looks for pools there.
+    pub fn attach_to_import(&mut self, disks: &[String]) -> String {
+        let options = self.attach(disks).into_iter();
+        options.map(|device| format!("-d {device} ")).collect()
+    }
+
     /// Takes the block devices away again, so that somebody else may write to their files.
     pub fn detach(&mut self) {
         for device in self.loops.drain(..) {

@@ -210,12 +210,8 @@ fn visit(server: &mut Server, pools: &[Pool]) {
             expected,
             "{name}: the peer sees other contents"
         );
-        let search: Vec<String> = server
-            .attach(disks)
-            .iter()
-            .map(|device| format!("-d {device}"))
-            .collect();
-        server.ok(&format!("zpool import {} {name}", search.join(" ")));
+        let search = server.attach_to_import(disks);
+        server.ok(&format!("zpool import {search} {name}"));
         assert_eq!(&sums(mountpoint), expected, "{name}");
         run(
             "sh",

@@ -61,11 +61,7 @@ impl Bed {
 
     fn import(&mut self) {
         let root = self.server.text("mnt");
-        let devices = self.server.attach(&self.disks);
-        let from: String = devices
-            .iter()
-            .map(|device| format!("-d {device} "))
-            .collect();
+        let from = self.server.attach_to_import(&self.disks);
         self.server
             .ok(&format!("zpool import -R {root} {from}{POOL}"));
     }

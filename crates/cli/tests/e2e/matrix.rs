@@ -274,16 +274,10 @@ impl Bed {
     pub fn import_with(&mut self, options: &str) {
         for index in 0..self.pools.len() {
             let disks = self.pools[index].disks.clone();
-            let search: Vec<String> = self
-                .server
-                .attach(&disks)
-                .iter()
-                .map(|device| format!("-d {device}"))
-                .collect();
+            let search = self.server.attach_to_import(&disks);
             let name = &self.pools[index].name;
             self.server.ok(&format!(
-                "zpool import {options} {} -R {} {name}",
-                search.join(" "),
+                "zpool import {options} {search} -R {} {name}",
                 self.server.text("mnt"),
             ));
         }

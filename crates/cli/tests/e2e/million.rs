@@ -145,10 +145,8 @@ fn a_million_files_go_to_openzfs_and_back() {
     }
     zdb_is_clean(&server.path("disks"), "million");
 
-    let search: String = (server.attach(&disks).iter())
-        .map(|device| format!(" -d {device}"))
-        .collect();
-    server.ok(&format!("zpool import{search} -R {altroot} million"));
+    let search = server.attach_to_import(&disks);
+    server.ok(&format!("zpool import {search} -R {altroot} million"));
     let gone = FLAT..FLAT + GONE * IN_ONE;
     assert_eq!(count(&root), FILES - gone.len() + ADDED);
     each(0..FILES, |index| {

@@ -71,6 +71,17 @@ fn copy(disks: &[String], to: &Path) -> Vec<String> {
     copies.collect()
 }
 
+const NOT_OURS: &str = "OpenZFS sees something else than we wrote";
+const NOT_THE_CHECKPOINT: &str = "the checkpoint is something else";
+
+/// After the turn of OpenZFS.
+fn take_back(bed: &mut Bed, after: &Views) {
+    bed.verify();
+    bed.import();
+    let found = bed.survey();
+    same(after, &found, "we see something else than OpenZFS wrote");
+}
+
 fn goes_through(with_checkpoint: bool) {
     if !can_go() {
         return;
@@ -104,14 +115,8 @@ fn goes_through(with_checkpoint: bool) {
         bed.export();
         (before, after)
     };
-    bed.verify();
     let obsolete = obsolete_bytes(&bed.pools[0].disks);
-    bed.import();
-    same(
-        &after,
-        &bed.survey(),
-        "the pool is something else than what was written",
-    );
+    take_back(&mut bed, &after);
     change_old(&bed, 3);
     bed.server.ok("zfs destroy removed@one");
     bed.work(2);
@@ -133,18 +138,8 @@ fn goes_through(with_checkpoint: bool) {
             ..Besides::default()
         },
     );
-    same(
-        &expected,
-        &seen,
-        "OpenZFS sees something else than we wrote",
-    );
-    bed.verify();
-    bed.import();
-    same(
-        &after,
-        &bed.survey(),
-        "we see something else than OpenZFS wrote",
-    );
+    same(&expected, &seen, NOT_OURS);
+    take_back(&mut bed, &after);
     change_old(&bed, 2);
     let expected = bed.survey();
     bed.export();
@@ -158,28 +153,20 @@ fn goes_through(with_checkpoint: bool) {
                 same(
                     &files(&at_checkpoint),
                     &files(&bed.survey()),
-                    "the checkpoint is something else",
+                    NOT_THE_CHECKPOINT,
                 );
                 change_old(&bed, 2);
                 let expected = bed.survey();
                 bed.export();
                 let (seen, _) = bed.turn(&peer, 4, &Besides::default());
-                same(
-                    &expected,
-                    &seen,
-                    "OpenZFS sees something else than we wrote",
-                );
+                same(&expected, &seen, NOT_OURS);
             } else {
                 let besides = Besides {
                     import: "--rewind-to-checkpoint",
                     ..Besides::default()
                 };
                 let (seen, _) = bed.turn(&peer, 4, &besides);
-                same(
-                    &files(&at_checkpoint),
-                    &files(&seen),
-                    "the checkpoint is something else",
-                );
+                same(&files(&at_checkpoint), &files(&seen), NOT_THE_CHECKPOINT);
             }
             bed.verify();
         }
@@ -192,18 +179,8 @@ fn goes_through(with_checkpoint: bool) {
         ""
     };
     let (seen, after) = bed.turn(&peer, 5, &besides(discard));
-    same(
-        &files(&expected),
-        &files(&seen),
-        "OpenZFS sees something else than we wrote",
-    );
-    bed.verify();
-    bed.import();
-    same(
-        &after,
-        &bed.survey(),
-        "we see something else than OpenZFS wrote",
-    );
+    same(&files(&expected), &files(&seen), NOT_OURS);
+    take_back(&mut bed, &after);
     bed.server.ok("zfs destroy removed/small@two");
     bed.server.ok("zfs destroy removed/small");
     change_old(&bed, 1);

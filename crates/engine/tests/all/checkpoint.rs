@@ -9,7 +9,9 @@ use std::time::Duration;
 use crate::common::*;
 use dataset::{Dataset, DirtyEstimate};
 use device::World;
-use engine::{EngineError, ImportSpec, Pool, Rewind, VdevLayout};
+use engine::{
+    AddSpec, EngineError, ImportSpec, LeafSpec, Pool, Rewind, VdevClass, VdevLayout, VdevSpec,
+};
 use format::ObjectId;
 
 async fn make(world: &World, images: &Images, layout: usize) -> Arc<Pool> {
@@ -236,6 +238,30 @@ async fn the_pool_goes_back_to_checkpoints_again_and_again() {
     pool.export(false).await.expect("export");
 }
 
+/// Who asks for something need not wait until it is done; then it was done, or not, and the pool goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_nobody_waits_for_do_no_harm() {
+    let world = World::system(1);
+    let images = Images::new();
+    let pool = make(&world, &images, 0).await;
+    for round in 0..60 {
+        let patience = Duration::from_micros(round * 400);
+        let _ = tokio::time::timeout(patience, pool.checkpoint()).await;
+        let made = pool.checkpoint().await;
+        assert!(pool.status().checkpoint.is_some(), "{round}: {made:?}");
+        let _ = tokio::time::timeout(patience, pool.discard_checkpoint()).await;
+        let discarded = pool.discard_checkpoint().await;
+        while pool.is_discarding() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let left = pool.status().checkpoint;
+        assert!(left.is_none(), "{round}: {discarded:?}");
+    }
+    pool.sync().await.expect("sync");
+    pool.export(false).await.expect("export");
+    zdb_is_clean(images.path(), "tank");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_feature_there_is_no_checkpoint() {
     let world = World::system(1);
@@ -267,4 +293,164 @@ async fn without_the_feature_there_is_no_checkpoint() {
     }
     pool.export(false).await.expect("export");
     zdb_is_clean(images.path(), "tank");
+}
+
+/// With a checkpoint whatever is freed takes space: the pool gets full, says so, and is as good as new once the
+/// checkpoint is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pool_that_its_checkpoint_fills_is_not_stuck() {
+    let world = World::system(1);
+    let images = Images::new();
+    let leaves = images.make(1, 256);
+    let vdevs = vec![normal(VdevLayout::Leaf(leaves[0].clone()))];
+    let pool = Pool::create(&world, spec("tank", vdevs))
+        .await
+        .expect("create");
+    pool.dsl()
+        .create_dataset("tank/gone", &[], Arc::new(BareFilesystem))
+        .await
+        .expect("create");
+    let gone = pool.dsl().open_dataset("tank/gone").await.expect("open");
+    write_objects(&gone, 40, 4).await;
+    drop(gone);
+    let dataset = open(&pool).await;
+    let mut objects = write_objects(&dataset, 260, 4).await;
+    pool.sync().await.expect("sync");
+    let before = pool.numbers();
+    pool.checkpoint().await.expect("checkpoint");
+    let mut refused = 0;
+    for round in 0..160u64 {
+        pool.sync().await.expect("sync");
+        // Freed and written anew until neither goes on.
+        let freed = match objects.pop() {
+            Some(id) => try_free_objects(&dataset, &[id]).await,
+            None => Ok(()),
+        };
+        let wrote = try_write_objects(&dataset, 1, 4).await;
+        if let Ok(made) = &wrote {
+            objects.splice(0..0, made.iter().copied());
+        }
+        if freed.is_err() || wrote.is_err() {
+            refused += 1;
+        }
+        let comment = pool.set_prop("comment", &round.to_string()).await;
+        comment.expect("a property");
+        if round == 100 {
+            match pool.dsl().destroy("tank/gone").await {
+                Ok(()) | Err(dataset::DatasetError::NoSpace { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    assert!(refused > 20, "{refused}");
+    assert!(pool.status().suspended_why.is_none());
+    let dataset_used = objects.len() as u64 * 512 * 1024;
+    drop(dataset);
+    pool.export(false).await.expect("export");
+    zdb_is_clean(images.path(), "tank");
+    zdb_of_checkpoint(images.path());
+    let pool = import(&world, images.path()).await;
+    pool.discard_checkpoint().await.expect("discard");
+    while pool.is_discarding() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    for _ in 0..5 {
+        pool.sync().await.expect("sync");
+    }
+    let after = pool.numbers();
+    assert!(
+        after.allocated_bytes < before.allocated_bytes + dataset_used,
+        "{} of {}",
+        after.allocated_bytes,
+        before.allocated_bytes
+    );
+    let dataset = open(&pool).await;
+    free_objects(&dataset, &objects).await;
+    pool.sync().await.expect("sync");
+    let objects = write_objects(&dataset, 60, 4).await;
+    check_objects(&dataset, &objects, 4).await;
+    drop(dataset);
+    pool.export(false).await.expect("export");
+    zdb_is_clean(images.path(), "tank");
+}
+
+/// Going back leaves vdevs that came later, with what was in the intent log on them; those the checkpoint knows are used
+/// as before, and the others can be added again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_added_after_the_checkpoint_is_left() {
+    let world = World::system(1);
+    let images = Images::new();
+    let leaves = images.make(4, 128);
+    let of = |class, index: usize| VdevSpec {
+        layout: VdevLayout::Leaf(leaves[index].clone()),
+        class,
+    };
+    let vdevs = vec![of(VdevClass::Normal, 0), of(VdevClass::Log, 1)];
+    let pool = Pool::create(&world, spec("tank", vdevs))
+        .await
+        .expect("create");
+    let dataset = open(&pool).await;
+    let objects = write_objects(&dataset, 24, 3).await;
+    let mut logged = vec![write_logged(&dataset).await];
+    pool.checkpoint().await.expect("checkpoint");
+    logged.push(write_logged(&dataset).await);
+    let more = AddSpec {
+        vdevs: vec![of(VdevClass::Normal, 2), of(VdevClass::Log, 3)],
+        ..AddSpec::default()
+    };
+    pool.add(&more).await.expect("add");
+    change(&pool, &dataset, &objects).await;
+    write_objects(&dataset, 100, 3).await;
+    pool.sync().await.expect("sync");
+    logged.push(write_logged(&dataset).await);
+    // A crash, with logs that nobody replayed.
+    let after = Images::new();
+    for index in 0..4 {
+        let name = format!("d{index}.img");
+        std::fs::copy(images.path().join(&name), after.path().join(&name)).expect("copy");
+    }
+    let mut spec = ImportSpec::new(find(&world, after.path()).await, host());
+    spec.rewind = Rewind::Checkpoint;
+    spec.force = true;
+    let rewound = Pool::import(&world, spec).await.expect("rewind");
+    assert_eq!(rewound.status().root.children.len(), 2);
+    let of_past = open(&rewound).await;
+    check_objects(&of_past, &objects, 3).await;
+    check_objects(&of_past, &logged[..1], 1).await;
+    assert!(of_past.objset().hold(logged[1]).await.is_err());
+    assert!(!of_past.log().expect("a log").needs_replay());
+    let made = write_objects(&of_past, 30, 3).await;
+    let again = write_logged(&of_past).await;
+    drop(of_past);
+    rewound.export(false).await.expect("export");
+    zdb_is_clean(after.path(), "tank");
+    let rewound = import(&world, after.path()).await;
+    let added = [2, 3].map(|index| {
+        let path = after.path().join(format!("d{index}.img"));
+        LeafSpec {
+            path: path.to_str().expect("UTF-8").into(),
+            is_file: true,
+        }
+    });
+    let more = AddSpec {
+        vdevs: [VdevClass::Normal, VdevClass::Log]
+            .into_iter()
+            .zip(&added)
+            .map(|(class, leaf)| VdevSpec {
+                layout: VdevLayout::Leaf(leaf.clone()),
+                class,
+            })
+            .collect(),
+        force: true,
+        ..AddSpec::default()
+    };
+    rewound.add(&more).await.expect("add");
+    let of_past = open(&rewound).await;
+    check_objects(&of_past, &made, 3).await;
+    check_objects(&of_past, &[again], 1).await;
+    drop(of_past);
+    rewound.export(false).await.expect("export");
+    zdb_is_clean(after.path(), "tank");
+    drop(dataset);
+    pool.export(false).await.expect("export");
 }

@@ -2,11 +2,8 @@
 //! given them later; metadata goes where it should; devices can be taken away again, and log devices be lost.
 //! Method: pools on files, objects written through a dataset; zdb after every step.
 
-use std::sync::Arc;
-
 use crate::common::*;
-use dataset::zil::LogRecord;
-use dataset::{Dataset, DirtyEstimate};
+use dataset::DirtyEstimate;
 use device::World;
 use engine::{
     AddSpec, EngineError, FeatureState, ImportSpec, LeafSpec, Pool, PoolHealth, VdevClass,
@@ -52,27 +49,6 @@ fn feature(pool: &Pool, name: &str) -> (FeatureState, u64) {
     let feature = features.into_iter().find(|feature| feature.name == name);
     let feature = feature.expect("the feature");
     (feature.state, feature.refcount)
-}
-
-/// Writes an object with a log record for it, and makes that durable.
-async fn write_logged(dataset: &Dataset) -> ObjectId {
-    let log = Arc::clone(dataset.log().expect("a log"));
-    let tx = dataset
-        .assign(DirtyEstimate::write(128 << 10))
-        .await
-        .expect("assign");
-    let new = NewObject::new(ObjectType::PLAIN_FILE_CONTENTS).with_block_bytes(128 << 10);
-    let object = dataset
-        .objset()
-        .allocate(&tx, new)
-        .await
-        .expect("an object");
-    let data = content(object.id().get(), 0, 128 << 10);
-    object.write(&tx, 0, data).await.expect("write");
-    log.record(&tx, LogRecord::write(object.id(), true, 0, 128 << 10));
-    drop(tx);
-    log.commit(object.id()).await.expect("commit");
-    object.id()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

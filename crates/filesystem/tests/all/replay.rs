@@ -173,29 +173,6 @@ async fn cut_and_import(seed: u64, steps: usize, properties: &[(&str, &str)]) {
     pool.export(false).await.expect("export");
 }
 
-/// The image as a power cut would leave it now.
-fn cut(image: &Image) -> Image {
-    let after = Image::empty();
-    let copied = std::process::Command::new("cp")
-        .arg("--sparse=always")
-        .arg(image.path().join("d0.img"))
-        .arg(after.path().join("d0.img"))
-        .status();
-    assert!(copied.expect("cp").success());
-    after
-}
-
-async fn import_after_cut(world: &World, dir: &Path) -> std::sync::Arc<engine::Pool> {
-    let spec = engine::ScanSpec {
-        paths: vec![dir.to_str().expect("UTF-8").into()],
-        ..engine::ScanSpec::default()
-    };
-    let mut found = engine::scan(world, &spec).await.expect("scan");
-    let mut spec = engine::ImportSpec::new(found.remove(0), host());
-    spec.force = true;
-    engine::Pool::import(world, spec).await.expect("import")
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_power_cut_loses_nothing_synchronous() {
     cut_and_import(31, 300, &[]).await;

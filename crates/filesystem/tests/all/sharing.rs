@@ -2,11 +2,12 @@
 //! copies, after power cuts too, and the last file that has a block frees it.
 //! Method: `copy_range` between files, the pool's numbers of cloned blocks, images copied while the pool is open, and zdb.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use crate::common::*;
 use bytes::Bytes;
+use dataset::DirtyEstimate;
+use dataset::zil::LogRecord;
 use device::World;
 use engine::Pool;
 use filesystem::{Filesystem, SetAttributes};
@@ -25,6 +26,10 @@ impl Bed {
         let image = Image::new(256);
         let world = World::system(2);
         let pool = create(&world, &image, properties).await;
+        Self::of(image, world, pool).await
+    }
+
+    async fn of(image: Image, world: World, pool: Arc<Pool>) -> Self {
         let fs = open(&world, &pool, "tank").await;
         Bed {
             image,
@@ -100,13 +105,7 @@ impl Bed {
         drop(pool);
         zdb_is_clean(image.path(), "tank");
         let pool = import(&world, image.path(), false).await;
-        let fs = open(&world, &pool, "tank").await;
-        Bed {
-            image,
-            world,
-            pool,
-            fs,
-        }
+        Self::of(image, world, pool).await
     }
 }
 
@@ -318,29 +317,6 @@ async fn shared_blocks_change_before_they_are_written() {
     bed.fs.close().await.expect("close");
 }
 
-/// The image as a power cut would leave it now.
-fn cut(image: &Image) -> Image {
-    let after = Image::empty();
-    let copied = std::process::Command::new("cp")
-        .arg("--sparse=always")
-        .arg(image.path().join("d0.img"))
-        .arg(after.path().join("d0.img"))
-        .status();
-    assert!(copied.expect("cp").success());
-    after
-}
-
-async fn after_cut(world: &World, dir: &Path) -> Arc<Pool> {
-    let spec = engine::ScanSpec {
-        paths: vec![dir.to_str().expect("UTF-8").into()],
-        ..engine::ScanSpec::default()
-    };
-    let mut found = engine::scan(world, &spec).await.expect("scan");
-    let mut spec = engine::ImportSpec::new(found.remove(0), host());
-    spec.force = true;
-    Pool::import(world, spec).await.expect("import")
-}
-
 /// Clones that were synchronous are there after a power cut, and are shared; whatever became of the source.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_power_cut_loses_no_synchronous_clone() {
@@ -364,7 +340,7 @@ async fn a_power_cut_loses_no_synchronous_clone() {
     mixed[..64 * K as usize].copy_from_slice(&data[32 * K as usize..96 * K as usize]);
     mixed[5..12].copy_from_slice(b"written");
     for round in 0..2 {
-        let pool = after_cut(&bed.world, after.path()).await;
+        let pool = import_after_cut(&bed.world, after.path()).await;
         let fs = open(&bed.world, &pool, "tank").await;
         assert!(content_at(&fs, "source").await == changed, "{round}");
         assert!(content_at(&fs, "other").await == mixed, "{round}");
@@ -379,6 +355,40 @@ async fn a_power_cut_loses_no_synchronous_clone() {
         zdb_is_clean(after.path(), "tank");
     }
     bed.again().await.fs.close().await.expect("close");
+}
+
+/// A record of the log may tell anything, with a right checksum: then the filesystem is not opened, and nothing is done.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clone_records_that_lead_beyond_any_file_are_refused() {
+    const BLOCK: u64 = 16 * K;
+    for (offset, length, count) in [
+        (u64::MAX - BLOCK + 1, BLOCK, 1),
+        (1 << 63, BLOCK, 1),
+        (0, u64::MAX - BLOCK + 1, 1),
+        ((1 << 63) - BLOCK, 5, 3),
+    ] {
+        let bed = Bed::new(&[("recordsize", "16K"), ("sync", "always")]).await;
+        let file = bed.file("file", &[7; 16 << 10]).await;
+        bed.sync().await;
+        let mut body = Vec::new();
+        for word in [file, offset, length, BLOCK, count] {
+            body.extend_from_slice(&word.to_le_bytes());
+        }
+        body.resize(body.len() + 128 * count as usize, 0);
+        let dataset = bed.pool.dsl().open_dataset("tank").await.expect("open");
+        let log = dataset.log().expect("a log");
+        let tx = dataset.assign(DirtyEstimate::metadata()).await;
+        let tx = tx.expect("assign");
+        log.record(&tx, LogRecord::of_object(24, file.into(), true, body));
+        drop(tx);
+        log.commit(file.into()).await.expect("commit");
+        let after = cut(&bed.image);
+        let pool = import_after_cut(&bed.world, after.path()).await;
+        let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+        let error = Filesystem::open(dataset, bed.world.clone()).await;
+        let error = error.err().expect("it cannot be replayed").to_string();
+        assert!(error.contains("cannot be replayed"), "{error}");
+    }
 }
 
 const SCRIPT: &str = r#"
@@ -449,20 +459,13 @@ async fn openzfs_takes_our_clones() {
     assert_eq!(saved, bed.saved().await);
     zdb_is_clean(after.path(), "tank");
     let pool = import(&bed.world, after.path(), false).await;
-    let fs = open(&bed.world, &pool, "tank").await;
+    let after = Bed::of(after, World::system(2), pool).await;
     let second = told(&text, "HASH2 ");
     assert_eq!(second.len(), 4, "{text}");
-    assert_eq!(second, digests(&fs, &second).await);
+    assert_eq!(second, digests(&after.fs, &second).await);
     for (name, _) in &second {
-        let root = fs.root();
-        fs.unlink(root, name.as_bytes()).await.expect("unlink");
+        after.unlink(name).await;
     }
-    let after = Bed {
-        image: after,
-        world: World::system(2),
-        pool,
-        fs,
-    };
     let after = after.again().await;
     after.shares_nothing().await;
     after.again().await.fs.close().await.expect("close");

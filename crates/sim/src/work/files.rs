@@ -8,6 +8,12 @@ use super::{FILES_MAX, Worker};
 use crate::model::{Content, File, FileId, FsModel, ROOT, State};
 use crate::verify::Failure;
 
+/// What a filesystem is to hold next.
+fn set_files(state: &mut State, name: &str, model: FsModel) {
+    let dataset = state.get_mut(name).expect("a dataset of the state");
+    dataset.content = Arc::new(Content::Files(model));
+}
+
 impl Worker {
     pub(super) async fn file_step(&mut self, name: &str, mut state: State) -> Result<(), Failure> {
         let fs = self.files(name).await?;
@@ -21,10 +27,7 @@ impl Worker {
         let parent = self.rng.pick(&dirs).unwrap_or(ROOT);
         let file = self.rng.pick(&files);
         let crowded = model.files.len() > FILES_MAX;
-        let set = |state: &mut State, model: FsModel| {
-            let dataset = state.get_mut(name).expect("a dataset of the state");
-            dataset.content = Arc::new(Content::Files(model));
-        };
+        let set = |state: &mut State, model: FsModel| set_files(state, name, model);
         if self.options.copies && self.rng.percent(25) {
             return self.copy(name, &fs, state, model).await;
         }
@@ -162,6 +165,11 @@ impl Worker {
         }
     }
 
+    fn inos(&self, fs: &Filesystem, files: [FileId; 2]) -> [u64; 2] {
+        let book = self.book.lock();
+        files.map(|id| book.ids.ino(fs, id))
+    }
+
     /// Copies a part of a file to another, or a whole one.
     async fn copy(
         &mut self,
@@ -198,13 +206,9 @@ impl Worker {
             data.resize(data_end, 0);
         }
         data[at as usize..data_end].copy_from_slice(piece);
-        let dataset = state.get_mut(name).expect("a dataset of the state");
-        dataset.content = Arc::new(Content::Files(model));
+        set_files(&mut state, name, model);
         let what = format!("{name}: copy file {from} {start}+{length} to file {to} {at}");
-        let (from, to) = {
-            let book = self.book.lock();
-            (book.ids.ino(fs, from), book.ids.ino(fs, to))
-        };
+        let [from, to] = self.inos(fs, [from, to]);
         self.issue(what.clone(), state);
         let result = fs
             .copy_range(from, start, to, at, length, Caller::ROOT)
@@ -250,8 +254,7 @@ impl Worker {
         }
         model.files.insert(id, Arc::new(made));
         model.link(parent, &new, id);
-        let dataset = state.get_mut(name).expect("a dataset of the state");
-        dataset.content = Arc::new(Content::Files(model));
+        set_files(&mut state, name, model);
         let at = self.book.lock().ids.ino(fs, parent);
         let what = format!("{name}: make {kind:?} {id} in {parent}");
         self.issue(what.clone(), state);
@@ -328,14 +331,10 @@ impl Worker {
                 model.link(to, &new, id);
             }
         }
-        let dataset = state.get_mut(name).expect("a dataset of the state");
-        dataset.content = Arc::new(Content::Files(model));
+        set_files(&mut state, name, model);
         let what = format!("{name}: rename ({mode:?}) file {id} to {to}, over {victim:?}");
         self.issue(what.clone(), state);
-        let (from, to) = {
-            let book = self.book.lock();
-            (book.ids.ino(fs, from), book.ids.ino(fs, to))
-        };
+        let [from, to] = self.inos(fs, [from, to]);
         let result = fs.rename(from, &old, to, &new, mode).await;
         self.settle(&what, result)?;
         Ok(())
@@ -357,8 +356,7 @@ impl Worker {
             return Ok(());
         }
         model.unlink(dir, &entry);
-        let dataset = state.get_mut(name).expect("a dataset of the state");
-        dataset.content = Arc::new(Content::Files(model));
+        set_files(&mut state, name, model);
         let what = format!("{name}: remove file {id}");
         self.issue(what.clone(), state);
         let at = self.book.lock().ids.ino(fs, dir);
@@ -400,8 +398,7 @@ impl Worker {
         } else {
             xattrs.insert(key.clone(), value.clone());
         }
-        let dataset = state.get_mut(name).expect("a dataset of the state");
-        dataset.content = Arc::new(Content::Files(model));
+        set_files(&mut state, name, model);
         let what = format!("{name}: attribute of file {id}, {length} bytes, {removes}");
         self.issue(what.clone(), state);
         let result = if removes {

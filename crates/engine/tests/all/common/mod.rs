@@ -6,6 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use dataset::zil::LogRecord;
 use dataset::{Dataset, DirtyEstimate, ObjsetInit, PropertyValue};
 use device::{BoxFuture, World};
 use engine::{
@@ -176,6 +177,27 @@ pub async fn write_objects(dataset: &Dataset, count: usize, blocks: u64) -> Vec<
     try_write_objects(dataset, count, blocks)
         .await
         .expect("write")
+}
+
+/// Writes an object with a log record for it, and makes that durable.
+pub async fn write_logged(dataset: &Dataset) -> ObjectId {
+    let log = Arc::clone(dataset.log().expect("a log"));
+    let tx = dataset
+        .assign(DirtyEstimate::write(128 << 10))
+        .await
+        .expect("assign");
+    let new = NewObject::new(ObjectType::PLAIN_FILE_CONTENTS).with_block_bytes(128 << 10);
+    let object = dataset
+        .objset()
+        .allocate(&tx, new)
+        .await
+        .expect("an object");
+    let data = content(object.id().get(), 0, 128 << 10);
+    object.write(&tx, 0, data).await.expect("write");
+    log.record(&tx, LogRecord::write(object.id(), true, 0, 128 << 10));
+    drop(tx);
+    log.commit(object.id()).await.expect("commit");
+    object.id()
 }
 
 /// Compares objects with what [`write_objects`] wrote.

@@ -13,8 +13,8 @@ use codec::crypt::passphrase_key;
 use dataset::KeyFormat;
 use device::World;
 use engine::{
-    CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, Pool, Rewind, ScanSpec,
-    VdevClass, VdevLayout, VdevSpec,
+    CreateSpec, FeatureChoice, FoundPool, HostIdentity, ImportSpec, LeafSpec, Pool, Rewind,
+    ScanSpec, VdevClass, VdevLayout, VdevSpec,
 };
 use filesystem::{Caller, Filesystem, ZplInit};
 
@@ -94,15 +94,38 @@ pub async fn import(world: &World, dir: &Path, read_only: bool) -> Arc<Pool> {
 
 /// The one pool in a directory, imported at its newest state or another.
 pub async fn import_at(world: &World, dir: &Path, read_only: bool, rewind: Rewind) -> Arc<Pool> {
+    let mut spec = ImportSpec::new(find(world, dir).await, host());
+    spec.read_only = read_only;
+    spec.rewind = rewind;
+    Pool::import(world, spec).await.expect("import")
+}
+
+async fn find(world: &World, dir: &Path) -> FoundPool {
     let spec = ScanSpec {
         paths: vec![dir.to_str().expect("UTF-8").into()],
         ..ScanSpec::default()
     };
     let mut found = engine::scan(world, &spec).await.expect("scan");
     assert_eq!(found.len(), 1, "one pool in {}", dir.display());
-    let mut spec = ImportSpec::new(found.remove(0), host());
-    spec.read_only = read_only;
-    spec.rewind = rewind;
+    found.remove(0)
+}
+
+/// The image as a power cut would leave it now.
+pub fn cut(image: &Image) -> Image {
+    let after = Image::empty();
+    let copied = Command::new("cp")
+        .arg("--sparse=always")
+        .arg(image.path().join("d0.img"))
+        .arg(after.path().join("d0.img"))
+        .status();
+    assert!(copied.expect("cp").success());
+    after
+}
+
+/// The pool of such an image; it seems to be in use.
+pub async fn import_after_cut(world: &World, dir: &Path) -> Arc<Pool> {
+    let mut spec = ImportSpec::new(find(world, dir).await, host());
+    spec.force = true;
     Pool::import(world, spec).await.expect("import")
 }
 
