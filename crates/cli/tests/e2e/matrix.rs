@@ -543,6 +543,9 @@ fn golden(names: &[&str], rounds: u32) {
     if !can_go() {
         return;
     }
+    if Peer::find().is_none() {
+        return;
+    }
     let mut bed = Bed::new(8);
     for name in names {
         if !bed.add_golden(name) {

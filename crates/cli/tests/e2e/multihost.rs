@@ -3,15 +3,9 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use crate::harness::{Peer, Server, can_mount, need, zdb_is_clean};
-
-fn changed(disk: &str) -> SystemTime {
-    std::fs::metadata(disk)
-        .and_then(|data| data.modified())
-        .expect("the disk's time")
-}
 
 #[test]
 fn no_two_hosts_have_a_pool() {
@@ -32,7 +26,7 @@ fn no_two_hosts_have_a_pool() {
     ));
     std::fs::write(format!("{mount}/ours"), "ours").expect("a file");
     server.ok("zpool sync shared");
-    // Tells the peer when to go down.
+    // On its second sector the peer tells that it has the pool; on the first it is told when to go down.
     let signal = server.path("signal");
     std::fs::write(&signal, [0; 4096]).expect("a disk for the signal");
     let attached = [format!("{disk},d0"), format!("{},signal", signal.display())];
@@ -61,7 +55,6 @@ fn no_two_hosts_have_a_pool() {
     // The peer has it, and then goes down with it.
     let import = format!("zpool import -d {device} shared");
     std::thread::scope(|scope| {
-        let before = changed(disk);
         let other = scope.spawn(|| {
             peer.run(
                 &attached,
@@ -69,18 +62,17 @@ fn no_two_hosts_have_a_pool() {
                 &format!(
                     "{host} set -e; zpool import -d $disk -R /mnt shared; cat /mnt/*/ours /mnt{mount}/ours 2>/dev/null | head -c 4; \
                      echo theirs >/mnt{mount}/theirs; zpool sync shared; \
+                     printf up | dd of=$signal bs=512 seek=1 conv=sync oflag=direct 2>/dev/null; \
                      for i in $(seq 400); do dd if=$signal bs=512 count=1 iflag=direct 2>/dev/null | grep -q down && break; sleep 1; done; \
                      echo; echo POWERCUT; sleep 60"
                 ),
             )
         });
-        server.wait_until(
-            Duration::from_secs(300),
-            "the peer imports the pool",
-            || other.is_finished() || changed(disk) != before,
-        );
+        server.wait_until(Duration::from_secs(300), "the peer has the pool", || {
+            let told = std::fs::read(&signal).expect("the signal");
+            other.is_finished() || told[512..].starts_with(b"up")
+        });
         assert!(!other.is_finished(), "{:?}", other.join());
-        std::thread::sleep(Duration::from_secs(10));
         for options in ["", " -f"] {
             let error = server.fails(&format!("{import}{options}"));
             assert!(error.contains("imported on"), "{error}");
