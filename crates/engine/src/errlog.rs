@@ -299,7 +299,7 @@ impl Core {
                 Err(_) => out.push((head, block)),
             }
         }
-        self.errors.note(Change::Upgraded(out));
+        self.errors.prepare_upgrade(out);
     }
 
     /// Writes what was found since the last txg into the logs. Syncing context, in pass 1.
@@ -347,29 +347,36 @@ impl LogSync<'_> {
                 self.remove(log, pending).await?;
             }
         }
-        let mut last = self.logs.last;
-        self.add(&pending.last, &mut last).await?;
-        let mut scrub = self.logs.scrub;
+        let mut logs = self.logs;
+        self.add(&pending.last, &mut logs.last).await?;
         if pending.rotate {
-            self.delete(last).await?;
-            (last, scrub) = (scrub, ObjectId::ZERO);
-            self.add(&pending.scrub, &mut last).await?;
+            let old = std::mem::replace(&mut logs.last, std::mem::take(&mut logs.scrub));
+            self.add(&pending.scrub, &mut logs.last).await?;
+            self.name(logs).await?;
+            self.delete(old).await;
         } else {
-            self.add(&pending.scrub, &mut scrub).await?;
+            self.add(&pending.scrub, &mut logs.scrub).await?;
+            self.name(logs).await?;
         }
-        (self.logs.last, self.logs.scrub) = (last, scrub);
+        let count = count_log(self.mos(), logs.last, self.heads).await?;
+        let of_scrub = count_log(self.mos(), logs.scrub, self.heads).await?;
+        self.logs.count = count.saturating_add(of_scrub);
+        Ok(())
+    }
+
+    /// Makes these the pool's logs. What they replace is freed after that only: an error between must not leave names
+    /// of objects whose numbers others may get.
+    async fn name(&mut self, logs: Logs) -> Result<(), EngineError> {
         let directory = Zap::hold(self.mos(), ObjectId::POOL_DIRECTORY).await?;
         for (name, log) in [
-            (directory::ERRLOG_LAST, last),
-            (directory::ERRLOG_SCRUB, scrub),
+            (directory::ERRLOG_LAST, logs.last),
+            (directory::ERRLOG_SCRUB, logs.scrub),
         ] {
             if directory.lookup_u64(name).await?.unwrap_or(0) != log.get() {
                 directory.update_u64(self.tx, name, log.get()).await?;
             }
         }
-        let count = count_log(self.mos(), last, self.heads).await?;
-        let of_scrub = count_log(self.mos(), scrub, self.heads).await?;
-        self.logs.count = count.saturating_add(of_scrub);
+        self.logs = logs;
         Ok(())
     }
 
@@ -439,19 +446,24 @@ impl LogSync<'_> {
         Ok(())
     }
 
-    /// Frees a log with all below it (`delete_errlog`).
-    async fn delete(&self, log: ObjectId) -> Result<(), EngineError> {
+    /// Frees a log that is named nowhere any more, with all below it (`delete_errlog`). What cannot be read is left
+    /// behind.
+    async fn delete(&self, log: ObjectId) {
         if log.is_zero() {
-            return Ok(());
+            return;
         }
+        let mut objects = vec![log];
         if self.heads {
-            for entry in Zap::hold(self.mos(), log).await?.all().await? {
-                if let Some((_, child)) = child_of(&entry) {
-                    self.mos().free(self.tx, child).await?;
-                }
+            match entries(self.mos(), log).await {
+                Ok(found) => objects.extend(found.iter().filter_map(child_of).map(|of| of.1)),
+                Err(error) => tracing::warn!(%error, "an old log of damaged blocks is not freed"),
             }
         }
-        Ok(self.mos().free(self.tx, log).await?)
+        for object in objects {
+            if let Err(error) = self.mos().free(self.tx, object).await {
+                tracing::warn!(%error, "an old log of damaged blocks is not freed");
+            }
+        }
     }
 
     /// Takes out entries of blocks that nobody has (`spa_remove_healed_errors`).
@@ -535,17 +547,25 @@ impl LogSync<'_> {
 
     /// Replaces logs of the old form by one of the new (`spa_upgrade_errlog`).
     async fn upgrade(&mut self, entries: &[Entry]) -> Result<(), EngineError> {
-        for log in [self.logs.last, self.logs.scrub] {
-            if !log.is_zero() {
-                self.mos().free(self.tx, log).await?;
-            }
-        }
         let zap = self.new_log().await?;
         for (head, block) in entries {
             let child = self.child(&zap, *head).await?;
             self.put(&child, &[block.log_key()]).await?;
         }
-        (self.logs.last, self.logs.scrub) = (zap.id(), ObjectId::ZERO);
+        let old = [self.logs.last, self.logs.scrub];
+        self.name(Logs {
+            last: zap.id(),
+            scrub: ObjectId::ZERO,
+            ..self.logs
+        })
+        .await?;
+        for log in old {
+            if !log.is_zero()
+                && let Err(error) = self.mos().free(self.tx, log).await
+            {
+                tracing::warn!(%error, "an old log of damaged blocks is not freed");
+            }
+        }
         Ok(())
     }
 }

@@ -37,6 +37,8 @@ struct Lists {
     logs: Logs,
     scrubbing: bool,
     pending: Pending,
+    /// What the logs say in the form of feature `head_errlog`, which is about to be enabled.
+    upgraded: Vec<(ObjectId, ErrorBookmark)>,
 }
 
 /// Logs on disk.
@@ -183,6 +185,17 @@ impl ErrorLog {
         if !(lists.logs.last.is_zero() && lists.logs.scrub.is_zero()) {
             lists.pending.changes.push(change);
         }
+    }
+
+    /// Feature `head_errlog` may be enabled soon: what the logs say in its form.
+    pub(crate) fn prepare_upgrade(&self, entries: Vec<(ObjectId, ErrorBookmark)>) {
+        self.lists.lock().upgraded = entries;
+    }
+
+    /// The feature was enabled in the txg that is being written.
+    pub(crate) fn upgrade(&self) {
+        let entries = std::mem::take(&mut self.lists.lock().upgraded);
+        self.note(Change::Upgraded(entries));
     }
 
     /// Whether something waits to be written.

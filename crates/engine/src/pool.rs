@@ -814,6 +814,9 @@ pub(crate) async fn apply_change(
             // Checked before the task was queued.
             if let Ok(guid) = features::guid_to_enable(name) {
                 core.dsl.features().enable(ctx, guid).await?;
+                if guid == features::HEAD_ERRLOG {
+                    core.errors.upgrade();
+                }
                 let short = guid.rsplit(':').next().unwrap_or(guid);
                 core.history
                     .internal(&tx, "set", format!("feature@{short}=enabled"))
