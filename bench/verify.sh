@@ -58,7 +58,9 @@ scrub() {
   grep -q 'with 0 errors' "$work/status" || { cat "$work/status" >&2; exit 1; }
   "$millpond" zpool export bench
 }
-verify() { "$1" "$image"; seconds taskset -c "$cores" zdb -e -p "$work/disks" -bcc bench; }
+# The script leaves out the seconds that zdb waits for before it ends.
+zdb=$(dirname "$0")/../scripts/zdb
+verify() { "$1" "$image"; seconds taskset -c "$cores" "$zdb" -e -p "$work/disks" -bcc bench; }
 rate() { "$1" "$image"; taskset -c "$cores" "$speed" "${@:2}" | awk 'NR == 1 { print $5 }'; }
 
 printf '\n%-40s %12s %12s %8s\n' "verifying $size (s)" millpond zdb "zdb / mp"
