@@ -163,16 +163,20 @@ impl Slot {
 
     /// Takes block ids in `start..end` out of `blocks` and `cloned`.
     pub(crate) fn drop_blocks(&mut self, start: u64, end: u64) {
-        if self.cloned.range(start..end).next().is_some() {
-            Arc::make_mut(&mut self.cloned).retain(|block, _| !(start..end).contains(block));
-        }
-        if self.blocks.range(start..end).next().is_none() {
-            return;
-        }
-        let blocks = self.blocks_mut();
-        let mut tail = blocks.split_off(&start);
-        let mut after = tail.split_off(&end);
-        blocks.append(&mut after);
+        drop_range(&mut self.blocks, start, end);
+        drop_range(&mut self.cloned, start, end);
+    }
+}
+
+/// Takes keys in `start..end` out; a map that is shared is copied only when it has some.
+fn drop_range<V: Clone>(map: &mut Arc<BTreeMap<u64, V>>, start: u64, end: u64) {
+    let keys: Vec<u64> = map.range(start..end).map(|(key, _)| *key).collect();
+    if keys.is_empty() {
+        return;
+    }
+    let map = Arc::make_mut(map);
+    for key in keys {
+        map.remove(&key);
     }
 }
 
