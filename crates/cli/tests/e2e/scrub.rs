@@ -216,19 +216,27 @@ fn openzfs_and_we_read_each_others_error_logs() {
     let pools = [("new", "enabled"), ("old", "disabled")];
     let read = |pool: &str| std::fs::read(format!("{mount}/{pool}/home/deep/lost"));
     for ((pool, feature), disk) in pools.iter().zip(&disks) {
+        // OpenZFS opens disks as such only where they were disks.
+        let disk = std::slice::from_ref(disk);
+        let device = server.attach(disk).remove(0);
         server.ok(&format!(
-            "zpool create -o ashift=12 -o feature@head_errlog={feature} -O compression=off -R {mount}/{pool} -m / {pool} {disk}"
+            "zpool create -o ashift=12 -o feature@head_errlog={feature} -O compression=off -R {mount}/{pool} -m / {pool} {device}"
         ));
         server.ok(&format!("zfs create {pool}/home"));
         let directory = format!("{mount}/{pool}/home/deep");
         std::fs::create_dir(&directory).expect("a directory");
         std::fs::write(format!("{directory}/lost"), content(pool)).expect("write");
+        // OpenZFS looks in snapshots of later txgs only (check_filesystem).
+        server.ok(&format!("zpool sync {pool}"));
         server.ok(&format!("zfs snapshot {pool}/home@monday"));
         server.ok(&format!("zpool export {pool}"));
-        assert_eq!(destroy(disk, pool), 1);
-        server.ok(&format!("zpool import -R {mount}/{pool} -d {disk} {pool}"));
+        server.detach();
+        assert_eq!(destroy(&disk[0], pool), 1);
+        let search = server.attach_to_import(disk);
+        server.ok(&format!("zpool import -R {mount}/{pool} {search} {pool}"));
         read(pool).expect_err("it is damaged");
         server.ok(&format!("zpool export {pool}"));
+        server.detach();
     }
     let script = "set -eu\nlist() { zpool status -v $1 | sed -n '/following files/,$p'; }\n\
         for p in new old; do zpool import -N -d /dev/disk/peer $p; echo BEFORE $p; list $p; done\n\
@@ -252,8 +260,9 @@ fn openzfs_and_we_read_each_others_error_logs() {
     let found = part("AFTER old", "END");
     assert_eq!(found, ["old/home@monday:/deep/lost"], "{text}");
 
-    for (disk, (pool, _)) in server.attach(&disks).iter().zip(&pools) {
-        server.ok(&format!("zpool import -N -d {disk} {pool}"));
+    let search = server.attach_to_import(&disks);
+    for (pool, _) in pools {
+        server.ok(&format!("zpool import -N {search} {pool}"));
     }
     for (pool, expected) in [
         ("new", &both[..]),
