@@ -390,7 +390,8 @@ impl Dataset {
             });
         }
         let txgs = &dsl.env().txgs;
-        let cost = self.cost(estimate);
+        let allocator = dsl.env().pipeline.allocator();
+        let cost = Cost::new(allocator, &self.open.objset.properties(), estimate);
         let mut tries = 0;
         loop {
             let mut tx = txgs.assign(estimate.bytes).await?;
@@ -415,17 +416,6 @@ impl Dataset {
                 }
             }
         }
-    }
-
-    /// What writing costs here on disk, at worst.
-    fn cost(&self, estimate: DirtyEstimate) -> Cost {
-        let properties = self.open.objset.properties();
-        let block_bytes = match estimate.block_bytes {
-            0 => properties.record_bytes,
-            bytes => bytes,
-        };
-        let allocator = self.hold.dsl.env().pipeline.allocator();
-        Cost::new(allocator, properties.copies, block_bytes)
     }
 
     /// Most bytes on disk that changes of txgs which are not on disk yet may come to, as counted against the space.

@@ -1,9 +1,14 @@
 //! How much space there is for whom: reservations, quotas, and the slop space that is kept back
 //! (`dsl_dir_space_available`, `dsl_dir_tempreserve_impl`, module/zfs/dsl_dir.c).
+//!
+//! A transaction is granted what it may take at worst ([`Cost`]); when it ends, what it did not add to its txg is given
+//! back ([`Grant::keep`], `dsl_dir_tempreserve_clear`), and the rest counts until the txg is on disk. What is counted must
+//! cover what the txg takes: one that finds no room stops the pool.
 
 use std::sync::Arc;
 
 use format::{DNODE_BLOCK_BYTES, Txg};
+use object::WriteProperties;
 use pool::{Added, Allocator};
 
 use crate::DatasetError;
@@ -31,6 +36,8 @@ pub(crate) struct Cost {
     block_stored_bytes: u64,
     /// What one copy of [`METADATA_BLOCK_BYTES`] takes.
     metadata_stored_bytes: u64,
+    /// What data takes cannot be told from its bytes: all that was granted for it stays counted.
+    is_data_unknown: bool,
 }
 
 /// Size of most blocks of metadata.
@@ -39,14 +46,25 @@ const METADATA_BLOCK_BYTES: u64 = DNODE_BLOCK_BYTES as u64;
 const COPIES_MAX: u64 = 3;
 
 impl Cost {
-    pub(crate) fn new(allocator: &Allocator, copies: u8, block_bytes: u32) -> Self {
+    /// Of a transaction in an object set with these properties.
+    pub(crate) fn new(
+        allocator: &Allocator,
+        properties: &WriteProperties,
+        estimate: DirtyEstimate,
+    ) -> Self {
+        let block_bytes = match estimate.block_bytes {
+            0 => properties.record_bytes,
+            bytes => bytes,
+        };
         let block_bytes = u64::from(block_bytes).max(512);
         let stored = |bytes: u64| allocator.worst_deflated_bytes(bytes).max(bytes);
         Cost {
-            copies: copies.into(),
+            copies: properties.copies.into(),
             block_bytes,
             block_stored_bytes: stored(block_bytes),
             metadata_stored_bytes: stored(METADATA_BLOCK_BYTES),
+            // Small blocks may take many times their size, and each block's place in a dedup table a block of that.
+            is_data_unknown: estimate.block_bytes == 0 || properties.dedup.is_some(),
         }
     }
 
@@ -59,6 +77,9 @@ impl Cost {
 
     /// Of what an operation came to.
     pub(crate) fn of_added(&self, added: Added) -> u64 {
+        if self.is_data_unknown && added.data_bytes > 0 {
+            return u64::MAX;
+        }
         let copies = (self.copies + 1).min(COPIES_MAX);
         let metadata = scaled(
             added.metadata_bytes,

@@ -32,7 +32,7 @@ async fn try_write(
     data: Vec<u8>,
 ) -> Result<(), DatasetError> {
     let tx = dataset
-        .assign(DirtyEstimate::write(data.len() as u64))
+        .assign(DirtyEstimate::write(data.len() as u64).in_blocks_of(4096))
         .await?;
     let id = ObjectId::new(object);
     let held = match dataset.objset().hold(id).await {

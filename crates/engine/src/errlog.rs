@@ -365,12 +365,13 @@ impl LogSync<'_> {
     }
 
     /// Makes these the pool's logs. What they replace is freed after that only: an error between must not leave names
-    /// of objects whose numbers others may get.
+    /// of objects whose numbers others may get. The scrub's goes first, as it may become the other: two names of one
+    /// object would have it freed twice.
     async fn name(&mut self, logs: Logs) -> Result<(), EngineError> {
         let directory = Zap::hold(self.mos(), ObjectId::POOL_DIRECTORY).await?;
         for (name, log) in [
-            (directory::ERRLOG_LAST, logs.last),
             (directory::ERRLOG_SCRUB, logs.scrub),
+            (directory::ERRLOG_LAST, logs.last),
         ] {
             if directory.lookup_u64(name).await?.unwrap_or(0) != log.get() {
                 directory.update_u64(self.tx, name, log.get()).await?;
