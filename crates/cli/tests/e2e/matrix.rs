@@ -3,8 +3,9 @@
 //! Method: pools with several filesystems and a volume each, no two alike, changed by a script (`matrix.sh`) that
 //! runs here and in the machine with the real OpenZFS. After each turn: `zdb -bcc`, a scrub by OpenZFS, and every
 //! path, attribute, content and space figure compared by the other side. The same beginning with golden pools,
-//! whose features must stay as they were. `MILLPOND_LONG=1`: all combinations, three rounds;
-//! `MILLPOND_SEED=N`: one batch only; `MILLPOND_POOLS='raidz1_5 removed'`: only these golden pools.
+//! whose features must stay as they were. `MILLPOND_LONG=1`: all layouts, three rounds, two pools at a time, and every
+//! pair of settings (two seeds; thirteen make every combination of record size, compression and checksum);
+//! `MILLPOND_SEED=N`: one seed only; `MILLPOND_POOLS='raidz1_5 removed'`: only these golden pools (`'m2 m5'`: layouts).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -171,6 +172,18 @@ impl Bed {
             .collect()
     }
 
+    /// Size of the file that has more than one record also where records are large: made once, by long runs.
+    fn large_bytes(&self, filesystem: &str, seed: u32) -> u64 {
+        if !is_long() || seed != 1 {
+            return 0;
+        }
+        let text = self
+            .server
+            .ok(&format!("zfs get -Hp -o value recordsize {filesystem}"));
+        let record: u64 = text.trim().parse().expect("bytes");
+        if record < 1 << 20 { 0 } else { record * 5 / 2 }
+    }
+
     /// Changes everything once.
     pub fn work(&self, seed: u32) {
         for pool in &self.pools {
@@ -188,6 +201,7 @@ impl Bed {
                     &mountpoint,
                     &seed.to_string(),
                     &self.count.to_string(),
+                    &self.large_bytes(&name, seed).to_string(),
                 ]);
             }
             for volume in self.volumes(&pool.name) {
@@ -299,7 +313,7 @@ impl Bed {
             &disks,
             &[
                 "-t",
-                if is_long() { "7200" } else { "900" },
+                if is_long() { "3600" } else { "900" },
                 "-m",
                 "4096",
                 "-i",
@@ -322,18 +336,32 @@ impl Bed {
                 "{name}: {text}"
             );
         }
+        if is_long() {
+            for line in text.lines().filter(|line| line.contains(" s: ")) {
+                eprintln!("{line}");
+            }
+        }
         (views(&out.join("before")), views(&out.join("after")))
     }
 
     /// Rounds of turns, from imported pools to exported ones.
     fn rounds(&mut self, count: u32) {
         let Some(peer) = Peer::find() else { return };
+        let began = std::time::Instant::now();
+        let names: Vec<_> = self.pools.iter().map(|pool| pool.name.clone()).collect();
+        let progress = |what: String| {
+            if is_long() {
+                eprintln!("{names:?}, {} s: {what}", began.elapsed().as_secs());
+            }
+        };
         let mut seed = 1;
-        for _ in 0..count {
+        for round in 1..=count {
             self.work(seed);
             let expected = self.survey();
             self.export();
+            progress(format!("round {round}: off to OpenZFS"));
             let (before, after) = self.turn(&peer, seed + 1, &Besides::default());
+            progress(format!("round {round}: back"));
             same(
                 &expected,
                 &before,
@@ -349,6 +377,7 @@ impl Bed {
             seed += 2;
         }
         self.export();
+        progress(format!("{count} rounds are well"));
     }
 }
 
@@ -365,25 +394,29 @@ device() {{
   done
   return 1
 }}
-survey() {{
-  for p in {pools}; do
-    zfs list -H -t filesystem -o name,mountpoint,mounted -r $p | while IFS=$'\t' read -r n m y; do
-      [ "$y" = yes ] || continue
-      bash /peer/matrix.sh survey "$m" >"$1/${{n//\//%}}"
-    done
-    zfs list -H -t volume -o name -r $p | while read -r n; do
-      sha256sum "$(device "$n")" | cut -d ' ' -f 1 | tr -d '\n' >"$1/${{n//\//%}}"
-    done
-    zpool sync $p
-    zfs list -Hp -t filesystem,volume,snapshot -o name,refer,lrefer,usedds,usedsnap -r $p >"$1/space%$p"
-    zpool get -H -o property,value all $p | grep ^feature@ | grep -v zilsaxattr >"$1/features%$p" || true
-  done
+mark() {{ echo "$(cut -d ' ' -f 1 /proc/uptime) s: $*"; }}
+# Pools side by side: one process after the other is slow here.
+each() {{
+  local p job jobs=()
+  for p in {pools}; do "$@" $p & jobs+=($!); done
+  for job in "${{jobs[@]}}"; do wait "$job" || exit 1; done
+  mark "$@"
 }}
-for p in {pools}; do zpool import {import} -d /dev/disk/peer -R /mnt/$p $p 2>&1; zpool scrub -w $p; zpool status $p; done
-{first}
-survey $out/before
-{last}
-for p in {pools}; do
+survey() {{
+  local p=$2
+  zfs list -H -t filesystem -o name,mountpoint,mounted -r $p | while IFS=$'\t' read -r n m y; do
+    [ "$y" = yes ] || continue
+    bash /peer/matrix.sh survey "$m" >"$1/${{n//\//%}}"
+  done
+  zfs list -H -t volume -o name -r $p | while read -r n; do
+    sha256sum "$(device "$n")" | cut -d ' ' -f 1 | tr -d '\n' >"$1/${{n//\//%}}"
+  done
+  zpool sync $p
+  zfs list -Hp -t filesystem,volume,snapshot -o name,refer,lrefer,usedds,usedsnap -r $p >"$1/space%$p"
+  zpool get -H -o property,value all $p | grep ^feature@ | grep -v zilsaxattr >"$1/features%$p" || true
+}}
+work() {{
+  local p=$1
   zfs list -H -t filesystem -o name,mountpoint,mounted,readonly -r $p | while IFS=$'\t' read -r n m y r; do
     [ "$y$r" = yesoff ] || continue
     bash /peer/matrix.sh work "$m" {seed} {count}
@@ -392,9 +425,16 @@ for p in {pools}; do
     head -c 700000 /dev/urandom | dd of="$(device "$n")" bs=4k seek=77 conv=notrunc,fsync iflag=fullblock status=none
   done
   zpool sync $p
-done
+}}
+for p in {pools}; do zpool import {import} -d /dev/disk/peer -R /mnt/$p $p 2>&1; done
+each zpool scrub -w
+for p in {pools}; do zpool status $p; done
+{first}
+each survey $out/before
+{last}
+each work
 for p in {pools}; do zpool export $p; zpool import -d /dev/disk/peer -R /mnt/$p $p; done
-survey $out/after
+each survey $out/after
 for p in {pools}; do zpool export $p; done
 "#,
         pools = pools.join(" "),
@@ -448,16 +488,15 @@ pub fn same(left: &Views, right: &Views, what: &str) {
     assert!(all.is_empty(), "{what}:\n{}", all.join("\n"));
 }
 
-/// Pools of all layouts; filesystems get the next of every list, beginning where `seed` says.
-fn batch(seed: usize, filesystems: usize, rounds: u32) {
+/// Pools of these layouts; filesystems get the next of every list, beginning where seed and first layout say.
+fn batch(seed: usize, layouts: &[usize], filesystems: usize, rounds: u32) {
     if !can_go() {
         return;
     }
-    let mut bed = Bed::new(if is_long() { 120 } else { 12 });
-    let mut next = seed * 5;
-    // The machine of the peer is slow: few pools unless there is time.
-    let some = LAYOUTS.iter().enumerate();
-    for (index, layout) in some.filter(|(index, _)| is_long() || index % 3 == 1) {
+    let mut bed = Bed::new(if is_long() { 60 } else { 12 });
+    let mut next = (seed * LAYOUTS.len() + layouts[0]) * filesystems;
+    for &index in layouts {
+        let layout = LAYOUTS[index];
         let name = format!("m{index}");
         let directory = bed.server.path(&format!("disks/{name}"));
         std::fs::create_dir_all(&directory).expect("a directory");
@@ -513,10 +552,21 @@ fn batch(seed: usize, filesystems: usize, rounds: u32) {
 
 #[test]
 fn pools_go_to_openzfs_and_back() {
-    match std::env::var("MILLPOND_SEED") {
-        Ok(seed) => batch(seed.parse().expect("a number"), 8, 3),
-        Err(_) if is_long() => (0..8).for_each(|seed| batch(seed, 8, 3)),
-        Err(_) => batch(0, 2, 1),
+    let seed = std::env::var("MILLPOND_SEED").map(|seed| seed.parse().expect("a number"));
+    if !is_long() {
+        // The machine of the peer is slow: few pools unless there is time.
+        return batch(seed.unwrap_or(0), &[1, 4, 7], 2, 1);
+    }
+    let chosen = std::env::var("MILLPOND_POOLS").unwrap_or_default();
+    let layouts: Vec<usize> = (0..LAYOUTS.len())
+        .filter(|index| {
+            chosen.is_empty() || chosen.split(' ').any(|name| name == format!("m{index}"))
+        })
+        .collect();
+    for seed in seed.map_or(0..2, |seed: usize| seed..seed + 1) {
+        for two in layouts.chunks(2) {
+            batch(seed, two, 8, 3);
+        }
     }
 }
 
@@ -543,7 +593,7 @@ fn golden(names: &[&str], rounds: u32) {
     if !can_go() {
         return;
     }
-    if Peer::find().is_none() {
+    if names.is_empty() || Peer::find().is_none() {
         return;
     }
     let mut bed = Bed::new(8);
@@ -571,7 +621,10 @@ fn golden(names: &[&str], rounds: u32) {
 #[test]
 fn golden_pools_go_to_openzfs_and_back() {
     if let Ok(names) = std::env::var("MILLPOND_POOLS") {
-        golden(&names.split(' ').collect::<Vec<_>>(), 3);
+        let names: Vec<&str> = (names.split(' '))
+            .filter(|name| GOLDEN.iter().any(|some| some.contains(name)))
+            .collect();
+        golden(&names, 3);
     } else if is_long() {
         GOLDEN.iter().for_each(|names| golden(names, 3));
     } else {

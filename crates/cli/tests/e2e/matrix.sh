@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # What the matrix does to filesystems and how it looks at them: the same script here and on the machine with the real
 # OpenZFS.
-#   matrix.sh work DIR SEED COUNT   changes what is in DIR: COUNT small files and what else people do
-#   matrix.sh survey DIR            prints all that can be seen of DIR, in an order that depends on names only
+#   matrix.sh work DIR SEED COUNT [LARGE]   changes what is in DIR: COUNT small files, one of LARGE bytes, and what else people do
+#   matrix.sh survey DIR                    prints all that can be seen of DIR, in an order that depends on names only
 set -euo pipefail
 export LC_ALL=C
 
@@ -10,7 +10,7 @@ random() { head -c "$1" /dev/urandom; }
 text() { yes "line $RANDOM of a text that compresses well, $RANDOM" | head -c "$1" || true; }
 
 work() {
-  cd "$1"; RANDOM=$2; local count=$3 here="round$2" i file
+  cd "$1"; RANDOM=$2; local count=$3 large=${4:-0} here="round$2" i file
   mkdir -p "$here/deep/er/still"
   # Small files, a part of which is removed, cut, extended or renamed at once.
   for ((i = 0; i < count; i++)); do
@@ -39,9 +39,13 @@ work() {
   truncate -s $((count * 20011)) "$here/big"
   fallocate -p -o 12345 -l 250000 "$here/big" 2>/dev/null || true
   head -c 100000 /dev/zero >"$here/zeroes"
+  if ((large)); then
+    text "$large" >"$here/large"
+    random 70000 | dd of="$here/large" bs=64k seek=$((large * 3 / 5)) oflag=seek_bytes conv=notrunc status=none
+  fi
   # What the rounds before left: a third goes, a third is changed.
   find . -path "./$here" -prune -o -type f -name 'f*' -print | sort | awk 'NR % 3 == 0' | tr '\n' '\0' | xargs -0 -r rm -f
-  find . -path "./$here" -prune -o -type f -name 'f*' -print | sort | awk 'NR % 3 == 1 && n++ < 40' | while read -r file; do
+  find . -path "./$here" -prune -o -type f -name 'f*' -print | sort | awk -v most="$count" 'NR % 3 == 1 && n++ < most' | while read -r file; do
     text 5000 | dd of="$file" bs=1k seek=$((RANDOM % 20)) conv=notrunc status=none
   done
   sync -f .

@@ -304,8 +304,10 @@ async fn openzfs_agrees_on_every_number_and_goes_on() {
         .replace("SNAP", &SNAPSHOT_NUMBERS.join(","))
         + r"
 set -e
-zpool import -d /dev/disk/peer -R /mnt tank
+zpool import -N -d /dev/disk/peer -R /mnt tank
+# Before anything is mounted: the directories made for that are in the pool's own filesystem.
 show first
+zfs mount -a
 zfs snapshot tank/c1@theirs
 zfs destroy tank/c2@0
 zfs destroy -r tank/c3
