@@ -8,6 +8,7 @@ mod classes;
 mod commands;
 mod console;
 mod dedup;
+mod full;
 mod golden;
 mod harness;
 mod iscsi;

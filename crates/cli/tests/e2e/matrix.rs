@@ -72,7 +72,7 @@ pub struct Besides {
     /// Commands after the scrub, before it looks.
     pub first: &'static str,
     /// Commands after it looked, before its work.
-    pub last: &'static str,
+    pub last: String,
 }
 
 /// Small files that the peer makes in each filesystem, at most: on an emulated machine each process takes tens of milliseconds.
@@ -136,14 +136,48 @@ impl Bed {
         true
     }
 
+    /// Makes a pool on sparse files of this size; in the layout each `D` is one.
+    pub fn add_pool(&mut self, name: &str, layout: &str, bytes: u64, options: &str) {
+        let directory = self.server.path(&format!("disks/{name}"));
+        std::fs::create_dir_all(&directory).expect("a directory");
+        let count = layout.split(' ').filter(|word| *word == "D").count();
+        let disks: Vec<String> = (0..count)
+            .map(|disk| {
+                let path = directory.join(format!("{name}d{disk}"));
+                std::fs::File::create(&path)
+                    .and_then(|file| file.set_len(bytes))
+                    .expect("a sparse file");
+                path.to_string_lossy().into_owned()
+            })
+            .collect();
+        let mut devices = self.server.attach(&disks).into_iter();
+        let vdevs: Vec<String> = layout
+            .split(' ')
+            .map(|word| match word {
+                "D" => devices.next().expect("enough disks"),
+                word => word.to_owned(),
+            })
+            .collect();
+        self.server.ok(&format!(
+            "zpool create {options} -O acltype=posix -R {} {name} {}",
+            self.server.text("mnt"),
+            vdevs.join(" ")
+        ));
+        self.pools.push(Pool {
+            name: name.to_owned(),
+            disks,
+            is_ours: true,
+        });
+    }
+
     /// Looking is not to change anything: access times are written when a filesystem is left, after it told its size.
-    fn keep_access_times(&self) {
+    pub fn keep_access_times(&self) {
         for pool in &self.pools {
             self.server.ok(&format!("zfs set atime=off {}", pool.name));
         }
     }
 
-    fn script(&self, words: &[&str]) -> String {
+    pub fn script(&self, words: &[&str]) -> String {
         let script = self.script.to_string_lossy();
         let mut all = vec![&*script];
         all.extend(words);
@@ -498,32 +532,8 @@ fn batch(seed: usize, layouts: &[usize], filesystems: usize, rounds: u32) {
     for &index in layouts {
         let layout = LAYOUTS[index];
         let name = format!("m{index}");
-        let directory = bed.server.path(&format!("disks/{name}"));
-        std::fs::create_dir_all(&directory).expect("a directory");
-        let count = layout.split(' ').filter(|word| *word == "D").count();
-        let disks: Vec<String> = (0..count)
-            .map(|disk| {
-                let path = directory.join(format!("{name}d{disk}"));
-                std::fs::File::create(&path)
-                    .and_then(|file| file.set_len(640 << 20))
-                    .expect("a sparse file");
-                path.to_string_lossy().into_owned()
-            })
-            .collect();
-        let mut devices = bed.server.attach(&disks).into_iter();
-        let vdevs: Vec<String> = layout
-            .split(' ')
-            .map(|word| match word {
-                "D" => devices.next().expect("enough disks"),
-                word => word.to_owned(),
-            })
-            .collect();
-        bed.server.ok(&format!(
-            "zpool create -o ashift={} -O acltype=posix -R {} {name} {}",
-            9 + (seed + index) % 5,
-            bed.server.text("mnt"),
-            vdevs.join(" ")
-        ));
+        let options = format!("-o ashift={}", 9 + (seed + index) % 5);
+        bed.add_pool(&name, layout, 640 << 20, &options);
         for filesystem in 0..filesystems {
             next += 1;
             bed.server.ok(&format!(
@@ -540,11 +550,6 @@ fn batch(seed: usize, layouts: &[usize], filesystems: usize, rounds: u32) {
             "zfs create -s -V {VOLUME_BYTES} -o volblocksize={} {name}/vol",
             ["4K", "8K", "16K", "64K"][next % 4]
         ));
-        bed.pools.push(Pool {
-            name,
-            disks,
-            is_ours: true,
-        });
     }
     bed.keep_access_times();
     bed.rounds(rounds);

@@ -2,6 +2,7 @@
 # What the matrix does to filesystems and how it looks at them: the same script here and on the machine with the real
 # OpenZFS.
 #   matrix.sh work DIR SEED COUNT [LARGE]   changes what is in DIR: COUNT small files, one of LARGE bytes, and what else people do
+#   matrix.sh fill DIR SEED                 fills it to the last block, then makes room again
 #   matrix.sh survey DIR                    prints all that can be seen of DIR, in an order that depends on names only
 set -euo pipefail
 export LC_ALL=C
@@ -49,6 +50,21 @@ work() {
     text 5000 | dd of="$file" bs=1k seek=$((RANDOM % 20)) conv=notrunc status=none
   done
   sync -f .
+}
+
+# Writes files of all sizes until there is no space, then over what is there; a third goes again, from a full pool.
+fill() {
+  cd "$1"; RANDOM=$2; local here="full$2" i=0 errors
+  mkdir -p "$here"
+  errors=$(mktemp)
+  while random $((RANDOM * (i % 9 + 1) * 4)) 2>>"$errors" >"$here/f$i"; do i=$((i + 1)); done
+  # Not for want of anything else.
+  grep -q 'No space left' "$errors" || { cat "$errors"; return 1; }
+  : >"$errors"
+  for file in "$here"/f*3; do random 150000 2>>"$errors" | dd of="$file" conv=notrunc status=none 2>>"$errors" || true; done
+  if grep -v 'No space left\|Broken pipe' "$errors"; then return 1; fi
+  rm "$errors"
+  find "$here" -type f | sort | awk 'NR % 3 == 0' | tr '\n' '\0' | xargs -0 rm -f
 }
 
 survey() {

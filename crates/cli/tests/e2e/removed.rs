@@ -134,7 +134,7 @@ fn goes_through(with_checkpoint: bool) {
         &peer,
         3,
         &Besides {
-            last,
+            last: last.to_owned(),
             ..Besides::default()
         },
     );
