@@ -15,7 +15,7 @@ use crate::DatasetError;
 use crate::account::HeadAccounting;
 use crate::dsl::DslPool;
 use crate::state::Ds;
-use crate::zil::{Zil, awaits_replay, claim, free_chain, free_until, is_cut_off};
+use crate::zil::{Zil, awaits_replay, claim, free_chain, free_until, is_cut_off, visit_log};
 
 /// Where the log's head is in an object set's root block (`os_zil_header`, include/sys/dmu_objset.h).
 const ZIL_HEADER_OFFSET: usize = 512;
@@ -179,7 +179,7 @@ impl DslPool {
 
     /// At import, after a crash: marks the intent logs' blocks as allocated (`zil_claim`), before
     /// anything is allocated. Call in the first syncing txg, before [`DslPool::sync_pass`]. Returns
-    /// the newest birth of what was claimed: let no dataset be changed before that txg has synced, so that
+    /// the newest birth of what was claimed, now or by an earlier import: let no dataset be changed before that txg has synced, so that
     /// nothing is older than what it replaces.
     ///
     /// # Errors
@@ -200,7 +200,16 @@ impl DslPool {
             }
             let (data, endian) = self.read_root(&head).await?;
             let mut header = ObjsetPhys::decode(&data, endian)?.zil_header;
-            if header.log.is_hole() || !header.claim_txg.is_zero() {
+            if header.log.is_hole() {
+                continue;
+            }
+            if !header.claim_txg.is_zero() {
+                // An import that was cut short claimed it, perhaps long before the txg of its newest block.
+                let objset = head.object.get().into();
+                visit_log(pipeline, objset, how.first_txg, &header, &mut |block, _| {
+                    newest = newest.max(block.birth());
+                })
+                .await;
                 continue;
             }
             let name = self.full_name(&head).await?;

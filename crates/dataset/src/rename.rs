@@ -286,10 +286,9 @@ impl RenameTask {
             old_parent.did_use(UsedBy::ChildrenReservation, reserved.negated());
             new_parent.did_use(UsedBy::ChildrenReservation, reserved);
         }
-        let (old_zap, new_zap) = (
-            old_parent.state().phys.child_directories,
-            new_parent.state().phys.child_directories,
-        );
+        // One after the other: both may be the same directory, and its lock is held until a statement ends.
+        let old_zap = old_parent.state().phys.child_directories;
+        let new_zap = new_parent.state().phys.child_directories;
         let old_name = dir.state().name.clone();
         Zap::hold(dsl.mos(), old_zap)
             .await?

@@ -675,6 +675,25 @@ async fn renaming_moves_space_and_names() {
     pool.check().await;
 }
 
+/// Below the same parent: once its lock was taken twice, and the pool stood still for ever.
+#[tokio::test]
+async fn renaming_in_place_changes_names_only() {
+    let pool = TestPool::new(256 << 20).await;
+    pool.create("tank/a", &[]).await.expect("created");
+    pool.create("tank/a/x", &[]).await.expect("created");
+    let used = pool.number("tank/a", "used").await;
+    pool.dsl
+        .rename("tank/a/x", "tank/a/y")
+        .await
+        .expect("renamed");
+    pool.dsl.rename("tank/a", "tank/b").await.expect("renamed");
+    assert_eq!(pool.number("tank/b", "used").await, used);
+    pool.check().await;
+    let pool = pool.reopen().await;
+    assert_eq!(names(&pool).await, ["tank", "tank/b", "tank/b/y"]);
+    pool.check().await;
+}
+
 #[tokio::test]
 async fn limits_on_filesystems_and_snapshots_are_counted() {
     let pool = TestPool::new(256 << 20).await;

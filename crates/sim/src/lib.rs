@@ -9,6 +9,7 @@
 //! | [`work`] | random operations |
 //! | [`history`] | what they were told is durable |
 //! | [`torture`] | runs: work, power cut, import, comparison, over and over |
+//! | [`golden`] | the same below encryption roots that OpenZFS made |
 //!
 //! One seed is one run: everything that happens depends on it alone, to the last operation on
 //! the last disk. A run that fails names its seed; `MILLPOND_SEED=n` runs that one only,
@@ -17,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 pub mod dedup;
+pub mod golden;
 pub mod history;
 pub mod model;
 pub mod rng;
@@ -24,4 +26,5 @@ pub mod torture;
 pub mod verify;
 mod verify_clones;
 mod verify_dedup;
+mod verify_log;
 pub mod work;

@@ -9,14 +9,15 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use dataset::PropertySource;
-use device::World;
 use device::sim::{Fault, FaultEffect, PowerCut, SimDisk, SimOp, SimWorld};
+use device::{BoxFuture, World};
 use engine::{
     CreateSpec, FeatureChoice, FoundPool, HostIdentity, ImportSpec, LeafSpec, Pool, ScanSpec,
     VdevClass, VdevLayout, VdevSpec, VdevStatus,
 };
 use parking_lot::Mutex;
 
+use crate::golden::Golden;
 use crate::history::History;
 use crate::model::{DatasetModel, State, list, observe};
 use crate::rng::Rng;
@@ -186,6 +187,8 @@ pub struct Plan {
     pub standstills: bool,
     /// Property `dedup` of the pool, if it is not off; then little of what is written is new.
     pub dedup: Option<&'static str>,
+    /// Work below the encryption roots of this pool, whose layout and disks count then.
+    pub golden: Option<&'static Golden>,
     /// Have zdb look at the images, after power cuts and in the end, where there is one.
     pub zdb: bool,
 }
@@ -218,6 +221,7 @@ impl Plan {
             faults: false,
             standstills: false,
             dedup: None,
+            golden: None,
             zdb: false,
         }
     }
@@ -236,8 +240,12 @@ pub struct Outcome {
     pub cuts: u32,
     /// Power cuts while the pool was imported and logs replayed.
     pub recovery_cuts: u32,
+    /// How often the pool was imported after a power cut, and left again without having had its keys.
+    pub locked_visits: u32,
     /// Blocks in the pool in the end.
     pub blocks: u64,
+    /// MACs that were verified with keys in the end.
+    pub macs: u64,
     /// Blocks of intent logs that were seen after power cuts.
     pub log_blocks: u64,
     /// References to shared blocks that were seen after power cuts.
@@ -315,7 +323,7 @@ pub async fn create_on(sim: &SimWorld, layout: Layout, force: bool) -> Result<Ar
     Ok(Pool::create(&sim.world(), spec).await?)
 }
 
-fn disk_name(number: usize) -> String {
+pub(crate) fn disk_name(number: usize) -> String {
     format!("disk{number}")
 }
 
@@ -358,9 +366,26 @@ pub async fn import(sim: &SimWorld, read_only: bool) -> Result<Arc<Pool>, Failur
 /// # Errors
 /// Also when there are problems.
 pub async fn inspect(sim: &SimWorld, when: &str, without_errors: bool) -> Result<Report, Failure> {
+    inspect_with(sim, when, without_errors, None).await
+}
+
+/// The same with keys, so that MACs are verified too.
+///
+/// # Errors
+/// Also when there are problems.
+pub async fn inspect_with(
+    sim: &SimWorld,
+    when: &str,
+    without_errors: bool,
+    keys: Option<&Golden>,
+) -> Result<Report, Failure> {
     let pool = import(sim, true)
         .await
         .map_err(|error| format!("{when}: import read-only: {error}"))?;
+    if let Some(keys) = keys {
+        let opened = keys.open_all(&pool).await;
+        opened.map_err(|error| format!("{when}: {error}"))?;
+    }
     let report = verify_pool(&pool)
         .await
         .map_err(|error| format!("{when}: {error}"))?;
@@ -615,14 +640,22 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
     }
     let mut rng = Rng::new(plan.seed);
     let mut outcome = Outcome::default();
-    let mut pool = create(&sim, plan.layout, plan.disk_mib, plan.small_sectors).await?;
+    let mut pool = match plan.golden {
+        Some(golden) => golden.begin(&sim, plan.small_sectors).await?,
+        None => create(&sim, plan.layout, plan.disk_mib, plan.small_sectors).await?,
+    };
     if let Some(dedup) = plan.dedup {
         crate::dedup::prepare(&pool, dedup).await?;
     }
+    let tops = match plan.golden {
+        Some(golden) => golden.tops(plan.workers, &mut rng),
+        None => (0..plan.workers)
+            .map(|index| format!("{POOL}/w{index}"))
+            .collect(),
+    };
     let mut books = Vec::new();
-    for index in 0..plan.workers {
+    for top in tops {
         let book = Arc::new(Mutex::new(Book::default()));
-        let top = format!("{POOL}/w{index}");
         let worker_rng = Rng::new(rng.next_u64());
         Worker::new(
             sim.world(),
@@ -745,7 +778,9 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
             victim.set_gone(rng.percent(30));
         }
         let states = loop {
-            let report = inspect(&sim, "after the power cut", has_no_errors);
+            // Without keys as well: all but the MACs can be verified.
+            let keys = plan.golden.filter(|_| rng.percent(50));
+            let report = inspect_with(&sim, "after the power cut", has_no_errors, keys);
             let report = patiently("inspection", report).await??;
             outcome.log_blocks += report.log_blocks;
             outcome.shared_references += report.shared_references;
@@ -757,10 +792,38 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
             if plan.cut != Cut::Never && rng.percent(40) {
                 sim.cut_power_at(SimOp::Write, 1 + rng.below(150), PowerCut::Random);
             }
+            if let Some(golden) = plan.golden
+                && plan.cut != Cut::Never
+                && rng.percent(30)
+            {
+                let visit = golden.visit_without_keys(&sim, Rng::new(rng.next_u64()));
+                tokio::select! {
+                    biased;
+                    () = sim.power_lost() => {}
+                    visited = patiently("a visit without keys", visit) => {
+                        let visited = visited?;
+                        if sim.is_powered() {
+                            visited.map_err(|error| format!("cycle {cycle}: {error}"))?;
+                        }
+                    }
+                }
+                outcome.locked_visits += 1;
+                sim.cancel_power_cut();
+                patiently("killing the tasks", sim.kill_tasks()).await?;
+                sim.power_on();
+                continue;
+            }
+            let recovery: BoxFuture<'_, _> = match plan.golden {
+                Some(golden) => {
+                    let rng = Rng::new(rng.next_u64());
+                    Box::pin(golden.recover(&sim, &books, rng))
+                }
+                None => Box::pin(recover(&sim, &books)),
+            };
             let found = tokio::select! {
                 biased;
                 () = sim.power_lost() => None,
-                found = patiently("recovery", recover(&sim, &books)) => Some(found?),
+                found = patiently("recovery", recovery) => Some(found?),
             };
             if let (Some(found), true) = (found, sim.is_powered()) {
                 sim.cancel_power_cut();
@@ -791,8 +854,9 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
     drop(pool);
     sim.kill_tasks().await;
     nothing_left(&left, "the export")?;
-    let report = inspect(&sim, "after the export", has_no_errors);
-    outcome.blocks = patiently("inspection", report).await??.blocks;
+    let report = inspect_with(&sim, "after the export", has_no_errors, plan.golden);
+    let report = patiently("inspection", report).await??;
+    (outcome.blocks, outcome.macs) = (report.blocks, report.macs);
     if plan.zdb {
         zdb(&sim)?;
     }

@@ -5,7 +5,7 @@
 //!
 //! - the places of all blocks with the space maps (own and log): nothing used that is not
 //!   allocated, nothing allocated that is not used, nothing used twice;
-//! - the content of every copy with its checksum;
+//! - the content of every copy with its checksum, and where keys are loaded with its MAC;
 //! - in every dnode the space used, in every indirect block the fill counts;
 //! - in every dataset what it refers to and what is unique, and the deadlist, with the blocks;
 //! - in every directory the space of its children and of its head;
@@ -21,8 +21,7 @@ use device::BoxFuture;
 use engine::Pool;
 use format::{
     BlockPointer, DeadlistPhys, DnodeFlags, DnodePhys, DslDatasetPhys, DslDirPhys, Endian,
-    ObjectId, ObjectType, ObjsetPhys, Txg, UsedBy, VdevId, ZilHeader, ZilLink, ZilSequence,
-    decode_log_block,
+    ObjectId, ObjectType, ObjsetId, ObjsetPhys, Txg, UsedBy, VdevId, ZilHeader,
 };
 use object::{Bpobj, BpobjSpace, Bptree, ObjectSet, SpaceMapKind, SpaceMapObject, Zap};
 use pool::alloc::RangeSet;
@@ -53,6 +52,8 @@ pub struct Report {
     pub shared_references: u64,
     /// References that tables of cloned blocks count.
     pub cloned_references: u64,
+    /// Blocks, also of intent logs, whose MACs were verified with their keys: those of datasets that were opened.
+    pub macs: u64,
     /// What is wrong, in words.
     pub problems: Vec<String>,
 }
@@ -104,6 +105,8 @@ struct Sum {
 /// What one dataset refers to.
 #[derive(Default)]
 struct Referenced {
+    /// Whose key is used.
+    objset: ObjsetId,
     space: BpobjSpace,
     /// Blocks, and how often: deduplicated ones may be referred to several times.
     blocks: Counted,
@@ -172,10 +175,30 @@ impl Walk<'_> {
         self.report.problems.push(text);
     }
 
-    fn context() -> ReadContext {
+    /// For what leads on, which is in the clear.
+    pub(crate) fn context() -> ReadContext {
         ReadContext {
             cache: CacheUse::Bypass,
+            without_key: true,
             ..ReadContext::new(Bookmark::default())
+        }
+    }
+
+    /// The MAC of a block, if its key is loaded. (Those of indirect blocks need none.)
+    async fn mac(&mut self, block: &BlockPointer, objset: ObjsetId, what: &str) {
+        if block.level() > 0 || !block.uses_crypt() || self.pool.key_of(objset).is_none() {
+            return;
+        }
+        let context = ReadContext {
+            cache: CacheUse::Bypass,
+            ..ReadContext::new(Bookmark {
+                objset,
+                ..Bookmark::default()
+            })
+        };
+        self.report.macs += 1;
+        if let Err(error) = self.pool.read(block, &context).await {
+            self.problem(format!("{what}: {error} ({block:?})"));
         }
     }
 
@@ -217,7 +240,12 @@ impl Walk<'_> {
     }
 
     /// Reads a block that is seen for the first time, all copies, and takes it apart.
-    async fn content(&mut self, block: &BlockPointer, what: &str) -> Result<Arc<Content>, Failure> {
+    async fn content(
+        &mut self,
+        block: &BlockPointer,
+        objset: ObjsetId,
+        what: &str,
+    ) -> Result<Arc<Content>, Failure> {
         if let Some(known) = self.contents.get(&key(block)) {
             return Ok(known.clone());
         }
@@ -238,6 +266,7 @@ impl Walk<'_> {
             }
             Err(error) => self.problem(format!("{what}: {error} ({block:?})")),
         }
+        self.mac(block, objset, what).await;
         let mut content = Content::default();
         let leads_on = block.level() > 0
             || matches!(block.object_type(), ObjectType::DNODE | ObjectType::OBJSET);
@@ -281,7 +310,7 @@ impl Walk<'_> {
             if block.birth() > into.born_after {
                 self.clones.refer(block);
             }
-            let content = self.content(block, what).await?;
+            let content = self.content(block, into.objset, what).await?;
             let mut sum = Sum::default();
             for pointer in &content.pointers {
                 let below = self.visit(pointer, into, what).await?;
@@ -366,16 +395,17 @@ impl Walk<'_> {
             self.report.datasets += 1;
             let what = format!("dataset {id}");
             let mut found = Referenced {
+                objset: ObjsetId::new(id.get()),
                 born_after: phys.previous_snapshot_txg,
                 ..Referenced::default()
             };
             self.visit(&phys.block, &mut found, &what).await?;
             if !phys.block.is_hole() {
-                let content = self.content(&phys.block, &what).await?;
+                let content = self.content(&phys.block, found.objset, &what).await?;
                 if let Some(log) = content.log
                     && !phys.is_snapshot()
                 {
-                    self.log_chain(&log).await;
+                    self.log_chain(&log, &what).await;
                 }
             }
             let says = (
@@ -512,55 +542,6 @@ impl Walk<'_> {
                         dir.head_dataset
                     ));
                 }
-            }
-        }
-    }
-
-    /// Follows an intent log as far as it was written. Its blocks may be in the space maps or not:
-    /// those of later transaction groups are not, until they are claimed.
-    async fn log_chain(&mut self, header: &ZilHeader) {
-        let mut next = header.log;
-        let mut sequence = 0;
-        while !next.is_hole() {
-            let place = ZilSequence::from_checksum(next.checksum());
-            if place.sequence <= sequence {
-                return;
-            }
-            sequence = place.sequence;
-            self.report.log_blocks += 1;
-            if self.claim(&next, false).await.is_err() {
-                return;
-            }
-            let context = ReadContext {
-                speculative: true,
-                ..Self::context()
-            };
-            let Ok(bytes) = self.pool.read(&next, &context).await else {
-                return;
-            };
-            let Ok((link, records)) = decode_log_block(&bytes, next.checksum_kind()) else {
-                return;
-            };
-            self.log_data(&link, records).await;
-            next = link.next;
-        }
-    }
-
-    /// Blocks with the data of big synchronous writes.
-    async fn log_data(&mut self, _link: &ZilLink, records: &[u8]) {
-        for record in format::LogRecords::new(records, Endian::Little) {
-            let Ok(record) = record else { return };
-            // Once it is claimed, a log has references of its own.
-            if let format::LogBody::CloneRange { blocks, .. } = &record.body {
-                for block in blocks {
-                    self.clones.refer_perhaps(block);
-                }
-            }
-            if let format::LogBody::Write(write) = &record.body
-                && !write.block.is_hole()
-                && !write.block.is_embedded()
-            {
-                let _ = self.claim(&write.block, false).await;
             }
         }
     }

@@ -20,6 +20,7 @@ use filesystem::{FileKind, Filesystem, FsError};
 use parking_lot::Mutex;
 use volume::{Volume, VolumeError};
 
+use crate::golden::Golden;
 use crate::history::History;
 use crate::model::{
     Content, DatasetModel, FsModel, Ids, SECTOR, Seeds, State, VolumeModel, difference,
@@ -108,6 +109,8 @@ pub struct WorkOptions {
     pub repeats: bool,
     /// Ranges of files are copied, which shares blocks where it can.
     pub copies: bool,
+    /// Keys are unloaded now and then, and loaded again.
+    pub keys: Option<&'static Golden>,
 }
 
 impl Default for WorkOptions {
@@ -119,6 +122,7 @@ impl Default for WorkOptions {
             sync_percent: 6,
             repeats: false,
             copies: false,
+            keys: None,
         }
     }
 }
@@ -280,6 +284,11 @@ impl Worker {
     }
 
     async fn step(&mut self) -> Result<(), Failure> {
+        if let Some(golden) = self.options.keys
+            && self.rng.percent(2)
+        {
+            return self.lock_for_a_while(golden).await;
+        }
         let roll = self.rng.below(100);
         let (datasets, syncs) = (self.options.dataset_percent, self.options.sync_percent);
         if roll < datasets {

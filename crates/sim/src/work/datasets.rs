@@ -5,11 +5,28 @@ use std::collections::BTreeMap;
 use dataset::PropertyChange;
 
 use super::{End, FILESYSTEMS_MAX, SNAPSHOTS_MAX, Worker};
+use crate::golden::Golden;
 use crate::history::UNKNOWN;
 use crate::model::{Content, DatasetModel, State};
 use crate::verify::Failure;
 
 impl Worker {
+    /// Unloads the key of the worker's datasets, which nobody else has, does what needs no key, and loads it again.
+    pub(super) async fn lock_for_a_while(&mut self, golden: &Golden) -> Result<(), Failure> {
+        let Some((root, wrapping)) = golden.key_of(&self.top) else {
+            return Ok(());
+        };
+        self.close_all().await;
+        let dsl = self.pool.dsl().clone();
+        let unloaded = dsl.unload_key(root).await;
+        unloaded.map_err(|error| format!("unloading the key of {root}: {error}"))?;
+        for _ in 0..self.rng.below(4) {
+            self.dataset_step().await?;
+        }
+        let loaded = dsl.load_key(root, wrapping.clone(), false).await;
+        loaded.map_err(|error| format!("loading the key of {root}: {error}").into())
+    }
+
     pub(super) async fn dataset_step(&mut self) -> Result<(), Failure> {
         let mut state = self.state();
         let names: Vec<String> = state.keys().cloned().collect();

@@ -10,7 +10,7 @@ use sim::torture::{Cut, Layout, Plan, run_plan, seeds};
 use sim::work::WorkOptions;
 
 /// Runs seeds on two threads; tells all failures.
-fn run_all(seeds: &[u64], plan: impl Fn(u64) -> Plan + Sync) {
+pub fn run_all(seeds: &[u64], plan: impl Fn(u64) -> Plan + Sync) {
     if std::env::var_os("MILLPOND_LOG").is_some() {
         // Another test may have been first.
         let _ = tracing_subscriber::fmt().with_test_writer().try_init();

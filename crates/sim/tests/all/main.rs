@@ -2,6 +2,7 @@
 
 mod common;
 mod crash;
+mod encrypted;
 mod faults;
 mod stale_logs;
 mod transient;

@@ -1,5 +1,7 @@
 //! What the tests share: small files.
 
+pub mod golden;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
