@@ -286,10 +286,9 @@ impl RenameTask {
             old_parent.did_use(UsedBy::ChildrenReservation, reserved.negated());
             new_parent.did_use(UsedBy::ChildrenReservation, reserved);
         }
-        let (old_zap, new_zap) = (
-            old_parent.state().phys.child_directories,
-            new_parent.state().phys.child_directories,
-        );
+        // One after the other: they are the same directory where only the last part of the name changes.
+        let old_zap = old_parent.state().phys.child_directories;
+        let new_zap = new_parent.state().phys.child_directories;
         let old_name = dir.state().name.clone();
         Zap::hold(dsl.mos(), old_zap)
             .await?

@@ -658,6 +658,13 @@ async fn renaming_moves_space_and_names() {
     assert_eq!(y.name(), "tank/b/moved/y");
     assert!(pool.number("tank/b", "used").await >= 10 << 20);
     pool.check().await;
+    // In the same place.
+    pool.dsl
+        .rename("tank/b/moved", "tank/b/again")
+        .await
+        .expect("renamed");
+    assert_eq!(y.name(), "tank/b/again/y");
+    pool.check().await;
     write(&y, OBJECT, 0, random(&mut rng, 200_000)).await;
     drop(y);
     let pool = pool.reopen().await;
@@ -667,9 +674,9 @@ async fn renaming_moves_space_and_names() {
             "tank",
             "tank/a",
             "tank/b",
-            "tank/b/moved",
-            "tank/b/moved/y",
-            "tank/b/moved/y@s"
+            "tank/b/again",
+            "tank/b/again/y",
+            "tank/b/again/y@s"
         ]
     );
     pool.check().await;
