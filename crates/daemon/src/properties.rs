@@ -239,6 +239,7 @@ impl Service {
                 volume.resize(size_bytes).await.map_err(|error| {
                     Failure::new(FailureKind::Invalid, format!("{doing}: {error}"))
                 })?;
+                self.show_new_size(name).await;
             }
             if let Some(bytes) = volume_change.reserve_after {
                 self.reserve(&open, name, bytes).await?;
