@@ -196,10 +196,10 @@ impl Service {
             None
         };
         if moves {
-            for mounted in self.mounts.below(name).into_iter().rev() {
-                self.unmount(&mounted, UnmountMode::Clean).await?;
-                moved.push(mounted);
-            }
+            let mut names = self.mounts.below(name);
+            names.reverse();
+            let taken = self.take_away(&open, names, UnmountMode::Clean).await?;
+            moved.extend(taken.into_iter().map(|one| one.name));
         }
         let mut rest = Vec::new();
         let mut new_size_bytes = None;
