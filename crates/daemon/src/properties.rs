@@ -239,6 +239,12 @@ impl Service {
                 volume.resize(size_bytes).await.map_err(|error| {
                     Failure::new(FailureKind::Invalid, format!("{doing}: {error}"))
                 })?;
+                // What is written beyond the old end, and flushed, must find room there after a crash too
+                // (`zvol_update_volsize` waits likewise).
+                open.pool
+                    .sync()
+                    .await
+                    .map_err(|error| Failure::new(FailureKind::Io, format!("{doing}: {error}")))?;
                 self.show_new_size(name).await;
             }
             if let Some(bytes) = volume_change.reserve_after {
