@@ -26,6 +26,13 @@ pub(crate) struct Mounted {
     options: Vec<String>,
 }
 
+/// A mount that was taken away for a while, and how it was.
+pub(crate) struct Taken {
+    pub(crate) name: String,
+    mountpoint: PathBuf,
+    options: Vec<String>,
+}
+
 /// What is mounted, by dataset.
 #[derive(Default)]
 pub(crate) struct Mounts {
@@ -49,6 +56,19 @@ impl Mounts {
             .get(name)
             .filter(|mounted| mounted.mount.is_mounted())
             .map(|mounted| (mounted.filesystem.clone(), mounted.mountpoint.clone()))
+    }
+
+    /// Names of a pool's datasets that are mounted inside a path (not at it), the innermost last.
+    pub(crate) fn inside(&self, path: &Path, pool: &str) -> Vec<String> {
+        let by_name = self.by_name.lock();
+        let mut found: Vec<(&Path, &String)> = by_name
+            .iter()
+            .filter(|(_, mounted)| mounted.mount.is_mounted())
+            .map(|(name, mounted)| (mounted.mountpoint.as_path(), name))
+            .filter(|(at, name)| *at != path && at.starts_with(path) && is_at_or_below(name, pool))
+            .collect();
+        found.sort();
+        found.into_iter().map(|(_, name)| name.clone()).collect()
     }
 
     /// Names of mounted datasets, `top` itself and those below it, children last.
@@ -325,6 +345,55 @@ impl Service {
                 ),
             )
         })
+    }
+
+    /// Unmounts filesystems for a while, in this order; those that are not mounted are left out. When one cannot
+    /// be unmounted, all are where they were.
+    pub(crate) async fn take_away(
+        &self,
+        open: &OpenPool,
+        names: Vec<String>,
+        mode: UnmountMode,
+    ) -> Result<Vec<Taken>, Failure> {
+        let mut taken = Vec::new();
+        for name in names {
+            let Some(mounted) = self.mounts.by_name.lock().get(&name).cloned() else {
+                continue;
+            };
+            let (mountpoint, options) = (mounted.mountpoint.clone(), mounted.options.clone());
+            let was_mounted = mounted.mount.is_mounted();
+            drop(mounted);
+            let outcome = self.unmount(&name, mode).await;
+            if was_mounted && self.mounts.mountpoint(&name).is_none() {
+                taken.push(Taken {
+                    name,
+                    mountpoint,
+                    options,
+                });
+            }
+            if let Err(failure) = outcome {
+                // What stands in the way of one does not keep the others away.
+                let _ = self.bring_back(open, taken).await;
+                return Err(failure);
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Mounts again what was taken away. Tries all, and answers what failed last.
+    pub(crate) async fn bring_back(
+        &self,
+        open: &OpenPool,
+        taken: Vec<Taken>,
+    ) -> Result<(), Failure> {
+        let mut outcome = Ok(());
+        for one in taken.into_iter().rev() {
+            let done = self.mount_at(open, &one.name, &one.mountpoint, true, &one.options);
+            if let Err(failure) = done.await {
+                outcome = Err(failure);
+            }
+        }
+        outcome
     }
 
     /// Closes snapshots that are open through `.zfs/snapshot`, so that they can be destroyed.

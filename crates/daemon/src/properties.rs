@@ -196,10 +196,10 @@ impl Service {
             None
         };
         if moves {
-            for mounted in self.mounts.below(name).into_iter().rev() {
-                self.unmount(&mounted, UnmountMode::Clean).await?;
-                moved.push(mounted);
-            }
+            let mut names = self.mounts.below(name);
+            names.reverse();
+            let taken = self.take_away(&open, names, UnmountMode::Clean).await?;
+            moved.extend(taken.into_iter().map(|one| one.name));
         }
         let mut rest = Vec::new();
         let mut new_size_bytes = None;
@@ -239,6 +239,13 @@ impl Service {
                 volume.resize(size_bytes).await.map_err(|error| {
                     Failure::new(FailureKind::Invalid, format!("{doing}: {error}"))
                 })?;
+                // What is written beyond the old end, and flushed, must find room there after a crash too
+                // (`zvol_update_volsize` waits likewise).
+                open.pool
+                    .sync()
+                    .await
+                    .map_err(|error| Failure::new(FailureKind::Io, format!("{doing}: {error}")))?;
+                self.show_new_size(name).await;
             }
             if let Some(bytes) = volume_change.reserve_after {
                 self.reserve(&open, name, bytes).await?;

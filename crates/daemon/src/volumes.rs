@@ -292,6 +292,14 @@ impl Service {
         self.show_volume_snapshots(open, name).await
     }
 
+    /// Has the file of a volume show the volume's new size.
+    pub(crate) async fn show_new_size(&self, name: &str) {
+        let directory = self.volumes.directory.lock().await.clone();
+        if let Some(directory) = directory {
+            directory.resized(name).await;
+        }
+    }
+
     /// Does so for all volumes at and below a dataset.
     pub(crate) async fn show_volumes_below(
         &self,

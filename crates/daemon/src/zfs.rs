@@ -1,7 +1,6 @@
 //! What the `zfs` command line asks for.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use api::{
@@ -270,11 +269,16 @@ impl Service {
                 dsl.destroy(&info.name).await.map_err(failed)?;
             }
         }
-        // The head is closed while its content is replaced, then put back where it was.
-        let mountpoint = self.mounts.mountpoint(head);
+        // The head is closed while its content is replaced, then put back where it was, with what is mounted inside.
         let was_volume = self.volumes.get(head).is_some();
         self.close_volume(head, mode(call.force)).await?;
-        self.unmount(head, mode(call.force)).await?;
+        let mut away = match self.mounts.mountpoint(head) {
+            Some(path) => self.mounts.inside(&path, &open.pool.name()),
+            None => Vec::new(),
+        };
+        away.reverse();
+        away.push(head.to_owned());
+        let taken = self.take_away(&open, away, mode(call.force)).await?;
         let outcome = async {
             if !newer.is_empty() {
                 dsl.destroy_snapshots(&newer, false).await?;
@@ -282,26 +286,13 @@ impl Service {
             dsl.rollback(head, Some(&call.snapshot)).await.map(|_| ())
         }
         .await;
-        let back = self.put_back(&open, head, mountpoint, was_volume).await;
+        let mut back = self.bring_back(&open, taken).await;
+        if was_volume {
+            back = self.open_volume(&open, head).await;
+        }
         outcome.map_err(failed)?;
         self.log_command(&open.pool, &call.command).await;
         back.map(|()| Empty {})
-    }
-
-    async fn put_back(
-        &self,
-        open: &OpenPool,
-        name: &str,
-        mountpoint: Option<PathBuf>,
-        is_volume: bool,
-    ) -> Result<(), Failure> {
-        if let Some(path) = mountpoint {
-            self.mount_at(open, name, &path, true, &[]).await?;
-        }
-        if is_volume {
-            self.open_volume(open, name).await?;
-        }
-        Ok(())
     }
 
     /// `zfs rename`.
@@ -324,6 +315,14 @@ impl Service {
             };
             let shown = self.show_snapshots_below(&open, head).await;
             outcome.map_err(failed)?;
+            // What is open through `.zfs/snapshot` is known there by the old name, under which nobody would close it.
+            let old_names: Vec<String> = self
+                .mounts
+                .below(head)
+                .into_iter()
+                .map(|of| format!("{of}@{old}"))
+                .collect();
+            self.release_snapshots(&old_names).await;
             shown?;
             self.log_command(&open.pool, &call.command).await;
             return Ok(Empty {});
@@ -335,35 +334,45 @@ impl Service {
             .list(&call.from, &ListOptions::default())
             .await
             .map_err(failed)?;
-        let mut back = Vec::new();
-        for info in listed.iter().rev() {
-            let was_mounted = self.mounts.mountpoint(&info.name).is_some();
-            let was_volume = self.volumes.get(&info.name).is_some();
-            if was_mounted || was_volume {
-                back.push((info.name.clone(), was_volume));
+        let names: Vec<String> = listed.into_iter().rev().map(|info| info.name).collect();
+        let taken = self
+            .take_away(&open, names.clone(), mode(call.force))
+            .await?;
+        let mut volumes = Vec::new();
+        let mut closed = Ok(());
+        for name in names {
+            let was_open = self.volumes.get(&name).is_some();
+            closed = self.close_volume(&name, mode(call.force)).await;
+            if was_open && self.volumes.get(&name).is_none() {
+                volumes.push(name);
             }
-            self.close_volume(&info.name, mode(call.force)).await?;
-            self.unmount(&info.name, mode(call.force)).await?;
+            if closed.is_err() {
+                break;
+            }
         }
-        let outcome = dsl.rename(&call.from, &call.to).await;
-        let now = if outcome.is_ok() {
-            &call.to
-        } else {
-            &call.from
+        let outcome = match closed {
+            Ok(()) => dsl.rename(&call.from, &call.to).await.map_err(failed),
+            Err(failure) => Err(failure),
         };
+        let is_done = outcome.is_ok();
+        let now = if is_done { &call.to } else { &call.from };
+        let new_name = |name: &str| format!("{now}{}", &name[call.from.len()..]);
         let mut put_back = Ok(());
-        for (name, is_volume) in back.iter().rev() {
-            let name = format!("{now}{}", &name[call.from.len()..]);
-            let done = if *is_volume {
-                self.open_volume(&open, &name).await
-            } else {
-                self.mount_created(&open, &name).await
-            };
-            if let Err(failure) = done {
+        if is_done {
+            for one in taken.iter().rev() {
+                if let Err(failure) = self.mount_created(&open, &new_name(&one.name)).await {
+                    put_back = Err(failure);
+                }
+            }
+        } else {
+            put_back = self.bring_back(&open, taken).await;
+        }
+        for name in volumes.iter().rev() {
+            if let Err(failure) = self.open_volume(&open, &new_name(name)).await {
                 put_back = Err(failure);
             }
         }
-        outcome.map_err(failed)?;
+        outcome?;
         self.log_command(&open.pool, &call.command).await;
         put_back.map(|()| Empty {})
     }

@@ -403,10 +403,14 @@ impl Filesystem {
         Ok(found)
     }
 
-    /// Notes that the file's attributes changed.
+    /// Notes that the file's attributes changed. That is done by now: without room for more, the time stays as it was
+    /// (`zpl_xattr_set_dir` goes on likewise).
     async fn touch(&self, node: &Arc<Node>) -> Result<()> {
         let node = node.lock().await?;
-        let tx = self.assign(DirtyEstimate::metadata()).await?;
+        let tx = match self.assign(DirtyEstimate::metadata()).await {
+            Err(FsError::NoSpace | FsError::QuotaExceeded) => return Ok(()),
+            other => other?,
+        };
         let changed = touched(node.znode(), self.now(), false);
         self.store(&tx, &node, changed, &[attr::CTIME], []).await
     }

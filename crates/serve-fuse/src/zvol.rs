@@ -29,7 +29,10 @@ use crate::mount::{Served, UnmountMode};
 use crate::nodes::ROOT;
 use crate::task::{Runner, run};
 
+/// How long the kernel may go by a size that it was told; [`ZvolDirectory::resized`] tells it sooner.
 const TTL: Duration = Duration::from_secs(1);
+/// How long it may go by a name. Volumes come and go, and are replaced under the same name: not at all.
+const NAME_TTL: Duration = Duration::ZERO;
 const WRITE_BYTES_MAX: u32 = 1 << 20;
 const O_DSYNC: i32 = 0o10000;
 /// `FALLOC_FL_*` (include/uapi/linux/falloc.h).
@@ -258,7 +261,9 @@ impl fuser::Filesystem for Handler {
             _ => None,
         };
         match found.and_then(|node| self.attributes(&tree, node)) {
-            Some(attributes) => reply.entry(&TTL, &attributes, Generation(0)),
+            Some(attributes) => {
+                reply.entry_with_ttls(&TTL, &NAME_TTL, &attributes, Generation(0));
+            }
             None => reply.error(Errno::ENOENT),
         }
     }
@@ -600,6 +605,18 @@ impl ZvolDirectory {
     /// Takes a volume away: open files of it fail from now on. Returns it if it was there.
     pub fn remove(&self, name: &str) -> Option<Arc<Volume>> {
         self.tree.write().remove(name)
+    }
+
+    /// Has the kernel ask for the size of a volume's file again, and drop what it holds of the content: beyond the
+    /// end of one that was made smaller, and bigger again, there is nothing now.
+    pub async fn resized(&self, name: &str) {
+        let Some(node) = self.tree.read().find(name) else {
+            return;
+        };
+        let notifier = self.served.notifier().clone();
+        // It waits for pages that are being read, so not on a thread of the runtime.
+        let forget = move || notifier.inval_inode(INodeNo(node), 0, 0);
+        let _ = tokio::task::spawn_blocking(forget).await;
     }
 
     /// Whether some process (or loop device) has the volume's file open.

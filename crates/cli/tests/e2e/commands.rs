@@ -1,5 +1,7 @@
 //! The command lines as a user of ZFS expects them.
 
+use std::os::unix::fs::FileExt;
+
 use crate::harness::{Server, can_mount, run};
 
 #[test]
@@ -144,8 +146,28 @@ fn snapshots_roll_back_and_are_seen_in_the_control_directory() {
         std::fs::read_to_string(server.path("mnt/.zfs/snapshot/two/file")).unwrap(),
         "two, and longer"
     );
+    // What is mounted inside goes away and comes back with it, or all stays as it is.
+    server.ok("zfs create tank/inside");
+    server.ok("zfs create tank/inside/deep");
+    let deep = server.path("mnt/inside/deep/file");
+    std::fs::write(&deep, "deep").unwrap();
     assert!(server.fails("zfs rollback tank@one").contains("-r"));
+    let in_use = std::fs::File::open(server.path("mnt/inside")).unwrap();
+    for command in [
+        "zfs rollback -r tank@one",
+        "zfs rename tank/inside tank/other",
+        "zfs set mountpoint=none tank/inside",
+    ] {
+        assert!(server.fails(command).contains("in use"), "{command}");
+        assert_eq!(std::fs::read_to_string(&deep).unwrap(), "deep");
+    }
+    drop(in_use);
     server.ok("zfs rollback -r tank@one");
+    assert_eq!(std::fs::read_to_string(&deep).unwrap(), "deep");
+    // To another name in the same place.
+    server.ok("zfs rename tank/inside tank/other");
+    let deep = server.path("mnt/other/deep/file");
+    assert_eq!(std::fs::read_to_string(&deep).unwrap(), "deep");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "one");
     assert!(!server.path("mnt/new").exists());
     assert!(
@@ -157,9 +179,49 @@ fn snapshots_roll_back_and_are_seen_in_the_control_directory() {
         std::fs::read_to_string(server.path("mnt/.zfs/snapshot/one/file")).unwrap(),
         "one"
     );
-    server.ok("zfs destroy tank@one");
+    // One that was looked at goes under its new name too.
+    server.ok("zfs rename tank@one 1");
+    assert!(!server.path("mnt/.zfs/snapshot/one").exists());
+    server.ok("zfs destroy tank@1");
     server.ok("zpool export tank");
     crate::harness::zdb_is_clean(&server.path("disks"), "tank");
+}
+
+#[test]
+fn a_volume_that_was_replaced_or_resized_is_seen_as_it_is_now() {
+    if !can_mount() {
+        return;
+    }
+    let server = Server::start();
+    let disk = &server.disks(1, 512 << 20)[0];
+    server.ok(&format!("zpool create -m none tank {disk}"));
+    server.ok("zfs create -s -V 8M tank/vol");
+    let file = server.state().join("zvol/tank/vol");
+    let size = || std::fs::metadata(&file).unwrap().len();
+    std::fs::write(&file, vec![1; 8 << 20]).unwrap();
+    let open = std::fs::File::open(&file).unwrap();
+    let mut read = vec![0; 8 << 20];
+    open.read_exact_at(&mut read, 0).unwrap();
+    assert!(read == vec![1; 8 << 20]);
+    // Also where the kernel remembers what it read, and did not ask in between.
+    server.ok("zfs set volsize=4M tank/vol");
+    server.ok("zfs set volsize=8M tank/vol");
+    let mut expected = vec![1; 4 << 20];
+    expected.resize(8 << 20, 0);
+    open.read_exact_at(&mut read, 0).unwrap();
+    assert!(read == expected);
+    drop(open);
+    server.ok("zfs set volsize=4M tank/vol");
+    assert_eq!(size(), 4 << 20);
+    server.ok("zfs destroy tank/vol");
+    assert!(!file.exists());
+    server.ok("zfs create -s -V 16M tank/vol");
+    assert_eq!(size(), 16 << 20);
+    std::fs::write(&file, vec![2; 1 << 20]).unwrap();
+    server.ok("zpool export tank");
+    assert!(!file.exists());
+    server.ok(&format!("zpool import -d {} tank", server.text("disks")));
+    assert_eq!(&std::fs::read(&file).unwrap()[..1 << 20], vec![2; 1 << 20]);
 }
 
 #[test]
