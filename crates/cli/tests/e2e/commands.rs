@@ -1,6 +1,7 @@
 //! The command lines as a user of ZFS expects them.
 
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 use crate::harness::{Server, can_mount, run};
 
@@ -192,7 +193,7 @@ fn a_volume_that_was_replaced_or_resized_is_seen_as_it_is_now() {
     if !can_mount() {
         return;
     }
-    let server = Server::start();
+    let mut server = Server::start();
     let disk = &server.disks(1, 512 << 20)[0];
     server.ok(&format!("zpool create -m none tank {disk}"));
     server.ok("zfs create -s -V 8M tank/vol");
@@ -222,6 +223,21 @@ fn a_volume_that_was_replaced_or_resized_is_seen_as_it_is_now() {
     assert!(!file.exists());
     server.ok(&format!("zpool import -d {} tank", server.text("disks")));
     assert_eq!(&std::fs::read(&file).unwrap()[..1 << 20], vec![2; 1 << 20]);
+    // What is answered is on disk.
+    server.ok("zfs set volsize=32M tank/vol");
+    server.kill();
+    server.launch(&["daemon"]);
+    server.wait_until(Duration::from_secs(60), "the pool is there again", || {
+        server
+            .command(&["zfs", "list", "tank/vol"])
+            .status
+            .success()
+    });
+    assert_eq!(
+        server.ok("zfs get -Hp -o value volsize tank/vol").trim(),
+        (32 << 20).to_string()
+    );
+    assert_eq!(size(), 32 << 20);
 }
 
 #[test]

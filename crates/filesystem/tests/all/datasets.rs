@@ -10,7 +10,7 @@ use dataset::props::{find, show_value};
 use dataset::{ListOptions, PropertyChange};
 use device::World;
 use engine::{CreateSpec, FeatureChoice, LeafSpec, Pool, VdevClass, VdevLayout, VdevSpec};
-use filesystem::{Filesystem, ZplInit};
+use filesystem::{Filesystem, XattrMode, ZplInit};
 
 /// What both sides are asked about each dataset.
 const HEAD_NUMBERS: &[&str] = &[
@@ -257,6 +257,45 @@ async fn zdb_finds_every_block_of_snapshots_and_clones() {
     for name in ["tank/a@0", "tank/c2@2", "tank/c2@4", "tank/a@5"] {
         let _ = pool.dsl().destroy(name).await;
     }
+    pool.export(false).await.expect("export");
+    zdb_is_clean(image.path(), "tank");
+}
+
+/// Once the new time of change found no room, and the caller was told that what had been done was not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attribute_is_removed_or_said_to_stay_where_there_is_no_room() {
+    let world = World::system(2);
+    let image = Image::new(256);
+    let mut random = Random(13);
+    let pool = create(&world, &image, &[]).await;
+    pool.dsl()
+        .create_dataset("tank/x", &[], Arc::new(ZplInit::new()))
+        .await
+        .expect("create");
+    set(&pool, "tank/x", "xattr", "dir").await;
+    let x = open(&world, &pool, "tank/x").await;
+    write(&x, "f", 0, random.bytes(300_000)).await;
+    let ino = x.lookup(x.root(), b"f").await.expect("f").ino;
+    let names: Vec<String> = (0..8).map(|number| format!("user.a{number}")).collect();
+    for name in &names {
+        x.set_xattr(ino, name.as_bytes(), b"value", XattrMode::Any, ROOT)
+            .await
+            .expect("set");
+    }
+    pool.sync().await.expect("sync");
+    // Less than there is already.
+    set(&pool, "tank/x", "refquota", "128K").await;
+    pool.sync().await.expect("sync");
+    let refused = x
+        .write(ino, 1 << 20, random.bytes(4096).into(), false, ROOT)
+        .await;
+    assert!(refused.is_err(), "there is room");
+    for name in &names {
+        let outcome = x.remove_xattr(ino, name.as_bytes(), ROOT).await;
+        let is_there = x.xattr(ino, name.as_bytes()).await.is_ok();
+        assert_eq!(outcome.is_err(), is_there, "{name}: {outcome:?}");
+    }
+    x.close().await.expect("close");
     pool.export(false).await.expect("export");
     zdb_is_clean(image.path(), "tank");
 }
