@@ -58,11 +58,11 @@ fill() {
   mkdir -p "$here"
   errors=$(mktemp)
   while random $((RANDOM * (i % 9 + 1) * 4)) 2>>"$errors" >"$here/f$i"; do i=$((i + 1)); done
-  # Not for want of anything else.
-  grep -q 'No space left' "$errors" || { cat "$errors"; return 1; }
+  # Not for want of anything else. (The second is all that busybox's head says.)
+  grep -q 'No space left\|standard output: I/O error' "$errors" || { cat "$errors"; return 1; }
   : >"$errors"
   for file in "$here"/f*3; do random 150000 2>>"$errors" | dd of="$file" conv=notrunc status=none 2>>"$errors" || true; done
-  if grep -v 'No space left\|Broken pipe' "$errors"; then return 1; fi
+  if grep -v 'No space left\|Broken pipe\|standard output: I/O error' "$errors"; then return 1; fi
   rm "$errors"
   find "$here" -type f | sort | awk 'NR % 3 == 0' | tr '\n' '\0' | xargs -0 rm -f
 }
