@@ -283,12 +283,19 @@ async fn an_attribute_is_removed_or_said_to_stay_where_there_is_no_room() {
             .expect("set");
     }
     pool.sync().await.expect("sync");
-    // Less than there is already.
-    set(&pool, "tank/x", "refquota", "128K").await;
-    pool.sync().await.expect("sync");
-    let refused = x
-        .write(ino, 1 << 20, random.bytes(4096).into(), false, ROOT)
-        .await;
+    set(&pool, "tank/x", "refquota", "2M").await;
+    let mut refused = Ok(0);
+    for (number, length) in [(0, 65536), (1, 4096), (2, 512)] {
+        let base = 1 << 20 << number;
+        for piece in 0..64 {
+            let data = random.bytes(length).into();
+            let offset = base + piece * length as u64;
+            refused = x.write(ino, offset, data, false, ROOT).await.map(|_| 0);
+            if refused.is_err() {
+                break;
+            }
+        }
+    }
     assert!(refused.is_err(), "there is room");
     for name in &names {
         let outcome = x.remove_xattr(ino, name.as_bytes(), ROOT).await;
