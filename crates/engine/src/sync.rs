@@ -179,14 +179,13 @@ impl Core {
             self.write_labels(txg, config).await?;
             self.dirty_times.synced(&self.tree, txg);
         }
-        // Before the command that added them is answered: their space counts then.
+        self.dsl.sync_done(txg);
+        self.pipeline.sync_done(txg);
+        self.space.sync_done();
         let added = std::mem::take(&mut self.state.lock().added_tops);
         for spec in added.iter().filter_map(|top| self.tree.top_spec(top)) {
             self.pipeline.allocator().add_top(spec);
         }
-        self.dsl.sync_done(txg);
-        self.pipeline.sync_done(txg);
-        self.space.sync_done();
         if self.is_discarding() {
             self.txgs.kick();
         }
