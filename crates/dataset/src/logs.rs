@@ -15,7 +15,9 @@ use crate::DatasetError;
 use crate::account::HeadAccounting;
 use crate::dsl::DslPool;
 use crate::state::Ds;
-use crate::zil::{Zil, awaits_replay, claim, free_chain, free_until, is_cut_off, visit_log};
+use crate::zil::{
+    Zil, awaits_replay, claim, free_chain, free_until, is_cut_off, is_far_ahead, visit_log,
+};
 
 /// Where the log's head is in an object set's root block (`os_zil_header`, include/sys/dmu_objset.h).
 const ZIL_HEADER_OFFSET: usize = 512;
@@ -207,7 +209,9 @@ impl DslPool {
                 // An import that was cut short claimed it, perhaps long before the txg of its newest block.
                 let objset = head.object.get().into();
                 visit_log(pipeline, objset, how.first_txg, &header, &mut |block, _| {
-                    newest = newest.max(block.birth());
+                    if !is_far_ahead(&block, how.first_txg) {
+                        newest = newest.max(block.birth());
+                    }
                 })
                 .await;
                 continue;

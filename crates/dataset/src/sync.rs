@@ -288,9 +288,8 @@ impl DslPool {
         Ok(())
     }
 
-    /// The txg is on disk: answers those who wait for its sync tasks, forgets what it kept.
+    /// The txg is on disk: forgets what it kept for it. [`Self::answer_tasks`] comes later.
     pub fn sync_done(&self, txg: Txg) {
-        let done = std::mem::take(&mut self.tasks.lock().done[slot(txg)]);
         let mut registry = self.registry.lock();
         for dir in registry.dirs.values() {
             dir.state().to_write[slot(txg)] = 0;
@@ -315,7 +314,12 @@ impl DslPool {
                     || dataset.state().is_dirty
             });
         }
-        drop(registry);
+    }
+
+    /// Answers those who wait for the sync tasks of a txg that is on disk: last of all, as they then see the pool
+    /// without further waiting (its size after `zpool add`).
+    pub fn answer_tasks(&self, txg: Txg) {
+        let done = std::mem::take(&mut self.tasks.lock().done[slot(txg)]);
         for answer in done {
             let _ = answer.send(Ok(()));
         }

@@ -186,6 +186,7 @@ impl Core {
         for spec in added.iter().filter_map(|top| self.tree.top_spec(top)) {
             self.pipeline.allocator().add_top(spec);
         }
+        self.dsl.answer_tasks(txg);
         if self.is_discarding() {
             self.txgs.kick();
         }

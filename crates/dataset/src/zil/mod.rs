@@ -82,7 +82,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use crate::{DatasetError, DatasetSettings, SyncMode};
 use pending::{Entry, EntryBody, Pending};
 pub use walk::{awaits_replay, visit_log};
-pub(crate) use walk::{claim, free_chain, free_until, is_cut_off};
+pub(crate) use walk::{claim, free_chain, free_until, is_cut_off, is_far_ahead};
 
 /// `TX_RENAME` and its relatives: what the object has must be in the log before.
 const RENAMES: [u64; 3] = [8, 22, 23];

@@ -28,6 +28,10 @@ const CLONE_POINTERS: usize = 40;
 const CASE_INSENSITIVE: u64 = 1 << 63;
 /// Level of bookmarks of log blocks (`ZB_ZIL_LEVEL`).
 const LEVEL: i8 = -2;
+/// How many txgs a block of a log may be newer than the pool's synced state. An import waits until that txg has passed
+/// (`spa_claim_max_txg`). OpenZFS closes an empty txg every five seconds and leaves no trace of it, so this is ten
+/// years of an idle pool; more is nothing that a system has written, and would be waited for without end.
+const AHEAD_TXGS_MAX: u64 = 1 << 26;
 
 /// A record as it is in a block.
 #[derive(Debug, Clone)]
@@ -346,6 +350,10 @@ pub(crate) async fn claim(
         if pointer.birth() < first_txg || pointer.is_embedded() || !seen.is_new(pointer) {
             return true;
         }
+        if is_far_ahead(pointer, first_txg) {
+            tracing::warn!(birth = %pointer.birth(), "a block of an intent log is of a txg that cannot have been; the log ends there");
+            return false;
+        }
         match pipeline.claim(txg, pointer).await {
             Ok(()) => {
                 claimed.newest_birth = claimed.newest_birth.max(pointer.birth());
@@ -413,6 +421,11 @@ pub(crate) async fn claim(
     }
     header.flags |= ZilHeader::CLAIM_RECORD_SEQUENCE_VALID;
     Ok(claimed)
+}
+
+/// Whether a block of a log is of a txg that cannot have been when `first_txg` follows the synced state.
+pub(crate) fn is_far_ahead(pointer: &BlockPointer, first_txg: Txg) -> bool {
+    pointer.birth().get().saturating_sub(first_txg.get()) > AHEAD_TXGS_MAX
 }
 
 /// Whether a log on disk holds records that are not in the pool's last synced state, which is of `synced`.

@@ -213,6 +213,7 @@ impl TestPool {
         }
         dsl.sync_done(txg);
         pipeline.sync_done(txg);
+        dsl.answer_tasks(txg);
         let pool = TestPool {
             world,
             pipeline,
@@ -474,6 +475,7 @@ async fn sync_loop(
         }
         dsl.sync_done(txg);
         pipeline.sync_done(txg);
+        dsl.answer_tasks(txg);
         txgs.synced(txg);
     }
 }

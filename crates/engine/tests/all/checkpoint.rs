@@ -403,12 +403,21 @@ async fn what_was_added_after_the_checkpoint_is_left() {
     write_objects(&dataset, 100, 3).await;
     pool.sync().await.expect("sync");
     logged.push(write_logged(&dataset).await);
-    // A crash, with logs that nobody replayed.
+    // A crash, with logs that nobody replayed: all files are copied as they are at one moment, in an open txg that cannot
+    // end, and none is being written.
+    let open_txg = dataset
+        .assign(DirtyEstimate::metadata())
+        .await
+        .expect("assign");
+    while pool.synced_txg().next() != open_txg.txg() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
     let after = Images::new();
     for index in 0..4 {
         let name = format!("d{index}.img");
         std::fs::copy(images.path().join(&name), after.path().join(&name)).expect("copy");
     }
+    drop(open_txg);
     let mut spec = ImportSpec::new(find(&world, after.path()).await, host());
     spec.rewind = Rewind::Checkpoint;
     spec.force = true;

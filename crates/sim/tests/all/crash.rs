@@ -55,6 +55,30 @@ pub fn run_all(seeds: &[u64], plan: impl Fn(u64) -> Plan + Sync) {
     );
 }
 
+/// Runs a plan to its end, then with the power cut at every one of its writes and flushes (at each `stride`th).
+pub fn run_every_moment(plan: Plan, stride: u64) {
+    let base = Plan {
+        cut: Cut::Never,
+        ..plan
+    };
+    let (whole, _) = run_plan(&base).unwrap();
+    let moments = |op, count: u64, how| {
+        (1..=count)
+            .filter(move |at| at % stride == 1 % stride)
+            .map(move |at| Cut::At(op, at, how))
+    };
+    let cuts: Vec<Cut> = moments(SimOp::Write, whole.writes, PowerCut::Shuffle)
+        .chain(moments(SimOp::Write, whole.writes, PowerCut::LoseUnflushed))
+        .chain(moments(SimOp::Flush, whole.flushes, PowerCut::Shuffle))
+        .chain(moments(SimOp::Flush, whole.flushes, PowerCut::KeepAll))
+        .collect();
+    let numbers: Vec<u64> = (0..cuts.len() as u64).collect();
+    run_all(&numbers, |number| Plan {
+        cut: cuts[number as usize],
+        ..base
+    });
+}
+
 #[test]
 fn a_power_cut_loses_nothing_that_is_durable() {
     run_all(&seeds(22), Plan::of);
@@ -209,7 +233,7 @@ fn every_moment_of(layouts: &[Layout], stride: u64, copies: bool) {
         .into_iter()
         .flat_map(|seed| layouts.iter().map(move |layout| (seed, *layout)))
     {
-        let base = Plan {
+        let plan = Plan {
             layout,
             cycles: 1,
             workers: 1,
@@ -220,25 +244,9 @@ fn every_moment_of(layouts: &[Layout], stride: u64, copies: bool) {
                 copies,
                 ..WorkOptions::default()
             },
-            cut: Cut::Never,
             ..Plan::of(6 + seed)
         };
-        let (whole, _) = run_plan(&base).unwrap();
-        let moments = |op, count: u64, how| {
-            (1..=count)
-                .filter(move |at| at % stride == 1 % stride)
-                .map(move |at| Cut::At(op, at, how))
-        };
-        let cuts: Vec<Cut> = moments(SimOp::Write, whole.writes, PowerCut::Shuffle)
-            .chain(moments(SimOp::Write, whole.writes, PowerCut::LoseUnflushed))
-            .chain(moments(SimOp::Flush, whole.flushes, PowerCut::Shuffle))
-            .chain(moments(SimOp::Flush, whole.flushes, PowerCut::KeepAll))
-            .collect();
-        let numbers: Vec<u64> = (0..cuts.len() as u64).collect();
-        run_all(&numbers, |number| Plan {
-            cut: cuts[number as usize],
-            ..base
-        });
+        run_every_moment(plan, stride);
     }
 }
 

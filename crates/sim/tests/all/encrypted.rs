@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::common::golden::{encrypted, zil_dirty};
 use crate::common::{data, get, put};
-use crate::crash::run_all;
+use crate::crash::{run_all, run_every_moment};
 use device::sim::{PowerCut, SimOp, SimWorld};
 use engine::Pool;
 use filesystem::Filesystem;
@@ -16,7 +16,7 @@ use sim::golden::{Golden, replay_all};
 use sim::model::{State, difference, list};
 use sim::rng::Rng;
 use sim::torture::{
-    Cut, POOL, Plan, import, inspect_with, observe_all, patiently, run_plan, seeds, simulate,
+    POOL, Plan, import, inspect_with, observe_all, patiently, run_plan, seeds, simulate,
 };
 use sim::verify::Failure;
 use sim::work::WorkOptions;
@@ -97,7 +97,7 @@ fn zdb_agrees_about_encrypted_pools() {
 fn every_moment_of_a_small_encrypted_workload() {
     let Some(golden) = encrypted() else { return };
     let stride = if is_long() { 1 } else { 97 };
-    let base = Plan {
+    let plan = Plan {
         cycles: 1,
         workers: 1,
         work: WorkOptions {
@@ -106,25 +106,10 @@ fn every_moment_of_a_small_encrypted_workload() {
             sync_percent: 12,
             ..with_keys(6, golden).work
         },
-        cut: Cut::Never,
         standstills: false,
         ..with_keys(6, golden)
     };
-    let (whole, _) = run_plan(&base).unwrap();
-    let moments = |op, count: u64, how| {
-        (1..=count)
-            .filter(move |at| at % stride == 1 % stride)
-            .map(move |at| Cut::At(op, at, how))
-    };
-    let cuts: Vec<Cut> = moments(SimOp::Write, whole.writes, PowerCut::Shuffle)
-        .chain(moments(SimOp::Write, whole.writes, PowerCut::LoseUnflushed))
-        .chain(moments(SimOp::Flush, whole.flushes, PowerCut::Shuffle))
-        .collect();
-    let numbers: Vec<u64> = (0..cuts.len() as u64).collect();
-    run_all(&numbers, |number| Plan {
-        cut: cuts[number as usize],
-        ..base
-    });
+    run_every_moment(plan, stride);
 }
 
 /// Lets something be done until it ends or the power goes; then the power is back and nothing runs any more.

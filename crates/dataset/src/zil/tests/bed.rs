@@ -46,7 +46,7 @@ type Map = BTreeMap<VdevId, RangeSet>;
 /// The space maps, as of every txg: they outlive the machine.
 #[derive(Default)]
 pub struct SpaceMaps {
-    current: Mutex<Map>,
+    pub current: Mutex<Map>,
     synced: Mutex<BTreeMap<Txg, Map>>,
 }
 
@@ -100,6 +100,8 @@ pub struct Machine {
     pub sim: SimWorld,
     pub maps: Arc<SpaceMaps>,
     pub layout: Layout,
+    /// The txg before the first of a new pool.
+    pub before: Txg,
 }
 
 impl Machine {
@@ -113,6 +115,7 @@ impl Machine {
             sim,
             maps: Arc::default(),
             layout,
+            before: Txg::new(4),
         }
     }
 
@@ -174,7 +177,7 @@ impl Machine {
         root
     }
 
-    async fn pipeline(&self) -> Arc<Pipeline> {
+    pub async fn pipeline(&self) -> Arc<Pipeline> {
         let world = self.sim.world();
         let options = OpenOptions {
             create: true,
@@ -201,7 +204,7 @@ impl Machine {
     /// A new pool.
     pub async fn create(&self) -> Bed {
         let pipeline = self.pipeline().await;
-        let txgs = txgs(&self.sim.world(), Txg::new(4));
+        let txgs = txgs(&self.sim.world(), self.before);
         let tx = txgs.assign(0).await.expect("a txg");
         let set = ObjectSet::create(
             pipeline.clone(),

@@ -64,6 +64,35 @@ fn a_copy_that_cannot_be_read_is_no_end_though_others_have_nothing() {
     }
 }
 
+/// An import waits for the txg of the newest block that it claims: not for one that never comes.
+#[test]
+fn blocks_of_txgs_that_cannot_have_been_end_a_log() {
+    for (before, records) in [(1 << 20, 2), (1 << 40, 0)] {
+        simulate(async move {
+            let mut machine = Machine::new(36, Layout::Single);
+            machine.before = Txg::new(before);
+            let bed = with_chain(&machine).await;
+            for each in ["a", "b"] {
+                name(&bed, each).await;
+                bed.zil.commit(ObjectId::ZERO).await.expect("commits");
+            }
+            let mut header = bed.set.zil_header();
+            drop(bed);
+            // As an import sees it whose pool is at txg 4, in which nothing is allocated.
+            machine.sim.crash(PowerCut::LoseUnflushed).await;
+            machine.sim.power_on();
+            machine.maps.current.lock().clear();
+            let pipeline = machine.pipeline().await;
+            let first = Txg::new(5);
+            let claimed = claim(&pipeline, first, first, &mut header)
+                .await
+                .expect("ends");
+            assert_eq!(claimed.records, records);
+            assert_eq!(claimed.newest_birth.get() > before, records > 0);
+        });
+    }
+}
+
 #[test]
 fn what_was_claimed_and_is_damaged_is_not_left_out() {
     simulate(async {
