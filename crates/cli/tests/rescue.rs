@@ -24,16 +24,6 @@ const DEVICE_START_BYTES: u64 = 4 << 20;
 /// Files longer than this are not read.
 const READ_BYTES_MAX: u64 = 64 << 20;
 
-fn golden() -> Option<PathBuf> {
-    let path = std::env::var_os("MILLPOND_GOLDEN").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden"),
-        PathBuf::from,
-    );
-    let required = std::env::var("CI").is_ok_and(|value| value == "true");
-    assert!(path.exists() || !required, "MILLPOND_GOLDEN is needed");
-    path.exists().then_some(path)
-}
-
 /// xorshift64*: the same numbers everywhere for a seed.
 struct Seeded(u64);
 
@@ -78,19 +68,12 @@ struct Expected {
 impl Bed {
     async fn new(golden: &Path, name: &str, seed: u64) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
-        let status = Command::new("tar")
-            .args(["--zstd", "-xSf"])
-            .arg(golden.join(format!("{name}.tar.zst")))
-            .arg("-C")
-            .arg(dir.path())
-            .status()
-            .expect("tar");
-        assert!(status.success(), "{name}");
-        let manifest = std::fs::read(golden.join(format!("{name}.json"))).expect("manifest");
+        let images = oracles::unpack(golden, name, dir.path());
+        let manifest = oracles::manifest(golden, name);
         let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
         let world = World::system(2);
         let spec = ScanSpec {
-            paths: vec![dir.path().join(name).to_str().expect("UTF-8").to_owned()],
+            paths: vec![images.to_str().expect("UTF-8").to_owned()],
             ..ScanSpec::default()
         };
         let mut all = engine::scan(&world, &spec).await.expect("scan");
@@ -498,7 +481,7 @@ fn everything_below(dir: &Path) -> (Copies, HashMap<Vec<u8>, String>) {
 }
 
 async fn bed(name: &str, seed: u64) -> Option<Bed> {
-    Some(Bed::new(&golden()?, name, seed).await)
+    Some(Bed::new(&oracles::golden()?, name, seed).await)
 }
 
 const POOLS: [&str; 3] = ["stripe_of_mirrors", "raidz1_3", "nofeat"];

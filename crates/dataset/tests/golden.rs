@@ -5,8 +5,7 @@
 //! the tests pass with a note, except in CI.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
 use std::sync::Arc;
 
 use codec::crypt::{WrappingKey, passphrase_key};
@@ -17,50 +16,12 @@ use dataset::{
 };
 use device::World;
 use format::{Guid, NvList, NvValue, Txg, Uberblock, names};
+use oracles::{golden, unpack};
 use pool::alloc::Allocator;
 use pool::pipeline::IgnoreErrors;
 use pool::vdev::{OpenOptions, VdevTree, read_labels};
 use pool::{Cache, Pipeline, PipelineOptions, TxgLimits, TxgManager};
 use serde_json::Value;
-
-fn golden_dir() -> Option<PathBuf> {
-    let dir = match std::env::var_os("MILLPOND_GOLDEN") {
-        Some(dir) => PathBuf::from(dir),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden"),
-    };
-    if dir.is_dir() {
-        return Some(dir);
-    }
-    assert!(
-        std::env::var_os("CI").is_none_or(|ci| ci != "true"),
-        "the golden pools are missing: set MILLPOND_GOLDEN"
-    );
-    eprintln!("skipped: no golden pools (set MILLPOND_GOLDEN)");
-    None
-}
-
-fn unpack(dir: &Path, name: &str) -> tempfile::TempDir {
-    let out = tempfile::tempdir().expect("a temporary folder");
-    let mut zstd = Command::new("zstd")
-        .arg("-dcq")
-        .arg(dir.join(format!("{name}.tar.zst")))
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("zstd runs");
-    let done = Command::new("tar")
-        .arg("-xS")
-        .arg("-C")
-        .arg(out.path())
-        .stdin(zstd.stdout.take().expect("piped"))
-        .status()
-        .expect("tar runs");
-    let unpacked = zstd.wait().expect("zstd ends");
-    assert!(
-        done.success() && unpacked.success(),
-        "{name} does not unpack"
-    );
-    out
-}
 
 /// Opens the datasets of the pool whose images are in `images`, read-only.
 async fn open(images: &Path, pool_name: &str) -> Arc<DslPool> {
@@ -172,12 +133,13 @@ async fn open(images: &Path, pool_name: &str) -> Arc<DslPool> {
 const NOT_COMPARED: &[&str] = &["available"];
 
 async fn compare(name: &str) {
-    let Some(golden) = golden_dir() else { return };
-    let manifest = std::fs::read(golden.join(format!("{name}.json"))).expect("a manifest");
+    let Some(golden) = golden() else { return };
+    let manifest = oracles::manifest(&golden, name);
     let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
     let pool_name = manifest["pool"].as_str().expect("a name");
-    let images = unpack(&golden, name);
-    let dsl = open(&images.path().join(name), pool_name).await;
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let images = unpack(&golden, name, dir.path());
+    let dsl = open(&images, pool_name).await;
     let options = ListOptions {
         snapshots: true,
         ..ListOptions::default()
@@ -307,11 +269,12 @@ fn wrapping_key(info: &KeyInfo, key: &Value) -> WrappingKey {
 /// nothing opens.
 #[tokio::test]
 async fn keys_open_what_they_belong_to() {
-    let Some(golden) = golden_dir() else { return };
-    let manifest = std::fs::read(golden.join("encrypted.json")).expect("a manifest");
+    let Some(golden) = golden() else { return };
+    let manifest = oracles::manifest(&golden, "encrypted");
     let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
-    let images = unpack(&golden, "encrypted");
-    let dsl = open(&images.path().join("encrypted"), "encrypted").await;
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let images = unpack(&golden, "encrypted", dir.path());
+    let dsl = open(&images, "encrypted").await;
     let status = async |name: &str| dsl.property(name, "keystatus").await.unwrap().value;
     let keys = manifest["keys"].as_array().expect("keys");
     let names: Vec<&str> = manifest["datasets"]

@@ -845,26 +845,16 @@ pub(crate) fn scan_status(words: &[u64]) -> Option<ScanStatus> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::{Path, PathBuf};
-
     use super::*;
     use crate::{HostIdentity, ScanSpec};
-
-    fn golden() -> Option<PathBuf> {
-        let path = std::env::var_os("MILLPOND_GOLDEN").map_or_else(
-            || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden"),
-            PathBuf::from,
-        );
-        let required = std::env::var("CI").is_ok_and(|value| value == "true");
-        assert!(path.exists() || !required, "MILLPOND_GOLDEN is needed");
-        path.exists().then_some(path)
-    }
 
     /// Goal: space maps and logs of OpenZFS's pools add up. Method: what a metaslab has
     /// allocated by the maps' own totals is what its loaded free ranges leave, on every metaslab.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn space_of_golden_pools_adds_up() {
-        let Some(golden) = golden() else { return };
+        let Some(golden) = oracles::golden() else {
+            return;
+        };
         for name in [
             "plain",
             "mirror3",
@@ -880,16 +870,9 @@ mod tests {
             "removing",
         ] {
             let dir = tempfile::tempdir().expect("a directory");
-            let status = std::process::Command::new("tar")
-                .args(["--zstd", "-xSf"])
-                .arg(golden.join(format!("{name}.tar.zst")))
-                .arg("-C")
-                .arg(dir.path())
-                .status()
-                .expect("tar");
-            assert!(status.success());
+            let images = oracles::unpack(&golden, name, dir.path());
             let world = World::system(1);
-            let path = dir.path().join(name).to_str().expect("UTF-8").to_owned();
+            let path = images.to_str().expect("UTF-8").to_owned();
             let spec = ScanSpec {
                 paths: vec![path],
                 ..ScanSpec::default()

@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use format::{
     Eck, Feature, LABEL_CONFIG_BYTES, LABEL_CONFIG_OFFSET, LABEL_COUNT, NvEncoding, NvList,
@@ -17,50 +16,13 @@ use format::{
     uberblock_slots,
 };
 
-fn golden() -> Option<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let dir = std::env::var_os("MILLPOND_GOLDEN")
-        .map_or_else(|| root.join("../shared/golden"), PathBuf::from);
-    if dir.is_dir() {
-        return Some(dir);
-    }
-    assert!(
-        std::env::var("CI").as_deref() != Ok("true"),
-        "golden pools are missing at {}: set MILLPOND_GOLDEN to where they are",
-        dir.display()
-    );
-    eprintln!(
-        "skipped: no golden pools at {}; set MILLPOND_GOLDEN",
-        dir.display()
-    );
-    None
-}
-
 /// The images of a pool: those that are there, or unpacked into `scratch`.
 fn images(golden: &Path, pool: &str, scratch: &Path) -> Vec<PathBuf> {
     let unpacked = golden.join(pool);
-    let dir = if unpacked.is_dir() {
-        unpacked
-    } else {
-        let archive = golden.join(format!("{pool}.tar.zst"));
-        let status = Command::new("tar")
-            .arg("--use-compress-program=zstd")
-            .arg("-xSf")
-            .arg(&archive)
-            .arg("-C")
-            .arg(scratch)
-            .status()
-            .expect("tar and zstd unpack golden pools: install them");
-        assert!(status.success(), "cannot unpack {}", archive.display());
-        scratch.join(pool)
-    };
-    let mut out: Vec<_> = std::fs::read_dir(dir)
-        .expect("the pool's directory")
-        .map(|entry| entry.expect("an entry").path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "img"))
-        .collect();
-    out.sort();
-    out
+    oracles::images(&match unpacked.is_dir() {
+        true => unpacked,
+        false => oracles::unpack(golden, pool, scratch),
+    })
 }
 
 fn read(file: &File, at: u64, length: usize) -> Vec<u8> {
@@ -158,7 +120,9 @@ fn check_labels(path: &Path, found: &mut Found) {
 
 #[test]
 fn labels_of_all_golden_pools_decode() {
-    let Some(golden) = golden() else { return };
+    let Some(golden) = oracles::golden() else {
+        return;
+    };
     let mut pools = BTreeSet::new();
     for entry in std::fs::read_dir(&golden).expect("the golden directory") {
         let path = entry.expect("an entry").path();

@@ -9,7 +9,7 @@ use std::path::Path;
 #[tokio::main]
 async fn main() {
     let to = std::env::args().nth(1).expect("a directory to write to");
-    let golden = common::golden().expect("the golden pools in MILLPOND_GOLDEN");
+    let golden = oracles::golden().expect("the golden pools in MILLPOND_GOLDEN");
     for (target, seeds) in common::extract(&golden).await {
         let dir = Path::new(&to).join(target);
         std::fs::create_dir_all(&dir).expect("a directory");

@@ -30,7 +30,7 @@ fn regressions(target: &str) -> Vec<Vec<u8>> {
 fn decoders_take_anything() {
     // Targets may have a runtime of their own.
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let mut seeds = match common::golden() {
+    let mut seeds = match oracles::golden() {
         Some(golden) => runtime.block_on(common::extract(&golden)),
         None => common::Seeds::new(),
     };

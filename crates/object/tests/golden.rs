@@ -8,7 +8,6 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 
 use common::all_objects;
@@ -45,47 +44,11 @@ static TABLE: [SaRegistration; 6] = [
     attribute("ZPL_MTIME", 16),
 ];
 
-fn golden_dir() -> Option<PathBuf> {
-    let dir = match std::env::var_os("MILLPOND_GOLDEN") {
-        Some(dir) => PathBuf::from(dir),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden"),
-    };
-    if dir.is_dir() {
-        return Some(dir);
-    }
-    assert!(
-        std::env::var_os("CI").is_none_or(|ci| ci != "true"),
-        "the golden pools are missing: set MILLPOND_GOLDEN"
-    );
-    eprintln!("skipped: no golden pools (set MILLPOND_GOLDEN)");
-    None
-}
-
 fn unpack(name: &str) -> Option<(tempfile::TempDir, PathBuf, Value)> {
-    let golden = golden_dir()?;
-    let archive = golden.join(format!("{name}.tar.zst"));
+    let golden = oracles::golden()?;
     let dir = tempfile::tempdir().expect("a temporary folder");
-    let mut zstd = Command::new("zstd")
-        .arg("-dcq")
-        .arg(&archive)
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .expect("zstd runs");
-    let done = Command::new("tar")
-        .arg("-xS")
-        .arg("-C")
-        .arg(dir.path())
-        .stdin(zstd.stdout.take().expect("piped"))
-        .status()
-        .expect("tar runs");
-    let read = zstd.wait().expect("zstd ends");
-    assert!(
-        done.success() && read.success(),
-        "{} does not unpack",
-        archive.display()
-    );
-    let images = dir.path().join(name);
-    let manifest = std::fs::read(golden.join(format!("{name}.json"))).expect("a manifest");
+    let images = oracles::unpack(&golden, name, dir.path());
+    let manifest = oracles::manifest(&golden, name);
     let manifest = serde_json::from_slice(&manifest).expect("JSON");
     Some((dir, images, manifest))
 }

@@ -7,7 +7,6 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,46 +21,11 @@ use pool::{
     Cache, CacheUse, ErrorReport, ErrorSink, Pipeline, PipelineOptions, PoolError, ReadContext,
 };
 
-fn golden_dir() -> Option<PathBuf> {
-    let dir = match std::env::var_os("MILLPOND_GOLDEN") {
-        Some(dir) => PathBuf::from(dir),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden"),
-    };
-    if dir.is_dir() {
-        return Some(dir);
-    }
-    assert!(
-        std::env::var_os("CI").is_none_or(|ci| ci != "true"),
-        "the golden pools are missing: set MILLPOND_GOLDEN"
-    );
-    eprintln!("skipped: no golden pools (set MILLPOND_GOLDEN)");
-    None
-}
-
 /// Unpacks a pool and gives the folder with its images.
 fn unpack(name: &str) -> Option<(tempfile::TempDir, PathBuf)> {
-    let archive = golden_dir()?.join(format!("{name}.tar.zst"));
+    let golden = oracles::golden()?;
     let dir = tempfile::tempdir().expect("a temporary folder");
-    let mut zstd = Command::new("zstd")
-        .arg("-dcq")
-        .arg(&archive)
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .expect("zstd runs");
-    let done = Command::new("tar")
-        .arg("-xS")
-        .arg("-C")
-        .arg(dir.path())
-        .stdin(zstd.stdout.take().expect("piped"))
-        .status()
-        .expect("tar runs");
-    let whole = zstd.wait().expect("zstd ends").success();
-    assert!(
-        done.success() && whole,
-        "{} does not unpack",
-        archive.display()
-    );
-    let images = dir.path().join(name);
+    let images = oracles::unpack(&golden, name, dir.path());
     Some((dir, images))
 }
 

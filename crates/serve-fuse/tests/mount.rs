@@ -29,14 +29,8 @@ use volume::{Volume, ZvolInit};
 /// Whether mounting can work here.
 fn can_mount() -> bool {
     let fuse = OpenOptions::new().read(true).write(true).open("/dev/fuse");
-    let reason = match fuse {
-        _ if !rustix::process::geteuid().is_root() => "it needs root",
-        Err(_) => "it needs /dev/fuse",
-        Ok(_) => return true,
-    };
-    assert!(std::env::var("CI").as_deref() != Ok("true"), "{reason}");
-    eprintln!("left out: {reason}");
-    false
+    let is_root = rustix::process::geteuid().is_root();
+    oracles::need("root with /dev/fuse", is_root && fuse.is_ok())
 }
 
 struct Rig {

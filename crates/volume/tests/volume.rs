@@ -4,7 +4,7 @@
 //! Method: random operations on a volume and on a vector of bytes; many writes at once; golden
 //! pools with their manifests.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -341,36 +341,13 @@ async fn what_cannot_be_is_refused() {
     pool.export(false).await.expect("export");
 }
 
-fn golden() -> Option<PathBuf> {
-    let path = std::env::var_os("MILLPOND_GOLDEN").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden"),
-        PathBuf::from,
-    );
-    if path.exists() {
-        return Some(path);
-    }
-    assert!(
-        std::env::var("CI").as_deref() != Ok("true"),
-        "golden pools are needed"
-    );
-    eprintln!("left out: neither MILLPOND_GOLDEN nor ../shared/golden is there");
-    None
-}
-
 async fn check_golden(golden: &Path, name: &str) {
-    let manifest = std::fs::read(golden.join(format!("{name}.json"))).expect("manifest");
+    let manifest = oracles::manifest(golden, name);
     let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
     let dir = tempfile::tempdir().expect("a directory");
-    let status = Command::new("tar")
-        .args(["--zstd", "-xSf"])
-        .arg(golden.join(format!("{name}.tar.zst")))
-        .arg("-C")
-        .arg(dir.path())
-        .status()
-        .expect("tar");
-    assert!(status.success());
+    let images = oracles::unpack(golden, name, dir.path());
     let world = World::system(2);
-    let pool = import(&world, &dir.path().join(name), true).await;
+    let pool = import(&world, &images, true).await;
     let mut checked = 0;
     for expected in manifest["zvols"].as_array().into_iter().flatten() {
         let full = expected["name"].as_str().expect("name");
@@ -405,7 +382,7 @@ async fn check_golden(golden: &Path, name: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn golden_volumes() {
-    if let Some(golden) = golden() {
+    if let Some(golden) = oracles::golden() {
         check_golden(&golden, "plain").await;
     }
 }

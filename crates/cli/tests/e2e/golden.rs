@@ -8,15 +8,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::harness::{MILLPOND, Server, need, text_of};
-
-fn golden() -> Option<PathBuf> {
-    let path = std::env::var_os("MILLPOND_GOLDEN").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden"),
-        PathBuf::from,
-    );
-    need("the golden pools (MILLPOND_GOLDEN)", path.exists()).then_some(path)
-}
+use crate::harness::{MILLPOND, Server, text_of};
 
 /// A golden pool's images, unpacked, with a server of their own.
 pub struct Golden {
@@ -28,25 +20,18 @@ pub struct Golden {
 
 /// Unpacks the images of the pool called `name` below `directory`; answers its manifest and where they are.
 pub fn unpack_into(directory: &Path, name: &str) -> Option<(Value, PathBuf)> {
-    let golden = golden()?;
-    let manifest = std::fs::read(golden.join(format!("{name}.json"))).expect("the manifest");
+    let golden = oracles::golden()?;
+    let manifest = oracles::manifest(&golden, name);
     let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
     std::fs::create_dir_all(directory).expect("a directory");
-    let status = Command::new("tar")
-        .args(["--zstd", "-xSf"])
-        .arg(golden.join(format!("{name}.tar.zst")))
-        .arg("-C")
-        .arg(directory)
-        .status()
-        .expect("tar runs");
-    assert!(status.success(), "{name} does not unpack");
-    Some((manifest, directory.join(name)))
+    let images = oracles::unpack(&golden, name, directory);
+    Some((manifest, images))
 }
 
 impl Golden {
     /// The pool called `name`; nothing where there are no golden pools.
     pub fn unpack(name: &str) -> Option<Self> {
-        golden()?;
+        oracles::golden()?;
         let server = Server::start();
         let (manifest, _) = unpack_into(server.directory.path(), name)?;
         Some(Self {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+pub use oracles::{Peer, need};
 use tempfile::TempDir;
 
 /// The binary under test.
@@ -16,18 +17,6 @@ pub const ZDB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/zdb");
 /// Whether the long versions of tests run.
 pub fn is_long() -> bool {
     std::env::var_os("MILLPOND_LONG").is_some_and(|value| value == "1")
-}
-
-/// `true` if what a test needs is there. Otherwise the test is skipped with a reason, or fails in CI.
-pub fn need(what: &str, is_there: bool) -> bool {
-    if !is_there {
-        assert!(
-            std::env::var_os("CI").is_none_or(|value| value != "true"),
-            "{what} is missing, and CI demands it"
-        );
-        eprintln!("skipped: {what} is missing");
-    }
-    is_there
 }
 
 /// Whether filesystems can be mounted here.
@@ -342,63 +331,5 @@ pub fn zdb_is_clean(directory: &Path, pool: &str) {
     let text = run(ZDB, &["-e", "-p", &directory.to_string_lossy(), "-d", pool]);
     for bad in ["ERROR", "leaked", "not match", "mismatch"] {
         assert!(!text.contains(bad), "zdb has something to say:\n{text}");
-    }
-}
-
-/// The virtual machine with the real OpenZFS; one at a time, it wants a core of its own.
-pub struct Peer {
-    program: PathBuf,
-}
-
-/// Before each script: there is no udev in the machine, and `zpool import` would wait seconds for it to name each disk
-/// (zutil_import_os.c: update_vdev_config_dev_strs).
-const NO_UDEV: &str = "export ZFS_VDEV_DEVID_OPT_OUT=YES\n";
-
-/// Waits until no other test uses the machine, of this process or another (crates `engine` and `filesystem` have the
-/// same). The turn lasts until the file is closed.
-fn turn() -> File {
-    let path = std::env::temp_dir().join("millpond-peer.lock");
-    let file = File::options().create(true).append(true).open(path);
-    let file = file.expect("the lock of the peer");
-    file.lock().expect("a turn");
-    file
-}
-
-impl Peer {
-    /// The peer, if it is here.
-    pub fn find() -> Option<Self> {
-        let directory = std::env::var_os("MILLPOND_PEER").map_or_else(
-            || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/peer"),
-            PathBuf::from,
-        );
-        let program = directory.join("peer-vm");
-        let is_there = program.exists() && finds("qemu-system-x86_64");
-        need("the peer machine (peer-vm, qemu-system-x86)", is_there).then_some(Self { program })
-    }
-
-    /// Runs a script in it, as root, with these disks; answers what it printed. Waits for its turn.
-    pub fn run(&self, disks: &[String], options: &[&str], script: &str) -> String {
-        let _turn = turn();
-        let mut text = String::new();
-        // The emulated machine now and then stops dead (124, 125): once more then.
-        for _ in 0..2 {
-            let mut command = Command::new(&self.program);
-            command.args(["-q", "-t", "900"]).args(options);
-            for disk in disks {
-                command.args(["-d", disk]);
-            }
-            let output = command
-                .args(["-c", &format!("{NO_UDEV}{script}")])
-                .stdin(Stdio::null())
-                .output()
-                .expect("peer-vm runs");
-            text = text_of(&output);
-            match output.status.code() {
-                Some(0) => return text,
-                Some(124 | 125) => {}
-                code => panic!("the script failed in the peer ({code:?}):\n{text}"),
-            }
-        }
-        panic!("the peer machine stopped dead twice:\n{text}");
     }
 }

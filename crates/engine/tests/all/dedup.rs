@@ -256,7 +256,7 @@ cd /; zpool export logs
 /// Logs that OpenZFS left are flushed in steps by the import.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn logs_of_openzfs_are_flushed() {
-    let Some(peer) = peer() else { return };
+    let Some(peer) = Peer::find() else { return };
     let images = Images::new();
     images.make(1, 256);
     run_in_peer(&peer, images.path(), WITH_LOGS);

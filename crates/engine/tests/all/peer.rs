@@ -33,7 +33,7 @@ fn disks(images: &Images, count: usize, mib: u64) -> Vec<LeafSpec> {
         .collect()
 }
 
-async fn there_and_back(vdevs: Vec<VdevSpec>, images: &Images, peer: &std::path::Path) {
+async fn there_and_back(vdevs: Vec<VdevSpec>, images: &Images, peer: &Peer) {
     let world = World::system(2);
     let pool = Pool::create(&world, spec("tank", vdevs))
         .await
@@ -75,7 +75,7 @@ async fn there_and_back(vdevs: Vec<VdevSpec>, images: &Images, peer: &std::path:
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn openzfs_uses_a_mirror_of_ours() {
-    let Some(peer) = peer() else { return };
+    let Some(peer) = Peer::find() else { return };
     let images = Images::new();
     let leaves = disks(&images, 2, 128);
     there_and_back(vec![normal(VdevLayout::Mirror(leaves))], &images, &peer).await;
@@ -83,7 +83,7 @@ async fn openzfs_uses_a_mirror_of_ours() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn openzfs_uses_a_raidz2_of_ours() {
-    let Some(peer) = peer() else { return };
+    let Some(peer) = Peer::find() else { return };
     let images = Images::new();
     let leaves = disks(&images, 5, 96);
     there_and_back(

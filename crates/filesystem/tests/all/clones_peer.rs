@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Command;
 
 use crate::common::tree::{hash, walk};
 use crate::common::*;
@@ -39,28 +38,12 @@ zpool export cloned_blocks
 echo PEER-DONE
 ";
 
-fn run(peer: &Path, dir: &Path) -> String {
-    let disk = |name: &str| format!("{},{name}", dir.join(format!("{name}.img")).display());
-    let _turn = turn();
-    // The emulated machine now and then stops dead: run it again then.
-    for attempt in 0..3 {
-        let output = Command::new(peer)
-            .args(["-q", "-t", "600", "-d", &disk("d0"), "-d", &disk("d1")])
-            .args(["-c", &format!("{NO_UDEV}{SCRIPT}")])
-            .output()
-            .expect("peer-vm");
-        let text = format!(
-            "{}{}",
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
-        );
-        match output.status.code() {
-            Some(0) => return text.replace('\r', ""),
-            Some(124 | 125) if attempt < 2 => eprintln!("the machine stopped, again:\n{text}"),
-            code => panic!("OpenZFS says {code:?}:\n{text}"),
-        }
-    }
-    unreachable!("the last attempt returns or panics")
+fn run(peer: &Peer, dir: &Path) -> String {
+    let disks = ["d0", "d1"].map(|name| {
+        let image = dir.join(format!("{name}.img"));
+        format!("{},{name}", image.display())
+    });
+    peer.run(&disks, &[], SCRIPT).replace('\r', "")
 }
 
 async fn hashes(world: &World, pool: &Pool) -> BTreeMap<String, String> {
@@ -119,7 +102,7 @@ async fn change(world: &World, pool: &Pool, dataset: &str, name: &[u8], delete: 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn openzfs_takes_cloned_blocks_back_and_gives_them_again() {
-    let (Some(golden), Some(peer)) = (golden(), peer()) else {
+    let (Some(golden), Some(peer)) = (golden(), Peer::find()) else {
         return;
     };
     let image = Image::empty();

@@ -333,7 +333,7 @@ async fn create_on_disk(world: &World, image: &Image) -> Arc<Pool> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn openzfs_agrees_on_every_number_and_goes_on() {
-    let Some(peer) = peer() else { return };
+    let Some(peer) = Peer::find() else { return };
     let world = World::system(2);
     let image = Image::new(256);
     let mut random = Random(12);

@@ -155,7 +155,7 @@ async fn encrypted_datasets_are_written_as_openzfs_reads_them() {
     }
 
     // And the real thing reads it.
-    let Some(peer) = peer() else { return };
+    let Some(peer) = Peer::find() else { return };
     let script = r#"
 zpool import -f -d /dev/disk/peer zil_dirty || exit 3
 printf 'correct horse battery' | zfs load-key zil_dirty/enc || exit 4

@@ -191,7 +191,7 @@ async fn big_dnodes_are_claimed_as_they_were() {
 /// The real OpenZFS replays our log.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn openzfs_replays_what_we_logged() {
-    let Some(peer) = peer() else { return };
+    let Some(peer) = Peer::find() else { return };
     let image = Image::new(512);
     let world = World::system(2);
     let pool = create(&world, &image, &[("sync", "always")]).await;
@@ -261,7 +261,7 @@ zpool export tank
 /// We replay the log of the real OpenZFS.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn we_replay_what_openzfs_logged() {
-    let Some(peer) = peer() else { return };
+    let Some(peer) = Peer::find() else { return };
     let image = Image::new(512);
     let script = r#"
 echo 3600 > /sys/module/zfs/parameters/zfs_txg_timeout 2>/dev/null
@@ -286,8 +286,8 @@ done
 echo POWERCUT
 sleep 30
 "#;
-    let turn = turn();
-    let output = std::process::Command::new(&peer)
+    let turn = Peer::turn();
+    let output = std::process::Command::new(peer.program())
         .args(["-q", "-k", "-t", "600", "-d"])
         .arg(format!("{},d0", image.path().join("d0.img").display()))
         .args(["-c", script])

@@ -433,7 +433,7 @@ async fn digests(fs: &Filesystem, names: &[(String, String)]) -> Vec<(String, St
 /// the pool back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn openzfs_takes_our_clones() {
-    let Some(peer) = peer() else { return };
+    let Some(peer) = Peer::find() else { return };
     let bed = Bed::new(&[("recordsize", "16K"), ("sync", "always")]).await;
     let data = Random(12).bytes(500 * K as usize);
     let source = bed.file("source", &data).await;

@@ -1,8 +1,7 @@
 //! Seeds for fuzzing: blocks of golden pools by the decoder that they are for.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use codec::compress::{ZstdLevel, compress};
 use device::World;
@@ -17,17 +16,6 @@ const OBJECTS_MAX: usize = 400;
 
 /// Seeds by target.
 pub type Seeds = BTreeMap<&'static str, BTreeSet<Vec<u8>>>;
-
-/// The golden pools, if they are there.
-pub fn golden() -> Option<PathBuf> {
-    let path = std::env::var_os("MILLPOND_GOLDEN").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden"),
-        PathBuf::from,
-    );
-    let required = std::env::var("CI").is_ok_and(|value| value == "true");
-    assert!(path.exists() || !required, "MILLPOND_GOLDEN is needed");
-    path.exists().then_some(path)
-}
 
 fn keep(seeds: &mut Seeds, target: &'static str, bytes: &[u8]) {
     let end = bytes
@@ -63,14 +51,7 @@ pub async fn extract(golden: &Path) -> Seeds {
         "raidz_expanded",
     ] {
         let dir = tempfile::tempdir().expect("a directory");
-        let status = Command::new("tar")
-            .args(["--zstd", "-xSf"])
-            .arg(golden.join(format!("{name}.tar.zst")))
-            .arg("-C")
-            .arg(dir.path())
-            .status()
-            .expect("tar");
-        assert!(status.success(), "{name}");
+        oracles::unpack(golden, name, dir.path());
         let spec = ScanSpec {
             paths: vec![dir.path().join(name).to_str().expect("UTF-8").to_owned()],
             ..ScanSpec::default()

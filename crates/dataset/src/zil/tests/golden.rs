@@ -2,12 +2,12 @@
 //! everything that is in the tree at the cut and not in the tree without replay.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::Arc;
 
 use device::World;
 use format::{Guid, LogBody, LogRecord, NvList, NvValue, ObjsetPhys, Txg, ZilHeader, ZilSequence};
+use oracles::{golden, unpack};
 use pool::alloc::{AllFree, Allocator};
 use pool::pipeline::IgnoreErrors;
 use pool::vdev::{OpenOptions, VdevTree, read_labels};
@@ -17,42 +17,6 @@ use serde_json::Value;
 use super::super::walk::{Chain, RawRecord, read_data};
 use super::super::{claim, free_chain};
 use crate::{DslEnvironment, DslPool, NoHooks};
-
-fn golden_dir() -> Option<PathBuf> {
-    let dir = match std::env::var_os("MILLPOND_GOLDEN") {
-        Some(dir) => PathBuf::from(dir),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden"),
-    };
-    if dir.is_dir() {
-        return Some(dir);
-    }
-    assert!(
-        std::env::var_os("CI").is_none_or(|ci| ci != "true"),
-        "the golden pools are missing: set MILLPOND_GOLDEN"
-    );
-    eprintln!("skipped: no golden pools (set MILLPOND_GOLDEN)");
-    None
-}
-
-fn unpack(golden: &Path, name: &str, into: &Path) -> PathBuf {
-    let archive = golden.join(format!("{name}.tar.zst"));
-    let mut zstd = Command::new("zstd")
-        .arg("-dcq")
-        .arg(&archive)
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .expect("zstd runs");
-    let done = Command::new("tar")
-        .arg("-xS")
-        .arg("-C")
-        .arg(into)
-        .stdin(zstd.stdout.take().expect("piped"))
-        .status()
-        .expect("tar runs");
-    assert!(zstd.wait().expect("zstd ends").success());
-    assert!(done.success(), "{} does not unpack", archive.display());
-    into.join(name)
-}
 
 /// The pool over its devices; all space counts as free.
 async fn open(dir: &Path) -> (Arc<Pipeline>, Arc<DslPool>, Txg) {
@@ -270,14 +234,14 @@ async fn check(golden: &Path, name: &str) {
 
 #[tokio::test]
 async fn logs_of_openzfs_are_read() {
-    if let Some(golden) = golden_dir() {
+    if let Some(golden) = golden() {
         check(&golden, "zil_dirty").await;
     }
 }
 
 #[tokio::test]
 async fn logs_of_openzfs_on_log_devices_are_read() {
-    if let Some(golden) = golden_dir() {
+    if let Some(golden) = golden() {
         check(&golden, "zil_dirty_slog").await;
     }
 }

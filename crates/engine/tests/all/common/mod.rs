@@ -15,6 +15,8 @@ use engine::{
 };
 use format::{ObjectId, ObjectType, ObjsetKind};
 use object::{NewObject, ObjectSet, Zap, ZapOptions};
+use oracles::images;
+pub use oracles::{Peer, golden, unpack};
 use pool::Tx;
 
 /// Fills the root dataset with the least that a filesystem has; what the tests need is objects.
@@ -276,96 +278,12 @@ pub fn zdb_is_clean(dir: &Path, pool: &str) {
     );
 }
 
-/// Whether tests that need what is not there fail instead of being left out.
-pub fn is_ci() -> bool {
-    std::env::var("CI").is_ok_and(|value| value == "true")
-}
-
-fn shared(variable: &str, name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os(variable).map_or_else(
-        || {
-            Path::new(env!("CARGO_MANIFEST_DIR"))
-                .join("../../../shared")
-                .join(name)
-        },
-        PathBuf::from,
-    );
-    if path.exists() {
-        return Some(path);
-    }
-    assert!(!is_ci(), "{variable} or ../shared/{name} is needed");
-    eprintln!("left out: neither {variable} nor ../shared/{name} is there");
-    None
-}
-
-/// The golden pools.
-pub fn golden() -> Option<PathBuf> {
-    shared("MILLPOND_GOLDEN", "golden")
-}
-
-/// The machine with the real OpenZFS.
-pub fn peer() -> Option<PathBuf> {
-    shared("MILLPOND_PEER", "peer").map(|dir| dir.join("peer-vm"))
-}
-
-/// Unpacks a golden pool; returns the directory of its images.
-pub fn unpack(golden: &Path, name: &str, into: &Path) -> PathBuf {
-    let status = Command::new("tar")
-        .args(["--zstd", "-xSf"])
-        .arg(golden.join(format!("{name}.tar.zst")))
-        .arg("-C")
-        .arg(into)
-        .status()
-        .expect("tar");
-    assert!(status.success(), "unpacking {name}");
-    into.join(name)
-}
-
-/// Before each script: there is no udev in the machine, and `zpool import` would wait seconds for it to name each disk
-/// (zutil_import_os.c: update_vdev_config_dev_strs).
-const NO_UDEV: &str = "export ZFS_VDEV_DEVID_OPT_OUT=YES\n";
-
-/// Waits until no other test uses the machine, of this process or another. The turn lasts until the file is closed.
-pub fn turn() -> std::fs::File {
-    let path = std::env::temp_dir().join("millpond-peer.lock");
-    let file = std::fs::File::options()
-        .create(true)
-        .append(true)
-        .open(path);
-    let file = file.expect("the lock of the machine");
-    file.lock().expect("a turn");
-    file
-}
-
 /// Runs a script in the machine with the real OpenZFS, with all images of a directory as disks.
-pub fn run_in_peer(peer: &Path, dir: &Path, script: &str) -> String {
-    let mut images: Vec<PathBuf> = std::fs::read_dir(dir)
-        .expect("images")
-        .map(|entry| entry.expect("entry").path())
-        .filter(|path| path.extension().is_some_and(|ext| ext == "img"))
-        .collect();
-    images.sort();
-    let _turn = turn();
-    // The emulated machine now and then stops dead: run it again then.
-    for attempt in 0..3 {
-        let mut command = Command::new(peer);
-        command.args(["-q", "-t", "600"]);
-        for image in &images {
-            let stem = image.file_stem().expect("name").to_str().expect("UTF-8");
-            command.arg("-d").arg(format!("{},{stem}", image.display()));
-        }
-        command.args(["-c", &format!("{NO_UDEV}{script}")]);
-        let output = command.output().expect("peer-vm");
-        let text = format!(
-            "{}{}",
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
-        );
-        match output.status.code() {
-            Some(0) => return text,
-            Some(124 | 125) if attempt < 2 => eprintln!("the machine stopped, again:\n{text}"),
-            code => panic!("OpenZFS says {code:?}:\n{text}"),
-        }
-    }
-    unreachable!("the last attempt returns or panics")
+pub fn run_in_peer(peer: &Peer, dir: &Path, script: &str) -> String {
+    let disk = |image: &PathBuf| {
+        let stem = image.file_stem().expect("name").to_str().expect("UTF-8");
+        format!("{},{stem}", image.display())
+    };
+    let disks: Vec<String> = images(dir).iter().map(disk).collect();
+    peer.run(&disks, &[], script)
 }

@@ -5,7 +5,7 @@ pub mod big_endian;
 pub mod model;
 pub mod tree;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -17,6 +17,7 @@ use engine::{
     ScanSpec, VdevClass, VdevLayout, VdevSpec,
 };
 use filesystem::{Caller, Filesystem, ZplInit};
+pub use oracles::{Peer, golden, unpack};
 
 pub const ROOT: Caller = Caller::ROOT;
 pub const ALICE: Caller = Caller {
@@ -204,90 +205,9 @@ pub fn zdb_is_clean(dir: &Path, pool: &str) {
     }
 }
 
-/// Whether tests that need what is not there fail instead of being left out.
-pub fn is_ci() -> bool {
-    std::env::var("CI").is_ok_and(|value| value == "true")
-}
-
-fn shared(variable: &str, name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os(variable).map_or_else(
-        || {
-            Path::new(env!("CARGO_MANIFEST_DIR"))
-                .join("../../../shared")
-                .join(name)
-        },
-        PathBuf::from,
-    );
-    if path.exists() {
-        return Some(path);
-    }
-    assert!(!is_ci(), "{variable} or ../shared/{name} is needed");
-    eprintln!("left out: neither {variable} nor ../shared/{name} is there");
-    None
-}
-
-/// The golden pools.
-pub fn golden() -> Option<PathBuf> {
-    shared("MILLPOND_GOLDEN", "golden")
-}
-
-/// The machine with the real OpenZFS.
-pub fn peer() -> Option<PathBuf> {
-    shared("MILLPOND_PEER", "peer").map(|dir| dir.join("peer-vm"))
-}
-
-/// Unpacks a golden pool; returns the directory of its images.
-pub fn unpack(golden: &Path, name: &str, into: &Path) -> PathBuf {
-    let status = Command::new("tar")
-        .args(["--zstd", "-xSf"])
-        .arg(golden.join(format!("{name}.tar.zst")))
-        .arg("-C")
-        .arg(into)
-        .status()
-        .expect("tar");
-    assert!(status.success(), "unpacking {name}");
-    into.join(name)
-}
-
-/// Before each script: there is no udev in the machine, and `zpool import` would wait seconds for it to name each disk
-/// (zutil_import_os.c: update_vdev_config_dev_strs).
-pub const NO_UDEV: &str = "export ZFS_VDEV_DEVID_OPT_OUT=YES\n";
-
-/// Waits until no other test uses the machine, of this process or another. The turn lasts until the file is closed.
-pub fn turn() -> std::fs::File {
-    let path = std::env::temp_dir().join("millpond-peer.lock");
-    let file = std::fs::File::options()
-        .create(true)
-        .append(true)
-        .open(path);
-    let file = file.expect("the lock of the machine");
-    file.lock().expect("a turn");
-    file
-}
-
 /// Runs a script in the machine with the real OpenZFS, with the image as disk "d0".
-pub fn run_in_peer(peer: &Path, image: &Path, script: &str) -> String {
-    let _turn = turn();
-    // The emulated machine now and then stops dead: run it again then.
-    for attempt in 0..3 {
-        let output = Command::new(peer)
-            .args(["-q", "-t", "600", "-d"])
-            .arg(format!("{},d0", image.display()))
-            .args(["-c", &format!("{NO_UDEV}{script}")])
-            .output()
-            .expect("peer-vm");
-        let text = format!(
-            "{}{}",
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
-        );
-        match output.status.code() {
-            Some(0) => return text,
-            Some(124 | 125) if attempt < 2 => eprintln!("the machine stopped, again:\n{text}"),
-            code => panic!("OpenZFS says {code:?}:\n{text}"),
-        }
-    }
-    unreachable!("the last attempt returns or panics")
+pub fn run_in_peer(peer: &Peer, image: &Path, script: &str) -> String {
+    peer.run(&[format!("{},d0", image.display())], &[], script)
 }
 
 /// Numbers that look random, the same every time.

@@ -1,7 +1,6 @@
 //! Golden pools with encryption roots.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use sim::golden::Golden;
@@ -36,26 +35,10 @@ pub fn zil_dirty() -> Option<&'static Golden> {
 }
 
 fn load(name: &str, parents: &[&str]) -> Option<Golden> {
-    let golden = std::env::var_os("MILLPOND_GOLDEN").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden"),
-        PathBuf::from,
-    );
-    if !golden.exists() {
-        let is_ci = std::env::var("CI").is_ok_and(|value| value == "true");
-        assert!(!is_ci, "MILLPOND_GOLDEN or ../shared/golden is needed");
-        eprintln!("left out: neither MILLPOND_GOLDEN nor ../shared/golden is there");
-        return None;
-    }
+    let golden = oracles::golden()?;
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let status = Command::new("tar")
-        .args(["--zstd", "-xSf"])
-        .arg(golden.join(format!("{name}.tar.zst")))
-        .arg("-C")
-        .arg(dir.path())
-        .status()
-        .expect("tar");
-    assert!(status.success(), "unpacking {name}");
-    let manifest = std::fs::read(golden.join(format!("{name}.json"))).expect("a manifest");
+    oracles::unpack(&golden, name, dir.path());
+    let manifest = oracles::manifest(&golden, name);
     let manifest: serde_json::Value = serde_json::from_slice(&manifest).expect("JSON");
     let list = |of: &str| manifest[of].as_array().cloned().unwrap_or_default();
     let text = |of: &serde_json::Value, field: &str| {

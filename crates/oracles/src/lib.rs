@@ -1,0 +1,160 @@
+//! What tests compare Millpond with: golden pools, which OpenZFS made, and the peer, a virtual machine that runs it.
+//!
+//! Both lie outside the repository: in `MILLPOND_GOLDEN` and `MILLPOND_PEER`, or else in `../shared/golden` and
+//! `../shared/peer` beside it. Where one is missing, tests that need it are left out and say so; with `CI=true` they fail.
+//!
+//! For tests only: whatever is wrong panics.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Before each script in the peer: there is no udev in it, and `zpool import` would wait seconds for it to name each disk
+/// (`update_vdev_config_dev_strs`, lib/libzutil/os/linux/zutil_import_os.c).
+const NO_UDEV: &str = "export ZFS_VDEV_DEVID_OPT_OUT=YES\n";
+/// How often a script is begun: the emulated machine now and then stops dead.
+const ATTEMPTS: u32 = 2;
+/// Exit codes of `peer-vm` when the machine did not come to the script's end.
+const STOPPED: [i32; 2] = [124, 125];
+
+/// Whether tests that need what is not there fail instead of being left out.
+fn is_ci() -> bool {
+    std::env::var_os("CI").is_some_and(|value| value == "true")
+}
+
+/// `true` if what a test needs is there. Otherwise says why the test is left out.
+///
+/// # Panics
+/// In CI, when it is not there.
+pub fn need(what: &str, is_there: bool) -> bool {
+    if !is_there {
+        assert!(!is_ci(), "{what} is missing, and CI demands it");
+        eprintln!("left out: {what} is missing");
+    }
+    is_there
+}
+
+fn shared(variable: &str, name: &str) -> PathBuf {
+    let beside = || {
+        Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../../../shared")
+            .join(name)
+    };
+    std::env::var_os(variable).map_or_else(beside, PathBuf::from)
+}
+
+/// The directory of the golden pools: `NAME.tar.zst` with images, `NAME.json` with what OpenZFS says of them.
+pub fn golden() -> Option<PathBuf> {
+    let path = shared("MILLPOND_GOLDEN", "golden");
+    need(
+        "the golden pools (MILLPOND_GOLDEN or ../shared/golden)",
+        path.is_dir(),
+    )
+    .then_some(path)
+}
+
+/// Unpacks a golden pool below `into`; the directory of its images.
+///
+/// # Panics
+/// When `tar` and `zstd` are not there or fail.
+pub fn unpack(golden: &Path, name: &str, into: &Path) -> PathBuf {
+    let archive = golden.join(format!("{name}.tar.zst"));
+    let status = Command::new("tar")
+        .args(["--zstd", "-xSf"])
+        .arg(&archive)
+        .arg("-C")
+        .arg(into)
+        .status()
+        .expect("tar runs");
+    assert!(status.success(), "{} does not unpack", archive.display());
+    into.join(name)
+}
+
+/// What OpenZFS said of a golden pool: JSON.
+///
+/// # Panics
+/// When it cannot be read.
+pub fn manifest(golden: &Path, name: &str) -> Vec<u8> {
+    std::fs::read(golden.join(format!("{name}.json"))).expect("a manifest")
+}
+
+/// The images (`*.img`) of a directory, by name.
+///
+/// # Panics
+/// When it cannot be read.
+pub fn images(dir: &Path) -> Vec<PathBuf> {
+    let mut images: Vec<PathBuf> = std::fs::read_dir(dir)
+        .expect("a directory of images")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "img"))
+        .collect();
+    images.sort();
+    images
+}
+
+/// The virtual machine with the real OpenZFS.
+pub struct Peer {
+    program: PathBuf,
+}
+
+impl Peer {
+    /// The peer, if it is here.
+    pub fn find() -> Option<Self> {
+        let program = shared("MILLPOND_PEER", "peer").join("peer-vm");
+        let emulator = Command::new("qemu-system-x86_64")
+            .arg("--version")
+            .stdout(Stdio::null())
+            .status();
+        let is_there = program.exists() && emulator.is_ok_and(|status| status.success());
+        need("the peer machine (peer-vm, qemu-system-x86)", is_there).then_some(Self { program })
+    }
+
+    /// The command that starts it, for what [`Self::run`] does not do. Takes no turn.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// Waits until no other test uses the machine, of this process or another. The turn lasts until the file is closed.
+    ///
+    /// # Panics
+    /// When the temporary directory cannot hold a lock.
+    pub fn turn() -> File {
+        let path = std::env::temp_dir().join("millpond-peer.lock");
+        let file = File::options().create(true).append(true).open(path);
+        let file = file.expect("the lock of the peer");
+        file.lock().expect("a turn");
+        file
+    }
+
+    /// Runs a script in it, as root, with these disks (`PATH,NAME`) and options of `peer-vm` (without: for 15 minutes at
+    /// most); answers what it printed. Waits for its turn.
+    ///
+    /// # Panics
+    /// With what it printed when the script fails, or the machine stops again and again.
+    pub fn run(&self, disks: &[String], options: &[&str], script: &str) -> String {
+        let _turn = Self::turn();
+        let mut attempt = 1;
+        loop {
+            let mut command = Command::new(&self.program);
+            command.args(["-q", "-t", "900"]).args(options);
+            for disk in disks {
+                command.args(["-d", disk]);
+            }
+            let output = command
+                .args(["-c", &format!("{NO_UDEV}{script}")])
+                .stdin(Stdio::null())
+                .output()
+                .expect("peer-vm runs");
+            let text = [&output.stdout, &output.stderr].map(|out| String::from_utf8_lossy(out));
+            let text = text.concat();
+            match output.status.code() {
+                Some(0) => return text,
+                Some(code) if STOPPED.contains(&code) && attempt < ATTEMPTS => {
+                    eprintln!("the machine stopped, again:\n{text}");
+                    attempt += 1;
+                }
+                code => panic!("the script failed in the peer ({code:?}):\n{text}"),
+            }
+        }
+    }
+}
