@@ -5,6 +5,8 @@
 //!
 //! For tests only: whatever is wrong panics.
 
+#![forbid(unsafe_code)]
+
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
