@@ -10,7 +10,7 @@
 //! 3. pass 1: the configuration again if the tasks changed it; frees left over from another release
 //! 4. again from the MOS, while it is dirty
 //! 5. labels and uberblocks: the configuration first where it changed, in the order that leaves
-//!    one valid set of labels at any moment; then the txg is on disk
+//!    one valid set of labels at any moment; then the txg is on disk. Who waits for its sync tasks is told last of all
 //!
 //! A txg with nothing to write leaves no trace. A crash before the new uberblock leaves the
 //! previous txg, whole, since nothing it refers to is overwritten before two more txgs passed.

@@ -284,6 +284,7 @@ async fn an_attribute_is_removed_or_said_to_stay_where_there_is_no_room() {
     }
     pool.sync().await.expect("sync");
     set(&pool, "tank/x", "refquota", "2M").await;
+    // Fills the quota with ever smaller writes, until the last are refused.
     let mut refused = Ok(0);
     for (number, length) in [(0, 65536), (1, 4096), (2, 512)] {
         let base = 1 << 20 << number;
