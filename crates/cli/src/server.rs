@@ -81,7 +81,7 @@ impl Up {
     }
 }
 
-/// Stops the server, if one runs.
+/// Stops the server, if one runs. Returns when its pools are exported.
 pub fn down(client: &Client) -> anyhow::Result<()> {
     if client.call_if_running(&ServerStop {})?.is_none() {
         println!("no server runs");

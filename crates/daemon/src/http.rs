@@ -5,7 +5,9 @@
 
 use std::future::Future;
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::{
     Call, Empty, Failure, FailureKind, ServerInfo, ServerStop, ZfsCreate, ZfsDestroy, ZfsHolds,
@@ -21,6 +23,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
 use tokio::net::UnixListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 use crate::DaemonError;
 use crate::service::Service;
@@ -28,17 +32,24 @@ use crate::service::Service;
 /// Largest request in bytes: a command line cannot be longer.
 const REQUEST_BYTES_MAX: usize = 4 << 20;
 
+/// How long a stopping server may take to send its last answers.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
+
 /// The running server.
 pub(crate) struct Listening {
-    task: tokio::task::JoinHandle<()>,
-    path: std::path::PathBuf,
+    task: JoinHandle<()>,
+    stop: oneshot::Sender<()>,
+    path: PathBuf,
 }
 
 impl Listening {
-    /// Takes no more requests.
-    pub(crate) fn stop(&self) {
-        self.task.abort();
+    /// Takes no more requests, and sends the answers that are due (to `millpond down`, for one).
+    pub(crate) async fn stop(self) {
         let _ = std::fs::remove_file(&self.path);
+        let _ = self.stop.send(());
+        if tokio::time::timeout(LAST_ANSWERS, self.task).await.is_err() {
+            tracing::debug!("requests are left that were not answered");
+        }
     }
 }
 
@@ -54,12 +65,17 @@ pub(crate) async fn listen(service: Arc<Service>) -> Result<Listening, DaemonErr
     let listener = UnixListener::bind(&path).map_err(failed)?;
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
     let router = router(service);
+    let (stop, stopped) = oneshot::channel();
     let task = tokio::spawn(async move {
-        if let Err(error) = axum::serve(listener, router).await {
+        let serving = axum::serve(listener, router).with_graceful_shutdown(async {
+            // An error means that the daemon is leaving without a word.
+            let _ = stopped.await;
+        });
+        if let Err(error) = serving.await {
             tracing::error!("the API's socket failed: {error}");
         }
     });
-    Ok(Listening { task, path })
+    Ok(Listening { task, stop, path })
 }
 
 fn router(service: Arc<Service>) -> Router {
@@ -71,6 +87,8 @@ fn router(service: Arc<Service>) -> Router {
         .on(|service, _: ServerInfo| async move { Ok(service.info()) })
         .on(|service, _: ServerStop| async move {
             service.request_stop();
+            // Who asked finds the pools exported.
+            service.stopped().await;
             Ok(Empty {})
         })
         .on(|service, call: ZpoolCreate| async move { service.zpool_create(call).await })

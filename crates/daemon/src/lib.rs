@@ -124,7 +124,8 @@ async fn serve(options: Options, default_pool: Option<DefaultPool>) -> Result<()
         () = service.shut_down() => {}
         _ = tokio::signal::ctrl_c() => {}
     }
-    listening.map(|api| api.stop())
+    listening?.stop().await;
+    Ok(())
 }
 
 /// Gives memory back that was kept for reuse and is not needed any more.

@@ -13,7 +13,7 @@ use device::World;
 use engine::{HostIdentity, ImportSpec, Pool, ScanSpec};
 use parking_lot::Mutex;
 use serve_fuse::UnmountMode;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::error::{from_engine, suspended};
 use crate::mounts::Mounts;
@@ -45,6 +45,8 @@ pub(crate) struct Service {
     cache_bytes: u64,
     pools: Mutex<BTreeMap<String, Arc<OpenPool>>>,
     stop: Notify,
+    /// Whether all is left: what [`Service::shut_down`] does is done.
+    stopped: watch::Sender<bool>,
 }
 
 impl Service {
@@ -61,6 +63,7 @@ impl Service {
             cache_bytes: options.cache_bytes.unwrap_or_else(|| memory_bytes() / 4),
             pools: Mutex::new(BTreeMap::new()),
             stop: Notify::new(),
+            stopped: watch::Sender::new(false),
         }))
     }
 
@@ -76,6 +79,13 @@ impl Service {
     /// Completes when somebody asked.
     pub(crate) async fn stop_requested(&self) {
         self.stop.notified().await;
+    }
+
+    /// Completes when [`Service::shut_down`] has.
+    pub(crate) async fn stopped(&self) {
+        let mut stopped = self.stopped.subscribe();
+        // An error means that the service is gone, which it is not while this borrows it.
+        let _ = stopped.wait_for(|stopped| *stopped).await;
     }
 
     /// Every imported pool, by name.
@@ -248,6 +258,7 @@ impl Service {
             }
         }
         self.volumes.close_directory().await;
+        self.stopped.send_replace(true);
     }
 
     /// Unmounts a pool's filesystems and closes its volumes.

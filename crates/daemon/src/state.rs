@@ -7,11 +7,16 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::DaemonError;
+
+/// How often and how long to wait for the lock: a daemon that has answered `millpond down` holds it until its process has ended.
+const LOCK_TRIES: u32 = 40;
+const LOCK_PAUSE: Duration = Duration::from_millis(25);
 
 /// A pool to import at the next start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +39,16 @@ pub(crate) struct State {
     _lock: File,
 }
 
+/// Takes the lock; false where another process keeps it.
+fn is_locked_soon(lock: &File) -> bool {
+    (0..LOCK_TRIES).any(|tries| {
+        if tries > 0 {
+            std::thread::sleep(LOCK_PAUSE);
+        }
+        flock(lock, FlockOperation::NonBlockingLockExclusive).is_ok()
+    })
+}
+
 impl State {
     /// Makes the directory where needed and locks it.
     pub(crate) fn open(directory: &Path) -> Result<Self, DaemonError> {
@@ -50,7 +65,7 @@ impl State {
             .truncate(false)
             .open(&lock_path)
             .map_err(failed(&lock_path))?;
-        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if !is_locked_soon(&lock) {
             let mut holder = String::new();
             let _ = lock.read_to_string(&mut holder);
             let process = if holder.trim().is_empty() {

@@ -26,6 +26,37 @@ fn a_first_zpool_create_starts_the_server_by_itself() {
 }
 
 #[test]
+fn a_server_that_is_stopped_has_exported_its_pools_and_another_may_follow_at_once() {
+    if !can_mount() {
+        return;
+    }
+    let server = Server::prepare();
+    let disk = &server.disks(1, 256 << 20)[0];
+    server.ok(&format!(
+        "zpool create -m {} tank {disk}",
+        server.text("mnt")
+    ));
+    for round in 0..5 {
+        std::fs::write(server.path("mnt").join("file"), [round]).expect("the pool is mounted");
+        server.ok("down");
+        assert_eq!(
+            server.ok("info"),
+            "no server runs; 'millpond up' starts one\n"
+        );
+        assert!(!server.path("mnt").join("file").exists());
+        assert_eq!(server.ok("zpool list -H -o name,health"), "tank\tONLINE\n");
+        let found = std::fs::read(server.path("mnt").join("file"));
+        assert_eq!(found.expect("the pool is mounted again"), [round]);
+    }
+    server.ok("zpool destroy tank");
+    // An answer comes also when there is nothing to leave.
+    for _ in 0..5 {
+        server.ok("zpool list");
+        server.ok("down");
+    }
+}
+
+#[test]
 fn properties_sources_and_columns_are_those_of_zfs() {
     if !can_mount() {
         return;
