@@ -28,8 +28,6 @@ use crate::znode::{Attribute, Znode, attr, pflags};
 pub(crate) const WRITE_BYTES_MAX: u64 = 4 << 20;
 /// Largest file (`MAXOFFSET_T`).
 pub(crate) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
-/// Bytes freed in one transaction when a file is cut: bounds what one txg has to do.
-pub(crate) const FREE_BYTES_MAX: u64 = 8 << 30;
 const DAY_SECONDS: i64 = 24 * 60 * 60;
 
 /// Where a write goes.
@@ -390,7 +388,7 @@ impl Filesystem {
         // From the end, in parts: at each crash point the file is just not yet as short.
         let mut end = old;
         loop {
-            let start = size.max(end.saturating_sub(FREE_BYTES_MAX));
+            let start = node.object.last_part(size, end).await?;
             self.fetch_edges(node, start, start, block).await?;
             let tx = self.assign(DirtyEstimate::free()).await?;
             node.object.free_range(&tx, start, u64::MAX).await?;
@@ -416,7 +414,7 @@ impl Filesystem {
         let block = u64::from(node.object.info().data_block_bytes);
         let mut start = offset;
         while start < end {
-            let part_end = end.min(start.saturating_add(FREE_BYTES_MAX));
+            let part_end = node.object.first_part(start, end).await?;
             self.fetch_edges(node, start, part_end, block).await?;
             let tx = self.assign(DirtyEstimate::free()).await?;
             // To the end of the file means to the end of the object: its last block goes too.

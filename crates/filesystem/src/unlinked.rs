@@ -13,7 +13,6 @@ use format::ObjectId;
 use object::ZapCursor;
 use pool::Tx;
 
-use crate::data::FREE_BYTES_MAX;
 use crate::error::{FsError, Result};
 use crate::filesystem::Filesystem;
 use crate::node::Node;
@@ -143,9 +142,9 @@ impl Filesystem {
         let _range = node.ranges.lock(0, u64::MAX, true).await;
         let node = node.lock().await?;
         if node.znode().kind() == FileKind::Regular {
-            let mut end = node.znode().size;
-            while end > FREE_BYTES_MAX {
-                end -= FREE_BYTES_MAX;
+            // The rest, from the start, goes with the object.
+            let mut end = node.object.last_part(0, node.znode().size).await?;
+            while end > 0 {
                 let tx = self.assign(DirtyEstimate::free()).await?;
                 node.object.free_range(&tx, end, u64::MAX).await?;
                 // Whoever looks at the file until then sees what is left.
@@ -154,6 +153,8 @@ impl Filesystem {
                     ..node.znode()
                 };
                 self.store(&tx, &node, changed, &[attr::SIZE], []).await?;
+                drop(tx);
+                end = node.object.last_part(0, end).await?;
             }
         }
         let old_acl = self.sa.get(&node.object, attr::ZNODE_ACL).await?;

@@ -43,6 +43,7 @@ mod numbers;
 mod object;
 mod objset;
 mod options;
+mod parts;
 mod rangeset;
 mod readahead;
 mod sa;

@@ -19,8 +19,6 @@ use crate::init::{DATA, PROPERTIES, SIZE};
 
 /// Most bytes written in one transaction.
 const WRITE_BYTES_MAX: u64 = 4 << 20;
-/// Most bytes freed in one transaction.
-const FREE_BYTES_MAX: u64 = 8 << 30;
 /// `TX_TRUNCATE`.
 const LOG_TRUNCATE: u64 = 10;
 
@@ -345,7 +343,11 @@ impl Volume {
         let _range = self.ranges.lock(offset_bytes, end, true).await;
         let mut start = offset_bytes;
         while start < end {
-            let part_end = end.min(start.saturating_add(FREE_BYTES_MAX));
+            let part_end = self
+                .data
+                .first_part(start, end)
+                .await
+                .map_err(|error| self.of_object(error))?;
             self.fetch_edges(start, part_end).await?;
             let tx = self.assign(DirtyEstimate::free()).await?;
             self.data
@@ -401,13 +403,19 @@ impl Volume {
             self.size_bytes.store(size_bytes, Ordering::Release);
             drop(tx);
         }
-        if size_bytes < old {
-            let tx = self.assign(DirtyEstimate::free()).await?;
-            self.data
-                .free_range(&tx, size_bytes, u64::MAX)
+        let mut end = old;
+        while end > size_bytes {
+            let start = self
+                .data
+                .last_part(size_bytes, end)
                 .await
                 .map_err(|error| self.of_object(error))?;
-            drop(tx);
+            let tx = self.assign(DirtyEstimate::free()).await?;
+            self.data
+                .free_range(&tx, start, u64::MAX)
+                .await
+                .map_err(|error| self.of_object(error))?;
+            end = start;
         }
         Ok(())
     }

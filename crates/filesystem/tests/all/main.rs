@@ -11,3 +11,4 @@ mod links;
 mod model;
 mod replay;
 mod sharing;
+mod sparse;
