@@ -206,8 +206,11 @@ impl DslPool {
                 (Some(dsl), Some(dataset)) => dataset.dir().full_name(&dsl.pool_name()),
                 _ => "a closed dataset".to_owned(),
             };
+            let dsl = Arc::downgrade(self);
+            let has_room = move |bytes| dsl.upgrade().is_some_and(|dsl| dsl.has_log_room(bytes));
             Zil::open(
                 Box::new(name),
+                Box::new(has_room),
                 objset.clone(),
                 self.env().txgs.clone(),
                 settings.subscribe(),
@@ -392,6 +395,8 @@ impl Dataset {
         let txgs = &dsl.env().txgs;
         let allocator = dsl.env().pipeline.allocator();
         let cost = Cost::new(allocator, &self.open.objset.properties(), estimate);
+        // What a log has was promised: no limit stops its replay, but the end of all space.
+        let replays = self.open.log.as_ref().is_some_and(|log| log.is_replaying());
         let mut tries = 0;
         loop {
             let mut tx = txgs.assign(estimate.bytes).await?;
@@ -399,7 +404,7 @@ impl Dataset {
                 self.ds(),
                 tx.txg(),
                 cost.of_estimate(estimate),
-                estimate.frees_space,
+                estimate.frees_space || replays,
             )? {
                 Room::Granted(grant) => {
                     tx.settle_with(Box::new(move |added| grant.keep(cost.of_added(added))));

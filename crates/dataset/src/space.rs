@@ -201,6 +201,22 @@ impl DslPool {
         available
     }
 
+    /// Whether an intent log may take `bytes` more (as users see them) among the data. All that is under way must find room
+    /// beside it, and most of what is kept back for the pool's own writes: a txg that finds none stops the pool.
+    pub(crate) fn has_log_room(&self, bytes: u64) -> bool {
+        let totals = self.env().pipeline.space();
+        let kept = totals.slop_bytes / 4 * 3;
+        let state = self.root_dir().state();
+        let taken = state
+            .phys
+            .used_bytes
+            .saturating_add(state.to_write[0] + state.to_write[1])
+            .saturating_add(totals.deferred_deflated_bytes)
+            .saturating_add(self.env().pipeline.allocator().log_held_bytes())
+            .saturating_add(kept);
+        taken.saturating_add(bytes) <= totals.usable_deflated_bytes
+    }
+
     /// Asks for room for a transaction in `txg` that takes at most `bytes` on disk; what is granted counts until the txg is on disk,
     /// or [`Grant::keep`] gives it back.
     pub(crate) fn reserve(
@@ -267,6 +283,8 @@ impl DslPool {
                     return Err(quota_exceeded());
                 }
             }
+            // What intent logs hold comes free once the txgs of their records are on disk.
+            let mut log_held = 0;
             let mut quota = if ignore_quota || frees_space || state.phys.quota_bytes == 0 {
                 u64::MAX
             } else {
@@ -282,6 +300,7 @@ impl DslPool {
                 if room < quota {
                     quota = room;
                     is_pool_limit = true;
+                    log_held = self.env().pipeline.allocator().log_held_bytes();
                 }
             }
             // A quota may be overshot by what is under way. The pool's limit may not: what is kept back beyond it
@@ -304,7 +323,8 @@ impl DslPool {
                 }
                 return Err(quota_exceeded());
             }
-            if used.saturating_add(in_flight) >= quota.saturating_add(extra) {
+            let taken = used.saturating_add(in_flight).saturating_add(log_held);
+            if taken >= quota.saturating_add(extra) {
                 return Ok(false);
             }
             let for_parent = accounted_delta(

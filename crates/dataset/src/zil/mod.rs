@@ -268,6 +268,8 @@ impl ChainState {
 
 struct Shared {
     name: Box<dyn Fn() -> String + Send + Sync>,
+    /// Whether so many bytes more may be taken among the data.
+    has_room: Box<dyn Fn(u64) -> bool + Send + Sync>,
     world: World,
     objset: Arc<ObjectSet>,
     txgs: Arc<TxgManager>,
@@ -289,9 +291,11 @@ pub struct Zil {
 }
 
 impl Zil {
-    /// The log of an object set that was just opened for writing. `name` is asked for messages.
+    /// The log of an object set that was just opened for writing. `name` is asked for messages, `has_room` before
+    /// a number of bytes is taken for it among the data.
     pub(crate) fn open(
         name: Box<dyn Fn() -> String + Send + Sync>,
+        has_room: Box<dyn Fn(u64) -> bool + Send + Sync>,
         objset: Arc<ObjectSet>,
         txgs: Arc<TxgManager>,
         settings: watch::Receiver<DatasetSettings>,
@@ -313,6 +317,7 @@ impl Zil {
         Arc::new(Zil {
             shared: Arc::new(Shared {
                 name,
+                has_room,
                 world: objset.world().clone(),
                 objset,
                 txgs,
@@ -394,9 +399,7 @@ impl Zil {
     /// is not known what is durable. With `failmode=wait` it waits.
     pub async fn commit(&self, object: ObjectId) -> Result<(), DatasetError> {
         let shared = &self.shared;
-        if shared.settings.borrow().sync == SyncMode::Disabled
-            || !matches!(*shared.replaying.lock(), Replaying::No)
-        {
+        if shared.settings.borrow().sync == SyncMode::Disabled || self.is_replaying() {
             return Ok(());
         }
         let unrecorded = Txg::new(shared.unrecorded.load(Ordering::Relaxed));
@@ -421,6 +424,11 @@ impl Zil {
         shared.stats.lock().commits += 1;
         answer.await.map_err(|_| DatasetError::Closed)??;
         Ok(())
+    }
+
+    /// Whether what is changed now is what a log says.
+    pub(crate) fn is_replaying(&self) -> bool {
+        !matches!(*self.shared.replaying.lock(), Replaying::No)
     }
 
     /// Whether a log from before a crash waits to be replayed.
@@ -467,7 +475,7 @@ impl Zil {
         quiet
             && chain.blocks.is_empty()
             && chain.destroy.is_none()
-            && matches!(*self.shared.replaying.lock(), Replaying::No)
+            && !self.is_replaying()
             && self.shared.writer.try_lock().is_ok()
     }
 

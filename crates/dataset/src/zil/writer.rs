@@ -8,7 +8,7 @@ use device::BoxFuture;
 use format::{BlockPointer, Txg, ZIL_MIN_BLOCK_BYTES, ZilLink, ZilSequence, encode_log_block};
 use futures::future::{Either, select};
 use futures::stream::{StreamExt, TryStreamExt};
-use pool::pipeline::FailMode;
+use pool::pipeline::{FailMode, LogPlaces};
 use pool::{PoolError, Tx};
 
 use super::blocks::{Bursts, Packer, Records};
@@ -214,13 +214,14 @@ impl Shared {
         let pipeline = self.objset.pipeline();
         // `logbias=throughput` leaves log devices to others.
         let log_throughput = self.settings.borrow().log_throughput;
+        let taken_bytes = pipeline.allocator().worst_deflated_bytes(size_bytes);
+        let places = LogPlaces {
+            on_log_devices: !log_throughput,
+            among_data: (self.has_room)(taken_bytes),
+        };
+        let objset = self.objset.options().dataset.get().into();
         pipeline
-            .allocate_log_block(
-                tx.txg(),
-                size_bytes,
-                self.objset.options().dataset.get().into(),
-                !log_throughput,
-            )
+            .allocate_log_block(tx.txg(), size_bytes, objset, places)
             .await
     }
 

@@ -6,6 +6,7 @@ mod clones_peer;
 mod common;
 mod datasets;
 mod encrypted;
+mod full;
 mod golden;
 mod links;
 mod model;

@@ -183,6 +183,15 @@ pub struct Allocator {
     /// What dedup and cloning save.
     saved_bytes: AtomicU64,
     checkpoint_bytes: AtomicU64,
+    logs: Mutex<LogSpace>,
+}
+
+/// Space that intent logs hold outside of log vdevs, as users see it. Nobody's use of space counts it, and it cannot be used.
+#[derive(Debug, Default)]
+struct LogSpace {
+    held_bytes: u64,
+    /// Of that, what a txg that is not on disk yet frees.
+    freed_bytes: BTreeMap<Txg, u64>,
 }
 
 impl Default for Allocator {
@@ -202,6 +211,7 @@ impl Allocator {
             totals: Mutex::new(None),
             saved_bytes: AtomicU64::new(0),
             checkpoint_bytes: AtomicU64::new(0),
+            logs: Mutex::default(),
         }
     }
 
@@ -583,6 +593,41 @@ impl Allocator {
             entry.top.lock().sync_done(txg, defer);
         }
         *self.totals.lock() = None;
+        // From here on it counts as deferred, or as free.
+        let mut logs = self.logs.lock();
+        let later = logs.freed_bytes.split_off(&txg.next());
+        let freed: u64 = std::mem::replace(&mut logs.freed_bytes, later)
+            .values()
+            .sum();
+        logs.held_bytes = logs.held_bytes.saturating_sub(freed);
+    }
+
+    /// Notes that an intent log holds this place: it was allocated for a log's block, or found in one at import.
+    pub fn note_log_held(&self, dva: &Dva) {
+        self.logs.lock().held_bytes += self.log_bytes(dva);
+    }
+
+    /// Notes that `txg` frees this place of an intent log's block.
+    pub fn note_log_freed(&self, txg: Txg, dva: &Dva) {
+        let bytes = self.log_bytes(dva);
+        if bytes > 0 {
+            *self.logs.lock().freed_bytes.entry(txg).or_default() += bytes;
+        }
+    }
+
+    /// Bytes that intent logs hold outside of log vdevs, as users see them.
+    pub fn log_held_bytes(&self) -> u64 {
+        self.logs.lock().held_bytes
+    }
+
+    /// What a place takes of the space that is not only for logs, as users see it.
+    fn log_bytes(&self, dva: &Dva) -> u64 {
+        match self.entry(dva.vdev()) {
+            Some(entry) if entry.class != AllocClass::Log => {
+                deflate(entry.own_asize(dva), entry.deflate_ratio)
+            }
+            _ => 0,
+        }
     }
 
     /// Space that only the checkpoint uses, over all vdevs: nobody else may count on it

@@ -48,15 +48,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
 use codec::checksum::Salt;
 use device::World;
-use format::{BlockPointer, Dva, Txg, VdevId};
+use format::{BlockPointer, Dva, ObjectType, Txg, VdevId};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
 
 pub use crypt::BlockKey;
 pub use dedup::{DedupName, DedupPolicy, DedupTables, LiveEntry, StoredEntry, pointer_of_place};
 pub use policy::{
-    AllocClass, Bookmark, CacheUse, ErrorReport, ErrorSink, FailMode, IgnoreErrors, Priority,
-    ReadContext, WritePolicy,
+    AllocClass, Bookmark, CacheUse, ErrorReport, ErrorSink, FailMode, IgnoreErrors, LogPlaces,
+    Priority, ReadContext, WritePolicy,
 };
 pub use scrub::ScrubOutcome;
 pub(crate) use suspend::must_succeed;
@@ -261,7 +261,11 @@ impl Pipeline {
             self.pending_frees.lock().entry(txg).or_default().push(*bp);
             return;
         }
+        let is_log = bp.object_type() == ObjectType::INTENT_LOG;
         for dva in bp.dvas() {
+            if is_log {
+                self.allocator.note_log_freed(txg, &dva);
+            }
             if let Err(error) = self.free_dva(txg, bp, &dva) {
                 tracing::error!(%error, block = %bp, "a block cannot be freed; its space is lost until the pool is checked");
             }
@@ -296,7 +300,15 @@ impl Pipeline {
         for dva in bp.dvas() {
             self.claim_place(txg, &dva).await?;
         }
+        self.note_log_block(bp);
         Ok(())
+    }
+
+    /// Counts a block that is allocated as space that an intent log holds, if it is one of a log's chain.
+    pub fn note_log_block(&self, bp: &BlockPointer) {
+        if bp.object_type() == ObjectType::INTENT_LOG {
+            bp.dvas().for_each(|dva| self.allocator.note_log_held(&dva));
+        }
     }
 
     /// What this txg allocated and freed since the last call, for the space maps. Frees of gang

@@ -91,6 +91,23 @@ pub enum AllocClass {
     Dedup,
 }
 
+/// Where a block of an intent log may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogPlaces {
+    /// On log vdevs, which are tried first (`logbias`).
+    pub on_log_devices: bool,
+    /// Among the data: only while that leaves enough for what is still to be written.
+    pub among_data: bool,
+}
+
+impl LogPlaces {
+    /// On log vdevs, else among the data.
+    pub const ANYWHERE: LogPlaces = LogPlaces {
+        on_log_devices: true,
+        among_data: true,
+    };
+}
+
 /// How a block is to be written (`zio_prop_t`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WritePolicy {

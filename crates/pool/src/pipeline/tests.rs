@@ -636,16 +636,37 @@ fn log_blocks_are_written_read_and_claimed() {
             let pool = TestPool::create(sim, vec![config, log], 12).await;
             let mut bp = pool
                 .pipeline
-                .allocate_log_block(TXG, 128 << 10, 0.into(), true)
+                .allocate_log_block(TXG, 128 << 10, 0.into(), LogPlaces::ANYWHERE)
                 .await
                 .expect("space");
             assert_eq!(bp.dva(0).expect("a copy").vdev().get(), 1);
+            let among_data = LogPlaces {
+                on_log_devices: false,
+                among_data: true,
+            };
+            assert_eq!(pool.pipeline.allocator().log_held_bytes(), 0);
             let elsewhere = pool
                 .pipeline
-                .allocate_log_block(TXG, 128 << 10, 0.into(), false)
+                .allocate_log_block(TXG, 128 << 10, 0.into(), among_data)
                 .await
                 .expect("space");
             assert_eq!(elsewhere.dva(0).expect("a copy").vdev().get(), 0);
+            // What is held among the data is known until its txg has freed it.
+            let held = pool.pipeline.allocator().log_held_bytes();
+            assert!(held >= 128 << 10, "{held}");
+            pool.pipeline.free(TXG, &elsewhere);
+            assert_eq!(pool.pipeline.allocator().log_held_bytes(), held);
+            pool.pipeline.sync_done(TXG);
+            assert_eq!(pool.pipeline.allocator().log_held_bytes(), 0);
+            let nowhere = LogPlaces {
+                among_data: false,
+                ..among_data
+            };
+            let refused = pool
+                .pipeline
+                .allocate_log_block(TXG, 512, 0.into(), nowhere)
+                .await;
+            assert!(matches!(refused, Err(PoolError::NoSpace { .. })));
             bp.set_checksum([1, 2, 3, 4]);
             let mut data = vec![0u8; 8192];
             // zc_nused, behind a word and the next block's pointer.

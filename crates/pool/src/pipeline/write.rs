@@ -16,7 +16,7 @@ use futures::future::join_all;
 use super::check::is_heavy;
 use super::crypt::{CRYPT_ON_TASK_BYTES, Lock};
 use super::suspend::name_of;
-use super::{AllocClass, Pipeline, Priority, WritePolicy};
+use super::{AllocClass, LogPlaces, Pipeline, Priority, WritePolicy};
 use crate::alloc::Request;
 use crate::cache::CacheKey;
 use crate::error::PoolError;
@@ -503,8 +503,8 @@ impl Pipeline {
             .await
     }
 
-    /// Allocates an intent log block of exactly `size_bytes` (`zio_alloc_zil`), on log vdevs if there is room and `on_log_devices`
-    /// says so (`logbias`). Its checksum
+    /// Allocates an intent log block of exactly `size_bytes` (`zio_alloc_zil`): on log vdevs if `places` says so and there is
+    /// room, else among the data if that is allowed. Its checksum
     /// words are zero: the caller sets them to the log's nonce and sequence
     /// ([`BlockPointer::set_checksum`]) before writing. When the key of `objset` is loaded, the block will be encrypted.
     ///
@@ -515,24 +515,35 @@ impl Pipeline {
         txg: Txg,
         size_bytes: u64,
         objset: ObjsetId,
-        on_log_devices: bool,
+        places: LogPlaces,
     ) -> Result<BlockPointer, PoolError> {
         self.check_writable()?;
         if let Some(error) = self.suspended() {
             return Err(error);
         }
-        let request = Request {
-            txg,
-            psize_bytes: size_bytes,
-            copies: 1,
-            class: match on_log_devices {
-                true => AllocClass::Log,
-                false => AllocClass::Normal,
-            },
-            fallback: true,
-            gang: false,
-        };
-        let dvas = self.allocator.allocate(&request).await?;
+        let classes = [
+            (places.on_log_devices, AllocClass::Log),
+            (places.among_data, AllocClass::Normal),
+        ];
+        let mut found = Err(PoolError::NoSpace { size_bytes, txg });
+        for (is_allowed, class) in classes {
+            if !is_allowed || found.is_ok() {
+                continue;
+            }
+            let request = Request {
+                txg,
+                psize_bytes: size_bytes,
+                copies: 1,
+                class,
+                fallback: false,
+                gang: false,
+            };
+            found = self.allocator.allocate(&request).await;
+        }
+        let dvas = found?;
+        for dva in dvas.iter().flatten() {
+            self.allocator.note_log_held(dva);
+        }
         let crypt = self.prepare_log_pointer(objset);
         Ok(BlockPointer::regular(&RegularPointer {
             dvas,

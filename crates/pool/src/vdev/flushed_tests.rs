@@ -9,7 +9,7 @@ use format::{Guid, LABEL_START_BYTES, ObjsetId, Txg, VdevId};
 use super::*;
 use crate::alloc::RangeSet;
 use crate::error::PoolError;
-use crate::pipeline::Priority;
+use crate::pipeline::{LogPlaces, Priority};
 use crate::testing::{TestPool, group, leaf, simulate};
 
 const TOP: VdevId = VdevId::new(0);
@@ -200,7 +200,7 @@ fn what_the_pool_went_on_without_is_not_durable() {
         let pool = TestPool::create(sim, vec![main, log], 12).await;
         let pipeline = &pool.pipeline;
         let block = pipeline
-            .allocate_log_block(Txg::new(5), 4096, ObjsetId::new(21), true)
+            .allocate_log_block(Txg::new(5), 4096, ObjsetId::new(21), LogPlaces::ANYWHERE)
             .await
             .expect("allocated");
         assert_eq!(block.dva(0).expect("a place").vdev(), VdevId::new(1));
@@ -229,7 +229,7 @@ fn what_one_device_lacks_of_a_log_is_on_record_first() {
         let (pipeline, tree) = (&pool.pipeline, pool.pipeline.tree());
         let allocate = async |txg| {
             pipeline
-                .allocate_log_block(Txg::new(txg), 4096, ObjsetId::new(21), true)
+                .allocate_log_block(Txg::new(txg), 4096, ObjsetId::new(21), LogPlaces::ANYWHERE)
                 .await
                 .expect("allocated")
         };

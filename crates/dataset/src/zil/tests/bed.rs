@@ -526,6 +526,7 @@ fn open_log(
 ) -> Arc<Zil> {
     Zil::open(
         Box::new(|| "tank/test".to_owned()),
+        Box::new(|_| true),
         set.clone(),
         txgs.clone(),
         settings.subscribe(),

@@ -17,7 +17,7 @@ use device::BoxFuture;
 use device::sim::{Fault, FaultEffect, Latency, PowerCut, SimOp};
 use format::{ObjectId, Txg, ZilHeader};
 use parking_lot::Mutex;
-use pool::pipeline::FailMode;
+use pool::pipeline::{FailMode, LogPlaces};
 
 use super::blocks::{BLOCK_BYTES_MAX, Bursts, Packer, RECORD_BYTES_MAX, block_bytes};
 use super::pending::{Entry, EntryBody, OBJECT_BYTES_MAX, Pending};
@@ -363,7 +363,7 @@ fn no_room_for_log_blocks_makes_commits_wait_for_the_txg() {
             for size in [128 << 10, 64 << 10, 16 << 10] {
                 while let Ok(block) = bed
                     .pipeline
-                    .allocate_log_block(tx.txg(), size, 0.into(), true)
+                    .allocate_log_block(tx.txg(), size, 0.into(), LogPlaces::ANYWHERE)
                     .await
                 {
                     taken.push(block);
