@@ -25,6 +25,10 @@ const SNAPSHOT_NAME_NORMALIZATION: u64 = 2;
 pub(crate) const FILESYSTEM_COUNT: &str = "com.joyent:filesystem_count";
 pub(crate) const SNAPSHOT_COUNT: &str = "com.joyent:snapshot_count";
 
+/// What a new filesystem has as its parent has it, and keeps in itself from then on
+/// (`zfs_fill_zplprops_impl`, module/zfs/zfs_ioctl.c).
+const FROM_PARENT: [&str; 3] = ["normalization", "utf8only", "casesensitivity"];
+
 /// Kind of a dataset whose object set is of this kind.
 pub(crate) fn kind_of(kind: ObjsetKind) -> DatasetKind {
     match kind {
@@ -238,6 +242,29 @@ impl DslPool {
         let head = self.create_head(ctx, &root_dir, None).await?;
         self.fill_new(ctx, &head, &properties, params.root_init.as_ref())
             .await
+    }
+
+    /// The properties of a new dataset, with those that come from its parent where they are not given.
+    async fn with_those_of_parent(
+        &self,
+        parent: &Arc<Dir>,
+        kind: ObjsetKind,
+        properties: &[(String, PropertyValue)],
+    ) -> Result<Vec<(String, PropertyValue)>, DatasetError> {
+        let mut all = properties.to_vec();
+        if kind != ObjsetKind::Filesystem {
+            return Ok(all);
+        }
+        let parent_head = self.head(parent).await?;
+        for name in FROM_PARENT {
+            if properties.iter().any(|(given, _)| given == name) {
+                continue;
+            }
+            if let Some(value) = self.filesystem_property(&parent_head, name).await? {
+                all.push((name.to_owned(), value));
+            }
+        }
+        Ok(all)
     }
 
     /// Sets the properties of a new dataset and fills its object set.
@@ -635,8 +662,10 @@ impl CreateTask {
                 let head = dsl.create_head(ctx, &dir, None).await?;
                 dsl.encrypt_new(ctx, &parent, &head, &self.properties)
                     .await?;
-                dsl.fill_new(ctx, &head, &self.properties, init.as_ref())
-                    .await
+                let properties = dsl
+                    .with_those_of_parent(&parent, init.kind(), &self.properties)
+                    .await?;
+                dsl.fill_new(ctx, &head, &properties, init.as_ref()).await
             }
             Source::Snapshot(origin_name) => {
                 let origin = dsl.resolve(origin_name).await?;

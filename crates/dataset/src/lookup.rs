@@ -640,7 +640,7 @@ impl DslPool {
         ))))
     }
 
-    async fn filesystem_property(
+    pub(crate) async fn filesystem_property(
         &self,
         dataset: &Arc<Ds>,
         name: &str,

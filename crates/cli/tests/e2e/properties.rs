@@ -663,3 +663,36 @@ fn options_of_create_destroy_rename_and_inherit() {
     server.ok("zfs destroy -r tank/new");
     done(&server);
 }
+
+#[test]
+fn names_in_a_new_filesystem_are_as_in_its_parent() {
+    if !can_mount() {
+        return;
+    }
+    let server = tank();
+    let own = ["normalization", "utf8only", "casesensitivity"];
+    let values = |name: &str| own.map(|property| value(&server, property, name)).join(" ");
+    server.ok("zfs create -o normalization=formD -o casesensitivity=insensitive tank/p");
+    server.ok("zfs create tank/p/a");
+    server.ok("zfs create -p tank/p/b/c");
+    server.ok("zfs create -o casesensitivity=sensitive -o normalization=none tank/p/s");
+    server.ok("zfs create -s -V 8M tank/p/vol");
+    server.ok("zfs create -o utf8only=on tank/utf8");
+    server.ok("zfs create tank/utf8/a");
+    server.ok("zfs create tank/plain");
+    for (name, expected) in [
+        ("tank/p/a", "formD on insensitive"),
+        ("tank/p/b", "formD on insensitive"),
+        ("tank/p/b/c", "formD on insensitive"),
+        ("tank/p/s", "none on sensitive"),
+        ("tank/utf8/a", "none on sensitive"),
+        ("tank/plain", "none off sensitive"),
+    ] {
+        assert_eq!(values(name), expected, "{name}");
+    }
+    fs::write(server.path("mnt/p/b/c/Caf\u{e9}"), "x").unwrap();
+    assert!(server.path("mnt/p/b/c/cafe\u{301}").exists());
+    fs::write(server.path("mnt/p/s/Name"), "x").unwrap();
+    assert!(!server.path("mnt/p/s/name").exists());
+    done(&server);
+}
