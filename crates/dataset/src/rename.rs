@@ -31,6 +31,18 @@ const NOT_INHERITABLE: &[&str] = &[
 ];
 
 impl DslPool {
+    /// The closest directory that two are at or below.
+    fn common_ancestor(&self, one: &Arc<Dir>, other: &Arc<Dir>) -> Arc<Dir> {
+        let mut ancestor = Some(one.clone());
+        while let Some(dir) = &ancestor {
+            if other.is_within(dir) {
+                break;
+            }
+            ancestor = dir.parent();
+        }
+        ancestor.unwrap_or_else(|| self.root_dir().clone())
+    }
+
     /// Whether space can change from one directory to another (`dsl_dir_transfer_possible`).
     pub(crate) fn check_transfer(
         &self,
@@ -39,14 +51,7 @@ impl DslPool {
         bytes: u64,
         name: &str,
     ) -> Result<(), DatasetError> {
-        let mut ancestor = Some(from.clone());
-        while let Some(dir) = &ancestor {
-            if to.is_within(dir) {
-                break;
-            }
-            ancestor = dir.parent();
-        }
-        let ancestor = ancestor.unwrap_or_else(|| self.root_dir().clone());
+        let ancestor = self.common_ancestor(from, to);
         let mut delta = -(bytes as i64);
         let mut at = from.clone();
         while !Arc::ptr_eq(&at, &ancestor) {
@@ -160,7 +165,6 @@ struct RenameTask {
 impl RenameTask {
     async fn do_check(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
         let dsl = &self.dsl;
-        let _ = ctx;
         let dir = dsl.resolve_dir(&self.from).await?;
         let (Some(parent_name), _) = split_parent(&self.to) else {
             return Err(DatasetError::Exists {
@@ -214,11 +218,15 @@ impl RenameTask {
             };
             dsl.check_transfer(&old_parent, &new_parent, bytes, &self.to)?;
             dsl.check_move_encrypted(&dir, &new_parent).await?;
+            // What was made before there were limits is counted first (`dsl_dir_rename_check`).
+            if dsl.features().is_active(guid::FILESYSTEM_LIMITS) {
+                dsl.count_below(ctx, &dir).await?;
+            }
+            // What is below both parents before and after counts no more than it did.
+            let ancestor = dsl.common_ancestor(&old_parent, &new_parent);
             let (filesystems, snapshots) = self.counts(&dir).await?;
-            if !new_parent.is_within(&old_parent) {
-                dsl.check_limit(&new_parent, filesystems, FILESYSTEM_COUNT, None)
-                    .await?;
-                dsl.check_limit(&new_parent, snapshots, SNAPSHOT_COUNT, None)
+            for (more, which) in [(filesystems, FILESYSTEM_COUNT), (snapshots, SNAPSHOT_COUNT)] {
+                dsl.check_limit(&new_parent, more, which, Some(&ancestor))
                     .await?;
             }
         }
@@ -255,9 +263,6 @@ impl RenameTask {
             format!("-> {}", self.to),
         )
         .await?;
-        if dsl.features().is_active(guid::FILESYSTEM_LIMITS) {
-            dsl.count_below(ctx, &dir).await?;
-        }
         if !Arc::ptr_eq(&old_parent, &new_parent) {
             let (filesystems, snapshots) = self.counts(&dir).await?;
             for (parent, sign) in [(&old_parent, -1), (&new_parent, 1)] {

@@ -472,13 +472,25 @@ fn quotas_and_reservations_hold() {
         let message = server.fails(&format!("zfs set {setting} tank/own"));
         assert!(message.contains(reason), "{message}");
     }
-    // Limits of filesystems and snapshots.
+    // Limits of filesystems and snapshots; also of what was made before there were any, and comes by another name.
+    server.ok("zfs create -p tank/before/below");
     server.ok("zfs create tank/few");
     server.ok("zfs set filesystem_limit=1 snapshot_limit=1 tank/few");
     server.ok("zfs create tank/few/a");
     assert!(server.fails("zfs create tank/few/b").contains("limit"));
     server.ok("zfs snapshot tank/few@a");
     assert!(server.fails("zfs snapshot tank/few@b").contains("limit"));
+    server.ok("zfs set filesystem_limit=2 tank/few");
+    let moves = "zfs rename tank/before tank/few/before";
+    assert!(server.fails(moves).contains("limit"));
+    server.ok("zfs set filesystem_limit=3 tank/few");
+    server.ok("zfs snapshot tank/before/below@b");
+    assert!(server.fails(moves).contains("limit"));
+    server.ok("zfs destroy tank/before/below@b");
+    server.ok(moves);
+    // What stays below the limit may move.
+    server.ok("zfs rename tank/few/a tank/few/before/a");
+    assert_eq!(value(&server, "filesystem_count", "tank/few"), "3");
     done(&server);
 }
 
