@@ -49,6 +49,9 @@ pub struct ZfsList {
 pub struct ZfsListReply {
     /// The datasets.
     pub datasets: Vec<DatasetReport>,
+    /// What is wrong with those that were named and are not among them.
+    #[serde(default)]
+    pub failures: Vec<String>,
 }
 
 /// One dataset.

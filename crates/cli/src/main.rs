@@ -79,6 +79,9 @@ fn main() -> ExitCode {
 
 fn run(command: Command, typed: String) -> anyhow::Result<ExitCode> {
     let state = state_directory();
+    if !matches!(command, Command::Up(_) | Command::Daemon(_)) {
+        end_without_reader();
+    }
     match command {
         Command::Rescue(rescue) => return rescue.run(),
         Command::Up(up) => up.run(state),
@@ -90,6 +93,23 @@ fn run(command: Command, typed: String) -> anyhow::Result<ExitCode> {
         Command::Zfs(command) => zfs::run(command, &Client::new(state)?, typed),
     }?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Has a command end without a word, as SIGPIPE ends others, when nobody reads any more what it prints
+/// (`zpool history tank | head`). The signal itself would also end it where the server goes away, without saying so.
+fn end_without_reader() {
+    /// What a shell tells of a process that SIGPIPE ended.
+    const BROKEN_PIPE: i32 = 128 + 13;
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let text = panic.payload().downcast_ref::<String>();
+        if text.is_some_and(|text| {
+            text.starts_with("failed printing to std") && text.contains("Broken pipe")
+        }) {
+            std::process::exit(BROKEN_PIPE);
+        }
+        usual(panic);
+    }));
 }
 
 /// The command as the pool's history records it: `zpool create tank /dev/sda`.

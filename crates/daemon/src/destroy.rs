@@ -45,7 +45,6 @@ impl Service {
             .map_err(failed)?;
         let mut names = Vec::new();
         for word in words.split(',') {
-            let before = names.len();
             let mut heads: Vec<&str> = listed
                 .iter()
                 .filter(|info| info.kind != DatasetKind::Snapshot)
@@ -65,13 +64,17 @@ impl Service {
                         .map(str::to_owned),
                 );
             }
-            if names.len() == before {
-                let message = format!(
-                    "could not find any snapshots to destroy; check snapshot names: '{head}@{word}' does not exist"
-                );
-                return Err(Failure::new(FailureKind::NotFound, message));
-            }
         }
+        // Some of the words may name none.
+        if names.is_empty() {
+            let message = format!(
+                "could not find any snapshots to destroy; check snapshot names: '{}' does not exist",
+                call.target
+            );
+            return Err(Failure::new(FailureKind::NotFound, message));
+        }
+        let mut seen = BTreeSet::new();
+        names.retain(|name| seen.insert(name.clone()));
         // Without -d, clones are in the way; with -R they go first, with all below them.
         let mut doomed: Vec<DatasetInfo> = listed
             .iter()

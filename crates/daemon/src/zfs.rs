@@ -40,6 +40,35 @@ impl Service {
         } else {
             call.names.clone()
         };
+        let mut reply = ZfsListReply::default();
+        let mut seen = BTreeSet::new();
+        let mut first = None;
+        for name in names {
+            // What is wrong with one does not keep the others from being shown.
+            if let Err(failure) = self
+                .list_one(call, name, &mut seen, &mut reply.datasets)
+                .await
+            {
+                reply.failures.push(failure.to_string());
+                first.get_or_insert(failure.kind);
+            }
+        }
+        match first {
+            Some(kind) if reply.datasets.is_empty() => {
+                Err(Failure::new(kind, reply.failures.join("\n")))
+            }
+            _ => Ok(reply),
+        }
+    }
+
+    /// Adds a dataset and what is asked for below it to a list, as far as it is not there yet.
+    async fn list_one(
+        &self,
+        call: &ZfsList,
+        name: String,
+        seen: &mut BTreeSet<String>,
+        datasets: &mut Vec<DatasetReport>,
+    ) -> Result<(), Failure> {
         let has = |kind| call.kinds.contains(&kind);
         let options = ListOptions {
             filesystems: call.kinds.is_empty() || has(ApiKind::Filesystem),
@@ -47,80 +76,76 @@ impl Service {
             snapshots: has(ApiKind::Snapshot),
             depth: call.depth.map(|depth| depth as usize),
         };
-        let mut reply = ZfsListReply::default();
-        let mut seen = BTreeSet::new();
-        for name in names {
-            // A path stands for the filesystem that is mounted there.
-            let name = if name.starts_with('/') {
-                self.mounted_dataset_at(&name).ok_or_else(|| {
-                    Failure::new(
-                        FailureKind::NotFound,
-                        format!("cannot open '{name}': no filesystem is mounted there"),
-                    )
-                })?
-            } else {
-                name
-            };
-            let open = self.pool_of(&name)?;
-            let doing = format!("cannot open '{name}'");
-            let failed = |error| from_dataset(&doing, &error);
-            if let Some((head, _)) = name.split_once('#') {
-                let found = self.bookmark_reports(&open, head, Some(&name)).await?;
-                if found.is_empty() {
-                    let message = format!("{doing}: dataset does not exist");
-                    return Err(Failure::new(FailureKind::NotFound, message));
-                }
-                reply.datasets.extend(found);
-                continue;
+        // A path stands for the filesystem that is mounted there.
+        let name = if name.starts_with('/') {
+            self.mounted_dataset_at(&name).ok_or_else(|| {
+                Failure::new(
+                    FailureKind::NotFound,
+                    format!("cannot open '{name}': no filesystem is mounted there"),
+                )
+            })?
+        } else {
+            name
+        };
+        let open = self.pool_of(&name)?;
+        let doing = format!("cannot open '{name}'");
+        let failed = |error| from_dataset(&doing, &error);
+        if let Some((head, _)) = name.split_once('#') {
+            let found = self.bookmark_reports(&open, head, Some(&name)).await?;
+            if found.is_empty() {
+                let message = format!("{doing}: dataset does not exist");
+                return Err(Failure::new(FailureKind::NotFound, message));
             }
-            let alone = call.depth == Some(0) || name.contains('@');
-            let listed = if alone {
-                vec![open.pool.dsl().lookup(&name).await.map_err(failed)?]
-            } else {
-                // A pool may have its snapshots listed by themselves.
-                let listsnapshots = call.kinds.is_empty()
-                    && open
-                        .pool
-                        .prop("listsnapshots")
-                        .is_some_and(|on| on.value == "on");
-                let options = ListOptions {
-                    snapshots: options.snapshots || listsnapshots,
-                    ..options.clone()
-                };
-                open.pool
-                    .dsl()
-                    .list(&name, &options)
-                    .await
-                    .map_err(failed)?
+            datasets.extend(found);
+            return Ok(());
+        }
+        let alone = call.depth == Some(0) || name.contains('@');
+        let listed = if alone {
+            vec![open.pool.dsl().lookup(&name).await.map_err(failed)?]
+        } else {
+            // A pool may have its snapshots listed by themselves.
+            let listsnapshots = call.kinds.is_empty()
+                && open
+                    .pool
+                    .prop("listsnapshots")
+                    .is_some_and(|on| on.value == "on");
+            let options = ListOptions {
+                snapshots: options.snapshots || listsnapshots,
+                ..options.clone()
             };
-            for info in listed {
-                if seen.insert(info.name.clone()) {
-                    let mut report = self.report(&open, info).await?;
-                    for property in &call.properties {
-                        if let Some(found) = self.owned(&open, &report.name, property).await {
-                            report.properties.insert(property.clone(), found);
-                        }
+            open.pool
+                .dsl()
+                .list(&name, &options)
+                .await
+                .map_err(failed)?
+        };
+        for info in listed {
+            if seen.insert(info.name.clone()) {
+                let mut report = self.report(&open, info).await?;
+                for property in &call.properties {
+                    if let Some(found) = self.owned(&open, &report.name, property).await {
+                        report.properties.insert(property.clone(), found);
                     }
-                    reply.datasets.push(report);
                 }
+                datasets.push(report);
             }
-            if !has(ApiKind::Bookmark) || alone {
-                continue;
-            }
-            // Bookmarks of a dataset are one level below it, as snapshots are.
-            let heads = ListOptions {
-                depth: call.depth.map(|depth| depth.saturating_sub(1) as usize),
-                ..ListOptions::default()
-            };
-            for head in open.pool.dsl().list(&name, &heads).await.map_err(failed)? {
-                for bookmark in self.bookmark_reports(&open, &head.name, None).await? {
-                    if seen.insert(bookmark.name.clone()) {
-                        reply.datasets.push(bookmark);
-                    }
+        }
+        if !has(ApiKind::Bookmark) || alone {
+            return Ok(());
+        }
+        // Bookmarks of a dataset are one level below it, as snapshots are.
+        let heads = ListOptions {
+            depth: call.depth.map(|depth| depth.saturating_sub(1) as usize),
+            ..ListOptions::default()
+        };
+        for head in open.pool.dsl().list(&name, &heads).await.map_err(failed)? {
+            for bookmark in self.bookmark_reports(&open, &head.name, None).await? {
+                if seen.insert(bookmark.name.clone()) {
+                    datasets.push(bookmark);
                 }
             }
         }
-        Ok(reply)
+        Ok(())
     }
 
     async fn report(&self, open: &OpenPool, info: DatasetInfo) -> Result<DatasetReport, Failure> {
@@ -302,11 +327,12 @@ impl Service {
         let doing = format!("cannot rename '{}'", call.from);
         let failed = |error: DatasetError| from_dataset(&doing, &error);
         let dsl = open.pool.dsl();
+        let refused = |what: &str| Failure::new(FailureKind::Invalid, format!("{doing}: {what}"));
         if let Some((head, old)) = call.from.split_once('@') {
-            let new = call
-                .to
-                .split_once('@')
-                .map_or(call.to.as_str(), |(_, new)| new);
+            let (new_head, new) = call.to.split_once('@').unwrap_or((head, &call.to));
+            if new_head != head && !new_head.is_empty() {
+                return Err(refused("snapshots must be part of same dataset"));
+            }
             self.hide_snapshots_below(head, mode(call.force)).await?;
             let outcome = if call.recursive {
                 dsl.rename_snapshots(head, old, new).await
@@ -326,6 +352,13 @@ impl Service {
             shown?;
             self.log_command(&open.pool, &call.command).await;
             return Ok(Empty {});
+        }
+        if call.recursive {
+            return Err(refused("only snapshots are renamed recursively"));
+        }
+        let pool_name = open.pool.name();
+        if call.to.split('/').next() != Some(pool_name.as_str()) {
+            return Err(refused("datasets must be within same pool"));
         }
         if call.parents {
             self.make_parents(&open, &call.to, &doing, false).await?;

@@ -149,6 +149,14 @@ fn check_kinds(
     }
 }
 
+/// Fails where some of what was named is not there; the others are shown by then.
+fn all_found(failures: &[String]) -> anyhow::Result<()> {
+    match failures {
+        [] => Ok(()),
+        failures => bail!("{}", failures.join("\n")),
+    }
+}
+
 impl List {
     /// Asks the daemon and prints.
     pub fn run(self, client: &Client) -> anyhow::Result<()> {
@@ -181,14 +189,20 @@ impl List {
             kinds: kinds.clone(),
             properties: extra(&[names.clone(), sorted_by].concat()),
         };
-        let mut datasets = client.call(&call)?.datasets;
+        let reply = client.call(&call)?;
+        let mut datasets = reply.datasets;
         if depth == Some(0) {
             check_kinds(&datasets, &self.datasets, &kinds)?;
         }
         sort(&mut datasets, &keys);
+        self.print(&datasets, &names)?;
+        all_found(&reply.failures)
+    }
+
+    fn print(&self, datasets: &[DatasetReport], names: &[String]) -> anyhow::Result<()> {
         if self.json {
             return print_json(
-                &datasets,
+                datasets,
                 "zfs list",
                 self.json_int,
                 |_| {
@@ -429,13 +443,19 @@ impl Get {
             kinds: kinds_wanted,
             properties: extra(wanted.as_deref().unwrap_or_default()),
         };
-        let mut datasets = client.call(&call)?.datasets;
+        let reply = client.call(&call)?;
+        let mut datasets = reply.datasets;
         if depth == Some(0) {
             check_kinds(&datasets, &self.datasets, &asked_kinds)?;
         }
         sort(&mut datasets, &[]);
+        self.print(&datasets, wanted.as_deref())?;
+        all_found(&reply.failures)
+    }
+
+    fn print(&self, datasets: &[DatasetReport], wanted: Option<&[String]>) -> anyhow::Result<()> {
         let properties_of = |dataset: &DatasetReport| -> Vec<String> {
-            wanted.clone().unwrap_or_else(|| {
+            wanted.map(<[String]>::to_vec).unwrap_or_else(|| {
                 dataset
                     .properties
                     .keys()
@@ -481,7 +501,7 @@ impl Get {
         };
         if self.json {
             return print_json(
-                &datasets,
+                datasets,
                 "zfs get",
                 self.json_int,
                 properties_of,
@@ -494,7 +514,7 @@ impl Get {
             fields => fields.split(',').collect(),
         };
         let mut rows = Vec::new();
-        for dataset in &datasets {
+        for dataset in datasets {
             for name in properties_of(dataset) {
                 let source = match dataset.properties.get(&name) {
                     Some(property) => property.source.clone(),

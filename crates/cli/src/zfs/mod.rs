@@ -223,7 +223,7 @@ struct Rollback {
 #[derive(Debug, Args)]
 struct Rename {
     /// Make missing parents
-    #[arg(short)]
+    #[arg(short, conflicts_with_all = ["recursive", "no_mount"])]
     parents: bool,
     /// Snapshots of children too
     #[arg(short)]
@@ -316,6 +316,9 @@ pub fn run(zfs: Zfs, client: &Client, typed: String) -> anyhow::Result<()> {
             Ok(())
         }
         Command::Rename(rename) => {
+            if rename.recursive && !rename.from.contains('@') {
+                bail!("source dataset for recursive rename must be a snapshot");
+            }
             client.call(&ZfsRename {
                 from: rename.from,
                 to: rename.to,

@@ -92,17 +92,19 @@ fn print_layout(layout: &[VdevSpec]) {
     }
 }
 
-/// Splits `NAME=VALUE` words.
+/// Splits `NAME=VALUE` words; each name once.
 pub fn assignments(words: &[String]) -> anyhow::Result<Vec<(String, String)>> {
-    words
-        .iter()
-        .map(|word| {
-            let (name, value) = word
-                .split_once('=')
-                .with_context(|| format!("missing '=' for property '{word}'"))?;
-            Ok((name.to_owned(), value.to_owned()))
-        })
-        .collect()
+    let mut properties: Vec<(String, String)> = Vec::new();
+    for word in words {
+        let (name, value) = word
+            .split_once('=')
+            .with_context(|| format!("missing '=' for property '{word}'"))?;
+        if properties.iter().any(|(given, _)| given == name) {
+            bail!("property '{name}' specified multiple times");
+        }
+        properties.push((name.to_owned(), value.to_owned()));
+    }
+    Ok(properties)
 }
 
 /// Reads the words after a new pool's name: some vdev must be for ordinary data.

@@ -70,14 +70,12 @@ impl Import {
     /// Asks the daemon and prints.
     pub fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
         let importing = self.all || self.pool.is_some();
-        let mut properties = Vec::new();
-        for word in &self.properties {
-            // Mount options stand without a value (`-o ro`), pool properties with one.
-            match word.as_str() {
-                "ro" => properties.push(("readonly".to_owned(), "on".to_owned())),
-                word => properties.extend(assignments(&[word.to_owned()])?),
-            }
-        }
+        // Mount options stand without a value (`-o ro`), pool properties with one.
+        let words = self.properties.iter().map(|word| match word.as_str() {
+            "ro" => "readonly=on".to_owned(),
+            word => word.to_owned(),
+        });
+        let properties = assignments(&words.collect::<Vec<_>>())?;
         let call = ZpoolImport {
             search: self
                 .search

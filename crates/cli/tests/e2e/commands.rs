@@ -292,3 +292,47 @@ fn a_volume_is_a_file_that_loop_devices_take() {
     server.ok("zpool export tank");
     crate::harness::zdb_is_clean(&server.path("disks"), "tank");
 }
+
+#[test]
+fn renames_and_lists_of_snapshots_are_refused_or_taken_as_by_zfs() {
+    if !can_mount() {
+        return;
+    }
+    let server = Server::start();
+    let disks = &server.disks(2, 256 << 20);
+    for (pool, disk) in ["tank", "other"].iter().zip(disks) {
+        server.ok(&format!("zpool create -m none {pool} {disk}"));
+    }
+    server.ok("zfs create tank/a");
+    server.ok("zfs create tank/b");
+    server.ok("zfs snapshot tank/a@x");
+    server.ok("zfs snapshot tank/a@y");
+    for (command, reason) in [
+        ("zfs rename -r tank/a tank/c", "must be a snapshot"),
+        ("zfs rename -p -u tank/a tank/c", "cannot be used with"),
+        ("zfs rename tank/a other/a", "within same pool"),
+        ("zfs rename tank/a@x tank/b@y", "part of same dataset"),
+        ("zfs destroy tank/a@no,nosuch", "could not find"),
+    ] {
+        let message = server.fails(command);
+        assert!(message.contains(reason), "{command}: {message}");
+    }
+    server.ok("zfs rename tank/a@x tank/a@z");
+    server.ok("zfs rename tank/a@z @x");
+    server.ok("zfs destroy tank/a@x,nosuch");
+    assert_eq!(server.ok("zfs list -Ho name -t snapshot"), "tank/a@y\n");
+    // Nobody has to read to the end.
+    let mut child = std::process::Command::new(crate::harness::MILLPOND)
+        .args(["zpool", "history", "tank"])
+        .env("MILLPOND_STATE", server.state())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    assert_eq!(output.status.code(), Some(141));
+    server.ok("zpool destroy tank");
+    server.ok("zpool destroy other");
+}
