@@ -91,6 +91,8 @@ impl Service {
             .collect();
         let reclaimed = self.freed_by(open, &listed, &names).await.map_err(failed)?;
         if !call.dry_run {
+            let clone_names: Vec<String> = clones.iter().map(|info| info.name.clone()).collect();
+            let directories = self.mounts.own_directories(&clone_names);
             for info in &clones {
                 if info.kind != DatasetKind::Snapshot {
                     self.close_volume(&info.name, mode(call.force)).await?;
@@ -102,6 +104,7 @@ impl Service {
                     .await;
                 open.pool.dsl().destroy(&info.name).await.map_err(failed)?;
             }
+            self.remove_directories(directories).await;
             self.release_snapshots(&names).await;
             open.pool
                 .dsl()
@@ -203,6 +206,7 @@ impl Service {
                 reclaimed_bytes: None,
             });
         }
+        let directories = self.mounts.own_directories(&names);
         // Mounts of children lie on those of their parents.
         for info in doomed
             .iter()
@@ -220,6 +224,7 @@ impl Service {
                 .await
                 .map_err(|error| from_dataset(&format!("cannot destroy '{name}'"), &error))?;
         }
+        self.remove_directories(directories).await;
         Ok(ZfsDestroyReply {
             names,
             reclaimed_bytes: None,

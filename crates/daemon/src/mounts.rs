@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use api::{Failure, FailureKind, ZfsMountListReply, ZfsMounted};
-use dataset::{Dataset, DatasetKind, DslPool, ListOptions};
+use dataset::{Dataset, DatasetKind, DslPool, ListOptions, PropertySource};
 use device::BoxFuture;
 use filesystem::{Filesystem, FsError};
 use parking_lot::Mutex;
@@ -24,6 +24,8 @@ pub(crate) struct Mounted {
     mountpoint: PathBuf,
     /// The options that it was mounted with, for this time only (`zfs mount -o`).
     options: Vec<String>,
+    /// Whether its name gave it the mount point, by default or below an ancestor's: nobody chose the directory.
+    is_placed_by_name: bool,
 }
 
 /// A mount that was taken away for a while, and how it was.
@@ -31,6 +33,14 @@ pub(crate) struct Taken {
     pub(crate) name: String,
     mountpoint: PathBuf,
     options: Vec<String>,
+    is_placed_by_name: bool,
+}
+
+impl Taken {
+    /// The directory that it was mounted at, if its name alone chose it.
+    pub(crate) fn own_directory(&self) -> Option<PathBuf> {
+        self.is_placed_by_name.then(|| self.mountpoint.clone())
+    }
 }
 
 /// What is mounted, by dataset.
@@ -69,6 +79,16 @@ impl Mounts {
             .collect();
         found.sort();
         found.into_iter().map(|(_, name)| name.clone()).collect()
+    }
+
+    /// Directories that these are mounted at, in this order, where their names alone chose them.
+    pub(crate) fn own_directories(&self, names: &[String]) -> Vec<PathBuf> {
+        let by_name = self.by_name.lock();
+        let mounted = names.iter().filter_map(|name| by_name.get(name));
+        mounted
+            .filter(|mounted| mounted.is_placed_by_name && mounted.mount.is_mounted())
+            .map(|mounted| mounted.mountpoint.clone())
+            .collect()
     }
 
     /// Names of mounted datasets, `top` itself and those below it, children last.
@@ -203,6 +223,12 @@ impl Service {
                 format!("{doing}: it is not a filesystem"),
             ));
         }
+        let setting = open.pool.dsl().property(name, "mountpoint").await;
+        let setting = setting.map_err(|error| from_dataset(&doing, &error))?;
+        let is_placed_by_name = matches!(
+            setting.source,
+            PropertySource::Default | PropertySource::Inherited(_)
+        );
         let settings = dataset.settings();
         let mut mount_options = MountOptions::new(name);
         mount_options.read_only = settings.read_only;
@@ -251,6 +277,7 @@ impl Service {
             filesystem,
             mountpoint: path.to_owned(),
             options: options.to_vec(),
+            is_placed_by_name,
         };
         self.mounts
             .by_name
@@ -360,16 +387,17 @@ impl Service {
             let Some(mounted) = self.mounts.by_name.lock().get(&name).cloned() else {
                 continue;
             };
-            let (mountpoint, options) = (mounted.mountpoint.clone(), mounted.options.clone());
+            let one = Taken {
+                name,
+                mountpoint: mounted.mountpoint.clone(),
+                options: mounted.options.clone(),
+                is_placed_by_name: mounted.is_placed_by_name,
+            };
             let was_mounted = mounted.mount.is_mounted();
             drop(mounted);
-            let outcome = self.unmount(&name, mode).await;
-            if was_mounted && self.mounts.mountpoint(&name).is_none() {
-                taken.push(Taken {
-                    name,
-                    mountpoint,
-                    options,
-                });
+            let outcome = self.unmount(&one.name, mode).await;
+            if was_mounted && self.mounts.mountpoint(&one.name).is_none() {
+                taken.push(one);
             }
             if let Err(failure) = outcome {
                 // What stands in the way of one does not keep the others away.
@@ -378,6 +406,29 @@ impl Service {
             }
         }
         Ok(taken)
+    }
+
+    /// Mounts a filesystem that was mounted before where it belongs now, if anywhere; `canmount=noauto` does not keep
+    /// it away.
+    pub(crate) async fn mount_again(&self, open: &OpenPool, name: &str) -> Result<(), Failure> {
+        match self.place(open, name).await? {
+            (Place::At(path), _) => self.mount_at(open, name, &path, false, &[]).await,
+            (Place::Nowhere(_), _) => Ok(()),
+        }
+    }
+
+    /// Removes directories that filesystems were mounted at, as far as they are there and empty (`remove_mountpoint`,
+    /// lib/libzfs/libzfs_mount.c). What cannot be removed stays: another filesystem may be mounted there by now.
+    pub(crate) async fn remove_directories(&self, directories: Vec<PathBuf>) {
+        // They may be in a filesystem that this process serves: not on a thread of the runtime.
+        let remove = move || {
+            for directory in directories {
+                if let Err(error) = std::fs::remove_dir(&directory) {
+                    tracing::debug!(path = %directory.display(), %error, "a mount point stays");
+                }
+            }
+        };
+        let _ = tokio::task::spawn_blocking(remove).await;
     }
 
     /// Mounts again what was taken away. Tries all, and answers what failed last.

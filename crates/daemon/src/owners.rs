@@ -144,6 +144,28 @@ impl Service {
         })
     }
 
+    /// Refuses quotas of owners where there are no files.
+    pub(crate) async fn check_owned_quotas(
+        &self,
+        name: &str,
+        quotas: &[OwnedQuota],
+    ) -> Result<(), Failure> {
+        let open = self.pool_of(name)?;
+        let doing = format!("cannot set property for '{name}'");
+        let found = open.pool.dsl().lookup(name).await;
+        let info = found.map_err(|error| from_dataset(&doing, &error))?;
+        match quotas.first() {
+            Some(first) if info.kind != dataset::DatasetKind::Filesystem => {
+                let message = format!(
+                    "{doing}: '{}' does not apply to datasets of this type",
+                    first.name
+                );
+                Err(Failure::new(FailureKind::Invalid, message))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Sets quotas of owners of one filesystem.
     pub(crate) async fn set_owned_quotas(
         &self,
@@ -154,20 +176,8 @@ impl Service {
         if quotas.is_empty() {
             return Ok(());
         }
+        self.check_owned_quotas(name, quotas).await?;
         let doing = format!("cannot set property for '{name}'");
-        let info = open
-            .pool
-            .dsl()
-            .lookup(name)
-            .await
-            .map_err(|error| from_dataset(&doing, &error))?;
-        if info.kind != dataset::DatasetKind::Filesystem {
-            let message = format!(
-                "{doing}: '{}' does not apply to datasets of this type",
-                quotas[0].name
-            );
-            return Err(Failure::new(FailureKind::Invalid, message));
-        }
         let borrowed = self.borrow(open, name, &doing).await?;
         let mut outcome = Ok(());
         for quota in quotas {

@@ -1,12 +1,16 @@
 //! `zfs set` and `zfs inherit`: properties, and what they mean for mounts and volumes that are open.
+//!
+//! A list of changes is looked through as a whole before anything is done, so that one that is refused changes nothing.
+//! What the dataset keeps as properties is then stored at once, all or none; a volume gets its new size last, as what is
+//! cut off is gone.
 
 use api::{Empty, Failure, FailureKind, ZfsInherit, ZfsSet};
-use dataset::{DatasetError, DatasetKind, ListOptions, PropertyChange};
+use dataset::{DatasetError, DatasetKind, ListOptions, PropertyChange, PropertySource};
 use serve_fuse::UnmountMode;
 
 use crate::create::volume_reservation;
 use crate::error::from_dataset;
-use crate::mounts::Place;
+use crate::mounts::{Place, Taken, is_at_or_below};
 use crate::owners::OwnedQuota;
 use crate::service::{OpenPool, Service};
 use crate::volumes::{ISCSI_PROPERTY, check_share};
@@ -21,6 +25,22 @@ const ON_MOUNTS: [&str; 6] = [
 struct VolumeChange {
     reserve_before: Option<u64>,
     reserve_after: Option<u64>,
+}
+
+/// What changes come to, for one dataset.
+#[derive(Debug, Default)]
+struct Plan {
+    /// What is stored as properties.
+    settings: Vec<(String, PropertyChange)>,
+    /// The size that a volume gets then.
+    new_size_bytes: Option<u64>,
+    /// What a volume that is smaller then reserves.
+    reserve_after: Option<u64>,
+}
+
+fn reservation(bytes: u64) -> (String, PropertyChange) {
+    let change = PropertyChange::Set(bytes.to_string());
+    ("refreservation".into(), change)
 }
 
 impl Service {
@@ -76,15 +96,6 @@ impl Service {
         Ok(change)
     }
 
-    async fn reserve(&self, open: &OpenPool, name: &str, bytes: u64) -> Result<(), Failure> {
-        let change = PropertyChange::Set(bytes.to_string());
-        open.pool
-            .dsl()
-            .set_properties(name, &[("refreservation".into(), change)])
-            .await
-            .map_err(|error| from_dataset(&format!("cannot set property for '{name}'"), &error))
-    }
-
     /// A filesystem's version can be set to what it is, and to nothing else.
     async fn check_version(&self, open: &OpenPool, name: &str, typed: &str) -> Result<(), Failure> {
         let doing = format!("cannot set property for '{name}'");
@@ -121,52 +132,139 @@ impl Service {
                 check_share(value)?;
             }
         }
+        let mut failures = Vec::new();
         for name in &call.names {
-            if !changes.is_empty() || quotas.is_empty() {
-                self.change_properties(name, &changes, call.no_mount, &call.command)
-                    .await?;
-            }
-            if !quotas.is_empty() {
-                self.set_quotas_of(name, &quotas).await?;
-                if changes.is_empty() {
-                    let open = self.pool_of(name)?;
-                    self.log_command(&open.pool, &call.command).await;
+            let done = async {
+                if !quotas.is_empty() {
+                    self.check_owned_quotas(name, &quotas).await?;
                 }
-            }
+                if !changes.is_empty() || quotas.is_empty() {
+                    self.change_properties(name, &changes, call.no_mount, &call.command)
+                        .await?;
+                }
+                if !quotas.is_empty() {
+                    self.set_quotas_of(name, &quotas).await?;
+                    if changes.is_empty() {
+                        let open = self.pool_of(name)?;
+                        self.log_command(&open.pool, &call.command).await;
+                    }
+                }
+                Ok(())
+            };
+            failures.extend(done.await.err());
         }
-        Ok(Empty {})
+        all_done(failures)
     }
 
     /// `zfs inherit`.
     pub(crate) async fn zfs_inherit(&self, call: ZfsInherit) -> Result<Empty, Failure> {
+        let change = match call.received {
+            true => PropertyChange::Received,
+            false => PropertyChange::Inherit,
+        };
+        let changes = [(call.property.clone(), change)];
+        let mut failures = Vec::new();
         for name in &call.names {
-            let names = if call.recursive {
-                let open = self.pool_of(name)?;
-                let listed = open
-                    .pool
-                    .dsl()
-                    .list(name, &ListOptions::default())
-                    .await
-                    .map_err(|error| from_dataset(&format!("cannot open '{name}'"), &error))?;
-                listed.into_iter().map(|info| info.name).collect()
-            } else {
-                vec![name.clone()]
+            let names = match call.recursive {
+                true => self.names_below(name).await,
+                false => Ok(vec![name.clone()]),
             };
-            for name in names {
-                let change = match call.received {
-                    true => PropertyChange::Received,
-                    false => PropertyChange::Inherit,
-                };
-                self.change_properties(
-                    &name,
-                    &[(call.property.clone(), change)],
-                    false,
-                    &call.command,
-                )
-                .await?;
+            match names {
+                Ok(names) => {
+                    for name in names {
+                        let done = self.change_properties(&name, &changes, false, &call.command);
+                        failures.extend(done.await.err());
+                    }
+                }
+                Err(failure) => failures.push(failure),
             }
         }
-        Ok(Empty {})
+        all_done(failures)
+    }
+
+    async fn names_below(&self, top: &str) -> Result<Vec<String>, Failure> {
+        let open = self.pool_of(top)?;
+        let listed = open.pool.dsl().list(top, &ListOptions::default()).await;
+        let listed =
+            listed.map_err(|error| from_dataset(&format!("cannot open '{top}'"), &error))?;
+        Ok(listed.into_iter().map(|info| info.name).collect())
+    }
+
+    /// Looks through changes, and refuses what cannot be done.
+    async fn plan_changes(
+        &self,
+        open: &OpenPool,
+        name: &str,
+        changes: &[(String, PropertyChange)],
+    ) -> Result<Plan, Failure> {
+        let doing = format!("cannot set property for '{name}'");
+        let invalid = |why: &dyn std::fmt::Display| {
+            Failure::new(FailureKind::Invalid, format!("{doing}: {why}"))
+        };
+        let mut plan = Plan::default();
+        let mut wants_auto = false;
+        for (property, change) in changes {
+            match (property.as_str(), change) {
+                ("volsize", PropertyChange::Set(text)) => {
+                    let size = dataset::props::parse_size(text);
+                    plan.new_size_bytes = Some(size.map_err(|error| invalid(&error))?);
+                }
+                ("refreservation", PropertyChange::Set(text)) if text == "auto" => {
+                    wants_auto = true;
+                }
+                ("version", PropertyChange::Set(text)) => {
+                    self.check_version(open, name, text).await?;
+                }
+                _ => plan.settings.push((property.clone(), change.clone())),
+            }
+        }
+        let of_volume = self
+            .plan_volume_change(open, name, plan.new_size_bytes, wants_auto, &plan.settings)
+            .await?;
+        // What a bigger volume needs is reserved before it is bigger; of a smaller one it is let go after.
+        plan.settings
+            .extend(of_volume.reserve_before.map(reservation));
+        plan.reserve_after = of_volume.reserve_after;
+        if let Some(size_bytes) = plan.new_size_bytes {
+            let volume = self.volumes.get(name);
+            let volume =
+                volume.ok_or_else(|| invalid(&format!("'{name}' is not an open volume")))?;
+            volume
+                .check_size(size_bytes)
+                .map_err(|error| invalid(&error))?;
+        }
+        let checked = open.pool.dsl().check_properties(name, &plan.settings).await;
+        checked.map_err(|error| from_dataset(&doing, &error))?;
+        Ok(plan)
+    }
+
+    async fn carry_out(&self, open: &OpenPool, name: &str, plan: &Plan) -> Result<(), Failure> {
+        let doing = format!("cannot set property for '{name}'");
+        let failed = |error: DatasetError| from_dataset(&doing, &error);
+        let dsl = open.pool.dsl();
+        if !plan.settings.is_empty() {
+            let set = dsl.set_properties(name, &plan.settings).await;
+            set.map_err(failed)?;
+        }
+        if let Some(size_bytes) = plan.new_size_bytes {
+            let volume = self.volumes.get(name).ok_or_else(|| {
+                let message = format!("{doing}: '{name}' is not an open volume");
+                Failure::new(FailureKind::Invalid, message)
+            })?;
+            let resized = volume.resize(size_bytes).await;
+            resized
+                .map_err(|error| Failure::new(FailureKind::Invalid, format!("{doing}: {error}")))?;
+            // What is written beyond the old end, and flushed, must find room there after a crash too
+            // (`zvol_update_volsize` waits likewise).
+            let synced = open.pool.sync().await;
+            synced.map_err(|error| Failure::new(FailureKind::Io, format!("{doing}: {error}")))?;
+            self.show_new_size(name).await;
+        }
+        if let Some(bytes) = plan.reserve_after {
+            let set = dsl.set_properties(name, &[reservation(bytes)]).await;
+            set.map_err(failed)?;
+        }
+        Ok(())
     }
 
     /// Changes properties, then does what they mean for mounts and shares.
@@ -180,133 +278,183 @@ impl Service {
         let open = self.pool_of(name)?;
         let _admin = open.admin.lock().await;
         let doing = format!("cannot set property for '{name}'");
-        let failed = |error: DatasetError| from_dataset(&doing, &error);
+        let found = open.pool.dsl().lookup(name).await;
+        let kind = found.map_err(|error| from_dataset(&doing, &error))?.kind;
+        let is_filesystem = kind == DatasetKind::Filesystem;
+        let plan = self.plan_changes(&open, name, changes).await?;
+        let refused = |failure: Failure| Failure::new(failure.kind, format!("{doing}: {failure}"));
+        let hides = self.hides_snapshots(&open, name, changes).await?;
+        if hides && let Err(failure) = self.hide_following_snapshots(&open, name).await {
+            let _ = self.show_snapshots_below(&open, name).await;
+            return Err(refused(failure));
+        }
+        let mut taken = Vec::new();
+        let moves = is_filesystem && !no_mount && changes.iter().any(is_move);
+        if moves {
+            let mut names = self.mounts.below(name);
+            names.reverse();
+            taken = self.take_away(&open, names, UnmountMode::Clean).await?;
+        }
+        if let Err(failure) = self.carry_out(&open, name, &plan).await {
+            let _ = self.bring_back(&open, taken).await;
+            if hides {
+                let _ = self.show_snapshots_below(&open, name).await;
+            }
+            return Err(failure);
+        }
+        self.log_command(&open.pool, command).await;
+        let mut mounted = Ok(());
+        if moves {
+            let has_new_place = changes.iter().any(|(changed, _)| changed == "mountpoint");
+            mounted = self
+                .put_where_it_belongs(&open, name, taken, has_new_place)
+                .await;
+        }
+        self.follow_properties(&open, name, is_filesystem, changes)
+            .await?;
+        mounted
+    }
+
+    /// Whether changes hide the snapshots of volumes that are shown as files.
+    async fn hides_snapshots(
+        &self,
+        open: &OpenPool,
+        name: &str,
+        changes: &[(String, PropertyChange)],
+    ) -> Result<bool, Failure> {
+        let change = changes.iter().find(|(changed, _)| changed == "snapdev");
+        match change.map(|(_, change)| change) {
+            None | Some(PropertyChange::Received) => Ok(false),
+            Some(PropertyChange::Set(word)) => Ok(word != "visible"),
+            Some(PropertyChange::Inherit) => match dataset::name::split_parent(name) {
+                (Some(parent), _) => self.shows_snapshots(open, parent).await.map(|shows| !shows),
+                (None, _) => Ok(true),
+            },
+        }
+    }
+
+    /// Hides the snapshots of the volumes whose `snapdev` is what a dataset's is.
+    async fn hide_following_snapshots(&self, open: &OpenPool, name: &str) -> Result<(), Failure> {
+        for volume in self.volumes.below(name) {
+            if !volume.contains('@') && self.follows(open, "snapdev", name, &volume).await? {
+                self.hide_volume_snapshots(&volume, UnmountMode::Clean)
+                    .await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a property of `below`, which is `name` or below it, changes with that of `name`.
+    async fn follows(
+        &self,
+        open: &OpenPool,
+        property: &str,
+        name: &str,
+        below: &str,
+    ) -> Result<bool, Failure> {
+        if below == name {
+            return Ok(true);
+        }
+        let setting = open.pool.dsl().property(below, property).await;
+        let setting =
+            setting.map_err(|error| from_dataset(&format!("cannot open '{below}'"), &error))?;
+        Ok(match setting.source {
+            PropertySource::Default => true,
+            PropertySource::Inherited(from) => is_at_or_below(name, &from),
+            _ => false,
+        })
+    }
+
+    /// Mounts again what was unmounted, where it belongs now. With a new mount point, all that inherit it and want to be
+    /// mounted are (`changelist_postfix`, lib/libzfs/libzfs_changelist.c).
+    async fn put_where_it_belongs(
+        &self,
+        open: &OpenPool,
+        name: &str,
+        taken: Vec<Taken>,
+        has_new_place: bool,
+    ) -> Result<(), Failure> {
+        self.remove_directories(taken.iter().filter_map(Taken::own_directory).collect())
+            .await;
+        let mut names: Vec<String> = taken.into_iter().map(|one| one.name).collect();
+        if has_new_place {
+            for below in self.names_below(name).await? {
+                let is_wanted = matches!(self.place(open, &below).await, Ok((Place::At(_), true)))
+                    && self.follows(open, "mountpoint", name, &below).await?
+                    && !self.is_locked(open, &below).await;
+                if is_wanted {
+                    names.push(below);
+                }
+            }
+        }
+        names.sort();
+        names.dedup();
+        let mut outcome = Ok(());
+        for one in names {
+            if let Err(failure) = self.mount_again(open, &one).await {
+                let message = format!("property set, but {failure}");
+                outcome = Err(Failure::new(failure.kind, message));
+            }
+        }
+        outcome
+    }
+
+    /// Does what properties that were changed mean for what is mounted, shared and shown.
+    async fn follow_properties(
+        &self,
+        open: &OpenPool,
+        name: &str,
+        is_filesystem: bool,
+        changes: &[(String, PropertyChange)],
+    ) -> Result<(), Failure> {
         let changes_any = |names: &[&str]| {
             changes
                 .iter()
                 .any(|(changed, _)| names.contains(&changed.as_str()))
         };
-        let is_filesystem =
-            open.pool.dsl().lookup(name).await.map_err(failed)?.kind == DatasetKind::Filesystem;
-        let moves = is_filesystem && !no_mount && changes_any(&["mountpoint", "canmount"]);
-        let mut moved = Vec::new();
-        let before = if moves {
-            Some(self.place(&open, name).await?)
-        } else {
-            None
-        };
-        if moves {
-            let mut names = self.mounts.below(name);
-            names.reverse();
-            let taken = self.take_away(&open, names, UnmountMode::Clean).await?;
-            moved.extend(taken.into_iter().map(|one| one.name));
-        }
-        let mut rest = Vec::new();
-        let mut new_size_bytes = None;
-        let mut wants_auto = false;
-        for (property, change) in changes {
-            match (property.as_str(), change) {
-                ("volsize", PropertyChange::Set(text)) => {
-                    let size = dataset::props::parse_size(text).map_err(|error| {
-                        Failure::new(FailureKind::Invalid, format!("{doing}: {error}"))
-                    })?;
-                    new_size_bytes = Some(size);
-                }
-                ("refreservation", PropertyChange::Set(text)) if text == "auto" => {
-                    wants_auto = true;
-                }
-                ("version", PropertyChange::Set(text)) => {
-                    self.check_version(&open, name, text).await?;
-                }
-                _ => rest.push((property.clone(), change.clone())),
-            }
-        }
-        let volume_change = self
-            .plan_volume_change(&open, name, new_size_bytes, wants_auto, &rest)
-            .await?;
-        let outcome = async {
-            // What a bigger volume needs is reserved before it is bigger; of a smaller one it is let go after.
-            if let Some(bytes) = volume_change.reserve_before {
-                self.reserve(&open, name, bytes).await?;
-            }
-            if let Some(size_bytes) = new_size_bytes {
-                let volume = self.volumes.get(name).ok_or_else(|| {
-                    Failure::new(
-                        FailureKind::Invalid,
-                        format!("{doing}: '{name}' is not an open volume"),
-                    )
-                })?;
-                volume.resize(size_bytes).await.map_err(|error| {
-                    Failure::new(FailureKind::Invalid, format!("{doing}: {error}"))
-                })?;
-                // What is written beyond the old end, and flushed, must find room there after a crash too
-                // (`zvol_update_volsize` waits likewise).
-                open.pool
-                    .sync()
-                    .await
-                    .map_err(|error| Failure::new(FailureKind::Io, format!("{doing}: {error}")))?;
-                self.show_new_size(name).await;
-            }
-            if let Some(bytes) = volume_change.reserve_after {
-                self.reserve(&open, name, bytes).await?;
-            }
-            if rest.is_empty() {
-                Ok(())
-            } else {
-                open.pool
-                    .dsl()
-                    .set_properties(name, &rest)
-                    .await
-                    .map_err(failed)
-            }
-        }
-        .await;
-        // Whatever was unmounted comes back where it belongs now; a filesystem that had no place and now has one is mounted.
-        let had_no_place =
-            matches!(before, Some((Place::Nowhere(why), _)) if why != "canmount=off");
-        if moves && outcome.is_ok() && had_no_place && !moved.iter().any(|mounted| mounted == name)
-        {
-            moved.push(name.to_owned());
-        }
-        moved.sort();
-        let mut remount = Ok(());
-        for mounted in moved {
-            if let Err(failure) = self.mount_created(&open, &mounted).await {
-                remount = Err(Failure::new(
-                    failure.kind,
-                    format!("property set, but {failure}"),
-                ));
-            }
-        }
-        outcome?;
         if changes_any(&[ISCSI_PROPERTY]) {
-            let listed = open
-                .pool
-                .dsl()
-                .list(
-                    name,
-                    &ListOptions {
-                        filesystems: false,
-                        ..ListOptions::default()
-                    },
-                )
-                .await
-                .map_err(failed)?;
-            for info in listed {
-                self.share_volume(&open, &info.name).await?;
+            let options = ListOptions {
+                filesystems: false,
+                ..ListOptions::default()
+            };
+            let listed = open.pool.dsl().list(name, &options).await;
+            let doing = format!("cannot set property for '{name}'");
+            for info in listed.map_err(|error| from_dataset(&doing, &error))? {
+                self.share_volume(open, &info.name).await?;
             }
         }
         if is_filesystem && changes_any(&ON_MOUNTS) {
-            self.refresh_mounts(&open, name, changes_any(&["acltype"]))
+            self.refresh_mounts(open, name, changes_any(&["acltype"]))
                 .await?;
         }
         if changes_any(&["volmode"]) {
-            self.show_volumes_below(&open, name).await?;
+            self.show_volumes_below(open, name).await?;
         }
         if changes_any(&["snapdev"]) {
-            self.show_snapshots_below(&open, name).await?;
+            let shown = self.show_snapshots_below(open, name).await;
+            shown.map_err(|failure| {
+                Failure::new(failure.kind, format!("property set, but {failure}"))
+            })?;
         }
-        self.log_command(&open.pool, command).await;
-        remount
+        Ok(())
     }
+}
+
+/// Whether a change takes mounts away. Of `canmount` only `off` does (`zfs_prop_set_list_flags`,
+/// lib/libzfs/libzfs_dataset.c).
+fn is_move((property, change): &(String, PropertyChange)) -> bool {
+    match (property.as_str(), change) {
+        ("mountpoint", _) => true,
+        ("canmount", PropertyChange::Set(word)) => word == "off",
+        _ => false,
+    }
+}
+
+/// All that failed, as one answer.
+fn all_done(failures: Vec<Failure>) -> Result<Empty, Failure> {
+    let Some(first) = failures.first() else {
+        return Ok(Empty {});
+    };
+    let messages: Vec<String> = failures.iter().map(ToString::to_string).collect();
+    Err(Failure::new(first.kind, messages.join("\n")))
 }

@@ -269,7 +269,12 @@ impl Service {
     ) -> Result<(), Failure> {
         let name = open.pool.name();
         self.close_volumes(&name, mode).await?;
-        self.unmount_below(&name, mode).await
+        let mut mounted = self.mounts.below(&name);
+        mounted.reverse();
+        let directories = self.mounts.own_directories(&mounted);
+        self.unmount_below(&name, mode).await?;
+        self.remove_directories(directories).await;
+        Ok(())
     }
 
     /// Closes something of a dataset, `name`. While its pool is suspended that goes on in the background (what is

@@ -93,7 +93,7 @@ impl Volumes {
     }
 
     /// Names of open volumes at and below a dataset, and of their snapshots.
-    fn below(&self, top: &str) -> Vec<String> {
+    pub(crate) fn below(&self, top: &str) -> Vec<String> {
         let by_name = self.by_name.lock();
         let head = |name: &str| name.split('@').next().unwrap_or_default().to_owned();
         by_name
@@ -314,22 +314,33 @@ impl Service {
         Ok(())
     }
 
+    /// Whether property `snapdev` of a dataset shows snapshots of volumes.
+    pub(crate) async fn shows_snapshots(
+        &self,
+        open: &OpenPool,
+        name: &str,
+    ) -> Result<bool, Failure> {
+        /// `ZFS_SNAPDEV_VISIBLE` (include/sys/fs/zfs.h).
+        const VISIBLE: u64 = 1;
+        let snapdev = open.pool.dsl().property(name, "snapdev").await;
+        let snapdev =
+            snapdev.map_err(|error| from_dataset(&format!("cannot open '{name}'"), &error))?;
+        Ok(snapdev.value.number() == Some(VISIBLE))
+    }
+
     /// Shows or hides the snapshots of an open volume as its `snapdev` says now.
     pub(crate) async fn show_volume_snapshots(
         &self,
         open: &OpenPool,
         head: &str,
     ) -> Result<(), Failure> {
-        /// `ZFS_SNAPDEV_VISIBLE` (include/sys/fs/zfs.h).
-        const VISIBLE: u64 = 1;
         let doing = format!("cannot show the snapshots of '{head}'");
         let failed = |error| from_dataset(&doing, &error);
         if self.volumes.get(head).is_none() {
             return Ok(());
         }
         let dsl = open.pool.dsl();
-        let snapdev = dsl.property(head, "snapdev").await.map_err(failed)?;
-        if snapdev.value.number() != Some(VISIBLE) {
+        if !self.shows_snapshots(open, head).await? {
             return self.hide_volume_snapshots(head, UnmountMode::Clean).await;
         }
         let options = ListOptions {

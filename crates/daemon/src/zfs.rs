@@ -11,7 +11,7 @@ use dataset::{DatasetError, DatasetInfo, DatasetKind, ListOptions};
 use serve_fuse::UnmountMode;
 
 use crate::error::from_dataset;
-use crate::mounts::Place;
+use crate::mounts::{Place, Taken};
 use crate::reports;
 use crate::service::{OpenPool, Service};
 
@@ -392,8 +392,10 @@ impl Service {
         let new_name = |name: &str| format!("{now}{}", &name[call.from.len()..]);
         let mut put_back = Ok(());
         if is_done {
+            self.remove_directories(taken.iter().filter_map(Taken::own_directory).collect())
+                .await;
             for one in taken.iter().rev() {
-                if let Err(failure) = self.mount_created(&open, &new_name(&one.name)).await {
+                if let Err(failure) = self.mount_again(&open, &new_name(&one.name)).await {
                     put_back = Err(failure);
                 }
             }

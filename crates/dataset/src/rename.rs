@@ -108,6 +108,29 @@ impl DslPool {
         name: &str,
         changes: &[(String, PropertyChange)],
     ) -> Result<(), DatasetError> {
+        let task = self.set_task(name, changes).await?;
+        self.run_task(Arc::new(task)).await
+    }
+
+    /// Whether [`Self::set_properties`] would do so now.
+    ///
+    /// # Errors
+    /// As [`Self::set_properties`].
+    pub async fn check_properties(
+        self: &Arc<Self>,
+        name: &str,
+        changes: &[(String, PropertyChange)],
+    ) -> Result<(), DatasetError> {
+        let task = self.set_task(name, changes).await?;
+        let _config = self.config.read().await;
+        task.do_check().await
+    }
+
+    async fn set_task(
+        self: &Arc<Self>,
+        name: &str,
+        changes: &[(String, PropertyChange)],
+    ) -> Result<SetTask, DatasetError> {
         let kinds = {
             let _config = self.config.read().await;
             let dataset = self.resolve(name).await?;
@@ -119,24 +142,7 @@ impl DslPool {
         };
         let mut parsed = Vec::new();
         for (property, change) in changes {
-            let value = match change {
-                PropertyChange::Set(typed) => Some(parse_setting(property, typed, kinds, false)?),
-                PropertyChange::Inherit => {
-                    let native = check_settable(property, kinds, false)?;
-                    if native.is_some_and(|native| NOT_INHERITABLE.contains(&native.name)) {
-                        return Err(DatasetError::InvalidProperty {
-                            property: property.clone(),
-                            reason: format!("'{property}' property cannot be inherited"),
-                        });
-                    }
-                    None
-                }
-                PropertyChange::Received => {
-                    check_settable(property, kinds, false)?;
-                    None
-                }
-            };
-            let received = *change == PropertyChange::Received;
+            let value = parse_change(property, change, kinds)?;
             if matches!(property.as_str(), "version" | "volsize") {
                 return Err(DatasetError::Unsupported {
                     name: name.to_owned(),
@@ -145,14 +151,39 @@ impl DslPool {
                     ),
                 });
             }
+            let received = *change == PropertyChange::Received;
             parsed.push((property.clone(), value, received));
         }
-        self.run_task(Arc::new(SetTask {
+        Ok(SetTask {
             dsl: self.clone(),
             name: name.to_owned(),
             changes: parsed,
-        }))
-        .await
+        })
+    }
+}
+
+/// The value that a change stores; none where it removes one.
+fn parse_change(
+    property: &str,
+    change: &PropertyChange,
+    kinds: Kinds,
+) -> Result<Option<PropertyValue>, DatasetError> {
+    match change {
+        PropertyChange::Set(typed) => parse_setting(property, typed, kinds, false).map(Some),
+        PropertyChange::Inherit => {
+            let native = check_settable(property, kinds, false)?;
+            if native.is_some_and(|native| NOT_INHERITABLE.contains(&native.name)) {
+                return Err(DatasetError::InvalidProperty {
+                    property: property.to_owned(),
+                    reason: format!("'{property}' property cannot be inherited"),
+                });
+            }
+            Ok(None)
+        }
+        PropertyChange::Received => {
+            check_settable(property, kinds, false)?;
+            Ok(None)
+        }
     }
 }
 

@@ -376,10 +376,11 @@ impl Volume {
         self.commit().await
     }
 
-    /// Changes the size (`volsize`); shrinking frees what is beyond the new end
-    /// (`zvol_update_volsize`).
-    pub async fn resize(&self, size_bytes: u64) -> Result<()> {
-        let _entered = self.enter_to_change().await?;
+    /// Whether the volume may have this size.
+    ///
+    /// # Errors
+    /// [`VolumeError::BadSize`].
+    pub fn check_size(&self, size_bytes: u64) -> Result<()> {
         let block_bytes = u64::from(self.block_bytes);
         if size_bytes == 0
             || !size_bytes.is_multiple_of(block_bytes)
@@ -391,6 +392,14 @@ impl Volume {
                 block_bytes,
             });
         }
+        Ok(())
+    }
+
+    /// Changes the size (`volsize`); shrinking frees what is beyond the new end
+    /// (`zvol_update_volsize`).
+    pub async fn resize(&self, size_bytes: u64) -> Result<()> {
+        let _entered = self.enter_to_change().await?;
+        self.check_size(size_bytes)?;
         let _range = self.ranges.lock(0, u64::MAX, true).await;
         let old = self.size_bytes();
         {

@@ -569,7 +569,25 @@ fn volumes_reserve_grow_shrink_and_hide() {
     server.wait_until(Duration::from_secs(5), "the file is back", || file.exists());
     server.ok("zfs snapshot tank/odd@s");
     server.ok("zfs set snapdev=visible tank");
-    assert!(server.state().join("zvol/tank/odd@s").exists());
+    let snapshot = server.state().join("zvol/tank/odd@s");
+    assert!(snapshot.exists());
+    // What cannot be hidden is not set to be.
+    let open = fs::File::open(&snapshot).unwrap();
+    for command in ["zfs set snapdev=hidden tank", "zfs inherit snapdev tank"] {
+        let message = server.fails(command);
+        assert!(
+            message.starts_with("cannot set property for 'tank'") && message.contains("busy"),
+            "{message}"
+        );
+        assert_eq!(value(&server, "snapdev", "tank/odd"), "visible");
+        assert!(snapshot.exists());
+    }
+    drop(open);
+    server.ok("zfs set snapdev=visible tank/odd");
+    server.ok("zfs set snapdev=hidden tank");
+    assert!(snapshot.exists());
+    server.ok("zfs inherit snapdev tank/odd");
+    assert!(!snapshot.exists());
     server.ok("zfs set readonly=on tank/odd");
     let outcome = fs::File::options().write(true).open(&file);
     assert!(outcome.and_then(|file| file.write_all_at(b"x", 0)).is_err());
@@ -677,6 +695,75 @@ fn options_of_create_destroy_rename_and_inherit() {
 }
 
 #[test]
+fn a_refused_list_of_properties_changes_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let server = tank();
+    server.ok("zfs create -s -V 32M tank/vol");
+    let file = server.state().join("zvol/tank/vol");
+    let data = noise(32 << 20);
+    fs::write(&file, &data).unwrap();
+    for (settings, reason) in [
+        ("volsize=8M compression=bad", "compression"),
+        ("volsize=8M reservation=100T", "available space"),
+        ("volsize=8M quota=1M", "does not apply"),
+        ("volsize=8M userquota@7=1M", "does not apply"),
+        ("volsize=8M nosuch=1", "nosuch"),
+        ("compression=gzip volsize=5000", "multiple of 16384"),
+        ("compression=gzip volsize=bad", "bad"),
+        ("refreservation=auto reservation=100T", "available space"),
+    ] {
+        let message = server.fails(&format!("zfs set {settings} tank/vol"));
+        assert!(message.contains(reason), "{settings}: {message}");
+        assert_eq!(value(&server, "volsize", "tank/vol"), "33554432");
+        assert_eq!(value(&server, "compression", "tank/vol"), "on");
+        assert_eq!(value(&server, "refreservation", "tank/vol"), "0");
+        assert!(fs::read(&file).unwrap() == data, "{settings}");
+    }
+    server.ok("zfs set volsize=16M compression=gzip tank/vol");
+    assert_eq!(value(&server, "compression", "tank/vol"), "gzip");
+    assert!(fs::read(&file).unwrap() == data[..16 << 20]);
+    // The same twice.
+    for command in [
+        "zfs set quota=1m quota=2m tank",
+        "zfs create -o atime=on -o atime=off tank/no",
+        "zfs snapshot -o a:b=1 -o a:b=2 tank@no",
+        "zpool create -o ashift=12 -o ashift=13 other /dev/null",
+        "zpool import -o ro -o readonly=off other",
+    ] {
+        let message = server.fails(command);
+        assert!(message.contains("specified multiple times"), "{message}");
+    }
+    // One that is missing does not keep the others from it.
+    server.ok("zfs create tank/a");
+    for (command, shown) in [
+        ("zfs list -Ho name", "tank\ntank/a\n"),
+        ("zfs get -Ho name type", "tank\ntank/a\n"),
+        ("zfs set atime=off", ""),
+        ("zfs inherit exec", ""),
+    ] {
+        server.ok("zfs set atime=on exec=off tank tank/a");
+        let words: Vec<&str> = command.split(' ').collect();
+        let output = server.command(&[&words[..], &["tank", "tank/no", "tank/a"]].concat());
+        assert_eq!(output.status.code(), Some(1), "{command}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), shown, "{command}");
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(message.lines().count(), 1, "{command}: {message}");
+        assert!(message.contains("'tank/no'"), "{command}: {message}");
+        for name in ["tank", "tank/a"] {
+            let changed = (
+                value(&server, "atime", name) == "off",
+                value(&server, "exec", name) == "on",
+            );
+            let expected = (command.contains("atime"), command.contains("exec"));
+            assert_eq!(changed, expected, "{command}");
+        }
+    }
+    done(&server);
+}
+
+#[test]
 fn names_in_a_new_filesystem_are_as_in_its_parent() {
     if !can_mount() {
         return;
@@ -707,4 +794,82 @@ fn names_in_a_new_filesystem_are_as_in_its_parent() {
     fs::write(server.path("mnt/p/s/Name"), "x").unwrap();
     assert!(!server.path("mnt/p/s/name").exists());
     done(&server);
+}
+
+#[test]
+fn mounts_follow_canmount_mountpoint_and_names() {
+    if !can_mount() {
+        return;
+    }
+    let server = tank();
+    let is_mounted = |name: &str| value(&server, "mounted", name) == "yes";
+    // Only `off` takes a mount away, and what was mounted by hand is mounted again.
+    server.ok("zfs create -p tank/up/m");
+    let open = fs::File::create(server.path("mnt/up/m/open")).unwrap();
+    for word in ["noauto", "on", "noauto"] {
+        server.ok(&format!("zfs set canmount={word} tank/up/m"));
+        assert!(is_mounted("tank/up/m"));
+    }
+    assert!(
+        server
+            .fails("zfs set canmount=off tank/up/m")
+            .contains("in use")
+    );
+    drop(open);
+    server.ok("zfs rename tank/up/m tank/up/n");
+    assert!(server.path("mnt/up/n/open").exists());
+    server.ok("zfs rename tank/up tank/down");
+    assert!(server.path("mnt/down/n/open").exists());
+    let elsewhere = server.text("elsewhere");
+    server.ok(&format!("zfs set mountpoint={elsewhere} tank/down"));
+    assert!(server.path("elsewhere/n/open").exists());
+    // Directories that only names chose go with them, others stay.
+    for gone in ["mnt/up", "mnt/down"] {
+        assert!(!server.path(gone).exists(), "{gone}");
+    }
+    server.ok("zfs set canmount=off tank/down/n");
+    assert!(!is_mounted("tank/down/n") && is_mounted("tank/down"));
+    server.ok("zfs set canmount=on tank/down/n");
+    assert!(!is_mounted("tank/down/n"));
+    server.ok("zfs destroy -r tank/down");
+    assert!(server.path("elsewhere").exists());
+    server.ok("zfs create tank/gone");
+    server.ok("zfs create tank/full");
+    server.ok("zfs unmount tank/full");
+    assert!(server.path("mnt/full").exists());
+    fs::write(server.path("mnt/full/below"), "x").unwrap();
+    server.ok("zfs mount tank/full");
+    server.ok("zfs destroy tank/gone");
+    server.ok("zfs destroy tank/full");
+    assert!(!server.path("mnt/gone").exists());
+    assert!(server.path("mnt/full/below").exists());
+    // All that inherit a mount point follow it, from nowhere too.
+    server.ok("zfs create -o mountpoint=none tank/none");
+    server.ok("zfs create -p tank/none/a/b");
+    server.ok("zfs create -o canmount=noauto tank/none/noauto");
+    server.ok("zfs create -u -o mountpoint=/nowhere tank/none/own");
+    let place = server.text("place");
+    for (command, mounted) in [
+        (format!("zfs set mountpoint={place} tank/none"), true),
+        ("zfs set mountpoint=none tank/none".into(), false),
+        ("zfs inherit mountpoint tank/none".into(), true),
+        ("zfs set mountpoint=legacy tank/none".into(), false),
+        (format!("zfs set mountpoint={place} tank/none/a"), true),
+    ] {
+        server.ok(&command);
+        assert_eq!(is_mounted("tank/none/a/b"), mounted, "{command}");
+        assert_eq!(is_mounted("tank/none/a"), mounted, "{command}");
+        assert!(!is_mounted("tank/none/noauto"), "{command}");
+        assert!(!is_mounted("tank/none/own"), "{command}");
+    }
+    assert!(!server.path("mnt/none").exists());
+    server.ok("zpool export tank");
+    assert!(server.path("mnt").exists() && server.path("place").exists());
+    let disks = server.text("disks");
+    let altroot = server.text("alt");
+    server.ok(&format!("zpool import -R {altroot} -d {disks} tank"));
+    server.ok("zfs inherit mountpoint tank");
+    assert!(server.path("alt/tank/full").exists());
+    done(&server);
+    assert!(server.path("alt").exists() && !server.path("alt/tank").exists());
 }
