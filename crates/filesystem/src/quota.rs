@@ -12,6 +12,8 @@ use parking_lot::RwLock;
 
 use crate::error::{FsError, Result};
 use crate::filesystem::Filesystem;
+use crate::types::FsStatistics;
+use crate::znode::pflags;
 
 /// Whose quota or space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -209,6 +211,47 @@ impl Filesystem {
             }
         }
         Ok(found.into_values().collect())
+    }
+
+    /// [`Self::statistics`] as a file or directory shows them: where new files are of a project with quotas, all room is
+    /// what the project may use (`zfs_statfs_project`, module/os/linux/zfs/zfs_vfsops.c).
+    pub async fn statistics_at(&self, ino: u64) -> Result<FsStatistics> {
+        let mut found = self.statistics().await?;
+        let attributes = self.attributes(ino).await?;
+        let inherits = attributes.flags & pflags::PROJINHERIT != 0;
+        let Some(project) = attributes.project.filter(|id| *id != 0 && inherits) else {
+            return Ok(found);
+        };
+        if let Some((quota, used)) = self.project_quota(project, false).await? {
+            let unit = u64::from(found.block_bytes);
+            found.blocks = quota / unit;
+            found.blocks_free = quota.saturating_sub(used) / unit;
+        }
+        if let Some((quota, used)) = self.project_quota(project, true).await? {
+            found.files = quota;
+            found.files_free = quota.saturating_sub(used);
+        }
+        Ok(found)
+    }
+
+    /// A project's quota of bytes or objects, if it has one, and what it uses.
+    async fn project_quota(&self, project: u64, of_objects: bool) -> Result<Option<(u64, u64)>> {
+        let _entered = self.enter().await?;
+        let Some(zap) = self.quotas.zap(QuotaKind::Project, of_objects) else {
+            return Ok(None);
+        };
+        let Some(quota) = zap.lookup_u64(format!("{project:x}")).await? else {
+            return Ok(None);
+        };
+        let name = match of_objects {
+            true => format!("obj-{project:x}"),
+            false => format!("{project:x}"),
+        };
+        let used = match self.used_zap(QuotaKind::Project).await? {
+            Some(zap) => zap.lookup_u64(name).await?.unwrap_or(0),
+            None => 0,
+        };
+        Ok(Some((quota, used)))
     }
 
     /// Sets a quota of bytes or objects; 0 removes it (`zfs_set_userquota`).

@@ -675,11 +675,11 @@ impl fuser::Filesystem for Handler {
     fn statfs(&self, _request: &Request, node: INodeNo, reply: ReplyStatfs) {
         let nodes = Arc::clone(&self.nodes);
         run(&self.runtime, async move {
-            let filesystem = match nodes.resolve(node.0).await {
-                Ok(Target::File(file)) => file.filesystem,
-                _ => nodes.live(),
+            let found = match nodes.resolve(node.0).await {
+                Ok(Target::File(file)) => file.filesystem.statistics_at(file.ino).await,
+                _ => nodes.live().statistics().await,
             };
-            match filesystem.statistics().await {
+            match found {
                 Ok(found) => reply.statfs(
                     found.blocks,
                     found.blocks_free,

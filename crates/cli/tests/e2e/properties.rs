@@ -448,6 +448,12 @@ fn quotas_and_reservations_hold() {
             .contains("77\t2097152")
     );
     assert_eq!(server.ok(&format!("zfs project -c -r {path}")), "");
+    // A directory of a project has the room that the project has.
+    let room = rustix::fs::statvfs(&project).unwrap();
+    assert_eq!(room.f_blocks * room.f_frsize, 2 << 20);
+    assert_eq!((room.f_bfree, room.f_bavail, room.f_files), (0, 0, 50));
+    let whole = rustix::fs::statvfs(&top).unwrap();
+    assert!(whole.f_blocks * whole.f_frsize > 100 << 20 && whole.f_bavail > 0);
     // Out of the project nothing is moved or linked into it.
     assert_eq!(
         raw(&fs::hard_link(top.join("gift"), project.join("gift")).unwrap_err()),
