@@ -23,7 +23,7 @@ pub(crate) struct Mounted {
     filesystem: Arc<Filesystem>,
     mountpoint: PathBuf,
     /// The options that it was mounted with, for this time only (`zfs mount -o`).
-    options: Vec<String>,
+    options: Mutex<Vec<String>>,
     /// Whether its name gave it the mount point, by default or below an ancestor's: nobody chose the directory.
     is_placed_by_name: bool,
 }
@@ -79,6 +79,27 @@ impl Mounts {
             .collect();
         found.sort();
         found.into_iter().map(|(_, name)| name.clone()).collect()
+    }
+
+    /// What options for this time make of a mounted filesystem's properties.
+    pub(crate) fn temporary(&self, name: &str) -> BTreeMap<&'static str, &'static str> {
+        let by_name = self.by_name.lock();
+        let Some(mounted) = by_name.get(name).filter(|found| found.mount.is_mounted()) else {
+            return BTreeMap::new();
+        };
+        let options = mounted.options.lock();
+        options
+            .iter()
+            .filter_map(|word| property_of(word))
+            .collect()
+    }
+
+    /// Lets a property that was set win over what options for this time made of it.
+    pub(crate) fn forget_temporary(&self, name: &str, property: &str) {
+        if let Some(mounted) = self.by_name.lock().get(name) {
+            let mut options = mounted.options.lock();
+            options.retain(|word| property_of(word).is_none_or(|(changed, _)| changed != property));
+        }
     }
 
     /// Directories that these are mounted at, in this order, where their names alone chose them.
@@ -243,12 +264,8 @@ impl Service {
         mount_options.snapdir = snapdir_of(settings.snapdir);
         mount_options.allow_other = rustix::process::geteuid().is_root();
         for option in options {
-            apply_option(&mut mount_options, option, settings.read_only).map_err(|()| {
-                let message = format!(
-                    "{doing}: mount option '{option}' is not supported; supported are ro, rw, dev, nodev, suid, nosuid, exec, noexec"
-                );
-                Failure::new(FailureKind::Invalid, message)
-            })?;
+            apply_option(&mut mount_options, option, settings.read_only)
+                .map_err(|()| unknown_option(&doing, option))?;
         }
         let filesystem = open_filesystem(&dataset, &self.world)
             .await
@@ -276,7 +293,7 @@ impl Service {
             mount,
             filesystem,
             mountpoint: path.to_owned(),
-            options: options.to_vec(),
+            options: Mutex::new(options.to_vec()),
             is_placed_by_name,
         };
         self.mounts
@@ -284,6 +301,25 @@ impl Service {
             .lock()
             .insert(name.to_owned(), Arc::new(mounted));
         Ok(())
+    }
+
+    /// Gives a mounted filesystem other options for this time (`zfs mount -o remount,...`).
+    pub(crate) async fn remount(
+        &self,
+        open: &OpenPool,
+        name: &str,
+        options: &[String],
+    ) -> Result<(), Failure> {
+        let mut scratch = MountOptions::new(name);
+        for option in options {
+            apply_option(&mut scratch, option, false)
+                .map_err(|()| unknown_option(&format!("cannot mount '{name}'"), option))?;
+        }
+        if let Some(mounted) = self.mounts.by_name.lock().get(name) {
+            // Later words win over those from before.
+            mounted.options.lock().extend_from_slice(options);
+        }
+        self.refresh_mounts(open, name, false).await
     }
 
     /// Does to what is mounted at and below a dataset what its properties say now. With `anew` they
@@ -309,7 +345,7 @@ impl Service {
                 }
             };
             if anew && mounted.filesystem.has_posix_acls() != mounted.mount.has_posix_acls() {
-                let (path, options) = (mounted.mountpoint.clone(), mounted.options.clone());
+                let (path, options) = (mounted.mountpoint.clone(), mounted.options.lock().clone());
                 drop(mounted);
                 let later = |failure: Failure| {
                     let message = format!(
@@ -328,7 +364,7 @@ impl Service {
             options.devices = settings.devices;
             options.setuid = settings.setuid;
             options.exec = settings.exec;
-            for option in &mounted.options {
+            for option in mounted.options.lock().iter() {
                 let _ = apply_option(&mut options, option, settings.read_only);
             }
             mounted
@@ -390,7 +426,7 @@ impl Service {
             let one = Taken {
                 name,
                 mountpoint: mounted.mountpoint.clone(),
-                options: mounted.options.clone(),
+                options: mounted.options.lock().clone(),
                 is_placed_by_name: mounted.is_placed_by_name,
             };
             let was_mounted = mounted.mount.is_mounted();
@@ -519,6 +555,28 @@ fn snapdir_of(stored: u64) -> Snapdir {
         2 => Snapdir::Disabled,
         _ => Snapdir::Hidden,
     }
+}
+
+/// The property that an option of `zfs mount -o` stands for, and its value.
+fn property_of(option: &str) -> Option<(&'static str, &'static str)> {
+    Some(match option {
+        "ro" => ("readonly", "on"),
+        "rw" => ("readonly", "off"),
+        "dev" => ("devices", "on"),
+        "nodev" => ("devices", "off"),
+        "suid" => ("setuid", "on"),
+        "nosuid" => ("setuid", "off"),
+        "exec" => ("exec", "on"),
+        "noexec" => ("exec", "off"),
+        _ => return None,
+    })
+}
+
+fn unknown_option(doing: &str, option: &str) -> Failure {
+    let message = format!(
+        "{doing}: mount option '{option}' is not supported; supported are ro, rw, dev, nodev, suid, nosuid, exec, noexec, remount"
+    );
+    Failure::new(FailureKind::Invalid, message)
 }
 
 /// What an option of `zfs mount -o` changes; an error where it is none.

@@ -424,6 +424,14 @@ impl Service {
             }
         }
         if is_filesystem && changes_any(&ON_MOUNTS) {
+            // What was asked for one mount only, as it was mounted, gives way.
+            for mounted in self.mounts.below(name) {
+                for (changed, _) in changes {
+                    if self.follows(open, changed, name, &mounted).await? {
+                        self.mounts.forget_temporary(&mounted, changed);
+                    }
+                }
+            }
             self.refresh_mounts(open, name, changes_any(&["acltype"]))
                 .await?;
         }

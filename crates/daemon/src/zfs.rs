@@ -163,6 +163,16 @@ impl Service {
                 "no"
             };
             properties.insert("mounted".into(), Property::statistic(mounted));
+            for (name, word) in self.mounts.temporary(&info.name) {
+                if let Some(property) = properties.get_mut(name)
+                    && property.value != word
+                    // A filesystem that may not be written is not writable by its mount.
+                    && (name, word) != ("readonly", "off")
+                {
+                    property.value = word.to_owned();
+                    property.source = api::Source::Temporary;
+                }
+            }
             reports::put_in_order(&mut properties);
             if let Some(property) = properties.get_mut("mountpoint")
                 && property.value.starts_with('/')
@@ -429,6 +439,12 @@ impl Service {
         let open = self.pool_of(name)?;
         let _admin = open.admin.lock().await;
         if self.mounts.mountpoint(name).is_some() {
+            if call.options.iter().any(|option| option == "remount") {
+                return self
+                    .remount(&open, name, &call.options)
+                    .await
+                    .map(|()| Empty {});
+            }
             return Err(Failure::new(
                 FailureKind::Busy,
                 format!("cannot mount '{name}': filesystem already mounted"),

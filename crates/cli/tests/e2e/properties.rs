@@ -849,6 +849,31 @@ fn mounts_follow_canmount_mountpoint_and_names() {
     server.ok("zfs destroy tank/full");
     assert!(!server.path("mnt/gone").exists());
     assert!(server.path("mnt/full/below").exists());
+    // Options of one mount show as such, and give way to a property that is set.
+    server.ok("zfs create tank/temporary");
+    server.ok("zfs unmount tank/temporary");
+    server.ok("zfs mount -o ro,noexec tank/temporary");
+    let shown = || {
+        let text = server.ok("zfs get -Ho value,source readonly,exec,setuid tank/temporary");
+        let writes = fs::write(server.path("mnt/temporary/file"), "x").is_ok();
+        (text.replace(['\t', '\n'], " "), writes)
+    };
+    let expected = "on temporary off temporary on default ";
+    assert_eq!(shown(), (expected.to_owned(), false));
+    server.ok("zfs set readonly=off tank/temporary");
+    let expected = "off local off temporary on default ";
+    assert_eq!(shown(), (expected.to_owned(), true));
+    server.ok("zfs mount -o remount,ro,exec tank/temporary");
+    let expected = "on temporary on default on default ";
+    assert_eq!(shown(), (expected.to_owned(), false));
+    server.ok("zfs mount -o remount,rw tank/temporary");
+    let expected = "off local on default on default ";
+    assert_eq!(shown(), (expected.to_owned(), true));
+    assert!(
+        server
+            .fails("zfs mount -o remount,bad tank/temporary")
+            .contains("'bad' is not supported")
+    );
     // All that inherit a mount point follow it, from nowhere too.
     server.ok("zfs create -o mountpoint=none tank/none");
     server.ok("zfs create -p tank/none/a/b");
