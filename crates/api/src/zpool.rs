@@ -340,6 +340,9 @@ pub struct ZpoolImportReply {
     pub notes: Vec<String>,
     /// What went less than perfectly (a filesystem that could not be mounted).
     pub warnings: Vec<String>,
+    /// Why pools could not be imported, where all were to be.
+    #[serde(default)]
+    pub failures: Vec<String>,
 }
 
 /// A pool seen on devices but not imported.
@@ -446,6 +449,9 @@ pub struct VdevReport {
     pub state: String,
     /// Why it is not ONLINE, as printed at the end of its line.
     pub note: Option<String>,
+    /// A leaf that is there but lacks writes that were made while it was away.
+    #[serde(default)]
+    pub is_stale: bool,
     /// Bytes of space, for top-level vdevs and the root.
     pub size_bytes: u64,
     /// Bytes allocated.

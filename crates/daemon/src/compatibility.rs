@@ -11,7 +11,8 @@ use std::path::Path;
 use api::{Failure, FailureKind};
 
 /// Where the files are; the first one with such a file counts.
-const DIRECTORIES: [&str; 2] = ["/etc/zfs/compatibility.d", "/usr/share/zfs/compatibility.d"];
+pub(crate) const DIRECTORIES: [&str; 2] =
+    ["/etc/zfs/compatibility.d", "/usr/share/zfs/compatibility.d"];
 /// Largest file that is read (`ZPOOL_COMPAT_MAXSIZE`), in bytes.
 const FILE_BYTES_MAX: u64 = 16 << 10;
 

@@ -9,10 +9,13 @@ use api::{
 };
 use dataset::{DatasetKind, PropertySetting, props};
 use engine::{
-    ActivityState, ActivityStatus, HistoryRecord, HistoryWhat, IoStats, Pool, PoolStatus,
-    PropertySource, RemovalState, RemovalStatus, ScanStatus, VdevClass, VdevState, VdevStatus,
+    ActivityState, ActivityStatus, FeatureState, FeatureStatus, HistoryRecord, HistoryWhat,
+    IoStats, Pool, PoolStatus, PropertySource, RemovalState, RemovalStatus, ScanStatus, VdevClass,
+    VdevState, VdevStatus,
 };
 use format::Guid;
+
+use crate::compatibility::{self, Compatibility};
 
 /// The word for an allocation class, empty for the normal one.
 pub(crate) fn class_word(class: VdevClass) -> &'static str {
@@ -44,6 +47,7 @@ pub(crate) fn vdev(status: &VdevStatus) -> VdevReport {
             (Some(why), Some(note)) => Some(format!("{why}  {note}")),
             (why, note) => why.clone().or_else(|| note.clone()),
         },
+        is_stale: status.is_stale,
         size_bytes: status.size_bytes,
         allocated_bytes: status.allocated_bytes,
         physical_bytes: status.physical_bytes,
@@ -196,15 +200,12 @@ fn io(stats: &IoStats) -> IoReport {
 pub(crate) fn pool_status(pool: &Pool) -> PoolStatusReport {
     let status = pool.status();
     let mut tree = tree(&status);
-    let continues = pool
-        .prop("failmode")
-        .is_some_and(|property| property.value != "wait");
     let Condition {
         text,
         action,
         page,
         is_healthy,
-    } = condition(&status, &tree, continues);
+    } = condition(pool, &status, &tree);
     name_absent(&mut tree);
     PoolStatusReport {
         name: status.name.clone(),
@@ -306,32 +307,25 @@ impl Condition {
     }
 }
 
-fn condition(status: &PoolStatus, tree: &VdevReport, continues: bool) -> Condition {
-    let say = |text: &str, action: &str| Condition {
+fn say(text: &str, action: &str) -> Condition {
+    Condition {
         text: Some(text.to_owned()),
         action: Some(action.to_owned()),
         ..Condition::default()
-    };
-    if status
-        .scan
-        .as_ref()
-        .is_some_and(|scan| scan.function == "resilver" && scan.state == "scanning")
-    {
-        return say(
-            "One or more devices is currently being resilvered.  The pool will\ncontinue to function, possibly in a degraded state.",
-            "Wait for the resilver to complete.",
-        );
     }
+}
+
+fn condition(pool: &Pool, status: &PoolStatus, tree: &VdevReport) -> Condition {
+    let value = |name| pool.prop(name).map_or_else(String::new, |prop| prop.value);
     if let Some(why) = &status.suspended_why {
         // What happened is told as well, which OpenZFS leaves to its event log.
         return say(
             &format!("One or more devices are faulted in response to IO failures.\n({why})"),
             "Make sure the affected devices are connected, then run 'zpool clear'.",
         )
-        .with_page(if continues {
-            "ZFS-8000-JQ"
-        } else {
-            "ZFS-8000-HC"
+        .with_page(match value("failmode").as_str() {
+            "wait" => "ZFS-8000-HC",
+            _ => "ZFS-8000-JQ",
         });
     }
     let unavailable = any(tree, &|vdev| {
@@ -370,6 +364,14 @@ fn condition(status: &PoolStatus, tree: &VdevReport, continues: bool) -> Conditi
         )
         .with_page("ZFS-8000-4J");
     }
+    // OpenZFS resilvers at once; what it had begun goes on when it has the pool again.
+    let is_resilver = |scan: &ScanStatus| scan.function == "resilver" && scan.state == "scanning";
+    if any(tree, &|vdev| vdev.is_stale) || status.scan.as_ref().is_some_and(is_resilver) {
+        return say(
+            "One or more devices lack data that was written while they were away.\nThe pool will continue to function, but redundancy is reduced until\nthey are resilvered, which this release does not do.",
+            "Export the pool and import it with OpenZFS: it resilvers the devices.\nUntil then the pool may not survive the loss of another device.",
+        );
+    }
     if any(tree, &|vdev| {
         vdev.read_errors + vdev.write_errors + vdev.checksum_errors > 0
     }) {
@@ -391,21 +393,52 @@ fn condition(status: &PoolStatus, tree: &VdevReport, continues: bool) -> Conditi
             "Online the device using zpool online' or replace the device with\n'zpool replace'.",
         );
     }
-    if status.version < 5000 {
-        return say(
-            "The pool is formatted using a legacy on-disk format.  The pool can\nstill be used, but some features are unavailable.",
-            "Upgrade the pool using 'zpool upgrade'.  Once this is done, the\npool will no longer be accessible on software that does not support\nfeature flags.",
-        )
-        .healthy();
+    let compatibility = value("compatibility");
+    if status.version >= 5000 {
+        return condition_of_features(pool, &compatibility).healthy();
     }
-    if status.features_disabled {
+    if compatibility == "legacy" {
+        return Condition::default().healthy();
+    }
+    say(
+        "The pool is formatted using a legacy on-disk format.  The pool can\nstill be used, but some features are unavailable.",
+        "Upgrade the pool using 'zpool upgrade'.  Once this is done, the\npool will no longer be accessible on software that does not support\nfeature flags.",
+    )
+    .healthy()
+}
+
+/// What is to be said of the features of a pool, with that value of the property `compatibility`.
+fn condition_of_features(pool: &Pool, compatibility: &str) -> Condition {
+    let directories = compatibility::DIRECTORIES.join(" or ");
+    let Ok(requested) = Compatibility::load(compatibility) else {
+        return say(
+            "This pool has a compatibility list specified, but it could not be\nread/parsed at this time. The pool can still be used, but this\nshould be investigated.",
+            &format!(
+                "Check the value of the 'compatibility' property against the\nappropriate file in {directories}."
+            ),
+        );
+    };
+    let disabled = pool.disabled_features();
+    if disabled.iter().any(|feature| requested.allows(feature)) {
         return say(
             "Some supported and requested features are not enabled on the pool.\nThe pool can still be used, but some features are unavailable.",
             "Enable all features using 'zpool upgrade'. Once this is done,\nthe pool may no longer be accessible by software that does not support\nthe features. See zpool-features(7) for details.",
-        )
-        .healthy();
+        );
     }
-    Condition::default().healthy()
+    let is_superfluous = |feature: &FeatureStatus| {
+        feature.supported
+            && feature.state != FeatureState::Disabled
+            && !requested.allows(&feature.name)
+    };
+    if pool.features().iter().any(is_superfluous) {
+        return say(
+            "One or more features are enabled on the pool despite not being\nrequested by the 'compatibility' property.",
+            &format!(
+                "Consider setting 'compatibility' to an appropriate value, or\nadding needed features to the relevant file in\n{directories}."
+            ),
+        );
+    }
+    Condition::default()
 }
 
 fn any(vdev: &VdevReport, test: &impl Fn(&VdevReport) -> bool) -> bool {

@@ -295,6 +295,7 @@ async fn status(config: &NvList, class: VdevClass, places: &Places<'_>) -> VdevS
         state: VdevState::Online,
         why: None,
         note: None,
+        is_stale: false,
         read_errors: 0,
         write_errors: 0,
         checksum_errors: 0,

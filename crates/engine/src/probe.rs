@@ -80,6 +80,8 @@ pub async fn probe(world: &World, found: &FoundPool) -> Result<Probe, EngineErro
         Ok(core) => {
             let status = crate::status::pool_status(&core);
             let all = core.dsl.features().all();
+            let is_disabled = |guid: &String| !core.dsl.features().is_enabled(guid);
+            let features_disabled = features::defaults().iter().any(is_disabled);
             let version = core.state.lock().version;
             let comment = core.state.lock().comment.clone();
             let lost_logs = match open::lost_logs(&core.tree).is_empty() {
@@ -108,8 +110,7 @@ pub async fn probe(world: &World, found: &FoundPool) -> Result<Probe, EngineErro
                     .scan
                     .is_some_and(|scan| scan.function == "resilver" && scan.state == "scanning"),
                 old_version: version != Uberblock::VERSION_FEATURES,
-                features_disabled: version == Uberblock::VERSION_FEATURES
-                    && status.features_disabled,
+                features_disabled: version == Uberblock::VERSION_FEATURES && features_disabled,
                 errata: status.errata,
                 comment,
             })

@@ -94,6 +94,8 @@ pub struct VdevStatus {
     pub why: Option<String>,
     /// What else is to be said of it: that it is being removed, or gets no new blocks.
     pub note: Option<String>,
+    /// Of a device: it is there but lacks writes that were made while it was away.
+    pub is_stale: bool,
     /// Failed reads.
     pub read_errors: u64,
     /// Failed writes.
@@ -203,8 +205,6 @@ pub struct PoolStatus {
     pub dedup: DedupStatus,
     /// Number of blocks with permanent errors in the error log.
     pub data_errors: u64,
-    /// Whether features that this release supports are disabled.
-    pub features_disabled: bool,
     /// Version of the pool's format; 5000 has feature flags.
     pub version: u64,
     /// Errata number stored in the configuration.
@@ -324,6 +324,15 @@ pub(crate) fn vdev_status(
     vdev_status_below(vdev, class, spaces, false)
 }
 
+/// Whether a device lacks writes that others of its top-level vdev have. Of one that is not usable the state says enough.
+fn is_stale(vdev: &Vdev) -> bool {
+    let missing = match vdev.leaf() {
+        Some(leaf) => leaf.missing(),
+        None => vdev.spare_missing(),
+    };
+    !missing.is_empty() && vdev.top().is_none() && vdev.state().0.is_usable()
+}
+
 /// `full` says that the top-level vdev gets no new blocks.
 fn vdev_status_below(
     vdev: &Arc<Vdev>,
@@ -358,6 +367,7 @@ fn vdev_status_below(
         state: map_state(state),
         why: why(aux).map(str::to_owned),
         note: note.map(str::to_owned),
+        is_stale: is_stale(vdev),
         read_errors: counters.read_errors,
         write_errors: counters.write_errors,
         checksum_errors: counters.checksum_errors,
@@ -424,6 +434,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         state: root_state(core),
         why: None,
         note: None,
+        is_stale: false,
         read_errors: 0,
         write_errors: 0,
         checksum_errors: 0,
@@ -442,9 +453,6 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         ashift: 0,
         children,
     };
-    let features_disabled = crate::features::defaults()
-        .iter()
-        .any(|guid| !core.dsl.features().is_enabled(guid));
     let health = health(core);
     let suspended_why = core.suspended();
     let scrub = core.scrub.status();
@@ -466,7 +474,6 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         removal: core.tables.removal.clone(),
         dedup: core.dedup.status(),
         data_errors: core.errors.count(),
-        features_disabled,
         version: state.version,
         errata: state.errata,
     }

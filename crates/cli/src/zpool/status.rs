@@ -298,6 +298,9 @@ impl Status {
                 entry.insert("slow_ios".into(), self.count(vdev.slow_ios));
             }
         }
+        if vdev.is_stale {
+            entry.insert("resilver_deferred".into(), self.number(1));
+        }
         if self.direct {
             entry.insert("dio_verify_errors".into(), self.count(0));
         }

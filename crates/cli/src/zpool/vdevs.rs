@@ -97,7 +97,7 @@ pub fn aux(note: &str) -> &'static str {
 pub fn is_well(vdev: &VdevReport) -> bool {
     let errors = vdev.read_errors + vdev.write_errors + vdev.checksum_errors;
     let state = matches!(vdev.state.as_str(), "ONLINE" | "AVAIL" | "INUSE");
-    let own = !vdev.children.is_empty() || state && errors == 0;
+    let own = !vdev.children.is_empty() || state && errors == 0 && !vdev.is_stale;
     own && vdev.children.iter().all(is_well)
 }
 
@@ -287,6 +287,9 @@ fn config_line(
     }
     if let Some(note) = &vdev.note {
         text.push_str(&format!("  {note}"));
+    }
+    if columns.counters && vdev.is_stale {
+        text.push_str("  (awaiting resilver)");
     }
     if columns.counters && is_leaf {
         let is_removing = vdev
