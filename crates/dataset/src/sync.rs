@@ -259,6 +259,10 @@ impl DslPool {
         ctx: &SyncContext,
         QueuedTask { task, answer }: QueuedTask,
     ) -> Result<(), DatasetError> {
+        // Nobody wants it any more: whoever asked was killed, or did not wait for a suspended pool.
+        if answer.is_closed() {
+            return Ok(());
+        }
         let checked = match self.check_task_space(task.space_check()) {
             Ok(()) => task.check(ctx).await,
             Err(error) => Err(error),

@@ -184,14 +184,16 @@ fn check(core: &Core) -> Result<(), EngineError> {
 /// Makes a checkpoint of everything that was done before the call.
 pub(crate) async fn take(core: &Arc<Core>) -> Result<(), EngineError> {
     let _admin = core.admin.lock().await;
+    core.check_not_suspended()?;
     check(core)?;
-    core.txgs.sync().await?;
+    core.unless_suspended(core.txgs.sync()).await?;
     run(core, Step::Take).await
 }
 
 /// Begins to discard the checkpoint.
 pub(crate) async fn discard(core: &Arc<Core>) -> Result<(), EngineError> {
     let _admin = core.admin.lock().await;
+    core.check_not_suspended()?;
     match core.check_no_checkpoint() {
         Err(EngineError::HasCheckpoint { .. }) => {}
         Err(error) => return Err(error),
@@ -204,12 +206,11 @@ pub(crate) async fn discard(core: &Arc<Core>) -> Result<(), EngineError> {
 }
 
 async fn run(core: &Arc<Core>, step: Step) -> Result<(), EngineError> {
-    let core = core.clone();
-    let task = Arc::new(CheckpointTask {
+    core.run_task(CheckpointTask {
         core: core.clone(),
         step,
-    });
-    Ok(core.dsl.run_task(task).await?)
+    })
+    .await
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use ::pool::pipeline::FailMode;
 use ::pool::vdev::{Vdev, VdevKind};
 use ::pool::{Pipeline, PoolError, TxgManager, VdevTree};
-use dataset::{DslPool, LogClaim};
+use dataset::{DslPool, LogClaim, SyncTask};
 use device::World;
 use format::{Guid, ObjectId, Txg, Uberblock};
 use futures::future::{Either, select};
@@ -167,6 +167,40 @@ impl Core {
     pub(crate) async fn until_suspended(&self) {
         let mut changes = self.pipeline.suspension();
         while self.suspended().is_none() && changes.changed().await.is_ok() {}
+    }
+
+    /// Refuses what would have to wait for a pool that stands still.
+    pub(crate) fn check_not_suspended(&self) -> Result<(), EngineError> {
+        match self.suspended() {
+            Some(why) => Err(EngineError::Suspended {
+                pool: self.state.lock().name.clone(),
+                why,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits for something that needs txgs to be synced, but not for a pool that is suspended or gets so: who holds
+    /// `admin` would keep everybody else from it.
+    pub(crate) async fn unless_suspended<T, E: Into<EngineError>>(
+        &self,
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, EngineError> {
+        self.check_not_suspended()?;
+        match select(pin!(work), pin!(self.until_suspended())).await {
+            Either::Left((result, _)) => result.map_err(Into::into),
+            Either::Right(_) => {
+                self.check_not_suspended()?;
+                Err(PoolError::Closing.into())
+            }
+        }
+    }
+
+    /// Has a task done. One that waits for its turn when the pool is suspended is withdrawn; of one that was done but is
+    /// not on disk, it is said as well that the pool is suspended.
+    pub(crate) async fn run_task(&self, task: impl SyncTask + 'static) -> Result<(), EngineError> {
+        self.unless_suspended(self.dsl.run_task(Arc::new(task)))
+            .await
     }
 
     /// Tells those who write what property `failmode` says.

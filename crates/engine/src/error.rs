@@ -56,6 +56,12 @@ pub enum EngineError {
         /// Why not, with what to do.
         why: String,
     },
+    /// No device of the pool goes by that name.
+    #[error("cannot clear errors for {device}: no such device in pool")]
+    NoSuchDevice {
+        /// The device, as it was called.
+        device: String,
+    },
     /// Going back to the checkpoint would not be possible afterwards.
     #[error(
         "checkpoint exists; discard it first with 'zpool checkpoint -d {pool}', if the pool will not have to go back to it"
@@ -311,7 +317,7 @@ pub enum EngineError {
         pool: String,
     },
     /// There is no scrub to pause or stop.
-    #[error("there is no active scrub of '{pool}'; start one with 'zpool scrub'")]
+    #[error("there is no active scrub; start one with 'zpool scrub {pool}'")]
     NoScrub {
         /// The pool.
         pool: String,

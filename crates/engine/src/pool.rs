@@ -461,12 +461,11 @@ impl Pool {
         {
             core.prepare_error_upgrade().await;
         }
-        core.dsl
-            .run_task(Arc::new(ChangeTask {
-                core: core.clone(),
-                change,
-            }))
-            .await?;
+        let task = ChangeTask {
+            core: core.clone(),
+            change,
+        };
+        core.run_task(task).await?;
         core.start_heart();
         Ok(())
     }
@@ -622,10 +621,15 @@ impl Pool {
     /// Clears error counters, reopens devices, and resumes a suspended pool (`zpool clear`); `device` limits it to one.
     ///
     /// # Errors
-    /// [`EngineError::Suspended`] when the pool cannot go on.
+    /// [`EngineError::NoSuchDevice`]; [`EngineError::Suspended`] when the pool cannot go on.
     pub async fn clear(&self, device: Option<&str>) -> Result<(), EngineError> {
         self.check_open()?;
         let core = &self.core;
+        if let Some(device) = device.filter(|device| !vdevs::has(core, device)) {
+            return Err(EngineError::NoSuchDevice {
+                device: device.to_owned(),
+            });
+        }
         core.check_still_ours().await?;
         core.pipeline.reopen().await;
         for top in core.tree.tops() {
@@ -752,11 +756,7 @@ impl std::fmt::Debug for Pool {
 }
 
 fn clear_errors(vdev: &Arc<Vdev>, device: Option<&str>) {
-    if device.is_none_or(|device| {
-        vdev.display_name() == device
-            || vdev.path().as_deref() == Some(device)
-            || vdev.guid().to_string() == device
-    }) {
+    if device.is_none_or(|device| vdevs::is_itself_called(vdev, device)) {
         vdev.clear_errors();
         return;
     }

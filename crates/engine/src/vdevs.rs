@@ -10,6 +10,9 @@
 //! last its labels are written over, so that nobody takes it for a part of the pool. A crash in between leaves the
 //! vdev in the pool, or a device with an old label that the configuration does not know.
 //!
+//! A pool that is suspended, or gets so meanwhile, is not waited for (`Core::run_task`). Before labels are written everything
+//! is checked that can be.
+//!
 //! Spares and cache devices only are in lists (`auxiliary`).
 //!
 //! Source: module/zfs/spa.c (`spa_vdev_add`, `spa_change_guid`), module/zfs/vdev_removal.c
@@ -51,6 +54,7 @@ pub struct AddSpec {
 
 pub(crate) async fn add(core: &Arc<Core>, spec: &AddSpec) -> Result<(), EngineError> {
     let _admin = core.admin.lock().await;
+    core.check_not_suspended()?;
     layout::check_vdevs(&spec.vdevs)?;
     features::check_classes(&spec.vdevs, |guid| core.dsl.features().is_enabled(guid))?;
     let raidz = spec.vdevs.iter().any(|vdev| {
@@ -87,6 +91,8 @@ pub(crate) async fn add(core: &Arc<Core>, spec: &AddSpec) -> Result<(), EngineEr
     }
     let new = NewAuxiliary::build(&spec.vdevs, &configs, &facts, &making)?;
     let tops = core.tree.prepare_tops(&configs).await?;
+    // The last moment at which nothing is written to the devices.
+    core.check_not_suspended()?;
     let result = async {
         let labels = core.pairs(Txg::ZERO).label_config();
         core.tree.init_labels(&tops, &labels, create_txg).await?;
@@ -96,15 +102,17 @@ pub(crate) async fn add(core: &Arc<Core>, spec: &AddSpec) -> Result<(), EngineEr
             tops: tops.clone(),
             new,
         };
-        core.dsl.run_task(Arc::new(task)).await?;
-        Ok::<_, EngineError>(())
+        core.run_task(task).await
     }
     .await;
-    if result.is_err() {
-        // A task that was applied has made them part of the pool, whatever became of the txg.
+    if let Err(error) = result {
+        // A task that was applied has made them part of the pool, whatever became of the txg; in a suspended pool it may
+        // just be doing so.
         let strange = |top: &&Arc<Vdev>| core.tree.find(top.guid()).is_none();
-        tops.iter().filter(strange).for_each(Vdev::close);
-        return result;
+        if !error.is_suspended() {
+            tops.iter().filter(strange).for_each(Vdev::close);
+        }
+        return Err(error);
     }
     look_at_auxiliary(core).await;
     Ok(())
@@ -194,6 +202,7 @@ impl SyncTask for AddTask {
 
 pub(crate) async fn remove(core: &Arc<Core>, name: &str) -> Result<(), EngineError> {
     let _admin = core.admin.lock().await;
+    core.check_not_suspended()?;
     let refuse = |why: &str| EngineError::CannotRemove {
         device: name.to_owned(),
         why: why.to_owned(),
@@ -213,10 +222,18 @@ pub(crate) async fn remove(core: &Arc<Core>, name: &str) -> Result<(), EngineErr
             core: core.clone(),
             what: Removal::Auxiliary(class, guid),
         };
-        return Ok(core.dsl.run_task(Arc::new(task)).await?);
+        return core.run_task(task).await;
     }
-    let top = find_top(core, name)
-        .ok_or_else(|| refuse("there is no such device in the pool; see 'zpool status'"))?;
+    let Some(top) = find_top(core, name) else {
+        let mut all = core.tree.tops().into_iter();
+        return Err(match all.find(|top| is_called(top, name)) {
+            Some(top) => refuse(&format!(
+                "it is a part of {}, and only whole vdevs can be removed; OpenZFS detaches devices of mirrors",
+                top.display_name()
+            )),
+            None => refuse("there is no such device in the pool; see 'zpool status'"),
+        });
+    };
     let is_log = top.config_u64("is_log") == Some(1);
     if !is_log {
         return Err(refuse(
@@ -228,14 +245,31 @@ pub(crate) async fn remove(core: &Arc<Core>, name: &str) -> Result<(), EngineErr
 
 /// The top-level vdev that a person calls `name`: by its own name, its guid, or as a device without others.
 fn find_top(core: &Core, name: &str) -> Option<Arc<Vdev>> {
-    core.tree.tops().into_iter().find(|top| {
-        let path = top.path();
-        let last = path.as_deref().and_then(|path| path.rsplit('/').next());
-        top.display_name() == name
-            || top.guid().to_string() == name
-            || path.as_deref() == Some(name)
-            || last == Some(name)
-    })
+    let mut tops = core.tree.tops().into_iter();
+    tops.find(|top| is_itself_called(top, name))
+}
+
+pub(crate) fn is_itself_called(vdev: &Vdev, name: &str) -> bool {
+    let path = vdev.path();
+    let last = path.as_deref().and_then(|path| path.rsplit('/').next());
+    vdev.display_name() == name
+        || vdev.guid().to_string() == name
+        || path.as_deref() == Some(name)
+        || last == Some(name)
+}
+
+/// Whether a person calls a vdev, or one below it, `name`.
+pub(crate) fn is_called(vdev: &Vdev, name: &str) -> bool {
+    let mut children = vdev.children().iter();
+    is_itself_called(vdev, name) || children.any(|child| is_called(child, name))
+}
+
+/// Whether the pool has a vdev, spare or cache device that a person calls `name`.
+pub(crate) fn has(core: &Core, name: &str) -> bool {
+    let state = core.state.lock();
+    let mut lists = [&state.auxiliary.spares, &state.auxiliary.caches].into_iter();
+    lists.any(|list| list.find(name).is_some())
+        || core.tree.tops().iter().any(|top| is_called(top, name))
 }
 
 async fn remove_log(
@@ -246,7 +280,7 @@ async fn remove_log(
     let id = top.vdev_id();
     let allocator = core.pipeline.allocator();
     allocator.set_allocatable(id, false);
-    let evacuated = evacuate(core, id).await;
+    let evacuated = core.unless_suspended(evacuate(core, id)).await;
     if !matches!(evacuated, Ok(true)) {
         allocator.set_allocatable(id, top.state().0.is_usable());
         evacuated?;
@@ -269,7 +303,7 @@ async fn remove_log(
         core: core.clone(),
         what: Removal::Log(id),
     };
-    core.dsl.run_task(Arc::new(task)).await?;
+    core.run_task(task).await?;
     for (vdev, own) in labels {
         let Some(device) = vdev.leaf().and_then(|leaf| leaf.device()) else {
             continue;
@@ -398,6 +432,7 @@ impl RemoveTask {
 
 pub(crate) async fn change_guid(core: &Arc<Core>, guid: Option<Guid>) -> Result<Guid, EngineError> {
     let _admin = core.admin.lock().await;
+    core.check_not_suspended()?;
     core.check_no_checkpoint()?;
     if crate::status::health(core) != crate::PoolHealth::Online {
         return Err(EngineError::NotHealthy {
@@ -413,12 +448,11 @@ pub(crate) async fn change_guid(core: &Arc<Core>, guid: Option<Guid>) -> Result<
             },
         }
     };
-    let core = core.clone();
     let task = GuidTask {
         core: core.clone(),
         new,
     };
-    core.dsl.run_task(Arc::new(task)).await?;
+    core.run_task(task).await?;
     Ok(new)
 }
 

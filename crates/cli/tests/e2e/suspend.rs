@@ -115,7 +115,11 @@ fn a_pool_whose_backing_filesystem_is_full_hangs_nobody_and_goes_on() {
     let small = Small::mount(server.path("small"), "100M");
     let disk = small.disk("d0", 1 << 30);
     let (root, other) = (server.path("mnt"), server.path("other"));
-    let healthy = server.disks(1, 1 << 30).remove(0);
+    let disks = server.disks(2, 1 << 30);
+    let (healthy, unused) = (&disks[0], &disks[1]);
+    std::fs::File::create(unused)
+        .and_then(|file| file.set_len(64 << 20))
+        .expect("a small one");
     server.ok(&format!("zpool create -m {} tank {disk}", root.display()));
     server.ok(&format!(
         "zpool create -m {} well {healthy}",
@@ -144,6 +148,11 @@ fn a_pool_whose_backing_filesystem_is_full_hangs_nobody_and_goes_on() {
         "zpool set comment=x tank",
         "zfs create tank/new",
         "zfs snapshot tank@new",
+        "zpool checkpoint tank",
+        "zpool checkpoint -d tank",
+        "zpool reguid tank",
+        &format!("zpool add tank {unused}"),
+        &format!("zpool add tank cache {unused}"),
     ] {
         let text = at_once(refused, || server.fails(refused));
         assert!(
@@ -151,6 +160,8 @@ fn a_pool_whose_backing_filesystem_is_full_hangs_nobody_and_goes_on() {
             "{refused}: {text}"
         );
     }
+    let untouched = std::fs::read(unused).unwrap();
+    assert!(untouched.iter().all(|byte| *byte == 0), "it was labelled");
     // The other pool does not notice.
     at_once("a write to the other pool", || {
         write_synced(&other.join("file"), &noise(2, 1 << 20)).unwrap();
@@ -162,13 +173,16 @@ fn a_pool_whose_backing_filesystem_is_full_hangs_nobody_and_goes_on() {
     assert!(std::fs::read(root.join("before")).unwrap() == before);
 
     // Without a remedy it stays as it is.
-    at_once("clear", || server.command(&["zpool", "clear", "tank"]));
+    let text = at_once("clear", || server.fails("zpool clear tank"));
+    assert!(text.contains("pool I/O is currently suspended"), "{text}");
     until_suspended(&server, "tank");
     assert!(!filling.is_finished());
     small.resize("1G");
     server.ok("zpool clear tank");
     filling.join().unwrap().expect("all is written in the end");
-    assert!(server.ok("zpool status tank").contains(" state: ONLINE"));
+    let status = server.ok("zpool status tank");
+    assert!(status.contains(" state: ONLINE"), "{status}");
+    assert!(!status.contains("checkpoint:"), "{status}");
     filled(&root, 20);
     server.ok("zpool export tank");
     zdb_is_clean(&small.0, "tank");
