@@ -56,6 +56,21 @@ enum Command {
     Zfs(zfs::Zfs),
 }
 
+/// The exit status of a command line that makes no sense, as `usage` of OpenZFS's commands and clap have it.
+const WRONG_USAGE: u8 = 2;
+
+/// What is wrong with a command line.
+#[derive(Debug)]
+struct Usage(&'static str);
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().collect();
     let called_as = words
@@ -72,7 +87,10 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("{error:#}");
-            ExitCode::FAILURE
+            match error.is::<Usage>() {
+                true => ExitCode::from(WRONG_USAGE),
+                false => ExitCode::FAILURE,
+            }
         }
     }
 }

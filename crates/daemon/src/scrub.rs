@@ -36,11 +36,17 @@ impl Service {
             ScrubAction::Pause => ScrubCommand::Pause,
             ScrubAction::Stop => ScrubCommand::Stop,
         };
+        let doing = match call.action {
+            ScrubAction::Start => "cannot scrub",
+            ScrubAction::Pause => "cannot pause scrubbing",
+            ScrubAction::Stop => "cannot cancel scrubbing",
+        };
         for open in &pools {
+            let doing = format!("{doing} '{}'", open.pool.name());
             open.pool
                 .scrub(command)
                 .await
-                .map_err(|error| from_engine("", &error))?;
+                .map_err(|error| from_engine(&doing, &error))?;
         }
         if call.wait {
             for open in &pools {

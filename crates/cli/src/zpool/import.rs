@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::create::assignments;
 use super::vdevs::{Columns, Naming, print_config};
+use crate::Usage;
 use crate::client::Client;
 
 /// List pools that can be imported, or import them.
@@ -69,6 +70,9 @@ pub struct Import {
 impl Import {
     /// Asks the daemon and prints.
     pub fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
+        if (self.dry_run || self.extreme) && !self.rewind {
+            bail!(Usage("-n or -X only meaningful with -F"));
+        }
         let importing = self.all || self.pool.is_some();
         // Mount options stand without a value (`-o ro`), pool properties with one.
         let words = self.properties.iter().map(|word| match word.as_str() {
@@ -112,6 +116,9 @@ impl Import {
                 let named = |name: &String| name.parse::<u64>().is_err();
                 let pool = self.new_name.or(self.pool).filter(named);
                 crate::zfs::keys::load_all(client, pool, true)?;
+            }
+            if !reply.failures.is_empty() {
+                bail!(reply.failures.join("\n"));
             }
             return Ok(());
         }

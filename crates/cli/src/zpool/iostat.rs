@@ -15,7 +15,7 @@ use clap::Args;
 use super::repeat::Repeat;
 use super::vdevs::{CLASSES, Naming, leaf_name};
 use crate::client::Client;
-use crate::numbers;
+use crate::{Usage, numbers};
 
 /// Names are given at least and at most so much room (`get_namewidth_iostat`).
 const NAME_WIDTHS: (usize, usize) = (10, 42);
@@ -238,10 +238,10 @@ impl Iostat {
     /// Asks the daemon and prints.
     pub fn run(self, client: &Client) -> anyhow::Result<()> {
         if (self.sizes || self.times) && (self.latencies || self.queues) {
-            bail!("[-r|-w] isn't allowed with [-c|-l|-q]");
+            bail!(Usage("[-r|-w] isn't allowed with [-c|-l|-q]"));
         }
         if self.sizes && self.times {
-            bail!("Only one of [-r|-w] can be passed at a time");
+            bail!(Usage("Only one of [-r|-w] can be passed at a time"));
         }
         let call = ZpoolList {
             names: Vec::new(),
