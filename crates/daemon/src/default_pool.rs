@@ -124,7 +124,11 @@ async fn create(service: &Service, disks: &Path, wanted: &DefaultPool) -> Result
         command: format!("zpool create {POOL} (millpond up)"),
         ..ZpoolCreate::default()
     };
-    for warning in service.zpool_create(call).await?.warnings {
+    let created = service.zpool_create(call).await.map_err(|failure| {
+        let message = failure.message.replace("'-m' option", "'--mountpoint'");
+        Failure::new(failure.kind, message)
+    })?;
+    for warning in created.warnings {
         eprintln!("{warning}");
     }
     // Half of what the pool holds besides parity; sparse, so it takes nothing until written.

@@ -12,7 +12,7 @@ use format::Txg;
 use crate::error::from_engine;
 use crate::reports;
 use crate::service::Service;
-use crate::zpool::split_properties;
+use crate::zpool::take_altroot;
 
 /// Where `zpool import` looks when not told.
 const DEFAULT_SEARCH: [&str; 2] = ["/dev/disk/by-id", "/dev"];
@@ -76,7 +76,7 @@ impl Service {
                         reply.imported.push(name);
                         reply.warnings.extend(warnings);
                     }
-                    Err(failure) => reply.warnings.push(failure.message),
+                    Err(failure) => reply.failures.push(failure.message),
                 }
             }
             return Ok(reply);
@@ -86,6 +86,14 @@ impl Service {
             .into_iter()
             .filter(|pool| &pool.name == wanted || guid == Some(pool.guid.get()));
         let Some(pool) = matching.next() else {
+            if self.pool(wanted).is_ok()
+                || guid.is_some_and(|guid| open_guids.contains(&guid.into()))
+            {
+                let message = format!(
+                    "cannot import '{wanted}': a pool with that name is already created/imported,\nand no additional pools with that name were found"
+                );
+                return Err(Failure::new(FailureKind::Exists, message));
+            }
             return Err(Failure::new(
                 FailureKind::NotFound,
                 format!("cannot import '{wanted}': no such pool available"),
@@ -120,7 +128,8 @@ impl Service {
             );
             return Err(Failure::new(FailureKind::Exists, message));
         }
-        let (mut properties, uncached) = split_properties(call.properties.clone());
+        let (altroot, mut properties) =
+            take_altroot(&doing, call.altroot.clone(), call.properties.clone())?;
         let read_only = properties
             .iter()
             .any(|(name, value)| name == "readonly" && value == "on");
@@ -141,7 +150,7 @@ impl Service {
             (None, false, true, false) => Rewind::Recent,
             _ => Rewind::No,
         };
-        spec.altroot.clone_from(&call.altroot);
+        spec.altroot = altroot;
         spec.properties = if call.dry_run { Vec::new() } else { properties };
         let pool = Pool::import(&self.world, spec)
             .await
@@ -186,8 +195,7 @@ impl Service {
             return Ok(Vec::new());
         }
         self.log_command(&pool, &call.command).await;
-        let cached = !uncached && call.altroot.is_none();
-        Ok(self.adopt(pool, cached, !call.no_mount).await)
+        Ok(self.adopt(pool, !call.no_mount).await)
     }
 }
 

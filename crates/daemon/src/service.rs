@@ -27,8 +27,14 @@ pub(crate) struct OpenPool {
     pub(crate) pool: Arc<Pool>,
     /// Serialises changes to its datasets, mounts and shares.
     pub(crate) admin: tokio::sync::Mutex<()>,
-    /// Whether it is imported again at the next start (`cachefile=none` and `-R` say no).
-    pub(crate) is_cached: bool,
+}
+
+impl OpenPool {
+    /// Whether it is imported again at the next start.
+    fn is_cached(&self) -> bool {
+        let cachefile = self.pool.prop("cachefile");
+        cachefile.is_none_or(|property| property.value != "none")
+    }
 }
 
 /// How much of a pool may be dirty at least, and at most.
@@ -130,12 +136,11 @@ impl Service {
 
     /// Takes a pool in that was created or imported, mounts and shares what it holds unless told not to.
     /// What could not be mounted or shared is answered as warnings.
-    pub(crate) async fn adopt(&self, pool: Arc<Pool>, is_cached: bool, mount: bool) -> Vec<String> {
+    pub(crate) async fn adopt(&self, pool: Arc<Pool>, mount: bool) -> Vec<String> {
         pool.dsl().refuse_while_suspended();
         let open = Arc::new(OpenPool {
             pool,
             admin: tokio::sync::Mutex::new(()),
-            is_cached,
         });
         self.pools
             .lock()
@@ -177,7 +182,7 @@ impl Service {
         let cached: Vec<CachedPool> = self
             .pools()
             .iter()
-            .filter(|open| open.is_cached)
+            .filter(|open| open.is_cached())
             .map(|open| CachedPool {
                 name: open.pool.name(),
                 guid: open.pool.guid().get(),
@@ -225,7 +230,7 @@ impl Service {
         let pool = Pool::import(&self.world, import)
             .await
             .map_err(|error| from_engine(&doing, &error))?;
-        for warning in self.adopt(pool, true, true).await {
+        for warning in self.adopt(pool, true).await {
             tracing::warn!("{warning}");
             eprintln!("{warning}");
         }

@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::{
     DraidWord, Empty, Failure, FailureKind, VdevSpec as ApiVdev, ZpoolClear, ZpoolCreate,
@@ -15,10 +16,15 @@ use filesystem::ZplInit;
 use serve_fuse::UnmountMode;
 
 use crate::compatibility::Compatibility;
-use crate::error::from_engine;
+use crate::error::{from_engine, suspended};
+use crate::mounts::below_altroot;
 use crate::replication;
 use crate::reports;
 use crate::service::{OpenPool, Service};
+use crate::volumes::{ISCSI_PROPERTY, check_share};
+
+/// How long `zpool clear` looks whether the pool goes on.
+const CURED_AFTER: Duration = Duration::from_secs(2);
 
 fn mode(force: bool) -> UnmountMode {
     if force {
@@ -110,17 +116,57 @@ pub(crate) fn layout(vdev: &ApiVdev) -> Result<VdevSpec, Failure> {
     })
 }
 
-pub(crate) fn split_properties(properties: Vec<(String, String)>) -> (Vec<(String, String)>, bool) {
-    let uncached = properties
-        .iter()
-        .any(|(name, value)| name == "cachefile" && value == "none");
-    (
-        properties
-            .into_iter()
-            .filter(|(name, _)| name != "cachefile")
-            .collect(),
-        uncached,
-    )
+/// Names and values, as typed.
+type Properties = Vec<(String, String)>;
+
+/// Takes the alternate root (`-R`, or `-o altroot=`) out of the properties that a pool is created or imported with. As with
+/// OpenZFS, a pool that has one is not imported again at the next start, unless `cachefile` is given as well.
+pub(crate) fn take_altroot(
+    doing: &str,
+    option: Option<String>,
+    mut properties: Properties,
+) -> Result<(Option<String>, Properties), Failure> {
+    let typed = properties.iter().find(|(name, _)| name == "altroot");
+    let altroot = option.or_else(|| typed.map(|(_, value)| value.clone()));
+    properties.retain(|(name, _)| name != "altroot");
+    if let Some(root) = &altroot {
+        if !root.starts_with('/') {
+            let message = format!("{doing}: bad alternate root '{root}': must be an absolute path");
+            return Err(Failure::new(FailureKind::Invalid, message));
+        }
+        if !properties.iter().any(|(name, _)| name == "cachefile") {
+            properties.push(("cachefile".to_owned(), "none".to_owned()));
+        }
+    }
+    Ok((altroot, properties))
+}
+
+/// Refuses a new pool whose root filesystem would hide what is in a directory (`zpool_do_create`,
+/// cmd/zpool/zpool_main.c).
+fn refuse_used_mountpoint(
+    name: &str,
+    altroot: Option<&str>,
+    properties: &[(String, String)],
+) -> Result<(), Failure> {
+    let mut typed = properties.iter().rev();
+    let mountpoint = match typed.find(|(name, _)| name == "mountpoint") {
+        None => format!("/{name}"),
+        Some((_, path)) if path.starts_with('/') => path.clone(),
+        // Mounted nowhere, or refused later.
+        Some(_) => return Ok(()),
+    };
+    let path = below_altroot(altroot, &mountpoint);
+    let why = match std::fs::read_dir(&path).map(|mut entries| entries.next().is_some()) {
+        Ok(true) => "exists and is not empty".to_owned(),
+        Ok(false) => return Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => format!("cannot be used: {error}"),
+    };
+    let message = format!(
+        "mountpoint '{}' {why}\nuse '-m' option to provide a different default",
+        path.display()
+    );
+    Err(Failure::new(FailureKind::Invalid, message))
 }
 
 impl Service {
@@ -147,14 +193,19 @@ impl Service {
             replication::check(&[], &vdevs)?;
         }
         self.refuse_open_devices(&vdevs, call.force)?;
+        let (altroot, mut properties) = take_altroot(&doing, call.altroot, call.properties)?;
+        refuse_used_mountpoint(&call.name, altroot.as_deref(), &call.filesystem_properties)?;
+        for (name, value) in &call.filesystem_properties {
+            if name == ISCSI_PROPERTY {
+                check_share(value)?;
+            }
+        }
         if call.dry_run {
             return Ok(ZpoolCreateReply {
                 layout: call.vdevs,
                 warnings: Vec::new(),
             });
         }
-        let (mut properties, uncached) = split_properties(call.properties);
-        let cached = !uncached && call.altroot.is_none();
         let mut features = if call.no_features {
             FeatureChoice::None
         } else {
@@ -179,7 +230,7 @@ impl Service {
             features,
             root_properties: call.filesystem_properties,
             root_init: Arc::new(ZplInit::new()),
-            altroot: call.altroot,
+            altroot,
             force: call.force,
             host: self.host.clone(),
         };
@@ -187,7 +238,7 @@ impl Service {
             .await
             .map_err(|error| vdev_failure(&doing, &error))?;
         self.log_command(&pool, &call.command).await;
-        let warnings = self.adopt(pool, cached, true).await;
+        let warnings = self.adopt(pool, true).await;
         Ok(ZpoolCreateReply {
             layout: Vec::new(),
             warnings,
@@ -316,6 +367,9 @@ impl Service {
             .await
             .map_err(|error| from_engine(&doing, &error))?;
         self.log_command(&open.pool, &call.command).await;
+        if call.property == "cachefile" {
+            self.save_cached_pools();
+        }
         Ok(Empty {})
     }
 
@@ -350,13 +404,26 @@ impl Service {
     /// `zpool clear`.
     pub(crate) async fn zpool_clear(&self, call: &ZpoolClear) -> Result<Empty, Failure> {
         let open: Arc<OpenPool> = self.pool(&call.name)?;
+        let doing = format!("cannot clear errors for {}", call.name);
+        let was_suspended = open.pool.suspended().is_some();
         open.pool
             .clear(call.vdev.as_deref())
             .await
-            .map_err(|error| {
-                from_engine(&format!("cannot clear errors for '{}'", call.name), &error)
-            })?;
+            .map_err(|error| from_engine(&doing, &error))?;
+        if was_suspended {
+            self.look_whether_it_goes(&open, &doing).await?;
+        }
         Ok(Empty {})
+    }
+
+    /// A pool that was resumed and stops again at once was not cured.
+    async fn look_whether_it_goes(&self, open: &OpenPool, doing: &str) -> Result<(), Failure> {
+        tokio::select! {
+            biased;
+            () = open.pool.until_suspended() => Err(suspended(doing)),
+            _ = open.pool.sync() => Ok(()),
+            () = self.world.clock.sleep(CURED_AFTER) => Ok(()),
+        }
     }
 }
 

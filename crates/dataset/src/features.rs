@@ -12,7 +12,7 @@
 //! A refcount of zero means enabled, more means active. Guids that we do not know are kept.
 //! Counts are cached in memory under one lock; they change in syncing context only.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -463,6 +463,19 @@ impl Features {
             .map(|(guid, _)| guid.clone())
             .collect()
     }
+}
+
+/// These features with all that they depend on: what is enabled where these are ([`Features::enable`]).
+pub(crate) fn with_dependencies(guids: &[String]) -> BTreeSet<&str> {
+    let mut all = BTreeSet::new();
+    let mut pending: Vec<&str> = guids.iter().map(String::as_str).collect();
+    while let Some(guid) = pending.pop() {
+        if all.insert(guid) {
+            let depends = facts(guid).map_or(&[][..], |facts| facts.depends);
+            pending.extend(depends.iter().map(|needed| needed.guid()));
+        }
+    }
+    all
 }
 
 fn facts(guid: &str) -> Option<&'static FeatureInfo> {

@@ -373,33 +373,45 @@ impl DslPool {
         property: &str,
         number: u64,
     ) -> Result<(), DatasetError> {
-        let needs = match (property, number) {
-            ("filesystem_limit" | "snapshot_limit", _) => guid::FILESYSTEM_LIMITS,
-            ("recordsize" | "volblocksize", 131_073..) => guid::LARGE_BLOCKS,
-            ("dnodesize", 1..) => guid::LARGE_DNODE,
-            ("compression", stored) if stored & 0x7f == 16 => guid::ZSTD_COMPRESS,
-            ("compression", 15) => guid::LZ4_COMPRESS,
-            ("checksum" | "dedup", stored) if stored & 0xff == 11 => guid::SHA512,
-            ("checksum" | "dedup", stored) if stored & 0xff == 12 => guid::SKEIN,
-            ("checksum" | "dedup", stored) if stored & 0xff == 13 => guid::EDONR,
-            ("checksum" | "dedup", stored) if stored & 0xff == 14 => guid::BLAKE3,
-            ("dedup", stored) if dedup_of(stored).is_some() && !self.has_dedup_tables() => {
-                return Err(DatasetError::Unsupported {
-                    name: dataset.to_owned(),
-                    what: "dedup in a pool of a version before 21".into(),
-                });
-            }
-            ("longname", 1) => guid::LONGNAME,
-            _ => return Ok(()),
-        };
-        if self.features().is_enabled(needs) {
-            return Ok(());
+        if property == "dedup" && dedup_of(number).is_some() && !self.has_dedup_tables() {
+            return Err(DatasetError::Unsupported {
+                name: dataset.to_owned(),
+                what: "dedup in a pool of a version before 21".into(),
+            });
         }
-        Err(DatasetError::Unsupported {
-            name: dataset.to_owned(),
-            what: format!("this value of '{property}' without feature {needs}"),
+        check_feature(dataset, property, number, |needs| {
+            self.features().is_enabled(needs)
         })
     }
+}
+
+/// Refuses a value that needs a feature which `is_enabled` denies.
+pub(crate) fn check_feature(
+    dataset: &str,
+    property: &str,
+    number: u64,
+    is_enabled: impl Fn(&str) -> bool,
+) -> Result<(), DatasetError> {
+    let needs = match (property, number) {
+        ("filesystem_limit" | "snapshot_limit", _) => guid::FILESYSTEM_LIMITS,
+        ("recordsize" | "volblocksize", 131_073..) => guid::LARGE_BLOCKS,
+        ("dnodesize", 1..) => guid::LARGE_DNODE,
+        ("compression", stored) if stored & 0x7f == 16 => guid::ZSTD_COMPRESS,
+        ("compression", 15) => guid::LZ4_COMPRESS,
+        ("checksum" | "dedup", stored) if stored & 0xff == 11 => guid::SHA512,
+        ("checksum" | "dedup", stored) if stored & 0xff == 12 => guid::SKEIN,
+        ("checksum" | "dedup", stored) if stored & 0xff == 13 => guid::EDONR,
+        ("checksum" | "dedup", stored) if stored & 0xff == 14 => guid::BLAKE3,
+        ("longname", 1) => guid::LONGNAME,
+        _ => return Ok(()),
+    };
+    if is_enabled(needs) {
+        return Ok(());
+    }
+    Err(DatasetError::Unsupported {
+        name: dataset.to_owned(),
+        what: format!("this value of '{property}' without feature {needs}"),
+    })
 }
 
 impl SetTask {

@@ -13,6 +13,7 @@ use pool::Tx;
 
 use crate::dsl::DslPool;
 use crate::props::{Attr, Kinds, Property, ValueKind, find, refusal};
+use crate::rename::check_feature;
 use crate::state::{Dir, Ds, Space};
 use crate::{DatasetError, PropertySource, PropertyValue};
 
@@ -504,6 +505,26 @@ pub fn check_new_properties(
 ) -> Result<(), DatasetError> {
     for (name, typed) in properties {
         parse_setting(name, typed, kind.kinds(), true)?;
+    }
+    Ok(())
+}
+
+/// Checks the properties of the root filesystem of a pool that is to be made with these features (by guid), before
+/// anything is written.
+///
+/// # Errors
+/// As [`check_new_properties`]; also for a value that needs another feature.
+pub fn check_root_properties(
+    pool: &str,
+    properties: &[(String, String)],
+    features: &[String],
+) -> Result<(), DatasetError> {
+    let enabled = crate::features::with_dependencies(features);
+    let kinds = crate::DatasetKind::Filesystem.kinds();
+    for (name, typed) in properties {
+        if let Some(number) = parse_setting(name, typed, kinds, true)?.number() {
+            check_feature(pool, name, number, |needs| enabled.contains(needs))?;
+        }
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Creating a pool: the first transaction group, with the whole MOS.
 //!
-//! Nothing is written before every device was looked at; then the labels, then txg 4
+//! Nothing is written before all that was asked for is checked and every device was looked at; then the labels, then txg 4
 //! (`TXG_INITIAL`). A crash before its uberblock leaves devices whose labels have txg 0 and name a
 //! pool that was never there: `zpool create` may take them again without '-f'.
 //!
@@ -66,9 +66,13 @@ pub(crate) async fn create(world: &World, spec: CreateSpec) -> Result<Arc<Core>,
                     guids.push(guid);
                 }
             }
-            Change::Session("cachefile", value) => cachefile = Some(value),
-            Change::Session(..) | Change::Version => {}
+            Change::Session("cachefile", value) => {
+                cachefile = (!value.is_empty()).then_some(value);
+            }
+            Change::Session(..) => return Err(props::only_at_import(name, value)),
+            Change::Version => {}
             change => {
+                props::check_host(&change, spec.host.hostid)?;
                 if let Change::Stored(name, Stored::Number(number)) = &change
                     && name == "ashift"
                 {
@@ -78,6 +82,7 @@ pub(crate) async fn create(world: &World, spec: CreateSpec) -> Result<Arc<Core>,
             }
         }
     }
+    dataset::check_root_properties(&spec.name, &spec.root_properties, &guids)?;
 
     let facts = layout::examine(world, &spec.vdevs, spec.force).await?;
     let guid = loop {

@@ -179,8 +179,11 @@ pub(crate) fn parse(name: &str, value: &str) -> Result<Change, EngineError> {
     };
     if let Some(feature) = name.strip_prefix("feature@") {
         return match value {
-            "enabled" | "active" => Ok(Change::Feature(feature.to_owned())),
-            _ => Err(bad("a feature can only be set to 'enabled'")),
+            "enabled" => Ok(Change::Feature(feature.to_owned())),
+            "disabled" => Err(bad(
+                "a feature can only be set to 'disabled' at creation time",
+            )),
+            _ => Err(bad("a feature can only be set to 'enabled' or 'disabled'")),
         };
     }
     if is_user(name) {
@@ -218,7 +221,10 @@ pub(crate) fn parse(name: &str, value: &str) -> Result<Change, EngineError> {
         Kind::Text => Stored::Text(value.to_owned()),
     };
     match (row.access, text) {
-        (Access::ReadOnly, _) => Err(bad("it is computed, or set only when the pool is created")),
+        (Access::ReadOnly, _) if row.name == "version" => Err(bad(
+            "this release makes only pools with feature flags (version 5000); 'zpool upgrade' gives these to older pools",
+        )),
+        (Access::ReadOnly, _) => Err(bad("property is readonly: it is computed")),
         (Access::Stored, stored) => {
             if row.name == "bootfs" {
                 return Err(bad("this release does not boot from pools"));
@@ -237,12 +243,13 @@ pub(crate) fn parse(name: &str, value: &str) -> Result<Change, EngineError> {
             Ok(Change::Config(row.name, text))
         }
         (Access::Session, Stored::Text(text)) => {
-            if row.name == "cachefile"
-                && !text.is_empty()
-                && text != "none"
-                && !text.starts_with('/')
-            {
-                return Err(bad("it must be an absolute path, 'none', or empty"));
+            if row.name == "cachefile" && !text.is_empty() && text != "none" {
+                return Err(bad(
+                    "the server keeps its own list of pools and writes no other; give 'none' to leave the pool out of it, or nothing",
+                ));
+            }
+            if row.name == "altroot" && !text.starts_with('/') {
+                return Err(bad("bad alternate root: it must be an absolute path"));
             }
             Ok(Change::Session(row.name, text))
         }
@@ -250,6 +257,15 @@ pub(crate) fn parse(name: &str, value: &str) -> Result<Change, EngineError> {
             Ok(Change::Session(row.name, number.to_string()))
         }
         (Access::Config, Stored::Number(_)) => Err(bad("it must be text")),
+    }
+}
+
+/// The refusal of a property that cannot be given to a pool that is made.
+pub(crate) fn only_at_import(name: &str, value: &str) -> EngineError {
+    EngineError::BadProperty {
+        property: name.to_owned(),
+        value: value.to_owned(),
+        why: format!("property '{name}' can only be set at import time"),
     }
 }
 
@@ -348,7 +364,10 @@ mod tests {
             ("comment", "the comment of this pool is far too long"),
             ("comment", "tab\there"),
             ("feature@lz4_compress", "disabled"),
-            ("cachefile", "relative/path"),
+            ("feature@lz4_compress", "active"),
+            ("cachefile", "/elsewhere"),
+            ("altroot", "relative/path"),
+            ("version", "28"),
             ("autotrim", "2"),
         ] {
             assert!(parse(name, value).is_err(), "{name}={value}");

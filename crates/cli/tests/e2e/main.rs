@@ -6,6 +6,7 @@
 mod checkpoint;
 mod classes;
 mod commands;
+mod condition;
 mod console;
 mod dedup;
 mod full;
@@ -21,6 +22,7 @@ mod million;
 mod multihost;
 mod posix;
 mod properties;
+mod refusals;
 mod removed;
 mod scrub;
 mod suspend;

@@ -1,0 +1,151 @@
+//! What `zpool` refuses: in OpenZFS's words, and before anything is touched.
+
+use std::hash::{DefaultHasher, Hasher};
+
+use crate::harness::Server;
+
+/// A sum of a device's content.
+fn sum(path: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&std::fs::read(path).expect("the device"));
+    hasher.finish()
+}
+
+/// Goal: a `zpool create` that is refused has not overwritten what was on the devices. Method: a destroyed pool on one
+/// that must still be there afterwards, and every kind of setting that cannot be.
+#[test]
+fn a_refused_create_leaves_its_devices_as_they_were() {
+    let server = Server::start();
+    let disk = &server.disks(1, 64 << 20)[0];
+    server.ok(&format!("zpool create -m none old {disk}"));
+    server.ok("zpool destroy old");
+    let before = sum(disk);
+    let used = server.path("used");
+    std::fs::create_dir_all(used.join("something")).expect("a directory");
+    let used = used.to_string_lossy();
+    let in_use = format!("mountpoint '{used}' exists and is not empty\nuse '-m' option");
+    let without = "without feature";
+    for (options, reason) in [
+        ("-O compresion=lz4", "invalid property 'compresion'"),
+        ("-O compression=lz5", "compression"),
+        ("-O recordsize=3k", "recordsize"),
+        ("-O volsize=1", "does not apply"),
+        ("-O encryption=on", "encryption"),
+        ("-O sharenfs=on", "has no effect here"),
+        ("-O mountpoint=foo", "mountpoint"),
+        ("-m rel", "mountpoint"),
+        ("-O millpond:iscsi=perhaps", "millpond:iscsi"),
+        ("-d -O checksum=skein", without),
+        ("-d -O compression=zstd", without),
+        ("-d -O dnodesize=1k", without),
+        ("-d -O dedup=edonr,verify", without),
+        ("-d -o feature@skein=enabled -O checksum=edonr", without),
+        ("-o compatibility=legacy -O recordsize=1M", without),
+        (
+            "-o readonly=on",
+            "property 'readonly' can only be set at import time",
+        ),
+        ("-o cachefile=/tmp/cache", "keeps its own list of pools"),
+        ("-o feature@skein=active", "'enabled' or 'disabled'"),
+        ("-o version=28", "feature flags"),
+        ("-R rel", "bad alternate root"),
+        ("-o altroot=rel", "bad alternate root"),
+        (&format!("-m {used}"), &in_use),
+        (
+            &format!("-O mountpoint=/used -R {}", &used[..used.len() - 5]),
+            &in_use,
+        ),
+    ] {
+        let text = server.fails(&format!("zpool create -f {options} new {disk}"));
+        assert!(text.contains(reason), "{options}: {text}");
+        assert!(sum(disk) == before, "{options}: the device was written to");
+    }
+    let listed = server.ok(&format!("zpool import -D -d {disk}"));
+    assert!(listed.contains("pool: old"), "{listed}");
+
+    // Features that are given along count, with those that they need.
+    server.ok(&format!(
+        "zpool create -d -o feature@skein=enabled -O checksum=skein -O canmount=off -m none new {disk}"
+    ));
+    let text = server.fails("zpool set feature@edonr=active new");
+    assert!(text.contains("'enabled' or 'disabled'"), "{text}");
+    server.ok("zpool destroy new");
+    // An alternate root keeps a pool from being imported at the next start.
+    let root = server.text("root");
+    server.ok(&format!(
+        "zpool create -f -o altroot={root} -O canmount=off new {disk}"
+    ));
+    let get = "zpool get -H -o value altroot,cachefile new";
+    assert_eq!(server.ok(get), format!("{root}\nnone\n"));
+    server.ok("zpool set cachefile= new");
+    assert_eq!(server.ok(get), format!("{root}\n-\n"));
+}
+
+/// Goal: commands about devices and pools that there are not, or not so, say so with exit status 1, and with 2 when the
+/// words make no sense.
+#[test]
+fn what_is_not_there_is_named_and_the_exit_status_tells() {
+    let server = Server::start();
+    let disks = server.disks(4, 64 << 20);
+    let (d0, d1, d2, d3) = (&disks[0], &disks[1], &disks[2], &disks[3]);
+    server.ok(&format!("zpool create -m none tank mirror {d0} {d1}"));
+    for (command, reason) in [
+        (
+            "zpool clear tank nosuch",
+            "cannot clear errors for nosuch: no such device in pool",
+        ),
+        (
+            "zpool scrub -s tank",
+            "cannot cancel scrubbing 'tank': there is no active scrub",
+        ),
+        (
+            "zpool scrub -p tank",
+            "cannot pause scrubbing 'tank': there is no active scrub",
+        ),
+        (
+            &format!("zpool remove tank {d0}"),
+            "it is a part of mirror-0",
+        ),
+        ("zpool remove tank nosuch", "there is no such device"),
+        (
+            &format!("zpool import -d {d0} tank"),
+            "a pool with that name is already created/imported,\nand no additional pools with that name were found",
+        ),
+    ] {
+        let text = server.fails(command);
+        assert!(text.starts_with("cannot "), "{command}: {text}");
+        assert!(text.contains(reason), "{command}: {text}");
+    }
+    server.ok(&format!("zpool clear tank {d1}"));
+    server.ok("zpool clear tank d1");
+
+    for command in [
+        "zpool import -n tank",
+        "zpool import -X tank",
+        "zpool iostat -lw",
+        "zpool iostat -rw",
+    ] {
+        let words: Vec<&str> = command.split(' ').collect();
+        let code = server.command(&words).status.code();
+        assert_eq!(code, Some(2), "{command}");
+    }
+
+    // All that can be imported are, and the exit status tells that one could not.
+    server.ok("zpool export tank");
+    server.ok(&format!("zpool create -m none other {d2}"));
+    server.ok("zpool export other");
+    server.ok(&format!("zpool create -m none tank {d3}"));
+    let directory = server.text("disks");
+    let text = server.fails(&format!("zpool import -a -d {directory}"));
+    assert!(
+        text.contains("cannot import 'tank': a pool with that name already exists"),
+        "{text}"
+    );
+    assert_eq!(server.ok("zpool list -H -o name"), "other\ntank\n");
+    server.ok("zpool destroy other");
+    server.ok("zpool destroy tank");
+    server.ok(&format!("zpool create -m none -o comment=x tank {d0} -f"));
+    let text = server.fails(&format!("zpool import -D -a -d {directory}"));
+    assert!(text.contains("cannot import 'tank'"), "{text}");
+    assert_eq!(server.ok("zpool list -H -o name"), "other\ntank\n");
+}
