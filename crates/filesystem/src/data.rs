@@ -404,6 +404,7 @@ impl Filesystem {
             if start == size {
                 return Ok(());
             }
+            self.check_not_closing()?;
             end = start;
         }
     }
@@ -414,6 +415,7 @@ impl Filesystem {
         let block = u64::from(node.object.info().data_block_bytes);
         let mut start = offset;
         while start < end {
+            self.check_not_closing()?;
             let part_end = node.object.first_part(start, end).await?;
             self.fetch_edges(node, start, part_end, block).await?;
             let tx = self.assign(DirtyEstimate::free()).await?;

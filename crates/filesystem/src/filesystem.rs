@@ -43,6 +43,7 @@ pub struct Filesystem {
     pub(crate) unlinked_lock: tokio::sync::Mutex<()>,
     /// Held shared by every operation, exclusively to close.
     gate: tokio::sync::RwLock<()>,
+    is_closing: AtomicBool,
     is_closed: AtomicBool,
     /// The log of a crash is being replayed: object numbers and times come from it.
     pub(crate) is_replaying: AtomicBool,
@@ -144,6 +145,7 @@ impl Filesystem {
             renames: tokio::sync::Mutex::default(),
             unlinked_lock: tokio::sync::Mutex::default(),
             gate: tokio::sync::RwLock::default(),
+            is_closing: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             is_replaying: AtomicBool::new(false),
         });
@@ -454,9 +456,10 @@ impl Filesystem {
         }
     }
 
-    /// Takes no more requests, waits for those that are under way, puts everything on stable
-    /// storage, and lets go of the dataset (also when that fails).
+    /// Takes no more requests, waits for those that are under way (what is done in many parts ends after the next one),
+    /// puts everything on stable storage, and lets go of the dataset (also when that fails).
     pub async fn close(&self) -> Result<()> {
+        self.is_closing.store(true, Ordering::Release);
         // What is to be stored some time, while operations still work.
         if !self.is_read_only() && !self.is_closed() {
             self.store_access_times().await;
@@ -472,7 +475,20 @@ impl Filesystem {
         outcome
     }
 
-    /// Whether [`Filesystem::close`] was called.
+    /// Whether [`Filesystem::close`] was called, which then waits for what is under way.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::Acquire)
+    }
+
+    /// Asked between the parts of what can take minutes: who closes the filesystem does not wait for the rest.
+    pub(crate) fn check_not_closing(&self) -> Result<()> {
+        if self.is_closing() {
+            return Err(FsError::Closed);
+        }
+        Ok(())
+    }
+
+    /// Whether [`Filesystem::close`] has shut the filesystem.
     pub fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Acquire)
     }

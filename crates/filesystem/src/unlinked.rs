@@ -4,7 +4,7 @@
 //! hexadecimal, `zfs_unlinked_add`) in the same transaction, and freed when nobody has it open any
 //! more (`zfs_rmnode`, module/os/linux/zfs/zfs_dir.c): first its content, in parts, then object and
 //! queue entry in one transaction. After a crash at any point the queue still has it, and opening
-//! the filesystem goes on. A directory of extended attributes goes the same way after its owner.
+//! the filesystem goes on; so closing need not wait for the rest of it. A directory of extended attributes goes the same way after its owner.
 
 use std::sync::Arc;
 
@@ -74,9 +74,6 @@ impl Filesystem {
         };
         let mut cursor = ZapCursor::START;
         loop {
-            if self.is_closed() {
-                return Ok(());
-            }
             let entries = queue.entries(cursor, DRAIN_BATCH).await?;
             let Some(last) = entries.last() else {
                 return Ok(());
@@ -88,6 +85,9 @@ impl Filesystem {
                 };
                 if self.nodes.is_retained(ino) {
                     continue;
+                }
+                if self.is_closing() {
+                    return Ok(());
                 }
                 match self.reap(ino).await {
                     Ok(()) => {}
@@ -154,6 +154,7 @@ impl Filesystem {
                 };
                 self.store(&tx, &node, changed, &[attr::SIZE], []).await?;
                 drop(tx);
+                self.check_not_closing()?;
                 end = node.object.last_part(0, end).await?;
             }
         }
@@ -203,6 +204,7 @@ impl Filesystem {
                 return Ok(());
             }
             for entry in entries {
+                self.check_not_closing()?;
                 let (ino, _) = parse_dirent(entry.value.as_u64().unwrap_or(0));
                 {
                     let directory = directory.lock().await?;
