@@ -116,6 +116,19 @@ impl Filesystem {
         Ok(data)
     }
 
+    /// Reads as [`Filesystem::read`] does, but the access time stays (`O_NOATIME`).
+    pub async fn peek(
+        &self,
+        ino: u64,
+        offset_bytes: u64,
+        length_bytes: usize,
+    ) -> Result<Vec<Bytes>> {
+        let _entered = self.enter().await?;
+        let node = self.node(ino).await?;
+        self.regular(&node)?;
+        self.read_node(&node, offset_bytes, length_bytes).await
+    }
+
     pub(crate) async fn read_node(
         &self,
         node: &Node,

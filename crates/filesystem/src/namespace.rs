@@ -159,7 +159,9 @@ impl Filesystem {
                 what: "only symbolic links have a target",
             });
         }
-        link_target(&self.sa, &node.object, &znode).await
+        let target = link_target(&self.sa, &node.object, &znode).await?;
+        self.accessed(&node);
+        Ok(target)
     }
 
     /// Gives a file another name.

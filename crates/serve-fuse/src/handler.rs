@@ -40,6 +40,7 @@ const BACKGROUND_MAX: u16 = 64;
 /// Reads and writes of so many bytes copy for some tens of microseconds.
 const LONG_BYTES: usize = 64 << 10;
 const O_DSYNC: i32 = 0o10000;
+const O_NOATIME: i32 = 0o1000000;
 /// `XATTR_CREATE`, `XATTR_REPLACE` (include/uapi/linux/xattr.h).
 const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
@@ -521,12 +522,14 @@ impl fuser::Filesystem for Handler {
         _handle: FileHandle,
         offset: u64,
         size: u32,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
         let length = size as usize;
-        if let Some(file) = self.nodes.try_file(node.0)
+        let moves_time = flags.0 & O_NOATIME == 0;
+        if moves_time
+            && let Some(file) = self.nodes.try_file(node.0)
             && let Some(pieces) = file.filesystem.try_read(file.ino, offset, length)
         {
             self.runtime.readers.begin(length >= LONG_BYTES);
@@ -537,7 +540,12 @@ impl fuser::Filesystem for Handler {
             self,
             node,
             reply,
-            |file| file.filesystem.read(file.ino, offset, length),
+            |file| async {
+                match moves_time {
+                    true => file.filesystem.read(file.ino, offset, length).await,
+                    false => file.filesystem.peek(file.ino, offset, length).await,
+                }
+            },
             |pieces| {
                 convert::joined(&pieces, |data| reply.data(data));
             }
