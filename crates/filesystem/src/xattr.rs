@@ -97,11 +97,12 @@ impl Filesystem {
             }
             return Ok(());
         }
-        if !NAMESPACES
-            .iter()
-            .any(|space| name.len() > space.len() && name.starts_with(space))
-            || name.contains(&0)
-        {
+        if NAMESPACES.contains(&name) {
+            return Err(FsError::Invalid {
+                what: "an attribute has a name behind its namespace",
+            });
+        }
+        if !NAMESPACES.iter().any(|space| name.starts_with(space)) || name.contains(&0) {
             return Err(FsError::Unsupported {
                 what: "an attribute of this namespace",
             });
@@ -239,6 +240,7 @@ impl Filesystem {
         let node = self.node(ino).await?;
         {
             let _lock = node.xattrs.write().await;
+            may_change_xattrs(&node)?;
             if name.starts_with(b"system.") {
                 self.set_posix_acl(&node, name, value, caller).await?;
             } else {
@@ -255,6 +257,7 @@ impl Filesystem {
         let node = self.node(ino).await?;
         {
             let _lock = node.xattrs.write().await;
+            may_change_xattrs(&node)?;
             let mut found = self.drop_xattr(&node, name).await?;
             if !found && let Some(name) = alternative(name) {
                 found = self.drop_xattr(&node, name).await?;
@@ -286,16 +289,6 @@ impl Filesystem {
         self.drop_xattr(&node, CAPABILITY).await.map(|_| ())
     }
 
-    fn may_change_xattrs(&self, node: &Node) -> Result<()> {
-        if node.znode().flags & pflags::IMMUTABLE != 0 {
-            return Err(FsError::NotPermitted {
-                ino: node.ino,
-                what: "it is immutable; change that with chattr",
-            });
-        }
-        Ok(())
-    }
-
     async fn replace_xattr(
         &self,
         node: &Arc<Node>,
@@ -303,7 +296,6 @@ impl Filesystem {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
-        self.may_change_xattrs(node)?;
         let exists = self.stored_xattr(node, name).await?.is_some();
         let other = alternative(name);
         let other_exists = match other {
@@ -381,7 +373,6 @@ impl Filesystem {
 
     /// Removes an attribute from wherever it is; whether it was there.
     async fn drop_xattr(&self, node: &Arc<Node>, name: &[u8]) -> Result<bool> {
-        self.may_change_xattrs(node)?;
         let mut found = false;
         if !node.znode().is_old
             && self
@@ -601,6 +592,18 @@ impl Filesystem {
         }
         Ok(())
     }
+}
+
+/// Whether a user may change a file's attributes, lists of access among them (`xattr_permission`, fs/xattr.c). What the
+/// filesystem does by itself need not ask.
+fn may_change_xattrs(node: &Node) -> Result<()> {
+    if node.znode().flags & (pflags::IMMUTABLE | pflags::APPENDONLY) != 0 {
+        return Err(FsError::NotPermitted {
+            ino: node.ino,
+            what: "it is immutable or append-only; change that with chattr",
+        });
+    }
+    Ok(())
 }
 
 /// The nvlist as it is stored (`zfs_sa_set_xattr`).
