@@ -40,6 +40,26 @@ const EXTENDED_FLAGS: [(u32, u64); 15] = [
 /// `XAT0_PROJID`: the project is where the anti-virus stamp would be.
 const EXTENDED_PROJECT: u32 = 0x4_0000;
 
+/// The mode without its set-id bits, as Linux takes them away (`setattr_should_drop_sgid`, fs/attr.c): set-group-id stays
+/// where the group may not execute, unless the caller is a stranger to the group. Of the caller's groups the first is known.
+pub(crate) fn without_set_id(znode: &Znode, caller: Caller) -> u32 {
+    let is_stranger = caller.uid != 0 && u64::from(caller.gid) != znode.gid;
+    let group_id = if znode.mode & 0o010 != 0 || is_stranger {
+        0o2000
+    } else {
+        0
+    };
+    znode.mode & !(0o4000 | group_id)
+}
+
+/// Whether a change takes set-id bits away: one of owner always does, also root's; one of content does unless it is root's
+/// (`CAP_FSETID`).
+fn strips_set_id(before: &Znode, set: &SetAttributes, caller: Caller) -> bool {
+    let owner = set.uid.is_some() || set.gid.is_some();
+    let content = set.size_bytes.is_some() && caller.uid != 0;
+    set.mode.is_none() && !before.is_directory() && (owner || content || set.without_set_id)
+}
+
 impl Filesystem {
     /// Changes attributes, in one transaction; a new size comes first, in as many as it takes.
     pub async fn set_attributes(
@@ -65,6 +85,38 @@ impl Filesystem {
         Ok(self.attributes_of(&node))
     }
 
+    /// Fails where the file's flags or list of access forbid the change (`may_setattr`, fs/attr.c). What the log of a crash
+    /// says was permitted.
+    fn may_set(&self, ino: u64, before: &Znode, set: &SetAttributes) -> Result<()> {
+        if self.replaying() {
+            return Ok(());
+        }
+        let forbidden = |what| Err(FsError::NotPermitted { ino, what });
+        let owner_or_mode = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+        let flags_only = set.flags.is_some() && !owner_or_mode && set.size_bytes.is_none();
+        if before.flags & pflags::IMMUTABLE != 0 && !flags_only {
+            return forbidden("it is immutable; change that with chattr");
+        }
+        // Both times set to the present are those of a file that is used: whoever may write it may do that.
+        let times = (set.atime, set.mtime);
+        let is_touch = times == (Some(SetTime::Now), Some(SetTime::Now));
+        let times_given = times != (None, None) && !is_touch;
+        if before.flags & pflags::APPENDONLY != 0
+            && (owner_or_mode || times_given || set.size_bytes.is_some())
+        {
+            return forbidden("it is append-only; change that with chattr");
+        }
+        if set.mode.is_some()
+            && self.settings().aclmode == crate::acl::ACLMODE_RESTRICTED
+            && before.flags & pflags::ACL_TRIVIAL == 0
+        {
+            return forbidden(
+                "it has a list of access, which aclmode=restricted keeps chmod from changing",
+            );
+        }
+        Ok(())
+    }
+
     /// The same, where node and (for a new size) range are locked.
     pub(crate) async fn set_locked(
         &self,
@@ -74,27 +126,7 @@ impl Filesystem {
     ) -> Result<()> {
         let before = node.znode();
         let ino = node.ino;
-        let flags_only = set.flags.is_some()
-            && set.mode.is_none()
-            && set.uid.is_none()
-            && set.gid.is_none()
-            && set.size_bytes.is_none();
-        if before.flags & pflags::IMMUTABLE != 0 && !flags_only && !self.replaying() {
-            return Err(FsError::NotPermitted {
-                ino,
-                what: "it is immutable; change that with chattr",
-            });
-        }
-        if set.mode.is_some()
-            && self.settings().aclmode == crate::acl::ACLMODE_RESTRICTED
-            && before.flags & pflags::ACL_TRIVIAL == 0
-            && !self.replaying()
-        {
-            return Err(FsError::NotPermitted {
-                ino,
-                what: "it has a list of access, which aclmode=restricted keeps chmod from changing",
-            });
-        }
+        self.may_set(ino, &before, set)?;
         if let Some(size) = set.size_bytes {
             match before.kind() {
                 FileKind::Regular => {}
@@ -104,12 +136,6 @@ impl Filesystem {
                         what: "only regular files can be cut",
                     });
                 }
-            }
-            if before.flags & pflags::APPENDONLY != 0 && !self.replaying() {
-                return Err(FsError::NotPermitted {
-                    ino,
-                    what: "it is append-only; change that with chattr",
-                });
             }
             self.resize(node, size).await?;
         }
@@ -162,20 +188,19 @@ impl Filesystem {
             logged |= if set.uid.is_some() { mask::UID } else { 0 };
             logged |= if set.gid.is_some() { mask::GID } else { 0 };
         }
-        let mut mode = set.mode.map(|mode| mode & 0o7777);
-        let chown_strips = (set.uid.is_some() || set.gid.is_some())
-            && set.mode.is_none()
-            && caller.uid != 0
-            && before.kind() == FileKind::Regular
-            && before.mode & 0o6000 != 0;
-        if chown_strips {
-            mode = Some(before.mode & 0o1777);
-        }
-        if let Some(mode) = mode {
-            znode.mode = znode.mode & !0o7777 | mode;
+        if let Some(mode) = set.mode {
+            znode.mode = znode.mode & !0o7777 | mode & 0o7777;
             list.push(attr::MODE);
             more.extend(self.mode_to_store(&mut znode, old_acl.as_ref()));
             logged |= mask::MODE;
+        } else if strips_set_id(&before, set, caller) && !self.replaying() {
+            // Lists of access do not speak of these bits.
+            let mode = without_set_id(&before, caller);
+            if mode != before.mode {
+                znode.mode = mode;
+                list.push(attr::MODE);
+                logged |= mask::MODE;
+            }
         }
         let resolve = |time: SetTime| match time {
             SetTime::Now => now,

@@ -15,13 +15,14 @@ use format::ObjectId;
 use object::ObjectError;
 use pool::Tx;
 
+use crate::attributes::without_set_id;
 use crate::create::acl_to_store;
 use crate::error::{FsError, Result};
 use crate::filesystem::Filesystem;
 use crate::log;
 use crate::namespace::touched;
 use crate::node::{Locked, Node};
-use crate::types::{Allocate, Caller, FileKind, SeekTo};
+use crate::types::{Allocate, Caller, FileKind, SeekTo, SetAttributes};
 use crate::znode::{Attribute, Znode, attr, pflags};
 
 /// Most bytes written in one transaction.
@@ -341,7 +342,7 @@ impl Filesystem {
     }
 
     /// Stores the size and times of a file whose content changed in `tx`; one that somebody who is not root wrote loses its
-    /// set-id bits (`zfs_clear_setid_bits_if_necessary`), which is logged.
+    /// set-id bits, which is logged.
     pub(crate) async fn store_written(
         &self,
         tx: &Tx,
@@ -352,8 +353,9 @@ impl Filesystem {
         let mut changed = self.content_changed(node.znode());
         changed.size = size;
         let mut list = CONTENT_ATTRIBUTES.to_vec();
-        if caller.uid != 0 && changed.mode & 0o111 != 0 && changed.mode & 0o6000 != 0 {
-            changed.mode &= !0o6000;
+        let mode = without_set_id(&changed, caller);
+        if caller.uid != 0 && mode != changed.mode {
+            changed.mode = mode;
             list.push(attr::MODE);
             let record = log::attributes_set(node.ino, log::mask::MODE, &changed, None);
             self.record(tx, record);
@@ -503,6 +505,7 @@ impl Filesystem {
         how: Allocate,
         offset_bytes: u64,
         length_bytes: u64,
+        caller: Caller,
     ) -> Result<()> {
         let _entered = self.enter_to_change().await?;
         let node = self.node(ino).await?;
@@ -518,6 +521,7 @@ impl Filesystem {
             .ok_or(FsError::FileTooLarge {
                 limit_bytes: FILE_BYTES_MAX,
             })?;
+        self.drop_set_id(&node, caller).await?;
         let size = node.znode().size;
         match how {
             Allocate::PunchHole | Allocate::ZeroRange { keep_size: true } => {
@@ -542,6 +546,19 @@ impl Filesystem {
             }
         }
         self.finish(ino).await
+    }
+
+    /// Takes set-id bits away before somebody who is not root changes the content otherwise than by writing.
+    async fn drop_set_id(&self, node: &std::sync::Arc<Node>, caller: Caller) -> Result<()> {
+        let znode = node.znode();
+        if caller.uid == 0 || without_set_id(&znode, caller) == znode.mode {
+            return Ok(());
+        }
+        let set = SetAttributes {
+            without_set_id: true,
+            ..SetAttributes::default()
+        };
+        self.set_locked(&node.lock().await?, &set, caller).await
     }
 
     /// Copies a range between files; how many bytes were copied (less at the end of the source).

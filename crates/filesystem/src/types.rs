@@ -166,6 +166,8 @@ pub struct SetAttributes {
     pub flags: Option<u64>,
     /// Project.
     pub project: Option<u64>,
+    /// Set-id bits go, as a change of owner or of content asks for (those two need not say so).
+    pub without_set_id: bool,
 }
 
 /// How to rename (`renameat2`).

@@ -314,7 +314,7 @@ impl fuser::Filesystem for Handler {
         reply: ReplyAttr,
     ) {
         let caller = caller(request, 0);
-        let set = SetAttributes {
+        let mut set = SetAttributes {
             mode: mode.map(|mode| mode & 0o7777),
             uid,
             gid,
@@ -323,12 +323,16 @@ impl fuser::Filesystem for Handler {
             mtime: mtime.map(convert::set_time),
             ..SetAttributes::default()
         };
+        // A change of nothing is all that is left of one that takes set-id bits away, since that is ours to do
+        // (FUSE_HANDLE_KILLPRIV_V2): `chown -1:-1`, and what comes before a write or fallocate.
+        set.without_set_id = set == SetAttributes::default();
         on_file!(
             self,
             node,
             reply,
             |file| async {
-                if set.size_bytes.is_some() || set.uid.is_some() || set.gid.is_some() {
+                let owner = set.uid.is_some() || set.gid.is_some();
+                if owner || set.size_bytes.is_some() || set.without_set_id {
                     file.filesystem.drop_capability(file.ino).await?;
                 }
                 file.filesystem.set_attributes(file.ino, &set, caller).await
@@ -815,7 +819,7 @@ impl fuser::Filesystem for Handler {
 
     fn fallocate(
         &self,
-        _request: &Request,
+        request: &Request,
         node: INodeNo,
         _handle: FileHandle,
         offset: u64,
@@ -823,6 +827,7 @@ impl fuser::Filesystem for Handler {
         mode: i32,
         reply: ReplyEmpty,
     ) {
+        let caller = caller(request, 0);
         let keep_size = mode & KEEP_SIZE != 0;
         let how = match mode & !KEEP_SIZE {
             0 => Allocate::Reserve { keep_size },
@@ -834,7 +839,12 @@ impl fuser::Filesystem for Handler {
             self,
             node,
             reply,
-            |file| file.filesystem.allocate(file.ino, how, offset, length),
+            |file| async {
+                file.filesystem.drop_capability(file.ino).await?;
+                file.filesystem
+                    .allocate(file.ino, how, offset, length, caller)
+                    .await
+            },
             |()| reply.ok()
         );
     }
@@ -894,10 +904,13 @@ impl fuser::Filesystem for Handler {
                     return Err(Errno::EXDEV);
                 }
                 let length = length.min(LENGTH_MAX);
-                from.filesystem
-                    .copy_range(from.ino, offset_in, to.ino, offset_out, length, caller)
-                    .await
-                    .map_err(|error| errno(&error))
+                let copying = async {
+                    to.filesystem.drop_capability(to.ino).await?;
+                    from.filesystem
+                        .copy_range(from.ino, offset_in, to.ino, offset_out, length, caller)
+                        .await
+                };
+                copying.await.map_err(|error| errno(&error))
             };
             match outcome.await {
                 Ok(copied) => reply.written(copied as u32),

@@ -275,7 +275,7 @@ async fn shared_blocks_change_before_they_are_written() {
             }
             2 => {
                 let how = filesystem::Allocate::PunchHole;
-                let punched = bed.fs.allocate(to, how, 8 * K, 20_000).await;
+                let punched = bed.fs.allocate(to, how, 8 * K, 20_000, ROOT).await;
                 punched.expect("punch");
                 now[8 * K as usize..][..20_000].fill(0);
             }
@@ -507,7 +507,9 @@ async fn clones_and_writes_at_the_same_time() {
                     }
                     8 => {
                         let how = filesystem::Allocate::PunchHole;
-                        fs.allocate(files[to], how, b, length).await.expect("punch");
+                        fs.allocate(files[to], how, b, length, ROOT)
+                            .await
+                            .expect("punch");
                     }
                     _ => {
                         let data = fs.read(files[from], 0, 256 * K as usize).await;

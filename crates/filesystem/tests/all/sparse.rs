@@ -1,11 +1,13 @@
 //! Goal: what a file's size costs goes by what is in it: files of exabytes with a few blocks are cut, punched and deleted at
-//! once. Method: sizes up to the largest, with blocks far apart; freeing them by length would take years.
+//! once; and closing does not wait for those with many. Method: sizes up to the largest, with blocks far apart; freeing them
+//! by length would take years.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use device::World;
-use filesystem::{Allocate, Filesystem, SeekTo, SetAttributes};
+use filesystem::{Allocate, Filesystem, FsError, SeekTo, SetAttributes};
 
 use crate::common::*;
 
@@ -64,9 +66,15 @@ async fn cut_punch_and_delete(synced: bool) {
     let block = 128 << 10;
     let blocks = offsets.map(|offset| offset & !(block - 1));
     assert_eq!(places(&fs, ino).await, blocks);
-    fs.allocate(ino, Allocate::PunchHole, 1 << 39, (1 << 60) - (1 << 39))
-        .await
-        .expect("a hole");
+    fs.allocate(
+        ino,
+        Allocate::PunchHole,
+        1 << 39,
+        (1 << 60) - (1 << 39),
+        ROOT,
+    )
+    .await
+    .expect("a hole");
     assert_eq!(
         places(&fs, ino).await,
         [blocks[0], blocks[1], blocks[4], blocks[5]]
@@ -93,4 +101,72 @@ async fn files_of_holes_are_cut_and_deleted_at_once() {
             .await
             .expect("time goes by size, not by content");
     }
+}
+
+/// Waits until a file is shorter than `size`; how long it is.
+async fn until_shorter(fs: &Filesystem, ino: u64, size: u64) -> u64 {
+    loop {
+        let found = fs.attributes(ino).await.expect("the file").size_bytes;
+        if found < size {
+            return found;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn closing_does_not_wait_for_the_parts_of_a_long_file() {
+    const BLOCKS: u64 = 3000;
+    const APART: u64 = 8 << 30;
+    let world = World::system(2);
+    let image = Image::new(8 << 10);
+    let settings = [("recordsize", "1M"), ("compression", "off")];
+    let pool = create(&world, &image, &settings).await;
+    let fs = open(&world, &pool, "tank").await;
+    let root = fs.root();
+    let block = fs.create(root, b"block", 0o644, ROOT).await.unwrap().ino;
+    let data = Bytes::from(vec![7; 1 << 20]);
+    fs.write(block, 0, data, false, ROOT).await.expect("write");
+    pool.sync().await.expect("sync");
+    // Each block is a part of its own; they are all the same one.
+    let long = fs.create(root, b"long", 0o644, ROOT).await.unwrap().ino;
+    for number in 0..BLOCKS {
+        let copied = fs.copy_range(block, 0, long, number * APART, 1 << 20, ROOT);
+        assert_eq!(copied.await.expect("copy"), 1 << 20);
+    }
+    pool.sync().await.expect("sync");
+    let size = fs.attributes(long).await.expect("attributes").size_bytes;
+
+    // A user cuts it.
+    let cutting = tokio::spawn({
+        let fs = Arc::clone(&fs);
+        let set = SetAttributes {
+            size_bytes: Some(0),
+            ..SetAttributes::default()
+        };
+        async move { fs.set_attributes(long, &set, ROOT).await }
+    });
+    until_shorter(&fs, long, size).await;
+    fs.close().await.expect("close");
+    let cut = cutting.await.expect("no panic");
+    assert!(matches!(cut, Err(FsError::Closed)), "{cut:?}");
+    let fs = open(&world, &pool, "tank").await;
+    let size = until_shorter(&fs, long, size).await;
+    assert!(size > BLOCKS / 2 * APART, "it was cut to {size}");
+
+    // It is deleted, in the background.
+    fs.unlink(root, b"long").await.expect("unlink");
+    until_shorter(&fs, long, size).await;
+    fs.close().await.expect("close");
+    let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+    let object = dataset.objset().hold(format::ObjectId::new(long)).await;
+    assert!(object.is_ok(), "it was freed to its start");
+    drop((object, dataset));
+    let fs = open(&world, &pool, "tank").await;
+    while fs.attributes(long).await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    fs.close().await.expect("close");
+    pool.export(false).await.expect("export");
+    zdb_is_clean(image.path(), "tank");
 }

@@ -105,7 +105,9 @@ impl Worker {
                 let what = format!("{name}: punch file {id} {start}+{length}");
                 let ino = ino(id);
                 self.issue(what.clone(), state);
-                let result = fs.allocate(ino, Allocate::PunchHole, start, length).await;
+                let result = fs
+                    .allocate(ino, Allocate::PunchHole, start, length, Caller::ROOT)
+                    .await;
                 self.settle(&what, result)?;
                 Ok(())
             }

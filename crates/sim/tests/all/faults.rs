@@ -589,7 +589,7 @@ fn a_full_pool_can_be_cleared_out() {
                 *content = content.slice(..keep);
             } else {
                 let hole = filesystem::Allocate::PunchHole;
-                fs.allocate(*ino, hole, keep as u64, content.len() as u64)
+                fs.allocate(*ino, hole, keep as u64, content.len() as u64, ROOT)
                     .await
                     .unwrap();
                 let mut holed = content.to_vec();

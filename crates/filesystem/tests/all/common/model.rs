@@ -462,7 +462,7 @@ impl Run {
                 }
                 file.mtime = None;
                 filesystem
-                    .allocate(file.ino, how, offset, length)
+                    .allocate(file.ino, how, offset, length, ROOT)
                     .await
                     .expect("allocate");
             }
@@ -523,6 +523,9 @@ impl Run {
                 let id = self.pick(&all).expect("some");
                 let file = &mut self.model.files[id];
                 (file.uid, file.gid) = (self.random.below(5) as u32, self.random.below(5) as u32);
+                if !file.is_directory() {
+                    file.mode &= !0o6000;
+                }
                 let time = Time {
                     seconds: -7,
                     nanoseconds: 5,
