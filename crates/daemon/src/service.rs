@@ -311,7 +311,7 @@ impl Service {
         }
     }
 
-    /// Runs an export or the like of a pool. When the pool is suspended, or gets so, that fails at once, or by
+    /// Runs an export, a sync or the like of a pool. When the pool is suspended, or gets so, that fails at once, or by
     /// force the pool is given up, so that nothing waits for it any more.
     pub(crate) async fn leaving<T>(
         &self,

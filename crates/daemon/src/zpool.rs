@@ -391,14 +391,24 @@ impl Service {
         Ok(reply)
     }
 
-    /// `zpool sync`.
+    /// `zpool sync`. A pool that cannot be written, or not now, keeps no other from it.
     pub(crate) async fn zpool_sync(&self, call: &ZpoolSync) -> Result<Empty, Failure> {
+        let mut failures = Vec::new();
         for open in self.pools_named(&call.names)? {
-            open.pool.sync().await.map_err(|error| {
-                from_engine(&format!("cannot sync '{}'", open.pool.name()), &error)
-            })?;
+            let doing = format!("sync of pool '{}' failed", open.pool.name());
+            let work = async {
+                let synced = open.pool.sync().await;
+                synced.map_err(|error| from_engine(&doing, &error))
+            };
+            if let Err(failure) = self.leaving(&open, &doing, false, work).await {
+                failures.push(failure);
+            }
         }
-        Ok(Empty {})
+        let Some(first) = failures.first() else {
+            return Ok(Empty {});
+        };
+        let messages: Vec<String> = failures.iter().map(ToString::to_string).collect();
+        Err(Failure::new(first.kind, messages.join("\n")))
     }
 
     /// `zpool clear`.

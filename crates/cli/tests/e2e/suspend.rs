@@ -162,6 +162,12 @@ fn a_pool_whose_backing_filesystem_is_full_hangs_nobody_and_goes_on() {
     }
     let untouched = std::fs::read(unused).unwrap();
     assert!(untouched.iter().all(|byte| *byte == 0), "it was labelled");
+    for command in ["zpool sync tank", "zpool sync", "zpool sync well tank"] {
+        let text = at_once(command, || server.fails(command));
+        let told = "sync of pool 'tank' failed: pool I/O is currently suspended";
+        assert!(text.contains(told) && !text.contains("well"), "{text}");
+    }
+    at_once("sync", || server.ok("zpool sync well"));
     // The other pool does not notice.
     at_once("a write to the other pool", || {
         write_synced(&other.join("file"), &noise(2, 1 << 20)).unwrap();
