@@ -4,7 +4,8 @@
 //! hexadecimal, `zfs_unlinked_add`) in the same transaction, and freed when nobody has it open any
 //! more (`zfs_rmnode`, module/os/linux/zfs/zfs_dir.c): first its content, in parts, then object and
 //! queue entry in one transaction. After a crash at any point the queue still has it, and opening
-//! the filesystem goes on; so closing need not wait for the rest of it. A directory of extended attributes goes the same way after its owner.
+//! the filesystem goes on; so closing need not wait for the rest of it. A directory of extended
+//! attributes goes the same way after its owner.
 
 use std::sync::Arc;
 
