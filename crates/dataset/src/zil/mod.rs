@@ -30,6 +30,11 @@
 //! much data twice, is done otherwise: where more than 16 MiB of an object, or 64 MiB in all, would
 //! have to be logged, the commit waits for the txg. Logs of OpenZFS that have indirect writes are replayed.
 //!
+//! # Room
+//! Blocks go to log devices, or among the data. There a log takes one only while everything that is under way finds room beside
+//! it, and most of what is kept back for the pool's own writes (`DslPool::has_log_room`); else the commit waits for the txg. What logs hold
+//! counts against writers, and a replay may use what deletes may, so that what fitted before a crash fits after it.
+//!
 //! # The life of a chain
 //! Created by the first commit, which waits for its txg anyway (so that the head is on disk before
 //! anybody relies on the chain); blocks whose records' txgs are all on disk are freed in the sync of a
