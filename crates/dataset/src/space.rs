@@ -310,10 +310,15 @@ impl DslPool {
                 _ if is_pool_limit => 0,
                 quota => quota >> 5,
             };
-            if used >= quota {
+            // With nothing under way logs keep what they hold.
+            let held = match in_flight {
+                0 => used.saturating_add(log_held),
+                _ => used,
+            };
+            if held >= quota {
                 if is_pool_limit {
                     let deferred = self.env().pipeline.space().deferred_deflated_bytes;
-                    if used - quota < deferred {
+                    if held - quota < deferred {
                         return Ok(false);
                     }
                     drop(state);
