@@ -143,7 +143,7 @@ pub(crate) fn take_altroot(
 
 /// Refuses a new pool whose root filesystem would hide what is in a directory (`zpool_do_create`,
 /// cmd/zpool/zpool_main.c).
-fn refuse_used_mountpoint(
+async fn refuse_used_mountpoint(
     name: &str,
     altroot: Option<&str>,
     properties: &[(String, String)],
@@ -156,7 +156,11 @@ fn refuse_used_mountpoint(
         Some(_) => return Ok(()),
     };
     let path = below_altroot(altroot, &mountpoint);
-    let why = match std::fs::read_dir(&path).map(|mut entries| entries.next().is_some()) {
+    // It may be in a filesystem that this process serves: not on a thread of the runtime.
+    let directory = path.clone();
+    let look = move || std::fs::read_dir(directory).map(|mut entries| entries.next().is_some());
+    let looked = tokio::task::spawn_blocking(look).await;
+    let why = match looked.unwrap_or_else(|panic| Err(std::io::Error::other(panic))) {
         Ok(true) => "exists and is not empty".to_owned(),
         Ok(false) => return Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
@@ -194,7 +198,7 @@ impl Service {
         }
         self.refuse_open_devices(&vdevs, call.force)?;
         let (altroot, mut properties) = take_altroot(&doing, call.altroot, call.properties)?;
-        refuse_used_mountpoint(&call.name, altroot.as_deref(), &call.filesystem_properties)?;
+        refuse_used_mountpoint(&call.name, altroot.as_deref(), &call.filesystem_properties).await?;
         for (name, value) in &call.filesystem_properties {
             if name == ISCSI_PROPERTY {
                 check_share(value)?;
