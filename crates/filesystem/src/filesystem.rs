@@ -9,7 +9,7 @@ use dataset::{Dataset, DatasetSettings, DirtyEstimate, SyncMode};
 use device::World;
 use format::{OBJSET_FLAG_PROJECT_QUOTA, ObjectId, ObjectType, ObjsetKind};
 use object::{ObjectInfo, ObjectSet, Sa, SaAttribute, Zap};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use pool::Tx;
 use tokio::sync::watch;
 
@@ -18,6 +18,7 @@ use crate::names::NameRules;
 use crate::node::{Locked, Node, NodeTable};
 use crate::quota::Quotas;
 use crate::types::{Attributes, FileKind, FsStatistics, Time};
+use crate::unlinked::Reaps;
 use crate::znode::{
     self, Attribute, TABLE, ZPL_VERSION, ZPL_VERSION_FUID, ZPL_VERSION_SA, Znode, attr, pflags,
 };
@@ -41,6 +42,9 @@ pub struct Filesystem {
     pub(crate) nodes: NodeTable,
     pub(crate) renames: tokio::sync::Mutex<()>,
     pub(crate) unlinked_lock: tokio::sync::Mutex<()>,
+    pub(crate) reaps: Mutex<Reaps>,
+    /// Held by who frees one of them.
+    pub(crate) reaping: tokio::sync::Mutex<()>,
     /// Held shared by every operation, exclusively to close.
     gate: tokio::sync::RwLock<()>,
     is_closing: AtomicBool,
@@ -144,6 +148,8 @@ impl Filesystem {
             nodes: NodeTable::new(),
             renames: tokio::sync::Mutex::default(),
             unlinked_lock: tokio::sync::Mutex::default(),
+            reaps: Mutex::default(),
+            reaping: tokio::sync::Mutex::default(),
             gate: tokio::sync::RwLock::default(),
             is_closing: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
@@ -399,22 +405,17 @@ impl Filesystem {
         self.nodes.retain(ino, count);
     }
 
-    /// Takes back [`Filesystem::retain`]; the last one frees an unlinked file, in the background.
+    /// Takes back [`Filesystem::retain`]; the last one frees an unlinked file, in the background. Nothing is lost if
+    /// that does not happen any more: the delete queue has the file.
     pub fn release(&self, ino: u64, count: u64) {
-        if self.release_last(ino, count) {
-            self.spawn_reap(ino);
-        }
-    }
-
-    /// Takes back [`Filesystem::retain`]; true where the file is unlinked, and that was the last user: then
-    /// [`Filesystem::free_unlinked`] is to be run. Nothing is lost if that never happens: the delete queue has the file.
-    #[must_use]
-    pub fn release_last(&self, ino: u64, count: u64) -> bool {
-        self.nodes.release(ino, count)
+        let is_unlinked = self.nodes.release(ino, count)
             && self
                 .nodes
                 .get(ino)
-                .is_some_and(|node| node.state.read().znode.links == 0)
+                .is_some_and(|node| node.state.read().znode.links == 0);
+        if is_unlinked {
+            self.spawn_reap(ino);
+        }
     }
 
     /// Puts all changes of the object on stable storage.
@@ -463,6 +464,7 @@ impl Filesystem {
         // What is to be stored some time, while operations still work.
         if !self.is_read_only() && !self.is_closed() {
             self.store_access_times().await;
+            self.free_listed().await;
         }
         {
             let _all_out = self.gate.write().await;

@@ -5,7 +5,8 @@
 //!
 //! # Locks, in the order in which they are taken
 //!
-//! 0. a file's lock of extended attributes ([`Node::xattrs`]);
+//! 0. a file's lock of extended attributes ([`Node::xattrs`]); the turn of who frees unlinked files
+//!    (`Filesystem::reaping`);
 //! 1. the filesystem's lock of renames across directories (`Filesystem::renames`);
 //! 2. range locks of a file's data ([`Node::ranges`]);
 //! 3. [`Node::change`]: held by whoever changes the object, from before it joins a txg until the

@@ -260,12 +260,7 @@ impl fuser::Filesystem for Handler {
             && file.is_live
             && node.0 != nodes::ROOT
         {
-            // Here, where it need not wait: a task would be in the way of the next request.
-            if file.filesystem.release_last(file.ino, count) {
-                run(&self.runtime, async move {
-                    file.filesystem.free_unlinked(file.ino).await;
-                });
-            }
+            file.filesystem.release(file.ino, count);
         }
     }
 

@@ -13,3 +13,4 @@ mod model;
 mod replay;
 mod sharing;
 mod sparse;
+mod unlinked;
