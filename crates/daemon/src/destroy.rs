@@ -91,6 +91,8 @@ impl Service {
             .collect();
         let reclaimed = self.freed_by(open, &listed, &names).await.map_err(failed)?;
         if !call.dry_run {
+            // All of them or none: nothing has happened yet.
+            self.release_unused_snapshots(&names).await?;
             let clone_names: Vec<String> = clones.iter().map(|info| info.name.clone()).collect();
             let directories = self.mounts.own_directories(&clone_names);
             for info in &clones {

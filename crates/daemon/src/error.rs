@@ -134,6 +134,7 @@ pub(crate) fn from_mount(doing: &str, error: &MountError) -> Failure {
     let kind = match error {
         MountError::NotEmpty { .. }
         | MountError::AlreadyMounted { .. }
+        | MountError::SnapshotBusy { .. }
         | MountError::Busy { .. } => FailureKind::Busy,
         MountError::BadMountpoint { .. } => FailureKind::Invalid,
         _ => FailureKind::Io,

@@ -500,6 +500,25 @@ impl Service {
         }
     }
 
+    /// Closes those of them that are open through `.zfs/snapshot`, unless somebody uses one.
+    pub(crate) async fn release_unused_snapshots(&self, names: &[String]) -> Result<(), Failure> {
+        for name in names {
+            let Some((head, snapshot)) = name.split_once('@') else {
+                continue;
+            };
+            let mounted = self.mounts.by_name.lock().get(head).cloned();
+            if let Some(mounted) = mounted {
+                let released = mounted.mount.release_unused_snapshot(snapshot).await;
+                released.map_err(|error| {
+                    // In the words of `zfs_destroy_snaps_nvl` (lib/libzfs/libzfs_dataset.c), which scripts know.
+                    let doing = format!("cannot destroy snapshot {name}: dataset is busy");
+                    from_mount(&doing, &error)
+                })?;
+            }
+        }
+        Ok(())
+    }
+
     /// Unmounts a dataset and all below it, children first.
     pub(crate) async fn unmount_below(&self, top: &str, mode: UnmountMode) -> Result<(), Failure> {
         for name in self.mounts.below(top).into_iter().rev() {

@@ -51,6 +51,14 @@ pub enum MountError {
         /// The mountpoint.
         path: PathBuf,
     },
+    /// Somebody uses what is in a snapshot.
+    #[error(
+        "snapshot '{name}' is in use; close its files and leave its directories (lsof, fuser -m), then try again"
+    )]
+    SnapshotBusy {
+        /// Its name, after the `@`.
+        name: String,
+    },
     /// Unmounting failed otherwise.
     #[error("{path}: unmounting failed: {source}; try 'zfs unmount -f'", path = path.display())]
     Unmount {

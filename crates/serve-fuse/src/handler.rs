@@ -72,9 +72,7 @@ impl Handler {
 
     /// Answers with an entry, which the kernel then knows.
     fn reply_entry(reply: ReplyEntry, parent: &File, found: &Attributes) {
-        if parent.is_live {
-            parent.filesystem.retain(found.ino, 1);
-        }
+        parent.retain(found.ino);
         let attributes = convert::attributes(parent.node(found.ino), found);
         let generation = Generation(found.generation);
         let ttl = if parent.has_own_number(found.ino) {
@@ -246,6 +244,7 @@ impl fuser::Filesystem for Handler {
                     match found.await {
                         Ok((found, file)) => {
                             let attributes = convert::attributes(file.node(found.ino), &found);
+                            file.retain(found.ino);
                             reply.entry(&SHORT_TTL, &attributes, Generation(found.generation));
                         }
                         Err(error) => reply.error(error),
@@ -256,6 +255,7 @@ impl fuser::Filesystem for Handler {
     }
 
     fn forget(&self, _request: &Request, node: INodeNo, count: u64) {
+        self.nodes.release_snapshot(node.0, count);
         if let Some(file) = self.nodes.try_file(node.0)
             && file.is_live
             && node.0 != nodes::ROOT

@@ -143,18 +143,24 @@ pub(crate) async fn list_plus(
         for (index, (name, entry)) in (1..).zip(control_entries(nodes, &target, node).await?) {
             // Good for no time: whoever wants the attributes asks, which opens the snapshot.
             let attributes = control_attributes(entry, 2, UNIX_EPOCH);
-            let name = OsStr::from_bytes(&name);
-            if index > offset
-                && reply.add(
-                    INodeNo(entry),
-                    index,
-                    name,
-                    &Duration::ZERO,
-                    &attributes,
-                    Generation(0),
-                )
-            {
+            let shown = OsStr::from_bytes(&name);
+            if index <= offset {
+                continue;
+            }
+            let none = Duration::ZERO;
+            if reply.add(
+                INodeNo(entry),
+                index,
+                shown,
+                &none,
+                &attributes,
+                Generation(0),
+            ) {
                 break;
+            }
+            // The kernel counts a lookup for all but the dots.
+            if matches!(target, Target::Snapshots) && !matches!(&name[..], b"." | b"..") {
+                nodes.retain_snapshot(entry);
             }
         }
         return Ok(());
@@ -203,8 +209,8 @@ pub(crate) async fn list_plus(
             let generation = Generation(generation);
             let full = reply.add(INodeNo(number), next, name, &ttl, &attributes, generation);
             // The kernel counts a lookup for all but the dots.
-            if !full && file.is_live && !matches!(&entry.name[..], b"." | b"..") {
-                file.filesystem.retain(entry.ino, 1);
+            if !full && !matches!(&entry.name[..], b"." | b"..") {
+                file.retain(entry.ino);
             }
             if full {
                 return Ok(());

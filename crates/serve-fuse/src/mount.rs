@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use device::BoxFuture;
 use filesystem::{Filesystem, FsError};
@@ -23,6 +23,10 @@ use crate::task::Runner;
 const THREADS_MAX: usize = 4;
 /// How often access times are stored, and unused snapshots closed.
 const HOUSEKEEPING: Duration = Duration::from_secs(30);
+/// How long the kernel may take to say that it forgot one more node of a snapshot, before what it still knows counts as in use.
+const FORGETTING: Duration = Duration::from_secs(2);
+/// How often that is looked at.
+const LOOK: Duration = Duration::from_millis(5);
 /// How long an unmounted filesystem may take to answer its last requests.
 const LAST_REQUESTS: Duration = Duration::from_secs(30);
 
@@ -405,10 +409,63 @@ impl Mount {
     /// used again is opened again.
     pub async fn release_snapshots(&self, name: Option<&str>) {
         let closed = self.nodes.close_snapshots(name, Duration::ZERO).await;
+        self.forget_snapshots(closed).await;
+    }
+
+    /// [`Self::release_snapshots`] of one that nobody uses: no file in it is open or mapped, and it is no process's
+    /// directory. What the kernel merely remembers of it is no use.
+    ///
+    /// # Errors
+    /// [`MountError::SnapshotBusy`]; whoever uses it goes on undisturbed then.
+    ///
+    /// Source: module/zfs/zfs_ioctl.c (`zfs_unmount_snap`), module/os/linux/zfs/zfs_ctldir.c
+    /// (`zfsctl_snapshot_unmount`): there each snapshot is a mount of its own, whose unmounting finds that out.
+    pub async fn release_unused_snapshot(&self, name: &str) -> Result<()> {
+        // Without `.zfs` nobody could find back to what the kernel is to forget: who still has something open hears
+        // ESTALE.
+        if let Some(uses) = self.nodes.uses(name)
+            && uses.count() > 0
+            && self.snapdir.get() != Snapdir::Disabled
+            && self.is_mounted()
+        {
+            // An attempt that was refused cut the directory off its name. Without the name what has become unused in it
+            // since would not be found, and its user would have no working directory.
+            self.find_snapshot(name).await;
+            self.forget_snapshots(vec![name.to_owned()]).await;
+            // The kernel has let go of all it could; that reaches us one by one.
+            let (mut left, mut since) = (uses.count(), Instant::now());
+            while left > 0 {
+                if since.elapsed() > FORGETTING {
+                    self.find_snapshot(name).await;
+                    return Err(MountError::SnapshotBusy {
+                        name: name.to_owned(),
+                    });
+                }
+                tokio::time::sleep(LOOK).await;
+                let now = uses.count();
+                if now != left {
+                    (left, since) = (now, Instant::now());
+                }
+            }
+        }
+        self.release_snapshots(Some(name)).await;
+        Ok(())
+    }
+
+    /// Has the kernel look a snapshot's directory up, where its name is one.
+    async fn find_snapshot(&self, name: &str) {
+        let path = self.mountpoint().join(".zfs/snapshot").join(name);
+        let find = move || std::fs::symlink_metadata(path).map(drop);
+        // The pool may not answer; nothing is lost then but the name.
+        let _ = tokio::time::timeout(FORGETTING, tokio::task::spawn_blocking(find)).await;
+    }
+
+    /// Has the kernel forget names in `.zfs/snapshot`, and all below them that is not in use.
+    async fn forget_snapshots(&self, names: Vec<String>) {
         let notifier = self.served.notifier().clone();
         // The kernel may call back for what it drops: not on a thread of the runtime.
         let forget = move || {
-            for name in closed {
+            for name in names {
                 let _ = notifier.inval_entry(INodeNo(nodes::SNAPSHOTS), name.as_ref());
             }
         };

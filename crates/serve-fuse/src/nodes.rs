@@ -10,9 +10,13 @@
 //! a new slot, so that what the kernel has of the old one is stale rather than wrong. A snapshot
 //! gets a slot when it is first listed or looked up; its filesystem is closed again when it is not used for a
 //! while or somebody wants to destroy it, and opened again when the slot is used again.
+//!
+//! What the kernel knows of a snapshot is counted ([`Uses`]): an open file or somebody's directory there is no request,
+//! and the file may be read from after hours. Only the kernel knows of them, and says so by not forgetting the node.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use filesystem::{Filesystem, FsError};
@@ -57,9 +61,42 @@ pub(crate) struct File {
     pub(crate) slot: u64,
     /// Of the mounted filesystem, not of a snapshot.
     pub(crate) is_live: bool,
+    /// What the kernel knows of the snapshot; none of the mounted filesystem, which counts by itself.
+    uses: Option<Arc<Uses>>,
+}
+
+/// How often the kernel was told nodes of a snapshot, less how often it forgot one (`nlookup` of all its inodes,
+/// fs/fuse/fuse_i.h): zero when nothing of the snapshot is open, mapped, anybody's directory, or just remembered.
+#[derive(Debug, Default)]
+pub(crate) struct Uses(AtomicU64);
+
+impl Uses {
+    pub(crate) fn count(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    fn retain(&self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Never below zero: a slot that was given to another snapshot may hear of nodes from before.
+    fn release(&self, count: u64) {
+        let less = |uses: u64| Some(uses.saturating_sub(count));
+        let _ = self
+            .0
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+    }
 }
 
 impl File {
+    /// The kernel is about to be told this file or another of its filesystem.
+    pub(crate) fn retain(&self, ino: u64) {
+        match &self.uses {
+            Some(uses) => uses.retain(),
+            None => self.filesystem.retain(ino, 1),
+        }
+    }
+
     /// The number that `stat` shows: that of the object. A snapshot's files keep their slot in it:
     /// all snapshots are one device to the kernel, and two files with the same number on the same
     /// device are one to `tar`, `cp -a` and `rsync -H`, which would copy the wrong content.
@@ -97,6 +134,7 @@ struct Snapshot {
     /// The same, to be looked at without waiting.
     cached: Option<Arc<Filesystem>>,
     last_use: Instant,
+    uses: Arc<Uses>,
 }
 
 struct State {
@@ -160,6 +198,7 @@ impl Nodes {
                 ino,
                 slot: state.live_slot,
                 is_live: true,
+                uses: None,
             }));
         }
         if slot == state.live_slot {
@@ -169,12 +208,14 @@ impl Nodes {
                 ino,
                 slot,
                 is_live: true,
+                uses: None,
             }));
         }
         let snapshot = state.snapshots.get_mut(&slot)?;
         snapshot.last_use = Instant::now();
         let filesystem = snapshot.cached.clone()?;
-        Some(Target::File(snapshot_file(filesystem, ino, slot)))
+        let uses = Arc::clone(&snapshot.uses);
+        Some(Target::File(snapshot_file(filesystem, ino, slot, uses)))
     }
 
     /// What a node is.
@@ -183,9 +224,9 @@ impl Nodes {
             return Ok(target);
         }
         let slot = node >> SLOT_SHIFT;
-        let filesystem = self.reopen(slot).await?;
+        let (filesystem, uses) = self.reopen(slot).await?;
         let ino = node & ((1 << SLOT_SHIFT) - 1);
-        Ok(Target::File(snapshot_file(filesystem, ino, slot)))
+        Ok(Target::File(snapshot_file(filesystem, ino, slot, uses)))
     }
 
     /// The file that a node is.
@@ -205,19 +246,20 @@ impl Nodes {
     }
 
     /// Opens a slot's snapshot again.
-    async fn reopen(&self, slot: u64) -> Result<Arc<Filesystem>, Errno> {
-        let (name, guid, open) = {
+    async fn reopen(&self, slot: u64) -> Result<(Arc<Filesystem>, Arc<Uses>), Errno> {
+        let (name, guid, open, uses) = {
             let state = self.state.lock();
             let snapshot = state.snapshots.get(&slot).ok_or(Errno::ESTALE)?;
             (
                 snapshot.name.clone(),
                 snapshot.guid,
                 Arc::clone(&snapshot.open),
+                Arc::clone(&snapshot.uses),
             )
         };
         let mut open = open.lock().await;
         if let Some(filesystem) = &*open {
-            return Ok(Arc::clone(filesystem));
+            return Ok((Arc::clone(filesystem), uses));
         }
         let provider = self.provider.as_ref().ok_or(Errno::ESTALE)?;
         let filesystem = provider.open(&name).await.map_err(|error| match error {
@@ -237,7 +279,29 @@ impl Nodes {
             snapshot.cached = Some(Arc::clone(&filesystem));
             snapshot.last_use = Instant::now();
         }
-        Ok(filesystem)
+        Ok((filesystem, uses))
+    }
+
+    /// The kernel is about to be told the root directory of a snapshot, which need not be open.
+    pub(crate) fn retain_snapshot(&self, node: u64) {
+        if let Some(snapshot) = self.state.lock().snapshots.get(&(node >> SLOT_SHIFT)) {
+            snapshot.uses.retain();
+        }
+    }
+
+    /// The kernel forgot what it was told `count` times of a node, if that is a snapshot's.
+    pub(crate) fn release_snapshot(&self, node: u64, count: u64) {
+        if let Some(snapshot) = self.state.lock().snapshots.get(&(node >> SLOT_SHIFT)) {
+            snapshot.uses.release(count);
+        }
+    }
+
+    /// What the kernel knows of the snapshot called `name`; none where it was never told of it.
+    pub(crate) fn uses(&self, name: &str) -> Option<Arc<Uses>> {
+        let state = self.state.lock();
+        let mut snapshots = state.snapshots.values();
+        let snapshot = snapshots.find(|there| there.name == name)?;
+        Some(Arc::clone(&snapshot.uses))
     }
 
     /// The node of the root directory of the snapshot called `name`, which is not opened yet.
@@ -254,6 +318,7 @@ impl Nodes {
             open: Arc::default(),
             cached: None,
             last_use: Instant::now(),
+            uses: Arc::default(),
         };
         state.snapshots.insert(slot, snapshot);
         root_of(slot)
@@ -310,13 +375,14 @@ impl Nodes {
     }
 }
 
-fn snapshot_file(filesystem: Arc<Filesystem>, ino: u64, slot: u64) -> File {
+fn snapshot_file(filesystem: Arc<Filesystem>, ino: u64, slot: u64, uses: Arc<Uses>) -> File {
     let ino = if ino == 1 { filesystem.root() } else { ino };
     File {
         filesystem,
         ino,
         slot,
         is_live: false,
+        uses: Some(uses),
     }
 }
 

@@ -574,7 +574,16 @@ async fn snapshots_are_below_dot_zfs() {
     })
     .await;
     assert!(shown.contains(".zfs"), "{shown:?}");
-    mount.release_snapshots(None).await;
+    let place = root.join(".zfs/snapshot/one/d/file");
+    let open = outside(move || File::open(place).unwrap()).await;
+    let busy = mount.release_unused_snapshot("one").await;
+    assert!(
+        matches!(busy, Err(MountError::SnapshotBusy { .. })),
+        "{busy:?}"
+    );
+    outside(move || assert_eq!(std::io::read_to_string(open).unwrap(), "old")).await;
+    let released = mount.release_unused_snapshot("one").await;
+    released.expect("nobody uses it any more");
     let destroyed = rig
         .pool
         .dsl()

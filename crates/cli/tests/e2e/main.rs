@@ -25,6 +25,7 @@ mod properties;
 mod refusals;
 mod removed;
 mod scrub;
+mod snapdir;
 mod suspend;
 mod up;
 mod walk;
