@@ -9,6 +9,7 @@ use api::{
     ZpoolCreateReply, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolHistoryReply, ZpoolList,
     ZpoolListReply, ZpoolSet, ZpoolStatus, ZpoolStatusReply, ZpoolSync,
 };
+use dataset::DatasetError;
 use engine::{
     CreateSpec, EngineError, FeatureChoice, LeafSpec, Pool, VdevClass, VdevLayout, VdevSpec,
 };
@@ -116,6 +117,32 @@ pub(crate) fn layout(vdev: &ApiVdev) -> Result<VdevSpec, Failure> {
     })
 }
 
+/// The vdevs as they were asked for, with their full names: a leaf says whether it is a disk or a file, a dRAID what it
+/// is made of (`zpool_draid_name`, lib/libzfs/libzfs_pool.c).
+pub(crate) fn described(asked: &[ApiVdev], specs: &[VdevSpec]) -> Vec<ApiVdev> {
+    let mut out = asked.to_vec();
+    for (vdev, spec) in out.iter_mut().zip(specs) {
+        match &spec.layout {
+            VdevLayout::Leaf(leaf) => vdev.kind = leaf_kind(leaf),
+            VdevLayout::Draid {
+                parity,
+                data,
+                spares,
+                leaves,
+            } => vdev.kind = format!("draid{parity}:{data}d:{}c:{spares}s", leaves.len()),
+            VdevLayout::Mirror(_) | VdevLayout::Raidz { .. } => {}
+        }
+        for (child, leaf) in vdev.children.iter_mut().zip(spec.layout.leaves()) {
+            child.kind = leaf_kind(leaf);
+        }
+    }
+    out
+}
+
+fn leaf_kind(leaf: &LeafSpec) -> String {
+    if leaf.is_file { "file" } else { "disk" }.to_owned()
+}
+
 /// Names and values, as typed.
 type Properties = Vec<(String, String)>;
 
@@ -204,12 +231,6 @@ impl Service {
                 check_share(value)?;
             }
         }
-        if call.dry_run {
-            return Ok(ZpoolCreateReply {
-                layout: call.vdevs,
-                warnings: Vec::new(),
-            });
-        }
         let mut features = if call.no_features {
             FeatureChoice::None
         } else {
@@ -238,9 +259,17 @@ impl Service {
             force: call.force,
             host: self.host.clone(),
         };
+        if call.dry_run {
+            let checked = Pool::check_create(&self.world, &spec).await;
+            checked.map_err(|error| create_failure(&doing, &error))?;
+            return Ok(ZpoolCreateReply {
+                layout: described(&call.vdevs, &spec.vdevs),
+                warnings: Vec::new(),
+            });
+        }
         let pool = Pool::create(&self.world, spec)
             .await
-            .map_err(|error| vdev_failure(&doing, &error))?;
+            .map_err(|error| create_failure(&doing, &error))?;
         self.log_command(&pool, &call.command).await;
         let warnings = self.adopt(pool, true).await;
         Ok(ZpoolCreateReply {
@@ -457,6 +486,20 @@ pub(crate) fn vdev_failure(doing: &str, error: &EngineError) -> Failure {
     match error {
         EngineError::DeviceInUse { path, why } => in_use(&format!("{path} {why}"), false),
         _ => from_engine(doing, error),
+    }
+}
+
+/// A refused `zpool create`; what is reserved for the root filesystem and is not there is said in OpenZFS's words
+/// (`zpool_create`, lib/libzfs/libzfs_pool.c).
+fn create_failure(doing: &str, error: &EngineError) -> Failure {
+    match error {
+        EngineError::Dataset(DatasetError::NoSpace { .. }) => {
+            let message = format!(
+                "{doing}: one or more devices is out of space; reserve less, or use larger devices"
+            );
+            Failure::new(FailureKind::NoSpace, message)
+        }
+        _ => vdev_failure(doing, error),
     }
 }
 

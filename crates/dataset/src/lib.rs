@@ -55,5 +55,5 @@ pub use features::Features;
 pub use info::{DatasetInfo, DatasetKind, DirtyEstimate, ListOptions, PropertyChange};
 pub use logs::LogClaim;
 pub use props::{PropertySetting, PropertySource, PropertyValue};
-pub use stored::{check_new_properties, check_root_properties};
+pub use stored::{check_new_properties, check_root_properties, check_root_space};
 pub use task::{DslHooks, HistoryEvent, NoHooks, SpaceCheck, SyncTask};

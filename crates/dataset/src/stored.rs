@@ -529,6 +529,46 @@ pub fn check_root_properties(
     Ok(())
 }
 
+/// Checks that the root filesystem of a pool that is to be made finds what it reserves, before anything is written: not
+/// more than the pool has for users (`usable_bytes`), nor than its own quotas allow (`dsl_dir_set_reservation_check`,
+/// module/zfs/dsl_dir.c; `dsl_dataset_set_refreservation_check`, dsl_dataset.c). The properties are checked already.
+///
+/// # Errors
+/// [`DatasetError::NoSpace`]; [`DatasetError::InvalidProperty`] where a quota forbids it.
+pub fn check_root_space(
+    pool: &str,
+    properties: &[(String, String)],
+    usable_bytes: u64,
+) -> Result<(), DatasetError> {
+    let kinds = crate::DatasetKind::Filesystem.kinds();
+    let number = |wanted: &str| {
+        // The last word counts.
+        let mut given = properties.iter().rev();
+        let (name, typed) = given.find(|(name, _)| name == wanted)?;
+        let value = parse_setting(name, typed, kinds, true).ok()?;
+        value.number().filter(|number| *number > 0)
+    };
+    for (name, quotas) in [
+        ("reservation", &["quota"][..]),
+        ("refreservation", &["refquota", "quota"]),
+    ] {
+        let Some(bytes) = number(name) else { continue };
+        if bytes > usable_bytes {
+            return Err(DatasetError::NoSpace {
+                name: pool.to_owned(),
+            });
+        }
+        let quotas = quotas.iter().filter_map(|quota| number(quota));
+        if quotas.min().is_some_and(|quota| bytes > quota) {
+            return Err(DatasetError::InvalidProperty {
+                property: name.to_owned(),
+                reason: "size is greater than available space".into(),
+            });
+        }
+    }
+    Ok(())
+}
+
 /// Checks that a user may set a property of that name on a dataset of that kind; `at_creation`
 /// allows those that are set once.
 pub(crate) fn check_settable(

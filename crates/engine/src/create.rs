@@ -36,6 +36,26 @@ const TEMPORARY_NAME: &str = "tname";
 
 /// Creates a pool (`spa_create`).
 pub(crate) async fn create(world: &World, spec: CreateSpec) -> Result<Arc<Core>, EngineError> {
+    let (ground, choices) = plan(world, &spec).await?;
+    let pipeline = ground.pipeline.clone();
+    // In a box: its type is too deep for compilers to nest it further.
+    let work: BoxFuture<'_, _> = Box::pin(create_on(world, &spec, choices, &ground));
+    let result = unless_suspended(&pipeline, &spec.name, pipeline.syncing(work)).await;
+    if result.is_err() {
+        ground.tree.close();
+    }
+    result
+}
+
+/// Whether [`create`] would begin to write.
+pub(crate) async fn check(world: &World, spec: &CreateSpec) -> Result<(), EngineError> {
+    let (ground, _) = plan(world, spec).await?;
+    ground.tree.close();
+    Ok(())
+}
+
+/// Checks all that was asked for and opens the devices; nothing is written.
+async fn plan(world: &World, spec: &CreateSpec) -> Result<(Ground, Choices), EngineError> {
     layout::check_name(&spec.name)?;
     layout::check_new_pool(&spec.vdevs)?;
     let mut changes = Vec::new();
@@ -107,6 +127,14 @@ pub(crate) async fn create(world: &World, spec: CreateSpec) -> Result<Arc<Core>,
         ..OpenOptions::default()
     };
     let ground = Ground::open(world, &root, options, salt).await?;
+    let totals = ground.pipeline.allocator().totals();
+    let usable_bytes = totals
+        .usable_deflated_bytes
+        .saturating_sub(totals.slop_bytes);
+    if let Err(error) = dataset::check_root_space(&spec.name, &spec.root_properties, usable_bytes) {
+        ground.tree.close();
+        return Err(error.into());
+    }
     let choices = Choices {
         guid,
         features: guids,
@@ -116,14 +144,7 @@ pub(crate) async fn create(world: &World, spec: CreateSpec) -> Result<Arc<Core>,
         auxiliary,
         salt,
     };
-    let pipeline = ground.pipeline.clone();
-    // In a box: its type is too deep for compilers to nest it further.
-    let work: BoxFuture<'_, _> = Box::pin(create_on(world, &spec, choices, &ground));
-    let result = unless_suspended(&pipeline, &spec.name, pipeline.syncing(work)).await;
-    if result.is_err() {
-        ground.tree.close();
-    }
-    result
+    Ok((ground, choices))
 }
 
 /// What was made of a [`CreateSpec`].

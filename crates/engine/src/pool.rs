@@ -72,6 +72,15 @@ impl Pool {
         }))
     }
 
+    /// Checks all that [`Pool::create`] checks before it writes; nothing is written.
+    ///
+    /// # Errors
+    /// As [`Pool::create`].
+    pub async fn check_create(world: &World, spec: &CreateSpec) -> Result<(), EngineError> {
+        let checked: BoxFuture<'_, _> = Box::pin(create::check(world, spec));
+        checked.await
+    }
+
     /// Imports a pool.
     ///
     /// # Errors

@@ -1,14 +1,11 @@
 //! `zpool add`, `remove`, `reguid`, `labelclear`, `upgrade`.
 
 use anyhow::{Context, bail};
-use api::{
-    PoolUpgrade, VdevReport, VdevSpec, ZpoolAdd, ZpoolLabelClear, ZpoolReguid, ZpoolRemove,
-    ZpoolUpgrade,
-};
+use api::{PoolUpgrade, ZpoolAdd, ZpoolLabelClear, ZpoolReguid, ZpoolRemove, ZpoolUpgrade};
 use clap::Args;
 
 use super::create::{assignments, parse_vdevs};
-use super::vdevs::class_heading;
+use super::vdevs::planned_layout;
 use crate::client::Client;
 
 /// Give a pool more vdevs, spares or cache devices.
@@ -69,43 +66,11 @@ impl Add {
                 "would update '{}' to the following configuration:\n",
                 self.pool
             );
-            print!("{}", layout(&reply.tree, &vdevs));
+            let tree = &reply.tree;
+            print!("{}", planned_layout(&tree.name, &tree.children, &vdevs));
         }
         Ok(())
     }
-}
-
-/// The pool with what would be added, class by class, in the order of OpenZFS's `zpool add -n`.
-fn layout(tree: &VdevReport, vdevs: &[VdevSpec]) -> String {
-    let mut out = format!("\t{}\n", tree.name);
-    for class in ["", "dedup", "special", "log", "cache", "spare"] {
-        let old: Vec<_> = tree
-            .children
-            .iter()
-            .filter(|child| child.class == class)
-            .collect();
-        let new: Vec<_> = vdevs.iter().filter(|vdev| vdev.class == class).collect();
-        if !(class.is_empty() || old.is_empty() && new.is_empty()) {
-            out.push_str(&format!("\t{}\n", class_heading(class)));
-        }
-        for child in old {
-            out.push_str(&format!("\t  {}\n", child.name));
-            for member in &child.children {
-                out.push_str(&format!("\t    {}\n", member.name));
-            }
-        }
-        for vdev in new {
-            let name = match vdev.path.as_str() {
-                "" => &vdev.kind,
-                path => path,
-            };
-            out.push_str(&format!("\t  {name}\n"));
-            for member in &vdev.children {
-                out.push_str(&format!("\t    {}\n", member.path));
-            }
-        }
-    }
-    out
 }
 
 /// Take log vdevs, spares and cache devices out of a pool.
@@ -317,25 +282,5 @@ mod tests {
         assert!(upgraded(&pools[1..], true).starts_with("All pools are already formatted"));
         assert!(upgraded(&pools[1..], false).starts_with("Pool 'b' already has"));
         assert!(listed(&pools).ends_with("a\n      x\n      y\n\n"));
-    }
-
-    #[test]
-    fn an_addition_is_shown_below_its_class() {
-        let mirror = VdevReport {
-            name: "mirror-0".into(),
-            children: vec![VdevReport {
-                name: "/a".into(),
-                ..VdevReport::default()
-            }],
-            ..VdevReport::default()
-        };
-        let tree = VdevReport {
-            name: "tank".into(),
-            children: vec![mirror],
-            ..VdevReport::default()
-        };
-        let words: Vec<String> = ["log", "/l"].map(str::to_owned).into();
-        let shown = layout(&tree, &parse_vdevs(&words).unwrap());
-        assert_eq!(shown, "\ttank\n\t  mirror-0\n\t    /a\n\tlogs\n\t  /l\n");
     }
 }

@@ -5,6 +5,7 @@ use api::{DraidWord, VdevSpec, ZpoolCreate};
 use clap::Args;
 
 use crate::client::Client;
+use crate::zpool::vdevs::planned_layout;
 
 /// Make a pool of the given devices.
 #[derive(Debug, Args)]
@@ -67,28 +68,9 @@ impl Create {
         }
         if self.dry_run {
             println!("would create '{}' with the following layout:\n", self.pool);
-            println!("\t{}", self.pool);
-            print_layout(&reply.layout);
+            print!("{}", planned_layout(&self.pool, &[], &reply.layout));
         }
         Ok(())
-    }
-}
-
-fn print_layout(layout: &[VdevSpec]) {
-    let mut class = "";
-    for vdev in layout {
-        if vdev.class != class {
-            class = &vdev.class;
-            println!("\t{}", crate::zpool::vdevs::class_heading(class));
-        }
-        if vdev.children.is_empty() {
-            println!("\t  {}", vdev.path);
-        } else {
-            println!("\t  {}", vdev.kind);
-            for child in &vdev.children {
-                println!("\t    {}", child.path);
-            }
-        }
     }
 }
 

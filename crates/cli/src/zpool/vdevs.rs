@@ -1,7 +1,7 @@
 //! Vdevs in tables and in JSON: their names, classes and states (`zpool_vdev_name`,
 //! lib/libzfs/libzfs_pool.c; `print_status_config`, `fill_vdev_info`, cmd/zpool/zpool_main.c).
 
-use api::{ActivityReport, VdevReport};
+use api::{ActivityReport, VdevReport, VdevSpec};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
@@ -175,6 +175,37 @@ pub fn class_heading(class: &str) -> &'static str {
         "spare" => "spares",
         _ => "",
     }
+}
+
+/// A pool of the vdevs that it has and those that it would get, class by class (`print_vdev_tree`, `print_cache_list`,
+/// `print_spare_list`, cmd/zpool/zpool_main.c).
+pub fn planned_layout(pool: &str, old: &[VdevReport], new: &[VdevSpec]) -> String {
+    let mut out = format!("\t{pool}\n");
+    let new_name = |vdev: &VdevSpec| match (vdev.path.as_str(), vdev.kind.as_str()) {
+        ("", kind) => kind.to_owned(),
+        (path, "disk") => strip_path(path).to_owned(),
+        (path, _) => path.to_owned(),
+    };
+    for class in ["", "dedup", "special", "log", "cache", "spare"] {
+        let old: Vec<_> = old.iter().filter(|child| child.class == class).collect();
+        let new: Vec<_> = new.iter().filter(|vdev| vdev.class == class).collect();
+        if !(class.is_empty() || old.is_empty() && new.is_empty()) {
+            out.push_str(&format!("\t{}\n", class_heading(class)));
+        }
+        for child in old {
+            out.push_str(&format!("\t  {}\n", child.name));
+            for member in &child.children {
+                out.push_str(&format!("\t    {}\n", member.name));
+            }
+        }
+        for vdev in new {
+            out.push_str(&format!("\t  {}\n", new_name(vdev)));
+            for member in &vdev.children {
+                out.push_str(&format!("\t    {}\n", new_name(member)));
+            }
+        }
+    }
+    out
 }
 
 /// Prints the table of vdevs, with error counters or (for `zpool import`) without.
@@ -398,5 +429,37 @@ mod tests {
         leaf.initialize.state = "CANCELED".into();
         assert!(line(&leaf, brief).ends_with("    0"));
         assert!(line(&leaf, columns).contains("  (uninitialized)  (100% trimmed"));
+    }
+
+    #[test]
+    fn what_is_planned_is_shown_below_its_class() {
+        let mirror = VdevReport {
+            name: "mirror-0".into(),
+            children: vec![VdevReport {
+                name: "/a".into(),
+                ..VdevReport::default()
+            }],
+            ..VdevReport::default()
+        };
+        let vdev = |class: &str, kind: &str, path: &str, children| VdevSpec {
+            kind: kind.into(),
+            class: class.into(),
+            path: path.into(),
+            children,
+        };
+        let new = [
+            vdev("cache", "disk", "/dev/sdc", Vec::new()),
+            vdev("log", "file", "/l", Vec::new()),
+            vdev(
+                "special",
+                "mirror",
+                "",
+                vec![vdev("", "file", "/s", Vec::new())],
+            ),
+        ];
+        assert_eq!(
+            planned_layout("tank", &[mirror], &new),
+            "\ttank\n\t  mirror-0\n\t    /a\n\tspecial\n\t  mirror\n\t    /s\n\tlogs\n\t  /l\n\tcache\n\t  sdc\n"
+        );
     }
 }

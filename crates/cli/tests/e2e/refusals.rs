@@ -48,6 +48,16 @@ fn a_refused_create_leaves_its_devices_as_they_were() {
         ("-o cachefile=/tmp/cache", "keeps its own list of pools"),
         ("-o feature@skein=active", "'enabled' or 'disabled'"),
         ("-o version=28", "feature flags"),
+        ("-O reservation=1T", "one or more devices is out of space"),
+        (
+            "-O refreservation=64M",
+            "one or more devices is out of space",
+        ),
+        ("-O quota=8M -O reservation=9M", "greater than available"),
+        (
+            "-O refquota=8M -O refreservation=9M",
+            "greater than available",
+        ),
         ("-R rel", "bad alternate root"),
         ("-o altroot=rel", "bad alternate root"),
         (&format!("-m {used}"), &in_use),
@@ -56,10 +66,22 @@ fn a_refused_create_leaves_its_devices_as_they_were() {
             &in_use,
         ),
     ] {
-        let text = server.fails(&format!("zpool create -f {options} new {disk}"));
-        assert!(text.contains(reason), "{options}: {text}");
-        assert!(sum(disk) == before, "{options}: the device was written to");
+        // A dry run says the same.
+        for dry in ["", "-n"] {
+            let text = server.fails(&format!("zpool create {dry} -f {options} new {disk}"));
+            assert!(text.contains(reason), "{dry} {options}: {text}");
+            assert!(sum(disk) == before, "{options}: the device was written to");
+        }
     }
+    let text = server.fails(&format!("zpool create -n new {disk}x"));
+    assert!(text.contains("cannot open"), "{text}");
+    let shown = server.ok(&format!(
+        "zpool create -n -f -O reservation=1M -m none new {disk}"
+    ));
+    let wanted = format!("would create 'new' with the following layout:\n\n\tnew\n\t  {disk}\n");
+    assert_eq!(shown, wanted);
+    assert!(sum(disk) == before, "a dry run wrote to the device");
+    assert!(server.ok("zpool list").contains("no pools available"));
     let listed = server.ok(&format!("zpool import -D -d {disk}"));
     assert!(listed.contains("pool: old"), "{listed}");
 
