@@ -103,6 +103,14 @@ impl Volumes {
             .collect()
     }
 
+    /// Names of a volume's snapshots that are open.
+    fn snapshots_of(&self, head: &str) -> Vec<String> {
+        let prefix = format!("{head}@");
+        let by_name = self.by_name.lock();
+        let names = by_name.keys().filter(|name| name.starts_with(&prefix));
+        names.cloned().collect()
+    }
+
     /// Makes sure that iSCSI listens.
     pub(crate) async fn listen(&self) -> Result<(), serve_iscsi::ServerError> {
         let mut server = self.server.lock().await;
@@ -272,20 +280,21 @@ impl Service {
         let volmode = open.pool.dsl().property(name, "volmode").await;
         let volmode = volmode.map_err(|error| from_dataset(&doing, &error))?;
         if volmode.value.number() == Some(NONE) {
-            self.hide_volume_snapshots(name, UnmountMode::Clean).await?;
-            if let Some(directory) = self.volumes.directory.lock().await.as_ref() {
-                if directory.is_open(name) {
-                    let message = format!(
-                        "property set, but the file of '{name}' is open; close it and set 'volmode' again"
-                    );
-                    return Err(Failure::new(FailureKind::Busy, message));
+            // What is open stays until it is closed: the property is set, and says what is to be shown from then on
+            // (`zvol_set_volmode_impl`, `zvol_remove_minor_impl`, module/zfs/zvol.c).
+            for snapshot in self.volumes.snapshots_of(name) {
+                if let Err(failure) = self.close_one_volume(&snapshot, UnmountMode::Clean).await {
+                    tracing::debug!("{failure}");
                 }
-                directory.remove(name);
+            }
+            if let Some(directory) = self.volumes.directory.lock().await.as_ref() {
+                directory.set_leaving(name, true);
             }
             return Ok(());
         }
         let directory = self.volumes.directory().await?;
         // One that is shown may be open, and stays so.
+        directory.set_leaving(name, false);
         if !directory.names().iter().any(|shown| shown == name) {
             directory.insert(name, volume);
         }
@@ -405,16 +414,7 @@ impl Service {
         head: &str,
         mode: UnmountMode,
     ) -> Result<(), Failure> {
-        let prefix = format!("{head}@");
-        let names: Vec<String> = self
-            .volumes
-            .by_name
-            .lock()
-            .keys()
-            .filter(|name| name.starts_with(&prefix))
-            .cloned()
-            .collect();
-        for name in names {
+        for name in self.volumes.snapshots_of(head) {
             self.close_one_volume(&name, mode).await?;
         }
         Ok(())

@@ -52,6 +52,8 @@ fn errno(error: &VolumeError) -> Errno {
 struct Shown {
     volume: Arc<Volume>,
     opens: Arc<AtomicUsize>,
+    /// Gone as soon as nobody has it open.
+    is_leaving: bool,
 }
 
 enum Node {
@@ -132,6 +134,7 @@ impl Tree {
         let shown = Shown {
             volume,
             opens: Arc::default(),
+            is_leaving: false,
         };
         self.nodes.insert(
             number,
@@ -143,7 +146,10 @@ impl Tree {
     }
 
     fn remove(&mut self, name: &str) -> Option<Arc<Volume>> {
-        let number = self.find(name)?;
+        self.remove_node(self.find(name)?)
+    }
+
+    fn remove_node(&mut self, number: u64) -> Option<Arc<Volume>> {
         if !matches!(self.nodes.get(&number)?, Node::File { .. }) {
             return None;
         }
@@ -163,6 +169,16 @@ impl Tree {
             if let Some(Node::Directory { parent: above, .. }) = self.nodes.remove(&gone) {
                 parent = above;
             }
+        }
+    }
+
+    /// Removes a file that is to leave, unless somebody has it open.
+    fn leave(&mut self, number: u64) {
+        if let Some(Node::File { shown, .. }) = self.nodes.get(&number)
+            && shown.is_leaving
+            && shown.opens.load(Ordering::Acquire) == 0
+        {
+            self.remove_node(number);
         }
     }
 
@@ -337,8 +353,14 @@ impl fuser::Filesystem for Handler {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        if let Some(Node::File { shown, .. }) = self.tree.read().nodes.get(&node.0) {
-            shown.opens.fetch_sub(1, Ordering::AcqRel);
+        let is_left = match self.tree.read().nodes.get(&node.0) {
+            Some(Node::File { shown, .. }) => {
+                shown.opens.fetch_sub(1, Ordering::AcqRel) == 1 && shown.is_leaving
+            }
+            _ => false,
+        };
+        if is_left {
+            self.tree.write().leave(node.0);
         }
         reply.ok();
     }
@@ -605,6 +627,18 @@ impl ZvolDirectory {
     /// Takes a volume away: open files of it fail from now on. Returns it if it was there.
     pub fn remove(&self, name: &str) -> Option<Arc<Volume>> {
         self.tree.write().remove(name)
+    }
+
+    /// Takes a volume away once nobody has its file open, maybe at once (`leaves`), or keeps it after all.
+    pub fn set_leaving(&self, name: &str, leaves: bool) {
+        let mut tree = self.tree.write();
+        let Some(number) = tree.find(name) else {
+            return;
+        };
+        if let Some(Node::File { shown, .. }) = tree.nodes.get_mut(&number) {
+            shown.is_leaving = leaves;
+        }
+        tree.leave(number);
     }
 
     /// Has the kernel ask for the size of a volume's file again, and drop what it holds of the content: beyond the

@@ -573,6 +573,31 @@ fn volumes_reserve_grow_shrink_and_hide() {
     });
     server.ok("zfs set volmode=dev tank/odd");
     server.wait_until(Duration::from_secs(5), "the file is back", || file.exists());
+    // A file that is open stays until it is closed, or for good where the property is taken back.
+    for stays in [false, true] {
+        let open = fs::File::options()
+            .read(true)
+            .write(true)
+            .open(&file)
+            .unwrap();
+        server.ok("zfs set volmode=none tank/odd");
+        assert_eq!(value(&server, "volmode", "tank/odd"), "none");
+        open.write_all_at(&[7; 4096], 8192).unwrap();
+        open.sync_all().unwrap();
+        assert!(file.exists());
+        if stays {
+            server.ok("zfs set volmode=dev tank/odd");
+        }
+        drop(open);
+        if stays {
+            assert_eq!(fs::read(&file).unwrap()[8192..8192 + 4096], [7; 4096]);
+        } else {
+            server.wait_until(Duration::from_secs(5), "the file is gone", || {
+                !file.exists()
+            });
+            server.ok("zfs set volmode=dev tank/odd");
+        }
+    }
     server.ok("zfs snapshot tank/odd@s");
     server.ok("zfs set snapdev=visible tank");
     let snapshot = server.state().join("zvol/tank/odd@s");
