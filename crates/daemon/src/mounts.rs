@@ -10,7 +10,7 @@ use std::sync::Arc;
 use api::{Failure, FailureKind, ZfsMountListReply, ZfsMounted};
 use dataset::{Dataset, DatasetKind, DslPool, ListOptions, PropertySource};
 use device::BoxFuture;
-use filesystem::{Filesystem, FsError};
+use filesystem::{AccessTimes, Filesystem, FsError};
 use parking_lot::Mutex;
 use serve_fuse::{Mount, MountOptions, Snapdir, SnapshotEntry, SnapshotProvider, UnmountMode};
 
@@ -26,6 +26,13 @@ pub(crate) struct Mounted {
     options: Mutex<Vec<String>>,
     /// Whether its name gave it the mount point, by default or below an ancestor's: nobody chose the directory.
     is_placed_by_name: bool,
+}
+
+impl Mounted {
+    /// Has access times move as these options say.
+    fn choose_access_times(&self, options: &[String]) {
+        self.filesystem.choose_access_times(access_times(options));
+    }
 }
 
 /// A mount that was taken away for a while, and how it was.
@@ -99,6 +106,7 @@ impl Mounts {
         if let Some(mounted) = self.by_name.lock().get(name) {
             let mut options = mounted.options.lock();
             options.retain(|word| property_of(word).is_none_or(|(changed, _)| changed != property));
+            mounted.choose_access_times(&options);
         }
     }
 
@@ -296,6 +304,7 @@ impl Service {
             options: Mutex::new(options.to_vec()),
             is_placed_by_name,
         };
+        mounted.choose_access_times(options);
         self.mounts
             .by_name
             .lock()
@@ -364,9 +373,11 @@ impl Service {
             options.devices = settings.devices;
             options.setuid = settings.setuid;
             options.exec = settings.exec;
-            for option in mounted.options.lock().iter() {
+            let chosen = mounted.options.lock().clone();
+            for option in &chosen {
                 let _ = apply_option(&mut options, option, settings.read_only);
             }
+            mounted.choose_access_times(&chosen);
             mounted
                 .mount
                 .set_snapdir(snapdir_of(settings.snapdir))
@@ -587,13 +598,17 @@ fn property_of(option: &str) -> Option<(&'static str, &'static str)> {
         "nosuid" => ("setuid", "off"),
         "exec" => ("exec", "on"),
         "noexec" => ("exec", "off"),
+        "atime" => ("atime", "on"),
+        "noatime" => ("atime", "off"),
+        "relatime" => ("relatime", "on"),
+        "norelatime" => ("relatime", "off"),
         _ => return None,
     })
 }
 
 fn unknown_option(doing: &str, option: &str) -> Failure {
     let message = format!(
-        "{doing}: mount option '{option}' is not supported; supported are ro, rw, dev, nodev, suid, nosuid, exec, noexec, remount"
+        "{doing}: mount option '{option}' is not supported; supported are ro, rw, dev, nodev, suid, nosuid, exec, noexec, atime, noatime, relatime, norelatime, remount"
     );
     Failure::new(FailureKind::Invalid, message)
 }
@@ -609,10 +624,31 @@ fn apply_option(options: &mut MountOptions, word: &str, read_only: bool) -> Resu
         "dev" => options.devices = true,
         "suid" => options.setuid = true,
         "exec" => options.exec = true,
+        // Not the kernel's: `access_times`.
+        "atime" | "noatime" | "relatime" | "norelatime" => {}
         "remount" | "defaults" => {}
         _ => return Err(()),
     }
     Ok(())
+}
+
+/// What options of `zfs mount -o` make of access times (`zfs_register_callbacks`,
+/// module/os/linux/zfs/zfs_vfsops.c); the later of two words counts. What is mounted for reading only stays as it is.
+fn access_times(words: &[String]) -> AccessTimes {
+    let mut choice = AccessTimes::default();
+    let mut read_only = false;
+    for (property, value) in words.iter().filter_map(|word| property_of(word)) {
+        match property {
+            "atime" => choice.atime = Some(value == "on"),
+            "relatime" => choice.relatime = Some(value == "on"),
+            "readonly" => read_only = value == "on",
+            _ => {}
+        }
+    }
+    if read_only {
+        choice.atime = Some(false);
+    }
+    choice
 }
 
 /// A mount point below the pool's altroot.

@@ -19,6 +19,8 @@ use crate::volumes::{ISCSI_PROPERTY, check_share};
 const ON_MOUNTS: [&str; 6] = [
     "readonly", "devices", "exec", "setuid", "snapdir", "acltype",
 ];
+/// Properties that a mount may have otherwise without the kernel.
+const OURS_ON_MOUNTS: [&str; 2] = ["atime", "relatime"];
 
 /// What is to be reserved as the size of a volume changes.
 #[derive(Debug, Default)]
@@ -423,7 +425,7 @@ impl Service {
                 self.share_volume(open, &info.name).await?;
             }
         }
-        if is_filesystem && changes_any(&ON_MOUNTS) {
+        if is_filesystem && (changes_any(&ON_MOUNTS) || changes_any(&OURS_ON_MOUNTS)) {
             // What was asked for one mount only, as it was mounted, gives way.
             for mounted in self.mounts.below(name) {
                 for (changed, _) in changes {
@@ -432,6 +434,8 @@ impl Service {
                     }
                 }
             }
+        }
+        if is_filesystem && changes_any(&ON_MOUNTS) {
             self.refresh_mounts(open, name, changes_any(&["acltype"]))
                 .await?;
         }

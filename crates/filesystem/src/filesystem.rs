@@ -17,7 +17,7 @@ use crate::error::{FsError, Result};
 use crate::names::NameRules;
 use crate::node::{Locked, Node, NodeTable};
 use crate::quota::Quotas;
-use crate::types::{Attributes, FileKind, FsStatistics, Time};
+use crate::types::{AccessTimes, Attributes, FileKind, FsStatistics, Time};
 use crate::unlinked::Reaps;
 use crate::znode::{
     self, Attribute, TABLE, ZPL_VERSION, ZPL_VERSION_FUID, ZPL_VERSION_SA, Znode, attr, pflags,
@@ -29,6 +29,8 @@ pub struct Filesystem {
     /// The hold on the dataset; gone when closed.
     hold: RwLock<Option<Dataset>>,
     settings: watch::Receiver<DatasetSettings>,
+    /// What a mount does otherwise.
+    pub(crate) access_times: RwLock<AccessTimes>,
     log: Option<Arc<Zil>>,
     pub(crate) objset: Arc<ObjectSet>,
     pub(crate) world: World,
@@ -151,6 +153,7 @@ impl Filesystem {
             reaps: Mutex::default(),
             reaping: tokio::sync::Mutex::default(),
             gate: tokio::sync::RwLock::default(),
+            access_times: RwLock::default(),
             is_closing: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             is_replaying: AtomicBool::new(false),

@@ -147,6 +147,15 @@ pub enum SetTime {
     At(Time),
 }
 
+/// How reads move access times, where that is not as the properties say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct AccessTimes {
+    /// Instead of `atime`.
+    pub atime: Option<bool>,
+    /// Instead of `relatime`.
+    pub relatime: Option<bool>,
+}
+
 /// Which attributes to set; `None` leaves one as it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SetAttributes {

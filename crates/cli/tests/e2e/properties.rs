@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use crate::harness::{Server, can_mount, run, text_of, zdb_is_clean};
 
@@ -899,6 +899,68 @@ fn mounts_follow_canmount_mountpoint_and_names() {
             .fails("zfs mount -o remount,bad tank/temporary")
             .contains("'bad' is not supported")
     );
+    // Access times are as the properties say, or as the mount does.
+    let file = server.path("mnt/temporary/read");
+    fs::write(&file, "x").unwrap();
+    let old = UNIX_EPOCH + Duration::from_secs(1 << 29);
+    let moves = || {
+        // The kernel's page cache would answer, and attributes are good for a second.
+        let input = format!("if={}", file.display());
+        run(
+            "dd",
+            &["iflag=direct", "status=none", "of=/dev/null", &input],
+        );
+        std::thread::sleep(Duration::from_millis(1100));
+        fs::metadata(&file).unwrap().accessed().unwrap() != old
+    };
+    let times = || {
+        let text = server.ok("zfs get -Ho value,source atime,relatime tank/temporary");
+        text.replace(['\t', '\n'], " ")
+    };
+    for (command, shown, moved) in [
+        (
+            "zfs set relatime=off tank/temporary",
+            "on default off local ",
+            true,
+        ),
+        (
+            "zfs mount -o remount,noatime,relatime tank/temporary",
+            "off temporary on temporary ",
+            false,
+        ),
+        (
+            "zfs mount -o remount,atime,norelatime tank/temporary",
+            "on default off local ",
+            true,
+        ),
+        (
+            "zfs mount -o remount,noatime tank/temporary",
+            "off temporary off local ",
+            false,
+        ),
+        (
+            "zfs set atime=on tank/temporary",
+            "on local off local ",
+            true,
+        ),
+        (
+            "zfs mount -o remount,ro tank/temporary",
+            "on local off local ",
+            false,
+        ),
+        (
+            "zfs mount -o remount,rw tank/temporary",
+            "on local off local ",
+            true,
+        ),
+    ] {
+        server.ok("zfs mount -o remount,rw tank/temporary");
+        let same = fs::FileTimes::new().set_accessed(old).set_modified(old);
+        fs::File::open(&file).unwrap().set_times(same).unwrap();
+        server.ok(command);
+        assert_eq!(times(), shown, "{command}");
+        assert_eq!(moves(), moved, "{command}");
+    }
     // All that inherit a mount point follow it, from nowhere too.
     server.ok("zfs create -o mountpoint=none tank/none");
     server.ok("zfs create -p tank/none/a/b");
