@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use crate::error::{MountError, Result};
 use crate::handler::Handler;
 use crate::host::{self, mounted_at};
-use crate::nodes::{self, Nodes};
+use crate::nodes::{self, Nodes, Uses};
 use crate::readers::Readers;
 use crate::task::Runner;
 
@@ -25,6 +25,8 @@ const THREADS_MAX: usize = 4;
 const HOUSEKEEPING: Duration = Duration::from_secs(30);
 /// How long the kernel may take to say that it forgot one more node of a snapshot, before what it still knows counts as in use.
 const FORGETTING: Duration = Duration::from_secs(2);
+/// The same, where it can be asked again.
+const FORGETTING_MOSTLY: Duration = Duration::from_millis(100);
 /// How often that is looked at.
 const LOOK: Duration = Duration::from_millis(5);
 /// How long an unmounted filesystem may take to answer its last requests.
@@ -428,23 +430,17 @@ impl Mount {
             && self.snapdir.get() != Snapdir::Disabled
             && self.is_mounted()
         {
-            // An attempt that was refused cut the directory off its name. Without the name what has become unused in it
-            // since would not be found, and its user would have no working directory.
-            self.find_snapshot(name).await;
-            self.forget_snapshots(vec![name.to_owned()]).await;
-            // The kernel has let go of all it could; that reaches us one by one.
-            let (mut left, mut since) = (uses.count(), Instant::now());
-            while left > 0 {
-                if since.elapsed() > FORGETTING {
+            let names = || vec![name.to_owned()];
+            self.forget_snapshots(names()).await;
+            if !forgotten(&uses, FORGETTING_MOSTLY).await {
+                // An attempt that was refused cut the directory off its name: what has become unused in it since is only
+                // found when it has its name again. And whoever works in it has a working directory again.
+                self.find_snapshot(name).await;
+                self.forget_snapshots(names()).await;
+                if !forgotten(&uses, FORGETTING).await {
                     self.find_snapshot(name).await;
-                    return Err(MountError::SnapshotBusy {
-                        name: name.to_owned(),
-                    });
-                }
-                tokio::time::sleep(LOOK).await;
-                let now = uses.count();
-                if now != left {
-                    (left, since) = (now, Instant::now());
+                    let name = name.to_owned();
+                    return Err(MountError::SnapshotBusy { name });
                 }
             }
         }
@@ -507,6 +503,22 @@ impl Mount {
     pub async fn ended(&self) {
         self.served.ended().await;
     }
+}
+
+/// Whether the kernel lets go of all that it knows of a snapshot. It has been told to; what it does comes one by one.
+async fn forgotten(uses: &Uses, patience: Duration) -> bool {
+    let (mut left, mut since) = (uses.count(), Instant::now());
+    while left > 0 {
+        if since.elapsed() > patience {
+            return false;
+        }
+        tokio::time::sleep(LOOK).await;
+        let now = uses.count();
+        if now != left {
+            (left, since) = (now, Instant::now());
+        }
+    }
+    true
 }
 
 /// Stores access times and closes unused snapshots, until the mount has ended.
