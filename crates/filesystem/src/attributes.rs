@@ -41,13 +41,12 @@ const EXTENDED_FLAGS: [(u32, u64); 15] = [
 const EXTENDED_PROJECT: u32 = 0x4_0000;
 
 /// The mode without its set-id bits, as Linux takes them away (`setattr_should_drop_sgid`, fs/attr.c): set-group-id stays
-/// where the group may not execute, unless the caller is a stranger to the group. Of the caller's groups the first is known.
+/// where the group may not execute, unless the caller is a stranger to the group.
 pub(crate) fn without_set_id(znode: &Znode, caller: Caller) -> u32 {
-    let is_stranger = caller.uid != 0 && u64::from(caller.gid) != znode.gid;
-    let group_id = if znode.mode & 0o010 != 0 || is_stranger {
-        0o2000
-    } else {
-        0
+    let group_id = match znode.mode & 0o2010 {
+        0o2010 => 0o2000,
+        0o2000 if !caller.may_keep_set_group_id(znode.gid) => 0o2000,
+        _ => 0,
     };
     znode.mode & !(0o4000 | group_id)
 }

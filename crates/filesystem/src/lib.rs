@@ -55,7 +55,7 @@ pub use init::ZplInit;
 pub use quota::{QuotaKind, SpaceUse};
 pub use salvage::{SalvagedDirectory, SalvagedFile, SalvagedFilesystem, SalvagedXattrs};
 pub use types::{
-    AccessTimes, Allocate, Attributes, Caller, DirEntry, FileKind, FsStatistics, RenameMode,
-    SeekTo, SetAttributes, SetTime, Time, XattrMode,
+    AccessTimes, Allocate, AskGroups, Attributes, Caller, DirEntry, FileKind, FsStatistics,
+    RenameMode, SeekTo, SetAttributes, SetTime, Time, XattrMode,
 };
 pub use znode::pflags;

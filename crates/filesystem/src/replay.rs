@@ -272,11 +272,7 @@ impl Replayer {
             uid,
             gid,
         };
-        let caller = Caller {
-            uid: uid as u32,
-            gid: gid as u32,
-            umask: 0,
-        };
+        let caller = Caller::new(uid as u32, gid as u32);
         let filesystem = &self.filesystem;
         let _entered = filesystem.enter_to_change().await?;
         let directory = filesystem.node(parent).await?;
@@ -338,11 +334,7 @@ impl Replayer {
             ..Make::new(
                 FileKind::from_mode(mode as u32).ok_or_else(cut_short)?,
                 mode as u32,
-                Caller {
-                    uid: uid as u32,
-                    gid: gid as u32,
-                    umask: 0,
-                },
+                Caller::new(uid as u32, gid as u32),
             )
         };
         let directory = filesystem.node(parent).await?;

@@ -118,7 +118,7 @@ pub struct Attributes {
 }
 
 /// Who asks: the ids that new files get, and that decide on set-id bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub struct Caller {
     /// Effective user id.
     pub uid: u32,
@@ -127,15 +127,40 @@ pub struct Caller {
     /// Permissions that new files do not get (unless their directory has a default list of
     /// access).
     pub umask: u32,
+    /// The caller's task, by a number that `groups` knows it by.
+    pub task: u32,
+    /// Who knows of which groups the caller is besides; `None`: of none.
+    pub groups: Option<AskGroups>,
 }
+
+/// Whether a caller is of a group besides its first. Asked only where that decides; what cannot be found out is no. It
+/// must not wait.
+pub type AskGroups = fn(&Caller, u32) -> bool;
 
 impl Caller {
     /// The superuser.
-    pub const ROOT: Self = Self {
-        uid: 0,
-        gid: 0,
-        umask: 0,
-    };
+    pub const ROOT: Self = Self::new(0, 0);
+
+    /// One of a single group, without a umask.
+    pub const fn new(uid: u32, gid: u32) -> Self {
+        Self {
+            uid,
+            gid,
+            umask: 0,
+            task: 0,
+            groups: None,
+        }
+    }
+
+    /// Whether a file's set-group-id bit may stay when this caller changes the file (`in_group_or_capable`, fs/inode.c of
+    /// Linux; only root is known to have `CAP_FSETID`).
+    pub(crate) fn may_keep_set_group_id(&self, gid: u64) -> bool {
+        let asked = || match (self.groups, u32::try_from(gid)) {
+            (Some(ask), Ok(gid)) => ask(self, gid),
+            _ => false,
+        };
+        self.uid == 0 || u64::from(self.gid) == gid || asked()
+    }
 }
 
 /// A time to set.

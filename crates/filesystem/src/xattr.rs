@@ -223,7 +223,8 @@ impl Filesystem {
     }
 
     /// Sets an extended attribute. A list of access (`system.posix_acl_access`) changes the mode
-    /// too; `keep_set_group_id` is false where the caller is not of the file's group.
+    /// too, and takes set-group-id away where the caller is not of the file's group (`posix_acl_update_mode`,
+    /// fs/posix_acl.c of Linux).
     pub async fn set_xattr(
         &self,
         ino: u64,
@@ -345,11 +346,7 @@ impl Filesystem {
             }
             None => {
                 let of = node.znode();
-                let owner = Caller {
-                    uid: of.uid as u32,
-                    gid: of.gid as u32,
-                    umask: 0,
-                };
+                let owner = Caller::new(of.uid as u32, of.gid as u32);
                 let make = Make::new(FileKind::Regular, 0o644, owner);
                 self.make_in(&directory, name, &make).await?
             }
@@ -511,7 +508,12 @@ impl Filesystem {
             return self.drop_xattr(node, name).await.map(|_| ());
         };
         let (permissions, says_all) = acl.mode();
-        let mode = node.znode().mode & 0o7000 | permissions;
+        let before = node.znode();
+        let kept = match before.mode & 0o2000 {
+            0o2000 if !caller.may_keep_set_group_id(before.gid) => 0o5000,
+            _ => 0o7000,
+        };
+        let mode = before.mode & kept | permissions;
         if mode != node.znode().mode & 0o7777 {
             let set = SetAttributes {
                 mode: Some(mode),

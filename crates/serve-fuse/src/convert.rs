@@ -77,6 +77,8 @@ pub(crate) fn caller(request: &Request, umask: u32) -> Caller {
         uid: request.uid(),
         gid: request.gid(),
         umask: umask & 0o777,
+        task: request.pid(),
+        groups: Some(crate::groups::is_of),
     }
 }
 

@@ -10,6 +10,7 @@
 //! | `listing` | entries of directories |
 //! | `nodes` | node numbers: filesystem, snapshots, `.zfs` |
 //! | `flags` | ioctls for `chattr` and projects |
+//! | `groups` | of which groups a caller is |
 //! | `readers` | which thread reads the next request |
 //! | `task` | requests run at once or as tasks |
 //! | `zvol` | volumes as files |
@@ -24,6 +25,7 @@
 mod convert;
 mod error;
 mod flags;
+mod groups;
 mod handler;
 mod host;
 mod listing;

@@ -9,6 +9,7 @@ mod encrypted;
 mod full;
 mod golden;
 mod links;
+mod members;
 mod model;
 mod replay;
 mod sharing;

@@ -21,9 +21,8 @@ pub use oracles::{Peer, golden, unpack};
 
 pub const ROOT: Caller = Caller::ROOT;
 pub const ALICE: Caller = Caller {
-    uid: 1000,
-    gid: 1000,
     umask: 0o022,
+    ..Caller::new(1000, 1000)
 };
 
 /// A directory with one image in it; below `MILLPOND_TEST_DIR` if that is set.
