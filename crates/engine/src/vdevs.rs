@@ -10,6 +10,10 @@
 //! last its labels are written over, so that nobody takes it for a part of the pool. A crash in between leaves the
 //! vdev in the pool, or a device with an old label that the configuration does not know.
 //!
+//! A hole stays, and its number is never used again, as in OpenZFS since it has log space maps: these name vdevs by their
+//! numbers, and what is still said in them of the vdev that was removed would be taken for the new one's. A hole costs
+//! eight bytes of a label.
+//!
 //! A pool that is suspended, or gets so meanwhile, is not waited for (`Core::run_task`). Before labels are written everything
 //! is checked that can be.
 //!

@@ -453,6 +453,54 @@ async fn a_missing_log_device_costs_only_what_was_in_it() {
     import_without_log(&images, &world, &objects).await;
 }
 
+/// Logs of different sizes come and go while the log space maps that speak of them stay.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_id_of_a_removed_log_is_not_used_again() {
+    const ROUNDS: usize = 6;
+    let world = World::system(2);
+    let images = Images::new();
+    let leaves = images.make(4, 128);
+    let bigger = std::fs::File::options().write(true).open(&leaves[3].path);
+    bigger
+        .and_then(|file| file.set_len(256 << 20))
+        .expect("its size");
+    let spec = spec("tank", vec![single(VdevClass::Normal, &leaves[0])]);
+    let mut pool = Pool::create(&world, spec).await.expect("create");
+    for round in 1..=ROUNDS {
+        let log = &leaves[1 + round % 3];
+        let add = AddSpec {
+            vdevs: vec![single(VdevClass::Log, log)],
+            force: true,
+            ..AddSpec::default()
+        };
+        pool.add(&add).await.expect("add");
+        let tops = pool.pipeline().tree().tops();
+        let newest = tops.last().expect("a vdev");
+        assert_eq!(newest.vdev_id().get() as usize, round);
+        assert_eq!(newest.path().as_deref(), Some(&*log.path));
+        let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+        write_logged(&dataset).await;
+        drop(dataset);
+        pool.sync().await.expect("sync");
+        if round == ROUNDS {
+            break;
+        }
+        pool.remove(&log.path).await.expect("remove");
+        if round % 2 == 0 {
+            pool.export(false).await.expect("export");
+            drop(pool);
+            zdb_is_clean(images.path(), "tank");
+            pool = import(&world, images.path()).await;
+        }
+    }
+    pool.export(false).await.expect("export");
+    drop(pool);
+    zdb_is_clean(images.path(), "tank");
+    let pool = import(&world, images.path()).await;
+    assert_eq!(pool.health(), PoolHealth::Online);
+    pool.export(false).await.expect("export");
+}
+
 /// openzfs/zfs#2099: a log device full of garbage.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_corrupt_log_device_costs_only_what_was_in_it() {
