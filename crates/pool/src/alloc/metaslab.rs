@@ -67,6 +67,8 @@ pub(super) struct Metaslab {
     /// Freed, but the checkpoint's; not yet handed out.
     pub(super) keeping: [RangeSet; TXG_SLOTS],
     pub(super) defer: [RangeSet; DEFER_TXGS as usize],
+    /// Free, and in nobody's reach while it is discarded (`metaslab_disable`).
+    held: RangeSet,
     log: VecDeque<Logged>,
     /// Free runs by log2 of their length, from the space map; used while not loaded.
     pub(super) recorded_histogram: Option<Box<[u64; 64]>>,
@@ -89,6 +91,7 @@ impl Metaslab {
             freed: RangeSet::new(),
             keeping: Default::default(),
             defer: Default::default(),
+            held: RangeSet::new(),
             log: VecDeque::new(),
             recorded_histogram: None,
             used: Txg::ZERO,
@@ -128,9 +131,10 @@ impl Metaslab {
     /// Tells what is wrong with freeing a range, as far as that is known.
     pub(super) fn check_allocated(&self, start: u64, length: u64) -> Result<(), &'static str> {
         let overlaps = |sets: &[RangeSet]| sets.iter().any(|set| set.overlaps(start, length));
-        if let Some(map) = self.free_map()
-            && map.ranges().overlaps(start, length)
-        {
+        let is_free = self
+            .free_map()
+            .is_some_and(|map| map.ranges().overlaps(start, length));
+        if is_free || self.held.overlaps(start, length) {
             return Err("free already");
         }
         if self.freed.overlaps(start, length) || overlaps(&self.freeing) || overlaps(&self.defer) {
@@ -205,6 +209,7 @@ impl Metaslab {
         // Nothing is allocated from a metaslab that is not loaded, but a claim may come back to one
         // that was dropped.
         self.allocating.iter().for_each(|set| free.remove_all(set));
+        free.remove_all(&self.held);
         self.log.clear();
         self.recorded_histogram = None;
         self.loaded = Loaded::Yes(Box::new(FreeMap::new(&free)));
@@ -230,26 +235,65 @@ impl Metaslab {
     }
 
     /// `txg` is on disk: what it freed waits `DEFER_TXGS` more (unless `defer` is off, when space is
-    /// short), and what waited that long can be used again.
-    pub(super) fn sync_done(&mut self, txg: Txg, defer: bool) {
+    /// short), and what waited that long can be used again. Returns the latter.
+    pub(super) fn sync_done(&mut self, txg: Txg, defer: bool) -> RangeSet {
         self.recorded_bytes = self.recorded_bytes.saturating_add_signed(self.delta_bytes);
         self.delta_bytes = 0;
         let slot = (txg.get() % DEFER_TXGS) as usize;
-        let mut ready = self.defer[slot].take();
-        if defer {
-            self.defer[slot] = self.freed.take();
-        } else {
-            ready.add_all(&self.freed);
-            self.freed.take();
-        }
+        let ready = self.defer[slot].take();
+        let at_once = match defer {
+            true => {
+                self.defer[slot] = self.freed.take();
+                RangeSet::new()
+            }
+            false => self.freed.take(),
+        };
         match &mut self.loaded {
             Loaded::Yes(map) => {
-                for (start, length) in ready.iter() {
+                for (start, length) in ready.iter().chain(at_once.iter()) {
                     map.add(start, length);
                 }
             }
             Loaded::Loading => {}
             Loaded::No | Loaded::Broken => self.log.retain(|change| change.txg > txg),
+        }
+        ready
+    }
+
+    /// Takes ranges that are free out of reach; returns those that it took. While the free ranges are not in memory,
+    /// nothing can be allocated, and what is held is left out when they come.
+    pub(super) fn hold(&mut self, ranges: &RangeSet) -> RangeSet {
+        let mut out = RangeSet::new();
+        for (start, length) in ranges.iter() {
+            let is_free = match &self.loaded {
+                Loaded::Yes(map) => map.ranges().contains(start, length),
+                Loaded::No | Loaded::Loading => true,
+                Loaded::Broken => false,
+            };
+            if !is_free {
+                debug_assert!(
+                    matches!(self.loaded, Loaded::Broken),
+                    "what is allocated is not trimmed"
+                );
+                tracing::error!(start, length, "not trimmed: it is not free");
+                continue;
+            }
+            if let Some(map) = self.free_map_mut() {
+                map.remove(start, length);
+            }
+            self.held.add(start, length);
+            out.add(start, length);
+        }
+        out
+    }
+
+    /// Gives back what was held.
+    pub(super) fn release(&mut self, ranges: &RangeSet) {
+        self.held.remove_all(ranges);
+        if let Some(map) = self.free_map_mut() {
+            for (start, length) in ranges.iter() {
+                map.add(start, length);
+            }
         }
     }
 
@@ -258,6 +302,7 @@ impl Metaslab {
         let mut all = self.free_map()?.ranges().clone();
         all.add_all(&self.freed);
         self.defer.iter().for_each(|set| all.add_all(set));
+        all.add_all(&self.held);
         // Not recorded yet: still free as far as the space map knows.
         self.allocating.iter().for_each(|set| all.add_all(set));
         Some(all)
@@ -268,11 +313,15 @@ impl Metaslab {
     pub(super) fn histogram(&self) -> Option<[u64; 64]> {
         match &self.loaded {
             Loaded::Yes(map) => {
-                if self.freed.is_empty() && self.defer.iter().all(RangeSet::is_empty) {
+                if self.freed.is_empty()
+                    && self.held.is_empty()
+                    && self.defer.iter().all(RangeSet::is_empty)
+                {
                     return Some(map.ranges().histogram());
                 }
                 let mut all = map.ranges().clone();
                 all.add_all(&self.freed);
+                all.add_all(&self.held);
                 self.defer.iter().for_each(|set| all.add_all(set));
                 Some(all.histogram())
             }

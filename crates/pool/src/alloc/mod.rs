@@ -13,9 +13,12 @@
 //! Nothing here is on disk: the engine records what [`Allocator::take_changes`] hands out. A crash
 //! therefore leaves what the last synced txg recorded.
 //!
+//! Trimming ([`Allocator::set_trimming`]) takes free space away for a moment and gives it back: module `trim`.
+//!
 //! Locks: the list of vdevs (`tops`, read-mostly), one rotor per class, one lock per vdev with all
 //! its metaslabs. A vdev's lock is held for one allocation (microseconds) and never while a
-//! metaslab is loaded; `loads` wakes those who wait for somebody else's load.
+//! metaslab is loaded; `loads` wakes those who wait for somebody else's load, or for
+//! what trimming holds.
 
 mod free_map;
 mod metaslab;
@@ -24,6 +27,9 @@ mod space;
 #[cfg(test)]
 mod tests;
 mod top;
+mod trim;
+#[cfg(test)]
+mod trim_tests;
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -37,6 +43,7 @@ use tokio::sync::Notify;
 
 pub use range_set::RangeSet;
 pub use space::{SpaceTotals, TopSpace, deflate, fragmentation, metaslab_shift, slop_bytes};
+pub use trim::{TRIM_BATCH_TXGS, TRIM_EXTENT_BYTES_MIN, TrimHold, TrimWait};
 
 use crate::error::PoolError;
 use crate::pipeline::{AllocClass, must_succeed};
@@ -177,7 +184,10 @@ pub struct Allocator {
     source: RwLock<Option<Arc<dyn MetaslabSource>>>,
     tops: RwLock<BTreeMap<VdevId, Arc<Entry>>>,
     rotors: [Mutex<Rotor>; 4],
-    loads: Notify,
+    loads: Arc<Notify>,
+    /// Whether what comes free is remembered for trimming.
+    trimming: AtomicBool,
+    trim_batch_txgs: AtomicU64,
     /// The pool's totals, `None` when something changed.
     totals: Mutex<Option<SpaceTotals>>,
     /// What dedup and cloning save.
@@ -207,7 +217,9 @@ impl Allocator {
             source: RwLock::new(None),
             tops: RwLock::new(BTreeMap::new()),
             rotors: Default::default(),
-            loads: Notify::new(),
+            loads: Arc::default(),
+            trimming: AtomicBool::new(false),
+            trim_batch_txgs: AtomicU64::new(TRIM_BATCH_TXGS),
             totals: Mutex::new(None),
             saved_bytes: AtomicU64::new(0),
             checkpoint_bytes: AtomicU64::new(0),
@@ -230,6 +242,7 @@ impl Allocator {
                     entry.allocatable.store(spec.allocatable, Ordering::Relaxed);
                 }
                 None => {
+                    let trimming = self.trimming.load(Ordering::Relaxed);
                     let entry = Entry {
                         vdev: spec.vdev,
                         class: spec.class,
@@ -239,6 +252,7 @@ impl Allocator {
                         allocatable: AtomicBool::new(spec.allocatable),
                         top: Mutex::new(Top::new(spec)),
                     };
+                    entry.top.lock().set_trimming(trimming);
                     tops.insert(entry.vdev, Arc::new(entry));
                 }
             }
@@ -600,6 +614,71 @@ impl Allocator {
             .values()
             .sum();
         logs.held_bytes = logs.held_bytes.saturating_sub(freed);
+    }
+
+    /// Begins or stops to remember what comes free, for [`Self::hold_for_trim`].
+    pub fn set_trimming(&self, on: bool) {
+        // The list's lock, so that no vdev is added in between.
+        let tops = self.tops.write();
+        self.trimming.store(on, Ordering::Relaxed);
+        for entry in tops.values() {
+            entry.top.lock().set_trimming(on);
+        }
+    }
+
+    /// Changes over how many txgs freed space is gathered before it is trimmed ([`TRIM_BATCH_TXGS`]).
+    pub fn set_trim_batch_txgs(&self, txgs: u64) {
+        self.trim_batch_txgs.store(txgs, Ordering::Relaxed);
+    }
+
+    /// After [`Self::sync_done`]: tells whether `txg` left an uberblock, without which it protects nobody.
+    pub fn age_trim(&self, txg: Txg, wrote: bool) {
+        let batch_txgs = self.trim_batch_txgs.load(Ordering::Relaxed);
+        self.for_each_trim(|queue| queue.age(txg, wrote, batch_txgs));
+    }
+
+    /// What has to happen so that something can be trimmed, if anything has to.
+    pub fn trim_waits(&self) -> Option<TrimWait> {
+        let batch_txgs = self.trim_batch_txgs.load(Ordering::Relaxed);
+        let mut out = None;
+        self.for_each_trim(|queue| out = out.max(queue.waits(batch_txgs)));
+        out
+    }
+
+    /// `txg` leaves an uberblock only since [`TrimWait::Uberblock`] asked for it.
+    pub fn note_forced_by_trim(&self, txg: Txg) {
+        self.for_each_trim(|queue| queue.note_forced(txg));
+    }
+
+    fn for_each_trim(&self, mut act: impl FnMut(&mut trim::TrimQueue)) {
+        if !self.trimming.load(Ordering::Relaxed) {
+            return;
+        }
+        for entry in self.tops.read().values() {
+            if let Some(queue) = entry.top.lock().trim_queue() {
+                act(queue);
+            }
+        }
+    }
+
+    /// Takes some free space of a vdev that may be discarded. Nothing while space is short, or nothing is due.
+    pub fn hold_for_trim(&self, vdev: VdevId) -> Option<TrimHold> {
+        if !self.trimming.load(Ordering::Relaxed) {
+            return None;
+        }
+        let totals = self.totals();
+        if totals.normal_free_bytes <= totals.slop_bytes {
+            return None;
+        }
+        let entry = self.entry(vdev)?;
+        let (metaslab, ranges) = entry.top.lock().hold_for_trim()?;
+        Some(TrimHold {
+            entry,
+            loads: self.loads.clone(),
+            metaslab,
+            ranges,
+            is_done: false,
+        })
     }
 
     /// Notes that an intent log holds this place: it was allocated for a log's block, or found in one at import.

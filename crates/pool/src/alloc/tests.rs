@@ -92,7 +92,7 @@ proptest! {
 const MIB: u64 = 1 << 20;
 const SHIFT: u32 = 24;
 
-fn spec(vdev: u32, class: AllocClass, metaslab_count: u64) -> TopSpec {
+pub(super) fn spec(vdev: u32, class: AllocClass, metaslab_count: u64) -> TopSpec {
     let geometry = Geometry::plain(9);
     TopSpec {
         vdev: VdevId::new(vdev),
@@ -106,7 +106,7 @@ fn spec(vdev: u32, class: AllocClass, metaslab_count: u64) -> TopSpec {
     }
 }
 
-fn allocator(specs: &[TopSpec]) -> Allocator {
+pub(super) fn allocator(specs: &[TopSpec]) -> Allocator {
     let allocator = Allocator::new();
     for spec in specs {
         allocator.add_top(spec.clone());

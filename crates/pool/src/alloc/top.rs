@@ -7,7 +7,8 @@ use format::Txg;
 use super::metaslab::{Loaded, Metaslab, txg_slot};
 use super::range_set::RangeSet;
 use super::space::{TopSpace, deflate, fragmentation};
-use super::{COPIES_MAX, MetaslabChange, TopSpec};
+use super::trim::{TrimQueue, hold_budget};
+use super::{COPIES_MAX, DEFER_TXGS, MetaslabChange, TopSpec};
 
 /// Txgs after which an unused metaslab's free ranges are dropped from memory
 /// (`metaslab_unload_delay`).
@@ -22,7 +23,7 @@ pub(super) enum Attempt {
     Done(u64),
     /// This metaslab must be loaded first; the caller does it (it is marked as loading).
     Load(usize),
-    /// Somebody is loading a metaslab that may have room.
+    /// Somebody is loading a metaslab that may have room, or trimming holds space.
     Wait,
     /// No room.
     Full,
@@ -46,6 +47,10 @@ pub(super) struct Top {
     recorded_bytes: u64,
     /// Sum of the metaslabs' deferred bytes.
     deferred_bytes: u64,
+    /// While trimming is on.
+    trim: Option<Box<TrimQueue>>,
+    /// The metaslab of which trimming holds space.
+    held_in: Option<usize>,
 }
 
 impl Top {
@@ -61,6 +66,8 @@ impl Top {
             pending_bytes: 0,
             recorded_bytes: 0,
             deferred_bytes: 0,
+            trim: None,
+            held_in: None,
         };
         let count = top.spec.metaslab_count;
         top.grow(count);
@@ -199,6 +206,15 @@ impl Top {
                 return Attempt::Done(start);
             }
         }
+        // What trimming holds may be what is missing here: never fail for it.
+        if let Some(index) = self.held_in
+            && self.is_far(index, avoid, distance)
+        {
+            waiting = true;
+            if let Some(queue) = &mut self.trim {
+                queue.pause(txg);
+            }
+        }
         if waiting {
             Attempt::Wait
         } else {
@@ -233,6 +249,7 @@ impl Top {
         metaslab.used = metaslab.used.max(txg);
         self.pending_bytes += asize;
         self.dirty.insert(index);
+        self.forget_trim(start, asize);
         Some(start)
     }
 
@@ -308,7 +325,62 @@ impl Top {
         metaslab.used = metaslab.used.max(txg);
         self.pending_bytes += length;
         self.dirty.insert(index);
+        self.forget_trim(start, length);
         Ok(())
+    }
+
+    pub(super) fn set_trimming(&mut self, on: bool) {
+        match on {
+            true => drop(self.trim.get_or_insert_default()),
+            // What is held comes back when its discards are done.
+            false => self.trim = None,
+        }
+    }
+
+    pub(super) fn trim_queue(&mut self) -> Option<&mut TrimQueue> {
+        self.trim.as_deref_mut()
+    }
+
+    fn forget_trim(&mut self, start: u64, length: u64) {
+        if let Some(queue) = &mut self.trim {
+            queue.forget(start, length);
+        }
+    }
+
+    /// Takes free space of one metaslab out of everybody's reach, to have it discarded: the metaslab and the ranges.
+    pub(super) fn hold_for_trim(&mut self) -> Option<(usize, RangeSet)> {
+        let unit_bytes = self.spec.geometry.asize(1);
+        let budget = hold_budget(self.free_bytes(), self.size_bytes, unit_bytes);
+        let queue = self.trim.as_mut()?;
+        if budget == 0 || !queue.is_ready() || self.held_in.is_some() {
+            return None;
+        }
+        loop {
+            let index = (queue.first()? >> self.spec.metaslab_shift) as usize;
+            let metaslab = self.metaslabs.get_mut(index)?;
+            let ranges = queue.take(metaslab.start + metaslab.length, budget);
+            let held = metaslab.hold(&ranges);
+            if !held.is_empty() {
+                self.held_in = Some(index);
+                self.reweigh(index);
+                return Some((index, held));
+            }
+            if ranges.is_empty() && queue.first()? < metaslab.start + metaslab.length {
+                // Less is left of the budget than is worth anything.
+                return None;
+            }
+        }
+    }
+
+    /// Gives back what was held of a metaslab; without `ranges`, nobody knows whether it may be used.
+    pub(super) fn release(&mut self, index: usize, ranges: Option<&RangeSet>) {
+        self.held_in = None;
+        if let Some(ranges) = ranges
+            && let Some(metaslab) = self.metaslabs.get_mut(index)
+        {
+            metaslab.release(ranges);
+            self.reweigh(index);
+        }
     }
 
     pub(super) fn finish_load(&mut self, index: usize, free: Option<RangeSet>, txg: Txg) {
@@ -358,7 +430,10 @@ impl Top {
         let mut pending = 0;
         for index in dirty {
             let metaslab = &mut self.metaslabs[index];
-            metaslab.sync_done(txg, defer);
+            let ready = metaslab.sync_done(txg, defer);
+            if let Some(queue) = &mut self.trim {
+                queue.collect(&ready, Txg::new(txg.get().saturating_sub(DEFER_TXGS)));
+            }
             if metaslab.is_dirty() {
                 pending += metaslab.allocating.iter().map(RangeSet::space).sum::<u64>();
                 self.dirty.insert(index);
@@ -378,7 +453,11 @@ impl Top {
         for index in 0..self.metaslabs.len() {
             let metaslab = &mut self.metaslabs[index];
             let idle = metaslab.used.get() + UNLOAD_AFTER_TXGS < txg.get();
-            if !idle || metaslab.is_dirty() || self.active.contains(&Some(index)) {
+            if !idle
+                || metaslab.is_dirty()
+                || self.active.contains(&Some(index))
+                || self.held_in == Some(index)
+            {
                 continue;
             }
             if let Loaded::Yes(map) = &metaslab.loaded {

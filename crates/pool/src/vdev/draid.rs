@@ -169,6 +169,21 @@ impl Draid {
         Some(rows)
     }
 
+    /// The places of all whole stripes in a range of the address space.
+    pub(super) fn whole_stripes(&self, ashift: u32, range: std::ops::Range<u64>) -> Vec<Column> {
+        let stripe = self.width() << ashift;
+        let end = range.end / stripe * stripe;
+        let mut at = range.start.next_multiple_of(stripe);
+        let mut out = Vec::new();
+        while at < end {
+            let group_end = (at / self.group_bytes() + 1) * self.group_bytes();
+            let stripes = (group_end.min(end) - at) / stripe;
+            out.extend(self.row(ashift, at, stripes * self.data, 0).columns);
+            at += stripes * stripe;
+        }
+        out
+    }
+
     fn row(&self, ashift: u32, offset: u64, sectors: u64, data_at: usize) -> Columns {
         let (width, in_row) = (self.width(), self.columns_in_row());
         let group = offset / self.group_bytes();

@@ -15,6 +15,7 @@
 //! | `survey` | labels and uberblocks with what is wrong of them, for people |
 //! | `config` | configurations to trees and back |
 //! | `state` | states, reasons, counters |
+//! | `trim` | discarding free space |
 //!
 //! Ownership: the tree owns its vdevs, a leaf its device. The shape of the tree changes only by
 //! adding top-level vdevs; states change at any time. Locks: `tops` (read-mostly), then a vdev's
@@ -45,6 +46,7 @@ mod survey;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod trim;
 
 pub use config::Scope;
 pub use draid::Draid;
