@@ -106,6 +106,8 @@ pub(crate) struct Core {
     pub(crate) scrub: Scrub,
     /// Heartbeats of multi-host protection.
     pub(crate) heart: crate::multihost::Heart,
+    /// Discards of free space.
+    pub(crate) trim: crate::trim::Trim,
     pub(crate) state: Mutex<State>,
     /// Held while vdevs are added or removed.
     pub(crate) admin: tokio::sync::Mutex<()>,

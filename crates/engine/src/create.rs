@@ -240,6 +240,7 @@ async fn create_on(
         errors: ground.errors.clone(),
         scrub: crate::scrub::Scrub::default(),
         heart: crate::multihost::Heart::default(),
+        trim: crate::trim::Trim::default(),
         state: Mutex::new(state),
         admin: tokio::sync::Mutex::new(()),
         discard_step: crate::checkpoint::DISCARD_STEP.into(),

@@ -17,6 +17,7 @@
 //! | [`AddSpec`] and `vdevs` | spa.c: `spa_vdev_add`, `spa_change_guid`; vdev_removal.c: `spa_vdev_remove_log` |
 //! | `multihost` | mmp.c |
 //! | `clones` | brt.c |
+//! | `trim` | vdev_trim.c: `vdev_autotrim_thread` |
 //! | `checkpoint` | spa_checkpoint.c |
 //! | `tables` | ddt.c as far as it is read |
 //! | `dtl` | vdev.c: `vdev_dtl_sync`, `vdev_dtl_load` |
@@ -62,6 +63,7 @@ mod spec;
 mod status;
 mod sync;
 mod tables;
+mod trim;
 mod vdevs;
 
 pub use ::pool::vdev::IoStats;

@@ -161,6 +161,7 @@ pub(crate) fn start(core: &Arc<Core>) {
         .spawn
         .spawn(Box::pin(async move { looping.sync_loop().await }));
     core.start_heart();
+    core.start_trim();
 }
 
 pub(crate) fn damaged(pool: &str, what: &str, why: impl ToString) -> EngineError {
@@ -658,6 +659,7 @@ async fn import_on(
         errors: ground.errors.clone(),
         scrub: crate::scrub::Scrub::default(),
         heart: crate::multihost::Heart::default(),
+        trim: crate::trim::Trim::default(),
         state: Mutex::new(state),
         admin: tokio::sync::Mutex::new(()),
         discard_step: AtomicUsize::new(DISCARD_STEP),
@@ -668,6 +670,7 @@ async fn import_on(
     });
     core.apply_fail_mode();
     core.apply_dedup_quota();
+    core.apply_autotrim();
     core.note_saved_space();
     if !spec.read_only {
         core.history.queue(HistoryWhat::Internal {

@@ -170,6 +170,12 @@ impl Pool {
             core.txgs.stop(PoolError::Closing);
             core.wait_ended().await;
         }
+        // Nobody else may have the devices while they discard for us. Those of a pool that is given up may never
+        // answer; they stay locked until they do.
+        let _gate = match core.suspended() {
+            None => Some(core.trim.gate.lock().await),
+            Some(_) => core.trim.gate.try_lock().ok(),
+        };
         core.close();
         Ok(())
     }
@@ -204,6 +210,11 @@ impl Pool {
             return Err(EngineError::ReadOnly { pool: self.name() });
         }
         Ok(())
+    }
+
+    /// Has autotrim gather what comes free over so many txgs (16 unless told) before it discards it.
+    pub fn set_trim_batch_txgs(&self, txgs: u64) {
+        self.core.pipeline.allocator().set_trim_batch_txgs(txgs);
     }
 
     /// Name.
@@ -476,6 +487,7 @@ impl Pool {
         };
         core.run_task(task).await?;
         core.start_heart();
+        core.start_trim();
         Ok(())
     }
 
@@ -750,6 +762,7 @@ impl Drop for Pool {
         let core = self.core.clone();
         self.core.world.spawn.spawn(Box::pin(async move {
             core.wait_ended().await;
+            let _gate = core.trim.gate.lock().await;
             core.close();
         }));
     }
@@ -886,6 +899,7 @@ pub(crate) async fn apply_change(
             }
             core.apply_fail_mode();
             core.apply_dedup_quota();
+            core.apply_autotrim();
             core.history
                 .internal(&tx, "set", format!("{name}={text}"))
                 .await?;

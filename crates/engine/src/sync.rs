@@ -68,6 +68,7 @@ impl Core {
                 _ => {}
             }
             let txg = self.txgs.quiesce().await;
+            self.write_for_trim(txg);
             match self.pipeline.syncing(self.sync_txg(txg)).await {
                 Ok(()) => self.txgs.synced(txg),
                 Err(error) => {
@@ -99,6 +100,7 @@ impl Core {
             || self.errors.has_pending()
             || self.dsl.has_dirty(self.txgs.open_txg())
             || self.pipeline.allocator().has_deferred()
+            || self.trim_has_work()
     }
 
     pub(crate) fn context(&self, txg: Txg, pass: u32) -> SyncContext {
@@ -181,6 +183,7 @@ impl Core {
         }
         self.dsl.sync_done(txg);
         self.pipeline.sync_done(txg);
+        self.txg_trimmed(txg, self.wrote(txg));
         self.space.sync_done();
         let added = std::mem::take(&mut self.state.lock().added_tops);
         for spec in added.iter().filter_map(|top| self.tree.top_spec(top)) {

@@ -307,6 +307,8 @@ async fn remove_log(
         core: core.clone(),
         what: Removal::Log(id),
     };
+    // What is removed is somebody else's from now on: nothing may be discarded there any more.
+    let _gate = core.trim.gate.lock().await;
     core.run_task(task).await?;
     for (vdev, own) in labels {
         let Some(device) = vdev.leaf().and_then(|leaf| leaf.device()) else {

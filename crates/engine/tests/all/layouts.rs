@@ -72,7 +72,7 @@ async fn settle(pool: &Arc<Pool>) {
     }
 }
 
-async fn scrub(world: &World, dir: &Path) {
+pub async fn scrub(world: &World, dir: &Path) {
     let spec = ImportSpec {
         read_only: true,
         ..ImportSpec::new(find(world, dir).await, host())

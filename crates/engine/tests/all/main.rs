@@ -16,3 +16,4 @@ mod logs;
 mod peer;
 mod rewind;
 mod scrub;
+mod trim;
