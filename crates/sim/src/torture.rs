@@ -1,6 +1,6 @@
 //! Runs: a pool on simulated disks, random work, a power cut, import, comparison, again and again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::path::Path;
 use std::process::Command;
@@ -12,10 +12,12 @@ use dataset::PropertySource;
 use device::sim::{Fault, FaultEffect, PowerCut, SimDisk, SimOp, SimWorld};
 use device::{BoxFuture, World};
 use engine::{
-    CreateSpec, FeatureChoice, FoundPool, HostIdentity, ImportSpec, LeafSpec, Pool, ScanSpec,
-    VdevClass, VdevLayout, VdevSpec, VdevStatus,
+    CreateSpec, FeatureChoice, FoundPool, HostIdentity, ImportSpec, LeafSpec, Pool, Rewind,
+    ScanSpec, VdevClass, VdevLayout, VdevSpec, VdevStatus,
 };
+use format::Txg;
 use parking_lot::Mutex;
+use pool::alloc::DEFER_TXGS;
 
 use crate::golden::Golden;
 use crate::history::History;
@@ -187,6 +189,9 @@ pub struct Plan {
     pub standstills: bool,
     /// Property `dedup` of the pool, if it is not off; then little of what is written is new.
     pub dedup: Option<&'static str>,
+    /// Property `autotrim`, on disks that carry discards out at once and for good. After a power cut, the states of the
+    /// two txgs before the newest are verified as well.
+    pub autotrim: bool,
     /// Work below the encryption roots of this pool, whose layout and disks count then.
     pub golden: Option<&'static Golden>,
     /// Have zdb look at the images, after power cuts and in the end, where there is one.
@@ -221,6 +226,7 @@ impl Plan {
             faults: false,
             standstills: false,
             dedup: None,
+            autotrim: false,
             golden: None,
             zdb: false,
         }
@@ -252,6 +258,10 @@ pub struct Outcome {
     pub shared_references: u64,
     /// References to cloned blocks that were seen after power cuts.
     pub cloned_references: u64,
+    /// Discards.
+    pub discards: u64,
+    /// States before the newest that were verified after power cuts.
+    pub older_states: u64,
     /// Operations refused for lack of space.
     pub refused: u64,
     /// The log of operations of disks, when the plan asks for it.
@@ -359,6 +369,39 @@ pub async fn import(sim: &SimWorld, read_only: bool) -> Result<Arc<Pool>, Failur
     spec.read_only = read_only;
     spec.unwatched = read_only;
     Ok(Pool::import(&sim.world(), spec).await?)
+}
+
+/// Verifies the states before the newest that are whole by all means: of the last two txgs before it, as what is freed
+/// waits that long, and not before `first`, as an import does not know what waits. Returns how many there are.
+async fn inspect_older(sim: &SimWorld, first: Txg) -> Result<u64, Failure> {
+    let mut txgs = BTreeSet::new();
+    for name in sim.disk_names() {
+        let device = sim.world().opener.open(&name, true).await?;
+        let labels = pool::vdev::read_labels(&*device).await?.labels;
+        let uberblocks = labels.iter().flat_map(|label| &label.uberblocks);
+        txgs.extend(uberblocks.map(|uberblock| uberblock.txg));
+    }
+    let newest = txgs.last().map_or(0, |txg| txg.get());
+    let mut count = 0;
+    let older = txgs.into_iter().rev().skip(1);
+    for txg in older.take_while(|txg| *txg >= first && txg.get() + DEFER_TXGS >= newest) {
+        let when = format!("before the newest state, at txg {txg}");
+        let mut spec = ImportSpec::new(find(sim).await?, host());
+        (spec.read_only, spec.unwatched) = (true, true);
+        spec.rewind = Rewind::To(txg);
+        let pool = Pool::import(&sim.world(), spec)
+            .await
+            .map_err(|error| format!("{when}: {error}"))?;
+        let found = pool.rewound().map(|rewound| rewound.txg);
+        let report = verify_pool(&pool).await?;
+        pool.export(false).await?;
+        if found != Some(txg) || !report.problems.is_empty() {
+            let some: Vec<_> = report.problems.iter().take(25).cloned().collect();
+            return Err(format!("{when}: at {found:?}:\n{}", some.join("\n")).into());
+        }
+        count += 1;
+    }
+    Ok(count)
 }
 
 /// Looks at the pool on the disks without changing it, and verifies all of it.
@@ -647,6 +690,13 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
     if let Some(dedup) = plan.dedup {
         crate::dedup::prepare(&pool, dedup).await?;
     }
+    if plan.autotrim {
+        let names = sim.disk_names();
+        let disks = names.iter().filter_map(|name| sim.disk(name));
+        disks.for_each(|disk| disk.set_eager_discards(true));
+        pool.set_trim_batch_txgs(1);
+        pool.set_prop("autotrim", "on").await?;
+    }
     let tops = match plan.golden {
         Some(golden) => golden.tops(plan.workers, &mut rng),
         None => (0..plan.workers)
@@ -677,6 +727,7 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
     } else {
         Vec::new()
     };
+    let mut first = Txg::ZERO;
     let has_no_errors = victims.is_empty() && !plan.standstills;
     for cycle in 0..plan.cycles {
         if plan.standstills {
@@ -785,6 +836,10 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
             outcome.log_blocks += report.log_blocks;
             outcome.shared_references += report.shared_references;
             outcome.cloned_references += report.cloned_references;
+            if plan.autotrim && has_no_errors {
+                let older = patiently("older states", inspect_older(&sim, first));
+                outcome.older_states += older.await??;
+            }
             if plan.zdb {
                 zdb(&sim)?;
             }
@@ -832,6 +887,8 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
                 pool = imported;
                 break states;
             }
+            // Nobody knows where that import began.
+            first = Txg::new(u64::MAX);
             outcome.recovery_cuts += 1;
             patiently("killing the tasks", sim.kill_tasks()).await?;
             sim.power_on();
@@ -845,9 +902,14 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
             book.failure = None;
             book.history = History::new(found);
         }
+        if plan.autotrim {
+            pool.set_trim_batch_txgs(1);
+            first = pool.synced_txg();
+        }
         // What was found, and what the replay did, is on disk from now on.
         patiently("a sync", pool.sync()).await??;
     }
+    outcome.discards = sim.counts().discards;
     outcome.refused = books.iter().map(|(_, book)| book.lock().refused).sum();
     patiently("the export", pool.export(false)).await??;
     let left = Arc::downgrade(pool.pipeline());

@@ -205,6 +205,7 @@ pub(super) struct DiskState {
     latency: Latency,
     faults: Vec<Fault>,
     counts: OpCounts,
+    eager_discards: bool,
 }
 
 impl DiskState {
@@ -224,6 +225,7 @@ impl DiskState {
             latency: Latency::default(),
             faults: Vec::new(),
             counts: OpCounts::default(),
+            eager_discards: false,
         }
     }
 
@@ -234,6 +236,9 @@ impl DiskState {
         let in_flight = std::mem::take(&mut self.in_flight);
         for change in cached.into_iter().chain(in_flight.into_values()) {
             match how {
+                _ if self.eager_discards && matches!(change, Change::Discard { .. }) => {
+                    change.apply(&mut self.durable);
+                }
                 PowerCut::LoseUnflushed => {}
                 PowerCut::KeepAll => change.apply(&mut self.durable),
                 PowerCut::Random | PowerCut::Shuffle => match rng.below(3) {
@@ -460,6 +465,10 @@ impl SimDevice {
             }
         };
         if let (Outcome::Change(_), Some(change)) = (&outcome, change) {
+            if disk.eager_discards && op == SimOp::Discard {
+                change.apply(&mut disk.current);
+                change.apply(&mut disk.durable);
+            }
             disk.in_flight.insert(number, change);
         }
         if let Some(how) = cut {
@@ -512,7 +521,11 @@ impl Operation<'_> {
             Outcome::Change(failure) => {
                 if let Some(change) = disk.in_flight.remove(&self.number) {
                     change.apply(&mut disk.current);
-                    disk.cached.push(change);
+                    if disk.eager_discards && self.op == SimOp::Discard {
+                        change.apply(&mut disk.durable);
+                    } else {
+                        disk.cached.push(change);
+                    }
                 }
                 match failure {
                     Some(kind) => Err(io(*kind)),
@@ -660,6 +673,12 @@ impl SimDisk {
     /// Removes all faults.
     pub fn clear_faults(&self) {
         self.with(|disk, _| disk.faults.clear());
+    }
+
+    /// Discards take effect when they are issued, and again when they complete, and no power cut takes them back: as badly
+    /// as a disk may do it.
+    pub fn set_eager_discards(&self, eager: bool) {
+        self.with(|disk, _| disk.eager_discards = eager);
     }
 
     /// Unplugs the disk, or plugs it back in; its content stays. Handles work again afterwards.

@@ -71,6 +71,11 @@ pub fn run_every_moment(plan: Plan, stride: u64) {
         .chain(moments(SimOp::Write, whole.writes, PowerCut::LoseUnflushed))
         .chain(moments(SimOp::Flush, whole.flushes, PowerCut::Shuffle))
         .chain(moments(SimOp::Flush, whole.flushes, PowerCut::KeepAll))
+        .chain(moments(
+            SimOp::Discard,
+            whole.discards,
+            PowerCut::LoseUnflushed,
+        ))
         .collect();
     let numbers: Vec<u64> = (0..cuts.len() as u64).collect();
     run_all(&numbers, |number| Plan {

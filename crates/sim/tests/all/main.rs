@@ -6,4 +6,5 @@ mod encrypted;
 mod faults;
 mod stale_logs;
 mod transient;
+mod trim;
 mod vdevs;
