@@ -348,7 +348,7 @@ fn an_idle_pool_comes_to_rest() {
         }
         assert_eq!(bench.allocator.trim_waits(), None);
         assert!(
-            uberblocks >= DEFER_TXGS && uberblocks <= 2 * DEFER_TXGS,
+            (DEFER_TXGS..=2 * DEFER_TXGS).contains(&uberblocks),
             "{uberblocks}"
         );
         assert_eq!(held.space(), BLOCK);
