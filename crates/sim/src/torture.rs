@@ -189,8 +189,8 @@ pub struct Plan {
     pub standstills: bool,
     /// Property `dedup` of the pool, if it is not off; then little of what is written is new.
     pub dedup: Option<&'static str>,
-    /// Property `autotrim`, on disks that carry discards out at once and for good. After a power cut, the states of the
-    /// two txgs before the newest are verified as well.
+    /// Property `autotrim`, on disks that carry discards out at once and for good. After a power cut, states before the
+    /// newest are verified as well, as far as their blocks cannot have been used again.
     pub autotrim: bool,
     /// Work below the encryption roots of this pool, whose layout and disks count then.
     pub golden: Option<&'static Golden>,
@@ -371,8 +371,7 @@ pub async fn import(sim: &SimWorld, read_only: bool) -> Result<Arc<Pool>, Failur
     Ok(Pool::import(&sim.world(), spec).await?)
 }
 
-/// Verifies the states before the newest that are whole by all means: of the last two txgs before it, as what is freed
-/// waits that long, and not before `first`, as an import does not know what waits. Returns how many there are.
+/// Verifies the states before the newest from txg `first` on. Returns how many there are.
 async fn inspect_older(sim: &SimWorld, first: Txg) -> Result<u64, Failure> {
     let mut txgs = BTreeSet::new();
     for name in sim.disk_names() {
@@ -381,10 +380,13 @@ async fn inspect_older(sim: &SimWorld, first: Txg) -> Result<u64, Failure> {
         let uberblocks = labels.iter().flat_map(|label| &label.uberblocks);
         txgs.extend(uberblocks.map(|uberblock| uberblock.txg));
     }
-    let newest = txgs.last().map_or(0, |txg| txg.get());
     let mut count = 0;
-    let older = txgs.into_iter().rev().skip(1);
-    for txg in older.take_while(|txg| *txg >= first && txg.get() + DEFER_TXGS >= newest) {
+    for txg in txgs
+        .into_iter()
+        .rev()
+        .skip(1)
+        .take_while(|txg| *txg >= first)
+    {
         let when = format!("before the newest state, at txg {txg}");
         let mut spec = ImportSpec::new(find(sim).await?, host());
         (spec.read_only, spec.unwatched) = (true, true);
@@ -789,6 +791,11 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
         };
         patiently("the work", working).await?;
         let in_the_middle = !sim.is_powered();
+        // What is freed can be used again two txgs later, whether these left uberblocks or not; one more may be nearly
+        // done. And an import does not know what waited. So these states are whole by all means.
+        first = first.max(Txg::new(
+            (pool.synced_txg().get() + 1).saturating_sub(DEFER_TXGS),
+        ));
         for (top, book) in &books {
             let book = book.lock();
             if let (Some(failure), false) = (&book.failure, in_the_middle) {

@@ -1,5 +1,5 @@
 //! Goal: with `autotrim=on`, whatever moment the power goes at, everything that was said to be durable is there; and the
-//! states of the two txgs before the newest are whole as well, as `zpool import -F` may choose them.
+//! states before the newest are whole as well, as `zpool import -F` may choose them.
 //! Method: disks on which a discard takes effect at once and for good, while writes that were not flushed may be lost;
 //! freed space is gathered for as short as can be.
 
