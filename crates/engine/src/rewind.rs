@@ -3,7 +3,8 @@
 //! Every sync leaves its uberblock in a ring of 32 to 128, so the roots of that many past transaction
 //! groups are known. Their blocks are still there as long as nothing was written over them: what is
 //! freed in a transaction group is used again two groups later at the earliest (`TXG_DEFER_SIZE`),
-//! so the last two steps back always work; further back, whatever was freed since may be lost.
+//! so the states of the last two groups before the newest are whole after a crash, unless groups without anything to
+//! write passed meanwhile (they count as well) or an import (it does not know what waits). Further back, whatever was freed since may be lost.
 //!
 //! A state counts as readable when the whole import works with it read-only and every dataset of it
 //! opens. Nothing is written while looking. Read-only, the newer uberblocks stay on disk, and an import
