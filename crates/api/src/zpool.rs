@@ -488,6 +488,9 @@ pub struct VdevReport {
     /// Bytes read, and written.
     #[serde(default)]
     pub transferred_bytes: [u64; 2],
+    /// Discards done, their bytes, and (of a leaf) those that failed.
+    #[serde(default)]
+    pub trims: [u64; 3],
     /// Parity of a raidz or draid, else zero.
     #[serde(default)]
     pub parity: u8,

@@ -62,6 +62,7 @@ pub(crate) fn vdev(status: &VdevStatus) -> VdevReport {
         cannot_trim: !status.can_trim,
         operations: [status.read_ops, status.write_ops],
         transferred_bytes: [status.read_bytes, status.write_bytes],
+        trims: [status.trim_ops, status.trim_bytes, status.trim_errors],
         parity: status.parity,
         ashift: status.ashift,
         io: None,

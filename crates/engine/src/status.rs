@@ -118,6 +118,12 @@ pub struct VdevStatus {
     pub write_ops: u64,
     /// Bytes written.
     pub write_bytes: u64,
+    /// Discards done.
+    pub trim_ops: u64,
+    /// Bytes discarded.
+    pub trim_bytes: u64,
+    /// Of a leaf: discards that failed.
+    pub trim_errors: u64,
     /// Bytes of space (top-level vdevs; zero below).
     pub size_bytes: u64,
     /// Bytes of a leaf's device, while it is open.
@@ -379,6 +385,9 @@ fn vdev_status_below(
         read_bytes: counters.read_bytes,
         write_ops: counters.write_ops,
         write_bytes: counters.write_bytes,
+        trim_ops: counters.trim_ops,
+        trim_bytes: counters.trim_bytes,
+        trim_errors: counters.trim_errors,
         size_bytes: space.map_or(0, |space| space.size_bytes),
         physical_bytes: vdev.physical_bytes().unwrap_or(0),
         allocated_bytes: space.map_or(0, |space| space.allocated_bytes),
@@ -446,6 +455,9 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         read_bytes: sum(|vdev| vdev.read_bytes),
         write_ops: sum(|vdev| vdev.write_ops),
         write_bytes: sum(|vdev| vdev.write_bytes),
+        trim_ops: sum(|vdev| vdev.trim_ops),
+        trim_bytes: sum(|vdev| vdev.trim_bytes),
+        trim_errors: 0,
         size_bytes: sum(|vdev| vdev.size_bytes),
         physical_bytes: 0,
         allocated_bytes: sum(|vdev| vdev.allocated_bytes),

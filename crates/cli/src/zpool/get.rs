@@ -298,13 +298,14 @@ fn properties_of(
     read_only("checksum_errors", vdev.checksum_errors.to_string());
     read_only("initialize_errors", "0".into());
     let [reads, writes] = vdev.operations;
+    let [trims, trimmed, trim_errors] = vdev.trims;
     for (property, value) in [
         ("null_ops", 0),
         ("read_ops", reads),
         ("write_ops", writes),
         ("free_ops", 0),
         ("claim_ops", 0),
-        ("trim_ops", 0),
+        ("trim_ops", trims),
     ] {
         read_only(property, value.to_string());
     }
@@ -315,7 +316,7 @@ fn properties_of(
         ("write_bytes", written),
         ("free_bytes", 0),
         ("claim_bytes", 0),
-        ("trim_bytes", 0),
+        ("trim_bytes", trimmed),
     ] {
         read_only(property, value.to_string());
     }
@@ -331,8 +332,9 @@ fn properties_of(
     }
     let mut read_only = |property: &str, value: String| tell(property, value, Source::None);
     read_only("raidz_expanding", "off".into());
-    read_only("trim_support", "off".into());
-    read_only("trim_errors", "0".into());
+    let can_trim = members.is_empty() && !vdev.cannot_trim;
+    read_only("trim_support", if can_trim { "on" } else { "off" }.into());
+    read_only("trim_errors", trim_errors.to_string());
     read_only("slow_ios", vdev.slow_ios.to_string());
     out
 }

@@ -295,6 +295,8 @@ async fn an_idle_pool_discards_and_comes_to_rest() {
     }
     let after = wait_until_taken(images.path(), before - (6 << 20)).await;
     assert!(after <= before - (6 << 20), "{before} to {after}");
+    let status = pool.status().root;
+    assert!(status.trim_ops > 0 && status.trim_bytes >= 6 << 20);
     let written = |pool: &Pool| pool.status().root.write_ops;
     let rest = written(&pool);
     for _ in 0..40 {

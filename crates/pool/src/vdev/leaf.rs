@@ -597,11 +597,14 @@ impl Leaf {
         let device = self.usable_device()?;
         let meter = self.queue.meter();
         let _active = meter.work(IoClass::Trim);
-        device
-            .discard(offset.saturating_add(LABEL_START_BYTES), length)
-            .await
-            .map_err(|error| LeafError::Device(Arc::new(error)))?;
+        let raw = offset.saturating_add(LABEL_START_BYTES);
+        if let Err(error) = device.discard(raw, length).await {
+            Counters::add(&self.counters.trim_errors, 1);
+            return Err(LeafError::Device(Arc::new(error)));
+        }
         meter.count_size(IoClass::Trim, length, false);
+        Counters::add(&self.counters.trim_ops, 1);
+        Counters::add(&self.counters.trim_bytes, length);
         Ok(())
     }
 

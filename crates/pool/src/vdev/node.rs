@@ -298,6 +298,8 @@ impl Vdev {
             out.read_bytes += below.read_bytes;
             out.write_ops += below.write_ops;
             out.write_bytes += below.write_bytes;
+            out.trim_ops += below.trim_ops;
+            out.trim_bytes += below.trim_bytes;
         }
         out
     }

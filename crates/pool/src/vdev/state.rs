@@ -113,6 +113,12 @@ pub struct Counters {
     pub checksum_errors: AtomicU64,
     /// Bytes written to put wrong or missing data right.
     pub repaired_bytes: AtomicU64,
+    /// Discards done.
+    pub trim_ops: AtomicU64,
+    /// Bytes discarded.
+    pub trim_bytes: AtomicU64,
+    /// Discards that failed, which is no error of the device.
+    pub trim_errors: AtomicU64,
 }
 
 /// [`Counters`] at one moment.
@@ -127,6 +133,9 @@ pub struct CounterValues {
     pub write_errors: u64,
     pub checksum_errors: u64,
     pub repaired_bytes: u64,
+    pub trim_ops: u64,
+    pub trim_bytes: u64,
+    pub trim_errors: u64,
 }
 
 impl Counters {
@@ -142,6 +151,9 @@ impl Counters {
             write_errors: load(&self.write_errors),
             checksum_errors: load(&self.checksum_errors),
             repaired_bytes: load(&self.repaired_bytes),
+            trim_ops: load(&self.trim_ops),
+            trim_bytes: load(&self.trim_bytes),
+            trim_errors: load(&self.trim_errors),
         }
     }
 

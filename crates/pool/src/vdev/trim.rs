@@ -164,6 +164,12 @@ mod tests {
                 let counters = leaf.counters();
                 assert_eq!((counters.write_errors, counters.read_errors), (0, 0));
             }
+            let told: Vec<_> = (tops[0].leaves().iter())
+                .map(|leaf| (leaf.counters().trim_ops, leaf.counters().trim_errors))
+                .collect();
+            assert_eq!(told, [(1, 1), (2, 0)]);
+            let all = tops[0].counters();
+            assert_eq!((all.trim_ops, all.trim_bytes), (3, bytes));
             assert_eq!(pool.reports.0.lock().len(), 0);
         });
     }
