@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::{ROOT, data, get, open, put};
+use crate::common::{ROOT, data, get, open, put, remove};
 use dataset::PropertyChange;
 use device::sim::{Fault, FaultEffect, Latency, PowerCut, SimOp, SimWorld};
 use engine::{Pool, PoolHealth};
@@ -213,10 +213,10 @@ fn the_sync_loop_waits_for_a_disk_that_has_a_block_alone() {
         for name in ["small", "removed"] {
             fs.lookup(fs.root(), name.as_bytes()).await.unwrap();
         }
-        fs.unlink(fs.root(), b"small").await.unwrap();
+        remove(&fs, "small").await;
         pool.sync().await.unwrap();
         whole.set_gone(true);
-        fs.unlink(fs.root(), b"removed").await.unwrap();
+        remove(&fs, "removed").await;
         let syncing = {
             let pool = pool.clone();
             tokio::spawn(async move { pool.sync().await })

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::{ROOT, data, get, open, put};
+use crate::common::{ROOT, data, get, open, put, remove};
 use device::sim::{Fault, FaultEffect, Latency, SimOp, SimWorld};
 use engine::{Pool, PoolHealth, VdevState};
 use filesystem::Filesystem;
@@ -70,7 +70,7 @@ async fn with_files(sim: &SimWorld, layout: Layout) -> (Arc<Pool>, Arc<Filesyste
     for name in ["small", "removed"] {
         fs.lookup(fs.root(), name.as_bytes()).await.unwrap();
     }
-    fs.unlink(fs.root(), b"small").await.unwrap();
+    remove(&fs, "small").await;
     pool.sync().await.unwrap();
     (pool, fs)
 }
@@ -113,7 +113,7 @@ fn the_sync_loop_waits_for_a_read_that_fails() {
                 &sim,
                 &Fault::new(SimOp::Read, FaultEffect::Error).within(blocks()),
             );
-            fs.unlink(fs.root(), b"removed").await.unwrap();
+            remove(&fs, "removed").await;
             let syncing = {
                 let pool = pool.clone();
                 tokio::spawn(async move { pool.sync().await })
@@ -155,7 +155,7 @@ fn a_pool_that_waits_for_a_read_can_be_left() {
             &sim,
             &Fault::new(SimOp::Read, FaultEffect::Error).within(blocks()),
         );
-        fs.unlink(fs.root(), b"removed").await.unwrap();
+        remove(&fs, "removed").await;
         let syncing = {
             let pool = pool.clone();
             tokio::spawn(async move { pool.sync().await })
@@ -189,7 +189,7 @@ fn reads_that_fail_a_few_times_cost_nothing() {
                     .within(blocks())
                     .times(times),
             );
-            fs.unlink(fs.root(), b"removed").await.unwrap();
+            remove(&fs, "removed").await;
             let clears = sync_with_clears(&pool).await;
             if times == 1 {
                 assert_eq!(clears, 0);
@@ -360,7 +360,7 @@ fn a_pool_that_waits_for_a_read_serves_what_it_has() {
             &sim,
             &Fault::new(SimOp::Read, FaultEffect::Error).within(blocks()),
         );
-        fs.unlink(fs.root(), b"removed").await.unwrap();
+        remove(&fs, "removed").await;
         let syncing = {
             let pool = pool.clone();
             tokio::spawn(async move { pool.sync().await })

@@ -3,6 +3,7 @@
 pub mod golden;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use device::sim::SimWorld;
@@ -38,6 +39,12 @@ pub async fn put(fs: &Filesystem, name: &str, content: &Bytes) -> Result<u64, Fa
         .ino;
     fs.write(ino, 0, content.clone(), false, ROOT).await?;
     Ok(ino)
+}
+
+/// Removes a file, and gives the filesystem the time to free it: the next txg has that as well.
+pub async fn remove(fs: &Filesystem, name: &str) {
+    fs.unlink(fs.root(), name.as_bytes()).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
 }
 
 /// A file's content.
