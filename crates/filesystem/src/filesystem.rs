@@ -408,9 +408,9 @@ impl Filesystem {
         self.nodes.retain(ino, count);
     }
 
-    /// Takes back [`Filesystem::retain`]; the last one frees an unlinked file, in the background. Nothing is lost if
-    /// that does not happen any more: the delete queue has the file.
-    pub fn release(&self, ino: u64, count: u64) {
+    /// Takes back [`Filesystem::retain`]; the last one frees an unlinked file, in the background: returns whether it does.
+    /// Nothing is lost if that does not happen any more: the delete queue has the file.
+    pub fn release(&self, ino: u64, count: u64) -> bool {
         let is_unlinked = self.nodes.release(ino, count)
             && self
                 .nodes
@@ -419,6 +419,7 @@ impl Filesystem {
         if is_unlinked {
             self.spawn_reap(ino);
         }
+        is_unlinked
     }
 
     /// Puts all changes of the object on stable storage.
