@@ -5,7 +5,7 @@
 //! what each txg made free, and wakes the task. The task takes a part of one vdev's free space, waits for its discards, gives
 //! it back, and takes the next.
 //!
-//! It runs while the property is on, beside everything else; it does nothing while the pool is suspended. Whoever takes
+//! It runs while the property is on, beside everything else; while the pool is suspended no discard begins (another host may have it by then). Whoever takes
 //! devices out of the pool's hands (export, removal of a log) holds [`Trim::gate`] over that: then no discard is under way,
 //! and none begins. A crash while it runs leaves what was free, discarded or not.
 //!
@@ -117,7 +117,8 @@ impl Core {
             return false;
         };
         let held_bytes = hold.ranges().space();
-        let discarded = top.discard_free(hold.ranges()).await;
+        let goes_on = || self.suspended().is_none();
+        let discarded = top.discard_free(hold.ranges(), &goes_on).await;
         hold.done();
         tracing::debug!(vdev = %top.vdev_id(), held_bytes, ?discarded, "trimmed");
         true

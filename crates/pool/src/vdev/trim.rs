@@ -38,11 +38,21 @@ impl Vdev {
     /// Has devices discard ranges of this top-level vdev that are free, and stay so until this returns. Pieces below
     /// [`TRIM_EXTENT_BYTES_MIN`] on a device and devices that cannot discard are left out.
     ///
-    /// Not to be cancelled: a device would still be at work.
-    pub async fn discard_free(&self, free: &RangeSet) -> Discarded {
+    /// `goes_on` is asked before each command: a suspended pool may be another host's by now, and the space no more free
+    /// there. Not to be cancelled: a device would still be at work.
+    pub async fn discard_free(
+        &self,
+        free: &RangeSet,
+        goes_on: &(dyn Fn() -> bool + Sync),
+    ) -> Discarded {
         let mut by_leaf = Vec::new();
         self.leaf_ranges(free, &mut by_leaf);
-        let results = join_all(by_leaf.iter().map(|(leaf, ranges)| discard(leaf, ranges))).await;
+        let results = join_all(
+            by_leaf
+                .iter()
+                .map(|(leaf, ranges)| discard(leaf, ranges, goes_on)),
+        )
+        .await;
         results
             .into_iter()
             .fold(Discarded::default(), |sum, one| Discarded {
@@ -101,7 +111,7 @@ fn raidz_ranges(ashift: u32, width: usize, free: &RangeSet) -> Vec<RangeSet> {
         .collect()
 }
 
-async fn discard(leaf: &Leaf, ranges: &RangeSet) -> Discarded {
+async fn discard(leaf: &Leaf, ranges: &RangeSet, goes_on: &(dyn Fn() -> bool + Sync)) -> Discarded {
     let mut out = Discarded::default();
     for (start, length) in ranges
         .iter()
@@ -109,7 +119,7 @@ async fn discard(leaf: &Leaf, ranges: &RangeSet) -> Discarded {
     {
         let mut at = start;
         while at < start + length {
-            if !leaf.is_writeable() || !leaf.supports_discard() {
+            if !goes_on() || !leaf.is_writeable() || !leaf.supports_discard() {
                 return out;
             }
             let part = (start + length - at).min(EXTENT_BYTES_MAX);
@@ -155,7 +165,12 @@ mod tests {
                 (1 << 20, TRIM_EXTENT_BYTES_MIN - 4096),
                 (2 << 20, 1 << 20),
             ]);
-            let discarded = tops[0].discard_free(&free).await;
+            let none = tops[0].discard_free(&free, &|| false).await;
+            assert_eq!(
+                (none, pool.sim.counts().discards),
+                (Discarded::default(), 0)
+            );
+            let discarded = tops[0].discard_free(&free, &|| true).await;
             let bytes = TRIM_EXTENT_BYTES_MIN + (2 << 20);
             assert_eq!(discarded, Discarded { bytes, failures: 1 });
             assert_eq!(pool.sim.counts().discards, 4);
