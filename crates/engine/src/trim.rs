@@ -5,8 +5,8 @@
 //! what each txg made free, and wakes the task. The task takes a part of one vdev's free space, waits for its discards, gives
 //! it back, and takes the next.
 //!
-//! It runs while the property is on, beside everything else; while the pool is suspended no discard begins (another host may have it by then). Whoever takes
-//! devices out of the pool's hands (export, removal of a log) holds [`Trim::gate`] over that: then no discard is under way,
+//! It runs while the property is on, beside everything else; while the pool is suspended no discard begins (another host
+//! may have it by then). Whoever takes devices out of the pool's hands (export, removal of a log) holds [`Trim::gate`] over that: then no discard is under way,
 //! and none begins. A crash while it runs leaves what was free, discarded or not.
 //!
 //! An idle pool writes no uberblocks, but nothing gets ripe without them: so it writes its configuration anew, as often as
