@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Files: Millpond through FUSE against the raw backing filesystem and zfs-fuse, same jobs, one run. Prints ratios.
+# Files: Millpond through FUSE against the raw backing filesystem and zfs-fuse, same jobs, by turns. Prints ratios of medians:
+# a job takes half a second to a few seconds, in which anything may come between on a shared machine.
 . "$(dirname "$0")/lib.sh"
-size=${BENCH_SIZE:-1G}; seconds=${BENCH_SECONDS:-10}; files=${BENCH_FILES:-10000}
+size=${BENCH_SIZE:-1G}; seconds=${BENCH_SECONDS:-10}; files=${BENCH_FILES:-10000}; rounds=${BENCH_ROUNDS:-3}
+systems=(raw millpond zfsfuse)
 
-# job DIR NAME OPTIONS...: prints the figure (MB/s for bw, operations per second for iops).
+# job DIR UNIT OPTIONS...: prints the figure (MB/s for bw, operations per second for iops).
 job() {
   local dir=$1 unit=$2; shift 2
   fio --output-format=json --name=b --directory="$dir" --ioengine=psync --group_reporting --fallocate=none "$@" >"$work/fio.json" 2>"$work/fio.err" \
@@ -16,19 +18,20 @@ print("%.1f" % (side("bw_bytes") / 1e6 if sys.argv[2] == "bw" else side("iops"))
 PY
 }
 
-# Each line: name, unit, fio's options.
+# Each line: name, unit, what comes before (a file to be removed, or nothing cached), fio's options.
 runs=(
-  "sequential write 1M|bw|--rw=write --bs=1M --size=$size --end_fsync=1 --filename=big"
-  "sequential read 1M|bw|--rw=read --bs=1M --size=$size --filename=big"
-  "random read 4K|iops|--rw=randread --bs=4k --size=$size --filename=big --runtime=$seconds --time_based"
-  "random write 4K, new file|iops|--rw=randwrite --bs=4k --size=$size --filename=fresh --runtime=$seconds --time_based --end_fsync=1"
-  "random rewrite 4K|iops|--rw=randwrite --bs=4k --size=$size --filename=big --runtime=$seconds --time_based --end_fsync=1"
-  "synchronous write 4K, 1 client|iops|--rw=write --bs=4k --size=64M --fsync=1 --numjobs=1 --runtime=$seconds --time_based"
-  "synchronous write 4K, 16 clients|iops|--rw=write --bs=4k --size=64M --fsync=1 --numjobs=16 --runtime=$seconds --time_based"
-  "synchronous write 4K, 64 clients|iops|--rw=write --bs=4k --size=16M --fsync=1 --numjobs=64 --runtime=$seconds --time_based"
+  "sequential write 1M|bw|big|--rw=write --bs=1M --size=$size --end_fsync=1 --filename=big"
+  "sequential read 1M|bw|cold|--rw=read --bs=1M --size=$size --filename=big"
+  "random read 4K|iops||--rw=randread --bs=4k --size=$size --filename=big --runtime=$seconds --time_based"
+  "random write 4K, new file|iops|fresh|--rw=randwrite --bs=4k --size=$size --filename=fresh --runtime=$seconds --time_based --end_fsync=1"
+  "random rewrite 4K|iops||--rw=randwrite --bs=4k --size=$size --filename=big --runtime=$seconds --time_based --end_fsync=1"
+  "synchronous write 4K, 1 client|iops||--rw=write --bs=4k --size=64M --fsync=1 --numjobs=1 --runtime=$seconds --time_based"
+  "synchronous write 4K, 16 clients|iops||--rw=write --bs=4k --size=64M --fsync=1 --numjobs=16 --runtime=$seconds --time_based"
+  "synchronous write 4K, 64 clients|iops||--rw=write --bs=4k --size=16M --fsync=1 --numjobs=64 --runtime=$seconds --time_based"
 )
-
+names=("${runs[@]%%|*}" "create 2 KiB files" "stat" "delete")
 count=${#runs[@]}
+declare -A figures=() medians=()
 
 metadata() { # DIR: creates, stats, deletes small files; prints three rates
   python3 - "$1" "$files" <<'PY'
@@ -43,53 +46,71 @@ for d in range(100): os.mkdir(f"{root}/d{d}")
 def create(path):
     with open(path, "wb") as file: file.write(b"x" * 2048)
 print("%.0f %.0f %.0f" % (timed(create), timed(os.stat), timed(os.unlink)))
+for d in range(100): os.rmdir(f"{root}/d{d}")
+os.rmdir(root)
 PY
 }
 
-measure() { # NAME DIR [COMMAND to drop caches before the read]
-  local name=$1 dir=$2 cold=${3:-true}
-  for i in "${!runs[@]}"; do
-    IFS='|' read -r _ unit options <<<"${runs[$i]}"
-    [ "$i" != 1 ] || { sync; eval "$cold"; echo 3 >/proc/sys/vm/drop_caches 2>/dev/null || true; }
+# Nothing of a system is in memory any more.
+cool() {
+  case $1 in
+    millpond) "$millpond" zpool export bench; "$millpond" zpool import -d "$work/disks" bench ;;
+    zfsfuse) (cd /; zpool_old export "$old_pool"; zpool_old import -d "$work/disks" "$old_pool") ;;
+  esac
+  echo 3 >/proc/sys/vm/drop_caches 2>/dev/null || true
+}
+
+# What a job left to be written does not come into the next one's time.
+settle() { "$millpond" zpool sync bench; sync; sleep 0.3; }
+
+measure() { # INDEX of a job
+  local name unit before options system
+  IFS='|' read -r name unit before options <<<"${runs[$1]}"
+  for system in "${systems[@]}"; do
+    case $before in
+      big | fresh) rm -f "${dirs[$system]}/$before" ;;
+    esac
+    settle
+    [ "$before" != cold ] || cool "$system"
     # shellcheck disable=SC2086
-    eval "result_${name}_$i=$(job "$dir" "$unit" $options)"
+    figures[$system,$1]+=" $(job "${dirs[$system]}" "$unit" $options)"
   done
-  read -r a b c <<<"$(metadata "$dir")"
-  eval "result_${name}_$count=$a result_${name}_$((count + 1))=$b result_${name}_$((count + 2))=$c"
 }
 
 mkdir -p "$work/raw" "$work/disks"
-measure raw "$work/raw"
-rm -rf "$work/raw"
-
-truncate -s 8G "$work/disks/millpond"
+truncate -s 8G "$work/disks/millpond" "$work/disks/zfsfuse"
 start_millpond
 "$millpond" zpool create -o ashift=12 -O compression=off -m "$work/mp" bench "$work/disks/millpond"
-measure millpond "$work/mp" "'$millpond' zpool export bench; '$millpond' zpool import -d '$work/disks' bench"
-"$millpond" zpool destroy bench
-rm "$work/disks/millpond"
-
-truncate -s 8G "$work/disks/zfsfuse"
-export LD_LIBRARY_PATH=$(dirname "$(find "$zfs_fuse" -name libfuse.so.2 | head -n 1)")
-(cd / && exec "$zfs_fuse/sbin/zfs-fuse" --no-daemon >"$work/zfs-fuse.log" 2>&1) &
+# Its libraries are for its own programs only.
+old() { LD_LIBRARY_PATH=$(dirname "$(find "$zfs_fuse" -name libfuse.so.2 | head -n 1)") exec "$@"; }
+(cd / && old "$zfs_fuse/sbin/zfs-fuse" --no-daemon >"$work/zfs-fuse.log" 2>&1) &
 pids+=($!)
 sleep 2
-zpool_old=$zfs_fuse/sbin/zpool
+zpool_old() { (old "$zfs_fuse/sbin/zpool" "$@"); }
 # A name of this run's own: zfs-fuse remembers the pools of a run that was stopped.
 old_pool=zfbench$$
-"$zpool_old" create -m "$work/zf" -O compression=off $old_pool "$work/disks/zfsfuse"
-measure zfsfuse "$work/zf" "cd /; '$zpool_old' export $old_pool; '$zpool_old' import -d '$work/disks' $old_pool"
-cd /; "$zpool_old" destroy $old_pool || true
+zpool_old create -m "$work/zf" -O compression=off $old_pool "$work/disks/zfsfuse"
+declare -A dirs=([raw]=$work/raw [millpond]=$work/mp [zfsfuse]=$work/zf)
+
+for round in $(seq "$rounds"); do
+  echo "round $round of $rounds" >&2
+  for i in "${!runs[@]}"; do measure "$i"; done
+  for system in "${systems[@]}"; do
+    settle
+    read -r a b c <<<"$(metadata "${dirs[$system]}")"
+    figures[$system,$count]+=" $a" figures[$system,$((count + 1))]+=" $b" figures[$system,$((count + 2))]+=" $c"
+  done
+done
+cd /; zpool_old destroy $old_pool || true
 umount -l /zfs-kstat 2>/dev/null || true
 
-names=("${runs[@]%%|*}" "create 2 KiB files" "stat" "delete")
+median() { tr ' ' '\n' <<<"$1" | sed '/^$/d' | sort -g | awk '{a[NR] = $1} END {print a[int((NR + 1) / 2)]}'; }
 printf '\n%-34s %12s %12s %12s %10s %12s\n' "files (MB/s or operations/s)" raw millpond zfs-fuse "mp / raw" "mp / zfs-fuse"
 for i in "${!names[@]}"; do
-  r=result_raw_$i m=result_millpond_$i z=result_zfsfuse_$i
-  printf '%-34s %12s %12s %12s %10s %12s\n' "${names[$i]}" "${!r}" "${!m}" "${!z}" "$(ratio "${!m}" "${!r}")" "$(ratio "${!m}" "${!z}")"
+  for system in "${systems[@]}"; do medians[$system,$i]=$(median "${figures[$system,$i]}"); done
+  r=${medians[raw,$i]} m=${medians[millpond,$i]} z=${medians[zfsfuse,$i]}
+  printf '%-34s %12s %12s %12s %10s %12s\n' "${names[$i]}" "$r" "$m" "$z" "$(ratio "$m" "$r")" "$(ratio "$m" "$z")"
 done
-
-for name in raw millpond zfsfuse; do
-  one=result_${name}_$((count - 3)) many=result_${name}_$((count - 1))
-  printf 'synchronous writes, 64 clients / 1 client, %-10s %8s\n' "$name" "$(ratio "${!many}" "${!one}")"
+for system in "${systems[@]}"; do
+  printf 'synchronous writes, 64 clients / 1 client, %-10s %8s\n' "$system" "$(ratio "${medians[$system,$((count - 1))]}" "${medians[$system,$((count - 3))]}")"
 done

@@ -541,6 +541,60 @@ fn a_spare_that_misses_a_write_says_so() {
     });
 }
 
+/// Whether a block may have been written where it is not found is what its own columns say: it may if so many of
+/// them are away that a block there could not be read. Rows where the spare falls to the device that it
+/// replaces hold no column of that device, and are not asked about.
+#[test]
+fn what_a_block_may_lack_is_what_would_make_it_unreadable() {
+    simulate(async {
+        let sim = SimWorld::new(3);
+        let mut config = draid_config(&sim, 2, 2, 6, 1);
+        open(&sim, vec![config.clone()], 9, true).await.close();
+        use_spare(&mut config, 1, 0);
+        let options = OpenOptions::default();
+        let tree = VdevTree::open(sim.world(), &root(vec![config], 9), options)
+            .await
+            .expect("opens");
+        let top = tree.tops()[0].clone();
+        let context = IoContext {
+            birth: Txg::new(7),
+            ..IoContext::default()
+        };
+        // On rows of many permutations, of one sector to more than a stripe.
+        let blocks: Vec<(u64, Vec<u8>)> = (0..600u64)
+            .map(|at| {
+                let sectors = 1 + at as usize % 5;
+                (at * 1_200_000 / 2048 * 2048, noise(512 * sectors, at))
+            })
+            .collect();
+        for (offset, block) in &blocks {
+            tree.write_block(TOP, *offset, Bytes::from(block.clone()), &context)
+                .await
+                .expect("written");
+        }
+        let mut lacking = Vec::new();
+        for away in [None, Some(3), Some(4), Some(5), Some(0)] {
+            if let Some(away) = away {
+                let vdev = tree.find(Guid::new(11 + away)).expect("a device");
+                let leaf = vdev.leaf().expect("a leaf");
+                leaf.set_state(VdevState::CantOpen, VdevAux::OpenFailed);
+            }
+            let mut count = 0;
+            for (offset, block) in &blocks {
+                let read = tree
+                    .read_block(TOP, *offset, block.len(), &context, &Same(block.clone()))
+                    .await;
+                let may_lack = top.may_lack_block(*offset, block.len(), context.birth);
+                assert_eq!(may_lack, read.is_err(), "{away:?}, {offset}");
+                count += usize::from(may_lack);
+            }
+            lacking.push(count);
+        }
+        assert_eq!(lacking[..3], [0, 0, 0], "parity and the spare");
+        assert!(0 < lacking[3] && lacking[3] < lacking[4], "{lacking:?}");
+    });
+}
+
 #[test]
 fn sizes_are_rounded_to_what_draid_allocates() {
     simulate(async {

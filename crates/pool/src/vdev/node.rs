@@ -417,15 +417,34 @@ impl Vdev {
         }
     }
 
-    /// Whether blocks of `txg` that are not found here may have been written all the same: more children than
-    /// redundancy makes up for are not there, or are known not to have all of that txg.
-    pub(super) fn may_lack(&self, offset: u64, txg: Txg) -> bool {
+    /// Whether a block of `txg` of `length` bytes that is not found at `offset` of this top-level vdev may have been written
+    /// all the same: more devices than redundancy makes up for are not there, or are known not to have all of that txg.
+    pub(super) fn may_lack_block(&self, offset: u64, length: usize, txg: Txg) -> bool {
+        let VdevKind::Draid(draid) = &self.kind else {
+            return self.may_lack(offset, txg);
+        };
+        // What a spare stands on depends on where the block's columns are, not on where the block is.
+        let rows = draid.rows(self.ashift(), offset, length);
+        rows.is_none_or(|rows| {
+            rows.iter().any(|row| {
+                let columns = row.columns.iter().filter(|column| column.length > 0);
+                let lacking = columns.filter(|column| {
+                    let child = self.children.get(column.child);
+                    child.is_none_or(|child| child.may_lack(column.offset, txg))
+                });
+                lacking.count() > row.parity
+            })
+        })
+    }
+
+    /// [`Self::may_lack_block`], of the part of a block that is at `offset` of this vdev; of all of a RAID-Z vdev.
+    fn may_lack(&self, offset: u64, txg: Txg) -> bool {
         match (&self.leaf, &self.kind) {
             (Some(leaf), _) => {
                 !leaf.is_readable() || leaf.is_missing(txg) || self.is_recorded_missing(txg)
             }
             (None, VdevKind::DraidSpare { .. }) => {
-                self.is_missing(offset, txg)
+                self.lacks_txg(txg)
                     || self.is_recorded_missing(txg)
                     || self
                         .spared_child(offset)
@@ -585,7 +604,8 @@ impl Vdev {
         }
     }
 
-    /// The vdev behind a dRAID spare at this offset.
+    /// The vdev behind a dRAID spare at this offset, which must be one of a block's columns: elsewhere a device may be
+    /// told to stand in for itself.
     fn spared_child(&self, offset: u64) -> Option<Arc<Vdev>> {
         let VdevKind::DraidSpare { spare, .. } = self.kind else {
             return None;

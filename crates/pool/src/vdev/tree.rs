@@ -673,11 +673,12 @@ impl VdevTree {
     /// must that are not known to lack its txg ([`Self::check_recorded`]). Not so when one stopped working since the pool
     /// was opened.
     pub fn tells_of(&self, block: &BlockPointer) -> bool {
-        let birth = block.physical_birth();
+        let (birth, length) = (block.physical_birth(), block.psize_bytes() as usize);
         let is_there = |vdev: &Arc<Vdev>| vdev.leaf().is_some_and(|leaf| leaf.is_readable());
         let tells = |dva: &Dva| {
             self.top(dva.vdev()).is_some_and(|top| {
-                top.leaves().iter().all(is_there) || !top.may_lack(dva.offset_bytes(), birth)
+                top.leaves().iter().all(is_there)
+                    || !top.may_lack_block(dva.offset_bytes(), length, birth)
             })
         };
         !self.may_come_back(block) && block.dvas().all(|dva| tells(&dva))
