@@ -459,6 +459,9 @@ pub struct VdevReport {
     /// Bytes of a leaf's device.
     #[serde(default)]
     pub physical_bytes: u64,
+    /// Bytes by which the devices are bigger than what is used of them, for top-level vdevs and the root.
+    #[serde(default)]
+    pub expandable_bytes: u64,
     /// Bytes that only the checkpoint uses, for top-level vdevs.
     #[serde(default)]
     pub checkpoint_bytes: u64,

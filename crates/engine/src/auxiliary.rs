@@ -311,6 +311,7 @@ async fn status(config: &NvList, class: VdevClass, places: &Places<'_>) -> VdevS
         trim_bytes: 0,
         trim_errors: 0,
         size_bytes: 0,
+        expandable_bytes: 0,
         physical_bytes: 0,
         allocated_bytes: 0,
         fragmentation_percent: None,

@@ -168,7 +168,7 @@ const TABLE: &[Row] = &[
         "com.klarasystems:large_microzap",
         "large_microzap",
         true,
-        Read,
+        Full,
     ),
 ];
 
@@ -392,12 +392,15 @@ mod tests {
     #[test]
     fn what_is_compatible_for_reading_can_be_read() {
         let pool = [
-            feature("com.klarasystems:large_microzap", 1, false),
+            feature("com.delphix:redaction_list_spill", 1, false),
             feature("org.future:y", 1, false),
         ];
         check("p", &pool, true).unwrap();
         let error = check("p", &pool, false).unwrap_err();
         assert!(matches!(error, EngineError::UnsupportedForWrite { .. }));
-        assert!(error.to_string().contains("large_microzap"), "{error}");
+        assert!(
+            error.to_string().contains("redaction_list_spill"),
+            "{error}"
+        );
     }
 }

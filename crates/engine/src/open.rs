@@ -618,6 +618,9 @@ async fn import_on(
         ));
     }
     errlog::load(&dsl, &ground.errors, spec.read_only).await?;
+    if !spec.read_only && state.props.get("autoexpand") == Some(&Stored::Number(1)) {
+        expand(name, ground);
+    }
     load_space(ground, &mos).await?;
     let allocator = ground.pipeline.allocator();
     let tables = tables::load(&mos, &ground.tree, allocator).await?;
@@ -729,6 +732,17 @@ fn log_claim(uberblock: &Uberblock, past: Option<&Past>) -> LogClaim {
         LogClaim {
             first_txg: uberblock.txg.next(),
             is_dropped: past.is_some_and(|past| past.is_checkpoint),
+        }
+    }
+}
+
+/// Takes into use what devices have grown by (`autoexpand=on`). The first txg writes the configuration in any case.
+fn expand(pool: &str, ground: &Ground) {
+    let tree = &ground.tree;
+    for top in tree.tops().iter().filter(|top| tree.expand(top)) {
+        tracing::info!(pool, vdev = %top.display_name(), "its devices are bigger now; it uses all of them");
+        if let Some(spec) = tree.top_spec(top) {
+            ground.pipeline.allocator().add_top(spec);
         }
     }
 }

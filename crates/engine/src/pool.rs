@@ -282,6 +282,7 @@ impl Pool {
     /// Space in numbers.
     pub fn numbers(&self) -> PoolNumbers {
         let totals = self.core.pipeline.allocator().totals();
+        let tree = &self.core.tree;
         let tops = self.core.pipeline.allocator().top_spaces();
         // Fragmentation of the pool is the mean of its vdevs', by their size.
         let mut weighted = 0u128;
@@ -299,7 +300,13 @@ impl Pool {
             freeing_bytes: self.core.dsl.freeing_bytes(),
             leaked_bytes: 0,
             fragmentation_percent: (size > 0).then(|| (weighted / size) as u8),
-            expandsize_bytes: 0,
+            expandsize_bytes: (tree.tops().iter())
+                .filter(|top| {
+                    let class = top.top().map(|top| top.class);
+                    class == Some(::pool::pipeline::AllocClass::Normal)
+                })
+                .map(|top| tree.expandable_bytes(top))
+                .sum(),
         }
     }
 
@@ -367,7 +374,10 @@ impl Pool {
                 Some(percent) => number(u64::from(percent)),
                 None => text("-", PropertySource::None),
             },
-            "expandsize" => text("-", PropertySource::None),
+            "expandsize" => match numbers().expandsize_bytes {
+                0 => text("-", PropertySource::None),
+                bytes => number(bytes),
+            },
             "checkpoint" => match self.checkpoint_bytes() {
                 0 => text("-", PropertySource::None),
                 bytes => number(bytes),

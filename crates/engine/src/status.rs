@@ -126,6 +126,8 @@ pub struct VdevStatus {
     pub trim_errors: u64,
     /// Bytes of space (top-level vdevs; zero below).
     pub size_bytes: u64,
+    /// Bytes by which a top-level vdev's devices are bigger than what it uses.
+    pub expandable_bytes: u64,
     /// Bytes of a leaf's device, while it is open.
     pub physical_bytes: u64,
     /// Bytes allocated (top-level vdevs; zero below).
@@ -389,6 +391,7 @@ fn vdev_status_below(
         trim_bytes: counters.trim_bytes,
         trim_errors: counters.trim_errors,
         size_bytes: space.map_or(0, |space| space.size_bytes),
+        expandable_bytes: 0,
         physical_bytes: vdev.physical_bytes().unwrap_or(0),
         allocated_bytes: space.map_or(0, |space| space.allocated_bytes),
         fragmentation_percent: space
@@ -425,7 +428,10 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
             let class = top
                 .top()
                 .map_or(VdevClass::Normal, |top| map_class(top.class));
-            vdev_status(top, class, &spaces)
+            VdevStatus {
+                expandable_bytes: core.tree.expandable_bytes(top),
+                ..vdev_status(top, class, &spaces)
+            }
         })
         .collect();
     for child in &mut children {
@@ -459,6 +465,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         trim_bytes: sum(|vdev| vdev.trim_bytes),
         trim_errors: 0,
         size_bytes: sum(|vdev| vdev.size_bytes),
+        expandable_bytes: sum(|vdev| vdev.expandable_bytes),
         physical_bytes: 0,
         allocated_bytes: sum(|vdev| vdev.allocated_bytes),
         fragmentation_percent: None,

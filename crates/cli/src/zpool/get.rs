@@ -273,7 +273,7 @@ fn properties_of(
     read_only("allocated", allocated.to_string());
     tell("comment", "-".into(), Source::Default);
     let mut read_only = |property: &str, value: String| tell(property, value, Source::None);
-    read_only("expandsize", "0".into());
+    read_only("expandsize", vdev.expandable_bytes.to_string());
     let fragmentation = vdev.fragmentation_percent;
     read_only(
         "fragmentation",

@@ -337,6 +337,7 @@ impl List {
                     _ => format!("{percent:.0}%"),
                 }
             }
+            "expandsize" if is_top => size(vdev.expandable_bytes),
             "checkpoint" if vdev.checkpoint_bytes > 0 => size(vdev.checkpoint_bytes),
             "health" => vdev.state.clone(),
             _ => "-".into(),

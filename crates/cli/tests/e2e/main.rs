@@ -9,6 +9,7 @@ mod commands;
 mod condition;
 mod console;
 mod dedup;
+mod expand;
 mod full;
 mod golden;
 mod harness;

@@ -25,7 +25,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ::pool::alloc::{MetaslabChange, RangeSet};
+use ::pool::alloc::{METASLABS_MAX, MetaslabChange, RangeSet};
 use ::pool::vdev::metaslab_span;
 use ::pool::{Pipeline, PoolError, Tx};
 use bytes::Bytes;
@@ -54,8 +54,6 @@ const CONDENSE_BLOCKS: u64 = 4;
 const UNFLUSHED_RANGES_MAX: u64 = 2 << 20;
 /// Buckets of a space map's histogram (`SPACE_MAP_HISTOGRAM_SIZE`).
 const HISTOGRAM_BUCKETS: usize = 32;
-/// Metaslabs of one vdev that are believed, at most.
-const METASLABS_MAX: u64 = 1 << 24;
 
 /// How a top-level vdev is cut into metaslabs, from its configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -607,6 +607,7 @@ impl Zap {
                 MicroInsert::NeedsFat => return Ok(false),
                 MicroInsert::Full => {
                     let size = micro.as_bytes().len() + 512;
+                    // One that OpenZFS made bigger (feature `large_microzap`) is filled, not grown.
                     if size > MicroZap::MAX_BLOCK_BYTES {
                         return Ok(false);
                     }

@@ -42,7 +42,9 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
 pub use range_set::RangeSet;
-pub use space::{SpaceTotals, TopSpace, deflate, fragmentation, metaslab_shift, slop_bytes};
+pub use space::{
+    METASLABS_MAX, SpaceTotals, TopSpace, deflate, fragmentation, metaslab_shift, slop_bytes,
+};
 pub use trim::{TRIM_BATCH_TXGS, TRIM_EXTENT_BYTES_MIN, TrimHold, TrimWait};
 
 use crate::error::PoolError;

@@ -4,6 +4,9 @@ use format::VdevId;
 
 use crate::pipeline::AllocClass;
 
+/// Metaslabs of one vdev that are believed, at most.
+pub const METASLABS_MAX: u64 = 1 << 24;
+
 /// log2 of the metaslab size of a new top-level vdev (`vdev_metaslab_set_size`, module/zfs/vdev.c):
 /// about 200 metaslabs of 512 MiB to 16 GiB, at least 16 of them, at most 131,072.
 pub fn metaslab_shift(asize_bytes: u64) -> u32 {

@@ -18,7 +18,7 @@ use super::label::read_labels;
 use super::leaf::{IoContext, Leaf, Reporter};
 use super::node::{ReadFailure, Vdev, VdevKind, Verify, WriteFailure};
 use super::state::{VdevAux, VdevState};
-use crate::alloc::{TopSpec, metaslab_shift};
+use crate::alloc::{METASLABS_MAX, TopSpec, metaslab_shift};
 use crate::error::PoolError;
 use crate::pipeline::{AllocClass, ErrorSink};
 
@@ -318,6 +318,28 @@ impl VdevTree {
             }
         }
         Ok(())
+    }
+
+    /// Whole metaslabs that would fit on a top-level vdev's devices beyond those it has, in bytes: the devices are bigger
+    /// than when it was made (`vs_esize` in `vdev_get_stats_ex`, module/zfs/vdev.c). Zero unless all its devices
+    /// are there.
+    pub fn expandable_bytes(&self, top: &Arc<Vdev>) -> u64 {
+        let shift = top.metaslab_shift();
+        if top.metaslab_count() == 0 || top.state().0 != VdevState::Healthy {
+            return 0;
+        }
+        (whole_asize(top) >> shift).saturating_sub(top.metaslab_count()) << shift
+    }
+
+    /// Lets a top-level vdev use all of its devices, as [`Self::expandable_bytes`] tells (`vdev_open`,
+    /// `vdev_expand`, module/zfs/vdev.c). Nothing is on disk before the configuration is written, which must be in the
+    /// txg that first allocates there. Whether there was anything to gain.
+    pub fn expand(&self, top: &Arc<Vdev>) -> bool {
+        let grows = self.expandable_bytes(top) > 0;
+        if grows {
+            top.set_size(top.ashift(), whole_asize(top));
+        }
+        grows
     }
 
     /// The world it was opened in.
@@ -943,6 +965,13 @@ fn measure(vdev: &Arc<Vdev>) -> Option<u64> {
         VdevKind::Draid(draid) => draid.asize(smallest),
         _ => smallest,
     })
+}
+
+/// [`measure`] of a top-level vdev with metaslabs, as its configuration has it: in whole sectors, no more than can be
+/// dealt with.
+fn whole_asize(top: &Arc<Vdev>) -> u64 {
+    let asize = measure(top).unwrap_or(0);
+    asize.min(METASLABS_MAX << top.metaslab_shift()) >> top.ashift() << top.ashift()
 }
 
 impl std::fmt::Debug for VdevTree {
