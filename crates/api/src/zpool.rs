@@ -176,6 +176,9 @@ pub struct ZpoolAdd {
 pub struct ZpoolAddReply {
     /// Its vdevs.
     pub tree: VdevReport,
+    /// Those that it would get, in full.
+    #[serde(default)]
+    pub layout: Vec<VdevSpec>,
 }
 
 impl Call for ZpoolAdd {

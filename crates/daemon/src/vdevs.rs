@@ -10,7 +10,7 @@ use format::Guid;
 use crate::compatibility::Compatibility;
 use crate::error::from_engine;
 use crate::service::Service;
-use crate::zpool::{is_same_device, layout, vdev_failure};
+use crate::zpool::{described, is_same_device, layout, vdev_failure};
 use crate::{replication, reports};
 
 impl Service {
@@ -29,7 +29,8 @@ impl Service {
         self.refuse_open_devices(&vdevs, call.allow_in_use)?;
         let tree = reports::pool(&open.pool).tree;
         if call.dry_run {
-            return Ok(ZpoolAddReply { tree });
+            let layout = described(&call.vdevs, &vdevs);
+            return Ok(ZpoolAddReply { tree, layout });
         }
         let spec = AddSpec {
             vdevs,
@@ -43,7 +44,10 @@ impl Service {
             .map_err(|error| vdev_failure(&format!("cannot add to '{}'", call.name), &error))?;
         self.log_command(&open.pool, &call.command).await;
         self.save_cached_pools();
-        Ok(ZpoolAddReply { tree })
+        Ok(ZpoolAddReply {
+            tree,
+            layout: Vec::new(),
+        })
     }
 
     /// `zpool remove`.

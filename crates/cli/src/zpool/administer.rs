@@ -53,7 +53,7 @@ impl Add {
         let vdevs = parse_vdevs(&self.vdevs)?;
         let reply = client.call(&ZpoolAdd {
             name: self.pool.clone(),
-            vdevs: vdevs.clone(),
+            vdevs,
             ashift,
             allow_in_use: self.force || self.allow_in_use,
             allow_replication_mismatch: self.force || self.allow_replication_mismatch,
@@ -67,7 +67,10 @@ impl Add {
                 self.pool
             );
             let tree = &reply.tree;
-            print!("{}", planned_layout(&tree.name, &tree.children, &vdevs));
+            print!(
+                "{}",
+                planned_layout(&tree.name, &tree.children, &reply.layout)
+            );
         }
         Ok(())
     }

@@ -193,9 +193,10 @@ pub fn planned_layout(pool: &str, old: &[VdevReport], new: &[VdevSpec]) -> Strin
             out.push_str(&format!("\t{}\n", class_heading(class)));
         }
         for child in old {
-            out.push_str(&format!("\t  {}\n", child.name));
+            let old_name = |vdev| leaf_name(vdev, Naming::default());
+            out.push_str(&format!("\t  {}\n", old_name(child)));
             for member in &child.children {
-                out.push_str(&format!("\t    {}\n", member.name));
+                out.push_str(&format!("\t    {}\n", old_name(member)));
             }
         }
         for vdev in new {
@@ -435,10 +436,14 @@ mod tests {
     fn what_is_planned_is_shown_below_its_class() {
         let mirror = VdevReport {
             name: "mirror-0".into(),
-            children: vec![VdevReport {
-                name: "/a".into(),
-                ..VdevReport::default()
-            }],
+            children: [("/a", "file"), ("/dev/disk/by-id/b", "disk")]
+                .map(|(path, kind)| VdevReport {
+                    name: path.into(),
+                    kind: kind.into(),
+                    path: Some(path.into()),
+                    ..VdevReport::default()
+                })
+                .into(),
             ..VdevReport::default()
         };
         let vdev = |class: &str, kind: &str, path: &str, children| VdevSpec {
@@ -459,7 +464,7 @@ mod tests {
         ];
         assert_eq!(
             planned_layout("tank", &[mirror], &new),
-            "\ttank\n\t  mirror-0\n\t    /a\n\tspecial\n\t  mirror\n\t    /s\n\tlogs\n\t  /l\n\tcache\n\t  sdc\n"
+            "\ttank\n\t  mirror-0\n\t    /a\n\t    b\n\tspecial\n\t  mirror\n\t    /s\n\tlogs\n\t  /l\n\tcache\n\t  sdc\n"
         );
     }
 }

@@ -36,6 +36,10 @@ fn pools_of_every_class_go_to_openzfs_and_back() {
         shown.contains("would update 'tank'") && shown.contains("logs"),
         "{shown}"
     );
+    assert!(
+        !shown.contains("/dev/"),
+        "disks by their short names: {shown}"
+    );
     server.ok(&format!(
         "zpool add tank mirror {} {} log mirror {} {} cache {} {} dedup mirror {} {}",
         d[12], d[13], d[6], d[7], d[8], d[9], d[10], d[11]
