@@ -26,9 +26,9 @@ pub use zfs::{
 pub use zpool::{
     ActivityReport, CheckpointReport, DedupReport, DraidWord, ExpansionReport, FoundPoolReport,
     HistoryRecord, IoReport, PoolReport, PoolStatusReport, PoolUpgrade, RemovalReport, ScanReport,
-    ScrubAction, VdevReport, VdevSpec, ZpoolAdd, ZpoolAddReply, ZpoolCheckpoint, ZpoolClear,
-    ZpoolCreate, ZpoolCreateReply, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolHistoryReply,
-    ZpoolImport, ZpoolImportReply, ZpoolLabelClear, ZpoolList, ZpoolListReply, ZpoolReguid,
-    ZpoolRemove, ZpoolScrub, ZpoolSet, ZpoolStatus, ZpoolStatusReply, ZpoolSync, ZpoolUpgrade,
-    ZpoolUpgradeReply, ZpoolWait,
+    ScrubAction, VdevName, VdevReport, VdevSpec, ZpoolAdd, ZpoolAddReply, ZpoolCheckpoint,
+    ZpoolClear, ZpoolCreate, ZpoolCreateReply, ZpoolDestroy, ZpoolExport, ZpoolHistory,
+    ZpoolHistoryReply, ZpoolImport, ZpoolImportReply, ZpoolLabelClear, ZpoolList, ZpoolListReply,
+    ZpoolReguid, ZpoolRemove, ZpoolScrub, ZpoolSet, ZpoolStatus, ZpoolStatusReply, ZpoolSync,
+    ZpoolUpgrade, ZpoolUpgradeReply, ZpoolWait,
 };

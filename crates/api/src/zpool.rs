@@ -503,6 +503,9 @@ pub struct VdevReport {
     /// `log2` of the smallest block, of top-level vdevs.
     #[serde(default)]
     pub ashift: u8,
+    /// Properties that were set: native ones where they differ from their defaults, and those of users.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub properties: Vec<(String, String)>,
     /// Latencies, sizes and queue depths, if they were asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub io: Option<Box<IoReport>>,
@@ -765,11 +768,23 @@ impl Call for ZpoolStatus {
     type Reply = ZpoolStatusReply;
 }
 
+/// A vdev of a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VdevName {
+    /// Its GUID; the pool's for the root vdev.
+    pub guid: u64,
+    /// As it was called, for messages.
+    pub name: String,
+}
+
 /// `zpool set`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ZpoolSet {
     /// Name of the pool.
     pub name: String,
+    /// The vdev whose property it is; the pool's own without.
+    #[serde(default)]
+    pub vdev: Option<VdevName>,
     /// Property.
     pub property: String,
     /// New value, as typed.

@@ -77,6 +77,7 @@ pub(crate) fn from_engine(doing: &str, error: &EngineError) -> Failure {
         EngineError::BadName { .. }
         | EngineError::BadVdevs { .. }
         | EngineError::BadProperty { .. }
+        | EngineError::BadVdevProperty { .. }
         | EngineError::TooSmall { .. } => FailureKind::Invalid,
         EngineError::DeviceInUse { .. }
         | EngineError::ForeignHost { .. }

@@ -66,6 +66,7 @@ pub(crate) fn vdev(status: &VdevStatus) -> VdevReport {
         trims: [status.trim_ops, status.trim_bytes, status.trim_errors],
         parity: status.parity,
         ashift: status.ashift,
+        properties: status.properties.clone(),
         io: None,
         children: status.children.iter().map(vdev).collect(),
     }

@@ -14,6 +14,7 @@ use engine::{
     CreateSpec, EngineError, FeatureChoice, LeafSpec, Pool, VdevClass, VdevLayout, VdevSpec,
 };
 use filesystem::ZplInit;
+use format::Guid;
 use serve_fuse::UnmountMode;
 
 use crate::compatibility::Compatibility;
@@ -394,13 +395,24 @@ impl Service {
     pub(crate) async fn zpool_set(&self, call: ZpoolSet) -> Result<Empty, Failure> {
         let open = self.pool(&call.name)?;
         let _admin = open.admin.lock().await;
-        let doing = format!("cannot set property for '{}'", call.name);
-        open.pool
-            .set_prop(&call.property, &call.value)
-            .await
-            .map_err(|error| from_engine(&doing, &error))?;
+        match &call.vdev {
+            None => {
+                let doing = format!("cannot set property for '{}'", call.name);
+                let set = open.pool.set_prop(&call.property, &call.value).await;
+                set.map_err(|error| from_engine(&doing, &error))?;
+            }
+            Some(vdev) => {
+                let doing = format!(
+                    "cannot set property {} for {} on {}",
+                    call.property, vdev.name, call.name
+                );
+                let guid = Guid::new(vdev.guid);
+                let set = open.pool.set_vdev_prop(guid, &call.property, &call.value);
+                set.await.map_err(|error| from_engine(&doing, &error))?;
+            }
+        }
         self.log_command(&open.pool, &call.command).await;
-        if call.property == "cachefile" {
+        if call.vdev.is_none() && call.property == "cachefile" {
             self.save_cached_pools();
         }
         Ok(Empty {})

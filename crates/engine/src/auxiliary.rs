@@ -316,6 +316,7 @@ async fn status(config: &NvList, class: VdevClass, places: &Places<'_>) -> VdevS
         allocated_bytes: 0,
         fragmentation_percent: None,
         ashift: 0,
+        properties: Vec::new(),
         children: Vec::new(),
     };
     if let Some(vdev) = places.tree.find(guid) {

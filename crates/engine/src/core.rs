@@ -26,6 +26,7 @@ use crate::history::HistoryLog;
 use crate::props::Stored;
 use crate::scrub::Scrub;
 use crate::space::Space;
+use crate::vdevprops::VdevProps;
 use crate::{EngineError, HostIdentity, Rewound, ScanStatus};
 
 /// What changes while a pool is open. Locked for a few instructions at a time, never across an await.
@@ -54,6 +55,8 @@ pub(crate) struct State {
     pub(crate) props_object: ObjectId,
     /// Stored properties.
     pub(crate) props: BTreeMap<String, Stored>,
+    /// Properties of vdevs as they are stored, by the ZAP that has them.
+    pub(crate) vdev_props: BTreeMap<ObjectId, VdevProps>,
     /// Property `cachefile`: for the daemon, not stored.
     pub(crate) cachefile: Option<String>,
     /// The last uberblock on disk.

@@ -133,6 +133,16 @@ pub enum EngineError {
         /// What is wrong with it.
         why: String,
     },
+    /// A property of a vdev does not exist, cannot be set, or cannot have that value.
+    #[error("{why}; see vdevprops(7)")]
+    BadVdevProperty {
+        /// The property.
+        property: String,
+        /// The vdev.
+        vdev: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The pool uses features that this release cannot read.
     #[error(
         "cannot import '{pool}': it uses features that are not supported: {}; use a release that supports them",

@@ -28,6 +28,7 @@
 //! | [`FeatureState`] and `features` | zfeature.c |
 //! | [`HistoryRecord`] and `history` | spa_history.c |
 //! | `props` | spa.c: `spa_prop_get`, `spa_sync_props` |
+//! | `vdevprops` | vdev.c: `vdev_prop_get`, `vdev_prop_set`, `vdev_props_set_sync` |
 
 #![forbid(unsafe_code)]
 
@@ -64,6 +65,7 @@ mod status;
 mod sync;
 mod tables;
 mod trim;
+mod vdevprops;
 mod vdevs;
 
 pub use ::pool::vdev::IoStats;

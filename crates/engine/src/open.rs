@@ -34,7 +34,7 @@ use crate::props::Stored;
 use crate::space::{Space, TopShape};
 use crate::{
     EngineError, FoundState, ImportSpec, ScanStatus, config, directory, features, layout,
-    multihost, removed, tables,
+    multihost, removed, tables, vdevprops,
 };
 
 /// Bytes of verified blocks kept in memory unless the caller says otherwise.
@@ -118,6 +118,7 @@ pub(crate) fn new_state(name: &str, disk_name: &str, uberblock: Uberblock) -> St
         deferred_frees: ObjectId::ZERO,
         props_object: ObjectId::ZERO,
         props: BTreeMap::new(),
+        vdev_props: BTreeMap::new(),
         cachefile: None,
         uberblock,
         added_tops: Vec::new(),
@@ -817,6 +818,7 @@ async fn load_directory(
             state.props.insert(name, stored);
         }
     }
+    state.vdev_props = vdevprops::load(mos, &ground.tree).await?;
     if let Some(value) = directory.lookup(directory::SCAN).await? {
         state.scan_words = value.to_u64s();
         state.scan = scan_status(&state.scan_words);

@@ -19,7 +19,7 @@ use crate::{
     AddSpec, CreateSpec, EngineError, FeatureStatus, FoundPool, HistoryRecord, ImportSpec,
     PoolHealth, PoolProperty, PoolStatus, PropertySource, Rewound, ScanSpec, ScrubCommand,
     ScrubNumbers, checkpoint, config, create, directory, features, props, rewind, scrub, status,
-    vdevs,
+    vdevprops, vdevs,
 };
 
 /// A pool's space in numbers, all in bytes.
@@ -499,6 +499,23 @@ impl Pool {
         core.start_heart();
         core.start_trim();
         Ok(())
+    }
+
+    /// Sets a property of a vdev, or of the root vdev by the pool's guid (`zpool set PROPERTY=VALUE POOL VDEV`).
+    /// Returns once it is on disk.
+    ///
+    /// # Errors
+    /// [`EngineError::BadVdevProperty`], [`EngineError::NoSuchDevice`], [`EngineError::ReadOnly`].
+    pub async fn set_vdev_prop(
+        &self,
+        vdev: Guid,
+        name: &str,
+        value: &str,
+    ) -> Result<(), EngineError> {
+        self.check_open()?;
+        let change = vdevprops::Change::parse(&self.core, vdev, name, value)?;
+        self.check_writeable()?;
+        vdevprops::set(&self.core, change).await
     }
 
     /// Feature flags, in the order of `zpool get all`.

@@ -74,7 +74,7 @@ pub(crate) struct Row {
     pub(crate) access: Access,
 }
 
-const OFF_ON: &[&str] = &["off", "on"];
+pub(crate) const OFF_ON: &[&str] = &["off", "on"];
 /// `zio_failure_mode` values, in order.
 pub(crate) const FAILMODES: &[&str] = &["wait", "continue", "panic"];
 
@@ -85,9 +85,9 @@ const fn row(name: &'static str, kind: Kind, access: Access) -> Row {
 /// Longest comment, in bytes (`ZPROP_MAX_COMMENT`).
 const COMMENT_BYTES_MAX: usize = 32;
 /// Longest name of a user property, in bytes (`ZAP_MAXNAMELEN`), closing zero included.
-const NAME_BYTES_MAX: usize = 256;
+pub(crate) const NAME_BYTES_MAX: usize = 256;
 /// Longest value of a user property, in bytes (`ZAP_MAXVALUELEN`).
-const VALUE_BYTES_MAX: usize = 8192;
+pub(crate) const VALUE_BYTES_MAX: usize = 8192;
 
 /// All native properties, in the order of `zpool get all` (`zpool_prop_t`, include/sys/fs/zfs.h).
 pub(crate) const TABLE: &[Row] = &[

@@ -14,6 +14,7 @@ use crate::checkpoint::CheckpointStatus;
 use crate::core::Core;
 use crate::removed::RemovalStatus;
 use crate::tables::{DedupStatus, ExpansionStatus};
+use crate::vdevprops;
 
 /// State of a vdev (`vdev_state_t`, include/sys/fs/zfs.h), best last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -136,6 +137,8 @@ pub struct VdevStatus {
     pub fragmentation_percent: Option<u8>,
     /// `log2` of the smallest block (top-level vdevs; zero below).
     pub ashift: u8,
+    /// Settable properties that differ from their defaults, and those of users, as text.
+    pub properties: Vec<(String, String)>,
     /// Those below.
     pub children: Vec<VdevStatus>,
 }
@@ -402,6 +405,7 @@ fn vdev_status_below(
         } else {
             0
         },
+        properties: Vec::new(),
         children: vdev
             .children()
             .iter()
@@ -436,6 +440,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         .collect();
     for child in &mut children {
         core.tables.activities.add_to(child, core);
+        vdevprops::add_to(child, core);
     }
     let sum = |field: fn(&VdevStatus) -> u64| children.iter().map(field).sum();
     let name = core.state.lock().name.clone();
@@ -470,6 +475,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         allocated_bytes: sum(|vdev| vdev.allocated_bytes),
         fragmentation_percent: None,
         ashift: 0,
+        properties: vdevprops::of_root(core),
         children,
     };
     let health = health(core);

@@ -313,6 +313,7 @@ impl Core {
             if let Some(bias) = &want.allocation_bias {
                 zap.add(tx, directory::ALLOCATION_BIAS, ZapValue::from_str_z(bias))
                     .await?;
+                self.note_vdev_text(zap.id(), directory::ALLOCATION_BIAS, bias);
                 if matches!(bias.as_str(), "special" | "dedup") {
                     let features = self.dsl.features();
                     features

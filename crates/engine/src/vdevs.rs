@@ -425,6 +425,7 @@ impl RemoveTask {
         }
         for zap in zaps.into_iter().flatten().filter(|zap| *zap != 0) {
             mos.free(tx, ObjectId::new(zap)).await?;
+            core.state.lock().vdev_props.remove(&ObjectId::new(zap));
             if !all.is_zero() {
                 Zap::hold(mos, all).await?.remove_int(tx, zap).await?;
             }

@@ -1,8 +1,8 @@
 //! `zpool get`: properties of pools and of vdevs (`zpool_do_get`, cmd/zpool/zpool_main.c;
-//! `zpool_get_vdev_prop`, lib/libzfs/libzfs_pool.c).
+//! `zpool_get_vdev_prop`, lib/libzfs/libzfs_pool.c), and which vdev a word means.
 
 use anyhow::bail;
-use api::{PoolReport, Property, PropertyMap, Source, VdevReport, ZpoolList};
+use api::{PoolReport, Property, PropertyMap, Source, VdevName, VdevReport, ZpoolList};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
@@ -189,6 +189,21 @@ impl Get {
     }
 }
 
+/// The vdev of a pool that a person calls `word`, as for `zpool get`.
+pub fn find_vdev(client: &Client, pool: &str, word: &str) -> anyhow::Result<VdevName> {
+    let names = vec![pool.to_owned()];
+    let pools = client.call(&ZpoolList { names, io: false })?.pools;
+    let found = pools.iter().flat_map(all_vdevs);
+    let mut found = found.filter(|(name, vdev, _)| is_called(word, name, vdev));
+    match found.next() {
+        Some((name, vdev, _)) => Ok(VdevName {
+            guid: vdev.guid,
+            name,
+        }),
+        None => bail!("cannot find '{word}' in '{pool}': device not in pool"),
+    }
+}
+
 fn row(fields: &[&str], name: &str, property: &str, value: &str, source: &str) -> Vec<String> {
     fields
         .iter()
@@ -236,8 +251,8 @@ fn all_vdevs(pool: &PoolReport) -> Vec<(String, VdevReport, PropertyMap)> {
     out
 }
 
-/// Properties of a vdev in the order of `vdev_prop_t` (include/sys/fs/zfs.h). Those that only OpenZFS
-/// counts (kinds of operations by class, limits of its fault daemon) have the value that means "none".
+/// Properties of a vdev in the order of `vdev_prop_t` (include/sys/fs/zfs.h), then those of users. Those that only
+/// OpenZFS counts (kinds of operations by class) have the value that means "none".
 fn properties_of(
     vdev: &VdevReport,
     name: &str,
@@ -247,6 +262,15 @@ fn properties_of(
     let mut out = PropertyMap::new();
     let mut tell = |property: &str, value: String, source: Source| {
         out.insert(property.to_owned(), Property { value, source });
+    };
+    let set = |property: &str| {
+        let mut all = vdev.properties.iter();
+        let found = all.find(|(name, _)| name == property);
+        found.map(|(_, value)| value.clone())
+    };
+    let settable = |property: &str, default: &str| match set(property) {
+        Some(value) => (value, Source::Local),
+        None => (default.to_owned(), Source::Default),
     };
     let mut read_only = |property: &str, value: String| tell(property, value, Source::None);
     let has_space = vdev.size_bytes > 0;
@@ -271,7 +295,8 @@ fn properties_of(
         of_space(vdev.size_bytes.saturating_sub(allocated)).to_string(),
     );
     read_only("allocated", allocated.to_string());
-    tell("comment", "-".into(), Source::Default);
+    let (comment, source) = settable("comment", "-");
+    tell("comment", comment, source);
     let mut read_only = |property: &str, value: String| tell(property, value, Source::None);
     read_only("expandsize", vdev.expandable_bytes.to_string());
     let fragmentation = vdev.fragmentation_percent;
@@ -321,14 +346,24 @@ fn properties_of(
         read_only(property, value.to_string());
     }
     read_only("removing", "off".into());
-    let allocating = if has_space { "on" } else { "-" };
-    tell("allocating", allocating.into(), Source::Default);
-    tell("failfast", "on".into(), Source::Default);
-    for property in ["checksum_n", "checksum_t", "io_n", "io_t"] {
-        tell(property, "-".into(), Source::Default);
-    }
-    for property in ["slow_io_n", "slow_io_t"] {
-        tell(property, "-".into(), Source::Default);
+    // Only what allocates can stop to.
+    let (allocating, source) = match has_space {
+        true => settable("allocating", "on"),
+        false => ("-".to_owned(), Source::None),
+    };
+    tell("allocating", allocating, source);
+    let (failfast, source) = settable("failfast", "on");
+    tell("failfast", failfast, source);
+    for property in [
+        "checksum_n",
+        "checksum_t",
+        "io_n",
+        "io_t",
+        "slow_io_n",
+        "slow_io_t",
+    ] {
+        let (limit, source) = settable(property, "-");
+        tell(property, limit, source);
     }
     let mut read_only = |property: &str, value: String| tell(property, value, Source::None);
     read_only("raidz_expanding", "off".into());
@@ -336,6 +371,11 @@ fn properties_of(
     read_only("trim_support", if can_trim { "on" } else { "off" }.into());
     read_only("trim_errors", trim_errors.to_string());
     read_only("slow_ios", vdev.slow_ios.to_string());
+    for (property, value) in &vdev.properties {
+        if property.contains(':') {
+            tell(property, value.clone(), Source::Local);
+        }
+    }
     out
 }
 

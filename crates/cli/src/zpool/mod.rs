@@ -61,7 +61,7 @@ enum Command {
     Status(status::Status),
     /// Print properties of pools
     Get(get::Get),
-    /// Set a property of a pool
+    /// Set a property of a pool, or of one of its vdevs
     Set(Set),
     /// Print the commands that were run on pools
     History(History),
@@ -104,6 +104,8 @@ struct Set {
     /// PROPERTY=VALUE
     assignment: String,
     pool: String,
+    /// The vdev: a name, path or GUID, or root-0
+    vdev: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -165,8 +167,13 @@ pub fn run(zpool: Zpool, client: &Client, typed: String) -> anyhow::Result<()> {
                 );
             };
             let (property, value) = (property.to_owned(), value.to_owned());
+            let vdev = match set.vdev {
+                Some(vdev) => Some(get::find_vdev(client, &set.pool, &vdev)?),
+                None => None,
+            };
             client.call(&ZpoolSet {
                 name: set.pool,
+                vdev,
                 property,
                 value,
                 command: typed,

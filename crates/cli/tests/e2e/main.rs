@@ -29,4 +29,5 @@ mod scrub;
 mod snapdir;
 mod suspend;
 mod up;
+mod vdevprops;
 mod walk;

@@ -639,13 +639,16 @@ fn golden(names: &[&str], rounds: u32) {
         views
             .into_iter()
             .filter(|(name, _)| is_features(name))
-            // Gang blocks are not deduplicated: its first table is made by what is written in the turns.
-            .map(|(name, text)| match name.as_str() {
-                "features%gang" => (
-                    name,
-                    text.replace("fast_dedup\tactive", "fast_dedup\tenabled"),
-                ),
-                _ => (name, text),
+            // These are active when the first block that needs them is written, wherever that is done; gang
+            // blocks are not deduplicated, so that there the first table is made in the turns.
+            .map(|(name, mut text)| {
+                let by_content = ["sha512", "skein", "edonr", "blake3"].iter();
+                let tables = (name == "features%gang").then_some(&"fast_dedup");
+                for feature in by_content.chain(tables) {
+                    let feature = format!("feature@{feature}\t");
+                    text = text.replace(&format!("{feature}active"), &format!("{feature}enabled"));
+                }
+                (name, text)
             })
             .collect()
     };

@@ -17,3 +17,4 @@ mod peer;
 mod rewind;
 mod scrub;
 mod trim;
+mod vdevprops;

@@ -599,6 +599,11 @@ impl VdevTree {
         out
     }
 
+    /// A number of the root's configuration.
+    pub fn root_config_u64(&self, name: &str) -> Option<u64> {
+        self.config.lock().u64(name)
+    }
+
     /// Sets a pair of the root's configuration.
     pub fn set_root_config(&self, name: &str, value: impl Into<format::NvValue>) {
         self.config.lock().set(name, value);
