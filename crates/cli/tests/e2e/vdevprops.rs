@@ -21,8 +21,10 @@ fn properties_of_vdevs_are_kept_and_go_to_openzfs_and_back() {
         return;
     }
     let mut server = Server::start();
-    let disks = server.disks(2, 128 << 20);
+    let disks = server.disks(4, 128 << 20);
     let d = server.attach(&disks);
+    server.ok(&format!("zpool create -m none wide {} {}", d[2], d[3]));
+    server.ok("zpool export wide");
     server.ok(&format!(
         "zpool create -m none tank mirror {} {}",
         d[0], d[1]
@@ -124,7 +126,10 @@ fn properties_of_vdevs_are_kept_and_go_to_openzfs_and_back() {
          zpool set comment=mirrored tank mirror-0\n\
          zpool set failfast=on tank mirror-0\n\
          zpool set comment=every tank root\n\
-         zpool scrub -w tank\nzpool status tank\nzpool export tank\n"
+         zpool scrub -w tank\nzpool status tank\nzpool export tank\n\
+         zpool import -d /dev/disk/peer -N wide 2>&1\n\
+         zpool set allocating=off wide $(zpool get -H -o name guid wide all-vdevs | tail -n 1)\n\
+         zpool sync wide\necho \"room: $(zfs get -Hp -o value available wide)\"\nzpool export wide\n"
     );
     let text = peer.run(&disks, &[], &script);
     let told: Vec<String> = text
@@ -151,7 +156,19 @@ fn properties_of_vdevs_are_kept_and_go_to_openzfs_and_back() {
     );
     assert_eq!(told.iter().filter(|row| unset(row)).count(), 2, "{told:#?}");
     assert!(text.contains("No known data errors"), "{text}");
+    let room = text.split_once("room: ").expect("what is available").1;
+    let room: u64 = room
+        .split_whitespace()
+        .next()
+        .and_then(|room| room.parse().ok())
+        .expect("a number");
     let search = server.attach_to_import(&disks);
+    // What OpenZFS allocates nothing from is not offered here either.
+    server.ok(&format!("zpool import {search} wide"));
+    let ours = server.ok("zfs get -Hp -o value available wide");
+    let ours: u64 = ours.trim().parse().expect("a number");
+    assert!(ours.abs_diff(room) < 1 << 20, "{ours}, OpenZFS: {room}");
+    server.ok("zpool export wide");
     server.ok(&format!("zpool import {search} tank"));
     let ours = server.ok("zpool get -H -o property,value,source allocating tank all-vdevs");
     let ours: Vec<String> = ours.lines().map(|line| line.replace('\t', " ")).collect();

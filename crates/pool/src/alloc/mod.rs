@@ -125,6 +125,9 @@ pub struct TopSpec {
     pub deflate_ratio: u64,
     /// Whether new blocks may go there (not while it is removed, or unavailable).
     pub allocatable: bool,
+    /// Nothing of its space is offered to datasets, not even what is in use: what is written over moves to other vdevs
+    /// (`allocating=off`; `spa_update_dspace`, module/zfs/spa_misc.c).
+    pub is_withheld: bool,
 }
 
 /// A request for space.
@@ -760,7 +763,10 @@ impl Allocator {
     fn sum_totals(&self) -> SpaceTotals {
         let mut out = SpaceTotals::default();
         for entry in self.tops.read().values() {
-            let top = entry.top.lock().space();
+            let (top, is_withheld) = {
+                let top = entry.top.lock();
+                (top.space(), top.spec.is_withheld)
+            };
             if top.class == AllocClass::Log {
                 continue;
             }
@@ -780,8 +786,10 @@ impl Allocator {
             }
             if top.class == AllocClass::Normal {
                 out.normal_deflated_bytes += top.size_deflated_bytes;
-                out.usable_deflated_bytes += top.size_deflated_bytes;
-                out.normal_free_bytes += top.size_bytes.saturating_sub(top.allocated_bytes);
+                if !is_withheld {
+                    out.usable_deflated_bytes += top.size_deflated_bytes;
+                    out.normal_free_bytes += top.size_bytes.saturating_sub(top.allocated_bytes);
+                }
             } else {
                 out.usable_deflated_bytes += top.allocated_deflated_bytes;
             }

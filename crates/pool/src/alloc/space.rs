@@ -107,7 +107,7 @@ pub struct SpaceTotals {
     pub allocated_bytes: u64,
     /// Deferred raw bytes of those.
     pub deferred_bytes: u64,
-    /// Raw bytes of the normal class that are not allocated.
+    /// Raw bytes of the normal class that are not allocated, and may be.
     pub normal_free_bytes: u64,
     /// Raw bytes of the special class.
     pub special_size_bytes: u64,
@@ -121,8 +121,8 @@ pub struct SpaceTotals {
     pub normal_deflated_bytes: u64,
     /// Bytes of all classes but log as users see them.
     pub size_deflated_bytes: u64,
-    /// Bytes that the pool offers (`spa_dspace`): all of the normal class, of the others what is in
-    /// use, and what dedup and cloning save.
+    /// Bytes that the pool offers (`spa_dspace`): all of the normal class but vdevs that are withheld, of the others
+    /// what is in use, and what dedup and cloning save.
     pub usable_deflated_bytes: u64,
     /// Allocated, as users see it.
     pub allocated_deflated_bytes: u64,

@@ -103,6 +103,7 @@ pub(super) fn spec(vdev: u32, class: AllocClass, metaslab_count: u64) -> TopSpec
         before: None,
         deflate_ratio: geometry.deflate_ratio(),
         allocatable: true,
+        is_withheld: false,
     }
 }
 
@@ -446,6 +447,25 @@ fn classes_fall_back_to_normal() {
         // Log vdevs are no part of the pool's space.
         assert_eq!(allocator.totals().size_bytes, 5 << SHIFT);
         assert_eq!(allocator.totals().normal_deflated_bytes, 4 << SHIFT);
+    });
+}
+
+#[test]
+fn what_is_withheld_is_not_offered() {
+    simulate(async {
+        let withheld = TopSpec {
+            allocatable: false,
+            is_withheld: true,
+            ..spec(1, AllocClass::Normal, 8)
+        };
+        let allocator = allocator(&[spec(0, AllocClass::Normal, 4), withheld]);
+        allocator.set_recorded(VdevId::new(1), 0, 5 * MIB, None);
+        let totals = allocator.totals();
+        assert_eq!(totals.size_bytes, 12 << SHIFT);
+        assert_eq!(totals.allocated_bytes, 5 * MIB);
+        assert_eq!(totals.normal_deflated_bytes, 12 << SHIFT);
+        assert_eq!(totals.usable_deflated_bytes, 4 << SHIFT);
+        assert_eq!(totals.normal_free_bytes, 4 << SHIFT);
     });
 }
 

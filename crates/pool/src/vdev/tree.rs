@@ -650,6 +650,7 @@ impl VdevTree {
         let geometry = top.geometry()?;
         let deflate_ratio = top.deflate_ratio()?;
         let about = top.top()?;
+        let is_set = |pair| top.config_u64(pair).unwrap_or(0) != 0;
         (top.metaslab_count() > 0).then(|| TopSpec {
             vdev: about.id,
             class: about.class,
@@ -658,10 +659,11 @@ impl VdevTree {
             geometry,
             before: top.geometry_before(),
             deflate_ratio,
-            allocatable: top.config_u64("removing").unwrap_or(0) == 0
-                && top.config_u64("non_allocating").unwrap_or(0) == 0
+            allocatable: !is_set("removing")
+                && !is_set("non_allocating")
                 && !top.is_expanding()
                 && top.state().0.is_usable(),
+            is_withheld: is_set("non_allocating"),
         })
     }
 
