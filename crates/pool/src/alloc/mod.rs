@@ -762,6 +762,7 @@ impl Allocator {
 
     fn sum_totals(&self) -> SpaceTotals {
         let mut out = SpaceTotals::default();
+        let mut offered_bytes = 0;
         for entry in self.tops.read().values() {
             let (top, is_withheld) = {
                 let top = entry.top.lock();
@@ -787,6 +788,7 @@ impl Allocator {
             if top.class == AllocClass::Normal {
                 out.normal_deflated_bytes += top.size_deflated_bytes;
                 if !is_withheld {
+                    offered_bytes += top.size_deflated_bytes;
                     out.usable_deflated_bytes += top.size_deflated_bytes;
                     out.normal_free_bytes += top.size_bytes.saturating_sub(top.allocated_bytes);
                 }
@@ -794,7 +796,7 @@ impl Allocator {
                 out.usable_deflated_bytes += top.allocated_deflated_bytes;
             }
         }
-        out.slop_bytes = slop_bytes(out.normal_deflated_bytes);
+        out.slop_bytes = slop_bytes(offered_bytes);
         out.usable_deflated_bytes += self.saved_bytes.load(Ordering::Relaxed);
         out.usable_deflated_bytes = out
             .usable_deflated_bytes

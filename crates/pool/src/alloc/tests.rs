@@ -466,6 +466,7 @@ fn what_is_withheld_is_not_offered() {
         assert_eq!(totals.normal_deflated_bytes, 12 << SHIFT);
         assert_eq!(totals.usable_deflated_bytes, 4 << SHIFT);
         assert_eq!(totals.normal_free_bytes, 4 << SHIFT);
+        assert_eq!(totals.slop_bytes, slop_bytes(4 << SHIFT));
     });
 }
 

@@ -322,10 +322,11 @@ impl VdevTree {
 
     /// Whole metaslabs that would fit on a top-level vdev's devices beyond those it has, in bytes: the devices are bigger
     /// than when it was made (`vs_esize` in `vdev_get_stats_ex`, module/zfs/vdev.c). Zero unless all its devices
-    /// are there.
+    /// are there, and while RAID-Z is being made wider.
     pub fn expandable_bytes(&self, top: &Arc<Vdev>) -> u64 {
         let shift = top.metaslab_shift();
-        if top.metaslab_count() == 0 || top.state().0 != VdevState::Healthy {
+        let is_whole = top.state().0 == VdevState::Healthy && !top.is_expanding();
+        if top.metaslab_count() == 0 || !is_whole {
             return 0;
         }
         (whole_asize(top) >> shift).saturating_sub(top.metaslab_count()) << shift
