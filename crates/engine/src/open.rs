@@ -818,7 +818,7 @@ async fn load_directory(
             state.props.insert(name, stored);
         }
     }
-    state.vdev_props = vdevprops::load(mos, &ground.tree).await?;
+    state.vdev_props = vdevprops::load(mos, &ground.tree).await;
     if let Some(value) = directory.lookup(directory::SCAN).await? {
         state.scan_words = value.to_u64s();
         state.scan = scan_status(&state.scan_words);

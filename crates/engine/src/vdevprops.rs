@@ -150,11 +150,8 @@ fn zap_of_root(tree: &VdevTree) -> Option<ObjectId> {
     id.filter(|id| *id != 0).map(ObjectId::new)
 }
 
-/// Reads what is stored for all vdevs.
-pub(crate) async fn load(
-    mos: &Arc<ObjectSet>,
-    tree: &VdevTree,
-) -> Result<BTreeMap<ObjectId, VdevProps>, EngineError> {
+/// Reads what is stored for all vdevs. What cannot be read is left out: no pool is refused for it.
+pub(crate) async fn load(mos: &Arc<ObjectSet>, tree: &VdevTree) -> BTreeMap<ObjectId, VdevProps> {
     fn walk(vdev: &Vdev, zaps: &mut Vec<ObjectId>) {
         zaps.extend(zap_of(vdev));
         vdev.children().iter().for_each(|child| walk(child, zaps));
@@ -164,7 +161,15 @@ pub(crate) async fn load(
     let mut out = BTreeMap::new();
     for id in zaps {
         let mut stored = VdevProps::new();
-        for entry in Zap::hold(mos, id).await?.all().await? {
+        let entries = async { Zap::hold(mos, id).await?.all().await };
+        let entries = match entries.await {
+            Ok(entries) => entries,
+            Err(error) => {
+                tracing::warn!(zap = %id, %error, "properties of a vdev cannot be read");
+                continue;
+            }
+        };
+        for entry in entries {
             let name = entry.name_str().into_owned();
             let value = match (entry.value.as_u64(), entry.value.as_str(), kind_of(&name)) {
                 (Some(number), _, Some(Kind::Word(..) | Kind::Limit)) => Stored::Number(number),
@@ -178,7 +183,7 @@ pub(crate) async fn load(
             out.insert(id, stored);
         }
     }
-    Ok(out)
+    out
 }
 
 /// What differs from the defaults, as text: native properties in their order, then those of users.

@@ -261,8 +261,9 @@ impl fuser::Filesystem for Handler {
             && node.0 != nodes::ROOT
             && file.filesystem.release(file.ino, count)
         {
-            // Whoever removes files asks for the next one at once. There was nothing to give the turn away for.
-            self.runtime.readers.end();
+            // Whoever removes files asks for the next one at once. Several nodes may come in one request: this thread
+            // must not wait for a turn before it has dealt with all.
+            self.runtime.readers.stay();
         }
     }
 

@@ -76,6 +76,17 @@ struct Seat {
     in_vain: u32,
 }
 
+impl Seat {
+    /// Looks for the next request, where that is worth it.
+    fn look(&mut self) {
+        self.ended = Instant::now();
+        self.is_crowded = match self.shared.looks && self.is_reader && self.in_vain < VAIN_MAX {
+            true => self.shared.look(),
+            false => true,
+        };
+    }
+}
+
 impl Drop for Seat {
     fn drop(&mut self) {
         self.shared.state.lock().closed = true;
@@ -120,6 +131,19 @@ impl Readers {
         });
     }
 
+    /// This thread has read what needs no answer: if it has the turn, it looks for the next request. Never waits for
+    /// a turn.
+    pub(crate) fn stay(&self) {
+        if self.0.device.get().is_none() {
+            return;
+        }
+        SEAT.with_borrow_mut(|place| {
+            if let Some(seat) = place.as_mut().filter(|seat| seat.is_reader) {
+                seat.look();
+            }
+        });
+    }
+
     /// This thread has answered a request, or handed it on: waits until it should read again.
     pub(crate) fn end(&self) {
         if self.0.device.get().is_none() {
@@ -128,11 +152,7 @@ impl Readers {
         SEAT.with_borrow_mut(|place| {
             let Some(seat) = place else { return };
             seat.is_reader = self.0.take_turn(seat.is_reader);
-            seat.ended = Instant::now();
-            seat.is_crowded = match self.0.looks && seat.is_reader && seat.in_vain < VAIN_MAX {
-                true => self.0.look(),
-                false => true,
-            };
+            seat.look();
         });
     }
 }
@@ -295,6 +315,24 @@ mod tests {
         for requests in 0..4 {
             serve(requests, 1, 0);
         }
+    }
+
+    #[test]
+    fn who_stays_never_waits_for_a_turn() {
+        let readers = Readers::new();
+        let (source, _sink) = std::io::pipe().unwrap();
+        readers.attach(source.into());
+        readers.begin(false);
+        // Another one reads: after an answer this thread would park until it is offered the turn.
+        readers.0.state.lock().readers += 1;
+        let (done, wait) = mpsc::channel();
+        let other = thread::spawn(move || {
+            readers.begin(false);
+            (0..10).for_each(|_| readers.stay());
+            done.send(()).unwrap();
+        });
+        wait.recv_timeout(Duration::from_secs(60)).unwrap();
+        other.join().unwrap();
     }
 
     #[test]

@@ -423,7 +423,9 @@ impl Vdev {
         let VdevKind::Draid(draid) = &self.kind else {
             return self.may_lack(offset, txg);
         };
-        // What a spare stands on depends on where the block's columns are, not on where the block is.
+        // What a spare stands on depends on where the block's columns are, not on where the block is. Blocks of logs
+        // may be smaller than sectors.
+        let length = length.next_multiple_of(1 << self.ashift());
         let rows = draid.rows(self.ashift(), offset, length);
         rows.is_none_or(|rows| {
             rows.iter().any(|row| {

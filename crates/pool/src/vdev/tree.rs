@@ -979,7 +979,8 @@ fn measure(vdev: &Arc<Vdev>) -> Option<u64> {
 /// dealt with.
 fn whole_asize(top: &Arc<Vdev>) -> u64 {
     let asize = measure(top).unwrap_or(0);
-    asize.min(METASLABS_MAX << top.metaslab_shift()) >> top.ashift() << top.ashift()
+    let most = METASLABS_MAX.saturating_mul(1 << top.metaslab_shift());
+    asize.min(most) >> top.ashift() << top.ashift()
 }
 
 impl std::fmt::Debug for VdevTree {
