@@ -42,7 +42,7 @@ const VAIN_MAX: u32 = 3;
 
 #[derive(Debug, Default)]
 struct State {
-    /// Threads with a seat that read, or will when they have answered.
+    /// Threads with a seat that read, or will as soon as they have answered a short request.
     readers: usize,
     parked: usize,
     /// Turns offered to parked threads.
@@ -126,7 +126,7 @@ impl Readers {
                 seat.in_vain.saturating_add(1)
             };
             if seat.is_reader && (long || seat.is_crowded && self.0.more_wait()) {
-                seat.is_reader = !self.0.offer_turn();
+                seat.is_reader = !self.0.give_turn(long);
             }
         });
     }
@@ -182,17 +182,21 @@ impl Shared {
         })
     }
 
-    /// Gives the turn to a parked thread, if there is one.
-    fn offer_turn(&self) -> bool {
+    /// Gives the turn to a parked thread. If there is none, whoever is busy for `long` gives it up all the same: a thread that is
+    /// about to park must not take it for one that reads. Whether it was given.
+    fn give_turn(&self, long: bool) -> bool {
         let mut state = self.state.lock();
-        if state.parked <= state.offers {
-            return false;
+        if state.parked > state.offers {
+            // The reader's turn becomes that of whoever takes it up.
+            state.offers += 1;
+            drop(state);
+            self.turn.notify_one();
+            return true;
         }
-        // The reader's turn becomes that of whoever takes it up.
-        state.offers += 1;
-        drop(state);
-        self.turn.notify_one();
-        true
+        if long {
+            state.readers -= 1;
+        }
+        long
     }
 
     /// Waits until this thread is to read; true with the turn.
@@ -333,6 +337,22 @@ mod tests {
         });
         wait.recv_timeout(Duration::from_secs(60)).unwrap();
         other.join().unwrap();
+    }
+
+    #[test]
+    fn who_is_busy_for_long_does_not_count_as_reading() {
+        let readers = Readers::new();
+        let (source, mut sink) = std::io::pipe().unwrap();
+        readers.attach(source.into());
+        readers.begin(false);
+        // Another one has answered its request; nobody is parked yet who could be offered the turn.
+        readers.0.state.lock().readers += 1;
+        readers.begin(true);
+        // The other one must not park now.
+        assert_eq!(readers.0.state.lock().readers, 1);
+        sink.write_all(&[0]).unwrap();
+        readers.end();
+        assert_eq!(readers.0.state.lock().readers, 2);
     }
 
     #[test]
