@@ -492,18 +492,22 @@ fn a_device_that_comes_back_gets_what_it_missed() {
     });
 }
 
+/// Opens draid2 of six devices, where the spare stands in for the second one.
+async fn with_spare_in_use(sim: &SimWorld) -> Arc<VdevTree> {
+    let mut config = draid_config(sim, 2, 2, 6, 1);
+    open(sim, vec![config.clone()], 9, true).await.close();
+    use_spare(&mut config, 1, 0);
+    VdevTree::open(sim.world(), &root(vec![config], 9), OpenOptions::default())
+        .await
+        .expect("opens")
+}
+
 /// A spare that did not get a write knows so.
 #[test]
 fn a_spare_that_misses_a_write_says_so() {
     simulate(async {
         let sim = SimWorld::new(3);
-        let mut config = draid_config(&sim, 2, 2, 6, 1);
-        open(&sim, vec![config.clone()], 9, true).await.close();
-        use_spare(&mut config, 1, 0);
-        let options = OpenOptions::default();
-        let tree = VdevTree::open(sim.world(), &root(vec![config], 9), options)
-            .await
-            .expect("opens");
+        let tree = with_spare_in_use(&sim).await;
         let top = tree.tops()[0].clone();
         let VdevKind::Draid(draid) = top.kind() else {
             unreachable!()
@@ -548,13 +552,7 @@ fn a_spare_that_misses_a_write_says_so() {
 fn what_a_block_may_lack_is_what_would_make_it_unreadable() {
     simulate(async {
         let sim = SimWorld::new(3);
-        let mut config = draid_config(&sim, 2, 2, 6, 1);
-        open(&sim, vec![config.clone()], 9, true).await.close();
-        use_spare(&mut config, 1, 0);
-        let options = OpenOptions::default();
-        let tree = VdevTree::open(sim.world(), &root(vec![config], 9), options)
-            .await
-            .expect("opens");
+        let tree = with_spare_in_use(&sim).await;
         let top = tree.tops()[0].clone();
         let context = IoContext {
             birth: Txg::new(7),

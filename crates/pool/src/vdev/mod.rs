@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `tree` | [`VdevTree`]: opening, flushing, I/O by [`format::VdevId`] |
 //! | `node` | [`Vdev`]: leaves and mirrors |
+//! | `lacking` | writes that a vdev lacks, and blocks that it may lack for that reason |
 //! | `raidz` | RAID-Z reads, reconstruction, writes |
 //! | `geometry` | [`Geometry`]: allocated sizes, RAID-Z columns |
 //! | `expansion` | RAID-Z vdevs that were widened, or are being widened |
@@ -32,6 +33,7 @@ mod flushed_tests;
 mod geometry;
 mod indirect;
 mod label;
+mod lacking;
 mod leaf;
 #[cfg(test)]
 mod mapping_tests;
