@@ -214,15 +214,7 @@ impl DslPool {
         old: &str,
         new: &str,
     ) -> Result<(), DatasetError> {
-        check_name(&format!("{head}@{new}"))?;
-        self.run_task(Arc::new(RenameSnapshotTask {
-            dsl: self.clone(),
-            head: head.to_owned(),
-            old: old.to_owned(),
-            new: new.to_owned(),
-            is_recursive: true,
-        }))
-        .await
+        self.rename_snapshots_of(head, old, new, true).await
     }
 
     /// Renames one snapshot.
@@ -232,13 +224,23 @@ impl DslPool {
         old: &str,
         new: &str,
     ) -> Result<(), DatasetError> {
+        self.rename_snapshots_of(head, old, new, false).await
+    }
+
+    async fn rename_snapshots_of(
+        self: &Arc<Self>,
+        head: &str,
+        old: &str,
+        new: &str,
+        is_recursive: bool,
+    ) -> Result<(), DatasetError> {
         check_name(&format!("{head}@{new}"))?;
         self.run_task(Arc::new(RenameSnapshotTask {
             dsl: self.clone(),
             head: head.to_owned(),
             old: old.to_owned(),
             new: new.to_owned(),
-            is_recursive: false,
+            is_recursive,
         }))
         .await
     }

@@ -3,6 +3,9 @@
 
 #![allow(dead_code)]
 
+#[path = "../../../object/tests/common/memory.rs"]
+mod memory;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -10,79 +13,12 @@ use dataset::{
     CreateParams, DatasetError, DslEnvironment, DslPool, ListOptions, NoHooks, ObjsetInit,
     PropertyValue,
 };
-use device::{BoxFuture, Device, DeviceError, InlineCpu, MemoryDevice, Opener, World};
-use format::{
-    BlockPointer, DnodePhys, NvList, NvValue, ObjectId, ObjectType, ObjsetKind, ObjsetPhys, Txg,
-    VdevId,
-};
+use device::{BoxFuture, World};
+use format::{BlockPointer, DnodePhys, ObjectId, ObjectType, ObjsetKind, ObjsetPhys, Txg};
+use memory::pipeline;
 use object::{NewObject, ObjectSet, SyncContext, Zap, ZapOptions};
-use pool::alloc::{AllFree, Allocator};
-use pool::pipeline::IgnoreErrors;
 use pool::txg::Work;
-use pool::vdev::{OpenOptions, VdevTree};
-use pool::{Cache, Pipeline, PipelineOptions, PoolError, ReadContext, Tx, TxgLimits, TxgManager};
-
-const METASLAB_SHIFT: u32 = 24;
-
-struct OneDevice(Arc<MemoryDevice>);
-
-impl Opener for OneDevice {
-    fn open<'a>(
-        &'a self,
-        _path: &'a str,
-        _read_only: bool,
-    ) -> BoxFuture<'a, Result<Arc<dyn Device>, DeviceError>> {
-        let device: Arc<dyn Device> = self.0.clone();
-        Box::pin(async move { Ok(device) })
-    }
-}
-
-/// A pipeline on one device in memory.
-pub async fn pipeline(size_bytes: u64) -> (World, Arc<Pipeline>) {
-    let device = Arc::new(MemoryDevice::new("memory", size_bytes));
-    let world = World {
-        cpu: Arc::new(InlineCpu),
-        opener: Arc::new(OneDevice(device)),
-        ..World::system(1)
-    };
-    let asize = (size_bytes - (5 << 20)) >> METASLAB_SHIFT << METASLAB_SHIFT;
-    let mut leaf = NvList::new();
-    leaf.set("type", "file");
-    leaf.set("id", 0u64);
-    leaf.set("guid", 22u64);
-    leaf.set("path", "memory");
-    leaf.set("metaslab_array", 1u64);
-    leaf.set("metaslab_shift", u64::from(METASLAB_SHIFT));
-    leaf.set("ashift", 9u64);
-    leaf.set("asize", asize);
-    let mut root = NvList::new();
-    root.set("type", "root");
-    root.set("id", 0u64);
-    root.set("guid", 11u64);
-    root.set("children", NvValue::ListArray(vec![leaf]));
-    let options = OpenOptions {
-        create: true,
-        ..OpenOptions::default()
-    };
-    let tree = VdevTree::open(world.clone(), &root, options)
-        .await
-        .expect("the tree opens");
-    let allocator = Arc::new(Allocator::new());
-    allocator.set_source(Arc::new(AllFree {
-        metaslab_shift: METASLAB_SHIFT,
-    }));
-    let top = tree.top(VdevId::new(0)).expect("one top-level vdev");
-    allocator.add_top(tree.top_spec(&top).expect("it can be allocated from"));
-    let pipeline = Pipeline::new(
-        world.clone(),
-        tree,
-        allocator,
-        Arc::new(Cache::new(64 << 20)),
-        PipelineOptions::default(),
-        Arc::new(IgnoreErrors),
-    );
-    (world, pipeline)
-}
+use pool::{Pipeline, PoolError, ReadContext, Tx, TxgLimits, TxgManager};
 
 /// A filesystem's or volume's objects, as far as the DSL looks at them.
 pub struct Init(pub ObjsetKind);
@@ -188,7 +124,7 @@ impl TestPool {
     }
 
     pub async fn with_features(size_bytes: u64, features: Vec<String>) -> Self {
-        let (world, pipeline) = pipeline(size_bytes).await;
+        let (world, pipeline) = pipeline(size_bytes, 64 << 20).await;
         let txg = Txg::INITIAL;
         let txgs = TxgManager::new(world.clone(), txg, limits());
         let mut ctx = SyncContext {
