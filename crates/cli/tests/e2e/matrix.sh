@@ -67,11 +67,12 @@ fill() {
   find "$here" -type f | sort | awk 'NR % 3 == 0' | tr '\n' '\0' | xargs -0 rm -f
 }
 
+# What is in a filesystem; not in its `.zfs`, which is there with snapdir=visible and has times of its own on each system.
 survey() {
   cd "$1"
-  find . -xdev -printf '%P\t%y\t%m\t%U\t%G\t%n\t%s\t%T@\t%l\n' | sort
-  find . -xdev -type f -size -256M -print0 | sort -z | xargs -0 -r sha256sum
-  find . -xdev \( -type f -o -type d \) -print0 | sort -z | xargs -0 -r getfattr --no-dereference -d -m - -e hex 2>/dev/null || true
+  find . -xdev -path ./.zfs -prune -o -printf '%P\t%y\t%m\t%U\t%G\t%n\t%s\t%T@\t%l\n' | sort
+  find . -xdev -path ./.zfs -prune -o -type f -size -256M -print0 | sort -z | xargs -0 -r sha256sum
+  find . -xdev -path ./.zfs -prune -o \( -type f -o -type d \) -print0 | sort -z | xargs -0 -r getfattr --no-dereference -d -m - -e hex 2>/dev/null || true
 }
 
 "$@"
