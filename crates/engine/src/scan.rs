@@ -77,6 +77,8 @@ pub struct FoundPool {
 pub(crate) struct DeviceLabel {
     pub(crate) path: String,
     pub(crate) config: NvList,
+    /// A label of the same device that says another pool: one of the two is from before the pool's guid was changed.
+    pub(crate) other: Option<NvList>,
     pub(crate) uberblock: Option<Uberblock>,
 }
 
@@ -143,15 +145,58 @@ pub(crate) async fn read_label(device: &Arc<dyn Device>, path: &str) -> Option<D
     let labels = ::pool::vdev::read_labels(&**device).await.ok()?;
     let config = labels.config(any)?.clone();
     let uberblock = labels.best_uberblock(any);
+    let pool = config.u64("pool_guid");
+    let all = labels.labels.iter();
+    let other = all
+        .filter_map(|label| label.config.as_ref()?.u64("pool_guid").map(Guid::new))
+        .find(|other| Some(other.get()) != pool)
+        .and_then(|other| labels.config_in(other))
+        .filter(|other| other.u64("pool_guid") != pool)
+        .cloned();
     Some(DeviceLabel {
         path: path.to_owned(),
         config,
+        other,
         uberblock,
     })
 }
 
+/// A txg that changes the pool's guid writes half of the labels, then uberblocks, then the other half. Where a crash came
+/// before any of the uberblocks, the pool has its old guid still, and only the old labels tell of it.
+fn forget_unfinished_guids(labels: &mut [DeviceLabel]) {
+    let changes: BTreeSet<(u64, u64)> = labels
+        .iter()
+        .filter_map(|label| {
+            let guid = |config: &NvList| config.u64("pool_guid");
+            Some((guid(&label.config)?, guid(label.other.as_ref()?)?))
+        })
+        .collect();
+    for (new, old) in changes {
+        let is_of_both = |label: &&DeviceLabel| {
+            let guid = label.config.u64("pool_guid");
+            guid == Some(new) || guid == Some(old)
+        };
+        let synced = labels
+            .iter()
+            .filter(is_of_both)
+            .filter_map(|label| label.uberblock.as_ref())
+            .map(|uberblock| uberblock.txg.get())
+            .max();
+        for label in &mut *labels {
+            let is_newer = Some(label_txg(label)) > synced;
+            if is_newer
+                && label.config.u64("pool_guid") == Some(new)
+                && let Some(other) = label.other.take()
+            {
+                label.config = other;
+            }
+        }
+    }
+}
+
 /// Puts labels together to pools, ordered by name.
-pub(crate) fn assemble(labels: Vec<DeviceLabel>) -> Vec<FoundPool> {
+pub(crate) fn assemble(mut labels: Vec<DeviceLabel>) -> Vec<FoundPool> {
+    forget_unfinished_guids(&mut labels);
     let mut pools: BTreeMap<Guid, Vec<DeviceLabel>> = BTreeMap::new();
     // Spares and cache devices: which pool's they are, only the pools know.
     let mut auxiliary = BTreeMap::new();

@@ -18,10 +18,11 @@ use bytes::Bytes;
 use codec::checksum::{label_verifier, seal, verify_embedded};
 use device::Device;
 use format::{
-    Checksum, Endian, LABEL_BOOT_ENV_BYTES, LABEL_BOOT_ENV_OFFSET, LABEL_BYTES, LABEL_CONFIG_BYTES,
-    LABEL_CONFIG_OFFSET, LABEL_COUNT, LABEL_UBERBLOCK_OFFSET, LABEL_UBERBLOCK_RING_BYTES, NvList,
-    Txg, Uberblock, VdevId, decode_label_config, encode_label_config, label_offset,
-    uberblock_shift, uberblock_slot, uberblock_slot_offset, uberblock_slots,
+    Checksum, Endian, Guid, LABEL_BOOT_ENV_BYTES, LABEL_BOOT_ENV_OFFSET, LABEL_BYTES,
+    LABEL_CONFIG_BYTES, LABEL_CONFIG_OFFSET, LABEL_COUNT, LABEL_UBERBLOCK_OFFSET,
+    LABEL_UBERBLOCK_RING_BYTES, NvList, Txg, Uberblock, VdevId, decode_label_config,
+    encode_label_config, label_offset, uberblock_shift, uberblock_slot, uberblock_slot_offset,
+    uberblock_slots,
 };
 use futures::future::join_all;
 
@@ -64,6 +65,21 @@ impl Labels {
                 _ => Some(config),
             })
             .or_else(|| configs().find(|config| txg(config) == 0))
+    }
+
+    /// The configuration to use for a device of `pool`: the newest one. Where that is of another pool, but others of the very
+    /// same device are of `pool`, those: a crash may have come between labels when the pool's guid was changed.
+    pub fn config_in(&self, pool: Guid) -> Option<&NvList> {
+        let newest = self.config(Txg::new(u64::MAX))?;
+        let is_of_pool = |config: &NvList| config.u64("pool_guid") == Some(pool.get());
+        if is_of_pool(newest) {
+            return Some(newest);
+        }
+        let configs = self.labels.iter().filter_map(|label| label.config.as_ref());
+        configs
+            .filter(|config| is_of_pool(config) && config.u64("guid") == newest.u64("guid"))
+            .max_by_key(|config| config.u64("txg"))
+            .or(Some(newest))
     }
 
     /// The newest uberblock, of those not newer than `txg_max`.

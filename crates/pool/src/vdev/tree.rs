@@ -231,7 +231,12 @@ impl VdevTree {
         let labels = read_labels(device)
             .await
             .map_err(|error| (VdevAux::OpenFailed, error))?;
-        let Some(config) = labels.config(Txg::new(u64::MAX)) else {
+        let expected = *self.pool_guid.lock();
+        let config = match expected {
+            Some(pool) => labels.config_in(pool),
+            None => labels.config(Txg::new(u64::MAX)),
+        };
+        let Some(config) = config else {
             return Err((VdevAux::CorruptData, PoolError::NoLabel { path }));
         };
         let guid = Guid::new(config.u64("guid").unwrap_or(0));
@@ -244,7 +249,6 @@ impl VdevTree {
             return Err((VdevAux::BadLabel, error));
         }
         let pool = config.u64("pool_guid").map(Guid::new);
-        let expected = *self.pool_guid.lock();
         match (expected, pool) {
             (Some(expected), Some(found)) if expected != found => Err((
                 VdevAux::BadLabel,

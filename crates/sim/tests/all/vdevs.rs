@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::common::{data, get, open, put};
 use device::sim::{PowerCut, SimOp, SimWorld};
 use engine::{AddSpec, LeafSpec, Pool, VdevClass, VdevLayout, VdevSpec};
+use format::Guid;
 use sim::torture::{Layout, create, create_on, find, import, inspect, patiently, simulate};
 
 const DISK_MIB: u64 = 96;
@@ -196,6 +197,58 @@ fn vdevs_are_added_or_not() {
                 let report = inspect(&sim, &about, true).await.unwrap();
                 assert!(report.blocks > 0);
                 tops == 3
+            });
+            outcomes[usize::from(is_new)] += 1;
+        }
+    }
+    assert!(outcomes.iter().all(|count| *count > 3), "{outcomes:?}");
+}
+
+/// Between labels with the new guid and the first uberblock of their txg, the pool is the old one.
+#[test]
+fn a_pool_gets_another_guid_or_not() {
+    let new = Guid::new(4711);
+    let total = simulate(async {
+        let sim = SimWorld::new(1);
+        let pool = before_addition(&sim).await;
+        let before = (count(&sim, SimOp::Write), count(&sim, SimOp::Flush));
+        pool.change_guid(Some(new)).await.unwrap();
+        let total = (
+            count(&sim, SimOp::Write) - before.0,
+            count(&sim, SimOp::Flush) - before.1,
+        );
+        pool.export(false).await.unwrap();
+        total
+    });
+    let mut outcomes = [0, 0];
+    for (op, how) in CUTS {
+        let most = if op == SimOp::Write { total.0 } else { total.1 };
+        // All of them: only a few lie between.
+        for at in 1..=most {
+            let is_new = simulate(async {
+                let sim = SimWorld::new(at);
+                let pool = before_addition(&sim).await;
+                let old = pool.guid();
+                sim.cut_power_at(op, at, how);
+                let about = format!("{op:?} {at} {how:?}");
+                let is_changed = until_cut(&sim, pool.change_guid(Some(new))).await.is_some();
+                drop(pool);
+                power_cycle(&sim).await;
+                inspect(&sim, &about, true).await.unwrap();
+                let pool = import(&sim, false)
+                    .await
+                    .unwrap_or_else(|error| panic!("{about}: {error}"));
+                let guid = pool.guid();
+                assert!(guid == old && !is_changed || guid == new, "{about}: {guid}");
+                let fs = open(&sim, &pool).await.unwrap();
+                assert!(get(&fs, "old").await.unwrap() == data(1, 500_000));
+                let ino = put(&fs, "more", &data(3, 3_000_000)).await.unwrap();
+                fs.sync_file(ino).await.unwrap();
+                fs.close().await.unwrap();
+                pool.export(false).await.unwrap();
+                drop((fs, pool));
+                inspect(&sim, &about, true).await.unwrap();
+                guid == new
             });
             outcomes[usize::from(is_new)] += 1;
         }
