@@ -99,6 +99,7 @@ async fn serve(options: Options, default_pool: Option<DefaultPool>) -> Result<()
     let state = state::State::open(&options.state)?;
     let service = Service::new(&options, state).await?;
     tokio::spawn(give_back_memory());
+    service.volumes.take_away_dead_directory().await;
     // The API answers once the pools are there: a first 'zpool list' must not miss them.
     service.import_cached().await;
     let brought_up = match &default_pool {

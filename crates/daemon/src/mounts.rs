@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use api::{Failure, FailureKind, ZfsMountListReply, ZfsMounted};
 use dataset::{Dataset, DatasetKind, DslPool, ListOptions, PropertySource};
@@ -22,6 +23,8 @@ pub(crate) struct Mounted {
     mount: Mount,
     filesystem: Arc<Filesystem>,
     mountpoint: PathBuf,
+    /// Grows from mount to mount.
+    order: u64,
     /// The options that it was mounted with, for this time only (`zfs mount -o`).
     options: Mutex<Vec<String>>,
     /// Whether its name gave it the mount point, by default or below an ancestor's: nobody chose the directory.
@@ -54,6 +57,8 @@ impl Taken {
 #[derive(Default)]
 pub(crate) struct Mounts {
     by_name: Mutex<BTreeMap<String, Arc<Mounted>>>,
+    /// How many there have been.
+    count: AtomicU64,
 }
 
 impl Mounts {
@@ -120,14 +125,17 @@ impl Mounts {
             .collect()
     }
 
-    /// Names of mounted datasets, `top` itself and those below it, children last.
+    /// Names of mounted datasets, `top` itself and those below it, in the order in which they were mounted: what is mounted
+    /// inside of another, or over it, comes later, whatever its name.
     pub(crate) fn below(&self, top: &str) -> Vec<String> {
-        self.by_name
-            .lock()
-            .keys()
-            .filter(|name| is_at_or_below(name, top))
-            .cloned()
-            .collect()
+        let by_name = self.by_name.lock();
+        let mut below: Vec<_> = by_name
+            .iter()
+            .filter(|(name, _)| is_at_or_below(name, top))
+            .map(|(name, mounted)| (mounted.order, name.clone()))
+            .collect();
+        below.sort_unstable();
+        below.into_iter().map(|(_, name)| name).collect()
     }
 }
 
@@ -301,6 +309,7 @@ impl Service {
             mount,
             filesystem,
             mountpoint: path.to_owned(),
+            order: self.mounts.count.fetch_add(1, Ordering::Relaxed),
             options: Mutex::new(options.to_vec()),
             is_placed_by_name,
         };
@@ -530,7 +539,7 @@ impl Service {
         Ok(())
     }
 
-    /// Unmounts a dataset and all below it, children first.
+    /// Unmounts a dataset and all below it, what was mounted last first.
     pub(crate) async fn unmount_below(&self, top: &str, mode: UnmountMode) -> Result<(), Failure> {
         for name in self.mounts.below(top).into_iter().rev() {
             self.unmount(&name, mode).await?;

@@ -378,9 +378,9 @@ impl Service {
             .await
             .map_err(failed)?;
         let names: Vec<String> = listed.into_iter().rev().map(|info| info.name).collect();
-        let taken = self
-            .take_away(&open, names.clone(), mode(call.force))
-            .await?;
+        let mut away = self.mounts.below(&call.from);
+        away.reverse();
+        let taken = self.take_away(&open, away, mode(call.force)).await?;
         let mut volumes = Vec::new();
         let mut closed = Ok(());
         for name in names {
@@ -496,7 +496,9 @@ impl Service {
         }
         let open = self.pool_of(&name)?;
         let _admin = open.admin.lock().await;
-        self.unmount_below(&name, mode(call.force)).await?;
+        let mut names = self.mounts.below(&name);
+        names.reverse();
+        self.take_away(&open, names, mode(call.force)).await?;
         Ok(Empty {})
     }
 }

@@ -39,6 +39,9 @@ fn unescape(field: &str) -> OsString {
     OsString::from_vec(out)
 }
 
+/// Dead mounts on top of each other that are taken away in one go.
+const DEAD_MOUNTS_MAX: usize = 64;
+
 /// The last line of a mountinfo that is about exactly `path`: source and type (proc(5)).
 fn find_mount(mountinfo: &str, path: &Path) -> Option<(String, String)> {
     mountinfo.lines().rev().find_map(|line| {
@@ -71,9 +74,42 @@ fn canonical(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// "Transport endpoint is not connected": a FUSE mount whose server is gone.
+/// A FUSE mount whose server is gone ("Transport endpoint is not connected"), or went while it was asked.
 fn is_dead(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error())
+    [Errno::NOTCONN, Errno::CONNABORTED]
+        .map(|errno| Some(errno.raw_os_error()))
+        .contains(&error.raw_os_error())
+}
+
+/// Takes away the mounts at `path` that servers left which crashed. What the kernel remembers of a dead mount's
+/// directory may still be there for a second; so the filesystem is asked, which is never answered from memory.
+/// While a server is on its way out, that waits until it is gone.
+///
+/// # Errors
+/// When what is at `path` cannot be asked, or not be taken away.
+pub fn take_away_dead_mounts(path: &Path) -> Result<()> {
+    let bad = |source| MountError::BadMountpoint {
+        path: path.to_owned(),
+        source,
+    };
+    // Several may lie on top of each other.
+    for _ in 0..DEAD_MOUNTS_MAX {
+        match rustix::fs::statfs(path).map_err(io::Error::from) {
+            Err(error) if is_dead(&error) => {}
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(bad(error)),
+            _ => return Ok(()),
+        }
+        let place = canonical(path).map_err(bad)?;
+        let is_ours = mounted_at(&place)
+            .map_err(bad)?
+            .is_some_and(|(_, kind)| kind == "fuse" || kind.starts_with("fuse."));
+        if !is_ours {
+            return Ok(());
+        }
+        tracing::warn!(path = %place.display(), "taking away the mount of a server that is gone");
+        unmount(&place, UnmountMode::Lazy)?;
+    }
+    Ok(())
 }
 
 /// Makes sure that something can be mounted at `path`: makes the directory, takes away the dead
@@ -83,17 +119,8 @@ pub(crate) fn prepare_mountpoint(path: &Path, overlay: bool) -> Result<PathBuf> 
         path: path.to_owned(),
         source,
     };
+    take_away_dead_mounts(path)?;
     match fs::metadata(path) {
-        Err(error) if is_dead(&error) => {
-            let place = canonical(path).map_err(bad)?;
-            let is_ours = mounted_at(&place)
-                .map_err(bad)?
-                .is_some_and(|(_, kind)| kind == "fuse" || kind.starts_with("fuse."));
-            if is_ours {
-                tracing::warn!(path = %place.display(), "taking away the mount of a server that is gone");
-                unmount(&place, UnmountMode::Lazy)?;
-            }
-        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             fs::create_dir_all(path).map_err(bad)?;
         }

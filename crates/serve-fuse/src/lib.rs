@@ -36,6 +36,6 @@ mod task;
 mod zvol;
 
 pub use error::{MountError, Result};
-pub use host::mounted_at;
+pub use host::{mounted_at, take_away_dead_mounts};
 pub use mount::{Mount, MountOptions, Snapdir, SnapshotEntry, SnapshotProvider, UnmountMode};
 pub use zvol::ZvolDirectory;

@@ -157,11 +157,16 @@ impl Server {
 
     /// Kills the server at once, as `kill -9` does, and takes its dead mounts away.
     pub fn kill(&mut self) {
+        self.kill_only();
+        self.clear_mounts();
+    }
+
+    /// Kills the server at once, as `kill -9` does; its mounts stay, dead.
+    pub fn kill_only(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();
         }
-        self.clear_mounts();
     }
 
     /// Stops the server as Ctrl-C does and waits for its end.

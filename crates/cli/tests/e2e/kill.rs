@@ -1,6 +1,7 @@
 //! `kill -9` at random moments under load: the pool imports each time, zdb finds nothing, and
 //! everything that fsync had acknowledged is there. `MILLPOND_KILLS=N`: so many.
 
+use std::fs;
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -163,4 +164,43 @@ fn what_fsync_acknowledged_survives_kills_at_random_moments() {
     }
     server.ok("zpool export tank");
     zdb_is_clean(&server.path("disks"), "tank");
+}
+
+/// The dead mounts of a server that was killed are taken away by the next one, also while the kernel still remembers
+/// what was in them.
+#[test]
+fn the_next_server_takes_over_what_was_mounted() {
+    if !can_mount() {
+        return;
+    }
+    let mut server = Server::start();
+    let disk = &server.disks(1, 256 << 20)[0];
+    let places = [server.path("mnt"), server.path("mnt/a")];
+    server.ok(&format!(
+        "zpool create -m {} tank {disk}",
+        places[0].display()
+    ));
+    server.ok("zfs create tank/a");
+    server.ok("zfs create -V 1M tank/v");
+    server.ok("zfs destroy tank/v");
+    let content = content("f", 100_000);
+    fs::write(places[1].join("f"), &content).expect("a file");
+    server.ok("zpool sync tank");
+    for _ in 0..4 {
+        for place in &places {
+            fs::metadata(place).expect("it is mounted");
+        }
+        server.kill_only();
+        server.launch(&["daemon"]);
+        server.wait_until(Duration::from_secs(60), "the pool is there again", || {
+            server.command(&["zfs", "list", "tank/a"]).status.success()
+        });
+        for name in ["tank", "tank/a"] {
+            let mounted = server.ok(&format!("zfs get -Ho value mounted {name}"));
+            assert_eq!(mounted, "yes\n", "{name}:\n{}", server.log());
+        }
+        assert!(fs::read(places[1].join("f")).expect("the file") == content);
+        fs::read_dir(server.state().join("zvol")).expect("no dead mount");
+    }
+    server.ok("zpool destroy tank");
 }

@@ -827,6 +827,40 @@ fn names_in_a_new_filesystem_are_as_in_its_parent() {
     done(&server);
 }
 
+/// Whatever the names say: what is mounted inside of another filesystem goes first, and all stay when one is in use.
+#[test]
+fn what_was_mounted_last_is_unmounted_first() {
+    if !can_mount() {
+        return;
+    }
+    let server = tank();
+    let is_mounted = |name: &str| value(&server, "mounted", name) == "yes";
+    let outer = server.text("outer");
+    server.ok(&format!("zfs create -o mountpoint={outer} tank/b"));
+    server.ok(&format!("zfs create -o mountpoint={outer}/sub tank/a"));
+    server.ok("zfs unmount -a");
+    assert!(!is_mounted("tank/a") && !is_mounted("tank/b"));
+    server.ok("zfs mount -a");
+    assert!(is_mounted("tank/a") && is_mounted("tank/b"));
+    server.ok("zpool export tank");
+    server.ok(&format!("zpool import -d {} tank", server.text("disks")));
+    assert!(is_mounted("tank/a") && is_mounted("tank/b"));
+
+    server.ok("zfs create -p tank/h/x");
+    server.ok("zfs create tank/h/y");
+    let open = fs::File::create(server.path("mnt/h/x/open")).unwrap();
+    assert!(server.fails("zfs unmount tank/h").contains("in use"));
+    for name in ["tank/h", "tank/h/x", "tank/h/y"] {
+        assert!(is_mounted(name), "{name}");
+    }
+    drop(open);
+    server.ok("zfs unmount tank/h");
+    for name in ["tank/h", "tank/h/x", "tank/h/y"] {
+        assert!(!is_mounted(name), "{name}");
+    }
+    done(&server);
+}
+
 #[test]
 fn mounts_follow_canmount_mountpoint_and_names() {
     if !can_mount() {
