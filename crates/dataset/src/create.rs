@@ -14,7 +14,7 @@ use crate::features::guid;
 use crate::info::DatasetKind;
 use crate::name::{check_name, split_parent};
 use crate::state::{Dir, DirState, Ds};
-use crate::stored::{check_settable, parse_setting};
+use crate::stored::{check_settable, check_together, parse_setting};
 use crate::task::{SpaceCheck, SyncTask};
 use crate::{DatasetError, PropertyValue};
 
@@ -599,6 +599,12 @@ impl DslPool {
     }
 }
 
+/// The number that a property is set to; the last word counts.
+fn last_number(properties: &[(String, PropertyValue)], wanted: &str) -> Option<u64> {
+    let mut given = properties.iter().rev();
+    given.find(|(name, _)| name == wanted)?.1.number()
+}
+
 enum Source {
     New(Arc<dyn ObjsetInit>),
     Snapshot(String),
@@ -631,6 +637,7 @@ impl CreateTask {
                 .check_new_encryption(&parent, &self.properties)
                 .await?;
         }
+        check_together(|wanted| last_number(&self.properties, wanted))?;
         let limit = self.dsl.space_available(&parent, None, false);
         for (name, value) in &self.properties {
             if matches!(name.as_str(), "reservation" | "refreservation")

@@ -16,7 +16,7 @@ use crate::name::{NAME_MAX_BYTES, check_name, split_parent, split_snapshot};
 use crate::props::Kinds;
 use crate::settings::dedup_of;
 use crate::state::{Dir, Space, accounted_delta};
-use crate::stored::{check_settable, parse_setting};
+use crate::stored::{check_settable, check_together, parse_setting};
 use crate::task::{SpaceCheck, SyncTask};
 use crate::{DatasetError, PropertyValue};
 
@@ -418,6 +418,10 @@ impl SetTask {
     async fn do_check(&self) -> Result<(), DatasetError> {
         let dsl = &self.dsl;
         let dataset = dsl.resolve(&self.name).await?;
+        check_together(|wanted| {
+            let (_, value, _) = self.changes.iter().find(|(name, ..)| name == wanted)?;
+            value.as_ref()?.number()
+        })?;
         for (name, value, _) in &self.changes {
             let number = value.as_ref().and_then(PropertyValue::number).unwrap_or(0);
             if dataset.is_snapshot() {

@@ -546,25 +546,42 @@ pub fn check_root_space(
         let mut given = properties.iter().rev();
         let (name, typed) = given.find(|(name, _)| name == wanted)?;
         let value = parse_setting(name, typed, kinds, true).ok()?;
-        value.number().filter(|number| *number > 0)
+        value.number()
+    };
+    for name in ["reservation", "refreservation"] {
+        if number(name).is_some_and(|bytes| bytes > usable_bytes) {
+            return Err(DatasetError::NoSpace {
+                name: pool.to_owned(),
+            });
+        }
+    }
+    check_together(number)
+}
+
+/// Checks properties that are set together against each other; `number` gives their values.
+///
+/// # Errors
+/// [`DatasetError::InvalidProperty`] where a quota forbids a reservation, or names that are normalized need not be UTF-8.
+pub(crate) fn check_together(number: impl Fn(&str) -> Option<u64>) -> Result<(), DatasetError> {
+    let refuse = |property: &str, reason: &str| {
+        Err(DatasetError::InvalidProperty {
+            property: property.to_owned(),
+            reason: reason.to_owned(),
+        })
     };
     for (name, quotas) in [
         ("reservation", &["quota"][..]),
         ("refreservation", &["refquota", "quota"]),
     ] {
-        let Some(bytes) = number(name) else { continue };
-        if bytes > usable_bytes {
-            return Err(DatasetError::NoSpace {
-                name: pool.to_owned(),
-            });
-        }
+        let bytes = number(name).unwrap_or(0);
         let quotas = quotas.iter().filter_map(|quota| number(quota));
-        if quotas.min().is_some_and(|quota| bytes > quota) {
-            return Err(DatasetError::InvalidProperty {
-                property: name.to_owned(),
-                reason: "size is greater than available space".into(),
-            });
+        if quotas.filter(|quota| *quota > 0).any(|quota| bytes > quota) {
+            return refuse(name, "size is greater than available space");
         }
+    }
+    if number("normalization").unwrap_or(0) > 0 && number("utf8only") == Some(0) {
+        let why = "'utf8only' must be set 'on' if normalization chosen";
+        return refuse("utf8only", why);
     }
     Ok(())
 }

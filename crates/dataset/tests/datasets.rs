@@ -341,6 +341,50 @@ async fn quotas_and_reservations_hold() {
     pool.check().await;
 }
 
+/// What is refused one by one is refused together as well, whatever comes first, and then nothing is set.
+#[tokio::test]
+async fn properties_that_contradict_each_other_are_refused_together() {
+    let pool = TestPool::new(256 << 20).await;
+    pool.create("tank/x", &[]).await.expect("created");
+    let bad = [
+        [("quota", "50M"), ("reservation", "60M")],
+        [("refquota", "50M"), ("refreservation", "60M")],
+        [("quota", "50M"), ("refreservation", "60M")],
+    ];
+    for pair in bad {
+        for pair in [pair, [pair[1], pair[0]]] {
+            let changes =
+                pair.map(|(name, value)| (name.to_owned(), PropertyChange::Set(value.to_owned())));
+            let refused = pool.dsl.set_properties("tank/x", &changes).await;
+            assert!(
+                matches!(refused, Err(DatasetError::InvalidProperty { .. })),
+                "{pair:?}: {refused:?}"
+            );
+            let refused = pool.create("tank/y", &pair).await;
+            assert!(
+                matches!(refused, Err(DatasetError::InvalidProperty { .. })),
+                "{pair:?}: {refused:?}"
+            );
+            for (name, _) in pair {
+                assert_eq!(pool.number("tank/x", name).await, 0);
+            }
+        }
+    }
+    let fitting = [("quota", "60M"), ("reservation", "50M")];
+    pool.create("tank/y", &fitting).await.expect("created");
+    let changes =
+        fitting.map(|(name, value)| (name.to_owned(), PropertyChange::Set(value.to_owned())));
+    let set = pool.dsl.set_properties("tank/x", &changes).await;
+    set.expect("set");
+    let names = [("utf8only", "off"), ("normalization", "formC")];
+    let refused = pool.create("tank/z", &names).await;
+    assert!(
+        matches!(&refused, Err(DatasetError::InvalidProperty { property, .. }) if property == "utf8only"),
+        "{refused:?}"
+    );
+    pool.check().await;
+}
+
 #[tokio::test]
 async fn a_full_pool_says_so_and_lets_one_delete() {
     let pool = TestPool::new(128 << 20).await;
