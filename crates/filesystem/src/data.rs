@@ -239,7 +239,7 @@ impl Filesystem {
         Ok(offset)
     }
 
-    /// Writes; `new_size` is the size that a replayed record demands.
+    /// Writes; `new_size` is the size that the file has afterwards, where that is not what the write makes it.
     pub(crate) async fn write_node(
         &self,
         node: &std::sync::Arc<Node>,
@@ -312,10 +312,13 @@ impl Filesystem {
             let changed = self.store_written(&tx, &node, size, caller).await?;
             if changed.links > 0 {
                 let sync = is_of_xattr(&changed);
-                self.record(
-                    &tx,
-                    LogRecord::write(ObjectId::new(node.ino), sync, offset, length),
-                );
+                let written = LogRecord::write(ObjectId::new(node.ino), sync, offset, length);
+                if size < chunk_end {
+                    let cut = log::truncated(node.ino, sync, size, 0);
+                    self.record_together(&tx, [written, cut]);
+                } else {
+                    self.record(&tx, written);
+                }
             }
             offset = chunk_end;
         }

@@ -355,6 +355,13 @@ impl Filesystem {
         }
     }
 
+    /// Logs several changes that no commit may tear apart.
+    pub(crate) fn record_together<const N: usize>(&self, tx: &Tx, records: [LogRecord; N]) {
+        if let Some(log) = &self.log {
+            log.record_together(tx, records);
+        }
+    }
+
     /// Puts what was done to a file (0: to any) on stable storage. Call without locks and
     /// transaction.
     pub(crate) async fn commit(&self, ino: u64) -> Result<()> {

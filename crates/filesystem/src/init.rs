@@ -20,19 +20,27 @@ use crate::znode::{self, TABLE, ZPL_VERSION, ZPL_VERSION_FUID, ZPL_VERSION_SA, Z
 /// Makes an empty filesystem in a new dataset.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ZplInit {
-    _private: (),
+    uid: u32,
+    gid: u32,
 }
 
 /// Properties that live in the master node.
 const OWN_PROPERTIES: &[&str] = &["version", "normalization", "utf8only", "casesensitivity"];
 
 impl ZplInit {
-    /// One for all datasets: what differs comes from their properties.
+    /// One for all datasets, whose root directories belong to root: what else differs comes from their properties.
     pub fn new() -> Self {
         Self::default()
     }
 
+    /// The same, but root directories belong to this user and group: who makes a filesystem can use it (`zfs_create_fs`
+    /// takes the caller's).
+    pub fn owned_by(uid: u32, gid: u32) -> Self {
+        Self { uid, gid }
+    }
+
     async fn fill(
+        self,
         objset: &Arc<ObjectSet>,
         properties: &[(String, PropertyValue)],
         tx: &Tx,
@@ -101,8 +109,8 @@ impl ZplInit {
             mode: 0o40_755,
             size: 2,
             generation: tx.txg().get(),
-            uid: 0,
-            gid: 0,
+            uid: u64::from(self.uid),
+            gid: u64::from(self.gid),
             parent: root,
             flags,
             atime: now,
@@ -140,7 +148,7 @@ impl ObjsetInit for ZplInit {
         properties: &'a [(String, PropertyValue)],
         tx: &'a Tx,
     ) -> BoxFuture<'a, std::result::Result<(), Box<dyn std::error::Error + Send + Sync>>> {
-        Box::pin(async move { Ok(Self::fill(objset, properties, tx).await?) })
+        Box::pin(async move { Ok(self.fill(objset, properties, tx).await?) })
     }
 
     fn own_properties(&self) -> &'static [&'static str] {

@@ -141,7 +141,7 @@ pub(crate) fn renamed(
     } else {
         kind::RENAME
     };
-    LogRecord::named(kind, ObjectId::new(ino), body)
+    LogRecord::pulling(kind, ObjectId::new(ino), body)
 }
 
 /// A range was freed; a length of 0 means to the end.
@@ -202,12 +202,17 @@ pub(crate) fn attributes_set(
     LogRecord::of_object(kind::SETATTR, ObjectId::new(ino), false, body)
 }
 
-/// An extended attribute in the dnode was set, or removed (no value).
-pub(crate) fn sa_xattr_set(ino: u64, name: &[u8], value: Option<&[u8]>) -> LogRecord {
+/// An extended attribute in the dnode was set, or removed (no value). One that `moves` from or to the directory of
+/// attributes keeps its place among the changes there.
+pub(crate) fn sa_xattr_set(ino: u64, name: &[u8], value: Option<&[u8]>, moves: bool) -> LogRecord {
     let value = value.unwrap_or(&[]);
     let mut body = Vec::with_capacity(17 + name.len() + value.len());
     put(&mut body, &[ino, value.len() as u64]);
     put_name(&mut body, name);
     body.extend_from_slice(value);
-    LogRecord::of_object(kind::SETSAXATTR, ObjectId::new(ino), false, body)
+    let object = ObjectId::new(ino);
+    match moves {
+        true => LogRecord::pulling(kind::SETSAXATTR, object, body),
+        false => LogRecord::of_object(kind::SETSAXATTR, object, false, body),
+    }
 }

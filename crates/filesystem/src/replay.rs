@@ -198,7 +198,7 @@ impl Replayer {
                 let _entered = filesystem.enter_to_change().await?;
                 let node = filesystem.node(ino).await?;
                 let _lock = node.xattrs.write().await;
-                match filesystem.put_sa_xattr(&node, &name, value).await? {
+                match filesystem.put_sa_xattr(&node, &name, value, false).await? {
                     true => Ok(()),
                     false => Err(FsError::AttributeTooBig),
                 }

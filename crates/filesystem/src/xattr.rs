@@ -15,7 +15,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use dataset::DirtyEstimate;
 use dataset::features::guid;
-use format::{NvEncoding, NvList, NvValue};
+use dataset::zil::LogRecord;
+use format::{NvEncoding, NvList, NvValue, ObjectId};
 use object::{Object, Sa, ZapCursor};
 
 use crate::create::{Make, Replayed};
@@ -115,6 +116,11 @@ impl Filesystem {
         Ok(())
     }
 
+    /// Whether a file surely lacks an attribute that it could have, as most have none; known without reading.
+    pub fn lacks_xattr(&self, ino: u64, name: &[u8]) -> bool {
+        self.has_no_xattrs(ino) && self.check_xattr_name(name).is_ok()
+    }
+
     /// The attributes in the dnode.
     pub(crate) async fn sa_xattrs(&self, node: &Node) -> Result<SaXattrs> {
         if let Some(list) = node.state.read().sa_xattrs.clone() {
@@ -169,7 +175,7 @@ impl Filesystem {
     }
 
     /// Whether a file certainly has no extended attributes at all: never waits.
-    pub fn has_no_xattrs(&self, ino: u64) -> bool {
+    fn has_no_xattrs(&self, ino: u64) -> bool {
         let Some(node) = self.nodes.get(ino) else {
             return false;
         };
@@ -251,8 +257,8 @@ impl Filesystem {
         self.finish(ino).await
     }
 
-    /// Removes an extended attribute.
-    pub async fn remove_xattr(&self, ino: u64, name: &[u8], caller: Caller) -> Result<()> {
+    /// Removes an extended attribute. An ACL may as well not be there, as on other filesystems.
+    pub async fn remove_xattr(&self, ino: u64, name: &[u8]) -> Result<()> {
         let _entered = self.enter_to_change().await?;
         self.check_xattr_name(name)?;
         let node = self.node(ino).await?;
@@ -263,10 +269,9 @@ impl Filesystem {
             if !found && let Some(name) = alternative(name) {
                 found = self.drop_xattr(&node, name).await?;
             }
-            if !found {
+            if !found && !name.starts_with(b"system.") {
                 return Err(FsError::NoAttribute { ino });
             }
-            let _ = caller;
         }
         self.finish(ino).await
     }
@@ -325,35 +330,37 @@ impl Filesystem {
         const IN_SA: u64 = 2;
         // An empty value goes into the directory: the log's record of one in the dnode would say
         // that it was removed (`zfs_log_setsaxattr`), so it would not outlive a crash.
-        if self.settings().xattr == IN_SA
-            && !value.is_empty()
-            && !node.znode().is_old
-            && self.put_sa_xattr(node, name, Some(value)).await?
-        {
-            if let Some(directory) = self.xattr_directory(node).await?
-                && self.find(&directory, name).await?.is_some()
+        if self.settings().xattr == IN_SA && !value.is_empty() && !node.znode().is_old {
+            let before = self.xattr_directory(node).await?;
+            let there = match before {
+                Some(directory) if self.find(&directory, name).await?.is_some() => Some(directory),
+                _ => None,
+            };
+            // Where both are after a crash, the one in the dnode counts.
+            if self
+                .put_sa_xattr(node, name, Some(value), there.is_some())
+                .await?
             {
-                self.remove_in(&directory, name, false).await?;
+                if let Some(directory) = there {
+                    self.remove_in(&directory, name, false).await?;
+                }
+                return Ok(());
             }
-            return Ok(());
         }
         let directory = self.make_xattr_directory(node, None).await?;
-        let file = match self.find(&directory, name).await? {
-            Some((ino, _)) => {
-                let file = self.node(ino).await?;
-                self.free_space(&file, 0, 0).await?;
-                file
-            }
+        match self.find(&directory, name).await? {
+            Some((ino, _)) => self.rewrite(&self.node(ino).await?, value).await?,
             None => {
                 let of = node.znode();
                 let owner = Caller::new(of.uid as u32, of.gid as u32);
                 let make = Make::new(FileKind::Regular, 0o644, owner);
-                self.make_in(&directory, name, &make).await?
+                let file = self.make_in(&directory, name, &make).await?;
+                if let Err(error) = self.rewrite(&file, value).await {
+                    self.remove_in(&directory, name, false).await?;
+                    return Err(error);
+                }
             }
-        };
-        let value = Bytes::copy_from_slice(value);
-        self.write_node(&file, Place::At(0), value, Caller::ROOT, None)
-            .await?;
+        }
         if !node.znode().is_old {
             let in_sa = self
                 .sa_xattrs(node)
@@ -361,11 +368,37 @@ impl Filesystem {
                 .iter()
                 .any(|(there, _)| there == name);
             if in_sa {
-                self.put_sa_xattr(node, name, None).await?;
+                self.put_sa_xattr(node, name, None, true).await?;
                 return Ok(());
             }
         }
         self.touch(node).await
+    }
+
+    /// Gives a file in the directory of attributes another content: the one or the other is there after a crash, and
+    /// the old one where there is no room (OpenZFS cuts the file first, `zpl_xattr_set_dir`). One that is longer than
+    /// Linux lets attributes be was made by another system; of that more is written over than one transaction takes.
+    async fn rewrite(&self, file: &Arc<Node>, value: &[u8]) -> Result<()> {
+        let before = file.znode().size;
+        if before > VALUE_BYTES_MAX as u64 {
+            self.free_space(file, 0, 0).await?;
+        }
+        let before = file.znode().size;
+        // What is beyond its end must be zero.
+        let mut content = value.to_vec();
+        content.resize(value.len().max(before as usize), 0);
+        let size = Some(value.len() as u64);
+        self.write_node(file, Place::At(0), content.into(), Caller::ROOT, size)
+            .await?;
+        if (value.len() as u64) < before && before > u64::from(file.object.info().data_block_bytes)
+        {
+            // Whole blocks of zeros may stay.
+            match self.free_space(file, value.len() as u64, 0).await {
+                Err(FsError::NoSpace | FsError::QuotaExceeded) => {}
+                other => other?,
+            }
+        }
+        Ok(())
     }
 
     /// Removes an attribute from wherever it is; whether it was there.
@@ -378,7 +411,7 @@ impl Filesystem {
                 .iter()
                 .any(|(there, _)| there == name)
         {
-            self.put_sa_xattr(node, name, None).await?;
+            self.put_sa_xattr(node, name, None, false).await?;
             found = true;
         }
         if let Some(directory) = self.xattr_directory(node).await?
@@ -403,12 +436,14 @@ impl Filesystem {
         self.store(&tx, &node, changed, &[attr::CTIME], []).await
     }
 
-    /// Sets or removes an attribute in the dnode. Returns `false` if it does not fit there.
+    /// Sets or removes an attribute in the dnode, which `moves` from or to the directory. Returns `false` if it does not
+    /// fit there.
     pub(crate) async fn put_sa_xattr(
         &self,
         node: &Arc<Node>,
         name: &[u8],
         value: Option<&[u8]>,
+        moves: bool,
     ) -> Result<bool> {
         let Ok(text) = std::str::from_utf8(name) else {
             return Ok(false);
@@ -428,14 +463,22 @@ impl Filesystem {
             return Ok(false);
         }
         let node = node.lock().await?;
-        let tx = self.assign(DirtyEstimate::metadata()).await?;
+        let estimate = match value {
+            Some(_) => DirtyEstimate::metadata(),
+            None => DirtyEstimate::free(),
+        };
+        let tx = self.assign(estimate).await?;
         let changed = touched(node.znode(), self.now(), false);
         let more = [(attr::DXATTR, Bytes::from(packed))];
         self.store(&tx, &node, changed, &[attr::CTIME], more)
             .await?;
         node.state.write().sa_xattrs = Some(Arc::new(list));
-        if changed.links > 0 && self.logs_sa_xattrs() {
-            self.record(&tx, log::sa_xattr_set(node.ino, name, value));
+        if changed.links > 0 {
+            let record = match self.logs_sa_xattrs() {
+                true => log::sa_xattr_set(node.ino, name, value, moves),
+                false => LogRecord::unlogged(ObjectId::new(node.ino), moves),
+            };
+            self.record(&tx, record);
         }
         Ok(true)
     }

@@ -89,9 +89,6 @@ use pending::{Entry, EntryBody, Pending};
 pub use walk::{awaits_replay, visit_log};
 pub(crate) use walk::{claim, free_chain, free_until, is_cut_off, is_far_ahead};
 
-/// `TX_RENAME` and its relatives: what the object has must be in the log before.
-const RENAMES: [u64; 3] = [8, 22, 23];
-
 /// A record for the intent log.
 #[derive(Debug, Clone)]
 pub struct LogRecord {
@@ -102,6 +99,9 @@ pub struct LogRecord {
     /// Must be in the log with the next commit of any object (all changes to names are). Otherwise
     /// only commits of its object or of everything write it.
     pub sync: bool,
+    /// With `sync`: what is recorded of its object so far goes into the log before it, as a renamed file's data
+    /// goes before its name (`zil_itx_assign`).
+    pub pulls: bool,
     /// What it says.
     pub body: LogBody,
 }
@@ -119,6 +119,8 @@ pub enum LogBody {
         /// Length.
         length_bytes: u64,
     },
+    /// Something that no record can say: commits that would write it wait for its txg instead.
+    Unlogged,
 }
 
 impl LogRecord {
@@ -131,7 +133,27 @@ impl LogRecord {
             kind,
             object,
             sync: true,
+            pulls: false,
             body: LogBody::Encoded(body.into()),
+        }
+    }
+
+    /// The same, after all that is recorded of its object so far.
+    pub fn pulling(kind: u64, object: ObjectId, body: impl Into<Bytes>) -> Self {
+        LogRecord {
+            pulls: true,
+            ..Self::named(kind, object, body)
+        }
+    }
+
+    /// A change of an object that cannot be logged.
+    pub fn unlogged(object: ObjectId, sync: bool) -> Self {
+        LogRecord {
+            kind: 0,
+            object,
+            sync,
+            pulls: false,
+            body: LogBody::Unlogged,
         }
     }
 
@@ -141,6 +163,7 @@ impl LogRecord {
             kind,
             object,
             sync,
+            pulls: false,
             body: LogBody::Encoded(body.into()),
         }
     }
@@ -151,6 +174,7 @@ impl LogRecord {
             kind: blocks::TX_WRITE,
             object,
             sync,
+            pulls: false,
             body: LogBody::Write {
                 offset_bytes,
                 length_bytes,
@@ -347,6 +371,11 @@ impl Zil {
 
     /// Adds a record about a change made in `tx`. The data of a write is taken from the object now.
     pub fn record(&self, tx: &Tx, record: LogRecord) {
+        self.record_together(tx, [record]);
+    }
+
+    /// Adds several, which no commit tears apart.
+    pub fn record_together<const N: usize>(&self, tx: &Tx, records: [LogRecord; N]) {
         let shared = &self.shared;
         let replaying = *shared.replaying.lock();
         match replaying {
@@ -364,35 +393,40 @@ impl Zil {
                 .fetch_max(tx.txg().get(), Ordering::Relaxed);
             return;
         }
-        let body = match record.body {
-            LogBody::Encoded(body) => EntryBody::Encoded(body),
-            LogBody::Write {
-                length_bytes: 0, ..
-            } => return,
-            LogBody::Write {
-                offset_bytes,
-                length_bytes,
-            } => match shared.capture(record.object, offset_bytes, length_bytes) {
-                Some(data) => EntryBody::Write {
+        let entries = records.map(|record| {
+            let body = match record.body {
+                LogBody::Encoded(body) => EntryBody::Encoded(body),
+                LogBody::Write {
+                    length_bytes: 0, ..
+                } => return None,
+                LogBody::Write {
                     offset_bytes,
                     length_bytes,
-                    data,
+                } => match shared.capture(record.object, offset_bytes, length_bytes) {
+                    Some(data) => EntryBody::Write {
+                        offset_bytes,
+                        length_bytes,
+                        data,
+                    },
+                    None => EntryBody::Overflow,
                 },
-                None => EntryBody::Overflow,
-            },
-        };
-        let entry = Entry {
-            kind: record.kind,
-            txg: tx.txg(),
-            object: record.object,
-            body,
-        };
+                LogBody::Unlogged => EntryBody::Overflow,
+            };
+            let entry = Entry {
+                kind: record.kind,
+                txg: tx.txg(),
+                object: record.object,
+                body,
+            };
+            Some((entry, record.sync, record.pulls))
+        });
         let mut pending = shared.pending.lock();
-        // The data of a renamed file before its name (`zil_itx_assign`).
-        if RENAMES.contains(&(record.kind & !LogRecord::CASE_INSENSITIVE)) {
-            pending.select(record.object);
+        for (entry, sync, pulls) in entries.into_iter().flatten() {
+            if pulls {
+                pending.select(entry.object);
+            }
+            pending.add(entry, sync);
         }
-        pending.add(entry, record.sync);
     }
 
     /// Makes the records of `object` (zero: of all) durable, and everything recorded before them

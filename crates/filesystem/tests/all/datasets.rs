@@ -299,11 +299,30 @@ async fn an_attribute_is_removed_or_said_to_stay_where_there_is_no_room() {
     }
     assert!(refused.is_err(), "there is room");
     for name in &names {
-        let outcome = x.remove_xattr(ino, name.as_bytes(), ROOT).await;
+        let outcome = x.remove_xattr(ino, name.as_bytes()).await;
         let is_there = x.xattr(ino, name.as_bytes()).await.is_ok();
         assert_eq!(outcome.is_err(), is_there, "{name}: {outcome:?}");
     }
     x.close().await.expect("close");
+    pool.export(false).await.expect("export");
+    zdb_is_clean(image.path(), "tank");
+}
+
+/// Goal: a filesystem that is made for a user is that user's, also by what is counted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_filesystem_belongs_to_whom_it_is_made_for() {
+    let world = World::system(2);
+    let image = Image::new(256);
+    let pool = create(&world, &image, &[]).await;
+    let fill = Arc::new(ZplInit::owned_by(1000, 100));
+    let created = pool.dsl().create_dataset("tank/x", &[], fill).await;
+    created.expect("create");
+    let x = open(&world, &pool, "tank/x").await;
+    let root = x.attributes(x.root()).await.expect("the root");
+    assert_eq!((root.uid, root.gid), (1000, 100));
+    pool.sync().await.expect("sync");
+    x.close().await.expect("close");
+    drop(x);
     pool.export(false).await.expect("export");
     zdb_is_clean(image.path(), "tank");
 }

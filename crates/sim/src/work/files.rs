@@ -404,7 +404,7 @@ impl Worker {
         let what = format!("{name}: attribute of file {id}, {length} bytes, {removes}");
         self.issue(what.clone(), state);
         let result = if removes {
-            fs.remove_xattr(ino, &key, Caller::ROOT).await
+            fs.remove_xattr(ino, &key).await
         } else {
             fs.set_xattr(ino, &key, &value, XattrMode::Any, Caller::ROOT)
                 .await

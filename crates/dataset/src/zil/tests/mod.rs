@@ -142,7 +142,7 @@ fn a_commit_of_everything_has_all_objects_and_renames_have_their_data() {
         {
             let tx = bed.tx().await;
             bed.zil
-                .record(&tx, LogRecord::named(8, objects[0], "rename"));
+                .record(&tx, LogRecord::pulling(8, objects[0], "rename"));
         }
         bed.zil.commit(objects[2]).await.expect("commits");
         write(&bed, objects[1], 0, vec![2; 5000]).await;

@@ -63,6 +63,16 @@ pub fn host() -> HostIdentity {
 
 /// A new pool "tank" on one image.
 pub async fn create(world: &World, image: &Image, root_properties: &[(&str, &str)]) -> Arc<Pool> {
+    create_with(world, image, FeatureChoice::All, root_properties).await
+}
+
+/// The same with these features.
+pub async fn create_with(
+    world: &World,
+    image: &Image,
+    features: FeatureChoice,
+    root_properties: &[(&str, &str)],
+) -> Arc<Pool> {
     let path = image.path().join("d0.img");
     let leaf = LeafSpec {
         path: path.to_str().expect("UTF-8").to_owned(),
@@ -77,7 +87,7 @@ pub async fn create(world: &World, image: &Image, root_properties: &[(&str, &str
             class: VdevClass::Normal,
         }],
         properties: Vec::new(),
-        features: FeatureChoice::All,
+        features,
         root_properties: root_properties.iter().map(own).collect(),
         root_init: Arc::new(ZplInit::new()),
         altroot: None,

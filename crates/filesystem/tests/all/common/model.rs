@@ -574,7 +574,7 @@ impl Run {
                 let name = format!("user.attribute{}", self.random.below(4)).into_bytes();
                 let file = &mut self.model.files[id];
                 let model = file.xattrs.remove(&name).ok_or(errno::ENODATA);
-                let real = filesystem.remove_xattr(file.ino, &name, ROOT).await;
+                let real = filesystem.remove_xattr(file.ino, &name).await;
                 agree("remove an attribute", real, &model);
             }
             32 => {

@@ -1,0 +1,148 @@
+//! Goal: an attribute has its old value or its new one, whatever comes between, and what was synced is there. Method: values
+//! that fit the dnode and that do not, in turn; the image is copied while the pool is open, as a power cut would leave it.
+
+use engine::FeatureChoice;
+use filesystem::{Filesystem, XattrMode};
+
+use crate::common::*;
+use device::World;
+
+const NAME: &[u8] = b"user.a";
+
+async fn set(filesystem: &Filesystem, ino: u64, value: &[u8]) -> filesystem::Result<()> {
+    let set = filesystem.set_xattr(ino, NAME, value, XattrMode::Any, ROOT);
+    set.await
+}
+
+/// What is synced after an attribute was set again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Synced {
+    Itself,
+    Another,
+}
+
+/// Sets a value that gets to disk, then another, syncs, cuts, and answers what is there.
+async fn set_twice_and_cut(
+    features: FeatureChoice,
+    xattr: &str,
+    synced: Synced,
+    values: [&[u8]; 2],
+) -> Option<Vec<u8>> {
+    let (image, world) = (Image::new(256), World::system(2));
+    let pool = create_with(&world, &image, features, &[("xattr", xattr)]).await;
+    let live = open(&world, &pool, "tank").await;
+    let file = live.create(live.root(), b"f", 0o644, ROOT).await;
+    let file = file.expect("create").ino;
+    let other = live.create(live.root(), b"g", 0o644, ROOT).await;
+    let other = other.expect("create").ino;
+    set(&live, file, values[0]).await.expect("set");
+    live.sync_file(file).await.expect("fsync");
+    pool.sync().await.expect("sync");
+    set(&live, file, values[1]).await.expect("set");
+    match synced {
+        Synced::Itself => live.sync_file(file).await.expect("fsync"),
+        Synced::Another => {
+            let text = bytes::Bytes::from_static(b"x");
+            let written = live.write(other, 0, text, true, ROOT).await;
+            written.expect("write");
+        }
+    }
+    let after = cut(&image);
+    let pool_after = import_after_cut(&world, after.path()).await;
+    let filesystem = open(&world, &pool_after, "tank").await;
+    let value = filesystem.xattr(file, NAME).await.ok();
+    filesystem.close().await.expect("close");
+    drop(filesystem);
+    pool_after.export(false).await.expect("export");
+    zdb_is_clean(after.path(), "tank");
+    live.close().await.expect("close");
+    drop(live);
+    pool.export(false).await.expect("export");
+    value.map(|value| value.to_vec())
+}
+
+async fn survives(features: FeatureChoice, xattr: &str) {
+    let (small, medium, big) = (vec![b'S'; 8], vec![b'M'; 9_000], vec![b'B'; 40_005]);
+    for [before, after] in [
+        [&big, &small],
+        [&small, &big],
+        [&big, &medium],
+        [&medium, &big],
+    ] {
+        let values = [&before[..], &after[..]];
+        let found = set_twice_and_cut(features.clone(), xattr, Synced::Itself, values).await;
+        assert!(found.as_ref() == Some(after), "{xattr}: {:?}", head(&found));
+        let found = set_twice_and_cut(features.clone(), xattr, Synced::Another, values).await;
+        assert!(
+            found.as_ref() == Some(after) || found.as_ref() == Some(before),
+            "{xattr}: {:?}",
+            head(&found)
+        );
+    }
+}
+
+/// Length and beginning of a value.
+fn head(value: &Option<Vec<u8>>) -> Option<(usize, &[u8])> {
+    let value = value.as_ref()?;
+    Some((value.len(), &value[..value.len().min(8)]))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn attributes_move_between_dnode_and_directory() {
+    survives(FeatureChoice::All, "sa").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn attributes_in_dnodes_of_pools_whose_logs_do_not_know_them() {
+    survives(FeatureChoice::None, "sa").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn attributes_in_directories() {
+    survives(FeatureChoice::All, "dir").await;
+}
+
+/// Goal: setting an attribute that is refused for want of room leaves the value that was there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_change_leaves_the_value() {
+    let (image, world) = (Image::new(256), World::system(2));
+    let pool = create(&world, &image, &[("xattr", "dir"), ("compression", "off")]).await;
+    let live = open(&world, &pool, "tank").await;
+    let file = live.create(live.root(), b"f", 0o644, ROOT).await;
+    let file = file.expect("create").ino;
+    let old = vec![7; 5_000];
+    set(&live, file, &old).await.expect("set");
+    pool.sync().await.expect("sync");
+    let change = dataset::PropertyChange::Set("1M".into());
+    let limit = [("refquota".to_owned(), change)];
+    pool.dsl()
+        .set_properties("tank", &limit)
+        .await
+        .expect("a quota");
+    let mut random = Random(5);
+    let mut offset = 0;
+    while live
+        .write(file, offset, random.bytes(65_536).into(), false, ROOT)
+        .await
+        .is_ok()
+    {
+        offset += 65_536;
+        pool.sync().await.expect("sync");
+        assert!(offset < 4 << 20, "there is room");
+    }
+    for length in [40_000, 10, 5_000, 64 << 10] {
+        let value = random.bytes(length);
+        let outcome = set(&live, file, &value).await;
+        let found = live.xattr(file, NAME).await.expect("a value");
+        let expected = if outcome.is_ok() { &value } else { &old };
+        assert!(found == *expected, "{length}: {outcome:?}");
+        assert!(outcome.is_err(), "{length}: there is room");
+    }
+    let fresh = live.set_xattr(file, b"user.b", b"new", XattrMode::Any, ROOT);
+    assert!(fresh.await.is_err());
+    assert!(live.xattr(file, b"user.b").await.is_err());
+    live.close().await.expect("close");
+    drop(live);
+    pool.export(false).await.expect("export");
+    zdb_is_clean(image.path(), "tank");
+}
