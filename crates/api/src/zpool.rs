@@ -462,6 +462,9 @@ pub struct VdevReport {
     /// Bytes of a leaf's device.
     #[serde(default)]
     pub physical_bytes: u64,
+    /// Bytes of a top-level vdev, or of a leaf's device without its labels.
+    #[serde(default)]
+    pub asize_bytes: u64,
     /// Bytes by which the devices are bigger than what is used of them, for top-level vdevs and the root.
     #[serde(default)]
     pub expandable_bytes: u64,
@@ -837,6 +840,9 @@ impl Call for ZpoolHistory {
 pub struct ZpoolSync {
     /// Names; empty means all.
     pub names: Vec<String>,
+    /// Write the configuration even where nothing changed (`-f`).
+    #[serde(default)]
+    pub force: bool,
 }
 
 impl Call for ZpoolSync {

@@ -11,6 +11,8 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use tokio::net::UnixStream;
 
 /// How long a daemon that was just started may take until it answers.
@@ -71,23 +73,45 @@ impl Client {
             .open(&log_path)
             .with_context(|| format!("{} cannot be written", log_path.display()))?;
         let program = std::env::current_exe().context("finding the program's own path")?;
-        let mut child = detached(&program, &self.state, log)?;
+        let mut child = None;
         let begin = Instant::now();
         loop {
             if let Ok(stream) = UnixStream::connect(self.socket()).await {
                 return Ok(stream);
             }
-            // Two commands may start a daemon at once: the second daemon leaves, the first one answers.
-            let gone = child.try_wait()?.is_some();
-            if begin.elapsed() > START_TIMEOUT || (gone && begin.elapsed() > Duration::from_secs(5))
-            {
-                return Err(anyhow!(
-                    "the daemon did not start; see {}",
-                    log_path.display()
-                ));
+            // One that runs answers when its pools are imported, which takes its time after a crash.
+            let runs = self.is_locked();
+            let is_late = begin.elapsed() > START_TIMEOUT;
+            match &mut child {
+                _ if runs && is_late => {
+                    return Err(anyhow!(
+                        "the server still imports its pools; try again, or see {}",
+                        log_path.display()
+                    ));
+                }
+                _ if runs => {}
+                None => child = Some(detached(&program, &self.state, log.try_clone()?)?),
+                // Two commands may start a daemon at once: the second daemon leaves, the first one answers.
+                Some(child) => {
+                    let gone = child.try_wait()?.is_some();
+                    if is_late || gone && begin.elapsed() > Duration::from_secs(5) {
+                        return Err(anyhow!(
+                            "the daemon did not start; see {}",
+                            log_path.display()
+                        ));
+                    }
+                }
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    /// Whether a daemon has the state directory.
+    fn is_locked(&self) -> bool {
+        let lock = std::fs::File::open(self.state.join("millpond.lock"));
+        lock.is_ok_and(|lock| {
+            flock(&lock, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
+        })
     }
 }
 

@@ -15,6 +15,12 @@ use crate::volumes::{ISCSI_PROPERTY, check_share};
 /// Block size of a volume that is not told one (`ZVOL_DEFAULT_BLOCKSIZE`, OpenZFS 2.2 on).
 const VOLUME_BLOCK_BYTES: u64 = 16 << 10;
 
+/// What fills new filesystems: they belong to whom this process runs as.
+pub(crate) fn new_filesystem() -> ZplInit {
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    ZplInit::owned_by(uid.as_raw(), gid.as_raw())
+}
+
 /// Space that a volume of this size may come to need, metadata included
 /// (`zvol_volsize_to_reservation` and `volsize_from_vdevs`, lib/libzfs/libzfs_dataset.c): on RAID-Z a
 /// block may take more than its share of what a block of 128 KiB takes.
@@ -140,7 +146,7 @@ impl Service {
                 .await
                 .map_err(failed)?;
         } else {
-            dsl.create_dataset(&call.name, &planned, Arc::new(ZplInit::new()))
+            dsl.create_dataset(&call.name, &planned, Arc::new(new_filesystem()))
                 .await
                 .map_err(failed)?;
         }
@@ -182,7 +188,7 @@ impl Service {
         for (end, _) in name.match_indices('/') {
             let parent = &name[..end];
             if dsl.lookup(parent).await.is_err() {
-                dsl.create_dataset(parent, properties, Arc::new(ZplInit::new()))
+                dsl.create_dataset(parent, properties, Arc::new(new_filesystem()))
                     .await
                     .map_err(|error| from_dataset(doing, &error))?;
                 self.mount_created(open, parent).await?;

@@ -135,6 +135,9 @@ pub(crate) fn from_mount(doing: &str, error: &MountError) -> Failure {
     let kind = match error {
         MountError::NotEmpty { .. }
         | MountError::AlreadyMounted { .. }
+        | MountError::Covered { .. }
+        | MountError::Inside { .. }
+        | MountError::Elsewhere { .. }
         | MountError::SnapshotBusy { .. }
         | MountError::Busy { .. } => FailureKind::Busy,
         MountError::BadMountpoint { .. } => FailureKind::Invalid,

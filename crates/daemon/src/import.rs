@@ -2,6 +2,8 @@
 //! (`show_import` and `do_import`, cmd/zpool/zpool_main.c; `zpool_import_props`,
 //! lib/libzfs/libzfs_pool.c), since scripts and people look for them.
 
+use std::sync::Arc;
+
 use api::{Failure, FailureKind, FoundPoolReport, VdevReport, ZpoolImport, ZpoolImportReply};
 use engine::{
     EngineError, FoundPool, FoundState, ImportSpec, Pool, Probe, Rewind, ScanSpec, Unusable,
@@ -11,11 +13,24 @@ use format::Txg;
 
 use crate::error::from_engine;
 use crate::reports;
-use crate::service::Service;
+use crate::service::{OpenPool, Service};
 use crate::zpool::take_altroot;
 
 /// Where `zpool import` looks when not told.
 const DEFAULT_SEARCH: [&str; 2] = ["/dev/disk/by-id", "/dev"];
+
+/// What was asked for is here already.
+fn already_imported(wanted: &str) -> Failure {
+    let message = format!(
+        "cannot import '{wanted}': a pool with that name is already created/imported,\nand no additional pools with that name were found"
+    );
+    Failure::new(FailureKind::Exists, message)
+}
+
+fn none_available(wanted: &str) -> Failure {
+    let message = format!("cannot import '{wanted}': no such pool available");
+    Failure::new(FailureKind::NotFound, message)
+}
 
 impl Service {
     /// `zpool import`, both forms.
@@ -49,14 +64,7 @@ impl Service {
             guid: None,
             name: None,
         };
-        let mut found = engine::scan(&self.world, &scan)
-            .await
-            .map_err(|error| from_engine("cannot search for pools", &error))?;
-        let open_guids: Vec<_> = self.pools().iter().map(|open| open.pool.guid()).collect();
-        found.retain(|pool| {
-            !open_guids.contains(&pool.guid)
-                && (pool.state == FoundState::Destroyed) == call.destroyed
-        });
+        let mut found = self.importable(&scan, &call).await?;
         let Some(wanted) = &call.pool else {
             let mut reply = ZpoolImportReply::default();
             for pool in found {
@@ -71,7 +79,10 @@ impl Service {
                     continue;
                 }
                 let name = pool.name.clone();
-                match self.import_found(pool, &call, &mut reply.notes).await {
+                match self
+                    .import_found(pool, scan.clone(), &call, &mut reply.notes)
+                    .await
+                {
                     Ok(warnings) => {
                         reply.imported.push(name);
                         reply.warnings.extend(warnings);
@@ -82,22 +93,25 @@ impl Service {
             return Ok(reply);
         };
         let guid = wanted.parse::<u64>().ok();
-        let mut matching = found
-            .into_iter()
-            .filter(|pool| &pool.name == wanted || guid == Some(pool.guid.get()));
-        let Some(pool) = matching.next() else {
-            if self.pool(wanted).is_ok()
-                || guid.is_some_and(|guid| open_guids.contains(&guid.into()))
-            {
-                let message = format!(
-                    "cannot import '{wanted}': a pool with that name is already created/imported,\nand no additional pools with that name were found"
-                );
-                return Err(Failure::new(FailureKind::Exists, message));
+        let is_wanted = |pool: &FoundPool| &pool.name == wanted || guid == Some(pool.guid.get());
+        let is_open = || {
+            let has_guid = |open: &Arc<OpenPool>| guid == Some(open.pool.guid().get());
+            self.pool(wanted).is_ok() || self.pools().iter().any(has_guid)
+        };
+        if !found.iter().any(is_wanted) && !is_open() {
+            // Nobody finds what another one is just opening.
+            let doing = format!("cannot import '{wanted}'");
+            if self.claim(&doing, wanted, None).await?.waited && !is_open() {
+                found = self.importable(&scan, &call).await?;
             }
-            return Err(Failure::new(
-                FailureKind::NotFound,
-                format!("cannot import '{wanted}': no such pool available"),
-            ));
+        }
+        let mut matching = found.into_iter().filter(is_wanted);
+        let Some(pool) = matching.next() else {
+            return Err(if is_open() {
+                already_imported(wanted)
+            } else {
+                none_available(wanted)
+            });
         };
         if matching.next().is_some() {
             let message = format!(
@@ -106,14 +120,35 @@ impl Service {
             return Err(Failure::new(FailureKind::Invalid, message));
         }
         let mut reply = ZpoolImportReply::default();
-        reply.warnings = self.import_found(pool, &call, &mut reply.notes).await?;
+        reply.warnings = self
+            .import_found(pool, scan.clone(), &call, &mut reply.notes)
+            .await?;
         reply.imported.push(wanted.clone());
         Ok(reply)
     }
 
+    /// The pools that a scan finds and that are not imported: the destroyed ones if the call is about those, otherwise the others.
+    async fn importable(
+        &self,
+        scan: &ScanSpec,
+        call: &ZpoolImport,
+    ) -> Result<Vec<FoundPool>, Failure> {
+        let mut found = engine::scan(&self.world, scan)
+            .await
+            .map_err(|error| from_engine("cannot search for pools", &error))?;
+        let open_guids: Vec<_> = self.pools().iter().map(|open| open.pool.guid()).collect();
+        found.retain(|pool| {
+            !open_guids.contains(&pool.guid)
+                && (pool.state == FoundState::Destroyed) == call.destroyed
+        });
+        Ok(found)
+    }
+
+    /// Imports what `scan` found.
     async fn import_found(
         &self,
-        found: FoundPool,
+        mut found: FoundPool,
+        mut scan: ScanSpec,
         call: &ZpoolImport,
         notes: &mut Vec<String>,
     ) -> Result<Vec<String>, Failure> {
@@ -122,6 +157,17 @@ impl Service {
             Some(new) => format!("cannot import '{}' as '{new}'", found.name),
             None => format!("cannot import '{}'", found.name),
         };
+        let guid = found.guid;
+        let claim = self.claim(&doing, &name, Some(guid)).await?;
+        if self.pools().iter().any(|open| open.pool.guid() == guid) {
+            return Err(already_imported(&found.name));
+        }
+        if claim.waited {
+            // Whoever had it may have changed it.
+            scan.guid = Some(guid);
+            let again = self.importable(&scan, call).await?.into_iter().next();
+            found = again.ok_or_else(|| none_available(&found.name))?;
+        }
         if self.pool(&name).is_ok() {
             let message = format!(
                 "{doing}: a pool with that name already exists\nuse the form 'zpool import <pool | id> <newpool>' to give it a new name"

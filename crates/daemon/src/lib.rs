@@ -24,6 +24,7 @@ mod import;
 mod keys;
 mod lun;
 mod mounts;
+mod names;
 mod owners;
 mod properties;
 mod replication;

@@ -80,17 +80,17 @@ impl Mounts {
             .map(|mounted| (mounted.filesystem.clone(), mounted.mountpoint.clone()))
     }
 
-    /// Names of a pool's datasets that are mounted inside a path (not at it), the innermost last.
+    /// Names of a pool's datasets that are mounted inside a path (not at it), what was mounted last first.
     pub(crate) fn inside(&self, path: &Path, pool: &str) -> Vec<String> {
+        let mut names = self.last_first(pool);
         let by_name = self.by_name.lock();
-        let mut found: Vec<(&Path, &String)> = by_name
-            .iter()
-            .filter(|(_, mounted)| mounted.mount.is_mounted())
-            .map(|(name, mounted)| (mounted.mountpoint.as_path(), name))
-            .filter(|(at, name)| *at != path && at.starts_with(path) && is_at_or_below(name, pool))
-            .collect();
-        found.sort();
-        found.into_iter().map(|(_, name)| name.clone()).collect()
+        names.retain(|name| {
+            by_name.get(name).is_some_and(|mounted| {
+                let at = &mounted.mountpoint;
+                at != path && at.starts_with(path) && mounted.mount.is_mounted()
+            })
+        });
+        names
     }
 
     /// What options for this time make of a mounted filesystem's properties.
@@ -136,6 +136,13 @@ impl Mounts {
             .collect();
         below.sort_unstable();
         below.into_iter().map(|(_, name)| name).collect()
+    }
+
+    /// [`Self::below`] in the order in which they can be unmounted.
+    pub(crate) fn last_first(&self, top: &str) -> Vec<String> {
+        let mut names = self.below(top);
+        names.reverse();
+        names
     }
 }
 
@@ -246,6 +253,8 @@ impl Service {
         let before = self.mounts.by_name.lock().get(name).cloned();
         if let Some(before) = before.filter(|before| !before.mount.is_mounted()) {
             // What it still has to write, two of the same filesystem must not.
+            let detached = before.mount.detach(UnmountMode::Clean).await;
+            detached.map_err(|error| from_mount(&doing, &error))?;
             let _ = before.filesystem.close().await;
         }
         let dataset = open
@@ -406,13 +415,9 @@ impl Service {
             return Ok(());
         };
         let doing = format!("cannot unmount '{name}'");
-        if mounted.mount.is_mounted() {
-            mounted
-                .mount
-                .detach(mode)
-                .await
-                .map_err(|error| from_mount(&doing, &error))?;
-        }
+        // One that somebody unmounted by hand may be in use elsewhere.
+        let detached = mounted.mount.detach(mode).await;
+        detached.map_err(|error| from_mount(&doing, &error))?;
         // While the pool is suspended it stays listed, and is closed before it is mounted again.
         let filesystem = Arc::clone(&mounted.filesystem);
         let closing = async move { filesystem.close().await };
@@ -541,7 +546,7 @@ impl Service {
 
     /// Unmounts a dataset and all below it, what was mounted last first.
     pub(crate) async fn unmount_below(&self, top: &str, mode: UnmountMode) -> Result<(), Failure> {
-        for name in self.mounts.below(top).into_iter().rev() {
+        for name in self.mounts.last_first(top) {
             self.unmount(&name, mode).await?;
         }
         Ok(())
@@ -577,12 +582,14 @@ impl Service {
             .map(|(_, mounted, below)| (mounted.filesystem.clone(), below))
     }
 
-    /// The dataset that is mounted at a path.
+    /// The dataset that is mounted at a path; of several the uppermost.
     pub(crate) fn mounted_dataset_at(&self, path: &str) -> Option<String> {
         let by_name = self.mounts.by_name.lock();
         by_name
             .iter()
-            .find(|(_, mounted)| mounted.mountpoint == Path::new(path))
+            .filter(|(_, mounted)| mounted.mountpoint == Path::new(path))
+            .filter(|(_, mounted)| mounted.mount.is_mounted())
+            .max_by_key(|(_, mounted)| mounted.order)
             .map(|(name, _)| name.clone())
     }
 }

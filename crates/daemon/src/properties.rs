@@ -293,8 +293,7 @@ impl Service {
         let mut taken = Vec::new();
         let moves = is_filesystem && !no_mount && changes.iter().any(is_move);
         if moves {
-            let mut names = self.mounts.below(name);
-            names.reverse();
+            let names = self.mounts.last_first(name);
             taken = self.take_away(&open, names, UnmountMode::Clean).await?;
         }
         if let Err(failure) = self.carry_out(&open, name, &plan).await {

@@ -51,6 +51,7 @@ pub(crate) fn vdev(status: &VdevStatus) -> VdevReport {
         size_bytes: status.size_bytes,
         allocated_bytes: status.allocated_bytes,
         physical_bytes: status.physical_bytes,
+        asize_bytes: status.asize_bytes,
         expandable_bytes: status.expandable_bytes,
         checkpoint_bytes: 0,
         fragmentation_percent: status.fragmentation_percent.map(u64::from),

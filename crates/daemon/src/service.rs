@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::{Failure, FailureKind, ServerInfoReply};
 use device::World;
@@ -17,6 +18,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::error::{from_engine, suspended};
 use crate::mounts::Mounts;
+use crate::names::{Claim, PoolNames};
 use crate::state::{CachedPool, State};
 use crate::volumes::Volumes;
 use crate::{DaemonError, Options};
@@ -41,6 +43,9 @@ impl OpenPool {
 const DIRTY_BYTES_MIN: u64 = 512 << 20;
 const DIRTY_BYTES_MAX: u64 = 4 << 30;
 
+/// How long those who make or import a pool may take when the server leaves.
+const LAST_IMPORTS: Duration = Duration::from_secs(30);
+
 /// The daemon's state. See the module's header for the order of locks.
 pub(crate) struct Service {
     pub(crate) world: World,
@@ -50,6 +55,9 @@ pub(crate) struct Service {
     state: State,
     cache_bytes: u64,
     pools: Mutex<BTreeMap<String, Arc<OpenPool>>>,
+    names: PoolNames,
+    /// Pools of the last run that are not imported, or not yet: they stay on the list for the next start.
+    absent: Mutex<Vec<CachedPool>>,
     stop: Notify,
     /// Whether all is left: what [`Service::shut_down`] does is done.
     stopped: watch::Sender<bool>,
@@ -68,6 +76,8 @@ impl Service {
             state,
             cache_bytes: options.cache_bytes.unwrap_or_else(|| memory_bytes() / 4),
             pools: Mutex::new(BTreeMap::new()),
+            names: PoolNames::default(),
+            absent: Mutex::new(Vec::new()),
             stop: Notify::new(),
             stopped: watch::Sender::new(false),
         }))
@@ -134,7 +144,23 @@ impl Service {
         })
     }
 
-    /// Takes a pool in that was created or imported, mounts and shares what it holds unless told not to.
+    /// Has a pool of this name, and with this guid if it has one yet, for whoever makes it or takes it in; until then
+    /// nobody else does.
+    pub(crate) async fn claim(
+        &self,
+        doing: &str,
+        name: &str,
+        guid: Option<format::Guid>,
+    ) -> Result<Claim<'_>, Failure> {
+        let guid = guid.map(|guid| guid.get().to_string());
+        let keys = std::iter::once(name.to_owned()).chain(guid).collect();
+        self.names.claim(keys).await.ok_or_else(|| {
+            let message = format!("{doing}: the server is stopping; start it again for this");
+            Failure::new(FailureKind::Busy, message)
+        })
+    }
+
+    /// Takes a pool in that was created or imported, while its name is claimed, mounts and shares what it holds unless told not to.
     /// What could not be mounted or shared is answered as warnings.
     pub(crate) async fn adopt(&self, pool: Arc<Pool>, mount: bool) -> Vec<String> {
         pool.dsl().refuse_while_suspended();
@@ -179,8 +205,14 @@ impl Service {
 
     /// Keeps which pools are open, with their devices, for the next start.
     pub(crate) fn save_cached_pools(&self) {
-        let cached: Vec<CachedPool> = self
-            .pools()
+        let pools = self.pools();
+        let mut absent = self.absent.lock();
+        absent.retain(|absent| {
+            pools
+                .iter()
+                .all(|open| open.pool.guid().get() != absent.guid)
+        });
+        let mut cached: Vec<CachedPool> = pools
             .iter()
             .filter(|open| open.is_cached())
             .map(|open| CachedPool {
@@ -190,6 +222,7 @@ impl Service {
                 read_only: open.pool.is_read_only(),
             })
             .collect();
+        cached.extend(absent.iter().cloned());
         if let Err(error) = self.state.set_cached_pools(&cached) {
             tracing::warn!(
                 "the list of pools could not be kept: {error}; they must be imported by hand at the next start"
@@ -197,14 +230,33 @@ impl Service {
         }
     }
 
-    /// Imports what was imported when the daemon last ran. What cannot be is reported and skipped.
+    /// Imports what was imported when the daemon last ran. What cannot be is reported, and tried again at the next start:
+    /// a disk that came too late must not cost a pool its place.
     pub(crate) async fn import_cached(&self) {
-        for cached in self.state.cached_pools() {
+        let cached = self.state.cached_pools();
+        self.absent.lock().clone_from(&cached);
+        for cached in cached {
             if let Err(failure) = self.import_one_cached(&cached).await {
-                tracing::error!("pool '{}' of the last run: {failure}", cached.name);
-                eprintln!("pool '{}' could not be imported: {failure}", cached.name);
+                let name = &cached.name;
+                tracing::error!("pool '{name}' of the last run: {failure}");
+                eprintln!(
+                    "pool '{name}' could not be imported: {failure}\nThe next start tries again, unless 'zpool export {name}' ends that."
+                );
             }
         }
+    }
+
+    /// Forgets a pool that is not here, so that no start looks for it again; tells whether it was on the list.
+    pub(crate) fn forget_absent(&self, name: &str) -> bool {
+        let mut absent = self.absent.lock();
+        let before = absent.len();
+        absent.retain(|absent| absent.name != name);
+        let forgotten = absent.len() < before;
+        drop(absent);
+        if forgotten {
+            self.save_cached_pools();
+        }
+        forgotten
     }
 
     async fn import_one_cached(&self, cached: &CachedPool) -> Result<(), Failure> {
@@ -225,6 +277,7 @@ impl Service {
             );
             return Err(Failure::new(FailureKind::NotFound, message));
         };
+        let _claim = self.claim(&doing, &cached.name, Some(found.guid)).await?;
         let mut import = ImportSpec::new(found, self.host.clone());
         import.read_only = cached.read_only;
         let pool = Pool::import(&self.world, import)
@@ -240,6 +293,13 @@ impl Service {
     /// Unshares, unmounts and exports everything, remembering what to import at the next start.
     pub(crate) async fn shut_down(&self) {
         self.volumes.stop_serving().await;
+        // What is being imported is exported below; what hangs meanwhile is as after a crash.
+        if tokio::time::timeout(LAST_IMPORTS, self.names.close())
+            .await
+            .is_err()
+        {
+            tracing::warn!("pools are still being imported; leaving");
+        }
         for open in self.pools() {
             let name = open.pool.name();
             let doing = format!("cannot export '{name}'");
@@ -247,7 +307,7 @@ impl Service {
                 let _admin = open.admin.lock().await;
                 if let Err(failure) = self.release_pool(&open, UnmountMode::Clean).await {
                     tracing::warn!("{failure}; cutting off whoever uses it");
-                    if let Err(failure) = self.release_pool(&open, UnmountMode::Force).await {
+                    if let Err(failure) = self.release_pool(&open, UnmountMode::AtAnyCost).await {
                         tracing::error!("{failure}");
                     }
                 }
@@ -266,18 +326,25 @@ impl Service {
         self.stopped.send_replace(true);
     }
 
-    /// Unmounts a pool's filesystems and closes its volumes.
+    /// Unmounts a pool's filesystems and closes its volumes. When one is in use, all are as they were.
     pub(crate) async fn release_pool(
         &self,
         open: &OpenPool,
         mode: UnmountMode,
     ) -> Result<(), Failure> {
         let name = open.pool.name();
-        self.close_volumes(&name, mode).await?;
-        let mut mounted = self.mounts.below(&name);
-        mounted.reverse();
+        let mounted = self.mounts.last_first(&name);
         let directories = self.mounts.own_directories(&mounted);
-        self.unmount_below(&name, mode).await?;
+        let released = async {
+            self.close_volumes(&name, mode).await?;
+            self.take_away(open, mounted, mode).await
+        };
+        if let Err(failure) = released.await {
+            for warning in self.open_volumes(open).await {
+                tracing::warn!("{warning}");
+            }
+            return Err(failure);
+        }
         self.remove_directories(directories).await;
         Ok(())
     }

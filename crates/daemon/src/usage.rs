@@ -46,21 +46,18 @@ pub(crate) fn id_of(owner: SpaceOwner, whose: &str) -> Option<u64> {
 impl Service {
     /// `zfs userspace`, `zfs groupspace`, `zfs projectspace`.
     pub(crate) async fn zfs_space(&self, call: &ZfsSpace) -> Result<ZfsSpaceReply, Failure> {
-        let name = match call.name.starts_with('/') {
-            true => self.mounted_dataset_at(&call.name).unwrap_or_default(),
-            false => call.name.clone(),
-        };
-        let open = self.pool_of(&name)?;
+        let name = &call.name;
+        let open = self.pool_of(name)?;
         let doing = format!("cannot get used/quota for '{name}'");
         let failed = |error| from_dataset(&doing, &error);
         let dsl = open.pool.dsl();
-        let info = dsl.lookup(&name).await.map_err(failed)?;
+        let info = dsl.lookup(name).await.map_err(failed)?;
         if info.head_kind != dataset::DatasetKind::Filesystem {
             let message =
                 format!("{doing}: operation is only applicable to filesystems and their snapshots");
             return Err(Failure::new(FailureKind::Invalid, message));
         }
-        let borrowed = self.borrow(&open, &name, &doing).await?;
+        let borrowed = self.borrow(&open, name, &doing).await?;
         let filesystem = &borrowed.filesystem;
         let mut reply = ZfsSpaceReply::default();
         let mut outcome = Ok(());

@@ -76,17 +76,6 @@ impl Service {
             snapshots: has(ApiKind::Snapshot),
             depth: call.depth.map(|depth| depth as usize),
         };
-        // A path stands for the filesystem that is mounted there.
-        let name = if name.starts_with('/') {
-            self.mounted_dataset_at(&name).ok_or_else(|| {
-                Failure::new(
-                    FailureKind::NotFound,
-                    format!("cannot open '{name}': no filesystem is mounted there"),
-                )
-            })?
-        } else {
-            name
-        };
         let open = self.pool_of(&name)?;
         let doing = format!("cannot open '{name}'");
         let failed = |error| from_dataset(&doing, &error);
@@ -311,7 +300,6 @@ impl Service {
             Some(path) => self.mounts.inside(&path, &open.pool.name()),
             None => Vec::new(),
         };
-        away.reverse();
         away.push(head.to_owned());
         let taken = self.take_away(&open, away, mode(call.force)).await?;
         let outcome = async {
@@ -378,8 +366,7 @@ impl Service {
             .await
             .map_err(failed)?;
         let names: Vec<String> = listed.into_iter().rev().map(|info| info.name).collect();
-        let mut away = self.mounts.below(&call.from);
-        away.reverse();
+        let away = self.mounts.last_first(&call.from);
         let taken = self.take_away(&open, away, mode(call.force)).await?;
         let mut volumes = Vec::new();
         let mut closed = Ok(());
@@ -496,8 +483,7 @@ impl Service {
         }
         let open = self.pool_of(&name)?;
         let _admin = open.admin.lock().await;
-        let mut names = self.mounts.below(&name);
-        names.reverse();
+        let names = self.mounts.last_first(&name);
         self.take_away(&open, names, mode(call.force)).await?;
         Ok(Empty {})
     }

@@ -13,7 +13,6 @@ use dataset::DatasetError;
 use engine::{
     CreateSpec, EngineError, FeatureChoice, LeafSpec, Pool, VdevClass, VdevLayout, VdevSpec,
 };
-use filesystem::ZplInit;
 use format::Guid;
 use serve_fuse::UnmountMode;
 
@@ -210,6 +209,7 @@ impl Service {
         let doing = format!("cannot create '{}'", call.name);
         let named = call.properties.iter().find(|(name, _)| name == "tname");
         let name = named.map_or(&call.name, |(_, temporary)| temporary);
+        let _claim = self.claim(&doing, name, None).await?;
         if self.pool(name).is_ok() {
             return Err(Failure::new(
                 FailureKind::Exists,
@@ -255,7 +255,7 @@ impl Service {
             properties,
             features,
             root_properties: call.filesystem_properties,
-            root_init: Arc::new(ZplInit::new()),
+            root_init: Arc::new(crate::create::new_filesystem()),
             altroot,
             force: call.force,
             host: self.host.clone(),
@@ -332,23 +332,30 @@ impl Service {
 
     /// `zpool export`.
     pub(crate) async fn zpool_export(&self, call: ZpoolExport) -> Result<Empty, Failure> {
+        // A pool that could not be imported at the start is not here, but waited for.
+        let is_open = |name: &String| self.pool(name).is_ok() || !self.forget_absent(name);
         let pools = if call.all {
             self.pools()
         } else {
-            self.pools_named(&call.names)?
+            let names: Vec<String> = call
+                .names
+                .iter()
+                .filter(|name| is_open(name))
+                .cloned()
+                .collect();
+            names
+                .iter()
+                .map(|name| self.pool(name))
+                .collect::<Result<_, _>>()?
         };
         for open in pools {
             let name = open.pool.name();
             let doing = format!("cannot export '{name}'");
             let work = async {
                 let _admin = open.admin.lock().await;
-                if let Err(failure) = self.release_pool(&open, mode(call.force)).await {
-                    // What was unmounted is mounted again: an export that fails changes nothing.
-                    let _ = self.mount_all(&open).await;
-                    let _ = self.open_volumes(&open).await;
-                    let message = format!("{doing}: {failure}");
-                    return Err(Failure::new(failure.kind, message));
-                }
+                let released = self.release_pool(&open, mode(call.force)).await;
+                released
+                    .map_err(|failure| Failure::new(failure.kind, format!("{doing}: {failure}")))?;
                 let exported = open.pool.export(call.force).await;
                 exported.map_err(|error| from_engine(&doing, &error))
             };
@@ -442,7 +449,10 @@ impl Service {
         for open in self.pools_named(&call.names)? {
             let doing = format!("sync of pool '{}' failed", open.pool.name());
             let work = async {
-                let synced = open.pool.sync().await;
+                let synced = match call.force {
+                    true => open.pool.sync_config().await,
+                    false => open.pool.sync().await,
+                };
                 synced.map_err(|error| from_engine(&doing, &error))
             };
             if let Err(failure) = self.leaving(&open, &doing, false, work).await {

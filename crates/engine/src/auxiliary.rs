@@ -313,6 +313,7 @@ async fn status(config: &NvList, class: VdevClass, places: &Places<'_>) -> VdevS
         size_bytes: 0,
         expandable_bytes: 0,
         physical_bytes: 0,
+        asize_bytes: 0,
         allocated_bytes: 0,
         fragmentation_percent: None,
         ashift: 0,

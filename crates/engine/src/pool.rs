@@ -651,6 +651,16 @@ impl Pool {
         Ok(())
     }
 
+    /// [`Self::sync`], which writes the configuration too, whether it changed or not (`zpool sync -f`).
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn sync_config(&self) -> Result<(), EngineError> {
+        self.check_writeable()?;
+        self.core.state.lock().config_dirty = true;
+        self.sync().await
+    }
+
     /// Changes how many bytes may wait to be written (`zfs_dirty_data_max`).
     pub fn set_dirty_max_bytes(&self, bytes: u64) {
         self.core.txgs.set_dirty_max_bytes(bytes);

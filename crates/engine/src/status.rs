@@ -12,6 +12,7 @@ use crate::VdevClass;
 use crate::activity::ActivityStatus;
 use crate::checkpoint::CheckpointStatus;
 use crate::core::Core;
+use crate::layout::usable_bytes;
 use crate::removed::RemovalStatus;
 use crate::tables::{DedupStatus, ExpansionStatus};
 use crate::vdevprops;
@@ -131,11 +132,13 @@ pub struct VdevStatus {
     pub expandable_bytes: u64,
     /// Bytes of a leaf's device, while it is open.
     pub physical_bytes: u64,
+    /// Bytes of a top-level vdev, or of a leaf's device without its labels (`vdev_asize`).
+    pub asize_bytes: u64,
     /// Bytes allocated (top-level vdevs; zero below).
     pub allocated_bytes: u64,
     /// Fragmentation in percent, where known (top-level vdevs).
     pub fragmentation_percent: Option<u8>,
-    /// `log2` of the smallest block (top-level vdevs; zero below).
+    /// `log2` of the smallest block of a top-level vdev, or of the sector of a leaf's device; else zero.
     pub ashift: u8,
     /// Settable properties that differ from their defaults, and those of users, as text.
     pub properties: Vec<(String, String)>,
@@ -362,6 +365,7 @@ fn vdev_status_below(
     };
     let (state, aux) = vdev.state();
     let counters = vdev.counters();
+    let device = vdev.leaf().and_then(|leaf| leaf.device());
     let space = vdev.top().and_then(|top| spaces.get(&top.id));
     let parity = match vdev.kind() {
         VdevKind::Raidz { parity } => *parity as u8,
@@ -396,14 +400,17 @@ fn vdev_status_below(
         size_bytes: space.map_or(0, |space| space.size_bytes),
         expandable_bytes: 0,
         physical_bytes: vdev.physical_bytes().unwrap_or(0),
+        asize_bytes: match vdev.top() {
+            Some(_) => vdev.asize_bytes(),
+            None => vdev.physical_bytes().map_or(0, usable_bytes),
+        },
         allocated_bytes: space.map_or(0, |space| space.allocated_bytes),
         fragmentation_percent: space
             .and_then(|space| space.fragmentation_percent)
             .map(|percent| percent.min(100) as u8),
-        ashift: if vdev.top().is_some() {
-            vdev.ashift() as u8
-        } else {
-            0
+        ashift: match vdev.top() {
+            Some(_) => vdev.ashift() as u8,
+            None => device.map_or(0, |device| device.sector_bytes().trailing_zeros() as u8),
         },
         properties: Vec::new(),
         children: vdev
@@ -443,6 +450,12 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         vdevprops::add_to(child, core);
     }
     let sum = |field: fn(&VdevStatus) -> u64| children.iter().map(field).sum();
+    // Logs hold no data (`vdev_space_update`, module/zfs/vdev.c).
+    let space = |field: fn(&VdevStatus) -> u64| {
+        let of_data = children.iter();
+        let of_data = of_data.filter(|child| child.class != VdevClass::Log);
+        of_data.map(field).sum()
+    };
     let name = core.state.lock().name.clone();
     let root = VdevStatus {
         name: name.clone(),
@@ -469,10 +482,11 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         trim_ops: sum(|vdev| vdev.trim_ops),
         trim_bytes: sum(|vdev| vdev.trim_bytes),
         trim_errors: 0,
-        size_bytes: sum(|vdev| vdev.size_bytes),
+        size_bytes: space(|vdev| vdev.size_bytes),
         expandable_bytes: sum(|vdev| vdev.expandable_bytes),
         physical_bytes: 0,
-        allocated_bytes: sum(|vdev| vdev.allocated_bytes),
+        asize_bytes: 0,
+        allocated_bytes: space(|vdev| vdev.allocated_bytes),
         fragmentation_percent: None,
         ashift: 0,
         properties: vdevprops::of_root(core),

@@ -51,6 +51,34 @@ pub enum MountError {
         /// The mountpoint.
         path: PathBuf,
     },
+    /// Another mount lies over it, so that no path leads to it.
+    #[error("{path}: {source_name} is mounted over it, at {cover}; unmount that first", path = path.display(), cover = cover.display())]
+    Covered {
+        /// The mountpoint.
+        path: PathBuf,
+        /// Where the other is mounted.
+        cover: PathBuf,
+        /// What is mounted there.
+        source_name: String,
+    },
+    /// Another filesystem is mounted inside of it.
+    #[error("{path}: {source_name} is mounted inside of it, at {inner}; unmount that first", path = path.display(), inner = inner.display())]
+    Inside {
+        /// The mountpoint.
+        path: PathBuf,
+        /// Where the other is mounted.
+        inner: PathBuf,
+        /// What is mounted there.
+        source_name: String,
+    },
+    /// It is unmounted here, but in use elsewhere.
+    #[error(
+        "{path}: it is not mounted there any more, but still in use: moved or bound to another place (mount --move, --bind), in another mount namespace, or by files open since 'umount -l'; end that, or use -f", path = path.display()
+    )]
+    Elsewhere {
+        /// The mountpoint.
+        path: PathBuf,
+    },
     /// Somebody uses what is in a snapshot.
     #[error(
         "snapshot '{name}' is in use; close its files and leave its directories (lsof, fuser -m), then try again"

@@ -111,8 +111,8 @@ impl Handler {
                     .map_err(|error| errno(&error))?;
                 Ok(convert::attributes(file.shown(file.ino), &found))
             }
-            Target::Zfs => Ok(control_attributes(node, 1, UNIX_EPOCH)),
-            Target::Shares => Ok(control_attributes(node, 2, UNIX_EPOCH)),
+            Target::Zfs => Ok(control_attributes(node, 1, nodes.since())),
+            Target::Shares => Ok(control_attributes(node, 2, nodes.since())),
             Target::Snapshots => {
                 let (modified, links) = Self::snapshots_modified(nodes).await;
                 Ok(control_attributes(node, links, modified))
@@ -194,7 +194,7 @@ impl fuser::Filesystem for Handler {
                 Ok(Target::File(file)) => {
                     let is_root = file.is_live && file.ino == file.filesystem.root();
                     if is_root && name == ".zfs" && nodes.provider().is_some() && !disabled {
-                        let attributes = control_attributes(nodes::ZFS, 1, UNIX_EPOCH);
+                        let attributes = control_attributes(nodes::ZFS, 1, nodes.since());
                         let generation = Generation(0);
                         return reply.entry_with_ttls(
                             &Duration::ZERO,
@@ -743,7 +743,7 @@ impl fuser::Filesystem for Handler {
         reply: ReplyXattr,
     ) {
         match self.nodes.try_resolve(node.0) {
-            Some(Target::File(file)) if file.filesystem.has_no_xattrs(file.ino) => {
+            Some(Target::File(file)) if file.filesystem.lacks_xattr(file.ino, name.as_bytes()) => {
                 return self.runtime.at_once(|| reply.error(Errno::ENODATA));
             }
             Some(Target::Zfs | Target::Snapshots | Target::Shares) => {
@@ -787,15 +787,13 @@ impl fuser::Filesystem for Handler {
         );
     }
 
-    fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let (caller, name) = (caller(request, 0), name.to_owned());
+    fn removexattr(&self, _request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.to_owned();
         on_file!(
             self,
             node,
             reply,
-            |file| file
-                .filesystem
-                .remove_xattr(file.ino, name.as_bytes(), caller),
+            |file| file.filesystem.remove_xattr(file.ino, name.as_bytes()),
             |()| reply.ok()
         );
     }

@@ -1,9 +1,7 @@
 //! The host's side of mounting: mountpoints, what is mounted, unmounting.
 
-use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,56 +9,49 @@ use std::process::Command;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
+use crate::attach::Attachment;
 use crate::error::{MountError, Result};
-use crate::mount::{MountOptions, UnmountMode};
+use crate::mount::UnmountMode;
+use crate::mountinfo::{HostMount, Identity, MountTable, Standing};
 
 /// Read-ahead for mounts, in KiB: some big blocks.
 const READ_AHEAD_KIB: u32 = 4096;
 
-/// Undoes the octal escapes of /proc/self/mountinfo (space, tab, newline, backslash).
-fn unescape(field: &str) -> OsString {
-    let mut out = Vec::with_capacity(field.len());
-    let mut rest = field.as_bytes();
-    while let Some((byte, after)) = rest.split_first() {
-        if *byte == b'\\'
-            && let Some(digits) = after.first_chunk::<3>()
-            && digits.iter().all(|digit| (b'0'..=b'7').contains(digit))
-        {
-            let value = digits
-                .iter()
-                .fold(0u32, |value, digit| value * 8 + u32::from(digit - b'0'));
-            out.push(value as u8);
-            rest = &after[3..];
-        } else {
-            out.push(*byte);
-            rest = after;
-        }
-    }
-    OsString::from_vec(out)
-}
+/// Type of filesystem of what this program mounts, as the kernel lists it.
+const KIND: &str = "fuse.millpond";
 
 /// Dead mounts on top of each other that are taken away in one go.
 const DEAD_MOUNTS_MAX: usize = 64;
 
-/// The last line of a mountinfo that is about exactly `path`: source and type (proc(5)).
-fn find_mount(mountinfo: &str, path: &Path) -> Option<(String, String)> {
-    mountinfo.lines().rev().find_map(|line| {
-        let (before, after) = line.split_once(" - ")?;
-        let mountpoint = unescape(before.split(' ').nth(4)?);
-        if Path::new(&mountpoint) != path {
-            return None;
-        }
-        let mut after = after.split(' ');
-        let kind = after.next()?.to_owned();
-        let source = unescape(after.next()?).to_string_lossy().into_owned();
-        Some((source, kind))
-    })
-}
-
 /// What is mounted exactly at `path`, if something is: its source and type of filesystem.
 pub fn mounted_at(path: &Path) -> io::Result<Option<(String, String)>> {
-    let mountinfo = fs::read("/proc/self/mountinfo")?;
-    Ok(find_mount(&String::from_utf8_lossy(&mountinfo), path))
+    let table = MountTable::read()?;
+    let last = table.last_at(path);
+    Ok(last.map(|mount| (mount.source.clone(), mount.kind.clone())))
+}
+
+/// The dataset whose filesystem, mounted by this program, a path leads into; none where it is in another filesystem.
+///
+/// # Errors
+/// When there is nothing at `path`, or it cannot be asked.
+pub fn filesystem_of(path: &Path) -> io::Result<Option<String>> {
+    let device = fs::metadata(path)?.dev();
+    let device = format!(
+        "{}:{}",
+        rustix::fs::major(device),
+        rustix::fs::minor(device)
+    );
+    let table = MountTable::read()?;
+    let ours = table.of_device(&device).filter(|mount| mount.kind == KIND);
+    Ok(ours.map(|mount| mount.source.clone()))
+}
+
+/// Whether a filesystem is mounted at `path`, be it covered; any, where it cannot be told from others.
+pub(crate) fn is_mounted(path: &Path, identity: Option<&Identity>) -> bool {
+    MountTable::read().is_ok_and(|table| match identity {
+        Some(identity) => table.standing(path, identity) != Standing::Gone,
+        None => table.last_at(path).is_some(),
+    })
 }
 
 /// A path without links in it, though what is mounted there may be dead.
@@ -100,10 +91,8 @@ pub fn take_away_dead_mounts(path: &Path) -> Result<()> {
             _ => return Ok(()),
         }
         let place = canonical(path).map_err(bad)?;
-        let is_ours = mounted_at(&place)
-            .map_err(bad)?
-            .is_some_and(|(_, kind)| kind == "fuse" || kind.starts_with("fuse."));
-        if !is_ours {
+        let table = MountTable::read().map_err(bad)?;
+        if !table.last_at(&place).is_some_and(HostMount::is_fuse) {
             return Ok(());
         }
         tracing::warn!(path = %place.display(), "taking away the mount of a server that is gone");
@@ -165,15 +154,70 @@ pub(crate) fn check_fuse() -> Result<()> {
     }
 }
 
+/// Unmounts a filesystem from `path` (what is there, where it cannot be told from others); whether it was there: where
+/// somebody else unmounted it there is nothing to do.
+///
+/// # Errors
+/// [`MountError::Covered`] where another mount covers it, which would go in its place; [`MountError::Inside`] where
+/// another is mounted inside, which would go with it, unless lazily or at any cost.
+pub(crate) fn unmount_ours(
+    path: &Path,
+    identity: Option<&Identity>,
+    mode: UnmountMode,
+) -> Result<bool> {
+    let Some(identity) = identity else {
+        return unmount(path, mode).map(|()| true);
+    };
+    let table = MountTable::read().map_err(|source| MountError::Unmount {
+        path: path.to_owned(),
+        source,
+    })?;
+    match table.standing(path, identity) {
+        Standing::Reached => match table.inside(path, identity) {
+            Some(inner) if matches!(mode, UnmountMode::Clean | UnmountMode::Force) => {
+                Err(MountError::Inside {
+                    path: path.to_owned(),
+                    inner: inner.path.clone(),
+                    source_name: inner.source.clone(),
+                })
+            }
+            _ => unmount(path, mode).map(|()| true),
+        },
+        Standing::Gone => Ok(false),
+        Standing::Covered(cover) => Err(covered(path, cover)),
+    }
+}
+
+fn covered(path: &Path, cover: HostMount) -> MountError {
+    MountError::Covered {
+        path: path.to_owned(),
+        cover: cover.path,
+        source_name: cover.source,
+    }
+}
+
+/// Ends the connection of a FUSE filesystem: whoever uses it gets errors.
+pub(crate) fn cut_off(identity: &Identity) {
+    let device = &identity.device;
+    let minor = device.split_once(':').map_or(&**device, |(_, minor)| minor);
+    let switch = format!("/sys/fs/fuse/connections/{minor}/abort");
+    if let Err(error) = fs::write(switch, "1") {
+        tracing::debug!(%error, device, "a FUSE connection could not be ended");
+    }
+}
+
 /// Unmounts what is at `path`.
-pub(crate) fn unmount(path: &Path, mode: UnmountMode) -> Result<()> {
+fn unmount(path: &Path, mode: UnmountMode) -> Result<()> {
     let flags = match mode {
         UnmountMode::Clean => UnmountFlags::NOFOLLOW,
-        UnmountMode::Force => UnmountFlags::NOFOLLOW | UnmountFlags::FORCE | UnmountFlags::DETACH,
+        UnmountMode::Force | UnmountMode::AtAnyCost => {
+            UnmountFlags::NOFOLLOW | UnmountFlags::FORCE | UnmountFlags::DETACH
+        }
         UnmountMode::Lazy => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
     };
     // By force only where asking did not help: force aborts requests that are under way.
-    if mode == UnmountMode::Force && rustix::mount::unmount(path, UnmountFlags::NOFOLLOW).is_ok() {
+    let by_force = matches!(mode, UnmountMode::Force | UnmountMode::AtAnyCost);
+    if by_force && rustix::mount::unmount(path, UnmountFlags::NOFOLLOW).is_ok() {
         return Ok(());
     }
     match rustix::mount::unmount(path, flags) {
@@ -190,19 +234,24 @@ pub(crate) fn unmount(path: &Path, mode: UnmountMode) -> Result<()> {
     }
 }
 
-/// Changes the flags of what is mounted at `path`.
-pub(crate) fn remount(path: &Path, options: &MountOptions) -> Result<()> {
-    let attempt = |read_only: bool| {
-        let mut flags = MountFlags::empty();
-        flags.set(MountFlags::RDONLY, read_only);
-        flags.set(MountFlags::NODEV, !options.devices);
-        flags.set(MountFlags::NOSUID, !options.setuid);
-        flags.set(MountFlags::NOEXEC, !options.exec);
-        rustix::mount::mount_remount(path, flags, c"")
-    };
-    let outcome = match attempt(options.read_only) {
+/// Changes the flags of a filesystem (of what is there, where it cannot be told from others), mounted at `path`.
+///
+/// # Errors
+/// [`MountError::Covered`] where another mount covers it, whose flags would change; [`MountError::Refused`].
+pub(crate) fn remount(
+    path: &Path,
+    identity: Option<&Identity>,
+    attachment: &Attachment,
+) -> Result<()> {
+    let standing = |identity| MountTable::read().map(|table| table.standing(path, identity));
+    if let Some(Ok(Standing::Covered(cover))) = identity.map(standing) {
+        return Err(covered(path, cover));
+    }
+    let attempt = |flags: MountFlags| rustix::mount::mount_remount(path, flags, c"");
+    let flags = attachment.flags();
+    let outcome = match attempt(flags) {
         // Files are open for writing: writes are refused by the filesystem itself.
-        Err(Errno::BUSY) if options.read_only => attempt(false),
+        Err(Errno::BUSY) if attachment.read_only => attempt(flags - MountFlags::RDONLY),
         other => other,
     };
     outcome.map_err(|error| MountError::Refused {
@@ -236,40 +285,17 @@ fn unmount_with_helper(path: &Path, mode: UnmountMode) -> Result<()> {
 }
 
 /// Lets the kernel read further ahead than its 128 KiB for FUSE, where that is allowed.
-pub(crate) async fn raise_read_ahead(mountpoint: &Path) {
-    let path = mountpoint.to_owned();
-    // Asks the filesystem that was just mounted, so not on a thread that may have to serve it.
-    let raise = move || -> io::Result<()> {
-        let device = fs::metadata(&path)?.dev();
-        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-        let setting = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
-        fs::write(setting, READ_AHEAD_KIB.to_string())
-    };
-    if let Ok(Err(error)) = tokio::task::spawn_blocking(raise).await {
-        tracing::debug!(path = %mountpoint.display(), %error, "read-ahead stays as it is");
+pub(crate) fn raise_read_ahead(identity: &Identity) {
+    let device = &identity.device;
+    let setting = format!("/sys/class/bdi/{device}/read_ahead_kb");
+    if let Err(error) = fs::write(setting, READ_AHEAD_KIB.to_string()) {
+        tracing::debug!(device, %error, "read-ahead stays as it is");
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const MOUNTINFO: &str = "\
-22 28 0:20 / /sys rw - sysfs sysfs rw
-30 28 0:50 / /tank/a\\040b rw,nosuid shared:1 - fuse.millpond tank/a\\040b rw
-31 28 0:51 / /tank rw - fuse.millpond old rw
-32 28 0:52 / /tank rw - ext4 /dev/sda1 rw
-";
-
-    #[test]
-    fn the_uppermost_mount_of_a_path_is_found() {
-        let found = find_mount(MOUNTINFO, Path::new("/tank/a b")).unwrap();
-        assert_eq!(found, ("tank/a b".into(), "fuse.millpond".into()));
-        let found = find_mount(MOUNTINFO, Path::new("/tank")).unwrap();
-        assert_eq!(found, ("/dev/sda1".into(), "ext4".into()));
-        assert_eq!(find_mount(MOUNTINFO, Path::new("/tank/x")), None);
-        assert_eq!(unescape("a\\134b\\9"), OsString::from("a\\b\\9"));
-    }
 
     #[test]
     fn mountpoints_are_made_and_full_ones_refused() {

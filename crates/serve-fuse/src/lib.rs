@@ -5,7 +5,8 @@
 //!
 //! | Module | What it does |
 //! |---|---|
-//! | `mount`, `host` | mounting, unmounting, what is mounted |
+//! | `mount`, `attach`, `host` | mounting, unmounting, what can be mounted where |
+//! | `mountinfo` | what is mounted, told from others at the same place |
 //! | `handler` | the kernel's requests, and what the kernel may cache |
 //! | `listing` | entries of directories |
 //! | `nodes` | node numbers: filesystem, snapshots, `.zfs` |
@@ -22,6 +23,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attach;
 mod convert;
 mod error;
 mod flags;
@@ -30,12 +32,13 @@ mod handler;
 mod host;
 mod listing;
 mod mount;
+mod mountinfo;
 mod nodes;
 mod readers;
 mod task;
 mod zvol;
 
 pub use error::{MountError, Result};
-pub use host::{mounted_at, take_away_dead_mounts};
+pub use host::{filesystem_of, mounted_at, take_away_dead_mounts};
 pub use mount::{Mount, MountOptions, Snapdir, SnapshotEntry, SnapshotProvider, UnmountMode};
 pub use zvol::ZvolDirectory;

@@ -219,7 +219,7 @@ pub(crate) async fn list_plus(
         }
     }
     if visible && node == nodes::ROOT && nodes.provider().is_some() {
-        let attributes = control_attributes(nodes::ZFS, 1, UNIX_EPOCH);
+        let attributes = control_attributes(nodes::ZFS, 1, nodes.since());
         let _ = reply.add(
             INodeNo(nodes::ZFS),
             AFTER_ZFS,

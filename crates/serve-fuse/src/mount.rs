@@ -8,13 +8,15 @@ use std::time::{Duration, Instant};
 
 use device::BoxFuture;
 use filesystem::{Filesystem, FsError};
-use fuser::{Config, INodeNo, MountOption, Notifier, Session, SessionACL};
+use fuser::{Config, INodeNo, Notifier, Session, SessionACL};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use crate::attach::Attachment;
 use crate::error::{MountError, Result};
 use crate::handler::Handler;
-use crate::host::{self, mounted_at};
+use crate::host;
+use crate::mountinfo::Identity;
 use crate::nodes::{self, Nodes, Uses};
 use crate::readers::Readers;
 use crate::task::Runner;
@@ -31,6 +33,8 @@ const FORGETTING_MOSTLY: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_millis(5);
 /// How long an unmounted filesystem may take to answer its last requests.
 const LAST_REQUESTS: Duration = Duration::from_secs(30);
+/// How long one that somebody else unmounted may take to end.
+const ENDING: Duration = Duration::from_secs(1);
 
 /// How to mount.
 #[derive(Debug, Clone)]
@@ -103,25 +107,15 @@ impl MountOptions {
         }
     }
 
-    fn to_config(&self) -> Config {
-        fn pick<T>(on: bool, yes: T, no: T) -> T {
-            if on { yes } else { no }
+    fn to_attachment(&self) -> Attachment {
+        Attachment {
+            source_name: self.source_name.clone(),
+            read_only: self.read_only,
+            devices: self.devices,
+            setuid: self.setuid,
+            exec: self.exec,
+            allow_other: self.allow_other,
         }
-        let mut config = Config::default();
-        config.mount_options = vec![
-            MountOption::FSName(self.source_name.clone()),
-            MountOption::Subtype("millpond".into()),
-            MountOption::DefaultPermissions,
-            pick(self.read_only, MountOption::RO, MountOption::RW),
-            pick(self.devices, MountOption::Dev, MountOption::NoDev),
-            pick(self.setuid, MountOption::Suid, MountOption::NoSuid),
-            pick(self.exec, MountOption::Exec, MountOption::NoExec),
-        ];
-        config.acl = pick(self.allow_other, SessionACL::All, SessionACL::Owner);
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        config.n_threads = Some(cpus.min(THREADS_MAX));
-        config.clone_fd = true;
-        config
     }
 }
 
@@ -154,6 +148,8 @@ pub enum UnmountMode {
     Clean,
     /// Cut off whoever has files open (`-f`): their operations fail.
     Force,
+    /// The same, and what others mounted inside goes too: the server ends.
+    AtAnyCost,
     /// Take it out of the tree now; it ends when the last file is closed (`-l`).
     Lazy,
 }
@@ -161,6 +157,8 @@ pub enum UnmountMode {
 /// A FUSE session that is served by threads of its own.
 pub(crate) struct Served {
     mountpoint: PathBuf,
+    /// What the mount is known by.
+    identity: Option<Identity>,
     notifier: Notifier,
     ended: watch::Receiver<bool>,
     /// Whether somebody unmounted it here; so that it is not done twice.
@@ -168,12 +166,13 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// Mounts `handler` at `mountpoint` and starts to serve it.
+    /// Mounts `handler` at `mountpoint` and starts to serve it with some threads.
     pub(crate) async fn start(
         handler: impl fuser::Filesystem,
         readers: &Readers,
         mountpoint: &Path,
-        config: Config,
+        attachment: Attachment,
+        threads: usize,
         overlay: bool,
     ) -> Result<Self> {
         let path = mountpoint.to_owned();
@@ -181,33 +180,54 @@ impl Served {
         let start = move || {
             let mountpoint = host::prepare_mountpoint(&path, overlay)?;
             host::check_fuse()?;
-            let session = Session::new(handler, &mountpoint, &config).map_err(|source| {
-                MountError::Refused {
-                    path: mountpoint.clone(),
-                    source,
+            let refused = |source| MountError::Refused {
+                path: mountpoint.clone(),
+                source,
+            };
+            let mut config = Config::default();
+            config.n_threads = Some(threads);
+            config.clone_fd = true;
+            let acl = match attachment.allow_other {
+                true => SessionACL::All,
+                false => SessionACL::Owner,
+            };
+            let (connection, identity) = attachment.mount(&mountpoint).map_err(refused)?;
+            // From here on it is mounted.
+            let take_away = {
+                let (path, identity) = (mountpoint.clone(), identity.clone());
+                move || {
+                    let gone = host::unmount_ours(&path, identity.as_ref(), UnmountMode::Lazy);
+                    if let Err(error) = gone {
+                        tracing::debug!(%error, "a mount could not be taken away");
+                    }
                 }
-            })?;
+            };
+            let session = Session::from_fd(handler, connection, acl, config)
+                .inspect_err(|_| take_away())
+                .map_err(refused)?;
             let notifier = session.notifier();
             if let Ok(device) = session.as_fd().try_clone_to_owned() {
                 readers.attach(device);
             }
             let (end, ended) = watch::channel(false);
             let name = "fuse".to_owned();
+            let at_end = take_away.clone();
             let serve = move || {
                 if let Err(error) = session.run() {
                     tracing::debug!(%error, "a FUSE session ended with an error");
                 }
+                // Where it was not unmounted, nobody serves it any more.
+                at_end();
                 let _ = end.send(true);
             };
             std::thread::Builder::new()
                 .name(name)
                 .spawn(serve)
-                .map_err(|source| MountError::Refused {
-                    path: mountpoint.clone(),
-                    source,
-                })?;
+                .inspect_err(|_| take_away())
+                .map_err(refused)?;
             Ok(Self {
                 mountpoint,
+                identity,
                 notifier,
                 ended,
                 is_unmounted: AtomicBool::new(false),
@@ -227,8 +247,14 @@ impl Served {
         &self.notifier
     }
 
-    pub(crate) fn is_mounted(&self) -> bool {
+    /// Whether it is still served and, for all that is known, mounted.
+    fn is_served(&self) -> bool {
         !self.is_unmounted.load(Ordering::Acquire) && !*self.ended.borrow()
+    }
+
+    /// Whether it is still mounted (someone may have run umount); be it covered by another mount.
+    pub(crate) fn is_mounted(&self) -> bool {
+        self.is_served() && host::is_mounted(&self.mountpoint, self.identity.as_ref())
     }
 
     pub(crate) async fn ended(&self) {
@@ -239,33 +265,53 @@ impl Served {
 
     /// Unmounts; returns when the last request was answered (or, lazily, at once).
     pub(crate) async fn unmount(&self, mode: UnmountMode) -> Result<()> {
-        if self.is_mounted() {
-            let path = self.mountpoint.clone();
-            let unmount = move || host::unmount(&path, mode);
-            match tokio::task::spawn_blocking(unmount).await {
+        if self.is_served() {
+            let (path, identity) = (self.mountpoint.clone(), self.identity.clone());
+            let unmount = move || {
+                let identity = identity.as_ref();
+                match host::unmount_ours(&path, identity, mode) {
+                    Err(error @ MountError::Covered { .. }) if mode != UnmountMode::Clean => {
+                        tracing::warn!(%error, "its server leaves it there, dead");
+                        Ok(false)
+                    }
+                    outcome => outcome,
+                }
+            };
+            let was_there = match tokio::task::spawn_blocking(unmount).await {
                 Ok(outcome) => outcome?,
                 Err(panic) => std::panic::resume_unwind(panic.into_panic()),
-            }
+            };
+            let patience = if was_there { LAST_REQUESTS } else { ENDING };
+            self.end_within(patience, mode).await?;
             self.is_unmounted.store(true, Ordering::Release);
         }
-        if mode != UnmountMode::Lazy
-            && tokio::time::timeout(LAST_REQUESTS, self.ended())
-                .await
-                .is_err()
-        {
-            tracing::warn!(
-                path = %self.mountpoint.display(),
-                "unmounted, but another mount namespace still holds it"
-            );
+        Ok(())
+    }
+
+    /// Waits for the session's end, now that the host's tree does not have it at its place any more. Who uses it in
+    /// another place goes on undisturbed, or by force is cut off.
+    async fn end_within(&self, patience: Duration, mode: UnmountMode) -> Result<()> {
+        if mode == UnmountMode::Lazy || tokio::time::timeout(patience, self.ended()).await.is_ok() {
+            return Ok(());
         }
+        let path = self.mountpoint.clone();
+        if mode == UnmountMode::Clean {
+            return Err(MountError::Elsewhere { path });
+        }
+        tracing::warn!(path = %path.display(), "cutting off who uses it elsewhere");
+        if let Some(identity) = self.identity.clone() {
+            let _ = tokio::task::spawn_blocking(move || host::cut_off(&identity)).await;
+        }
+        let _ = tokio::time::timeout(LAST_REQUESTS, self.ended()).await;
         Ok(())
     }
 }
 
 impl Drop for Served {
     fn drop(&mut self) {
-        if self.is_mounted()
-            && let Err(error) = host::unmount(&self.mountpoint, UnmountMode::Lazy)
+        let identity = self.identity.as_ref();
+        if self.is_served()
+            && let Err(error) = host::unmount_ours(&self.mountpoint, identity, UnmountMode::Lazy)
         {
             tracing::debug!(%error, "a mount could not be taken away");
         }
@@ -310,10 +356,14 @@ impl Mount {
             snapdir: Arc::clone(&snapdir),
             posix_acl,
         };
-        let config = options.to_config();
-        let served =
-            Arc::new(Served::start(handler, &readers, mountpoint, config, options.overlay).await?);
-        host::raise_read_ahead(served.mountpoint()).await;
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let (attachment, threads) = (options.to_attachment(), threads.min(THREADS_MAX));
+        let overlay = options.overlay;
+        let served = Served::start(handler, &readers, mountpoint, attachment, threads, overlay);
+        let served = Arc::new(served.await?);
+        if let Some(identity) = &served.identity {
+            host::raise_read_ahead(identity);
+        }
         let housekeeper = tokio::spawn(housekeep(Arc::clone(&nodes), served.ended.clone()));
         Ok(Self {
             served,
@@ -335,9 +385,9 @@ impl Mount {
         self.served.mountpoint()
     }
 
-    /// Whether it is still mounted (someone may have run umount).
+    /// Whether it is still mounted (someone may have run umount); be it covered by another mount.
     pub fn is_mounted(&self) -> bool {
-        self.served.is_mounted() && matches!(mounted_at(self.mountpoint()), Ok(Some(_)))
+        self.served.is_mounted()
     }
 
     /// Serves another state of the filesystem in its place (after a rollback or receive): the
@@ -397,10 +447,12 @@ impl Mount {
     /// `setuid`, `exec`.
     ///
     /// # Errors
-    /// [`MountError::Refused`], where the kernel does not let us.
+    /// [`MountError::Covered`], where another mount lies over it; [`MountError::Refused`], where the kernel does not
+    /// let us.
     pub async fn remount(&self, options: &MountOptions) -> Result<()> {
-        let (path, options) = (self.mountpoint().to_owned(), options.clone());
-        let remount = move || host::remount(&path, &options);
+        let (path, identity) = (self.mountpoint().to_owned(), self.served.identity.clone());
+        let attachment = options.to_attachment();
+        let remount = move || host::remount(&path, identity.as_ref(), &attachment);
         match tokio::task::spawn_blocking(remount).await {
             Ok(outcome) => outcome,
             Err(panic) => std::panic::resume_unwind(panic.into_panic()),
@@ -472,7 +524,8 @@ impl Mount {
     /// storage yet: [`Filesystem::close`] sees to that.
     ///
     /// # Errors
-    /// [`MountError::Busy`] and what else stands in the way.
+    /// [`MountError::Busy`], [`MountError::Covered`], [`MountError::Inside`], [`MountError::Elsewhere`] and what else
+    /// stands in the way.
     pub async fn detach(&self, mode: UnmountMode) -> Result<()> {
         self.served.unmount(mode).await?;
         if mode != UnmountMode::Lazy {

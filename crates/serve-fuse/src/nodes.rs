@@ -17,7 +17,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use filesystem::{Filesystem, FsError};
 use fuser::Errno;
@@ -148,6 +148,7 @@ struct State {
 pub(crate) struct Nodes {
     state: Mutex<State>,
     provider: Option<Arc<dyn SnapshotProvider>>,
+    since: SystemTime,
 }
 
 impl Nodes {
@@ -161,11 +162,17 @@ impl Nodes {
         Self {
             state: Mutex::new(state),
             provider,
+            since: SystemTime::now(),
         }
     }
 
     pub(crate) fn live(&self) -> Arc<Filesystem> {
         Arc::clone(&self.state.lock().live)
+    }
+
+    /// When it was mounted: the time of `.zfs`.
+    pub(crate) fn since(&self) -> SystemTime {
+        self.since
     }
 
     pub(crate) fn provider(&self) -> Option<&Arc<dyn SnapshotProvider>> {

@@ -15,14 +15,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use fuser::{
-    BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo,
-    InitFlags, KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData,
-    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite,
-    Request, SessionACL, TimeOrNow, WriteFlags,
+    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo,
+    InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory,
+    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow,
+    WriteFlags,
 };
 use parking_lot::RwLock;
 use volume::{Volume, VolumeError};
 
+use crate::attach::Attachment;
 use crate::convert::joined;
 use crate::error::Result;
 use crate::mount::{Served, UnmountMode};
@@ -35,6 +36,8 @@ const TTL: Duration = Duration::from_secs(1);
 const NAME_TTL: Duration = Duration::ZERO;
 const WRITE_BYTES_MAX: u32 = 1 << 20;
 const O_DSYNC: i32 = 0o10000;
+/// Threads that read requests.
+const THREADS: usize = 2;
 /// `FALLOC_FL_*` (include/uapi/linux/falloc.h).
 const KEEP_SIZE: i32 = 1;
 const PUNCH_HOLE: i32 = 2;
@@ -598,24 +601,17 @@ impl ZvolDirectory {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
         };
-        let mut config = Config::default();
-        config.mount_options = vec![
-            MountOption::FSName("millpond-zvol".into()),
-            MountOption::Subtype("millpond".into()),
-            MountOption::DefaultPermissions,
-            MountOption::NoDev,
-            MountOption::NoSuid,
-        ];
-        // Loop devices read and write as root whoever made them.
-        let is_root = rustix::process::geteuid().is_root();
-        config.acl = if is_root {
-            SessionACL::All
-        } else {
-            SessionACL::Owner
+        let attachment = Attachment {
+            source_name: "millpond-zvol".into(),
+            read_only: false,
+            devices: false,
+            setuid: false,
+            exec: true,
+            // Loop devices read and write as root whoever made them.
+            allow_other: rustix::process::geteuid().is_root(),
         };
-        config.n_threads = Some(2);
-        config.clone_fd = true;
-        let served = Served::start(handler, &readers, mountpoint, config, true).await?;
+        let served =
+            Served::start(handler, &readers, mountpoint, attachment, THREADS, true).await?;
         Ok(Self { served, tree })
     }
 

@@ -2,10 +2,12 @@
 //! `zfs_compare`, cmd/zfs/zfs_iter.c).
 
 use std::cmp::Ordering;
+use std::path::Path;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use api::{DatasetKind, DatasetReport, Source, ZfsList};
 use clap::Args;
+use dataset::props::PROPERTIES;
 use serde_json::{Map, Value, json};
 
 use super::values::{full_name, heading, is_known, is_number, shown};
@@ -108,13 +110,38 @@ fn kinds(types: Option<&str>) -> anyhow::Result<Vec<DatasetKind>> {
 }
 
 /// How far below the named datasets to go: `-d` wins, `-r` has no limit; a type given without
-/// names searches everything, as `zfs list -t snapshot` does.
-fn depth_of(recursive: bool, depth: Option<u32>, named: bool) -> Option<u32> {
-    match (depth, recursive, named) {
+/// names searches everything, as `zfs list -t snapshot` does, and with the name of a filesystem or volume its snapshots.
+fn depth_of(
+    recursive: bool,
+    depth: Option<u32>,
+    named: &[String],
+    kinds: &[DatasetKind],
+) -> Option<u32> {
+    let only_below = kinds == [DatasetKind::Snapshot] || kinds == [DatasetKind::Bookmark];
+    let is_alone = |name: &String| name.contains(['@', '#']);
+    match (depth, recursive, named.is_empty()) {
         (Some(depth), _, _) => Some(depth),
-        (None, false, true) => Some(0),
+        (None, false, false) if only_below && !named.iter().any(is_alone) => Some(1),
+        (None, false, false) => Some(0),
         (None, _, _) => None,
     }
+}
+
+/// The name of a dataset; a path stands for the filesystem that it is in (`zfs_path_to_zhandle`, lib/libzfs/libzfs_util.c).
+pub fn dataset_of(word: &str) -> anyhow::Result<String> {
+    if !word.starts_with('/') && !word.starts_with("./") {
+        return Ok(word.to_owned());
+    }
+    let path = word;
+    let found = serve_fuse::filesystem_of(Path::new(path));
+    match found.with_context(|| format!("cannot open '{path}'"))? {
+        Some(name) => Ok(name),
+        None => bail!("cannot open '{path}': not a ZFS filesystem"),
+    }
+}
+
+fn names_of(words: &[String]) -> anyhow::Result<Vec<String>> {
+    words.iter().map(|word| dataset_of(word)).collect()
 }
 
 /// What to ask for beyond what a dataset has by itself: `written@SNAPSHOT`, `userused@USER` and such.
@@ -164,14 +191,8 @@ impl List {
         if self.columns.as_deref() == Some("space") && kinds.is_empty() {
             kinds = vec![DatasetKind::Filesystem, DatasetKind::Volume];
         }
-        let only_below = kinds == [DatasetKind::Snapshot] || kinds == [DatasetKind::Bookmark];
-        // `zfs list -t snapshot fs` shows the snapshots of fs itself.
-        let named = !self.datasets.is_empty();
-        let is_alone = |name: &String| name.contains(['@', '#']);
-        let depth = match depth_of(self.recursive, self.depth, named) {
-            Some(0) if only_below && !self.datasets.iter().any(is_alone) => Some(1),
-            depth => depth,
-        };
+        let named = names_of(&self.datasets)?;
+        let depth = depth_of(self.recursive, self.depth, &named, &kinds);
         let keys = sort_keys(std::env::args(), &self.ascending, &self.descending);
         let columns_text = self
             .columns
@@ -184,7 +205,7 @@ impl List {
             bail!("invalid property '{unknown}'");
         }
         let call = ZfsList {
-            names: self.datasets.clone(),
+            names: named.clone(),
             depth,
             kinds: kinds.clone(),
             properties: extra(&[names.clone(), sorted_by].concat()),
@@ -192,7 +213,7 @@ impl List {
         let reply = client.call(&call)?;
         let mut datasets = reply.datasets;
         if depth == Some(0) {
-            check_kinds(&datasets, &self.datasets, &kinds)?;
+            check_kinds(&datasets, &named, &kinds)?;
         }
         sort(&mut datasets, &keys);
         self.print(&datasets, &names)?;
@@ -340,6 +361,9 @@ fn compare_names(left: &DatasetReport, right: &DatasetReport) -> Ordering {
 fn column_names(text: &str) -> Vec<String> {
     text.split(',')
         .flat_map(|name| match name {
+            "all" => std::iter::once("name")
+                .chain(PROPERTIES.iter().map(|property| property.name))
+                .collect(),
             "space" => vec![
                 "name",
                 "available",
@@ -415,10 +439,10 @@ impl Get {
     /// Asks the daemon and prints.
     pub fn run(self, client: &Client) -> anyhow::Result<()> {
         let kinds = kinds(self.types.as_deref())?;
-        let named = !self.datasets.is_empty();
+        let named = names_of(&self.datasets)?;
         let asked_kinds = kinds.clone();
-        let kinds_wanted = if kinds.is_empty() && (self.recursive || self.depth.is_some() || !named)
-        {
+        let goes_below = self.recursive || self.depth.is_some() || named.is_empty();
+        let kinds_wanted = if kinds.is_empty() && goes_below {
             // get shows every kind where list shows filesystems and volumes.
             vec![
                 DatasetKind::Filesystem,
@@ -436,9 +460,9 @@ impl Get {
                 .collect()
         });
         check_known(wanted.as_deref().unwrap_or_default())?;
-        let depth = depth_of(self.recursive, self.depth, named);
+        let depth = depth_of(self.recursive, self.depth, &named, &asked_kinds);
         let call = ZfsList {
-            names: self.datasets.clone(),
+            names: named.clone(),
             depth,
             kinds: kinds_wanted,
             properties: extra(wanted.as_deref().unwrap_or_default()),
@@ -446,7 +470,7 @@ impl Get {
         let reply = client.call(&call)?;
         let mut datasets = reply.datasets;
         if depth == Some(0) {
-            check_kinds(&datasets, &self.datasets, &asked_kinds)?;
+            check_kinds(&datasets, &named, &asked_kinds)?;
         }
         sort(&mut datasets, &[]);
         self.print(&datasets, wanted.as_deref())?;

@@ -20,7 +20,7 @@ use crate::{json, numbers};
 
 /// Configure datasets: filesystems, volumes, snapshots.
 #[derive(Debug, Parser)]
-#[command(name = "zfs", version, disable_help_subcommand = true)]
+#[command(name = "zfs", version)]
 pub struct Zfs {
     #[command(subcommand)]
     command: Command,

@@ -7,6 +7,7 @@ use anyhow::bail;
 use api::{SpaceOwner, SpaceReport, ZfsHolds, ZfsSpace};
 use clap::Args;
 
+use super::list::dataset_of;
 use crate::client::Client;
 use crate::columns::{Column, render};
 use crate::numbers;
@@ -102,7 +103,7 @@ impl Common {
         if let Some((unknown, _)) = keys.iter().find(|(field, _)| !FIELDS.contains(field)) {
             bail!("invalid field '{unknown}'");
         }
-        let name = self.dataset.clone();
+        let name = dataset_of(&self.dataset)?;
         let mut uses = client.call(&ZfsSpace { name, owners })?.uses;
         if numeric {
             for used in &mut uses {

@@ -5,7 +5,7 @@ use api::{PoolUpgrade, ZpoolAdd, ZpoolLabelClear, ZpoolReguid, ZpoolRemove, Zpoo
 use clap::Args;
 
 use super::create::{assignments, parse_vdevs};
-use super::vdevs::planned_layout;
+use super::vdevs::{Naming, planned_layout};
 use crate::client::Client;
 
 /// Give a pool more vdevs, spares or cache devices.
@@ -29,6 +29,9 @@ pub struct Add {
     /// Accept another ashift than the pool's
     #[arg(long, conflicts_with = "force")]
     allow_ashift_mismatch: bool,
+    /// How -n shows devices
+    #[command(flatten)]
+    naming: Naming,
     pool: String,
     /// [mirror|raidz[1-3]|log|special|dedup|cache|spare] DEVICE...
     #[arg(required = true)]
@@ -69,7 +72,7 @@ impl Add {
             let tree = &reply.tree;
             print!(
                 "{}",
-                planned_layout(&tree.name, &tree.children, &reply.layout)
+                planned_layout(&tree.name, &tree.children, &reply.layout, self.naming)
             );
         }
         Ok(())

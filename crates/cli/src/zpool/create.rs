@@ -5,7 +5,7 @@ use api::{DraidWord, VdevSpec, ZpoolCreate};
 use clap::Args;
 
 use crate::client::Client;
-use crate::zpool::vdevs::planned_layout;
+use crate::zpool::vdevs::{Naming, planned_layout};
 
 /// Make a pool of the given devices.
 #[derive(Debug, Args)]
@@ -68,7 +68,10 @@ impl Create {
         }
         if self.dry_run {
             println!("would create '{}' with the following layout:\n", self.pool);
-            print!("{}", planned_layout(&self.pool, &[], &reply.layout));
+            print!(
+                "{}",
+                planned_layout(&self.pool, &[], &reply.layout, Naming::default())
+            );
         }
         Ok(())
     }

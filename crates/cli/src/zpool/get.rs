@@ -281,12 +281,7 @@ fn properties_of(
     read_only("capacity", percent(allocated).unwrap_or(0).to_string());
     read_only("state", vdev.state.to_lowercase());
     read_only("guid", vdev.guid.to_string());
-    let asize = if has_space {
-        vdev.size_bytes
-    } else {
-        vdev.physical_bytes
-    };
-    read_only("asize", asize.to_string());
+    read_only("asize", vdev.asize_bytes.to_string());
     read_only("psize", vdev.physical_bytes.to_string());
     read_only("ashift", vdev.ashift.to_string());
     read_only("size", vdev.size_bytes.to_string());

@@ -1,8 +1,11 @@
 //! `zpool import`: what can be imported, and importing it.
 
+use std::path::{Path, PathBuf};
+
 use anyhow::{Context, bail};
 use api::{FoundPoolReport, ZpoolImport};
 use clap::Args;
+use format::{NvList, NvValue};
 
 use super::create::assignments;
 use super::vdevs::{Columns, Naming, print_config};
@@ -18,6 +21,9 @@ pub struct Import {
     /// Directory or device to look at (default: /dev)
     #[arg(short = 'd')]
     search: Vec<String>,
+    /// Look only at the devices that a cache file of OpenZFS names
+    #[arg(short = 'c', conflicts_with = "search")]
+    cache_file: Option<PathBuf>,
     /// Show or import destroyed pools
     #[arg(short = 'D')]
     destroyed: bool,
@@ -80,12 +86,16 @@ impl Import {
             word => word.to_owned(),
         });
         let properties = assignments(&words.collect::<Vec<_>>())?;
-        let call = ZpoolImport {
-            search: self
+        let search = match &self.cache_file {
+            Some(file) => devices_of_cache(file)?,
+            None => self
                 .search
                 .iter()
                 .map(|path| absolute(path))
                 .collect::<anyhow::Result<_>>()?,
+        };
+        let call = ZpoolImport {
+            search,
             pool: self.pool.clone(),
             all: self.all,
             new_name: self.new_name.clone(),
@@ -157,6 +167,37 @@ fn print_found(pool: &FoundPoolReport) {
     if let Some(footer) = &pool.footer {
         println!("\n\t{indent}{}", lines(footer));
     }
+}
+
+/// Paths of the devices of all pools in a cache file that are there.
+///
+/// Source: module/os/linux/zfs/spa_config.c (`spa_write_cachefile`): an XDR nvlist, pools by name.
+fn devices_of_cache(file: &Path) -> anyhow::Result<Vec<String>> {
+    fn walk(vdev: &NvList, out: &mut Vec<String>) {
+        if let Some(path) = vdev.string("path") {
+            out.push(path.to_owned());
+        }
+        for list in ["children", "spares", "l2cache"] {
+            let below = vdev.lists(list).unwrap_or_default();
+            below.iter().for_each(|child| walk(child, out));
+        }
+    }
+    let text = std::fs::read(file).with_context(|| format!("cannot open '{}'", file.display()))?;
+    let pools = NvList::decode(&text)
+        .with_context(|| format!("'{}' is no cache file of pools", file.display()))?;
+    let mut paths = Vec::new();
+    for (_, config) in pools.iter() {
+        if let NvValue::List(config) = config
+            && let Some(tree) = config.list("vdev_tree")
+        {
+            walk(tree, &mut paths);
+        }
+    }
+    paths.retain(|path| Path::new(path).exists());
+    if paths.is_empty() {
+        bail!("no pools available to import");
+    }
+    Ok(paths)
 }
 
 fn absolute(path: &str) -> anyhow::Result<String> {

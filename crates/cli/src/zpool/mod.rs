@@ -17,15 +17,16 @@ pub use create::assignments;
 pub use get::source_text;
 
 use anyhow::bail;
-use api::{ZpoolClear, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolSet, ZpoolSync};
+use api::{ZpoolClear, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolSet, ZpoolStatus, ZpoolSync};
 use clap::{Args, Parser, Subcommand};
 
+use crate::Usage;
 use crate::client::Client;
 use crate::numbers;
 
 /// Configure storage pools.
 #[derive(Debug, Parser)]
-#[command(name = "zpool", version, disable_help_subcommand = true)]
+#[command(name = "zpool", version)]
 pub struct Zpool {
     #[command(subcommand)]
     command: Command,
@@ -66,7 +67,7 @@ enum Command {
     /// Print the commands that were run on pools
     History(History),
     /// Write everything that is pending
-    Sync(Names),
+    Sync(Sync),
     /// Clear device errors, resume a suspended pool
     Clear(Clear),
     /// Print the version
@@ -120,12 +121,21 @@ struct History {
 }
 
 #[derive(Debug, Args)]
-struct Names {
+struct Sync {
+    /// Write the configuration and a new uberblock even where nothing changed
+    #[arg(short)]
+    force: bool,
     pools: Vec<String>,
 }
 
 #[derive(Debug, Args)]
 struct Clear {
+    /// Go back to an older state where the newest cannot be read: a pool that is imported can be, so nothing is lost
+    #[arg(short = 'F')]
+    rewind: bool,
+    /// With -F, only say whether it would work: nothing is cleared
+    #[arg(short = 'n')]
+    dry_run: bool,
     pool: String,
     device: Option<String>,
 }
@@ -185,11 +195,25 @@ pub fn run(zpool: Zpool, client: &Client, typed: String) -> anyhow::Result<()> {
         Command::Wait(wait) => wait.run(client),
         Command::History(history) => print_history(&history, client),
         Command::Version(version) => version.run("zpool"),
-        Command::Sync(names) => {
-            client.call(&ZpoolSync { names: names.pools })?;
+        Command::Sync(sync) => {
+            client.call(&ZpoolSync {
+                names: sync.pools,
+                force: sync.force,
+            })?;
             Ok(())
         }
         Command::Clear(clear) => {
+            if clear.dry_run && !clear.rewind {
+                bail!(Usage("-n only meaningful with -F"));
+            }
+            if clear.dry_run {
+                let names = vec![clear.pool];
+                client.call(&ZpoolStatus {
+                    names,
+                    verbose: false,
+                })?;
+                return Ok(());
+            }
             client.call(&ZpoolClear {
                 name: clear.pool,
                 vdev: clear.device,

@@ -106,16 +106,7 @@ pub fn leaf_name(vdev: &VdevReport, naming: Naming) -> String {
     if naming.guids && vdev.kind != "root" {
         return vdev.guid.to_string();
     }
-    let real;
-    let path = match &vdev.path {
-        Some(path) if naming.real_paths => {
-            real = std::fs::canonicalize(path)
-                .map_or_else(|_| path.clone(), |real| real.to_string_lossy().into_owned());
-            Some(&real)
-        }
-        path => path.as_ref(),
-    };
-    match path {
+    match &vdev.path {
         // What is not there.
         Some(_)
             if vdev
@@ -125,10 +116,21 @@ pub fn leaf_name(vdev: &VdevReport, naming: Naming) -> String {
         {
             vdev.name.clone()
         }
-        // Files are always shown in full; disks by their last component unless -P.
-        Some(path) if naming.full_paths || vdev.kind == "file" => path.clone(),
-        Some(path) => strip_path(path).to_owned(),
+        Some(path) => device_name(path, &vdev.kind, naming),
         None => vdev.name.clone(),
+    }
+}
+
+/// What a device is called. Files are always shown in full; disks by their last component unless -P.
+fn device_name(path: &str, kind: &str, naming: Naming) -> String {
+    let real = naming.real_paths.then(|| std::fs::canonicalize(path).ok());
+    let path = match real.flatten() {
+        Some(real) => real.to_string_lossy().into_owned(),
+        None => path.to_owned(),
+    };
+    match naming.full_paths || kind == "file" {
+        true => path,
+        false => strip_path(&path).to_owned(),
     }
 }
 
@@ -178,13 +180,13 @@ pub fn class_heading(class: &str) -> &'static str {
 }
 
 /// A pool of the vdevs that it has and those that it would get, class by class (`print_vdev_tree`, `print_cache_list`,
-/// `print_spare_list`, cmd/zpool/zpool_main.c).
-pub fn planned_layout(pool: &str, old: &[VdevReport], new: &[VdevSpec]) -> String {
+/// `print_spare_list`, cmd/zpool/zpool_main.c). New vdevs have no GUID yet.
+pub fn planned_layout(pool: &str, old: &[VdevReport], new: &[VdevSpec], naming: Naming) -> String {
     let mut out = format!("\t{pool}\n");
     let new_name = |vdev: &VdevSpec| match (vdev.path.as_str(), vdev.kind.as_str()) {
+        _ if naming.guids => "0".to_owned(),
         ("", kind) => kind.to_owned(),
-        (path, "disk") => strip_path(path).to_owned(),
-        (path, _) => path.to_owned(),
+        (path, kind) => device_name(path, kind, naming),
     };
     for class in ["", "dedup", "special", "log", "cache", "spare"] {
         let old: Vec<_> = old.iter().filter(|child| child.class == class).collect();
@@ -193,7 +195,7 @@ pub fn planned_layout(pool: &str, old: &[VdevReport], new: &[VdevSpec]) -> Strin
             out.push_str(&format!("\t{}\n", class_heading(class)));
         }
         for child in old {
-            let old_name = |vdev| leaf_name(vdev, Naming::default());
+            let old_name = |vdev| leaf_name(vdev, naming);
             out.push_str(&format!("\t  {}\n", old_name(child)));
             for member in &child.children {
                 out.push_str(&format!("\t    {}\n", old_name(member)));
@@ -463,7 +465,7 @@ mod tests {
             ),
         ];
         assert_eq!(
-            planned_layout("tank", &[mirror], &new),
+            planned_layout("tank", &[mirror], &new, Naming::default()),
             "\ttank\n\t  mirror-0\n\t    /a\n\t    b\n\tspecial\n\t  mirror\n\t    /s\n\tlogs\n\t  /l\n\tcache\n\t  sdc\n"
         );
     }

@@ -1,9 +1,10 @@
 //! The command lines as a user of ZFS expects them.
 
 use std::os::unix::fs::FileExt;
-use std::time::Duration;
 
-use crate::harness::{Server, can_mount, run};
+use format::{NvEncoding, NvList, NvValue};
+
+use crate::harness::{MILLPOND, Server, can_mount, run, text_of};
 
 #[test]
 fn a_first_zpool_create_starts_the_server_by_itself() {
@@ -258,7 +259,7 @@ fn a_volume_that_was_replaced_or_resized_is_seen_as_it_is_now() {
     server.ok("zfs set volsize=32M tank/vol");
     server.kill();
     server.launch(&["daemon"]);
-    server.wait_until(Duration::from_secs(60), "the pool is there again", || {
+    server.wait_until("the pool is there again", || {
         server
             .command(&["zfs", "list", "tank/vol"])
             .status
@@ -335,4 +336,78 @@ fn renames_and_lists_of_snapshots_are_refused_or_taken_as_by_zfs() {
     assert_eq!(output.status.code(), Some(141));
     server.ok("zpool destroy tank");
     server.ok("zpool destroy other");
+}
+
+/// Goal: options that scripts written for OpenZFS give are understood, and do what they do there.
+#[test]
+fn options_that_scripts_give_are_understood() {
+    if !can_mount() {
+        return;
+    }
+    let server = Server::start();
+    let disks = server.disks(3, 256 << 20);
+    let mnt = server.text("mnt");
+    server.ok(&format!("zpool create -m {mnt} tank {}", disks[0]));
+    server.ok("zfs create tank/a");
+    server.ok("zfs snapshot -r tank@one");
+    // A path stands for the filesystem that it is in, whatever depth.
+    let inside = server.path("mnt/a/b/c");
+    std::fs::create_dir_all(&inside).expect("directories");
+    let name = |words: &str| server.ok(&format!("zfs list -Ho name {words}"));
+    assert_eq!(name(&inside.to_string_lossy()), "tank/a\n");
+    let relative = std::process::Command::new(MILLPOND)
+        .args(["zfs", "get", "-Ho", "name", "used", "./b"])
+        .current_dir(server.path("mnt/a"))
+        .env("MILLPOND_STATE", server.state())
+        .output()
+        .expect("millpond runs");
+    assert_eq!(text_of(&relative), "tank/a\n");
+    let refused = server.fails("zfs list /proc");
+    assert!(
+        refused.contains("cannot open '/proc': not a ZFS filesystem"),
+        "{refused}"
+    );
+    assert_eq!(name("-t snapshot tank/a"), "tank/a@one\n");
+    let got = server.ok("zfs get -Ho name -t snapshot used tank/a");
+    assert_eq!(got, "tank/a@one\n");
+    let all = server.ok("zfs list -o all tank/a");
+    assert!(all.starts_with("NAME") && all.contains("COMPRESS"), "{all}");
+    // What is to be added is shown as asked for.
+    let planned = server.ok(&format!("zpool add -n -g tank {}", disks[1]));
+    let of_disk = server.ok(&format!("zpool get -Ho value guid tank {}", disks[0]));
+    assert!(
+        planned.ends_with(&format!("\t  {}\n\t  0\n", of_disk.trim())),
+        "{planned}"
+    );
+    server.ok(&format!("zpool add -n -P -L tank {}", disks[1]));
+    server.ok("zpool sync -f tank");
+    let refused = server.fails("zpool clear -n tank");
+    assert!(refused.contains("-n only meaningful with -F"), "{refused}");
+    server.ok("zpool clear -nF tank");
+    server.ok("zpool clear -F tank");
+    assert!(server.ok("zpool help").contains("Usage"));
+    server.ok("zpool export tank");
+    // A cache file as OpenZFS keeps it says where to look.
+    let mut disk = NvList::new();
+    disk.set("type", "file").set("path", disks[0].as_str());
+    let mut root = NvList::new();
+    root.set("type", "root");
+    root.set("children", NvValue::ListArray(vec![disk]));
+    let mut pool = NvList::new();
+    pool.set("name", "tank");
+    pool.set("vdev_tree", NvValue::List(root));
+    let mut cache = NvList::new();
+    cache.set("tank", NvValue::List(pool));
+    let file = server.path("zpool.cache");
+    let text = cache.encode(NvEncoding::Xdr).expect("it is encoded");
+    std::fs::write(&file, text).expect("a cache file");
+    let file = file.to_string_lossy();
+    let found = server.ok(&format!("zpool import -c {file}"));
+    assert!(found.contains("pool: tank"), "{found}");
+    server.ok(&format!("zpool import -c {file} tank"));
+    let other = server.text("other");
+    std::fs::write(&other, "no list at all").expect("a file");
+    let refused = server.fails(&format!("zpool import -c {other}"));
+    assert!(refused.contains("is no cache file"), "{refused}");
+    server.ok("zpool destroy tank");
 }

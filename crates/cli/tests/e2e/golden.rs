@@ -460,6 +460,11 @@ fn iostat_tells_of_latencies_and_sizes() {
     );
     assert!(fields[7].parse::<u64>().expect("a time") > 0, "{line}");
     assert_eq!(fields[8], "-", "{line}");
+    // Logs hold no data.
+    let line = server.ok("zpool iostat -Hp logs_cache");
+    let fields: Vec<&str> = line.split('\t').collect();
+    let listed = server.ok("zpool list -Hp -o allocated,free logs_cache");
+    assert_eq!(fields[1..3].join("\t"), listed.trim_end(), "{line}");
     let error = server.fails("zpool iostat logs_cache nosuch");
     assert!(error.contains("\tnosuch (unknown)"), "{error}");
     let error = server.fails("zpool iostat -r -l");

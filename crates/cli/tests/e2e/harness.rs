@@ -14,6 +14,9 @@ pub const MILLPOND: &str = env!("CARGO_BIN_EXE_millpond");
 /// zdb; the script has it end sooner.
 pub const ZDB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/zdb");
 
+/// How long anything may take on a machine that others use too; what takes longer never ends.
+const PATIENCE: Duration = Duration::from_secs(600);
+
 /// Whether the long versions of tests run.
 pub fn is_long() -> bool {
     std::env::var_os("MILLPOND_LONG").is_some_and(|value| value == "1")
@@ -126,7 +129,7 @@ impl Server {
             .spawn()
             .expect("the server starts");
         self.child = Some(child);
-        self.wait_until(Duration::from_secs(120), "the server answers", || {
+        self.wait_until("the server answers", || {
             Command::new(MILLPOND)
                 .arg("info")
                 .env("MILLPOND_STATE", self.state())
@@ -137,13 +140,13 @@ impl Server {
         });
     }
 
-    /// Waits for something, or fails showing the server's log.
-    pub fn wait_until(&self, limit: Duration, what: &str, mut test: impl FnMut() -> bool) {
+    /// Waits for something for [`PATIENCE`], or fails showing the server's log.
+    pub fn wait_until(&self, what: &str, mut test: impl FnMut() -> bool) {
         let begin = Instant::now();
         while !test() {
             assert!(
-                begin.elapsed() < limit,
-                "{what}: not within {limit:?}; the server's log:\n{}",
+                begin.elapsed() < PATIENCE,
+                "{what}: not within {PATIENCE:?}; the server's log:\n{}",
                 self.log()
             );
             std::thread::sleep(Duration::from_millis(50));
@@ -186,7 +189,7 @@ impl Server {
                     break;
                 }
                 assert!(
-                    begin.elapsed() < Duration::from_secs(120),
+                    begin.elapsed() < PATIENCE,
                     "the server does not stop:\n{}",
                     self.log()
                 );

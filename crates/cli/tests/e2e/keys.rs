@@ -155,8 +155,7 @@ fn keys_are_loaded_used_and_unloaded() {
     );
     server.ok("zfs unload-key encrypted/vol");
     // The kernel remembers names for a moment.
-    let limit = std::time::Duration::from_secs(10);
-    server.wait_until(limit, "the volume is gone", || !volume.exists());
+    server.wait_until("the volume is gone", || !volume.exists());
 
     server.ok("zfs unmount -a");
     assert_eq!(

@@ -130,11 +130,9 @@ fn what_fsync_acknowledged_survives_kills_at_random_moments() {
         }
         zdb_is_clean(&server.path("disks"), "tank");
         server.launch(&["daemon"]);
-        server.wait_until(
-            Duration::from_secs(60),
-            "the pool is imported again",
-            || server.ok("zfs mount").contains("tank"),
-        );
+        server.wait_until("the pool is imported again", || {
+            server.ok("zfs mount").contains("tank")
+        });
         let mut known = acknowledged.lock().unwrap();
         let mut wrong = Vec::new();
         for (name, length) in known.iter() {
@@ -192,7 +190,7 @@ fn the_next_server_takes_over_what_was_mounted() {
         }
         server.kill_only();
         server.launch(&["daemon"]);
-        server.wait_until(Duration::from_secs(60), "the pool is there again", || {
+        server.wait_until("the pool is there again", || {
             server.command(&["zfs", "list", "tank/a"]).status.success()
         });
         for name in ["tank", "tank/a"] {

@@ -5,12 +5,11 @@ use std::fs;
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::path::Path;
-use std::time::{Duration, UNIX_EPOCH};
 
 use crate::harness::{Server, can_mount, run, text_of, zdb_is_clean};
 
 /// A server with a pool `tank` mounted at `mnt`.
-fn tank() -> Server {
+pub(crate) fn tank() -> Server {
     let server = Server::start();
     let disk = &server.disks(1, 1 << 30)[0];
     let mountpoint = server.text("mnt");
@@ -20,12 +19,12 @@ fn tank() -> Server {
     server
 }
 
-fn done(server: &Server) {
+pub(crate) fn done(server: &Server) {
     server.ok("zpool export tank");
     zdb_is_clean(&server.path("disks"), "tank");
 }
 
-fn value(server: &Server, property: &str, name: &str) -> String {
+pub(crate) fn value(server: &Server, property: &str, name: &str) -> String {
     let text = server.ok(&format!("zfs get -Hpo value {property} {name}"));
     text.trim().to_owned()
 }
@@ -162,15 +161,13 @@ fn properties_of_mounted_filesystems_take_effect_at_once() {
     };
     assert!(!listed() && top.join(".zfs/snapshot/one/x").exists());
     server.ok("zfs set snapdir=visible tank/fs");
-    server.wait_until(Duration::from_secs(5), ".zfs is listed", || {
+    server.wait_until(".zfs is listed", || {
         fs::write(top.join("x"), "y").is_ok() && listed()
     });
     server.ok("zfs set snapdir=disabled tank/fs");
     assert!(!top.join(".zfs").exists() && !top.join(".zfs/snapshot").exists());
     server.ok("zfs set snapdir=hidden tank/fs");
-    server.wait_until(Duration::from_secs(5), ".zfs is back", || {
-        top.join(".zfs/snapshot/one/x").exists()
-    });
+    server.wait_until(".zfs is back", || top.join(".zfs/snapshot/one/x").exists());
     // atime, relatime.
     let times = || {
         fs::metadata(&script)
@@ -364,9 +361,7 @@ fn quotas_and_reservations_hold() {
         assert!((10 << 20..=24 << 20).contains(&used), "{property}: {used}");
         // Deleting works when it is full.
         fs::remove_file(&file).unwrap();
-        server.wait_until(Duration::from_secs(30), "there is room again", || {
-            fill(&file, 4).is_ok()
-        });
+        server.wait_until("there is room again", || fill(&file, 4).is_ok());
     }
     let before: u64 = value(&server, "available", "tank").parse().unwrap();
     server.ok("zfs create -o reservation=100M -o refreservation=200M tank/kept");
@@ -568,11 +563,9 @@ fn volumes_reserve_grow_shrink_and_hide() {
     let file = server.state().join("zvol/tank/odd");
     assert!(file.exists());
     server.ok("zfs set volmode=none tank/odd");
-    server.wait_until(Duration::from_secs(5), "the file is gone", || {
-        !file.exists()
-    });
+    server.wait_until("the file is gone", || !file.exists());
     server.ok("zfs set volmode=dev tank/odd");
-    server.wait_until(Duration::from_secs(5), "the file is back", || file.exists());
+    server.wait_until("the file is back", || file.exists());
     // A file that is open stays until it is closed, or for good where the property is taken back.
     for stays in [false, true] {
         let open = fs::File::options()
@@ -592,9 +585,7 @@ fn volumes_reserve_grow_shrink_and_hide() {
         if stays {
             assert_eq!(fs::read(&file).unwrap()[8192..8192 + 4096], [7; 4096]);
         } else {
-            server.wait_until(Duration::from_secs(5), "the file is gone", || {
-                !file.exists()
-            });
+            server.wait_until("the file is gone", || !file.exists());
             server.ok("zfs set volmode=dev tank/odd");
         }
     }
@@ -825,203 +816,4 @@ fn names_in_a_new_filesystem_are_as_in_its_parent() {
     fs::write(server.path("mnt/p/s/Name"), "x").unwrap();
     assert!(!server.path("mnt/p/s/name").exists());
     done(&server);
-}
-
-/// Whatever the names say: what is mounted inside of another filesystem goes first, and all stay when one is in use.
-#[test]
-fn what_was_mounted_last_is_unmounted_first() {
-    if !can_mount() {
-        return;
-    }
-    let server = tank();
-    let is_mounted = |name: &str| value(&server, "mounted", name) == "yes";
-    let outer = server.text("outer");
-    server.ok(&format!("zfs create -o mountpoint={outer} tank/b"));
-    server.ok(&format!("zfs create -o mountpoint={outer}/sub tank/a"));
-    server.ok("zfs unmount -a");
-    assert!(!is_mounted("tank/a") && !is_mounted("tank/b"));
-    server.ok("zfs mount -a");
-    assert!(is_mounted("tank/a") && is_mounted("tank/b"));
-    server.ok("zpool export tank");
-    server.ok(&format!("zpool import -d {} tank", server.text("disks")));
-    assert!(is_mounted("tank/a") && is_mounted("tank/b"));
-
-    server.ok("zfs create -p tank/h/x");
-    server.ok("zfs create tank/h/y");
-    let open = fs::File::create(server.path("mnt/h/x/open")).unwrap();
-    assert!(server.fails("zfs unmount tank/h").contains("in use"));
-    for name in ["tank/h", "tank/h/x", "tank/h/y"] {
-        assert!(is_mounted(name), "{name}");
-    }
-    drop(open);
-    server.ok("zfs unmount tank/h");
-    for name in ["tank/h", "tank/h/x", "tank/h/y"] {
-        assert!(!is_mounted(name), "{name}");
-    }
-    done(&server);
-}
-
-#[test]
-fn mounts_follow_canmount_mountpoint_and_names() {
-    if !can_mount() {
-        return;
-    }
-    let server = tank();
-    let is_mounted = |name: &str| value(&server, "mounted", name) == "yes";
-    // Only `off` takes a mount away, and what was mounted by hand is mounted again.
-    server.ok("zfs create -p tank/up/m");
-    let open = fs::File::create(server.path("mnt/up/m/open")).unwrap();
-    for word in ["noauto", "on", "noauto"] {
-        server.ok(&format!("zfs set canmount={word} tank/up/m"));
-        assert!(is_mounted("tank/up/m"));
-    }
-    assert!(
-        server
-            .fails("zfs set canmount=off tank/up/m")
-            .contains("in use")
-    );
-    drop(open);
-    server.ok("zfs rename tank/up/m tank/up/n");
-    assert!(server.path("mnt/up/n/open").exists());
-    server.ok("zfs rename tank/up tank/down");
-    assert!(server.path("mnt/down/n/open").exists());
-    let elsewhere = server.text("elsewhere");
-    server.ok(&format!("zfs set mountpoint={elsewhere} tank/down"));
-    assert!(server.path("elsewhere/n/open").exists());
-    // Directories that only names chose go with them, others stay.
-    for gone in ["mnt/up", "mnt/down"] {
-        assert!(!server.path(gone).exists(), "{gone}");
-    }
-    server.ok("zfs set canmount=off tank/down/n");
-    assert!(!is_mounted("tank/down/n") && is_mounted("tank/down"));
-    server.ok("zfs set canmount=on tank/down/n");
-    assert!(!is_mounted("tank/down/n"));
-    server.ok("zfs destroy -r tank/down");
-    assert!(server.path("elsewhere").exists());
-    server.ok("zfs create tank/gone");
-    server.ok("zfs create tank/full");
-    server.ok("zfs unmount tank/full");
-    assert!(server.path("mnt/full").exists());
-    fs::write(server.path("mnt/full/below"), "x").unwrap();
-    server.ok("zfs mount tank/full");
-    server.ok("zfs destroy tank/gone");
-    server.ok("zfs destroy tank/full");
-    assert!(!server.path("mnt/gone").exists());
-    assert!(server.path("mnt/full/below").exists());
-    // Options of one mount show as such, and give way to a property that is set.
-    server.ok("zfs create tank/temporary");
-    server.ok("zfs unmount tank/temporary");
-    server.ok("zfs mount -o ro,noexec tank/temporary");
-    let shown = || {
-        let text = server.ok("zfs get -Ho value,source readonly,exec,setuid tank/temporary");
-        let writes = fs::write(server.path("mnt/temporary/file"), "x").is_ok();
-        (text.replace(['\t', '\n'], " "), writes)
-    };
-    let expected = "on temporary off temporary on default ";
-    assert_eq!(shown(), (expected.to_owned(), false));
-    server.ok("zfs set readonly=off tank/temporary");
-    let expected = "off local off temporary on default ";
-    assert_eq!(shown(), (expected.to_owned(), true));
-    server.ok("zfs mount -o remount,ro,exec tank/temporary");
-    let expected = "on temporary on default on default ";
-    assert_eq!(shown(), (expected.to_owned(), false));
-    server.ok("zfs mount -o remount,rw tank/temporary");
-    let expected = "off local on default on default ";
-    assert_eq!(shown(), (expected.to_owned(), true));
-    assert!(
-        server
-            .fails("zfs mount -o remount,bad tank/temporary")
-            .contains("'bad' is not supported")
-    );
-    // Access times are as the properties say, or as the mount does.
-    let file = server.path("mnt/temporary/read");
-    fs::write(&file, "x").unwrap();
-    let old = UNIX_EPOCH + Duration::from_secs(1 << 29);
-    let moves = || {
-        // The kernel's page cache would answer, and attributes are good for a second.
-        let input = format!("if={}", file.display());
-        run(
-            "dd",
-            &["iflag=direct", "status=none", "of=/dev/null", &input],
-        );
-        std::thread::sleep(Duration::from_millis(1100));
-        fs::metadata(&file).unwrap().accessed().unwrap() != old
-    };
-    let times = || {
-        let text = server.ok("zfs get -Ho value,source atime,relatime tank/temporary");
-        text.replace(['\t', '\n'], " ")
-    };
-    for (command, shown, moved) in [
-        (
-            "zfs set relatime=off tank/temporary",
-            "on default off local ",
-            true,
-        ),
-        (
-            "zfs mount -o remount,noatime,relatime tank/temporary",
-            "off temporary on temporary ",
-            false,
-        ),
-        (
-            "zfs mount -o remount,atime,norelatime tank/temporary",
-            "on default off local ",
-            true,
-        ),
-        (
-            "zfs mount -o remount,noatime tank/temporary",
-            "off temporary off local ",
-            false,
-        ),
-        (
-            "zfs set atime=on tank/temporary",
-            "on local off local ",
-            true,
-        ),
-        (
-            "zfs mount -o remount,ro tank/temporary",
-            "on local off local ",
-            false,
-        ),
-        (
-            "zfs mount -o remount,rw tank/temporary",
-            "on local off local ",
-            true,
-        ),
-    ] {
-        server.ok("zfs mount -o remount,rw tank/temporary");
-        let same = fs::FileTimes::new().set_accessed(old).set_modified(old);
-        fs::File::open(&file).unwrap().set_times(same).unwrap();
-        server.ok(command);
-        assert_eq!(times(), shown, "{command}");
-        assert_eq!(moves(), moved, "{command}");
-    }
-    // All that inherit a mount point follow it, from nowhere too.
-    server.ok("zfs create -o mountpoint=none tank/none");
-    server.ok("zfs create -p tank/none/a/b");
-    server.ok("zfs create -o canmount=noauto tank/none/noauto");
-    server.ok("zfs create -u -o mountpoint=/nowhere tank/none/own");
-    let place = server.text("place");
-    for (command, mounted) in [
-        (format!("zfs set mountpoint={place} tank/none"), true),
-        ("zfs set mountpoint=none tank/none".into(), false),
-        ("zfs inherit mountpoint tank/none".into(), true),
-        ("zfs set mountpoint=legacy tank/none".into(), false),
-        (format!("zfs set mountpoint={place} tank/none/a"), true),
-    ] {
-        server.ok(&command);
-        assert_eq!(is_mounted("tank/none/a/b"), mounted, "{command}");
-        assert_eq!(is_mounted("tank/none/a"), mounted, "{command}");
-        assert!(!is_mounted("tank/none/noauto"), "{command}");
-        assert!(!is_mounted("tank/none/own"), "{command}");
-    }
-    assert!(!server.path("mnt/none").exists());
-    server.ok("zpool export tank");
-    assert!(server.path("mnt").exists() && server.path("place").exists());
-    let disks = server.text("disks");
-    let altroot = server.text("alt");
-    server.ok(&format!("zpool import -R {altroot} -d {disks} tank"));
-    server.ok("zfs inherit mountpoint tank");
-    assert!(server.path("alt/tank/full").exists());
-    done(&server);
-    assert!(server.path("alt").exists() && !server.path("alt/tank").exists());
 }

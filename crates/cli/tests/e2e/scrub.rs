@@ -3,7 +3,6 @@
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::time::Duration;
 
 use crate::harness::{Peer, Server, can_mount, is_long, zdb_is_clean};
 
@@ -187,7 +186,7 @@ fn damaged_files_stay_on_record() {
         "{names:?}"
     );
     drop(open);
-    server.wait_until(Duration::from_secs(30), "it is freed", || {
+    server.wait_until("it is freed", || {
         server.ok("zpool sync tank");
         listed(&server).is_empty()
     });

@@ -10,11 +10,7 @@ fn up_makes_a_pool_stops_cleanly_and_finds_everything_again() {
     let mut server = Server::prepare();
     let words = ["up", "--size", "1G"];
     server.launch(&words);
-    server.wait_until(
-        std::time::Duration::from_secs(60),
-        "up says what runs",
-        || server.log().contains("stop:"),
-    );
+    server.wait_until("up says what runs", || server.log().contains("stop:"));
     let log = server.log();
     for expected in ["pond", "iscsiadm", "iqn.", "/mnt", "Ctrl-C"] {
         assert!(log.contains(expected), "'{expected}' is not in:\n{log}");
@@ -44,11 +40,7 @@ fn up_makes_a_pool_stops_cleanly_and_finds_everything_again() {
     assert!(!file.exists(), "the filesystem is still mounted");
     zdb_is_clean(&server.state().join("disks"), "pond");
     server.launch(&words);
-    server.wait_until(
-        std::time::Duration::from_secs(60),
-        "the filesystem is back",
-        || file.exists(),
-    );
+    server.wait_until("the filesystem is back", || file.exists());
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "world");
     let mut head = [0; 10];
     std::fs::File::open(&volume)
@@ -56,6 +48,29 @@ fn up_makes_a_pool_stops_cleanly_and_finds_everything_again() {
         .unwrap();
     assert_eq!(&head, b"block zero");
     server.stop();
+}
+
+/// Goal: while a server is busy importing, a command waits for it, longer than it would for one that fails to start.
+/// Method: the test holds the lock in its place.
+#[test]
+fn a_command_waits_for_a_server_that_has_not_answered_yet() {
+    let server = Server::prepare();
+    std::fs::create_dir_all(server.state()).expect("a state directory");
+    let lock = std::fs::File::create(server.state().join("millpond.lock")).expect("a lock");
+    lock.lock().expect("nobody else has it");
+    let mut command = std::process::Command::new(MILLPOND)
+        .args(["zpool", "list", "-H"])
+        .env("MILLPOND_STATE", server.state())
+        .spawn()
+        .expect("millpond runs");
+    std::thread::sleep(std::time::Duration::from_secs(7));
+    assert!(command.try_wait().expect("its state").is_none());
+    drop(lock);
+    // That server is gone now: the command starts one.
+    assert!(command.wait().expect("its end").success());
+    let info = server.ok("info");
+    assert!(info.contains("runs as process"), "{info}");
+    server.ok("down");
 }
 
 #[test]

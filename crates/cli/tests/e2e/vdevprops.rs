@@ -14,6 +14,8 @@ fn rows(server: &Server, vdev: &str) -> Vec<String> {
     text.lines().map(|line| line.replace('\t', " ")).collect()
 }
 
+const SIZES: &str = "asize,psize,ashift,size,parity";
+
 /// Goal: what is set on a vdev by any of its names is told, survives export and import, and goes to OpenZFS and back.
 #[test]
 fn properties_of_vdevs_are_kept_and_go_to_openzfs_and_back() {
@@ -110,6 +112,10 @@ fn properties_of_vdevs_are_kept_and_go_to_openzfs_and_back() {
         names.lines().nth(index).expect("a vdev").to_owned()
     };
     check(&server, &name_of(&server, 2));
+    // OpenZFS gives the root a size of its own.
+    let sizes = server.ok(&format!(
+        "zpool get -H -o property,value -p {SIZES} tank mirror-0 {other}"
+    ));
     server.ok("zpool export tank");
     server.detach();
     zdb_is_clean(&server.path("disks"), "tank");
@@ -120,6 +126,7 @@ fn properties_of_vdevs_are_kept_and_go_to_openzfs_and_back() {
          zpool get -H -o property,value,source {SHOWN} tank all-vdevs | sed 's/^/told: /'\n\
          first=$(zpool get -H -o name guid tank all-vdevs | sed -n 3p)\n\
          zpool get -H -o property,value,source allocating tank all-vdevs | sed 's/^/told: /'\n\
+         zpool get -H -p -o property,value {SIZES} tank mirror-0 $first | sed 's/^/size: /'\n\
          zpool set org.example:rack=nine tank $first\n\
          zpool set checksum_n=none tank $first\n\
          zpool set slow_io_n=7 tank $first\n\
@@ -137,6 +144,12 @@ fn properties_of_vdevs_are_kept_and_go_to_openzfs_and_back() {
         .filter_map(|line| line.trim_end().split_once("told: "))
         .map(|(_, row)| row.replace('\t', " "))
         .collect();
+    let theirs: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.trim_end().split_once("size: "))
+        .map(|(_, row)| row)
+        .collect();
+    assert_eq!(sizes.lines().collect::<Vec<_>>(), theirs, "{text}");
     let unset = |row: &str| row.starts_with("org.example:rack -");
     let is_told = |row: &str| told.iter().any(|told| told == row);
     for row in [

@@ -393,8 +393,7 @@ fn check(name: &str) {
             walk.tree(dataset, &place, tree);
         }
         // Another test's child may have our files open for as long as it has not become its program.
-        let seconds = std::time::Duration::from_secs(20);
-        golden.server.wait_until(seconds, "it is not in use", || {
+        golden.server.wait_until("it is not in use", || {
             let output = golden.server.command(&["zfs", "unmount", head]);
             output.status.success()
         });

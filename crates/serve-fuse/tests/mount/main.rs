@@ -12,6 +12,7 @@ use std::os::unix::fs::{
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 use dataset::{DslPool, ListOptions};
 use device::{BoxFuture, World};
@@ -437,6 +438,148 @@ async fn a_filesystem_is_used_and_mounted_again() {
     assert!(text.contains("No leaks"), "{text}");
 }
 
+/// Mounts an empty tmpfs over `path`, or takes it away.
+fn cover(path: &Path, on: bool) {
+    let name = path.as_os_str();
+    let outcome = if on {
+        Command::new("mount")
+            .args(["-t", "tmpfs", "cover"])
+            .arg(name)
+            .status()
+    } else {
+        Command::new("umount").arg(name).status()
+    };
+    assert!(outcome.expect("mount and umount").success());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn what_others_mounted_over_it_is_left_alone() {
+    if !can_mount() {
+        return;
+    }
+    let rig = Rig::new(&[]).await;
+    let filesystem = rig.filesystem("tank").await;
+    let root = rig.mountpoint();
+    let source = || {
+        mounted_at(&root)
+            .expect("mountinfo")
+            .map(|(source, _)| source)
+    };
+    let mount = rig.mount(&filesystem, MountOptions::new("tank")).await;
+    cover(&root, true);
+    assert!(mount.is_mounted(), "be it covered");
+    let covered = mount.unmount(UnmountMode::Clean).await;
+    assert!(
+        matches!(covered, Err(MountError::Covered { .. })),
+        "{covered:?}"
+    );
+    let covered = mount.remount(&MountOptions::new("tank")).await;
+    assert!(
+        matches!(covered, Err(MountError::Covered { .. })),
+        "{covered:?}"
+    );
+    assert_eq!(source().as_deref(), Some("cover"));
+    cover(&root, false);
+    assert_eq!(source().as_deref(), Some("tank"));
+    unmount(&mount).await;
+    assert_eq!(source(), None);
+
+    // What is there after somebody unmounted it by hand is not ours.
+    let mount = rig.mount(&filesystem, MountOptions::new("tank")).await;
+    let place = root.clone();
+    outside(move || cover(&place, false)).await;
+    cover(&root, true);
+    assert!(!mount.is_mounted());
+    unmount(&mount).await;
+    assert_eq!(source().as_deref(), Some("cover"));
+    cover(&root, false);
+
+    // By force it is cut off where it is.
+    let mount = rig.mount(&filesystem, MountOptions::new("tank")).await;
+    cover(&root, true);
+    mount.unmount(UnmountMode::Force).await.expect("by force");
+    assert!(!mount.is_mounted());
+    assert_eq!(source().as_deref(), Some("cover"));
+    cover(&root, false);
+    let mount = rig.mount(&filesystem, MountOptions::new("tank")).await;
+    let place = root.clone();
+    outside(move || use_it(&place)).await;
+    unmount(&mount).await;
+    filesystem.close().await.expect("close");
+}
+
+/// Goal: who uses a filesystem at another place than where it was mounted, or what is mounted inside, is not cut off but by
+/// force.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn what_is_in_use_elsewhere_is_busy() {
+    if !can_mount() {
+        return;
+    }
+    let rig = Rig::new(&[]).await;
+    let filesystem = rig.filesystem("tank").await;
+    let root = rig.mountpoint();
+    let elsewhere = rig.dir.path().join("elsewhere");
+    fs::create_dir(&elsewhere).expect("a directory");
+    let mount = rig.mount(&filesystem, MountOptions::new("tank")).await;
+    let (from, to) = (root.clone(), elsewhere.clone());
+    outside(move || {
+        fs::create_dir(from.join("inner")).expect("a directory");
+        cover(&from.join("inner"), true);
+        let bound = Command::new("mount")
+            .arg("--bind")
+            .args([&from, &to])
+            .status();
+        assert!(bound.expect("mount").success());
+    })
+    .await;
+    for mode in [UnmountMode::Clean, UnmountMode::Force] {
+        let refused = mount.unmount(mode).await;
+        assert!(
+            matches!(refused, Err(MountError::Inside { .. })),
+            "{refused:?}"
+        );
+    }
+    let place = root.clone();
+    outside(move || {
+        cover(&place.join("inner"), false);
+        cover(&place, false);
+    })
+    .await;
+    assert!(!mount.is_mounted());
+    let refused = mount.unmount(UnmountMode::Clean).await;
+    assert!(
+        matches!(refused, Err(MountError::Elsewhere { .. })),
+        "{refused:?}"
+    );
+    let place = elsewhere.clone();
+    outside(move || {
+        fs::write(place.join("file"), "still there").expect("it works on");
+        cover(&place, false);
+    })
+    .await;
+    unmount(&mount).await;
+
+    let mount = rig.mount(&filesystem, MountOptions::new("tank")).await;
+    let (from, to) = (root.clone(), elsewhere.clone());
+    outside(move || {
+        let moved = Command::new("mount")
+            .arg("--move")
+            .args([&from, &to])
+            .status();
+        assert!(moved.expect("mount").success());
+    })
+    .await;
+    mount.unmount(UnmountMode::Force).await.expect("by force");
+    let dead = outside({
+        let to = elsewhere.clone();
+        move || fs::metadata(to.join("file"))
+    })
+    .await;
+    assert!(dead.is_err(), "who uses it is cut off");
+    cover(&elsewhere, false);
+    filesystem.close().await.expect("close");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn unmounting_while_files_are_open() {
     if !can_mount() {
@@ -553,6 +696,10 @@ async fn snapshots_are_below_dot_zfs() {
         assert_eq!(names(&place), BTreeSet::from(["d".to_owned()]));
         let snapshots = place.join(".zfs/snapshot");
         assert_eq!(names(&snapshots), BTreeSet::from(["one".to_owned()]));
+        // It came to be when the filesystem was mounted.
+        let since = fs::metadata(place.join(".zfs")).and_then(|found| found.modified());
+        let age = since.unwrap().elapsed().expect("a moment ago");
+        assert!(age < Duration::from_secs(3600), "{age:?}");
         let old = snapshots.join("one/d");
         assert_eq!(fs::read_to_string(old.join("file")).unwrap(), "old");
         assert_eq!(names(&old), BTreeSet::from(["file".to_owned()]));
@@ -682,6 +829,9 @@ async fn permissions_and_lists_of_access() {
         };
         let private = place.join("private");
         let access = "system.posix_acl_access";
+        rustix::fs::removexattr(&private, access).expect("a list may as well not be there");
+        let refused = rustix::fs::getxattr(&private, "colour.red", &mut [0u8; 8]);
+        assert_eq!(refused, Err(rustix::io::Errno::OPNOTSUPP));
         rustix::fs::setxattr(&private, access, &list(4), XattrFlags::empty()).expect("set a list");
         assert_eq!(
             fs::metadata(&private).unwrap().mode() & 0o777,

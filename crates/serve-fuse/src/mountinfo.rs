@@ -1,0 +1,252 @@
+//! What is mounted where: the kernel's list, read as a tree.
+//!
+//! A path leads to the mount that was put there last; one below it, or below a mount of a directory above, is covered:
+//! it lives on, but no path leads to it. Who unmounts by path must know, else somebody else's mount goes.
+//!
+//! Source: proc(5), /proc/pid/mountinfo.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// One mount, as a line of the list has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HostMount {
+    id: u64,
+    /// The mount that it is mounted on.
+    parent: u64,
+    /// Number of its filesystem's device, `major:minor`: no other mounted filesystem has the same.
+    pub(crate) device: String,
+    pub(crate) path: PathBuf,
+    /// Type of filesystem.
+    pub(crate) kind: String,
+    /// What is mounted.
+    pub(crate) source: String,
+}
+
+impl HostMount {
+    fn parse(line: &str) -> Option<Self> {
+        let (before, after) = line.split_once(" - ")?;
+        let mut before = before.split(' ');
+        let mut after = after.split(' ');
+        Some(Self {
+            id: before.next()?.parse().ok()?,
+            parent: before.next()?.parse().ok()?,
+            device: before.next()?.to_owned(),
+            path: unescape(before.nth(1)?).into(),
+            kind: after.next()?.to_owned(),
+            source: unescape(after.next()?).to_string_lossy().into_owned(),
+        })
+    }
+
+    /// Whether FUSE serves it.
+    pub(crate) fn is_fuse(&self) -> bool {
+        self.kind == "fuse" || self.kind.starts_with("fuse.")
+    }
+}
+
+/// Undoes the octal escapes of the list (space, tab, newline, backslash).
+fn unescape(field: &str) -> OsString {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field.as_bytes();
+    while let Some((byte, after)) = rest.split_first() {
+        if *byte == b'\\'
+            && let Some(digits) = after.first_chunk::<3>()
+            && digits.iter().all(|digit| (b'0'..=b'7').contains(digit))
+        {
+            let value = digits
+                .iter()
+                .fold(0u32, |value, digit| value * 8 + u32::from(digit - b'0'));
+            out.push(value as u8);
+            rest = &after[3..];
+        } else {
+            out.push(*byte);
+            rest = after;
+        }
+    }
+    OsString::from_vec(out)
+}
+
+/// What a mount is told from others by that are, or come to be, at the same place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// The device of its filesystem: nobody has the same while it is mounted anywhere, another may have it later.
+    pub(crate) device: String,
+    source: String,
+}
+
+impl Identity {
+    /// Of what was just mounted at `path` from `source` through FUSE.
+    pub(crate) fn of_last_at(path: &Path, source: &str) -> Option<Self> {
+        let table = MountTable::read().ok()?;
+        let mount = table.last_at(path)?;
+        (mount.is_fuse() && mount.source == source).then(|| Self {
+            device: mount.device.clone(),
+            source: mount.source.clone(),
+        })
+    }
+
+    fn is_of(&self, mount: &HostMount) -> bool {
+        mount.is_fuse() && mount.device == self.device && mount.source == self.source
+    }
+}
+
+/// How a mount stands at the path where it was put.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// The path leads to it.
+    Reached,
+    /// Another mount is over it.
+    Covered(HostMount),
+    /// It is not there any more.
+    Gone,
+}
+
+/// All that is mounted, as this process sees it.
+#[derive(Debug)]
+pub(crate) struct MountTable(Vec<HostMount>);
+
+impl MountTable {
+    /// What is mounted now.
+    pub(crate) fn read() -> io::Result<Self> {
+        let text = fs::read("/proc/self/mountinfo")?;
+        Ok(Self::parse(&String::from_utf8_lossy(&text)))
+    }
+
+    fn parse(text: &str) -> Self {
+        Self(text.lines().filter_map(HostMount::parse).collect())
+    }
+
+    /// What was mounted last at exactly `path`.
+    pub(crate) fn last_at(&self, path: &Path) -> Option<&HostMount> {
+        self.0.iter().rev().find(|mount| mount.path == path)
+    }
+
+    /// A mount of the filesystem of a device.
+    pub(crate) fn of_device(&self, device: &str) -> Option<&HostMount> {
+        self.0.iter().find(|mount| mount.device == device)
+    }
+
+    fn find(&self, path: &Path, identity: &Identity) -> Option<&HostMount> {
+        let mut mounts = self.0.iter().rev();
+        mounts.find(|mount| mount.path == path && identity.is_of(mount))
+    }
+
+    /// What is mounted inside of a filesystem that is mounted at `path`, if something is.
+    pub(crate) fn inside(&self, path: &Path, identity: &Identity) -> Option<&HostMount> {
+        let ours = self.find(path, identity)?;
+        self.0
+            .iter()
+            .find(|mount| mount.parent == ours.id && mount.id != ours.id)
+    }
+
+    /// How a filesystem that was mounted at `path` stands there.
+    pub(crate) fn standing(&self, path: &Path, identity: &Identity) -> Standing {
+        let Some(ours) = self.find(path, identity) else {
+            return Standing::Gone;
+        };
+        let mut way = vec![ours.id];
+        let mut at = ours;
+        // The parent of the uppermost is not listed, or itself.
+        while let Some(parent) = self.0.iter().find(|mount| mount.id == at.parent)
+            && !way.contains(&parent.id)
+        {
+            way.push(parent.id);
+            at = parent;
+        }
+        // Whoever walks along the path leaves it where something else was mounted on it, on our way.
+        let cover = self.0.iter().find(|mount| {
+            way.contains(&mount.parent) && !way.contains(&mount.id) && path.starts_with(&mount.path)
+        });
+        cover.map_or(Standing::Reached, |cover| Standing::Covered(cover.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(lines: &[&str]) -> MountTable {
+        MountTable::parse(&lines.join("\n"))
+    }
+
+    #[test]
+    fn the_uppermost_mount_of_a_path_is_found() {
+        let table = table(&[
+            "22 28 0:20 / /sys rw - sysfs sysfs rw",
+            "30 28 0:50 / /tank/a\\040b rw,nosuid shared:1 - fuse.millpond tank/a\\040b rw",
+            "31 28 0:51 / /tank rw - fuse.millpond old rw",
+            "32 28 0:52 / /tank rw - ext4 /dev/sda1 rw",
+        ]);
+        let found = table.last_at(Path::new("/tank")).expect("mounted");
+        assert_eq!(
+            (&*found.source, &*found.kind, &*found.device),
+            ("/dev/sda1", "ext4", "0:52")
+        );
+        assert!(!found.is_fuse());
+        let found = table.last_at(Path::new("/tank/a b")).expect("mounted");
+        assert_eq!((&*found.source, found.is_fuse()), ("tank/a b", true));
+        assert_eq!(table.last_at(Path::new("/tank/a")), None);
+    }
+
+    fn identity(device: &str, source: &str) -> Identity {
+        let (device, source) = (device.to_owned(), source.to_owned());
+        Identity { device, source }
+    }
+
+    #[test]
+    fn covered_is_what_no_path_leads_to() {
+        let root = "1 0 8:1 / / rw - ext4 /dev/sda1 rw";
+        let tank = "30 1 0:50 / /tank rw - fuse.millpond tank rw";
+        let inside = "31 30 0:51 / /tank/a/b rw - fuse.millpond tank/a/b rw";
+        let place = Path::new("/tank/a/b");
+        let ours = identity("0:51", "tank/a/b");
+        let covered_by = |lines: &[&str]| match table(lines).standing(place, &ours) {
+            Standing::Covered(cover) => Some(cover.source),
+            standing => {
+                assert_eq!(standing, Standing::Reached, "{lines:?}");
+                None
+            }
+        };
+        assert_eq!(covered_by(&[root, tank, inside]), None);
+        // Something at the same place, above it, beside it, inside of it.
+        let over = "40 31 0:60 / /tank/a/b rw - tmpfs over rw";
+        assert_eq!(covered_by(&[root, tank, inside, over]), Some("over".into()));
+        let above = "40 30 0:60 / /tank/a rw - tmpfs above rw";
+        assert_eq!(
+            covered_by(&[root, tank, inside, above]),
+            Some("above".into())
+        );
+        let top = "40 30 0:60 / /tank rw - tmpfs top rw";
+        assert_eq!(covered_by(&[root, tank, inside, top]), Some("top".into()));
+        let beside = "40 30 0:60 / /tank/a/bb rw - tmpfs beside rw";
+        assert_eq!(covered_by(&[root, tank, inside, beside]), None);
+        let deeper = "40 31 0:60 / /tank/a/b/c rw - tmpfs deeper rw";
+        let table_of_both = table(&[root, tank, inside, deeper]);
+        assert_eq!(covered_by(&[root, tank, inside, deeper]), None);
+        let inner = table_of_both
+            .inside(place, &ours)
+            .map(|inner| &*inner.source);
+        assert_eq!(inner, Some("deeper"));
+        assert_eq!(
+            table(&[root, tank, inside, beside]).inside(place, &ours),
+            None
+        );
+        // It is on top of what covers another.
+        let later = "31 40 0:51 / /tank/a/b rw - fuse.millpond tank/a/b rw";
+        assert_eq!(covered_by(&[root, tank, above, later]), None);
+        // It was unmounted by hand, whatever is there now.
+        for line in [
+            "41 30 0:61 / /tank/a/b rw - tmpfs other rw",
+            // Numbers of devices are used again.
+            "41 30 0:51 / /tank/a/b rw - tmpfs other rw",
+            "41 30 0:51 / /tank/a/b rw - fuse.other tank rw",
+            "31 30 0:51 / /tank/a rw - fuse.millpond tank/a/b rw",
+        ] {
+            let other = table(&[root, tank, line]);
+            assert_eq!(other.standing(place, &ours), Standing::Gone, "{line}");
+        }
+    }
+}
