@@ -73,10 +73,19 @@ impl Client {
             .open(&log_path)
             .with_context(|| format!("{} cannot be written", log_path.display()))?;
         let program = std::env::current_exe().context("finding the program's own path")?;
-        let mut child = None;
+        let mut child: Option<std::process::Child> = None;
         let begin = Instant::now();
         loop {
             if let Ok(stream) = UnixStream::connect(self.socket()).await {
+                let server = stream.peer_cred().ok().and_then(|server| server.pid());
+                if let (Some(child), Some(server)) = (&mut child, server)
+                    && child.id() != server.cast_unsigned()
+                {
+                    // Somebody else's was faster. Ours waits for the lock, and would have the pools again as soon as
+                    // 'millpond down' has stopped that one.
+                    child.kill()?;
+                    child.wait()?;
+                }
                 return Ok(stream);
             }
             // One that runs answers when its pools are imported, which takes its time after a crash.

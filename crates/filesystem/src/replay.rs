@@ -540,4 +540,8 @@ impl ReplayTarget for Replayer {
             }
         })
     }
+
+    fn settle(&self) -> BoxFuture<'_, std::result::Result<(), ReplayError>> {
+        Box::pin(async move { Ok(self.filesystem.drain().await?) })
+    }
 }

@@ -123,3 +123,29 @@ fn a_pool_that_comes_too_late_is_imported_by_the_next_start() {
     server.stop();
     zdb_is_clean(&server.path("disks"), "b");
 }
+
+/// Goal: of several commands that start a server at once one does; what 'millpond down' stopped stays so.
+#[test]
+fn nobody_takes_over_from_a_server_that_was_told_to_stop() {
+    if !can_mount() {
+        return;
+    }
+    let server = Server::prepare();
+    let disk = server.disks(1, 128 << 20).remove(0);
+    let mount = server.text("mnt");
+    for round in 0..5 {
+        let lists = vec![vec!["zpool", "list"]; 4];
+        for output in together(&server, &lists) {
+            assert!(output.status.success(), "{}", text_of(&output));
+        }
+        if round == 0 {
+            server.ok(&format!("zpool create -m {mount} tank {disk}"));
+        }
+        server.ok("down");
+        // Longer than a server waits for another's lock.
+        std::thread::sleep(std::time::Duration::from_secs(2));
+        let info = text_of(&server.command(&["info"]));
+        assert!(!info.contains("runs as"), "{info}");
+    }
+    zdb_is_clean(&server.path("disks"), "tank");
+}

@@ -211,6 +211,13 @@ pub type ReplayError = Box<dyn std::error::Error + Send + Sync>;
 pub trait ReplayTarget: Send + Sync {
     /// Does what the record says.
     fn replay<'a>(&'a self, record: ReplayRecord) -> BoxFuture<'a, Result<(), ReplayError>>;
+
+    /// Frees at once what has no name any more, also what earlier records took the last one from: a record that failed
+    /// is done again once that is synced, since it may give the same object numbers again. Nothing where nobody frees
+    /// later than he is told to.
+    fn settle(&self) -> BoxFuture<'_, Result<(), ReplayError>> {
+        Box::pin(async { Ok(()) })
+    }
 }
 
 /// What a log has done since it was opened.

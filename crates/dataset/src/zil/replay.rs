@@ -2,9 +2,13 @@
 //!
 //! The head's replay sequence says how far it is. Changes of names fail or do something else when done
 //! twice, so the txg of their (last) transaction notes them. Everything else may take several
-//! transactions and may be done twice: it is noted when it is done. A record that fails is tried once more after
-//! a txg (objects removed just before are really gone then); then replay ends with an error and
-//! the log stays as it is, from that record on.
+//! transactions and may be done twice: it is noted when it is done.
+//!
+//! A record that fails is tried once more when all objects without a name are freed and a txg is over
+//! ([`ReplayTarget::settle`]). For an object number may be given again as soon as the dataset is written in which it
+//! became free, and be logged before the uberblock is: a crash between them leaves a log that makes an object which the
+//! last txg still has, with its name or in the delete queue. Then replay ends with an error and the log stays as it is,
+//! from that record on.
 
 use format::ZilSequence;
 
@@ -152,6 +156,7 @@ impl Shared {
         let sequence = record.sequence;
         if let Err(error) = target.replay(record.clone()).await {
             tracing::debug!(dataset = (self.name)(), sequence, %error, "a record is replayed again after a txg");
+            target.settle().await.map_err(|error| failed(&error))?;
             self.txgs.sync().await?;
             if repeatable && is_gone().await? {
                 return Ok(false);
