@@ -196,13 +196,31 @@ fn covered(path: &Path, cover: HostMount) -> MountError {
     }
 }
 
+/// Where the kernel shows its FUSE connections, if somebody has mounted `fusectl` there (systemd does, containers do not).
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
+
 /// Ends the connection of a FUSE filesystem: whoever uses it gets errors.
 pub(crate) fn cut_off(identity: &Identity) {
     let device = &identity.device;
     let minor = device.split_once(':').map_or(&**device, |(_, minor)| minor);
-    let switch = format!("/sys/fs/fuse/connections/{minor}/abort");
-    if let Err(error) = fs::write(switch, "1") {
-        tracing::debug!(%error, device, "a FUSE connection could not be ended");
+    let cut = || fs::write(format!("{CONNECTIONS}/{minor}/abort"), "1");
+    let mut outcome = cut();
+    if outcome
+        .as_ref()
+        .is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    {
+        // The connection is there, so it is not shown: for this moment it is.
+        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        outcome = rustix::mount::mount("fusectl", CONNECTIONS, "fusectl", flags, None)
+            .map_err(io::Error::from)
+            .and_then(|()| {
+                let outcome = cut();
+                rustix::mount::unmount(CONNECTIONS, UnmountFlags::DETACH)?;
+                outcome
+            });
+    }
+    if let Err(error) = outcome {
+        tracing::warn!(%error, device, "a FUSE connection could not be ended; who uses it goes on");
     }
 }
 
