@@ -127,7 +127,7 @@ impl Grant {
 
 impl DslPool {
     /// The pool's size, without what is kept back (`dsl_pool_adjustedsize`).
-    fn adjusted_size(&self, check: SpaceCheck) -> u64 {
+    pub(crate) fn adjusted_size(&self, check: SpaceCheck) -> u64 {
         let totals = self.env().pipeline.space();
         let kept = match check {
             SpaceCheck::Normal => totals.slop_bytes,
@@ -248,6 +248,9 @@ impl DslPool {
         let mut dir = head.dir();
         let mut is_first = true;
         let mut ignore_quota = false;
+        // What of `bytes` would not be covered by reservations if nothing were under way: it counts at worst, and a
+        // reservation is to be used to its end. Where that is nothing, a refusal is only one until the txg is on disk.
+        let mut settled = bytes;
         loop {
             let parent = dir.parent();
             let (unique, referenced, reserved, refquota) = if is_first {
@@ -265,15 +268,20 @@ impl DslPool {
             let in_flight = state.to_write[0] + state.to_write[1];
             let mut used = state.phys.used_bytes;
             let mut from_refreservation = 0;
+            let mut settled_from_refreservation = 0;
             let quota_exceeded = || DatasetError::QuotaExceeded {
                 name: dir.full_name_unlocked(&self.pool_name(), &state.name, &parent),
             };
             if is_first {
                 if reserved > unique {
                     used = used.saturating_sub(reserved - unique);
-                    let delta =
-                        accounted_delta(unique, reserved, bytes.saturating_add(in_flight) as i64);
-                    from_refreservation = bytes - bytes.min(delta.max(0) as u64);
+                    let covered = |bytes: u64, in_flight: u64| {
+                        let added = bytes.saturating_add(in_flight) as i64;
+                        let delta = accounted_delta(unique, reserved, added);
+                        bytes - bytes.min(delta.max(0) as u64)
+                    };
+                    from_refreservation = covered(bytes, in_flight);
+                    settled_from_refreservation = covered(settled, 0);
                 }
                 if !frees_space && refquota != 0 && referenced.saturating_add(in_flight) >= refquota
                 {
@@ -316,6 +324,9 @@ impl DslPool {
                 _ => used,
             };
             if held >= quota {
+                if settled == 0 {
+                    return Ok(false);
+                }
                 if is_pool_limit {
                     let deferred = self.env().pipeline.space().deferred_deflated_bytes;
                     if held - quota < deferred {
@@ -337,6 +348,11 @@ impl DslPool {
                 state.phys.reserved_bytes,
                 bytes as i64 - from_refreservation as i64,
             );
+            let settled_for_parent = accounted_delta(
+                used,
+                state.phys.reserved_bytes,
+                settled as i64 - settled_from_refreservation as i64,
+            );
             state.to_write[slot(grant.txg)] += bytes;
             drop(state);
             grant.dirs.push((dir.clone(), bytes));
@@ -347,6 +363,7 @@ impl DslPool {
                 return Ok(true);
             }
             bytes = for_parent as u64;
+            settled = settled_for_parent.max(0) as u64;
             ignore_quota = parent.state().phys.head_dataset.is_zero();
             is_first = false;
             dir = parent;

@@ -31,9 +31,23 @@ const IDLE_DATASETS_MAX: usize = 8192;
 /// Space that a sync task may need, for the check before it (`DST_AVG_BLKSHIFT`).
 const TASK_SPACE_BYTES: u64 = 8 << 14;
 
+/// Txgs that a task waits for freed space to become usable, where it would have room with it.
+const SPACE_TRIES_MAX: u32 = 8;
+
 pub(crate) struct QueuedTask {
     task: Arc<dyn SyncTask>,
+    /// How often it was put off to the next txg.
+    tries: u32,
     answer: oneshot::Sender<Result<(), DatasetError>>,
+}
+
+/// Whether there is room for a task.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TaskRoom {
+    Fits,
+    /// Once what was freed lately can be used.
+    Deferred,
+    None,
 }
 
 #[derive(Default)]
@@ -257,15 +271,23 @@ impl DslPool {
     async fn run_queued(
         self: &Arc<Self>,
         ctx: &SyncContext,
-        QueuedTask { task, answer }: QueuedTask,
+        queued: QueuedTask,
     ) -> Result<(), DatasetError> {
         // Nobody wants it any more: whoever asked was killed, or did not wait for a suspended pool.
-        if answer.is_closed() {
+        if queued.answer.is_closed() {
             return Ok(());
         }
-        let checked = match self.check_task_space(task.space_check()) {
-            Ok(()) => task.check(ctx).await,
-            Err(error) => Err(error),
+        let room = self.task_room(queued.task.space_check());
+        if room == TaskRoom::Deferred && queued.tries < SPACE_TRIES_MAX {
+            self.put_off(ctx, queued);
+            return Ok(());
+        }
+        let QueuedTask { task, answer, .. } = queued;
+        let checked = match room {
+            TaskRoom::Fits => task.check(ctx).await,
+            TaskRoom::Deferred | TaskRoom::None => Err(DatasetError::NoSpace {
+                name: self.pool_name(),
+            }),
         };
         if let Err(error) = checked {
             let _ = answer.send(Err(error));
@@ -278,18 +300,30 @@ impl DslPool {
         Ok(())
     }
 
-    fn check_task_space(&self, check: SpaceCheck) -> Result<(), DatasetError> {
+    /// Whether a task finds room; freed space cannot be used for some txgs.
+    fn task_room(&self, check: SpaceCheck) -> TaskRoom {
         if check == SpaceCheck::None {
-            return Ok(());
+            return TaskRoom::Fits;
         }
-        let room = self.unreserved_space(check);
         let used = self.root_dir().state().phys.used_bytes;
-        if used.saturating_add(TASK_SPACE_BYTES) > room {
-            return Err(DatasetError::NoSpace {
-                name: self.pool_name(),
-            });
+        let wanted = used.saturating_add(TASK_SPACE_BYTES);
+        if wanted <= self.unreserved_space(check) {
+            TaskRoom::Fits
+        } else if wanted <= self.adjusted_size(check) {
+            TaskRoom::Deferred
+        } else {
+            TaskRoom::None
         }
-        Ok(())
+    }
+
+    /// Has a task run in the next txg, which is not being written yet, and comes at once.
+    fn put_off(&self, ctx: &SyncContext, mut queued: QueuedTask) {
+        queued.tries += 1;
+        let mut tasks = self.tasks.lock();
+        if !tasks.is_closed {
+            tasks.queued[slot(ctx.txg.next())].push(queued);
+            self.env().txgs.kick();
+        }
     }
 
     /// The txg is on disk: forgets what it kept for it. [`Self::answer_tasks`] comes later.
@@ -385,7 +419,11 @@ impl DslPool {
             if tasks.is_closed {
                 return Err(DatasetError::Closed);
             }
-            tasks.queued[slot(tx.txg())].push(QueuedTask { task, answer });
+            tasks.queued[slot(tx.txg())].push(QueuedTask {
+                task,
+                tries: 0,
+                answer,
+            });
         }
         self.env().txgs.kick();
         drop(tx);

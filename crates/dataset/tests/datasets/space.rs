@@ -1,6 +1,6 @@
 //! Quotas, reservations, and what a full pool says.
 
-use dataset::{DatasetError, DirtyEstimate, PropertyChange};
+use dataset::{Dataset, DatasetError, DirtyEstimate, PropertyChange};
 use format::ObjectId;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -171,6 +171,65 @@ async fn a_full_pool_says_so_and_lets_one_delete() {
     pool.create("tank/g", &[]).await.expect("room again");
     drop(open);
     pool.check().await;
+}
+
+/// What is under way counts at worst, so a reservation seems used up before it is: then its owner waits for the txg.
+#[tokio::test]
+async fn a_reservation_is_good_to_its_end_while_the_pool_is_full() {
+    for reservation in ["refreservation", "reservation"] {
+        let pool = TestPool::new(192 << 20).await;
+        let mut rng = StdRng::seed_from_u64(3);
+        let reserved = [(reservation, "40M")];
+        pool.create("tank/r", &reserved).await.expect("created");
+        pool.create("tank/f", &[]).await.expect("created");
+        let other = pool.dsl.open_dataset("tank/f").await.expect("opens");
+        fill_with(&other, &mut rng, 1 << 20).await;
+        let open = pool.dsl.open_dataset("tank/r").await.expect("opens");
+        for mebibyte in 0..38 {
+            let data = random(&mut rng, 1 << 20);
+            let wrote = try_write(&open, OBJECT, mebibyte << 20, data).await;
+            wrote.unwrap_or_else(|error| panic!("{reservation}, {mebibyte} MiB: {error}"));
+        }
+        drop((open, other));
+        pool.check().await;
+    }
+}
+
+/// Freed space is not usable for some txgs: who asks for it meanwhile waits for them.
+#[tokio::test]
+async fn a_pool_that_was_emptied_has_room_for_datasets_at_once() {
+    let pool = TestPool::new(192 << 20).await;
+    let mut rng = StdRng::seed_from_u64(4);
+    pool.create("tank/f", &[]).await.expect("created");
+    let open = pool.dsl.open_dataset("tank/f").await.expect("opens");
+    let last = fill_with(&open, &mut rng, 16 << 10).await;
+    // Freed space is usable at once while there is no more than what is kept back; so the first few are.
+    for objects in [OBJECT..OBJECT + 4, OBJECT + 4..last] {
+        let tx = open.assign(DirtyEstimate::free()).await.expect("frees");
+        for object in objects {
+            let freed = open.objset().free(&tx, ObjectId::new(object)).await;
+            freed.expect("freed");
+        }
+        let txg = tx.txg();
+        drop(tx);
+        pool.txgs.kick();
+        pool.txgs.wait_synced(txg).await.expect("synced");
+    }
+    pool.create("tank/g", &[]).await.expect("created");
+    drop(open);
+    pool.check().await;
+}
+
+/// Writes objects of `bytes` until there is no room; returns the number after the last.
+async fn fill_with(dataset: &Dataset, rng: &mut StdRng, bytes: usize) -> u64 {
+    let mut object = OBJECT;
+    loop {
+        match try_write(dataset, object, 0, random(rng, bytes)).await {
+            Ok(()) => object += 1,
+            Err(DatasetError::NoSpace { .. }) => return object,
+            Err(error) => panic!("{error}"),
+        }
+    }
 }
 
 #[tokio::test]
