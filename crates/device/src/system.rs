@@ -140,6 +140,11 @@ impl Opener for SystemOpener {
             Ok(Arc::new(device) as Arc<dyn Device>)
         })
     }
+
+    fn is_held<'a>(&'a self, path: &'a str) -> BoxFuture<'a, bool> {
+        let looks = !self.options.unlocked;
+        Box::pin(async move { looks && FileDevice::is_held(path.to_owned()).await })
+    }
 }
 
 impl World {

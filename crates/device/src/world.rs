@@ -192,6 +192,12 @@ pub trait Opener: Send + Sync {
         path: &'a str,
         read_only: bool,
     ) -> BoxFuture<'a, Result<Arc<dyn Device>, DeviceError>>;
+
+    /// Whether another process holds the device for writing, so that what is read of it may change at any time. Never
+    /// where devices belong to this process alone.
+    fn is_held<'a>(&'a self, _path: &'a str) -> BoxFuture<'a, bool> {
+        Box::pin(async { false })
+    }
 }
 
 /// The world, as handed to every constructor that needs it. Cheap to clone.

@@ -211,12 +211,7 @@ fn check_tops(
         let (state, _) = top.state();
         let is_log = top.config_u64("is_log") == Some(1);
         if !(state.is_usable() || is_log && missing_log) {
-            let mut names: Vec<String> = top
-                .leaves()
-                .iter()
-                .filter(|vdev| !vdev.state().0.is_usable())
-                .map(|vdev| format!("{} is {}", vdev.display_name(), vdev.state().0))
-                .collect();
+            let mut names = unusable_leaves(std::slice::from_ref(&top));
             if names.is_empty() {
                 names.push(format!("{} is {state}", top.display_name()));
             }
@@ -230,6 +225,15 @@ fn check_tops(
         pool: pool.to_owned(),
         why: lacking.join(", "),
     })
+}
+
+/// Names and states of the devices that cannot be used.
+fn unusable_leaves(tops: &[Arc<Vdev>]) -> Vec<String> {
+    let leaves = tops.iter().flat_map(Vdev::leaves);
+    leaves
+        .filter(|vdev| !vdev.state().0.is_usable())
+        .map(|vdev| format!("{} is {}", vdev.display_name(), vdev.state().0))
+        .collect()
 }
 
 /// The log vdevs that are missing or damaged.
@@ -380,15 +384,22 @@ pub(crate) async fn read_trusted(
             }
             Ok::<_, EngineError>(config)
         };
-        let config = match read.await {
-            Err(error) if placeholders > 0 => {
-                return Err(EngineError::MissingDevices {
-                    pool: name.clone(),
-                    why: format!("{placeholders} top-level vdevs were not found; {error}"),
-                });
+        let config = read.await.map_err(|error| {
+            let mut absent = unusable_leaves(&ground.tree.tops());
+            if placeholders > 0 {
+                absent.push(format!("{placeholders} top-level vdevs were not found"));
             }
-            result => result?,
-        };
+            if absent.is_empty() {
+                return error;
+            }
+            EngineError::MissingDevices {
+                pool: name.clone(),
+                why: format!(
+                    "{}; the others do not hold what was written last ({error})",
+                    absent.join(", ")
+                ),
+            }
+        })?;
         Ok((uberblock, config))
     }
     .await;

@@ -14,9 +14,10 @@
 
 use std::sync::Arc;
 
+use ::pool::PoolError;
 use ::pool::vdev::{OpenOptions, best_uberblock};
 use dataset::{DatasetError, ListOptions};
-use device::World;
+use device::{DeviceError, World};
 use format::{ObjectId, Txg, Uberblock};
 use object::Zap;
 
@@ -36,6 +37,13 @@ pub(crate) async fn import(world: &World, spec: ImportSpec) -> Result<Arc<Core>,
             check_not_active(world, &spec).await?;
         }
         return Err(error);
+    }
+    // Nor is it read while somebody writes it: what it reads may be overwritten, its mounts would cover the writer's.
+    for path in spec.found.paths.values() {
+        if world.opener.is_held(path).await {
+            let path = path.clone();
+            return Err(PoolError::from(DeviceError::InUse { path }).into());
+        }
     }
     let (limit, states) = match spec.rewind {
         Rewind::No => return open::import(world, &spec, None).await,

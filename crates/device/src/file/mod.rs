@@ -147,6 +147,18 @@ impl FileDevice {
             .expect("the pool never drops work, and opening does not panic")
     }
 
+    /// Whether somebody holds `path` for writing, after a moment of patience. False as well where that cannot be
+    /// found out.
+    pub async fn is_held(path: String) -> bool {
+        let (send, receive) = oneshot::channel();
+        blocking::pool().run(Box::new(move || {
+            let _ = send.send(is_held(&path));
+        }));
+        receive
+            .await
+            .expect("the pool never drops work, and a look does not panic")
+    }
+
     /// Whether operations go through io_uring.
     pub fn uses_uring(&self) -> bool {
         self.engine == Engine::Uring
@@ -463,7 +475,7 @@ fn open_file(path: &str, options: &FileOptions) -> Result<FileDevice, OpenError>
         )));
     }
     if lock {
-        lock_exclusively(&buffered)?;
+        lock_now(&buffered, FlockOperation::NonBlockingLockExclusive)?;
     }
     let (size_bytes, logical_block_bytes, sector_bytes) = if is_block_device {
         let size = rustix::fs::seek(&buffered, rustix::fs::SeekFrom::End(0))?;
@@ -513,10 +525,27 @@ fn open_retrying(path: &str, flags: OFlags, patient: bool) -> Result<OwnedFd, Op
     }
 }
 
-fn lock_exclusively(file: &OwnedFd) -> Result<(), OpenError> {
+/// Looks without holding on to anything: a lock for an instant, which a writer's patience outlasts.
+fn is_held(path: &str) -> bool {
+    let Ok(stat) = rustix::fs::stat(path) else {
+        return false;
+    };
+    let exclusive = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => OFlags::empty(),
+        FileType::BlockDevice => OFlags::EXCL,
+        _ => return false,
+    };
+    let access = OFlags::RDONLY | OFlags::CLOEXEC | exclusive;
+    let locked = open_retrying(path, access, true)
+        .and_then(|file| lock_now(&file, FlockOperation::NonBlockingLockShared));
+    matches!(locked, Err(OpenError::InUse))
+}
+
+/// Locks the file; waits a moment for whoever else holds it.
+fn lock_now(file: &OwnedFd, operation: FlockOperation) -> Result<(), OpenError> {
     let mut tries = 0;
     loop {
-        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        match rustix::fs::flock(file, operation) {
             Ok(()) => return Ok(()),
             Err(Errno::INTR) => {}
             Err(Errno::WOULDBLOCK) if tries < LOCK_TRIES => {

@@ -229,7 +229,9 @@ fn a_second_writer_is_refused_until_the_first_is_gone() {
         ..FileOptions::default()
     };
     FileDevice::open(path.clone(), &read_only).unwrap();
+    assert!(super::is_held(&path));
     drop(first);
+    assert!(!super::is_held(&path));
     FileDevice::open(path, &FileOptions::default()).unwrap();
 }
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use crate::common::*;
 use dataset::{DatasetError, DslPool, SyncTask};
-use device::{BoxFuture, World};
+use device::{BoxFuture, Device, DeviceError, Opener, World};
 use engine::{
     ActivityState, ActivityStatus, CreateSpec, EngineError, FoundState, HostIdentity, ImportSpec,
-    Pool, PoolHealth, VdevLayout,
+    Pool, PoolHealth, Rewind, VdevClass, VdevLayout, VdevSpec,
 };
 use format::ObjectId;
 use object::{SyncContext, Zap};
@@ -170,6 +170,44 @@ async fn missing_devices_are_tolerated_up_to_redundancy() {
     drop(dataset);
     pool.export(false).await.expect("export");
     zdb_is_clean(images.path(), "tank");
+}
+
+/// A half of a mirror that missed what was written, found with the log device that tells of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stale_half_alone_asks_for_the_other_one() {
+    let world = World::system(1);
+    let images = Images::new();
+    let leaves = images.make(3, 64);
+    let log = VdevSpec {
+        layout: VdevLayout::Leaf(leaves[2].clone()),
+        class: VdevClass::Log,
+    };
+    let mirror = normal(VdevLayout::Mirror(leaves[..2].to_vec()));
+    let pool = Pool::create(&world, spec("tank", vec![mirror, log])).await;
+    let pool = pool.expect("create");
+    pool.export(false).await.expect("export");
+    let elsewhere = Images::new();
+    let away = |index: usize| elsewhere.path().join(format!("{index}"));
+    std::fs::rename(&leaves[0].path, away(0)).expect("rename");
+    for _ in 0..3 {
+        let pool = import(&world, images.path()).await;
+        let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+        write_objects(&dataset, 20, 2).await;
+        drop(dataset);
+        pool.export(false).await.expect("export");
+    }
+    std::fs::rename(away(0), &leaves[0].path).expect("back");
+    std::fs::rename(&leaves[1].path, away(1)).expect("rename");
+    let found = find(&world, images.path()).await;
+    let refused = Pool::import(&world, ImportSpec::new(found, host())).await;
+    let refused = refused.expect_err("what was written last is not there");
+    assert!(
+        matches!(&refused, EngineError::MissingDevices { why, .. } if why.contains("d1.img is UNAVAIL")),
+        "{refused}"
+    );
+    std::fs::rename(away(1), &leaves[1].path).expect("back");
+    let pool = import(&world, images.path()).await;
+    pool.export(false).await.expect("export");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -343,4 +381,52 @@ async fn devices_tell_how_far_they_were_initialized_and_trimmed() {
     assert!(leaf.can_trim && leaf.slow_ios == 0);
     pool.export(false).await.expect("export");
     zdb_is_clean(images.path(), "tank");
+}
+
+/// Opens as the system does, and cannot look who has a device: as if he came between the look and the opening.
+struct Blind(Arc<dyn Opener>);
+
+impl Opener for Blind {
+    fn open<'a>(
+        &'a self,
+        path: &'a str,
+        read_only: bool,
+    ) -> BoxFuture<'a, Result<Arc<dyn Device>, DeviceError>> {
+        self.0.open(path, read_only)
+    }
+}
+
+/// Whoever has one half of a mirror has the pool: the other half must not become a second one, nor be read meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pool_that_somebody_has_is_refused() {
+    let seeing = World::system(1);
+    let images = Images::new();
+    let leaves = images.make(2, 64);
+    let held = leaves[1].path.clone();
+    exported(VdevLayout::Mirror(leaves)).await;
+    let blind = World {
+        opener: Arc::new(Blind(seeing.opener.clone())),
+        ..seeing.clone()
+    };
+    let holder = seeing.opener.open(&held, false).await.expect("held");
+    let cases = [
+        (&seeing, false, Rewind::No),
+        (&seeing, true, Rewind::No),
+        (&seeing, false, Rewind::Recent),
+        (&blind, false, Rewind::No),
+    ];
+    for (world, read_only, rewind) in cases {
+        let mut spec = ImportSpec::new(find(world, images.path()).await, host());
+        (spec.force, spec.read_only, spec.rewind) = (true, read_only, rewind);
+        let refused = Pool::import(world, spec).await.expect_err("held");
+        let refused = refused.to_string();
+        assert!(
+            refused.contains(&format!("{held}: the device is in use by another process")),
+            "{refused}"
+        );
+    }
+    drop(holder);
+    let pool = import(&seeing, images.path()).await;
+    assert_eq!(pool.status().health, PoolHealth::Online);
+    pool.export(false).await.expect("export");
 }

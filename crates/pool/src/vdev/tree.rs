@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use device::{Device, World};
+use device::{Device, DeviceError, World};
 use format::{
     BlockPointer, DVAS_PER_POINTER, Dva, Guid, LABEL_BYTES, LABEL_END_BYTES, LABEL_START_BYTES,
     MIN_DEVICE_BYTES, NvList, Txg, Uberblock, VdevId,
@@ -92,7 +92,8 @@ impl VdevTree {
     /// [`Vdev::state`] of the top-level vdevs for what that means.
     ///
     /// # Errors
-    /// [`PoolError::BadConfig`] and [`PoolError::Format`] when the configuration cannot be right.
+    /// [`PoolError::BadConfig`] and [`PoolError::Format`] when the configuration cannot be right; [`PoolError::Device`]
+    /// when another process has one of `options.paths`.
     pub async fn open(
         world: World,
         config: &NvList,
@@ -152,9 +153,12 @@ impl VdevTree {
     async fn open_tops(&self, tops: &[Arc<Vdev>]) -> Result<(), PoolError> {
         let leaves: Vec<Arc<Vdev>> = tops.iter().flat_map(Vdev::leaves).collect();
         let errors = join_all(leaves.iter().map(|leaf| self.open_leaf(leaf))).await;
-        if self.options.create
-            && let Some(error) = errors.into_iter().find_map(Result::err)
-        {
+        let mut errors = leaves.iter().zip(errors);
+        let fatal = errors.find_map(|(leaf, opened)| {
+            let error = opened.err()?;
+            (self.options.create || self.is_held_elsewhere(leaf, &error)).then_some(error)
+        });
+        if let Some(error) = fatal {
             return Err(error);
         }
         for top in tops {
@@ -185,6 +189,13 @@ impl VdevTree {
                 Err(error)
             }
         }
+    }
+
+    /// Whether another process has a device that is known to be the leaf's: then it has the pool, and the devices left
+    /// over, half of a mirror perhaps, must not become a second one.
+    fn is_held_elsewhere(&self, leaf: &Vdev, error: &PoolError) -> bool {
+        matches!(error, PoolError::Device(error) if matches!(**error, DeviceError::InUse { .. }))
+            && self.options.paths.contains_key(&leaf.guid())
     }
 
     /// Where a leaf's device is looked for.
