@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use api::{Failure, FailureKind, ZfsDestroy, ZfsDestroyReply};
 use dataset::{DatasetError, DatasetInfo, DatasetKind};
+use serve_fuse::UnmountMode;
 
 use crate::error::from_dataset;
 use crate::mounts::is_at_or_below;
@@ -94,19 +95,8 @@ impl Service {
             // All of them or none: nothing has happened yet.
             self.release_unused_snapshots(&names).await?;
             let clone_names: Vec<String> = clones.iter().map(|info| info.name.clone()).collect();
-            let directories = self.mounts.own_directories(&clone_names);
-            for info in &clones {
-                if info.kind != DatasetKind::Snapshot {
-                    self.close_volume(&info.name, mode(call.force)).await?;
-                    self.unmount(&info.name, mode(call.force)).await?;
-                }
-            }
-            for info in &clones {
-                self.release_snapshots(std::slice::from_ref(&info.name))
-                    .await;
-                open.pool.dsl().destroy(&info.name).await.map_err(failed)?;
-            }
-            self.remove_directories(directories).await;
+            self.put_away_and_destroy(open, &clone_names, mode(call.force))
+                .await?;
             self.release_snapshots(&names).await;
             open.pool
                 .dsl()
@@ -208,29 +198,51 @@ impl Service {
                 reclaimed_bytes: None,
             });
         }
-        let directories = self.mounts.own_directories(&names);
-        // Mounts of children lie on those of their parents.
-        for info in doomed
-            .iter()
-            .rev()
-            .filter(|info| info.kind != DatasetKind::Snapshot)
-        {
-            if names.contains(&info.name) {
-                self.close_volume(&info.name, mode(call.force)).await?;
-                self.unmount(&info.name, mode(call.force)).await?;
-            }
-        }
-        self.release_snapshots(&names).await;
-        for name in &names {
-            dsl.destroy(name)
-                .await
-                .map_err(|error| from_dataset(&format!("cannot destroy '{name}'"), &error))?;
-        }
-        self.remove_directories(directories).await;
+        self.put_away_and_destroy(open, &names, mode(call.force))
+            .await?;
         Ok(ZfsDestroyReply {
             names,
             reclaimed_bytes: None,
         })
+    }
+
+    /// Destroys filesystems, volumes and snapshots, in this order. What is left when one of them cannot be is where it was.
+    async fn put_away_and_destroy(
+        &self,
+        open: &OpenPool,
+        names: &[String],
+        mode: UnmountMode,
+    ) -> Result<(), Failure> {
+        let dsl = open.pool.dsl();
+        let directories = self.mounts.own_directories(names);
+        let mut mounted = self.mounts.last_first(&open.pool.name());
+        mounted.retain(|name| names.contains(name));
+        let mut taken = self.take_away(open, mounted, mode).await?;
+        let work = async {
+            for name in names.iter().filter(|name| !name.contains('@')) {
+                self.close_volume(name, mode).await?;
+            }
+            self.release_snapshots(names).await;
+            for name in names {
+                let destroyed = dsl.destroy(name).await;
+                destroyed
+                    .map_err(|error| from_dataset(&format!("cannot destroy '{name}'"), &error))?;
+                taken.retain(|one| &one.name != name);
+            }
+            Ok(())
+        };
+        let outcome: Result<(), Failure> = work.await;
+        if outcome.is_err() {
+            if let Err(failure) = self.bring_back(open, taken).await {
+                tracing::warn!("{failure}");
+            }
+            for warning in self.open_volumes(open).await {
+                tracing::warn!("{warning}");
+            }
+            return outcome;
+        }
+        self.remove_directories(directories).await;
+        Ok(())
     }
 
     /// Adds clones of the doomed snapshots that lie elsewhere, with all below them (`-R`), or refuses.

@@ -82,15 +82,20 @@ impl Mounts {
 
     /// Names of a pool's datasets that are mounted inside a path (not at it), what was mounted last first.
     pub(crate) fn inside(&self, path: &Path, pool: &str) -> Vec<String> {
-        let mut names = self.last_first(pool);
         let by_name = self.by_name.lock();
-        names.retain(|name| {
-            by_name.get(name).is_some_and(|mounted| {
+        let mut inside: Vec<_> = by_name
+            .iter()
+            .filter(|(name, mounted)| {
                 let at = &mounted.mountpoint;
-                at != path && at.starts_with(path) && mounted.mount.is_mounted()
+                at != path
+                    && at.starts_with(path)
+                    && is_at_or_below(name, pool)
+                    && mounted.mount.is_mounted()
             })
-        });
-        names
+            .map(|(name, mounted)| (mounted.order, name.clone()))
+            .collect();
+        inside.sort_unstable();
+        inside.into_iter().rev().map(|(_, name)| name).collect()
     }
 
     /// What options for this time make of a mounted filesystem's properties.
@@ -227,17 +232,26 @@ impl Service {
             }
         }
         wanted.sort();
+        // In this order they cover none of each other.
+        let covers_none = self.mounts.below(&open.pool.name()).is_empty();
         for (path, name) in wanted {
-            if self.mounts.mountpoint(&name).is_none()
-                && let Err(failure) = self.mount_at(open, &name, &path, false, &[]).await
-            {
+            if self.mounts.mountpoint(&name).is_some() {
+                continue;
+            }
+            let mounted = match covers_none {
+                true => self.attach(open, &name, &path, false, &[]).await,
+                false => self.mount_at(open, &name, &path, false, &[]).await,
+            };
+            if let Err(failure) = mounted {
                 failures.push(failure.message);
             }
         }
         failures
     }
 
-    /// Mounts one filesystem; over a directory that is not empty if `overlay` or its property says so.
+    /// Mounts one filesystem; over a directory that is not empty if `overlay` or its property says so. What of the
+    /// pool is mounted inside of that directory is mounted anew, in the filesystem: under it, it could neither be
+    /// reached nor unmounted.
     pub(crate) async fn mount_at(
         &self,
         open: &OpenPool,
@@ -250,8 +264,36 @@ impl Service {
         if open.pool.suspended().is_some() {
             return Err(suspended(&doing));
         }
+        if self.mounts.mountpoint(name).is_some() {
+            let message = format!("{doing}: filesystem already mounted");
+            return Err(Failure::new(FailureKind::Busy, message));
+        }
+        let inside = self.mounts.inside(path, &open.pool.name());
+        let taken = self.take_away(open, inside, UnmountMode::Clean).await;
+        let taken = taken.map_err(|failure| {
+            let message = format!("{doing}: it would cover what is mounted inside: {failure}");
+            Failure::new(failure.kind, message)
+        })?;
+        let outcome = self.attach(open, name, path, overlay, options).await;
+        let back = self.bring_back(open, taken).await;
+        outcome.and(back)
+    }
+
+    /// [`Self::mount_at`] whatever it covers.
+    async fn attach(
+        &self,
+        open: &OpenPool,
+        name: &str,
+        path: &Path,
+        overlay: bool,
+        options: &[String],
+    ) -> Result<(), Failure> {
+        let doing = format!("cannot mount '{name}'");
+        if open.pool.suspended().is_some() {
+            return Err(suspended(&doing));
+        }
         let before = self.mounts.by_name.lock().get(name).cloned();
-        if let Some(before) = before.filter(|before| !before.mount.is_mounted()) {
+        if let Some(before) = before {
             // What it still has to write, two of the same filesystem must not.
             let detached = before.mount.detach(UnmountMode::Clean).await;
             detached.map_err(|error| from_mount(&doing, &error))?;
@@ -481,7 +523,7 @@ impl Service {
     /// Removes directories that filesystems were mounted at, as far as they are there and empty (`remove_mountpoint`,
     /// lib/libzfs/libzfs_mount.c). What cannot be removed stays: another filesystem may be mounted there by now.
     pub(crate) async fn remove_directories(&self, directories: Vec<PathBuf>) {
-        // They may be in a filesystem that this process serves: not on a thread of the runtime.
+        // They may be in a filesystem that this process serves.
         let remove = move || {
             for directory in directories {
                 if let Err(error) = std::fs::remove_dir(&directory) {
@@ -489,7 +531,7 @@ impl Service {
                 }
             }
         };
-        let _ = tokio::task::spawn_blocking(remove).await;
+        serve_fuse::aside(remove).await;
     }
 
     /// Mounts again what was taken away. Tries all, and answers what failed last.
@@ -500,7 +542,7 @@ impl Service {
     ) -> Result<(), Failure> {
         let mut outcome = Ok(());
         for one in taken.into_iter().rev() {
-            let done = self.mount_at(open, &one.name, &one.mountpoint, true, &one.options);
+            let done = self.attach(open, &one.name, &one.mountpoint, true, &one.options);
             if let Err(failure) = done.await {
                 outcome = Err(failure);
             }
@@ -573,9 +615,8 @@ impl Service {
             .values()
             .filter(|mounted| mounted.mount.is_mounted())
             .filter_map(|mounted| {
-                let at = std::fs::canonicalize(&mounted.mountpoint);
-                let at = at.unwrap_or_else(|_| mounted.mountpoint.clone());
-                let below = path.strip_prefix(&at).ok()?.to_owned();
+                let at = mounted.mount.mountpoint();
+                let below = path.strip_prefix(at).ok()?.to_owned();
                 Some((at, mounted, below))
             })
             .max_by_key(|(at, ..)| at.components().count())

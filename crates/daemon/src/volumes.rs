@@ -130,8 +130,8 @@ impl Volumes {
     /// Takes away the directory that a server before this one left mounted.
     pub(crate) async fn take_away_dead_directory(&self) {
         let path = self.directory_path.clone();
-        let gone = tokio::task::spawn_blocking(move || serve_fuse::take_away_dead_mounts(&path));
-        if let Ok(Err(error)) = gone.await {
+        let gone = serve_fuse::aside(move || serve_fuse::take_away_dead_mounts(&path));
+        if let Err(error) = gone.await {
             tracing::warn!("{error}");
         }
     }

@@ -296,11 +296,12 @@ impl Service {
         // The head is closed while its content is replaced, then put back where it was, with what is mounted inside.
         let was_volume = self.volumes.get(head).is_some();
         self.close_volume(head, mode(call.force)).await?;
-        let mut away = match self.mounts.mountpoint(head) {
+        let inside = match self.mounts.mountpoint(head) {
             Some(path) => self.mounts.inside(&path, &open.pool.name()),
             None => Vec::new(),
         };
-        away.push(head.to_owned());
+        let mut away = self.mounts.last_first(&open.pool.name());
+        away.retain(|name| name == head || inside.contains(name));
         let taken = self.take_away(&open, away, mode(call.force)).await?;
         let outcome = async {
             if !newer.is_empty() {
@@ -425,17 +426,11 @@ impl Service {
         };
         let open = self.pool_of(name)?;
         let _admin = open.admin.lock().await;
-        if self.mounts.mountpoint(name).is_some() {
-            if call.options.iter().any(|option| option == "remount") {
-                return self
-                    .remount(&open, name, &call.options)
-                    .await
-                    .map(|()| Empty {});
-            }
-            return Err(Failure::new(
-                FailureKind::Busy,
-                format!("cannot mount '{name}': filesystem already mounted"),
-            ));
+        if self.mounts.mountpoint(name).is_some()
+            && call.options.iter().any(|option| option == "remount")
+        {
+            let remounted = self.remount(&open, name, &call.options).await;
+            return remounted.map(|()| Empty {});
         }
         match self.place(&open, name).await? {
             (Place::At(path), _) => self

@@ -183,11 +183,10 @@ async fn refuse_used_mountpoint(
         Some(_) => return Ok(()),
     };
     let path = below_altroot(altroot, &mountpoint);
-    // It may be in a filesystem that this process serves: not on a thread of the runtime.
+    // It may be in a filesystem that this process serves.
     let directory = path.clone();
     let look = move || std::fs::read_dir(directory).map(|mut entries| entries.next().is_some());
-    let looked = tokio::task::spawn_blocking(look).await;
-    let why = match looked.unwrap_or_else(|panic| Err(std::io::Error::other(panic))) {
+    let why = match serve_fuse::aside(look).await {
         Ok(true) => "exists and is not empty".to_owned(),
         Ok(false) => return Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),

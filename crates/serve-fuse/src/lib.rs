@@ -6,6 +6,7 @@
 //! | Module | What it does |
 //! |---|---|
 //! | `mount`, `attach`, `host` | mounting, unmounting, what can be mounted where |
+//! | `aside` | a thread for system calls that may lead into what is served here |
 //! | `mountinfo` | what is mounted, told from others at the same place |
 //! | `handler` | the kernel's requests, and what the kernel may cache |
 //! | `listing` | entries of directories |
@@ -23,6 +24,7 @@
 
 #![forbid(unsafe_code)]
 
+mod aside;
 mod attach;
 mod convert;
 mod error;
@@ -38,6 +40,7 @@ mod readers;
 mod task;
 mod zvol;
 
+pub use aside::aside;
 pub use error::{MountError, Result};
 pub use host::{filesystem_of, mounted_at, take_away_dead_mounts};
 pub use mount::{Mount, MountOptions, Snapdir, SnapshotEntry, SnapshotProvider, UnmountMode};

@@ -12,6 +12,7 @@ use fuser::{Config, INodeNo, Notifier, Session, SessionACL};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use crate::aside::aside;
 use crate::attach::Attachment;
 use crate::error::{MountError, Result};
 use crate::handler::Handler;
@@ -177,8 +178,9 @@ impl Served {
     ) -> Result<Self> {
         let path = mountpoint.to_owned();
         let readers = readers.clone();
+        let mountpoint = aside(move || host::prepare_mountpoint(&path, overlay)).await?;
+        // The descriptor of the connection is this process's: not aside.
         let start = move || {
-            let mountpoint = host::prepare_mountpoint(&path, overlay)?;
             host::check_fuse()?;
             let refused = |source| MountError::Refused {
                 path: mountpoint.clone(),
@@ -277,10 +279,7 @@ impl Served {
                     outcome => outcome,
                 }
             };
-            let was_there = match tokio::task::spawn_blocking(unmount).await {
-                Ok(outcome) => outcome?,
-                Err(panic) => std::panic::resume_unwind(panic.into_panic()),
-            };
+            let was_there = aside(unmount).await?;
             let patience = if was_there { LAST_REQUESTS } else { ENDING };
             self.end_within(patience, mode).await?;
             self.is_unmounted.store(true, Ordering::Release);
@@ -452,11 +451,7 @@ impl Mount {
     pub async fn remount(&self, options: &MountOptions) -> Result<()> {
         let (path, identity) = (self.mountpoint().to_owned(), self.served.identity.clone());
         let attachment = options.to_attachment();
-        let remount = move || host::remount(&path, identity.as_ref(), &attachment);
-        match tokio::task::spawn_blocking(remount).await {
-            Ok(outcome) => outcome,
-            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
-        }
+        aside(move || host::remount(&path, identity.as_ref(), &attachment)).await
     }
 
     /// Lets go of the snapshot called `name`, or of all: they can be destroyed then. One that is
@@ -505,7 +500,7 @@ impl Mount {
         let path = self.mountpoint().join(".zfs/snapshot").join(name);
         let find = move || std::fs::symlink_metadata(path).map(drop);
         // The pool may not answer; nothing is lost then but the name.
-        let _ = tokio::time::timeout(FORGETTING, tokio::task::spawn_blocking(find)).await;
+        let _ = tokio::time::timeout(FORGETTING, aside(find)).await;
     }
 
     /// Has the kernel forget names in `.zfs/snapshot`, and all below them that is not in use.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, UNIX_EPOCH};
 
-use crate::harness::{can_mount, run};
+use crate::harness::{Server, can_mount, run};
 use crate::properties::{done, tank, value};
 
 /// Whatever the names say: what is mounted inside of another filesystem goes first, and all stay when one is in use.
@@ -37,6 +37,69 @@ fn what_was_mounted_last_is_unmounted_first() {
     for name in ["tank/h", "tank/h/x", "tank/h/y"] {
         assert!(!is_mounted(name), "{name}");
     }
+    done(&server);
+}
+
+/// What is mounted inside of a directory is still to be reached, and to be unmounted, after that has a filesystem of its
+/// own; one in use keeps it from being mounted.
+#[test]
+fn nothing_of_ours_is_covered() {
+    if !can_mount() {
+        return;
+    }
+    let server = tank();
+    server.ok("zfs create -p tank/up/in");
+    fs::write(server.path("mnt/up/in/file"), "x").unwrap();
+    server.ok("zfs create tank/up/in/deep");
+    server.ok("zfs snapshot tank/up@s");
+    server.ok("zfs set canmount=off tank/up");
+    let file = server.path("mnt/up/in/file");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "x");
+    server.ok("zfs set canmount=noauto tank/up");
+    let open = fs::File::open(&file).unwrap();
+    let refused = server.fails("zfs mount tank/up");
+    assert!(
+        refused.contains("it would cover what is mounted inside") && refused.contains("in use"),
+        "{refused}"
+    );
+    drop(open);
+    server.ok("zfs mount tank/up");
+    fs::write(server.path("mnt/up/above"), "y").unwrap();
+    assert_eq!(fs::read_to_string(&file).unwrap(), "x");
+    let mounts = || {
+        let inside = format!(" {}", server.text("mnt/up"));
+        let table = fs::read_to_string("/proc/mounts").unwrap();
+        table.lines().filter(|line| line.contains(&inside)).count()
+    };
+    assert_eq!(mounts(), 3);
+    let refused = server.fails("zfs mount tank/up");
+    assert!(refused.contains("filesystem already mounted"), "{refused}");
+    server.ok("zfs rollback -f tank/up@s");
+    assert!(!server.path("mnt/up/above").exists());
+    assert_eq!(fs::read_to_string(&file).unwrap(), "x");
+    assert_eq!(mounts(), 3);
+    server.ok("zfs unmount tank/up");
+    assert_eq!(mounts(), 0);
+    done(&server);
+}
+
+/// What is refused has changed nothing, and what was to be destroyed is mounted again.
+#[test]
+fn a_refused_destroy_leaves_everything_mounted() {
+    if !can_mount() {
+        return;
+    }
+    let server = Server::start();
+    let disks = server.disks(1, 256 << 20);
+    let mount = server.text("mnt");
+    server.ok(&format!("zpool create -d -m {mount} tank {}", disks[0]));
+    server.ok("zfs create -p tank/c/d");
+    let refused = server.fails("zfs destroy -r tank/c");
+    assert!(refused.contains("async_destroy"), "{refused}");
+    for name in ["tank/c", "tank/c/d"] {
+        assert_eq!(value(&server, "mounted", name), "yes");
+    }
+    fs::write(server.path("mnt/c/d/file"), "x").unwrap();
     done(&server);
 }
 

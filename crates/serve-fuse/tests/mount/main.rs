@@ -29,6 +29,7 @@ use volume::{Volume, ZvolInit};
 
 use crate::set_id::as_member;
 
+mod killed;
 mod set_id;
 
 /// Whether mounting can work here.
