@@ -409,6 +409,9 @@ pub struct ZpoolList {
 pub struct ZpoolListReply {
     /// In order of name.
     pub pools: Vec<PoolReport>,
+    /// Of every pool that could not be imported when the server started, why; only where all pools are asked for.
+    #[serde(default)]
+    pub absent: Vec<String>,
 }
 
 /// One pool.
@@ -567,6 +570,9 @@ pub struct ZpoolStatus {
 pub struct ZpoolStatusReply {
     /// In order of name.
     pub pools: Vec<PoolStatusReport>,
+    /// As [`ZpoolListReply::absent`].
+    #[serde(default)]
+    pub absent: Vec<String>,
 }
 
 /// One pool's condition.

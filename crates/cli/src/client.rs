@@ -15,6 +15,8 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use tokio::net::UnixStream;
 
+/// How long one that is on its way out may still take connections.
+const LEAVING: Duration = Duration::from_secs(10);
 /// How long a daemon that was just started may take until it answers.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -36,19 +38,32 @@ impl Client {
     /// Sends a request, starting the daemon if there is none.
     pub fn call<C: Call>(&self, call: &C) -> anyhow::Result<C::Reply> {
         self.runtime.block_on(async {
-            let stream = match UnixStream::connect(self.socket()).await {
-                Ok(stream) => stream,
-                Err(_) => self.start().await?,
-            };
-            exchange(stream, call).await
+            let begin = Instant::now();
+            loop {
+                let stream = match UnixStream::connect(self.socket()).await {
+                    Ok(stream) => stream,
+                    Err(_) => self.start().await?,
+                };
+                match greet(stream).await {
+                    Ok(sender) => return exchange(sender, call).await,
+                    // A daemon that was killed takes connections until it is gone. Nothing was asked of it.
+                    Err(_) if begin.elapsed() < LEAVING => {
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
         })
     }
 
     /// Sends a request if a daemon runs; none otherwise.
     pub fn call_if_running<C: Call>(&self, call: &C) -> anyhow::Result<Option<C::Reply>> {
         self.runtime.block_on(async {
-            match UnixStream::connect(self.socket()).await {
-                Ok(stream) => exchange(stream, call).await.map(Some),
+            let Ok(stream) = UnixStream::connect(self.socket()).await else {
+                return Ok(None);
+            };
+            match greet(stream).await {
+                Ok(sender) => exchange(sender, call).await.map(Some),
                 Err(_) => Ok(None),
             }
         })
@@ -143,10 +158,25 @@ fn detached(
         .with_context(|| format!("{} could not be started", program.display()))
 }
 
-async fn exchange<C: Call>(stream: UnixStream, call: &C) -> anyhow::Result<C::Reply> {
+/// Where requests go to.
+type Sender = hyper::client::conn::http1::SendRequest<Full<Bytes>>;
+
+/// Makes sure that the daemon answers, before anything is asked of it that it might do and not answer: any answer will do.
+async fn greet(stream: UnixStream) -> anyhow::Result<Sender> {
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    let driver = tokio::spawn(connection);
+    tokio::spawn(connection);
+    let request = Request::get("/")
+        .header("host", "millpond")
+        .body(Full::new(Bytes::new()))?;
+    let answer = sender.send_request(request).await;
+    let answer = answer.context("the daemon does not answer; see its log")?;
+    answer.into_body().collect().await?;
+    sender.ready().await?;
+    Ok(sender)
+}
+
+async fn exchange<C: Call>(mut sender: Sender, call: &C) -> anyhow::Result<C::Reply> {
     let request = Request::post(C::PATH)
         .header("host", "millpond")
         .header("content-type", "application/json")
@@ -162,7 +192,6 @@ async fn exchange<C: Call>(stream: UnixStream, call: &C) -> anyhow::Result<C::Re
         .await
         .context("the daemon's answer broke off")?
         .to_bytes();
-    driver.abort();
     if status == StatusCode::OK {
         return serde_json::from_slice(&body)
             .context("the daemon's answer was not understood; is it of another version?");

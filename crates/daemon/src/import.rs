@@ -196,11 +196,12 @@ impl Service {
             (None, false, true, false) => Rewind::Recent,
             _ => Rewind::No,
         };
+        let rewind = spec.rewind;
         spec.altroot = altroot;
         spec.properties = if call.dry_run { Vec::new() } else { properties };
         let pool = Pool::import(&self.world, spec)
             .await
-            .map_err(|error| refusal(&doing, &error, accessed_s))?;
+            .map_err(|error| refusal(&doing, &error, rewind, accessed_s))?;
         if let Some(rewound) = pool.rewound().filter(|_| !call.checkpoint) {
             let when = local_time(rewound.timestamp_s);
             notes.push(if call.dry_run {
@@ -261,7 +262,7 @@ fn local_time(seconds: u64) -> String {
 }
 
 /// A refused import in OpenZFS's words.
-fn refusal(doing: &str, error: &EngineError, accessed_s: u64) -> Failure {
+fn refusal(doing: &str, error: &EngineError, rewind: Rewind, accessed_s: u64) -> Failure {
     let message = match error {
         EngineError::ForeignHost {
             hostname, hostid, ..
@@ -278,6 +279,10 @@ fn refusal(doing: &str, error: &EngineError, accessed_s: u64) -> Failure {
             feature_lines(features)
         ),
         EngineError::MissingLog { .. } => error.to_string(),
+        _ if error.is_damage() && rewind == Rewind::No => format!(
+            "{}\nAn older state may be whole: 'zpool import -F' goes back a little, and with '-n' says what that would lose.",
+            from_engine(doing, error)
+        ),
         _ => return from_engine(doing, error),
     };
     Failure::new(from_engine(doing, error).kind, message)

@@ -39,6 +39,27 @@ impl OpenPool {
     }
 }
 
+/// A pool that was imported when the server last ran, and is not any more.
+struct Absent {
+    cached: CachedPool,
+    /// Why it could not be imported, once that was tried.
+    why: Option<String>,
+}
+
+impl Absent {
+    fn new(cached: CachedPool) -> Self {
+        Self { cached, why: None }
+    }
+
+    fn told(&self) -> String {
+        let name = &self.cached.name;
+        let why = self.why.as_deref().unwrap_or("it was not tried yet");
+        format!(
+            "pool '{name}' could not be imported: {why}\nThe next start tries again, unless 'zpool export {name}' ends that."
+        )
+    }
+}
+
 /// How much of a pool may be dirty at least, and at most.
 const DIRTY_BYTES_MIN: u64 = 512 << 20;
 const DIRTY_BYTES_MAX: u64 = 4 << 30;
@@ -57,7 +78,7 @@ pub(crate) struct Service {
     pools: Mutex<BTreeMap<String, Arc<OpenPool>>>,
     names: PoolNames,
     /// Pools of the last run that are not imported, or not yet: they stay on the list for the next start.
-    absent: Mutex<Vec<CachedPool>>,
+    absent: Mutex<Vec<Absent>>,
     stop: Notify,
     /// Whether all is left: what [`Service::shut_down`] does is done.
     stopped: watch::Sender<bool>,
@@ -121,11 +142,17 @@ impl Service {
     pub(crate) fn pool(&self, name: &str) -> Result<Arc<OpenPool>, Failure> {
         let found = self.pools.lock().get(name).cloned();
         found.ok_or_else(|| {
+            let absent = self.absent.lock();
+            let known = absent
+                .iter()
+                .find(|absent| absent.cached.name == name && absent.why.is_some());
+            let why = known.map_or_else(
+                || "no such pool; 'zpool list' shows those that are imported".to_owned(),
+                Absent::told,
+            );
             Failure::new(
                 FailureKind::NotFound,
-                format!(
-                    "cannot open '{name}': no such pool; 'zpool list' shows those that are imported"
-                ),
+                format!("cannot open '{name}': {why}"),
             )
         })
     }
@@ -210,7 +237,7 @@ impl Service {
         absent.retain(|absent| {
             pools
                 .iter()
-                .all(|open| open.pool.guid().get() != absent.guid)
+                .all(|open| open.pool.guid().get() != absent.cached.guid)
         });
         let mut cached: Vec<CachedPool> = pools
             .iter()
@@ -222,7 +249,7 @@ impl Service {
                 read_only: open.pool.is_read_only(),
             })
             .collect();
-        cached.extend(absent.iter().cloned());
+        cached.extend(absent.iter().map(|absent| absent.cached.clone()));
         if let Err(error) = self.state.set_cached_pools(&cached) {
             tracing::warn!(
                 "the list of pools could not be kept: {error}; they must be imported by hand at the next start"
@@ -234,23 +261,32 @@ impl Service {
     /// a disk that came too late must not cost a pool its place.
     pub(crate) async fn import_cached(&self) {
         let cached = self.state.cached_pools();
-        self.absent.lock().clone_from(&cached);
+        *self.absent.lock() = cached.iter().cloned().map(Absent::new).collect();
         for cached in cached {
             if let Err(failure) = self.import_one_cached(&cached).await {
-                let name = &cached.name;
-                tracing::error!("pool '{name}' of the last run: {failure}");
-                eprintln!(
-                    "pool '{name}' could not be imported: {failure}\nThe next start tries again, unless 'zpool export {name}' ends that."
-                );
+                tracing::error!("pool '{}' of the last run: {failure}", cached.name);
+                let mut absent = self.absent.lock();
+                let listed = absent.iter_mut();
+                for one in listed.filter(|one| one.cached.guid == cached.guid) {
+                    one.why = Some(failure.to_string());
+                    eprintln!("{}", one.told());
+                }
             }
         }
+    }
+
+    /// Of every pool that could not be imported at the start and is still waited for, why.
+    pub(crate) fn absent(&self) -> Vec<String> {
+        let absent = self.absent.lock();
+        let failed = absent.iter().filter(|absent| absent.why.is_some());
+        failed.map(Absent::told).collect()
     }
 
     /// Forgets a pool that is not here, so that no start looks for it again; tells whether it was on the list.
     pub(crate) fn forget_absent(&self, name: &str) -> bool {
         let mut absent = self.absent.lock();
         let before = absent.len();
-        absent.retain(|absent| absent.name != name);
+        absent.retain(|absent| absent.cached.name != name);
         let forgotten = absent.len() < before;
         drop(absent);
         if forgotten {

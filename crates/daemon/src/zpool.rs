@@ -364,10 +364,19 @@ impl Service {
         Ok(Empty {})
     }
 
+    /// What is to be told of pools that are not here, to who asks for these names.
+    fn absent_for(&self, names: &[String]) -> Vec<String> {
+        match names {
+            [] => self.absent(),
+            _ => Vec::new(),
+        }
+    }
+
     /// `zpool list` and `zpool get`.
     pub(crate) fn zpool_list(&self, call: &ZpoolList) -> Result<ZpoolListReply, Failure> {
         let pools = self.pools_named(&call.names)?;
         Ok(ZpoolListReply {
+            absent: self.absent_for(&call.names),
             pools: pools
                 .iter()
                 .map(|open| {
@@ -386,7 +395,10 @@ impl Service {
         &self,
         call: &ZpoolStatus,
     ) -> Result<ZpoolStatusReply, Failure> {
-        let mut reply = ZpoolStatusReply::default();
+        let mut reply = ZpoolStatusReply {
+            absent: self.absent_for(&call.names),
+            ..ZpoolStatusReply::default()
+        };
         for open in self.pools_named(&call.names)? {
             let mut report = reports::pool_status(&open.pool);
             if call.verbose {

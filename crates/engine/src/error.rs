@@ -335,6 +335,30 @@ pub enum EngineError {
 }
 
 impl EngineError {
+    /// Whether the error says that what is on the devices is not as it was written, or cannot be read.
+    pub fn is_damage(&self) -> bool {
+        use ::pool::PoolError;
+        use dataset::DatasetError;
+        use object::ObjectError;
+        let pool = match self {
+            Self::Damaged { .. }
+            | Self::Object(ObjectError::Format { .. } | ObjectError::Damaged { .. })
+            | Self::Dataset(DatasetError::Object(
+                ObjectError::Format { .. } | ObjectError::Damaged { .. },
+            )) => return true,
+            Self::Pool(error)
+            | Self::Object(ObjectError::Pool(error))
+            | Self::Dataset(
+                DatasetError::Pool(error) | DatasetError::Object(ObjectError::Pool(error)),
+            ) => error,
+            _ => return false,
+        };
+        matches!(
+            pool,
+            PoolError::Checksum { .. } | PoolError::Unreadable { .. }
+        )
+    }
+
     /// Whether the error says that the pool is suspended or was given up.
     pub fn is_suspended(&self) -> bool {
         matches!(

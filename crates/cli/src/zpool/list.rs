@@ -160,7 +160,9 @@ impl List {
             names: pools.to_vec(),
             io: false,
         };
-        let pools = client.call(&call)?.pools;
+        let reply = client.call(&call)?;
+        super::tell_absent(&reply.absent);
+        let pools = reply.pools;
         let names: Vec<&str> = self.columns.split(',').map(full_name).collect();
         if let (Some(pool), Some(unknown)) = (
             pools.first(),

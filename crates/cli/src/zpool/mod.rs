@@ -24,6 +24,13 @@ use crate::Usage;
 use crate::client::Client;
 use crate::numbers;
 
+/// Tells why pools are not here that one would expect.
+fn tell_absent(why: &[String]) {
+    for why in why {
+        eprintln!("{why}");
+    }
+}
+
 /// Configure storage pools.
 #[derive(Debug, Parser)]
 #[command(name = "zpool", version)]

@@ -79,7 +79,9 @@ impl Status {
             names: names.to_vec(),
             verbose: self.verbose,
         };
-        let mut pools = client.call(&call)?.pools;
+        let reply = client.call(&call)?;
+        super::tell_absent(&reply.absent);
+        let mut pools = reply.pools;
         let found = !pools.is_empty();
         if self.exceptions {
             pools.retain(|pool| !pool.is_healthy);

@@ -172,6 +172,13 @@ impl Server {
         }
     }
 
+    /// Begins to kill the server, and does not wait until it is gone.
+    pub fn begin_to_kill(&mut self) -> Child {
+        let mut child = self.child.take().expect("a server");
+        child.kill().expect("killed");
+        child
+    }
+
     /// Stops the server as Ctrl-C does and waits for its end.
     pub fn stop(&mut self) {
         if let Some(mut child) = self.child.take() {

@@ -99,6 +99,13 @@ fn a_pool_that_comes_too_late_is_imported_by_the_next_start() {
     );
     let names = |server: &Server| server.ok("zpool list -H -o name").replace('\n', " ");
     assert_eq!(names(&server), "a c ");
+    for command in [&["zpool", "list"], &["zpool", "status"]] {
+        let told = text_of(&server.command(command));
+        let why = "pool 'b' could not be imported: cannot import 'b': none of its devices is there";
+        assert!(told.contains(why), "{told}");
+    }
+    let told = server.fails("zpool status b");
+    assert!(told.contains("none of its devices is there"), "{told}");
     server.ok("zpool export a");
     server.kill();
     server.launch(&["daemon"]);
@@ -148,4 +155,17 @@ fn nobody_takes_over_from_a_server_that_was_told_to_stop() {
         assert!(!info.contains("runs as"), "{info}");
     }
     zdb_is_clean(&server.path("disks"), "tank");
+}
+
+/// Goal: who asks a server that is being killed is served by the next one.
+#[test]
+fn a_command_right_after_a_kill_starts_another_server() {
+    let mut server = Server::prepare();
+    for _ in 0..15 {
+        server.launch(&["daemon"]);
+        let mut killed = server.begin_to_kill();
+        server.ok("zpool list");
+        killed.wait().expect("it is gone");
+        server.ok("down");
+    }
 }

@@ -82,7 +82,10 @@ async fn an_older_state_opens_when_the_newest_is_damaged() {
     }
     let before = contents(&path);
     let spec = read_only(&world, &images, Rewind::No).await;
-    Pool::import(&world, spec).await.expect_err("it is damaged");
+    let error = Pool::import(&world, spec).await;
+    let error = error.expect_err("it is damaged");
+    // What asks the user to try an older state.
+    assert!(error.is_damage(), "{error}");
     for rewind in [Rewind::Recent, Rewind::Extreme] {
         let spec = read_only(&world, &images, rewind).await;
         let pool = Pool::import(&world, spec).await.expect("rewind");
