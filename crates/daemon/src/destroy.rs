@@ -215,9 +215,11 @@ impl Service {
     ) -> Result<(), Failure> {
         let dsl = open.pool.dsl();
         let directories = self.mounts.own_directories(names);
+        let doomed: BTreeSet<&String> = names.iter().collect();
         let mut mounted = self.mounts.last_first(&open.pool.name());
-        mounted.retain(|name| names.contains(name));
+        mounted.retain(|name| doomed.contains(name));
         let mut taken = self.take_away(open, mounted, mode).await?;
+        let mut done = 0;
         let work = async {
             for name in names.iter().filter(|name| !name.contains('@')) {
                 self.close_volume(name, mode).await?;
@@ -227,12 +229,13 @@ impl Service {
                 let destroyed = dsl.destroy(name).await;
                 destroyed
                     .map_err(|error| from_dataset(&format!("cannot destroy '{name}'"), &error))?;
-                taken.retain(|one| &one.name != name);
+                done += 1;
             }
             Ok(())
         };
         let outcome: Result<(), Failure> = work.await;
         if outcome.is_err() {
+            taken.retain(|one| !names[..done].contains(&one.name));
             if let Err(failure) = self.bring_back(open, taken).await {
                 tracing::warn!("{failure}");
             }
