@@ -11,33 +11,34 @@
 use std::os::fd::RawFd;
 
 use nix::sched::CloneFlags;
-use tokio::sync::oneshot;
 
 /// The last of standard input, output and error, which stay.
 const LAST_STANDARD: RawFd = 2;
 
 /// Runs `work` on a thread of its own that holds none of the process's descriptors but standard input, output and
-/// error, and waits for it. `work` may open and use what it likes, but nothing that was opened elsewhere.
+/// error, and waits for it. `work` may open and use what it likes, but nothing that was opened elsewhere; so it must not
+/// wake a task either, for which the runtime writes to a descriptor.
 ///
 /// # Panics
 /// When `work` does.
 pub async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let (send, receive) = oneshot::channel();
     let run = move || {
         if let Err(error) = let_go() {
             // It is done all the same: only who is killed meanwhile is worse off.
             tracing::debug!(%error, "a thread keeps the server's descriptors");
         }
-        let _ = send.send(work());
+        work()
     };
-    let thread = std::thread::Builder::new().name("aside".to_owned());
-    match thread.spawn(run) {
-        Ok(thread) => match receive.await {
-            Ok(outcome) => outcome,
-            // It ended without an answer, so it is over at once.
-            Err(_) => std::panic::resume_unwind(thread.join().expect_err("it panicked")),
-        },
-        Err(error) => panic!("no thread could be made: {error}"),
+    let run_and_wait = move || {
+        let thread = std::thread::Builder::new().name("aside".to_owned());
+        thread.spawn(run).map(std::thread::JoinHandle::join)
+    };
+    // Whoever waits for a thread can be killed, and has the descriptors to wake the runtime.
+    match tokio::task::spawn_blocking(run_and_wait).await {
+        Ok(Ok(Ok(outcome))) => outcome,
+        Ok(Ok(Err(panic))) => std::panic::resume_unwind(panic),
+        Ok(Err(error)) => panic!("no thread could be made: {error}"),
+        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
     }
 }
 

@@ -121,3 +121,22 @@ fn a_server_that_waits_for_itself_can_be_killed() {
     child.wait().expect("it is gone now");
     assert!(is_gone, "it waits for itself for ever");
 }
+
+/// An answer from a thread without the process's descriptors wakes a runtime that waits for events.
+#[tokio::test]
+async fn what_was_done_aside_is_answered() {
+    for round in 0..20 {
+        let work = move || {
+            std::thread::sleep(Duration::from_millis(2));
+            // Whatever is opened there is its own.
+            let table = std::fs::read_to_string("/proc/self/mounts");
+            (round, table.is_ok_and(|table| !table.is_empty()))
+        };
+        let since = Instant::now();
+        let patience = Duration::from_secs(30);
+        let answer = tokio::time::timeout(patience, serve_fuse::aside(work)).await;
+        assert_eq!(answer.expect("an answer"), (round, true));
+        // The clock would have woken it.
+        assert!(since.elapsed() < patience, "it was not woken");
+    }
+}
