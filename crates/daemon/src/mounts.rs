@@ -98,6 +98,31 @@ impl Mounts {
         inside.into_iter().rev().map(|(_, name)| name).collect()
     }
 
+    /// Names of mounted datasets, `top` and those below it, and of what else of the pool is mounted inside of those, in
+    /// the order in which they can be unmounted.
+    pub(crate) fn with_inside(&self, top: &str, pool: &str) -> Vec<String> {
+        let by_name = self.by_name.lock();
+        let own = by_name.iter().filter(|(name, _)| is_at_or_below(name, top));
+        let mut places: Vec<&PathBuf> = own.map(|(_, mounted)| &mounted.mountpoint).collect();
+        // What lies in another follows it, so the last before a path is the only one that it can lie in.
+        places.sort_unstable();
+        places.dedup_by(|path, before| path.starts_with(before));
+        let is_inside = |path: &Path| {
+            let after = places.partition_point(|place| place.as_path() <= path);
+            after > 0 && path.starts_with(places[after - 1])
+        };
+        let mut found: Vec<_> = by_name
+            .iter()
+            .filter(|(name, mounted)| {
+                is_at_or_below(name, top)
+                    || is_at_or_below(name, pool) && is_inside(&mounted.mountpoint)
+            })
+            .map(|(name, mounted)| (mounted.order, name.clone()))
+            .collect();
+        found.sort_unstable();
+        found.into_iter().rev().map(|(_, name)| name).collect()
+    }
+
     /// What options for this time make of a mounted filesystem's properties.
     pub(crate) fn temporary(&self, name: &str) -> BTreeMap<&'static str, &'static str> {
         let by_name = self.by_name.lock();

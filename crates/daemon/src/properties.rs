@@ -293,7 +293,7 @@ impl Service {
         let mut taken = Vec::new();
         let moves = is_filesystem && !no_mount && changes.iter().any(is_move);
         if moves {
-            let names = self.mounts.last_first(name);
+            let names = self.mounts.with_inside(name, &open.pool.name());
             taken = self.take_away(&open, names, UnmountMode::Clean).await?;
         }
         if let Err(failure) = self.carry_out(&open, name, &plan).await {

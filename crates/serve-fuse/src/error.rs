@@ -60,6 +60,8 @@ pub enum MountError {
         cover: PathBuf,
         /// What is mounted there.
         source_name: String,
+        /// Whether that is a mount of this program, too: then it can be unmounted first.
+        is_like_it: bool,
     },
     /// Another filesystem is mounted inside of it.
     #[error("{path}: {source_name} is mounted inside of it, at {inner}; unmount that first", path = path.display(), inner = inner.display())]

@@ -191,6 +191,7 @@ pub(crate) fn unmount_ours(
 fn covered(path: &Path, cover: HostMount) -> MountError {
     MountError::Covered {
         path: path.to_owned(),
+        is_like_it: cover.kind == KIND,
         cover: cover.path,
         source_name: cover.source,
     }

@@ -271,7 +271,12 @@ impl Served {
             let (path, identity) = (self.mountpoint.clone(), self.identity.clone());
             let unmount = move || {
                 let identity = identity.as_ref();
-                match host::unmount_ours(&path, identity, mode) {
+                let outcome = host::unmount_ours(&path, identity, mode);
+                match outcome {
+                    // A dead one below another of ours would be in its way for good.
+                    Err(MountError::Covered {
+                        is_like_it: true, ..
+                    }) if mode == UnmountMode::Force => outcome,
                     Err(error @ MountError::Covered { .. }) if mode != UnmountMode::Clean => {
                         tracing::warn!(%error, "its server leaves it there, dead");
                         Ok(false)

@@ -78,6 +78,13 @@ fn nothing_of_ours_is_covered() {
     assert!(!server.path("mnt/up/above").exists());
     assert_eq!(fs::read_to_string(&file).unwrap(), "x");
     assert_eq!(mounts(), 3);
+    // Into the place of another, and away again.
+    server.ok("zfs create tank/other");
+    let place = server.text("mnt/up");
+    server.ok(&format!("zfs set mountpoint={place} tank/other"));
+    server.ok("zfs inherit mountpoint tank/other");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "x");
+    assert_eq!(mounts(), 3);
     server.ok("zfs unmount tank/up");
     assert_eq!(mounts(), 0);
     done(&server);
