@@ -97,6 +97,12 @@ pub trait Device: Send + Sync + Debug {
     fn sector_bytes(&self) -> u32;
     /// Whether writes are refused.
     fn is_read_only(&self) -> bool;
+    /// Nobody else gets the device for writing as long as this one is open, where the system can arrange that
+    /// (of a device that was opened for writing that is true anyway). Fails with [`DeviceError::InUse`] when somebody has
+    /// it for writing already.
+    fn keep_writers_out(&self) -> BoxFuture<'_, Result<(), DeviceError>> {
+        Box::pin(async { Ok(()) })
+    }
     /// Reads exactly `length_bytes` at `offset_bytes`.
     fn read(
         &self,

@@ -19,7 +19,8 @@
 //!
 //! A device opened for writing is locked (`flock`, exclusive) until it is closed; block devices are
 //! also opened `O_EXCL`, which the kernel refuses while they are mounted or held by another
-//! subsystem. Readers take no lock: looking at labels while another process owns the pool is normal.
+//! subsystem. Looking at labels while another process owns the pool is normal, so readers take no lock, until
+//! they ask that what they read stays as it is ([`Device::keep_writers_out`]: `flock`, shared).
 //!
 //! # What a crash leaves
 //!
@@ -83,14 +84,14 @@ pub enum IoEngine {
 /// How to open a [`FileDevice`].
 #[derive(Debug, Default, Clone)]
 pub struct FileOptions {
-    /// Refuse writes, and take no lock.
+    /// Refuse writes, and take no lock until [`Device::keep_writers_out`].
     pub read_only: bool,
     /// Bypass the page cache for aligned operations: `Some` decides. `None` means block devices do, and files
     /// that are opened for writing unless the environment variable `MILLPOND_DIRECT` is `off`.
     pub direct: Option<bool>,
     /// Which engine to use.
     pub engine: IoEngine,
-    /// Do not lock the device even though it is opened for writing.
+    /// Never lock the device, not even when it is opened for writing.
     pub unlocked: bool,
 }
 
@@ -112,6 +113,7 @@ pub struct FileDevice {
     is_block_device: bool,
     supports_discard: bool,
     read_only: bool,
+    unlocked: bool,
     engine: Engine,
     files: Arc<Descriptors>,
 }
@@ -138,25 +140,13 @@ impl FileDevice {
     ///
     /// As [`FileDevice::open`].
     pub async fn open_async(path: String, options: FileOptions) -> Result<Self, DeviceError> {
-        let (send, receive) = oneshot::channel();
-        blocking::pool().run(Box::new(move || {
-            let _ = send.send(FileDevice::open(path, &options));
-        }));
-        receive
-            .await
-            .expect("the pool never drops work, and opening does not panic")
+        away(move || FileDevice::open(path, &options)).await
     }
 
     /// Whether somebody holds `path` for writing, after a moment of patience. False as well where that cannot be
     /// found out.
     pub async fn is_held(path: String) -> bool {
-        let (send, receive) = oneshot::channel();
-        blocking::pool().run(Box::new(move || {
-            let _ = send.send(is_held(&path));
-        }));
-        receive
-            .await
-            .expect("the pool never drops work, and a look does not panic")
+        away(move || is_held(&path)).await
     }
 
     /// Whether operations go through io_uring.
@@ -332,6 +322,24 @@ impl Device for FileDevice {
         self.read_only
     }
 
+    fn keep_writers_out(&self) -> BoxFuture<'_, Result<(), DeviceError>> {
+        Box::pin(async move {
+            if !self.read_only || self.unlocked {
+                return Ok(());
+            }
+            let files = self.files.clone();
+            let locking =
+                away(move || lock_now(&files.buffered, FlockOperation::NonBlockingLockShared));
+            match locking.await {
+                Err(OpenError::InUse) => Err(DeviceError::InUse {
+                    path: self.path.clone(),
+                }),
+                // Some filesystems have no locks; what is there is read all the same.
+                Ok(()) | Err(OpenError::System(_)) => Ok(()),
+            }
+        })
+    }
+
     fn supports_discard(&self) -> bool {
         self.supports_discard
     }
@@ -431,6 +439,17 @@ impl Device for FileDevice {
     }
 }
 
+/// Runs what may block away from the caller's task.
+async fn away<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (send, receive) = oneshot::channel();
+    blocking::pool().run(Box::new(move || {
+        let _ = send.send(work());
+    }));
+    receive
+        .await
+        .expect("the pool never drops work, and this work does not panic")
+}
+
 /// Why opening failed.
 enum OpenError {
     InUse,
@@ -503,6 +522,7 @@ fn open_file(path: &str, options: &FileOptions) -> Result<FileDevice, OpenError>
         logical_block_bytes,
         is_block_device,
         read_only: options.read_only,
+        unlocked: options.unlocked,
         engine: choose_engine(options.engine)?,
         files: Arc::new(Descriptors { buffered, direct }),
     })

@@ -236,6 +236,31 @@ fn a_second_writer_is_refused_until_the_first_is_gone() {
 }
 
 #[test]
+fn a_reader_who_asks_for_it_keeps_writers_out() {
+    let dir = TempDir::new().unwrap();
+    let path = new_file(&dir, 8192);
+    let runtime = runtime();
+    let read_only = FileOptions {
+        read_only: true,
+        ..FileOptions::default()
+    };
+    let open = |options: &FileOptions| FileDevice::open(path.clone(), options);
+    let readers = [open(&read_only).unwrap(), open(&read_only).unwrap()];
+    for reader in &readers {
+        runtime.block_on(reader.keep_writers_out()).unwrap();
+    }
+    let refused = open(&FileOptions::default());
+    assert!(matches!(refused, Err(DeviceError::InUse { .. })));
+    assert!(!super::is_held(&path), "by somebody who writes");
+    drop(readers);
+    let writer = open(&FileOptions::default()).unwrap();
+    runtime.block_on(writer.keep_writers_out()).unwrap();
+    let late = open(&read_only).unwrap();
+    let refused = runtime.block_on(late.keep_writers_out());
+    assert!(matches!(refused, Err(DeviceError::InUse { .. })));
+}
+
+#[test]
 fn read_only_devices_refuse_changes() {
     let dir = TempDir::new().unwrap();
     let runtime = runtime();

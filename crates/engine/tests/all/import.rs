@@ -430,3 +430,33 @@ async fn a_pool_that_somebody_has_is_refused() {
     assert_eq!(pool.status().health, PoolHealth::Online);
     pool.export(false).await.expect("export");
 }
+
+/// A second server must not write, and mount, what the first one reads and has mounted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pool_that_somebody_reads_is_not_written() {
+    let world = World::system(1);
+    let images = Images::new();
+    exported(VdevLayout::Mirror(images.make(2, 64))).await;
+    let import = async |read_only, rewind| {
+        let mut spec = ImportSpec::new(find(&world, images.path()).await, host());
+        (spec.force, spec.read_only, spec.rewind) = (true, read_only, rewind);
+        Pool::import(&world, spec).await
+    };
+    let readers = [
+        import(true, Rewind::No).await.expect("read"),
+        import(true, Rewind::Recent).await.expect("read as well"),
+    ];
+    for rewind in [Rewind::No, Rewind::Recent] {
+        let refused = import(false, rewind).await.expect_err("read").to_string();
+        assert!(
+            refused.contains("the device is in use by another process"),
+            "{refused}"
+        );
+    }
+    for reader in readers {
+        assert_eq!(reader.status().health, PoolHealth::Online);
+        reader.export(false).await.expect("export");
+    }
+    let pool = import(false, Rewind::No).await.expect("nobody reads it");
+    pool.export(false).await.expect("export");
+}

@@ -229,6 +229,9 @@ impl VdevTree {
         if !self.options.create {
             self.check_label(vdev, &*device).await?;
         }
+        // Who reads a pool must not see it change below: a second server could write it, and mount it over this one's mounts.
+        let kept = device.keep_writers_out().await;
+        kept.map_err(|error| (VdevAux::OpenFailed, error.into()))?;
         Ok(device)
     }
 
