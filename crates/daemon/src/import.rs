@@ -319,9 +319,13 @@ fn report(found: &FoundPool, probe: &Probe, foreign: bool) -> FoundPoolReport {
     let some = |text: &str| Some(text.to_owned());
     let devices_missing = "One or more devices are missing from the system.";
     let devices_corrupt = "One or more devices contains corrupted data.";
-    let (status, see, action): (Option<String>, Option<String>, &str) = if probe.is_resilvering
-        && probe.unusable.is_none()
-    {
+    let (status, see, action): (Option<String>, Option<String>, &str) = if probe.is_in_use {
+        (
+            some("The pool is in use by another process of this system."),
+            None,
+            "The pool must be exported there before it can be imported here.",
+        )
+    } else if probe.is_resilvering && probe.unusable.is_none() {
         (
             some("One or more devices were being resilvered."),
             None,
@@ -418,7 +422,7 @@ fn report(found: &FoundPool, probe: &Probe, foreign: bool) -> FoundPoolReport {
             }
         }
     };
-    let action = if usable && probe.state == VdevState::Degraded {
+    let action = if usable && probe.state == VdevState::Degraded && !probe.is_in_use {
         "The pool can be imported despite missing or damaged devices.  The\nfault tolerance of the pool may be compromised if imported."
     } else {
         action

@@ -312,7 +312,7 @@ pub(crate) async fn open_trusted(
         read_only: true,
         paths: spec.found.paths.clone(),
         pool_guid: Some(spec.found.guid),
-        create: false,
+        ..OpenOptions::default()
     };
     Ground::open(world, &root, options, [0; 32]).await
 }
@@ -347,7 +347,7 @@ pub(crate) async fn read_trusted(
         read_only: true,
         paths: spec.found.paths.clone(),
         pool_guid: Some(spec.found.guid),
-        create: false,
+        ..OpenOptions::default()
     };
     let ground = Ground::open(world, root, options, [0; 32]).await?;
     let result = async {
@@ -539,9 +539,11 @@ pub(crate) async fn import(
     config::fix_paths(&mut root, &spec.found.paths);
     let options = OpenOptions {
         read_only: spec.read_only,
+        // A second server could change what is read here, and mount it over this one's mounts.
+        keep_writers_out: !spec.only_looked_at,
         paths: spec.found.paths.clone(),
         pool_guid: Some(guid),
-        create: false,
+        ..OpenOptions::default()
     };
     let ground = Ground::open(world, &root, options, [0; 32]).await?;
     let names = (name.as_str(), disk_name.as_str());
@@ -921,7 +923,7 @@ mod tests {
                 read_only: true,
                 paths: spec.found.paths.clone(),
                 pool_guid: Some(spec.found.guid),
-                create: false,
+                ..OpenOptions::default()
             };
             let ground = Ground::open(&world, root, options, [0; 32])
                 .await

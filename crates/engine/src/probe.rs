@@ -50,6 +50,8 @@ pub struct Probe {
     /// When log devices are missing or damaged, so that it is imported with `-m` only: the datasets whose intent logs
     /// are on them.
     pub lost_logs: Option<Vec<String>>,
+    /// Whether another process of this host has it, so that it cannot be imported now.
+    pub is_in_use: bool,
     /// Whether a resilver was under way.
     pub is_resilvering: bool,
     /// Whether its version is older than feature flags.
@@ -72,10 +74,13 @@ pub async fn probe(world: &World, found: &FoundPool) -> Result<Probe, EngineErro
         force: true,
         destroyed: true,
         unwatched: true,
+        only_looked_at: true,
         // Everything else can be told without the logs (`spa_tryimport`).
         missing_log: true,
         ..ImportSpec::new(found.clone(), HostIdentity::default())
     };
+    // What is read of it may change at any moment, and make no sense; this is why it cannot be imported all the same.
+    let is_in_use = rewind::held(world, found).await.is_some();
     match open::import(world, &spec, None).await {
         Ok(core) => {
             let status = crate::status::pool_status(&core);
@@ -106,6 +111,7 @@ pub async fn probe(world: &World, found: &FoundPool) -> Result<Probe, EngineErro
                 },
                 unusable,
                 lost_logs,
+                is_in_use,
                 is_resilvering: status
                     .scan
                     .is_some_and(|scan| scan.function == "resilver" && scan.state == "scanning"),
@@ -115,7 +121,10 @@ pub async fn probe(world: &World, found: &FoundPool) -> Result<Probe, EngineErro
                 comment,
             })
         }
-        Err(error) => failed(world, &spec, error).await,
+        Err(error) => Ok(Probe {
+            is_in_use,
+            ..failed(world, &spec, error).await?
+        }),
     }
 }
 
@@ -155,6 +164,7 @@ async fn failed(
         state: VdevState::CantOpen,
         unusable: Some(unusable),
         lost_logs: None,
+        is_in_use: false,
         is_resilvering: false,
         old_version: false,
         features_disabled: false,

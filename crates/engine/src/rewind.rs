@@ -24,11 +24,21 @@ use object::Zap;
 use crate::core::Core;
 use crate::dtl::distrust_stale;
 use crate::open::{self, Ground, Past, check_known, check_tree, damaged};
-use crate::{EngineError, ImportSpec, Rewind, Rewound, directory, multihost};
+use crate::{EngineError, FoundPool, ImportSpec, Rewind, Rewound, directory, multihost};
 
 /// Transaction groups for which freed blocks are kept (`TXG_DEFER_SIZE`, include/sys/txg.h). Those in
 /// which nothing was written have no uberblock and do not count.
 const DEFER_TXGS: usize = 2;
+
+/// A device of the pool that another process has for writing.
+pub(crate) async fn held<'a>(world: &World, found: &'a FoundPool) -> Option<&'a String> {
+    for path in found.paths.values() {
+        if world.opener.is_held(path).await {
+            return Some(path);
+        }
+    }
+    None
+}
 
 /// Imports a pool at the state that `spec.rewind` asks for.
 pub(crate) async fn import(world: &World, spec: ImportSpec) -> Result<Arc<Core>, EngineError> {
@@ -39,11 +49,9 @@ pub(crate) async fn import(world: &World, spec: ImportSpec) -> Result<Arc<Core>,
         return Err(error);
     }
     // Nor is it read while somebody writes it: what it reads may be overwritten, its mounts would cover the writer's.
-    for path in spec.found.paths.values() {
-        if world.opener.is_held(path).await {
-            let path = path.clone();
-            return Err(PoolError::from(DeviceError::InUse { path }).into());
-        }
+    if let Some(path) = held(world, &spec.found).await {
+        let path = path.clone();
+        return Err(PoolError::from(DeviceError::InUse { path }).into());
     }
     let (limit, states) = match spec.rewind {
         Rewind::No => return open::import(world, &spec, None).await,
@@ -162,6 +170,8 @@ async fn attempt(
 ) -> Result<Arc<Core>, EngineError> {
     let spec = ImportSpec {
         read_only: true,
+        // To be written, it is opened anew.
+        only_looked_at: !spec.read_only,
         ..spec.clone()
     };
     let past = Past {
@@ -227,7 +237,7 @@ pub(crate) async fn untrusted(world: &World, spec: &ImportSpec) -> Result<Ground
         read_only: true,
         paths: spec.found.paths.clone(),
         pool_guid: Some(spec.found.guid),
-        create: false,
+        ..OpenOptions::default()
     };
     Ground::open(world, root, options, [0; 32]).await
 }

@@ -404,7 +404,7 @@ async fn trust(
             read_only: true,
             paths: import.found.paths.clone(),
             pool_guid: Some(import.found.guid),
-            create: false,
+            ..OpenOptions::default()
         };
         match Ground::open(world, &root, options, [0; 32]).await {
             Ok(better) => {

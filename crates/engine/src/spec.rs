@@ -173,6 +173,8 @@ pub struct ImportSpec {
     pub missing_log: bool,
     /// Do not watch whether another host uses the pool: for who only looks at it.
     pub unwatched: bool,
+    /// The pool is closed again at once: nobody is kept from importing it meanwhile, as who imports it to read it does.
+    pub only_looked_at: bool,
     /// Which state to import.
     pub rewind: Rewind,
     /// Pool properties to set (`-o`).
@@ -195,6 +197,7 @@ impl ImportSpec {
             destroyed: false,
             missing_log: false,
             unwatched: false,
+            only_looked_at: false,
             rewind: Rewind::No,
             properties: Vec::new(),
             altroot: None,

@@ -171,3 +171,36 @@ fn what_is_not_there_is_named_and_the_exit_status_tells() {
     assert!(text.contains("cannot import 'tank'"), "{text}");
     assert_eq!(server.ok("zpool list -H -o name"), "other\ntank\n");
 }
+
+/// Goal: of two servers on a host only one writes a pool, and none while another one reads it.
+#[test]
+fn a_pool_of_another_server_is_left_to_it() {
+    let (server, other) = (Server::start(), Server::start());
+    let disk = &server.disks(1, 64 << 20)[0];
+    let directory = server.text("disks");
+    server.ok(&format!("zpool create -m none tank {disk}"));
+    let import = format!("zpool import -d {directory} tank");
+    let reading = format!("zpool import -d {directory} -o readonly=on tank");
+    let in_use = "the device is in use by another process";
+
+    let listed = other.ok(&format!("zpool import -d {directory}"));
+    let why = "status: The pool is in use by another process of this system.\naction: The pool must be exported there";
+    assert!(listed.contains(why), "{listed}");
+    for command in [&import, &reading] {
+        let text = other.fails(command);
+        assert!(text.contains(in_use), "{text}");
+    }
+
+    server.ok("zpool export tank");
+    server.ok(&reading);
+    let text = other.fails(&import);
+    assert!(text.contains(in_use), "{text}");
+    // Who only looks is in nobody's way.
+    let listed = other.ok(&format!("zpool import -d {directory}"));
+    assert!(listed.contains("state: ONLINE"), "{listed}");
+    other.ok(&reading);
+    server.ok("zpool export tank");
+    other.ok("zpool export tank");
+    other.ok(&import);
+    other.ok("zpool destroy tank");
+}

@@ -32,6 +32,8 @@ pub const ASHIFT_MAX: u32 = 16;
 pub struct OpenOptions {
     /// Open the devices for reading only.
     pub read_only: bool,
+    /// What is opened for reading nobody else gets for writing meanwhile ([`Device::keep_writers_out`]).
+    pub keep_writers_out: bool,
     /// Where devices are, by their leaf's guid; instead of the paths in the configuration.
     pub paths: BTreeMap<Guid, String>,
     /// The pool's guid, when labels must belong to it.
@@ -229,9 +231,10 @@ impl VdevTree {
         if !self.options.create {
             self.check_label(vdev, &*device).await?;
         }
-        // Who reads a pool must not see it change below: a second server could write it, and mount it over this one's mounts.
-        let kept = device.keep_writers_out().await;
-        kept.map_err(|error| (VdevAux::OpenFailed, error.into()))?;
+        if self.options.keep_writers_out {
+            let kept = device.keep_writers_out().await;
+            kept.map_err(|error| (VdevAux::OpenFailed, error.into()))?;
+        }
         Ok(device)
     }
 
