@@ -81,7 +81,7 @@ async fn open(images: &Path, pool_name: &str) -> Arc<DslPool> {
         read_only: true,
         paths,
         pool_guid: Some(Guid::new(pool_guid)),
-        create: false,
+        ..OpenOptions::default()
     };
     let tree = VdevTree::open(world.clone(), &root, options)
         .await

@@ -97,7 +97,7 @@ async fn open(images: &Path) -> (World, Arc<Pipeline>, BlockPointer) {
         read_only: true,
         paths,
         pool_guid: Some(Guid::new(pool_guid)),
-        create: false,
+        ..OpenOptions::default()
     };
     let tree = VdevTree::open(world.clone(), &root, options)
         .await

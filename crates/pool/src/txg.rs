@@ -43,7 +43,9 @@ pub struct TxgLimits {
     pub delay_scale_ns: u64,
     /// Longest delay of one assignment (`zfs_delay_max_ns`).
     pub delay_max_ns: u64,
-    /// Percent of `dirty_max_bytes` in the open txg at which it is closed (`zfs_dirty_data_sync_percent`).
+    /// Percent of `dirty_max_bytes` in the open txg at which it is closed (`zfs_dirty_data_sync_percent`, there
+    /// 20): the open txg and the one being synced together just do not delay anybody. Small changes of big blocks meet the
+    /// more often in one txg, which writes each block once, the bigger it gets.
     pub sync_percent: u64,
     /// Bytes of blocks that were written whole at which it is closed: they are hardly written again before the timeout, so the
     /// devices may as well begin with them. Blocks written in part are, when they wait: each time saves copying and writing all of them.
@@ -59,7 +61,7 @@ impl Default for TxgLimits {
             delay_min_percent: 60,
             delay_scale_ns: 500_000,
             delay_max_ns: 100_000_000,
-            sync_percent: 20,
+            sync_percent: 30,
             sync_whole_bytes: 100 << 20,
             timeout: Duration::from_secs(5),
         }

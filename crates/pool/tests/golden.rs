@@ -121,7 +121,7 @@ async fn open(images: &Path, without: &[&str], read_only: bool) -> Opened {
         read_only,
         paths,
         pool_guid: Some(Guid::new(pool_guid)),
-        create: false,
+        ..OpenOptions::default()
     };
     let tree = VdevTree::open(world.clone(), &root, options)
         .await

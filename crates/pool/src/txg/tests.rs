@@ -189,7 +189,7 @@ fn dirty_data_closes_the_txg() {
             async move { manager.wait_for_work().await }
         });
         let tx = manager.assign(0).await.expect("open");
-        tx.dirtied(19 << 20);
+        tx.dirtied(29 << 20);
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert!(!waiting.is_finished());
         tx.dirtied(2 << 20);
@@ -229,7 +229,7 @@ fn whole_blocks_close_the_txg_sooner_than_changed_ones() {
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert!(!waiting.is_finished());
         // Less may be dirty from now on.
-        manager.set_dirty_max_bytes(400 << 20);
+        manager.set_dirty_max_bytes(300 << 20);
         tx.dirtied(1);
         assert_eq!(waiting.await.expect("no panic"), Work::Wanted);
     });
