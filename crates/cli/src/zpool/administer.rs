@@ -159,16 +159,37 @@ pub struct Upgrade {
     /// Every pool
     #[arg(short = 'a', conflicts_with = "pools")]
     all: bool,
+    /// To this version, without features if it is one of before them (28 at most)
+    #[arg(short = 'V', value_name = "VERSION", value_parser = pool_version)]
+    version: Option<u64>,
     pools: Vec<String>,
+}
+
+/// Version of pools that have features instead of versions (`SPA_VERSION_FEATURES`, include/sys/fs/zfs.h), and the last
+/// one before (`SPA_VERSION_BEFORE_FEATURES`).
+const VERSION_FEATURES: u64 = 5000;
+const VERSION_LEGACY_MAX: u64 = 28;
+
+fn pool_version(text: &str) -> Result<u64, String> {
+    text.parse()
+        .ok()
+        .filter(|version| (1..=VERSION_LEGACY_MAX).contains(version) || *version == VERSION_FEATURES)
+        .ok_or_else(|| format!("invalid version '{text}': there are 1 to {VERSION_LEGACY_MAX} and {VERSION_FEATURES}"))
 }
 
 impl Upgrade {
     /// Asks the daemon and prints.
     pub fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
         let upgrades = self.all || !self.pools.is_empty();
+        anyhow::ensure!(
+            upgrades || self.version.is_none(),
+            "missing pool: say which, or -a for all"
+        );
+        // Pools without features that can be written are of the last such version.
+        let legacy = self.version.filter(|version| *version != VERSION_FEATURES);
         let reply = client.call(&ZpoolUpgrade {
             names: self.pools.clone(),
-            dry_run: !upgrades,
+            dry_run: !upgrades || legacy.is_some(),
             command: typed,
         })?;
         println!("This system supports ZFS pool feature flags.\n");
@@ -186,6 +207,8 @@ impl Upgrade {
             println!(
                 "\nPools of the legacy version 28 can be read and written, those of 1 to 27 read.\n"
             );
+        } else if let Some(version) = legacy {
+            print!("{}", kept(&reply.pools, version)?);
         } else if upgrades {
             print!("{}", upgraded(&reply.pools, self.all));
         } else {
@@ -193,6 +216,25 @@ impl Upgrade {
         }
         Ok(())
     }
+}
+
+/// What is said of pools that are to be of a version without features: they are, or have a later one.
+fn kept(pools: &[PoolUpgrade], wanted: u64) -> anyhow::Result<String> {
+    let mut out = String::new();
+    for PoolUpgrade { name, version, .. } in pools {
+        anyhow::ensure!(
+            *version >= wanted,
+            "cannot upgrade '{name}': pools of version {version} are only read by this release"
+        );
+        let which = match *version == wanted {
+            true => "version",
+            false => "more current version",
+        };
+        out.push_str(&format!(
+            "Pool '{name}' is already formatted using {which} {version}.\n\n"
+        ));
+    }
+    Ok(out)
 }
 
 fn upgraded(pools: &[PoolUpgrade], all: bool) -> String {
@@ -234,7 +276,10 @@ fn upgraded(pools: &[PoolUpgrade], all: bool) -> String {
 
 fn listed(pools: &[PoolUpgrade]) -> String {
     let mut out = String::new();
-    let old: Vec<_> = pools.iter().filter(|pool| pool.version < 5000).collect();
+    let old: Vec<_> = pools
+        .iter()
+        .filter(|pool| pool.version < VERSION_FEATURES)
+        .collect();
     if old.is_empty() {
         out.push_str("All pools are formatted using feature flags.\n\n");
     } else {
@@ -246,7 +291,7 @@ fn listed(pools: &[PoolUpgrade]) -> String {
     }
     let lacking: Vec<_> = pools
         .iter()
-        .filter(|pool| pool.version >= 5000 && !pool.features.is_empty())
+        .filter(|pool| pool.version >= VERSION_FEATURES && !pool.features.is_empty())
         .collect();
     if lacking.is_empty() {
         out.push_str(
@@ -272,9 +317,27 @@ mod tests {
     fn pool(name: &str, features: &[&str]) -> PoolUpgrade {
         PoolUpgrade {
             name: name.into(),
-            version: 5000,
+            version: VERSION_FEATURES,
             upgraded_from: None,
             features: features.iter().map(|name| (*name).to_owned()).collect(),
+        }
+    }
+
+    #[test]
+    fn a_version_without_features_changes_nothing_that_is_written() {
+        let of = |version| PoolUpgrade {
+            version,
+            ..pool("p", &[])
+        };
+        let text = kept(&[of(28), of(5000)], 28).unwrap();
+        assert_eq!(
+            text,
+            "Pool 'p' is already formatted using version 28.\n\nPool 'p' is already formatted using more current version 5000.\n\n"
+        );
+        let refused = kept(&[of(15)], 28).unwrap_err().to_string();
+        assert!(refused.contains("only read"), "{refused}");
+        for wrong in ["0", "29", "5001", "x"] {
+            assert!(pool_version(wrong).is_err(), "{wrong}");
         }
     }
 
