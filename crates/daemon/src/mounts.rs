@@ -559,20 +559,23 @@ impl Service {
         serve_fuse::aside(remove).await;
     }
 
-    /// Mounts again what was taken away. Tries all, and answers what failed last.
+    /// Mounts again what was taken away. Tries all, and answers all that failed.
     pub(crate) async fn bring_back(
         &self,
         open: &OpenPool,
         taken: Vec<Taken>,
     ) -> Result<(), Failure> {
-        let mut outcome = Ok(());
+        let mut failed: Option<Failure> = None;
         for one in taken.into_iter().rev() {
             let done = self.attach(open, &one.name, &one.mountpoint, true, &one.options);
             if let Err(failure) = done.await {
-                outcome = Err(failure);
+                failed = Some(match failed {
+                    Some(others) => Failure::new(failure.kind, format!("{others}\n{failure}")),
+                    None => failure,
+                });
             }
         }
-        outcome
+        failed.map_or(Ok(()), Err)
     }
 
     /// Closes snapshots that are open through `.zfs/snapshot`, so that they can be destroyed.

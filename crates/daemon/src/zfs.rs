@@ -316,7 +316,12 @@ impl Service {
         }
         outcome.map_err(failed)?;
         self.log_command(&open.pool, &call.command).await;
+        let done = format!(
+            "rolled back to '{}', but not all is as it was",
+            call.snapshot
+        );
         back.map(|()| Empty {})
+            .map_err(|failure| Failure::new(failure.kind, format!("{done}:\n{failure}")))
     }
 
     /// `zfs rename`.

@@ -90,6 +90,35 @@ fn nothing_of_ours_is_covered() {
     done(&server);
 }
 
+/// A rollback to before the directories of filesystems inside were made, where they cannot be made anew, says that it was
+/// done, and names each that is not mounted any more.
+#[test]
+fn a_rollback_tells_what_has_lost_its_place() {
+    if !can_mount() {
+        return;
+    }
+    let server = tank();
+    server.ok("zfs create tank/up");
+    server.ok("zfs snapshot tank/up@empty");
+    server.ok("zfs create tank/up/a");
+    server.ok("zfs create tank/up/b");
+    fs::write(server.path("mnt/up/new"), "x").unwrap();
+    server.ok("zfs set readonly=on tank/up");
+    let told = server.fails("zfs rollback tank/up@empty");
+    assert!(
+        told.starts_with("rolled back to 'tank/up@empty', but"),
+        "{told}"
+    );
+    for child in ["cannot mount 'tank/up/a'", "cannot mount 'tank/up/b'"] {
+        assert!(told.contains(child), "{told}");
+    }
+    assert!(!server.path("mnt/up/new").exists());
+    server.ok("zfs set readonly=off tank/up");
+    server.ok("zfs mount -a");
+    assert_eq!(value(&server, "mounted", "tank/up/a"), "yes");
+    done(&server);
+}
+
 /// What is refused has changed nothing, and what was to be destroyed is mounted again.
 #[test]
 fn a_refused_destroy_leaves_everything_mounted() {
