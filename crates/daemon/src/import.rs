@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use api::{Failure, FailureKind, FoundPoolReport, VdevReport, ZpoolImport, ZpoolImportReply};
 use engine::{
-    EngineError, FoundPool, FoundState, ImportSpec, Pool, Probe, Rewind, ScanSpec, Unusable,
-    VdevState,
+    EngineError, FoundPool, FoundState, ImportSpec, MissingLogs, Pool, Probe, Rewind, ScanSpec,
+    Unusable, VdevState,
 };
 use format::Txg;
 
 use crate::error::from_engine;
 use crate::reports;
 use crate::service::{OpenPool, Service};
-use crate::zpool::take_altroot;
+use crate::zpool::{not_at_the_next_start, take_altroot};
 
 /// Where `zpool import` looks when not told.
 const DEFAULT_SEARCH: [&str; 2] = ["/dev/disk/by-id", "/dev"];
@@ -176,6 +176,9 @@ impl Service {
         }
         let (altroot, mut properties) =
             take_altroot(&doing, call.altroot.clone(), call.properties.clone())?;
+        if call.temporary_name {
+            not_at_the_next_start(&mut properties);
+        }
         let read_only = properties
             .iter()
             .any(|(name, value)| name == "readonly" && value == "on");
@@ -188,7 +191,9 @@ impl Service {
         spec.read_only = read_only || call.dry_run;
         spec.force = call.force;
         spec.destroyed = call.destroyed;
-        spec.missing_log = call.missing_log;
+        if call.missing_log {
+            spec.missing_logs = MissingLogs::Accepted;
+        }
         spec.rewind = match (call.txg, call.checkpoint, call.rewind, call.extreme) {
             (Some(txg), ..) => Rewind::To(Txg::new(txg)),
             (None, true, ..) => Rewind::Checkpoint,

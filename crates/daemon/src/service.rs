@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use api::{Failure, FailureKind, ServerInfoReply};
 use device::World;
-use engine::{HostIdentity, ImportSpec, Pool, ScanSpec};
+use engine::{HostIdentity, ImportSpec, MissingLogs, Pool, ScanSpec};
 use parking_lot::Mutex;
 use serve_fuse::UnmountMode;
 use tokio::sync::{Notify, watch};
@@ -29,6 +29,8 @@ pub(crate) struct OpenPool {
     pub(crate) pool: Arc<Pool>,
     /// Serialises changes to its datasets, mounts and shares.
     pub(crate) admin: tokio::sync::Mutex<()>,
+    /// The guid that it is being given, while it is.
+    pub(crate) next_guid: Mutex<Option<u64>>,
 }
 
 impl OpenPool {
@@ -194,6 +196,7 @@ impl Service {
         let open = Arc::new(OpenPool {
             pool,
             admin: tokio::sync::Mutex::new(()),
+            next_guid: Mutex::new(None),
         });
         self.pools
             .lock()
@@ -237,7 +240,7 @@ impl Service {
         absent.retain(|absent| {
             pools
                 .iter()
-                .all(|open| open.pool.guid().get() != absent.cached.guid)
+                .all(|open| !absent.cached.is(open.pool.guid().get()))
         });
         let mut cached: Vec<CachedPool> = pools
             .iter()
@@ -245,6 +248,7 @@ impl Service {
             .map(|open| CachedPool {
                 name: open.pool.name(),
                 guid: open.pool.guid().get(),
+                next_guid: *open.next_guid.lock(),
                 devices: crate::reports::device_paths(&open.pool.status()),
                 read_only: open.pool.is_read_only(),
             })
@@ -299,13 +303,14 @@ impl Service {
         let doing = format!("cannot import '{}'", cached.name);
         let spec = ScanSpec {
             paths: cached.devices.clone(),
-            guid: Some(format::Guid::new(cached.guid)),
+            guid: None,
             name: None,
         };
         let found = engine::scan(&self.world, &spec)
             .await
             .map_err(|error| from_engine(&doing, &error))?;
-        let Some(found) = found.into_iter().next() else {
+        let mut found = found.into_iter();
+        let Some(found) = found.find(|found| cached.is(found.guid.get())) else {
             let message = format!(
                 "{doing}: none of its devices is there ({}); bring them back and run 'zpool import -d DIR {}'",
                 cached.devices.join(", "),
@@ -316,6 +321,7 @@ impl Service {
         let _claim = self.claim(&doing, &cached.name, Some(found.guid)).await?;
         let mut import = ImportSpec::new(found, self.host.clone());
         import.read_only = cached.read_only;
+        import.missing_logs = MissingLogs::AcceptedIfUnused;
         let pool = Pool::import(&self.world, import)
             .await
             .map_err(|error| from_engine(&doing, &error))?;

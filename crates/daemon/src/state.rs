@@ -25,11 +25,21 @@ pub(crate) struct CachedPool {
     pub(crate) name: String,
     /// Identity.
     pub(crate) guid: u64,
+    /// The identity that it was just being given (`zpool reguid`): it has the one or the other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) next_guid: Option<u64>,
     /// Where its devices were.
     pub(crate) devices: Vec<String>,
     /// Whether it was imported read-only.
     #[serde(default)]
     pub(crate) read_only: bool,
+}
+
+impl CachedPool {
+    /// Whether a pool of this identity is it.
+    pub(crate) fn is(&self, guid: u64) -> bool {
+        self.guid == guid || self.next_guid == Some(guid)
+    }
 }
 
 /// The state directory, locked.
@@ -147,6 +157,7 @@ mod tests {
         let pools = vec![CachedPool {
             name: "tank".into(),
             guid: 7,
+            next_guid: None,
             devices: vec!["/d/a".into()],
             read_only: false,
         }];

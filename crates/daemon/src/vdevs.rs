@@ -69,6 +69,16 @@ impl Service {
         Ok(Empty {})
     }
 
+    /// A guid for a pool.
+    fn new_guid(&self) -> u64 {
+        loop {
+            match self.world.random.next_u64() {
+                0 => {}
+                guid => return guid,
+            }
+        }
+    }
+
     /// `zpool reguid`.
     pub(crate) async fn zpool_reguid(&self, call: ZpoolReguid) -> Result<Empty, Failure> {
         let open = self.pool(&call.name)?;
@@ -81,12 +91,17 @@ impl Service {
                 return Err(Failure::new(FailureKind::Invalid, message));
             }
         }
-        open.pool
-            .change_guid(call.guid.map(Guid::new))
-            .await
-            .map_err(|error| from_engine(&doing, &error))?;
-        self.log_command(&open.pool, &call.command).await;
+        let guid = call.guid.unwrap_or_else(|| self.new_guid());
+        // Wherever a crash stops it, the next start finds the pool by the guid that it has then.
+        *open.next_guid.lock() = Some(guid);
         self.save_cached_pools();
+        let changed = open.pool.change_guid(Guid::new(guid)).await;
+        if changed.is_ok() {
+            self.log_command(&open.pool, &call.command).await;
+        }
+        *open.next_guid.lock() = None;
+        self.save_cached_pools();
+        changed.map_err(|error| from_engine(&doing, &error))?;
         Ok(Empty {})
     }
 

@@ -161,11 +161,16 @@ pub(crate) fn take_altroot(
             let message = format!("{doing}: bad alternate root '{root}': must be an absolute path");
             return Err(Failure::new(FailureKind::Invalid, message));
         }
-        if !properties.iter().any(|(name, _)| name == "cachefile") {
-            properties.push(("cachefile".to_owned(), "none".to_owned()));
-        }
+        not_at_the_next_start(&mut properties);
     }
     Ok((altroot, properties))
+}
+
+/// Has a pool not imported at the next start, unless `cachefile` is given.
+pub(crate) fn not_at_the_next_start(properties: &mut Properties) {
+    if !properties.iter().any(|(name, _)| name == "cachefile") {
+        properties.push(("cachefile".to_owned(), "none".to_owned()));
+    }
 }
 
 /// Refuses a new pool whose root filesystem would hide what is in a directory (`zpool_do_create`,
@@ -174,6 +179,7 @@ async fn refuse_used_mountpoint(
     name: &str,
     altroot: Option<&str>,
     properties: &[(String, String)],
+    dry_run: bool,
 ) -> Result<(), Failure> {
     let mut typed = properties.iter().rev();
     let mountpoint = match typed.find(|(name, _)| name == "mountpoint") {
@@ -185,11 +191,18 @@ async fn refuse_used_mountpoint(
     let path = below_altroot(altroot, &mountpoint);
     // It may be in a filesystem that this process serves.
     let directory = path.clone();
-    let look = move || std::fs::read_dir(directory).map(|mut entries| entries.next().is_some());
+    let look = move || {
+        // The mount of a server that crashed would be taken away before its place is used; what is below it counts.
+        if !dry_run {
+            let _ = serve_fuse::take_away_dead_mounts(&directory);
+        }
+        std::fs::read_dir(directory).map(|mut entries| entries.next().is_some())
+    };
     let why = match serve_fuse::aside(look).await {
         Ok(true) => "exists and is not empty".to_owned(),
         Ok(false) => return Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if dry_run && serve_fuse::is_dead(&error) => return Ok(()),
         Err(error) => format!("cannot be used: {error}"),
     };
     let message = format!(
@@ -225,7 +238,11 @@ impl Service {
         }
         self.refuse_open_devices(&vdevs, call.force)?;
         let (altroot, mut properties) = take_altroot(&doing, call.altroot, call.properties)?;
-        refuse_used_mountpoint(&call.name, altroot.as_deref(), &call.filesystem_properties).await?;
+        if properties.iter().any(|(name, _)| name == "tname") {
+            not_at_the_next_start(&mut properties);
+        }
+        let root = &call.filesystem_properties;
+        refuse_used_mountpoint(&call.name, altroot.as_deref(), root, call.dry_run).await?;
         for (name, value) in &call.filesystem_properties {
             if name == ISCSI_PROPERTY {
                 check_share(value)?;

@@ -100,16 +100,16 @@ pub enum EngineError {
     },
     /// Log devices are missing, and nobody said that the pool is to be opened without them.
     #[error(
-        "The devices below are missing or corrupted, use '-m' to import the pool anyway:\n\t{}\n{lost}\ncannot import '{pool}': one or more devices is currently unavailable",
-        devices.join("\n\t")
+        "The devices below are missing or corrupted, use '-m' to import the pool anyway:\n\t{}\n{}\ncannot import '{pool}': one or more devices is currently unavailable",
+        devices.join("\n\t"), lost_with_logs(datasets)
     )]
     MissingLog {
         /// The pool.
         pool: String,
         /// The log devices.
         devices: Vec<String>,
-        /// What an import without them loses, as a sentence.
-        lost: String,
+        /// What was logged on them and is not in the pool is of these.
+        datasets: Vec<String>,
     },
     /// A device is smaller than a vdev must be.
     #[error(
@@ -332,6 +332,17 @@ pub enum EngineError {
         /// The pool.
         pool: String,
     },
+}
+
+/// What an import without log devices loses, as a sentence.
+fn lost_with_logs(datasets: &[String]) -> String {
+    if datasets.is_empty() {
+        return "No intent log is on them: nothing is lost without them.".to_owned();
+    }
+    format!(
+        "What was written synchronously in the last seconds of use may be lost in: {}",
+        datasets.join(", ")
+    )
 }
 
 impl EngineError {

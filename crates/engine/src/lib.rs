@@ -82,8 +82,8 @@ pub use salvage::{Problem, Salvage, SalvageSpec, SalvagedDataset};
 pub use scan::{FoundPool, FoundState, ScanSpec, scan};
 pub use scrub::{ScrubCommand, ScrubNumbers};
 pub use spec::{
-    CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, Rewind, Rewound, VdevClass,
-    VdevLayout, VdevSpec,
+    CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, MissingLogs, Rewind, Rewound,
+    VdevClass, VdevLayout, VdevSpec,
 };
 pub use status::{
     FeatureState, FeatureStatus, PoolHealth, PoolStatus, ScanStatus, VdevState, VdevStatus,

@@ -33,8 +33,8 @@ use crate::history::{History, HistoryLog, HistoryWhat};
 use crate::props::Stored;
 use crate::space::{Space, TopShape};
 use crate::{
-    EngineError, FoundState, ImportSpec, ScanStatus, config, directory, features, layout,
-    multihost, removed, tables, vdevprops,
+    EngineError, FoundState, ImportSpec, MissingLogs, ScanStatus, config, directory, features,
+    layout, multihost, removed, tables, vdevprops,
 };
 
 /// Bytes of verified blocks kept in memory unless the caller says otherwise.
@@ -195,22 +195,22 @@ fn check_host(spec: &ImportSpec) -> Result<(), EngineError> {
 pub(crate) fn check_tree(
     pool: &str,
     tree: &VdevTree,
-    missing_log: bool,
+    missing_logs: MissingLogs,
 ) -> Result<(), EngineError> {
-    check_tops(pool, tree, missing_log, |_| true)
+    check_tops(pool, tree, missing_logs, |_| true)
 }
 
 fn check_tops(
     pool: &str,
     tree: &VdevTree,
-    missing_log: bool,
+    missing_logs: MissingLogs,
     counts: impl Fn(&Arc<Vdev>) -> bool,
 ) -> Result<(), EngineError> {
     let mut lacking = Vec::new();
     for top in tree.tops().into_iter().filter(counts) {
         let (state, _) = top.state();
         let is_log = top.config_u64("is_log") == Some(1);
-        if !(state.is_usable() || is_log && missing_log) {
+        if !(state.is_usable() || is_log && missing_logs != MissingLogs::Refused) {
             let mut names = unusable_leaves(std::slice::from_ref(&top));
             if names.is_empty() {
                 names.push(format!("{} is {state}", top.display_name()));
@@ -243,11 +243,7 @@ pub(crate) fn lost_logs(tree: &VdevTree) -> Vec<Arc<Vdev>> {
 }
 
 /// The refusal to import without log devices, which tells what would be lost.
-async fn missing_log(
-    pool: &str,
-    lost: &[Arc<Vdev>],
-    dsl: &Arc<DslPool>,
-) -> Result<EngineError, EngineError> {
+fn missing_log(pool: &str, lost: &[Arc<Vdev>], datasets: Vec<String>) -> EngineError {
     let mut devices = Vec::new();
     for top in lost {
         devices.push(format!("    {} [log]", top.display_name()));
@@ -257,31 +253,22 @@ async fn missing_log(
             }
         }
     }
-    let datasets = dsl.datasets_with_lost_logs().await?;
-    let lost = if datasets.is_empty() {
-        "No intent log is on them: nothing is lost without them.".to_owned()
-    } else {
-        format!(
-            "What was written synchronously in the last seconds of use may be lost in: {}",
-            datasets.join(", ")
-        )
-    };
-    Ok(EngineError::MissingLog {
+    EngineError::MissingLog {
         pool: pool.to_owned(),
         devices,
-        lost,
-    })
+        datasets,
+    }
 }
 
 /// [`check_tree`], without top-level vdevs of which nothing was found; tells how many those are.
 pub(crate) fn check_known(
     pool: &str,
     tree: &VdevTree,
-    missing_log: bool,
+    missing_logs: MissingLogs,
 ) -> Result<usize, EngineError> {
     let is_unknown = |top: &Arc<Vdev>| *top.kind() == VdevKind::Missing;
     let unknown = tree.tops().iter().filter(|top| is_unknown(top)).count();
-    match check_tops(pool, tree, missing_log, |top| !is_unknown(top)) {
+    match check_tops(pool, tree, missing_logs, |top| !is_unknown(top)) {
         Ok(()) => Ok(unknown),
         Err(error) => Err(error),
     }
@@ -352,7 +339,7 @@ pub(crate) async fn read_trusted(
     let ground = Ground::open(world, root, options, [0; 32]).await?;
     let result = async {
         // Labels do not tell which vdevs were removed, so what looks missing may not be needed.
-        let placeholders = check_known(name, &ground.tree, true)?;
+        let placeholders = check_known(name, &ground.tree, MissingLogs::Accepted)?;
         distrust_stale(&ground.tree).await;
         let uberblock = match given {
             Some(uberblock) => uberblock,
@@ -564,12 +551,12 @@ async fn import_on(
     (name, disk_name): (&str, &str),
 ) -> Result<Arc<Core>, EngineError> {
     let newest = past.map_or(uberblock, |past| past.newest);
-    check_tree(name, &ground.tree, true)?;
+    check_tree(name, &ground.tree, MissingLogs::Accepted)?;
     let lost_logs = lost_logs(&ground.tree);
     if !lost_logs.is_empty() {
         ground.pipeline.give_up_lost_logs();
     }
-    if spec.missing_log {
+    if spec.missing_logs == MissingLogs::Accepted {
         ground.pipeline.give_up_unreadable_logs();
     }
     if ground.tree.guid_sum() != uberblock.guid_sum {
@@ -608,8 +595,15 @@ async fn import_on(
             features: under_way,
         });
     }
-    if !lost_logs.is_empty() && !spec.missing_log {
-        return Err(missing_log(name, &lost_logs, &dsl).await?);
+    if !lost_logs.is_empty() && spec.missing_logs != MissingLogs::Accepted {
+        let datasets = dsl.datasets_with_lost_logs().await?;
+        if !datasets.is_empty() || spec.missing_logs == MissingLogs::Refused {
+            return Err(missing_log(name, &lost_logs, datasets));
+        }
+        let devices = unusable_leaves(&lost_logs).join(", ");
+        tracing::warn!(
+            "pool '{name}' is opened without devices of the intent log, on which nothing was: {devices}"
+        );
     }
 
     let mos = dsl.mos().clone();

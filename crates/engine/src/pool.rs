@@ -577,11 +577,11 @@ impl Pool {
         vdevs::remove(&self.core, device).await
     }
 
-    /// Gives the pool another guid, a random one unless given (`zpool reguid`); returns it.
+    /// Gives the pool another guid, which is not zero (`zpool reguid`).
     ///
     /// # Errors
     /// [`EngineError::NotHealthy`], [`EngineError::ReadOnly`].
-    pub async fn change_guid(&self, guid: Option<Guid>) -> Result<Guid, EngineError> {
+    pub async fn change_guid(&self, guid: Guid) -> Result<(), EngineError> {
         self.check_writeable()?;
         vdevs::change_guid(&self.core, guid).await
     }

@@ -12,8 +12,8 @@ use format::Uberblock;
 
 use crate::status::vdev_status;
 use crate::{
-    EngineError, FoundPool, HostIdentity, ImportSpec, VdevClass, VdevState, VdevStatus, features,
-    open, rewind,
+    EngineError, FoundPool, HostIdentity, ImportSpec, MissingLogs, VdevClass, VdevState,
+    VdevStatus, features, open, rewind,
 };
 
 /// Why a pool cannot be imported.
@@ -76,7 +76,7 @@ pub async fn probe(world: &World, found: &FoundPool) -> Result<Probe, EngineErro
         unwatched: true,
         only_looked_at: true,
         // Everything else can be told without the logs (`spa_tryimport`).
-        missing_log: true,
+        missing_logs: MissingLogs::Accepted,
         ..ImportSpec::new(found.clone(), HostIdentity::default())
     };
     // What is read of it may change at any moment, and make no sense; this is why it cannot be imported all the same.

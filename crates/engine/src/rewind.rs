@@ -219,7 +219,7 @@ async fn verify(core: &Core) -> Result<(), EngineError> {
 async fn uberblocks(world: &World, spec: &ImportSpec) -> Result<Vec<Uberblock>, EngineError> {
     let ground = untrusted(world, spec).await?;
     // Labels do not tell which vdevs were removed, so what looks missing may not be needed.
-    let result = match check_known(&spec.found.name, &ground.tree, spec.missing_log) {
+    let result = match check_known(&spec.found.name, &ground.tree, spec.missing_logs) {
         Ok(_) => {
             distrust_stale(&ground.tree).await;
             Ok(ground.tree.uberblocks().await)
@@ -270,7 +270,7 @@ async fn read_checkpoint(
     let (newest, config) = open::read_trusted(world, spec, None).await?;
     let ground = open::open_trusted(world, spec, &config).await?;
     let result = async {
-        check_tree(pool, &ground.tree, spec.missing_log)?;
+        check_tree(pool, &ground.tree, spec.missing_logs)?;
         distrust_stale(&ground.tree).await;
         let mos = open::open_mos(world, &ground, &newest).await?;
         let directory = Zap::hold(&mos, ObjectId::POOL_DIRECTORY).await?;

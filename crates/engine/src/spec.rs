@@ -141,6 +141,18 @@ pub enum Rewind {
     Checkpoint,
 }
 
+/// What an import does where devices of the intent log are missing or damaged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MissingLogs {
+    /// It is refused.
+    #[default]
+    Refused,
+    /// It goes on if nothing was logged on them that is not in the pool: nothing is lost without them.
+    AcceptedIfUnused,
+    /// It goes on, whatever is lost (`zpool import -m`); logs end where they cannot be read.
+    Accepted,
+}
+
 /// What a rewound import gave up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rewound {
@@ -169,8 +181,8 @@ pub struct ImportSpec {
     pub force: bool,
     /// Import a destroyed pool (`-D`).
     pub destroyed: bool,
-    /// Import without the devices of the intent log (`-m`).
-    pub missing_log: bool,
+    /// Whether to import it without all devices of the intent log.
+    pub missing_logs: MissingLogs,
     /// Do not watch whether another host uses the pool: for who only looks at it.
     pub unwatched: bool,
     /// The pool is closed again at once: nobody is kept from importing it meanwhile, as who imports it to read it does.
@@ -195,7 +207,7 @@ impl ImportSpec {
             read_only: false,
             force: false,
             destroyed: false,
-            missing_log: false,
+            missing_logs: MissingLogs::Refused,
             unwatched: false,
             only_looked_at: false,
             rewind: Rewind::No,

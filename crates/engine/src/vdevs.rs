@@ -437,7 +437,7 @@ impl RemoveTask {
     }
 }
 
-pub(crate) async fn change_guid(core: &Arc<Core>, guid: Option<Guid>) -> Result<Guid, EngineError> {
+pub(crate) async fn change_guid(core: &Arc<Core>, new: Guid) -> Result<(), EngineError> {
     let _admin = core.admin.lock().await;
     core.check_not_suspended()?;
     core.check_no_checkpoint()?;
@@ -446,21 +446,11 @@ pub(crate) async fn change_guid(core: &Arc<Core>, guid: Option<Guid>) -> Result<
             pool: core.state.lock().name.clone(),
         });
     }
-    let new = loop {
-        match guid {
-            Some(guid) => break guid,
-            None => match core.world.random.next_u64() {
-                0 => continue,
-                guid => break Guid::new(guid),
-            },
-        }
-    };
     let task = GuidTask {
         core: core.clone(),
         new,
     };
-    core.run_task(task).await?;
-    Ok(new)
+    core.run_task(task).await
 }
 
 /// Makes a device forget the pool that it was a part of (`zpool labelclear`); with `force`, also one that was not

@@ -66,7 +66,7 @@ fn canonical(path: &Path) -> io::Result<PathBuf> {
 }
 
 /// A FUSE mount whose server is gone ("Transport endpoint is not connected"), or went while it was asked.
-fn is_dead(error: &io::Error) -> bool {
+pub fn is_dead(error: &io::Error) -> bool {
     [Errno::NOTCONN, Errno::CONNABORTED]
         .map(|errno| Some(errno.raw_os_error()))
         .contains(&error.raw_os_error())

@@ -103,33 +103,30 @@ pub(super) fn shown(property: &str, value: &str, parseable: bool) -> String {
         return "-".into();
     }
     if parseable {
-        return value.into();
+        // `zpool_get_prop`, lib/libzfs/libzfs_pool.c.
+        let is_none = property == "dedup_table_quota" && value == "none";
+        return if is_none { "0" } else { value }.into();
     }
     match property {
         "size" | "allocated" | "free" | "checkpoint" | "expandsize" | "freeing" | "leaked"
-        | "bcloneused" | "bclonesaved" | "dedupused" | "dedupsaved" | "dedup_table_size" => {
-            value.parse().map_or_else(
-                |_| value.to_owned(),
-                |bytes| {
-                    if bytes == 0 && matches!(property, "checkpoint" | "expandsize") {
-                        "-".into()
-                    } else if bytes == 0
-                        && matches!(
-                            property,
-                            "freeing"
-                                | "leaked"
-                                | "bcloneused"
-                                | "bclonesaved"
-                                | "dedup_table_size"
-                        )
-                    {
-                        "0".into()
-                    } else {
-                        numbers::nice_bytes(bytes)
-                    }
-                },
-            )
-        }
+        | "bcloneused" | "bclonesaved" | "dedupused" | "dedupsaved" | "dedup_table_size"
+        | "dedup_table_quota" => value.parse().map_or_else(
+            |_| value.to_owned(),
+            |bytes| {
+                if bytes == 0 && matches!(property, "checkpoint" | "expandsize") {
+                    "-".into()
+                } else if bytes == 0
+                    && matches!(
+                        property,
+                        "freeing" | "leaked" | "bcloneused" | "bclonesaved" | "dedup_table_size"
+                    )
+                {
+                    "0".into()
+                } else {
+                    numbers::nice_bytes(bytes)
+                }
+            },
+        ),
         "fragmentation" | "capacity" if value.bytes().all(|b| b.is_ascii_digit()) => {
             format!("{value}%")
         }

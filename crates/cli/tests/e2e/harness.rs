@@ -158,6 +158,18 @@ impl Server {
         std::fs::read_to_string(self.path("server.log")).unwrap_or_default()
     }
 
+    /// Begins a command, and does not wait for its end.
+    pub fn begin(&self, words: &[&str]) -> Child {
+        Command::new(MILLPOND)
+            .args(words)
+            .env("MILLPOND_STATE", self.state())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the command starts")
+    }
+
     /// Kills the server at once, as `kill -9` does, and takes its dead mounts away.
     pub fn kill(&mut self) {
         self.kill_only();

@@ -29,6 +29,7 @@ mod refusals;
 mod removed;
 mod scrub;
 mod snapdir;
+mod starts;
 mod suspend;
 mod up;
 mod vdevprops;

@@ -6,8 +6,8 @@ use crate::common::*;
 use dataset::DirtyEstimate;
 use device::World;
 use engine::{
-    AddSpec, EngineError, FeatureState, ImportSpec, LeafSpec, Pool, PoolHealth, VdevClass,
-    VdevLayout, VdevSpec, VdevState, VdevStatus,
+    AddSpec, EngineError, FeatureState, ImportSpec, LeafSpec, MissingLogs, Pool, PoolHealth,
+    VdevClass, VdevLayout, VdevSpec, VdevState, VdevStatus,
 };
 use format::{ObjectId, ObjectType, Txg};
 use object::NewObject;
@@ -244,9 +244,9 @@ async fn vdevs_of_every_class_are_added_and_some_removed() {
     assert_eq!(status.root.children.len(), 4);
     assert_eq!((status.caches.len(), status.spares.len()), (0, 1));
     write_logged(&dataset).await;
-    let old = pool.guid();
-    let new = pool.change_guid(None).await.expect("reguid");
-    assert_ne!(old, new);
+    let new = format::Guid::new(4711);
+    pool.change_guid(new).await.expect("reguid");
+    assert_eq!(pool.guid(), new);
     write_logged(&dataset).await;
     drop(dataset);
     pool.export(false).await.expect("export");
@@ -416,13 +416,25 @@ async fn import_without_log(images: &Images, world: &World, objects: &[ObjectId]
     let error = Pool::import(world, ImportSpec::new(found.clone(), host()))
         .await
         .expect_err("the log is missing");
-    let EngineError::MissingLog { lost, devices, .. } = &error else {
+    let EngineError::MissingLog {
+        datasets, devices, ..
+    } = &error
+    else {
         panic!("{error}")
     };
-    assert!(lost.contains("may be lost in: tank"), "{lost}");
+    assert_eq!(datasets, &["tank"]);
+    let told = "may be lost in: tank\n";
+    assert!(error.to_string().contains(told), "{error}");
     assert!(devices[0].contains("d2.img [log]"), "{devices:?}");
+    let if_unused = |found| ImportSpec {
+        missing_logs: MissingLogs::AcceptedIfUnused,
+        ..ImportSpec::new(found, host())
+    };
+    let error = Pool::import(world, if_unused(found.clone())).await;
+    let error = error.expect_err("something is on the log");
+    assert!(matches!(error, EngineError::MissingLog { .. }), "{error}");
     let without = ImportSpec {
-        missing_log: true,
+        missing_logs: MissingLogs::Accepted,
         ..ImportSpec::new(found, host())
     };
     let pool = Pool::import(world, without).await.expect("import -m");
@@ -431,6 +443,15 @@ async fn import_without_log(images: &Images, world: &World, objects: &[ObjectId]
     check_objects(&dataset, objects, 4).await;
     write_logged(&dataset).await;
     drop(dataset);
+    // What it lost, it lost: from now on it comes without being told again.
+    pool.export(false).await.expect("export");
+    let found = find(world, images.path()).await;
+    let refused = Pool::import(world, ImportSpec::new(found.clone(), host())).await;
+    let error = refused.expect_err("nobody allowed it");
+    assert!(error.to_string().contains("nothing is lost"), "{error}");
+    let pool = Pool::import(world, if_unused(found)).await;
+    let pool = pool.expect("nothing is on the log");
+    assert_eq!(pool.health(), PoolHealth::Degraded);
     // The missing device can be removed; then the pool is whole again.
     let log = top(&pool, VdevClass::Log);
     pool.remove(&log.guid.to_string()).await.expect("remove");

@@ -219,7 +219,10 @@ async fn the_checkpoint_stays_whole_while_the_pool_changes() {
         matches!(error, EngineError::HasCheckpoint { .. }),
         "{error}"
     );
-    let error = pool.change_guid(None).await.expect_err("reguid");
+    let error = pool
+        .change_guid(format::Guid::new(4711))
+        .await
+        .expect_err("reguid");
     assert!(
         matches!(error, EngineError::HasCheckpoint { .. }),
         "{error}"

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::common::{data, get, open, put};
 use device::sim::{Fault, FaultEffect, PowerCut, SimOp, SimWorld};
-use engine::{ImportSpec, Pool};
+use engine::{ImportSpec, MissingLogs, Pool};
 use filesystem::Filesystem;
 use sim::torture::{Layout, create, find, host, import, simulate};
 
@@ -43,7 +43,7 @@ async fn cut(sim: &SimWorld, pool: Arc<Pool>, fs: Arc<Filesystem>) {
 
 async fn import_without_log(sim: &SimWorld) -> Arc<Pool> {
     let mut spec = ImportSpec::new(find(sim).await.unwrap(), host());
-    spec.missing_log = true;
+    spec.missing_logs = MissingLogs::Accepted;
     Pool::import(&sim.world(), spec).await.unwrap()
 }
 

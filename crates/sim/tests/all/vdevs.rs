@@ -212,7 +212,7 @@ fn a_pool_gets_another_guid_or_not() {
         let sim = SimWorld::new(1);
         let pool = before_addition(&sim).await;
         let before = (count(&sim, SimOp::Write), count(&sim, SimOp::Flush));
-        pool.change_guid(Some(new)).await.unwrap();
+        pool.change_guid(new).await.unwrap();
         let total = (
             count(&sim, SimOp::Write) - before.0,
             count(&sim, SimOp::Flush) - before.1,
@@ -231,7 +231,7 @@ fn a_pool_gets_another_guid_or_not() {
                 let old = pool.guid();
                 sim.cut_power_at(op, at, how);
                 let about = format!("{op:?} {at} {how:?}");
-                let is_changed = until_cut(&sim, pool.change_guid(Some(new))).await.is_some();
+                let is_changed = until_cut(&sim, pool.change_guid(new)).await.is_some();
                 drop(pool);
                 power_cycle(&sim).await;
                 inspect(&sim, &about, true).await.unwrap();

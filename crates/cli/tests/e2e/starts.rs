@@ -1,0 +1,152 @@
+//! Which pools a start brings back, after a stop and after `kill -9`, and what those leave that it does not.
+
+use std::time::Duration;
+
+use crate::harness::{Server, can_mount, zdb_is_clean};
+
+fn names(server: &Server) -> String {
+    server.ok("zpool list -H -o name").replace('\n', " ")
+}
+
+/// Goal: a pool keeps its place wherever a crash stops `zpool reguid`. Method: kills around it, then the list as a crash
+/// leaves it that came between the labels and the list.
+#[test]
+fn a_pool_that_was_just_given_another_guid_is_found() {
+    let mut server = Server::start();
+    let disks = server.disks(2, 128 << 20).join(" ");
+    server.ok(&format!(
+        "zpool create -O mountpoint=none tank mirror {disks}"
+    ));
+    let guid = |server: &Server| {
+        let text = server.ok("zpool get -Hp -o value guid tank");
+        text.trim().parse::<u64>().expect("a number")
+    };
+    for round in 0..12 {
+        let (old, new) = (guid(&server), 4711 + round);
+        let reguid = server.begin(&["zpool", "reguid", "-g", &new.to_string(), "tank"]);
+        std::thread::sleep(Duration::from_millis(4 + 2 * round));
+        server.kill_only();
+        let ended = reguid.wait_with_output().expect("the command ends");
+        // A command that found nobody has started a server.
+        server.command(&["down"]);
+        server.launch(&["daemon"]);
+        assert_eq!(names(&server), "tank ", "{round}:\n{}", server.log());
+        let now = guid(&server);
+        let possible = [new, if ended.status.success() { new } else { old }];
+        assert!(possible.contains(&now), "{round}: {now} of {possible:?}");
+    }
+    server.kill_only();
+    let path = server.state().join("pools.json");
+    let text = std::fs::read_to_string(&path).expect("the list");
+    let mut list: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    list[0]["next_guid"] = list[0]["guid"].take();
+    list[0]["guid"] = 17.into();
+    std::fs::write(&path, list.to_string()).expect("the list");
+    for _ in 0..2 {
+        server.launch(&["daemon"]);
+        assert_eq!(names(&server), "tank ", "{}", server.log());
+        server.kill_only();
+    }
+    let text = std::fs::read_to_string(&path).expect("the list");
+    assert!(
+        !text.contains("next_guid") && !text.contains("17,"),
+        "{text}"
+    );
+    zdb_is_clean(&server.path("disks"), "tank");
+}
+
+/// Goal: a log device that is not there keeps a pool away only where something may be on it.
+#[test]
+fn a_start_does_without_a_log_on_which_nothing_is() {
+    if !can_mount() {
+        return;
+    }
+    let mut server = Server::start();
+    let disks = server.disks(2, 128 << 20);
+    let away = server.text("away.img");
+    let mount = server.path("mnt");
+    server.ok(&format!(
+        "zpool create -m {} tank {} log {}",
+        mount.display(),
+        disks[0],
+        disks[1]
+    ));
+    let write_synced = |name: &str| {
+        let file = std::fs::File::create(mount.join(name)).expect("a file");
+        file.set_len(5000).expect("its length");
+        file.sync_all().expect("fsync");
+    };
+    write_synced("logged");
+    server.kill();
+    std::fs::rename(&disks[1], &away).expect("the log goes");
+    server.launch(&["daemon"]);
+    assert_eq!(names(&server), "", "{}", server.log());
+    let told = server.fails("zpool status tank");
+    assert!(told.contains("may be lost in: tank"), "{told}");
+    std::fs::rename(&away, &disks[1]).expect("the log is back");
+    server.stop();
+    server.launch(&["daemon"]);
+    assert!(mount.join("logged").exists(), "{}", server.log());
+    // All is in the pool when the server has left it; and what is logged without the log is in the pool.
+    server.stop();
+    std::fs::rename(&disks[1], &away).expect("the log goes");
+    server.launch(&["daemon"]);
+    write_synced("without");
+    server.kill();
+    server.launch(&["daemon"]);
+    for name in ["logged", "without"] {
+        assert!(mount.join(name).exists(), "{name}:\n{}", server.log());
+    }
+    let health = server.ok("zpool list -H -o health");
+    assert_eq!(health, "DEGRADED\n");
+    let warning = "opened without devices of the intent log";
+    assert!(server.log().contains(warning), "{}", server.log());
+    std::fs::rename(&away, &disks[1]).expect("the log is back");
+    server.kill();
+    server.launch(&["daemon"]);
+    assert_eq!(server.ok("zpool list -H -o health"), "ONLINE\n");
+    write_synced("again with it");
+    server.ok("zpool export tank");
+    zdb_is_clean(&server.path("disks"), "tank");
+}
+
+/// Goal: a pool with a temporary name is not imported at the next start, as OpenZFS says of `-t`; what is left of its
+/// mount is in nobody's way.
+#[test]
+fn a_temporary_name_lasts_no_longer_than_the_server() {
+    if !can_mount() {
+        return;
+    }
+    let mut server = Server::start();
+    let disks = server.disks(2, 128 << 20);
+    let mount = server.text("mnt");
+    server.ok(&format!(
+        "zpool create -t short -m {mount} tank {}",
+        disks[0]
+    ));
+    let get = "zpool get -H -o value cachefile short";
+    assert_eq!(server.ok(get), "none\n");
+    server.kill_only();
+    server.launch(&["daemon"]);
+    assert_eq!(names(&server), "", "{}", server.log());
+    // The mount is dead, and there.
+    let error = std::fs::read_dir(&mount).expect_err("nobody serves it");
+    assert_eq!(
+        error.raw_os_error(),
+        Some(rustix::io::Errno::NOTCONN.raw_os_error())
+    );
+    server.ok(&format!("zpool create -n -m {mount} other {}", disks[1]));
+    std::fs::read_dir(&mount).expect_err("it was only asked");
+    server.ok(&format!("zpool create -m {mount} other {}", disks[1]));
+    std::fs::write(format!("{mount}/file"), "x").expect("a file");
+    let directory = server.text("disks");
+    server.ok(&format!("zpool import -N -d {directory} -t tank short"));
+    assert_eq!(server.ok(get), "none\n");
+    server.ok("zpool export short");
+    server.ok(&format!(
+        "zpool import -N -d {directory} -t -o cachefile= tank short"
+    ));
+    server.kill();
+    server.launch(&["daemon"]);
+    assert_eq!(names(&server), "other tank ", "{}", server.log());
+}
