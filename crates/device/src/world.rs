@@ -59,7 +59,7 @@ pub enum DeviceError {
     },
     /// Another process (or another opening in this one) holds the device for writing.
     #[error(
-        "{path}: the device is in use by another process; export its pool there, or stop that process, before opening it for writing"
+        "{path}: the device is in use by another process; export its pool there, or stop that process"
     )]
     InUse {
         /// Path of the device.
