@@ -645,10 +645,9 @@ pub(crate) fn parse_setting(
             if name == "encryption" && value != PropertyValue::Number(2)
                 || name == "keyformat" && value != PropertyValue::Number(0)
             {
-                return Err(DatasetError::Unsupported {
-                    name: name.to_owned(),
-                    what: "encryption".into(),
-                });
+                return Err(property.invalid(format!(
+                    "'{name}={typed}': encryption can only be inherited here; create the dataset below an encrypted one, or with OpenZFS"
+                )));
             }
             debug_assert!(matches!(
                 (property.kind, &value),
