@@ -23,10 +23,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use client::Client;
 
-/// Blocks of 128 KiB and more come and go all the time. The C library's allocator takes each from the kernel and
-/// gives it back, page by page, or trims its heap after each file that is deleted.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: device::Allocator = device::Allocator;
 
 /// ZFS without the kernel: real OpenZFS pools, served as filesystems and volumes.
 #[derive(Debug, Parser)]

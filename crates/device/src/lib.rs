@@ -13,9 +13,12 @@
 //! | [`Cpu`] | [`CpuPool`] | [`InlineCpu`] |
 //! | [`Opener`] | [`SystemOpener`] | [`sim::SimWorld`], disks by name |
 //!
-//! `unsafe` appears in `file::buffer` (aligned, recycled buffers), `file::request` (how full they are), `file::uring` (submission
+//! [`Allocator`] is where the process has its memory from.
+//!
+//! `unsafe` appears in `allocator`, `file::buffer` (aligned, recycled buffers), `file::request` (how full they are), `file::uring` (submission
 //! queue entries that point into buffers the ring's owner keeps alive) and one ioctl.
 
+mod allocator;
 mod cpu;
 mod file;
 mod memory;
@@ -24,6 +27,7 @@ mod sparse;
 mod system;
 mod world;
 
+pub use allocator::Allocator;
 pub use cpu::{CpuPool, InlineCpu};
 pub use file::{FileDevice, FileOptions, IoEngine, create_sparse_file};
 pub use memory::MemoryDevice;

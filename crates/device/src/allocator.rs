@@ -1,0 +1,142 @@
+//! Where memory comes from: mimalloc, but for the very big.
+//!
+//! Blocks of 128 KiB and more come and go all the time. The C library's allocator takes each from the kernel and
+//! gives it back, page by page, or trims its heap after each file that is deleted; mimalloc does not.
+//!
+//! Each thread that reads FUSE requests has a zeroed buffer of 16 MiB and a page, of which it mostly needs little. From
+//! an allocator that has such memory again it would be cleared, and so be there whole: for each mount 64 MiB. What is
+//! bigger than the biggest block is therefore mapped by itself, and costs what is touched of it.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::ptr::null_mut;
+
+use mimalloc::MiMalloc;
+use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap, munmap};
+
+/// Blocks have at most so many bytes (`SPA_MAXBLOCKSIZE`); what is bigger is mapped.
+const BLOCK_BYTES_MAX: usize = 16 << 20;
+/// What mapped memory is aligned to at least.
+const PAGE_BYTES: usize = 4096;
+
+/// The allocator of the process: to be its `#[global_allocator]`.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Allocator;
+
+fn is_mapped(layout: &Layout) -> bool {
+    layout.size() > BLOCK_BYTES_MAX && layout.align() <= PAGE_BYTES
+}
+
+/// New pages, which are zero.
+fn map(length: usize) -> *mut u8 {
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new private mapping where the kernel likes, which touches no memory that anybody has.
+    let mapped = unsafe { mmap_anonymous(null_mut(), length, access, MapFlags::PRIVATE) };
+    mapped.map_or(null_mut(), <*mut _>::cast)
+}
+
+// SAFETY: memory of one layout always comes from the same place and goes back there, as `is_mapped` depends on the
+// layout alone; what mimalloc promises holds for its part, and the kernel's mappings are zeroed, of page alignment and
+// of the size asked for.
+unsafe impl GlobalAlloc for Allocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        match is_mapped(&layout) {
+            true => map(layout.size()),
+            // SAFETY: the caller's promise.
+            false => unsafe { MiMalloc.alloc(layout) },
+        }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        match is_mapped(&layout) {
+            true => map(layout.size()),
+            // SAFETY: the caller's promise.
+            false => unsafe { MiMalloc.alloc_zeroed(layout) },
+        }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        match is_mapped(&layout) {
+            true => {
+                // SAFETY: mapped with this length, and the caller gives it up. Where unmapping fails (the process has
+                // too many mappings), the memory stays lost.
+                let _ = unsafe { munmap(memory.cast(), layout.size()) };
+            }
+            // SAFETY: the caller's promise; it came from there.
+            false => unsafe { MiMalloc.dealloc(memory, layout) },
+        }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, length: usize) -> *mut u8 {
+        // SAFETY: the caller promises that `length` is valid for this alignment.
+        let wanted = unsafe { Layout::from_size_align_unchecked(length, layout.align()) };
+        match (is_mapped(&layout), is_mapped(&wanted)) {
+            // SAFETY: the caller's promise; it came from there.
+            (false, false) => unsafe { MiMalloc.realloc(memory, layout, length) },
+            (true, true) => {
+                let may_move = MremapFlags::MAYMOVE;
+                // SAFETY: mapped with this length, and nobody but the caller refers to it.
+                let mapped = unsafe { mremap(memory.cast(), layout.size(), length, may_move) };
+                mapped.map_or(null_mut(), <*mut _>::cast)
+            }
+            // SAFETY: two allocations do not overlap, and both have the bytes that are copied; where there is no new
+            // one the old one stays the caller's.
+            _ => unsafe {
+                let new = self.alloc(wanted);
+                if !new.is_null() {
+                    new.copy_from_nonoverlapping(memory, layout.size().min(length));
+                    self.dealloc(memory, layout);
+                }
+                new
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[global_allocator]
+    static ALLOCATOR: Allocator = Allocator;
+
+    const BIG: usize = BLOCK_BYTES_MAX + PAGE_BYTES;
+
+    #[test]
+    fn growing_and_shrinking_over_the_limit_keeps_what_is_stored() {
+        let mut bytes: Vec<u8> = (0..100_000u32).map(|at| (at % 251) as u8).collect();
+        let is_kept = |bytes: &[u8]| {
+            let mut all = bytes[..100_000].iter().enumerate();
+            all.all(|(at, byte)| *byte == (at % 251) as u8)
+        };
+        for length in [BIG, 3 * BIG, BIG + 1, 100_000, 2 * BIG, 200_000] {
+            let before = bytes.len();
+            bytes.resize(length, 7);
+            bytes.shrink_to_fit();
+            assert_eq!(bytes.capacity(), length);
+            assert!(is_kept(&bytes), "{before} to {length}");
+            assert!(bytes[before.min(length)..].iter().all(|byte| *byte == 7));
+        }
+    }
+
+    #[test]
+    fn what_is_not_touched_of_a_big_buffer_costs_nothing() {
+        let resident_bytes = || {
+            let text = std::fs::read_to_string("/proc/self/statm").expect("of this process");
+            let pages = text.split(' ').nth(1).map(str::parse::<usize>);
+            pages.expect("a number").expect("a number") * PAGE_BYTES
+        };
+        let buffers = || (0..16).map(|_| vec![0u8; BIG]).collect::<Vec<_>>();
+        let mut first = buffers();
+        first.iter_mut().for_each(|buffer| buffer.fill(1));
+        drop(first);
+        let before = resident_bytes();
+        let again = buffers();
+        let more = resident_bytes().saturating_sub(before);
+        assert!(more < 4 * BIG, "{more} bytes");
+        assert!(
+            again
+                .iter()
+                .all(|buffer| buffer.iter().all(|byte| *byte == 0))
+        );
+    }
+}
