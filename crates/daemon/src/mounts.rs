@@ -3,6 +3,7 @@
 //! Rules are those of `zfs mount` (zfs_mount_at, lib/libzfs/libzfs_mount.c): `canmount`, `mountpoint`
 //! (`none`, `legacy` or a path below the pool's altroot).
 
+use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +14,9 @@ use dataset::{Dataset, DatasetKind, DslPool, ListOptions, PropertySource};
 use device::BoxFuture;
 use filesystem::{AccessTimes, Filesystem, FsError};
 use parking_lot::Mutex;
-use serve_fuse::{Mount, MountOptions, Snapdir, SnapshotEntry, SnapshotProvider, UnmountMode};
+use serve_fuse::{
+    Mount, MountOptions, MountTable, Snapdir, SnapshotEntry, SnapshotProvider, UnmountMode,
+};
 
 use crate::error::{from_dataset, from_mount, suspended};
 use crate::service::{OpenPool, Service};
@@ -71,6 +74,13 @@ impl Mounts {
             .map(|mounted| mounted.mountpoint.clone())
     }
 
+    /// Whether a dataset was mounted when `table` was read.
+    pub(crate) fn is_mounted_in(&self, table: &MountTable, name: &str) -> bool {
+        let by_name = self.by_name.lock();
+        let mounted = by_name.get(name);
+        mounted.is_some_and(|mounted| mounted.mount.is_mounted_in(table))
+    }
+
     /// The filesystem of a mounted dataset, and where it is mounted.
     pub(crate) fn filesystem(&self, name: &str) -> Option<(Arc<Filesystem>, PathBuf)> {
         self.by_name
@@ -83,6 +93,7 @@ impl Mounts {
     /// Names of a pool's datasets that are mounted inside a path (not at it), what was mounted last first.
     pub(crate) fn inside(&self, path: &Path, pool: &str) -> Vec<String> {
         let by_name = self.by_name.lock();
+        let table = LazyCell::new(MountTable::now);
         let mut inside: Vec<_> = by_name
             .iter()
             .filter(|(name, mounted)| {
@@ -90,7 +101,7 @@ impl Mounts {
                 at != path
                     && at.starts_with(path)
                     && is_at_or_below(name, pool)
-                    && mounted.mount.is_mounted()
+                    && mounted.mount.is_mounted_in(&table)
             })
             .map(|(name, mounted)| (mounted.order, name.clone()))
             .collect();
@@ -123,10 +134,10 @@ impl Mounts {
         found.into_iter().rev().map(|(_, name)| name).collect()
     }
 
-    /// What options for this time make of a mounted filesystem's properties.
+    /// What options for this time make of the properties of a filesystem that is mounted.
     pub(crate) fn temporary(&self, name: &str) -> BTreeMap<&'static str, &'static str> {
         let by_name = self.by_name.lock();
-        let Some(mounted) = by_name.get(name).filter(|found| found.mount.is_mounted()) else {
+        let Some(mounted) = by_name.get(name) else {
             return BTreeMap::new();
         };
         let options = mounted.options.lock();
@@ -148,9 +159,10 @@ impl Mounts {
     /// Directories that these are mounted at, in this order, where their names alone chose them.
     pub(crate) fn own_directories(&self, names: &[String]) -> Vec<PathBuf> {
         let by_name = self.by_name.lock();
+        let table = LazyCell::new(MountTable::now);
         let mounted = names.iter().filter_map(|name| by_name.get(name));
         mounted
-            .filter(|mounted| mounted.is_placed_by_name && mounted.mount.is_mounted())
+            .filter(|mounted| mounted.is_placed_by_name && mounted.mount.is_mounted_in(&table))
             .map(|mounted| mounted.mountpoint.clone())
             .collect()
     }
@@ -625,9 +637,10 @@ impl Service {
     /// What is mounted.
     pub(crate) fn zfs_mounts(&self) -> ZfsMountListReply {
         let by_name = self.mounts.by_name.lock();
+        let table = MountTable::now();
         let mounts = by_name
             .iter()
-            .filter(|(_, mounted)| mounted.mount.is_mounted())
+            .filter(|(_, mounted)| mounted.mount.is_mounted_in(&table))
             .map(|(name, mounted)| ZfsMounted {
                 name: name.clone(),
                 mountpoint: mounted.mountpoint.to_string_lossy().into_owned(),
@@ -639,9 +652,10 @@ impl Service {
     /// The mounted filesystem that an absolute path leads into, and the rest of the path in it.
     pub(crate) fn mounted_above(&self, path: &Path) -> Option<(Arc<Filesystem>, PathBuf)> {
         let by_name = self.mounts.by_name.lock();
+        let table = MountTable::now();
         by_name
             .values()
-            .filter(|mounted| mounted.mount.is_mounted())
+            .filter(|mounted| mounted.mount.is_mounted_in(&table))
             .filter_map(|mounted| {
                 let at = mounted.mount.mountpoint();
                 let below = path.strip_prefix(at).ok()?.to_owned();
@@ -654,10 +668,11 @@ impl Service {
     /// The dataset that is mounted at a path; of several the uppermost.
     pub(crate) fn mounted_dataset_at(&self, path: &str) -> Option<String> {
         let by_name = self.mounts.by_name.lock();
+        let table = LazyCell::new(MountTable::now);
         by_name
             .iter()
             .filter(|(_, mounted)| mounted.mountpoint == Path::new(path))
-            .filter(|(_, mounted)| mounted.mount.is_mounted())
+            .filter(|(_, mounted)| mounted.mount.is_mounted_in(&table))
             .max_by_key(|(_, mounted)| mounted.order)
             .map(|(name, _)| name.clone())
     }

@@ -8,7 +8,7 @@ use api::{
     ZfsList, ZfsListReply, ZfsMount, ZfsRename, ZfsRollback, ZfsSnapshot, ZfsUnmount,
 };
 use dataset::{DatasetError, DatasetInfo, DatasetKind, ListOptions};
-use serve_fuse::UnmountMode;
+use serve_fuse::{MountTable, UnmountMode};
 
 use crate::error::from_dataset;
 use crate::mounts::{Place, Taken};
@@ -108,9 +108,10 @@ impl Service {
                 .await
                 .map_err(failed)?
         };
+        let table = MountTable::now();
         for info in listed {
             if seen.insert(info.name.clone()) {
-                let mut report = self.report(&open, info).await?;
+                let mut report = self.report(&open, &table, info).await?;
                 for property in &call.properties {
                     if let Some(found) = self.owned(&open, &report.name, property).await {
                         report.properties.insert(property.clone(), found);
@@ -137,7 +138,12 @@ impl Service {
         Ok(())
     }
 
-    async fn report(&self, open: &OpenPool, info: DatasetInfo) -> Result<DatasetReport, Failure> {
+    async fn report(
+        &self,
+        open: &OpenPool,
+        table: &MountTable,
+        info: DatasetInfo,
+    ) -> Result<DatasetReport, Failure> {
         let settings = open
             .pool
             .dsl()
@@ -146,13 +152,11 @@ impl Service {
             .map_err(|error| from_dataset(&format!("cannot open '{}'", info.name), &error))?;
         let mut properties = reports::properties(settings);
         if info.kind == DatasetKind::Filesystem {
-            let mounted = if self.mounts.mountpoint(&info.name).is_some() {
-                "yes"
-            } else {
-                "no"
-            };
+            let is_mounted = self.mounts.is_mounted_in(table, &info.name);
+            let mounted = if is_mounted { "yes" } else { "no" };
             properties.insert("mounted".into(), Property::statistic(mounted));
-            for (name, word) in self.mounts.temporary(&info.name) {
+            let temporary = is_mounted.then(|| self.mounts.temporary(&info.name));
+            for (name, word) in temporary.unwrap_or_default() {
                 if let Some(property) = properties.get_mut(name)
                     && property.value != word
                     // A filesystem that may not be written is not writable by its mount.

@@ -15,11 +15,12 @@
 //!
 //! [`Allocator`] is where the process has its memory from.
 //!
-//! `unsafe` appears in `allocator`, `file::buffer` (aligned, recycled buffers), `file::request` (how full they are), `file::uring` (submission
+//! `unsafe` appears in `allocator`, `descriptors`, `file::buffer` (aligned, recycled buffers), `file::request` (how full they are), `file::uring` (submission
 //! queue entries that point into buffers the ring's owner keeps alive) and one ioctl.
 
 mod allocator;
 mod cpu;
+mod descriptors;
 mod file;
 mod memory;
 pub mod sim;
@@ -29,6 +30,7 @@ mod world;
 
 pub use allocator::Allocator;
 pub use cpu::{CpuPool, InlineCpu};
+pub use descriptors::leave_descriptors;
 pub use file::{FileDevice, FileOptions, IoEngine, create_sparse_file};
 pub use memory::MemoryDevice;
 pub use system::{SystemClock, SystemOpener, SystemRandom, TokioSpawn};

@@ -46,14 +46,6 @@ pub fn filesystem_of(path: &Path) -> io::Result<Option<String>> {
     Ok(ours.map(|mount| mount.source.clone()))
 }
 
-/// Whether a filesystem is mounted at `path`, be it covered; any, where it cannot be told from others.
-pub(crate) fn is_mounted(path: &Path, identity: Option<&Identity>) -> bool {
-    MountTable::read().is_ok_and(|table| match identity {
-        Some(identity) => table.standing(path, identity) != Standing::Gone,
-        None => table.last_at(path).is_some(),
-    })
-}
-
 /// A path without links in it, though what is mounted there may be dead.
 fn canonical(path: &Path) -> io::Result<PathBuf> {
     match fs::canonicalize(path) {

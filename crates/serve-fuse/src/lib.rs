@@ -44,4 +44,5 @@ pub use aside::aside;
 pub use error::{MountError, Result};
 pub use host::{filesystem_of, is_dead, mounted_at, take_away_dead_mounts};
 pub use mount::{Mount, MountOptions, Snapdir, SnapshotEntry, SnapshotProvider, UnmountMode};
+pub use mountinfo::MountTable;
 pub use zvol::ZvolDirectory;

@@ -17,7 +17,7 @@ use crate::attach::Attachment;
 use crate::error::{MountError, Result};
 use crate::handler::Handler;
 use crate::host;
-use crate::mountinfo::Identity;
+use crate::mountinfo::{Identity, MountTable, Standing};
 use crate::nodes::{self, Nodes, Uses};
 use crate::readers::Readers;
 use crate::task::Runner;
@@ -255,8 +255,13 @@ impl Served {
     }
 
     /// Whether it is still mounted (someone may have run umount); be it covered by another mount.
-    pub(crate) fn is_mounted(&self) -> bool {
-        self.is_served() && host::is_mounted(&self.mountpoint, self.identity.as_ref())
+    pub(crate) fn is_mounted_in(&self, table: &MountTable) -> bool {
+        self.is_served()
+            && match &self.identity {
+                Some(identity) => table.standing(&self.mountpoint, identity) != Standing::Gone,
+                // It cannot be told from others.
+                None => table.last_at(&self.mountpoint).is_some(),
+            }
     }
 
     pub(crate) async fn ended(&self) {
@@ -391,7 +396,12 @@ impl Mount {
 
     /// Whether it is still mounted (someone may have run umount); be it covered by another mount.
     pub fn is_mounted(&self) -> bool {
-        self.served.is_mounted()
+        self.is_mounted_in(&MountTable::now())
+    }
+
+    /// [`Self::is_mounted`] when `table` was read.
+    pub fn is_mounted_in(&self, table: &MountTable) -> bool {
+        self.served.is_mounted_in(table)
     }
 
     /// Serves another state of the filesystem in its place (after a rollback or receive): the

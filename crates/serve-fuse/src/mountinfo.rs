@@ -106,9 +106,18 @@ pub(crate) enum Standing {
 
 /// All that is mounted, as this process sees it.
 #[derive(Debug)]
-pub(crate) struct MountTable(Vec<HostMount>);
+pub struct MountTable(Vec<HostMount>);
 
 impl MountTable {
+    /// What is mounted now; nothing, where that cannot be told. The kernel lists all mounts for it: who asks of many
+    /// asks one table.
+    pub fn now() -> Self {
+        Self::read().unwrap_or_else(|error| {
+            tracing::warn!(%error, "what is mounted cannot be told");
+            Self(Vec::new())
+        })
+    }
+
     /// What is mounted now.
     pub(crate) fn read() -> io::Result<Self> {
         let text = fs::read("/proc/self/mountinfo")?;
