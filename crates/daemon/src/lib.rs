@@ -45,7 +45,11 @@ use std::time::Duration;
 
 pub use error::DaemonError;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use service::Service;
+
+/// Descriptors that a process has at most where it has no limit of its own (`fs.nr_open`, as kernels come).
+const DESCRIPTORS_MAX: u64 = 1 << 20;
 
 /// What the daemon is told at its start.
 #[derive(Clone, Debug)]
@@ -75,6 +79,7 @@ pub struct DefaultPool {
 /// be made.
 pub fn run(options: Options, default_pool: Option<DefaultPool>) -> Result<(), DaemonError> {
     avoid_huge_pages();
+    raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("millpond")
@@ -93,6 +98,23 @@ fn avoid_huge_pages() {
     }
     if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
         tracing::debug!(%error, "huge pages cannot be switched off");
+    }
+}
+
+/// Lets the process have as many descriptors as it may: a mounted filesystem takes some for each of its threads, and the
+/// usual limit of 1024 is kept for programs that use select(2).
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.unwrap_or(DESCRIPTORS_MAX);
+    if limit.current.is_none_or(|current| current >= most) {
+        return;
+    }
+    let raised = Rlimit {
+        current: Some(most),
+        ..limit
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, "the limit of open files stays as it is; some hundred filesystems may reach it");
     }
 }
 

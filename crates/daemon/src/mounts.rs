@@ -75,7 +75,7 @@ impl Mounts {
     }
 
     /// Whether a dataset was mounted when `table` was read.
-    pub(crate) fn is_mounted_in(&self, table: &MountTable, name: &str) -> bool {
+    pub(crate) fn is_mounted_in(&self, table: Option<&MountTable>, name: &str) -> bool {
         let by_name = self.by_name.lock();
         let mounted = by_name.get(name);
         mounted.is_some_and(|mounted| mounted.mount.is_mounted_in(table))
@@ -101,7 +101,7 @@ impl Mounts {
                 at != path
                     && at.starts_with(path)
                     && is_at_or_below(name, pool)
-                    && mounted.mount.is_mounted_in(&table)
+                    && mounted.mount.is_mounted_in(table.as_ref())
             })
             .map(|(name, mounted)| (mounted.order, name.clone()))
             .collect();
@@ -162,7 +162,9 @@ impl Mounts {
         let table = LazyCell::new(MountTable::now);
         let mounted = names.iter().filter_map(|name| by_name.get(name));
         mounted
-            .filter(|mounted| mounted.is_placed_by_name && mounted.mount.is_mounted_in(&table))
+            .filter(|mounted| {
+                mounted.is_placed_by_name && mounted.mount.is_mounted_in(table.as_ref())
+            })
             .map(|mounted| mounted.mountpoint.clone())
             .collect()
     }
@@ -640,7 +642,7 @@ impl Service {
         let table = MountTable::now();
         let mounts = by_name
             .iter()
-            .filter(|(_, mounted)| mounted.mount.is_mounted_in(&table))
+            .filter(|(_, mounted)| mounted.mount.is_mounted_in(table.as_ref()))
             .map(|(name, mounted)| ZfsMounted {
                 name: name.clone(),
                 mountpoint: mounted.mountpoint.to_string_lossy().into_owned(),
@@ -655,7 +657,7 @@ impl Service {
         let table = MountTable::now();
         by_name
             .values()
-            .filter(|mounted| mounted.mount.is_mounted_in(&table))
+            .filter(|mounted| mounted.mount.is_mounted_in(table.as_ref()))
             .filter_map(|mounted| {
                 let at = mounted.mount.mountpoint();
                 let below = path.strip_prefix(at).ok()?.to_owned();
@@ -672,7 +674,7 @@ impl Service {
         by_name
             .iter()
             .filter(|(_, mounted)| mounted.mountpoint == Path::new(path))
-            .filter(|(_, mounted)| mounted.mount.is_mounted_in(&table))
+            .filter(|(_, mounted)| mounted.mount.is_mounted_in(table.as_ref()))
             .max_by_key(|(_, mounted)| mounted.order)
             .map(|(name, _)| name.clone())
     }

@@ -111,7 +111,7 @@ impl Service {
         let table = MountTable::now();
         for info in listed {
             if seen.insert(info.name.clone()) {
-                let mut report = self.report(&open, &table, info).await?;
+                let mut report = self.report(&open, table.as_ref(), info).await?;
                 for property in &call.properties {
                     if let Some(found) = self.owned(&open, &report.name, property).await {
                         report.properties.insert(property.clone(), found);
@@ -141,7 +141,7 @@ impl Service {
     async fn report(
         &self,
         open: &OpenPool,
-        table: &MountTable,
+        table: Option<&MountTable>,
         info: DatasetInfo,
     ) -> Result<DatasetReport, Failure> {
         let settings = open

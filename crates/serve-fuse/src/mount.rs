@@ -255,13 +255,13 @@ impl Served {
     }
 
     /// Whether it is still mounted (someone may have run umount); be it covered by another mount.
-    pub(crate) fn is_mounted_in(&self, table: &MountTable) -> bool {
-        self.is_served()
-            && match &self.identity {
-                Some(identity) => table.standing(&self.mountpoint, identity) != Standing::Gone,
-                // It cannot be told from others.
-                None => table.last_at(&self.mountpoint).is_some(),
-            }
+    pub(crate) fn is_mounted_in(&self, table: Option<&MountTable>) -> bool {
+        let is_listed = |table: &MountTable| match &self.identity {
+            Some(identity) => table.standing(&self.mountpoint, identity) != Standing::Gone,
+            // It cannot be told from others.
+            None => table.last_at(&self.mountpoint).is_some(),
+        };
+        self.is_served() && table.is_none_or(is_listed)
     }
 
     pub(crate) async fn ended(&self) {
@@ -396,11 +396,11 @@ impl Mount {
 
     /// Whether it is still mounted (someone may have run umount); be it covered by another mount.
     pub fn is_mounted(&self) -> bool {
-        self.is_mounted_in(&MountTable::now())
+        self.is_mounted_in(MountTable::now().as_ref())
     }
 
-    /// [`Self::is_mounted`] when `table` was read.
-    pub fn is_mounted_in(&self, table: &MountTable) -> bool {
+    /// [`Self::is_mounted`] when `table` was read; for all that is known, without one.
+    pub fn is_mounted_in(&self, table: Option<&MountTable>) -> bool {
         self.served.is_mounted_in(table)
     }
 

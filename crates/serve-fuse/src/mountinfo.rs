@@ -109,13 +109,11 @@ pub(crate) enum Standing {
 pub struct MountTable(Vec<HostMount>);
 
 impl MountTable {
-    /// What is mounted now; nothing, where that cannot be told. The kernel lists all mounts for it: who asks of many
-    /// asks one table.
-    pub fn now() -> Self {
-        Self::read().unwrap_or_else(|error| {
-            tracing::warn!(%error, "what is mounted cannot be told");
-            Self(Vec::new())
-        })
+    /// What is mounted now, if that can be told. The kernel lists all mounts for it: who asks of many asks one table.
+    pub fn now() -> Option<Self> {
+        Self::read()
+            .inspect_err(|error| tracing::warn!(%error, "what is mounted cannot be told"))
+            .ok()
     }
 
     /// What is mounted now.

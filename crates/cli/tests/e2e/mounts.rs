@@ -3,6 +3,8 @@
 use std::fs;
 use std::time::{Duration, UNIX_EPOCH};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 use crate::harness::{Server, can_mount, run};
 use crate::properties::{done, tank, value};
 
@@ -370,6 +372,15 @@ fn many_mounts_take_little_memory() {
     if !can_mount() {
         return;
     }
+    // The server is to raise its limit of descriptors to what it may have.
+    let limit = getrlimit(Resource::Nofile);
+    let lower = Rlimit {
+        current: limit.maximum.map(|maximum| maximum - 1),
+        ..limit
+    };
+    if limit.maximum.is_some() {
+        setrlimit(Resource::Nofile, lower).expect("a lower limit");
+    }
     let server = Server::start();
     let disk = &server.disks(1, 256 << 20)[0];
     let mount = server.text("mnt");
@@ -385,11 +396,19 @@ fn many_mounts_take_little_memory() {
     assert_eq!(mounted.lines().count() as u64, COUNT, "{mounted}");
     let lock = server.state().join("millpond.lock");
     let process = std::fs::read_to_string(lock).expect("the server's process");
-    let status = format!("/proc/{}/status", process.trim());
-    let status = std::fs::read_to_string(status).expect("the server's status");
+    let told = |what: &str| {
+        let path = format!("/proc/{}/{what}", process.trim());
+        std::fs::read_to_string(path).expect("what the kernel tells of the server")
+    };
+    let status = told("status");
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = resident.and_then(|text| text.split_whitespace().next());
     let kib: u64 = kib.and_then(|text| text.parse().ok()).expect("a number");
     assert!(kib < COUNT * (16 << 10), "{kib} KiB");
+    let limits = told("limits");
+    let mut lines = limits.lines();
+    let line = lines.find_map(|line| line.strip_prefix("Max open files"));
+    let numbers: Vec<&str> = line.expect("the limit").split_whitespace().collect();
+    assert_eq!(numbers[0], numbers[1]);
     server.ok("zpool destroy tank");
 }
