@@ -250,6 +250,9 @@ pub struct ZpoolUpgradeReply {
     pub pools: Vec<PoolUpgrade>,
     /// Every feature that is supported: name, and whether it is compatible for reading.
     pub supported: Vec<(String, bool)>,
+    /// As [`ZpoolListReply::absent`].
+    #[serde(default)]
+    pub absent: Vec<String>,
 }
 
 /// One pool of a [`ZpoolUpgradeReply`].
@@ -409,7 +412,8 @@ pub struct ZpoolList {
 pub struct ZpoolListReply {
     /// In order of name.
     pub pools: Vec<PoolReport>,
-    /// Of every pool that could not be imported when the server started, why; only where all pools are asked for.
+    /// Of every pool that was named and is not here, why; where all pools are asked for, of every one that could not be
+    /// imported when the server started.
     #[serde(default)]
     pub absent: Vec<String>,
 }
@@ -819,6 +823,9 @@ pub struct ZpoolHistory {
 pub struct ZpoolHistoryReply {
     /// Pool name and its records, oldest first.
     pub pools: Vec<(String, Vec<HistoryRecord>)>,
+    /// As [`ZpoolListReply::absent`].
+    #[serde(default)]
+    pub absent: Vec<String>,
 }
 
 /// One record of a pool's history.

@@ -5,6 +5,11 @@
 
 #![forbid(unsafe_code)]
 
+/// [`anyhow::bail!`] for what is wrong with a command line.
+macro_rules! bail_usage {
+    ($($text:tt)*) => { anyhow::bail!($crate::Usage(format!($($text)*))) };
+}
+
 mod client;
 mod columns;
 mod json;
@@ -59,11 +64,11 @@ const WRONG_USAGE: u8 = 2;
 
 /// What is wrong with a command line.
 #[derive(Debug)]
-struct Usage(&'static str);
+struct Usage(String);
 
 impl std::fmt::Display for Usage {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str(self.0)
+        out.write_str(&self.0)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use api::{Failure, FailureKind};
+use api::{Empty, Failure, FailureKind};
 use dataset::DatasetError;
 use engine::EngineError;
 use serve_fuse::MountError;
@@ -144,6 +144,15 @@ pub(crate) fn from_mount(doing: &str, error: &MountError) -> Failure {
         _ => FailureKind::Io,
     };
     Failure::new(kind, prefixed(doing, &error.to_string()))
+}
+
+/// All that failed, as one answer.
+pub(crate) fn all_done(failures: &[Failure]) -> Result<Empty, Failure> {
+    let Some(first) = failures.first() else {
+        return Ok(Empty {});
+    };
+    let messages: Vec<String> = failures.iter().map(ToString::to_string).collect();
+    Err(Failure::new(first.kind, messages.join("\n")))
 }
 
 /// `cannot create 'tank/a': ...`, unless the message says so itself.

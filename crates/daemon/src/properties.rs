@@ -9,7 +9,7 @@ use dataset::{DatasetError, DatasetKind, ListOptions, PropertyChange, PropertySo
 use serve_fuse::UnmountMode;
 
 use crate::create::volume_reservation;
-use crate::error::from_dataset;
+use crate::error::{all_done, from_dataset};
 use crate::mounts::{Place, Taken, is_at_or_below};
 use crate::owners::OwnedQuota;
 use crate::service::{OpenPool, Service};
@@ -155,7 +155,7 @@ impl Service {
             };
             failures.extend(done.await.err());
         }
-        all_done(failures)
+        all_done(&failures)
     }
 
     /// `zfs inherit`.
@@ -181,7 +181,7 @@ impl Service {
                 Err(failure) => failures.push(failure),
             }
         }
-        all_done(failures)
+        all_done(&failures)
     }
 
     async fn names_below(&self, top: &str) -> Result<Vec<String>, Failure> {
@@ -459,13 +459,4 @@ fn is_move((property, change): &(String, PropertyChange)) -> bool {
         ("canmount", PropertyChange::Set(word)) => word == "off",
         _ => false,
     }
-}
-
-/// All that failed, as one answer.
-fn all_done(failures: Vec<Failure>) -> Result<Empty, Failure> {
-    let Some(first) = failures.first() else {
-        return Ok(Empty {});
-    };
-    let messages: Vec<String> = failures.iter().map(ToString::to_string).collect();
-    Err(Failure::new(first.kind, messages.join("\n")))
 }

@@ -5,7 +5,7 @@
 //! and [`crate::volumes::Volumes`], then `pools`. Short locks are never held across an await, so a
 //! pool that hangs stops only requests about itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use serve_fuse::UnmountMode;
 use tokio::sync::{Notify, watch};
 
-use crate::error::{from_engine, suspended};
+use crate::error::{all_done, from_engine, suspended};
 use crate::mounts::Mounts;
 use crate::names::{Claim, PoolNames};
 use crate::state::{CachedPool, State};
@@ -138,6 +138,31 @@ impl Service {
             return Ok(self.pools());
         }
         names.iter().map(|name| self.pool(name)).collect()
+    }
+
+    /// The pools of these names that are here, each once, and why others are not; fails where none is here. Every pool
+    /// where there are no names.
+    pub(crate) fn pools_found(
+        &self,
+        names: &[String],
+    ) -> Result<(Vec<Arc<OpenPool>>, Vec<String>), Failure> {
+        if names.is_empty() {
+            return Ok((self.pools(), self.absent()));
+        }
+        let mut names: Vec<&String> = names.iter().collect();
+        let mut seen = HashSet::new();
+        names.retain(|name| seen.insert(*name));
+        let (mut found, mut failures) = (Vec::new(), Vec::new());
+        for name in names {
+            match self.pool(name) {
+                Ok(open) => found.push(open),
+                Err(failure) => failures.push(failure),
+            }
+        }
+        if found.is_empty() {
+            all_done(&failures)?;
+        }
+        Ok((found, failures.iter().map(Failure::to_string).collect()))
     }
 
     /// The pool of this name.

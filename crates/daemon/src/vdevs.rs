@@ -148,7 +148,9 @@ impl Service {
                 .collect(),
             ..ZpoolUpgradeReply::default()
         };
-        for open in self.pools_named(&call.names)? {
+        let (pools, absent) = self.pools_found(&call.names)?;
+        reply.absent = absent;
+        for open in pools {
             let name = open.pool.name();
             let value = |property: &str| open.pool.prop(property).map(|prop| prop.value);
             let before = open.pool.status().version;

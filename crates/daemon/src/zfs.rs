@@ -375,6 +375,9 @@ impl Service {
             .list(&call.from, &ListOptions::default())
             .await
             .map_err(failed)?;
+        if call.from == call.to {
+            return Ok(Empty {});
+        }
         let names: Vec<String> = listed.into_iter().rev().map(|info| info.name).collect();
         let away = self.mounts.last_first(&call.from);
         let taken = self.take_away(&open, away, mode(call.force)).await?;

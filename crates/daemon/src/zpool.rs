@@ -17,7 +17,7 @@ use format::Guid;
 use serve_fuse::UnmountMode;
 
 use crate::compatibility::Compatibility;
-use crate::error::{from_engine, suspended};
+use crate::error::{all_done, from_engine, suspended};
 use crate::mounts::below_altroot;
 use crate::replication;
 use crate::reports;
@@ -347,23 +347,20 @@ impl Service {
     }
 
     /// `zpool export`.
+    /// A pool that cannot be exported keeps no other from it.
     pub(crate) async fn zpool_export(&self, call: ZpoolExport) -> Result<Empty, Failure> {
-        // A pool that could not be imported at the start is not here, but waited for.
-        let is_open = |name: &String| self.pool(name).is_ok() || !self.forget_absent(name);
-        let pools = if call.all {
-            self.pools()
-        } else {
-            let names: Vec<String> = call
-                .names
-                .iter()
-                .filter(|name| is_open(name))
-                .cloned()
-                .collect();
-            names
-                .iter()
-                .map(|name| self.pool(name))
-                .collect::<Result<_, _>>()?
-        };
+        let (mut pools, mut failures) = (Vec::new(), Vec::new());
+        if call.all {
+            pools = self.pools();
+        }
+        for name in &call.names {
+            match self.pool(name) {
+                Ok(open) => pools.push(open),
+                // One that could not be imported at the start is not here, but waited for.
+                Err(_) if self.forget_absent(name) => {}
+                Err(failure) => failures.push(failure),
+            }
+        }
         for open in pools {
             let name = open.pool.name();
             let doing = format!("cannot export '{name}'");
@@ -375,25 +372,19 @@ impl Service {
                 let exported = open.pool.export(call.force).await;
                 exported.map_err(|error| from_engine(&doing, &error))
             };
-            self.leaving(&open, &doing, call.force, work).await?;
-            self.forget(&name, false);
+            match self.leaving(&open, &doing, call.force, work).await {
+                Ok(()) => self.forget(&name, false),
+                Err(failure) => failures.push(failure),
+            }
         }
-        Ok(Empty {})
-    }
-
-    /// What is to be told of pools that are not here, to who asks for these names.
-    fn absent_for(&self, names: &[String]) -> Vec<String> {
-        match names {
-            [] => self.absent(),
-            _ => Vec::new(),
-        }
+        all_done(&failures)
     }
 
     /// `zpool list` and `zpool get`.
     pub(crate) fn zpool_list(&self, call: &ZpoolList) -> Result<ZpoolListReply, Failure> {
-        let pools = self.pools_named(&call.names)?;
+        let (pools, absent) = self.pools_found(&call.names)?;
         Ok(ZpoolListReply {
-            absent: self.absent_for(&call.names),
+            absent,
             pools: pools
                 .iter()
                 .map(|open| {
@@ -412,11 +403,12 @@ impl Service {
         &self,
         call: &ZpoolStatus,
     ) -> Result<ZpoolStatusReply, Failure> {
+        let (pools, absent) = self.pools_found(&call.names)?;
         let mut reply = ZpoolStatusReply {
-            absent: self.absent_for(&call.names),
+            absent,
             ..ZpoolStatusReply::default()
         };
-        for open in self.pools_named(&call.names)? {
+        for open in pools {
             let mut report = reports::pool_status(&open.pool);
             if call.verbose {
                 report.damaged = self.damaged_names(&open).await;
@@ -458,8 +450,12 @@ impl Service {
         &self,
         call: &ZpoolHistory,
     ) -> Result<ZpoolHistoryReply, Failure> {
-        let mut reply = ZpoolHistoryReply::default();
-        for open in self.pools_named(&call.names)? {
+        let (pools, absent) = self.pools_found(&call.names)?;
+        let mut reply = ZpoolHistoryReply {
+            absent,
+            ..ZpoolHistoryReply::default()
+        };
+        for open in pools {
             let name = open.pool.name();
             let records = open.pool.history().await.map_err(|error| {
                 from_engine(&format!("cannot get history for '{name}'"), &error)
@@ -487,11 +483,7 @@ impl Service {
                 failures.push(failure);
             }
         }
-        let Some(first) = failures.first() else {
-            return Ok(Empty {});
-        };
-        let messages: Vec<String> = failures.iter().map(ToString::to_string).collect();
-        Err(Failure::new(first.kind, messages.join("\n")))
+        all_done(&failures)
     }
 
     /// `zpool clear`.

@@ -101,7 +101,7 @@ fn kinds(types: Option<&str>) -> anyhow::Result<Vec<DatasetKind>> {
                 DatasetKind::Snapshot,
                 DatasetKind::Bookmark,
             ],
-            other => bail!(
+            other => bail_usage!(
                 "invalid type '{other}'; types are filesystem, volume, snapshot, bookmark, all"
             ),
         });
@@ -153,7 +153,7 @@ fn extra(properties: &[String]) -> Vec<String> {
 /// Whether there is such a property at all.
 fn check_known(properties: &[String]) -> anyhow::Result<()> {
     match properties.iter().find(|name| !is_known(name)) {
-        Some(unknown) => bail!("bad property list: invalid property '{unknown}'"),
+        Some(unknown) => bail_usage!("bad property list: invalid property '{unknown}'"),
         None => Ok(()),
     }
 }
@@ -202,7 +202,7 @@ impl List {
         check_known(&names)?;
         let sorted_by: Vec<String> = keys.iter().map(|(name, _)| name.clone()).collect();
         if let Some(unknown) = sorted_by.iter().find(|name| !is_known(name)) {
-            bail!("invalid property '{unknown}'");
+            bail_usage!("invalid property '{unknown}'");
         }
         let call = ZfsList {
             names: named.clone(),
@@ -505,7 +505,7 @@ impl Get {
             .flatten()
             .find(|name| !SOURCES.contains(name))
         {
-            bail!(
+            bail_usage!(
                 "invalid source '{unknown}'; sources are {}",
                 SOURCES.join(", ")
             );
@@ -555,7 +555,7 @@ impl Get {
                         "value" => cell(dataset, &name, self.parseable),
                         "received" => "-".into(),
                         "source" => source_text(&source),
-                        other => bail!("invalid column name '{other}'; columns are name, property, value, received, source"),
+                        other => bail_usage!("invalid column name '{other}'; columns are name, property, value, received, source"),
                     });
                 }
                 rows.push(row);

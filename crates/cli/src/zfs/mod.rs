@@ -295,7 +295,9 @@ pub fn run(zfs: Zfs, client: &Client, typed: String) -> anyhow::Result<()> {
         }
         Command::Snapshot(snapshot) => {
             if let Some(bad) = snapshot.snapshots.iter().find(|name| !name.contains('@')) {
-                bail!("cannot create snapshot '{bad}': missing '@' delimiter in snapshot name");
+                bail_usage!(
+                    "cannot create snapshot '{bad}': missing '@' delimiter in snapshot name"
+                );
             }
             client.call(&ZfsSnapshot {
                 names: snapshot.snapshots,
@@ -317,7 +319,7 @@ pub fn run(zfs: Zfs, client: &Client, typed: String) -> anyhow::Result<()> {
         }
         Command::Rename(rename) => {
             if rename.recursive && !rename.from.contains('@') {
-                bail!("source dataset for recursive rename must be a snapshot");
+                bail_usage!("source dataset for recursive rename must be a snapshot");
             }
             client.call(&ZfsRename {
                 from: rename.from,

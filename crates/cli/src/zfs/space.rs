@@ -101,7 +101,7 @@ impl Common {
             .chain([("type", false), ("name", false)])
             .collect();
         if let Some((unknown, _)) = keys.iter().find(|(field, _)| !FIELDS.contains(field)) {
-            bail!("invalid field '{unknown}'");
+            bail_usage!("invalid field '{unknown}'");
         }
         let name = dataset_of(&self.dataset)?;
         let mut uses = client.call(&ZfsSpace { name, owners })?.uses;

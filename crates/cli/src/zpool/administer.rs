@@ -1,6 +1,6 @@
 //! `zpool add`, `remove`, `reguid`, `labelclear`, `upgrade`.
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use api::{PoolUpgrade, ZpoolAdd, ZpoolLabelClear, ZpoolReguid, ZpoolRemove, ZpoolUpgrade};
 use clap::Args;
 
@@ -44,7 +44,7 @@ impl Add {
         let mut ashift = None;
         for (name, value) in assignments(&self.properties)? {
             if name != "ashift" {
-                bail!("'{name}' cannot be set here: only ashift can");
+                bail_usage!("'{name}' cannot be set here: only ashift can");
             }
             let number: u8 = value
                 .parse()
@@ -214,7 +214,7 @@ impl Upgrade {
         } else {
             print!("{}", listed(&reply.pools));
         }
-        Ok(())
+        super::all_found(&super::tell_absent(&self.pools, reply.absent))
     }
 }
 

@@ -49,14 +49,15 @@ impl Get {
             fields => fields.split(',').collect(),
         };
         if let Some(unknown) = fields.iter().find(|field| !FIELDS.contains(field)) {
-            bail!("invalid column name '{unknown}'; columns are name, property, value, source");
+            bail_usage!(
+                "invalid column name '{unknown}'; columns are name, property, value, source"
+            );
         }
         let pools = client.call(&ZpoolList::default())?.pools;
         let find = |name: &String| pools.iter().find(|pool| &pool.name == name);
         let wanted = match self.names.first() {
             None => pools.clone(),
-            Some(first) if self.names.iter().all(|name| find(name).is_some()) => {
-                let _ = first;
+            Some(_) if self.names.iter().all(|name| find(name).is_some()) => {
                 self.names.iter().filter_map(find).cloned().collect()
             }
             Some(first) => match find(first) {
@@ -84,7 +85,7 @@ impl Get {
         for pool in pools {
             for name in properties_of(pool) {
                 if name != "name" && !name.contains(':') && !pool.properties.contains_key(&name) {
-                    bail!("bad property list: invalid property '{name}'");
+                    bail_usage!("bad property list: invalid property '{name}'");
                 }
             }
         }
@@ -127,20 +128,20 @@ impl Get {
         let words = &self.names[1..];
         let chosen: Vec<&(String, VdevReport, PropertyMap)> = match words {
             [word] if word == "all-vdevs" => all.iter().collect(),
-            words => words
-                .iter()
-                .map(|word| {
-                    let found = all
-                        .iter()
-                        .find(|(name, vdev, _)| is_called(word, name, vdev));
-                    found.ok_or_else(|| {
-                        anyhow::anyhow!(
+            words => {
+                let mut chosen = Vec::new();
+                for word in words {
+                    let mut vdevs = all.iter();
+                    match vdevs.find(|(name, vdev, _)| is_called(word, name, vdev)) {
+                        Some(vdev) => chosen.push(vdev),
+                        None => bail_usage!(
                             "Expected a list of vdevs in \"{}\", but got:\n{word}",
                             pool.name
-                        )
-                    })
-                })
-                .collect::<anyhow::Result<_>>()?,
+                        ),
+                    }
+                }
+                chosen
+            }
         };
         let wanted = self.wanted();
         let exact = self.parseable || self.json_int;
@@ -157,7 +158,7 @@ impl Get {
                     Some(found) => (vdev_shown(property, &found.value, exact), &found.source),
                     // A property of users that this vdev does not have.
                     None if property.contains(':') => ("-".to_owned(), &Source::None),
-                    None => bail!("bad property list: invalid property '{property}'"),
+                    None => bail_usage!("bad property list: invalid property '{property}'"),
                 };
                 rows.push(row(fields, name, property, &value, &source_text(source)));
                 shown_properties.insert(

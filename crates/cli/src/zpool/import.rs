@@ -9,7 +9,6 @@ use format::{NvList, NvValue};
 
 use super::create::assignments;
 use super::vdevs::{Columns, Naming, print_config};
-use crate::Usage;
 use crate::client::Client;
 
 /// List pools that can be imported, or import them.
@@ -77,7 +76,7 @@ impl Import {
     /// Asks the daemon and prints.
     pub fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
         if (self.dry_run || self.extreme) && !self.rewind {
-            bail!(Usage("-n or -X only meaningful with -F"));
+            bail_usage!("-n or -X only meaningful with -F");
         }
         let importing = self.all || self.pool.is_some();
         // Mount options stand without a value (`-o ro`), pool properties with one.
@@ -133,7 +132,7 @@ impl Import {
             return Ok(());
         }
         if reply.found.is_empty() {
-            bail!("no pools available to import");
+            eprintln!("no pools available to import");
         }
         for (index, pool) in reply.found.iter().enumerate() {
             if index > 0 {

@@ -15,7 +15,7 @@ use clap::Args;
 use super::repeat::Repeat;
 use super::vdevs::{CLASSES, Naming, leaf_name};
 use crate::client::Client;
-use crate::{Usage, numbers};
+use crate::numbers;
 
 /// Names are given at least and at most so much room (`get_namewidth_iostat`).
 const NAME_WIDTHS: (usize, usize) = (10, 42);
@@ -238,10 +238,10 @@ impl Iostat {
     /// Asks the daemon and prints.
     pub fn run(self, client: &Client) -> anyhow::Result<()> {
         if (self.sizes || self.times) && (self.latencies || self.queues) {
-            bail!(Usage("[-r|-w] isn't allowed with [-c|-l|-q]"));
+            bail_usage!("[-r|-w] isn't allowed with [-c|-l|-q]");
         }
         if self.sizes && self.times {
-            bail!(Usage("Only one of [-r|-w] can be passed at a time"));
+            bail_usage!("Only one of [-r|-w] can be passed at a time");
         }
         let call = ZpoolList {
             names: Vec::new(),
@@ -325,7 +325,7 @@ impl Iostat {
             .iter()
             .map(|word| format!("\n\t{word} ({})", what(word)))
             .collect();
-        bail!(
+        bail_usage!(
             "Expected either a list of pools, or list of vdevs in \"{}\", but got:{got}",
             first.name
         );

@@ -1,6 +1,5 @@
 //! `zpool list` (`zpool_do_list`, cmd/zpool/zpool_main.c).
 
-use anyhow::bail;
 use api::{PoolReport, Source, VdevReport, ZpoolList};
 use clap::Args;
 use serde_json::{Map, Value};
@@ -158,7 +157,9 @@ impl List {
             io: false,
         };
         let reply = client.call(&call)?;
-        super::tell_absent(&reply.absent);
+        // What is not here does not make it fail as long as anything is (`list_callback`).
+        let named = super::tell_absent(pools, reply.absent);
+        named.iter().for_each(|why| eprintln!("{why}"));
         let pools = reply.pools;
         let names: Vec<&str> = self.columns.split(',').map(full_name).collect();
         if let (Some(pool), Some(unknown)) = (
@@ -166,7 +167,7 @@ impl List {
             names.iter().find(|name| !known(&pools, name)),
         ) && !pool.properties.is_empty()
         {
-            bail!("bad property list: invalid property '{unknown}'");
+            bail_usage!("bad property list: invalid property '{unknown}'");
         }
         if self.json {
             let properties_of = |pool: &PoolReport| {
@@ -207,10 +208,14 @@ impl List {
         let columns: Vec<Column> = names
             .iter()
             .map(|name| {
-                if is_number(name) {
-                    Column::right(heading(name))
-                } else {
-                    Column::left(heading(name))
+                match *name {
+                    // A number to OpenZFS, with a width of its own (`zprop_width`, module/zcommon/zfs_prop.c).
+                    "health" => Column {
+                        least_width: 8,
+                        ..Column::right("HEALTH")
+                    },
+                    name if is_number(name) => Column::right(heading(name)),
+                    name => Column::left(heading(name)),
                 }
             })
             .collect();
@@ -406,7 +411,7 @@ fn numbers_or_exact(bytes: u64, parseable: bool) -> String {
     if parseable {
         bytes.to_string()
     } else {
-        numbers::nice_bytes(bytes)
+        numbers::nice_count(bytes)
     }
 }
 

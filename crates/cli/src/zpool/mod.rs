@@ -20,14 +20,25 @@ use anyhow::bail;
 use api::{ZpoolClear, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolSet, ZpoolStatus, ZpoolSync};
 use clap::{Args, Parser, Subcommand};
 
-use crate::Usage;
 use crate::client::Client;
 use crate::numbers;
 
-/// Tells why pools are not here that one would expect.
-fn tell_absent(why: &[String]) {
+/// Tells why pools are not here that one would expect, unless they were named: those are returned.
+fn tell_absent(names: &[String], why: Vec<String>) -> Vec<String> {
+    if !names.is_empty() {
+        return why;
+    }
     for why in why {
         eprintln!("{why}");
+    }
+    Vec::new()
+}
+
+/// Fails where pools that were named are not here; the others are shown by then.
+fn all_found(why: &[String]) -> anyhow::Result<()> {
+    match why {
+        [] => Ok(()),
+        why => bail!(why.join("\n")),
     }
 }
 
@@ -178,7 +189,7 @@ pub fn run(zpool: Zpool, client: &Client, typed: String) -> anyhow::Result<()> {
         Command::Get(get) => get.run(client),
         Command::Set(set) => {
             let Some((property, value)) = set.assignment.split_once('=') else {
-                bail!(
+                bail_usage!(
                     "missing value in property=value argument '{}'",
                     set.assignment
                 );
@@ -211,7 +222,7 @@ pub fn run(zpool: Zpool, client: &Client, typed: String) -> anyhow::Result<()> {
         }
         Command::Clear(clear) => {
             if clear.dry_run && !clear.rewind {
-                bail!(Usage("-n only meaningful with -F"));
+                bail_usage!("-n only meaningful with -F");
             }
             if clear.dry_run {
                 let names = vec![clear.pool];
@@ -261,5 +272,5 @@ fn print_history(history: &History, client: &Client) -> anyhow::Result<()> {
         }
         println!();
     }
-    Ok(())
+    all_found(&tell_absent(&history.pools, reply.absent))
 }

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use anyhow::bail;
 use clap::Args;
 
 /// How to print the time before each report.
@@ -51,7 +50,7 @@ fn take_interval(
         Some(seconds) => {
             words.pop();
             if last < 1.0 {
-                bail!("count cannot be zero");
+                bail_usage!("count cannot be zero");
             }
             (seconds, last as u64)
         }
@@ -59,7 +58,7 @@ fn take_interval(
     };
     match Duration::try_from_secs_f64(seconds) {
         Ok(interval) if !interval.is_zero() => Ok(Some((interval, count))),
-        _ => bail!("interval cannot be zero"),
+        _ => bail_usage!("interval cannot be zero"),
     }
 }
 

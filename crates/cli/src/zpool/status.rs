@@ -64,41 +64,46 @@ pub struct Status {
 impl Status {
     /// Asks the daemon and prints.
     pub fn run(self, client: &Client) -> anyhow::Result<()> {
+        let mut absent = Vec::new();
         self.repeat.run(self.pools.clone(), |names, time| {
-            self.report(client, names, time)
-        })
+            absent = self.report(client, names, time)?;
+            Ok(())
+        })?;
+        super::all_found(&absent)
     }
 
+    /// Returns why pools of these names are not here.
     fn report(
         &self,
         client: &Client,
         names: &[String],
         time: Option<String>,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Vec<String>> {
         let call = ZpoolStatus {
             names: names.to_vec(),
             verbose: self.verbose,
         };
         let reply = client.call(&call)?;
-        super::tell_absent(&reply.absent);
+        let absent = super::tell_absent(names, reply.absent);
         let mut pools = reply.pools;
-        let found = !pools.is_empty();
+        let found: Vec<String> = pools.iter().map(|pool| pool.name.clone()).collect();
         if self.exceptions {
             pools.retain(|pool| !pool.is_healthy);
         }
         if self.json {
-            return self.print_json(&pools, time);
+            self.print_json(&pools, time)?;
+            return Ok(absent);
         }
         if let Some(time) = time {
             println!("{time}");
         }
-        if !found && names.is_empty() {
+        if found.is_empty() && names.is_empty() {
             eprintln!("no pools available");
         } else if pools.is_empty() && names.is_empty() {
             println!("all pools are healthy");
         } else if self.exceptions {
-            for name in names {
-                if !pools.iter().any(|pool| &pool.name == name) {
+            for name in found {
+                if !pools.iter().any(|pool| pool.name == name) {
                     println!("pool '{name}' is healthy");
                 }
             }
@@ -109,7 +114,7 @@ impl Status {
             }
             self.print(pool);
         }
-        Ok(())
+        Ok(absent)
     }
 
     fn columns(&self) -> Columns {

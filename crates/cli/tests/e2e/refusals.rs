@@ -1,8 +1,9 @@
 //! What `zpool` refuses: in OpenZFS's words, and before anything is touched.
 
+use std::fs::File;
 use std::hash::{DefaultHasher, Hasher};
 
-use crate::harness::Server;
+use crate::harness::{Server, can_mount};
 
 /// A sum of a device's content.
 fn sum(path: &str) -> u64 {
@@ -203,4 +204,83 @@ fn a_pool_of_another_server_is_left_to_it() {
     other.ok("zpool export tank");
     other.ok(&import);
     other.ok("zpool destroy tank");
+}
+
+/// Goal: a name that is not here, or a pool in use, keeps a command from none of the other pools. Status 1 says that
+/// something failed, 2 that the words were wrong.
+#[test]
+fn what_fails_for_one_pool_is_done_for_the_others() {
+    let server = Server::start();
+    let disks = server.disks(2, 64 << 20);
+    for (name, disk) in ["p1", "p2"].iter().zip(&disks) {
+        server.ok(&format!("zpool create -m none {name} {disk}"));
+    }
+    let run = |words: &str, status: i32| {
+        let output = server.command(&words.split(' ').collect::<Vec<_>>());
+        assert_eq!(output.status.code(), Some(status), "{words}: {output:?}");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let absent = "cannot open 'x': no such pool";
+    let (out, err) = run("zpool list -H -o name x p2 p1 p2", 0);
+    assert_eq!(out, "p2\np1\n");
+    assert!(err.contains(absent), "{err}");
+    let (out, err) = run("zpool status p1 x", 1);
+    assert!(out.contains("pool: p1") && err.contains(absent), "{err}");
+    let (out, err) = run("zpool history x p1", 1);
+    assert!(out.contains("zpool create -m none p1") && err.contains(absent));
+    let (out, err) = run("zpool upgrade x p1", 1);
+    assert!(
+        out.contains("Pool 'p1'") && err.contains(absent),
+        "{out}{err}"
+    );
+    for words in ["zpool list x y", "zpool status x y", "zpool history x"] {
+        let (out, err) = run(words, 1);
+        assert!(
+            out.is_empty() && err.contains(absent),
+            "{words}: {out}{err}"
+        );
+    }
+
+    run("zfs rename p1 p1", 0);
+    run("zfs rename p1/nosuch p1/nosuch", 1);
+    for words in [
+        "zpool list -o foo",
+        "zpool get foo p1",
+        "zpool get -o foo all p1",
+        "zpool get size p1 nosuch",
+        "zpool set comment p1",
+        "zpool iostat p1 0",
+        "zpool iostat p1 nosuch",
+        "zpool add -o comment=x p1 /nosuch",
+        "zfs list -t foo",
+        "zfs list -o foo",
+        "zfs list -s foo",
+        "zfs get foo p1",
+        "zfs get -o foo all p1",
+        "zfs get -s foo all p1",
+        "zfs userspace -s foo p1",
+        "zfs snapshot p1",
+        "zfs rename -r p1/a p1/b",
+    ] {
+        run(words, 2);
+    }
+
+    let (_, err) = run("zpool export x p1", 1);
+    assert!(err.contains(absent), "{err}");
+    assert_eq!(server.ok("zpool list -H -o name"), "p2\n");
+    if can_mount() {
+        let (disk, mount) = (&disks[0], server.text("mnt"));
+        server.ok(&format!("zpool create -f -m {mount} p1 {disk}"));
+        let file = File::create(format!("{mount}/file")).expect("a file");
+        let (_, err) = run("zpool export -a", 1);
+        assert!(err.contains("cannot export 'p1'"), "{err}");
+        assert_eq!(server.ok("zpool list -H -o name"), "p1\n");
+        drop(file);
+    }
+    server.ok("zpool export -a");
+    let nothing = server.path("nothing");
+    std::fs::create_dir(&nothing).expect("a directory");
+    let (out, err) = run(&format!("zpool import -d {}", nothing.display()), 0);
+    assert!(out.is_empty() && err.contains("no pools available to import"));
 }
