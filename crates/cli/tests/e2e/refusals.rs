@@ -206,6 +206,37 @@ fn a_pool_of_another_server_is_left_to_it() {
     other.ok("zpool destroy tank");
 }
 
+/// Goal: of two servers that make or import a pool of the same devices at the same moment, one gets it, not none.
+#[test]
+fn of_two_servers_at_once_one_gets_the_pool() {
+    let (server, other) = (Server::start(), Server::start());
+    let disks = server.disks(6, 64 << 20).join(" ");
+    let directory = server.text("disks");
+    let create = format!("zpool create -f -m none tank raidz {disks}");
+    let import = format!("zpool import -d {directory} tank");
+    let race = |words: &str| {
+        let run = |server: &Server| {
+            let output = server.command(&words.split(' ').collect::<Vec<_>>());
+            (output.status.success(), format!("{output:?}"))
+        };
+        let (one, two) = std::thread::scope(|scope| {
+            let one = scope.spawn(|| run(&server));
+            let two = run(&other);
+            (one.join().expect("the command"), two)
+        });
+        assert!(one.0 != two.0, "{words}: {} {}", one.1, two.1);
+        if one.0 { &server } else { &other }
+    };
+    race(&create).ok("zpool export tank");
+    for _ in 0..12 {
+        race(&import).ok("zpool export tank");
+    }
+    race(&import).ok("zpool destroy tank");
+    for _ in 0..4 {
+        race(&create).ok("zpool destroy tank");
+    }
+}
+
 /// Goal: a name that is not here, or a pool in use, keeps a command from none of the other pools. Status 1 says that
 /// something failed, 2 that the words were wrong.
 #[test]
