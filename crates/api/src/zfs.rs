@@ -39,9 +39,10 @@ pub struct ZfsList {
     pub depth: Option<u32>,
     /// Which kinds to show; empty means filesystems and volumes (and whatever is named itself).
     pub kinds: Vec<DatasetKind>,
-    /// Properties beyond those that a dataset has by itself: `written@SNAPSHOT`, `userused@USER` and such.
+    /// The properties to tell, as far as a dataset has them; without, all that it has by itself. `written@SNAPSHOT`,
+    /// `userused@USER` and such are told only where they are named.
     #[serde(default)]
-    pub properties: Vec<String>,
+    pub properties: Option<Vec<String>>,
 }
 
 /// Datasets, parents before children, snapshots after their dataset.

@@ -11,6 +11,9 @@ use crate::mounts::is_at_or_below;
 use crate::service::{OpenPool, Service};
 use crate::zfs::{everything, mode};
 
+/// Snapshots of a dataset that is destroyed with all below it go by so many: what one txg frees waits in memory.
+const SNAPSHOTS_AT_ONCE: usize = 1000;
+
 impl Service {
     /// `zfs destroy`.
     pub(crate) async fn zfs_destroy(&self, call: ZfsDestroy) -> Result<ZfsDestroyReply, Failure> {
@@ -225,11 +228,15 @@ impl Service {
                 self.close_volume(name, mode).await?;
             }
             self.release_snapshots(names).await;
-            for name in names {
-                let destroyed = dsl.destroy(name).await;
+            for run in runs(names) {
+                let name = &run[0];
+                let destroyed = match name.contains('@') {
+                    true => dsl.destroy_snapshots(run, false).await,
+                    false => dsl.destroy(name).await,
+                };
                 destroyed
                     .map_err(|error| from_dataset(&format!("cannot destroy '{name}'"), &error))?;
-                done += 1;
+                done += run.len();
             }
             Ok(())
         };
@@ -298,6 +305,15 @@ impl Service {
         }
         Ok(())
     }
+}
+
+/// What is destroyed in one go: snapshots that follow each other, or one dataset.
+fn runs(names: &[String]) -> Vec<&[String]> {
+    let are_snapshots = |one: &String, next: &String| one.contains('@') && next.contains('@');
+    names
+        .chunk_by(are_snapshots)
+        .flat_map(|run| run.chunks(SNAPSHOTS_AT_ONCE))
+        .collect()
 }
 
 /// Snapshots that a word after `@` means: one, or `first%last` in the order of creation, either end open.

@@ -111,8 +111,9 @@ impl Service {
         let table = MountTable::now();
         for info in listed {
             if seen.insert(info.name.clone()) {
-                let mut report = self.report(&open, table.as_ref(), info).await?;
-                for property in &call.properties {
+                let wanted = call.properties.as_deref();
+                let mut report = self.report(&open, table.as_ref(), info, wanted).await?;
+                for property in wanted.unwrap_or_default() {
                     if let Some(found) = self.owned(&open, &report.name, property).await {
                         report.properties.insert(property.clone(), found);
                     }
@@ -143,18 +144,22 @@ impl Service {
         open: &OpenPool,
         table: Option<&MountTable>,
         info: DatasetInfo,
+        wanted: Option<&[String]>,
     ) -> Result<DatasetReport, Failure> {
-        let settings = open
-            .pool
-            .dsl()
-            .properties(&info.name)
-            .await
+        let dsl = open.pool.dsl();
+        let settings = match wanted {
+            None => dsl.properties(&info.name).await,
+            Some(wanted) => dsl.properties_named(&info.name, wanted).await,
+        };
+        let settings = settings
             .map_err(|error| from_dataset(&format!("cannot open '{}'", info.name), &error))?;
         let mut properties = reports::properties(settings);
         if info.kind == DatasetKind::Filesystem {
             let is_mounted = self.mounts.is_mounted_in(table, &info.name);
-            let mounted = if is_mounted { "yes" } else { "no" };
-            properties.insert("mounted".into(), Property::statistic(mounted));
+            if wanted.is_none_or(|wanted| wanted.iter().any(|name| name == "mounted")) {
+                let mounted = if is_mounted { "yes" } else { "no" };
+                properties.insert("mounted".into(), Property::statistic(mounted));
+            }
             let temporary = is_mounted.then(|| self.mounts.temporary(&info.name));
             for (name, word) in temporary.unwrap_or_default() {
                 if let Some(property) = properties.get_mut(name)

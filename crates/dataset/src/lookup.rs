@@ -326,6 +326,32 @@ impl DslPool {
         Ok(out)
     }
 
+    /// Those of [`Self::properties`] that are among `names`, in their order; what a dataset has not is left out.
+    ///
+    /// # Errors
+    /// [`DatasetError::NotFound`].
+    pub async fn properties_named(
+        &self,
+        name: &str,
+        names: &[String],
+    ) -> Result<Vec<PropertySetting>, DatasetError> {
+        let is_told = |name: &str| match find(name) {
+            Some(property) => property.visible,
+            None => name.contains(':'),
+        };
+        let names: Vec<&String> = names.iter().filter(|name| is_told(name)).collect();
+        let mut out = Vec::new();
+        if names.is_empty() {
+            return Ok(out);
+        }
+        let _config = self.config.read().await;
+        let dataset = self.resolve(name).await?;
+        for name in names {
+            out.extend(self.setting(&dataset, name).await?);
+        }
+        Ok(out)
+    }
+
     /// One property, native, `written@SNAPSHOT`, or a user property.
     ///
     /// # Errors

@@ -144,12 +144,6 @@ fn names_of(words: &[String]) -> anyhow::Result<Vec<String>> {
     words.iter().map(|word| dataset_of(word)).collect()
 }
 
-/// What to ask for beyond what a dataset has by itself: `written@SNAPSHOT`, `userused@USER` and such.
-fn extra(properties: &[String]) -> Vec<String> {
-    let with_owner = |name: &&String| name.contains('@') && !name.contains(':');
-    properties.iter().filter(with_owner).cloned().collect()
-}
-
 /// Whether there is such a property at all.
 fn check_known(properties: &[String]) -> anyhow::Result<()> {
     match properties.iter().find(|name| !is_known(name)) {
@@ -208,7 +202,7 @@ impl List {
             names: named.clone(),
             depth,
             kinds: kinds.clone(),
-            properties: extra(&[names.clone(), sorted_by].concat()),
+            properties: Some([names.clone(), sorted_by].concat()),
         };
         let reply = client.call(&call)?;
         let mut datasets = reply.datasets;
@@ -465,7 +459,7 @@ impl Get {
             names: named.clone(),
             depth,
             kinds: kinds_wanted,
-            properties: extra(wanted.as_deref().unwrap_or_default()),
+            properties: wanted.clone(),
         };
         let reply = client.call(&call)?;
         let mut datasets = reply.datasets;
