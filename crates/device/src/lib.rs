@@ -35,5 +35,6 @@ pub use file::{FileDevice, FileOptions, IoEngine, create_sparse_file};
 pub use memory::MemoryDevice;
 pub use system::{SystemClock, SystemOpener, SystemRandom, TokioSpawn};
 pub use world::{
-    BoxFuture, Clock, Cpu, Device, DeviceError, Opener, Random, Spawn, World, WriteFlushedError,
+    BoxFuture, Clock, Cpu, Device, DeviceError, Foreign, Hold, Opener, Random, Spawn, World,
+    WriteFlushedError,
 };

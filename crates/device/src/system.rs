@@ -6,8 +6,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::runtime::{Handle, Runtime};
 
 use crate::{
-    BoxFuture, Clock, CpuPool, Device, DeviceError, FileDevice, FileOptions, Opener, Random, Spawn,
-    World,
+    BoxFuture, Clock, CpuPool, Device, DeviceError, FileDevice, FileOptions, Foreign, Hold, Opener,
+    Random, Spawn, World,
 };
 
 /// The runtime for callers that have none: started at the first use, kept for the process's life.
@@ -144,6 +144,21 @@ impl Opener for SystemOpener {
     fn is_held<'a>(&'a self, path: &'a str) -> BoxFuture<'a, bool> {
         let looks = !self.options.unlocked;
         Box::pin(async move { looks && FileDevice::is_held(path.to_owned()).await })
+    }
+
+    fn foreign<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Result<Option<Foreign>, DeviceError>> {
+        Box::pin(FileDevice::foreign(path.to_owned()))
+    }
+
+    fn hold<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Result<Hold, DeviceError>> {
+        let holds = !self.options.unlocked;
+        Box::pin(async move {
+            if holds {
+                FileDevice::hold(path.to_owned()).await
+            } else {
+                Ok(Hold::default())
+            }
+        })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 use std::future::Future;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,12 +66,69 @@ pub enum DeviceError {
         /// Path of the device.
         path: String,
     },
+    /// What other software has on the device cannot be found out.
+    #[error(
+        "{path}: whether it holds data of other software cannot be found out: {why}; mend that, or use '-f' if nothing on it is needed"
+    )]
+    Unexamined {
+        /// Path of the device.
+        path: String,
+        /// What is in the way.
+        why: String,
+    },
     /// The device is gone or was taken offline; nothing more reaches it.
     #[error("{path}: the device is gone; reattach it and run 'zpool clear'")]
     Gone {
         /// Path of the device.
         path: String,
     },
+}
+
+/// What other software has on a device, with the name that it has for libblkid.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Foreign {
+    /// A filesystem.
+    Filesystem(String),
+    /// A table of partitions.
+    PartitionTable(String),
+    /// A part of a volume group or an array.
+    Member(String),
+    /// An encrypted volume.
+    Encrypted(String),
+    /// Something else: swap space, say.
+    Other(String),
+    /// More than one of these.
+    Several,
+}
+
+impl std::fmt::Display for Foreign {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Foreign::Filesystem(name) => write!(out, "a filesystem of type '{name}'"),
+            Foreign::PartitionTable(name) => write!(out, "a partition table of type '{name}'"),
+            Foreign::Member(name) => {
+                write!(out, "a part of a volume group or array (type '{name}')")
+            }
+            Foreign::Encrypted(name) => write!(out, "an encrypted volume of type '{name}'"),
+            Foreign::Other(name) => write!(out, "data of type '{name}'"),
+            Foreign::Several => {
+                out.write_str("more than one filesystem or partition table ('wipefs' lists them)")
+            }
+        }
+    }
+}
+
+/// A device that others are kept off as long as this lives. The default holds nothing.
+#[derive(Debug, Clone, Default)]
+pub struct Hold {
+    _file: Option<Arc<OwnedFd>>,
+}
+
+impl Hold {
+    pub(crate) fn new(file: Arc<OwnedFd>) -> Self {
+        Self { _file: Some(file) }
+    }
 }
 
 /// What failed of a [`Device::write_flushed`].
@@ -203,6 +261,21 @@ pub trait Opener: Send + Sync {
     /// where devices belong to this process alone.
     fn is_held<'a>(&'a self, _path: &'a str) -> BoxFuture<'a, bool> {
         Box::pin(async { false })
+    }
+
+    /// What other software has on the device: who is about to overwrite it asks. Nothing where devices belong to this
+    /// process alone. Fails with [`DeviceError::Unexamined`] when that cannot be found out.
+    fn foreign<'a>(
+        &'a self,
+        _path: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Foreign>, DeviceError>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    /// Keeps others off a device that is not used for now, where the system can arrange that. Fails with
+    /// [`DeviceError::InUse`] when another process has it.
+    fn hold<'a>(&'a self, _path: &'a str) -> BoxFuture<'a, Result<Hold, DeviceError>> {
+        Box::pin(async { Ok(Hold::default()) })
     }
 }
 

@@ -17,7 +17,7 @@ use ::pool::Tx;
 use ::pool::vdev::{VdevTree, read_labels, write_detached_labels};
 use bytes::Bytes;
 use dataset::DatasetError;
-use device::{Device, World};
+use device::{Device, Hold, World};
 use format::{
     Guid, LABEL_BYTES, LABEL_END_BYTES, LABEL_START_BYTES, NvEncoding, NvList, NvValue, ObjectId,
     ObjectType, Txg, Uberblock,
@@ -45,6 +45,8 @@ pub(crate) struct AuxList {
     configs: Vec<NvList>,
     /// How they are, in the same order.
     pub(crate) statuses: Vec<VdevStatus>,
+    /// What keeps others off them, by guid: all that are there and not in the vdev tree, which holds its own.
+    holds: BTreeMap<Guid, Hold>,
 }
 
 impl AuxList {
@@ -172,6 +174,13 @@ impl Auxiliary {
         list.configs
             .retain(|config| config.u64("guid") != Some(guid.get()));
         list.statuses.retain(|status| status.guid != guid);
+        list.holds.remove(&guid);
+    }
+
+    /// Leaves the devices to others.
+    pub(crate) fn release(&mut self) {
+        self.spares.holds.clear();
+        self.caches.holds.clear();
     }
 
     /// Looks at all devices again.
@@ -180,8 +189,17 @@ impl Auxiliary {
         for class in [VdevClass::Spare, VdevClass::Cache] {
             let list = out.list_mut(class);
             list.statuses.clear();
+            let mut before = std::mem::take(&mut list.holds);
             for config in &list.configs {
-                list.statuses.push(status(config, class, places).await);
+                let status = status(config, class, places).await;
+                if let Some(path) = status.path.as_deref().filter(|_| is_idle(&status)) {
+                    let hold = match before.remove(&status.guid) {
+                        Some(hold) => Some(hold),
+                        None => hold(path, places).await,
+                    };
+                    list.holds.extend(hold.map(|hold| (status.guid, hold)));
+                }
+                list.statuses.push(status);
             }
         }
         out
@@ -242,6 +260,8 @@ pub(crate) struct Places<'a> {
     pub(crate) tree: &'a VdevTree,
     /// Where a scan found devices, by guid.
     pub(crate) paths: &'a BTreeMap<Guid, String>,
+    /// The pool is only read: nobody is kept off.
+    pub(crate) read_only: bool,
 }
 
 /// The lists of spares and cache devices in the MOS.
@@ -347,6 +367,25 @@ async fn status(config: &NvList, class: VdevClass, places: &Places<'_>) -> VdevS
         out.fragmentation_percent = Some(0);
     }
     out
+}
+
+/// Whether the device is there and nobody here uses it.
+fn is_idle(status: &VdevStatus) -> bool {
+    status.state == VdevState::Online && status.why.is_none() && status.kind != "dspare"
+}
+
+/// Keeps others off a device. Another pool's server may have the same spare: then it is as it is.
+async fn hold(path: &str, places: &Places<'_>) -> Option<Hold> {
+    if places.read_only {
+        return None;
+    }
+    match places.world.opener.hold(path).await {
+        Ok(hold) => Some(hold),
+        Err(error) => {
+            tracing::warn!(path, %error, "others are not kept off a spare or cache device");
+            None
+        }
+    }
 }
 
 /// Size of the device in bytes, if it is the right one; else why it cannot be used.

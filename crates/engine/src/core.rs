@@ -240,7 +240,11 @@ impl Core {
 
     /// Lets go of everything; the sync loop has ended.
     pub(crate) fn close(&self) {
-        self.state.lock().closed = true;
+        {
+            let mut state = self.state.lock();
+            state.closed = true;
+            state.auxiliary.release();
+        }
         self.dsl.close();
         self.space.close();
         self.tree.close();

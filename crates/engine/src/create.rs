@@ -280,6 +280,7 @@ pub(crate) async fn look_at_auxiliary(core: &Core) {
         world: &core.world,
         tree: &core.tree,
         paths: &BTreeMap::new(),
+        read_only: core.read_only,
     };
     let after = before.look(&places).await;
     core.state.lock().auxiliary = after;

@@ -420,7 +420,8 @@ fn least_bytes(layout: &VdevLayout) -> u64 {
     size_bytes
 }
 
-/// Opens and examines the devices of new vdevs; with `force`, whatever else they hold.
+/// Opens and examines the devices of new vdevs: pools on them are spared, and what other software has there
+/// (`check_device`, cmd/zpool/os/linux/zpool_vdev_os.c); with `force`, nothing is.
 pub(crate) async fn examine(
     world: &World,
     vdevs: &[VdevSpec],
@@ -452,6 +453,12 @@ pub(crate) async fn examine(
             return Err(EngineError::DeviceInUse {
                 path: leaf.path.clone(),
                 why,
+            });
+        }
+        if !force && let Some(foreign) = world.opener.foreign(&leaf.path).await? {
+            return Err(EngineError::DeviceInUse {
+                path: leaf.path.clone(),
+                why: format!("contains {foreign}"),
             });
         }
         facts.push(LeafFacts {

@@ -617,7 +617,7 @@ async fn import_on(
         config_dirty: !spec.read_only,
         ..new_state(name, disk_name, uberblock)
     };
-    load_directory(&mos, &mut state, ground, &history, world, &spec.found.paths).await?;
+    load_directory(&mos, &mut state, ground, &history, world, spec).await?;
     if state.errata != 0 && !spec.read_only {
         return Err(damaged(
             name,
@@ -780,7 +780,7 @@ async fn load_directory(
     ground: &Ground,
     history: &HistoryLog,
     world: &World,
-    paths: &BTreeMap<Guid, String>,
+    spec: &ImportSpec,
 ) -> Result<(), EngineError> {
     let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
     let object = async |name: &str| -> Result<ObjectId, EngineError> {
@@ -833,7 +833,8 @@ async fn load_directory(
     let places = Places {
         world,
         tree: &ground.tree,
-        paths,
+        paths: &spec.found.paths,
+        read_only: spec.read_only,
     };
     state.auxiliary = auxiliary::read(mos, &places).await?;
     Ok(())

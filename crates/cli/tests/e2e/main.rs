@@ -10,6 +10,7 @@ mod condition;
 mod console;
 mod dedup;
 mod expand;
+mod foreign;
 mod full;
 mod golden;
 mod harness;

@@ -28,6 +28,8 @@
 
 mod blocking;
 mod buffer;
+mod foreign;
+mod hold;
 mod request;
 /// Whether the kernel passes discards on to a disk, or the disk of a partition; where it does not tell, it may.
 fn can_discard(rdev: u64) -> bool {
@@ -57,7 +59,7 @@ use tokio::sync::oneshot;
 use self::buffer::AlignedBuffer;
 use self::request::{Action, Descriptors, Request};
 use crate::memory::{check_range, read_only_error};
-use crate::{BoxFuture, Cpu, Device, DeviceError, WriteFlushedError};
+use crate::{BoxFuture, Cpu, Device, DeviceError, Foreign, Hold, WriteFlushedError};
 
 /// How often and how long to wait for a lock that somebody holds for a moment (udev probes
 /// devices; an exported pool's last operation may still be ending).
@@ -147,6 +149,27 @@ impl FileDevice {
     /// found out.
     pub async fn is_held(path: String) -> bool {
         away(move || is_held(&path)).await
+    }
+
+    /// What other software has on `path`.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unexamined`] when that cannot be found out.
+    pub async fn foreign(path: String) -> Result<Option<Foreign>, DeviceError> {
+        away(move || foreign::probe(&path)).await
+    }
+
+    /// Keeps others off `path`, which is not opened for use; within this process it may be held more than once.
+    ///
+    /// # Errors
+    /// [`DeviceError::InUse`] when somebody has it, [`DeviceError::Open`] with the system's answer.
+    pub async fn hold(path: String) -> Result<Hold, DeviceError> {
+        away(move || match hold::hold(&path) {
+            Ok(file) => Ok(Hold::new(file)),
+            Err(OpenError::InUse) => Err(DeviceError::InUse { path }),
+            Err(OpenError::System(source)) => Err(DeviceError::Open { path, source }),
+        })
+        .await
     }
 
     /// Whether operations go through io_uring.

@@ -471,3 +471,24 @@ proptest! {
         }
     }
 }
+
+/// A held device is nobody else's until all who hold it let go.
+#[tokio::test]
+async fn what_is_held_is_not_opened_for_writing() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("spare");
+    crate::create_sparse_file(&path, 1 << 20).expect("a file");
+    let path = path.to_string_lossy().into_owned();
+    let open = || FileDevice::open(path.clone(), &FileOptions::default());
+    let first = FileDevice::hold(path.clone()).await.expect("held");
+    let second = FileDevice::hold(path.clone()).await.expect("held twice");
+    drop(first);
+    assert!(matches!(open(), Err(DeviceError::InUse { .. })));
+    drop(second);
+    let device = open().expect("free again");
+    assert!(matches!(
+        FileDevice::hold(path.clone()).await,
+        Err(DeviceError::InUse { .. })
+    ));
+    drop(device);
+}

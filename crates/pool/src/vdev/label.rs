@@ -257,26 +257,40 @@ pub async fn write_detached_labels(device: &dyn Device, config: &NvList) -> Resu
     Ok(())
 }
 
-/// The parts of a device's first label, and where they go.
+/// The parts of a device's label when it becomes one of ours, and where they go.
+///
+/// The first label starts with zeros, and what follows the last one becomes zeros: there other software keeps what it
+/// knows its data by (boot sectors, superblocks, partition tables and their copies), which would be found beside
+/// ours from then on. OpenZFS clears the first and last 4 KiB (`zero_label`, cmd/zpool/zpool_vdev.c).
 fn fresh_label(
     device: &dyn Device,
     index: usize,
     config: &NvList,
-) -> Result<[(u64, Bytes); 3], PoolError> {
+) -> Result<Vec<(u64, Bytes)>, PoolError> {
     let start = label_offset(device.size_bytes(), index).ok_or_else(|| PoolError::TooSmall {
         path: device.path().to_owned(),
         size_bytes: device.size_bytes(),
         needed_bytes: format::MIN_DEVICE_BYTES,
     })?;
     let zeros = |length: usize| Bytes::from(vec![0; length]);
-    Ok([
+    let mut parts = vec![
         (start + LABEL_BOOT_ENV_OFFSET, zeros(LABEL_BOOT_ENV_BYTES)),
         (
             start + LABEL_UBERBLOCK_OFFSET,
             zeros(LABEL_UBERBLOCK_RING_BYTES as usize),
         ),
         (start + LABEL_CONFIG_OFFSET, sealed_config(config, start)?),
-    ])
+    ];
+    if index == 0 {
+        parts.push((start, zeros(LABEL_BOOT_ENV_OFFSET as usize)));
+    }
+    let end = start + LABEL_BYTES;
+    // Less than a label: labels lie at multiples of their size.
+    let rest = device.size_bytes() - end;
+    if index + 1 == LABEL_COUNT && rest > 0 {
+        parts.push((end, zeros(rest as usize)));
+    }
+    Ok(parts)
 }
 
 /// Makes a device one that holds no pool (`zpool labelclear`): configurations, uberblocks and the boot area of those
