@@ -2,11 +2,12 @@
 //! tests wait for the one machine with the real OpenZFS.
 //!
 //! All are built first. What a binary prints goes to a file and is shown whole when it has ended, so nothing is mixed;
-//! all run, also after one failed.
+//! all run, also after one failed. At the end it says how many tests passed, failed and were left out, and why.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::Read;
+use std::ops::AddAssign;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -17,6 +18,9 @@ use serde_json::Value;
 
 /// How many run at the same time.
 const AT_ONCE: usize = 2;
+
+/// Name of the file in which tests say that they were left out.
+const LEFT_OUT: &str = "left-out";
 
 /// The longest; it begins first.
 const LONGEST: &str = "cli e2e";
@@ -52,11 +56,13 @@ pub fn run() -> anyhow::Result<()> {
     let count = binaries.len();
     let queue = Mutex::new(VecDeque::from(binaries));
     let failed = Mutex::new(Vec::new());
+    let counts = Mutex::new(Counts::default());
     let output = tempfile::tempdir().context("a directory for what tests print")?;
     std::thread::scope(|scope| {
         for worker in 0..AT_ONCE {
+            let left_out = output.path().join(LEFT_OUT);
             let output = output.path().join(worker.to_string());
-            let (queue, failed) = (&queue, &failed);
+            let (queue, failed, counts) = (&queue, &failed, &counts);
             scope.spawn(move || {
                 // Not in a `while let`: that holds the lock.
                 let next = || {
@@ -64,7 +70,9 @@ pub fn run() -> anyhow::Result<()> {
                     queue.pop_front()
                 };
                 while let Some(binary) = next() {
-                    if let Err(error) = binary.run(&output) {
+                    let (count, result) = binary.run(&output, &left_out);
+                    *counts.lock().unwrap_or_else(PoisonError::into_inner) += count;
+                    if let Err(error) = result {
                         println!("== {}: FAILED: {error:#}", binary.name);
                         let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
                         failed.push(binary.name);
@@ -74,6 +82,17 @@ pub fn run() -> anyhow::Result<()> {
         }
     });
     let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let counts = counts.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let left_out = left_out(&output.path().join(LEFT_OUT));
+    for (why, count) in &left_out {
+        println!("== left out, {count} times: {why}");
+    }
+    println!(
+        "{} passed, {} failed, {} skipped",
+        counts.passed,
+        counts.failed,
+        counts.ignored + left_out.values().sum::<u64>()
+    );
     if !failed.is_empty() {
         bail!("tests failed: {}", failed.join(", "));
     }
@@ -82,6 +101,60 @@ pub fn run() -> anyhow::Result<()> {
         begin.elapsed().as_secs()
     );
     Ok(())
+}
+
+/// How tests ended.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Counts {
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+    }
+}
+
+impl Counts {
+    /// The sums of all lines `test result: ok. 3 passed; 0 failed; 1 ignored; ...`.
+    fn of(text: &str) -> Self {
+        let mut out = Self::default();
+        for line in text
+            .lines()
+            .filter(|line| line.starts_with("test result: "))
+        {
+            let words: Vec<&str> = line
+                .split([' ', ';'])
+                .filter(|word| !word.is_empty())
+                .collect();
+            for pair in words.windows(2) {
+                let Ok(number) = pair[0].parse::<u64>() else {
+                    continue;
+                };
+                match pair[1] {
+                    "passed" => out.passed += number,
+                    "failed" => out.failed += number,
+                    "ignored" => out.ignored += number,
+                    _ => {}
+                }
+            }
+        }
+        out
+    }
+}
+
+/// Why tests that passed did not test anything, and how many of them: the file to which they say so (crate `oracles`).
+fn left_out(path: &Path) -> BTreeMap<String, u64> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let mut out = BTreeMap::new();
+    for line in text.lines() {
+        *out.entry(line.to_owned()).or_default() += 1;
+    }
+    out
 }
 
 /// Builds all test binaries and says where they are.
@@ -135,28 +208,30 @@ fn test_binary(message: &Value) -> anyhow::Result<Option<Binary>> {
 
 impl Binary {
     /// Runs it and shows what it printed, which is kept in file `output` meanwhile.
-    fn run(&self, output: &Path) -> anyhow::Result<()> {
+    fn run(&self, output: &Path, left_out: &Path) -> (Counts, anyhow::Result<()>) {
         println!("== {}: begins", self.name);
         let begin = Instant::now();
-        let status = self.run_into(output);
+        let status = self.run_into(output, left_out);
         let mut text = Vec::new();
-        File::open(output)
-            .and_then(|mut file| file.read_to_end(&mut text))
-            .context("what it printed")?;
+        let read = File::open(output).and_then(|mut file| file.read_to_end(&mut text));
+        let text = String::from_utf8_lossy(&text);
         println!(
             "== {}: {} s\n{}",
             self.name,
             begin.elapsed().as_secs(),
-            String::from_utf8_lossy(&text).trim_end()
+            text.trim_end()
         );
-        let status = status?;
-        if !status.success() {
-            bail!("{status}");
-        }
-        Ok(())
+        let result = status.and_then(|status| {
+            read.context("what it printed")?;
+            match status.success() {
+                true => Ok(()),
+                false => bail!("{status}"),
+            }
+        });
+        (Counts::of(&text), result)
     }
 
-    fn run_into(&self, output: &Path) -> anyhow::Result<ExitStatus> {
+    fn run_into(&self, output: &Path, left_out: &Path) -> anyhow::Result<ExitStatus> {
         let output = File::create(output).context("a file for what it prints")?;
         let mut command = Command::new(&self.program);
         if std::env::var_os("RUST_TEST_THREADS").is_none() {
@@ -167,10 +242,30 @@ impl Binary {
             .args(&self.arguments)
             .current_dir(&self.directory)
             .env("CARGO_MANIFEST_DIR", &self.directory)
+            .env("MILLPOND_LEFT_OUT", left_out)
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output)
             .status()
             .with_context(|| format!("{} could not be started", self.program.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_summed_up() {
+        let text = "running 3 tests\n\
+            test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out; finished in 0.01s\n\
+            what a test prints: 7 passed\n\
+            test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1s\n";
+        let sum = Counts {
+            passed: 4,
+            failed: 2,
+            ignored: 1,
+        };
+        assert_eq!(Counts::of(text), sum);
     }
 }

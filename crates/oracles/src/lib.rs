@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -32,8 +33,24 @@ pub fn need(what: &str, is_there: bool) -> bool {
     if !is_there {
         assert!(!is_ci(), "{what} is missing, and CI demands it");
         eprintln!("left out: {what} is missing");
+        note_left_out(what);
     }
     is_there
+}
+
+/// Tells who runs the tests (`cargo xtask ci`) that one is left out: a line in the file that `MILLPOND_LEFT_OUT` names.
+/// What a test that passes prints is not shown.
+fn note_left_out(what: &str) {
+    let Some(path) = std::env::var_os("MILLPOND_LEFT_OUT") else {
+        return;
+    };
+    let line = format!("{what} is missing\n");
+    let written = File::options()
+        .create(true)
+        .append(true)
+        .open(path)
+        .and_then(|mut file| file.write_all(line.as_bytes()));
+    written.expect("the list of what is left out");
 }
 
 fn shared(variable: &str, name: &str) -> PathBuf {
@@ -53,6 +70,25 @@ pub fn golden() -> Option<PathBuf> {
         path.is_dir(),
     )
     .then_some(path)
+}
+
+/// The driver of OpenZFS's own test suite, a program in Python that runs it against our commands, and the suite itself.
+pub fn zfs_test_suite() -> Option<(PathBuf, PathBuf)> {
+    let driver = shared("MILLPOND_ZTS", "zts").join("zts.py");
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    let suite = cache
+        .or_else(home)?
+        .join("millpond/zfs-test/usr/share/zfs/zfs-tests");
+    let has_driver = need(
+        "the driver of OpenZFS's test suite (MILLPOND_ZTS or ../shared/zts)",
+        driver.is_file(),
+    );
+    let has_suite = need(
+        "OpenZFS's test suite (package zfs-test, which scripts/install unpacks)",
+        suite.is_dir(),
+    );
+    (has_driver && has_suite).then_some((driver, suite))
 }
 
 /// Unpacks a golden pool below `into`; the directory of its images.
