@@ -19,6 +19,7 @@ mod damage;
 mod default_pool;
 mod destroy;
 mod error;
+mod filesystems;
 mod http;
 mod import;
 mod keys;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use api::{Failure, FailureKind, ZfsMountListReply, ZfsMounted};
-use dataset::{Dataset, DatasetKind, DslPool, ListOptions, PropertySource};
+use dataset::{DatasetKind, DslPool, ListOptions, PropertySource};
 use device::BoxFuture;
 use filesystem::{AccessTimes, Filesystem, FsError};
 use parking_lot::Mutex;
@@ -19,12 +19,13 @@ use serve_fuse::{
 };
 
 use crate::error::{from_dataset, from_mount, suspended};
+use crate::filesystems::Shared;
 use crate::service::{OpenPool, Service};
 
 /// A mounted filesystem. The filesystem holds its dataset, so that it cannot be destroyed.
 pub(crate) struct Mounted {
     mount: Mount,
-    filesystem: Arc<Filesystem>,
+    filesystem: Shared,
     mountpoint: PathBuf,
     /// Grows from mount to mount.
     order: u64,
@@ -37,7 +38,8 @@ pub(crate) struct Mounted {
 impl Mounted {
     /// Has access times move as these options say.
     fn choose_access_times(&self, options: &[String]) {
-        self.filesystem.choose_access_times(access_times(options));
+        let filesystem = self.filesystem.filesystem();
+        filesystem.choose_access_times(access_times(options));
     }
 }
 
@@ -87,7 +89,12 @@ impl Mounts {
             .lock()
             .get(name)
             .filter(|mounted| mounted.mount.is_mounted())
-            .map(|mounted| (mounted.filesystem.clone(), mounted.mountpoint.clone()))
+            .map(|mounted| {
+                (
+                    Arc::clone(mounted.filesystem.filesystem()),
+                    mounted.mountpoint.clone(),
+                )
+            })
     }
 
     /// Names of a pool's datasets that are mounted inside a path (not at it), what was mounted last first.
@@ -373,7 +380,9 @@ impl Service {
             apply_option(&mut mount_options, option, settings.read_only)
                 .map_err(|()| unknown_option(&doing, option))?;
         }
-        let filesystem = open_filesystem(&dataset, &self.world)
+        let filesystem = open
+            .filesystems
+            .open(dataset, &self.world)
             .await
             .map_err(|error| Failure::new(FailureKind::Io, format!("{doing}: {error}")))?;
         let snapshots: Arc<dyn SnapshotProvider> = Arc::new(Snapshots {
@@ -382,7 +391,7 @@ impl Service {
             world: self.world.clone(),
         });
         let mount = match Mount::new(
-            Arc::clone(&filesystem),
+            Arc::clone(filesystem.filesystem()),
             path,
             mount_options,
             Some(snapshots),
@@ -446,13 +455,16 @@ impl Service {
                 continue;
             }
             let doing = format!("property set, but cannot remount '{name}'");
-            let settings = match mounted.filesystem.dataset() {
+            let settings = match mounted.filesystem.filesystem().dataset() {
                 Ok(dataset) => dataset.settings(),
                 Err(error) => {
                     return Err(Failure::new(FailureKind::Io, format!("{doing}: {error}")));
                 }
             };
-            if anew && mounted.filesystem.has_posix_acls() != mounted.mount.has_posix_acls() {
+            if anew
+                && mounted.filesystem.filesystem().has_posix_acls()
+                    != mounted.mount.has_posix_acls()
+            {
                 let (path, options) = (mounted.mountpoint.clone(), mounted.options.lock().clone());
                 drop(mounted);
                 let later = |failure: Failure| {
@@ -500,8 +512,7 @@ impl Service {
         let detached = mounted.mount.detach(mode).await;
         detached.map_err(|error| from_mount(&doing, &error))?;
         // While the pool is suspended it stays listed, and is closed before it is mounted again.
-        let filesystem = Arc::clone(&mounted.filesystem);
-        let closing = async move { filesystem.close().await };
+        let closing = async move { mounted.filesystem.close().await };
         let Some(closed) = self.unless_suspended(name, closing).await else {
             return Ok(());
         };
@@ -664,7 +675,7 @@ impl Service {
                 Some((at, mounted, below))
             })
             .max_by_key(|(at, ..)| at.components().count())
-            .map(|(_, mounted, below)| (mounted.filesystem.clone(), below))
+            .map(|(_, mounted, below)| (Arc::clone(mounted.filesystem.filesystem()), below))
     }
 
     /// The dataset that is mounted at a path; of several the uppermost.
@@ -761,13 +772,6 @@ pub(crate) fn below_altroot(altroot: Option<&str>, path: &str) -> PathBuf {
     }
 }
 
-async fn open_filesystem(
-    dataset: &Dataset,
-    world: &device::World,
-) -> Result<Arc<Filesystem>, FsError> {
-    Filesystem::open(dataset.clone(), world.clone()).await
-}
-
 /// `.zfs/snapshot` of a mounted filesystem.
 struct Snapshots {
     dsl: Arc<DslPool>,
@@ -804,7 +808,8 @@ impl SnapshotProvider for Snapshots {
                 .dsl
                 .open_dataset(&format!("{}@{name}", self.name))
                 .await?;
-            open_filesystem(&dataset, &self.world).await
+            // Nobody writes to it: the mount has one of its own.
+            Filesystem::open(dataset, self.world.clone()).await
         })
     }
 }

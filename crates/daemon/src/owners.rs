@@ -2,15 +2,15 @@
 //! (`zfs project`).
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use api::{
     Empty, Failure, FailureKind, ProjectChange, ProjectReport, SpaceOwner, ZfsProject,
     ZfsProjectReply,
 };
-use filesystem::{Caller, FileKind, Filesystem, FsError, QuotaKind, SetAttributes, pflags};
+use filesystem::{Caller, FileKind, FsError, QuotaKind, SetAttributes, pflags};
 
 use crate::error::from_dataset;
+use crate::filesystems::Shared;
 use crate::service::{OpenPool, Service};
 use crate::usage::id_of;
 
@@ -99,49 +99,23 @@ impl OwnedQuota {
     }
 }
 
-/// A filesystem that is mounted, or was opened for as long as this is there.
-pub(crate) struct Borrowed {
-    pub(crate) filesystem: Arc<Filesystem>,
-    is_mounted: bool,
-}
-
-impl Borrowed {
-    /// Closes it, if it is open for this alone.
-    pub(crate) async fn give_back(self) -> Result<(), FsError> {
-        match self.is_mounted {
-            true => Ok(()),
-            false => self.filesystem.close().await,
-        }
-    }
-}
-
 impl Service {
-    /// A filesystem or snapshot by its name, mounted or not.
+    /// A share in a filesystem or snapshot by its name, mounted or not. Give it back soon: who unmounts
+    /// waits for it.
     pub(crate) async fn borrow(
         &self,
         open: &OpenPool,
         name: &str,
         doing: &str,
-    ) -> Result<Borrowed, Failure> {
-        if let Some((filesystem, _)) = self.mounts.filesystem(name) {
-            return Ok(Borrowed {
-                filesystem,
-                is_mounted: true,
-            });
-        }
+    ) -> Result<Shared, Failure> {
         let dataset = open
             .pool
             .dsl()
             .open_dataset(name)
             .await
             .map_err(|error| from_dataset(doing, &error))?;
-        let filesystem = Filesystem::open(dataset, self.world.clone())
-            .await
-            .map_err(|error| Failure::new(FailureKind::Io, format!("{doing}: {error}")))?;
-        Ok(Borrowed {
-            filesystem,
-            is_mounted: false,
-        })
+        let shared = open.filesystems.open(dataset, &self.world).await;
+        shared.map_err(|error| Failure::new(FailureKind::Io, format!("{doing}: {error}")))
     }
 
     /// Refuses quotas of owners where there are no files.
@@ -182,7 +156,7 @@ impl Service {
         let mut outcome = Ok(());
         for quota in quotas {
             outcome = borrowed
-                .filesystem
+                .filesystem()
                 .set_quota(quota.kind, quota.id, quota.of_objects, quota.amount)
                 .await;
             if outcome.is_err() {

@@ -17,6 +17,7 @@ use serve_fuse::UnmountMode;
 use tokio::sync::{Notify, watch};
 
 use crate::error::{all_done, from_engine, suspended};
+use crate::filesystems::Filesystems;
 use crate::mounts::Mounts;
 use crate::names::{Claim, PoolNames};
 use crate::state::{CachedPool, State};
@@ -29,6 +30,8 @@ pub(crate) struct OpenPool {
     pub(crate) pool: Arc<Pool>,
     /// Serialises changes to its datasets, mounts and shares.
     pub(crate) admin: tokio::sync::Mutex<()>,
+    /// Its filesystems that are open.
+    pub(crate) filesystems: Filesystems,
     /// The guid that it is being given, while it is.
     pub(crate) next_guid: Mutex<Option<u64>>,
 }
@@ -221,6 +224,7 @@ impl Service {
         let open = Arc::new(OpenPool {
             pool,
             admin: tokio::sync::Mutex::new(()),
+            filesystems: Filesystems::default(),
             next_guid: Mutex::new(None),
         });
         self.pools

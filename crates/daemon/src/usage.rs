@@ -57,8 +57,15 @@ impl Service {
                 format!("{doing}: operation is only applicable to filesystems and their snapshots");
             return Err(Failure::new(FailureKind::Invalid, message));
         }
+        // What is not mounted is opened for this: nobody shall find the dataset busy for that, who mounts
+        // it or takes it away.
+        let is_mounted = self.mounts.filesystem(name).is_some();
+        let _admin = match is_mounted {
+            true => None,
+            false => Some(open.admin.lock().await),
+        };
         let borrowed = self.borrow(&open, name, &doing).await?;
-        let filesystem = &borrowed.filesystem;
+        let filesystem = borrowed.filesystem();
         let mut reply = ZfsSpaceReply::default();
         let mut outcome = Ok(());
         for owner in &call.owners {
