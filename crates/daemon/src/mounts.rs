@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use api::{Failure, FailureKind, ZfsMountListReply, ZfsMounted};
 use dataset::{DatasetKind, DslPool, ListOptions, PropertySource};
 use device::BoxFuture;
-use filesystem::{AccessTimes, Filesystem, FsError};
+use filesystem::{Filesystem, FsError, MountChoices};
 use parking_lot::Mutex;
 use serve_fuse::{
     Mount, MountOptions, MountTable, Snapdir, SnapshotEntry, SnapshotProvider, UnmountMode,
@@ -27,6 +27,8 @@ pub(crate) struct Mounted {
     mount: Mount,
     filesystem: Shared,
     mountpoint: PathBuf,
+    /// Its name now, which changes while it stays mounted.
+    name: Arc<Mutex<String>>,
     /// Grows from mount to mount.
     order: u64,
     /// The options that it was mounted with, for this time only (`zfs mount -o`).
@@ -36,10 +38,10 @@ pub(crate) struct Mounted {
 }
 
 impl Mounted {
-    /// Has access times move as these options say.
-    fn choose_access_times(&self, options: &[String]) {
+    /// Has the filesystem do what these options say.
+    fn choose(&self, options: &[String]) {
         let filesystem = self.filesystem.filesystem();
-        filesystem.choose_access_times(access_times(options));
+        filesystem.choose_for_mount(choices(options));
     }
 }
 
@@ -159,7 +161,7 @@ impl Mounts {
         if let Some(mounted) = self.by_name.lock().get(name) {
             let mut options = mounted.options.lock();
             options.retain(|word| property_of(word).is_none_or(|(changed, _)| changed != property));
-            mounted.choose_access_times(&options);
+            mounted.choose(&options);
         }
     }
 
@@ -187,6 +189,34 @@ impl Mounts {
             .collect();
         below.sort_unstable();
         below.into_iter().map(|(_, name)| name).collect()
+    }
+
+    /// Lets mounted filesystems at and below a dataset that was renamed follow it where they are.
+    pub(crate) fn renamed(&self, from: &str, to: &str) {
+        let mut by_name = self.by_name.lock();
+        let names: Vec<String> = by_name
+            .keys()
+            .filter(|name| is_at_or_below(name, from))
+            .cloned()
+            .collect();
+        for name in names {
+            if let Some(mounted) = by_name.remove(&name) {
+                let now = format!("{to}{}", &name[from.len()..]);
+                *mounted.name.lock() = now.clone();
+                by_name.insert(now, mounted);
+            }
+        }
+    }
+
+    /// Names of all mounted datasets, in the order in which they can be unmounted.
+    pub(crate) fn all_last_first(&self) -> Vec<String> {
+        let by_name = self.by_name.lock();
+        let mut all: Vec<_> = by_name
+            .iter()
+            .map(|(name, mounted)| (mounted.order, name.clone()))
+            .collect();
+        all.sort_unstable();
+        all.into_iter().rev().map(|(_, name)| name).collect()
     }
 
     /// [`Self::below`] in the order in which they can be unmounted.
@@ -242,30 +272,54 @@ impl Service {
 
     /// Mounts every filesystem of a pool that wants to be, parents first. Answers what failed.
     pub(crate) async fn mount_all(&self, open: &OpenPool) -> Vec<String> {
-        let listed = open
-            .pool
-            .dsl()
-            .list(
-                &open.pool.name(),
-                &ListOptions {
-                    filesystems: true,
-                    volumes: false,
-                    snapshots: false,
-                    depth: None,
-                },
-            )
-            .await;
-        let listed = match listed {
+        let (mut wanted, mut failures) = self.wanted_mounts(open).await;
+        wanted.sort();
+        // In this order they cover none of each other.
+        let covers_none = self.mounts.below(&open.pool.name()).is_empty();
+        for (path, name) in wanted {
+            let mounted = self.mount_wanted(open, &name, &path, covers_none).await;
+            failures.extend(mounted.err().map(|failure| failure.message));
+        }
+        failures
+    }
+
+    /// [`Self::mount_all`] of all pools, in one order: what a pool has may go inside of what another has.
+    pub(crate) async fn mount_everything(&self) -> Vec<String> {
+        let (mut wanted, mut failures) = (Vec::new(), Vec::new());
+        for open in self.pools() {
+            let _admin = open.admin.lock().await;
+            let (of_pool, failed) = self.wanted_mounts(&open).await;
+            failures.extend(failed);
+            let covers_none = self.mounts.below(&open.pool.name()).is_empty();
+            let with_pool = |(path, name)| (path, name, Arc::clone(&open), covers_none);
+            wanted.extend(of_pool.into_iter().map(with_pool));
+        }
+        wanted.sort_by(|one, other| (&one.0, &one.1).cmp(&(&other.0, &other.1)));
+        for (path, name, open, covers_none) in wanted {
+            let _admin = open.admin.lock().await;
+            let mounted = self.mount_wanted(&open, &name, &path, covers_none).await;
+            failures.extend(mounted.err().map(|failure| failure.message));
+        }
+        failures
+    }
+
+    /// Which filesystems of a pool want to be mounted, and where; and why that cannot be told of others.
+    async fn wanted_mounts(&self, open: &OpenPool) -> (Vec<(PathBuf, String)>, Vec<String>) {
+        let (name, options) = (
+            open.pool.name(),
+            ListOptions {
+                volumes: false,
+                ..ListOptions::default()
+            },
+        );
+        let listed = match open.pool.dsl().list(&name, &options).await {
             Ok(listed) => listed,
             Err(error) => {
-                return vec![format!(
-                    "cannot list the filesystems of '{}': {error}",
-                    open.pool.name()
-                )];
+                let failure = format!("cannot list the filesystems of '{name}': {error}");
+                return (Vec::new(), vec![failure]);
             }
         };
-        let mut failures = Vec::new();
-        let mut wanted = Vec::new();
+        let (mut wanted, mut failures) = (Vec::new(), Vec::new());
         for info in listed {
             // What has no key loaded is left alone, as `zfs mount -a` does.
             if self.is_locked(open, &info.name).await {
@@ -277,22 +331,24 @@ impl Service {
                 Err(failure) => failures.push(failure.message),
             }
         }
-        wanted.sort();
-        // In this order they cover none of each other.
-        let covers_none = self.mounts.below(&open.pool.name()).is_empty();
-        for (path, name) in wanted {
-            if self.mounts.mountpoint(&name).is_some() {
-                continue;
-            }
-            let mounted = match covers_none {
-                true => self.attach(open, &name, &path, false, &[]).await,
-                false => self.mount_at(open, &name, &path, false, &[]).await,
-            };
-            if let Err(failure) = mounted {
-                failures.push(failure.message);
-            }
+        (wanted, failures)
+    }
+
+    /// Mounts a filesystem, unless it is.
+    async fn mount_wanted(
+        &self,
+        open: &OpenPool,
+        name: &str,
+        path: &Path,
+        covers_none: bool,
+    ) -> Result<(), Failure> {
+        if self.mounts.mountpoint(name).is_some() {
+            return Ok(());
         }
-        failures
+        match covers_none {
+            true => self.attach(open, name, path, false, &[]).await,
+            false => self.mount_at(open, name, path, false, &[]).await,
+        }
     }
 
     /// Mounts one filesystem; over a directory that is not empty if `overlay` or its property says so. What of the
@@ -385,9 +441,10 @@ impl Service {
             .open(dataset, &self.world)
             .await
             .map_err(|error| Failure::new(FailureKind::Io, format!("{doing}: {error}")))?;
+        let own_name = Arc::new(Mutex::new(name.to_owned()));
         let snapshots: Arc<dyn SnapshotProvider> = Arc::new(Snapshots {
             dsl: Arc::clone(open.pool.dsl()),
-            name: name.to_owned(),
+            name: Arc::clone(&own_name),
             world: self.world.clone(),
         });
         let mount = match Mount::new(
@@ -408,11 +465,12 @@ impl Service {
             mount,
             filesystem,
             mountpoint: path.to_owned(),
+            name: own_name,
             order: self.mounts.count.fetch_add(1, Ordering::Relaxed),
             options: Mutex::new(options.to_vec()),
             is_placed_by_name,
         };
-        mounted.choose_access_times(options);
+        mounted.choose(options);
         self.mounts
             .by_name
             .lock()
@@ -488,7 +546,7 @@ impl Service {
             for option in &chosen {
                 let _ = apply_option(&mut options, option, settings.read_only);
             }
-            mounted.choose_access_times(&chosen);
+            mounted.choose(&chosen);
             mounted
                 .mount
                 .set_snapdir(snapdir_of(settings.snapdir))
@@ -639,14 +697,6 @@ impl Service {
         Ok(())
     }
 
-    /// Unmounts a dataset and all below it, what was mounted last first.
-    pub(crate) async fn unmount_below(&self, top: &str, mode: UnmountMode) -> Result<(), Failure> {
-        for name in self.mounts.last_first(top) {
-            self.unmount(&name, mode).await?;
-        }
-        Ok(())
-    }
-
     /// What is mounted.
     pub(crate) fn zfs_mounts(&self) -> ZfsMountListReply {
         let by_name = self.mounts.by_name.lock();
@@ -715,13 +765,16 @@ fn property_of(option: &str) -> Option<(&'static str, &'static str)> {
         "noatime" => ("atime", "off"),
         "relatime" => ("relatime", "on"),
         "norelatime" => ("relatime", "off"),
+        "xattr" | "saxattr" => ("xattr", "sa"),
+        "dirxattr" => ("xattr", "dir"),
+        "noxattr" => ("xattr", "off"),
         _ => return None,
     })
 }
 
 fn unknown_option(doing: &str, option: &str) -> Failure {
     let message = format!(
-        "{doing}: mount option '{option}' is not supported; supported are ro, rw, dev, nodev, suid, nosuid, exec, noexec, atime, noatime, relatime, norelatime, remount"
+        "{doing}: mount option '{option}' is not supported; supported are ro, rw, dev, nodev, suid, nosuid, exec, noexec, atime, noatime, relatime, norelatime, xattr, saxattr, dirxattr, noxattr, remount"
     );
     Failure::new(FailureKind::Invalid, message)
 }
@@ -737,31 +790,41 @@ fn apply_option(options: &mut MountOptions, word: &str, read_only: bool) -> Resu
         "dev" => options.devices = true,
         "suid" => options.setuid = true,
         "exec" => options.exec = true,
-        // Not the kernel's: `access_times`.
+        // Not the kernel's: `choices`.
         "atime" | "noatime" | "relatime" | "norelatime" => {}
+        "xattr" | "saxattr" | "dirxattr" | "noxattr" => {}
         "remount" | "defaults" => {}
         _ => return Err(()),
     }
     Ok(())
 }
 
-/// What options of `zfs mount -o` make of access times (`zfs_register_callbacks`,
-/// module/os/linux/zfs/zfs_vfsops.c); the later of two words counts. What is mounted for reading only stays as it is.
-fn access_times(words: &[String]) -> AccessTimes {
-    let mut choice = AccessTimes::default();
+/// What options of `zfs mount -o` make of properties that the filesystem itself obeys (`zfs_register_callbacks`,
+/// module/os/linux/zfs/zfs_vfsops.c); the later of two words counts. What is mounted for reading only moves no access
+/// times.
+fn choices(words: &[String]) -> MountChoices {
+    let mut choices = MountChoices::default();
     let mut read_only = false;
     for (property, value) in words.iter().filter_map(|word| property_of(word)) {
         match property {
-            "atime" => choice.atime = Some(value == "on"),
-            "relatime" => choice.relatime = Some(value == "on"),
+            "atime" => choices.atime = Some(value == "on"),
+            "relatime" => choices.relatime = Some(value == "on"),
             "readonly" => read_only = value == "on",
+            // As stored (`ZFS_XATTR_*`, include/sys/fs/zfs.h).
+            "xattr" => {
+                choices.xattr = Some(match value {
+                    "off" => 0,
+                    "dir" => 1,
+                    _ => 2,
+                });
+            }
             _ => {}
         }
     }
     if read_only {
-        choice.atime = Some(false);
+        choices.atime = Some(false);
     }
-    choice
+    choices
 }
 
 /// A mount point below the pool's altroot.
@@ -775,7 +838,7 @@ pub(crate) fn below_altroot(altroot: Option<&str>, path: &str) -> PathBuf {
 /// `.zfs/snapshot` of a mounted filesystem.
 struct Snapshots {
     dsl: Arc<DslPool>,
-    name: String,
+    name: Arc<Mutex<String>>,
     world: device::World,
 }
 
@@ -788,12 +851,13 @@ impl SnapshotProvider for Snapshots {
                 snapshots: true,
                 depth: Some(1),
             };
-            let listed = self.dsl.list(&self.name, &options).await?;
+            let name = self.name.lock().clone();
+            let listed = self.dsl.list(&name, &options).await?;
             Ok(listed
                 .into_iter()
                 .filter_map(|info| {
                     let (head, snapshot) = info.name.split_once('@')?;
-                    (head == self.name).then(|| SnapshotEntry {
+                    (head == name).then(|| SnapshotEntry {
                         name: snapshot.to_owned(),
                         creation_seconds: info.creation_seconds,
                     })
@@ -802,12 +866,18 @@ impl SnapshotProvider for Snapshots {
         })
     }
 
+    fn changed_seconds(&self) -> BoxFuture<'_, Option<u64>> {
+        Box::pin(async {
+            let name = self.name.lock().clone();
+            let setting = self.dsl.property(&name, "snapshots_changed").await;
+            setting.ok()?.value.number()
+        })
+    }
+
     fn open<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Arc<Filesystem>, FsError>> {
         Box::pin(async move {
-            let dataset = self
-                .dsl
-                .open_dataset(&format!("{}@{name}", self.name))
-                .await?;
+            let name = format!("{}@{name}", self.name.lock());
+            let dataset = self.dsl.open_dataset(&name).await?;
             // Nobody writes to it: the mount has one of its own.
             Filesystem::open(dataset, self.world.clone()).await
         })

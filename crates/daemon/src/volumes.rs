@@ -483,6 +483,38 @@ impl Service {
         Ok(())
     }
 
+    /// Lets an open volume, or a snapshot of one, follow its dataset to another name: it stays open. A target that is
+    /// named after the volume is another one then.
+    pub(crate) async fn volume_renamed(
+        &self,
+        open: &OpenPool,
+        from: &str,
+        to: &str,
+    ) -> Result<(), Failure> {
+        let shared = {
+            let mut by_name = self.volumes.by_name.lock();
+            let Some(volume) = by_name.remove(from) else {
+                return Ok(());
+            };
+            let shared = volume.shared.clone();
+            by_name.insert(to.to_owned(), volume);
+            shared
+        };
+        if let Some(directory) = self.volumes.directory.lock().await.as_ref() {
+            directory.rename(from, to);
+        }
+        if let Some((iqn, words)) = shared
+            && !matches!(
+                parse_share(&words),
+                Ok(Some(ShareWords { iqn: Some(_), .. }))
+            )
+        {
+            self.unshare(to, &iqn).await;
+            self.share_volume(open, to).await?;
+        }
+        Ok(())
+    }
+
     async fn unshare(&self, name: &str, iqn: &str) {
         if let Err(error) = self.volumes.targets.remove(iqn).await {
             tracing::warn!("{error}");

@@ -376,37 +376,20 @@ impl Service {
         if call.parents {
             self.make_parents(&open, &call.to, &doing, false).await?;
         }
-        let listed = dsl
-            .list(&call.from, &ListOptions::default())
-            .await
-            .map_err(failed)?;
+        dsl.lookup(&call.from).await.map_err(failed)?;
         if call.from == call.to {
             return Ok(Empty {});
         }
-        let names: Vec<String> = listed.into_iter().rev().map(|info| info.name).collect();
-        let away = self.mounts.last_first(&call.from);
-        let taken = self.take_away(&open, away, mode(call.force)).await?;
-        let mut volumes = Vec::new();
-        let mut closed = Ok(());
-        for name in names {
-            let was_open = self.volumes.get(&name).is_some();
-            closed = self.close_volume(&name, mode(call.force)).await;
-            if was_open && self.volumes.get(&name).is_none() {
-                volumes.push(name);
-            }
-            if closed.is_err() {
-                break;
-            }
-        }
-        let outcome = match closed {
-            Ok(()) => dsl.rename(&call.from, &call.to).await.map_err(failed),
-            Err(failure) => Err(failure),
+        let away = match call.no_mount {
+            true => Vec::new(),
+            false => self.mounts.last_first(&call.from),
         };
-        let is_done = outcome.is_ok();
-        let now = if is_done { &call.to } else { &call.from };
-        let new_name = |name: &str| format!("{now}{}", &name[call.from.len()..]);
+        let taken = self.take_away(&open, away, mode(call.force)).await?;
+        let outcome = dsl.rename(&call.from, &call.to).await.map_err(failed);
+        let new_name = |name: &str| format!("{}{}", call.to, &name[call.from.len()..]);
         let mut put_back = Ok(());
-        if is_done {
+        if outcome.is_ok() {
+            self.mounts.renamed(&call.from, &call.to);
             self.remove_directories(taken.iter().filter_map(Taken::own_directory).collect())
                 .await;
             for one in taken.iter().rev() {
@@ -414,13 +397,14 @@ impl Service {
                     put_back = Err(failure);
                 }
             }
+            for name in self.volumes.below(&call.from) {
+                let now = new_name(&name);
+                if let Err(failure) = self.volume_renamed(&open, &name, &now).await {
+                    put_back = Err(failure);
+                }
+            }
         } else {
             put_back = self.bring_back(&open, taken).await;
-        }
-        for name in volumes.iter().rev() {
-            if let Err(failure) = self.open_volume(&open, &new_name(name)).await {
-                put_back = Err(failure);
-            }
         }
         outcome?;
         self.log_command(&open.pool, &call.command).await;
@@ -430,11 +414,7 @@ impl Service {
     /// `zfs mount`.
     pub(crate) async fn zfs_mount(&self, call: ZfsMount) -> Result<Empty, Failure> {
         let Some(name) = &call.name else {
-            let mut failures = Vec::new();
-            for open in self.pools() {
-                let _admin = open.admin.lock().await;
-                failures.extend(self.mount_all(&open).await);
-            }
+            let failures = self.mount_everything().await;
             return if failures.is_empty() {
                 Ok(Empty {})
             } else {
@@ -474,12 +454,18 @@ impl Service {
     /// `zfs unmount`.
     pub(crate) async fn zfs_unmount(&self, call: ZfsUnmount) -> Result<Empty, Failure> {
         if call.all {
-            for open in self.pools() {
+            // What a pool has mounted may be inside of what another has.
+            let mut failures = Vec::new();
+            for name in self.mounts.all_last_first() {
+                let Ok(open) = self.pool_of(&name) else {
+                    continue;
+                };
                 let _admin = open.admin.lock().await;
-                self.unmount_below(&open.pool.name(), mode(call.force))
-                    .await?;
+                if let Err(failure) = self.unmount(&name, mode(call.force)).await {
+                    failures.push(failure);
+                }
             }
-            return Ok(Empty {});
+            return crate::error::all_done(&failures);
         }
         let word = call.name.unwrap_or_default();
         let name = if word.starts_with('/') {

@@ -1,16 +1,19 @@
 //! Changing attributes: `chmod`, `chown`, `utimens`, `truncate`, flags, project
 //! (`zfs_setattr`, module/os/linux/zfs/zfs_vnops_os.c).
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use dataset::DirtyEstimate;
+use object::ZapCursor;
 
 use crate::error::{FsError, Result};
 use crate::filesystem::Filesystem;
 use crate::log::{self, mask};
 use crate::namespace::touched;
-use crate::node::Locked;
+use crate::node::{Locked, Node};
 use crate::types::{Attributes, Caller, FileKind, SetAttributes, SetTime};
-use crate::znode::{Attribute, Znode, attr, number, pflags};
+use crate::znode::{Attribute, Znode, attr, number, parse_dirent, pflags};
 
 /// Flags that [`SetAttributes::flags`] sets: those that Linux shows (`FS_IOC_SETFLAGS`,
 /// `FS_IOC_FSSETXATTR`).
@@ -69,6 +72,16 @@ impl Filesystem {
     ) -> Result<Attributes> {
         let _entered = self.enter_to_change().await?;
         let node = self.node(ino).await?;
+        let owner = Owner {
+            uid: set.uid.map(u64::from),
+            gid: set.gid.map(u64::from),
+            project: set.project,
+        };
+        // Extended attributes in files of their own are whose the file is.
+        let xattrs = match owner.is_none() || node.znode().xattr == 0 {
+            true => None,
+            false => Some(node.xattrs.write().await),
+        };
         {
             let _range = match set.size_bytes {
                 Some(_) => Some(node.ranges.lock(0, u64::MAX, true).await),
@@ -77,6 +90,12 @@ impl Filesystem {
             let node = node.lock().await?;
             self.set_locked(&node, set, caller).await?;
         }
+        if !owner.is_none()
+            && let Some(directory) = self.xattr_directory(&node).await?
+        {
+            self.give_entries(&directory, owner).await?;
+        }
+        drop(xattrs);
         if set.mode.is_some() {
             self.posix_acl_follows_mode(&node).await?;
         }
@@ -145,11 +164,11 @@ impl Filesystem {
             changed(set.project, before.project.unwrap_or(0)),
         ];
         self.quotas.check_owners(self, owners).await?;
-        let xattrs = if (set.uid.is_some() || set.gid.is_some()) && before.xattr != 0 {
-            Some(self.node(before.xattr).await?.lock().await?)
-        } else {
-            None
-        };
+        if set.project.is_some() && (before.is_old || !self.has_projects()) {
+            return Err(FsError::Unsupported {
+                what: "a project (feature project_quota)",
+            });
+        }
         // What must be read is read before the txg is held.
         let old_acl = if set.mode.is_some() && self.settings().aclmode != 0 {
             self.read_acl(node).await?
@@ -225,11 +244,6 @@ impl Filesystem {
             znode.flags = znode.flags & !settable | flags & settable;
         }
         if let Some(project) = set.project {
-            if znode.is_old || !self.has_projects() {
-                return Err(FsError::Unsupported {
-                    what: "a project (feature project_quota)",
-                });
-            }
             znode.project = Some(project);
             znode.flags |= pflags::PROJID;
         }
@@ -248,23 +262,6 @@ impl Filesystem {
                 self.store(&tx, node, znode, &list, more).await?;
             }
         }
-        if let Some(xattrs) = &xattrs {
-            // The directory of extended attributes belongs to whom the file belongs.
-            let changed = Znode {
-                uid: znode.uid,
-                gid: znode.gid,
-                ctime: now,
-                ..xattrs.znode()
-            };
-            self.store(
-                &tx,
-                xattrs,
-                changed,
-                &[attr::UID, attr::GID, attr::CTIME],
-                [],
-            )
-            .await?;
-        }
         let extended = (set.flags.is_some() || set.project.is_some())
             .then(|| extended_record(set, &before, &znode));
         if znode.links > 0 && (logged != 0 || extended.is_some()) {
@@ -272,6 +269,80 @@ impl Filesystem {
                 &tx,
                 log::attributes_set(ino, logged, &znode, extended.as_deref()),
             );
+        }
+        Ok(())
+    }
+}
+
+/// To whom a file is given.
+#[derive(Debug, Clone, Copy)]
+struct Owner {
+    uid: Option<u64>,
+    gid: Option<u64>,
+    project: Option<u64>,
+}
+
+impl Owner {
+    fn is_none(self) -> bool {
+        self.uid.is_none() && self.gid.is_none() && self.project.is_none()
+    }
+}
+
+impl Filesystem {
+    /// Gives a directory of extended attributes, and the files in it, to whom their file was given (`zfs_setattr_dir`,
+    /// module/os/linux/zfs/zfs_vnops_os.c). Each is a transaction: after a crash some may be as they were.
+    async fn give_entries(&self, directory: &Arc<Node>, owner: Owner) -> Result<()> {
+        const BATCH: usize = 64;
+        self.give(directory, owner).await?;
+        let mut cursor = ZapCursor::START;
+        loop {
+            let entries = directory.entries()?.entries(cursor, BATCH).await?;
+            let Some(last) = entries.last() else {
+                return Ok(());
+            };
+            cursor = last.next;
+            for entry in entries {
+                let (ino, _) = parse_dirent(entry.value.as_u64().unwrap_or(0));
+                match self.node(ino).await {
+                    Ok(file) => self.give(&file, owner).await?,
+                    Err(FsError::Stale { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+    }
+
+    /// Gives a file to somebody, whatever quotas say and without a word in the log.
+    async fn give(&self, node: &Arc<Node>, owner: Owner) -> Result<()> {
+        let node = node.lock().await?;
+        let before = node.znode();
+        let relayout = match owner.project {
+            Some(_) if before.project.is_none() => Some(self.sa.get_all(&node.object).await?),
+            _ => None,
+        };
+        let tx = self.assign(DirtyEstimate::metadata()).await?;
+        let mut znode = Znode {
+            uid: owner.uid.unwrap_or(before.uid),
+            gid: owner.gid.unwrap_or(before.gid),
+            ctime: self.now(),
+            ..before
+        };
+        let mut more = Vec::new();
+        if let Some(project) = owner.project {
+            znode.project = Some(project);
+            znode.flags |= pflags::PROJID;
+            more.push(number(attr::PROJID, project));
+        }
+        match relayout {
+            Some(all) => {
+                let attributes = with_project(&znode, all, Vec::new());
+                self.sa.replace_all(&node.object, &tx, &attributes).await?;
+                node.state.write().znode = znode;
+            }
+            None => {
+                let list = [attr::UID, attr::GID, attr::FLAGS, attr::CTIME];
+                self.store(&tx, &node, znode, &list, more).await?;
+            }
         }
         Ok(())
     }

@@ -22,7 +22,7 @@ use crate::filesystem::Filesystem;
 use crate::log;
 use crate::namespace::touched;
 use crate::node::{Locked, Node};
-use crate::types::{AccessTimes, Allocate, Caller, FileKind, SeekTo, SetAttributes};
+use crate::types::{Allocate, Caller, FileKind, SeekTo, SetAttributes};
 use crate::znode::{Attribute, Znode, attr, pflags};
 
 /// Most bytes written in one transaction.
@@ -146,33 +146,26 @@ impl Filesystem {
         Ok(node.object.read(offset_bytes, length).await?)
     }
 
-    /// Moves the access time on, as `atime` and `relatime` say, or what was chosen instead. It is stored with the next change
+    /// Moves the access time on, as `atime` and `relatime` say. It is stored with the next change
     /// of the file, or by [`Filesystem::store_access_times`].
     pub(crate) fn accessed(&self, node: &Node) {
         let settings = self.settings();
-        let chosen = *self.access_times.read();
-        if !chosen.atime.unwrap_or(settings.atime) || self.is_read_only() {
+        if !settings.atime || settings.read_only {
             return;
         }
-        let relatime = chosen.relatime.unwrap_or(settings.relatime);
         let now = self.now();
         {
             let znode = &node.state.read().znode;
             let fresh = znode.atime > znode.mtime
                 && znode.atime > znode.ctime
                 && now.seconds - znode.atime.seconds < DAY_SECONDS;
-            if relatime && fresh {
+            if settings.relatime && fresh {
                 return;
             }
         }
         let mut state = node.state.write();
         state.znode.atime = now;
         state.atime_dirty = true;
-    }
-
-    /// Has reads move access times otherwise than the properties say, from now on, as options of a mount do.
-    pub fn choose_access_times(&self, choice: AccessTimes) {
-        *self.access_times.write() = choice;
     }
 
     /// Stores access times that reads have moved on. What cannot be stored stays for later.

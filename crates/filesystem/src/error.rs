@@ -80,6 +80,12 @@ pub enum FsError {
     /// No space left in the pool (or under a dataset's quota: see [`FsError::QuotaExceeded`]).
     #[error("no space left in the pool; remove files or snapshots, or add devices")]
     NoSpace,
+    /// A directory has as many names that differ only in case or form as can be.
+    #[error("directory {ino} has no room for another name like this one; choose another name")]
+    DirectoryFull {
+        /// The directory.
+        ino: u64,
+    },
     /// A quota of the dataset, user, group or project is reached.
     #[error("a quota is reached; raise it or remove files")]
     QuotaExceeded,
@@ -188,6 +194,9 @@ impl From<object::ObjectError> for FsError {
             object::ObjectError::NoSuchName { object, .. } => Self::NotFound { ino: object.get() },
             object::ObjectError::NoSuchObject { object } => Self::Stale { ino: object.get() },
             object::ObjectError::OutOfObjects => Self::NoSpace,
+            object::ObjectError::NoRoomForName { object } => {
+                Self::DirectoryFull { ino: object.get() }
+            }
             other => Self::Object {
                 source: Box::new(other),
             },
@@ -244,7 +253,7 @@ impl FsError {
             Self::CrossDevice => EXDEV,
             Self::NotPermitted { .. } => EPERM,
             Self::ReadOnly => EROFS,
-            Self::NoSpace => ENOSPC,
+            Self::NoSpace | Self::DirectoryFull { .. } => ENOSPC,
             Self::QuotaExceeded => EDQUOT,
             Self::FileTooLarge { .. } => EFBIG,
             Self::TooManyLinks { .. } => EMLINK,

@@ -17,7 +17,7 @@ use crate::error::{FsError, Result};
 use crate::names::NameRules;
 use crate::node::{Locked, Node, NodeTable};
 use crate::quota::Quotas;
-use crate::types::{AccessTimes, Attributes, FileKind, FsStatistics, Time};
+use crate::types::{Attributes, FileKind, FsStatistics, MountChoices, Time};
 use crate::unlinked::Reaps;
 use crate::znode::{
     self, Attribute, TABLE, ZPL_VERSION, ZPL_VERSION_FUID, ZPL_VERSION_SA, Znode, attr, pflags,
@@ -30,7 +30,7 @@ pub struct Filesystem {
     hold: RwLock<Option<Dataset>>,
     settings: watch::Receiver<DatasetSettings>,
     /// What a mount does otherwise.
-    pub(crate) access_times: RwLock<AccessTimes>,
+    mount_choices: RwLock<MountChoices>,
     log: Option<Arc<Zil>>,
     pub(crate) objset: Arc<ObjectSet>,
     pub(crate) world: World,
@@ -153,7 +153,7 @@ impl Filesystem {
             reaps: Mutex::default(),
             reaping: tokio::sync::Mutex::default(),
             gate: tokio::sync::RwLock::default(),
-            access_times: RwLock::default(),
+            mount_choices: RwLock::default(),
             is_closing: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             is_replaying: AtomicBool::new(false),
@@ -212,8 +212,19 @@ impl Filesystem {
         self.settings().acltype == 1
     }
 
+    /// What its properties and its mount say.
     pub(crate) fn settings(&self) -> DatasetSettings {
-        *self.settings.borrow()
+        let mut settings = *self.settings.borrow();
+        let chosen = *self.mount_choices.read();
+        settings.atime = chosen.atime.unwrap_or(settings.atime);
+        settings.relatime = chosen.relatime.unwrap_or(settings.relatime);
+        settings.xattr = chosen.xattr.unwrap_or(settings.xattr);
+        settings
+    }
+
+    /// Has it do otherwise than its properties say, from now on, as options of a mount do.
+    pub fn choose_for_mount(&self, choices: MountChoices) {
+        *self.mount_choices.write() = choices;
     }
 
     pub(crate) fn uses_fuids(&self) -> bool {
@@ -382,17 +393,23 @@ impl Filesystem {
     }
 
     pub(crate) fn attributes_of(&self, node: &Node) -> Attributes {
+        // Asked first: what is clean by now is all in what follows.
+        let is_dirty = node.object.is_dirty();
         let znode = node.znode();
         let info = node.object.info();
         // A `.zfs` that is listed counts as a subdirectory (`zfs_getattr_fast`).
         let lists_control = node.ino == self.root && self.settings().snapdir == 1;
-        describe(
+        let described = describe(
             node.ino,
             &znode,
             &info,
             u64::from(lists_control),
             self.settings().record_bytes,
-        )
+        );
+        Attributes {
+            is_dirty,
+            ..described
+        }
     }
 
     /// All about an object.
@@ -560,6 +577,7 @@ pub(crate) fn describe(
         flags: znode.flags,
         project: (znode.flags & pflags::PROJID != 0).then(|| znode.project.unwrap_or(0)),
         parent: znode.parent,
+        is_dirty: false,
     }
 }
 

@@ -55,7 +55,7 @@ pub use init::ZplInit;
 pub use quota::{QuotaKind, SpaceUse};
 pub use salvage::{SalvagedDirectory, SalvagedFile, SalvagedFilesystem, SalvagedXattrs};
 pub use types::{
-    AccessTimes, Allocate, AskGroups, Attributes, Caller, DirEntry, FileKind, FsStatistics,
+    Allocate, AskGroups, Attributes, Caller, DirEntry, FileKind, FsStatistics, MountChoices,
     RenameMode, SeekTo, SetAttributes, SetTime, Time, XattrMode,
 };
 pub use znode::pflags;

@@ -115,6 +115,8 @@ pub struct Attributes {
     pub project: Option<u64>,
     /// Directory in which it was made or last put (`ZPL_PARENT`).
     pub parent: u64,
+    /// It has changes that are not on disk yet, which may change how much it takes there.
+    pub is_dirty: bool,
 }
 
 /// Who asks: the ids that new files get, and that decide on set-id bits.
@@ -172,13 +174,15 @@ pub enum SetTime {
     At(Time),
 }
 
-/// How reads move access times, where that is not as the properties say.
+/// What a mount does otherwise than the properties say (`zfs mount -o`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct AccessTimes {
+pub struct MountChoices {
     /// Instead of `atime`.
     pub atime: Option<bool>,
     /// Instead of `relatime`.
     pub relatime: Option<bool>,
+    /// Instead of `xattr`, as that is stored.
+    pub xattr: Option<u64>,
 }
 
 /// Which attributes to set; `None` leaves one as it is.

@@ -133,7 +133,7 @@ impl Filesystem {
     }
 
     /// The directory of a file's attributes, if it has one.
-    async fn xattr_directory(&self, node: &Node) -> Result<Option<Arc<Node>>> {
+    pub(crate) async fn xattr_directory(&self, node: &Node) -> Result<Option<Arc<Node>>> {
         match node.znode().xattr {
             0 => Ok(None),
             ino => match self.node(ino).await {

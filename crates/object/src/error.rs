@@ -88,6 +88,12 @@ pub enum ObjectError {
         /// What is too big, with numbers.
         what: String,
     },
+    /// A ZAP has as many names of one hash as a leaf holds.
+    #[error("object {object}: there is no room for another name like this; choose another name")]
+    NoRoomForName {
+        /// The ZAP.
+        object: ObjectId,
+    },
     /// The block size cannot be changed any more.
     #[error(
         "object {object}: the block size cannot change once there is more than one block; copy the data into a new object"

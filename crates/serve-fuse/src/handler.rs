@@ -3,9 +3,9 @@
 //! # What the kernel may keep
 //!
 //! Only the kernel changes names and content (through us), so it may keep entries and pages for
-//! long. Attributes are good for a second, since space on disk shows only after a txg is synced,
-//! and access times move with reads. Names that are not there, and names in `.zfs`, are good for a
-//! second; where case or form of names does not count, entries are not kept at all. `open` is
+//! long. Attributes are good for a second, since access times move with reads; those of a file
+//! with changes that are not on disk yet are good for no time, since the txg's sync changes what
+//! it takes on disk. Names that are not there, and names in `.zfs`, are good for a second; where case or form of names does not count, entries are not kept at all. `open` is
 //! answered "not needed" once, and then never asked again; `create` likewise.
 
 use std::ffi::OsStr;
@@ -70,13 +70,22 @@ impl Handler {
         }
     }
 
+    /// How long the kernel may go by a file's attributes. Directories are not asked for what they take, and every path
+    /// leads through some. Nor does it matter for a listing, which the next one replaces.
+    pub(crate) fn attributes_ttl(of: &Attributes) -> Duration {
+        match of.is_dirty && of.kind == FileKind::Regular {
+            true => Duration::ZERO,
+            false => SHORT_TTL,
+        }
+    }
+
     /// Answers with an entry, which the kernel then knows.
     fn reply_entry(reply: ReplyEntry, parent: &File, found: &Attributes) {
         parent.retain(found.ino);
         let attributes = convert::attributes(parent.node(found.ino), found);
         let generation = Generation(found.generation);
         let ttl = if parent.has_own_number(found.ino) {
-            SHORT_TTL
+            Self::attributes_ttl(found)
         } else {
             Duration::ZERO
         };
@@ -90,18 +99,18 @@ impl Handler {
         let Ok(list) = provider.list().await else {
             return (UNIX_EPOCH, 2);
         };
-        let newest = list
-            .iter()
-            .map(|snapshot| snapshot.creation_seconds)
-            .max()
-            .unwrap_or(0);
+        let newest = list.iter().map(|snapshot| snapshot.creation_seconds).max();
+        // Pools that do not keep it know at least when the newest was made.
+        let changed = provider.changed_seconds().await;
         (
-            UNIX_EPOCH + Duration::from_secs(newest),
+            UNIX_EPOCH + Duration::from_secs(changed.or(newest).unwrap_or(0)),
             2 + list.len() as u32,
         )
     }
 
-    async fn target_attributes(nodes: &Nodes, node: u64) -> Result<FileAttr, Errno> {
+    /// A node's attributes, and how long they are good for. Those of `.zfs` change with the snapshots.
+    async fn target_attributes(nodes: &Nodes, node: u64) -> Result<(FileAttr, Duration), Errno> {
+        let control = |links, modified| (control_attributes(node, links, modified), Duration::ZERO);
         match nodes.resolve(node).await? {
             Target::File(file) => {
                 let found = file
@@ -109,13 +118,14 @@ impl Handler {
                     .attributes(file.ino)
                     .await
                     .map_err(|error| errno(&error))?;
-                Ok(convert::attributes(file.shown(file.ino), &found))
+                let attributes = convert::attributes(file.shown(file.ino), &found);
+                Ok((attributes, Self::attributes_ttl(&found)))
             }
-            Target::Zfs => Ok(control_attributes(node, 1, nodes.since())),
-            Target::Shares => Ok(control_attributes(node, 2, nodes.since())),
+            Target::Zfs => Ok(control(1, nodes.since())),
+            Target::Shares => Ok(control(2, nodes.since())),
             Target::Snapshots => {
                 let (modified, links) = Self::snapshots_modified(nodes).await;
-                Ok(control_attributes(node, links, modified))
+                Ok(control(links, modified))
             }
         }
     }
@@ -223,7 +233,7 @@ impl fuser::Filesystem for Handler {
                             _ => nodes::ZFS,
                         };
                         match Self::target_attributes(&nodes, node).await {
-                            Ok(attributes) => reply.entry_with_ttls(
+                            Ok((attributes, _)) => reply.entry_with_ttls(
                                 &Duration::ZERO,
                                 &SHORT_TTL,
                                 &attributes,
@@ -278,15 +288,16 @@ impl fuser::Filesystem for Handler {
             && let Some(found) = file.filesystem.try_attributes(file.ino)
         {
             let number = file.shown(file.ino);
-            let answer = || reply.attr(&SHORT_TTL, &convert::attributes(number, &found));
+            let ttl = Self::attributes_ttl(&found);
+            let answer = || reply.attr(&ttl, &convert::attributes(number, &found));
             return self.runtime.at_once(answer);
         }
         let nodes = Arc::clone(&self.nodes);
         run(&self.runtime, async move {
             match Self::target_attributes(&nodes, node.0).await {
-                Ok(mut attributes) => {
+                Ok((mut attributes, ttl)) => {
                     attributes.ino = INodeNo(control_number(attributes.ino.0));
-                    reply.attr(&SHORT_TTL, &attributes);
+                    reply.attr(&ttl, &attributes);
                 }
                 Err(error) => reply.error(error),
             }
@@ -337,7 +348,10 @@ impl fuser::Filesystem for Handler {
             },
             |found| {
                 let number = file.shown(file.ino);
-                reply.attr(&SHORT_TTL, &convert::attributes(number, &found));
+                reply.attr(
+                    &Self::attributes_ttl(&found),
+                    &convert::attributes(number, &found),
+                );
             }
         );
     }

@@ -30,11 +30,12 @@ pub fn mounted_at(path: &Path) -> io::Result<Option<(String, String)>> {
     Ok(last.map(|mount| (mount.source.clone(), mount.kind.clone())))
 }
 
-/// The dataset whose filesystem, mounted by this program, a path leads into; none where it is in another filesystem.
+/// The dataset whose filesystem, mounted by this program, a path leads into, by the name that it had when it was mounted,
+/// and where that is mounted; none where it is in another filesystem.
 ///
 /// # Errors
 /// When there is nothing at `path`, or it cannot be asked.
-pub fn filesystem_of(path: &Path) -> io::Result<Option<String>> {
+pub fn filesystem_of(path: &Path) -> io::Result<Option<(String, PathBuf)>> {
     let device = fs::metadata(path)?.dev();
     let device = format!(
         "{}:{}",
@@ -43,7 +44,7 @@ pub fn filesystem_of(path: &Path) -> io::Result<Option<String>> {
     );
     let table = MountTable::read()?;
     let ours = table.of_device(&device).filter(|mount| mount.kind == KIND);
-    Ok(ours.map(|mount| mount.source.clone()))
+    Ok(ours.map(|mount| (mount.source.clone(), mount.path.clone())))
 }
 
 /// A path without links in it, though what is mounted there may be dead.

@@ -133,6 +133,9 @@ pub struct SnapshotEntry {
 pub trait SnapshotProvider: Send + Sync + 'static {
     /// The filesystem's snapshots.
     fn list(&self) -> BoxFuture<'_, std::result::Result<Vec<SnapshotEntry>, FsError>>;
+    /// When one was last made or destroyed, in seconds since the epoch, where that is known (property
+    /// `snapshots_changed`).
+    fn changed_seconds(&self) -> BoxFuture<'_, Option<u64>>;
     /// Opens one, read-only; [`FsError::NotFound`] where there is none of that name. The mount keeps
     /// it open while it is used, and closes it.
     fn open<'a>(
@@ -448,7 +451,14 @@ impl Mount {
     pub async fn set_snapdir(&self, snapdir: Snapdir) {
         let before = self.snapdir.get();
         self.snapdir.0.store(snapdir as u8, Ordering::Relaxed);
-        if before != snapdir && snapdir == Snapdir::Disabled {
+        if before == snapdir {
+            return;
+        }
+        let notifier = self.served.notifier().clone();
+        // One that is listed counts as a link to the root directory.
+        let ask_again = move || notifier.inval_inode(INodeNo(nodes::ROOT), -1, 0);
+        let _ = tokio::task::spawn_blocking(ask_again).await;
+        if snapdir == Snapdir::Disabled {
             let notifier = self.served.notifier().clone();
             // The kernel may call back for what it drops: not on a thread of the runtime.
             let forget = move || notifier.inval_entry(INodeNo(nodes::ROOT), ".zfs".as_ref());

@@ -105,6 +105,19 @@ impl Tree {
     }
 
     fn insert(&mut self, name: &str, volume: Arc<Volume>) {
+        let number = self.next;
+        self.next += 1;
+        let shown = Shown {
+            volume,
+            opens: Arc::default(),
+            is_leaving: false,
+        };
+        self.place(name, number, shown);
+    }
+
+    /// Puts a file at a name, with the directories that it takes. It keeps its number, by which those know it who have
+    /// it open.
+    fn place(&mut self, name: &str, file: u64, shown: Shown) {
         let mut node = ROOT;
         let parts: Vec<_> = name.split('/').filter(|part| !part.is_empty()).collect();
         let Some((last, above)) = parts.split_last() else {
@@ -126,33 +139,30 @@ impl Tree {
             }
             node = next;
         }
-        let number = self.next;
         let Some(entries) = self.entries(node) else {
             return;
         };
-        if let Some(before) = entries.insert((*last).to_owned(), number) {
+        if let Some(before) = entries.insert((*last).to_owned(), file) {
             self.nodes.remove(&before);
         }
-        self.next += 1;
-        let shown = Shown {
-            volume,
-            opens: Arc::default(),
-            is_leaving: false,
-        };
-        self.nodes.insert(
-            number,
-            Node::File {
-                parent: node,
-                shown,
-            },
-        );
+        let parent = node;
+        self.nodes.insert(file, Node::File { parent, shown });
+    }
+
+    fn rename(&mut self, from: &str, to: &str) {
+        if let Some(number) = self.find(from)
+            && let Some(shown) = self.remove_node(number)
+        {
+            self.place(to, number, shown);
+        }
     }
 
     fn remove(&mut self, name: &str) -> Option<Arc<Volume>> {
-        self.remove_node(self.find(name)?)
+        let shown = self.remove_node(self.find(name)?)?;
+        Some(shown.volume)
     }
 
-    fn remove_node(&mut self, number: u64) -> Option<Arc<Volume>> {
+    fn remove_node(&mut self, number: u64) -> Option<Shown> {
         if !matches!(self.nodes.get(&number)?, Node::File { .. }) {
             return None;
         }
@@ -166,7 +176,7 @@ impl Tree {
             entries.retain(|_, there| *there != gone);
             let is_empty = entries.is_empty();
             if parent == ROOT || !is_empty {
-                return Some(shown.volume);
+                return Some(shown);
             }
             gone = parent;
             if let Some(Node::Directory { parent: above, .. }) = self.nodes.remove(&gone) {
@@ -623,6 +633,11 @@ impl ZvolDirectory {
     /// Takes a volume away: open files of it fail from now on. Returns it if it was there.
     pub fn remove(&self, name: &str) -> Option<Arc<Volume>> {
         self.tree.write().remove(name)
+    }
+
+    /// Gives a volume another name; who has its file open goes on.
+    pub fn rename(&self, from: &str, to: &str) {
+        self.tree.write().rename(from, to);
     }
 
     /// Takes a volume away once nobody has its file open, maybe at once (`leaves`), or keeps it after all.

@@ -144,6 +144,7 @@ impl Archive {
             flags: 0,
             project: None,
             parent: 0,
+            is_dirty: false,
         };
         let path = join(dataset, &[]);
         let xattrs = SalvagedXattrs::default();

@@ -186,6 +186,7 @@ impl Directory {
             flags: 0,
             project: None,
             parent: 0,
+            is_dirty: false,
         };
         let path = place(&self.base, dataset, &[]);
         let xattrs = SalvagedXattrs::default();

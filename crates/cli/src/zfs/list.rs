@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use api::{DatasetKind, DatasetReport, Source, ZfsList};
+use api::{DatasetKind, DatasetReport, Source, ZfsList, ZfsMountList};
 use clap::Args;
 use dataset::props::PROPERTIES;
 use serde_json::{Map, Value, json};
@@ -128,20 +128,25 @@ fn depth_of(
 }
 
 /// The name of a dataset; a path stands for the filesystem that it is in (`zfs_path_to_zhandle`, lib/libzfs/libzfs_util.c).
-pub fn dataset_of(word: &str) -> anyhow::Result<String> {
+pub fn dataset_of(word: &str, client: &Client) -> anyhow::Result<String> {
     if !word.starts_with('/') && !word.starts_with("./") {
         return Ok(word.to_owned());
     }
     let path = word;
     let found = serve_fuse::filesystem_of(Path::new(path));
     match found.with_context(|| format!("cannot open '{path}'"))? {
-        Some(name) => Ok(name),
+        Some((name, place)) => {
+            // It may have another name by now (`zfs rename -u`).
+            let mounts = client.call(&ZfsMountList {})?.mounts.into_iter();
+            let mut there = mounts.filter(|mounted| Path::new(&mounted.mountpoint) == place);
+            Ok(there.next().map_or(name, |mounted| mounted.name))
+        }
         None => bail!("cannot open '{path}': not a ZFS filesystem"),
     }
 }
 
-fn names_of(words: &[String]) -> anyhow::Result<Vec<String>> {
-    words.iter().map(|word| dataset_of(word)).collect()
+fn names_of(words: &[String], client: &Client) -> anyhow::Result<Vec<String>> {
+    words.iter().map(|word| dataset_of(word, client)).collect()
 }
 
 /// Whether there is such a property at all.
@@ -185,7 +190,7 @@ impl List {
         if self.columns.as_deref() == Some("space") && kinds.is_empty() {
             kinds = vec![DatasetKind::Filesystem, DatasetKind::Volume];
         }
-        let named = names_of(&self.datasets)?;
+        let named = names_of(&self.datasets, client)?;
         let depth = depth_of(self.recursive, self.depth, &named, &kinds);
         let keys = sort_keys(std::env::args(), &self.ascending, &self.descending);
         let columns_text = self
@@ -433,7 +438,7 @@ impl Get {
     /// Asks the daemon and prints.
     pub fn run(self, client: &Client) -> anyhow::Result<()> {
         let kinds = kinds(self.types.as_deref())?;
-        let named = names_of(&self.datasets)?;
+        let named = names_of(&self.datasets, client)?;
         let asked_kinds = kinds.clone();
         let goes_below = self.recursive || self.depth.is_some() || named.is_empty();
         let kinds_wanted = if kinds.is_empty() && goes_below {

@@ -155,16 +155,16 @@ struct Inherit {
 #[derive(Debug, Args)]
 struct Mount {
     /// All filesystems
-    #[arg(short, conflicts_with = "filesystem")]
+    #[arg(short, conflicts_with = "filesystems")]
     all: bool,
-    /// The filesystem and all below it
-    #[arg(short = 'R', requires = "filesystem")]
+    /// The filesystems and all below them
+    #[arg(short = 'R', requires = "filesystems")]
     recursive: bool,
     /// Also filesystems that were not received whole (mounted in any case)
     #[arg(short)]
     force: bool,
     /// JSON, of what is mounted
-    #[arg(short = 'j', long = "json", conflicts_with_all = ["all", "filesystem"])]
+    #[arg(short = 'j', long = "json", conflicts_with_all = ["all", "filesystems"])]
     json: bool,
     /// Also over a directory that is not empty
     #[arg(short = 'O')]
@@ -178,7 +178,8 @@ struct Mount {
     /// Mount options, comma-separated
     #[arg(short)]
     options: Vec<String>,
-    filesystem: Option<String>,
+    /// Several with -R
+    filesystems: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -417,7 +418,7 @@ fn run_destroy(destroy: &Destroy, client: &Client, typed: String) -> anyhow::Res
 }
 
 fn run_mount(mount: Mount, client: &Client) -> anyhow::Result<()> {
-    if mount.filesystem.is_none() && !mount.all {
+    if mount.filesystems.is_empty() && !mount.all {
         let mounts = client.call(&ZfsMountList {})?.mounts;
         if mount.json {
             let by_name = mounts.into_iter().map(|mounted| {
@@ -433,16 +434,33 @@ fn run_mount(mount: Mount, client: &Client) -> anyhow::Result<()> {
         }
         return Ok(());
     }
+    if mount.filesystems.len() > 1 && !mount.recursive {
+        bail_usage!("too many arguments");
+    }
     if mount.load_keys {
-        match &mount.filesystem {
-            Some(name) => keys::load_for(client, name)?,
-            None => keys::load_all(client, None, false)?,
+        for name in &mount.filesystems {
+            keys::load_for(client, name)?;
+        }
+        if mount.all {
+            keys::load_all(client, None, false)?;
         }
     }
-    let names = match (&mount.filesystem, mount.recursive) {
-        (Some(top), true) => to_mount_below(top, client)?,
-        (name, _) => vec![name.clone()],
-    };
+    let mut names: Vec<Option<String>> = mount.filesystems.iter().cloned().map(Some).collect();
+    if mount.all {
+        names.push(None);
+    } else if mount.recursive {
+        names.clear();
+        for top in &mount.filesystems {
+            // One may be below another.
+            let below = to_mount_below(top, client)?;
+            names.extend(
+                below
+                    .into_iter()
+                    .filter(|name| !names.contains(name))
+                    .collect::<Vec<_>>(),
+            );
+        }
+    }
     for name in names {
         client.call(&ZfsMount {
             name,

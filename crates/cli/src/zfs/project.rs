@@ -10,10 +10,10 @@ use crate::client::Client;
 #[derive(Debug, Args)]
 pub struct Project {
     /// The directory alone, not what is in it
-    #[arg(short, conflicts_with = "recursive")]
+    #[arg(short, overrides_with = "recursive")]
     directory_only: bool,
     /// All below directories, too
-    #[arg(short)]
+    #[arg(short, overrides_with = "directory_only")]
     recursive: bool,
     /// Set the project (with -c: compare with it)
     #[arg(short, value_name = "ID", conflicts_with = "clear")]

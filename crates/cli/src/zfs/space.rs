@@ -103,7 +103,7 @@ impl Common {
         if let Some((unknown, _)) = keys.iter().find(|(field, _)| !FIELDS.contains(field)) {
             bail_usage!("invalid field '{unknown}'");
         }
-        let name = dataset_of(&self.dataset)?;
+        let name = dataset_of(&self.dataset, client)?;
         let mut uses = client.call(&ZfsSpace { name, owners })?.uses;
         if numeric {
             for used in &mut uses {

@@ -8,6 +8,7 @@ mod checkpoint;
 mod classes;
 mod commands;
 mod condition;
+mod conformance;
 mod console;
 mod dedup;
 mod expand;

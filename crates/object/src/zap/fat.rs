@@ -391,9 +391,9 @@ impl Fat<'_> {
     async fn double_table(&self, tx: &Tx, header: FatZapHeader) -> Result<FatZapHeader> {
         let limit = header.hasher().bits() - 2;
         if header.table.shift >= limit {
-            return Err(ObjectError::TooBig {
+            // ENOSPC of `zap_grow_ptrtbl`: what does not fit differs in none of the bits that count.
+            return Err(ObjectError::NoRoomForName {
                 object: self.object.id(),
-                what: format!("a pointer table of more than {limit} bits"),
             });
         }
         if header.has_embedded_table() {

@@ -123,6 +123,10 @@ struct Snapshots {
 }
 
 impl SnapshotProvider for Snapshots {
+    fn changed_seconds(&self) -> BoxFuture<'_, Option<u64>> {
+        Box::pin(async { None })
+    }
+
     fn list(&self) -> BoxFuture<'_, Result<Vec<SnapshotEntry>, FsError>> {
         Box::pin(async {
             let options = ListOptions {
