@@ -33,7 +33,7 @@ struct Slot {
 /// A share in an open filesystem. Who is done gives it back; the last one closes the filesystem.
 pub(crate) struct Shared {
     slot: Arc<Slot>,
-    filesystem: Arc<Filesystem>,
+    filesystem: Mutex<Arc<Filesystem>>,
     is_given_back: AtomicBool,
 }
 
@@ -77,7 +77,7 @@ impl Filesystems {
         drop(open);
         Ok(Shared {
             slot,
-            filesystem,
+            filesystem: Mutex::new(filesystem),
             is_given_back: AtomicBool::new(false),
         })
     }
@@ -102,8 +102,33 @@ impl Slot {
 
 impl Shared {
     /// The filesystem.
-    pub(crate) fn filesystem(&self) -> &Arc<Filesystem> {
-        &self.filesystem
+    pub(crate) fn filesystem(&self) -> Arc<Filesystem> {
+        Arc::clone(&self.filesystem.lock())
+    }
+
+    /// Closes the filesystem for as long as `work` takes, which may change the dataset, and opens it again with `open`:
+    /// what this share is of from then on. Others wait meanwhile. What could not be written keeps `work` from being
+    /// done.
+    ///
+    /// # Errors
+    /// What `open` fails with: the filesystem stays closed.
+    pub(crate) async fn reopen<T>(
+        &self,
+        work: impl Future<Output = T>,
+        open: impl Future<Output = Result<Arc<Filesystem>, FsError>>,
+    ) -> Result<Result<T, FsError>, FsError> {
+        // Others have it for short times only, and get no share while the place is held.
+        let mut place = self.slot.open.lock().await;
+        let mut users = self.slot.users.subscribe();
+        let _ = users.wait_for(|users| *users <= 1).await;
+        let done = match self.filesystem().close().await {
+            Ok(()) => Ok(work.await),
+            Err(error) => Err(error),
+        };
+        let opened = open.await?;
+        *self.filesystem.lock() = Arc::clone(&opened);
+        *place = Some(opened);
+        Ok(done)
     }
 
     fn leave(&self) -> bool {

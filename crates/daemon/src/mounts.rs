@@ -91,12 +91,7 @@ impl Mounts {
             .lock()
             .get(name)
             .filter(|mounted| mounted.mount.is_mounted())
-            .map(|mounted| {
-                (
-                    Arc::clone(mounted.filesystem.filesystem()),
-                    mounted.mountpoint.clone(),
-                )
-            })
+            .map(|mounted| (mounted.filesystem.filesystem(), mounted.mountpoint.clone()))
     }
 
     /// Names of a pool's datasets that are mounted inside a path (not at it), what was mounted last first.
@@ -448,7 +443,7 @@ impl Service {
             world: self.world.clone(),
         });
         let mount = match Mount::new(
-            Arc::clone(filesystem.filesystem()),
+            filesystem.filesystem(),
             path,
             mount_options,
             Some(snapshots),
@@ -619,6 +614,40 @@ impl Service {
         Ok(taken)
     }
 
+    /// Does `work` on the dataset of a mounted filesystem while that is closed, though it may be in use: whoever uses it
+    /// waits meanwhile, and goes on with what is in it then. None where it cannot be done so.
+    pub(crate) async fn under_mount<T>(
+        &self,
+        open: &OpenPool,
+        name: &str,
+        work: impl Future<Output = T>,
+    ) -> Option<Result<T, Failure>> {
+        let mounted = self.mounts.by_name.lock().get(name).cloned();
+        let mounted = mounted.filter(|mounted| mounted.mount.is_mounted())?;
+        let exchange = mounted.mount.exchange().await.ok()?;
+        // What is open of snapshots would keep them from being destroyed.
+        mounted.mount.release_snapshots(None).await;
+        let reopen = async {
+            let dataset = open.pool.dsl().open_dataset(name).await?;
+            Filesystem::open(dataset, self.world.clone()).await
+        };
+        let done = match mounted.filesystem.reopen(work, reopen).await {
+            Ok(done) => done,
+            Err(error) => {
+                let message = format!(
+                    "'{name}' cannot be opened again, and nobody can use it: {error}; unmount and mount it"
+                );
+                return Some(Err(Failure::new(FailureKind::Io, message)));
+            }
+        };
+        mounted.choose(&mounted.options.lock().clone());
+        exchange.end(mounted.filesystem.filesystem()).await;
+        Some(done.map_err(|error| {
+            let message = format!("the last changes of '{name}' could not be written: {error}");
+            Failure::new(FailureKind::Io, message)
+        }))
+    }
+
     /// Mounts a filesystem that was mounted before where it belongs now, if anywhere; `canmount=noauto` does not keep
     /// it away.
     pub(crate) async fn mount_again(&self, open: &OpenPool, name: &str) -> Result<(), Failure> {
@@ -725,7 +754,7 @@ impl Service {
                 Some((at, mounted, below))
             })
             .max_by_key(|(at, ..)| at.components().count())
-            .map(|(_, mounted, below)| (Arc::clone(mounted.filesystem.filesystem()), below))
+            .map(|(_, mounted, below)| (mounted.filesystem.filesystem(), below))
     }
 
     /// The dataset that is mounted at a path; of several the uppermost.

@@ -311,14 +311,31 @@ impl Service {
         };
         let mut away = self.mounts.last_first(&open.pool.name());
         away.retain(|name| name == head || inside.contains(name));
-        let taken = self.take_away(&open, away, mode(call.force)).await?;
-        let outcome = async {
+        let roll_back = async || {
             if !newer.is_empty() {
                 dsl.destroy_snapshots(&newer, false).await?;
             }
             dsl.rollback(head, Some(&call.snapshot)).await.map(|_| ())
-        }
-        .await;
+        };
+        let taken = match self
+            .take_away(&open, away.clone(), UnmountMode::Clean)
+            .await
+        {
+            Err(busy) => {
+                // Somebody uses it, and goes on with what the snapshot has.
+                match self.under_mount(&open, head, roll_back()).await {
+                    Some(outcome) => {
+                        outcome?.map_err(failed)?;
+                        self.log_command(&open.pool, &call.command).await;
+                        return Ok(Empty {});
+                    }
+                    None if call.force => self.take_away(&open, away, mode(true)).await?,
+                    None => return Err(busy),
+                }
+            }
+            Ok(taken) => taken,
+        };
+        let outcome = roll_back().await;
         let mut back = self.bring_back(&open, taken).await;
         if was_volume {
             back = self.open_volume(&open, head).await;

@@ -446,6 +446,11 @@ impl Filesystem {
         is_unlinked
     }
 
+    /// Objects that have users, and how many each ([`Filesystem::retain`]).
+    pub fn retained(&self) -> Vec<(u64, u64)> {
+        self.nodes.retained()
+    }
+
     /// Puts all changes of the object on stable storage.
     pub async fn sync_file(&self, ino: u64) -> Result<()> {
         let _entered = self.enter().await?;

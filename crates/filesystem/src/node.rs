@@ -213,6 +213,21 @@ impl NodeTable {
         true
     }
 
+    /// All that have users, and how many each.
+    pub(crate) fn retained(&self) -> Vec<(u64, u64)> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            found.extend(
+                shard
+                    .lock()
+                    .retained
+                    .iter()
+                    .map(|(ino, users)| (*ino, *users)),
+            );
+        }
+        found
+    }
+
     pub(crate) fn is_retained(&self, ino: u64) -> bool {
         self.shard(ino).lock().retained.contains_key(&ino)
     }

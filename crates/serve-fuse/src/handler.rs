@@ -266,11 +266,7 @@ impl fuser::Filesystem for Handler {
 
     fn forget(&self, _request: &Request, node: INodeNo, count: u64) {
         self.nodes.release_snapshot(node.0, count);
-        if let Some(file) = self.nodes.try_file(node.0)
-            && file.is_live
-            && node.0 != nodes::ROOT
-            && file.filesystem.release(file.ino, count)
-        {
+        if self.nodes.release_live(node.0, count) {
             // Whoever removes files asks for the next one at once. Several nodes may come in one request: this thread
             // must not wait for a turn before it has dealt with all.
             self.runtime.readers.stay();
@@ -284,10 +280,12 @@ impl fuser::Filesystem for Handler {
         _handle: Option<FileHandle>,
         reply: ReplyAttr,
     ) {
-        if let Some(file) = self.nodes.try_file(node.0)
-            && let Some(found) = file.filesystem.try_attributes(file.ino)
-        {
-            let number = file.shown(file.ino);
+        // The file is let go of before this thread waits for its turn (`Nodes::pause`).
+        let found = self.nodes.try_file(node.0).and_then(|file| {
+            let found = file.filesystem.try_attributes(file.ino)?;
+            Some((file.shown(file.ino), found))
+        });
+        if let Some((number, found)) = found {
             let ttl = Self::attributes_ttl(&found);
             let answer = || reply.attr(&ttl, &convert::attributes(number, &found));
             return self.runtime.at_once(answer);
@@ -479,11 +477,7 @@ impl fuser::Filesystem for Handler {
         let (name, new_name) = (name.to_owned(), new_name.to_owned());
         run(&self.runtime, async move {
             let outcome = async {
-                let from = nodes.file(parent.0).await?;
-                let to = nodes.file(new_parent.0).await?;
-                if from.slot != to.slot {
-                    return Err(Errno::EXDEV);
-                }
+                let (from, to) = nodes.files(parent.0, new_parent.0).await?;
                 from.filesystem
                     .rename(from.ino, name.as_bytes(), to.ino, new_name.as_bytes(), mode)
                     .await
@@ -508,11 +502,7 @@ impl fuser::Filesystem for Handler {
         let new_name = new_name.to_owned();
         run(&self.runtime, async move {
             let outcome = async {
-                let file = nodes.file(node.0).await?;
-                let parent = nodes.file(new_parent.0).await?;
-                if file.slot != parent.slot {
-                    return Err(Errno::EXDEV);
-                }
+                let (file, parent) = nodes.files(node.0, new_parent.0).await?;
                 let linked = file
                     .filesystem
                     .link(file.ino, parent.ino, new_name.as_bytes())
@@ -544,10 +534,8 @@ impl fuser::Filesystem for Handler {
     ) {
         let length = size as usize;
         let moves_time = flags.0 & O_NOATIME == 0;
-        if moves_time
-            && let Some(file) = self.nodes.try_file(node.0)
-            && let Some(pieces) = file.filesystem.try_read(file.ino, offset, length)
-        {
+        let at_once = |file: File| file.filesystem.try_read(file.ino, offset, length);
+        if moves_time && let Some(pieces) = self.nodes.try_file(node.0).and_then(at_once) {
             self.runtime.readers.begin(length >= LONG_BYTES);
             convert::joined(&pieces, |data| reply.data(data));
             return self.runtime.readers.end();
@@ -756,14 +744,13 @@ impl fuser::Filesystem for Handler {
         size: u32,
         reply: ReplyXattr,
     ) {
-        match self.nodes.try_resolve(node.0) {
-            Some(Target::File(file)) if file.filesystem.lacks_xattr(file.ino, name.as_bytes()) => {
-                return self.runtime.at_once(|| reply.error(Errno::ENODATA));
-            }
-            Some(Target::Zfs | Target::Snapshots | Target::Shares) => {
-                return reply.error(Errno::ENODATA);
-            }
-            _ => {}
+        let is_none = match self.nodes.try_resolve(node.0) {
+            Some(Target::File(file)) => file.filesystem.lacks_xattr(file.ino, name.as_bytes()),
+            Some(Target::Zfs | Target::Snapshots | Target::Shares) => true,
+            None => false,
+        };
+        if is_none {
+            return self.runtime.at_once(|| reply.error(Errno::ENODATA));
         }
         let name = name.to_owned();
         on_file!(
@@ -908,11 +895,7 @@ impl fuser::Filesystem for Handler {
         let nodes = Arc::clone(&self.nodes);
         run(&self.runtime, async move {
             let outcome = async {
-                let from = nodes.file(node_in.0).await?;
-                let to = nodes.file(node_out.0).await?;
-                if from.slot != to.slot {
-                    return Err(Errno::EXDEV);
-                }
+                let (from, to) = nodes.files(node_in.0, node_out.0).await?;
                 let length = length.min(LENGTH_MAX);
                 let copying = async {
                     to.filesystem.drop_capability(to.ino).await?;

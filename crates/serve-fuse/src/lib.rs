@@ -8,6 +8,7 @@
 //! | `mount`, `attach`, `host` | mounting, unmounting, what can be mounted where |
 //! | `aside` | a thread for system calls that may lead into what is served here |
 //! | `mountinfo` | what is mounted, told from others at the same place |
+//! | `exchange` | another state of a filesystem under the same mount (rollback) |
 //! | `handler` | the kernel's requests, and what the kernel may cache |
 //! | `listing` | entries of directories |
 //! | `nodes` | node numbers: filesystem, snapshots, `.zfs` |
@@ -28,6 +29,7 @@ mod aside;
 mod attach;
 mod convert;
 mod error;
+mod exchange;
 mod flags;
 mod groups;
 mod handler;
@@ -42,6 +44,7 @@ mod zvol;
 
 pub use aside::aside;
 pub use error::{MountError, Result};
+pub use exchange::Exchange;
 pub use host::{filesystem_of, is_dead, mounted_at, take_away_dead_mounts};
 pub use mount::{Mount, MountOptions, Snapdir, SnapshotEntry, SnapshotProvider, UnmountMode};
 pub use mountinfo::MountTable;

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use crate::aside::aside;
 use crate::attach::Attachment;
 use crate::error::{MountError, Result};
+use crate::exchange::Exchange;
 use crate::handler::Handler;
 use crate::host;
 use crate::mountinfo::{Identity, MountTable, Standing};
@@ -332,8 +333,8 @@ impl Drop for Served {
 
 /// A mounted filesystem. Dropping it unmounts lazily.
 pub struct Mount {
-    served: Arc<Served>,
-    nodes: Arc<Nodes>,
+    pub(crate) served: Arc<Served>,
+    pub(crate) nodes: Arc<Nodes>,
     snapdir: Arc<SharedSnapdir>,
     posix_acl: bool,
     housekeeper: Mutex<Option<tokio::task::AbortHandle>>,
@@ -407,39 +408,12 @@ impl Mount {
         self.served.is_mounted_in(table)
     }
 
-    /// Serves another state of the filesystem in its place (after a rollback or receive): the
-    /// kernel's caches are dropped, and files that are open answer ESTALE. The one before is not
-    /// closed.
+    /// Lets nobody at the filesystem, so that another state can take its place: see [`Exchange`].
     ///
     /// # Errors
-    /// None that the caller could do something about, now.
-    pub async fn replace(&self, filesystem: Arc<Filesystem>) -> Result<()> {
-        let mut names = std::collections::BTreeSet::new();
-        let before = self.nodes.replace(Arc::clone(&filesystem));
-        // Every path goes through an entry of the root: when those are gone, so is all below.
-        for filesystem in [before, filesystem] {
-            let mut cookie = 0;
-            while let Ok(entries) = filesystem
-                .read_directory(filesystem.root(), cookie, 1024)
-                .await
-            {
-                let Some(last) = entries.last() else { break };
-                cookie = last.next_cookie;
-                names.extend(entries.into_iter().map(|entry| entry.name));
-            }
-        }
-        let notifier = self.served.notifier().clone();
-        // The kernel may call back for what it drops: not on a thread of the runtime.
-        let invalidate = move || {
-            use std::os::unix::ffi::OsStrExt;
-            for name in names {
-                let name = std::ffi::OsStr::from_bytes(&name);
-                let _ = notifier.inval_entry(INodeNo(nodes::ROOT), name);
-            }
-            let _ = notifier.inval_inode(INodeNo(nodes::ROOT), 0, 0);
-        };
-        let _ = tokio::task::spawn_blocking(invalidate).await;
-        Ok(())
+    /// [`MountError::Busy`], where requests that are under way do not end.
+    pub async fn exchange(&self) -> Result<Exchange<'_>> {
+        Exchange::begin(self).await
     }
 
     /// Whether the kernel was told to obey POSIX access control lists, when this was mounted.

@@ -149,6 +149,14 @@ impl MountTable {
             .find(|mount| mount.parent == ours.id && mount.id != ours.id)
     }
 
+    /// Where others are mounted inside of a path.
+    pub(crate) fn places_inside<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = &'a Path> {
+        let places = self.0.iter().map(|mount| &*mount.path);
+        places
+            .filter_map(move |place| place.strip_prefix(path).ok())
+            .filter(|place| *place != Path::new(""))
+    }
+
     /// How a filesystem that was mounted at `path` stands there.
     pub(crate) fn standing(&self, path: &Path, identity: &Identity) -> Standing {
         let Some(ours) = self.find(path, identity) else {

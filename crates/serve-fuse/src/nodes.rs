@@ -6,15 +6,16 @@
 //! | 62 set | `.zfs` (…1), `.zfs/snapshot` (…2), `.zfs/shares` (…3) |
 //! | 48 to 61: slot, 0 to 47: object | a file of the filesystem in that slot; object 1: its root |
 //!
-//! Slot 0 is the mounted filesystem. When another state of it takes its place (rollback) that gets
-//! a new slot, so that what the kernel has of the old one is stale rather than wrong. A snapshot
-//! gets a slot when it is first listed or looked up; its filesystem is closed again when it is not used for a
+//! Slot 0 is the mounted filesystem. When another state of it takes its place (rollback), files that
+//! are in both keep their nodes. Where the kernel knows a file that is not in the new state, whatever
+//! has or gets its object number is in a slot of its own from then on ([`Moved`]): what the kernel has
+//! of the old one is stale rather than wrong. A snapshot gets a slot when it is first listed or looked up; its filesystem is closed again when it is not used for a
 //! while or somebody wants to destroy it, and opened again when the slot is used again.
 //!
 //! What the kernel knows of a snapshot is counted ([`Uses`]): an open file or somebody's directory there is no request,
 //! and the file may be read from after hours. Only the kernel knows of them, and says so by not forgetting the node.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -22,6 +23,7 @@ use std::time::{Duration, Instant, SystemTime};
 use filesystem::{Filesystem, FsError};
 use fuser::Errno;
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use crate::convert::errno;
 use crate::mount::SnapshotProvider;
@@ -39,6 +41,14 @@ const SLOT_SHIFT: u32 = 48;
 const SLOT_MAX: u64 = (1 << 14) - 1;
 /// An unused snapshot is closed after this time.
 const IDLE: Duration = Duration::from_secs(60);
+
+/// Slots of files of the mounted filesystem that are not in slot 0, by object.
+pub(crate) type Moved = HashMap<u64, u64>;
+
+/// How long requests may take that are under way while another state is to take the filesystem's place.
+const PAUSING: Duration = Duration::from_secs(10);
+/// How often that is looked at.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// What a node is.
 #[derive(Clone)]
@@ -58,9 +68,12 @@ pub(crate) enum Target {
 pub(crate) struct File {
     pub(crate) filesystem: Arc<Filesystem>,
     pub(crate) ino: u64,
+    /// Of a snapshot; 0 of the mounted filesystem.
     pub(crate) slot: u64,
     /// Of the mounted filesystem, not of a snapshot.
     pub(crate) is_live: bool,
+    /// While a request has it, no other state takes the place of the mounted filesystem.
+    live: Option<Arc<Live>>,
     /// What the kernel knows of the snapshot; none of the mounted filesystem, which counts by itself.
     uses: Option<Arc<Uses>>,
 }
@@ -115,7 +128,25 @@ impl File {
         match ino == self.filesystem.root() {
             true if self.is_live => ROOT,
             true => root_of(self.slot),
-            false => self.slot << SLOT_SHIFT | ino,
+            false => match &self.live {
+                Some(live) => live.node(ino),
+                None => self.slot << SLOT_SHIFT | ino,
+            },
+        }
+    }
+}
+
+/// A state of the mounted filesystem.
+struct Live {
+    filesystem: Arc<Filesystem>,
+    moved: Arc<Moved>,
+}
+
+impl Live {
+    fn node(&self, ino: u64) -> u64 {
+        match ino == self.filesystem.root() {
+            true => ROOT,
+            false => self.moved.get(&ino).copied().unwrap_or(0) << SLOT_SHIFT | ino,
         }
     }
 }
@@ -138,8 +169,11 @@ struct Snapshot {
 }
 
 struct State {
-    live: Arc<Filesystem>,
-    live_slot: u64,
+    live: Arc<Live>,
+    /// Nobody gets at the mounted filesystem: another state is to take its place.
+    is_paused: bool,
+    /// Slots of files of the mounted filesystem, but 0.
+    live_slots: HashSet<u64>,
     next_slot: u64,
     snapshots: HashMap<u64, Snapshot>,
 }
@@ -147,6 +181,8 @@ struct State {
 /// All nodes of a mount.
 pub(crate) struct Nodes {
     state: Mutex<State>,
+    /// Told when the mounted filesystem can be got at again.
+    resumed: Notify,
     provider: Option<Arc<dyn SnapshotProvider>>,
     since: SystemTime,
 }
@@ -154,20 +190,25 @@ pub(crate) struct Nodes {
 impl Nodes {
     pub(crate) fn new(live: Arc<Filesystem>, provider: Option<Arc<dyn SnapshotProvider>>) -> Self {
         let state = State {
-            live,
-            live_slot: 0,
+            live: Arc::new(Live {
+                filesystem: live,
+                moved: Arc::default(),
+            }),
+            is_paused: false,
+            live_slots: HashSet::new(),
             next_slot: 1,
             snapshots: HashMap::new(),
         };
         Self {
             state: Mutex::new(state),
+            resumed: Notify::new(),
             provider,
             since: SystemTime::now(),
         }
     }
 
     pub(crate) fn live(&self) -> Arc<Filesystem> {
-        Arc::clone(&self.state.lock().live)
+        Arc::clone(&self.state.lock().live.filesystem)
     }
 
     /// When it was mounted: the time of `.zfs`.
@@ -179,11 +220,69 @@ impl Nodes {
         self.provider.as_ref()
     }
 
-    /// Puts another filesystem into the place of the mounted one.
-    pub(crate) fn replace(&self, live: Arc<Filesystem>) -> Arc<Filesystem> {
+    /// Lets nobody at the mounted filesystem, until [`Self::resume`]; whether all who were are done.
+    pub(crate) async fn pause(&self) -> bool {
+        let before = {
+            let mut state = self.state.lock();
+            state.is_paused = true;
+            // Who has the one before is under way.
+            let same = Live {
+                filesystem: Arc::clone(&state.live.filesystem),
+                moved: Arc::clone(&state.live.moved),
+            };
+            std::mem::replace(&mut state.live, Arc::new(same))
+        };
+        let since = Instant::now();
+        while Arc::strong_count(&before) > 1 {
+            if since.elapsed() > PAUSING {
+                return false;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        true
+    }
+
+    /// Lets requests at the mounted filesystem again.
+    pub(crate) fn resume(&self) {
+        self.state.lock().is_paused = false;
+        self.resumed.notify_waiters();
+    }
+
+    /// Puts another state into the place of the mounted filesystem, which is paused. `survives` tells which files that
+    /// the kernel knows are in both.
+    pub(crate) fn replace(&self, live: Arc<Filesystem>, survives: impl Fn(u64) -> bool) {
         let mut state = self.state.lock();
-        state.live_slot = take_slot(&mut state);
-        std::mem::replace(&mut state.live, live)
+        let mut moved = Moved::clone(&state.live.moved);
+        let mut slot = None;
+        for (ino, count) in state.live.filesystem.retained() {
+            if survives(ino) {
+                live.retain(ino, count);
+                continue;
+            }
+            let slot = *slot.get_or_insert_with(|| take_slot(&mut state));
+            state.live_slots.insert(slot);
+            moved.insert(ino, slot);
+        }
+        state.live = Arc::new(Live {
+            filesystem: live,
+            moved: Arc::new(moved),
+        });
+    }
+
+    /// The node number of a file of the mounted filesystem.
+    pub(crate) fn live_node(&self, ino: u64) -> u64 {
+        let live = Arc::clone(&self.state.lock().live);
+        live.node(ino)
+    }
+
+    /// The kernel forgot what it was told `count` times of a file of the mounted filesystem; whether that frees it.
+    pub(crate) fn release_live(&self, node: u64, count: u64) -> bool {
+        // Under the lock: who replaces the filesystem takes the counts along.
+        let state = self.state.lock();
+        match state.live_ino(node) {
+            Some(ino) if node != ROOT => state.live.filesystem.release(ino, count),
+            _ => false,
+        }
     }
 
     /// What a node is, if that is known without waiting.
@@ -197,24 +296,17 @@ impl Nodes {
         let mut state = self.state.lock();
         let slot = node >> SLOT_SHIFT;
         let ino = node & ((1 << SLOT_SHIFT) - 1);
-        if node == ROOT {
-            let filesystem = Arc::clone(&state.live);
-            let ino = filesystem.root();
+        if state.is_live(node) {
+            if state.is_paused {
+                return None;
+            }
+            let ino = state.live_ino(node)?;
             return Some(Target::File(File {
-                filesystem,
+                filesystem: Arc::clone(&state.live.filesystem),
                 ino,
-                slot: state.live_slot,
+                slot: 0,
                 is_live: true,
-                uses: None,
-            }));
-        }
-        if slot == state.live_slot {
-            let filesystem = Arc::clone(&state.live);
-            return Some(Target::File(File {
-                filesystem,
-                ino,
-                slot,
-                is_live: true,
+                live: Some(Arc::clone(&state.live)),
                 uses: None,
             }));
         }
@@ -227,8 +319,24 @@ impl Nodes {
 
     /// What a node is.
     pub(crate) async fn resolve(&self, node: u64) -> Result<Target, Errno> {
-        if let Some(target) = self.try_resolve(node) {
-            return Ok(target);
+        loop {
+            let resumed = self.resumed.notified();
+            if let Some(target) = self.try_resolve(node) {
+                return Ok(target);
+            }
+            {
+                let state = self.state.lock();
+                if !state.is_live(node) {
+                    break;
+                }
+                if !state.is_paused {
+                    match state.live_ino(node) {
+                        Some(_) => continue,
+                        None => return Err(Errno::ESTALE),
+                    }
+                }
+            }
+            resumed.await;
         }
         let slot = node >> SLOT_SHIFT;
         let (filesystem, uses) = self.reopen(slot).await?;
@@ -241,6 +349,21 @@ impl Nodes {
         match self.resolve(node).await? {
             Target::File(file) => Ok(file),
             Target::Zfs | Target::Snapshots | Target::Shares => Err(Errno::EPERM),
+        }
+    }
+
+    /// The files that two nodes are, which must be of one filesystem.
+    pub(crate) async fn files(&self, one: u64, other: u64) -> Result<(File, File), Errno> {
+        loop {
+            // Who waits has none: the one would keep the other from coming.
+            drop(self.file(one).await?);
+            drop(self.file(other).await?);
+            if let (Some(one), Some(other)) = (self.try_file(one), self.try_file(other)) {
+                return match one.slot == other.slot {
+                    true => Ok((one, other)),
+                    false => Err(Errno::EXDEV),
+                };
+            }
         }
     }
 
@@ -389,6 +512,7 @@ fn snapshot_file(filesystem: Arc<Filesystem>, ino: u64, slot: u64, uses: Arc<Use
         ino,
         slot,
         is_live: false,
+        live: None,
         uses: Some(uses),
     }
 }
@@ -399,15 +523,32 @@ fn guid_of(filesystem: &Filesystem) -> u64 {
         .map_or(0, |dataset| dataset.guid().get())
 }
 
+impl State {
+    /// Whether a node is of the mounted filesystem.
+    fn is_live(&self, node: u64) -> bool {
+        let slot = node >> SLOT_SHIFT;
+        slot == 0 || self.live_slots.contains(&slot)
+    }
+
+    /// The object that such a node is; none where it was another state's.
+    fn live_ino(&self, node: u64) -> Option<u64> {
+        if node == ROOT {
+            return Some(self.live.filesystem.root());
+        }
+        let ino = node & ((1 << SLOT_SHIFT) - 1);
+        (self.live.node(ino) == node).then_some(ino)
+    }
+}
+
 fn take_slot(state: &mut State) -> u64 {
     loop {
         let slot = state.next_slot;
         state.next_slot = if slot >= SLOT_MAX { 1 } else { slot + 1 };
-        if slot != state.live_slot && !state.snapshots.contains_key(&slot) {
+        if !state.live_slots.contains(&slot) && !state.snapshots.contains_key(&slot) {
             return slot;
         }
         // So many snapshots at once: the one not used for longest makes room.
-        if state.snapshots.len() as u64 >= SLOT_MAX - 1 {
+        if (state.snapshots.len() + state.live_slots.len()) as u64 >= SLOT_MAX - 1 {
             let oldest = state
                 .snapshots
                 .iter()

@@ -56,6 +56,9 @@ impl Project {
         if self.keep && !self.clear {
             bail!("'-k' goes with '-C'");
         }
+        if self.directory_only && change.is_some() {
+            bail!("'-d' does not go with '-C', '-s', or '-p' without '-c'");
+        }
         for given in &self.paths {
             let path = std::fs::canonicalize(given)
                 .with_context(|| format!("failed to stat {given}"))?

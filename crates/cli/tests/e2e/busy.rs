@@ -140,3 +140,56 @@ fn pools_mount_inside_of_each_other() {
     server.ok("zpool destroy inner");
     done(&server);
 }
+
+/// A rollback of a filesystem that is in use, with another mounted inside that is too: nothing is unmounted, and whoever
+/// has files open goes on with what the snapshot has.
+#[test]
+fn what_is_in_use_is_rolled_back() {
+    if !can_mount() {
+        return;
+    }
+    let server = tank();
+    server.ok("zfs create -p tank/fs/in");
+    let path = |name: &str| server.path("mnt/fs").join(name);
+    let write = |name: &str, text: &str| fs::write(path(name), text).unwrap();
+    fs::create_dir(path("d")).unwrap();
+    write("d/kept", "old");
+    write("in/file", "inside");
+    server.ok("zfs snapshot tank/fs@a");
+    write("d/kept", "newer");
+    write("d/more", "x");
+    server.ok("zfs snapshot tank/fs@b");
+    assert_eq!(
+        fs::read_to_string(path(".zfs/snapshot/b/d/more")).unwrap(),
+        "x"
+    );
+    let open = |name: &str| {
+        fs::File::options()
+            .read(true)
+            .write(true)
+            .open(path(name))
+            .unwrap()
+    };
+    let (kept, more, inside) = (open("d/kept"), open("d/more"), open("in/file"));
+    assert!(server.fails("zfs rollback tank/fs@a").contains("use '-r'"));
+    server.ok("zfs rollback -r tank/fs@a");
+    let content = |file: &fs::File| {
+        let mut read = [0; 16];
+        let length = file.read_at(&mut read, 0)?;
+        Ok::<_, std::io::Error>(String::from_utf8_lossy(&read[..length]).into_owned())
+    };
+    assert_eq!(content(&kept).unwrap(), "old");
+    assert!(content(&more).is_err() && !path("d/more").exists());
+    assert_eq!(content(&inside).unwrap(), "inside");
+    assert_eq!(fs::read_to_string(path("in/file")).unwrap(), "inside");
+    kept.write_all_at(b"on", 0).unwrap();
+    kept.sync_all().unwrap();
+    assert_eq!(fs::read_to_string(path("d/kept")).unwrap(), "ond");
+    let listed = server.ok("zfs list -Hr -t snapshot -o name tank/fs");
+    assert_eq!(listed.trim(), "tank/fs@a");
+    drop((kept, more, inside));
+    server.ok("zfs unmount tank/fs");
+    server.ok("zfs mount tank/fs");
+    assert_eq!(fs::read_to_string(path("d/kept")).unwrap(), "ond");
+    done(&server);
+}

@@ -895,19 +895,35 @@ async fn another_state_takes_the_place_of_the_mounted_one() {
     let mount = rig.mount(&filesystem, MountOptions::new("tank")).await;
     let root = rig.mountpoint();
     let place = root.clone();
-    outside(move || fs::write(place.join("file"), "old").unwrap()).await;
+    outside(move || {
+        fs::write(place.join("file"), "old").unwrap();
+        fs::create_dir(place.join("d")).unwrap();
+        fs::write(place.join("d/a"), "a").unwrap();
+        fs::write(place.join("d/b"), "b").unwrap();
+    })
+    .await;
     rig.pool
         .dsl()
         .snapshot(&["tank@one".to_owned()], &[])
         .await
         .expect("snapshot");
     let place = root.clone();
-    let open = outside(move || {
+    let mut open = outside(move || {
         fs::write(place.join("file"), "newer").unwrap();
         fs::write(place.join("more"), "x").unwrap();
-        File::open(place.join("file")).unwrap()
+        // Names that lead elsewhere in the state before: another directory, another file.
+        fs::rename(place.join("d/b"), place.join("d/c")).unwrap();
+        fs::rename(place.join("d/a"), place.join("d/b")).unwrap();
+        let names = ["file", "more", "d", "d/b", "d/c"];
+        names.map(|name| File::open(place.join(name)).unwrap())
     })
-    .await;
+    .await
+    .into_iter();
+    let exchange = mount.exchange().await.expect("exchange");
+    let waits = {
+        let place = root.clone();
+        std::thread::spawn(move || fs::read_to_string(place.join("d/a")).unwrap())
+    };
     filesystem.close().await.expect("close");
     rig.pool
         .dsl()
@@ -915,17 +931,45 @@ async fn another_state_takes_the_place_of_the_mounted_one() {
         .await
         .expect("rollback");
     let filesystem = rig.filesystem("tank").await;
-    mount
-        .replace(Arc::clone(&filesystem))
-        .await
-        .expect("replace");
+    exchange.end(Arc::clone(&filesystem)).await;
     let place = root.clone();
     outside(move || {
-        assert_eq!(fs::read_to_string(place.join("file")).unwrap(), "old");
-        assert!(open.metadata().is_err(), "what was open is stale");
-        drop(open);
+        use std::os::unix::fs::FileExt;
+        let read = |file: &File| {
+            let mut content = [0; 9];
+            let length = file.read_at(&mut content, 0)?;
+            Ok::<_, std::io::Error>(String::from_utf8_lossy(&content[..length]).into_owned())
+        };
+        assert_eq!(waits.join().unwrap(), "a");
+        let mut next = || open.next().unwrap();
+        let (file, more, directory, was_a, was_b) = (next(), next(), next(), next(), next());
+        assert_eq!(read(&file).unwrap(), "old", "what is in both goes on");
+        assert_eq!(file.metadata().unwrap().len(), 3);
+        assert_eq!(read(&more).unwrap_err().raw_os_error(), Some(116), "ESTALE");
+        assert!(more.metadata().is_err() && !place.join("more").exists());
+        assert!(directory.metadata().is_ok());
+        assert_eq!(
+            (read(&was_a).unwrap(), read(&was_b).unwrap()),
+            ("a".into(), "b".into())
+        );
+        let named = |name: &str| fs::read_to_string(place.join(name));
+        assert_eq!(
+            (named("d/a").unwrap(), named("d/b").unwrap()),
+            ("a".into(), "b".into())
+        );
+        assert!(named("d/c").is_err());
+        // The number of what is stale is used again, and shows neither here nor there.
+        let made: Vec<_> = (0..8)
+            .map(|number| {
+                let name = place.join(format!("new{number}"));
+                fs::write(&name, "new").unwrap();
+                fs::metadata(&name).unwrap().ino()
+            })
+            .collect();
+        assert!(more.metadata().is_err(), "{made:?}");
+        drop(more);
         fs::write(place.join("file"), "and on").unwrap();
-        assert_eq!(fs::read_to_string(place.join("file")).unwrap(), "and on");
+        assert_eq!(read(&file).unwrap(), "and on");
     })
     .await;
     unmount(&mount).await;

@@ -1,0 +1,186 @@
+//! Another state of a filesystem in the place of the mounted one, while it is in use: rollback.
+//!
+//! Requests wait from [`Mount::exchange`] on; those under way are let end. Then nobody uses the filesystem: it
+//! is closed, its dataset changed, opened again and given to [`Exchange::end`]. A file that is in both states (by object
+//! and generation) goes on for whoever has it open, as with OpenZFS; others are stale. What the kernel holds is made true:
+//! pages and attributes of all files that it knows are dropped, and names that lead elsewhere now.
+//!
+//! A name that was not there is good for a second in the kernel, which is waited for. A name on the way to another mount
+//! stays what it is, since dropping it would take that mount away.
+//!
+//! Source: zfs_suspend_fs, zfs_resume_fs, zfs_rezget (module/os/linux/zfs); fuse_reverse_inval_inode,
+//! fuse_reverse_inval_entry, d_invalidate (fs/fuse, fs/dcache.c of Linux).
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::sync::Arc;
+use std::time::Instant;
+
+use filesystem::Filesystem;
+use fuser::INodeNo;
+
+use crate::error::{MountError, Result};
+use crate::handler::SHORT_TTL;
+use crate::mount::Mount;
+use crate::mountinfo::MountTable;
+use crate::nodes;
+
+/// Entries read from a directory at a time.
+const ENTRIES: usize = 1024;
+
+/// A name that the kernel may know.
+struct Name {
+    directory: u64,
+    name: OsString,
+    ino: u64,
+}
+
+/// A mounted filesystem that nobody gets at. Dropping it lets them again, at what is mounted then.
+pub struct Exchange<'a> {
+    mount: &'a Mount,
+    /// Generations of the files that the kernel knows; none of what cannot be read.
+    known: HashMap<u64, Option<u64>>,
+    /// What the kernel may have as names of those, in directories that it knows.
+    names: Vec<Name>,
+    since: Instant,
+}
+
+impl Drop for Exchange<'_> {
+    fn drop(&mut self) {
+        self.mount.nodes.resume();
+    }
+}
+
+impl<'a> Exchange<'a> {
+    pub(crate) async fn begin(mount: &'a Mount) -> Result<Self> {
+        // What was written through mappings is of the state before.
+        let known = mount.nodes.live().retained();
+        let inos = known.iter().map(|(ino, _)| mount.nodes.live_node(*ino));
+        drop_pages(mount, inos.collect()).await;
+        let mut exchange = Self {
+            mount,
+            known: HashMap::new(),
+            names: Vec::new(),
+            since: Instant::now(),
+        };
+        if !mount.nodes.pause().await {
+            let path = mount.mountpoint().to_owned();
+            return Err(MountError::Busy { path });
+        }
+        exchange.since = Instant::now();
+        exchange.learn().await;
+        Ok(exchange)
+    }
+
+    /// Finds out what the kernel knows.
+    async fn learn(&mut self) {
+        let live = self.mount.nodes.live();
+        let mut directories = vec![live.root()];
+        for (ino, _) in live.retained() {
+            let found = live.attributes(ino).await.ok();
+            if found
+                .as_ref()
+                .is_some_and(|found| found.kind == filesystem::FileKind::Directory)
+            {
+                directories.push(ino);
+            }
+            self.known.insert(ino, found.map(|found| found.generation));
+        }
+        let kept = self.on_the_way(&live).await;
+        for directory in directories {
+            let mut cookie = 0;
+            while let Ok(entries) = live.read_directory(directory, cookie, ENTRIES).await {
+                let Some(last) = entries.last() else { break };
+                cookie = last.next_cookie;
+                for entry in entries {
+                    let is_dot = matches!(&entry.name[..], b"." | b"..");
+                    let name = OsString::from_vec(entry.name.to_vec());
+                    let ino = entry.ino;
+                    if !is_dot
+                        && self.known.contains_key(&ino)
+                        && !kept.contains(&(directory, name.clone()))
+                    {
+                        self.names.push(Name {
+                            directory,
+                            name,
+                            ino,
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Names that lead to other mounts, each with its directory.
+    async fn on_the_way(&self, live: &Filesystem) -> HashSet<(u64, OsString)> {
+        let mut kept = HashSet::new();
+        let Some(table) = MountTable::now() else {
+            return kept;
+        };
+        for place in table.places_inside(self.mount.mountpoint()) {
+            let mut directory = live.root();
+            for part in place {
+                kept.insert((directory, part.to_owned()));
+                match live.lookup(directory, part.as_bytes()).await {
+                    Ok(found) => directory = found.ino,
+                    Err(_) => break,
+                }
+            }
+        }
+        kept
+    }
+
+    /// Lets requests in again, to `filesystem`; returns when nothing that the kernel holds is older.
+    pub async fn end(mut self, filesystem: Arc<Filesystem>) {
+        let mut survivors = HashSet::new();
+        for (ino, generation) in &self.known {
+            if let Ok(found) = filesystem.attributes(*ino).await
+                && Some(found.generation) == *generation
+            {
+                survivors.insert(*ino);
+            }
+        }
+        let nodes = &self.mount.nodes;
+        let before: Vec<u64> = self.known.keys().map(|ino| nodes.live_node(*ino)).collect();
+        let root = filesystem.root();
+        let is_there = |ino: u64| ino == root || survivors.contains(&ino);
+        nodes.replace(Arc::clone(&filesystem), |ino| survivors.contains(&ino));
+        nodes.resume();
+        let mut gone = Vec::new();
+        for name in std::mem::take(&mut self.names) {
+            // Whoever cannot find the directory cannot find the name.
+            if !is_there(name.directory) {
+                continue;
+            }
+            let now = filesystem
+                .lookup(name.directory, name.name.as_bytes())
+                .await;
+            if !survivors.contains(&name.ino) || now.ok().map(|now| now.ino) != Some(name.ino) {
+                gone.push((nodes.live_node(name.directory), name.name));
+            }
+        }
+        let notifier = self.mount.served.notifier().clone();
+        // The kernel may call back for what it drops: not on a thread of the runtime.
+        let forget = move || {
+            for (directory, name) in gone {
+                let _ = notifier.inval_entry(INodeNo(directory), OsStr::new(&name));
+            }
+        };
+        let _ = tokio::task::spawn_blocking(forget).await;
+        drop_pages(self.mount, before).await;
+        let lasting = SHORT_TTL.saturating_sub(self.since.elapsed());
+        tokio::time::sleep(lasting).await;
+    }
+}
+
+/// Has the kernel write what it has of these files, and drop it with their attributes.
+async fn drop_pages(mount: &Mount, files: Vec<u64>) {
+    let notifier = mount.served.notifier().clone();
+    let forget = move || {
+        for node in files.into_iter().chain([nodes::ROOT]) {
+            let _ = notifier.inval_inode(INodeNo(node), 0, 0);
+        }
+    };
+    let _ = tokio::task::spawn_blocking(forget).await;
+}
