@@ -9,12 +9,17 @@
 #![forbid(unsafe_code)]
 
 mod common;
+mod iscsi;
 mod server;
 mod zfs;
 mod zpool;
 
 pub use common::{Call, Failure, FailureKind, Property, PropertyMap, Source};
-pub use server::{Empty, ServerInfo, ServerInfoReply, ServerStop, ShareInfo};
+pub use iscsi::{
+    IscsiSecretList, IscsiSecretListReply, IscsiSecretRemove, IscsiSecretReport, IscsiSecretSet,
+    IscsiSecretSetReply,
+};
+pub use server::{Empty, NotShared, ServerInfo, ServerInfoReply, ServerStop, ShareInfo};
 pub use zfs::{
     DatasetKind, DatasetReport, HoldReport, KeyDetails, KeyFormat, KeyReport, ProjectChange,
     ProjectReport, Secret, SpaceOwner, SpaceReport, ZfsCreate, ZfsCreateReply, ZfsDestroy,

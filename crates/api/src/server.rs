@@ -23,6 +23,9 @@ pub struct ServerInfoReply {
     pub pools: Vec<String>,
     /// What is offered on the network.
     pub shares: Vec<ShareInfo>,
+    /// What is meant to be offered and is not.
+    #[serde(default)]
+    pub not_shared: Vec<NotShared>,
 }
 
 /// One thing that is offered on the network.
@@ -36,6 +39,26 @@ pub struct ShareInfo {
     pub name: String,
     /// `ADDRESS:PORT`.
     pub address: String,
+    /// The CHAP name that initiators give; none where everybody is let in.
+    #[serde(default)]
+    pub user: Option<String>,
+    /// Name of the secret that initiators prove themselves with.
+    #[serde(default)]
+    pub secret: Option<String>,
+    /// Name of the secret that the target proves itself with.
+    #[serde(default)]
+    pub mutual: Option<String>,
+}
+
+/// One thing that is meant to be offered on the network, and is not.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct NotShared {
+    /// Protocol: `iscsi`.
+    pub protocol: String,
+    /// The dataset behind it.
+    pub dataset: String,
+    /// Why it is not, and what to do, for people.
+    pub why: String,
 }
 
 impl Call for ServerInfo {

@@ -12,9 +12,11 @@ macro_rules! bail_usage {
 
 mod client;
 mod columns;
+mod iscsi;
 mod json;
 mod labels;
 mod numbers;
+mod prompt;
 mod rescue;
 mod server;
 mod version;
@@ -49,6 +51,8 @@ enum Command {
     Down,
     /// Tell what the server does
     Info,
+    /// Who may log in to volumes shared by iSCSI
+    Iscsi(iscsi::Iscsi),
     /// Show the labels and uberblocks of a device or file
     Labels(labels::Labels),
     /// Save the files of a pool that will not open
@@ -109,6 +113,7 @@ fn run(command: Command, typed: String) -> anyhow::Result<ExitCode> {
         Command::Daemon(daemon) => daemon.run(state),
         Command::Down => server::down(&Client::new(state)?),
         Command::Info => server::info(&Client::new(state)?),
+        Command::Iscsi(iscsi) => iscsi.run(&Client::new(state)?),
         Command::Labels(labels) => labels.run(),
         Command::Zpool(command) => zpool::run(command, &Client::new(state)?, typed),
         Command::Zfs(command) => zfs::run(command, &Client::new(state)?, typed),

@@ -14,6 +14,9 @@ pub struct Daemon {
     /// Where iSCSI listens
     #[arg(long, default_value = "127.0.0.1:3260")]
     iscsi: std::net::SocketAddr,
+    /// Share volumes with everybody on the network where millpond:iscsi names no secret
+    #[arg(long)]
+    insecure: bool,
     /// Most memory for the cache, such as 2G (default: a quarter of the machine's)
     #[arg(long)]
     cache: Option<String>,
@@ -58,6 +61,7 @@ impl Daemon {
         Ok(daemon::Options {
             state,
             iscsi_address: self.iscsi,
+            iscsi_insecure: self.insecure,
             cache_bytes: size(self.cache.as_deref())?,
         })
     }
@@ -108,9 +112,20 @@ pub fn info(client: &Client) -> anyhow::Result<()> {
         }
     );
     for share in &info.shares {
+        let who = match (&share.user, &share.mutual) {
+            (Some(user), None) => format!("CHAP as {user}"),
+            (Some(user), Some(mutual)) => format!("CHAP as {user}, mutual with secret {mutual}"),
+            (None, _) => "no CHAP".into(),
+        };
         println!(
-            "{}: {} at {} ({})",
+            "{}: {} at {} ({}), {who}",
             share.protocol, share.name, share.address, share.dataset
+        );
+    }
+    for refused in &info.not_shared {
+        println!(
+            "not shared by {}: {}: {}",
+            refused.protocol, refused.dataset, refused.why
         );
     }
     Ok(())

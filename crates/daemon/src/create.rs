@@ -10,7 +10,7 @@ use volume::ZvolInit;
 use crate::error::from_dataset;
 use crate::owners::OwnedQuota;
 use crate::service::{OpenPool, Service};
-use crate::volumes::{ISCSI_PROPERTY, check_share};
+use crate::shares::ISCSI_PROPERTY;
 
 /// Block size of a volume that is not told one (`ZVOL_DEFAULT_BLOCKSIZE`, OpenZFS 2.2 on).
 const VOLUME_BLOCK_BYTES: u64 = 16 << 10;
@@ -73,7 +73,7 @@ impl Service {
         let dsl = open.pool.dsl();
         for (name, value) in &call.properties {
             if name == ISCSI_PROPERTY {
-                check_share(value)?;
+                self.check_share(value)?;
             }
         }
         if !call.parents

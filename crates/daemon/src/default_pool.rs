@@ -1,21 +1,30 @@
 //! The pool of `millpond up`: made the first time on sparse files in the state directory, imported
 //! later, with a filesystem mounted and a volume offered by iSCSI.
 //!
+//! The volume is shared with a secret that is made up with the pool, and shown once. One of a server
+//! from before there were secrets, shared with whoever can reach it, gets its secret at the next
+//! start; who then wants it open sets `millpond:iscsi=on` again, and is left alone.
+//!
 //! Four files make a raidz1: one may be damaged or lost without loss. Together they may grow to most
 //! of what is free where the state directory is; they take that space only as they fill.
 
 use std::path::{Path, PathBuf};
 
-use api::{Failure, FailureKind, VdevSpec, ZfsCreate, ZpoolCreate, ZpoolImport};
+use api::{
+    Failure, FailureKind, IscsiSecretSet, Secret, ShareInfo, VdevSpec, ZfsCreate, ZfsSet,
+    ZpoolCreate, ZpoolImport,
+};
 
 use crate::service::Service;
-use crate::volumes::ISCSI_PROPERTY;
+use crate::shares::ISCSI_PROPERTY;
 use crate::{DaemonError, DefaultPool};
 
 /// Name of the pool.
 const POOL: &str = "pond";
 /// Name of the volume.
 const VOLUME: &str = "pond/volume";
+/// Name of the secret that it is shared with.
+const SECRET: &str = "pond";
 /// Files that the pool is made of.
 const DISKS: u64 = 4;
 /// Smallest file that makes a useful vdev, in bytes (OpenZFS's least is 64 MiB).
@@ -23,8 +32,11 @@ const DISK_BYTES_MIN: u64 = 128 << 20;
 /// Sizes are rounded down to this.
 const DISK_BYTES_UNIT: u64 = 16 << 20;
 
-/// Makes or imports the default pool.
-pub(crate) async fn bring_up(service: &Service, wanted: &DefaultPool) -> Result<(), DaemonError> {
+/// Makes or imports the default pool. Answers the secret of its volume, if it was made up just now.
+pub(crate) async fn bring_up(
+    service: &Service,
+    wanted: &DefaultPool,
+) -> Result<Option<Secret>, DaemonError> {
     // A share that could not start (its port is taken) stops `up` before anything is made: half a server would surprise.
     service
         .volumes
@@ -40,15 +52,59 @@ pub(crate) async fn bring_up(service: &Service, wanted: &DefaultPool) -> Result<
                 disks.display()
             )))?;
         } else {
-            create(service, &disks, wanted)
-                .await
-                .map_err(failed(format!(
-                    "the default pool could not be made in {}",
-                    disks.display()
-                )))?;
+            let what = format!("the default pool could not be made in {}", disks.display());
+            let secret = make_secret(service).await.map_err(failed(what.clone()))?;
+            let created = create(service, &disks, wanted).await;
+            if created.is_err() && secret.is_some() {
+                // Nobody has seen it: the next start makes another one, and shows that.
+                let _ = service.secrets.remove(SECRET);
+            }
+            return created.map(|()| secret).map_err(failed(what));
         }
     }
-    Ok(())
+    Ok(guard(service).await.unwrap_or_else(|failure| {
+        eprintln!("{VOLUME} stays open to everybody who can reach it: {failure}");
+        None
+    }))
+}
+
+/// What the volume is shared with.
+fn guarded_share() -> String {
+    format!("on,chap={SECRET}")
+}
+
+/// Makes the volume's secret up, unless it has one.
+async fn make_secret(service: &Service) -> Result<Option<Secret>, Failure> {
+    if service.secrets.has(SECRET) {
+        return Ok(None);
+    }
+    let call = IscsiSecretSet {
+        name: SECRET.into(),
+        ..IscsiSecretSet::default()
+    };
+    let made = service.iscsi_secret_set(call).await?;
+    Ok(made.generated)
+}
+
+/// Gives the volume of a pool from before there were secrets its own.
+async fn guard(service: &Service) -> Result<Option<Secret>, Failure> {
+    let open = service.pool(POOL)?;
+    let share = open.pool.dsl().property(VOLUME, ISCSI_PROPERTY).await;
+    // Who has removed or renamed the volume needs no secret for it.
+    let is_open = share.is_ok_and(|share| share.value.text() == Some("on"));
+    if !is_open || open.pool.is_read_only() || service.secrets.has(SECRET) {
+        return Ok(None);
+    }
+    let made = make_secret(service).await?;
+    let guarded = guarded_share();
+    let call = ZfsSet {
+        names: vec![VOLUME.into()],
+        command: format!("zfs set {ISCSI_PROPERTY}={guarded} {VOLUME} (millpond up)"),
+        properties: vec![(ISCSI_PROPERTY.into(), guarded)],
+        ..ZfsSet::default()
+    };
+    service.zfs_set(call).await?;
+    Ok(made)
 }
 
 fn disk_paths(disks: &Path) -> Vec<PathBuf> {
@@ -133,12 +189,15 @@ async fn create(service: &Service, disks: &Path, wanted: &DefaultPool) -> Result
     }
     // Half of what the pool holds besides parity; sparse, so it takes nothing until written.
     let size = each * (DISKS - 1) / 2 / DISK_BYTES_UNIT * DISK_BYTES_UNIT;
+    let guarded = guarded_share();
     let call = ZfsCreate {
         name: VOLUME.into(),
         volume_size_bytes: Some(size.max(DISK_BYTES_UNIT)),
         sparse: true,
-        properties: vec![(ISCSI_PROPERTY.into(), "on".into())],
-        command: format!("zfs create -s -V {size} -o {ISCSI_PROPERTY}=on {VOLUME} (millpond up)"),
+        command: format!(
+            "zfs create -s -V {size} -o {ISCSI_PROPERTY}={guarded} {VOLUME} (millpond up)"
+        ),
+        properties: vec![(ISCSI_PROPERTY.into(), guarded)],
         ..ZfsCreate::default()
     };
     service.zfs_create(call).await.map(|_| ())
@@ -156,8 +215,26 @@ async fn import(service: &Service, disks: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints what runs, and lines to paste.
-pub(crate) fn announce(service: &Service) {
+/// How Linux logs in to a share. `secret` is shown where it was made up just now.
+fn login_lines(share: &ShareInfo, secret: Option<&Secret>) -> Vec<String> {
+    let (iqn, address) = (&share.name, &share.address);
+    let node = format!("iscsiadm -m node -T {iqn} -p {address}");
+    let mut lines = vec![format!("{node} --op new")];
+    if let Some(user) = &share.user {
+        let secret = secret.map_or("SECRET", |secret| &secret.0);
+        let auth = "-n node.session.auth";
+        lines.push(format!(
+            "{node} --op update {auth}.authmethod -v CHAP {auth}.username -v {user} \
+             {auth}.password -v {secret}"
+        ));
+    }
+    lines.push(format!("{node} --login"));
+    lines
+}
+
+/// Prints what runs, and lines to paste. `secret` is that of the default pool's volume, if it was
+/// made up just now.
+pub(crate) fn announce(service: &Service, secret: Option<&Secret>) {
     let state = service.state().directory();
     println!(
         "millpond {} is up, state in {}",
@@ -177,7 +254,14 @@ pub(crate) fn announce(service: &Service) {
     for mounted in service.zfs_mounts().mounts {
         println!("  filesystem  {} at {}", mounted.name, mounted.mountpoint);
     }
-    for share in service.volumes.shares() {
+    let by_default = state == Path::new("/var/lib/millpond");
+    let prefix = if by_default {
+        String::new()
+    } else {
+        format!("MILLPOND_STATE={} ", state.display())
+    };
+    for share in service.volumes.shares(&service.secrets) {
+        let secret = secret.filter(|_| share.secret.as_deref() == Some(SECRET));
         println!(
             "  volume      {} as file {}",
             share.dataset,
@@ -187,17 +271,26 @@ pub(crate) fn announce(service: &Service) {
             "              by iSCSI as {} at {}",
             share.name, share.address
         );
-        println!(
-            "              log in:  iscsiadm -m discovery -t sendtargets -p {0} && iscsiadm -m node -T {1} -p {0} --login",
-            share.address, share.name
-        );
+        match (&share.user, &share.secret, secret) {
+            (Some(user), _, Some(_)) => println!(
+                "              for CHAP user {user}, with a secret that is shown only this once:"
+            ),
+            (Some(user), Some(name), None) => println!(
+                "              for CHAP user {user}; the secret is in {}, and \
+                 '{prefix}millpond iscsi secret set {name} --generate' makes a new one",
+                service.secrets.path().display()
+            ),
+            _ => println!("              for everybody who can reach that address"),
+        }
+        let mut label = "log in:";
+        for line in login_lines(&share, secret) {
+            println!("              {label:<8} {line}");
+            label = "";
+        }
     }
-    let by_default = state == Path::new("/var/lib/millpond");
-    let prefix = if by_default {
-        String::new()
-    } else {
-        format!("MILLPOND_STATE={} ", state.display())
-    };
+    for refused in service.volumes.not_shared() {
+        println!("  not shared  {} ({})", refused.dataset, refused.why);
+    }
     println!("  look around: {prefix}millpond zpool status   and   {prefix}millpond zfs list");
     println!("  stop:        Ctrl-C here, or {prefix}millpond down");
 }

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{
-    Call, Empty, Failure, FailureKind, ServerInfo, ServerStop, ZfsCreate, ZfsDestroy, ZfsHolds,
-    ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject, ZfsRename,
-    ZfsRollback, ZfsSet, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZpoolAdd,
-    ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolImport,
-    ZpoolLabelClear, ZpoolList, ZpoolReguid, ZpoolRemove, ZpoolScrub, ZpoolSet, ZpoolStatus,
-    ZpoolSync, ZpoolUpgrade, ZpoolWait,
+    Call, Empty, Failure, FailureKind, IscsiSecretList, IscsiSecretRemove, IscsiSecretSet,
+    ServerInfo, ServerStop, ZfsCreate, ZfsDestroy, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList,
+    ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject, ZfsRename, ZfsRollback, ZfsSet, ZfsSnapshot,
+    ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZpoolAdd, ZpoolCheckpoint, ZpoolClear, ZpoolCreate,
+    ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolLabelClear, ZpoolList, ZpoolReguid,
+    ZpoolRemove, ZpoolScrub, ZpoolSet, ZpoolStatus, ZpoolSync, ZpoolUpgrade, ZpoolWait,
 };
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
@@ -125,6 +125,11 @@ fn router(service: Arc<Service>) -> Router {
         .on(|service, call: ZfsKeys| async move { service.zfs_keys(&call).await })
         .on(|service, call: ZfsLoadKey| async move { service.zfs_load_key(call).await })
         .on(|service, call: ZfsUnloadKey| async move { service.zfs_unload_key(call).await })
+        .on(|service, call: IscsiSecretSet| async move { service.iscsi_secret_set(call).await })
+        .on(|service, call: IscsiSecretList| async move { service.iscsi_secret_list(&call) })
+        .on(|service, call: IscsiSecretRemove| async move {
+            service.iscsi_secret_remove(call).await
+        })
         .on(|service, _: ZfsMountList| async move { Ok(service.zfs_mounts()) })
         .router
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))

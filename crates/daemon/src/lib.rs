@@ -5,7 +5,7 @@
 //! modules named after the command lines ([`zpool`], [`zfs`]).
 //!
 //! State directory: `millpond.lock` (held while the daemon lives), `millpond.sock` (the API),
-//! `pools.json` (what to import at the next start), `zvol/` (volumes as files), and for
+//! `pools.json` (what to import at the next start), `iscsi-secrets.json` (for CHAP), `zvol/` (volumes as files), and for
 //! `millpond up` `disks/` and `mnt/` of the default pool.
 //!
 //! A crash leaves the pools as a power cut would: each is at its last synced transaction group,
@@ -31,7 +31,9 @@ mod properties;
 mod replication;
 mod reports;
 mod scrub;
+mod secrets;
 mod service;
+mod shares;
 mod state;
 mod usage;
 mod vdevs;
@@ -59,6 +61,8 @@ pub struct Options {
     pub state: PathBuf,
     /// Where iSCSI listens.
     pub iscsi_address: SocketAddr,
+    /// Share volumes with everybody on the network whose property does not ask for CHAP.
+    pub iscsi_insecure: bool,
     /// Most memory for the cache in bytes; a quarter of the machine's where not given.
     pub cache_bytes: Option<u64>,
 }
@@ -128,15 +132,15 @@ async fn serve(options: Options, default_pool: Option<DefaultPool>) -> Result<()
     service.import_cached().await;
     let brought_up = match &default_pool {
         Some(wanted) => default_pool::bring_up(&service, wanted).await,
-        None => Ok(()),
+        None => Ok(None),
     };
-    let listening = match brought_up {
-        Ok(()) => http::listen(Arc::clone(&service)).await,
-        Err(error) => Err(error),
+    let (listening, secret) = match brought_up {
+        Ok(secret) => (http::listen(Arc::clone(&service)).await, secret),
+        Err(error) => (Err(error), None),
     };
     if listening.is_ok() {
         if default_pool.is_some() {
-            default_pool::announce(&service);
+            default_pool::announce(&service, secret.as_ref());
         }
         wait_for_stop(&service).await;
         if default_pool.is_some() {

@@ -13,7 +13,7 @@ use crate::error::{all_done, from_dataset};
 use crate::mounts::{Place, Taken, is_at_or_below};
 use crate::owners::OwnedQuota;
 use crate::service::{OpenPool, Service};
-use crate::volumes::{ISCSI_PROPERTY, check_share};
+use crate::shares::ISCSI_PROPERTY;
 
 /// Properties that the kernel's mount has a part in.
 const ON_MOUNTS: [&str; 6] = [
@@ -131,7 +131,7 @@ impl Service {
             .collect();
         for (name, value) in &call.properties {
             if name == ISCSI_PROPERTY {
-                check_share(value)?;
+                self.check_share(value)?;
             }
         }
         let mut failures = Vec::new();

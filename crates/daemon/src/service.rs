@@ -20,6 +20,7 @@ use crate::error::{all_done, from_engine, suspended};
 use crate::filesystems::Filesystems;
 use crate::mounts::Mounts;
 use crate::names::{Claim, PoolNames};
+use crate::secrets::Secrets;
 use crate::state::{CachedPool, State};
 use crate::volumes::Volumes;
 use crate::{DaemonError, Options};
@@ -78,6 +79,7 @@ pub(crate) struct Service {
     pub(crate) host: HostIdentity,
     pub(crate) mounts: Mounts,
     pub(crate) volumes: Volumes,
+    pub(crate) secrets: Secrets,
     state: State,
     cache_bytes: u64,
     pools: Mutex<BTreeMap<String, Arc<OpenPool>>>,
@@ -93,12 +95,17 @@ impl Service {
     /// Prepares everything but imports nothing.
     pub(crate) async fn new(options: &Options, state: State) -> Result<Arc<Self>, DaemonError> {
         let threads = std::thread::available_parallelism().map_or(2, usize::from);
-        let volumes = Volumes::new(state.directory().join("zvol"), options.iscsi_address);
+        let volumes = Volumes::new(
+            state.directory().join("zvol"),
+            options.iscsi_address,
+            options.iscsi_insecure,
+        );
         Ok(Arc::new(Self {
             world: World::system(threads),
             host: host_identity(),
             mounts: Mounts::default(),
             volumes,
+            secrets: Secrets::load(state.directory()),
             state,
             cache_bytes: options.cache_bytes.unwrap_or_else(|| memory_bytes() / 4),
             pools: Mutex::new(BTreeMap::new()),
@@ -478,7 +485,8 @@ impl Service {
             version: env!("CARGO_PKG_VERSION").into(),
             process_id: std::process::id(),
             pools: self.pools().iter().map(|open| open.pool.name()).collect(),
-            shares: self.volumes.shares(),
+            shares: self.volumes.shares(&self.secrets),
+            not_shared: self.volumes.not_shared(),
         }
     }
 }

@@ -1,11 +1,7 @@
-//! Open volumes: as files below `STATE/zvol`, and on the network where shared.
+//! Open volumes: as files below `STATE/zvol`, and on the network where shared (`shares`).
 //!
 //! Snapshots of a volume are files beside it, `VOLUME@SNAPSHOT`, read-only, where `snapdev=visible`
 //! (`zvol_create_snapshots`, module/zfs/zvol.c).
-//!
-//! The user property `millpond:iscsi` shares a volume: `on`, or words separated by commas:
-//! `iqn=NAME`, `ro`, `initiator=NAME` (repeatable; `*` at the end matches any rest). `off` or nothing
-//! does not share. The listener starts with the first share.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,36 +9,43 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::{Failure, FailureKind, ShareInfo};
+use api::{Failure, FailureKind};
 use dataset::{DatasetKind, ListOptions};
 use parking_lot::Mutex;
 use serve_fuse::{UnmountMode, ZvolDirectory};
-use serve_iscsi::{Server, Target, TargetOptions, TargetSet};
+use serve_iscsi::{Server, TargetSet};
 use volume::Volume;
 
 use crate::error::{from_dataset, from_mount};
-use crate::lun::VolumeUnit;
 use crate::mounts::is_at_or_below;
 use crate::service::{OpenPool, Service};
+use crate::shares::Sharing;
 
-/// The user property that shares a volume by iSCSI.
-pub(crate) const ISCSI_PROPERTY: &str = "millpond:iscsi";
-/// What every name of a target of ours begins with (RFC 7143 section 4.2.7.4).
-const IQN_PREFIX: &str = "iqn.2026-11.io.millpond";
 /// How often it is asked whether an open file is still open, and how long apart.
 const CLOSE_ASKS: u32 = 20;
 const CLOSE_PAUSE: Duration = Duration::from_millis(50);
 
 struct OpenVolume {
     volume: Arc<Volume>,
-    /// Its target's name, while it is shared, and the words that it was shared with.
-    shared: Option<(String, String)>,
+    sharing: Sharing,
+}
+
+impl OpenVolume {
+    fn new(volume: Arc<Volume>) -> Self {
+        Self {
+            volume,
+            sharing: Sharing::Off,
+        }
+    }
 }
 
 /// Open volumes of all pools.
 pub(crate) struct Volumes {
     directory_path: PathBuf,
-    address: SocketAddr,
+    /// Where iSCSI is to listen, and since it does, where it does: port 0 is another one then.
+    address: Mutex<SocketAddr>,
+    /// Whether volumes are shared with everybody on the network where their property says so.
+    pub(crate) is_insecure: bool,
     directory: tokio::sync::Mutex<Option<Arc<ZvolDirectory>>>,
     server: tokio::sync::Mutex<Option<Server>>,
     targets: Arc<TargetSet>,
@@ -51,10 +54,11 @@ pub(crate) struct Volumes {
 
 impl Volumes {
     /// Nothing open yet, nothing mounted, nothing listening.
-    pub(crate) fn new(directory_path: PathBuf, address: SocketAddr) -> Self {
+    pub(crate) fn new(directory_path: PathBuf, address: SocketAddr, is_insecure: bool) -> Self {
         Self {
             directory_path,
-            address,
+            address: Mutex::new(address),
+            is_insecure,
             directory: tokio::sync::Mutex::new(None),
             server: tokio::sync::Mutex::new(None),
             targets: Arc::new(TargetSet::new()),
@@ -62,21 +66,37 @@ impl Volumes {
         }
     }
 
-    /// What is offered.
-    pub(crate) fn shares(&self) -> Vec<ShareInfo> {
+    /// Where iSCSI listens, or will.
+    pub(crate) fn address(&self) -> SocketAddr {
+        *self.address.lock()
+    }
+
+    /// What is offered by iSCSI.
+    pub(crate) fn targets(&self) -> &TargetSet {
+        &self.targets
+    }
+
+    /// Whether each open volume is on the network.
+    pub(crate) fn sharing(&self) -> Vec<(String, Sharing)> {
         let by_name = self.by_name.lock();
-        by_name
-            .iter()
-            .filter_map(|(name, open)| {
-                let (iqn, _) = open.shared.as_ref()?;
-                Some(ShareInfo {
-                    protocol: "iscsi".into(),
-                    dataset: name.clone(),
-                    name: iqn.clone(),
-                    address: self.address.to_string(),
-                })
-            })
+        let pairs = by_name.iter();
+        pairs
+            .map(|(name, open)| (name.clone(), open.sharing.clone()))
             .collect()
+    }
+
+    /// Whether one is.
+    pub(crate) fn sharing_of(&self, name: &str) -> Sharing {
+        let by_name = self.by_name.lock();
+        let open = by_name.get(name);
+        open.map(|open| open.sharing.clone()).unwrap_or_default()
+    }
+
+    /// Notes whether one is, if it is open.
+    pub(crate) fn set_sharing(&self, name: &str, sharing: Sharing) {
+        if let Some(open) = self.by_name.lock().get_mut(name) {
+            open.sharing = sharing;
+        }
     }
 
     /// Where a volume's file is.
@@ -115,7 +135,9 @@ impl Volumes {
     pub(crate) async fn listen(&self) -> Result<(), serve_iscsi::ServerError> {
         let mut server = self.server.lock().await;
         if server.is_none() {
-            *server = Some(Server::bind(self.address, Arc::clone(&self.targets)).await?);
+            let bound = Server::bind(self.address(), Arc::clone(&self.targets)).await?;
+            *self.address.lock() = bound.local_address();
+            *server = Some(bound);
         }
         Ok(())
     }
@@ -156,64 +178,6 @@ impl Volumes {
             let _ = directory.unmount(UnmountMode::Lazy).await;
         }
     }
-}
-
-/// What the words of `millpond:iscsi` ask for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct ShareWords {
-    iqn: Option<String>,
-    read_only: bool,
-    initiators: Vec<String>,
-}
-
-fn parse_share(words: &str) -> Result<Option<ShareWords>, String> {
-    if matches!(words, "off" | "" | "-" | "none") {
-        return Ok(None);
-    }
-    let mut share = ShareWords::default();
-    for word in words.split(',') {
-        match word.split_once('=') {
-            None if word == "on" || word == "rw" => {}
-            None if word == "ro" => share.read_only = true,
-            Some(("iqn", name)) => share.iqn = Some(name.to_owned()),
-            Some(("initiator", name)) => share.initiators.push(name.to_owned()),
-            _ => {
-                return Err(format!(
-                    "'{word}' is not an option of {ISCSI_PROPERTY}; use on, off, ro, iqn=NAME, initiator=NAME, separated by commas"
-                ));
-            }
-        }
-    }
-    Ok(Some(share))
-}
-
-/// Checks a value of `millpond:iscsi` before it is set.
-pub(crate) fn check_share(words: &str) -> Result<(), Failure> {
-    parse_share(words)
-        .map(|_| ())
-        .map_err(|message| Failure::new(FailureKind::Invalid, message))
-}
-
-/// A target's name from its volume's: iSCSI names hold only letters, digits, `.`, `-` and `:`.
-fn iqn_of(name: &str, guid: u64) -> String {
-    let clean: String = name
-        .chars()
-        .map(|c| match c {
-            'a'..='z' | '0'..='9' | '.' | '-' => c,
-            '/' => ':',
-            _ => '-',
-        })
-        .collect();
-    let is_same = name.replace('/', ":") == clean;
-    // Where letters had to go, the guid keeps two volumes' names apart.
-    let suffix = if is_same {
-        String::new()
-    } else {
-        format!(".{guid:016x}")
-    };
-    let mut clean = clean;
-    clean.truncate(180);
-    format!("{IQN_PREFIX}:{clean}{suffix}")
 }
 
 impl Service {
@@ -263,14 +227,10 @@ impl Service {
         let volume = Volume::open(dataset, self.world.clone())
             .await
             .map_err(|error| Failure::new(FailureKind::Io, format!("{doing}: {error}")))?;
-        self.volumes.by_name.lock().insert(
-            name.to_owned(),
-            OpenVolume {
-                volume: Arc::clone(&volume),
-                shared: None,
-            },
-        );
-        drop(volume);
+        self.volumes
+            .by_name
+            .lock()
+            .insert(name.to_owned(), OpenVolume::new(volume));
         // The file is a convenience that needs FUSE; the network share works without it.
         let shown = self.show_volume(open, name).await;
         self.share_volume(open, name).await?;
@@ -377,13 +337,10 @@ impl Service {
                 .await
                 .map_err(|error| Failure::new(FailureKind::Io, format!("{doing}: {error}")))?;
             volume.set_read_only(true);
-            self.volumes.by_name.lock().insert(
-                info.name.clone(),
-                OpenVolume {
-                    volume: Arc::clone(&volume),
-                    shared: None,
-                },
-            );
+            self.volumes
+                .by_name
+                .lock()
+                .insert(info.name.clone(), OpenVolume::new(Arc::clone(&volume)));
             self.volumes.directory().await?.insert(&info.name, volume);
         }
         Ok(())
@@ -429,99 +386,24 @@ impl Service {
         Ok(())
     }
 
-    /// Shares or unshares a volume as its property says now.
-    pub(crate) async fn share_volume(&self, open: &OpenPool, name: &str) -> Result<(), Failure> {
-        let doing = format!("cannot share '{name}' by iSCSI");
-        let words = match open.pool.dsl().property(name, ISCSI_PROPERTY).await {
-            Ok(setting) => setting.value.text().unwrap_or("off").to_owned(),
-            Err(_) => "off".to_owned(),
-        };
-        let Some(volume) = self.volumes.get(name) else {
-            return Ok(());
-        };
-        let wanted = parse_share(&words)
-            .map_err(|message| Failure::new(FailureKind::Invalid, format!("{doing}: {message}")))?;
-        let shared = self
-            .volumes
-            .by_name
-            .lock()
-            .get(name)
-            .and_then(|open| open.shared.clone());
-        if let Some((iqn, with)) = shared {
-            if with == words {
-                return Ok(());
-            }
-            self.unshare(name, &iqn).await;
-        }
-        let Some(wanted) = wanted else { return Ok(()) };
-        self.volumes
-            .listen()
-            .await
-            .map_err(|error| Failure::new(FailureKind::Busy, format!("{doing}: {error}")))?;
-        let iqn = wanted
-            .iqn
-            .unwrap_or_else(|| iqn_of(name, volume.guid().get()));
-        let unit = VolumeUnit::new(Arc::clone(&volume));
-        let options = TargetOptions {
-            alias: Some(name.to_owned()),
-            allowed_initiators: wanted.initiators,
-            is_read_only: wanted.read_only,
-            ..TargetOptions::default()
-        };
-        let target = Target {
-            iqn: iqn.clone(),
-            luns: BTreeMap::from([(0, Arc::new(unit) as _)]),
-            options,
-        };
-        self.volumes
-            .targets
-            .add(target)
-            .map_err(|error| Failure::new(FailureKind::Other, format!("{doing}: {error}")))?;
-        if let Some(open) = self.volumes.by_name.lock().get_mut(name) {
-            open.shared = Some((iqn, words));
-        }
-        Ok(())
-    }
-
-    /// Lets an open volume, or a snapshot of one, follow its dataset to another name: it stays open. A target that is
-    /// named after the volume is another one then.
+    /// Lets an open volume, or a snapshot of one, follow its dataset to another name: it stays open.
     pub(crate) async fn volume_renamed(
         &self,
         open: &OpenPool,
         from: &str,
         to: &str,
     ) -> Result<(), Failure> {
-        let shared = {
+        {
             let mut by_name = self.volumes.by_name.lock();
             let Some(volume) = by_name.remove(from) else {
                 return Ok(());
             };
-            let shared = volume.shared.clone();
             by_name.insert(to.to_owned(), volume);
-            shared
-        };
+        }
         if let Some(directory) = self.volumes.directory.lock().await.as_ref() {
             directory.rename(from, to);
         }
-        if let Some((iqn, words)) = shared
-            && !matches!(
-                parse_share(&words),
-                Ok(Some(ShareWords { iqn: Some(_), .. }))
-            )
-        {
-            self.unshare(to, &iqn).await;
-            self.share_volume(open, to).await?;
-        }
-        Ok(())
-    }
-
-    async fn unshare(&self, name: &str, iqn: &str) {
-        if let Err(error) = self.volumes.targets.remove(iqn).await {
-            tracing::warn!("{error}");
-        }
-        if let Some(open) = self.volumes.by_name.lock().get_mut(name) {
-            open.shared = None;
-        }
+        self.share_renamed(open, to).await
     }
 
     /// Unshares and closes one volume with its snapshots; refuses while its file is in use, unless forced.
@@ -546,14 +428,8 @@ impl Service {
             );
             return Err(Failure::new(FailureKind::Busy, message));
         }
-        let shared = self
-            .volumes
-            .by_name
-            .lock()
-            .get(name)
-            .and_then(|open| open.shared.clone());
-        if let Some((iqn, _)) = shared {
-            self.unshare(name, &iqn).await;
+        if let Some(iqn) = self.volumes.sharing_of(name).iqn() {
+            self.unshare(name, iqn).await;
         }
         if let Some(directory) = &directory {
             directory.remove(name);
@@ -588,32 +464,4 @@ async fn stays_open(directory: &ZvolDirectory, name: &str) -> bool {
         tokio::time::sleep(CLOSE_PAUSE).await;
     }
     true
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn target_names_are_legal_and_do_not_collide() {
-        assert_eq!(iqn_of("tank/vol1", 1), "iqn.2026-11.io.millpond:tank:vol1");
-        let upper = iqn_of("tank/Vol1", 0xabc);
-        assert_eq!(upper, "iqn.2026-11.io.millpond:tank:-ol1.0000000000000abc");
-        assert_ne!(upper, iqn_of("tank/Vol1", 0xabd));
-    }
-
-    #[test]
-    fn share_words_are_read_or_refused() {
-        assert_eq!(parse_share("off"), Ok(None));
-        assert_eq!(parse_share("on"), Ok(Some(ShareWords::default())));
-        let share = parse_share("ro,iqn=iqn.2020-01.org.x:a,initiator=iqn.1993-08.*")
-            .unwrap()
-            .unwrap();
-        assert!(
-            share.read_only
-                && share.iqn.as_deref() == Some("iqn.2020-01.org.x:a")
-                && share.initiators.len() == 1
-        );
-        assert!(parse_share("yes").unwrap_err().contains("use on, off"));
-    }
 }

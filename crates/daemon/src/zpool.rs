@@ -22,7 +22,7 @@ use crate::mounts::below_altroot;
 use crate::replication;
 use crate::reports;
 use crate::service::{OpenPool, Service};
-use crate::volumes::{ISCSI_PROPERTY, check_share};
+use crate::shares::ISCSI_PROPERTY;
 
 /// How long `zpool clear` looks whether the pool goes on.
 const CURED_AFTER: Duration = Duration::from_secs(2);
@@ -245,7 +245,7 @@ impl Service {
         refuse_used_mountpoint(&call.name, altroot.as_deref(), root, call.dry_run).await?;
         for (name, value) in &call.filesystem_properties {
             if name == ISCSI_PROPERTY {
-                check_share(value)?;
+                self.check_share(value)?;
             }
         }
         let mut features = if call.no_features {

@@ -55,6 +55,16 @@ pub enum Authentication {
     },
 }
 
+impl Authentication {
+    /// What an initiator must know.
+    fn initiator(&self) -> Option<&ChapCredentials> {
+        match self {
+            Self::None => None,
+            Self::Chap { initiator, .. } => Some(initiator),
+        }
+    }
+}
+
 /// What may be set for a target besides its units.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TargetOptions {
@@ -66,6 +76,15 @@ pub struct TargetOptions {
     pub allowed_initiators: Vec<String>,
     /// Refuse all writes, whatever the units say.
     pub is_read_only: bool,
+}
+
+impl TargetOptions {
+    /// Whether an initiator that has proven this is let in.
+    fn admits(&self, initiator: &str, proven: Option<&ChapCredentials>) -> bool {
+        let wanted = self.authentication.initiator();
+        may_log_in(&self.allowed_initiators, initiator)
+            && wanted.is_none_or(|wanted| proven == Some(wanted))
+    }
 }
 
 /// A target: a name and its logical units.
@@ -269,7 +288,6 @@ impl Nexus {
 #[derive(Default)]
 struct Inner {
     targets: RwLock<BTreeMap<String, Arc<TargetEntry>>>,
-    discovery: RwLock<Authentication>,
     sessions: Mutex<BTreeMap<u16, SessionEntry>>,
     next_nexus: AtomicU64,
     next_tsih: AtomicU64,
@@ -291,11 +309,6 @@ impl TargetSet {
     /// An empty set.
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// How initiators prove who they are in discovery sessions (default: they need not).
-    pub fn set_discovery_authentication(&self, authentication: Authentication) {
-        *self.inner.discovery.write() = authentication;
     }
 
     /// Adds a target; initiators can log in from now on. Names are compared without regard to
@@ -463,12 +476,17 @@ impl TargetSet {
             .collect()
     }
 
-    /// Names of the targets that an initiator may see (SendTargets).
-    pub(crate) fn names_for(&self, initiator: &str) -> Vec<String> {
+    /// Names of the targets that an initiator may see (SendTargets): those that it could log in
+    /// to with what it has proven.
+    pub(crate) fn names_for(
+        &self,
+        initiator: &str,
+        proven: Option<&ChapCredentials>,
+    ) -> Vec<String> {
         let targets = self.inner.targets.read();
         let seen = targets
             .values()
-            .filter(|target| may_log_in(&target.options.read().allowed_initiators, initiator));
+            .filter(|target| target.options.read().admits(initiator, proven));
         seen.map(|target| target.iqn.clone()).collect()
     }
 
@@ -483,23 +501,17 @@ impl TargetSet {
         }
     }
 
-    /// Closes all sessions of a target but one.
-    pub(crate) fn close_target(&self, iqn: &str, but: u16) {
-        let sessions = self.inner.sessions.lock();
-        for session in sessions.values() {
-            if session.info.iqn.as_deref() == Some(iqn) && session.info.tsih != but {
-                let _ = session.control.send(Control::Close);
-            }
-        }
-    }
-
-    /// Registers a session that has passed its login. A session of the same initiator port to
-    /// the same target is closed first and waited for (session reinstatement, RFC 7143 section
-    /// 6.3.5), so that nothing the old one began can happen after the new one has begun.
+    /// Registers a session that has passed its login. A session of the same initiator port (name
+    /// and ISID) to the same target is closed first and waited for (session reinstatement, RFC
+    /// 7143 section 6.3.5), so that nothing the old one began can happen after the new one has
+    /// begun. No other session is touched, and none before the target has been asked once more
+    /// whether it admits the initiator: its options, or the target itself, may be others than
+    /// when the login began.
     pub(crate) async fn register(
         &self,
         iqn: Option<String>,
         port: InitiatorPort,
+        proven: Option<&ChapCredentials>,
         peer: std::net::SocketAddr,
         control: mpsc::UnboundedSender<Control>,
     ) -> Result<Registration, LoginStatus> {
@@ -507,6 +519,10 @@ impl TargetSet {
         loop {
             let mut old = {
                 let mut sessions = self.inner.sessions.lock();
+                let target = match &iqn {
+                    None => None,
+                    Some(iqn) => Some(self.admit(iqn, &port.name, proven)?),
+                };
                 let same = sessions.values().find(|session| {
                     iqn.is_some() && session.info.iqn == iqn && session.port == port
                 });
@@ -520,10 +536,7 @@ impl TargetSet {
                             return Err(LoginStatus::OutOfResources);
                         }
                         let tsih = self.free_tsih(&sessions);
-                        let nexus = match &iqn {
-                            None => None,
-                            Some(iqn) => Some(self.new_nexus(iqn, &port)?),
-                        };
+                        let nexus = target.map(|target| self.new_nexus(target, &port));
                         let entry = SessionEntry {
                             info: SessionInfo {
                                 iqn: iqn.clone(),
@@ -560,22 +573,44 @@ impl TargetSet {
         }
     }
 
-    fn new_nexus(&self, iqn: &str, port: &InitiatorPort) -> Result<Arc<Nexus>, LoginStatus> {
+    /// The target of this name, if it lets an initiator in that has proven this.
+    fn admit(
+        &self,
+        iqn: &str,
+        initiator: &str,
+        proven: Option<&ChapCredentials>,
+    ) -> Result<Arc<TargetEntry>, LoginStatus> {
         let target = self.find(iqn).map_err(|_| LoginStatus::NotFound)?;
         if target.is_removed.load(Ordering::SeqCst) {
             return Err(LoginStatus::NotFound);
         }
+        if !target.options.read().admits(initiator, proven) {
+            return Err(LoginStatus::AuthorizationFailure);
+        }
+        Ok(target)
+    }
+
+    fn new_nexus(&self, target: Arc<TargetEntry>, port: &InitiatorPort) -> Arc<Nexus> {
         let id = NexusId(self.inner.next_nexus.fetch_add(1, Ordering::Relaxed));
         for unit in target.units.read().values() {
             unit.attach(id, port.clone(), Sense::POWER_ON);
         }
-        Ok(Arc::new(Nexus { id, target }))
+        Arc::new(Nexus { id, target })
     }
 }
 
 impl Directory for TargetSet {
-    fn discovery_authentication(&self) -> Authentication {
-        self.inner.discovery.read().clone()
+    fn has_chap(&self) -> bool {
+        let targets = self.inner.targets.read();
+        let mut options = targets.values().map(|target| target.options.read());
+        options.any(|options| options.authentication.initiator().is_some())
+    }
+
+    fn credentials_of(&self, user: &str) -> Vec<ChapCredentials> {
+        let targets = self.inner.targets.read();
+        let options = targets.values().map(|target| target.options.read());
+        let known = options.filter_map(|options| options.authentication.initiator().cloned());
+        known.filter(|known| known.user == user).collect()
     }
 
     fn find_target(

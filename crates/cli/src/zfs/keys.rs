@@ -1,7 +1,7 @@
 //! `zfs load-key` and `zfs unload-key`: asking for keys, and what they are made of (zfs-load-key(8);
 //! `get_key_material` and `zfs_crypto_load_key`, lib/libzfs/libzfs_crypto.c).
 
-use std::io::{BufRead, IsTerminal, Read, Write};
+use std::io::{BufRead, IsTerminal, Read};
 
 use anyhow::{anyhow, bail};
 use api::{
@@ -13,11 +13,10 @@ use codec::crypt::{WRAPPING_KEY_BYTES, WrappingKey, passphrase_key};
 use zeroize::Zeroizing;
 
 use crate::client::Client;
+use crate::prompt;
 
 /// How often a key is asked for at a terminal (`MAX_KEY_PROMPT_ATTEMPTS`).
 const ATTEMPTS_MAX: u32 = 3;
-/// Longest line that is read as a key, in bytes; passphrases end at 512.
-const KEY_LINE_BYTES_MAX: u64 = 4096;
 
 /// Load the key of an encrypted dataset.
 #[derive(Debug, Args)]
@@ -284,36 +283,19 @@ fn read_key(from: &mut dyn BufRead, format: KeyFormat) -> anyhow::Result<Materia
         from.take(WRAPPING_KEY_BYTES as u64 + 1)
             .read_to_end(&mut material)?;
     } else {
-        from.take(KEY_LINE_BYTES_MAX)
-            .read_until(b'\n', &mut material)?;
-        if material.last() == Some(&b'\n') {
-            material.pop();
-        }
+        return prompt::line(from);
     }
     Ok(material)
 }
 
-/// Asks at the terminal, which shows nothing meanwhile.
+/// Asks at the terminal.
 fn ask(name: &str, format: KeyFormat) -> anyhow::Result<Material> {
-    use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
     let what = match format {
         KeyFormat::Raw => bail!("Cannot enter raw keys on the terminal"),
         KeyFormat::Hex => "hex key",
         KeyFormat::Passphrase => "passphrase",
     };
-    let stdin = std::io::stdin();
-    print!("Enter {what} for '{name}':");
-    std::io::stdout().flush()?;
-    let before = tcgetattr(&stdin)?;
-    let mut silent = before.clone();
-    silent
-        .local_modes
-        .remove(LocalModes::ECHO | LocalModes::ECHOE | LocalModes::ECHOK | LocalModes::ECHONL);
-    tcsetattr(&stdin, OptionalActions::Flush, &silent)?;
-    let result = read_key(&mut stdin.lock(), format);
-    tcsetattr(&stdin, OptionalActions::Flush, &before)?;
-    println!();
-    result
+    prompt::hidden(&format!("Enter {what} for '{name}':"))
 }
 
 /// The wrapping key of what the user gave (`validate_key`, `derive_key`).

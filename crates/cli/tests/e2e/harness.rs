@@ -78,6 +78,8 @@ pub struct Server {
     child: Option<Child>,
     loops: Vec<String>,
     pub iscsi_port: u16,
+    /// Where iSCSI listens.
+    pub iscsi_host: &'static str,
     /// Who the server says its host is (`ZFS_HOSTID`).
     pub hostid: Option<&'static str>,
 }
@@ -99,6 +101,7 @@ impl Server {
             child: None,
             loops: Vec::new(),
             iscsi_port: port,
+            iscsi_host: "127.0.0.1",
             hostid: None,
         }
     }
@@ -120,7 +123,7 @@ impl Server {
             .expect("a log");
         let child = Command::new(MILLPOND)
             .args(words)
-            .arg(format!("--iscsi=127.0.0.1:{}", self.iscsi_port))
+            .arg(format!("--iscsi={}:{}", self.iscsi_host, self.iscsi_port))
             .env("MILLPOND_STATE", self.state())
             .envs(self.hostid.map(|hostid| ("ZFS_HOSTID", hostid)))
             .stdin(Stdio::null())

@@ -1,6 +1,161 @@
 //! A volume over the network: Linux's own initiator in the peer machine uses it for real.
 
-use crate::harness::{Peer, Server, can_mount, finds, need, run, zdb_is_clean};
+use std::process::Command;
+
+use crate::harness::{MILLPOND, Peer, Server, can_mount, finds, need, run, text_of, zdb_is_clean};
+
+/// Whether libiscsi gets in to a target's first LUN with `USER%SECRET@`, or without.
+pub fn may_log_in(who: &str, portal: &str, iqn: &str) -> bool {
+    let url = format!("iscsi://{who}{portal}/{iqn}/0");
+    let output = Command::new("iscsi-inq")
+        .arg(&url)
+        .output()
+        .expect("iscsi-inq runs");
+    assert_eq!(
+        output.status.success(),
+        text_of(&output).contains("MILLPOND"),
+        "{url}"
+    );
+    output.status.success()
+}
+
+/// Runs `millpond` with a secret at its standard input.
+fn set_secret(server: &Server, words: &str, secret: &str) -> std::process::Output {
+    use std::io::Write;
+    let mut child = Command::new(MILLPOND)
+        .args(["iscsi", "secret", "set"])
+        .args(words.split(' '))
+        .env("MILLPOND_STATE", server.state())
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("millpond runs");
+    let mut stdin = child.stdin.take().expect("its input");
+    writeln!(stdin, "{secret}").expect("it reads");
+    drop(stdin);
+    child.wait_with_output().expect("its end")
+}
+
+/// The name of the target that is shared of a volume.
+fn iqn_of(server: &Server, volume: &str) -> String {
+    let info = server.ok("info");
+    let mut lines = info.lines().filter_map(|line| line.strip_prefix("iscsi: "));
+    let line = lines.find(|line| line.contains(&format!("({volume})")));
+    let line = line.unwrap_or_else(|| panic!("{volume} is not shared:\n{info}"));
+    line.split(' ').next().expect("a name").to_owned()
+}
+
+/// Goal: secrets can be set, are asked for, can be changed and removed while targets run; a share
+/// whose secret is not there is refused, or after an import not shared, and both say what to do.
+#[test]
+fn secrets_decide_who_logs_in() {
+    if !can_mount() || !need("iscsi-inq", finds("iscsi-inq")) {
+        return;
+    }
+    let server = Server::start();
+    let disks = server.disks(1, 512 << 20);
+    server.ok(&format!("zpool create -m none tank {}", disks[0]));
+    let portal = format!("127.0.0.1:{}", server.iscsi_port);
+    let refused = server.fails("zfs create -s -V 16M -o millpond:iscsi=on,chap=web tank/vol");
+    assert!(
+        refused.contains("millpond iscsi secret set web"),
+        "{refused}"
+    );
+    server.ok("zfs create -s -V 16M tank/vol");
+    let short = set_secret(&server, "web", "elevenchars");
+    assert!(!short.status.success() && text_of(&short).contains("12 to 64"));
+    let set = set_secret(&server, "web --user alice", "alicesecret12");
+    assert!(
+        set.status.success() && text_of(&set).is_empty(),
+        "{}",
+        text_of(&set)
+    );
+    let long = set_secret(&server, "server", "longer-than-windows-takes");
+    assert!(long.status.success() && text_of(&long).contains("Windows"));
+    for wrong in [
+        "on,chap=web,mutual=web",
+        "on,mutual=server",
+        "on,chap=web,mutual=none",
+        "chap",
+    ] {
+        server.fails(&format!("zfs set millpond:iscsi={wrong} tank/vol"));
+    }
+    server.ok("zfs set millpond:iscsi=on,chap=web,mutual=server tank/vol");
+    let iqn = iqn_of(&server, "tank/vol");
+    let listed = server.ok("iscsi secret list");
+    assert!(
+        listed.contains("alice") && listed.contains("tank/vol"),
+        "{listed}"
+    );
+    assert!(!listed.contains("alicesecret12"), "{listed}");
+    assert!(may_log_in("alice%alicesecret12@", &portal, &iqn));
+    assert!(!may_log_in("web%alicesecret12@", &portal, &iqn));
+    assert!(!may_log_in("", &portal, &iqn));
+    // A secret proves one side only, on all shares.
+    server.ok("zfs create -s -V 16M tank/other");
+    server.fails("zfs set millpond:iscsi=on,chap=server tank/other");
+    server.ok("zfs set millpond:iscsi=off tank/other");
+
+    set_secret(&server, "web", "alicesecret34");
+    assert!(!may_log_in("alice%alicesecret12@", &portal, &iqn));
+    assert!(may_log_in("alice%alicesecret34@", &portal, &iqn));
+
+    let used = server.fails("iscsi secret remove web");
+    assert!(used.contains("tank/vol") && used.contains("-f"), "{used}");
+    server.ok("iscsi secret remove -f web");
+    assert!(!may_log_in("alice%alicesecret34@", &portal, &iqn));
+    let info = server.ok("info");
+    assert!(
+        !info.contains(&iqn) && info.contains("not shared"),
+        "{info}"
+    );
+
+    // A pool that comes from elsewhere brings the names of its secrets, not the secrets.
+    server.ok("zpool export tank");
+    let search = server.text("disks");
+    let imported = server.command(&["zpool", "import", "-d", &search, "tank"]);
+    let text = text_of(&imported);
+    assert!(text.contains("there is no secret 'web'"), "{text}");
+    let info = server.ok("info");
+    assert!(info.contains("millpond iscsi secret set web"), "{info}");
+    set_secret(&server, "web --user alice", "alicesecret56");
+    assert!(may_log_in("alice%alicesecret56@", &portal, &iqn));
+}
+
+/// Goal: what others can reach is not shared with everybody, unless the server is told to.
+#[test]
+fn on_the_network_a_share_needs_a_secret() {
+    if !can_mount() {
+        return;
+    }
+    let mut server = Server::prepare();
+    server.iscsi_host = "0.0.0.0";
+    server.launch(&["daemon"]);
+    let disks = server.disks(1, 512 << 20);
+    server.ok(&format!("zpool create -m none tank {}", disks[0]));
+    let refused = server.fails("zfs create -s -V 16M -o millpond:iscsi=on tank/vol");
+    assert!(
+        refused.contains("--insecure") && refused.contains("chap="),
+        "{refused}"
+    );
+    server.ok("iscsi secret set web --generate");
+    server.ok("zfs create -s -V 16M -o millpond:iscsi=on,chap=web tank/vol");
+    iqn_of(&server, "tank/vol");
+    server.stop();
+    server.launch(&["daemon", "--insecure"]);
+    server.ok("zfs set millpond:iscsi=on tank/vol");
+    iqn_of(&server, "tank/vol");
+    server.stop();
+    // What was shared so is not any more without that word, and it is said why.
+    server.launch(&["daemon"]);
+    let info = server.ok("info");
+    assert!(
+        !info.contains("iscsi: iqn") && info.contains("--insecure"),
+        "{info}"
+    );
+    server.stop();
+}
 
 #[test]
 fn linux_logs_in_makes_a_filesystem_and_finds_it_after_a_restart() {
@@ -14,25 +169,27 @@ fn linux_logs_in_makes_a_filesystem_and_finds_it_after_a_restart() {
         "zpool create -m none tank mirror {}",
         disks.join(" ")
     ));
-    server.ok("zfs create -s -V 256M -o millpond:iscsi=on tank/vol");
-    let info = server.ok("info");
-    let iqn = info
-        .lines()
-        .find_map(|line| line.strip_prefix("iscsi: "))
-        .and_then(|line| line.split(' ').next())
-        .expect("a share")
-        .to_owned();
+    let secret = server.ok("iscsi secret set linux --generate");
+    set_secret(&server, "server", "serverssecret");
+    server.ok("zfs create -s -V 256M -o millpond:iscsi=on,chap=linux,mutual=server tank/vol");
+    let iqn = iqn_of(&server, "tank/vol");
     let port = server.iscsi_port;
+    let node = format!("iscsiadm -m node -T {iqn} -p 10.0.2.2:{port}");
+    let auth = "-n node.session.auth";
     let login = format!(
-        "iscsiadm -m node -T {iqn} -p 10.0.2.2:{port} --op new >/dev/null\niscsiadm -m node -T {iqn} -p 10.0.2.2:{port} --login\n\
-         for i in $(seq 100); do d=$(ls /dev/sd? 2>/dev/null | head -n 1); [ -n \"$d\" ] && break; sleep 0.2; done\n[ -b \"$d\" ]\n"
+        "{node} --op new >/dev/null\nif {node} --login; then exit 1; fi\n\
+         {node} --op update {auth}.authmethod -v CHAP {auth}.username -v linux \
+         {auth}.password -v {} {auth}.username_in -v server {auth}.password_in -v serverssecret\n\
+         {node} --login\n\
+         for i in $(seq 100); do d=$(ls /dev/sd? 2>/dev/null | head -n 1); [ -n \"$d\" ] && break; sleep 0.2; done\n[ -b \"$d\" ]\n",
+        secret.trim()
     );
     let out = server.path("out");
     let first = format!(
         "set -e\n{login}mkfs.ext4 -q $d\nmkdir -p /m /peer/out\nmount $d /m\ncp -a /lib /m/copy\nsync\n\
          (cd /m/copy && find . -type f -print0 | sort -z | xargs -0 sha256sum) > /peer/out/sums\n\
          (cd /lib && find . -type f -print0 | sort -z | xargs -0 sha256sum) | cmp - /peer/out/sums\n\
-         umount /m\niscsiadm -m node -T {iqn} -p 10.0.2.2:{port} --logout\n"
+         umount /m\n{node} --logout\n"
     );
     peer.run(&[], &["-n", "-o", &out.to_string_lossy()], &first);
     server.stop();
@@ -42,7 +199,7 @@ fn linux_logs_in_makes_a_filesystem_and_finds_it_after_a_restart() {
     let second = format!(
         "set -e\n{login}mkdir -p /m /peer/out\ne2fsck -f -n $d\nmount $d /m\n\
          (cd /m/copy && find . -type f -print0 | sort -z | xargs -0 sha256sum) > /peer/out/sums\numount /m\n\
-         iscsiadm -m node -T {iqn} -p 10.0.2.2:{port} --logout\n"
+         {node} --logout\n"
     );
     peer.run(&[], &["-n", "-o", &again.to_string_lossy()], &second);
     let sums = std::fs::read_to_string(out.join("sums")).expect("sums of the first time");

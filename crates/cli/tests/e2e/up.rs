@@ -1,6 +1,7 @@
 //! `millpond up`: the one-command start, the clean stop, and finding everything again.
 
-use crate::harness::{MILLPOND, Server, can_mount, text_of, zdb_is_clean};
+use crate::harness::{MILLPOND, Server, can_mount, finds, need, text_of, zdb_is_clean};
+use crate::iscsi::may_log_in;
 
 #[test]
 fn up_makes_a_pool_stops_cleanly_and_finds_everything_again() {
@@ -36,10 +37,26 @@ fn up_makes_a_pool_stops_cleanly_and_finds_everything_again() {
         text_of(&second)
     );
 
+    let (iqn, secret) = volume_of_up(&log);
     server.stop();
     assert!(!file.exists(), "the filesystem is still mounted");
     zdb_is_clean(&server.state().join("disks"), "pond");
+    let before = server.log().len();
     server.launch(&words);
+    server.wait_until("up says what runs again", || {
+        server.log()[before..].contains("stop:")
+    });
+    // The secret was shown once; how to see and to replace it is said.
+    let again = server.log()[before..].to_owned();
+    for expected in [
+        "CHAP user pond",
+        "iscsi-secrets.json",
+        "secret set pond",
+        &iqn,
+    ] {
+        assert!(again.contains(expected), "'{expected}' is not in:\n{again}");
+    }
+    assert!(!again.contains(&secret), "{again}");
     server.wait_until("the filesystem is back", || file.exists());
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "world");
     let mut head = [0; 10];
@@ -48,6 +65,102 @@ fn up_makes_a_pool_stops_cleanly_and_finds_everything_again() {
         .unwrap();
     assert_eq!(&head, b"block zero");
     server.stop();
+}
+
+/// The target and the secret in the lines to paste.
+fn volume_of_up(log: &str) -> (String, String) {
+    let after = |word: &str| {
+        let rest = log.split(word).nth(1);
+        let found = rest.and_then(|rest| rest.split_whitespace().next());
+        found
+            .unwrap_or_else(|| panic!("no '{word}' in:\n{log}"))
+            .to_owned()
+    };
+    (after("node -T "), after("auth.password -v "))
+}
+
+/// Goal: the volume of `up` is for who knows its secret, which is in the lines to paste and, for its
+/// owner only, in the state directory; the port that port 0 came to is in them too.
+/// Method: libiscsi logs in.
+#[test]
+fn the_volume_of_up_is_for_who_has_its_secret() {
+    if !can_mount() || !need("iscsi-inq", finds("iscsi-inq")) {
+        return;
+    }
+    let mut server = Server::prepare();
+    // Any port; the one that it has is told.
+    server.iscsi_port = 0;
+    server.launch(&["up", "--size", "1G"]);
+    server.wait_until("up says what runs", || server.log().contains("stop:"));
+    let log = server.log();
+    let (iqn, secret) = volume_of_up(&log);
+    let info = server.ok("info");
+    let told = |text: &str| -> u16 {
+        let port = text.split("127.0.0.1:").nth(1).and_then(|rest| {
+            rest.split(|c: char| !c.is_ascii_digit())
+                .next()?
+                .parse()
+                .ok()
+        });
+        port.unwrap_or_else(|| panic!("no address in:\n{text}"))
+    };
+    let port = told(&log);
+    assert_eq!((port != 0, told(&info)), (true, port), "{log}\n{info}");
+    let portal = format!("127.0.0.1:{port}");
+    assert!(may_log_in(&format!("pond%{secret}@"), &portal, &iqn));
+    assert!(!may_log_in("", &portal, &iqn));
+    assert!(!may_log_in("pond%some-other-one@", &portal, &iqn));
+    let kept = server.state().join("iscsi-secrets.json");
+    assert!(
+        std::fs::read_to_string(&kept)
+            .expect("secrets")
+            .contains(&secret)
+    );
+    let mode = std::os::unix::fs::MetadataExt::mode(&kept.metadata().expect("secrets"));
+    assert_eq!(mode & 0o777, 0o600);
+    // A new one takes its place for logins from now on.
+    let new = server
+        .ok("iscsi secret set pond --generate")
+        .trim()
+        .to_owned();
+    assert!(!may_log_in(&format!("pond%{secret}@"), &portal, &iqn));
+    assert!(may_log_in(&format!("pond%{new}@"), &portal, &iqn));
+    server.stop();
+}
+
+/// Goal: the volume of a default pool from before there were secrets gets one at the next start; one
+/// that was opened on purpose stays so.
+#[test]
+fn a_default_pool_that_was_open_gets_a_secret() {
+    if !can_mount() {
+        return;
+    }
+    let mut server = Server::prepare();
+    let words = ["up", "--size", "1G"];
+    server.launch(&words);
+    server.wait_until("up says what runs", || server.log().contains("stop:"));
+    server.ok("zfs set millpond:iscsi=on pond/volume");
+    server.ok("iscsi secret remove pond");
+    server.stop();
+    let next = |server: &mut Server| {
+        let before = server.log().len();
+        server.launch(&words);
+        server.wait_until("up says what runs", || {
+            server.log()[before..].contains("stop:")
+        });
+        let log = server.log()[before..].to_owned();
+        server.ok("zfs set millpond:iscsi=on pond/volume");
+        server.stop();
+        log
+    };
+    let log = next(&mut server);
+    assert!(log.contains("auth.password -v "), "{log}");
+    // It has had its secret since.
+    let log = next(&mut server);
+    assert!(
+        !log.contains("auth.password") && log.contains("everybody"),
+        "{log}"
+    );
 }
 
 /// Goal: while a server is busy importing, a command waits for it, longer than it would for one that fails to start.

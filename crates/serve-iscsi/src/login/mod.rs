@@ -20,6 +20,10 @@
 //! Authentication, inside the security stage: `Open` —AuthMethod=None→ `Passed`;
 //! `Open` —AuthMethod=CHAP→ `Chosen` —CHAP_A→ `Challenged` —CHAP_N, CHAP_R right→ `Passed`;
 //! anything wrong fails the login with status 0201h.
+//!
+//! A target says whether it wants CHAP; without it nobody gets in then. A discovery session need
+//! not authenticate, but may, with the credentials of any target: it is shown the targets that
+//! what it has proven lets it into, and no other.
 
 mod chap;
 mod keys;
@@ -29,7 +33,7 @@ mod tests;
 pub(crate) use keys::{LOGIN_DATA_BYTES_MAX, Parameters, RECEIVE_DATA_BYTES_MAX};
 
 use crate::pdu::{Header, Opcode, flag, target_opcode};
-use crate::target::{Authentication, ISCSI_NAME_BYTES_MAX};
+use crate::target::{Authentication, ChapCredentials, ISCSI_NAME_BYTES_MAX};
 use crate::text;
 use chap::Algorithm;
 use keys::Answer;
@@ -63,8 +67,10 @@ pub(crate) enum LoginStatus {
 
 /// Who may log in where.
 pub(crate) trait Directory {
-    /// How discovery sessions authenticate.
-    fn discovery_authentication(&self) -> Authentication;
+    /// Whether any target wants CHAP, so that authenticating a discovery session has a point.
+    fn has_chap(&self) -> bool;
+    /// What initiators prove to targets under this CHAP name.
+    fn credentials_of(&self, user: &str) -> Vec<ChapCredentials>;
     /// Finds a target for an initiator: how to authenticate and the target's alias.
     fn find_target(
         &self,
@@ -90,6 +96,8 @@ pub(crate) struct Established {
     pub(crate) initiator: String,
     pub(crate) isid: [u8; 6],
     pub(crate) kind: SessionKind,
+    /// What the initiator has shown that it knows.
+    pub(crate) proven: Option<ChapCredentials>,
     pub(crate) parameters: Parameters,
     pub(crate) connection_id: u16,
     /// CmdSN of the first command.
@@ -125,7 +133,30 @@ enum AuthState {
         identifier: u8,
         challenge: [u8; chap::CHALLENGE_BYTES],
     },
-    Passed,
+    /// With what the initiator has shown that it knows, if it was asked.
+    Passed(Option<ChapCredentials>),
+}
+
+/// What an initiator has to prove.
+#[derive(Debug)]
+enum Proof {
+    Nothing,
+    /// It must know the one; the other is what we answer with when it challenges us.
+    Chap {
+        initiator: ChapCredentials,
+        target: Option<ChapCredentials>,
+    },
+    /// It may show that it knows some target's credentials (discovery).
+    AnyTargets,
+}
+
+impl From<Authentication> for Proof {
+    fn from(authentication: Authentication) -> Self {
+        match authentication {
+            Authentication::None => Self::Nothing,
+            Authentication::Chap { initiator, target } => Self::Chap { initiator, target },
+        }
+    }
 }
 
 /// What the first request said.
@@ -133,7 +164,7 @@ enum AuthState {
 struct Who {
     initiator: String,
     kind: SessionKind,
-    authentication: Authentication,
+    proof: Proof,
     alias: Option<String>,
 }
 
@@ -323,6 +354,10 @@ impl Login {
             initiator: who.initiator.clone(),
             isid: self.isid,
             kind: who.kind.clone(),
+            proven: match &self.auth {
+                AuthState::Passed(proven) => proven.clone(),
+                _ => None,
+            },
             parameters: self.parameters,
             connection_id: self.connection_id,
             cmd_sn: self.cmd_sn,
@@ -335,12 +370,12 @@ impl Login {
         let wants_none = matches!(
             self.who,
             Some(Who {
-                authentication: Authentication::None,
+                proof: Proof::Nothing | Proof::AnyTargets,
                 ..
             })
         );
         match self.auth {
-            AuthState::Passed => true,
+            AuthState::Passed(_) => true,
             AuthState::Open => wants_none,
             AuthState::Chosen | AuthState::Challenged { .. } => false,
         }
@@ -380,19 +415,18 @@ impl Login {
             if !matches!(self.auth, AuthState::Open) {
                 return Err(LoginStatus::InitiatorError);
             }
-            let (method, next) = match who.authentication {
-                Authentication::None => ("None", AuthState::Passed),
-                Authentication::Chap { .. } => ("CHAP", AuthState::Chosen),
+            let is_taken = |method: &&str| match who.proof {
+                Proof::Nothing => *method == "None",
+                Proof::Chap { .. } => *method == "CHAP",
+                Proof::AnyTargets => *method == "None" || *method == "CHAP" && directory.has_chap(),
             };
-            if !offered.split(',').any(|offer| offer == method) {
-                return Err(FAILED);
-            }
+            let method = offered.split(',').find(is_taken).ok_or(FAILED)?;
             text::append(reply, "AuthMethod", method);
-            self.auth = next;
+            self.auth = match method {
+                "CHAP" => AuthState::Chosen,
+                _ => AuthState::Passed(None),
+            };
         }
-        let Authentication::Chap { initiator, target } = &who.authentication else {
-            return Ok(());
-        };
         match &self.auth {
             AuthState::Chosen => {
                 let Some(offered) = says("CHAP_A") else {
@@ -422,16 +456,22 @@ impl Login {
                 let response = says("CHAP_R")
                     .and_then(|value| text::binary(value, chap::BINARY_BYTES_MAX))
                     .ok_or(FAILED)?;
-                let expected = algorithm.response(*identifier, &initiator.secret, challenge);
-                let is_name_right =
-                    chap::equal_in_constant_time(name.as_bytes(), initiator.user.as_bytes());
-                if !chap::equal_in_constant_time(&response, &expected) || !is_name_right {
-                    return Err(FAILED);
-                }
+                let (known, target) = match &who.proof {
+                    Proof::Chap { initiator, target } => (vec![initiator.clone()], target.as_ref()),
+                    Proof::AnyTargets => (directory.credentials_of(name), None),
+                    Proof::Nothing => (Vec::new(), None),
+                };
+                let is_right = |known: &ChapCredentials| {
+                    let expected = algorithm.response(*identifier, &known.secret, challenge);
+                    let is_name_right =
+                        chap::equal_in_constant_time(name.as_bytes(), known.user.as_bytes());
+                    chap::equal_in_constant_time(&response, &expected) && is_name_right
+                };
+                let proven = known.into_iter().find(is_right).ok_or(FAILED)?;
                 match (says("CHAP_I"), says("CHAP_C")) {
                     (None, None) => {}
                     (Some(their_identifier), Some(their_challenge)) => {
-                        let target = target.as_ref().ok_or(FAILED)?;
+                        let target = target.ok_or(FAILED)?;
                         let their_identifier = text::number(their_identifier)
                             .and_then(|number| u8::try_from(number).ok())
                             .ok_or(FAILED)?;
@@ -439,7 +479,7 @@ impl Login {
                             text::binary(their_challenge, chap::BINARY_BYTES_MAX).ok_or(FAILED)?;
                         // Our own challenge sent back would have us answer it for them, and one
                         // secret for both directions would allow the same (RFC 7143 9.2.1).
-                        if their_challenge == challenge || target.secret == initiator.secret {
+                        if their_challenge == challenge || target.secret == proven.secret {
                             return Err(FAILED);
                         }
                         let answer =
@@ -449,10 +489,10 @@ impl Login {
                     }
                     _ => return Err(FAILED),
                 }
-                self.auth = AuthState::Passed;
+                self.auth = AuthState::Passed(Some(proven));
                 Ok(())
             }
-            AuthState::Open | AuthState::Passed => Ok(()),
+            AuthState::Open | AuthState::Passed(_) => Ok(()),
         }
     }
 
@@ -504,24 +544,20 @@ fn identify<'a>(
         return Err(LoginStatus::InitiatorError);
     }
     let initiator = initiator.to_ascii_lowercase();
-    let (kind, authentication, alias) = match says("SessionType").unwrap_or("Normal") {
-        "Discovery" => (
-            SessionKind::Discovery,
-            directory.discovery_authentication(),
-            None,
-        ),
+    let (kind, proof, alias) = match says("SessionType").unwrap_or("Normal") {
+        "Discovery" => (SessionKind::Discovery, Proof::AnyTargets, None),
         "Normal" => {
             let iqn = says("TargetName").ok_or(LoginStatus::MissingParameter)?;
             let iqn = iqn.to_ascii_lowercase();
             let (authentication, alias) = directory.find_target(&iqn, &initiator)?;
-            (SessionKind::Normal { iqn }, authentication, alias)
+            (SessionKind::Normal { iqn }, authentication.into(), alias)
         }
         _ => return Err(LoginStatus::SessionTypeNotSupported),
     };
     Ok(Who {
         initiator,
         kind,
-        authentication,
+        proof,
         alias,
     })
 }

@@ -10,8 +10,13 @@ struct World {
 }
 
 impl Directory for World {
-    fn discovery_authentication(&self) -> Authentication {
-        Authentication::None
+    fn has_chap(&self) -> bool {
+        self.initiator().is_some()
+    }
+
+    fn credentials_of(&self, user: &str) -> Vec<ChapCredentials> {
+        let known = self.initiator().filter(|known| known.user == user);
+        known.cloned().into_iter().collect()
     }
 
     fn find_target(
@@ -33,6 +38,15 @@ impl Directory for World {
     fn fill_random(&self, bytes: &mut [u8]) {
         for (at, byte) in bytes.iter_mut().enumerate() {
             *byte = at as u8 + 1;
+        }
+    }
+}
+
+impl World {
+    fn initiator(&self) -> Option<&ChapCredentials> {
+        match &self.authentication {
+            Authentication::None => None,
+            Authentication::Chap { initiator, .. } => Some(initiator),
         }
     }
 }
@@ -373,6 +387,41 @@ fn discovery_needs_no_target() {
     assert_eq!(
         text,
         "MaxBurstLength=Irrelevant MaxRecvDataSegmentLength=262144"
+    );
+}
+
+/// Goal: a discovery session may prove what it knows, and is told apart from one that does not.
+#[test]
+fn discovery_may_authenticate_with_the_credentials_of_a_target() {
+    let who = "InitiatorName=iqn.i SessionType=Discovery ";
+    let (mut login, world) = (Login::new(), with_chap());
+    let keys = format!("{who}AuthMethod=CHAP,None");
+    let (flags, text) = reply(send(&mut login, &world, SECURITY_TO_OPERATIONAL, &keys));
+    assert_eq!((flags, text.as_str()), (0, "AuthMethod=CHAP"));
+    reply(send(&mut login, &world, SECURITY, "CHAP_A=5"));
+    let keys = format!("CHAP_N=alice CHAP_R={}", right_response());
+    let step = send(&mut login, &world, SECURITY_TO_FULL, &keys);
+    assert_eq!(established(step).0.proven.as_ref(), with_chap().initiator());
+    // A wrong answer is not taken for none, nor a name that nobody has.
+    for name in ["alice", "bob"] {
+        let mut login = Login::new();
+        let keys = format!("{who}AuthMethod=CHAP");
+        reply(send(&mut login, &world, SECURITY_TO_OPERATIONAL, &keys));
+        reply(send(&mut login, &world, SECURITY, "CHAP_A=5"));
+        let keys = format!("CHAP_N={name} CHAP_R=0x00112233445566778899aabbccddeeff");
+        let step = send(&mut login, &world, SECURITY_TO_FULL, &keys);
+        assert_eq!(status(step), LoginStatus::AuthenticationFailure);
+    }
+    // Who does not authenticate has proven nothing; where no target wants CHAP, it is not asked for.
+    let keys = format!("{who}AuthMethod=None");
+    let step = send(&mut Login::new(), &world, SECURITY_TO_FULL, &keys);
+    assert_eq!(established(step).0.proven, None);
+    let keys = format!("{who}AuthMethod=CHAP,None");
+    let (established, text) =
+        established(send(&mut Login::new(), &open(), SECURITY_TO_FULL, &keys));
+    assert_eq!(
+        (established.proven, text.as_str()),
+        (None, "AuthMethod=None")
     );
 }
 

@@ -8,6 +8,7 @@
 //! given up: a new session of the same initiator, which waits for that, cannot be overtaken by
 //! writes of the old one.
 
+use super::places::Place;
 use crate::TargetSet;
 use crate::login::{
     Established, LOGIN_DATA_BYTES_MAX, Login, LoginStatus, RECEIVE_DATA_BYTES_MAX, SessionKind,
@@ -34,6 +35,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 /// A login must be done in this time.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(15);
+/// A discovery session must be done in this time: what it is for takes one question.
+const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a login waits for the end of an older session of the same initiator port.
 const REINSTATEMENT_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long the last answers may take to be sent.
@@ -65,6 +68,8 @@ pub(super) enum ConnectionError {
     },
     #[error("login took longer than {LOGIN_TIMEOUT:?}")]
     LoginTimeout,
+    #[error("discovery session lasted longer than {DISCOVERY_TIMEOUT:?}")]
+    DiscoveryTimeout,
     #[error("the initiator does not answer pings")]
     Silent,
 }
@@ -73,6 +78,7 @@ pub(super) enum ConnectionError {
 pub(super) async fn serve(
     socket: TcpStream,
     peer: SocketAddr,
+    place: Place,
     targets: Arc<TargetSet>,
     mut stopped: watch::Receiver<()>,
 ) -> Result<(), ConnectionError> {
@@ -95,6 +101,7 @@ pub(super) async fn serve(
         connection,
         peer,
         local,
+        place,
         targets,
         *established,
         header,
@@ -171,6 +178,7 @@ async fn begin(
     mut connection: Raw,
     peer: SocketAddr,
     local: SocketAddr,
+    mut place: Place,
     targets: Arc<TargetSet>,
     established: Established,
     mut header: Header,
@@ -180,6 +188,7 @@ async fn begin(
         initiator,
         isid,
         kind,
+        proven,
         parameters,
         connection_id,
         cmd_sn,
@@ -194,7 +203,7 @@ async fn begin(
         isid,
     };
     let (control_sender, control) = mpsc::unbounded_channel();
-    let register = targets.register(iqn.clone(), port, peer, control_sender);
+    let register = targets.register(iqn.clone(), port, proven.as_ref(), peer, control_sender);
     let registered = tokio::time::timeout(REINSTATEMENT_TIMEOUT, register).await;
     let registration = match registered.unwrap_or(Err(LoginStatus::ServiceUnavailable)) {
         Ok(registration) => registration,
@@ -204,6 +213,13 @@ async fn begin(
             connection.send(header, Vec::new()).await?;
             return Err(ConnectionError::Refused { initiator, status });
         }
+    };
+    let discovery_ends = match registration.nexus {
+        Some(_) => {
+            place.is_known();
+            None
+        }
+        None => Some(Box::pin(tokio::time::sleep(DISCOVERY_TIMEOUT))),
     };
     Login::set_tsih(&mut header, registration.tsih());
     connection.send(header, reply).await?;
@@ -218,7 +234,7 @@ async fn begin(
         cmd_sn,
         stat_sn,
         Box::new(move || {
-            let names = listed.names_for(&initiator).into_iter();
+            let names = listed.names_for(&initiator, proven.as_ref()).into_iter();
             names.map(|name| (name, address.clone())).collect()
         }),
     );
@@ -238,8 +254,10 @@ async fn begin(
         next_ticket: 0,
         ping_timer,
         silent_intervals: 0,
+        discovery_ends,
         targets,
         registration,
+        _place: place,
     };
     driver.run().await
 }
@@ -270,8 +288,11 @@ struct Driver {
     ping_timer: Pin<Box<tokio::time::Sleep>>,
     /// Ends of ping intervals since the last sign of life.
     silent_intervals: u32,
+    /// When a discovery session has lasted long enough.
+    discovery_ends: Option<Pin<Box<tokio::time::Sleep>>>,
     targets: Arc<TargetSet>,
     registration: Registration,
+    _place: Place,
 }
 
 impl Driver {
@@ -316,6 +337,11 @@ impl Driver {
             self.silent_intervals += 1;
             let next = tokio::time::Instant::now() + PING_INTERVAL;
             self.ping_timer.as_mut().reset(next);
+        }
+        if let Some(end) = &mut self.discovery_ends
+            && end.poll_unpin(context).is_ready()
+        {
+            return Poll::Ready(Err(ConnectionError::DiscoveryTimeout));
         }
         loop {
             let mut has_progress = self.poll_control(context);
@@ -451,12 +477,6 @@ impl Driver {
                     if let Some(done) = self.acknowledgements.remove(&ticket) {
                         // Who asked may have gone.
                         let _ = done.send(());
-                    }
-                }
-                Action::CloseTarget => {
-                    if let Some(nexus) = &self.registration.nexus {
-                        self.targets
-                            .close_target(nexus.iqn(), self.registration.tsih());
                     }
                 }
             }

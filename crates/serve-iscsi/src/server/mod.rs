@@ -1,20 +1,20 @@
 //! The TCP layer: one listener, one task for each connection (see `connection`).
 
 mod connection;
+mod places;
 
 use crate::{ServerError, TargetSet};
 use connection::serve;
+use places::Places;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 /// The iSCSI port (RFC 7143 section 4.2.7.1).
 pub const ISCSI_PORT: u16 = 3260;
-/// Most connections at the same time, those that log in included.
-const CONNECTIONS_MAX: usize = 4096;
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 256;
 /// How long a shutdown waits for requests in flight.
@@ -91,7 +91,7 @@ fn bind_error(address: SocketAddr, source: std::io::Error) -> ServerError {
 }
 
 async fn accept(listener: TcpListener, targets: Arc<TargetSet>, mut stopped: watch::Receiver<()>) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let places = Arc::new(Places::default());
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -106,18 +106,20 @@ async fn accept(listener: TcpListener, targets: Arc<TargetSet>, mut stopped: wat
                 continue;
             }
         };
-        let Ok(place) = places.clone().try_acquire_owned() else {
-            tracing::warn!(%peer, "too many iSCSI connections; refused one");
-            continue;
+        let place = match places.take(peer.ip()) {
+            Ok(place) => place,
+            Err(full) => {
+                tracing::warn!(%peer, "refused an iSCSI connection: {full}");
+                continue;
+            }
         };
         let targets = targets.clone();
         let stopped = stopped.clone();
         tokio::spawn(async move {
-            match serve(socket, peer, targets, stopped).await {
+            match serve(socket, peer, place, targets, stopped).await {
                 Ok(()) => tracing::debug!(%peer, "iSCSI connection ended"),
                 Err(error) => tracing::warn!(%peer, %error, "iSCSI connection failed"),
             }
-            drop(place);
         });
     }
 }

@@ -14,8 +14,6 @@ pub(super) struct Abort {
     running: Vec<TaskId>,
     /// Other sessions are at it.
     elsewhere: Option<Ticket>,
-    /// Connections of the target are closed afterwards (cold reset).
-    closes_target: bool,
 }
 
 #[derive(Debug)]
@@ -35,7 +33,6 @@ mod function {
     pub(super) const CLEAR_TASK_SET: u8 = 4;
     pub(super) const LOGICAL_UNIT_RESET: u8 = 5;
     pub(super) const TARGET_WARM_RESET: u8 = 6;
-    pub(super) const TARGET_COLD_RESET: u8 = 7;
     pub(super) const TASK_REASSIGN: u8 = 8;
 }
 
@@ -86,33 +83,33 @@ impl Session {
                             serial: task.serial,
                         };
                         let running = self.abort_tasks(vec![id]);
-                        self.add_abort(Waiter::Request(tag), running, Vec::new(), None, false);
+                        self.add_abort(Waiter::Request(tag), running, Vec::new(), None);
                     }
                 }
             }
             function::ABORT_TASK_SET => {
                 let running = self.abort_all(lun);
-                self.add_abort(Waiter::Request(tag), running, Vec::new(), None, false);
+                self.add_abort(Waiter::Request(tag), running, Vec::new(), None);
             }
             function::CLEAR_TASK_SET => {
                 let running = self.abort_all(lun);
                 let others = nexus.clear_task_set(lun);
-                self.add_abort(Waiter::Request(tag), running, others, lun, false);
+                self.add_abort(Waiter::Request(tag), running, others, lun);
             }
             function::LOGICAL_UNIT_RESET => {
                 let running = self.abort_all(lun);
                 let others = nexus.reset(lun);
-                self.add_abort(Waiter::Request(tag), running, others, lun, false);
+                self.add_abort(Waiter::Request(tag), running, others, lun);
             }
-            function::TARGET_WARM_RESET | function::TARGET_COLD_RESET => {
+            function::TARGET_WARM_RESET => {
                 let running = self.abort_all(None);
                 let others = nexus.reset(None);
-                let is_cold = function == function::TARGET_COLD_RESET;
-                self.add_abort(Waiter::Request(tag), running, others, None, is_cold);
+                self.add_abort(Waiter::Request(tag), running, others, None);
             }
             function::TASK_REASSIGN => {
                 self.answer_task_management(tag, Response::ReassignNotSupported);
             }
+            // TARGET COLD RESET too, which is optional: it would end other initiators' sessions.
             _ => self.answer_task_management(tag, Response::NotSupported),
         }
     }
@@ -170,7 +167,6 @@ impl Session {
         running: Vec<TaskId>,
         others: Vec<NexusId>,
         lun: Option<u16>,
-        closes_target: bool,
     ) {
         let elsewhere = (!others.is_empty()).then(|| {
             let ticket = Ticket(self.next_ticket);
@@ -186,7 +182,6 @@ impl Session {
             waiter,
             running,
             elsewhere,
-            closes_target,
         });
         self.settle_aborts();
     }
@@ -199,13 +194,13 @@ impl Session {
         lun: [u8; 8],
     ) {
         let lun = decode_lun(lun);
-        self.add_abort(Waiter::Task(id), Vec::new(), nexuses, lun, false);
+        self.add_abort(Waiter::Task(id), Vec::new(), nexuses, lun);
     }
 
     /// Another session wants commands aborted; [`Action::Aborted`] tells when they have ended.
     pub(crate) fn abort_for(&mut self, ticket: Ticket, lun: Option<u16>) {
         let running = self.abort_all(lun);
-        self.add_abort(Waiter::Session(ticket), running, Vec::new(), None, false);
+        self.add_abort(Waiter::Session(ticket), running, Vec::new(), None);
     }
 
     /// Other sessions have aborted what they were asked to.
@@ -231,11 +226,11 @@ impl Session {
             let is_done = abort.running.is_empty() && abort.elsewhere.is_none();
             if is_done {
                 let waiter = std::mem::replace(&mut abort.waiter, Waiter::Request(TAG_NONE));
-                done.push((waiter, abort.closes_target));
+                done.push(waiter);
             }
             !is_done
         });
-        for (waiter, closes_target) in done {
+        for waiter in done {
             match waiter {
                 Waiter::Request(tag) => self.answer_task_management(tag, Response::Complete),
                 Waiter::Session(ticket) => self.actions.push_back(Action::Aborted { ticket }),
@@ -245,10 +240,6 @@ impl Session {
                         self.complete(id, outcome);
                     }
                 }
-            }
-            if closes_target {
-                self.actions.push_back(Action::CloseTarget);
-                self.is_closing = true;
             }
         }
     }

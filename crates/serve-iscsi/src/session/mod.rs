@@ -86,8 +86,6 @@ pub(crate) enum Action {
     },
     /// The commands that [`Session::abort_for`] was about have ended.
     Aborted { ticket: Ticket },
-    /// Close all sessions of the target (cold reset); this one closes by itself.
-    CloseTarget,
 }
 
 /// Names a command for as long as it is in flight.

@@ -76,7 +76,9 @@ impl World {
         };
         let (sender, control) = mpsc::unbounded_channel();
         let peer = "127.0.0.1:1".parse().unwrap();
-        let register = self.targets.register(Some(IQN.into()), port, peer, sender);
+        let register = self
+            .targets
+            .register(Some(IQN.into()), port, None, peer, sender);
         let registration = block_on(register).unwrap();
         let session = Session::new(
             registration.nexus.clone(),
@@ -704,7 +706,11 @@ fn same_port_ends_the_older_session_first() {
     };
     let (sender, _control) = mpsc::unbounded_channel();
     let peer = "127.0.0.1:2".parse().unwrap();
-    let mut register = Box::pin(world.targets.register(Some(IQN.into()), port, peer, sender));
+    let mut register = Box::pin(
+        world
+            .targets
+            .register(Some(IQN.into()), port, None, peer, sender),
+    );
     let context = &mut std::task::Context::from_waker(std::task::Waker::noop());
     assert!(register.as_mut().poll(context).is_pending());
     assert!(matches!(old.control.try_recv(), Ok(Control::Close)));
@@ -792,7 +798,7 @@ fn run_all(initiator: &mut Initiator) {
                 initiator.session.complete(task, outcome);
             }
             Action::AbortElsewhere { ticket, .. } => initiator.session.elsewhere_done(ticket),
-            Action::Aborted { .. } | Action::CloseTarget => {}
+            Action::Aborted { .. } => {}
         }
     }
 }
