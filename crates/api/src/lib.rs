@@ -17,11 +17,11 @@ pub use common::{Call, Failure, FailureKind, Property, PropertyMap, Source};
 pub use server::{Empty, ServerInfo, ServerInfoReply, ServerStop, ShareInfo};
 pub use zfs::{
     DatasetKind, DatasetReport, HoldReport, KeyDetails, KeyFormat, KeyReport, ProjectChange,
-    ProjectReport, Secret, SpaceOwner, SpaceReport, ZfsCreate, ZfsCreateReply, ZfsDestroy,
-    ZfsDestroyReply, ZfsHolds, ZfsHoldsReply, ZfsInherit, ZfsKeys, ZfsKeysReply, ZfsList,
-    ZfsListReply, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsMountListReply, ZfsMounted, ZfsProject,
-    ZfsProjectReply, ZfsRename, ZfsRollback, ZfsSet, ZfsSnapshot, ZfsSpace, ZfsSpaceReply,
-    ZfsUnloadKey, ZfsUnmount,
+    ProjectReport, Secret, SpaceOwner, SpaceReport, ZfsChanged, ZfsCreate, ZfsCreateReply,
+    ZfsDestroy, ZfsDestroyReply, ZfsHolds, ZfsHoldsReply, ZfsInherit, ZfsKeys, ZfsKeysReply,
+    ZfsList, ZfsListReply, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsMountListReply, ZfsMounted,
+    ZfsProject, ZfsProjectReply, ZfsRename, ZfsRollback, ZfsSet, ZfsSnapshot, ZfsSpace,
+    ZfsSpaceReply, ZfsUnloadKey, ZfsUnmount,
 };
 pub use zpool::{
     ActivityReport, CheckpointReport, DedupReport, DraidWord, ExpansionReport, FoundPoolReport,
