@@ -22,11 +22,11 @@ pub use iscsi::{
 pub use server::{Empty, NotShared, ServerInfo, ServerInfoReply, ServerStop, ShareInfo};
 pub use zfs::{
     DatasetKind, DatasetReport, HoldReport, KeyDetails, KeyFormat, KeyReport, ProjectChange,
-    ProjectReport, Secret, SpaceOwner, SpaceReport, ZfsCreate, ZfsCreateReply, ZfsDestroy,
-    ZfsDestroyReply, ZfsHolds, ZfsHoldsReply, ZfsInherit, ZfsKeys, ZfsKeysReply, ZfsList,
-    ZfsListReply, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsMountListReply, ZfsMounted, ZfsProject,
-    ZfsProjectReply, ZfsRename, ZfsRollback, ZfsSet, ZfsSnapshot, ZfsSpace, ZfsSpaceReply,
-    ZfsUnloadKey, ZfsUnmount,
+    ProjectReport, Secret, SpaceOwner, SpaceReport, ZfsChanged, ZfsCreate, ZfsCreateReply,
+    ZfsDestroy, ZfsDestroyReply, ZfsHolds, ZfsHoldsReply, ZfsInherit, ZfsKeys, ZfsKeysReply,
+    ZfsList, ZfsListReply, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsMountListReply, ZfsMounted,
+    ZfsProject, ZfsProjectReply, ZfsRename, ZfsRollback, ZfsSet, ZfsSnapshot, ZfsSpace,
+    ZfsSpaceReply, ZfsUnloadKey, ZfsUnmount,
 };
 pub use zpool::{
     ActivityReport, CheckpointReport, DedupReport, DraidWord, ExpansionReport, FoundPoolReport,

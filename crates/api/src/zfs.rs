@@ -118,7 +118,7 @@ impl Call for ZfsCreate {
 /// `zfs destroy`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ZfsDestroy {
-    /// `pool/fs`, or `pool/fs@snap[%snap][,snap...]`.
+    /// `pool/fs`, `pool/fs@snap[%snap][,snap...]`, or `pool/fs#bookmark`.
     pub target: String,
     /// Children too (`-r`).
     pub recursive: bool,
@@ -162,9 +162,16 @@ pub struct ZfsSet {
     pub command: String,
 }
 
+/// What `zfs set` and `zfs inherit` did not do, beside the change itself.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZfsChanged {
+    /// Filesystems that could not be mounted where they belong now.
+    pub warnings: Vec<String>,
+}
+
 impl Call for ZfsSet {
     const PATH: &'static str = "/v1/zfs/set";
-    type Reply = Empty;
+    type Reply = ZfsChanged;
 }
 
 /// `zfs inherit`.
@@ -185,7 +192,7 @@ pub struct ZfsInherit {
 
 impl Call for ZfsInherit {
     const PATH: &'static str = "/v1/zfs/inherit";
-    type Reply = Empty;
+    type Reply = ZfsChanged;
 }
 
 /// `zfs snapshot`: all of the named snapshots of one pool at the same moment.
@@ -211,7 +218,7 @@ impl Call for ZfsSnapshot {
 pub struct ZfsRollback {
     /// `pool/fs@name`.
     pub snapshot: String,
-    /// Destroy newer snapshots (`-r`).
+    /// Destroy newer snapshots and bookmarks (`-r`).
     pub destroy_newer: bool,
     /// Their clones too (`-R`).
     pub destroy_clones: bool,

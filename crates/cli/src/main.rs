@@ -27,7 +27,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
 use client::Client;
 
 #[global_allocator]
@@ -86,8 +87,8 @@ fn main() -> ExitCode {
         .map(|name| name.to_string_lossy().into_owned());
     let typed = typed_command(&words);
     let command = match called_as.as_deref() {
-        Some("zpool") => Command::Zpool(zpool::Zpool::parse_from(words)),
-        Some("zfs") => Command::Zfs(zfs::Zfs::parse_from(words)),
+        Some("zpool") => Command::Zpool(parse(words)),
+        Some("zfs") => Command::Zfs(parse(words)),
         _ => Millpond::parse_from(words).command,
     };
     match run(command, typed) {
@@ -99,6 +100,52 @@ fn main() -> ExitCode {
                 false => ExitCode::FAILURE,
             }
         }
+    }
+}
+
+/// Reads the words of `zpool` and `zfs` as OpenZFS's do, with getopt(3).
+fn parse<Words: CommandFactory + Parser>(mut words: Vec<OsString>) -> Words {
+    if words.get(1).is_some_and(|word| word == "-?") {
+        words[1] = "--help".into();
+    }
+    if std::env::var_os("POSIXLY_CORRECT").is_some() {
+        end_options_at_first_word(&mut words, &Words::command());
+    }
+    // The commands know no `-h`: it is wrong, as any other letter, and answered with how to use them.
+    let is_asked_for = words.len() < 3 || words.iter().any(|word| word == "--help");
+    Words::try_parse_from(words).unwrap_or_else(|error| {
+        if error.kind() != ErrorKind::DisplayHelp || is_asked_for {
+            error.exit();
+        }
+        eprint!("{}", error.render());
+        std::process::exit(WRONG_USAGE.into());
+    })
+}
+
+/// Options of a command end at the first word that is none, instead of being looked for in all words.
+fn end_options_at_first_word(words: &mut Vec<OsString>, program: &clap::Command) {
+    let command = words.get(1).and_then(|name| program.find_subcommand(name));
+    let Some(command) = command else { return };
+    let takes_word = |letter: char| {
+        let mut options = command.get_arguments();
+        options
+            .any(|option| option.get_short() == Some(letter) && option.get_action().takes_values())
+    };
+    let mut at = 2;
+    while let Some(word) = words.get(at) {
+        let word = word.to_string_lossy();
+        let Some(letters) = word.strip_prefix('-').filter(|letters| !letters.is_empty()) else {
+            words.insert(at, "--".into());
+            return;
+        };
+        if letters == "-" {
+            return;
+        }
+        // `-o WORD`, `-HoWORD`.
+        let is_long = letters.starts_with('-');
+        let option = letters.find(|letter| !is_long && takes_word(letter));
+        let word_follows = option.is_some_and(|option| option + 1 == letters.len());
+        at += if word_follows { 2 } else { 1 };
     }
 }
 
@@ -176,4 +223,50 @@ fn state_directory() -> PathBuf {
         .or_else(|| set("HOME").map(|home| home.join(".local/state")))
         .unwrap_or_else(|| PathBuf::from("."))
         .join("millpond")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn flags_may_be_repeated() {
+        for line in [
+            "zfs get -rpp all",
+            "zfs list -HHr -o name -o used",
+            "zpool list -HH",
+        ] {
+            let parsed = match line.starts_with("zfs") {
+                true => zfs::Zfs::try_parse_from(words(line)).map(|_| ()),
+                false => zpool::Zpool::try_parse_from(words(line)).map(|_| ()),
+            };
+            parsed.unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+    }
+
+    #[test]
+    fn options_end_at_the_first_word_where_posix_is_wanted() {
+        let command = zfs::Zfs::command();
+        for (line, expected) in [
+            ("zfs get all -r", "zfs get -- all -r"),
+            ("zfs get -Ho value all -p", "zfs get -Ho value -- all -p"),
+            (
+                "zfs get -ovalue -d 1 all t",
+                "zfs get -ovalue -d 1 -- all t",
+            ),
+            ("zfs list --json t", "zfs list --json -- t"),
+            ("zfs list -- -r", "zfs list -- -r"),
+            ("zfs list -r", "zfs list -r"),
+            ("zfs what -r", "zfs what -r"),
+            ("zfs", "zfs"),
+        ] {
+            let mut given = words(line);
+            end_options_at_first_word(&mut given, &command);
+            assert_eq!(given, words(expected), "{line}");
+        }
+    }
 }

@@ -1,7 +1,6 @@
-//! Numbers as `zpool` and `zfs` print them, and as people type them.
+//! Numbers as `zpool` and `zfs` print them.
 //!
-//! Behaviour: `zfs_nicenum_format` (lib/libzutil/zutil_nicenum.c) and `zfs_nicestrtonum`
-//! (lib/libzfs/libzfs_util.c): at most five characters, powers of 1024.
+//! Behaviour: `zfs_nicenum_format` (lib/libzutil/zutil_nicenum.c): at most five characters, powers of 1024.
 
 const UNITS: [&str; 7] = ["", "K", "M", "G", "T", "P", "E"];
 
@@ -45,40 +44,6 @@ pub fn nice_time(ns: u64) -> String {
         1_000_000..1_000_000_000 => format!("{}ms", ns / 1_000_000),
         _ => format!("{}s", ns / 1_000_000_000),
     }
-}
-
-/// Reads a size as people type it: `8192`, `8K`, `1.5g`, `10MB`, `1MiB`.
-pub fn parse_size(text: &str) -> Result<u64, String> {
-    let bad =
-        || format!("bad numeric value '{text}'; give bytes, or a number with a unit such as 10G");
-    let digits_end = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits_end);
-    let unit = unit.to_ascii_uppercase();
-    let letter = match unit.as_str() {
-        "" | "B" => "",
-        _ => unit
-            .strip_suffix("IB")
-            .or_else(|| unit.strip_suffix('B'))
-            .unwrap_or(&unit),
-    };
-    let power = UNITS
-        .iter()
-        .position(|candidate| *candidate == letter)
-        .ok_or_else(bad)?;
-    let scale = 1u64 << (10 * power);
-    if let Ok(whole) = number.parse::<u64>() {
-        return whole
-            .checked_mul(scale)
-            .ok_or_else(|| format!("numeric value is too large: '{text}'"));
-    }
-    let value: f64 = number.parse().map_err(|_| bad())?;
-    let bytes = value * scale as f64;
-    if bytes >= u64::MAX as f64 {
-        return Err(format!("numeric value is too large: '{text}'"));
-    }
-    Ok(bytes as u64)
 }
 
 /// Seconds since the epoch in the local zone, `Fri Nov 20 23:07 2026`.
@@ -190,23 +155,6 @@ mod tests {
             ((1 << 37) - 1, "137s"),
         ] {
             assert_eq!(nice_time(ns), text, "{ns}");
-        }
-    }
-
-    #[test]
-    fn sizes_are_read_as_people_type_them() {
-        for (text, bytes) in [
-            ("8192", 8192),
-            ("8K", 8192),
-            ("8k", 8192),
-            ("1.5G", 3 << 29),
-            ("10MB", 10 << 20),
-            ("1MiB", 1 << 20),
-        ] {
-            assert_eq!(parse_size(text), Ok(bytes), "{text}");
-        }
-        for text in ["", "K", "12Q", "1..5G", "99999999999E", "-5"] {
-            assert!(parse_size(text).is_err(), "{text}");
         }
     }
 }

@@ -6,7 +6,6 @@ use api::{ServerInfo, ServerStop};
 use clap::Args;
 
 use crate::client::Client;
-use crate::numbers;
 
 /// Options of the server.
 #[derive(Debug, Args)]
@@ -36,7 +35,7 @@ pub struct Up {
 }
 
 fn size(text: Option<&str>) -> anyhow::Result<Option<u64>> {
-    text.map(|text| numbers::parse_size(text).map_err(anyhow::Error::msg))
+    text.map(|text| dataset::props::parse_size(text).map_err(anyhow::Error::msg))
         .transpose()
 }
 

@@ -9,6 +9,7 @@ use volume::ZvolInit;
 
 use crate::error::from_dataset;
 use crate::owners::OwnedQuota;
+use crate::properties::by_full_names;
 use crate::service::{OpenPool, Service};
 use crate::shares::ISCSI_PROPERTY;
 
@@ -62,7 +63,8 @@ pub(crate) fn volume_reservation(
 
 impl Service {
     /// `zfs create`.
-    pub(crate) async fn zfs_create(&self, call: ZfsCreate) -> Result<ZfsCreateReply, Failure> {
+    pub(crate) async fn zfs_create(&self, mut call: ZfsCreate) -> Result<ZfsCreateReply, Failure> {
+        call.properties = by_full_names(call.properties);
         let open = self.pool_of(&call.name)?;
         let _admin = open.admin.lock().await;
         let doing = match call.dry_run {
@@ -115,18 +117,17 @@ impl Service {
         reply
             .properties
             .extend(quotas.iter().map(OwnedQuota::as_typed));
-        if call.parents {
-            if dsl.lookup(&call.name).await.is_ok() {
+        reply.ancestors = call.parents;
+        if let Ok(found) = dsl.lookup(&call.name).await {
+            if call.parents && found.kind == kind {
+                reply.ancestors = false;
                 reply.exists = true;
                 return Ok(reply);
             }
-            reply.ancestors = true;
+            let message = format!("{doing}: dataset already exists");
+            return Err(Failure::new(FailureKind::Exists, message));
         }
         if call.dry_run {
-            if dsl.lookup(&call.name).await.is_ok() {
-                let message = format!("{doing}: dataset already exists");
-                return Err(Failure::new(FailureKind::Exists, message));
-            }
             return Ok(reply);
         }
         if call.parents {

@@ -21,12 +21,40 @@ impl Service {
         let _admin = open.admin.lock().await;
         let reply = match call.target.split_once('@') {
             Some((head, words)) => self.destroy_snapshots(&open, &call, head, words).await?,
+            None if call.target.contains('#') => self.destroy_bookmark(&open, &call).await?,
             None => self.destroy_datasets(&open, &call).await?,
         };
         if !call.dry_run {
             self.log_command(&open.pool, &call.command).await;
         }
         Ok(reply)
+    }
+
+    async fn destroy_bookmark(
+        &self,
+        open: &OpenPool,
+        call: &ZfsDestroy,
+    ) -> Result<ZfsDestroyReply, Failure> {
+        let name = &call.target;
+        let doing = format!("cannot destroy bookmark '{name}'");
+        let failed = |error: DatasetError| from_dataset(&doing, &error);
+        if call.dry_run || call.defer || call.recursive || call.dependents {
+            let message = format!("{doing}: it takes no options");
+            return Err(Failure::new(FailureKind::Invalid, message));
+        }
+        let head = name.split('#').next().unwrap_or(name);
+        let dsl = open.pool.dsl();
+        let known = dsl.bookmarks(head).await.map_err(failed)?;
+        if !known.iter().any(|bookmark| bookmark.name == *name) {
+            let message = format!("bookmark '{name}' does not exist.");
+            return Err(Failure::new(FailureKind::NotFound, message));
+        }
+        let destroyed = dsl.destroy_bookmarks(std::slice::from_ref(name)).await;
+        destroyed.map_err(failed)?;
+        Ok(ZfsDestroyReply {
+            names: vec![name.clone()],
+            reclaimed_bytes: None,
+        })
     }
 
     async fn destroy_snapshots(
@@ -38,15 +66,11 @@ impl Service {
     ) -> Result<ZfsDestroyReply, Failure> {
         let doing = format!("cannot destroy '{}'", call.target);
         let failed = |error: DatasetError| from_dataset(&doing, &error);
-        let listed = open
-            .pool
-            .dsl()
-            .list(
-                head,
-                &everything(if call.recursive { None } else { Some(1) }),
-            )
-            .await
-            .map_err(failed)?;
+        // What depends on them are those of the datasets below, too.
+        let goes_below = call.recursive || call.dependents;
+        let depth = if goes_below { None } else { Some(1) };
+        let dsl = open.pool.dsl();
+        let listed = dsl.list(head, &everything(depth)).await.map_err(failed)?;
         let mut names = Vec::new();
         for word in words.split(',') {
             let mut heads: Vec<&str> = listed
@@ -54,7 +78,7 @@ impl Service {
                 .filter(|info| info.kind != DatasetKind::Snapshot)
                 .map(|info| info.name.as_str())
                 .collect();
-            if !call.recursive {
+            if !goes_below {
                 heads.retain(|name| *name == head);
             }
             for head in heads {

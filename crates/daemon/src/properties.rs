@@ -4,7 +4,8 @@
 //! What the dataset keeps as properties is then stored at once, all or none; a volume gets its new size last, as what is
 //! cut off is gone.
 
-use api::{Empty, Failure, FailureKind, ZfsInherit, ZfsSet};
+use api::{Failure, FailureKind, ZfsChanged, ZfsInherit, ZfsSet};
+use dataset::props::{find, full_name};
 use dataset::{DatasetError, DatasetKind, ListOptions, PropertyChange, PropertySource};
 use serve_fuse::UnmountMode;
 
@@ -43,6 +44,14 @@ struct Plan {
 fn reservation(bytes: u64) -> (String, PropertyChange) {
     let change = PropertyChange::Set(bytes.to_string());
     ("refreservation".into(), change)
+}
+
+/// Properties by their full names, as they are stored: `compress` stands for `compression`.
+pub(crate) fn by_full_names(mut properties: Vec<(String, String)>) -> Vec<(String, String)> {
+    for (name, _) in &mut properties {
+        *name = full_name(name).to_owned();
+    }
+    properties
 }
 
 impl Service {
@@ -123,17 +132,19 @@ impl Service {
     }
 
     /// `zfs set`.
-    pub(crate) async fn zfs_set(&self, call: ZfsSet) -> Result<Empty, Failure> {
-        let (quotas, properties) = OwnedQuota::split("cannot set property", &call.properties)?;
-        let changes: Vec<(String, PropertyChange)> = properties
-            .into_iter()
-            .map(|(name, value)| (name, PropertyChange::Set(value)))
-            .collect();
-        for (name, value) in &call.properties {
+    pub(crate) async fn zfs_set(&self, call: ZfsSet) -> Result<ZfsChanged, Failure> {
+        let properties = by_full_names(call.properties);
+        for (name, value) in &properties {
             if name == ISCSI_PROPERTY {
                 self.check_share(value)?;
             }
         }
+        let (quotas, properties) = OwnedQuota::split("cannot set property", &properties)?;
+        let changes: Vec<(String, PropertyChange)> = properties
+            .into_iter()
+            .map(|(name, value)| (name, PropertyChange::Set(value)))
+            .collect();
+        let mut changed = ZfsChanged::default();
         let mut failures = Vec::new();
         for name in &call.names {
             let done = async {
@@ -141,8 +152,10 @@ impl Service {
                     self.check_owned_quotas(name, &quotas).await?;
                 }
                 if !changes.is_empty() || quotas.is_empty() {
-                    self.change_properties(name, &changes, call.no_mount, &call.command)
+                    let warnings = self
+                        .change_properties(name, &changes, call.no_mount, &call.command)
                         .await?;
+                    changed.warnings.extend(warnings);
                 }
                 if !quotas.is_empty() {
                     self.set_quotas_of(name, &quotas).await?;
@@ -155,33 +168,62 @@ impl Service {
             };
             failures.extend(done.await.err());
         }
-        all_done(&failures)
+        all_done(&failures).map(|_| changed)
     }
 
     /// `zfs inherit`.
-    pub(crate) async fn zfs_inherit(&self, call: ZfsInherit) -> Result<Empty, Failure> {
+    pub(crate) async fn zfs_inherit(&self, call: ZfsInherit) -> Result<ZfsChanged, Failure> {
         let change = match call.received {
             true => PropertyChange::Received,
             false => PropertyChange::Inherit,
         };
-        let changes = [(call.property.clone(), change)];
+        let property = full_name(&call.property);
+        let changes = [(property.to_owned(), change)];
+        let mut changed = ZfsChanged::default();
         let mut failures = Vec::new();
         for name in &call.names {
             let names = match call.recursive {
-                true => self.names_below(name).await,
+                true => self.having(property, name).await,
                 false => Ok(vec![name.clone()]),
             };
             match names {
                 Ok(names) => {
                     for name in names {
                         let done = self.change_properties(&name, &changes, false, &call.command);
-                        failures.extend(done.await.err());
+                        match done.await {
+                            Ok(warnings) => changed.warnings.extend(warnings),
+                            Err(failure) => failures.push(failure),
+                        }
                     }
                 }
                 Err(failure) => failures.push(failure),
             }
         }
-        all_done(&failures)
+        all_done(&failures).map(|_| changed)
+    }
+
+    /// Datasets at and below `top` of the kinds that have a property (`inherit_recurse_cb`, cmd/zfs/zfs_main.c).
+    async fn having(&self, property: &str, top: &str) -> Result<Vec<String>, Failure> {
+        let open = self.pool_of(top)?;
+        let doing = format!("cannot open '{top}'");
+        let failed = |error| from_dataset(&doing, &error);
+        let dsl = open.pool.dsl();
+        let listed = match top.contains('@') {
+            true => vec![dsl.lookup(top).await.map_err(failed)?],
+            false => {
+                let of_users = find(property).is_none();
+                let options = ListOptions {
+                    snapshots: of_users,
+                    ..ListOptions::default()
+                };
+                dsl.list(top, &options).await.map_err(failed)?
+            }
+        };
+        let has = |kind: DatasetKind| {
+            find(property).is_none_or(|property| property.kinds.meets(kind.kinds()))
+        };
+        let listed = listed.into_iter().filter(|info| has(info.kind));
+        Ok(listed.map(|info| info.name).collect())
     }
 
     async fn names_below(&self, top: &str) -> Result<Vec<String>, Failure> {
@@ -269,14 +311,14 @@ impl Service {
         Ok(())
     }
 
-    /// Changes properties, then does what they mean for mounts and shares.
+    /// Changes properties, then does what they mean for mounts and shares. Answers what could not be mounted.
     async fn change_properties(
         &self,
         name: &str,
         changes: &[(String, PropertyChange)],
         no_mount: bool,
         command: &str,
-    ) -> Result<(), Failure> {
+    ) -> Result<Vec<String>, Failure> {
         let open = self.pool_of(name)?;
         let _admin = open.admin.lock().await;
         let doing = format!("cannot set property for '{name}'");
@@ -304,16 +346,16 @@ impl Service {
             return Err(failure);
         }
         self.log_command(&open.pool, command).await;
-        let mut mounted = Ok(());
+        let mut warnings = Vec::new();
         if moves {
             let has_new_place = changes.iter().any(|(changed, _)| changed == "mountpoint");
-            mounted = self
+            warnings = self
                 .put_where_it_belongs(&open, name, taken, has_new_place)
-                .await;
+                .await?;
         }
         self.follow_properties(&open, name, is_filesystem, changes)
             .await?;
-        mounted
+        Ok(warnings)
     }
 
     /// Whether changes hide the snapshots of volumes that are shown as files.
@@ -367,14 +409,15 @@ impl Service {
     }
 
     /// Mounts again what was unmounted, where it belongs now. With a new mount point, all that inherit it and want to be
-    /// mounted are (`changelist_postfix`, lib/libzfs/libzfs_changelist.c).
+    /// mounted are. What cannot be mounted is answered: the property is set all the same (`changelist_postfix`,
+    /// lib/libzfs/libzfs_changelist.c).
     async fn put_where_it_belongs(
         &self,
         open: &OpenPool,
         name: &str,
         taken: Vec<Taken>,
         has_new_place: bool,
-    ) -> Result<(), Failure> {
+    ) -> Result<Vec<String>, Failure> {
         self.remove_directories(taken.iter().filter_map(Taken::own_directory).collect())
             .await;
         let mut names: Vec<String> = taken.into_iter().map(|one| one.name).collect();
@@ -390,14 +433,13 @@ impl Service {
         }
         names.sort();
         names.dedup();
-        let mut outcome = Ok(());
+        let mut warnings = Vec::new();
         for one in names {
             if let Err(failure) = self.mount_again(open, &one).await {
-                let message = format!("property set, but {failure}");
-                outcome = Err(Failure::new(failure.kind, message));
+                warnings.push(format!("property set, but {failure}"));
             }
         }
-        outcome
+        Ok(warnings)
     }
 
     /// Does what properties that were changed mean for what is mounted, shared and shown.

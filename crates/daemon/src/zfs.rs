@@ -272,10 +272,16 @@ impl Service {
             })
             .map(|info| info.name.clone())
             .collect();
-        if !newer.is_empty() && !call.destroy_newer && !call.destroy_clones {
+        let bookmarks = dsl.bookmarks(head).await.map_err(failed)?.into_iter();
+        let newer_bookmarks: Vec<String> = bookmarks
+            .filter(|bookmark| bookmark.phys.creation_txg > target.createtxg)
+            .map(|bookmark| bookmark.name)
+            .collect();
+        let in_the_way = [newer.as_slice(), &newer_bookmarks].concat();
+        if !in_the_way.is_empty() && !call.destroy_newer && !call.destroy_clones {
             let message = format!(
                 "{doing}: more recent snapshots or bookmarks exist\nuse '-r' to force deletion of the following snapshots and bookmarks:\n{}",
-                newer.join("\n")
+                in_the_way.join("\n")
             );
             return Err(Failure::new(FailureKind::Busy, message));
         }
@@ -314,6 +320,9 @@ impl Service {
         let roll_back = async || {
             if !newer.is_empty() {
                 dsl.destroy_snapshots(&newer, false).await?;
+            }
+            if !newer_bookmarks.is_empty() {
+                dsl.destroy_bookmarks(&newer_bookmarks).await?;
             }
             dsl.rollback(head, Some(&call.snapshot)).await.map(|_| ())
         };

@@ -19,6 +19,8 @@ use serve_fuse::UnmountMode;
 use crate::compatibility::Compatibility;
 use crate::error::{all_done, from_engine, suspended};
 use crate::mounts::below_altroot;
+use crate::owners::OwnedQuota;
+use crate::properties::by_full_names;
 use crate::replication;
 use crate::reports;
 use crate::service::{OpenPool, Service};
@@ -212,13 +214,49 @@ async fn refuse_used_mountpoint(
     Err(Failure::new(FailureKind::Invalid, message))
 }
 
+/// Only a pool with a special vdev has a use for `special_small_blocks`, which is at most the record size
+/// (`zpool_create`, lib/libzfs/libzfs_pool.c; `zfs_valid_proplist`, libzfs_dataset.c).
+fn check_special_small_blocks(
+    doing: &str,
+    vdevs: &[ApiVdev],
+    properties: &[(String, String)],
+) -> Result<(), Failure> {
+    const USUAL_RECORD_BYTES: u64 = 128 << 10;
+    let number = |wanted: &str| {
+        let given = properties.iter().rev().find(|(name, _)| name == wanted);
+        given.and_then(|(_, typed)| dataset::props::parse_size(typed).ok())
+    };
+    let Some(bytes) = number("special_small_blocks") else {
+        return Ok(());
+    };
+    let most = number("recordsize").unwrap_or(USUAL_RECORD_BYTES);
+    let why = if bytes > most {
+        format!(
+            "invalid 'special_small_blocks={bytes}' property: must be zero or a power of 2 from 512B to {}",
+            dataset::props::format_size(most)
+        )
+    } else if !vdevs.iter().any(|vdev| vdev.class == "special") {
+        "special_small_blocks property requires a special vdev".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(Failure::new(
+        FailureKind::Invalid,
+        format!("{doing}: {why}"),
+    ))
+}
+
 impl Service {
     /// `zpool create`.
     pub(crate) async fn zpool_create(
         &self,
-        call: ZpoolCreate,
+        mut call: ZpoolCreate,
     ) -> Result<ZpoolCreateReply, Failure> {
         let doing = format!("cannot create '{}'", call.name);
+        let given = by_full_names(call.filesystem_properties);
+        check_special_small_blocks(&doing, &call.vdevs, &given)?;
+        let quotas;
+        (quotas, call.filesystem_properties) = OwnedQuota::split(&doing, &given)?;
         let named = call.properties.iter().find(|(name, _)| name == "tname");
         let name = named.map_or(&call.name, |(_, temporary)| temporary);
         let _claim = self.claim(&doing, name, None).await?;
@@ -288,7 +326,13 @@ impl Service {
             .await
             .map_err(|error| create_failure(&doing, &error))?;
         self.log_command(&pool, &call.command).await;
-        let warnings = self.adopt(pool, true).await;
+        let root = pool.name();
+        let mut warnings = self.adopt(pool, true).await;
+        let open = self.pool_of(&root)?;
+        let _admin = open.admin.lock().await;
+        if let Err(failure) = self.set_owned_quotas(&open, &root, &quotas).await {
+            warnings.push(format!("'{root}' was created, but: {failure}"));
+        }
         Ok(ZpoolCreateReply {
             layout: Vec::new(),
             warnings,

@@ -1,18 +1,22 @@
-//! Bookmarks of a dataset, as far as changing the dataset changes them
+//! Bookmarks of a dataset: how changing the dataset changes them, and destroying them
 //! (module/zfs/dsl_bookmark.c).
 //!
 //! A bookmark remembers a snapshot's txg and guid after the snapshot is gone. Since feature
 //! `bookmark_written` it also counts the space that it referred to and that died before the next
 //! snapshot ("freed before next", FBN); that count changes with every block that dies.
 
-use format::{BlockPointer, ObjectId, SnapshotBookmark, Txg};
+use std::sync::Arc;
+
+use device::BoxFuture;
+use format::{BlockPointer, ObjectId, SnapshotBookmark, Txg, names};
 use object::{SyncContext, Zap, ZapValue};
 use pool::Tx;
 
 use crate::DatasetError;
 use crate::dsl::DslPool;
+use crate::features::guid;
 use crate::state::{Ds, Space, apply};
-use std::sync::Arc;
+use crate::task::{SpaceCheck, SyncTask};
 
 /// A bookmark as `zfs list -t bookmark` shows it.
 #[derive(Debug, Clone)]
@@ -44,6 +48,8 @@ impl DslPool {
 pub(crate) struct BookmarkEntry {
     pub name: String,
     phys: SnapshotBookmark,
+    /// Whether more is stored than the first release of bookmarks had: what feature `bookmark_v2` counts.
+    is_long: bool,
     is_dirty: bool,
 }
 
@@ -56,8 +62,8 @@ impl BookmarkEntry {
         self.phys.flags & SnapshotBookmark::FLAG_HAS_FREED_BEFORE_NEXT != 0
     }
 
-    pub(crate) fn redaction_object(&self) -> ObjectId {
-        self.phys.redaction_list
+    fn snapshot_exists(&self) -> bool {
+        self.phys.flags & SnapshotBookmark::FLAG_SNAPSHOT_EXISTS != 0
     }
 
     fn add_freed(&mut self, space: Space) {
@@ -89,20 +95,17 @@ impl SnapshotBookmarks {
         let mut entries = Vec::new();
         if !zap.is_zero() {
             for entry in Zap::hold(dsl.mos(), zap).await?.all().await? {
-                let phys = SnapshotBookmark::from_value(&entry.value.to_u64s())?;
+                let words = entry.value.to_u64s();
                 entries.push(BookmarkEntry {
                     name: String::from_utf8_lossy(&entry.name).into_owned(),
-                    phys,
+                    phys: SnapshotBookmark::from_value(&words)?,
+                    is_long: words.len() > SnapshotBookmark::WORDS_V1,
                     is_dirty: false,
                 });
             }
             entries.sort_by_key(|entry| entry.phys.creation_txg);
         }
         Ok(SnapshotBookmarks { zap, entries })
-    }
-
-    pub(crate) fn zap(&self) -> ObjectId {
-        self.zap
     }
 
     pub(crate) fn entries(&self) -> &[BookmarkEntry] {
@@ -256,5 +259,151 @@ impl DslPool {
             }
         }
         self.save_bookmarks(ctx, head).await
+    }
+}
+
+impl DslPool {
+    /// Destroys bookmarks, all of them or none. One that is not there is not missed
+    /// (`dsl_bookmark_destroy_check`), its dataset is.
+    ///
+    /// # Errors
+    /// [`DatasetError::NotFound`], [`DatasetError::InvalidName`] for what is no bookmark's name.
+    pub async fn destroy_bookmarks(self: &Arc<Self>, names: &[String]) -> Result<(), DatasetError> {
+        let split = |name: &String| match name.split_once('#') {
+            Some((head, bookmark)) => Ok((head.to_owned(), bookmark.to_owned())),
+            None => Err(DatasetError::InvalidName {
+                name: name.clone(),
+                reason: "missing '#' delimiter in bookmark name".into(),
+            }),
+        };
+        let bookmarks = names.iter().map(split).collect::<Result<_, _>>()?;
+        let dsl = self.clone();
+        self.run_task(Arc::new(DestroyBookmarksTask { dsl, bookmarks }))
+            .await
+    }
+
+    /// Destroys one, in syncing context (`dsl_bookmark_destroy_sync_impl`).
+    async fn destroy_bookmark(
+        &self,
+        ctx: &SyncContext,
+        head: &Arc<Ds>,
+        name: &str,
+    ) -> Result<(), DatasetError> {
+        let (zap, gone, shares_key, is_last) = {
+            let mut state = head.state();
+            let bookmarks = &mut state.bookmarks;
+            let Some(at) = bookmarks.entries.iter().position(|one| one.name == name) else {
+                return Ok(());
+            };
+            let gone = bookmarks.entries.remove(at);
+            let shares_key = bookmarks
+                .entries
+                .iter()
+                .any(|other| other.counts_freed() && other.creation_txg() == gone.creation_txg());
+            (
+                bookmarks.zap,
+                gone,
+                shares_key,
+                bookmarks.entries.is_empty(),
+            )
+        };
+        let key = gone.creation_txg();
+        let has_key = gone.counts_freed() && key < head.phys().previous_snapshot_txg;
+        // Nothing else stands at this txg any more: what died around it needs no telling apart.
+        if has_key && !gone.snapshot_exists() && !shares_key {
+            self.remove_clones_key(ctx, &head.dir(), key).await?;
+            let mut list = self.deadlist(head).await?;
+            list.remove_key(self, ctx, key).await?;
+        }
+        self.release_bookmark(ctx, &gone).await?;
+        let tx = Tx::syncing(ctx.txg);
+        Zap::hold(self.mos(), zap).await?.remove(&tx, name).await?;
+        if is_last {
+            Zap::hold(self.mos(), head.object)
+                .await?
+                .remove(&tx, names::dataset::BOOKMARK_NAMES)
+                .await?;
+            self.free_bookmarks(ctx, head).await?;
+        }
+        let full_name = self.full_name(head).await?;
+        let text = format!("name={name}");
+        self.history(ctx, "remove bookmark", full_name, head.object, text)
+            .await
+    }
+
+    /// Frees all bookmarks of a head, which is being destroyed or has none left.
+    pub(crate) async fn free_bookmarks(
+        &self,
+        ctx: &SyncContext,
+        head: &Arc<Ds>,
+    ) -> Result<(), DatasetError> {
+        let bookmarks = std::mem::take(&mut head.state().bookmarks);
+        if bookmarks.zap.is_zero() {
+            return Ok(());
+        }
+        for entry in &bookmarks.entries {
+            self.release_bookmark(ctx, entry).await?;
+        }
+        let tx = Tx::syncing(ctx.txg);
+        self.mos().free(&tx, bookmarks.zap).await?;
+        self.features().decrement(ctx, guid::BOOKMARKS).await
+    }
+
+    /// Gives back what a bookmark uses beside its entry.
+    async fn release_bookmark(
+        &self,
+        ctx: &SyncContext,
+        entry: &BookmarkEntry,
+    ) -> Result<(), DatasetError> {
+        let features = self.features();
+        // OpenZFS forgets to count down those of a dataset that is destroyed, never up: the count is not too low.
+        if entry.is_long {
+            features.decrement(ctx, guid::BOOKMARK_V2).await?;
+        }
+        if entry.counts_freed() {
+            features.decrement(ctx, guid::BOOKMARK_WRITTEN).await?;
+        }
+        let redaction = entry.phys.redaction_list;
+        if redaction.is_zero() {
+            return Ok(());
+        }
+        if self.mos().hold(redaction).await?.info().has_spill {
+            let spill = guid::REDACTION_LIST_SPILL;
+            features.decrement(ctx, spill).await?;
+        }
+        self.mos().free(&Tx::syncing(ctx.txg), redaction).await?;
+        features.decrement(ctx, guid::REDACTION_BOOKMARKS).await
+    }
+}
+
+struct DestroyBookmarksTask {
+    dsl: Arc<DslPool>,
+    /// Datasets, and names of their bookmarks.
+    bookmarks: Vec<(String, String)>,
+}
+
+impl SyncTask for DestroyBookmarksTask {
+    fn name(&self) -> &'static str {
+        "destroy bookmarks"
+    }
+    fn space_check(&self) -> SpaceCheck {
+        SpaceCheck::Reserved
+    }
+    fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(async {
+            for (head, _) in &self.bookmarks {
+                self.dsl.resolve(head).await?;
+            }
+            Ok(())
+        })
+    }
+    fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(async {
+            for (head, bookmark) in &self.bookmarks {
+                let head = self.dsl.resolve(head).await?;
+                self.dsl.destroy_bookmark(ctx, &head, bookmark).await?;
+            }
+            Ok(())
+        })
     }
 }

@@ -256,8 +256,11 @@ impl DslPool {
             return Ok(all);
         }
         let parent_head = self.head(parent).await?;
+        let given = |name: &str| properties.iter().rev().find(|(given, _)| given == name);
+        let any_bytes = given("utf8only").is_some_and(|(_, value)| value.number() == Some(0));
         for name in FROM_PARENT {
-            if properties.iter().any(|(given, _)| given == name) {
+            // Names that need not be UTF-8 are not normalized (`zfs_valid_proplist`, lib/libzfs).
+            if given(name).is_some() || any_bytes && name == "normalization" {
                 continue;
             }
             if let Some(value) = self.filesystem_property(&parent_head, name).await? {

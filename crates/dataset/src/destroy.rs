@@ -292,7 +292,7 @@ impl DslPool {
 
     /// Removes a destroyed snapshot's key from the deadlists of all clones made after it
     /// (`dsl_dir_remove_clones_key`).
-    async fn remove_clones_key(
+    pub(crate) async fn remove_clones_key(
         &self,
         ctx: &SyncContext,
         dir: &Arc<Dir>,
@@ -435,7 +435,7 @@ impl DslPool {
         }
         dir.change(|state| state.phys.head_dataset = ObjectId::ZERO);
         self.mos().free(&tx, phys.snapshot_names).await?;
-        self.destroy_bookmarks(ctx, head).await?;
+        self.free_bookmarks(ctx, head).await?;
         self.env().hooks.destroyed(head.object);
         let is_zapified = head.state().is_zapified;
         self.forget_dataset(head);
@@ -445,40 +445,6 @@ impl DslPool {
             self.destroy_snapshot_now(ctx, &prev, false).await?;
         }
         Ok(())
-    }
-
-    /// Frees the bookmarks of a dataset that is being destroyed.
-    async fn destroy_bookmarks(
-        &self,
-        ctx: &SyncContext,
-        head: &Arc<Ds>,
-    ) -> Result<(), DatasetError> {
-        let tx = Tx::syncing(ctx.txg);
-        let bookmarks = head.state().bookmarks.clone();
-        if bookmarks.zap().is_zero() {
-            return Ok(());
-        }
-        for entry in bookmarks.entries() {
-            let redaction = entry.redaction_object();
-            if !redaction.is_zero() {
-                if self.mos().hold(redaction).await?.info().has_spill {
-                    self.features()
-                        .decrement(ctx, guid::REDACTION_LIST_SPILL)
-                        .await?;
-                }
-                self.mos().free(&tx, redaction).await?;
-                self.features()
-                    .decrement(ctx, guid::REDACTION_BOOKMARKS)
-                    .await?;
-            }
-            if entry.counts_freed() {
-                self.features()
-                    .decrement(ctx, guid::BOOKMARK_WRITTEN)
-                    .await?;
-            }
-        }
-        self.mos().free(&tx, bookmarks.zap()).await?;
-        self.features().decrement(ctx, guid::BOOKMARKS).await
     }
 
     /// Frees a directory that has no dataset any more (`dsl_dir_destroy_sync`).

@@ -19,6 +19,7 @@ use std::sync::{Arc, OnceLock};
 use device::{BoxFuture, World};
 use format::{
     BlockPointer, DslDatasetPhys, DslDirPhys, Endian, Guid, ObjectId, ObjectType, ObjsetKind, Txg,
+    names,
 };
 use object::{Bpobj, ObjectSet, ObjsetOptions, SyncContext, Zap, ZapOptions};
 use parking_lot::{Mutex, RwLock};
@@ -541,7 +542,7 @@ impl DslPool {
                 let name = String::from_utf8_lossy(&entry.name).into_owned();
                 if PER_DATASET.contains(&name.as_str()) {
                     features.insert(name, entry.value);
-                } else if name == "com.delphix:bookmarks"
+                } else if name == names::dataset::BOOKMARK_NAMES
                     && let Some(zap) = entry.value.as_u64()
                 {
                     bookmarks = SnapshotBookmarks::load(self, zap.into()).await?;

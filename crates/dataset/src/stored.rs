@@ -649,6 +649,12 @@ pub(crate) fn parse_setting(
                     "'{name}={typed}': encryption can only be inherited here; create the dataset below an encrypted one, or with OpenZFS"
                 )));
             }
+            let is_of_key = name == "pbkdf2iters" || name == "keylocation" && typed != "none";
+            if at_creation && is_of_key {
+                return Err(property.invalid(format!(
+                    "'{name}={typed}': encryption must be turned on to set encryption properties, and can only be inherited here; create the dataset below an encrypted one, without '{name}', or with OpenZFS"
+                )));
+            }
             debug_assert!(matches!(
                 (property.kind, &value),
                 (ValueKind::Text, PropertyValue::Text(_))

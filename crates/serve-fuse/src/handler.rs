@@ -11,7 +11,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -20,15 +20,16 @@ use filesystem::{
 };
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, FopenFlags, Generation, INodeNo,
-    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
-    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    InitFlags, IoctlFlags, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
 use crate::convert::{self, caller, errno};
 use crate::listing::{control_attributes, control_number, list, list_plus};
 use crate::mount::{SharedSnapdir, Snapdir};
 use crate::nodes::{self, File, Nodes, Target};
+use crate::seek::seek;
 use crate::task::{Runner, run, run_sized};
 
 const ENTRY_TTL: Duration = Duration::from_secs(24 * 60 * 60);
@@ -55,6 +56,8 @@ pub(crate) struct Handler {
     pub(crate) runtime: Runner,
     pub(crate) snapdir: Arc<SharedSnapdir>,
     pub(crate) posix_acl: bool,
+    /// How the kernel is told something, once it is mounted.
+    pub(crate) notifier: Arc<OnceLock<Notifier>>,
 }
 
 fn text(name: &OsStr) -> Result<&str, Errno> {
@@ -865,15 +868,14 @@ impl fuser::Filesystem for Handler {
         let Ok(offset) = u64::try_from(offset) else {
             return reply.error(Errno::ENXIO);
         };
-        on_file!(
-            self,
-            node,
-            reply,
-            |file| file.filesystem.seek(file.ino, offset, to),
-            |found| {
-                reply.offset(found as i64);
+        let nodes = Arc::clone(&self.nodes);
+        let notifier = Arc::clone(&self.notifier);
+        run(&self.runtime, async move {
+            match seek(&nodes, notifier.get(), node.0, offset, to).await {
+                Ok(found) => reply.offset(found as i64),
+                Err(error) => reply.error(error),
             }
-        );
+        });
     }
 
     fn copy_file_range(

@@ -39,6 +39,7 @@ mod mount;
 mod mountinfo;
 mod nodes;
 mod readers;
+mod seek;
 mod task;
 mod zvol;
 

@@ -2,8 +2,8 @@
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use device::BoxFuture;
@@ -363,17 +363,20 @@ impl Mount {
         let nodes = Arc::new(Nodes::new(filesystem, snapshots));
         let runtime = Runner::current();
         let readers = runtime.readers.clone();
+        let notifier = Arc::new(OnceLock::new());
         let handler = Handler {
             nodes: Arc::clone(&nodes),
             runtime,
             snapdir: Arc::clone(&snapdir),
             posix_acl,
+            notifier: Arc::clone(&notifier),
         };
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let (attachment, threads) = (options.to_attachment(), threads.min(THREADS_MAX));
         let overlay = options.overlay;
         let served = Served::start(handler, &readers, mountpoint, attachment, threads, overlay);
         let served = Arc::new(served.await?);
+        let _ = notifier.set(served.notifier().clone());
         if let Some(identity) = &served.identity {
             host::raise_read_ahead(identity);
         }

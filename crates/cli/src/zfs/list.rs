@@ -7,10 +7,10 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use api::{DatasetKind, DatasetReport, Source, ZfsList, ZfsMountList};
 use clap::Args;
-use dataset::props::PROPERTIES;
+use dataset::props::{PROPERTIES, full_name};
 use serde_json::{Map, Value, json};
 
-use super::values::{full_name, heading, is_known, is_number, shown};
+use super::values::{heading, is_known, is_number, shown};
 use crate::client::Client;
 use crate::columns::{Column, render};
 use crate::json;

@@ -8,10 +8,11 @@ mod values;
 
 use anyhow::bail;
 use api::{
-    DatasetKind, SpaceOwner, ZfsCreate, ZfsDestroy, ZfsInherit, ZfsList, ZfsMount, ZfsMountList,
-    ZfsRename, ZfsRollback, ZfsSet, ZfsSnapshot, ZfsUnmount,
+    DatasetKind, SpaceOwner, ZfsChanged, ZfsCreate, ZfsDestroy, ZfsInherit, ZfsList, ZfsMount,
+    ZfsMountList, ZfsRename, ZfsRollback, ZfsSet, ZfsSnapshot, ZfsUnmount,
 };
 use clap::{Args, Parser, Subcommand};
+use dataset::props::{find, is_user_property, parse_size};
 use serde_json::{Value, json};
 
 use crate::client::Client;
@@ -20,7 +21,7 @@ use crate::{json, numbers};
 
 /// Configure datasets: filesystems, volumes, snapshots.
 #[derive(Debug, Parser)]
-#[command(name = "zfs", version)]
+#[command(name = "zfs", version, args_override_self = true)]
 pub struct Zfs {
     #[command(subcommand)]
     command: Command,
@@ -125,7 +126,7 @@ struct Destroy {
     /// Defer destroying snapshots that are held
     #[arg(short = 'd')]
     defer: bool,
-    /// FILESYSTEM, VOLUME or FILESYSTEM@SNAP[%SNAP][,...]
+    /// FILESYSTEM, VOLUME, FILESYSTEM@SNAP[%SNAP][,...] or FILESYSTEM#BOOKMARK
     target: String,
 }
 
@@ -209,7 +210,7 @@ struct Snapshot {
 
 #[derive(Debug, Args)]
 struct Rollback {
-    /// Destroy newer snapshots
+    /// Destroy newer snapshots and bookmarks
     #[arg(short = 'r')]
     destroy_newer: bool,
     /// Destroy newer snapshots and their clones
@@ -259,22 +260,25 @@ pub fn run(zfs: Zfs, client: &Client, typed: String) -> anyhow::Result<()> {
             if names.is_empty() {
                 bail!("missing dataset name(s)");
             }
-            client.call(&ZfsSet {
+            let changed = client.call(&ZfsSet {
                 names: names.to_vec(),
                 properties: assignments(assigned)?,
                 no_mount: set.no_mount,
                 command: typed,
             })?;
+            warn(&changed);
             Ok(())
         }
         Command::Inherit(inherit) => {
-            client.call(&ZfsInherit {
+            check_inherit(&inherit.property, inherit.received)?;
+            let changed = client.call(&ZfsInherit {
                 names: inherit.datasets,
                 property: inherit.property,
                 recursive: inherit.recursive,
                 received: inherit.received,
                 command: typed,
             })?;
+            warn(&changed);
             Ok(())
         }
         Command::Userspace(space) => space.run(client, SpaceOwner::User),
@@ -336,19 +340,53 @@ pub fn run(zfs: Zfs, client: &Client, typed: String) -> anyhow::Result<()> {
     }
 }
 
+fn warn(changed: &ZfsChanged) {
+    for warning in &changed.warnings {
+        eprintln!("{warning}");
+    }
+}
+
+/// Refuses properties that no dataset inherits (`zfs_do_inherit`, cmd/zfs/zfs_main.c).
+fn check_inherit(name: &str, received: bool) -> anyhow::Result<()> {
+    let Some(property) = find(name) else {
+        if !is_user_property(name) {
+            bail_usage!("invalid property '{name}'");
+        }
+        return Ok(());
+    };
+    if property.is_read_only() {
+        bail!("{name} property is read-only");
+    }
+    if received && matches!(property.name, "volsize" | "version") {
+        bail!("'{name}' property cannot be reverted to a received value");
+    }
+    if received || property.is_inheritable() {
+        return Ok(());
+    }
+    let is_size = matches!(
+        property.name,
+        "quota" | "reservation" | "refquota" | "refreservation"
+    );
+    let instead = match is_size {
+        true => format!(
+            "\nuse 'zfs set {name}=none' to clear\nuse 'zfs inherit -S {name}' to revert to received value"
+        ),
+        false => String::new(),
+    };
+    bail!("'{name}' property cannot be inherited{instead}")
+}
+
 fn run_create(create: Create, client: &Client, typed: String) -> anyhow::Result<()> {
     let mut properties = assignments(&create.properties)?;
     if let Some(size) = &create.block_size {
         properties.push((
             "volblocksize".into(),
-            numbers::parse_size(size)
-                .map_err(anyhow::Error::msg)?
-                .to_string(),
+            parse_size(size).map_err(anyhow::Error::msg)?.to_string(),
         ));
     }
     let volume_size_bytes = match &create.volume_size {
         Some(size) => Some(
-            numbers::parse_size(size)
+            parse_size(size)
                 .map_err(|error| anyhow::anyhow!("bad volume size '{size}': {error}"))?,
         ),
         None => None,
@@ -389,6 +427,17 @@ fn run_create(create: Create, client: &Client, typed: String) -> anyhow::Result<
 }
 
 fn run_destroy(destroy: &Destroy, client: &Client, typed: String) -> anyhow::Result<()> {
+    if destroy.target.contains('#') {
+        for (given, what) in [
+            (destroy.dry_run, "dryrun"),
+            (destroy.defer, "defer destroy"),
+            (destroy.recursive || destroy.dependents, "recursive"),
+        ] {
+            if given {
+                bail!("{what} is not supported with bookmark");
+            }
+        }
+    }
     let reply = client.call(&ZfsDestroy {
         target: destroy.target.clone(),
         recursive: destroy.recursive,

@@ -108,11 +108,6 @@ pub fn shown(property: &str, value: &str, parseable: bool) -> String {
     }
 }
 
-/// Full names of the abbreviations that `-o` and `get` accept (zfs_prop.c, column names).
-pub fn full_name(property: &str) -> &str {
-    dataset::props::find(property).map_or(property, |native| native.name)
-}
-
 /// The heading of a column.
 pub fn heading(property: &str) -> String {
     match dataset::props::find(property) {

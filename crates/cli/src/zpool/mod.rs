@@ -44,7 +44,7 @@ fn all_found(why: &[String]) -> anyhow::Result<()> {
 
 /// Configure storage pools.
 #[derive(Debug, Parser)]
-#[command(name = "zpool", version)]
+#[command(name = "zpool", version, args_override_self = true)]
 pub struct Zpool {
     #[command(subcommand)]
     command: Command,

@@ -18,7 +18,7 @@ mod tests;
 pub(crate) use honoured::refusal;
 pub use indexes::IndexTable;
 pub use parse::{format_size, is_user_property, parse_size, parse_value, show_value};
-pub use table::{Attr, Kinds, PROPERTIES, Property, ValueKind, find};
+pub use table::{Attr, Kinds, PROPERTIES, Property, ValueKind, find, full_name};
 
 use crate::DatasetError;
 

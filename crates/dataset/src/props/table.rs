@@ -745,43 +745,22 @@ pub static PROPERTIES: &[Property] = &[
     boolean("longname", 0, F, "LONGNAME"),
 ];
 
-/// The columns of other names under which a property may be asked for (`zfs get refer`).
-const SHORT_NAMES: &[(&str, &str)] = &[
-    ("avail", "available"),
-    ("refer", "referenced"),
-    ("reserv", "reservation"),
-    ("refreserv", "refreservation"),
-    ("volblock", "volblocksize"),
-    ("recsize", "recordsize"),
-    ("compress", "compression"),
-    ("rdonly", "readonly"),
-    ("case", "casesensitivity"),
-    ("ratio", "compressratio"),
-    ("refratio", "refcompressratio"),
-    ("usedsnap", "usedbysnapshots"),
-    ("usedds", "usedbydataset"),
-    ("usedchild", "usedbychildren"),
-    ("usedrefreserv", "usedbyrefreservation"),
-    ("lused", "logicalused"),
-    ("lrefer", "logicalreferenced"),
-    ("fslimit", "filesystem_limit"),
-    ("sslimit", "snapshot_limit"),
-    ("fscount", "filesystem_count"),
-    ("sscount", "snapshot_count"),
-    ("dnsize", "dnodesize"),
-    ("redund_md", "redundant_metadata"),
-    ("resumetok", "receive_resume_token"),
-    ("encroot", "encryptionroot"),
-    ("rsnaps", "redact_snaps"),
-    ("volthread", "volthreading"),
-];
-
-/// Finds a native property by name, or by the name of its column, as `zfs` does.
+/// Finds a native property by name, or by the name of its column in lower case: `compress` is `compression`
+/// (`propname_match`, module/zcommon/zprop_common.c).
 pub fn find(name: &str) -> Option<&'static Property> {
-    let lower = name.to_ascii_lowercase();
-    let full = SHORT_NAMES
-        .iter()
-        .find(|(short, _)| *short == lower)
-        .map_or(name, |(_, full)| full);
-    PROPERTIES.iter().find(|property| property.name == full)
+    let is_column = |property: &&Property| {
+        let column = property
+            .column
+            .bytes()
+            .map(|byte| byte.to_ascii_lowercase());
+        column.eq(name.bytes())
+    };
+    let mut properties = PROPERTIES.iter();
+    let named = properties.find(|property| property.name == name);
+    named.or_else(|| PROPERTIES.iter().find(is_column))
+}
+
+/// The full name of a native property; any other name as it is.
+pub fn full_name(name: &str) -> &str {
+    find(name).map_or(name, |property| property.name)
 }
