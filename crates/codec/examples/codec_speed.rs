@@ -141,7 +141,7 @@ fn main() {
         Compression::Zle,
     ] {
         let compressed = compress::compress(kind, ZstdLevel::DEFAULT, &words, words.len() + 4096);
-        let Some(compressed) = compressed else {
+        let Ok(Some(compressed)) = compressed else {
             continue;
         };
         let pack = rate(words.len(), || {

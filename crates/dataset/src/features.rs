@@ -178,10 +178,17 @@ impl Features {
             for (zap, is_for_read) in [(&for_read, true), (&for_write, false)] {
                 for entry in zap.all().await? {
                     let guid = String::from_utf8_lossy(&entry.name).into_owned();
+                    // Taken for 0 it would open a pool that has the feature active.
+                    let refcount = entry.value.as_u64().ok_or_else(|| {
+                        DatasetError::corrupt(
+                            zap.id(),
+                            format!("the reference count of feature '{guid}' is no number"),
+                        )
+                    })?;
                     entries.insert(
                         guid,
                         Entry {
-                            refcount: entry.value.as_u64().unwrap_or(0),
+                            refcount,
                             for_read: is_for_read,
                             enabled_txg: None,
                         },

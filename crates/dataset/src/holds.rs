@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use device::BoxFuture;
 use format::{DslDatasetPhys, ObjectId, ObjectType};
-use object::{SyncContext, Zap, ZapOptions};
+use object::{ObjectError, SyncContext, Zap, ZapOptions};
 use pool::Tx;
 
 use crate::DatasetError;
@@ -174,10 +174,21 @@ impl DslPool {
             let name = String::from_utf8_lossy(&entry.name).into_owned();
             if let Some((object, tag)) = name.split_once('-')
                 && let Ok(object) = u64::from_str_radix(object, 16)
-                && let Ok(snapshot) = self.dataset(ObjectId::new(object)).await
-                && self.has_hold(&snapshot, tag).await?
             {
-                self.release_now(ctx, &snapshot, tag).await?;
+                match self.dataset(ObjectId::new(object)).await {
+                    Ok(snapshot) => {
+                        if self.has_hold(&snapshot, tag).await? {
+                            self.release_now(ctx, &snapshot, tag).await?;
+                        }
+                    }
+                    // Destroyed since.
+                    Err(DatasetError::Object(ObjectError::NoSuchObject { .. })) => {}
+                    Err(error) => {
+                        // The next import tries again.
+                        tracing::warn!(%error, tag, "a hold of an ended send is not released");
+                        continue;
+                    }
+                }
             }
             zap.remove(&tx, &entry.name).await?;
         }

@@ -112,10 +112,14 @@ impl DslPool {
                 if head.open_log().is_some() || head.phys().block.is_hole() {
                     continue;
                 }
-                if let Ok(header) = self.stored_log_head(&head).await
-                    && !header.log.is_hole()
-                {
-                    names.push(self.full_name(&head).await?);
+                match self.stored_log_head(&head).await {
+                    Ok(header) if header.log.is_hole() => {}
+                    Ok(_) => names.push(self.full_name(&head).await?),
+                    Err(error) => tracing::warn!(
+                        dataset = %head.object,
+                        %error,
+                        "the intent log of a dataset stays, which cannot be read"
+                    ),
                 }
             }
         }
@@ -161,11 +165,17 @@ impl DslPool {
             if head.phys().block.is_hole() {
                 continue;
             }
-            let Ok((data, endian)) = self.read_root(&head).await else {
-                continue;
+            let objset = match self.read_root(&head).await {
+                Ok((data, endian)) => ObjsetPhys::decode(&data, endian).map_err(Into::into),
+                Err(error) => Err(error),
             };
-            let Ok(objset) = ObjsetPhys::decode(&data, endian) else {
-                continue;
+            let objset = match objset {
+                Ok(objset) => objset,
+                Err(error) => {
+                    let dataset = head.object;
+                    tracing::warn!(%dataset, %error, "whether a dataset has a log cannot be told");
+                    continue;
+                }
             };
             let header = &objset.zil_header;
             let is_so = match is {

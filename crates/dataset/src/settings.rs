@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use codec::compress::ZstdLevel;
 use format::{Checksum, Compression};
 use object::{Cached, DedupProperty, RedundantMetadata, WriteProperties};
 
@@ -20,7 +21,7 @@ pub(crate) fn mos_properties(lz4: bool) -> WriteProperties {
         checksum: Checksum::Fletcher4,
         dedup: None,
         compression: on_compression(lz4),
-        compression_level: 0,
+        zstd_level: ZstdLevel::DEFAULT,
         copies: 3,
         redundant_metadata: RedundantMetadata::All,
         special_small_blocks: 0,
@@ -54,24 +55,17 @@ pub(crate) fn dedup_of(stored: u64) -> Option<DedupProperty> {
 
 /// A stored compression: its algorithm and level. Levels of zstd are kept above the algorithm's
 /// seven bits; those from 103 on stand for the fast ones (`ZIO_COMPLEVEL_ZSTD`).
-pub(crate) fn compression_of(stored: u64, lz4: bool) -> (Compression, i32) {
-    const FAST: [i32; 21] = [
-        -1, -2, -3, -4, -5, -6, -7, -8, -9, -10, -20, -30, -40, -50, -60, -70, -80, -90, -100,
-        -500, -1000,
-    ];
-    let code = (stored & 0x7f) as u8;
-    let level = match stored >> 7 {
-        level @ 1..=19 => level as i32,
-        level @ 103..=123 => FAST[(level - 103) as usize],
-        _ => 0,
-    };
-    match Compression::from_code(code) {
+pub(crate) fn compression_of(stored: u64, lz4: bool) -> (Compression, ZstdLevel) {
+    let compression = match Compression::from_code((stored & 0x7f) as u8) {
         Compression::On | Compression::Inherit | Compression::Unknown(_) | Compression::Empty => {
-            (on_compression(lz4), 0)
+            on_compression(lz4)
         }
-        Compression::Zstd => (Compression::Zstd, level),
-        other => (other, 0),
-    }
+        other => other,
+    };
+    let level = u8::try_from(stored >> 7).ok();
+    // A level that this release does not know is written as the default one, as OpenZFS does.
+    let level = level.and_then(ZstdLevel::from_code).unwrap_or_default();
+    (compression, level)
 }
 
 fn checksum_of(stored: u64) -> Checksum {
@@ -112,15 +106,14 @@ impl DslPool {
     ) -> Result<WriteProperties, DatasetError> {
         let number = |name: &'static str| self.effective_number(dataset, name);
         let lz4 = self.features().is_active(guid::LZ4_COMPRESS);
-        let (mut compression, mut compression_level) =
-            compression_of(number("compression").await?, lz4);
+        let (mut compression, zstd_level) = compression_of(number("compression").await?, lz4);
         let feature = match compression {
             Compression::Zstd => Some(guid::ZSTD_COMPRESS),
             Compression::Lz4 => Some(guid::LZ4_COMPRESS),
             _ => None,
         };
         if feature.is_some_and(|feature| !self.features().is_enabled(feature)) {
-            (compression, compression_level) = (on_compression(lz4), 0);
+            compression = on_compression(lz4);
         }
         let may_use = |checksum: &Checksum| {
             let feature = match checksum {
@@ -143,7 +136,7 @@ impl DslPool {
             checksum,
             dedup,
             compression,
-            compression_level,
+            zstd_level,
             copies: number("copies").await?.clamp(1, 3) as u8,
             redundant_metadata: match number("redundant_metadata").await? {
                 1 => RedundantMetadata::Most,
@@ -248,22 +241,25 @@ mod tests {
             _ => unreachable!(),
         };
         for (word, expected) in [
-            ("on", (Compression::Lz4, 0)),
-            ("off", (Compression::Off, 0)),
-            ("gzip", (Compression::Gzip(6), 0)),
-            ("gzip-9", (Compression::Gzip(9), 0)),
-            ("zstd", (Compression::Zstd, 0)),
-            ("zstd-19", (Compression::Zstd, 19)),
-            ("zstd-fast", (Compression::Zstd, -1)),
-            ("zstd-fast-10", (Compression::Zstd, -10)),
-            ("zstd-fast-100", (Compression::Zstd, -100)),
-            ("zstd-fast-1000", (Compression::Zstd, -1000)),
+            ("on", Compression::Lz4),
+            ("off", Compression::Off),
+            ("gzip", Compression::Gzip(6)),
+            ("gzip-9", Compression::Gzip(9)),
         ] {
-            assert_eq!(
-                compression_of(stored("compression", word), true),
-                expected,
-                "{word}"
-            );
+            let (compression, _) = compression_of(stored("compression", word), true);
+            assert_eq!(compression, expected, "{word}");
+        }
+        for (word, level) in [
+            ("zstd", Some(ZstdLevel::DEFAULT)),
+            ("zstd-19", ZstdLevel::normal(19)),
+            ("zstd-fast", ZstdLevel::fast(1)),
+            ("zstd-fast-10", ZstdLevel::fast(10)),
+            ("zstd-fast-100", ZstdLevel::fast(100)),
+            ("zstd-fast-1000", ZstdLevel::fast(1000)),
+        ] {
+            let expected = (Compression::Zstd, level.expect(word));
+            let found = compression_of(stored("compression", word), true);
+            assert_eq!(found, expected, "{word}");
         }
         assert_eq!(checksum_of(stored("checksum", "on")), Checksum::Fletcher4);
         assert_eq!(checksum_of(stored("checksum", "off")), Checksum::Off);

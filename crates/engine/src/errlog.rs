@@ -99,6 +99,8 @@ async fn read_log(
             continue;
         }
         let Some((head, child)) = child_of(&entry) else {
+            let name = entry.name_str();
+            tracing::warn!(%log, %name, "an entry of the pool's log of damaged blocks is damaged");
             continue;
         };
         for entry in entries(mos, child).await? {
@@ -289,8 +291,14 @@ impl Core {
         }
         let mut out = Vec::new();
         for (found_in, block) in stored {
-            let Ok(head) = self.dsl.head_of(found_in).await else {
-                continue;
+            let head = match self.dsl.head_of(found_in).await {
+                Ok(head) => head,
+                // Destroyed since.
+                Err(DatasetError::Object(object::ObjectError::NoSuchObject { .. })) => continue,
+                Err(error) => {
+                    tracing::debug!(%error, %found_in, "who has a damaged block cannot be told");
+                    found_in
+                }
             };
             match self.dsl.birth_of(found_in, &block).await {
                 Ok(Some(birth)) => out.push((head, ErrorBookmark { birth, ..block })),

@@ -870,17 +870,15 @@ pub(crate) async fn apply_change(
                 .await?;
         }
         Change::Feature(name) => {
-            // Checked before the task was queued.
-            if let Ok(guid) = features::guid_to_enable(name) {
-                core.dsl.features().enable(ctx, guid).await?;
-                if guid == features::HEAD_ERRLOG {
-                    core.errors.upgrade();
-                }
-                let short = guid.rsplit(':').next().unwrap_or(guid);
-                core.history
-                    .internal(&tx, "set", format!("feature@{short}=enabled"))
-                    .await?;
+            let guid = features::guid_to_enable(name).expect("checked before it was queued");
+            core.dsl.features().enable(ctx, guid).await?;
+            if guid == features::HEAD_ERRLOG {
+                core.errors.upgrade();
             }
+            let short = guid.rsplit(':').next().unwrap_or(guid);
+            core.history
+                .internal(&tx, "set", format!("feature@{short}=enabled"))
+                .await?;
         }
         Change::Config(name, text) => {
             {

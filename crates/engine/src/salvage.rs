@@ -220,8 +220,12 @@ impl Salvage {
                 if !view.is_incomplete() {
                     break;
                 }
-                if let Ok(older) = survey(world, ground, name, *uberblock).await {
-                    take_lost(&mut view, older);
+                match survey(world, ground, name, *uberblock).await {
+                    Ok(older) => take_lost(&mut view, older),
+                    // Its blocks were used for something else since: nothing that this state lacks.
+                    Err(error) => {
+                        tracing::debug!(txg = %uberblock.txg, %error, "too old to be read")
+                    }
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! What an object set and a new object are made with.
 
 use bytes::Bytes;
+use codec::compress::ZstdLevel;
 use format::{
     BLOCK_POINTER_BYTES, Checksum, Compression, DNODE_BLOCK_BYTES, DNODE_SLOT_BYTES,
     MAX_BLOCK_BYTES, MAX_DNODE_POINTERS, MAX_INDIRECT_SHIFT, MIN_INDIRECT_SHIFT, ObjectId,
@@ -34,8 +35,8 @@ pub struct WriteProperties {
     pub dedup: Option<DedupProperty>,
     /// Compression of data, never `Inherit` or `On`.
     pub compression: Compression,
-    /// Level of the compression where it has one (zstd; 0 is the default).
-    pub compression_level: i32,
+    /// Level of zstd; other kinds ignore it.
+    pub zstd_level: ZstdLevel,
     /// Copies of data, 1 to 3. The MOS has 3.
     pub copies: u8,
     /// Copies of metadata.
@@ -88,7 +89,7 @@ impl Default for WriteProperties {
             checksum: Checksum::Fletcher4,
             dedup: None,
             compression: Compression::Lz4,
-            compression_level: 0,
+            zstd_level: ZstdLevel::DEFAULT,
             copies: 1,
             redundant_metadata: RedundantMetadata::All,
             special_small_blocks: 0,

@@ -606,11 +606,7 @@ impl<'a> TreeSync<'a> {
             level,
             checksum,
             compression,
-            compression_level: if metadata {
-                0
-            } else {
-                properties.compression_level
-            },
+            zstd_level: properties.zstd_level,
             copies,
             allow_embedded: options.embedded_data && role != Role::Root && !options.encrypted,
             encrypted: options.encrypted,

@@ -28,6 +28,25 @@ pub use self::zstd::{ZstdLevel, header as zstd_header};
 /// Longest block there is (`SPA_MAXBLOCKSIZE`): no output is longer.
 pub const BLOCK_BYTES_MAX: usize = 16 << 20;
 
+/// Why a block could not be compressed although it might shrink. It can be stored as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CompressError {
+    /// The library failed, most likely for want of memory.
+    #[error(
+        "{kind} could not compress a block of {input_bytes} bytes ({what}); it is stored as it is, \
+         give the server more memory"
+    )]
+    Library {
+        /// Which compression.
+        kind: Compression,
+        /// Length of the block.
+        input_bytes: usize,
+        /// What the library says.
+        what: &'static str,
+    },
+}
+
 /// Why a block could not be decompressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -70,24 +89,27 @@ pub const fn worthwhile_bytes(length_bytes: usize) -> usize {
 }
 
 /// Compresses `data` to at most `output_bytes_max` bytes (use [`worthwhile_bytes`]), or tells that it
-/// does not fit: such a block is stored as it is.
+/// does not fit (`None`): such a block is stored as it is.
 ///
 /// `level` matters to zstd only. Kinds that do not compress (`Off`, `Empty`, property values
 /// and unknown codes) give `None`.
+///
+/// # Errors
+/// [`CompressError`], which is no property of the block: whoever stores it uncompressed says why.
 pub fn compress(
     kind: Compression,
     level: ZstdLevel,
     data: &[u8],
     output_bytes_max: usize,
-) -> Option<Vec<u8>> {
+) -> Result<Option<Vec<u8>>, CompressError> {
     if data.is_empty() || data.len() > BLOCK_BYTES_MAX {
-        return None;
+        return Ok(None);
     }
     let compressed = match kind {
         Compression::Lz4 => lz4_compress(data, output_bytes_max),
-        Compression::Zstd if !zstd_is_worth_trying(level, data, output_bytes_max) => None,
-        Compression::Zstd => zstd::compress(level, data, output_bytes_max),
-        Compression::Gzip(level) => gzip_compress(level, data, output_bytes_max),
+        Compression::Zstd if !zstd_is_worth_trying(level, data, output_bytes_max)? => None,
+        Compression::Zstd => zstd::compress(level, data, output_bytes_max)?,
+        Compression::Gzip(level) => gzip_compress(level, data, output_bytes_max)?,
         Compression::Zle => zle::compress(data, output_bytes_max),
         Compression::Lzjb => lzjb::compress(data, output_bytes_max),
         Compression::Inherit
@@ -95,8 +117,8 @@ pub fn compress(
         | Compression::Off
         | Compression::Empty
         | Compression::Unknown(_) => None,
-    }?;
-    (compressed.len() <= output_bytes_max).then_some(compressed)
+    };
+    Ok(compressed.filter(|compressed| compressed.len() <= output_bytes_max))
 }
 
 /// Decompresses `data`, a block with or without its padding, to exactly `output_bytes` bytes.
@@ -162,8 +184,10 @@ fn lz4_compress(data: &[u8], output_bytes_max: usize) -> Option<Vec<u8>> {
         } else {
             large
         };
-        let length = compress_into_with_table(data, out, table).ok()?;
-        let header = u32::try_from(length).ok()?.to_be_bytes();
+        let length = compress_into_with_table(data, out, table).expect("there is room for any");
+        let header = u32::try_from(length)
+            .expect("no longer than a block")
+            .to_be_bytes();
         (header.len() + length <= output_bytes_max).then(|| [&header, &out[..length]].concat())
     })
 }
@@ -182,22 +206,38 @@ fn lz4_decompress(data: &[u8], output_bytes: usize) -> Option<Vec<u8>> {
 
 /// Whether zstd may shrink `data` enough: for big blocks at level 3 and above, whose attempts are dear,
 /// only if lz4 or zstd-1 can (the heuristic of `zfs_zstd_compress_buf`).
-fn zstd_is_worth_trying(level: ZstdLevel, data: &[u8], output_bytes_max: usize) -> bool {
+fn zstd_is_worth_trying(
+    level: ZstdLevel,
+    data: &[u8],
+    output_bytes_max: usize,
+) -> Result<bool, CompressError> {
     const BIG_BYTES: usize = 128 << 10;
     const DEAR_LEVEL: u8 = 3;
-    level.is_fast()
+    Ok(level.is_fast()
         || level.code() < DEAR_LEVEL
         || data.len() < BIG_BYTES
         || lz4_compress(data, output_bytes_max).is_some()
-        || zstd::compress(ZstdLevel::LOWEST, data, output_bytes_max).is_some()
+        || zstd::compress(ZstdLevel::LOWEST, data, output_bytes_max)?.is_some())
 }
 
 /// Gzip: a zlib stream (RFC 1950), not a gzip file (`zfs_gzip_compress_buf`, module/zfs/gzip.c).
-fn gzip_compress(level: u8, data: &[u8], output_bytes_max: usize) -> Option<Vec<u8>> {
-    let level = flate2::Compression::new(u32::from(level.clamp(1, 9)));
-    let mut encoder = flate2::write::ZlibEncoder::new(Bounded::new(output_bytes_max), level);
-    encoder.write_all(data).ok()?;
-    Some(encoder.finish().ok()?.bytes)
+fn gzip_compress(
+    level: u8,
+    data: &[u8],
+    output_bytes_max: usize,
+) -> Result<Option<Vec<u8>>, CompressError> {
+    let deflate = flate2::Compression::new(u32::from(level.clamp(1, 9)));
+    let mut encoder = flate2::write::ZlibEncoder::new(Bounded::new(output_bytes_max), deflate);
+    let written = encoder.write_all(data).and_then(|()| encoder.finish());
+    match written {
+        Ok(out) => Ok(Some(out.bytes)),
+        Err(error) if error.kind() == std::io::ErrorKind::StorageFull => Ok(None),
+        Err(_) => Err(CompressError::Library {
+            kind: Compression::Gzip(level),
+            input_bytes: data.len(),
+            what: "zlib cannot make a stream of it",
+        }),
+    }
 }
 
 fn gzip_decompress(data: &[u8], output_bytes: usize) -> Option<Vec<u8>> {

@@ -16,7 +16,11 @@ fn kinds() -> Vec<Compression> {
 }
 
 fn shrink(kind: Compression, data: &[u8]) -> Option<Vec<u8>> {
-    compress(kind, ZstdLevel::DEFAULT, data, worthwhile_bytes(data.len()))
+    pack(kind, data, worthwhile_bytes(data.len()))
+}
+
+fn pack(kind: Compression, data: &[u8], output_bytes_max: usize) -> Option<Vec<u8>> {
+    compress(kind, ZstdLevel::DEFAULT, data, output_bytes_max).expect("compressors work")
 }
 
 /// Text-like data with long runs of zeros, so that every kind shrinks it.
@@ -82,9 +86,9 @@ fn what_does_not_shrink_is_left_alone() {
 fn the_same_block_compresses_to_the_same_bytes() {
     let sizes = [4096, 65_534, 65_535, 65_536, 131_072, 512];
     for kind in kinds() {
-        let pack = |size: usize| shrink(kind, &compressible(size + 900)[900..]);
-        let first: Vec<_> = sizes.iter().map(|size| pack(*size)).collect();
-        let again: Vec<_> = sizes.iter().rev().map(|size| pack(*size)).collect();
+        let packed = |size: &usize| shrink(kind, &compressible(size + 900)[900..]);
+        let first: Vec<_> = sizes.iter().map(packed).collect();
+        let again: Vec<_> = sizes.iter().rev().map(packed).collect();
         assert!(first.iter().eq(again.iter().rev()), "{kind}");
         let elsewhere = std::thread::spawn(move || {
             let data = compressible(131_072 + 900);
@@ -94,13 +98,35 @@ fn the_same_block_compresses_to_the_same_bytes() {
     }
 }
 
+/// What did not fit leaves nothing behind: neither half a frame nor an error that lasts.
+#[test]
+fn a_block_that_does_not_shrink_leaves_the_next_ones_alone() {
+    let text = compressible(131_072);
+    for kind in kinds() {
+        let before = shrink(kind, &text);
+        assert!(before.is_some(), "{kind}");
+        for length in [16 << 10, 131_072, 1 << 20] {
+            assert_eq!(shrink(kind, &noise(length)), None, "{kind} {length}");
+            assert_eq!(shrink(kind, &text), before, "{kind} after {length} bytes");
+        }
+    }
+    // A block of which the output is cut off in the middle, at every level.
+    for level in (1..=19).filter_map(ZstdLevel::normal) {
+        let packed = || compress(Compression::Zstd, level, &text, text.len()).unwrap();
+        let before = packed();
+        let cut = compress(Compression::Zstd, level, &noise(131_072), 65_536);
+        assert_eq!(cut, Ok(None), "{level}");
+        assert_eq!(packed(), before, "{level}");
+    }
+}
+
 #[test]
 fn the_output_never_exceeds_its_bound() {
     for kind in kinds() {
         let data = compressible(8192);
-        let whole = compress(kind, ZstdLevel::DEFAULT, &data, 8192).unwrap();
+        let whole = pack(kind, &data, 8192).unwrap();
         for bound in [0, 1, 3, 4, 8, 9, whole.len() - 1] {
-            let packed = compress(kind, ZstdLevel::DEFAULT, &data, bound);
+            let packed = pack(kind, &data, bound);
             assert!(
                 packed.is_none_or(|packed| packed.len() <= bound),
                 "{kind} {bound}"
@@ -108,7 +134,7 @@ fn the_output_never_exceeds_its_bound() {
         }
         // Zstd and gzip may want room beyond what they end up using.
         if !matches!(kind, Compression::Zstd | Compression::Gzip(_)) {
-            let fits = compress(kind, ZstdLevel::DEFAULT, &data, whole.len());
+            let fits = pack(kind, &data, whole.len());
             assert_eq!(fits, Some(whole), "{kind}");
         }
     }
@@ -177,7 +203,7 @@ fn zle_by_hand() {
     let mut expected = vec![3, 1, 2, 0, 3, 255, 71, 63];
     expected.extend([9; 64]);
     expected.extend([0, 9]);
-    let packed = compress(Compression::Zle, ZstdLevel::DEFAULT, &data, 1000).unwrap();
+    let packed = pack(Compression::Zle, &data, 1000).unwrap();
     assert_eq!(packed, expected);
     assert_eq!(
         decompress(Compression::Zle, &packed, data.len()).unwrap(),
@@ -225,7 +251,8 @@ fn zstd_headers_carry_level_and_version() {
     );
     assert_eq!(levels.len(), 26);
     for level in levels {
-        let packed = compress(Compression::Zstd, level, &data, data.len()).unwrap();
+        let packed = compress(Compression::Zstd, level, &data, data.len());
+        let packed = packed.unwrap().unwrap();
         assert_eq!(packed[4], level.code());
         assert_eq!(
             u32::from_be_bytes([packed[0], packed[1], packed[2], packed[3]]) as usize,
@@ -302,7 +329,7 @@ proptest! {
             Compression::Lz4, Compression::Zstd, Compression::Zle, Compression::Lzjb,
             Compression::Gzip(1), Compression::Gzip(9),
         ] {
-            let packed = compress(kind, ZstdLevel::DEFAULT, &data, 2 * data.len() + 100);
+            let packed = pack(kind, &data, 2 * data.len() + 100);
             if data.is_empty() {
                 prop_assert!(packed.is_none());
                 continue;
@@ -352,7 +379,7 @@ proptest! {
             Compression::Gzip(6),
         ] {
             let _ = decompress(kind, &junk, output);
-            if let Some(mut packed) = compress(kind, ZstdLevel::DEFAULT, &data, 2 * data.len() + 100) {
+            if let Some(mut packed) = pack(kind, &data, 2 * data.len() + 100) {
                 for (at, byte) in &mut flips {
                     let at = at.index(packed.len());
                     packed[at] ^= *byte;

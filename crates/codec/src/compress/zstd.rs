@@ -12,13 +12,19 @@
 
 use std::cell::RefCell;
 
-use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat};
+use format::Compression;
+use zstd_safe::zstd_sys::ZSTD_ErrorCode;
+use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat, ResetDirective, get_error_name};
+
+use super::CompressError;
 
 const HEADER_BYTES: usize = 8;
+/// What the library answers when the output does not fit (its codes are negative numbers).
+const NO_ROOM: usize = (ZSTD_ErrorCode::ZSTD_error_dstSize_tooSmall as usize).wrapping_neg();
 
 /// A level of zstd, as ZFS numbers them (`enum zio_zstd_levels`, include/sys/zio_compress.h):
 /// 1 to 19, and from 103 on the fast ones.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ZstdLevel(u8);
 
 /// ZFS's number of `zstd-fast-1`; the other fast levels follow in the order of [`FAST`].
@@ -99,27 +105,51 @@ thread_local! {
     static DECOMPRESSOR: RefCell<DCtx<'static>> = RefCell::new(DCtx::create());
 }
 
-/// Compresses, or gives up where the output would be longer than `output_bytes_max`.
-pub(super) fn compress(level: ZstdLevel, data: &[u8], output_bytes_max: usize) -> Option<Vec<u8>> {
+/// Compresses, or gives up (`None`) where the output would be longer than `output_bytes_max`.
+///
+/// # Errors
+/// [`CompressError::Library`].
+pub(super) fn compress(
+    level: ZstdLevel,
+    data: &[u8],
+    output_bytes_max: usize,
+) -> Result<Option<Vec<u8>>, CompressError> {
     let room = output_bytes_max.min(super::BLOCK_BYTES_MAX);
     let mut out = vec![0; room];
-    let (header, frame) = out.split_first_chunk_mut::<HEADER_BYTES>()?;
-    let length = COMPRESSOR.with_borrow_mut(|context| {
+    let Some((header, frame)) = out.split_first_chunk_mut::<HEADER_BYTES>() else {
+        return Ok(None);
+    };
+    let compressed = COMPRESSOR.with_borrow_mut(|context| {
+        // A frame that found no room is still open in the context, which takes no parameters
+        // until it is reset.
+        context.reset(ResetDirective::SessionOnly)?;
         for parameter in [
             CParameter::CompressionLevel(level.library_level()),
             CParameter::Format(FrameFormat::Magicless),
             CParameter::ChecksumFlag(false),
             CParameter::ContentSizeFlag(false),
         ] {
-            context.set_parameter(parameter).ok()?;
+            context.set_parameter(parameter)?;
         }
-        context.compress2(frame, data).ok()
-    })?;
+        context.compress2(frame, data)
+    });
+    let length = match compressed {
+        Ok(length) => length,
+        Err(code) if code == NO_ROOM => return Ok(None),
+        Err(code) => {
+            return Err(CompressError::Library {
+                kind: Compression::Zstd,
+                input_bytes: data.len(),
+                what: get_error_name(code),
+            });
+        }
+    };
     let version = zstd_safe::version_number().to_be_bytes();
-    let [a, b, c, d] = u32::try_from(length).ok()?.to_be_bytes();
+    let frame_bytes = u32::try_from(length).expect("no longer than a block");
+    let [a, b, c, d] = frame_bytes.to_be_bytes();
     *header = [a, b, c, d, level.0, version[1], version[2], version[3]];
     out.truncate(HEADER_BYTES + length);
-    Some(out)
+    Ok(Some(out))
 }
 
 /// Decompresses to exactly `output_bytes` bytes; what follows the frame is padding.
@@ -129,9 +159,11 @@ pub(super) fn decompress(data: &[u8], output_bytes: usize) -> Option<Vec<u8>> {
     let frame = rest.get(..length as usize)?;
     let mut out = vec![0; output_bytes];
     let written = DECOMPRESSOR.with_borrow_mut(|context| {
-        context
-            .set_parameter(DParameter::Format(FrameFormat::Magicless))
-            .ok()?;
+        // Whatever an earlier block left behind says nothing about this one.
+        let format = DParameter::Format(FrameFormat::Magicless);
+        (context.reset(ResetDirective::SessionOnly))
+            .and_then(|_| context.set_parameter(format))
+            .expect("a context without a frame takes its parameters");
         context.decompress(&mut out[..], frame).ok()
     })?;
     (written == output_bytes).then_some(out)

@@ -109,6 +109,8 @@ fn parse_records(records: &Bytes, endian: Endian) -> (Vec<RawRecord>, bool) {
     (out, true)
 }
 
+const REST_IS_LOST: &str = "the space of the rest is lost until the pool is checked";
+
 /// Why a chain ends.
 #[derive(Debug)]
 pub(super) enum End {
@@ -177,6 +179,19 @@ impl<'a> Chain<'a> {
             || sequence <= self.last_sequence
             || self.is_claimed() && sequence > self.header.claim_block_sequence;
         (!is_end).then_some(self.next)
+    }
+
+    /// [`Self::read`] for those who go on without the rest of a log that cannot be read, which
+    /// means `consequence`.
+    async fn read_or_tell(&mut self, consequence: &str) -> Option<Vec<RawRecord>> {
+        match self.read().await {
+            Ok(records) => Some(records),
+            Err(End::Normal) => None,
+            Err(End::Unreadable(error)) => {
+                tracing::warn!(%error, "an intent log cannot be read; {consequence}");
+                None
+            }
+        }
     }
 
     /// Reads that block. `Err` is the end of the chain.
@@ -437,7 +452,7 @@ pub async fn awaits_replay(pipeline: &Pipeline, header: &ZilHeader, synced: Txg)
     }
     let mut chain = Chain::new(pipeline, header);
     while chain.pointer().is_some() {
-        let Ok(records) = chain.read().await else {
+        let Some(records) = chain.read_or_tell("it is taken for replayed").await else {
             return false;
         };
         if records.iter().any(|record| {
@@ -461,7 +476,7 @@ pub(crate) async fn is_cut_off(pipeline: &Pipeline, header: &ZilHeader) -> bool 
         if pipeline.tree().is_on_lost_log(&pointer) {
             return true;
         }
-        if chain.read().await.is_err() {
+        if chain.read_or_tell("it is taken for whole").await.is_none() {
             return false;
         }
     }
@@ -496,7 +511,8 @@ pub async fn visit_log(
             };
             visit(pointer, bookmark);
         }
-        let Ok(records) = chain.read().await else {
+        // Whoever is told of that block finds out that it is damaged, not what it led to.
+        let Some(records) = chain.read_or_tell("the rest is not looked at").await else {
             return;
         };
         for record in records {
@@ -525,7 +541,7 @@ pub(crate) async fn free_until(
             break;
         }
         pipeline.free(txg, &pointer);
-        if chain.read().await.is_err() {
+        if chain.read_or_tell(REST_IS_LOST).await.is_none() {
             break;
         }
     }
@@ -543,7 +559,7 @@ pub(crate) async fn free_chain(pipeline: &Arc<Pipeline>, txg: Txg, header: &ZilH
     };
     while let Some(pointer) = chain.pointer() {
         free(&pointer);
-        let Ok(records) = chain.read().await else {
+        let Some(records) = chain.read_or_tell(REST_IS_LOST).await else {
             break;
         };
         if header.claim_txg.is_zero() {

@@ -183,7 +183,7 @@ async fn properties_are_inherited_and_change_what_is_open() {
     watched.mark_unchanged();
     let written = open.objset().properties();
     assert_eq!(written.compression, format::Compression::Zstd);
-    assert_eq!(written.compression_level, 7);
+    assert_eq!(written.zstd_level.to_string(), "zstd-7");
     let inherited = setting("tank/a/b", "compression").await.expect("known");
     assert_eq!(inherited.source, PropertySource::Inherited("tank/a".into()));
     assert_eq!(inherited.value, PropertyValue::Number(16 | 7 << 7));

@@ -367,7 +367,8 @@ fn encode_value(value: &DdtPhys) -> ZapValue {
         ZstdLevel::default(),
         &plain,
         plain.len() - 1,
-    );
+    )
+    .expect("zle needs nothing that it could lack");
     let (kind, rest) = match packed {
         Some(packed) => (Compression::Zle, packed),
         None => (Compression::Off, plain),

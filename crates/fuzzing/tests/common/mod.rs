@@ -165,7 +165,7 @@ async fn take(objset: &std::sync::Arc<ObjectSet>, seeds: &mut Seeds) {
             ] {
                 let data = &data[..data.len().min(32 << 10)];
                 let level = ZstdLevel::default();
-                if let Some(packed) = compress(kind, level, data, data.len()) {
+                if let Ok(Some(packed)) = compress(kind, level, data, data.len()) {
                     let length = ((data.len() / 8) as u16).to_le_bytes();
                     keep_whole(seeds, target, &[&length[..], &packed].concat());
                 }

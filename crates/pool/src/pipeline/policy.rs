@@ -1,5 +1,6 @@
 //! What callers say about the blocks that they read and write.
 
+use codec::compress::ZstdLevel;
 use format::{Checksum, Compression, Guid, ObjectId, ObjectType, ObjsetId, VdevId};
 
 use super::dedup::DedupPolicy;
@@ -119,9 +120,8 @@ pub struct WritePolicy {
     pub checksum: Checksum,
     /// The compression; a stored kind. `Off` also turns off the detection of zeros.
     pub compression: Compression,
-    /// Level of zstd by its number in ZFS (1 to 19; from 103 on the fast ones, as
-    /// [`codec::compress::ZstdLevel`]); zero is the default. Other kinds ignore it.
-    pub compression_level: i32,
+    /// Level of zstd; other kinds ignore it.
+    pub zstd_level: ZstdLevel,
     /// Copies, 1 to 3.
     pub copies: u8,
     /// Whether data that compresses to 112 bytes or less may live in the pointer (feature
@@ -159,7 +159,7 @@ impl WritePolicy {
             level,
             checksum: Checksum::Fletcher4,
             compression: Compression::Lz4,
-            compression_level: 0,
+            zstd_level: ZstdLevel::DEFAULT,
             copies: 2,
             allow_embedded: false,
             hole_birth: false,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use codec::checksum::{Salt, compute, fold_for_mac, seal, seal_beside_mac};
-use codec::compress::{ZstdLevel, compress};
+use codec::compress::compress;
 use format::{
     BlockPointer, Checksum, Compression, CryptParams, DVAS_PER_POINTER, Dva,
     EMBEDDED_PAYLOAD_BYTES, Endian, HolePointer, MAX_BLOCK_BYTES, ObjectType, ObjsetId,
@@ -157,12 +157,13 @@ impl Preparation {
             if is_zero(&data) {
                 return Ok(Prepared::Hole);
             }
-            let level = u8::try_from(policy.compression_level)
-                .ok()
-                .and_then(ZstdLevel::from_code)
-                .unwrap_or_default();
             let max = self.compressed_max(data.len());
-            if let Some(mut compressed) = compress(policy.compression, level, &data, max)
+            let compressed = compress(policy.compression, policy.zstd_level, &data, max)
+                .unwrap_or_else(|error| {
+                    tracing::warn!(%error, "a block is stored uncompressed");
+                    None
+                });
+            if let Some(mut compressed) = compressed
                 && compressed.len() < data.len()
             {
                 let embeds = compressed.len() <= EMBEDDED_PAYLOAD_BYTES

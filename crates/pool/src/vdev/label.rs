@@ -518,19 +518,28 @@ impl VdevTree {
                         images.push((start + LABEL_CONFIG_OFFSET, data));
                     }
                 }
+                let name = vdev.display_name();
                 writes.push(async move {
-                    let mut done = !images.is_empty();
+                    let mut failure = images.is_empty().then(|| format!("{name} is too small"));
                     for (offset, data) in images {
-                        done &= leaf.write_raw(offset, data).await.is_ok();
+                        if let Err(error) = leaf.write_raw(offset, data).await {
+                            failure = Some(format!("{name}: {error}"));
+                        }
                     }
-                    done &= leaf.flush().await.is_ok();
-                    (top_index, done)
+                    if let Err(error) = leaf.flush().await {
+                        failure = Some(format!("{name}: {error}"));
+                    }
+                    (top_index, failure)
                 });
             }
         }
         let mut good = vec![false; tops.len()];
-        for (top_index, done) in join_all(writes).await {
-            good[top_index] |= done;
+        let mut cause = "no device is there".to_owned();
+        for (top_index, failure) in join_all(writes).await {
+            match failure {
+                None => good[top_index] = true,
+                Some(failure) => cause = failure,
+            }
         }
         // A log vdev may be gone: the pool does without it.
         let lost = tops
@@ -540,7 +549,10 @@ impl VdevTree {
         match lost {
             None => Ok(()),
             Some((top, _)) => Err(PoolError::Suspended {
-                reason: format!("no label of {} could be written", top.display_name()),
+                reason: format!(
+                    "no label of {} could be written ({cause})",
+                    top.display_name()
+                ),
             }),
         }
     }
@@ -558,10 +570,11 @@ impl VdevTree {
             let slot = uberblock_slot(ashift, uberblock.txg, multihost);
             let in_label = uberblock_slot_offset(ashift, slot);
             let slot_bytes = 1usize << uberblock_shift(ashift);
-            for (_, leaf) in writeable_leaves(top) {
+            for (vdev, leaf) in writeable_leaves(top) {
                 let Some(device) = leaf.device() else {
                     continue;
                 };
+                let name = vdev.display_name();
                 let mut images = Vec::new();
                 for index in 0..LABEL_COUNT {
                     if let Some(start) = label_offset(device.size_bytes(), index) {
@@ -579,20 +592,27 @@ impl VdevTree {
                     .await;
                     // One good copy on the leaf is enough, once it is durable.
                     let written = results.iter().any(Result::is_ok);
-                    leaf.flush().await.is_ok() && written
+                    let failed = results.into_iter().find_map(Result::err);
+                    match (leaf.flush().await, failed) {
+                        (Ok(()), _) if written => Ok(()),
+                        (Err(error), _) | (_, Some(error)) => Err(format!("{name}: {error}")),
+                        (Ok(()), None) => Err(format!("{name} is too small")),
+                    }
                 });
             }
         }
-        if join_all(writes).await.into_iter().any(|done| done) {
-            Ok(())
-        } else {
-            Err(PoolError::Suspended {
-                reason: format!(
-                    "the uberblock of txg {} could not be written",
-                    uberblock.txg
-                ),
-            })
+        let results = join_all(writes).await;
+        if results.iter().any(Result::is_ok) {
+            return Ok(());
         }
+        let cause = results.into_iter().find_map(Result::err);
+        let cause = cause.unwrap_or_else(|| "no device is there".to_owned());
+        Err(PoolError::Suspended {
+            reason: format!(
+                "the uberblock of txg {} could not be written ({cause})",
+                uberblock.txg
+            ),
+        })
     }
 }
 

@@ -691,23 +691,26 @@ impl Leaf {
         };
         const PAD_BYTES: usize = 8 << 10;
         let aligned = device.size_bytes() & !(format::LABEL_BYTES - 1);
-        let mut works = true;
+        let mut broken = None;
         for label in [0, format::LABEL_COUNT - 1] {
             let Some(raw) = format::label_offset(aligned, label) else {
-                works = false;
+                broken = Some("it is too small for labels".to_owned());
                 break;
             };
-            match device.read(raw, PAD_BYTES).await {
-                Ok(data) => {
-                    if !device.is_read_only() && device.write(raw, data).await.is_err() {
-                        works = false;
-                    }
-                }
-                Err(_) => works = false,
+            let result = match device.read(raw, PAD_BYTES).await {
+                Ok(data) if !device.is_read_only() => device.write(raw, data).await,
+                Ok(_) => Ok(()),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = result {
+                broken = Some(error.to_string());
             }
         }
-        if !works && self.is_readable() {
-            tracing::error!(leaf = %self.guid, path = device.path(), "a device does not work any more: faulted");
+        if let Some(error) = broken
+            && self.is_readable()
+        {
+            let path = device.path();
+            tracing::error!(leaf = %self.guid, path, error, "a device does not work any more: faulted");
             self.set_state(VdevState::Faulted, VdevAux::ErrorsExceeded);
         }
     }

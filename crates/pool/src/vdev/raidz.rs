@@ -247,20 +247,19 @@ impl Vdev {
                         let unusable =
                             child.is_missing(single.offset, context.birth) || !child.is_readable();
                         let result = if unusable {
-                            None
+                            Err(format!("{} is {}", child.display_name(), child.state().0))
                         } else {
                             child
                                 .read_part(single.offset, single.length, context)
                                 .await
-                                .ok()
+                                .map_err(|error| error.cause)
                         };
-                        if result.is_none() {
-                            rows.cause =
-                                Some(format!("{} is {}", child.display_name(), child.state().0));
-                        }
                         let row = &mut rows.rows[at.0];
                         row.tried[at.1] = true;
-                        row.data[at.1] = result;
+                        match result {
+                            Ok(data) => row.data[at.1] = Some(data),
+                            Err(cause) => rows.cause = Some(cause),
+                        }
                     }
                 }
             }

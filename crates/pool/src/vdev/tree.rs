@@ -13,7 +13,7 @@ use futures::future::join_all;
 use parking_lot::{Mutex, RwLock};
 
 use super::config::{Builder, Scope, bad};
-use super::leaf::{IoContext, Leaf, Reporter};
+use super::leaf::{IoContext, Leaf, Reporter, Stopped};
 use super::node::{ReadFailure, Vdev, VdevKind, Verify, WriteFailure};
 use super::state::{VdevAux, VdevState};
 use crate::alloc::TopSpec;
@@ -345,20 +345,21 @@ impl VdevTree {
                 }
                 // Whoever came first could flush what was lost, and it would count as written.
                 let stopped = leaf.stop_writes().await;
-                if state.is_usable() && leaf.rewrite_kept(&stopped).await.is_err() {
-                    tracing::warn!(leaf = %vdev.guid(), "a device does not take writes yet");
-                }
                 if state.is_usable() {
+                    is_rewritten(&vdev, leaf, &stopped).await;
                     continue;
                 }
                 leaf.set_device(None);
                 leaf.set_state(VdevState::Closed, VdevAux::None);
-                if self.open_leaf(&vdev).await.is_ok() && leaf.rewrite_kept(&stopped).await.is_ok()
+                // Opening tells itself what is in the way.
+                if self.open_leaf(&vdev).await.is_ok() && is_rewritten(&vdev, leaf, &stopped).await
                 {
                     back += 1;
                 }
             }
-            let _ = self.settle_size(&top);
+            if let Err(error) = self.settle_size(&top) {
+                tracing::error!(vdev = %top.display_name(), %error, "a vdev that is back has no size");
+            }
         }
         back
     }
@@ -747,6 +748,15 @@ fn settle_flushed<'a>(
         }
     }
     Ok(())
+}
+
+/// Whether a device that is back has what it took and did not flush before.
+async fn is_rewritten(vdev: &Vdev, leaf: &Arc<Leaf>, stopped: &Stopped<'_>) -> bool {
+    let result = leaf.rewrite_kept(stopped).await;
+    if let Err(error) = &result {
+        tracing::warn!(leaf = %vdev.guid(), %error, "a device does not take writes yet");
+    }
+    result.is_ok()
 }
 
 /// Where the pool goes on without a device, that misses what it took and did not flush.

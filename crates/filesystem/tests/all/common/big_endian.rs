@@ -256,7 +256,8 @@ impl Rewriter {
             self.swap_block(bp, &mut content, layouts);
             let sectors = |bytes: usize| bytes.div_ceil(512) as u64;
             let kind = bp.compression();
-            match compress(kind, ZstdLevel::DEFAULT, &content, lsize - lsize / 8) {
+            let smaller = compress(kind, ZstdLevel::DEFAULT, &content, lsize - lsize / 8);
+            match smaller.expect("compress") {
                 Some(mut smaller) => {
                     smaller.resize(smaller.len().next_multiple_of(512), 0);
                     content = smaller;
