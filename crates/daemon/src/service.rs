@@ -70,7 +70,8 @@ impl Absent {
 const DIRTY_BYTES_MIN: u64 = 512 << 20;
 const DIRTY_BYTES_MAX: u64 = 4 << 30;
 
-/// How much memory iSCSI sessions may have together at least, and at most: a quarter of the cache's.
+/// How much memory iSCSI sessions may have together at least, and at most; between these it is a
+/// quarter of the cache's limit.
 const ISCSI_BYTES_MIN: u64 = 128 << 20;
 const ISCSI_BYTES_MAX: u64 = 4 << 30;
 

@@ -392,7 +392,8 @@ impl Service {
         Ok(())
     }
 
-    /// Lets an open volume, or a snapshot of one, follow its dataset to another name: it stays open.
+    /// Lets an open volume, or a snapshot of one, follow its dataset to another name: it stays
+    /// open.
     pub(crate) async fn volume_renamed(
         &self,
         open: &OpenPool,

@@ -268,7 +268,7 @@ async fn begin(
         next_ticket: 0,
         ping_timer,
         silent_intervals: 0,
-        seen_progress: 0,
+        awaited: [None; 2],
         stalled_intervals: 0,
         discovery_ends,
         targets,
@@ -304,9 +304,9 @@ struct Driver {
     ping_timer: Pin<Box<tokio::time::Sleep>>,
     /// Ends of ping intervals since the last sign of life.
     silent_intervals: u32,
-    /// [`Session::progress`] when it last was another.
-    seen_progress: u64,
-    /// Ends of ping intervals since then, in which it should have been.
+    /// [`Session::awaited`] at the end of the last ping interval.
+    awaited: [Option<u64>; 2],
+    /// Intervals in a row in which some of it did not change.
     stalled_intervals: u32,
     /// When a discovery session has lasted long enough.
     discovery_ends: Option<Pin<Box<tokio::time::Sleep>>>,
@@ -397,16 +397,17 @@ impl Driver {
         }
     }
 
-    /// Whether the initiator keeps commands, and their memory, from going on; asked once an interval.
+    /// Whether the initiator keeps commands, and their memory, from going on; asked once an
+    /// interval.
     fn is_stalled(&mut self) -> bool {
-        let progress = self.session.progress();
-        if progress != self.seen_progress || !self.session.waits_for_initiator() {
-            self.seen_progress = progress;
-            self.stalled_intervals = 0;
-        } else {
+        let before = std::mem::replace(&mut self.awaited, self.session.awaited());
+        let mut pairs = self.awaited.iter().zip(&before);
+        if pairs.any(|(now, before)| now.is_some() && now == before) {
             self.stalled_intervals += 1;
+        } else {
+            self.stalled_intervals = 0;
         }
-        self.stalled_intervals > STALLED_INTERVALS_MAX
+        self.stalled_intervals >= STALLED_INTERVALS_MAX
     }
 
     fn poll_control(&mut self, context: &mut Context<'_>) -> bool {

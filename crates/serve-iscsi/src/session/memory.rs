@@ -225,7 +225,7 @@ impl Session {
     /// So many bytes have been sent.
     pub(crate) fn sent(&mut self, bytes: usize) {
         self.out.consume(bytes);
-        self.progress += 1;
+        self.sent_count += 1;
         self.memory.output_is(self.out.length_bytes());
         self.memory_came_free();
         if self.out.is_empty() {

@@ -170,8 +170,10 @@ pub(crate) struct Session {
     /// How many tasks are in phase `Waits`.
     waiting_count: usize,
     memory: Memory,
-    /// Counts what the initiator does to let commands go on: data that it sends, and takes.
-    progress: u64,
+    /// Data-Out PDUs that have come.
+    data_out_count: u64,
+    /// How often something was sent.
+    sent_count: u64,
     /// Requests that came ahead of a missing one, by how far ahead.
     held: BTreeMap<u32, Frame>,
     aborts: Vec<manage::Abort>,
@@ -212,7 +214,8 @@ impl Session {
             ordered_count: 0,
             waiting_count: 0,
             memory,
-            progress: 0,
+            data_out_count: 0,
+            sent_count: 0,
             held: BTreeMap::new(),
             aborts: Vec::new(),
             text_in: Vec::new(),
@@ -226,16 +229,16 @@ impl Session {
         &self.out
     }
 
-    /// Whether something can only go on when the initiator sends data, or takes some.
-    pub(crate) fn waits_for_initiator(&self) -> bool {
+    /// What commands wait for that the initiator has to do: send data, take data. Each is a number
+    /// that is another one whenever it has done some of it.
+    pub(crate) fn awaited(&self) -> [Option<u64>; 2] {
         let mut tasks = self.tasks.values();
-        !self.out.is_empty()
-            || tasks.any(|task| matches!(task.phase, Phase::Unsolicited | Phase::Solicited))
-    }
-
-    /// Another number each time that the initiator has done so.
-    pub(crate) fn progress(&self) -> u64 {
-        self.progress
+        let awaits_data =
+            tasks.any(|task| matches!(task.phase, Phase::Unsolicited | Phase::Solicited));
+        [
+            awaits_data.then_some(self.data_out_count),
+            (!self.out.is_empty()).then_some(self.sent_count),
+        ]
     }
 
     pub(crate) fn next_action(&mut self) -> Option<Action> {
@@ -711,7 +714,7 @@ impl Session {
     fn data_out(&mut self, frame: Frame) {
         let header = &frame.header;
         let tag = header.initiator_task_tag();
-        self.progress += 1;
+        self.data_out_count += 1;
         // Data of a command that has ended is on its way still: dropped.
         let Some(task) = self.tasks.get_mut(&tag) else {
             return;

@@ -581,6 +581,37 @@ fn long_reads_wait_until_what_was_read_has_been_taken() {
 }
 
 #[test]
+fn it_shows_when_an_initiator_keeps_commands_from_going_on() {
+    let world = World::new();
+    let mut a = world.initiator(1, parameters());
+    assert_eq!(a.session.awaited(), [None, None]);
+    let header = command_header(1, 0, WRITE, 1024, &write10(0, 2));
+    let r2t = a.send(header, &[]).remove(0);
+    let [Some(before), None] = a.session.awaited() else {
+        panic!("data is not awaited");
+    };
+    // Pings that it answers are no data.
+    a.session.ping();
+    a.sent();
+    window(&mut a);
+    assert_eq!(a.session.awaited(), [Some(before), None]);
+    let tag = r2t.header.target_tag();
+    assert!(a.data_out(1, tag, 0, 0, false, &[1; 512]).is_empty());
+    assert_eq!(a.session.awaited(), [Some(before + 1), None]);
+    assert!(a.data_out(1, tag, 1, 512, true, &[1; 512]).is_empty());
+    // A command that its storage keeps waiting is not the initiator's doing.
+    let running = started(&mut a);
+    assert_eq!(a.session.awaited(), [None, None]);
+    // An answer that it does not take is.
+    a.session.complete(running[0], Outcome::good());
+    let [None, Some(before)] = a.session.awaited() else {
+        panic!("nothing waits to be sent");
+    };
+    a.session.sent(10);
+    assert_eq!(a.session.awaited(), [None, Some(before + 1)]);
+}
+
+#[test]
 fn no_session_begins_without_memory_for_it() {
     let world = World::with_targets(TargetSet::with_memory_bytes(64 << 20));
     let mut kept = Vec::new();
