@@ -1,5 +1,5 @@
-//! Messages about the secrets of iSCSI (CHAP). Secrets go to the daemon; back comes only one that it
-//! has made up.
+//! Messages about the secrets of iSCSI (CHAP). Secrets go to the daemon; back comes only one that
+//! it has made up.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,9 +1,9 @@
 //! The pool of `millpond up`: made the first time on sparse files in the state directory, imported
 //! later, with a filesystem mounted and a volume offered by iSCSI.
 //!
-//! The volume is shared with a secret that is made up with the pool, and shown once. One of a server
-//! from before there were secrets, shared with whoever can reach it, gets its secret at the next
-//! start; who then wants it open sets `millpond:iscsi=on` again, and is left alone.
+//! The volume is shared with a secret that is made up with the pool, and shown once. One of a
+//! server from before there were secrets, shared with whoever can reach it, gets its secret at the
+//! next start; who then wants it open sets `millpond:iscsi=on` again, and is left alone.
 //!
 //! Four files make a raidz1: one may be damaged or lost without loss. Together they may grow to most
 //! of what is free where the state directory is; they take that space only as they fill.

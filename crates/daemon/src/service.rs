@@ -70,6 +70,11 @@ impl Absent {
 const DIRTY_BYTES_MIN: u64 = 512 << 20;
 const DIRTY_BYTES_MAX: u64 = 4 << 30;
 
+/// How much memory iSCSI sessions may have together at least, and at most; between these it is a
+/// quarter of the cache's limit.
+const ISCSI_BYTES_MIN: u64 = 128 << 20;
+const ISCSI_BYTES_MAX: u64 = 4 << 30;
+
 /// How long those who make or import a pool may take when the server leaves.
 const LAST_IMPORTS: Duration = Duration::from_secs(30);
 
@@ -95,10 +100,12 @@ impl Service {
     /// Prepares everything but imports nothing.
     pub(crate) async fn new(options: &Options, state: State) -> Result<Arc<Self>, DaemonError> {
         let threads = std::thread::available_parallelism().map_or(2, usize::from);
+        let cache_bytes = options.cache_bytes.unwrap_or_else(|| memory_bytes() / 4);
         let volumes = Volumes::new(
             state.directory().join("zvol"),
             options.iscsi_address,
             options.iscsi_insecure,
+            (cache_bytes / 4).clamp(ISCSI_BYTES_MIN, ISCSI_BYTES_MAX),
         );
         Ok(Arc::new(Self {
             world: World::system(threads),
@@ -107,7 +114,7 @@ impl Service {
             volumes,
             secrets: Secrets::load(state.directory()),
             state,
-            cache_bytes: options.cache_bytes.unwrap_or_else(|| memory_bytes() / 4),
+            cache_bytes,
             pools: Mutex::new(BTreeMap::new()),
             names: PoolNames::default(),
             absent: Mutex::new(Vec::new()),

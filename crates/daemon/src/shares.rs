@@ -171,8 +171,8 @@ fn check_openness(
         return Ok(());
     }
     Err(format!(
-        "iSCSI listens on {address}, where everybody could log in; use {ISCSI_PROPERTY}=on,chap=NAME \
-         after 'millpond iscsi secret set NAME', or start the server with --insecure"
+        "iSCSI listens on {address}, where everybody could log in; use \
+         {ISCSI_PROPERTY}=on,chap=NAME after 'millpond iscsi secret set NAME', or start the server with --insecure"
     ))
 }
 
@@ -353,20 +353,29 @@ impl Service {
         }
     }
 
-    /// Shares or unshares every volume that is meant to be shared as the secrets say now.
-    async fn follow_secrets(&self) {
-        for open in self.pools() {
+    /// Shares or unshares the volumes that a secret is about as the secrets say now. Pools do not
+    /// wait for each other.
+    async fn follow_secret(&self, secret: &str) {
+        let pools = self.pools();
+        let all = pools.iter().map(|open| async {
+            let names = self.volumes.below(&open.pool.name()).into_iter();
+            let is_meant = |name: &String| match self.volumes.sharing_of(name) {
+                Sharing::Off => false,
+                Sharing::On { words, .. } => words.uses(secret),
+                Sharing::Refused { .. } => true,
+            };
+            let names: Vec<String> = names.filter(is_meant).collect();
+            if names.is_empty() {
+                return;
+            }
             let _admin = open.admin.lock().await;
-            for name in self.volumes.below(&open.pool.name()) {
-                let sharing = self.volumes.sharing_of(&name);
-                if matches!(sharing, Sharing::Off) {
-                    continue;
-                }
-                if let Err(failure) = self.share_volume(&open, &name).await {
+            for name in names {
+                if let Err(failure) = self.share_volume(open, &name).await {
                     tracing::warn!("{failure}");
                 }
             }
-        }
+        });
+        futures::future::join_all(all).await;
     }
 
     /// `millpond iscsi secret set`.
@@ -391,7 +400,7 @@ impl Service {
         let warning = set.map_err(|failure| {
             Failure::new(failure.kind, format!("{doing}: {}", failure.message))
         })?;
-        self.follow_secrets().await;
+        self.follow_secret(&call.name).await;
         Ok(IscsiSecretSetReply {
             user,
             generated,
@@ -434,7 +443,7 @@ impl Service {
         removed.map_err(|failure| {
             Failure::new(failure.kind, format!("{doing}: {}", failure.message))
         })?;
-        self.follow_secrets().await;
+        self.follow_secret(&call.name).await;
         Ok(Empty {})
     }
 }

@@ -54,14 +54,20 @@ pub(crate) struct Volumes {
 
 impl Volumes {
     /// Nothing open yet, nothing mounted, nothing listening.
-    pub(crate) fn new(directory_path: PathBuf, address: SocketAddr, is_insecure: bool) -> Self {
+    /// iSCSI may have `memory_bytes` for what its sessions have under way.
+    pub(crate) fn new(
+        directory_path: PathBuf,
+        address: SocketAddr,
+        is_insecure: bool,
+        memory_bytes: u64,
+    ) -> Self {
         Self {
             directory_path,
             address: Mutex::new(address),
             is_insecure,
             directory: tokio::sync::Mutex::new(None),
             server: tokio::sync::Mutex::new(None),
-            targets: Arc::new(TargetSet::new()),
+            targets: Arc::new(TargetSet::with_memory_bytes(memory_bytes)),
             by_name: Mutex::new(BTreeMap::new()),
         }
     }
@@ -386,7 +392,8 @@ impl Service {
         Ok(())
     }
 
-    /// Lets an open volume, or a snapshot of one, follow its dataset to another name: it stays open.
+    /// Lets an open volume, or a snapshot of one, follow its dataset to another name: it stays
+    /// open.
     pub(crate) async fn volume_renamed(
         &self,
         open: &OpenPool,

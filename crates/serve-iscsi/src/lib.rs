@@ -8,6 +8,7 @@
 //! | `pdu`, `text` | bytes of the protocol: headers, framing, digests, `key=value` |
 //! | `scsi` | commands: decoders, encoders, reservations, and their execution on a unit |
 //! | `login` | the login phase as a state machine |
+//! | `budget` | memory of all sessions together |
 //! | `session` | full feature phase as a state machine |
 //! | [`TargetSet`] | targets, who may log in, sessions |
 //! | [`Server`] | sockets |
@@ -24,6 +25,7 @@
 //! named constants where they are applied.
 #![forbid(unsafe_code)]
 
+mod budget;
 mod error;
 mod login;
 mod lun;

@@ -1,9 +1,10 @@
 //! Targets: names, logical units, who may log in, and the sessions that have.
 //!
 //! Locks: a [`TargetSet`] has one for its sessions and one for its targets; a target has one for
-//! its options and one for its units. They are taken in this order, before any unit's own, and
-//! none is held across an await.
+//! its options and one for its units. They are taken in this order, before any unit's own and that
+//! of the memory budget, and none is held across an await.
 
+use crate::budget::{Budget, Share};
 use crate::error::TargetError;
 use crate::login::{Directory, LoginStatus, PORTAL_GROUP_TAG};
 use crate::lun::LogicalUnit;
@@ -115,6 +116,13 @@ pub struct SessionInfo {
 pub(crate) const LOGOUT_GRACE: Duration = Duration::from_secs(3);
 /// Most sessions at the same time.
 pub(crate) const SESSIONS_MAX: usize = 4096;
+/// Memory of all sessions together where nothing else is said, in bytes.
+const MEMORY_BYTES_DEFAULT: u64 = 256 << 20;
+/// The least that works: the longest commands need 16 MiB, and a quarter is kept for them.
+const MEMORY_BYTES_MIN: u64 = 64 << 20;
+const _: () = assert!(scsi::TRANSFER_BYTES_MAX as u64 <= MEMORY_BYTES_MIN / 4);
+/// Memory of all discovery sessions together, in bytes.
+const DISCOVERY_MEMORY_BYTES: u64 = 128 << 20;
 
 /// What a session's connection is asked to do by others.
 #[derive(Debug)]
@@ -285,9 +293,12 @@ impl Nexus {
     }
 }
 
-#[derive(Default)]
 struct Inner {
     targets: RwLock<BTreeMap<String, Arc<TargetEntry>>>,
+    /// Memory of all sessions on targets.
+    memory: Arc<Budget>,
+    /// Memory of all discovery sessions, which anybody can have.
+    discovery_memory: Arc<Budget>,
     sessions: Mutex<BTreeMap<u16, SessionEntry>>,
     next_nexus: AtomicU64,
     next_tsih: AtomicU64,
@@ -300,15 +311,37 @@ impl std::fmt::Debug for Inner {
 }
 
 /// All targets of a server, and the sessions on them; shared by servers and whoever configures.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct TargetSet {
     inner: Arc<Inner>,
 }
 
+impl Default for TargetSet {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl TargetSet {
-    /// An empty set.
+    /// An empty set; sessions have 256 MiB of memory for what they have under way.
     pub fn new() -> Self {
-        Self::default()
+        Self::with_memory_bytes(MEMORY_BYTES_DEFAULT)
+    }
+
+    /// An empty set whose sessions have so much memory together for what they have under way, in
+    /// bytes (64 MiB at least): data of commands, and about 2 MiB for each session.
+    pub fn with_memory_bytes(memory_bytes: u64) -> Self {
+        let memory_bytes = memory_bytes.max(MEMORY_BYTES_MIN);
+        Self {
+            inner: Arc::new(Inner {
+                targets: RwLock::default(),
+                memory: Arc::new(Budget::new(memory_bytes)),
+                discovery_memory: Arc::new(Budget::new(DISCOVERY_MEMORY_BYTES)),
+                sessions: Mutex::default(),
+                next_nexus: AtomicU64::new(0),
+                next_tsih: AtomicU64::new(0),
+            }),
+        }
     }
 
     /// Adds a target; initiators can log in from now on. Names are compared without regard to
@@ -462,6 +495,12 @@ impl TargetSet {
         Ok(())
     }
 
+    /// Memory that sessions have taken, in bytes.
+    #[cfg(test)]
+    pub(crate) fn memory_used_bytes(&self) -> u64 {
+        self.inner.memory.used_bytes()
+    }
+
     /// Names of all targets, in order.
     pub fn names(&self) -> Vec<String> {
         self.inner.targets.read().keys().cloned().collect()
@@ -506,7 +545,7 @@ impl TargetSet {
     /// 7143 section 6.3.5), so that nothing the old one began can happen after the new one has
     /// begun. No other session is touched, and none before the target has been asked once more
     /// whether it admits the initiator: its options, or the target itself, may be others than
-    /// when the login began.
+    /// when the login began. Answers the session's share of the memory, which has `base_bytes`.
     pub(crate) async fn register(
         &self,
         iqn: Option<String>,
@@ -514,7 +553,8 @@ impl TargetSet {
         proven: Option<&ChapCredentials>,
         peer: std::net::SocketAddr,
         control: mpsc::UnboundedSender<Control>,
-    ) -> Result<Registration, LoginStatus> {
+        base_bytes: u64,
+    ) -> Result<(Registration, Share), LoginStatus> {
         let (alive, alive_receiver) = watch::channel(());
         loop {
             let mut old = {
@@ -535,6 +575,12 @@ impl TargetSet {
                         if sessions.len() >= SESSIONS_MAX {
                             return Err(LoginStatus::OutOfResources);
                         }
+                        let memory = match &target {
+                            Some(_) => &self.inner.memory,
+                            None => &self.inner.discovery_memory,
+                        };
+                        let share = Share::open(memory, base_bytes);
+                        let share = share.ok_or(LoginStatus::OutOfResources)?;
                         let tsih = self.free_tsih(&sessions);
                         let nexus = target.map(|target| self.new_nexus(target, &port));
                         let entry = SessionEntry {
@@ -550,12 +596,13 @@ impl TargetSet {
                             alive: alive_receiver,
                         };
                         sessions.insert(tsih, entry);
-                        return Ok(Registration {
+                        let registration = Registration {
                             set: self.inner.clone(),
                             tsih,
                             nexus,
                             _alive: alive,
-                        });
+                        };
+                        return Ok((registration, share));
                     }
                 }
             };

@@ -235,6 +235,94 @@ async fn initiator_that_stays_is_closed_after_the_grace() {
     assert_eq!(events, [(0x32, 1), (0x32, 2)]);
 }
 
+/// Goal: connections that do not log in neither keep others out nor end who is in.
+#[tokio::test]
+async fn strangers_from_one_address_are_few() {
+    const STRANGERS_OF_ADDRESS_MAX: usize = 64;
+    let (server, _) = server().await;
+    let address = server.local_address();
+    let mut known = Client::log_in(address, 1).await;
+    let mut strangers = Vec::new();
+    for _ in 0..STRANGERS_OF_ADDRESS_MAX {
+        strangers.push(TcpStream::connect(address).await.unwrap());
+    }
+    // The next is closed at once, unanswered.
+    let mut refused = TcpStream::connect(address).await.unwrap();
+    assert_eq!(refused.read(&mut [0]).await.unwrap_or(0), 0);
+    known.ready().await;
+    // As soon as one is gone there is a place again.
+    drop(strangers.pop());
+    let mut header = [0; 48];
+    header[0] = 0x43;
+    header[1] = 0x87;
+    header[13] = 2;
+    loop {
+        let socket = TcpStream::connect(address).await.unwrap();
+        let mut client = Client { socket, cmd_sn: 1 };
+        let keys = format!("InitiatorName=iqn.i\0TargetName={IQN}\0");
+        let mut request = header.to_vec();
+        request[5..8].copy_from_slice(&(keys.len() as u32).to_be_bytes()[1..]);
+        request.extend_from_slice(keys.as_bytes());
+        request.resize(request.len().next_multiple_of(4), 0);
+        // It may be refused until the server has noticed.
+        let _ = client.socket.write_all(&request).await;
+        if client.receive().await.is_some() {
+            break;
+        }
+    }
+    drop((strangers, known));
+    server.shutdown().await;
+}
+
+/// Goal: a command that waits for memory that other sessions have goes on when one of them ends.
+/// Method: three sessions ask to write 16 MiB each, of 64 MiB in all, and send nothing.
+#[tokio::test]
+async fn memory_that_one_session_gives_back_lets_another_go_on() {
+    let targets = TargetSet::with_memory_bytes(64 << 20);
+    let identity = LunIdentity::new("S", [1; 16]);
+    let unit: Arc<dyn LogicalUnit> = Arc::new(MemoryUnit::new(16 << 20, 512, identity));
+    let target = Target {
+        iqn: IQN.into(),
+        luns: BTreeMap::from([(0, unit)]),
+        options: TargetOptions::default(),
+    };
+    targets.add(target).unwrap();
+    let address = "127.0.0.1:0".parse().unwrap();
+    let server = Server::bind(address, Arc::new(targets)).await.unwrap();
+    let write = [0x2a, 0, 0, 0, 0, 0, 0, 0x80, 0, 0];
+    let mut writers = Vec::new();
+    for isid in 1..=3 {
+        let mut client = Client::log_in(server.local_address(), isid).await;
+        client.ready().await;
+        let (r2t, _) = client.command(0x20, 16 << 20, &write, &[]).await;
+        assert_eq!(r2t[0], 0x31);
+        writers.push(client);
+    }
+    let mut late = Client::log_in(server.local_address(), 4).await;
+    late.ready().await;
+    // The ping behind the command is answered, the command waits.
+    let mut header = [0; 48];
+    header[0] = 0x01;
+    header[1] = 0xa0;
+    header[16..20].copy_from_slice(&77u32.to_be_bytes());
+    header[20..24].copy_from_slice(&(16u32 << 20).to_be_bytes());
+    header[24..28].copy_from_slice(&late.cmd_sn.to_be_bytes());
+    header[32..42].copy_from_slice(&write);
+    late.send(header, &[]).await;
+    let mut ping = [0; 48];
+    ping[0] = 0x40;
+    ping[1] = 0x80;
+    ping[19] = 9;
+    ping[20..24].fill(0xff);
+    late.send(ping, &[]).await;
+    assert_eq!(late.receive().await.unwrap().0[0], 0x20);
+    drop(writers.pop());
+    let (r2t, _) = late.receive().await.unwrap();
+    assert_eq!((r2t[0], &r2t[16..20]), (0x31, &77u32.to_be_bytes()[..]));
+    drop((writers, late));
+    server.shutdown().await;
+}
+
 #[tokio::test]
 async fn address_in_use_is_told_with_the_address() {
     let (server, targets) = server().await;

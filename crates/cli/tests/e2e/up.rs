@@ -79,8 +79,8 @@ fn volume_of_up(log: &str) -> (String, String) {
     (after("node -T "), after("auth.password -v "))
 }
 
-/// Goal: the volume of `up` is for who knows its secret, which is in the lines to paste and, for its
-/// owner only, in the state directory; the port that port 0 came to is in them too.
+/// Goal: the volume of `up` is for who knows its secret, which is in the lines to paste and, for
+/// its owner only, in the state directory; the port that port 0 came to is in them too.
 /// Method: libiscsi logs in.
 #[test]
 fn the_volume_of_up_is_for_who_has_its_secret() {
@@ -128,8 +128,8 @@ fn the_volume_of_up_is_for_who_has_its_secret() {
     server.stop();
 }
 
-/// Goal: the volume of a default pool from before there were secrets gets one at the next start; one
-/// that was opened on purpose stays so.
+/// Goal: the volume of a default pool from before there were secrets gets one at the next start;
+/// one that was opened on purpose stays so.
 #[test]
 fn a_default_pool_that_was_open_gets_a_secret() {
     if !can_mount() {

@@ -11,7 +11,7 @@ pub(crate) const LOGIN_DATA_BYTES_MAX: u32 = 8192;
 /// Longest burst that we agree to, in bytes.
 pub(crate) const BURST_BYTES_MAX: u32 = 1024 * 1024;
 /// Longest unsolicited burst that we agree to, in bytes.
-pub(crate) const FIRST_BURST_BYTES_MAX: u32 = 256 * 1024;
+pub(crate) const FIRST_BURST_BYTES_MAX: u32 = 128 * 1024;
 /// Most R2Ts in flight for one command that we agree to.
 pub(crate) const OUTSTANDING_R2T_MAX: u32 = 8;
 /// Highest value of the 24-bit lengths.

@@ -412,7 +412,7 @@ fn discovery_may_authenticate_with_the_credentials_of_a_target() {
         let step = send(&mut login, &world, SECURITY_TO_FULL, &keys);
         assert_eq!(status(step), LoginStatus::AuthenticationFailure);
     }
-    // Who does not authenticate has proven nothing; where no target wants CHAP, it is not asked for.
+    // Who does not authenticate has proven nothing; where no target wants CHAP, nobody is asked.
     let keys = format!("{who}AuthMethod=None");
     let step = send(&mut Login::new(), &world, SECURITY_TO_FULL, &keys);
     assert_eq!(established(step).0.proven, None);

@@ -16,7 +16,9 @@ use crate::login::{
 };
 use crate::pdu::{Frame, FrameError, Framing, Header, OutQueue, next_frame};
 use crate::scsi::{InitiatorPort, Outcome};
-use crate::session::{Action, ProtocolError, Session, TaskId, Ticket};
+use crate::session::{
+    Action, OUTPUT_FREE_BYTES, ProtocolError, Session, TaskId, Ticket, base_bytes,
+};
 use crate::target::{Control, Registration};
 use bytes::BytesMut;
 use futures::future::{BoxFuture, FutureExt};
@@ -45,10 +47,10 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 const PING_INTERVAL: Duration = Duration::from_secs(15);
 /// Pings without any sign of life after which the connection is given up.
 const PINGS_MAX: u32 = 2;
+/// So many intervals in a row may data that was asked for, or that waits to be taken, not move.
+const STALLED_INTERVALS_MAX: u32 = 4;
 /// Room made for input, in bytes.
 const INPUT_BYTES: usize = 64 * 1024;
-/// Answers not yet sent, in bytes, above which no requests are taken.
-const OUTPUT_BYTES_MAX: usize = 4 << 20;
 /// Most pieces of one vectored write (Linux takes 1024).
 const SLICES_MAX: usize = 128;
 
@@ -72,6 +74,10 @@ pub(super) enum ConnectionError {
     DiscoveryTimeout,
     #[error("the initiator does not answer pings")]
     Silent,
+    #[error(
+        "the initiator neither sends the data that it was asked for nor takes what it asked for"
+    )]
+    Stalled,
 }
 
 /// Serves a connection from its first byte to its last.
@@ -203,10 +209,17 @@ async fn begin(
         isid,
     };
     let (control_sender, control) = mpsc::unbounded_channel();
-    let register = targets.register(iqn.clone(), port, proven.as_ref(), peer, control_sender);
+    let register = targets.register(
+        iqn.clone(),
+        port,
+        proven.as_ref(),
+        peer,
+        control_sender,
+        base_bytes(&parameters),
+    );
     let registered = tokio::time::timeout(REINSTATEMENT_TIMEOUT, register).await;
-    let registration = match registered.unwrap_or(Err(LoginStatus::ServiceUnavailable)) {
-        Ok(registration) => registration,
+    let (registration, share) = match registered.unwrap_or(Err(LoginStatus::ServiceUnavailable)) {
+        Ok(registered) => registered,
         Err(status) => {
             header.0[1] = 0;
             header.set_u16(36, status as u16);
@@ -229,6 +242,7 @@ async fn begin(
     let address = portal_address(local);
     let session = Session::new(
         registration.nexus.clone(),
+        share,
         parameters,
         connection_id,
         cmd_sn,
@@ -254,6 +268,8 @@ async fn begin(
         next_ticket: 0,
         ping_timer,
         silent_intervals: 0,
+        awaited: [None; 2],
+        stalled_intervals: 0,
         discovery_ends,
         targets,
         registration,
@@ -288,6 +304,10 @@ struct Driver {
     ping_timer: Pin<Box<tokio::time::Sleep>>,
     /// Ends of ping intervals since the last sign of life.
     silent_intervals: u32,
+    /// [`Session::awaited`] at the end of the last ping interval.
+    awaited: [Option<u64>; 2],
+    /// Intervals in a row in which some of it did not change.
+    stalled_intervals: u32,
     /// When a discovery session has lasted long enough.
     discovery_ends: Option<Pin<Box<tokio::time::Sleep>>>,
     targets: Arc<TargetSet>,
@@ -335,6 +355,9 @@ impl Driver {
                 _ => return Poll::Ready(Err(ConnectionError::Silent)),
             }
             self.silent_intervals += 1;
+            if self.is_stalled() {
+                return Poll::Ready(Err(ConnectionError::Stalled));
+            }
             let next = tokio::time::Instant::now() + PING_INTERVAL;
             self.ping_timer.as_mut().reset(next);
         }
@@ -344,6 +367,7 @@ impl Driver {
             return Poll::Ready(Err(ConnectionError::DiscoveryTimeout));
         }
         loop {
+            self.session.memory_came_free();
             let mut has_progress = self.poll_control(context);
             has_progress |= self.poll_running(context);
             has_progress |= self.take_frames(context)?;
@@ -356,7 +380,7 @@ impl Driver {
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
                 Poll::Pending => false,
             };
-            if is_all_sent || self.session.out().length_bytes() < OUTPUT_BYTES_MAX {
+            if is_all_sent || self.session.out().length_bytes() < OUTPUT_FREE_BYTES {
                 match self.poll_read(context) {
                     Poll::Ready(Ok(0)) => {
                         let lost = io::Error::from(io::ErrorKind::UnexpectedEof);
@@ -367,10 +391,23 @@ impl Driver {
                     Poll::Pending => {}
                 }
             }
-            if !has_progress {
+            if !has_progress && self.session.waits_for_memory(context.waker()) {
                 return Poll::Pending;
             }
         }
+    }
+
+    /// Whether the initiator keeps commands, and their memory, from going on; asked once an
+    /// interval.
+    fn is_stalled(&mut self) -> bool {
+        let before = std::mem::replace(&mut self.awaited, self.session.awaited());
+        let mut pairs = self.awaited.iter().zip(&before);
+        if pairs.any(|(now, before)| now.is_some() && now == before) {
+            self.stalled_intervals += 1;
+        } else {
+            self.stalled_intervals = 0;
+        }
+        self.stalled_intervals >= STALLED_INTERVALS_MAX
     }
 
     fn poll_control(&mut self, context: &mut Context<'_>) -> bool {
@@ -412,7 +449,7 @@ impl Driver {
     /// Takes all requests that are here in full.
     fn take_frames(&mut self, context: &mut Context<'_>) -> Result<bool, ConnectionError> {
         let mut has_progress = false;
-        while self.session.out().length_bytes() < OUTPUT_BYTES_MAX && !self.session.is_closing() {
+        while self.session.out().length_bytes() < OUTPUT_FREE_BYTES && !self.session.is_closing() {
             match next_frame(&mut self.connection.input, self.framing)? {
                 Ok(frame) => {
                     has_progress = true;

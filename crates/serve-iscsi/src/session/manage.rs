@@ -36,6 +36,10 @@ mod function {
     pub(super) const TASK_REASSIGN: u8 = 8;
 }
 
+/// Most task management requests that wait for commands to end. What other sessions ask of this one
+/// is bounded by the same: each waits for its answer.
+const ABORTS_MAX: usize = 32;
+
 /// Responses (RFC 7143 section 11.6.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -45,6 +49,7 @@ enum Response {
     NoSuchUnit = 2,
     ReassignNotSupported = 4,
     NotSupported = 5,
+    Rejected = 255,
 }
 
 /// Events of asynchronous messages (RFC 7143 section 11.9.1).
@@ -60,6 +65,12 @@ impl Session {
             self.reject(header, RejectReason::ProtocolError);
             return;
         };
+        let aborts = self.aborts.iter();
+        let waiting = aborts.filter(|abort| matches!(abort.waiter, Waiter::Request(_)));
+        if waiting.count() >= ABORTS_MAX {
+            self.answer_task_management(tag, Response::Rejected);
+            return;
+        }
         let function = header.flags() & 0x7f;
         let lun = decode_lun(header.lun());
         let unit = lun.and_then(|lun| nexus.unit(lun));
@@ -151,11 +162,7 @@ impl Session {
         }
         // All are out before others may go on.
         for tag in ended {
-            if let Some(task) = self.take(tag)
-                && matches!(task.phase, Phase::Waits)
-            {
-                self.waiting_count -= 1;
-            }
+            self.forget(tag);
         }
         self.after_end();
         running

@@ -13,7 +13,7 @@
 //!  (arrives) ───────────────▶ Unsolicited ───────┬────────▶ Ordered? ──▶ Running ──▶ (answered)
 //!      │                          │ final        │              ▲
 //!      │                          ▼              │              │ older commands done
-//!      │                    WaitsForBuffer ──▶ Solicited        │
+//!      │                    WaitsForMemory ──▶ Solicited        │
 //!      └──────────────────────────────────────────────────── (no data)
 //! ```
 //!
@@ -21,36 +21,36 @@
 //! answered when it has ended. So nothing that was aborted can still change the medium after the
 //! initiator has been told so.
 //!
-//! Memory of a session is bounded by the limits below, whatever the initiator sends.
+//! A long read waits for memory too, after its order and before it runs. Memory of a session is
+//! bounded by its share of a budget (`memory`) and the limits below, whatever the initiator sends.
 
 mod manage;
+mod memory;
 #[cfg(test)]
 mod tests;
 mod transfer;
 
 pub(crate) use crate::login::Parameters;
+pub(crate) use memory::{OUTPUT_FREE_BYTES, base_bytes};
 
+use crate::budget::Share;
 use crate::pdu::{
     Frame, Header, Opcode, OutQueue, RejectReason, TAG_NONE, flag, serial_less, target_opcode,
 };
-use crate::scsi::{Command, NexusId, Outcome, SENSE_BYTES_MAX, Sense, Unit, status};
+use crate::scsi::{
+    CHUNK_BYTES_MAX, Command, NexusId, Outcome, SENSE_BYTES_MAX, Sense, Unit, status,
+};
 use crate::target::Nexus;
 use bytes::{Bytes, BytesMut};
+use memory::{COMMANDS_MAX, Held, Memory};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use transfer::{DataOut, Progress, Transfer};
 
-/// Most commands in flight (the command window, MaxCmdSN - ExpCmdSN + 1).
-pub(crate) const COMMANDS_MAX: usize = 256;
-/// Most commands in flight when immediate ones come on top.
-const TASKS_MAX: usize = COMMANDS_MAX + 32;
+/// Most commands in flight when immediate ones come on top of those within the window.
+const TASKS_MAX: usize = COMMANDS_MAX as usize + 32;
 /// Most requests held because one before them is missing.
 const HELD_REQUESTS_MAX: usize = 32;
-/// Bytes of write buffers handed out at the same time, above which no data is asked for (one
-/// command may always).
-pub(crate) const WRITE_BUFFER_BYTES_MAX: u64 = 64 << 20;
-/// Bytes of reads under way or not yet sent, above which commands wait (one may always).
-const READ_BYTES_MAX: u64 = 64 << 20;
 /// Longest text request continued over PDUs, in bytes.
 const TEXT_BYTES_MAX: usize = 64 * 1024;
 
@@ -112,9 +112,9 @@ enum Attribute {
 enum Phase {
     /// Waits for the end of unsolicited data.
     Unsolicited,
-    WaitsForBuffer,
+    WaitsForMemory,
     Solicited,
-    /// All is here, but an older command must end first, or too much is being read.
+    /// All is here, but an older command must end first.
     Waits,
     Running,
 }
@@ -132,9 +132,9 @@ struct Task {
     /// How it ends, if that is known before its data is in.
     early: Option<Outcome>,
     expected: Expected,
-    /// Bytes counted against the limits on buffers.
-    write_bytes: u64,
-    read_bytes: u64,
+    held: Held,
+    /// Bytes that it has to get before it goes on.
+    needs_bytes: u64,
     /// It runs, but nobody waits for its answer any more.
     is_aborted: bool,
 }
@@ -169,9 +169,11 @@ pub(crate) struct Session {
     ordered_count: usize,
     /// How many tasks are in phase `Waits`.
     waiting_count: usize,
-    write_bytes: u64,
-    read_bytes: u64,
-    waiting_for_buffer: VecDeque<TaskId>,
+    memory: Memory,
+    /// Data-Out PDUs that have come.
+    data_out_count: u64,
+    /// How often something was sent.
+    sent_count: u64,
     /// Requests that came ahead of a missing one, by how far ahead.
     held: BTreeMap<u32, Frame>,
     aborts: Vec<manage::Abort>,
@@ -181,10 +183,11 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// A session that has just logged in. Without a nexus it is a discovery session;
-    /// `target_list` gives names and addresses for SendTargets.
+    /// A session that has just logged in, with [`base_bytes`] of memory. Without a nexus it is a
+    /// discovery session; `target_list` gives names and addresses for SendTargets.
     pub(crate) fn new(
         nexus: Option<Arc<Nexus>>,
+        share: Share,
         parameters: Parameters,
         connection_id: u16,
         cmd_sn: u32,
@@ -193,6 +196,7 @@ impl Session {
     ) -> Self {
         let mut out = OutQueue::default();
         out.set_digests(parameters.has_header_digest, parameters.has_data_digest);
+        let memory = Memory::new(share, &parameters);
         Self {
             nexus,
             parameters,
@@ -200,7 +204,7 @@ impl Session {
             target_list,
             stat_sn,
             exp_cmd_sn: cmd_sn,
-            max_cmd_sn: cmd_sn.wrapping_add(COMMANDS_MAX as u32 - 1),
+            max_cmd_sn: cmd_sn.wrapping_add(memory.free_slots()).wrapping_sub(1),
             out,
             actions: VecDeque::new(),
             tasks: HashMap::new(),
@@ -209,9 +213,9 @@ impl Session {
             next_ticket: 1 << 32,
             ordered_count: 0,
             waiting_count: 0,
-            write_bytes: 0,
-            read_bytes: 0,
-            waiting_for_buffer: VecDeque::new(),
+            memory,
+            data_out_count: 0,
+            sent_count: 0,
             held: BTreeMap::new(),
             aborts: Vec::new(),
             text_in: Vec::new(),
@@ -225,12 +229,16 @@ impl Session {
         &self.out
     }
 
-    /// So many bytes have been sent.
-    pub(crate) fn sent(&mut self, bytes: usize) {
-        self.out.consume(bytes);
-        if self.waiting_count > 0 && self.out.is_empty() {
-            self.after_end();
-        }
+    /// What commands wait for that the initiator has to do: send data, take data. Each is a number
+    /// that is another one whenever it has done some of it.
+    pub(crate) fn awaited(&self) -> [Option<u64>; 2] {
+        let mut tasks = self.tasks.values();
+        let awaits_data =
+            tasks.any(|task| matches!(task.phase, Phase::Unsolicited | Phase::Solicited));
+        [
+            awaits_data.then_some(self.data_out_count),
+            (!self.out.is_empty()).then_some(self.sent_count),
+        ]
     }
 
     pub(crate) fn next_action(&mut self) -> Option<Action> {
@@ -274,7 +282,9 @@ impl Session {
         if serial_less(cmd_sn, self.exp_cmd_sn) || serial_less(self.max_cmd_sn, cmd_sn) {
             return Ok(());
         }
-        if self.held.len() == HELD_REQUESTS_MAX {
+        // It has a slot, and no more than that.
+        let has_room = frame.data.len() as u64 <= self.memory.slot_bytes();
+        if self.held.len() == HELD_REQUESTS_MAX || !has_room {
             return Err(ProtocolError::MissingRequest);
         }
         self.held.entry(cmd_sn).or_insert(frame);
@@ -299,17 +309,6 @@ impl Session {
 
     // ---- sending ----------------------------------------------------------------------------
 
-    /// Sets ExpCmdSN and MaxCmdSN; the window never shrinks.
-    fn set_window(&mut self, header: &mut Header) {
-        let free = COMMANDS_MAX.saturating_sub(self.tasks.len()) as u32;
-        let max_cmd_sn = self.exp_cmd_sn.wrapping_add(free).wrapping_sub(1);
-        if serial_less(self.max_cmd_sn, max_cmd_sn) {
-            self.max_cmd_sn = max_cmd_sn;
-        }
-        header.set_u32(28, self.exp_cmd_sn);
-        header.set_u32(32, self.max_cmd_sn);
-    }
-
     /// Sets the window and the next StatSN.
     fn set_status_numbers(&mut self, header: &mut Header) {
         self.set_window(header);
@@ -325,8 +324,8 @@ impl Session {
         self.out.push_with(header, Bytes::copy_from_slice(&bad.0));
     }
 
-    /// Sends data and status of a command.
-    fn answer(&mut self, tag: u32, expected: Expected, outcome: Outcome) {
+    /// Sends data and status of a command, which is out of the books and had `held`.
+    fn answer(&mut self, tag: u32, expected: Expected, outcome: Outcome, held: Held) {
         let data_bytes: u64 = outcome.data.iter().map(|piece| piece.len() as u64).sum();
         let moved = if outcome.status == status::GOOD || outcome.sense.is_none() {
             expected.data_out.unwrap_or(0).max(data_bytes)
@@ -341,6 +340,13 @@ impl Session {
             0
         };
         let sent = data_bytes.min(allowed);
+        match sent {
+            0 => self.memory.give_back(held),
+            sent => {
+                let output_bytes = self.out.length_bytes() as u64 + sent;
+                self.memory.answered(held, output_bytes);
+            }
+        }
         let bytes = u64::from(expected.bytes);
         let is_mismatch = data_bytes > 0 && !expected.is_read;
         let (residual_flag, residual) = if is_mismatch {
@@ -450,10 +456,10 @@ impl Session {
     fn command(&mut self, frame: Frame) -> Result<(), ProtocolError> {
         let header = &frame.header;
         let tag = header.initiator_task_tag();
-        let Some(nexus) = &self.nexus else {
+        if self.nexus.is_none() {
             self.reject(header, RejectReason::ProtocolError);
             return Ok(());
-        };
+        }
         if tag == TAG_NONE {
             self.reject(header, RejectReason::InvalidField);
             return Ok(());
@@ -462,13 +468,21 @@ impl Session {
             self.reject(header, RejectReason::TaskInProgress);
             return Ok(());
         }
-        if self.tasks.len() >= TASKS_MAX {
-            if header.is_immediate() {
+        let is_immediate = header.is_immediate();
+        if self.tasks.len() >= TASKS_MAX && !is_immediate {
+            return Err(ProtocolError::TooManyTasks);
+        }
+        let held = match self.memory.admit(is_immediate) {
+            Some(held) if self.tasks.len() < TASKS_MAX => held,
+            held => {
+                self.memory.give_back(held.unwrap_or_default());
                 self.reject(header, RejectReason::TooManyImmediateCommands);
                 return Ok(());
             }
-            return Err(ProtocolError::TooManyTasks);
-        }
+        };
+        let Some(nexus) = &self.nexus else {
+            return Ok(());
+        };
         let flags = header.flags();
         let is_write = flags & flag::WRITE != 0;
         let attribute = match flags & 7 {
@@ -521,7 +535,7 @@ impl Session {
         let (unit, command) = match admitted {
             Ok(admitted) => admitted,
             Err(outcome) if !expects_unsolicited => {
-                self.answer(tag, expected, outcome);
+                self.answer(tag, expected, outcome, held);
                 return Ok(());
             }
             Err(outcome) => {
@@ -536,8 +550,8 @@ impl Session {
                     transfer: Some(transfer),
                     early: Some(outcome),
                     expected,
-                    write_bytes: 0,
-                    read_bytes: 0,
+                    held,
+                    needs_bytes: 0,
                     is_aborted: false,
                 };
                 self.insert(tag, task);
@@ -546,16 +560,30 @@ impl Session {
         };
         let needs_data = wanted > 0 || expects_unsolicited;
         let is_free = self.ordered_count == 0 && attribute != Attribute::Ordered;
-        if !needs_data && (is_free || self.tasks.is_empty()) {
+        let length_bytes = |count: u32| u64::from(count) * u64::from(unit.block_bytes());
+        let read_bytes = match command {
+            Command::Read { blocks, .. } => length_bytes(blocks.count),
+            // They read what they compare with piece by piece.
+            Command::Verify { blocks, .. }
+            | Command::WriteVerify { blocks, .. }
+            | Command::OrWrite { blocks, .. } => {
+                length_bytes(blocks.count).min(CHUNK_BYTES_MAX.into())
+            }
+            _ => 0,
+        };
+        let mut held = held;
+        let mut needs_bytes = self.memory.needs(u64::from(wanted) + read_bytes);
+        if !needs_data
+            && (is_free || self.tasks.is_empty())
+            && let Some(paid_bytes) = self.memory.pay(needs_bytes)
+        {
             // The fast path: nothing in flight that order could matter to.
-            if self.try_now(tag, serial, lun, expected, &unit, &command, &[]) {
+            needs_bytes = 0;
+            held.extra_bytes += paid_bytes;
+            if self.try_now(tag, serial, lun, expected, &unit, &command, &[], held) {
                 return Ok(());
             }
         }
-        let read_bytes = match command {
-            Command::Read { blocks, .. } => u64::from(blocks.count) * u64::from(unit.block_bytes()),
-            _ => 0,
-        };
         let transfer = needs_data.then(|| {
             Transfer::new(
                 wanted,
@@ -574,8 +602,8 @@ impl Session {
             transfer,
             early: None,
             expected,
-            write_bytes: 0,
-            read_bytes,
+            held,
+            needs_bytes,
             is_aborted: false,
         };
         self.insert(tag, task);
@@ -589,10 +617,15 @@ impl Session {
         if task.attribute == Attribute::Ordered {
             self.ordered_count += 1;
         }
+        self.memory.begin(task.held);
         self.tasks.insert(tag, task);
     }
 
-    /// Carries a command out at once and answers it, if that is possible.
+    /// Carries a command out at once and answers it, if that is possible. It is not in the books.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the parts of a task that is none yet"
+    )]
     fn try_now(
         &mut self,
         tag: u32,
@@ -602,6 +635,7 @@ impl Session {
         unit: &Arc<Unit>,
         command: &Command,
         data: &[u8],
+        held: Held,
     ) -> bool {
         let Some(nexus) = &self.nexus else {
             return false;
@@ -610,7 +644,7 @@ impl Session {
             return false;
         };
         if done.abort.is_empty() {
-            self.answer(tag, expected, done.outcome);
+            self.answer(tag, expected, done.outcome, held);
         } else {
             // PREEMPT AND ABORT: answered when the others' commands have ended.
             let task = Task {
@@ -622,8 +656,8 @@ impl Session {
                 transfer: None,
                 early: Some(done.outcome),
                 expected,
-                write_bytes: 0,
-                read_bytes: 0,
+                held,
+                needs_bytes: 0,
                 is_aborted: false,
             };
             self.insert(tag, task);
@@ -641,36 +675,12 @@ impl Session {
         if let Some(outcome) = task.early.take() {
             let expected = task.expected;
             self.finish(id.tag);
-            self.answer(id.tag, expected, outcome);
+            self.answer(id.tag, expected, outcome, Held::default());
             return;
         }
         match &task.transfer {
-            Some(transfer) if !transfer.is_complete() => {
-                task.phase = Phase::WaitsForBuffer;
-                self.waiting_for_buffer.push_back(id);
-                self.hand_out_buffers();
-            }
+            Some(transfer) if !transfer.is_complete() => self.stand_in_line(id),
             _ => self.start(id),
-        }
-    }
-
-    /// Lets commands that wait for a buffer ask for their data, in order.
-    fn hand_out_buffers(&mut self) {
-        while let Some(id) = self.waiting_for_buffer.front().copied() {
-            let task = self.tasks.get_mut(&id.tag);
-            let Some(task) = task.filter(|task| task.serial == id.serial) else {
-                self.waiting_for_buffer.pop_front();
-                continue;
-            };
-            let wanted = task.transfer.as_ref().map_or(0, Transfer::wanted).into();
-            if self.write_bytes > 0 && self.write_bytes + wanted > WRITE_BUFFER_BYTES_MAX {
-                return;
-            }
-            self.write_bytes += wanted;
-            task.write_bytes = wanted;
-            task.phase = Phase::Solicited;
-            self.waiting_for_buffer.pop_front();
-            self.solicit(id.tag);
         }
     }
 
@@ -704,6 +714,7 @@ impl Session {
     fn data_out(&mut self, frame: Frame) {
         let header = &frame.header;
         let tag = header.initiator_task_tag();
+        self.data_out_count += 1;
         // Data of a command that has ended is on its way still: dropped.
         let Some(task) = self.tasks.get_mut(&tag) else {
             return;
@@ -740,7 +751,7 @@ impl Session {
                 };
                 let expected = task.expected;
                 self.finish(tag);
-                self.answer(tag, expected, sense.into());
+                self.answer(tag, expected, sense.into(), Held::default());
             }
         }
     }
@@ -765,6 +776,10 @@ impl Session {
         if matches!(task.phase, Phase::Waits) {
             self.waiting_count -= 1;
         }
+        if task.needs_bytes > 0 {
+            self.stand_in_line(id);
+            return;
+        }
         task.phase = Phase::Running;
         let Some((unit, command)) = task.job.take() else {
             return;
@@ -773,18 +788,15 @@ impl Session {
             Some(transfer) => transfer.into_data(),
             None => Bytes::new(),
         };
-        let (lun, expected, serial) = (task.lun, task.expected, task.serial);
+        let (lun, expected, serial, held) = (task.lun, task.expected, task.serial, task.held);
         // The answer is composed with the command out of the way, so that the window it
         // reports has the command's place free again.
-        let read_bytes = task.read_bytes;
         let taken = self.take(id.tag);
-        if self.try_now(id.tag, serial, lun, expected, &unit, &command, &data) {
+        if self.try_now(id.tag, serial, lun, expected, &unit, &command, &data, held) {
             self.after_end();
             return;
         }
         if let Some(task) = taken {
-            self.write_bytes += task.write_bytes;
-            self.read_bytes += read_bytes;
             self.insert(id.tag, task);
         }
         self.actions.push_back(Action::Run {
@@ -795,15 +807,11 @@ impl Session {
         });
     }
 
-    /// Whether task attributes (SAM-5 section 8.6) or the limit on reads hold a command back.
+    /// Whether task attributes (SAM-5 section 8.6) hold a command back.
     fn must_wait(&self, id: TaskId) -> bool {
         let Some(task) = self.tasks.get(&id.tag) else {
             return false;
         };
-        let under_way = self.read_bytes + self.out.length_bytes() as u64;
-        if task.read_bytes > 0 && under_way > 0 && under_way + task.read_bytes > READ_BYTES_MAX {
-            return true;
-        }
         if self.ordered_count == 0 || task.attribute == Attribute::HeadOfQueue {
             return false;
         }
@@ -819,47 +827,53 @@ impl Session {
     /// A command that the driver ran has ended.
     pub(crate) fn complete(&mut self, id: TaskId, outcome: Outcome) {
         let task = self.tasks.get(&id.tag);
-        let Some(task) = task.filter(|task| task.serial == id.serial) else {
+        if task.is_none_or(|task| task.serial != id.serial) {
+            return;
+        }
+        let Some(task) = self.take(id.tag) else {
             return;
         };
-        let (expected, is_aborted) = (task.expected, task.is_aborted);
-        self.take_running(id.tag);
-        if !is_aborted && !self.is_closing {
-            self.answer(id.tag, expected, outcome);
+        if task.is_aborted || self.is_closing {
+            self.memory.give_back(task.held);
+        } else {
+            self.answer(id.tag, task.expected, outcome, task.held);
         }
         self.after_end();
-    }
-
-    fn take_running(&mut self, tag: u32) {
-        if let Some(task) = self.take(tag) {
-            self.read_bytes -= task.read_bytes;
+        if task.is_aborted {
+            self.open_window();
         }
     }
 
-    /// Takes a command out of the books.
+    /// Takes a command out of the books. What it has goes on to its answer, or is given back.
     fn take(&mut self, tag: u32) -> Option<Task> {
         let task = self.tasks.remove(&tag)?;
         if task.attribute == Attribute::Ordered {
             self.ordered_count -= 1;
         }
-        self.write_bytes -= task.write_bytes;
+        self.memory.end(task.held);
         Some(task)
     }
 
-    /// Forgets a command that is not running.
-    fn finish(&mut self, tag: u32) {
-        if let Some(task) = self.take(tag)
-            && matches!(task.phase, Phase::Waits)
-        {
-            self.waiting_count -= 1;
+    /// Forgets a command that is not running, unanswered.
+    fn forget(&mut self, tag: u32) {
+        if let Some(task) = self.take(tag) {
+            self.memory.give_back(task.held);
+            if matches!(task.phase, Phase::Waits) {
+                self.waiting_count -= 1;
+            }
         }
+    }
+
+    /// The same; others may go on.
+    fn finish(&mut self, tag: u32) {
+        self.forget(tag);
         self.after_end();
     }
 
     /// A command has ended: others may go on.
     fn after_end(&mut self) {
-        if !self.waiting_for_buffer.is_empty() {
-            self.hand_out_buffers();
+        if !self.memory.waiting.is_empty() {
+            self.hand_out_memory();
         }
         if self.waiting_count > 0 {
             let mut waiting: Vec<TaskId> = self

@@ -91,11 +91,6 @@ impl Transfer {
         transfer
     }
 
-    /// Bytes of memory that the whole transfer takes.
-    pub(crate) fn wanted(&self) -> u32 {
-        self.wanted
-    }
-
     /// Whether all that the command takes is here.
     pub(crate) fn is_complete(&self) -> bool {
         !self.expects_unsolicited && self.received >= self.wanted && self.outstanding.is_empty()

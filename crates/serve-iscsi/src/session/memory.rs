@@ -1,0 +1,296 @@
+//! What a session has of the memory of all sessions ([`crate::budget`]), and who waits for more.
+//!
+//! Every command that an initiator may send within its window has a slot: memory for the data that
+//! comes with it unasked, or for a short answer. The window (MaxCmdSN) is never wider than there
+//! are slots that no command has, so that nothing comes for which there is no room. A command that
+//! needs more takes it before data is asked for (R2T) or read, or waits for it in line.
+//!
+//! Answers that the initiator does not take keep their memory: the connection's base covers
+//! [`OUTPUT_FREE_BYTES`], beyond that what a command had stays taken until its data has been sent.
+
+use super::{Phase, Session, TaskId};
+use crate::budget::Share;
+use crate::login::Parameters;
+use crate::pdu::{Header, TAG_NONE, serial_less, target_opcode};
+use std::collections::VecDeque;
+use std::task::Waker;
+
+/// Most commands in flight that came within the window.
+pub(super) const COMMANDS_MAX: u32 = 256;
+/// Slots that every session has.
+const WINDOW_MIN: u32 = 4;
+/// Free slots that an idle session has, if there is room for them.
+pub(super) const WINDOW_IDLE: u32 = 16;
+/// Free slots that a busy session has, if there is room for them.
+const WINDOW_BUSY: u32 = 32;
+/// Least bytes of a slot: a command keeps the piece of input alive that it came in.
+const SLOT_BYTES_MIN: u32 = 64 << 10;
+/// Bytes of answers not yet sent that a session may have besides what its commands have.
+pub(crate) const OUTPUT_FREE_BYTES: usize = 512 << 10;
+/// What a connection may hold besides: a PDU that comes, one that goes, and text.
+const CONNECTION_BYTES: u64 = OUTPUT_FREE_BYTES as u64 + (512 << 10);
+
+fn slot_bytes(parameters: &Parameters) -> u64 {
+    parameters.first_burst_bytes_max.max(SLOT_BYTES_MIN).into()
+}
+
+/// What a new session needs in any case.
+pub(crate) fn base_bytes(parameters: &Parameters) -> u64 {
+    CONNECTION_BYTES + u64::from(WINDOW_MIN) * slot_bytes(parameters)
+}
+
+/// What a command has.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Held {
+    pub(super) has_slot: bool,
+    /// Bytes of the extra.
+    pub(super) extra_bytes: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Memory {
+    share: Share,
+    slot_bytes: u64,
+    /// Slots: those of commands in flight, those of answers that wait to be sent, and free ones.
+    slots: u32,
+    task_slots: u32,
+    sending_slots: u32,
+    /// Bytes of the extra that answers have which wait to be sent.
+    sending_bytes: u64,
+    /// Commands that wait for an extra, in line.
+    pub(super) waiting: VecDeque<TaskId>,
+    /// The first of them did not get it.
+    is_short: bool,
+    is_handing_out: bool,
+}
+
+impl Memory {
+    /// `share` has [`base_bytes`].
+    pub(super) fn new(mut share: Share, parameters: &Parameters) -> Self {
+        let slot_bytes = slot_bytes(parameters);
+        let more = share.grow(WINDOW_IDLE - WINDOW_MIN, slot_bytes);
+        Self {
+            share,
+            slot_bytes,
+            slots: WINDOW_MIN + more,
+            task_slots: 0,
+            sending_slots: 0,
+            sending_bytes: 0,
+            waiting: VecDeque::new(),
+            is_short: false,
+            is_handing_out: false,
+        }
+    }
+
+    pub(super) fn slot_bytes(&self) -> u64 {
+        self.slot_bytes
+    }
+
+    /// What a command beyond its slot needs for this much data.
+    pub(super) fn needs(&self, data_bytes: u64) -> u64 {
+        data_bytes.saturating_sub(self.slot_bytes)
+    }
+
+    /// Slots that nothing has.
+    pub(super) fn free_slots(&self) -> u32 {
+        self.slots - self.task_slots - self.sending_slots
+    }
+
+    /// Memory for a command that has come; an immediate one is outside the window, so there may be
+    /// none.
+    pub(super) fn admit(&mut self, is_immediate: bool) -> Option<Held> {
+        if !is_immediate {
+            return Some(Held {
+                has_slot: true,
+                extra_bytes: 0,
+            });
+        }
+        self.pay(self.slot_bytes).map(|extra_bytes| Held {
+            has_slot: false,
+            extra_bytes,
+        })
+    }
+
+    /// Takes an extra at once, if it can be had and nobody waits in line.
+    pub(super) fn pay(&mut self, bytes: u64) -> Option<u64> {
+        if bytes == 0 {
+            return Some(0);
+        }
+        let is_paid = self.waiting.is_empty() && self.share.take(bytes);
+        if !is_paid && self.waiting.is_empty() {
+            // Who waits for it says so by standing in line.
+            self.share.is_fed();
+        }
+        is_paid.then_some(bytes)
+    }
+
+    /// A command is in flight.
+    pub(super) fn begin(&mut self, held: Held) {
+        self.task_slots += u32::from(held.has_slot);
+    }
+
+    /// A command is out of the books; what it had goes on to its answer, or back.
+    pub(super) fn end(&mut self, held: Held) {
+        self.task_slots -= u32::from(held.has_slot);
+    }
+
+    pub(super) fn give_back(&mut self, held: Held) {
+        self.share.give_back(held.extra_bytes);
+    }
+
+    /// A command that had this is answered with data; so much waits to be sent then.
+    pub(super) fn answered(&mut self, held: Held, output_bytes: u64) {
+        if output_bytes <= OUTPUT_FREE_BYTES as u64 {
+            self.give_back(held);
+            return;
+        }
+        self.sending_bytes += held.extra_bytes;
+        self.sending_slots += u32::from(held.has_slot && self.free_slots() > 0);
+    }
+
+    /// So much waits to be sent now.
+    fn output_is(&mut self, output_bytes: usize) {
+        if self.sending_bytes == 0 && self.sending_slots == 0 {
+            return;
+        }
+        let beyond = output_bytes.saturating_sub(OUTPUT_FREE_BYTES) as u64;
+        let kept = self.sending_bytes.min(beyond);
+        self.share.give_back(self.sending_bytes - kept);
+        self.sending_bytes = kept;
+        let slots = (beyond - kept).div_ceil(self.slot_bytes);
+        self.sending_slots = self.sending_slots.min(slots.try_into().unwrap_or(u32::MAX));
+    }
+
+    /// Has as many free slots as suit what is going on, and at least the `granted` ones.
+    fn fit_slots(&mut self, granted: u32) {
+        let in_use = self.task_slots + self.sending_slots;
+        let wanted = in_use.clamp(WINDOW_IDLE, WINDOW_BUSY);
+        let wanted = wanted.min(COMMANDS_MAX.saturating_sub(in_use));
+        let free = self.free_slots();
+        if free < wanted {
+            self.slots += self.share.grow(wanted - free, self.slot_bytes);
+        } else if free > 2 * wanted.max(granted) {
+            // Not at once all that is not needed, as it may be so again in a moment.
+            let spare = (free - wanted.max(granted)).min(self.slots - WINDOW_MIN.max(in_use));
+            self.slots -= spare;
+            self.share.shrink(u64::from(spare) * self.slot_bytes);
+        }
+    }
+
+    /// Commands in flight within the window, slots of answers, bytes of answers, extra bytes.
+    #[cfg(test)]
+    pub(super) fn in_use(&self) -> (u32, u32, u64, u64) {
+        let extra_bytes = self.share.held_bytes().1;
+        (
+            self.task_slots,
+            self.sending_slots,
+            self.sending_bytes,
+            extra_bytes,
+        )
+    }
+}
+
+impl Session {
+    /// How many commands the initiator may still send.
+    fn granted(&self) -> u32 {
+        let next = self.max_cmd_sn.wrapping_add(1);
+        next.wrapping_sub(self.exp_cmd_sn)
+    }
+
+    /// Sets ExpCmdSN and MaxCmdSN; the window never shrinks.
+    pub(super) fn set_window(&mut self, header: &mut Header) {
+        self.memory.fit_slots(self.granted());
+        let free = self.memory.free_slots();
+        let max_cmd_sn = self.exp_cmd_sn.wrapping_add(free).wrapping_sub(1);
+        if serial_less(self.max_cmd_sn, max_cmd_sn) {
+            self.max_cmd_sn = max_cmd_sn;
+        }
+        header.set_u32(28, self.exp_cmd_sn);
+        header.set_u32(32, self.max_cmd_sn);
+    }
+
+    /// Tells an initiator whose window is closed that it is open again, where no answer will.
+    pub(super) fn open_window(&mut self) {
+        if self.granted() > 0 || self.memory.free_slots() == 0 || self.is_closing {
+            return;
+        }
+        let mut header = Header::new(target_opcode::NOP_IN);
+        header.set_initiator_task_tag(TAG_NONE);
+        header.set_target_tag(TAG_NONE);
+        self.set_window(&mut header);
+        header.set_u32(24, self.stat_sn);
+        self.out.push_header(header);
+    }
+
+    /// So many bytes have been sent.
+    pub(crate) fn sent(&mut self, bytes: usize) {
+        self.out.consume(bytes);
+        self.sent_count += 1;
+        self.memory.output_is(self.out.length_bytes());
+        self.memory_came_free();
+        if self.out.is_empty() {
+            self.open_window();
+        }
+    }
+
+    /// Others, or answers that were sent, may have given memory back.
+    pub(crate) fn memory_came_free(&mut self) {
+        if self.memory.is_short {
+            self.hand_out_memory();
+        }
+    }
+
+    /// Has `waker` woken when a command that waits for memory may get it. False if that may be so
+    /// already.
+    pub(crate) fn waits_for_memory(&self, waker: &Waker) -> bool {
+        !self.memory.is_short || self.memory.share.wait(waker)
+    }
+
+    /// A command waits for more memory than its slot.
+    pub(super) fn stand_in_line(&mut self, id: TaskId) {
+        if let Some(task) = self.tasks.get_mut(&id.tag) {
+            task.phase = Phase::WaitsForMemory;
+        }
+        self.memory.waiting.push_back(id);
+        self.hand_out_memory();
+    }
+
+    /// Lets commands that wait for memory go on, in line.
+    pub(super) fn hand_out_memory(&mut self) {
+        if self.memory.is_handing_out {
+            return;
+        }
+        self.memory.is_handing_out = true;
+        self.memory.is_short = false;
+        while let Some(id) = self.memory.waiting.front().copied() {
+            let task = self.tasks.get_mut(&id.tag);
+            let is_waiting = |task: &&mut super::Task| {
+                task.serial == id.serial && matches!(task.phase, Phase::WaitsForMemory)
+            };
+            let Some(task) = task.filter(is_waiting) else {
+                self.memory.waiting.pop_front();
+                continue;
+            };
+            if !self.memory.share.take(task.needs_bytes) {
+                self.memory.is_short = true;
+                break;
+            }
+            self.memory.waiting.pop_front();
+            task.held.extra_bytes += std::mem::take(&mut task.needs_bytes);
+            if task
+                .transfer
+                .as_ref()
+                .is_some_and(|data| !data.is_complete())
+            {
+                task.phase = Phase::Solicited;
+                self.solicit(id.tag);
+            } else {
+                self.start(id);
+            }
+        }
+        self.memory.is_handing_out = false;
+        if !self.memory.is_short {
+            self.memory.share.is_fed();
+        }
+    }
+}
