@@ -203,6 +203,14 @@ pub enum EngineError {
         /// Its id.
         hostid: u64,
     },
+    /// Another host imported the pool while it was suspended here.
+    #[error(
+        "pool '{pool}': another host has imported it since it was suspended here; give it up with 'zpool export -f {pool}'"
+    )]
+    TakenOver {
+        /// The pool.
+        pool: String,
+    },
     /// The property multihost is on, and this host has no id.
     #[error(
         "cannot import '{pool}': pool has the multihost property on and the system's hostid is not set.\nSet a unique system hostid with the zgenhostid(8) command."

@@ -6,6 +6,15 @@
 //! change. A host that did not get a heartbeat out for [`FAIL_INTERVALS`] intervals suspends the pool, since another
 //! one may take it from then on; it is resumed only when nobody has.
 //!
+//! A device may fail, and it may just not answer. So each heartbeat is a task of its own, a device with one under way
+//! gets no other, and the silence is tested by a timer that waits for no I/O. A heartbeat that comes late changes
+//! nothing about a suspension. While the pool is suspended its devices get nothing more (`pool::vdev`, module
+//! `common`), and what they had accepted is not told to anybody as written.
+//!
+//! Before a suspended pool goes on ([`Core::check_still_ours`]), its uberblocks are read from the devices opened anew, and
+//! watched as for an import. Those that this host wrote, or may have written without ever hearing so
+//! (`Beats::unsettled`), are its own; any other that is newer is another host's.
+//!
 //! An import has two parts: *watch* (read-only, twice as long as the other host would take to suspend, and up to a
 //! quarter longer by chance), then *claim* (ten times: write a heartbeat with a sequence number of chance, wait an
 //! interval, and find it still the newest), which tells apart two hosts that import at the same moment.
@@ -16,14 +25,14 @@
 //! Source: module/zfs/mmp.c (`mmp_thread`, `mmp_write_uberblock`, `mmp_claim_uberblock`), module/zfs/spa.c
 //! (`spa_activity_check_required`, `spa_activity_check_duration`, `spa_activity_check_claim`).
 
-use std::sync::Arc;
-use std::sync::Weak;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ::pool::PoolError;
-use ::pool::vdev::{Vdev, VdevTree, best_uberblock};
+use ::pool::vdev::{HeartbeatTarget, Vdev, VdevTree, best_uberblock};
 use device::World;
-use format::{Multihost, Txg, Uberblock};
+use format::{Guid, Multihost, Txg, Uberblock};
 use parking_lot::Mutex;
 
 use crate::core::Core;
@@ -57,8 +66,12 @@ pub(crate) struct Heart {
 struct Beats {
     /// The task is at work.
     running: bool,
-    /// The last uberblock written, heartbeats included.
+    /// The newest uberblock that is known to be on disk, heartbeats included.
     last: Option<Uberblock>,
+    /// Newer ones that devices were given, and that may be there or not: their writes are under way, or failed.
+    unsettled: Vec<Uberblock>,
+    /// Devices with a heartbeat under way.
+    pending: BTreeSet<Guid>,
     last_success_ns: u64,
     /// Decaying mean of the time between successes; never less than what heartbeats alone make.
     delay_ns: u64,
@@ -66,7 +79,17 @@ struct Beats {
 }
 
 impl Beats {
-    fn note_success(&mut self, now_ns: u64, devices: usize) {
+    /// `uberblock` is on disk.
+    fn note_success(&mut self, uberblock: &Uberblock, now_ns: u64, devices: usize) {
+        // A txg's uberblock may have been written meanwhile: that one is newer.
+        if self
+            .last
+            .is_none_or(|last| last.recency() < uberblock.recency())
+        {
+            self.last = Some(*uberblock);
+            self.unsettled
+                .retain(|other| other.recency() > uberblock.recency());
+        }
         let delay = now_ns.saturating_sub(self.last_success_ns);
         self.last_success_ns = now_ns;
         if delay >= self.delay_ns {
@@ -77,9 +100,31 @@ impl Beats {
         self.delay_ns = ((delay + self.delay_ns * 127) / 128).max(least);
     }
 
+    /// A heartbeat failed, or no device was free for one: the next says how long that took
+    /// (`mmp_delay_update`).
+    fn note_failure(&mut self, now_ns: u64) {
+        let delay = now_ns.saturating_sub(self.last_success_ns);
+        self.delay_ns = self.delay_ns.max(delay);
+    }
+
     fn begin(&mut self, now_ns: u64) {
         self.last_success_ns = now_ns;
         self.delay_ns = u64::from(INTERVAL_MS) * NS_PER_MS;
+    }
+
+    /// The next device in turn without a heartbeat under way.
+    fn next_target(&mut self, targets: &[HeartbeatTarget]) -> Option<HeartbeatTarget> {
+        let turns = (1..=targets.len()).map(|turn| (self.next_device + turn) % targets.len());
+        let mut free = turns.filter(|index| !self.pending.contains(&targets[*index].guid()));
+        let index = free.next()?;
+        self.next_device = index;
+        Some(targets[index].clone())
+    }
+
+    /// Whether this host wrote it, or may have, or it is older than what this host wrote.
+    fn is_ours(&self, uberblock: &Uberblock) -> bool {
+        let is_old = |last: Uberblock| uberblock.recency() <= last.recency();
+        self.last.is_some_and(is_old) || self.unsettled.contains(uberblock)
     }
 }
 
@@ -103,12 +148,17 @@ impl Core {
         }
     }
 
+    /// A txg's uberblock is about to be written: from now on it may be on disk.
+    pub(crate) fn uberblock_begins(&self, uberblock: &Uberblock) {
+        self.heart.state.lock().unsettled.push(*uberblock);
+    }
+
     /// A txg's uberblock is on disk: as good as a heartbeat.
     pub(crate) fn uberblock_written(&self, uberblock: &Uberblock) {
         let devices = self.tree.leaves().len();
+        let now_ns = self.world.clock.monotonic_ns();
         let mut beats = self.heart.state.lock();
-        beats.last = Some(*uberblock);
-        beats.note_success(self.world.clock.monotonic_ns(), devices);
+        beats.note_success(uberblock, now_ns, devices);
     }
 
     /// Starts the heartbeats, if the property is on and they are not under way.
@@ -117,10 +167,12 @@ impl Core {
             return;
         }
         {
+            let synced = self.state.lock().uberblock;
             let mut beats = self.heart.state.lock();
             if std::mem::replace(&mut beats.running, true) {
                 return;
             }
+            beats.last.get_or_insert(synced);
             beats.begin(self.world.clock.monotonic_ns());
         }
         let (world, weak) = (self.world.clone(), Arc::downgrade(self));
@@ -141,42 +193,120 @@ impl Core {
     /// Before a suspended pool is resumed: whether another host took it meanwhile.
     ///
     /// # Errors
-    /// [`EngineError::RemoteActive`].
+    /// [`EngineError::TakenOver`]; [`EngineError::Suspended`] and [`::pool::PoolError::Stalled`] when that cannot be told.
     pub(crate) async fn check_still_ours(&self) -> Result<(), EngineError> {
         if !self.is_multihost() || self.pipeline.suspended().is_none() {
             return Ok(());
         }
-        let source = Source::Paths(&self.tree);
-        let Some(newest) = source.newest().await else {
-            // The devices are not back.
-            return Ok(());
-        };
-        let last = self.heart.state.lock().last;
-        // An uberblock whose write failed half-way may be there, and is ours.
-        let foreign = last.is_some_and(|last| {
-            newest.recency() > last.recency() && newest.txg > last.txg.next()
-                || newest.txg == last.txg && newest.recency() > last.recency()
-        });
-        if foreign {
-            return Err(self.taken());
+        let newest = self.look_for_others().await?;
+        let end_ns = watch_until(&self.world, &newest);
+        while self.world.clock.monotonic_ns() < end_ns {
+            self.world.clock.sleep(Duration::from_secs(1)).await;
+            self.look_for_others().await?;
         }
-        if watch(&self.world, &newest, source).await {
-            Ok(())
-        } else {
-            Err(self.taken())
+        Ok(())
+    }
+
+    /// The newest uberblock on the devices.
+    ///
+    /// # Errors
+    /// As [`Self::check_still_ours`].
+    async fn look_for_others(&self) -> Result<Uberblock, EngineError> {
+        let pool = || self.state.lock().name.clone();
+        let all = self.tree.uberblocks_on_paths().await?;
+        let Some(newest) = best_uberblock(&all, Txg::new(u64::MAX)) else {
+            return Err(EngineError::Suspended {
+                pool: pool(),
+                why: "none of its devices can be read, to see whether another host took it"
+                    .to_owned(),
+            });
+        };
+        let is_ours = {
+            let beats = self.heart.state.lock();
+            all.iter().all(|uberblock| beats.is_ours(uberblock))
+        };
+        match is_ours {
+            true => Ok(newest),
+            false => Err(EngineError::TakenOver { pool: pool() }),
         }
     }
 
-    fn taken(&self) -> EngineError {
-        EngineError::RemoteActive {
-            pool: self.state.lock().name.clone(),
-            hostname: "another host".into(),
-            hostid: 0,
+    /// Suspends the pool when no heartbeat has come out for too long; says whether.
+    fn check_silence(&self) -> bool {
+        let now_ns = self.world.clock.monotonic_ns();
+        let silent_ns = now_ns.saturating_sub(self.heart.state.lock().last_success_ns);
+        let is_silent = silent_ns > FAIL_NS;
+        if is_silent {
+            self.pipeline.suspend(PoolError::HeartbeatsFailed {
+                silent_ms: silent_ns / NS_PER_MS,
+            });
+        }
+        is_silent
+    }
+
+    /// Sends one heartbeat to the next device in turn, and does not wait for it.
+    fn send_heartbeat(self: &Arc<Self>) {
+        let targets = self.tree.heartbeat_targets();
+        let now_ns = self.world.clock.monotonic_ns();
+        let (uberblock, target) = {
+            let mut beats = self.heart.state.lock();
+            let Some(last) = beats.last else { return };
+            let Some(target) = beats.next_target(&targets) else {
+                return beats.note_failure(now_ns);
+            };
+            let uberblock = self.next_heartbeat(&beats, &last);
+            beats.unsettled.push(uberblock);
+            beats.pending.insert(target.guid());
+            (uberblock, target)
+        };
+        let label = (self.world.random.next_u64() % LABELS) as usize;
+        // The device may never answer: that must not keep the pool in memory.
+        let weak = Arc::downgrade(self);
+        self.world.spawn.spawn(Box::pin(async move {
+            let result = target.write(&uberblock, label).await;
+            let Some(core) = weak.upgrade() else { return };
+            let now_ns = core.world.clock.monotonic_ns();
+            let mut beats = core.heart.state.lock();
+            beats.pending.remove(&target.guid());
+            match result {
+                Ok(()) => beats.note_success(&uberblock, now_ns, targets.len()),
+                Err(error) => {
+                    tracing::debug!(%error, "a heartbeat could not be written");
+                    beats.note_failure(now_ns);
+                }
+            }
+        }));
+    }
+
+    /// `last` with a new time and number: newer than all that were sent.
+    fn next_heartbeat(&self, beats: &Beats, last: &Uberblock) -> Uberblock {
+        let same_txg = |other: &&Uberblock| other.txg == last.txg;
+        let sent = beats.unsettled.iter().filter(same_txg);
+        let newest = sent.max_by_key(|sent| sent.recency()).unwrap_or(last);
+        let seconds = self.world.clock.wall_ns() / 1_000_000_000;
+        let before = newest.multihost.and_then(|mmp| mmp.sequence).unwrap_or(0);
+        // Numbers begin anew with each second, as there are only so many.
+        let sequence = if seconds > newest.timestamp_seconds {
+            1
+        } else {
+            before.saturating_add(1)
+        };
+        Uberblock {
+            endian: format::Endian::Little,
+            timestamp_seconds: seconds.max(newest.timestamp_seconds),
+            multihost: Some(Multihost {
+                delay_ns: beats.delay_ns.max(1),
+                interval_ms: Some(INTERVAL_MS),
+                sequence: Some(sequence),
+                fail_intervals: Some(FAIL_INTERVALS),
+            }),
+            ..*last
         }
     }
 }
 
-/// Writes heartbeats until the pool is closed or the property is off.
+/// Sends heartbeats, and listens whether they come out, until the pool is closed or the property is off. Waits for nothing
+/// but the time.
 async fn beat_until_closed(world: World, weak: Weak<Core>) {
     let mut was_suspended = false;
     loop {
@@ -185,81 +315,21 @@ async fn beat_until_closed(world: World, weak: Weak<Core>) {
             if !core.heart_goes_on() {
                 return;
             }
-            let now_ns = core.world.clock.monotonic_ns();
-            let is_suspended = core.pipeline.suspended().is_some();
-            if is_suspended {
+            if core.pipeline.suspended().is_some() {
                 was_suspended = true;
             } else {
                 if std::mem::take(&mut was_suspended) {
+                    let now_ns = core.world.clock.monotonic_ns();
                     core.heart.state.lock().begin(now_ns);
                 }
-                beat(&core).await;
-                let silent_ns = {
-                    let last_ns = core.heart.state.lock().last_success_ns;
-                    core.world.clock.monotonic_ns().saturating_sub(last_ns)
-                };
-                if silent_ns > FAIL_NS {
-                    core.pipeline.suspend(PoolError::HeartbeatsFailed {
-                        silent_ms: silent_ns / NS_PER_MS,
-                    });
+                if !core.check_silence() {
+                    core.send_heartbeat();
                 }
             }
             let devices = core.tree.leaves().len().max(1) as u64;
             u64::from(INTERVAL_MS) * NS_PER_MS / devices
         };
         world.clock.sleep(Duration::from_nanos(wait_ns)).await;
-    }
-}
-
-/// One heartbeat, on the next device in turn.
-async fn beat(core: &Core) {
-    let targets = core.tree.heartbeat_targets();
-    let (uberblock, target) = {
-        let synced = core.state.lock().uberblock;
-        let mut beats = core.heart.state.lock();
-        let last = beats.last.unwrap_or(synced);
-        let Some(target) = (!targets.is_empty()).then(|| {
-            beats.next_device = (beats.next_device + 1) % targets.len();
-            targets[beats.next_device].clone()
-        }) else {
-            return;
-        };
-        let seconds = core.world.clock.wall_ns() / 1_000_000_000;
-        let before = last.multihost.and_then(|mmp| mmp.sequence).unwrap_or(0);
-        // Numbers begin anew with each second, as there are only so many.
-        let sequence = if seconds > last.timestamp_seconds {
-            1
-        } else {
-            before.saturating_add(1)
-        };
-        let uberblock = Uberblock {
-            endian: format::Endian::Little,
-            timestamp_seconds: seconds.max(last.timestamp_seconds),
-            multihost: Some(Multihost {
-                delay_ns: beats.delay_ns.max(1),
-                interval_ms: Some(INTERVAL_MS),
-                sequence: Some(sequence),
-                fail_intervals: Some(FAIL_INTERVALS),
-            }),
-            ..last
-        };
-        (uberblock, target)
-    };
-    let label = (core.world.random.next_u64() % LABELS) as usize;
-    let result = core.tree.write_heartbeat(&target, &uberblock, label).await;
-    let mut beats = core.heart.state.lock();
-    match result {
-        Ok(()) => {
-            // A txg's uberblock may have been written meanwhile: that one is newer.
-            if beats
-                .last
-                .is_none_or(|last| last.recency() < uberblock.recency())
-            {
-                beats.last = Some(uberblock);
-            }
-            beats.note_success(core.world.clock.monotonic_ns(), targets.len());
-        }
-        Err(error) => tracing::debug!(%error, "a heartbeat could not be written"),
     }
 }
 
@@ -293,37 +363,27 @@ fn duration_ns(uberblock: &Uberblock) -> u64 {
     }
 }
 
-/// Where uberblocks are read from.
-#[derive(Clone, Copy)]
-enum Source<'a> {
-    /// The devices that the tree has open.
-    Open(&'a VdevTree),
-    /// Its devices, opened anew.
-    Paths(&'a VdevTree),
-}
-
-impl Source<'_> {
-    async fn newest(self) -> Option<Uberblock> {
-        let all = match self {
-            Source::Open(tree) => tree.uberblocks().await,
-            Source::Paths(tree) => tree.uberblocks_on_paths().await,
-        };
-        best_uberblock(&all, Txg::new(u64::MAX))
-    }
-}
-
-/// Watches for as long as `from` says; `false` when anything newer shows up.
-async fn watch(world: &World, from: &Uberblock, source: Source<'_>) -> bool {
+/// Until when to watch what is like `from`, by the monotonic clock in nanoseconds.
+fn watch_until(world: &World, from: &Uberblock) -> u64 {
     let duration = duration_ns(from);
     let chance = world.random.next_u64() % 250;
-    let end = world
+    world
         .clock
         .monotonic_ns()
         .saturating_add(duration)
-        .saturating_add(duration / 1000 * chance);
-    while world.clock.monotonic_ns() < end {
+        .saturating_add(duration / 1000 * chance)
+}
+
+async fn newest(tree: &VdevTree) -> Option<Uberblock> {
+    best_uberblock(&tree.uberblocks().await, Txg::new(u64::MAX))
+}
+
+/// Watches for as long as `from` says; `false` when anything newer shows up.
+async fn watch(world: &World, from: &Uberblock, tree: &VdevTree) -> bool {
+    let end_ns = watch_until(world, from);
+    while world.clock.monotonic_ns() < end_ns {
         world.clock.sleep(Duration::from_secs(1)).await;
-        let newest = source.newest().await;
+        let newest = newest(tree).await;
         if newest.is_some_and(|newest| newest.recency() != from.recency()) {
             return false;
         }
@@ -354,7 +414,7 @@ pub(crate) async fn check_unused(
         seconds = duration_ns(uberblock) / 1_000_000_000,
         "watching whether another host uses the pool"
     );
-    if watch(world, uberblock, Source::Open(tree)).await {
+    if watch(world, uberblock, tree).await {
         Ok(())
     } else {
         Err(active(spec))
@@ -392,8 +452,7 @@ pub(crate) async fn claim(
     if spec.read_only || !is_required(spec, uberblock) {
         return Ok(());
     }
-    let source = Source::Open(tree);
-    if source.newest().await.map(|newest| newest.recency()) != Some(uberblock.recency()) {
+    if newest(tree).await.map(|newest| newest.recency()) != Some(uberblock.recency()) {
         return Err(active(spec));
     }
     let mmp = uberblock.multihost.unwrap_or_default();
@@ -418,7 +477,7 @@ pub(crate) async fn claim(
             break;
         }
         world.clock.sleep(interval).await;
-        if source.newest().await.map(|newest| newest.recency()) != Some(mine.recency()) {
+        if newest(tree).await.map(|newest| newest.recency()) != Some(mine.recency()) {
             result = Err(active(spec));
             break;
         }
@@ -443,7 +502,7 @@ async fn write_claim(
         }
         let mut good = 0;
         for target in targets.iter().filter(|target| target.top == top.vdev_id()) {
-            if tree.write_heartbeat(target, uberblock, 0).await.is_ok() {
+            if target.write(uberblock, 0).await.is_ok() {
                 good += 1;
             }
         }

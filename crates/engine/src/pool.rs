@@ -689,7 +689,7 @@ impl Pool {
             });
         }
         core.check_still_ours().await?;
-        core.pipeline.reopen().await;
+        core.pipeline.reopen().await?;
         for top in core.tree.tops() {
             clear_errors(&top, device);
         }

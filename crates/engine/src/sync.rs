@@ -22,8 +22,10 @@
 //!
 //! Source: module/zfs/spa.c (`spa_sync`, `spa_sync_iterate_to_convergence`, `spa_sync_config_object`).
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use ::pool::txg::Work;
 use ::pool::vdev::{LabelSync, Scope};
@@ -31,6 +33,7 @@ use ::pool::{PoolError, Tx};
 use bytes::Bytes;
 use device::BoxFuture;
 use format::{Guid, NvEncoding, ObjectId, ObjectType, Txg, Uberblock};
+use futures::future::{Either, select};
 use object::{Bpobj, SyncContext, Zap, ZapOptions, ZapValue};
 
 use crate::checkpoint::CheckpointState;
@@ -44,6 +47,8 @@ use crate::{EngineError, config, directory, features};
 const PASSES_MAX: u32 = 100;
 /// The packed configuration is written in blocks of this size (`SPA_CONFIG_BLOCKSIZE`).
 pub(crate) const CONFIG_BLOCK_BYTES: u32 = 16 << 10;
+/// How long devices may take over what they have accepted when the pool is given up.
+const ABANDONED_PATIENCE: Duration = Duration::from_secs(5);
 /// Deferred frees of another release that are processed in one step.
 const DEFERRED_STEP: u64 = 100_000;
 
@@ -56,8 +61,21 @@ const SCAN_SCANNING: u64 = 1;
 const SCAN_CANCELED: u64 = 3;
 
 impl Core {
-    /// Runs until the pool is closed.
+    /// Runs until the pool is closed. When it is given up, a device that does not answer is not waited for.
     pub(crate) async fn sync_loop(self: Arc<Self>) {
+        let stalled = async {
+            self.pipeline.until_abandoned().await;
+            self.world.clock.sleep(ABANDONED_PATIENCE).await;
+        };
+        if let Either::Right(_) = select(pin!(self.sync_until_stopped()), pin!(stalled)).await {
+            self.txgs.stop(PoolError::Closing);
+            self.dsl.close();
+        }
+        self.ended.store(true, Ordering::Release);
+        self.end.notify_waiters();
+    }
+
+    async fn sync_until_stopped(&self) {
         loop {
             match self.txgs.wait_for_work().await {
                 Work::Stopped => break,
@@ -77,8 +95,6 @@ impl Core {
                 }
             }
         }
-        self.ended.store(true, Ordering::Release);
-        self.end.notify_waiters();
     }
 
     fn fail(&self, txg: Txg, error: &EngineError) {
@@ -354,6 +370,7 @@ impl Core {
             multihost: self.is_multihost(),
             config: list.as_ref(),
         };
+        self.uberblock_begins(&uberblock);
         self.pipeline.sync_labels(&sync).await?;
         self.uberblock_written(&uberblock);
         let mut state = self.state.lock();
@@ -380,6 +397,7 @@ impl Core {
             multihost: self.is_multihost(),
             config: Some(&list),
         };
+        self.uberblock_begins(&uberblock);
         self.pipeline.sync_labels(&sync).await?;
         self.uberblock_written(&uberblock);
         self.state.lock().uberblock = uberblock;

@@ -57,6 +57,14 @@ pub enum PoolError {
         /// For how long.
         silent_ms: u64,
     },
+    /// A device neither does what it was asked nor fails.
+    #[error(
+        "{vdev}: the device does not answer; make it answer again or take it away from this host, then run 'zpool clear'"
+    )]
+    Stalled {
+        /// Which device.
+        vdev: String,
+    },
     /// A device failed.
     #[error(transparent)]
     Device(Arc<DeviceError>),

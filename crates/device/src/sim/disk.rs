@@ -1,5 +1,6 @@
 //! Simulated disks: what is stored, what is only cached, what goes wrong.
 
+use std::collections::BTreeMap;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::Path;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::rng::Rng;
-use super::world::{OpCounts, PowerCut, Shared, SimOp, State};
+use super::world::{OpCounts, PowerCut, Shared, SimOp, SimWorld, State};
 use crate::memory::{check_range, read_only_error};
 use crate::sparse::Sparse;
 use crate::{BoxFuture, Device, DeviceError};
@@ -73,6 +74,8 @@ pub enum FaultEffect {
     Misdirected(u64),
     /// Takes this much longer.
     Delay(Duration),
+    /// Is accepted and not answered until [`SimDisk::release`]. Nothing of it reaches the medium before that.
+    Stall,
     /// The disk disappears: this and every later operation fails, and it can't be opened.
     Vanish,
 }
@@ -90,6 +93,8 @@ pub struct Fault {
     pub times: u64,
     /// Of those that are due, how many in a thousand are harmed.
     pub chance_permille: u32,
+    /// Only operations of this host, by its number; `None`: of all.
+    pub host: Option<u32>,
     /// What happens.
     pub effect: FaultEffect,
 }
@@ -103,6 +108,7 @@ impl Fault {
             skip: 0,
             times: u64::MAX,
             chance_permille: 1000,
+            host: None,
             effect,
         }
     }
@@ -125,6 +131,13 @@ impl Fault {
     #[must_use]
     pub fn after(mut self, skip: u64) -> Self {
         self.skip = skip;
+        self
+    }
+
+    /// Only where this host issues the operation: its way to the disk is at fault.
+    #[must_use]
+    pub fn only_on(mut self, host: &SimWorld) -> Self {
+        self.host = Some(host.host_number());
         self
     }
 
@@ -186,8 +199,8 @@ pub(super) struct DiskState {
     pub(super) size_bytes: u64,
     pub(super) sector_bytes: u32,
     pub(super) gone: bool,
-    /// Who has it open for writing, and since which power-on.
-    pub(super) writer: Option<(u64, Weak<()>)>,
+    /// Who has it open for writing on each host, and since which power-on.
+    pub(super) writers: BTreeMap<u32, (u64, Weak<()>)>,
     /// What reads see.
     current: Sparse,
     /// What a power cut cannot take.
@@ -198,8 +211,12 @@ pub(super) struct DiskState {
     /// length this numbers the changes.
     settled: u64,
     /// Issued, not completed, by the number of the operation.
-    in_flight: std::collections::BTreeMap<u64, Change>,
+    in_flight: BTreeMap<u64, Change>,
     next_operation: u64,
+    /// How often [`SimDisk::release`] was called.
+    releases: u64,
+    /// Stalled operations that nobody waits for any more; the disk still does them once it is released.
+    left: Vec<u64>,
     /// When the disk has moved all data it was asked to, in virtual time.
     busy_until_ns: u64,
     latency: Latency,
@@ -214,13 +231,15 @@ impl DiskState {
             size_bytes,
             sector_bytes: 512,
             gone: false,
-            writer: None,
+            writers: BTreeMap::new(),
             current: Sparse::default(),
             durable: Sparse::default(),
             cached: Vec::new(),
             settled: 0,
-            in_flight: std::collections::BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             next_operation: 0,
+            releases: 0,
+            left: Vec::new(),
             busy_until_ns: 0,
             latency: Latency::default(),
             faults: Vec::new(),
@@ -250,16 +269,23 @@ impl DiskState {
         }
         self.current = self.durable.clone();
         self.busy_until_ns = 0;
-        self.writer = None;
+        self.writers.clear();
     }
 
     /// The fault that an operation meets, if any.
-    fn meet_fault(&mut self, op: SimOp, range: &Range<u64>, rng: &mut Rng) -> Option<FaultEffect> {
+    fn meet_fault(
+        &mut self,
+        host: u32,
+        op: SimOp,
+        range: &Range<u64>,
+        rng: &mut Rng,
+    ) -> Option<FaultEffect> {
         let mut effect = None;
         for fault in &mut self.faults {
             let touches =
                 fault.range_bytes.start < range.end && range.start < fault.range_bytes.end;
-            if effect.is_some() || fault.op != op || !touches || fault.times == 0 {
+            let is_meant = fault.op == op && fault.host.is_none_or(|only| only == host);
+            if effect.is_some() || !is_meant || !touches || fault.times == 0 {
                 continue;
             }
             if fault.skip > 0 {
@@ -315,6 +341,8 @@ struct Operation<'a> {
     offset_bytes: u64,
     length_bytes: u64,
     outcome: Outcome,
+    /// It is answered when the disk has been released more often than this.
+    stalled: Option<u64>,
     done: bool,
 }
 
@@ -322,6 +350,7 @@ struct Operation<'a> {
 pub struct SimDevice {
     shared: Arc<Shared>,
     name: Arc<str>,
+    host: u32,
     read_only: bool,
     incarnation: u64,
     size_bytes: u64,
@@ -331,22 +360,23 @@ pub struct SimDevice {
 }
 
 impl SimDevice {
+    /// A handle on `disk`, opened by `host`; `token` lives as long as it is open.
     pub(super) fn new(
-        shared: Arc<Shared>,
+        host: &SimWorld,
         name: Arc<str>,
+        disk: &DiskState,
         read_only: bool,
         incarnation: u64,
-        size_bytes: u64,
-        sector_bytes: u32,
         token: Arc<()>,
     ) -> Self {
         SimDevice {
-            shared,
+            shared: host.shared.clone(),
             name,
+            host: host.host_number(),
             read_only,
             incarnation,
-            size_bytes,
-            sector_bytes,
+            size_bytes: disk.size_bytes,
+            sector_bytes: disk.sector_bytes,
             _token: token,
         }
     }
@@ -409,9 +439,10 @@ impl SimDevice {
                 self.size_bytes,
             )?;
         }
+        let who = (self.host, &self.name);
         let cut = self
             .shared
-            .note_op(state, &self.name, op, offset_bytes, length_bytes);
+            .note_op(state, who, op, offset_bytes, length_bytes);
         let now_ns = self.shared.elapsed_ns();
         let (disk, rng) = self.alive(state)?;
         disk.counts.add(op);
@@ -423,7 +454,8 @@ impl SimDevice {
             SimOp::Flush => 0..u64::MAX,
             _ => offset_bytes..offset_bytes + length_bytes,
         };
-        let effect = disk.meet_fault(op, &range, rng);
+        let effect = disk.meet_fault(self.host, op, &range, rng);
+        let stalled = (effect == Some(FaultEffect::Stall)).then_some(disk.releases);
         let mut change = change;
         let outcome = match effect {
             Some(FaultEffect::Error) => Outcome::Nothing(Err(io::ErrorKind::Other)),
@@ -482,6 +514,7 @@ impl SimDevice {
             offset_bytes,
             length_bytes,
             outcome,
+            stalled,
             done: false,
         };
         Ok((operation, delay, yields))
@@ -495,6 +528,7 @@ impl SimDevice {
         change: Option<Change>,
     ) -> Result<Bytes, DeviceError> {
         let (operation, delay, yields) = self.issue(op, offset_bytes, length_bytes, change)?;
+        operation.until_released().await;
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }
@@ -506,6 +540,24 @@ impl SimDevice {
 }
 
 impl Operation<'_> {
+    /// Whether the disk does nothing about it for now.
+    fn is_stalled(&self) -> bool {
+        let mut state = self.device.shared.state.lock();
+        match (self.stalled, self.device.alive(&mut state)) {
+            (Some(releases), Ok((disk, _))) => disk.releases <= releases,
+            _ => false,
+        }
+    }
+
+    async fn until_released(&self) {
+        if self.stalled.is_none() {
+            return;
+        }
+        let mut changes = self.device.shared.released.subscribe();
+        // The sender lives in the device's world, so that waiting can't fail.
+        while self.is_stalled() && changes.changed().await.is_ok() {}
+    }
+
     fn complete(mut self) -> Result<Bytes, DeviceError> {
         self.take_effect()
     }
@@ -561,8 +613,16 @@ impl Operation<'_> {
 
 impl Drop for Operation<'_> {
     fn drop(&mut self) {
-        if !self.done {
-            // Nobody waits any more, but the disk does what it was told.
+        if self.done {
+            return;
+        }
+        // Nobody waits any more, but the disk does what it was told.
+        if self.is_stalled() {
+            let mut state = self.device.shared.state.lock();
+            if let Ok((disk, _)) = self.device.alive(&mut state) {
+                disk.left.push(self.number);
+            }
+        } else {
             let _ = self.take_effect();
         }
     }
@@ -675,6 +735,22 @@ impl SimDisk {
         self.with(|disk, _| disk.faults.clear());
     }
 
+    /// Answers all operations that met [`FaultEffect::Stall`], and takes these faults away.
+    pub fn release(&self) {
+        self.with(|disk, _| {
+            disk.faults
+                .retain(|fault| fault.effect != FaultEffect::Stall);
+            disk.releases += 1;
+            for number in std::mem::take(&mut disk.left) {
+                if let Some(change) = disk.in_flight.remove(&number) {
+                    change.apply(&mut disk.current);
+                    disk.cached.push(change);
+                }
+            }
+        });
+        self.shared.released.send_replace(());
+    }
+
     /// Discards take effect when they are issued, and again when they complete, and no power cut takes them back: as badly
     /// as a disk may do it.
     pub fn set_eager_discards(&self, eager: bool) {
@@ -691,10 +767,10 @@ impl SimDisk {
     pub fn lose_cache(&self, how: PowerCut) {
         self.with(|disk, rng| {
             let in_flight = std::mem::take(&mut disk.in_flight);
-            let writer = disk.writer.take();
+            let writers = std::mem::take(&mut disk.writers);
             disk.lose_power(how, rng);
             disk.in_flight = in_flight;
-            disk.writer = writer;
+            disk.writers = writers;
         });
     }
 

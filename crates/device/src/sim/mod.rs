@@ -35,7 +35,10 @@
 //! that belongs to the time before the cut can't touch the disks of the time after. Open again after
 //! [`SimWorld::power_on`].
 //!
-//! [`Fault`]s make operations fail, lie or hang.
+//! [`Fault`]s make operations fail, lie or hang. One that stalls ([`FaultEffect::Stall`]) is accepted and neither done nor
+//! answered before [`SimDisk::release`].
+//!
+//! [`SimWorld::another_host`] is a second machine at the same disks.
 //!
 //! # Limits of the model
 //!

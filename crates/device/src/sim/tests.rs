@@ -377,3 +377,48 @@ async fn bandwidth_is_shared_by_operations_in_flight() {
     let took = sim.elapsed() - before;
     assert!((Duration::from_millis(1990)..Duration::from_millis(2100)).contains(&took));
 }
+
+/// A stalled operation is neither done nor answered before the disk is released, whether somebody still waits for it or
+/// not; another host's operations go on.
+#[tokio::test(start_paused = true)]
+async fn a_stalled_disk_answers_when_it_is_released() {
+    let sim = SimWorld::new(9);
+    let disk = sim.add_disk("d", 1 << 20);
+    let other = sim.another_host();
+    let (ours, theirs) = (
+        open(&sim.world(), "d").await,
+        open(&other.world(), "d").await,
+    );
+    disk.inject(Fault::new(SimOp::Write, FaultEffect::Stall).only_on(&sim));
+    let waited = {
+        let ours = ours.clone();
+        tokio::spawn(async move { ours.write(0, filled(1, 512)).await })
+    };
+    let given_up = ours.write(4096, filled(2, 512));
+    assert!(
+        tokio::time::timeout(Duration::from_secs(3600), given_up)
+            .await
+            .is_err()
+    );
+    theirs.write(8192, filled(3, 512)).await.unwrap();
+    assert!(!waited.is_finished());
+    assert_eq!(
+        [0, 4096, 8192].map(|at| disk.peek(at, 1)[0]),
+        [0, 0, 3],
+        "nothing of what stalls is done"
+    );
+    disk.release();
+    waited.await.unwrap().unwrap();
+    assert_eq!([0, 4096].map(|at| disk.peek(at, 1)[0]), [1, 2]);
+    ours.write(0, filled(4, 512)).await.unwrap();
+
+    // A power cut ends the wait.
+    disk.inject(Fault::new(SimOp::Flush, FaultEffect::Stall));
+    let waited = tokio::spawn(async move { ours.flush().await });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    sim.power_cut(PowerCut::LoseUnflushed);
+    assert!(matches!(
+        waited.await.unwrap(),
+        Err(DeviceError::Gone { .. })
+    ));
+}

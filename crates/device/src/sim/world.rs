@@ -1,6 +1,7 @@
 //! [`SimWorld`]: power, time, randomness, tasks and the disks by name.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -80,6 +81,8 @@ impl OpCounts {
 pub struct OpRecord {
     /// Virtual time at which it was issued, since the world was made.
     pub at_ns: u64,
+    /// Number of the host that issued it.
+    pub host: u32,
     /// Name of the disk.
     pub disk: Arc<str>,
     /// What.
@@ -121,6 +124,9 @@ pub(super) struct Shared {
     pub(super) state: Mutex<State>,
     start: Instant,
     powered: watch::Sender<bool>,
+    /// A disk was released, or all lost their power: stalled operations look whether they go on.
+    pub(super) released: watch::Sender<()>,
+    hosts: AtomicU32,
     random: Mutex<Rng>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -135,7 +141,7 @@ impl Shared {
     pub(super) fn note_op(
         &self,
         state: &mut State,
-        disk: &Arc<str>,
+        (host, disk): (u32, &Arc<str>),
         op: SimOp,
         offset_bytes: u64,
         length_bytes: u64,
@@ -144,6 +150,7 @@ impl Shared {
         if let Some(log) = &mut state.log {
             log.push(OpRecord {
                 at_ns: self.elapsed_ns(),
+                host,
                 disk: disk.clone(),
                 op,
                 offset_bytes,
@@ -173,13 +180,15 @@ impl Shared {
             disk.lose_power(how, &mut state.rng);
         }
         self.powered.send_replace(false);
+        self.released.send_replace(());
     }
 }
 
-/// The simulated world. Cheap to clone; all clones are the same world.
+/// The simulated world as one host sees it. Cheap to clone; all clones are the same world and host.
 #[derive(Clone)]
 pub struct SimWorld {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
+    host: u32,
 }
 
 impl SimWorld {
@@ -198,10 +207,27 @@ impl SimWorld {
                 }),
                 start: Instant::now(),
                 powered: watch::Sender::new(true),
+                released: watch::Sender::new(()),
+                hosts: AtomicU32::new(1),
                 random: Mutex::new(Rng::new(seed ^ 0x5eed_0f72_616e_646f)),
                 tasks: Mutex::new(Vec::new()),
             }),
+            host: 0,
         }
+    }
+
+    /// Another host that reaches the same disks: nothing keeps it from opening for writing what another one has open
+    /// so. It shares the power, and a crash stops its tasks as well.
+    pub fn another_host(&self) -> SimWorld {
+        SimWorld {
+            shared: self.shared.clone(),
+            host: self.shared.hosts.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    /// Which of the hosts this is; the first is 0.
+    pub fn host_number(&self) -> u32 {
+        self.host
     }
 
     /// The world as the engine sees it.
@@ -370,22 +396,15 @@ impl Opener for SimWorld {
                 let held = |(incarnation, holder): &(u64, Weak<()>)| {
                     *incarnation == state.incarnation && holder.strong_count() > 0
                 };
-                if disk.writer.as_ref().is_some_and(held) {
+                if disk.writers.get(&self.host).is_some_and(held) {
                     return Err(DeviceError::InUse {
                         path: path.to_owned(),
                     });
                 }
-                disk.writer = Some((state.incarnation, Arc::downgrade(&token)));
+                let writer = (state.incarnation, Arc::downgrade(&token));
+                disk.writers.insert(self.host, writer);
             }
-            let device = SimDevice::new(
-                self.shared.clone(),
-                name,
-                read_only,
-                state.incarnation,
-                disk.size_bytes,
-                disk.sector_bytes,
-                token,
-            );
+            let device = SimDevice::new(self, name, disk, read_only, state.incarnation, token);
             Ok(Arc::new(device) as Arc<dyn Device>)
         })
     }

@@ -376,7 +376,14 @@ impl Pipeline {
         let mut again = true;
         loop {
             self.wait_resumed().await?;
-            match self.tree.sync_labels(sync).await {
+            let result = self.tree.sync_labels(sync).await;
+            if self.suspended().is_some() {
+                // Another host may have taken the pool before the uberblock was there: nobody is told that the txg is on
+                // disk until it is known that none has.
+                again = true;
+                continue;
+            }
+            match result {
                 Ok(()) => return Ok(()),
                 Err(PoolError::Suspended { reason }) if again => {
                     tracing::warn!(reason, "labels are written again");

@@ -8,7 +8,8 @@
 //!                                      Abandoned
 //! ```
 //!
-//! In `Suspended` writes wait. What a device had taken and not flushed when it failed is written to it again
+//! In `Suspended` writes wait, and devices get nothing (`vdev::common`): another host may take the pool. What was under
+//! way is not answered before the pool is resumed, and then done again. What a device had taken and not flushed when it failed is written to it again
 //! when it is back (see [`crate::vdev`], `leaf`), before the pool resumes; so nothing is lost.
 //!
 //! Reads fail at once, but for those of the sync loop ([`Pipeline::syncing`]) and of space maps: a txg cannot be written
@@ -131,11 +132,12 @@ impl Pipeline {
         self.wait_resumed().await
     }
 
-    /// Suspends: writes wait from now on.
+    /// Suspends: writes wait from now on, and devices get nothing any more but what they have accepted.
     pub fn suspend(&self, error: PoolError) {
         let changed = self.gate.state.send_if_modified(|state| {
             let is_news = matches!(state, Suspension::Running);
             if is_news {
+                self.tree.set_halted(true);
                 *state = Suspension::Suspended(error.clone());
             }
             is_news
@@ -156,6 +158,7 @@ impl Pipeline {
         self.gate.state.send_if_modified(|state| match state {
             Suspension::Running => false,
             Suspension::Suspended(_) => {
+                self.tree.set_halted(false);
                 *state = Suspension::Running;
                 true
             }
@@ -171,21 +174,25 @@ impl Pipeline {
     /// Clears error counters, reopens devices, and resumes ('zpool clear').
     ///
     /// # Errors
-    /// As [`Self::resume`].
+    /// As [`Self::resume`] and [`Self::reopen`].
     pub async fn clear(&self) -> Result<(), PoolError> {
         self.tree.tops().iter().for_each(|top| top.clear_errors());
-        self.reopen().await;
+        self.reopen().await?;
         self.resume()
     }
 
     /// [`crate::VdevTree::reopen`]; vdevs that are back get new blocks again.
-    pub async fn reopen(&self) {
-        self.tree.reopen(self.suspended().is_some()).await;
+    ///
+    /// # Errors
+    /// [`PoolError::Stalled`].
+    pub async fn reopen(&self) -> Result<(), PoolError> {
+        self.tree.reopen(self.suspended().is_some()).await?;
         for top in self.tree.tops() {
             if let Some(spec) = self.tree.top_spec(&top) {
                 self.allocator.set_allocatable(spec.vdev, spec.allocatable);
             }
         }
+        Ok(())
     }
 
     /// Log vdevs that cannot be written get no blocks any more: intent logs go to the main vdevs.
@@ -201,8 +208,19 @@ impl Pipeline {
     /// Gives up: every write that waits, and every later one, fails with `error` (export of a
     /// suspended pool).
     pub fn abandon(&self, error: PoolError) {
-        self.gate.state.send_replace(Suspension::Abandoned(error));
+        self.gate.state.send_modify(|state| {
+            self.tree.set_halted(true);
+            *state = Suspension::Abandoned(error);
+        });
         self.tell_hook();
+    }
+
+    /// Waits until the pool is given up.
+    pub async fn until_abandoned(&self) {
+        let mut changes = self.gate.state.subscribe();
+        let is_abandoned = |state: &Suspension| matches!(state, Suspension::Abandoned(_));
+        // The sender is in this very value.
+        let _ = changes.wait_for(is_abandoned).await;
     }
 
     /// Waits until writes are possible.

@@ -528,6 +528,56 @@ fn a_write_that_fails_suspends_and_goes_on_after_clear() {
     });
 }
 
+/// Goal: of what is under way when the pool is suspended, devices get nothing but what they have accepted, which counts
+/// as no failure of theirs; and all of it is written when the pool resumes. Method: disks that stall, with so many writes
+/// that most wait in queues, and one log block.
+#[test]
+fn a_suspended_pool_gives_its_devices_nothing() {
+    simulate(async {
+        let sim = SimWorld::new(11);
+        let tops = vec![
+            group(&sim, "mirror", 0, "m", 2, 10),
+            group(&sim, "raidz", 1, "r", 3, 20),
+        ];
+        let pool = TestPool::create(sim, tops, 12).await;
+        let disks = ["m0", "m1", "r0", "r1", "r2"].map(|name| pool.disk(name));
+        for disk in &disks {
+            disk.inject(Fault::new(SimOp::Write, FaultEffect::Stall));
+        }
+        let write = |seed| {
+            let pipeline = pool.pipeline.clone();
+            let data = noise(12 << 10, seed);
+            tokio::spawn(async move { pipeline.write(TXG, data.into(), &policy()).await })
+        };
+        let writers: Vec<_> = (0..200).map(write).collect();
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let accepted = pool.sim.counts();
+        assert!(accepted.writes > 10, "{accepted:?}");
+        let error = PoolError::HeartbeatsFailed { silent_ms: 10_001 };
+        pool.pipeline.suspend(error);
+        disks.iter().for_each(device::sim::SimDisk::release);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let flushed = pool.pipeline.tree().flush().await;
+        assert!(flushed.is_err(), "nothing was flushed");
+        assert_eq!(pool.sim.counts(), accepted);
+        assert!(writers.iter().all(|writer| !writer.is_finished()));
+        for top in pool.pipeline.tree().tops() {
+            assert_eq!(top.counters().write_errors, 0);
+            for leaf in top.leaves() {
+                assert_eq!(leaf.counters().write_errors, 0);
+                assert!(leaf.leaf().expect("a leaf").missing().is_empty());
+            }
+        }
+        pool.pipeline.clear().await.expect("resumed");
+        for (seed, writer) in writers.into_iter().enumerate() {
+            let bp = writer.await.expect("no panic").expect("written");
+            let read = pool.pipeline.read(&bp, &direct()).await;
+            assert!(read.expect("read") == noise(12 << 10, seed as u64));
+        }
+        pool.pipeline.flush().await.expect("flushed");
+    });
+}
+
 /// A mirror of which one disk has no block, and the other one is away.
 #[test]
 fn the_sync_loop_waits_for_what_it_must_read() {

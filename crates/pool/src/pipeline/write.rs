@@ -452,9 +452,16 @@ impl Pipeline {
         // Places that were given up stay taken meanwhile, so that none is chosen again.
         let mut bad = Vec::new();
         let result = loop {
-            let Err(reason) = self.write_pieces(&mut choice, &io).await else {
+            let Err(failure) = self.write_pieces(&mut choice, &io).await else {
                 break Ok(choice.places);
             };
+            if failure.halted {
+                match self.wait_resumed().await {
+                    Ok(()) => continue,
+                    Err(error) => break Err(error),
+                }
+            }
+            let reason = failure.cause;
             if bad.len() < ELSEWHERE_MAX && choice.is_on_usable(self) {
                 match self.choose(txg, None, stored, policy, gang).await {
                     Ok(other) => {
@@ -481,20 +488,23 @@ impl Pipeline {
     }
 
     /// Writes all pieces that are left. Tells why, if some fail.
-    async fn write_pieces(&self, choice: &mut Choice, io: &IoContext) -> Result<(), String> {
+    async fn write_pieces(&self, choice: &mut Choice, io: &IoContext) -> Result<(), WriteFailure> {
         let pieces = std::mem::take(&mut choice.pieces);
         let results = join_all(pieces.iter().map(|piece| self.write_piece(piece, io))).await;
-        let mut reason = None;
+        let mut failure: Option<WriteFailure> = None;
         for (piece, result) in pieces.into_iter().zip(results) {
             match result {
                 Ok(()) => choice.written.push(piece.dva),
                 Err(error) => {
-                    reason = Some(format!("{}: {}", piece.dva, error.cause));
+                    failure = Some(WriteFailure {
+                        halted: error.halted || failure.is_some_and(|failure| failure.halted),
+                        cause: format!("{}: {}", piece.dva, error.cause),
+                    });
                     choice.pieces.push(piece);
                 }
             }
         }
-        reason.map_or(Ok(()), Err)
+        failure.map_or(Ok(()), Err)
     }
 
     async fn write_piece(&self, piece: &Piece, io: &IoContext) -> Result<(), WriteFailure> {

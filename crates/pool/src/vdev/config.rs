@@ -9,9 +9,10 @@ use device::World;
 use format::{Guid, NvList, VdevId};
 use parking_lot::Mutex;
 
+use super::common::Common;
 use super::draid::Draid;
 use super::expansion::Expansion;
-use super::leaf::{Leaf, Reporter};
+use super::leaf::Leaf;
 use super::node::{Top, Vdev, VdevKind};
 use super::state::{Counters, VdevAux, VdevState};
 use crate::error::PoolError;
@@ -54,7 +55,7 @@ const NEVER: [&str; 6] = [
 
 pub(super) struct Builder<'a> {
     pub(super) world: &'a World,
-    pub(super) reporter: &'a Arc<Reporter>,
+    pub(super) common: &'a Arc<Common>,
     pub(super) count: usize,
 }
 
@@ -125,7 +126,7 @@ impl Builder<'_> {
             let leaf = Leaf::new(
                 guid,
                 self.world.clone(),
-                self.reporter.clone(),
+                self.common.clone(),
                 counters.clone(),
             );
             let flag = |name| config.u64(name).is_some_and(|value| value != 0);

@@ -405,8 +405,11 @@ impl Vdev {
         block: &Bytes,
         context: &IoContext,
     ) -> Result<(), WriteFailure> {
-        let content = rows.content_of(block).ok_or_else(|| WriteFailure {
-            cause: format!("{}: no block can be written so", self.display_name()),
+        let content = rows.content_of(block).ok_or_else(|| {
+            WriteFailure::new(format!(
+                "{}: no block can be written so",
+                self.display_name()
+            ))
         })?;
         let mut sectors: Vec<(usize, Sector, &Bytes)> = rows
             .sectors()
@@ -426,16 +429,19 @@ impl Vdev {
             self.children[first.child].write_part(first.offset, data.freeze(), context)
         });
         let mut failed = vec![0; rows.rows.len()];
-        let mut cause = None;
+        let mut cause: Option<WriteFailure> = None;
         for (run, result) in runs.iter().zip(join_all(writes).await) {
             if let Err(failure) = result {
                 run.iter().for_each(|(row, _, _)| failed[*row] += 1);
-                cause = Some(failure);
+                cause = Some(WriteFailure {
+                    halted: failure.halted || cause.is_some_and(|cause| cause.halted),
+                    ..failure
+                });
             }
         }
         match cause {
             Some(failure) if failed.iter().any(|count| *count > rows.parity) => {
-                Counters::add(&self.counters.write_errors, 1);
+                self.note_write_failure(&failure);
                 Err(failure)
             }
             _ => Ok(()),

@@ -269,9 +269,7 @@ impl VdevTree {
         data: Bytes,
         context: &IoContext,
     ) -> Result<(), WriteFailure> {
-        let failed = |error: PoolError| WriteFailure {
-            cause: error.to_string(),
-        };
+        let failed = |error: PoolError| WriteFailure::new(error.to_string());
         let sector = 1usize << top.ashift().clamp(9, 16);
         let length = data.len().next_multiple_of(sector);
         let mut padded = BytesMut::from(&data[..]);

@@ -197,6 +197,38 @@ pub struct HeartbeatTarget {
     leaf: Arc<Leaf>,
 }
 
+impl HeartbeatTarget {
+    /// The device's guid.
+    pub fn guid(&self) -> Guid {
+        self.leaf.guid()
+    }
+
+    /// Writes a heartbeat of multi-host protection: an uberblock into the last slot of one label's ring
+    /// (`mmp_write_uberblock`, module/zfs/mmp.c).
+    ///
+    /// # Errors
+    /// [`PoolError::VdevUnavailable`].
+    pub async fn write(&self, uberblock: &Uberblock, label: usize) -> Result<(), PoolError> {
+        let gone = |cause: String| PoolError::VdevUnavailable {
+            vdev: self.guid().to_string(),
+            cause,
+        };
+        let start = self
+            .leaf
+            .device()
+            .and_then(|device| label_offset(device.size_bytes(), label))
+            .ok_or_else(|| gone("it is closed".to_owned()))?;
+        let last = uberblock_slots(self.ashift) - 1;
+        let offset = start + uberblock_slot_offset(self.ashift, last);
+        let mut bytes = uberblock.encode_slot(1usize << uberblock_shift(self.ashift))?;
+        seal_label(&label_verifier(offset), &mut bytes)?;
+        self.leaf
+            .write_unkept(offset, bytes.into())
+            .await
+            .map_err(|error| gone(error.to_string()))
+    }
+}
+
 /// What to write into the labels.
 pub struct LabelSync<'a> {
     /// The new uberblock.
@@ -405,9 +437,10 @@ impl VdevTree {
     ///
     /// # Errors
     /// [`PoolError::Suspended`] when the flush before failed beyond redundancy, when no leaf of some top-level vdev
-    /// took its configuration, or no leaf at all the uberblock; which of them did is then unknown: retry with the
+    /// took its configuration, or no leaf at all the uberblock, or the pool was suspended meanwhile; which of them did is then unknown: retry with the
     /// same uberblock, or leave the pool.
     pub async fn sync_labels(&self, sync: &LabelSync<'_>) -> Result<(), PoolError> {
+        let mark = self.common.halt.mark();
         self.flush().await?;
         let tops: Vec<Arc<Vdev>> = self
             .tops()
@@ -431,7 +464,7 @@ impl VdevTree {
         if let Some(config) = sync.config {
             self.write_configs(&tops, config, 1).await?;
         }
-        Ok(())
+        self.check_not_halted_since(mark)
     }
 
     /// Devices that heartbeats can be written to.
@@ -449,52 +482,31 @@ impl VdevTree {
         self.tops().into_iter().flat_map(of_top).collect()
     }
 
-    /// Writes a heartbeat of multi-host protection: an uberblock into the last slot of one label's ring
-    /// (`mmp_write_uberblock`, module/zfs/mmp.c).
+    /// Every uberblock on the devices at the leaves' paths, opened anew, whatever the state of the leaves. Devices that
+    /// cannot be read are left out.
     ///
     /// # Errors
-    /// [`PoolError::VdevUnavailable`].
-    pub async fn write_heartbeat(
-        &self,
-        target: &HeartbeatTarget,
-        uberblock: &Uberblock,
-        label: usize,
-    ) -> Result<(), PoolError> {
-        let gone = |cause: String| PoolError::VdevUnavailable {
-            vdev: target.leaf.guid().to_string(),
-            cause,
-        };
-        let start = target
-            .leaf
-            .device()
-            .and_then(|device| label_offset(device.size_bytes(), label))
-            .ok_or_else(|| gone("it is closed".to_owned()))?;
-        let last = uberblock_slots(target.ashift) - 1;
-        let offset = start + uberblock_slot_offset(target.ashift, last);
-        let mut bytes = uberblock.encode_slot(1usize << uberblock_shift(target.ashift))?;
-        seal_label(&label_verifier(offset), &mut bytes)?;
-        target
-            .leaf
-            .write_unkept(offset, bytes.into())
-            .await
-            .map_err(|error| gone(error.to_string()))
-    }
-
-    /// Every distinct uberblock on the devices at the leaves' paths, opened anew, whatever the state of the leaves.
-    pub async fn uberblocks_on_paths(&self) -> Vec<Uberblock> {
+    /// [`PoolError::Stalled`] when one neither answers nor fails: nobody knows what is on it.
+    pub async fn uberblocks_on_paths(&self) -> Result<Vec<Uberblock>, PoolError> {
         let reads = self.leaves().into_iter().map(|vdev| async move {
-            let path = self.device_path(&vdev)?;
-            let device = self.world().opener.open(&path, true).await.ok()?;
-            let labels = read_labels(&*device).await.ok()?;
-            let own = labels.config(Txg::new(u64::MAX))?.u64("guid");
-            (own == Some(vdev.guid().get())).then_some(labels)
+            let read = async {
+                let path = self.device_path(&vdev)?;
+                let device = self.world().opener.open(&path, true).await.ok()?;
+                let labels = read_labels(&*device).await.ok()?;
+                let own = labels.config(Txg::new(u64::MAX))?.u64("guid");
+                (own == Some(vdev.guid().get())).then_some(labels)
+            };
+            self.patiently(&vdev, read).await
         });
-        let found = join_all(reads).await;
+        let found: Vec<Option<Labels>> = join_all(reads)
+            .await
+            .into_iter()
+            .collect::<Result<_, _>>()?;
         let labels = found.iter().flatten().flat_map(|labels| &labels.labels);
-        labels
+        Ok(labels
             .flat_map(|label| &label.uberblocks)
             .copied()
-            .collect()
+            .collect())
     }
 
     /// Configurations into labels `first` and `first + 2` of all leaves, then a flush.

@@ -18,6 +18,8 @@
 //! ([`Leaf::forget_kept`]); or the pool stood still without it, and they are written again
 //! ([`Leaf::rewrite_kept`]). OpenZFS does not do this: there, such a pool may be resumed without them.
 //!
+//! Nothing that changes the device is given to it while the pool is suspended (`common`), but for what `zpool clear` does.
+//!
 //! Locks: `device` (read-mostly), `status`, `missing`, `kept`; each for a few instructions, never nested.
 
 use std::sync::Arc;
@@ -28,11 +30,12 @@ use device::{Device, DeviceError, World, WriteFlushedError};
 use format::{BOOT_BYTES, Guid, LABEL_START_BYTES, Txg};
 use parking_lot::{Mutex, RwLock};
 
+use super::common::Common;
 use super::meter::{IoClass, IoStats, Place};
 use super::queue::Queue;
 use super::state::{Counters, VdevAux, VdevState};
 use crate::alloc::RangeSet;
-use crate::pipeline::{Bookmark, ErrorReport, ErrorSink, IgnoreErrors, Priority};
+use crate::pipeline::{Bookmark, ErrorReport, Priority};
 
 /// Bytes of writes that are kept until the device was flushed; then it is flushed for that.
 const KEPT_BYTES_MAX: u64 = 128 << 20;
@@ -113,6 +116,9 @@ pub(crate) enum LeafError {
     Unavailable(VdevState),
     /// The device is open for reading only.
     ReadOnly,
+    /// The pool is suspended: devices get nothing. The device itself is well, and the I/O is to be done again
+    /// when the pool resumes.
+    Halted,
     /// The device failed.
     Device(Arc<DeviceError>),
     /// The device took a write, and failed to flush: it is faulted, and the write is kept.
@@ -124,6 +130,7 @@ impl std::fmt::Display for LeafError {
         match self {
             LeafError::Unavailable(state) => write!(f, "a device is {state}"),
             LeafError::ReadOnly => f.write_str("a device is open for reading only"),
+            LeafError::Halted => f.write_str("the pool is suspended"),
             LeafError::Device(error) | LeafError::Flush(error) => error.fmt(f),
         }
     }
@@ -135,31 +142,11 @@ struct Status {
     aux: VdevAux,
 }
 
-/// Who hears of a leaf's errors. Shared by all leaves of a tree.
-pub(super) struct Reporter(RwLock<Arc<dyn ErrorSink>>);
-
-impl Default for Reporter {
-    fn default() -> Self {
-        Reporter(RwLock::new(Arc::new(IgnoreErrors)))
-    }
-}
-
-impl Reporter {
-    pub(super) fn set(&self, sink: Arc<dyn ErrorSink>) {
-        *self.0.write() = sink;
-    }
-
-    pub(super) fn report(&self, report: ErrorReport) {
-        let sink = self.0.read().clone();
-        sink.report(report);
-    }
-}
-
 /// One device of the pool.
 pub struct Leaf {
     guid: Guid,
     world: World,
-    reporter: Arc<Reporter>,
+    common: Arc<Common>,
     device: RwLock<Option<Arc<dyn Device>>>,
     status: Mutex<Status>,
     /// Same as `status.state.is_usable()`, for the fast path.
@@ -182,14 +169,14 @@ impl Leaf {
     pub(super) fn new(
         guid: Guid,
         world: World,
-        reporter: Arc<Reporter>,
+        common: Arc<Common>,
         counters: Arc<Counters>,
     ) -> Self {
         Leaf {
             guid,
             queue: Queue::new(world.clock.clone()),
             world,
-            reporter,
+            common,
             device: RwLock::new(None),
             status: Mutex::new(Status {
                 state: VdevState::Closed,
@@ -323,6 +310,14 @@ impl Leaf {
         device.ok_or_else(|| LeafError::Unavailable(self.state().0))
     }
 
+    /// To be asked right before anything goes to the device that changes it.
+    fn check_not_halted(&self) -> Result<(), LeafError> {
+        match self.common.halt.is_halted() {
+            true => Err(LeafError::Halted),
+            false => Ok(()),
+        }
+    }
+
     /// Reads `length` bytes at `offset`.
     pub(crate) async fn read(
         self: &Arc<Self>,
@@ -383,16 +378,14 @@ impl Leaf {
         }
         let kept = data.clone();
         let mut result = if context.priority == Priority::Sync {
-            let place = self.queue.sync_write_place(context).await;
-            let result = device.write(raw, data).await.map_err(Arc::new);
-            end(place, &result, kept.len());
-            result
+            self.write_now(&*device, raw, data, context).await
         } else {
             let (done, start) = self.queue.push(raw, data);
             if let Some(started_ns) = start {
                 let (leaf, device) = (self.clone(), device.clone());
                 self.world.spawn.spawn(Box::pin(async move {
-                    leaf.queue.run_writer(&*device, started_ns).await;
+                    let halt = &leaf.common.halt;
+                    leaf.queue.run_writer(&*device, halt, started_ns).await;
                 }));
             }
             match done.await {
@@ -401,16 +394,30 @@ impl Leaf {
                 Err(_) => return Err(LeafError::Unavailable(VdevState::Closed)),
             }
         };
-        if let Err(error) = &result {
+        if let Err(LeafError::Device(error)) = &result {
             Counters::add(&self.counters.write_errors, 1);
             self.failed(error, context, true);
             if self.is_readable() {
-                let place = self.queue.sync_write_place(context).await;
-                result = device.write(raw, kept.clone()).await.map_err(Arc::new);
-                end(place, &result, kept.len());
+                result = self.write_now(&*device, raw, kept.clone(), context).await;
             }
         }
         self.note_write(result, raw, kept, context).await
+    }
+
+    /// Writes past the queue. `writing` is held.
+    async fn write_now(
+        &self,
+        device: &dyn Device,
+        raw: u64,
+        data: Bytes,
+        context: &IoContext,
+    ) -> Result<(), LeafError> {
+        let length = data.len();
+        let place = self.queue.sync_write_place(context).await;
+        self.check_not_halted()?;
+        let result = device.write(raw, data).await;
+        end(place, &result, length);
+        result.map_err(|error| LeafError::Device(Arc::new(error)))
     }
 
     /// A write and a flush in one go; what fails is written once more. `writing` is held.
@@ -423,13 +430,14 @@ impl Leaf {
     ) -> Result<(), LeafError> {
         let length = data.len();
         let place = self.queue.sync_write_place(context).await;
+        self.check_not_halted()?;
         let mut flushing = self.begin_flush();
         let mut result = device.write_flushed(raw, data.clone()).await;
         if let Err(WriteFlushedError::Write(error)) = result {
             let error = Arc::new(error);
             Counters::add(&self.counters.write_errors, 1);
             self.failed(&error, context, true);
-            result = match self.is_readable() {
+            result = match self.is_readable() && !self.common.halt.is_halted() {
                 true => device.write_flushed(raw, data.clone()).await,
                 false => {
                     drop(flushing);
@@ -464,7 +472,7 @@ impl Leaf {
 
     async fn note_write(
         self: &Arc<Self>,
-        result: Result<(), Arc<DeviceError>>,
+        result: Result<(), LeafError>,
         raw: u64,
         data: Bytes,
         context: &IoContext,
@@ -479,16 +487,17 @@ impl Leaf {
                     kept.bytes > KEPT_BYTES_MAX
                 };
                 // A device that is gone by now is somebody else's business: the write is kept.
-                if is_full && self.is_readable() {
+                if is_full && self.is_readable() && !self.common.halt.is_halted() {
                     self.flush_kept().await?;
                 }
                 Ok(())
             }
-            Err(error) => {
+            Err(LeafError::Device(error)) => {
                 Counters::add(&self.counters.write_errors, 1);
                 self.failed(&error, context, true);
                 Err(LeafError::Device(error))
             }
+            Err(error) => Err(error),
         }
     }
 
@@ -504,6 +513,7 @@ impl Leaf {
     pub(crate) async fn flush(self: &Arc<Self>) -> Result<(), LeafError> {
         self.queue.clear_optional();
         let _writing = self.writing.read().await;
+        self.check_not_halted()?;
         self.flush_kept().await
     }
 
@@ -595,6 +605,7 @@ impl Leaf {
     /// Tells the device that a range holds nothing any more.
     pub(crate) async fn discard(&self, offset: u64, length: u64) -> Result<(), LeafError> {
         let device = self.usable_device()?;
+        self.check_not_halted()?;
         let meter = self.queue.meter();
         let _active = meter.work(IoClass::Trim);
         let raw = offset.saturating_add(LABEL_START_BYTES);
@@ -616,11 +627,9 @@ impl Leaf {
     ) -> Result<(), LeafError> {
         let _writing = self.writing.read().await;
         let device = self.usable_device()?;
-        let place = self.queue.sync_write_place(&IoContext::default()).await;
-        let result = device.write(raw, data.clone()).await.map_err(Arc::new);
-        end(place, &result, data.len());
-        self.note_write(result, raw, data, &IoContext::default())
-            .await
+        let context = IoContext::default();
+        let result = self.write_now(&*device, raw, data.clone(), &context).await;
+        self.note_write(result, raw, data, &context).await
     }
 
     /// Writes at an offset of the device itself what need not be written again when it was lost (heartbeats).
@@ -630,6 +639,7 @@ impl Leaf {
         data: Bytes,
     ) -> Result<(), LeafError> {
         let device = self.usable_device()?;
+        self.check_not_halted()?;
         let length = data.len() as u64;
         match device.write(raw, data).await {
             Ok(()) => {
@@ -652,7 +662,7 @@ impl Leaf {
             return;
         }
         Counters::add(&self.counters.checksum_errors, 1);
-        self.reporter.report(ErrorReport::Checksum {
+        self.common.report(ErrorReport::Checksum {
             leaf: self.guid,
             offset_bytes: offset.saturating_add(LABEL_START_BYTES),
             bookmark: context.bookmark,
@@ -666,7 +676,7 @@ impl Leaf {
     fn failed(self: &Arc<Self>, error: &Arc<DeviceError>, context: &IoContext, probe: bool) {
         tracing::debug!(leaf = %self.guid, %error, "a device failed");
         if !context.speculative {
-            self.reporter.report(ErrorReport::Device {
+            self.common.report(ErrorReport::Device {
                 leaf: self.guid,
                 message: error.to_string(),
                 bookmark: context.bookmark,
@@ -697,8 +707,9 @@ impl Leaf {
                 broken = Some("it is too small for labels".to_owned());
                 break;
             };
+            let may_write = || !device.is_read_only() && !self.common.halt.is_halted();
             let result = match device.read(raw, PAD_BYTES).await {
-                Ok(data) if !device.is_read_only() => device.write(raw, data).await,
+                Ok(data) if may_write() => device.write(raw, data).await,
                 Ok(_) => Ok(()),
                 Err(error) => Err(error),
             };

@@ -466,7 +466,7 @@ fn a_device_that_comes_back_gets_what_it_missed() {
         disk.clear_faults();
         let leaf = tree.leaves()[away].leaf().expect("a leaf").clone();
         assert!(leaf.is_missing(Txg::new(7)));
-        tree.reopen(false).await;
+        tree.reopen(false).await.unwrap();
         let scrub = IoContext {
             scrub: true,
             ..context

@@ -22,6 +22,7 @@
 //! adding top-level vdevs; states change at any time. Locks: `tops` (read-mostly), then a vdev's
 //! `config`, then a leaf's; none is held across I/O.
 
+mod common;
 mod config;
 mod draid;
 mod draid_maps;

@@ -145,7 +145,19 @@ pub(crate) struct ReadFailure {
 /// Some children did not take a write, more than redundancy allows.
 #[derive(Debug, Clone)]
 pub(crate) struct WriteFailure {
+    /// The pool is suspended; no device is known to lack it.
+    pub(crate) halted: bool,
     pub(crate) cause: String,
+}
+
+impl WriteFailure {
+    /// One of devices, or because there are too few.
+    pub(crate) fn new(cause: impl Into<String>) -> Self {
+        WriteFailure {
+            halted: false,
+            cause: cause.into(),
+        }
+    }
 }
 
 /// Decides whether what was read is right.
@@ -736,10 +748,11 @@ impl Vdev {
         if let Some(leaf) = &self.leaf {
             return leaf.write(offset, data, context).await.map_err(|error| {
                 // What was not flushed is kept, with its txg.
-                if !matches!(error, super::leaf::LeafError::Flush(_)) {
+                if !matches!(error, LeafError::Flush(_) | LeafError::Halted) {
                     leaf.add_missing(context.birth);
                 }
                 WriteFailure {
+                    halted: matches!(error, LeafError::Halted),
                     cause: format!("{}: {error}", self.display_name()),
                 }
             });
@@ -747,19 +760,22 @@ impl Vdev {
         if let VdevKind::DraidSpare { .. } = self.kind {
             let written = match self.spared_child(offset) {
                 Some(child) => child.write_part(offset, data, context).await,
-                None => Err(WriteFailure {
-                    cause: format!("{}: it is not there", self.display_name()),
-                }),
+                None => Err(WriteFailure::new(format!(
+                    "{}: it is not there",
+                    self.display_name()
+                ))),
             };
-            if written.is_err() && !context.birth.is_zero() {
+            let lacks = written.as_ref().is_err_and(|failure| !failure.halted);
+            if lacks && !context.birth.is_zero() {
                 self.spare_missing.lock().add(context.birth.get(), 1);
             }
             return written;
         }
         if !self.kind.is_mirror_like() {
-            return Err(WriteFailure {
-                cause: format!("{}: not writeable", self.display_name()),
-            });
+            return Err(WriteFailure::new(format!(
+                "{}: not writeable",
+                self.display_name()
+            )));
         }
         let results = join_all(
             self.children
@@ -767,22 +783,30 @@ impl Vdev {
                 .map(|child| child.write_part(offset, data.clone(), context)),
         )
         .await;
-        let mut last = WriteFailure {
-            cause: format!("{}: no device is there", self.display_name()),
-        };
+        let mut last = WriteFailure::new(format!("{}: no device is there", self.display_name()));
         let mut written = false;
         for result in results {
             match result {
                 Ok(()) => written = true,
-                Err(error) => last = error,
+                Err(error) => {
+                    last = WriteFailure {
+                        halted: error.halted || last.halted,
+                        ..error
+                    }
+                }
             }
         }
         if written {
             Ok(())
         } else {
-            Counters::add(&self.counters.write_errors, 1);
+            self.note_write_failure(&last);
             Err(last)
         }
+    }
+
+    /// Counts a write that too few children took.
+    pub(super) fn note_write_failure(&self, failure: &WriteFailure) {
+        Counters::add(&self.counters.write_errors, u64::from(!failure.halted));
     }
 
     /// A place whose content does not matter, next to others that are written.

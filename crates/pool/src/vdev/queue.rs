@@ -21,11 +21,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use device::{Clock, Device, DeviceError};
+use device::{Clock, Device};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, oneshot};
 
-use super::leaf::IoContext;
+use super::common::Halt;
+use super::leaf::{IoContext, LeafError};
 use super::meter::{IoClass, Meter, Place};
 use crate::pipeline::Priority;
 
@@ -42,7 +43,7 @@ const ASYNC_READS_MAX: usize = 32;
 const SCRUB_READS_MAX: usize = 16;
 const SYNC_WRITES_MAX: usize = 32;
 
-pub(super) type WriteResult = Result<(), Arc<DeviceError>>;
+pub(super) type WriteResult = Result<(), LeafError>;
 
 #[derive(Debug)]
 struct Entry {
@@ -188,11 +189,16 @@ impl Queue {
         self.pending.lock().drop_optional(0, u64::MAX);
     }
 
-    /// Writes until nothing is queued. `started_ns` is what [`Self::push`] gave.
-    pub(super) async fn run_writer(&self, device: &dyn Device, started_ns: u64) {
+    /// Writes until nothing is queued; while halted, what is queued fails. `started_ns` is what [`Self::push`] gave.
+    pub(super) async fn run_writer(&self, device: &dyn Device, halt: &Halt, started_ns: u64) {
+        let target = Target {
+            meter: &self.meter,
+            device,
+            halt,
+        };
         let mut free_ns = started_ns;
         while let Some(batch) = self.next_batch() {
-            free_ns = write_batch(&self.meter, device, batch, free_ns).await;
+            free_ns = target.write_batch(batch, free_ns).await;
         }
     }
 
@@ -289,78 +295,97 @@ impl Pending {
     }
 }
 
-/// Writes a batch with a writer that is free since `free_ns`, and returns since when it is again.
-async fn write_batch(meter: &Meter, device: &dyn Device, batch: Batch, free_ns: u64) -> u64 {
-    const CLASS: IoClass = IoClass::AsyncWrite;
-    let mut parts = batch.parts;
-    let _active = meter.work(CLASS);
-    // It did not begin before its last part was there.
-    let begun_ns = parts
-        .iter()
-        .map(|part| part.arrived_ns)
-        .fold(free_ns, u64::max);
-    if let [single] = parts.as_mut_slice() {
-        let data = single.data.take().unwrap_or_default();
-        return write_single(meter, device, batch.offset, data, single, begun_ns).await;
-    }
-    let buffers = parts
-        .iter()
-        .map(|part| match &part.data {
-            Some(data) => data.clone(),
-            None => zeros(part.length as usize),
-        })
-        .collect();
-    match device.write_vectored(batch.offset, buffers).await {
-        Ok(()) => {
-            let ended_ns = meter.end(CLASS, begun_ns);
-            let bytes = parts.iter().map(|part| part.length).sum();
-            meter.count_size(CLASS, bytes, true);
-            for part in &mut parts {
-                if part.data.is_some() {
-                    meter.count_request(CLASS, part.arrived_ns, begun_ns, ended_ns);
-                }
-                finish(part, Ok(()));
-            }
-            ended_ns
-        }
-        Err(error) => {
-            tracing::debug!(%error, parts = parts.len(), "an aggregated write failed; trying its parts");
-            let mut offset = batch.offset;
-            let mut free_ns = meter.now_ns();
-            for mut part in parts {
-                let length = part.length;
-                if let Some(data) = part.data.take() {
-                    free_ns = write_single(meter, device, offset, data, &mut part, free_ns).await;
-                }
-                offset += length;
-            }
-            free_ns
-        }
-    }
+/// Where a writer's batches go.
+struct Target<'a> {
+    meter: &'a Meter,
+    device: &'a dyn Device,
+    halt: &'a Halt,
 }
 
-/// Writes one part, begun at `begun_ns`, and returns the time.
-async fn write_single(
-    meter: &Meter,
-    device: &dyn Device,
-    offset: u64,
-    data: Bytes,
-    part: &mut Entry,
-    begun_ns: u64,
-) -> u64 {
+impl Target<'_> {
     const CLASS: IoClass = IoClass::AsyncWrite;
-    let result = device.write(offset, data).await.map_err(Arc::new);
-    let ended_ns = match result {
-        Ok(()) => {
-            let ended_ns = meter.end(CLASS, begun_ns);
-            meter.count_size(CLASS, part.length, false);
-            meter.count_request(CLASS, part.arrived_ns, begun_ns, ended_ns);
-            ended_ns
+
+    /// Writes a batch with a writer that is free since `free_ns`, and returns since when it is again.
+    async fn write_batch(&self, batch: Batch, free_ns: u64) -> u64 {
+        let meter = self.meter;
+        let mut parts = batch.parts;
+        let _active = meter.work(Self::CLASS);
+        // It did not begin before its last part was there.
+        let begun_ns = parts
+            .iter()
+            .map(|part| part.arrived_ns)
+            .fold(free_ns, u64::max);
+        if let [single] = parts.as_mut_slice() {
+            let data = single.data.take().unwrap_or_default();
+            return self
+                .write_single(batch.offset, data, single, begun_ns)
+                .await;
         }
-        Err(_) => meter.now_ns(),
-    };
-    finish(part, result);
-    ended_ns
+        if self.halt.is_halted() {
+            for part in &mut parts {
+                finish(part, Err(LeafError::Halted));
+            }
+            return free_ns;
+        }
+        let buffers = parts
+            .iter()
+            .map(|part| match &part.data {
+                Some(data) => data.clone(),
+                None => zeros(part.length as usize),
+            })
+            .collect();
+        match self.device.write_vectored(batch.offset, buffers).await {
+            Ok(()) => {
+                let ended_ns = meter.end(Self::CLASS, begun_ns);
+                let bytes = parts.iter().map(|part| part.length).sum();
+                meter.count_size(Self::CLASS, bytes, true);
+                for part in &mut parts {
+                    if part.data.is_some() {
+                        meter.count_request(Self::CLASS, part.arrived_ns, begun_ns, ended_ns);
+                    }
+                    finish(part, Ok(()));
+                }
+                ended_ns
+            }
+            Err(error) => {
+                tracing::debug!(%error, parts = parts.len(), "an aggregated write failed; trying its parts");
+                let mut offset = batch.offset;
+                let mut free_ns = meter.now_ns();
+                for mut part in parts {
+                    let length = part.length;
+                    if let Some(data) = part.data.take() {
+                        free_ns = self.write_single(offset, data, &mut part, free_ns).await;
+                    }
+                    offset += length;
+                }
+                free_ns
+            }
+        }
+    }
+
+    /// Writes one part, begun at `begun_ns`, and returns the time.
+    async fn write_single(&self, offset: u64, data: Bytes, part: &mut Entry, begun_ns: u64) -> u64 {
+        let meter = self.meter;
+        if self.halt.is_halted() {
+            finish(part, Err(LeafError::Halted));
+            return begun_ns;
+        }
+        let result = self.device.write(offset, data).await;
+        let ended_ns = match result {
+            Ok(()) => {
+                let ended_ns = meter.end(Self::CLASS, begun_ns);
+                meter.count_size(Self::CLASS, part.length, false);
+                meter.count_request(Self::CLASS, part.arrived_ns, begun_ns, ended_ns);
+                ended_ns
+            }
+            Err(_) => meter.now_ns(),
+        };
+        finish(
+            part,
+            result.map_err(|error| LeafError::Device(Arc::new(error))),
+        );
+        ended_ns
+    }
 }
 
 fn finish(entry: &mut Entry, result: WriteResult) {

@@ -508,9 +508,10 @@ impl Vdev {
         if let Some(expansion) = &self.expansion {
             if expansion.is_running() {
                 // Such pools are only opened for reading.
-                return Err(WriteFailure {
-                    cause: format!("{}: it is being expanded", self.display_name()),
-                });
+                return Err(WriteFailure::new(format!(
+                    "{}: it is being expanded",
+                    self.display_name()
+                )));
             }
             if let Some(geometry) = self.geometry()
                 && !expansion.is_plain(context.birth)
@@ -519,9 +520,7 @@ impl Vdev {
                 return self.write_expanded(rows, &data, context).await;
             }
         }
-        let rows = self
-            .rows(offset, data.len())
-            .map_err(|cause| WriteFailure { cause })?;
+        let rows = self.rows(offset, data.len()).map_err(WriteFailure::new)?;
         if let [row] = &rows.rows[..] {
             return self.write_row(&row.map, &data, context).await;
         }
@@ -572,9 +571,7 @@ impl Vdev {
         } else {
             generate()
         }
-        .map_err(|error| WriteFailure {
-            cause: error.to_string(),
-        })?;
+        .map_err(|error| WriteFailure::new(error.to_string()))?;
         if !fills_up {
             for skip in &map.skips {
                 self.children[skip.child].write_optional(skip.offset, skip.length);
@@ -593,8 +590,8 @@ impl Vdev {
         if failed.len() <= parity {
             return Ok(());
         }
-        Counters::add(&self.counters.write_errors, 1);
-        Err(WriteFailure {
+        let failure = WriteFailure {
+            halted: failed.iter().any(|failure| failure.halted),
             cause: failed
                 .into_iter()
                 .map(|failure| failure.cause)
@@ -602,7 +599,9 @@ impl Vdev {
                 .into_iter()
                 .collect::<Vec<_>>()
                 .join("; "),
-        })
+        };
+        self.note_write_failure(&failure);
+        Err(failure)
     }
 }
 

@@ -334,7 +334,7 @@ fn a_dead_device_is_faulted_and_a_vanished_one_removed() {
         assert_eq!(tree.tops()[0].state().0, VdevState::Degraded);
         pool.disk("m0").clear_faults();
         pool.disk("m1").set_gone(false);
-        assert_eq!(tree.reopen(false).await, 2);
+        assert_eq!(tree.reopen(false).await.unwrap(), 2);
         assert_eq!(tree.tops()[0].state().0, VdevState::Healthy);
         // The last good device cannot be taken offline... but two of three can.
         assert!(tree.set_offline(Guid::new(11), true).is_ok());
@@ -510,7 +510,7 @@ fn a_vdev_that_went_away_silently_is_not_flushed() {
         assert_eq!(tree.tops()[0].state().0, VdevState::Removed);
         assert!(tree.flush().await.is_err(), "the write may be lost");
         pool.disk("single").set_gone(false);
-        assert_eq!(tree.reopen(false).await, 1);
+        assert_eq!(tree.reopen(false).await.unwrap(), 1);
         tree.flush().await.expect("all is well");
     });
 }

@@ -3,17 +3,20 @@
 mod opening;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use device::World;
 use format::{BlockPointer, DVAS_PER_POINTER, Dva, Guid, NvList, Uberblock, VdevId};
-use futures::future::join_all;
+use futures::future::{Either, join_all, select};
 use parking_lot::{Mutex, RwLock};
 
+use super::common::Common;
 use super::config::{Builder, Scope, bad};
-use super::leaf::{IoContext, Leaf, Reporter, Stopped};
+use super::leaf::{IoContext, Leaf, LeafError, Stopped};
 use super::node::{ReadFailure, Vdev, VdevKind, Verify, WriteFailure};
 use super::state::{VdevAux, VdevState};
 use crate::alloc::TopSpec;
@@ -24,6 +27,10 @@ use crate::pipeline::{AllocClass, ErrorSink};
 pub const ASHIFT_MIN: u32 = 9;
 /// Largest sector size that a pool can have, as log2 (`ASHIFT_MAX`).
 pub const ASHIFT_MAX: u32 = 16;
+
+/// How long a device may take over what it has accepted before it is opened again, or over its labels when they are
+/// to tell whose the pool is. A person waits for that.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How to open a tree.
 #[derive(Debug, Clone, Default)]
@@ -83,7 +90,7 @@ pub struct VdevTree {
     /// The root's own pairs.
     config: Mutex<NvList>,
     tops: RwLock<Tops>,
-    reporter: Arc<Reporter>,
+    pub(super) common: Arc<Common>,
 }
 
 impl VdevTree {
@@ -102,10 +109,10 @@ impl VdevTree {
         if config.require_string("type")? != "root" {
             return Err(bad("the vdev tree does not start with a root"));
         }
-        let reporter = Arc::new(Reporter::default());
+        let common = Arc::new(Common::default());
         let mut builder = Builder {
             world: &world,
-            reporter: &reporter,
+            common: &common,
             count: 0,
         };
         let mut list = Vec::new();
@@ -144,7 +151,7 @@ impl VdevTree {
             options,
             config: Mutex::new(own),
             tops: RwLock::new(Tops { list: list.clone() }),
-            reporter,
+            common,
         };
         tree.open_tops(&list).await?;
         Ok(Arc::new(tree))
@@ -167,7 +174,12 @@ impl VdevTree {
 
     /// Who is told of device and checksum errors.
     pub fn set_error_sink(&self, sink: Arc<dyn ErrorSink>) {
-        self.reporter.set(sink);
+        self.common.set_error_sink(sink);
+    }
+
+    /// Lets no write, flush or discard go to a device any more, or again. Callers take turns.
+    pub(crate) fn set_halted(&self, halted: bool) {
+        self.common.halt.set(halted);
     }
 
     /// The root's guid: the pool's.
@@ -250,7 +262,7 @@ impl VdevTree {
     pub async fn prepare_tops(&self, configs: &[NvList]) -> Result<Vec<Arc<Vdev>>, PoolError> {
         let mut builder = Builder {
             world: &self.world,
-            reporter: &self.reporter,
+            common: &self.common,
             count: 0,
         };
         let first = self.top_count();
@@ -268,7 +280,7 @@ impl VdevTree {
             },
             config: Mutex::new(NvList::new()),
             tops: RwLock::new(Tops { list: Vec::new() }),
-            reporter: self.reporter.clone(),
+            common: self.common.clone(),
         };
         fresh.open_tops(&added).await?;
         Ok(added)
@@ -316,7 +328,7 @@ impl VdevTree {
         config.set("is_hole", 1u64);
         let mut builder = Builder {
             world: &self.world,
-            reporter: &self.reporter,
+            common: &self.common,
             count: 0,
         };
         let hole = builder.vdev(&config, index, 1)?;
@@ -333,7 +345,10 @@ impl VdevTree {
     ///
     /// After a standstill of the pool (`stood_still`), also devices that seem to be well may have been reset: what
     /// they had not flushed is written again to all.
-    pub async fn reopen(&self, stood_still: bool) -> usize {
+    ///
+    /// # Errors
+    /// [`PoolError::Stalled`] when a device is still at what it accepted before.
+    pub async fn reopen(&self, stood_still: bool) -> Result<usize, PoolError> {
         let mut back = 0;
         for top in self.tops() {
             settle_kept(&top);
@@ -344,7 +359,7 @@ impl VdevTree {
                     continue;
                 }
                 // Whoever came first could flush what was lost, and it would count as written.
-                let stopped = leaf.stop_writes().await;
+                let stopped = self.patiently(&vdev, leaf.stop_writes()).await?;
                 if state.is_usable() {
                     is_rewritten(&vdev, leaf, &stopped).await;
                     continue;
@@ -361,7 +376,24 @@ impl VdevTree {
                 tracing::error!(vdev = %top.display_name(), %error, "a vdev that is back has no size");
             }
         }
-        back
+        Ok(back)
+    }
+
+    /// Waits for a device, but not for ever.
+    ///
+    /// # Errors
+    /// [`PoolError::Stalled`].
+    pub(super) async fn patiently<T>(
+        &self,
+        vdev: &Vdev,
+        work: impl Future<Output = T>,
+    ) -> Result<T, PoolError> {
+        match select(pin!(work), self.world.clock.sleep(PATIENCE)).await {
+            Either::Left((done, _)) => Ok(done),
+            Either::Right(_) => Err(PoolError::Stalled {
+                vdev: vdev.display_name(),
+            }),
+        }
     }
 
     /// Takes a leaf offline or back online (then [`Self::reopen`] opens it). Refused when the pool
@@ -619,14 +651,22 @@ impl VdevTree {
         data: Bytes,
         context: &IoContext,
     ) -> Result<(), WriteFailure> {
+        let mark = self.common.halt.mark();
         if let Some(top) = self.top(id).filter(|top| *top.kind() == VdevKind::Indirect) {
             return self.repair_indirect(&top, offset, data, context).await;
         }
         match self.check_range(id, offset, data.len() as u64) {
-            Ok(top) => top.write_block(offset, data, context).await,
-            Err(error) => Err(WriteFailure {
-                cause: error.to_string(),
-            }),
+            Ok(top) => top.write_block(offset, data, context).await?,
+            Err(error) => return Err(WriteFailure::new(error.to_string())),
+        }
+        // Some of its devices may not have got it, and the others cannot say so.
+        if self.common.halt.is_unchanged(mark) {
+            Ok(())
+        } else {
+            Err(WriteFailure {
+                halted: true,
+                cause: "the pool was suspended meanwhile".to_owned(),
+            })
         }
     }
 
@@ -658,6 +698,7 @@ impl VdevTree {
     /// # Errors
     /// As [`Self::flush`].
     pub async fn flush_tops(&self, tops: &[Arc<Vdev>]) -> Result<(), PoolError> {
+        let mark = self.common.halt.mark();
         let flushes = tops.iter().map(|top| async move {
             let leaves = top.leaves();
             let leaves = leaves.iter().filter_map(|vdev| vdev.leaf());
@@ -673,7 +714,20 @@ impl VdevTree {
             let failure = results.into_iter().find_map(Result::err);
             (top, failure)
         });
-        settle_flushed(join_all(flushes).await)
+        let flushed = join_all(flushes).await;
+        self.check_not_halted_since(mark)?;
+        settle_flushed(flushed)
+    }
+
+    /// # Errors
+    /// [`PoolError::Suspended`] when devices may not have got something since then.
+    pub(super) fn check_not_halted_since(&self, mark: u64) -> Result<(), PoolError> {
+        if self.common.halt.is_unchanged(mark) {
+            return Ok(());
+        }
+        Err(PoolError::Suspended {
+            reason: "it was suspended before all was written".to_owned(),
+        })
     }
 
     /// After a write with [`IoContext::flush`] that succeeded: whether the pool has what its devices had taken before,
@@ -729,7 +783,7 @@ fn has_all_data(top: &Arc<Vdev>) -> bool {
 
 /// After flushes of top-level vdevs, each with the failure of one of its devices if there was one.
 fn settle_flushed<'a>(
-    flushed: impl IntoIterator<Item = (&'a Arc<Vdev>, Option<super::leaf::LeafError>)>,
+    flushed: impl IntoIterator<Item = (&'a Arc<Vdev>, Option<LeafError>)>,
 ) -> Result<(), PoolError> {
     for (top, failure) in flushed {
         settle_kept(top);

@@ -2,13 +2,12 @@
 //! back, without losing anything; and what went wrong once does not go wrong again.
 //! Method: scripts in the simulated world.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{ROOT, data, get, open, put, remove};
 use dataset::PropertyChange;
 use device::sim::{Fault, FaultEffect, Latency, PowerCut, SimOp, SimWorld};
-use engine::{Pool, PoolHealth};
+use engine::PoolHealth;
 use filesystem::SetAttributes;
 use sim::torture::{Layout, POOL, create, errors_of, import, inspect, patiently, simulate};
 use sim::verify::verify_pool;
@@ -612,136 +611,5 @@ fn a_full_pool_can_be_cleared_out() {
         for (name, _, content) in &files {
             assert_eq!(get(&fs, name).await.unwrap(), *content, "{name}");
         }
-    });
-}
-
-/// Imports the pool as another host, even by force.
-async fn import_as(sim: &SimWorld, hostid: u64) -> Result<Arc<Pool>, engine::EngineError> {
-    import_by(sim, hostid, true).await
-}
-
-async fn import_by(
-    sim: &SimWorld,
-    hostid: u64,
-    force: bool,
-) -> Result<Arc<Pool>, engine::EngineError> {
-    let found = sim::torture::find(sim).await.unwrap();
-    let host = engine::HostIdentity {
-        hostid,
-        hostname: format!("host{hostid}"),
-    };
-    let mut spec = engine::ImportSpec::new(found, host);
-    spec.force = force;
-    Pool::import(&sim.world(), spec).await
-}
-
-/// A pool with multihost=on is left alone by other hosts while somebody is at work on it, idle or not; when that
-/// host is dead it is taken; and a host without an identity gets nothing.
-#[test]
-fn a_pool_in_use_elsewhere_is_not_imported() {
-    for layout in [Layout::Single, Layout::Mirror(2), Layout::Raidz(1, 3)] {
-        simulate(async move {
-            let sim = SimWorld::new(71);
-            let pool = create(&sim, layout, 96, false).await.unwrap();
-            let refused = pool.set_prop("multihost", "on").await.unwrap_err();
-            assert!(refused.to_string().contains("non-zero system hostid"));
-            pool.export(false).await.unwrap();
-            drop(pool);
-            let pool = import_as(&sim, 1).await.unwrap();
-            pool.set_prop("multihost", "on").await.unwrap();
-            let fs = open(&sim, &pool).await.unwrap();
-            put(&fs, "file", &data(1, 300_000)).await.unwrap();
-            pool.sync().await.unwrap();
-            // Idle for long: only heartbeats are written.
-            tokio::time::sleep(Duration::from_secs(300)).await;
-            let txg = pool.synced_txg();
-            let error = import_as(&sim, 2).await.unwrap_err();
-            let text = error.to_string();
-            assert!(
-                text.contains("pool is imported on host 'host1' (hostid=1)"),
-                "{text}"
-            );
-            assert_eq!(pool.synced_txg(), txg);
-            // Nobody is told to use force on it.
-            let error = import_by(&sim, 2, false).await.unwrap_err();
-            assert!(matches!(error, engine::EngineError::RemoteActive { .. }));
-            // Its host dies.
-            sim.power_cut(PowerCut::LoseUnflushed);
-            sim.kill_tasks().await;
-            drop((fs, pool));
-            sim.kill_tasks().await;
-            sim.power_on();
-            inspect_unwatched(&sim).await;
-            let error = import_as(&sim, 0).await.unwrap_err();
-            assert!(error.to_string().contains("hostid is not set"), "{error}");
-            let error = import_by(&sim, 2, false).await.unwrap_err();
-            assert!(matches!(error, engine::EngineError::ForeignHost { .. }));
-            let before = sim.elapsed();
-            let pool = import_as(&sim, 2).await.unwrap();
-            let took = sim.elapsed() - before;
-            assert!(took >= Duration::from_secs(20 + 10), "{took:?}");
-            let fs = open(&sim, &pool).await.unwrap();
-            assert_eq!(get(&fs, "file").await.unwrap(), data(1, 300_000));
-            fs.close().await.unwrap();
-            pool.export(false).await.unwrap();
-            drop((fs, pool));
-            // Exported by this very host: nothing to watch.
-            let before = sim.elapsed();
-            let pool = import_as(&sim, 2).await.unwrap();
-            assert!(sim.elapsed() - before < Duration::from_secs(10));
-            pool.set_prop("multihost", "off").await.unwrap();
-            pool.export(false).await.unwrap();
-            drop(pool);
-            let before = sim.elapsed();
-            let pool = import_as(&sim, 3).await.unwrap();
-            assert!(sim.elapsed() - before < Duration::from_secs(10));
-            pool.export(false).await.unwrap();
-        });
-    }
-}
-
-/// zdb looks at pools without caring who uses them; so does what only looks here.
-async fn inspect_unwatched(sim: &SimWorld) {
-    let found = sim::torture::find(sim).await.unwrap();
-    let before = sim.elapsed();
-    let probe = engine::probe(&sim.world(), &found).await.unwrap();
-    assert!(probe.unusable.is_none(), "{:?}", probe.unusable);
-    assert!(sim.elapsed() - before < Duration::from_secs(10));
-}
-
-/// Who cannot write heartbeats stops, as another host may take the pool; and goes on only if none has.
-#[test]
-fn without_heartbeats_the_pool_stops() {
-    simulate(async {
-        let sim = SimWorld::new(72);
-        let pool = create(&sim, Layout::Single, 96, false).await.unwrap();
-        pool.export(false).await.unwrap();
-        drop(pool);
-        let pool = import_as(&sim, 1).await.unwrap();
-        pool.set_prop("multihost", "on").await.unwrap();
-        tokio::time::sleep(Duration::from_secs(60)).await;
-        assert!(pool.suspended().is_none());
-        // Only the slots of heartbeats fail, the last ones of the rings: transaction groups could go on.
-        let disk = sim.disk("disk0").unwrap();
-        let slot = (128 << 10) + 31 * 4096;
-        for label in 0..4 {
-            let start = format::label_offset(96 << 20, label).unwrap() + slot;
-            disk.inject(Fault::new(SimOp::Write, FaultEffect::Error).within(start..start + 4096));
-        }
-        tokio::time::sleep(Duration::from_secs(9)).await;
-        assert!(pool.suspended().is_none());
-        tokio::time::sleep(Duration::from_secs(20)).await;
-        let why = pool.suspended().unwrap();
-        assert!(why.contains("heartbeat"), "{why}");
-        disk.clear_faults();
-        patiently("clear", pool.clear(None)).await.unwrap().unwrap();
-        pool.sync().await.unwrap();
-        tokio::time::sleep(Duration::from_secs(60)).await;
-        assert!(pool.suspended().is_none());
-        let error = import_as(&sim, 2).await.unwrap_err();
-        assert!(error.to_string().contains("pool is imported on host"));
-        pool.export(false).await.unwrap();
-        drop(pool);
-        inspect(&sim, "after all", false).await.unwrap();
     });
 }

@@ -4,6 +4,7 @@ mod common;
 mod crash;
 mod encrypted;
 mod faults;
+mod multihost;
 mod stale_logs;
 mod transient;
 mod trim;
