@@ -38,7 +38,8 @@ use crate::pdu::{
     Frame, Header, Opcode, OutQueue, RejectReason, TAG_NONE, flag, serial_less, target_opcode,
 };
 use crate::scsi::{
-    CHUNK_BYTES_MAX, Command, NexusId, Outcome, SENSE_BYTES_MAX, Sense, Unit, status,
+    CHUNK_BYTES_MAX, Command, NexusId, Outcome, SENSE_BYTES_MAX, Sense, TRANSFER_BYTES_MAX, Unit,
+    status,
 };
 use crate::target::Nexus;
 use bytes::{Bytes, BytesMut};
@@ -572,7 +573,9 @@ impl Session {
             _ => 0,
         };
         let mut held = held;
-        let mut needs_bytes = self.memory.needs(u64::from(wanted) + read_bytes);
+        // No more than the longest command: the budget has that in any case.
+        let data_bytes = (u64::from(wanted) + read_bytes).min(TRANSFER_BYTES_MAX.into());
+        let mut needs_bytes = self.memory.needs(data_bytes);
         if !needs_data
             && (is_free || self.tasks.is_empty())
             && let Some(paid_bytes) = self.memory.pay(needs_bytes)
