@@ -111,7 +111,8 @@ fn parse<Words: CommandFactory + Parser>(mut words: Vec<OsString>) -> Words {
     if std::env::var_os("POSIXLY_CORRECT").is_some() {
         end_options_at_first_word(&mut words, &Words::command());
     }
-    // The commands know no `-h`: it is wrong, as any other letter, and answered with how to use them.
+    // The commands know no `-h`: it is wrong, as any other letter, and answered with how to use
+    // them.
     let is_asked_for = words.len() < 3 || words.iter().any(|word| word == "--help");
     Words::try_parse_from(words).unwrap_or_else(|error| {
         if error.kind() != ErrorKind::DisplayHelp || is_asked_for {
@@ -122,7 +123,8 @@ fn parse<Words: CommandFactory + Parser>(mut words: Vec<OsString>) -> Words {
     })
 }
 
-/// Options of a command end at the first word that is none, instead of being looked for in all words.
+/// Options of a command end at the first word that is none, instead of being looked for in all
+/// words.
 fn end_options_at_first_word(words: &mut Vec<OsString>, program: &clap::Command) {
     let command = words.get(1).and_then(|name| program.find_subcommand(name));
     let Some(command) = command else { return };

@@ -1,6 +1,7 @@
 //! Numbers as `zpool` and `zfs` print them.
 //!
-//! Behaviour: `zfs_nicenum_format` (lib/libzutil/zutil_nicenum.c): at most five characters, powers of 1024.
+//! Behaviour: `zfs_nicenum_format` (lib/libzutil/zutil_nicenum.c): at most five characters, powers
+//! of 1024.
 
 const UNITS: [&str; 7] = ["", "K", "M", "G", "T", "P", "E"];
 

@@ -7,10 +7,11 @@
 use api::{Failure, FailureKind, ZfsChanged, ZfsInherit, ZfsSet};
 use dataset::props::{find, full_name};
 use dataset::{DatasetError, DatasetKind, ListOptions, PropertyChange, PropertySource};
+use filesystem::FsError;
 use serve_fuse::UnmountMode;
 
 use crate::create::volume_reservation;
-use crate::error::{all_done, from_dataset};
+use crate::error::{all_done, from_dataset, from_engine};
 use crate::mounts::{Place, Taken, is_at_or_below};
 use crate::owners::OwnedQuota;
 use crate::service::{OpenPool, Service};
@@ -131,6 +132,22 @@ impl Service {
         ))
     }
 
+    /// A filesystem of the newest version counts all that its pool can count
+    /// (`zfs_ioc_id_quota_upgrade`, module/zfs/zfs_ioctl.c).
+    async fn count_owners(&self, open: &OpenPool, name: &str) -> Result<(), Failure> {
+        let doing = format!("cannot count what owners use of '{name}'");
+        let failed = |error: FsError| Failure::new(FailureKind::Io, format!("{doing}: {error}"));
+        let borrowed = self.borrow(open, name, &doing).await?;
+        let counted = borrowed.filesystem().count_owners().await;
+        borrowed.give_back().await.map_err(failed)?;
+        match counted {
+            Err(FsError::ReadOnly) => return Ok(()),
+            counted => counted.map_err(failed)?,
+        }
+        let synced = open.pool.sync().await;
+        synced.map_err(|error| from_engine(&doing, &error))
+    }
+
     /// `zfs set`.
     pub(crate) async fn zfs_set(&self, call: ZfsSet) -> Result<ZfsChanged, Failure> {
         let properties = by_full_names(call.properties);
@@ -202,7 +219,8 @@ impl Service {
         all_done(&failures).map(|_| changed)
     }
 
-    /// Datasets at and below `top` of the kinds that have a property (`inherit_recurse_cb`, cmd/zfs/zfs_main.c).
+    /// Datasets at and below `top` of the kinds that have a property (`inherit_recurse_cb`,
+    /// cmd/zfs/zfs_main.c).
     async fn having(&self, property: &str, top: &str) -> Result<Vec<String>, Failure> {
         let open = self.pool_of(top)?;
         let doing = format!("cannot open '{top}'");
@@ -222,8 +240,19 @@ impl Service {
         let has = |kind: DatasetKind| {
             find(property).is_none_or(|property| property.kinds.meets(kind.kinds()))
         };
-        let listed = listed.into_iter().filter(|info| has(info.kind));
-        Ok(listed.map(|info| info.name).collect())
+        let mut names = Vec::new();
+        for info in listed.into_iter().filter(|info| has(info.kind)) {
+            if info.kind == DatasetKind::Snapshot {
+                // Most have none of their own, and each change takes its time.
+                let setting = dsl.property(&info.name, property).await;
+                let source = setting.map(|setting| setting.source);
+                if !matches!(source, Ok(PropertySource::Local | PropertySource::Received)) {
+                    continue;
+                }
+            }
+            names.push(info.name);
+        }
+        Ok(names)
     }
 
     async fn names_below(&self, top: &str) -> Result<Vec<String>, Failure> {
@@ -311,7 +340,8 @@ impl Service {
         Ok(())
     }
 
-    /// Changes properties, then does what they mean for mounts and shares. Answers what could not be mounted.
+    /// Changes properties, then does what they mean for mounts and shares. Answers what could not
+    /// be mounted.
     async fn change_properties(
         &self,
         name: &str,
@@ -344,6 +374,9 @@ impl Service {
                 let _ = self.show_snapshots_below(&open, name).await;
             }
             return Err(failure);
+        }
+        if is_filesystem && changes.iter().any(|(changed, _)| changed == "version") {
+            self.count_owners(&open, name).await?;
         }
         self.log_command(&open.pool, command).await;
         let mut warnings = Vec::new();
@@ -408,9 +441,9 @@ impl Service {
         })
     }
 
-    /// Mounts again what was unmounted, where it belongs now. With a new mount point, all that inherit it and want to be
-    /// mounted are. What cannot be mounted is answered: the property is set all the same (`changelist_postfix`,
-    /// lib/libzfs/libzfs_changelist.c).
+    /// Mounts again what was unmounted, where it belongs now. With a new mount point, all that
+    /// inherit it and want to be mounted are. What cannot be mounted is answered: the property is
+    /// set all the same (`changelist_postfix`, lib/libzfs/libzfs_changelist.c).
     async fn put_where_it_belongs(
         &self,
         open: &OpenPool,

@@ -69,6 +69,11 @@ impl Service {
         let mut reply = ZfsSpaceReply::default();
         let mut outcome = Ok(());
         for owner in &call.owners {
+            if *owner == SpaceOwner::Project && !filesystem.has_projects() {
+                let message = format!("{doing}: unsupported version or feature");
+                outcome = Err(Failure::new(FailureKind::Unsupported, message));
+                continue;
+            }
             let (kind, names) = match owner {
                 SpaceOwner::User => (QuotaKind::User, names_in("/etc/passwd")),
                 SpaceOwner::Group => (QuotaKind::Group, names_in("/etc/group")),

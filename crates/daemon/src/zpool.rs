@@ -214,8 +214,8 @@ async fn refuse_used_mountpoint(
     Err(Failure::new(FailureKind::Invalid, message))
 }
 
-/// Only a pool with a special vdev has a use for `special_small_blocks`, which is at most the record size
-/// (`zpool_create`, lib/libzfs/libzfs_pool.c; `zfs_valid_proplist`, libzfs_dataset.c).
+/// Only a pool with a special vdev has a use for `special_small_blocks`, which is at most the
+/// record size (`zpool_create`, lib/libzfs/libzfs_pool.c; `zfs_valid_proplist`, libzfs_dataset.c).
 fn check_special_small_blocks(
     doing: &str,
     vdevs: &[ApiVdev],

@@ -48,7 +48,8 @@ impl DslPool {
 pub(crate) struct BookmarkEntry {
     pub name: String,
     phys: SnapshotBookmark,
-    /// Whether more is stored than the first release of bookmarks had: what feature `bookmark_v2` counts.
+    /// Whether more is stored than the first release of bookmarks had: what feature `bookmark_v2`
+    /// counts.
     is_long: bool,
     is_dirty: bool,
 }
@@ -356,7 +357,8 @@ impl DslPool {
         entry: &BookmarkEntry,
     ) -> Result<(), DatasetError> {
         let features = self.features();
-        // OpenZFS forgets to count down those of a dataset that is destroyed, never up: the count is not too low.
+        // OpenZFS forgets to count down those of a dataset that is destroyed, never up: the count
+        // is not too low.
         if entry.is_long {
             features.decrement(ctx, guid::BOOKMARK_V2).await?;
         }

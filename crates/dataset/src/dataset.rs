@@ -373,6 +373,37 @@ impl Dataset {
         self.hold.dsl.features().is_enabled(guid)
     }
 
+    /// Counts objects per owner, and space per project, from now on, as far as the pool's features
+    /// let it. Answers the bits `format::OBJSET_FLAG_*` to set once every object was written again
+    /// (`dmu_objset_id_quota_upgrade_cb`, module/zfs/dmu_objset.c); zero where there is nothing to
+    /// do.
+    pub fn begin_to_count(&self) -> u64 {
+        let objset = self.objset();
+        let flags = objset.flags();
+        let can_change = !self.hold.dsl.env().read_only && !self.is_snapshot();
+        if !can_change
+            || objset.kind() != ObjsetKind::Filesystem
+            || flags & format::OBJSET_FLAG_USER_ACCOUNTING == 0
+        {
+            return 0;
+        }
+        let mut missing = 0;
+        for (feature, flag) in [
+            (
+                guid::USEROBJ_ACCOUNTING,
+                format::OBJSET_FLAG_USER_OBJECT_ACCOUNTING,
+            ),
+            (guid::PROJECT_QUOTA, format::OBJSET_FLAG_PROJECT_QUOTA),
+        ] {
+            if flags & flag == 0 && self.has_feature(feature) {
+                missing |= flag;
+                self.ds().state().activating.insert(feature);
+            }
+        }
+        objset.count_also(missing);
+        missing
+    }
+
     /// The last txg that is on disk.
     pub fn synced_txg(&self) -> Txg {
         self.hold.dsl.env().txgs.synced_txg()

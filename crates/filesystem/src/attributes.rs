@@ -164,6 +164,7 @@ impl Filesystem {
             changed(set.project, before.project.unwrap_or(0)),
         ];
         self.quotas.check_owners(self, owners).await?;
+        self.count_in_background();
         if set.project.is_some() && (before.is_old || !self.has_projects()) {
             return Err(FsError::Unsupported {
                 what: "a project (feature project_quota)",

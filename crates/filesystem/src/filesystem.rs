@@ -51,6 +51,10 @@ pub struct Filesystem {
     gate: tokio::sync::RwLock<()>,
     is_closing: AtomicBool,
     is_closed: AtomicBool,
+    /// Everything is counted that can be.
+    pub(crate) counts_all: AtomicBool,
+    /// Somebody counts what was there before.
+    pub(crate) is_counting: AtomicBool,
     /// The log of a crash is being replayed: object numbers and times come from it.
     pub(crate) is_replaying: AtomicBool,
 }
@@ -156,6 +160,8 @@ impl Filesystem {
             mount_choices: RwLock::default(),
             is_closing: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
+            counts_all: AtomicBool::new(false),
+            is_counting: AtomicBool::new(false),
             is_replaying: AtomicBool::new(false),
         });
         filesystem.node(root).await?.entries()?;
@@ -167,6 +173,8 @@ impl Filesystem {
 
     /// Replays the log of a crash, then starts to free what is in the delete queue.
     async fn recover(self: &Arc<Self>) -> Result<()> {
+        // What the log changes is counted like the rest.
+        self.dataset()?.begin_to_count();
         if let Some(log) = &self.log
             && log.needs_replay()
         {
@@ -180,6 +188,7 @@ impl Filesystem {
             tracing::info!(%dataset, records = count, "replayed the intent log");
         }
         self.spawn_drain();
+        self.count_in_background();
         Ok(())
     }
 
@@ -231,9 +240,9 @@ impl Filesystem {
         self.version >= ZPL_VERSION_FUID
     }
 
-    /// Whether new files have a project.
-    pub(crate) fn has_projects(&self) -> bool {
-        self.version >= ZPL_VERSION_SA && self.objset.flags() & OBJSET_FLAG_PROJECT_QUOTA != 0
+    /// Whether new files have a project, and what projects use is counted.
+    pub fn has_projects(&self) -> bool {
+        self.version >= ZPL_VERSION_SA && self.objset.counted() & OBJSET_FLAG_PROJECT_QUOTA != 0
     }
 
     pub(crate) fn now(&self) -> Time {
@@ -322,6 +331,7 @@ impl Filesystem {
 
     /// Joins the open txg.
     pub(crate) async fn assign(&self, estimate: DirtyEstimate) -> Result<Tx> {
+        self.count_in_background();
         Ok(self.dataset()?.assign(estimate).await?)
     }
 

@@ -27,6 +27,7 @@
 
 mod acl;
 mod attributes;
+mod counting;
 mod create;
 mod data;
 mod directory;

@@ -113,7 +113,7 @@ impl Filesystem {
     }
 
     /// Runs `work` as a task of its own.
-    fn spawn<F>(&self, work: impl FnOnce(Arc<Self>) -> F)
+    pub(crate) fn spawn<F>(&self, work: impl FnOnce(Arc<Self>) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
     {

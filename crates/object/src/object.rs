@@ -182,6 +182,14 @@ impl Object {
         Ok(result)
     }
 
+    /// Has it written again as it is.
+    ///
+    /// # Errors
+    /// [`ObjectError::NoSuchObject`] where it was freed.
+    pub fn touch(&self, tx: &Tx) -> Result<()> {
+        self.change_meta(tx, |_| Ok(()))
+    }
+
     /// Its bonus, newest.
     pub fn bonus(&self) -> Bytes {
         self.dnode.lock().meta().bonus.clone()

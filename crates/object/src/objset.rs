@@ -91,6 +91,8 @@ pub struct ObjectSet {
     pub(crate) indirects: IndirectCache,
     generation: AtomicU64,
     pub(crate) large_dnodes: AtomicBool,
+    /// Bits of [`Self::flags`] that stand for what is counted, though not of all objects yet.
+    counting: AtomicU64,
 }
 
 impl std::fmt::Debug for ObjectSet {
@@ -233,6 +235,7 @@ impl ObjectSet {
             indirects: IndirectCache::new(64),
             generation: AtomicU64::new(1),
             large_dnodes: AtomicBool::new(false),
+            counting: AtomicU64::new(0),
             pipeline,
             world,
             options,
@@ -248,6 +251,17 @@ impl ObjectSet {
     pub fn flags(&self) -> u64 {
         let head = self.head.lock();
         head.newest(|slot| slot.flags).unwrap_or(head.phys.flags)
+    }
+
+    /// Bits `format::OBJSET_FLAG_*` of what is counted when an object is written.
+    pub fn counted(&self) -> u64 {
+        self.flags() | self.counting.load(Ordering::Acquire)
+    }
+
+    /// From now on counts more, of each object as soon as it is written. When all were, the bits
+    /// belong into [`Self::flags`].
+    pub fn count_also(&self, flags: u64) {
+        self.counting.fetch_or(flags, Ordering::AcqRel);
     }
 
     /// Sets the flags in `tx`.

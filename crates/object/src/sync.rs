@@ -253,7 +253,7 @@ impl ObjectSet {
 
     /// What is counted per user and project, if anything.
     fn account_scope(&self) -> Option<AccountScope> {
-        let flags = self.flags();
+        let flags = self.counted();
         (flags & OBJSET_FLAG_USER_ACCOUNTING != 0 && self.accounting().is_some()).then_some(
             AccountScope {
                 objects: flags & OBJSET_FLAG_USER_OBJECT_ACCOUNTING != 0,
@@ -275,6 +275,12 @@ impl ObjectSet {
                     let counted = owned.flags.contains(DnodeFlags::USER_OBJECTS_ACCOUNTED);
                     deltas.count(owned.ids, owned.used_bytes, space, counted, scope, sign);
                 }
+            }
+        }
+        if scope.projects && !self.has_account(ObjectId::PROJECT_USED).await? {
+            // What was there before projects are counted is of none, which is project 0.
+            for (name, used) in self.used_by_all_users().await? {
+                *deltas.projects.entry(name).or_default() += used;
             }
         }
         let tx = Tx::syncing(ctx.txg);
@@ -302,6 +308,30 @@ impl ObjectSet {
             }
         }
         Ok(())
+    }
+
+    async fn has_account(self: &Arc<Self>, id: ObjectId) -> Result<bool> {
+        match self.hold(id).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.is_not_found() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Space and objects of all users together, as entries of project 0.
+    async fn used_by_all_users(self: &Arc<Self>) -> Result<[(String, i64); 2]> {
+        let (mut bytes, mut objects) = (0i64, 0i64);
+        if self.has_account(ObjectId::USER_USED).await? {
+            let users = Zap::open(self.hold(ObjectId::USER_USED).await?).await?;
+            for entry in users.all().await? {
+                let used = entry.value.as_u64().unwrap_or(0).cast_signed();
+                match entry.name.starts_with(b"obj-") {
+                    true => objects = objects.saturating_add(used),
+                    false => bytes = bytes.saturating_add(used),
+                }
+            }
+        }
+        Ok([("0".to_owned(), bytes), ("obj-0".to_owned(), objects)])
     }
 
     /// Puts the written dnodes into their blocks, and writes those.

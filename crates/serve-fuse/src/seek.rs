@@ -1,9 +1,9 @@
 //! Where a file has data, and where holes (lseek(2)).
 //!
-//! What is written through a mapping stays in the kernel's pages for a while, and the kernel asks for data and holes
-//! without writing it first (`fuse_lseek`, fs/fuse/file.c of Linux). So before anything is called a hole, the kernel is
-//! made to drop its pages of it, which writes those that are dirty (`fuse_reverse_inval_inode`, fs/fuse/inode.c). A file
-//! without holes is not bothered.
+//! What is written through a mapping stays in the kernel's pages for a while, and the kernel asks
+//! for data and holes without writing it first (`fuse_lseek`, fs/fuse/file.c of Linux). So before
+//! anything is called a hole, the kernel is made to drop its pages of it, which writes those that
+//! are dirty (`fuse_reverse_inval_inode`, fs/fuse/inode.c). A file without holes is not bothered.
 
 use std::ops::Range;
 
@@ -23,7 +23,8 @@ pub(crate) async fn seek(
 ) -> Result<u64, Errno> {
     let mut written = 0..0;
     loop {
-        // The file is let go before the kernel writes: another state of the filesystem may be about to take its place.
+        // The file is let go before the kernel writes: another state of the filesystem may be about
+        // to take its place.
         let (found, hole) = look(&nodes.file(node).await?, offset, to).await;
         let is_sure = hole.is_empty() || written.start <= hole.start && hole.end <= written.end;
         let Some(notifier) = notifier.filter(|_| !is_sure) else {

@@ -1,6 +1,6 @@
 //! `zfs project` (zfs-project(8), cmd/zfs/zfs_project.c): the projects of files and directories.
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use api::{ProjectChange, ZfsProject};
 use clap::Args;
 
@@ -16,22 +16,22 @@ pub struct Project {
     #[arg(short, overrides_with = "directory_only")]
     recursive: bool,
     /// Set the project (with -c: compare with it)
-    #[arg(short, value_name = "ID", conflicts_with = "clear")]
+    #[arg(short, value_name = "ID")]
     project: Option<u32>,
     /// What is made in the directories is of their project
-    #[arg(short, conflicts_with_all = ["clear", "check"])]
+    #[arg(short)]
     set_inherit: bool,
     /// Clear the project and that it is inherited
     #[arg(short = 'C')]
     clear: bool,
     /// Keep the project when clearing
-    #[arg(short, requires = "clear")]
+    #[arg(short)]
     keep: bool,
     /// Tell what has another project than the directory, or does not pass it on
-    #[arg(short, conflicts_with = "clear")]
+    #[arg(short)]
     check: bool,
     /// With -c: names only, each ended by a zero byte
-    #[arg(short = '0', requires = "check")]
+    #[arg(short = '0')]
     zero: bool,
     /// Files and directories
     #[arg(required = true)]
@@ -39,8 +39,31 @@ pub struct Project {
 }
 
 impl Project {
+    /// Refuses options that do not go together.
+    fn check_options(&self) -> anyhow::Result<()> {
+        let kinds = [self.clear, self.check, self.set_inherit];
+        let sets = !self.check && (self.set_inherit || self.project.is_some());
+        let fault = if kinds.into_iter().filter(|given| *given).count() > 1 {
+            "cannot specify '-C' '-c' '-s' together"
+        } else if self.keep && !self.clear {
+            "'-k' is only valid together with '-C'"
+        } else if self.zero && !self.check {
+            "'-0' is only valid together with '-c'"
+        } else if self.directory_only && self.clear {
+            "'-d' is useless together with '-C'"
+        } else if self.project.is_some() && self.clear {
+            "'-p' is useless together with '-C'"
+        } else if self.directory_only && sets {
+            "'-d' is useless for set project ID and/or inherit flag"
+        } else {
+            return Ok(());
+        };
+        bail_usage!("{fault}")
+    }
+
     /// Asks the daemon and prints.
     pub fn run(self, client: &Client) -> anyhow::Result<()> {
+        self.check_options()?;
         let change = if self.clear {
             Some(ProjectChange::Clear {
                 keep_project: self.keep,
@@ -53,12 +76,6 @@ impl Project {
         } else {
             None
         };
-        if self.keep && !self.clear {
-            bail!("'-k' goes with '-C'");
-        }
-        if self.directory_only && change.is_some() {
-            bail!("'-d' does not go with '-C', '-s', or '-p' without '-c'");
-        }
         for given in &self.paths {
             let path = std::fs::canonicalize(given)
                 .with_context(|| format!("failed to stat {given}"))?
@@ -98,5 +115,45 @@ impl Project {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Words {
+        #[command(flatten)]
+        project: Project,
+    }
+
+    #[test]
+    fn options_that_make_no_sense_together_are_refused() {
+        let check = |line: &str| {
+            let words = ["project"].into_iter().chain(line.split(' '));
+            let parsed =
+                Words::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}"));
+            parsed.project.check_options()
+        };
+        for line in [
+            "-c -k", "-c -C", "-c -s", "-C -d", "-C -p 1", "-C -s", "-C -r -0", "-s -d", "-s -k",
+            "-0", "-k", "-p 1 -0", "-p 1 -d",
+        ] {
+            assert!(check(&format!("{line} f")).is_err(), "{line}");
+        }
+        for line in [
+            "-c -d -r",
+            "-c -r -0 -p 5",
+            "-C -k -r",
+            "-s -r",
+            "-s -p 7",
+            "-d",
+            "-r",
+        ] {
+            check(&format!("{line} f")).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! Goal: bookmarks go by themselves, and before a rollback past them. Method: bookmarks that OpenZFS made, of snapshots that
-//! are there and of one that is gone; what features count, and zdb.
+//! Goal: bookmarks go by themselves, and before a rollback past them. Method: bookmarks that
+//! OpenZFS made, of snapshots that are there and of one that is gone; what features count, and zdb.
 
 use std::path::Path;
 
@@ -62,7 +62,8 @@ fn a_bookmark_is_destroyed() {
         let said = server.fails(&format!("zfs destroy {option} plain/data#b1"));
         assert!(said.contains("not supported with bookmark"), "{said}");
     }
-    // What died around the snapshot that is gone is told apart for its bookmark, and then not any more.
+    // What died around the snapshot that is gone is told apart for its bookmark, and then not any
+    // more.
     server.ok("zfs snapshot plain/data@later");
     server.ok("zfs destroy plain/data#of_destroyed");
     // The snapshot that two bookmarks stand for goes before them; a third goes before its snapshot.

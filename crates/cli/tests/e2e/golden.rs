@@ -191,7 +191,11 @@ impl Golden {
             let mut ours = String::new();
             for command in ["userspace", "groupspace", "projectspace"] {
                 let fields = "type,name,used,quota,objused,objquota";
-                let numeric = if command == "projectspace" { "" } else { "-n" };
+                let of_projects = command == "projectspace";
+                if of_projects && self.manifest["features"]["project_quota"] != "active" {
+                    continue;
+                }
+                let numeric = if of_projects { "" } else { "-n" };
                 ours += &self.text(&format!("zfs {command} -Hp {numeric} -o {fields} {name}"));
             }
             let ours: Vec<Vec<&str>> = ours.lines().map(|row| row.split('\t').collect()).collect();

@@ -11,6 +11,7 @@ mod commands;
 mod condition;
 mod conformance;
 mod console;
+mod counting;
 mod dedup;
 mod expand;
 mod foreign;

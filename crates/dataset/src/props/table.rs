@@ -745,8 +745,8 @@ pub static PROPERTIES: &[Property] = &[
     boolean("longname", 0, F, "LONGNAME"),
 ];
 
-/// Finds a native property by name, or by the name of its column in lower case: `compress` is `compression`
-/// (`propname_match`, module/zcommon/zprop_common.c).
+/// Finds a native property by name, or by the name of its column in lower case: `compress` is
+/// `compression` (`propname_match`, module/zcommon/zprop_common.c).
 pub fn find(name: &str) -> Option<&'static Property> {
     let is_column = |property: &&Property| {
         let column = property
