@@ -36,13 +36,14 @@ struct Binary {
     arguments: Vec<String>,
     /// Where it runs: the directory of its package.
     directory: PathBuf,
+    environment: Vec<(&'static str, PathBuf)>,
 }
 
 /// Builds the tests of the workspace and runs them. Fails if any of them does, once all have run.
 pub fn run() -> anyhow::Result<()> {
     let begin = Instant::now();
     println!("== tests: build");
-    let mut binaries = build()?;
+    let (mut binaries, millpond) = build()?;
     println!("== tests: built in {} s", begin.elapsed().as_secs());
     binaries.sort_by_key(|binary| (binary.name != LONGEST, binary.name.clone()));
     binaries.push(Binary {
@@ -52,7 +53,17 @@ pub fn run() -> anyhow::Result<()> {
             .map(str::to_owned)
             .to_vec(),
         directory: ".".into(),
+        environment: Vec::new(),
     });
+    // It takes minutes too, so it begins beside the longest.
+    let suite = Binary {
+        name: "OpenZFS's test suite".to_owned(),
+        program: std::env::current_exe().context("where this program is")?,
+        arguments: vec!["zts".to_owned()],
+        directory: ".".into(),
+        environment: vec![(crate::zts::BINARY, millpond)],
+    };
+    binaries.insert(1, suite);
     let count = binaries.len();
     let queue = Mutex::new(VecDeque::from(binaries));
     let failed = Mutex::new(Vec::new());
@@ -157,8 +168,8 @@ fn left_out(path: &Path) -> BTreeMap<String, u64> {
     out
 }
 
-/// Builds all test binaries and says where they are.
-fn build() -> anyhow::Result<Vec<Binary>> {
+/// Builds all test binaries and says where they are, and where the product's binary is.
+fn build() -> anyhow::Result<(Vec<Binary>, PathBuf)> {
     let output = Command::new("cargo")
         // Lints have seen the examples; nothing runs them here.
         .args(["test", "--workspace", "--tests", "--locked", "--no-run"])
@@ -170,14 +181,26 @@ fn build() -> anyhow::Result<Vec<Binary>> {
         bail!("the tests do not build ({})", output.status);
     }
     let mut binaries = Vec::new();
+    let mut millpond = None;
     for line in String::from_utf8_lossy(&output.stdout).lines() {
         let message: Value = serde_json::from_str(line).context("cargo's messages")?;
         binaries.extend(test_binary(&message)?);
+        millpond = millpond.or_else(|| product(&message));
     }
     if binaries.is_empty() {
         bail!("cargo built no tests");
     }
-    Ok(binaries)
+    let millpond = millpond.context("cargo did not build the product's binary")?;
+    Ok((binaries, millpond))
+}
+
+/// The product's binary, which tests of its package run, if a message of cargo is about it.
+fn product(message: &Value) -> Option<PathBuf> {
+    let is_product = message["target"]["name"] == "millpond"
+        && message["target"]["kind"][0] == "bin"
+        && message["profile"]["test"] == false;
+    let program = message["executable"].as_str().filter(|_| is_product);
+    program.map(PathBuf::from)
 }
 
 /// The test binary that a message of cargo is about, if it is about one.
@@ -203,6 +226,7 @@ fn test_binary(message: &Value) -> anyhow::Result<Option<Binary>> {
         program: program.into(),
         arguments: Vec::new(),
         directory: directory.to_owned(),
+        environment: Vec::new(),
     }))
 }
 
@@ -243,6 +267,7 @@ impl Binary {
             .current_dir(&self.directory)
             .env("CARGO_MANIFEST_DIR", &self.directory)
             .env("MILLPOND_LEFT_OUT", left_out)
+            .envs(self.environment.iter().map(|(name, path)| (name, path)))
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output)

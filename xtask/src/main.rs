@@ -1,9 +1,11 @@
-//! What CI and developers run: `cargo xtask ci` is every check in order, `cargo xtask bench` the benchmarks.
+//! What CI and developers run: `cargo xtask ci` is every check in order, `cargo xtask bench` the benchmarks,
+//! `cargo xtask zts` OpenZFS's own test suite.
 //!
 //! Steps stop at the first failure. `ci` is what `scripts/test` and so `.ci/run` call; there is no
 //! other list of checks anywhere.
 
 mod binaries;
+mod zts;
 
 use std::process::{Command, ExitCode};
 use std::time::Instant;
@@ -15,8 +17,10 @@ fn main() -> ExitCode {
     let result = match words.first().map(String::as_str) {
         Some("ci") => ci(),
         Some("bench") => bench(&words[1..]),
+        Some("zts") => zts::run(&words[1..]),
+        Some(zts::INSIDE) => zts::inside(&words[1..]),
         _ => {
-            eprintln!("usage: cargo xtask ci | bench [NAME...]");
+            eprintln!("usage: cargo xtask ci | bench [NAME...] | zts [GROUP[:TEST,...]]...");
             return ExitCode::from(2);
         }
     };

@@ -72,23 +72,15 @@ pub fn golden() -> Option<PathBuf> {
     .then_some(path)
 }
 
-/// The driver of OpenZFS's own test suite, a program in Python that runs it against our commands, and the suite itself.
-pub fn zfs_test_suite() -> Option<(PathBuf, PathBuf)> {
-    let driver = shared("MILLPOND_ZTS", "zts").join("zts.py");
+/// OpenZFS's own test suite, as its package has it (`.../zfs-tests`), where `scripts/install test` unpacks it.
+pub fn zfs_test_suite() -> Option<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let suite = cache
         .or_else(home)?
         .join("millpond/zfs-test/usr/share/zfs/zfs-tests");
-    let has_driver = need(
-        "the driver of OpenZFS's test suite (MILLPOND_ZTS or ../shared/zts)",
-        driver.is_file(),
-    );
-    let has_suite = need(
-        "OpenZFS's test suite (package zfs-test, which scripts/install unpacks)",
-        suite.is_dir(),
-    );
-    (has_driver && has_suite).then_some((driver, suite))
+    let what = "OpenZFS's test suite (package zfs-test, which scripts/install unpacks)";
+    need(what, suite.is_dir()).then_some(suite)
 }
 
 /// Unpacks a golden pool below `into`; the directory of its images.

@@ -1,0 +1,133 @@
+//! OpenZFS's own test suite (ZTS), driven against our `zpool` and `zfs`: `cargo xtask zts
+//! [GROUP[:TEST,...]]...`.
+//!
+//! Without words it runs the quick list (`xtask/zts/quick`), as CI does: about 150 tests over many
+//! groups. A line names a test that must pass, or one that does not and why; a test of the list
+//! that fails fails the run and shows its log, and one that passes against expectation is told.
+//! With words it runs whole groups, or tests of them, and tells how they end.
+//!
+//! The suite comes from Debian's package `zfs-test`, which `scripts/install test` unpacks; nothing
+//! of it is kept here. It runs in a sandbox ([`sandbox`]) with an environment that answers for what
+//! only a kernel module has ([`tools`]).
+
+mod list;
+mod runfiles;
+mod sandbox;
+mod session;
+mod tools;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+use list::Expected;
+use session::{Outcome, Session};
+
+/// Where the binary under test is, when somebody has built it already.
+pub const BINARY: &str = "MILLPOND";
+
+/// The word by which the program calls itself inside the sandbox.
+pub const INSIDE: &str = "zts-inside";
+
+/// Builds the binary, makes the sandbox, and runs [`inside`] in it. Answers whether all was as
+/// expected.
+pub fn run(words: &[String]) -> anyhow::Result<()> {
+    let Some(suite) = wanted() else {
+        // Left out; who runs the tests was told why.
+        println!("test result: ok. 0 passed; 0 failed; 1 ignored;");
+        return Ok(());
+    };
+    let binary = binary()?;
+    // Wrong words are told before anything is made.
+    list::select(words, &runfiles::load(&suite)?)?;
+    sandbox::enter(&suite, &binary, words)
+}
+
+/// The suite, if it and all that it stands on is here.
+fn wanted() -> Option<PathBuf> {
+    let suite = oracles::zfs_test_suite()?;
+    let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| {
+        use std::os::unix::fs::MetadataExt;
+        own.uid() == 0
+    });
+    let has_overlay = std::fs::read_to_string("/proc/filesystems")
+        .is_ok_and(|list| list.lines().any(|line| line.ends_with("\toverlay")));
+    let conditions = [
+        ("root with /dev/fuse", is_root && is_there("/dev/fuse")),
+        ("loop devices", is_there("/dev/loop-control")),
+        ("overlayfs", has_overlay),
+        ("ksh", tools::find("ksh").is_some()),
+        ("zdb", tools::find("zdb").is_some()),
+    ];
+    let mut conditions = conditions.into_iter();
+    conditions
+        .all(|(what, holds)| oracles::need(what, holds))
+        .then_some(suite)
+}
+
+fn is_there(path: &str) -> bool {
+    Path::new(path).exists()
+}
+
+/// The binary under test, built if nobody has.
+fn binary() -> anyhow::Result<PathBuf> {
+    if let Some(path) = std::env::var_os(BINARY) {
+        return Ok(std::path::absolute(path)?);
+    }
+    crate::step(
+        "build",
+        "cargo",
+        &["build", "--locked", "-p", "cli", "--bin", "millpond"],
+    )?;
+    let own = std::env::current_exe().context("where this program is")?;
+    let binary = own.with_file_name("millpond");
+    if !binary.exists() {
+        bail!("{} was not built; name it with {BINARY}", binary.display());
+    }
+    Ok(binary)
+}
+
+/// Runs the tests; this process is in the sandbox.
+pub fn inside(words: &[String]) -> anyhow::Result<()> {
+    let sandbox = sandbox::Sandbox::here()?;
+    let groups = runfiles::load(&sandbox.suite)?;
+    let selected = list::select(words, &groups)?;
+    tools::install(&sandbox)?;
+    let session = Session::new(&sandbox)?;
+    let (mut passed, mut skipped) = (0, 0);
+    let (mut wrong, mut better) = (Vec::new(), Vec::new());
+    for group in &selected {
+        session.group(group, &groups[&group.name], |test, outcome, seconds| {
+            let name = format!("{}/{}", group.name, test.name);
+            println!("{name}: {} ({seconds} s)", outcome.word());
+            match (&test.expected, outcome) {
+                (_, Outcome::Pass) => passed += 1,
+                _ => skipped += 1,
+            }
+            match (&test.expected, outcome) {
+                (Expected::Pass, Outcome::Pass) | (Expected::Any, _) => {}
+                (Expected::Deviates(why), Outcome::Pass) => better.push(format!("{name}: {why}")),
+                (Expected::Deviates(_), _) => {}
+                (Expected::Pass, _) => {
+                    skipped -= 1;
+                    println!("{}", session.log_of(group, test));
+                    wrong.push(name);
+                }
+            }
+        });
+    }
+    session.end();
+    for line in &better {
+        println!("passes, though the list says otherwise: {line}");
+    }
+    // The form in which `cargo xtask ci` counts.
+    println!(
+        "test result: {}. {passed} passed; {} failed; {skipped} ignored;",
+        if wrong.is_empty() { "ok" } else { "FAILED" },
+        wrong.len(),
+    );
+    if !wrong.is_empty() {
+        bail!("should pass and do not: {}", wrong.join(", "));
+    }
+    Ok(())
+}

@@ -1,0 +1,194 @@
+//! Where the suite runs: mounts and processes of its own, a private `/etc`, a directory for
+//! everything that it makes.
+//!
+//! Tests make accounts, mount at `/testpool`, kill programs by their names and end in the middle.
+//! So they have a mount namespace (what is mounted in it goes with it) and a PID namespace: they
+//! see no process but their own, and when the first of them ends the kernel ends all others. `/etc`
+//! and the suite itself are overlays, so what tests write to them goes away too. Only loop devices
+//! are the machine's: those of the sandbox are made and detached outside of it. A lock lets one run
+//! at a time use the names that the suite gives pools and directories.
+
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+
+use super::INSIDE;
+
+/// How many disks tests have, and how big each is (sparse).
+const DISKS: usize = 3;
+const DISK_BYTES: u64 = 4 << 30;
+
+/// An account for tests that run as an ordinary user; only in the private `/etc`.
+pub const USER: &str = "zts";
+
+/// What the outside tells the inside, in variables of these names.
+const WORK: &str = "MILLPOND_ZTS_WORK";
+const LOGS: &str = "MILLPOND_ZTS_LOGS";
+const BINARY: &str = "MILLPOND_ZTS_BINARY";
+const DEVICES: &str = "MILLPOND_ZTS_DISKS";
+
+/// The first process of the sandbox: mounts, then waits for the program that it is given. It stays,
+/// as somebody has to wait for orphans. Mounts of FUSE that came along would keep filesystems of
+/// others from being unmounted.
+const FIRST: &str = r#"
+set -e
+work=$1 share=$2 user=$3; shift 3
+mount -t proc proc /proc
+awk '$3 ~ /^fuse/ && $3 != "fusectl" { print $2 }' /proc/self/mounts | sort -r |
+  while read -r at; do umount -l "$at" || true; done
+overlay() {
+  mount -t overlay overlay -o "lowerdir=$1,upperdir=$work/$3.upper,workdir=$work/$3.work" "$2"
+}
+overlay /etc /etc etc
+overlay "$share" "$work/share" share
+useradd -m -d "$work/home" "$user"
+"$@" || exit $?
+exit 0
+"#;
+
+/// The sandbox, seen from inside.
+pub struct Sandbox {
+    /// The directory that holds all that is made.
+    pub work: PathBuf,
+    /// What tests print, test by test; stays.
+    pub logs: PathBuf,
+    /// The suite, which may be changed here.
+    pub suite: PathBuf,
+    /// The binary under test.
+    pub binary: PathBuf,
+    /// Names of the loop devices in `/dev`.
+    pub disks: Vec<String>,
+}
+
+impl Sandbox {
+    /// The sandbox that this process is in.
+    pub fn here() -> anyhow::Result<Self> {
+        let variable = |name: &str| {
+            std::env::var_os(name).map(PathBuf::from).with_context(|| {
+                format!("{INSIDE} is for `cargo xtask zts` only ({name} is missing)")
+            })
+        };
+        let work = variable(WORK)?;
+        let disks = std::env::var(DEVICES).context("the disks")?;
+        Ok(Self {
+            suite: work.join("share/zfs-tests"),
+            logs: variable(LOGS)?,
+            binary: variable(BINARY)?,
+            disks: disks.split(' ').map(str::to_owned).collect(),
+            work,
+        })
+    }
+
+    /// The state directory of the server.
+    pub fn state(&self) -> PathBuf {
+        self.work.join("state")
+    }
+
+    /// The only directory in tests' `PATH`.
+    pub fn path(&self) -> PathBuf {
+        self.work.join("path")
+    }
+
+    /// Where tests make their files.
+    pub fn files(&self) -> PathBuf {
+        self.work.join("files")
+    }
+}
+
+/// Loop devices, detached when dropped.
+struct Disks(Vec<String>);
+
+impl Disks {
+    fn attach(directory: &Path) -> anyhow::Result<Self> {
+        let mut out = Self(Vec::new());
+        for index in 0..DISKS {
+            let path = directory.join(format!("disk{index}"));
+            File::create(&path)?.set_len(DISK_BYTES)?;
+            let output = Command::new("losetup")
+                .args(["-P", "-f", "--show"])
+                .arg(&path)
+                .output()
+                .context("losetup")?;
+            if !output.status.success() {
+                bail!("losetup: {}", String::from_utf8_lossy(&output.stderr));
+            }
+            out.0
+                .push(String::from_utf8(output.stdout)?.trim().to_owned());
+        }
+        Ok(out)
+    }
+}
+
+impl Drop for Disks {
+    fn drop(&mut self) {
+        for disk in &self.0 {
+            let _ = Command::new("losetup").args(["-d", disk]).status();
+        }
+    }
+}
+
+/// Makes the sandbox, runs this program in it, and takes it away again.
+pub fn enter(suite: &Path, binary: &Path, words: &[String]) -> anyhow::Result<()> {
+    let lock = File::options()
+        .create(true)
+        .append(true)
+        .open(std::env::temp_dir().join("millpond-zts.lock"))?;
+    lock.lock().context("the turn of this run")?;
+
+    let base = std::env::var_os("MILLPOND_TEST_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
+    let directory = tempfile::Builder::new()
+        .prefix("millpond-zts-")
+        .permissions(fs::Permissions::from_mode(0o755))
+        .tempdir_in(base)
+        .context("a directory for the suite")?;
+    let work = directory.path();
+    let overlays = [
+        "etc.upper",
+        "etc.work",
+        "share.upper",
+        "share.work",
+        "share",
+    ];
+    for name in ["state", "path", "files", "disks"]
+        .into_iter()
+        .chain(overlays)
+    {
+        fs::create_dir(work.join(name))?;
+    }
+    fs::set_permissions(work.join("files"), fs::Permissions::from_mode(0o1777))?;
+    let disks = Disks::attach(&work.join("disks"))?;
+    let names: Vec<&str> = disks
+        .0
+        .iter()
+        .filter_map(|disk| disk.strip_prefix("/dev/"))
+        .collect();
+
+    let own = std::env::current_exe().context("where this program is")?;
+    let logs = own.with_file_name("zts");
+    fs::create_dir_all(&logs)?;
+    println!("== zts: logs are kept in {}", logs.display());
+    let status = Command::new("unshare")
+        .args(["--mount", "--propagation", "private"])
+        .args(["--pid", "--fork", "--kill-child"])
+        .args(["bash", "-c", FIRST, "zts"])
+        .arg(work)
+        .arg(suite.parent().context("the suite's directory")?)
+        .arg(USER)
+        .arg(own)
+        .arg(INSIDE)
+        .args(words)
+        .env(WORK, work)
+        .env(LOGS, &logs)
+        .env(BINARY, binary)
+        .env(DEVICES, names.join(" "))
+        .stdin(Stdio::null())
+        .status()
+        .context("unshare")?;
+    if !status.success() {
+        bail!("OpenZFS's test suite failed ({status})");
+    }
+    Ok(())
+}
