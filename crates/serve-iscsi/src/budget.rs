@@ -12,7 +12,8 @@
 //!   then has. `n` greedy sessions thus leave a part in `n + 1` to the next, also where theirs
 //!   never come to an end (their pool is suspended).
 //! - While a session without an extra waits for one, no other gets more.
-//! - Bases leave a quarter of the budget to extras, windows beyond the smallest half of it.
+//! - Bases leave a quarter of the budget to extras, windows beyond the smallest half of it. A wide
+//!   window leaves at least as much to others as it then has.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -101,7 +102,8 @@ impl Share {
         let mut state = self.budget.state.lock();
         let limit_bytes = self.budget.limit_bytes;
         let room = state.room_for_base(limit_bytes, limit_bytes / 2);
-        let pieces = (room / piece_bytes).min(count.into());
+        let fair = room.saturating_sub(self.base_bytes) / 2;
+        let pieces = (fair / piece_bytes).min(count.into());
         state.used_bytes += pieces * piece_bytes;
         state.base_bytes += pieces * piece_bytes;
         self.base_bytes += pieces * piece_bytes;
@@ -261,13 +263,15 @@ mod tests {
     fn new_sessions_and_windows_leave_room_for_commands() {
         let budget = budget(1000);
         let mut first = Share::open(&budget, 100).unwrap();
-        assert_eq!(first.grow(3, 100), 3);
-        assert_eq!(first.grow(3, 100), 1);
-        let second = Share::open(&budget, 250).unwrap();
+        // Of 500, as much is left as it has.
+        assert_eq!(first.grow(1, 100), 1);
+        assert_eq!(first.grow(3, 50), 1);
+        assert_eq!(first.grow(3, 100), 0);
+        let second = Share::open(&budget, 500).unwrap();
         assert!(Share::open(&budget, 10).is_none());
         assert!(first.take(250));
         drop(second);
-        first.shrink(400);
+        first.shrink(150);
         assert_eq!(first.held_bytes(), (100, 250));
         assert_eq!(budget.used_bytes(), 350);
         drop(first);

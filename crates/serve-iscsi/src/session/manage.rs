@@ -269,8 +269,9 @@ impl Session {
         self.out.push_with(header, frame.data.slice(..length));
     }
 
-    /// Asks the initiator for a sign of life.
+    /// Asks the initiator, which is idle, for a sign of life.
     pub(crate) fn ping(&mut self) {
+        self.memory.is_idle();
         let mut header = Header::new(target_opcode::NOP_IN);
         header.set_initiator_task_tag(TAG_NONE);
         header.set_target_tag(self.next_transfer_tag);

@@ -19,10 +19,10 @@ use std::task::Waker;
 pub(super) const COMMANDS_MAX: u32 = 256;
 /// Slots that every session has.
 const WINDOW_MIN: u32 = 4;
-/// Free slots that an idle session has, if there is room for them.
+/// Width of the window of a session that asks for little, if there is room for it.
 pub(super) const WINDOW_IDLE: u32 = 16;
-/// Free slots that a busy session has, if there is room for them.
-const WINDOW_BUSY: u32 = 32;
+/// So many slots more than the window is to be wide are given back.
+const SPARE_SLOTS_MAX: u32 = 32;
 /// Least bytes of a slot: a command keeps the piece of input alive that it came in.
 const SLOT_BYTES_MIN: u32 = 64 << 10;
 /// Bytes of answers not yet sent that a session may have besides what its commands have.
@@ -55,6 +55,8 @@ pub(super) struct Memory {
     slots: u32,
     task_slots: u32,
     sending_slots: u32,
+    /// How wide the window is to be: it doubles whenever the initiator uses all of it.
+    window: u32,
     /// Bytes of the extra that answers have which wait to be sent.
     sending_bytes: u64,
     /// Commands that wait for an extra, in line.
@@ -75,6 +77,7 @@ impl Memory {
             slots: WINDOW_MIN + more,
             task_slots: 0,
             sending_slots: 0,
+            window: WINDOW_IDLE,
             sending_bytes: 0,
             waiting: VecDeque::new(),
             is_short: false,
@@ -161,20 +164,33 @@ impl Memory {
         self.sending_slots = self.sending_slots.min(slots.try_into().unwrap_or(u32::MAX));
     }
 
-    /// Has as many free slots as suit what is going on, and at least the `granted` ones.
-    fn fit_slots(&mut self, granted: u32) {
+    /// The initiator may send so many commands still.
+    pub(super) fn window_is(&mut self, granted: u32) {
+        if granted == 0 {
+            self.window = (2 * self.window).min(COMMANDS_MAX);
+        }
+    }
+
+    /// The initiator is idle.
+    pub(super) fn is_idle(&mut self) {
+        self.window = WINDOW_IDLE;
+    }
+
+    /// How many commands the initiator may be let send that may send `granted`, for which there are
+    /// free slots.
+    fn fit_window(&mut self, granted: u32) -> u32 {
         let in_use = self.task_slots + self.sending_slots;
-        let wanted = in_use.clamp(WINDOW_IDLE, WINDOW_BUSY);
-        let wanted = wanted.min(COMMANDS_MAX.saturating_sub(in_use));
+        let wanted = self.window.min(COMMANDS_MAX.saturating_sub(in_use));
+        let wanted = wanted.max(granted);
         let free = self.free_slots();
         if free < wanted {
             self.slots += self.share.grow(wanted - free, self.slot_bytes);
-        } else if free > 2 * wanted.max(granted) {
-            // Not at once all that is not needed, as it may be so again in a moment.
-            let spare = (free - wanted.max(granted)).min(self.slots - WINDOW_MIN.max(in_use));
+        } else if free - wanted > SPARE_SLOTS_MAX {
+            let spare = (free - wanted).min(self.slots - WINDOW_MIN.max(in_use));
             self.slots -= spare;
             self.share.shrink(u64::from(spare) * self.slot_bytes);
         }
+        wanted.min(self.free_slots())
     }
 
     /// Commands in flight within the window, slots of answers, bytes of answers, extra bytes.
@@ -192,16 +208,15 @@ impl Memory {
 
 impl Session {
     /// How many commands the initiator may still send.
-    fn granted(&self) -> u32 {
+    pub(super) fn granted(&self) -> u32 {
         let next = self.max_cmd_sn.wrapping_add(1);
         next.wrapping_sub(self.exp_cmd_sn)
     }
 
     /// Sets ExpCmdSN and MaxCmdSN; the window never shrinks.
     pub(super) fn set_window(&mut self, header: &mut Header) {
-        self.memory.fit_slots(self.granted());
-        let free = self.memory.free_slots();
-        let max_cmd_sn = self.exp_cmd_sn.wrapping_add(free).wrapping_sub(1);
+        let window = self.memory.fit_window(self.granted());
+        let max_cmd_sn = self.exp_cmd_sn.wrapping_add(window).wrapping_sub(1);
         if serial_less(self.max_cmd_sn, max_cmd_sn) {
             self.max_cmd_sn = max_cmd_sn;
         }

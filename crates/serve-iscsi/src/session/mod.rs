@@ -272,6 +272,7 @@ impl Session {
         let cmd_sn = frame.header.cmd_sn();
         if cmd_sn == self.exp_cmd_sn {
             self.exp_cmd_sn = self.exp_cmd_sn.wrapping_add(1);
+            self.memory.window_is(self.granted());
             self.dispatch(frame)?;
             while let Some(frame) = self.held.remove(&self.exp_cmd_sn) {
                 self.exp_cmd_sn = self.exp_cmd_sn.wrapping_add(1);
