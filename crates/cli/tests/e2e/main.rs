@@ -37,3 +37,4 @@ mod suspend;
 mod up;
 mod vdevprops;
 mod walk;
+mod zpool;
