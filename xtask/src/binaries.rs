@@ -293,4 +293,25 @@ mod tests {
         };
         assert_eq!(Counts::of(text), sum);
     }
+
+    #[test]
+    fn the_product_is_told_from_its_tests() {
+        let message = |kind: &str, name: &str, test: bool| {
+            serde_json::json!({
+                "executable": "/target/millpond",
+                "target": { "name": name, "kind": [kind] },
+                "profile": { "test": test },
+            })
+        };
+        let found = product(&message("bin", "millpond", false));
+        assert_eq!(found, Some(PathBuf::from("/target/millpond")));
+        for other in [
+            message("bin", "millpond", true),
+            message("test", "e2e", true),
+            message("bin", "xtask", false),
+            serde_json::json!({ "reason": "build-finished" }),
+        ] {
+            assert_eq!(product(&other), None, "{other}");
+        }
+    }
 }

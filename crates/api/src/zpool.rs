@@ -841,6 +841,9 @@ pub struct HistoryRecord {
     pub user: Option<u64>,
     /// Host name.
     pub host: Option<String>,
+    /// Zone of that host; `linux`.
+    #[serde(default)]
+    pub zone: Option<String>,
 }
 
 impl Call for ZpoolHistory {

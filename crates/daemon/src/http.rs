@@ -100,7 +100,7 @@ fn router(service: Arc<Service>) -> Router {
         .on(|service, call: ZpoolDestroy| async move { service.zpool_destroy(call).await })
         .on(|service, call: ZpoolImport| async move { service.zpool_import(call).await })
         .on(|service, call: ZpoolExport| async move { service.zpool_export(call).await })
-        .on(|service, call: ZpoolList| async move { service.zpool_list(&call) })
+        .on(|service, call: ZpoolList| async move { service.zpool_list(&call).await })
         .on(|service, call: ZpoolStatus| async move { service.zpool_status(&call).await })
         .on(|service, call: ZpoolSet| async move { service.zpool_set(call).await })
         .on(|service, call: ZpoolHistory| async move { service.zpool_history(&call).await })

@@ -403,7 +403,11 @@ fn report(found: &FoundPool, probe: &Probe, foreign: bool) -> FoundPoolReport {
                     (some("One or more devices are offlined."), None, whole)
                 } else if probe.errata != 0 {
                     (
-                        Some(format!("Errata #{} detected.", probe.errata)),
+                        Some(format!(
+                            "Errata #{} detected.\n{}",
+                            probe.errata,
+                            reports::errata(probe.errata).0
+                        )),
                         page("ZFS-8000-ER"),
                         whole,
                     )

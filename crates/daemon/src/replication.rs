@@ -51,8 +51,12 @@ impl Level {
         }
     }
 
+    fn has_parity(&self) -> bool {
+        matches!(self.kind.as_str(), "raidz" | "draid")
+    }
+
     fn is_raidz_and_mirror(&self, other: &Self) -> bool {
-        matches!(self.kind.as_str(), "raidz" | "draid") && other.kind == "mirror"
+        self.has_parity() && other.kind == "mirror"
     }
 }
 
@@ -136,13 +140,17 @@ fn difference(a: &Level, b: &Level) -> Option<String> {
             mirror.redundancy(),
             mirror.children
         )
+    } else if a.has_parity() && b.has_parity() {
+        // RAID-Z and dRAID go together in any width (`is_raidz_draid`).
+        if a.parity == b.parity {
+            return None;
+        }
+        format!(
+            "{} and {} vdevs with different redundancy, {} vs. {} are present",
+            a.kind, b.kind, a.parity, b.parity
+        )
     } else if a.kind != b.kind {
         format!("both {} and {} vdevs are present", a.kind, b.kind)
-    } else if a.parity != b.parity {
-        format!(
-            "both {} and {} device parity {} vdevs are present",
-            a.parity, b.parity, b.kind
-        )
     } else if a.children != b.children {
         format!(
             "both {}-way and {}-way {} vdevs are present",
@@ -221,6 +229,21 @@ mod tests {
         check(&[], &[normal(None, 2), normal(None, 2)]).unwrap();
         check(&[], &[normal(Some(1), 3), normal(None, 2)]).unwrap();
         check(&[], &[normal(None, 2), vdev(VdevClass::Log, None, 1)]).unwrap();
+        check(&[], &[normal(Some(1), 3), normal(Some(1), 4)]).unwrap();
+        let draid = |parity, count: usize| VdevSpec {
+            layout: VdevLayout::Draid {
+                parity,
+                data: 1,
+                spares: 0,
+                leaves: leaves(count),
+            },
+            class: VdevClass::Normal,
+        };
+        check(&[], &[draid(1, 3), draid(1, 4), normal(Some(1), 3)]).unwrap();
+        assert!(
+            says(&[draid(1, 3), normal(Some(2), 3)])
+                .ends_with("draid and raidz vdevs with different redundancy, 1 vs. 2 are present")
+        );
         assert!(
             says(&[normal(None, 2), normal(None, 3)])
                 .ends_with("both 2-way and 3-way mirror vdevs are present")
@@ -231,7 +254,7 @@ mod tests {
         );
         assert!(
             says(&[normal(Some(2), 5), normal(Some(1), 5)])
-                .ends_with("both 2 and 1 device parity raidz vdevs are present")
+                .ends_with("raidz and raidz vdevs with different redundancy, 2 vs. 1 are present")
         );
         assert!(says(&[normal(Some(2), 5), normal(None, 2)]).contains("2 vs. 1 (2-way)"));
         let special = vdev(VdevClass::Special, None, 1);

@@ -13,7 +13,7 @@ use engine::{
     IoStats, Pool, PoolStatus, PropertySource, RemovalState, RemovalStatus, ScanStatus, VdevClass,
     VdevState, VdevStatus,
 };
-use format::Guid;
+use format::{Guid, NvList, NvValue};
 
 use crate::compatibility::{self, Compatibility};
 
@@ -168,6 +168,15 @@ pub(crate) fn pool(pool: &Pool) -> PoolReport {
         properties,
         tree,
     }
+}
+
+/// Adds the dataset that property `bootfs` names.
+pub(crate) fn set_bootfs(report: &mut PoolReport, dataset: String) {
+    let property = Property {
+        value: dataset,
+        source: Source::Local,
+    };
+    report.properties.insert("bootfs".into(), property);
 }
 
 /// Adds latencies, sizes and queue depths to the vdevs of a pool.
@@ -397,6 +406,14 @@ fn condition(pool: &Pool, status: &PoolStatus, tree: &VdevReport) -> Condition {
             "Online the device using zpool online' or replace the device with\n'zpool replace'.",
         );
     }
+    if status.errata != 0 {
+        let (what, action) = errata(status.errata);
+        return say(
+            &format!("Errata #{} detected.\n{what}", status.errata),
+            action,
+        )
+        .with_page("ZFS-8000-ER");
+    }
     let compatibility = value("compatibility");
     if status.version >= 5000 {
         return condition_of_features(pool, &compatibility).healthy();
@@ -409,6 +426,38 @@ fn condition(pool: &Pool, status: &PoolStatus, tree: &VdevReport) -> Condition {
         "Upgrade the pool using 'zpool upgrade'.  Once this is done, the\npool will no longer be accessible on software that does not support\nfeature flags.",
     )
     .healthy()
+}
+
+/// What is wrong with a pool of an errata number, and what to do (`zpool_errata_t`,
+/// include/sys/fs/zfs.h).
+pub(crate) fn errata(number: u64) -> (&'static str, &'static str) {
+    match number {
+        1 => (
+            "A scrub or resilver left a record of a wrong size.",
+            "Import the pool with OpenZFS and run 'zpool scrub'.",
+        ),
+        2 => (
+            "A filesystem that was being destroyed left a record of another format.",
+            "Import the pool with the release that made it, and let it finish.",
+        ),
+        3 => (
+            "Existing encrypted datasets contain an on-disk incompatibility.",
+            "Copy them to new encrypted datasets and destroy the old ones.  They can\n\
+             be mounted with 'zfs mount -o ro'.",
+        ),
+        4 => (
+            "Existing encrypted snapshots and bookmarks contain an on-disk\n\
+             incompatibility.  It may cause on-disk corruption if they are used with\n\
+             'zfs recv'.",
+            "Enable the feature bookmark_v2.  No more is needed without encrypted\n\
+             snapshots and bookmarks; where they have to be kept, copy them with a\n\
+             send that is not raw, and destroy the old ones.",
+        ),
+        _ => (
+            "A later release of OpenZFS found it.",
+            "See what that release says.",
+        ),
+    }
 }
 
 /// What is to be said of the features of a pool, with that value of the property `compatibility`.
@@ -478,6 +527,7 @@ pub(crate) fn history(record: HistoryRecord) -> ApiRecord {
         time_s: record.time_s,
         user: record.who,
         host: record.host,
+        zone: record.zone,
         ..ApiRecord::default()
     };
     match record.what {
@@ -496,9 +546,43 @@ pub(crate) fn history(record: HistoryRecord) -> ApiRecord {
                     .to_owned(),
             );
         }
-        HistoryWhat::Ioctl(name) => out.internal = Some(format!("ioctl {name}")),
+        HistoryWhat::Ioctl {
+            name,
+            input,
+            output,
+        } => {
+            let mut text = format!("ioctl {name}\n");
+            for (heading, list) in [("input", input), ("output", output)] {
+                if let Some(list) = list {
+                    text.push_str(&format!("    {heading}:\n"));
+                    dump(&list, 8, &mut text);
+                }
+            }
+            out.internal = Some(text);
+        }
     }
     out
+}
+
+/// A list as `dump_nvlist` (lib/libnvpair/libnvpair.c) shows it.
+fn dump(list: &NvList, indent: usize, out: &mut String) {
+    for (name, value) in list.iter() {
+        let shown = match value {
+            NvValue::Boolean => String::new(),
+            NvValue::BooleanValue(value) => format!(": {value}"),
+            NvValue::String(text) => format!(": '{text}'"),
+            NvValue::UInt64(number) => format!(": {number}"),
+            NvValue::Int64(number) => format!(": {number}"),
+            NvValue::UInt32(number) => format!(": {number}"),
+            NvValue::Int32(number) => format!(": {number}"),
+            NvValue::List(_) => ":".to_owned(),
+            other => format!(": (type {})", other.type_code()),
+        };
+        out.push_str(&format!("{:indent$}{name}{shown}\n", ""));
+        if let NvValue::List(inner) = value {
+            dump(inner, indent + 4, out);
+        }
+    }
 }
 
 /// A dataset's kind.

@@ -425,21 +425,25 @@ impl Service {
     }
 
     /// `zpool list` and `zpool get`.
-    pub(crate) fn zpool_list(&self, call: &ZpoolList) -> Result<ZpoolListReply, Failure> {
+    pub(crate) async fn zpool_list(&self, call: &ZpoolList) -> Result<ZpoolListReply, Failure> {
         let (pools, absent) = self.pools_found(&call.names)?;
-        Ok(ZpoolListReply {
+        let mut reply = ZpoolListReply {
             absent,
-            pools: pools
-                .iter()
-                .map(|open| {
-                    let mut report = reports::pool(&open.pool);
-                    if call.io {
-                        reports::add_io(&mut report.tree, &open.pool);
-                    }
-                    report
-                })
-                .collect(),
-        })
+            ..ZpoolListReply::default()
+        };
+        for open in pools {
+            let mut report = reports::pool(&open.pool);
+            if call.io {
+                reports::add_io(&mut report.tree, &open.pool);
+            }
+            match open.pool.bootfs().await {
+                Ok(None) => {}
+                Ok(Some(dataset)) => reports::set_bootfs(&mut report, dataset),
+                Err(error) => tracing::warn!("'bootfs' of '{}': {error}", report.name),
+            }
+            reply.pools.push(report);
+        }
+        Ok(reply)
     }
 
     /// `zpool status`.

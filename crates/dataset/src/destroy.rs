@@ -69,6 +69,7 @@ impl DslPool {
         }
         self.history(ctx, "destroy", full_name.clone(), snapshot.object, " ")
             .await?;
+        self.env().hooks.destroying(ctx, snapshot.object).await?;
         let dir = snapshot.dir();
         let head = self.head(&dir).await?;
         let next = self.dataset(phys.next_snapshot).await?;
@@ -409,6 +410,7 @@ impl DslPool {
         let text = format!("(bptree, mintxg={})", phys.previous_snapshot_txg);
         self.history(ctx, "destroy", full_name, head.object, text)
             .await?;
+        self.env().hooks.destroying(ctx, head.object).await?;
         let used = {
             let state = dir.state();
             Space {
@@ -605,7 +607,9 @@ impl DslPool {
             names: names.to_vec(),
             defer,
         }))
-        .await
+        .await?;
+        self.fulfilled("destroy_snaps", "snaps", names);
+        Ok(())
     }
 }
 

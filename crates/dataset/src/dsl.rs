@@ -18,8 +18,8 @@ use std::sync::{Arc, OnceLock};
 
 use device::{BoxFuture, World};
 use format::{
-    BlockPointer, DslDatasetPhys, DslDirPhys, Endian, Guid, ObjectId, ObjectType, ObjsetKind, Txg,
-    names,
+    BlockPointer, DslDatasetPhys, DslDirPhys, Endian, Guid, NvList, NvValue, ObjectId, ObjectType,
+    ObjsetKind, Txg, names,
 };
 use object::{Bpobj, ObjectSet, ObjsetOptions, SyncContext, Zap, ZapOptions};
 use parking_lot::{Mutex, RwLock};
@@ -665,5 +665,17 @@ impl DslPool {
             text: text.into(),
         };
         self.env.hooks.history(ctx, event).await
+    }
+
+    /// Notes in the pool's history that something was asked for and done, with the names that it
+    /// was about.
+    pub(crate) fn fulfilled(&self, request: &'static str, list: &str, names: &[String]) {
+        let mut about = NvList::new();
+        for name in names {
+            about.push(name.as_str(), NvValue::Boolean);
+        }
+        let mut input = NvList::new();
+        input.set(list, about);
+        self.env.hooks.fulfilled(request, input);
     }
 }

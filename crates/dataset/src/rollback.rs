@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use device::BoxFuture;
-use format::{Txg, UsedBy};
+use format::{NvList, Txg, UsedBy};
 use object::SyncContext;
 
 use crate::DatasetError;
@@ -108,6 +108,12 @@ impl DslPool {
                 ..Space::default()
             },
         );
+        let name = self.full_name(clone).await?;
+        let parent = head.dir().full_name(&self.pool_name());
+        let own_name = parent.rsplit('/').next().unwrap_or_default();
+        let text = format!("parent={own_name}");
+        self.history(ctx, "clone swap", name, clone.object, text)
+            .await?;
         self.bookmarks_next_changed(ctx, head, &origin).await?;
         self.swap_remaps(ctx, clone, head).await?;
         self.remove_livelist(ctx, &clone.dir()).await?;
@@ -142,7 +148,13 @@ impl DslPool {
                     attempts += 1;
                 }
                 Err(error) => return Err(error),
-                Ok(()) => return Ok(task.target.lock().clone()),
+                Ok(()) => {
+                    let target = task.target.lock().clone();
+                    let mut input = NvList::new();
+                    input.set("target", target.as_str());
+                    self.env().hooks.fulfilled("rollback", input);
+                    return Ok(target);
+                }
             }
         }
     }

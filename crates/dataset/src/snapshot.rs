@@ -199,7 +199,11 @@ impl DslPool {
             match self.run_task(task).await {
                 // A snapshot of the same dataset was taken in the same txg: the next one will do.
                 Err(DatasetError::Again { .. }) if attempts < 100 => attempts += 1,
-                other => return other,
+                Err(error) => return Err(error),
+                Ok(()) => {
+                    self.fulfilled("snapshot", "snaps", names);
+                    return Ok(());
+                }
             }
         }
     }

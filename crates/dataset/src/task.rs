@@ -1,7 +1,7 @@
 //! Sync tasks: changes to the pool's own state, made in syncing context, each whole or not at all.
 
 use device::BoxFuture;
-use format::{ObjectId, Txg};
+use format::{NvList, ObjectId, Txg};
 use object::SyncContext;
 
 use crate::DatasetError;
@@ -62,6 +62,20 @@ pub trait DslHooks: Send + Sync {
         ctx: &'a SyncContext,
         event: HistoryEvent,
     ) -> BoxFuture<'a, Result<(), DatasetError>>;
+
+    /// A request of this name was fulfilled, for the pool's history: what OpenZFS records of its
+    /// ioctls, with what was asked (`zfsdev_ioctl_common`, module/zfs/zfs_ioctl.c).
+    fn fulfilled(&self, _request: &'static str, _input: NvList) {}
+
+    /// A dataset or snapshot is being destroyed in this txg, in syncing context; its object number
+    /// may be used again.
+    fn destroying<'a>(
+        &'a self,
+        _ctx: &'a SyncContext,
+        _dataset: ObjectId,
+    ) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(async { Ok(()) })
+    }
 
     /// A live dataset was destroyed in this txg; its object number may be used again.
     fn destroyed(&self, _head: ObjectId) {}

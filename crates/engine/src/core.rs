@@ -106,6 +106,7 @@ pub(crate) struct Core {
     pub(crate) dedup: Arc<Dedup>,
     pub(crate) history: Arc<HistoryLog>,
     pub(crate) errors: Arc<ErrorLog>,
+    pub(crate) bootfs: Arc<crate::bootfs::BootFs>,
     pub(crate) scrub: Scrub,
     /// Heartbeats of multi-host protection.
     pub(crate) heart: crate::multihost::Heart,

@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::auxiliary::{self, NewAuxiliary, Places};
+use crate::bootfs::{self, BootFs};
 use crate::core::{Core, State, unless_suspended};
 use crate::dtl::DirtyTimes;
 use crate::errlog::Hooks;
@@ -90,6 +91,9 @@ async fn plan(world: &World, spec: &CreateSpec) -> Result<(Ground, Choices), Eng
                 cachefile = (!value.is_empty()).then_some(value);
             }
             Change::Session(..) => return Err(props::only_at_import(name, value)),
+            Change::Stored(name, _) if name == bootfs::NAME => {
+                return Err(props::only_later(&name, value));
+            }
             Change::Version => {}
             change => {
                 props::check_host(&change, spec.host.hostid)?;
@@ -202,6 +206,7 @@ async fn create_on(
         world: world.clone(),
         txgs: Some(txgs.clone()),
     };
+    let bootfs = Arc::new(BootFs::default());
     let env = DslEnvironment {
         pool_name: name,
         pipeline: ground.pipeline.clone(),
@@ -210,6 +215,7 @@ async fn create_on(
         hooks: Arc::new(Hooks {
             history: history.clone(),
             errors: ground.errors.clone(),
+            bootfs: bootfs.clone(),
         }),
         read_only: false,
         spa_version: Uberblock::VERSION_FEATURES,
@@ -238,6 +244,7 @@ async fn create_on(
         dirty_times: DirtyTimes::default(),
         history,
         errors: ground.errors.clone(),
+        bootfs,
         scrub: crate::scrub::Scrub::default(),
         heart: crate::multihost::Heart::default(),
         trim: crate::trim::Trim::default(),

@@ -18,12 +18,13 @@ use std::sync::Arc;
 use ::pool::{Bookmark, Tx};
 use dataset::{DatasetError, DslHooks, DslPool, HistoryEvent};
 use device::BoxFuture;
-use format::{Bookmark as LogBookmark, ErrorBookmark, ObjectId, ObjectType, ObjsetId, Txg};
+use format::{Bookmark as LogBookmark, ErrorBookmark, NvList, ObjectId, ObjectType, ObjsetId, Txg};
 use object::{ObjectSet, SyncContext, Zap, ZapOptions, ZapValue};
 
+use crate::bootfs::BootFs;
 use crate::core::Core;
 use crate::errors::{Change, DAMAGED_MAX, ErrorLog, Logs, Lost, Pending};
-use crate::history::HistoryLog;
+use crate::history::{HistoryLog, HistoryWhat};
 use crate::{EngineError, directory, features};
 
 /// An entry: the live dataset (or what else the block was found in), and the block.
@@ -33,6 +34,7 @@ type Entry = (ObjectId, ErrorBookmark);
 pub(crate) struct Hooks {
     pub(crate) history: Arc<HistoryLog>,
     pub(crate) errors: Arc<ErrorLog>,
+    pub(crate) bootfs: Arc<BootFs>,
 }
 
 impl DslHooks for Hooks {
@@ -42,6 +44,22 @@ impl DslHooks for Hooks {
         event: HistoryEvent,
     ) -> BoxFuture<'a, Result<(), DatasetError>> {
         self.history.history(ctx, event)
+    }
+
+    fn fulfilled(&self, request: &'static str, input: NvList) {
+        self.history.queue(HistoryWhat::Ioctl {
+            name: request.to_owned(),
+            input: Some(input),
+            output: None,
+        });
+    }
+
+    fn destroying<'a>(
+        &'a self,
+        ctx: &'a SyncContext,
+        dataset: ObjectId,
+    ) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(self.bootfs.destroying(ctx, dataset))
     }
 
     fn destroyed(&self, head: ObjectId) {

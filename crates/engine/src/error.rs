@@ -269,6 +269,12 @@ pub enum EngineError {
         /// The pool.
         pool: String,
     },
+    /// What is asked is not for a spare that stands by (`EZFS_ISSPARE`, lib/libzfs/libzfs_util.c).
+    #[error("device is reserved as a hot spare; name one that is in use")]
+    IsSpare {
+        /// The device, as it was named.
+        device: String,
+    },
     /// The pool is open read-only.
     #[error("pool '{pool}' is read-only; export it and import it without 'readonly=on'")]
     ReadOnly {

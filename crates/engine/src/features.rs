@@ -42,6 +42,26 @@ pub(crate) const BLOCK_CLONING: &str = "com.fudosecurity:block_cloning";
 pub(crate) const FOREIGN_CLONES: &str =
     "block_cloning (its tables were made by a big-endian system)";
 
+/// Datasets are encrypted.
+const ENCRYPTION: &str = "com.datto:encryption";
+/// Bookmarks may be of encrypted datasets.
+const BOOKMARK_V2: &str = "com.datto:bookmark_v2";
+
+/// Snapshots and bookmarks of encrypted datasets lack what raw streams compare
+/// (`ZPOOL_ERRATA_ZOL_8308_ENCRYPTION`, include/sys/fs/zfs.h).
+pub(crate) const ERRATA_ENCRYPTION: u64 = 4;
+
+/// The number of what is known to be wrong with a pool that has these features
+/// (`spa_ld_check_features`, module/zfs/spa.c), given the one in its configuration.
+pub(crate) fn errata(features: &Features, stored: u64) -> u64 {
+    let lacks_bookmarks = features.is_enabled(ENCRYPTION) && !features.is_enabled(BOOKMARK_V2);
+    match (stored, lacks_bookmarks) {
+        (0 | ERRATA_ENCRYPTION, true) => ERRATA_ENCRYPTION,
+        (0 | ERRATA_ENCRYPTION, false) => 0,
+        (other, _) => other,
+    }
+}
+
 /// What we can do with a pool in which the feature is active.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Support {

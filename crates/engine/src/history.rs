@@ -30,13 +30,23 @@ use crate::directory;
 
 /// Longest record that is believed, in bytes.
 const RECORD_BYTES_MAX: u64 = 4 << 20;
+/// What was asked of an ioctl, and answered (`ZPOOL_HIST_INPUT_NVL`, `ZPOOL_HIST_OUTPUT_NVL`,
+/// include/sys/fs/zfs.h).
+const INPUT: &str = "in_nvl";
+const OUTPUT: &str = "out_nvl";
+/// What was asked is left out of a record beyond so many bytes: one request may be about all
+/// snapshots of a pool.
+const INPUT_BYTES_MAX: usize = 64 << 10;
+/// Where commands and requests come from, as OpenZFS says on Linux (`spa_history_zone`,
+/// module/os/linux/zfs/spa_misc_os.c).
+const ZONE: &str = "linux";
 /// Size of the ring: 0.1 % of the pool, in these limits.
 const RING_BYTES_MIN: u64 = 128 << 10;
 const RING_BYTES_MAX: u64 = 1 << 30;
 const BLOCK_BYTES: u32 = 128 << 10;
 
 /// What a history record tells.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum HistoryWhat {
     /// A command that a person gave.
     Command(String),
@@ -51,12 +61,19 @@ pub enum HistoryWhat {
         /// Dataset and its object number.
         dataset: Option<(String, u64)>,
     },
-    /// An ioctl's name, as `zpool history -i` shows; input and output are not decoded.
-    Ioctl(String),
+    /// A request to the pool that was fulfilled, by the name of OpenZFS's ioctl.
+    Ioctl {
+        /// `snapshot`, `destroy_snaps`, ...
+        name: String,
+        /// What was asked.
+        input: Option<NvList>,
+        /// What was answered.
+        output: Option<NvList>,
+    },
 }
 
 /// One record.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct HistoryRecord {
     /// Seconds since the epoch.
     pub time_s: u64,
@@ -91,8 +108,17 @@ impl HistoryRecord {
                 list.set("internal_name", event.as_str());
                 list.set("history txg", *txg);
             }
-            HistoryWhat::Ioctl(name) => {
+            HistoryWhat::Ioctl {
+                name,
+                input,
+                output,
+            } => {
                 list.set("ioctl", name.as_str());
+                for (key, value) in [(INPUT, input), (OUTPUT, output)] {
+                    if let Some(value) = value {
+                        list.set(key, value.clone());
+                    }
+                }
             }
         }
         if let Some(zone) = &self.zone {
@@ -117,7 +143,11 @@ impl HistoryRecord {
         let what = if let Some(command) = text("history command") {
             HistoryWhat::Command(command)
         } else if let Some(name) = text("ioctl") {
-            HistoryWhat::Ioctl(name)
+            HistoryWhat::Ioctl {
+                name,
+                input: list.list(INPUT).cloned(),
+                output: list.list(OUTPUT).cloned(),
+            }
         } else {
             HistoryWhat::Internal {
                 // Old releases wrote a number instead of a name.
@@ -374,15 +404,20 @@ impl HistoryLog {
         let _ = self.history.set(history);
     }
 
-    fn record(&self, what: HistoryWhat) -> HistoryRecord {
-        let who = matches!(what, HistoryWhat::Command(_))
-            .then(own_uid)
-            .flatten();
+    fn record(&self, mut what: HistoryWhat) -> HistoryRecord {
+        if let HistoryWhat::Ioctl { input, .. } = &mut what {
+            let size = input.as_ref().map(|input| input.encode(NvEncoding::Native));
+            if !matches!(size, Some(Ok(packed)) if packed.len() <= INPUT_BYTES_MAX) {
+                *input = None;
+            }
+        }
+        let is_asked = !matches!(what, HistoryWhat::Internal { .. });
+        let who = is_asked.then(own_uid).flatten();
         HistoryRecord {
             time_s: self.world.clock.wall_ns() / 1_000_000_000,
             what,
             who,
-            zone: None,
+            zone: is_asked.then(|| ZONE.to_owned()),
             host: Some(self.host.clone()),
         }
     }
@@ -518,6 +553,31 @@ mod tests {
     }
 
     #[test]
+    fn requests_tell_who_asked_for_what_unless_it_is_too_much() {
+        let log = HistoryLog::new(device::sim::SimWorld::new(1).world(), "host");
+        let ask = |count: usize| {
+            let mut input = NvList::new();
+            for index in 0..count {
+                input.push(format!("tank@{index:0>100}"), true);
+            }
+            let name = "snapshot".to_owned();
+            log.record(HistoryWhat::Ioctl {
+                name,
+                input: Some(input),
+                output: None,
+            })
+        };
+        let record = ask(1);
+        assert_eq!(record.zone.as_deref(), Some("linux"));
+        assert!(record.who.is_some());
+        let has_input = |record: &HistoryRecord| match &record.what {
+            HistoryWhat::Ioctl { input, .. } => input.is_some(),
+            _ => false,
+        };
+        assert!(has_input(&record) && !has_input(&ask(1000)));
+    }
+
+    #[test]
     fn records_survive_their_nvlist() {
         for what in [
             HistoryWhat::Command("zpool create tank a b".into()),
@@ -527,7 +587,11 @@ mod tests {
                 txg: 17,
                 dataset: Some(("tank@a".into(), 99)),
             },
-            HistoryWhat::Ioctl("create".into()),
+            HistoryWhat::Ioctl {
+                name: "create".into(),
+                input: Some(NvList::new()),
+                output: None,
+            },
         ] {
             let record = HistoryRecord {
                 time_s: 1_795_201_183,

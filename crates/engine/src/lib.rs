@@ -34,6 +34,7 @@
 
 mod activity;
 mod auxiliary;
+mod bootfs;
 mod checkpoint;
 mod clones;
 mod config;

@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::auxiliary::{self, Auxiliary, Places};
+use crate::bootfs::{self, BootFs};
 use crate::checkpoint::{CheckpointState, DISCARD_STEP};
 use crate::clones::CloneTables;
 use crate::core::{Core, State, unless_suspended};
@@ -571,6 +572,7 @@ async fn import_on(
         TxgLimits::default(),
     );
     let history = HistoryLog::new(world.clone(), &spec.host.hostname);
+    let bootfs = Arc::new(BootFs::default());
     let env = DslEnvironment {
         pool_name: name.to_owned(),
         pipeline: ground.pipeline.clone(),
@@ -579,6 +581,7 @@ async fn import_on(
         hooks: Arc::new(Hooks {
             history: history.clone(),
             errors: ground.errors.clone(),
+            bootfs: bootfs.clone(),
         }),
         read_only: spec.read_only,
         spa_version: uberblock.version,
@@ -609,7 +612,7 @@ async fn import_on(
     let mos = dsl.mos().clone();
     let mut state = State {
         version: uberblock.version,
-        errata: trusted.u64("errata").unwrap_or(0),
+        errata: features::errata(dsl.features(), trusted.u64("errata").unwrap_or(0)),
         comment: trusted.string("comment").map(str::to_owned),
         compatibility: trusted.string("compatibility").map(str::to_owned),
         config_txg: Txg::new(trusted.u64("txg").unwrap_or(0)),
@@ -618,7 +621,10 @@ async fn import_on(
         ..new_state(name, disk_name, uberblock)
     };
     load_directory(&mos, &mut state, ground, &history, world, spec).await?;
-    if state.errata != 0 && !spec.read_only {
+    if let Some(Stored::Number(dataset)) = state.props.remove(bootfs::NAME) {
+        bootfs.set(&mos, state.props_object, ObjectId::new(dataset));
+    }
+    if !matches!(state.errata, 0 | features::ERRATA_ENCRYPTION) && !spec.read_only {
         return Err(damaged(
             name,
             "an errata number",
@@ -668,6 +674,7 @@ async fn import_on(
         dirty_times,
         history,
         errors: ground.errors.clone(),
+        bootfs,
         scrub: crate::scrub::Scrub::default(),
         heart: crate::multihost::Heart::default(),
         trim: crate::trim::Trim::default(),

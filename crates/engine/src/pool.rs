@@ -12,6 +12,7 @@ use format::{Guid, NvList, ObjectId, ObjectType, Txg, Uberblock};
 use futures::future::{Either, select};
 use object::{SyncContext, Zap, ZapOptions, ZapValue};
 
+use crate::bootfs;
 use crate::core::Core;
 use crate::history::HistoryWhat;
 use crate::props::{Change, Kind, Row, Stored};
@@ -90,7 +91,11 @@ impl Pool {
     pub async fn import(world: &World, spec: ImportSpec) -> Result<Arc<Pool>, EngineError> {
         let mut changes = Vec::new();
         for (name, value) in &spec.properties {
-            changes.push(props::parse(name, value)?);
+            let change = props::parse(name, value)?;
+            if matches!(&change, Change::Stored(name, _) if name == bootfs::NAME) {
+                return Err(props::only_later(name, value));
+            }
+            changes.push(change);
         }
         let pool = Arc::new(Pool {
             core: rewind::import(world, spec).await?,
@@ -111,14 +116,12 @@ impl Pool {
     }
 
     /// Marks the pool destroyed and closes its devices. With `force`, a suspended one is just left: its devices,
-    /// when they are back, show it as it was.
+    /// when they are back, show it as it was. One that is open read-only is just left too, as
+    /// nothing is written to it (`spa_export_common`, module/zfs/spa.c).
     ///
     /// # Errors
-    /// [`EngineError::Suspended`] without `force`, [`EngineError::ReadOnly`].
+    /// [`EngineError::Suspended`] without `force`.
     pub async fn destroy(&self, force: bool) -> Result<(), EngineError> {
-        if self.core.read_only {
-            return Err(EngineError::ReadOnly { pool: self.name() });
-        }
         self.finish(config::STATE_DESTROYED, force).await
     }
 
@@ -417,6 +420,18 @@ impl Pool {
         }
     }
 
+    /// Full name of the dataset that property `bootfs` names. [`Self::props`] only has the place
+    /// for it.
+    ///
+    /// # Errors
+    /// When the dataset that is stored cannot be read.
+    pub async fn bootfs(&self) -> Result<Option<String>, EngineError> {
+        match self.core.bootfs.dataset() {
+            Some(dataset) => Ok(Some(self.core.dsl.name_of(dataset).await?)),
+            None => Ok(None),
+        }
+    }
+
     /// Space that only the checkpoint uses.
     fn checkpoint_bytes(&self) -> u64 {
         self.core.space.checkpoint_bytes().values().sum()
@@ -473,6 +488,14 @@ impl Pool {
                 why: "it can only be set while the pool is created or imported".into(),
             });
         }
+        let change = match change {
+            Change::Stored(name, Stored::Text(dataset)) if name == bootfs::NAME => {
+                self.check_open()?;
+                let object = bootfs::find(&core.dsl, &dataset).await?;
+                Change::Stored(name, Stored::Number(object.get()))
+            }
+            change => change,
+        };
         if let Change::Feature(name) = &change {
             features::guid_to_enable(name)?;
             let version = core.state.lock().version;
@@ -678,11 +701,20 @@ impl Pool {
 
     /// Clears error counters, reopens devices, and resumes a suspended pool (`zpool clear`); `device` limits it to one.
     ///
-    /// # Errors
-    /// [`EngineError::NoSuchDevice`]; [`EngineError::Suspended`] when the pool cannot go on.
+    /// # Errors [`EngineError::NoSuchDevice`]; [`EngineError::IsSpare`]; [`EngineError::ReadOnly`],
+    /// except of a pool that has to be resumed; [`EngineError::Suspended`] when the pool cannot go
+    /// on.
     pub async fn clear(&self, device: Option<&str>) -> Result<(), EngineError> {
         self.check_open()?;
         let core = &self.core;
+        if core.read_only && self.suspended().is_none() {
+            return Err(EngineError::ReadOnly { pool: self.name() });
+        }
+        if let Some(device) = device.filter(|device| vdevs::is_waiting_spare(core, device)) {
+            return Err(EngineError::IsSpare {
+                device: device.to_owned(),
+            });
+        }
         if let Some(device) = device.filter(|device| !vdevs::has(core, device)) {
             return Err(EngineError::NoSuchDevice {
                 device: device.to_owned(),
@@ -875,6 +907,12 @@ pub(crate) async fn apply_change(
             if guid == features::HEAD_ERRLOG {
                 core.errors.upgrade();
             }
+            {
+                let mut state = core.state.lock();
+                let errata = features::errata(core.dsl.features(), state.errata);
+                state.config_dirty |= errata != state.errata;
+                state.errata = errata;
+            }
             let short = guid.rsplit(':').next().unwrap_or(guid);
             core.history
                 .internal(&tx, "set", format!("feature@{short}=enabled"))
@@ -924,11 +962,15 @@ pub(crate) async fn apply_change(
                     text.clone()
                 }
             };
-            {
-                let mut state = core.state.lock();
-                if *stored == Stored::Text(String::new()) {
-                    state.props.remove(name);
-                } else {
+            match stored {
+                Stored::Number(dataset) if name == bootfs::NAME => {
+                    core.bootfs.set(mos, zap.id(), ObjectId::new(*dataset));
+                }
+                Stored::Text(text) if text.is_empty() => {
+                    core.state.lock().props.remove(name);
+                }
+                stored => {
+                    let mut state = core.state.lock();
                     state.props.insert(name.clone(), stored.clone());
                 }
             }

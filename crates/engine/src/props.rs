@@ -225,12 +225,7 @@ pub(crate) fn parse(name: &str, value: &str) -> Result<Change, EngineError> {
             "this release makes only pools with feature flags (version 5000); 'zpool upgrade' gives these to older pools",
         )),
         (Access::ReadOnly, _) => Err(bad("property is readonly: it is computed")),
-        (Access::Stored, stored) => {
-            if row.name == "bootfs" {
-                return Err(bad("this release does not boot from pools"));
-            }
-            Ok(Change::Stored(row.name.to_owned(), stored))
-        }
+        (Access::Stored, stored) => Ok(Change::Stored(row.name.to_owned(), stored)),
         (Access::Config, Stored::Text(text)) => {
             if row.name == "comment" {
                 if text.len() > COMMENT_BYTES_MAX {
@@ -257,6 +252,18 @@ pub(crate) fn parse(name: &str, value: &str) -> Result<Change, EngineError> {
             Ok(Change::Session(row.name, number.to_string()))
         }
         (Access::Config, Stored::Number(_)) => Err(bad("it must be text")),
+    }
+}
+
+/// The refusal of a property that names what a pool must have first (`zpool_valid_proplist`,
+/// lib/libzfs/libzfs_pool.c).
+pub(crate) fn only_later(name: &str, value: &str) -> EngineError {
+    EngineError::BadProperty {
+        property: name.to_owned(),
+        value: value.to_owned(),
+        why: format!(
+            "property '{name}' cannot be set at creation or import time; use 'zpool set' afterwards"
+        ),
     }
 }
 
@@ -346,6 +353,10 @@ mod tests {
         assert_eq!(
             parse("org.example:colour", "blue").unwrap(),
             Change::Stored("org.example:colour".into(), Stored::Text("blue".into()))
+        );
+        assert_eq!(
+            parse("bootfs", "tank/root").unwrap(),
+            Change::Stored("bootfs".into(), Stored::Text("tank/root".into()))
         );
         assert_eq!(
             parse("dedup_table_quota", "none").unwrap(),

@@ -276,6 +276,12 @@ pub(crate) fn has(core: &Core, name: &str) -> bool {
         || core.tree.tops().iter().any(|top| is_called(top, name))
 }
 
+/// Whether `name` is a spare that is not in use.
+pub(crate) fn is_waiting_spare(core: &Core, name: &str) -> bool {
+    let is_in_tree = core.tree.tops().iter().any(|top| is_called(top, name));
+    !is_in_tree && core.state.lock().auxiliary.spares.find(name).is_some()
+}
+
 async fn remove_log(
     core: &Arc<Core>,
     top: &Arc<Vdev>,

@@ -106,7 +106,7 @@ impl Remove {
 #[derive(Debug, Args)]
 pub struct Reguid {
     /// The GUID instead of a random one
-    #[arg(short = 'g')]
+    #[arg(short = 'g', value_parser = pool_guid, allow_hyphen_values = true)]
     guid: Option<u64>,
     pool: String,
 }
@@ -120,6 +120,22 @@ impl Reguid {
             command: typed,
         })?;
         Ok(())
+    }
+}
+
+/// A GUID as strtoull(3) reads it, which OpenZFS's command has do it: a negative one counts from
+/// 2^64 down.
+fn pool_guid(text: &str) -> Result<u64, String> {
+    let digits = text.trim_start();
+    let (is_negative, digits) = match digits.strip_prefix('-') {
+        Some(digits) => (true, digits),
+        None => (false, digits.strip_prefix('+').unwrap_or(digits)),
+    };
+    let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+    match digits.parse::<u64>() {
+        Ok(number) if is_number && is_negative => Ok(number.wrapping_neg()),
+        Ok(number) if is_number => Ok(number),
+        _ => Err(format!("invalid GUID: {text}")),
     }
 }
 
@@ -170,6 +186,52 @@ pub struct Upgrade {
 const VERSION_FEATURES: u64 = 5000;
 const VERSION_LEGACY_MAX: u64 = 28;
 
+/// What each version before features brought, from 1 on (`SPA_VERSION_*`, include/sys/fs/zfs.h).
+const VERSIONS: [&str; VERSION_LEGACY_MAX as usize] = [
+    "The first version",
+    "Several copies of metadata (ditto blocks)",
+    "Hot spares, RAID-Z with double parity",
+    "History of commands",
+    "Compression gzip",
+    "Property bootfs",
+    "Separate log devices",
+    "Delegated administration",
+    "Properties refquota and refreservation",
+    "Cache devices",
+    "Faster scrubs",
+    "Properties of snapshots",
+    "Properties that divide the used space",
+    "aclinherit=passthrough-x",
+    "Space used by users and groups",
+    "Properties of SCSI targets (stmf)",
+    "RAID-Z with triple parity",
+    "Holds of snapshots",
+    "Removal of log devices",
+    "Compression zle",
+    "Deduplication",
+    "Received properties",
+    "Slim intent log blocks",
+    "System attributes",
+    "Statistics of scrubs",
+    "Faster removal of snapshots",
+    "Faster creation of snapshots",
+    "Several replacements of one vdev",
+];
+
+fn legacy_versions() -> String {
+    let mut out = String::from(
+        "\nThe following legacy versions are also supported: 28 is read and written,\n\
+         others are read.\n\n\
+         VER  DESCRIPTION\n\
+         ---  --------------------------------------------------------\n",
+    );
+    for (version, text) in (1..).zip(VERSIONS) {
+        out.push_str(&format!(" {version:<3} {text}\n"));
+    }
+    out.push('\n');
+    out
+}
+
 fn pool_version(text: &str) -> Result<u64, String> {
     text.parse()
         .ok()
@@ -204,9 +266,7 @@ impl Upgrade {
                 };
                 println!("{name:<37}{note}");
             }
-            println!(
-                "\nPools of the legacy version 28 can be read and written, those of 1 to 27 read.\n"
-            );
+            print!("{}", legacy_versions());
         } else if let Some(version) = legacy {
             print!("{}", kept(&reply.pools, version)?);
         } else if upgrades {
@@ -338,6 +398,27 @@ mod tests {
         assert!(refused.contains("only read"), "{refused}");
         for wrong in ["0", "29", "5001", "x"] {
             assert!(pool_version(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn guids_are_read_as_strtoull_reads_them() {
+        assert_eq!(pool_guid("314"), Ok(314));
+        assert_eq!(pool_guid("0123"), Ok(123));
+        assert_eq!(pool_guid("18446744073709551615"), Ok(u64::MAX));
+        assert_eq!(pool_guid("-1"), Ok(u64::MAX));
+        for wrong in ["", "-", "--1", "+-1", "1x", "0x10", "18446744073709551616"] {
+            assert!(pool_guid(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn every_version_before_features_is_listed() {
+        let text = legacy_versions();
+        for version in 1..=VERSION_LEGACY_MAX {
+            let mut lines = text.lines();
+            let line = lines.find(|line| line.starts_with(&format!(" {version} ")));
+            assert!(line.is_some_and(|line| line.len() > 6), "{version}");
         }
     }
 

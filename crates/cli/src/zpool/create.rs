@@ -104,46 +104,61 @@ fn parse_new_pool(words: &[String]) -> anyhow::Result<Vec<VdevSpec>> {
     Ok(vdevs)
 }
 
-/// Reads the words after the pool's name as a list of top-level vdevs, spares and cache devices.
+/// Reads the words after the pool's name as a list of top-level vdevs, spares and cache devices
+/// (`construct_spec`, cmd/zpool/zpool_vdev.c): `log`, `special` and `dedup` hold for the vdevs that
+/// follow, up to another such word; `spare` and `cache` are groups themselves, and after them come
+/// ordinary vdevs again. Logs, spares and caches stand in one place.
 pub fn parse_vdevs(words: &[String]) -> anyhow::Result<Vec<VdevSpec>> {
+    const SPEC: &str = "invalid vdev specification";
     let mut vdevs = Vec::new();
     let mut class = "";
+    let mut seen = Vec::new();
     let mut index = 0;
     while index < words.len() {
         let word = words[index].as_str();
         index += 1;
-        if let Some(new_class) = ["log", "special", "dedup", "cache", "spare"]
-            .into_iter()
-            .find(|name| *name == word)
-        {
-            if words.get(index).is_none_or(|next| is_class(next)) {
-                bail!("invalid vdev specification: '{word}' requires at least 1 devices");
+        if let Some(new_class) = CLASSES.into_iter().find(|name| *name == word) {
+            if matches!(new_class, "log" | "spare" | "cache") && seen.contains(&new_class) {
+                bail!("{SPEC}: '{word}' can be specified only once");
+            }
+            seen.push(new_class);
+            if words
+                .get(index)
+                .is_none_or(|next| CLASSES.contains(&next.as_str()))
+            {
+                bail!("{SPEC}: {word} requires at least 1 devices");
             }
             class = new_class;
             continue;
         }
-        let Some((kind, least)) = group(word)? else {
+        let Some((kind, least)) = group(word) else {
             vdevs.push(leaf(word, class)?);
             continue;
         };
         if matches!(class, "cache" | "spare") {
-            bail!("invalid vdev specification: '{word}' is not allowed among {class} devices");
+            if vdevs
+                .last()
+                .is_none_or(|last: &VdevSpec| last.class != class)
+            {
+                bail!("{SPEC}: {class} requires at least 1 devices");
+            }
+            class = "";
         }
         let begin = index;
         while words
             .get(index)
-            .is_some_and(|word| !is_class(word) && !matches!(group(word), Ok(Some(_)) | Err(_)))
+            .is_some_and(|word| !CLASSES.contains(&word.as_str()) && group(word).is_none())
         {
             index += 1;
         }
+        if !class.is_empty() && kind != "mirror" {
+            bail!("{SPEC}: unsupported '{class}' device: {word}");
+        }
         if index - begin < least {
-            bail!("invalid vdev specification: {word} requires at least {least} devices");
+            bail!("{SPEC}: {word} requires at least {least} devices");
         }
         if let Some(Err(why)) = DraidWord::parse(word, index - begin) {
-            bail!("invalid vdev specification: {why}");
-        }
-        if class == "log" && kind != "mirror" {
-            bail!("invalid vdev specification: unsupported 'log' device: {word}");
+            bail!("{SPEC}: {why}");
         }
         let children = words[begin..index]
             .iter()
@@ -159,20 +174,19 @@ pub fn parse_vdevs(words: &[String]) -> anyhow::Result<Vec<VdevSpec>> {
     Ok(vdevs)
 }
 
-fn is_class(word: &str) -> bool {
-    matches!(word, "log" | "special" | "dedup" | "cache" | "spare")
-}
+/// The words that say what the vdevs behind them are for.
+const CLASSES: [&str; 5] = ["log", "special", "dedup", "cache", "spare"];
 
 /// A word that begins a group: its kind and the least number of members.
-fn group(word: &str) -> anyhow::Result<Option<(&str, usize)>> {
-    Ok(match word {
+fn group(word: &str) -> Option<(&str, usize)> {
+    match word {
         "mirror" => Some(("mirror", 2)),
         "raidz" | "raidz1" => Some(("raidz1", 2)),
         "raidz2" => Some(("raidz2", 3)),
         "raidz3" => Some(("raidz3", 4)),
         // What else it says depends on how many devices there are.
         _ => DraidWord::parity_of(word).map(|parity| (word, usize::from(parity) + 1)),
-    })
+    }
 }
 
 /// A leaf given as an absolute path, a path that exists from here, or the name of a disk in /dev.
@@ -242,6 +256,14 @@ mod tests {
             "raidz3(/a /b /c /d) spare:leaf(/e) spare:leaf(/f)"
         );
         assert_eq!(
+            parse("spare /a /b mirror /c /d cache /e raidz /f /g log /h").unwrap(),
+            "spare:leaf(/a) spare:leaf(/b) mirror(/c /d) cache:leaf(/e) raidz1(/f /g) log:leaf(/h)"
+        );
+        assert_eq!(
+            parse("/a special /b log /c special /d").unwrap(),
+            "leaf(/a) special:leaf(/b) log:leaf(/c) special:leaf(/d)"
+        );
+        assert_eq!(
             parse("draid2:1d:1s:5c /a /b /c /d /e draid /f /g").unwrap(),
             "draid2:1d:1s:5c(/a /b /c /d /e) draid(/f /g)"
         );
@@ -253,7 +275,18 @@ mod tests {
             ("mirror /a", "mirror requires at least 2 devices"),
             ("raidz2 /a /b", "raidz2 requires at least 3 devices"),
             ("log /a", "at least one toplevel vdev"),
-            ("/a log", "'log' requires at least 1 devices"),
+            ("/a log", "log requires at least 1 devices"),
+            ("/a spare mirror /b /c", "spare requires at least 1 devices"),
+            ("/a log /b log /c", "'log' can be specified only once"),
+            ("/a spare /b spare /c", "'spare' can be specified only once"),
+            (
+                "/a cache /b log /c cache /d",
+                "'cache' can be specified only once",
+            ),
+            (
+                "/a special raidz /b /c",
+                "unsupported 'special' device: raidz",
+            ),
             ("/a log raidz /b /c /d", "unsupported 'log' device"),
             ("/a log draid /b /c /d", "unsupported 'log' device"),
             ("draid2 /a /b", "draid2 requires at least 3 devices"),

@@ -39,6 +39,9 @@ pub struct Get {
     names: Vec<String>,
 }
 
+/// The only property that vdevs of one kind have.
+const RAIDZ_EXPANDING: &str = "raidz_expanding";
+
 const FIELDS: [&str; 4] = ["name", "property", "value", "source"];
 
 impl Get {
@@ -105,7 +108,7 @@ impl Get {
             for name in properties_of(pool) {
                 let source = match pool.properties.get(&name) {
                     Some(property) => source_text(&property.source),
-                    None => "-".into(),
+                    None => source_text(&unset_source(&name)),
                 };
                 let value = cell(pool, &name, self.parseable);
                 rows.push(row(fields, &pool.name, &name, &value, &source));
@@ -155,15 +158,20 @@ impl Get {
             let mut shown_properties = Map::new();
             for property in names.iter().filter(|property| *property != "name") {
                 let (value, source) = match properties.get(property) {
-                    Some(found) => (vdev_shown(property, &found.value, exact), &found.source),
-                    // A property of users that this vdev does not have.
-                    None if property.contains(':') => ("-".to_owned(), &Source::None),
+                    Some(found) => (
+                        vdev_shown(property, &found.value, exact),
+                        found.source.clone(),
+                    ),
+                    // One that this vdev does not have.
+                    None if property.contains(':') || property == RAIDZ_EXPANDING => {
+                        ("-".to_owned(), unset_source(property))
+                    }
                     None => bail_usage!("bad property list: invalid property '{property}'"),
                 };
-                rows.push(row(fields, name, property, &value, &source_text(source)));
+                rows.push(row(fields, name, property, &value, &source_text(&source)));
                 shown_properties.insert(
                     property.clone(),
-                    json::property(&value, source, self.json_int),
+                    json::property(&value, &source, self.json_int),
                 );
             }
             let mut entry = Map::new();
@@ -362,7 +370,9 @@ fn properties_of(
         tell(property, limit, source);
     }
     let mut read_only = |property: &str, value: String| tell(property, value, Source::None);
-    read_only("raidz_expanding", "off".into());
+    if vdev.kind == "raidz" {
+        read_only(RAIDZ_EXPANDING, "off".into());
+    }
     let can_trim = members.is_empty() && !vdev.cannot_trim;
     read_only("trim_support", if can_trim { "on" } else { "off" }.into());
     read_only("trim_errors", trim_errors.to_string());
@@ -397,6 +407,15 @@ fn vdev_shown(property: &str, value: &str, exact: bool) -> String {
     }
 }
 
+/// The source of a property that is not there: users' properties are as by default
+/// (`zpool_get_userprop`, lib/libzfs/libzfs_pool.c).
+fn unset_source(property: &str) -> Source {
+    match property.contains(':') {
+        true => Source::Default,
+        false => Source::None,
+    }
+}
+
 /// A source as the SOURCE column has it.
 pub fn source_text(source: &Source) -> String {
     match source {
@@ -406,5 +425,29 @@ pub fn source_text(source: &Source) -> String {
         Source::Temporary => "temporary".into(),
         Source::Received => "received".into(),
         Source::Inherited(from) => format!("inherited from {from}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vdevs_have_the_properties_of_their_kind() {
+        let has = |kind: &str| {
+            let vdev = VdevReport {
+                kind: kind.into(),
+                ..VdevReport::default()
+            };
+            properties_of(&vdev, "v", None, &[]).contains_key(RAIDZ_EXPANDING)
+        };
+        assert!(has("raidz"));
+        assert!(!has("root") && !has("mirror") && !has("disk"));
+    }
+
+    #[test]
+    fn what_users_did_not_set_is_as_by_default() {
+        assert_eq!(source_text(&unset_source("cool:pool")), "default");
+        assert_eq!(source_text(&unset_source("expandsize")), "-");
     }
 }

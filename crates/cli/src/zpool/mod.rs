@@ -266,6 +266,9 @@ fn print_history(history: &History, client: &Client) -> anyhow::Result<()> {
                 if let Some(host) = &record.host {
                     line.push_str(&format!("on {host}"));
                 }
+                if let Some(zone) = &record.zone {
+                    line.push_str(&format!(":{zone}"));
+                }
                 line.push(']');
             }
             println!("{line}");

@@ -189,14 +189,23 @@ pub fn planned_layout(pool: &str, old: &[VdevReport], new: &[VdevSpec], naming: 
         (path, kind) => device_name(path, kind, naming),
     };
     for class in ["", "dedup", "special", "log", "cache", "spare"] {
-        let old: Vec<_> = old.iter().filter(|child| child.class == class).collect();
+        // Removed vdevs are in lists only.
+        let is_there = |child: &&VdevReport| {
+            child.class == class && !matches!(child.kind.as_str(), "hole" | "indirect")
+        };
+        let old: Vec<_> = old.iter().filter(is_there).collect();
         let new: Vec<_> = new.iter().filter(|vdev| vdev.class == class).collect();
         if !(class.is_empty() || old.is_empty() && new.is_empty()) {
             out.push_str(&format!("\t{}\n", class_heading(class)));
         }
         for child in old {
             let old_name = |vdev| leaf_name(vdev, naming);
-            out.push_str(&format!("\t  {}\n", old_name(child)));
+            // Only groups of ordinary vdevs are numbered here.
+            let name = match class.is_empty() || child.children.is_empty() || naming.guids {
+                true => old_name(child),
+                false => child.kind.clone(),
+            };
+            out.push_str(&format!("\t  {name}\n"));
             for member in &child.children {
                 out.push_str(&format!("\t    {}\n", old_name(member)));
             }

@@ -39,3 +39,4 @@ mod suspend;
 mod up;
 mod vdevprops;
 mod walk;
+mod zpool;
