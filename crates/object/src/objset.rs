@@ -91,6 +91,7 @@ pub struct ObjectSet {
     pub(crate) indirects: IndirectCache,
     generation: AtomicU64,
     pub(crate) large_dnodes: AtomicBool,
+    pub(crate) long_names: AtomicBool,
 }
 
 impl std::fmt::Debug for ObjectSet {
@@ -233,6 +234,7 @@ impl ObjectSet {
             indirects: IndirectCache::new(64),
             generation: AtomicU64::new(1),
             large_dnodes: AtomicBool::new(false),
+            long_names: AtomicBool::new(false),
             pipeline,
             world,
             options,
@@ -259,6 +261,11 @@ impl ObjectSet {
     /// `large_dnode`).
     pub fn used_large_dnodes(&self) -> bool {
         self.large_dnodes.load(Ordering::Relaxed)
+    }
+
+    /// Whether a ZAP got a name of more than 255 bytes since this was opened (feature `longname`).
+    pub fn used_long_names(&self) -> bool {
+        self.long_names.load(Ordering::Relaxed)
     }
 
     /// The block that the last sync wrote (or that it was opened from); a hole before the first sync.
