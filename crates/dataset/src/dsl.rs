@@ -261,10 +261,16 @@ impl DslPool {
             .await?;
         let _ = dsl.free_list.set(free_list);
         dsl.create_origin(ctx).await?;
-        for guid in &params.features {
+        // The lists of a new pool are its own, so that the feature is active with the first dataset that a user makes.
+        let (last, first): (Vec<_>, Vec<_>) =
+            (params.features.iter()).partition(|guid| *guid == guid::EMPTY_BPOBJ);
+        for guid in first {
             dsl.features.enable(ctx, guid).await?;
         }
         dsl.create_root_dataset(ctx, &params).await?;
+        for guid in last {
+            dsl.features.enable(ctx, guid).await?;
+        }
         dsl.flush_structures(ctx).await?;
         Ok(dsl)
     }

@@ -7,13 +7,15 @@
 
 use std::sync::Arc;
 
-use format::{ObjectId, ObjectType, UsedBy};
+use format::{Compression, ObjectId, ObjectType, UsedBy};
 use object::{SyncContext, Zap, ZapOptions, ZapValue};
 use pool::Tx;
 
 use crate::dsl::DslPool;
+use crate::features::guid;
 use crate::props::{Attr, Kinds, Property, ValueKind, find, refusal};
 use crate::rename::check_feature;
+use crate::settings::compression_of;
 use crate::state::{Dir, Ds, Space};
 use crate::{DatasetError, PropertySource, PropertyValue};
 
@@ -356,6 +358,16 @@ impl DslPool {
             "refreservation" => self.set_refreservation(dataset, number),
             "filesystem_limit" | "snapshot_limit" if is_set => {
                 self.count_below(ctx, dir).await?;
+            }
+            // With the first block would be soon enough; OpenZFS does not wait for that
+            // (`dsl_dataset_set_compression_sync`, module/zfs/dsl_dataset.c).
+            "compression" if is_set && compression_of(number, true).0 == Compression::Zstd => {
+                let marked = dataset.state().features.contains_key(guid::ZSTD_COMPRESS);
+                if !marked {
+                    let marker = ZapValue::from_u64(0);
+                    self.activate_feature(ctx, dataset, guid::ZSTD_COMPRESS, marker)
+                        .await?;
+                }
             }
             _ => {}
         }

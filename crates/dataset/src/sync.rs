@@ -134,6 +134,10 @@ impl DslPool {
         if open.objset.used_large_dnodes() {
             head.state().activating.insert(guid::LARGE_DNODE);
         }
+        // `zfs_link_create` (module/os/linux/zfs/zfs_dir.c).
+        if open.objset.used_long_names() {
+            head.state().activating.insert(guid::LONGNAME);
+        }
         Ok(())
     }
 

@@ -93,6 +93,7 @@ pub struct ObjectSet {
     pub(crate) large_dnodes: AtomicBool,
     /// Bits of [`Self::flags`] that stand for what is counted, though not of all objects yet.
     counting: AtomicU64,
+    pub(crate) long_names: AtomicBool,
 }
 
 impl std::fmt::Debug for ObjectSet {
@@ -236,6 +237,7 @@ impl ObjectSet {
             generation: AtomicU64::new(1),
             large_dnodes: AtomicBool::new(false),
             counting: AtomicU64::new(0),
+            long_names: AtomicBool::new(false),
             pipeline,
             world,
             options,
@@ -273,6 +275,11 @@ impl ObjectSet {
     /// `large_dnode`).
     pub fn used_large_dnodes(&self) -> bool {
         self.large_dnodes.load(Ordering::Relaxed)
+    }
+
+    /// Whether a ZAP got a name of more than 255 bytes since this was opened (feature `longname`).
+    pub fn used_long_names(&self) -> bool {
+        self.long_names.load(Ordering::Relaxed)
     }
 
     /// The block that the last sync wrote (or that it was opened from); a hole before the first sync.

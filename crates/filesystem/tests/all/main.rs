@@ -7,6 +7,7 @@ mod clones_peer;
 mod common;
 mod datasets;
 mod encrypted;
+mod features;
 mod full;
 mod golden;
 mod links;

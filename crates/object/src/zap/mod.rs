@@ -18,6 +18,7 @@ mod keys;
 mod value;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use format::{
@@ -559,6 +560,11 @@ impl Zap {
 
     /// Adds an entry that is known not to be there.
     async fn insert(&self, form: &mut Form, tx: &Tx, name: &[u8], value: &ZapValue) -> Result<()> {
+        if name.len() > format::ZAP_MAX_NAME_BYTES {
+            // Before it is there: the txg that writes it writes the feature's marker as well.
+            let set = self.object.objset();
+            set.long_names.store(true, Ordering::Relaxed);
+        }
         if let Form::Micro(micro) = form {
             let hash = self.micro_hash(micro, name)?;
             let inserted = match value.single_u64() {
