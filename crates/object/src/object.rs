@@ -10,7 +10,9 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use format::{Checksum, Compression, DNODE_SLOT_BYTES, Endian, ObjectId, ObjectType, SECTOR_BYTES};
+use format::{
+    Bookmark, Checksum, Compression, DNODE_SLOT_BYTES, Endian, ObjectId, ObjectType, SECTOR_BYTES,
+};
 use futures::StreamExt;
 use pool::{Added, Tx};
 
@@ -300,7 +302,7 @@ impl Object {
         }
         let context = self
             .set
-            .read_context(self.id(), ObjectType::SA, 0, u64::MAX - 1);
+            .read_context(self.id(), ObjectType::SA, 0, Bookmark::SPILL_BLOCK_ID);
         let data = match self.set.pipeline().read_cached(&pointer) {
             Some(data) => data,
             None => self.set.pipeline().read(&pointer, &context).await?,

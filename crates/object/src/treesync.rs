@@ -463,7 +463,8 @@ impl<'a> TreeSync<'a> {
         old: &BlockPointer,
         data: Bytes,
     ) -> Result<BlockPointer> {
-        self.write(Role::Spill, 0, u64::MAX - 1, old, data, 1).await
+        let number = format::Bookmark::SPILL_BLOCK_ID;
+        self.write(Role::Spill, 0, number, old, data, 1).await
     }
 
     /// Writes an object set's head.

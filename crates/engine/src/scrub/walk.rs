@@ -17,8 +17,8 @@ use std::sync::atomic::Ordering;
 
 use dataset::zil::visit_log;
 use format::{
-    BlockPointer, DNODE_SLOT_BYTES, DnodePhys, DslDatasetPhys, Endian, ObjectId, ObjectType,
-    ObjsetId, ObjsetPhys, Txg,
+    BlockPointer, Bookmark as DiskBookmark, DNODE_SLOT_BYTES, DnodePhys, DslDatasetPhys, Endian,
+    ObjectId, ObjectType, ObjsetId, ObjsetPhys, Txg,
 };
 use parking_lot::Mutex;
 use pool::Bookmark;
@@ -31,14 +31,8 @@ const BATCH_BLOCKS: usize = 128 << 10;
 /// Tasks that walk.
 pub(super) const WALKERS: usize = 8;
 
-/// `DMU_USERUSED_OBJECT`, `DMU_GROUPUSED_OBJECT`, `DMU_PROJECTUSED_OBJECT` (include/sys/dmu.h).
-const USER_USED: ObjectId = ObjectId::new(u64::MAX);
-const GROUP_USED: ObjectId = ObjectId::new(u64::MAX - 1);
-const PROJECT_USED: ObjectId = ObjectId::new(u64::MAX - 2);
-/// Block number of a spill block in bookmarks (`DMU_SPILL_BLKID`).
-const SPILL_BLOCK: u64 = u64::MAX;
-/// Level of an object set's root in bookmarks (`ZB_ROOT_LEVEL`).
-const ROOT_LEVEL: i8 = -1;
+/// Level of an object set's root.
+const ROOT_LEVEL: i8 = DiskBookmark::ROOT_LEVEL as i8;
 
 /// What is common to the blocks of an object set.
 #[derive(Debug, Clone, Copy)]
@@ -334,11 +328,11 @@ impl Walk {
         let used = objset
             .user_group_used
             .as_deref()
-            .map(|[user, group]| [(user, USER_USED), (group, GROUP_USED)]);
+            .map(|[user, group]| [(user, ObjectId::USER_USED), (group, ObjectId::GROUP_USED)]);
         let project = objset
             .project_used
             .as_deref()
-            .map(|dnode| (dnode, PROJECT_USED));
+            .map(|dnode| (dnode, ObjectId::PROJECT_USED));
         for (dnode, object) in used.into_iter().flatten().chain(project) {
             self.dnode(dnode, place, object, false, endian, blocks);
         }
@@ -367,7 +361,8 @@ impl Walk {
             self.pointer(*bp, place, bookmark, is_meta, blocks);
         }
         if let Some(spill) = &dnode.spill {
-            self.pointer(*spill, place, bookmark(0, SPILL_BLOCK), false, blocks);
+            let bookmark = bookmark(0, DiskBookmark::SPILL_BLOCK_ID);
+            self.pointer(*spill, place, bookmark, false, blocks);
         }
         if place.objset.is_zero() && !is_meta && dnode.bonus_type == ObjectType::DSL_DATASET {
             match DslDatasetPhys::decode(&dnode.bonus, endian) {

@@ -7,11 +7,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::common::*;
-use dataset::Dataset;
+use dataset::{Dataset, DirtyEstimate};
 use device::World;
 use engine::{FeatureChoice, ImportSpec, Pool, ScrubCommand, VdevLayout};
-use format::{BlockPointer, Bookmark as LogBookmark, ErrorBookmark, ObjectId, ObjsetId};
-use object::Zap;
+use format::{
+    BlockPointer, Bookmark as LogBookmark, ErrorBookmark, ObjectId, ObjectType, ObjsetId,
+};
+use object::{NewObject, Zap};
 use pool::Bookmark;
 
 /// A block that is overwritten on an image, to be put back.
@@ -295,6 +297,88 @@ async fn logs_of_pools_without_the_feature_have_the_old_form_and_are_upgraded() 
     );
     assert_eq!(pool.status().data_errors, 1);
     pool.export(false).await.expect("export");
+    for damage in damage {
+        damage.undo();
+    }
+    zdb_is_clean(images.path(), "tank");
+}
+
+/// The number of a spill block is that of OpenZFS: zdb, which reads the same damaged pool, names
+/// the block alike.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_spill_block_is_logged_under_its_number() {
+    let images = Images::new();
+    let leaf = images.make(1, 128).remove(0);
+    let image = leaf.path.clone();
+    let world = World::system(2);
+    let pool = Pool::create(&world, spec("tank", vec![normal(VdevLayout::Leaf(leaf))]))
+        .await
+        .expect("create");
+    let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+    let tx = dataset
+        .assign(DirtyEstimate::metadata())
+        .await
+        .expect("assign");
+    // With so long a bonus there is one pointer of data; a shorter one leaves room for the other.
+    let new = NewObject::new(ObjectType::PLAIN_FILE_CONTENTS)
+        .with_bonus(ObjectType::UINT64_OTHER, vec![0; 200]);
+    let object = dataset
+        .objset()
+        .allocate(&tx, new)
+        .await
+        .expect("an object");
+    let id = object.id();
+    let (bonus, content) = (vec![0; 64].into(), content(id.get(), 0, 4096));
+    object
+        .set_bonus_and_spill(&tx, bonus, Some(content))
+        .expect("a spill block");
+    drop(tx);
+    pool.sync().await.expect("sync");
+    let spill = object.spill_pointer().expect("a spill block");
+    drop((object, dataset));
+    pool.export(false).await.expect("export");
+
+    let damage = Damage::new(&image, &spill);
+    assert_eq!(damage.len(), 2, "metadata has two copies");
+    let pool = import_read_only(&world, images.path()).await;
+    let head = object_of(&pool, "tank").await;
+    let lost = place(head, id, LogBookmark::SPILL_BLOCK_ID);
+    pool.scrub(ScrubCommand::Start).await.expect("scrub");
+    pool.wait_for_scrub(true).await;
+    assert_eq!(pool.damaged().await, [lost], "found by a scrub");
+    pool.export(false).await.expect("export");
+    let pool = import(&world, images.path()).await;
+    let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+    let object = dataset.objset().hold(id).await.expect("hold");
+    assert!(object.spill().await.is_err());
+    drop((object, dataset));
+    pool.sync().await.expect("sync");
+    assert_eq!(pool.damaged().await, [lost], "found by a reader");
+    let key = ErrorBookmark {
+        object: id,
+        level: 0,
+        block_id: u64::MAX - 1,
+        birth: spill.physical_birth(),
+    }
+    .log_key();
+    let keys = [(format!("{:x}", head.get()), vec![key])];
+    assert_eq!(log_keys(&pool, "errlog_last").await, keys);
+    pool.export(false).await.expect("export");
+
+    let output = std::process::Command::new(ZDB)
+        .args(["-e", "-p", &images.text(), "-bcc", "tank"])
+        .output()
+        .expect("zdb (Debian package zfsutils-linux) is needed");
+    let text = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let named = format!("reading <{}, {id}, 0, fffffffffffffffe>", head.get());
+    assert!(
+        text.contains(&named),
+        "zdb says nothing of {named}:\n{text}"
+    );
     for damage in damage {
         damage.undo();
     }
