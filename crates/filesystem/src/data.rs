@@ -295,6 +295,9 @@ impl Filesystem {
             if wanted > block && size > 0 {
                 node.object.read(0, size.min(block) as usize).await?;
             }
+            node.object
+                .prepare_write(offset, chunk.len() as u64)
+                .await?;
             let tx = self.assign(estimate).await?;
             if wanted > block && whole {
                 grow_block(&node, &tx, wanted).await?;
@@ -408,6 +411,7 @@ impl Filesystem {
         loop {
             let start = node.object.last_part(size, end).await?;
             self.fetch_edges(node, start, start, block).await?;
+            node.object.prepare_free(start, u64::MAX).await?;
             let tx = self.assign(DirtyEstimate::free()).await?;
             node.object.free_range(&tx, start, u64::MAX).await?;
             let mut changed = Znode {
@@ -436,10 +440,11 @@ impl Filesystem {
             self.check_not_closing()?;
             let part_end = node.object.first_part(start, end).await?;
             self.fetch_edges(node, start, part_end, block).await?;
-            let tx = self.assign(DirtyEstimate::free()).await?;
             // To the end of the file means to the end of the object: its last block goes too.
             let to_end = part_end == node.znode().size;
             let length = if to_end { u64::MAX } else { part_end - start };
+            node.object.prepare_free(start, length).await?;
+            let tx = self.assign(DirtyEstimate::free()).await?;
             node.object.free_range(&tx, start, length).await?;
             self.store(&tx, node, node.znode(), &[attr::SIZE], [])
                 .await?;

@@ -87,12 +87,14 @@ impl Node {
             .ok_or(FsError::NotDirectory { ino: self.ino })
     }
 
-    /// Keeps others from changing it. Fails if it was freed meanwhile.
+    /// Keeps others from changing it. Fails if it was freed meanwhile, or when its dnode cannot be
+    /// written anew.
     pub(crate) async fn lock(self: &Arc<Self>) -> Result<Locked> {
         let guard = Arc::clone(&self.change).lock_owned().await;
         if self.is_gone.load(Ordering::Acquire) {
             return Err(FsError::Stale { ino: self.ino });
         }
+        self.object.prepare_dnode().await?;
         Ok(Locked {
             node: Arc::clone(self),
             _guard: guard,

@@ -192,20 +192,23 @@ impl Filesystem {
             pointers,
         } = blocks;
         // They count for the dataset as copies would.
-        let estimate = DirtyEstimate::write(pointers.len() as u64 * block_bytes);
+        let shared_bytes = pointers.len() as u64 * block_bytes;
         let size = node.znode().size;
         let has = u64::from(node.object.info().data_block_bytes);
         if has < block_bytes && size > 0 {
             node.object.read(0, size.min(has) as usize).await?;
         }
-        let tx = self.assign(estimate).await?;
+        node.object.prepare_write(to, shared_bytes).await?;
+        let tx = self.assign(DirtyEstimate::write(shared_bytes)).await?;
         if has < block_bytes {
             grow_block(node, &tx, block_bytes).await?;
         }
         if u64::from(node.object.info().data_block_bytes) != block_bytes {
             return Ok(false);
         }
-        node.object.share_blocks(&tx, to / block_bytes, pointers)?;
+        node.object
+            .share_blocks(&tx, to / block_bytes, pointers)
+            .await?;
         let changed = self
             .store_written(&tx, node, size.max(to + length), caller)
             .await?;

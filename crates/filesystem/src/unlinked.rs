@@ -23,7 +23,7 @@ use pool::Tx;
 
 use crate::error::{FsError, Result};
 use crate::filesystem::Filesystem;
-use crate::node::Node;
+use crate::node::{Locked, Node};
 use crate::types::FileKind;
 use crate::znode::{OldAcl, Znode, attr, parse_dirent, parse_old_acl, pflags};
 
@@ -197,22 +197,9 @@ impl Filesystem {
         let _range = node.ranges.lock(0, u64::MAX, true).await;
         let node = node.lock().await?;
         if node.znode().kind() == FileKind::Regular {
-            // The rest, from the start, goes with the object.
-            let mut end = node.object.last_part(0, node.znode().size).await?;
-            while end > 0 {
-                let tx = self.assign(DirtyEstimate::free()).await?;
-                node.object.free_range(&tx, end, u64::MAX).await?;
-                // Whoever looks at the file until then sees what is left.
-                let changed = Znode {
-                    size: end,
-                    ..node.znode()
-                };
-                self.store(&tx, &node, changed, &[attr::SIZE], []).await?;
-                drop(tx);
-                self.check_not_closing()?;
-                end = node.object.last_part(0, end).await?;
-            }
+            self.free_content(&node).await?;
         }
+        node.object.prepare_free(0, u64::MAX).await?;
         let old_acl = self.sa.get(&node.object, attr::ZNODE_ACL).await?;
         let acl_object = match old_acl.as_deref().and_then(parse_old_acl) {
             Some(OldAcl::External { object, .. }) => Some(ObjectId::new(object)),
@@ -249,6 +236,50 @@ impl Filesystem {
         self.nodes.remove(&node);
         self.objset.free(&tx, ObjectId::new(ino)).await?;
         Ok(xattrs.map(|xattrs| xattrs.ino))
+    }
+
+    /// Frees a file's content from the end, in parts; what is left, at the start, goes with the
+    /// object. What cannot be reached stays, and with it the object: the space is not lost, and
+    /// freed when it can be read again.
+    async fn free_content(&self, node: &Locked) -> Result<()> {
+        let mut end = node.znode().size;
+        let mut kept = None;
+        loop {
+            let start = node.object.last_part(0, end).await?;
+            let to_end = if kept.is_none() { u64::MAX } else { end };
+            let lost = node.object.unreachable_ranges(start, to_end - start).await;
+            if start == 0 && kept.is_none() && lost.is_empty() {
+                return Ok(());
+            }
+            let mut part_end = to_end;
+            for (range, error) in lost.into_iter().rev() {
+                self.free_content_part(node, range.end, part_end).await?;
+                part_end = range.start.max(start);
+                kept.get_or_insert(error);
+            }
+            self.free_content_part(node, start, part_end).await?;
+            if start == 0 {
+                return kept.map_or(Ok(()), |error| Err(error.into()));
+            }
+            self.check_not_closing()?;
+            end = start;
+        }
+    }
+
+    /// Frees bytes of an unlinked file, or with an end of `u64::MAX` all from the start on.
+    async fn free_content_part(&self, node: &Locked, start: u64, end: u64) -> Result<()> {
+        if start >= end {
+            return Ok(());
+        }
+        let length = if end == u64::MAX { end } else { end - start };
+        let tx = self.assign(DirtyEstimate::free()).await?;
+        node.object.free_range(&tx, start, length).await?;
+        // Whoever looks at the file until then sees what is left.
+        let mut changed = node.znode();
+        if end == u64::MAX {
+            changed.size = changed.size.min(start);
+        }
+        self.store(&tx, node, changed, &[attr::SIZE], []).await
     }
 
     /// Unlinks everything in a directory of extended attributes (`zfs_purgedir`).

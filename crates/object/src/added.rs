@@ -51,8 +51,7 @@ pub(crate) fn by_block(
         let levels = meta.levels_needed().max(state.tree.levels);
         added.metadata_bytes += ENTRY_BYTES
             + indirect_bytes(block, levels, meta.indirect_shift, |span| {
-                slot.blocks.range(span.clone()).next().is_none()
-                    && slot.cloned.range(span).next().is_none()
+                !slot.has_blocks(span)
             });
     }
     added

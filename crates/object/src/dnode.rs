@@ -14,6 +14,7 @@
 //! `state` guards everything but `zap`. It is never held across an await.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -152,6 +153,12 @@ impl Slot {
         let written = self.blocks.range(from..).next().map(|(block, _)| *block);
         let cloned = self.cloned.range(from..).next().map(|(block, _)| *block);
         written.into_iter().chain(cloned).min()
+    }
+
+    /// Whether this txg writes or shares any of these blocks.
+    pub(crate) fn has_blocks(&self, blocks: Range<u64>) -> bool {
+        self.blocks.range(blocks.clone()).next().is_some()
+            || self.cloned.range(blocks).next().is_some()
     }
 
     /// Takes a block out of those that are to be shared.

@@ -45,6 +45,7 @@ mod objset;
 mod options;
 mod parts;
 mod rangeset;
+mod reach;
 mod readahead;
 mod sa;
 mod salvage;

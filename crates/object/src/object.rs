@@ -461,15 +461,26 @@ impl Object {
     ///
     /// # Errors
     /// [`ObjectError::NoSuchObject`] when it was freed; errors of reading what a partly written
-    /// block held.
+    /// block held, and what the sync has to read ([`Self::prepare_write`]).
     pub async fn write(&self, tx: &Tx, offset_bytes: u64, data: Bytes) -> Result<()> {
-        let block_bytes = self.block_bytes();
         if offset_bytes.checked_add(data.len() as u64).is_none() {
             return Err(ObjectError::TooBig {
                 object: self.id(),
                 what: format!("a write of {} bytes at {offset_bytes}", data.len()),
             });
         }
+        self.prepare_write(offset_bytes, data.len() as u64).await?;
+        self.write_prepared(tx, offset_bytes, data).await
+    }
+
+    /// [`Self::write`] after [`Self::prepare_write`]: whole blocks are then written in any case.
+    pub(crate) async fn write_prepared(
+        &self,
+        tx: &Tx,
+        offset_bytes: u64,
+        data: Bytes,
+    ) -> Result<()> {
+        let block_bytes = self.block_bytes();
         let mut at = 0;
         for piece in pieces(offset_bytes, data.len(), block_bytes) {
             let part = data.slice(at..at + piece.length);
@@ -569,6 +580,8 @@ impl Object {
                 return Ok(change_in_place(slot, block_id, change));
             }
         }
+        self.prepare_dnode().await?;
+        self.prepare_blocks(block_id, block_id).await?;
         let base = match self.set.block_at(&self.dnode, block_id, tx.txg()).await? {
             Block::Zeros => None,
             block => self.native(block)?,
@@ -619,7 +632,8 @@ impl Object {
     /// Frees a range: it reads as zeros. `length_bytes` of `u64::MAX` means to the end.
     ///
     /// # Errors
-    /// As [`Self::write`]: the blocks at the ends may be freed in part.
+    /// As [`Self::write`]: the blocks at the ends may be freed in part. What is below an indirect
+    /// block that is freed whole is not looked at here: see [`Self::prepare_free`].
     pub async fn free_range(&self, tx: &Tx, offset_bytes: u64, length_bytes: u64) -> Result<()> {
         let (block_bytes, max_block) = {
             let state = self.dnode.lock();
@@ -643,6 +657,11 @@ impl Object {
         } else {
             end / block_bytes
         };
+        self.prepare_dnode().await?;
+        if first_whole < end_whole {
+            self.prepare_blocks(first_whole, first_whole).await?;
+            self.prepare_blocks(end_whole - 1, end_whole - 1).await?;
+        }
         let first = offset_bytes / block_bytes;
         let head_start = (offset_bytes % block_bytes) as usize;
         if head_start > 0 {
@@ -761,6 +780,15 @@ impl Object {
     /// # Errors
     /// Errors of reading indirect blocks.
     pub async fn next_data(&self, offset_bytes: u64) -> Result<Option<u64>> {
+        self.next_data_in(offset_bytes, false).await
+    }
+
+    /// The same, where blocks that cannot be reached count as data.
+    pub(crate) async fn next_data_or_unreachable(&self, offset_bytes: u64) -> Result<Option<u64>> {
+        self.next_data_in(offset_bytes, true).await
+    }
+
+    async fn next_data_in(&self, offset_bytes: u64, or_unreachable: bool) -> Result<Option<u64>> {
         let block_bytes = self.block_bytes();
         let mut from = offset_bytes / block_bytes;
         loop {
@@ -773,10 +801,15 @@ impl Object {
                 (state.tree.clone(), unwritten, state.meta().max_block)
             };
             let not_hole = |_: u8, pointer: &format::BlockPointer| !pointer.is_hole();
-            let on_disk = self
+            let on_disk = match self
                 .set
-                .next_in_tree(self.id(), &tree, from, &not_hole)
-                .await?;
+                .next_in_tree_or_lost(self.id(), &tree, from, &not_hole)
+                .await
+            {
+                Ok(found) => found,
+                Err(lost) if or_unreachable => Some(lost.first),
+                Err(lost) => return Err(lost.error),
+            };
             let Some(block) = on_disk.into_iter().chain(unwritten).min() else {
                 return Ok(None);
             };

@@ -19,23 +19,29 @@ impl Object {
     /// Where the last part of `start_bytes..end_bytes` begins, for who frees it from the end.
     ///
     /// # Errors
-    /// Errors of reading indirect blocks.
+    /// None of reading: what cannot be reached counts as data.
     pub async fn last_part(&self, start_bytes: u64, end_bytes: u64) -> Result<u64> {
         if self.info().used_bytes <= SMALL_BYTES {
             return Ok(start_bytes);
         }
-        last_part(start_bytes..end_bytes, |from| self.next_data(from)).await
+        last_part(start_bytes..end_bytes, |from| {
+            self.next_data_or_unreachable(from)
+        })
+        .await
     }
 
     /// Where the first part of `start_bytes..end_bytes` ends, for who frees it from the start.
     ///
     /// # Errors
-    /// Errors of reading indirect blocks.
+    /// None of reading: what cannot be reached counts as data.
     pub async fn first_part(&self, start_bytes: u64, end_bytes: u64) -> Result<u64> {
         if self.info().used_bytes <= SMALL_BYTES {
             return Ok(end_bytes);
         }
-        first_part(start_bytes..end_bytes, |from| self.next_data(from)).await
+        first_part(start_bytes..end_bytes, |from| {
+            self.next_data_or_unreachable(from)
+        })
+        .await
     }
 }
 

@@ -77,8 +77,15 @@ impl Object {
     /// size, so it must be the same here; holes are made.
     ///
     /// # Errors
-    /// [`ObjectError::NoSuchObject`]; [`ObjectError::Misuse`] when sizes differ. Nothing is changed then.
-    pub fn share_blocks(&self, tx: &Tx, first: u64, pointers: &[BlockPointer]) -> Result<()> {
+    /// [`ObjectError::NoSuchObject`]; [`ObjectError::Misuse`] when sizes differ; errors of reading
+    /// what the sync has to read. Nothing is changed then.
+    pub async fn share_blocks(&self, tx: &Tx, first: u64, pointers: &[BlockPointer]) -> Result<()> {
+        let Some(more) = (pointers.len() as u64).checked_sub(1) else {
+            return Ok(());
+        };
+        let last = first.saturating_add(more);
+        self.prepare_dnode().await?;
+        self.prepare_blocks(first, last).await?;
         let clones = self.objset().pipeline().clones();
         for pointer in pointers {
             clones.announce(tx.txg(), pointer);
@@ -101,10 +108,6 @@ impl Object {
                 what: "blocks of another size cannot be shared",
             });
         }
-        let Some(last) = (pointers.len() as u64).checked_sub(1) else {
-            return Ok(());
-        };
-        let last = first.saturating_add(last);
         if last > meta.max_block {
             let meta = self.objset().meta_mut(&self.dnode, &mut state, tx);
             meta.max_block = last;

@@ -1,5 +1,7 @@
 //! Why an operation on a volume failed.
 
+use pool::PoolError;
+
 /// Why an operation on a volume failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -63,6 +65,8 @@ pub enum VolumeError {
         name: String,
         /// Where, in bytes.
         offset_bytes: u64,
+        /// The block that cannot be read.
+        source: PoolError,
     },
     /// The dataset is no volume that we can serve.
     #[error("dataset {name}: {what}")]

@@ -153,6 +153,20 @@ impl Volume {
         of_object(&self.name, error)
     }
 
+    /// What reading for a request at this offset failed with.
+    fn damaged_at(&self, offset_bytes: u64, error: ObjectError) -> VolumeError {
+        match error {
+            ObjectError::Pool(
+                source @ (PoolError::Checksum { .. } | PoolError::Unreadable { .. }),
+            ) => VolumeError::Damaged {
+                name: self.name(),
+                offset_bytes,
+                source,
+            },
+            error => self.of_object(error),
+        }
+    }
+
     fn of_dataset(&self, error: DatasetError) -> VolumeError {
         let name = self.name.clone();
         match error {
@@ -228,19 +242,7 @@ impl Volume {
         self.data
             .read(offset_bytes, length_bytes)
             .await
-            .map_err(|error| {
-                if matches!(
-                    error,
-                    ObjectError::Pool(PoolError::Checksum { .. } | PoolError::Unreadable { .. })
-                ) {
-                    VolumeError::Damaged {
-                        name: self.name(),
-                        offset_bytes,
-                    }
-                } else {
-                    self.of_object(error)
-                }
-            })
+            .map_err(|error| self.damaged_at(offset_bytes, error))
     }
 
     /// Writes; with `durable` (or `sync=always`) it is on stable storage when this returns.
@@ -281,6 +283,10 @@ impl Volume {
             let chunk = rest.split_to((rest.len() as u64).min(limit) as usize);
             let length = chunk.len() as u64;
             self.fetch_edges(offset, offset + length).await?;
+            self.data
+                .prepare_write(offset, length)
+                .await
+                .map_err(|error| self.damaged_at(offset, error))?;
             let tx = self
                 .assign(DirtyEstimate::write(length).in_blocks_of(self.block_bytes))
                 .await?;
@@ -309,7 +315,7 @@ impl Volume {
             self.data
                 .read(first, block as usize)
                 .await
-                .map_err(|error| self.of_object(error))?;
+                .map_err(|error| self.damaged_at(first, error))?;
         }
         Ok(())
     }
@@ -349,6 +355,10 @@ impl Volume {
                 .await
                 .map_err(|error| self.of_object(error))?;
             self.fetch_edges(start, part_end).await?;
+            self.data
+                .prepare_free(start, part_end - start)
+                .await
+                .map_err(|error| self.damaged_at(start, error))?;
             let tx = self.assign(DirtyEstimate::free()).await?;
             self.data
                 .free_range(&tx, start, part_end - start)
@@ -419,6 +429,10 @@ impl Volume {
                 .last_part(size_bytes, end)
                 .await
                 .map_err(|error| self.of_object(error))?;
+            self.data
+                .prepare_free(start, u64::MAX)
+                .await
+                .map_err(|error| self.damaged_at(start, error))?;
             let tx = self.assign(DirtyEstimate::free()).await?;
             self.data
                 .free_range(&tx, start, u64::MAX)

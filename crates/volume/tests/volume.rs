@@ -4,6 +4,7 @@
 //! Method: random operations on a volume and on a vector of bytes; many writes at once; golden
 //! pools with their manifests.
 
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -79,14 +80,25 @@ async fn create(world: &World, dir: &Path) -> Arc<Pool> {
     Pool::create(world, spec).await.expect("create")
 }
 
-async fn import(world: &World, dir: &Path, read_only: bool) -> Arc<Pool> {
+async fn find(world: &World, dir: &Path) -> ImportSpec {
     let spec = ScanSpec {
         paths: vec![dir.to_str().expect("UTF-8").into()],
         ..ScanSpec::default()
     };
     let mut found = engine::scan(world, &spec).await.expect("scan");
-    let mut spec = ImportSpec::new(found.remove(0), host());
+    ImportSpec::new(found.remove(0), host())
+}
+
+async fn import(world: &World, dir: &Path, read_only: bool) -> Arc<Pool> {
+    let mut spec = find(world, dir).await;
     spec.read_only = read_only;
+    Pool::import(world, spec).await.expect("import")
+}
+
+/// The pool of an image that was copied while it was open.
+async fn import_in_use(world: &World, dir: &Path) -> Arc<Pool> {
+    let mut spec = find(world, dir).await;
+    spec.force = true;
     Pool::import(world, spec).await.expect("import")
 }
 
@@ -339,6 +351,94 @@ async fn what_cannot_be_is_refused() {
     let other = Volume::open(dataset, world.clone()).await;
     assert!(matches!(other, Err(VolumeError::CannotOpen { .. })));
     pool.export(false).await.expect("export");
+}
+
+/// A write or an unmap below an indirect block of which no copy is good fails, and nothing else
+/// does, also after a crash with such a write in the log.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_below_an_unreadable_indirect_block_fail_alone() {
+    /// What an indirect block has the pointers of.
+    const SPAN: u64 = 4 << 20;
+    const SIZE: u64 = 4 * SPAN;
+    let dir = tempfile::tempdir().expect("a directory");
+    let world = World::system(2);
+    let pool = create(&world, dir.path()).await;
+    let init = Arc::new(ZvolInit::new(SIZE, 4096));
+    let properties = [
+        ("volsize".to_owned(), SIZE.to_string()),
+        ("volblocksize".to_owned(), "4096".to_owned()),
+    ];
+    pool.dsl()
+        .create_dataset("tank/vol", &properties, init)
+        .await
+        .expect("create the volume");
+    let volume = open(&world, &pool, "tank/vol").await;
+    let mut random = Random(31);
+    let all: Vec<u8> = (0..SIZE).map(|_| random.below(256) as u8).collect();
+    volume.write(0, all.into(), false).await.expect("write");
+    pool.sync().await.expect("sync");
+    let dataset = pool.dsl().open_dataset("tank/vol").await.expect("open");
+    let data = dataset.objset().hold(1.into()).await.expect("the data");
+    let lost = data.pointer_at(1, 1).await.expect("a pointer");
+    drop((data, dataset));
+    for offset in [0, SPAN, 2 * SPAN] {
+        let written = volume.write(offset, vec![1; 8192].into(), true).await;
+        written.expect("write");
+    }
+    // As a power cut leaves it, with a log.
+    let after = tempfile::tempdir().expect("a directory");
+    let path = after.path().join("d0.img");
+    std::fs::copy(dir.path().join("d0.img"), &path).expect("copy");
+    volume.close().await.expect("close");
+    pool.export(false).await.expect("export");
+
+    let image = std::fs::File::options().read(true).write(true).open(&path);
+    let image = image.expect("open");
+    let mut before = Vec::new();
+    for dva in lost.dvas() {
+        let at = (4 << 20) + dva.offset_bytes();
+        let mut old = [0; 512];
+        image.read_exact_at(&mut old, at).expect("read");
+        image.write_all_at(&[0xa5; 512], at).expect("destroy");
+        before.push((at, old));
+    }
+    let pool = import_in_use(&world, after.path()).await;
+    let dataset = pool.dsl().open_dataset("tank/vol").await.expect("open");
+    let log = dataset.log().expect("a log");
+    assert!(log.needs_replay(), "a txg came between");
+    let volume = Volume::open(dataset, world.clone())
+        .await
+        .expect("the volume opens");
+    for offset in [0, 2 * SPAN] {
+        let read = volume.read(offset, 8192).await.expect("read").concat();
+        assert!(read.iter().all(|byte| *byte == 1), "{offset}");
+    }
+    for round in 0..2u8 {
+        let is_damaged = |done: volume::Result<()>| {
+            let damaged = matches!(done, Err(VolumeError::Damaged { .. }));
+            assert!(damaged, "{done:?}");
+        };
+        let data = Bytes::from(vec![round; 65536]);
+        is_damaged(volume.write(SPAN, data.clone(), false).await);
+        is_damaged(volume.write(SPAN + 10, data.clone(), true).await);
+        is_damaged(volume.write(SPAN - 4096, data.clone(), false).await);
+        is_damaged(volume.unmap(SPAN, 65536).await);
+        is_damaged(volume.unmap(0, SIZE).await);
+        is_damaged(volume.write_zeroes(SPAN, SPAN, true).await);
+        let written = volume.write(3 * SPAN, data.clone(), true).await;
+        written.expect("elsewhere");
+        volume.unmap(SPAN - 65536, 65536).await.expect("elsewhere");
+        pool.sync().await.expect("the txg is written");
+        assert_eq!(pool.suspended(), None);
+        let read = volume.read(3 * SPAN, 65536).await.expect("read");
+        assert_eq!(read.concat(), data);
+    }
+    volume.close().await.expect("close");
+    pool.export(false).await.expect("export");
+    for (at, old) in before {
+        image.write_all_at(&old, at).expect("put back");
+    }
+    zdb_is_clean(after.path());
 }
 
 async fn check_golden(golden: &Path, name: &str) {

@@ -9,8 +9,24 @@
 //! became free, and be logged before the uberblock is: a crash between them leaves a log that makes an object which the
 //! last txg still has, with its name or in the delete queue. Then replay ends with an error and the log stays as it is,
 //! from that record on.
+//!
+//! # Damage
+//! A record whose object cannot be changed, as a block that the change needs is damaged for good,
+//! is left out with a message, and replay goes on: it would fail at each import, and nothing but
+//! what is lost already is lost with it (`zil_replay_error` has OpenZFS drop all records behind it
+//! as well). The block is in the pool's error log by then, as every block is that cannot be read.
+//! While a device is missing damage is not for good, and the log stays.
+//!
+//! Records behind a change of names that was left out may rely on it: a name may still belong to
+//! what was to be renamed, a number to what was to be removed. So what concerns its directories, or
+//! the object that it was to make, is left out too.
+
+use std::collections::BTreeSet;
+use std::error::Error;
 
 use format::ZilSequence;
+use object::ObjectError;
+use pool::PoolError;
 
 use super::blocks::TX_WRITE;
 use super::walk::{Chain, End, RawRecord, read_data};
@@ -22,6 +38,97 @@ use crate::DatasetError;
 const OUT_OF_ORDER: [u64; 8] = [9, 10, 11, 12, 13, 20, 21, 24];
 /// The first type that is none (`TX_MAX_TYPE`).
 const KINDS_END: u64 = 25;
+/// Types that make an object, whose number is in the second word (`lr_create_t`): CREATE, MKDIR,
+/// MKXATTR, SYMLINK, and CREATE and MKDIR with ACLs and attributes.
+const MAKING: [u64; 10] = [1, 2, 3, 4, 14, 15, 16, 17, 18, 19];
+/// Types that are about two directories, in the first two words (`lr_rename_t`): RENAME,
+/// RENAME_EXCHANGE, RENAME_WHITEOUT.
+const RENAMING: [u64; 3] = [8, 22, 23];
+
+/// Why a record was not replayed.
+enum Failure {
+    /// A block that it needs is damaged for good: replay goes on without it.
+    Damage(DatasetError),
+    /// Anything else: replay ends.
+    Other(DatasetError),
+}
+
+/// What records that were left out would have changed.
+#[derive(Default)]
+struct LeftOut {
+    objects: BTreeSet<u64>,
+    records: u64,
+}
+
+impl LeftOut {
+    /// Whether a record relies on one that was left out.
+    fn concerns(&self, record: &RawRecord) -> bool {
+        concerned(record).any(|object| self.objects.contains(&object))
+    }
+
+    fn add(&mut self, record: &RawRecord) {
+        self.records += 1;
+        if !OUT_OF_ORDER.contains(&record.kind) {
+            self.objects.extend(concerned(record));
+            self.objects.extend(made(record));
+        }
+    }
+}
+
+fn object_at(record: &RawRecord, word: usize) -> Option<u64> {
+    Some(record.word(word)? & (format::ObjectId::LIMIT - 1))
+}
+
+/// The object, or the directories, that a record is about.
+fn concerned(record: &RawRecord) -> impl Iterator<Item = u64> {
+    let second = RENAMING.contains(&record.kind).then_some(1);
+    let words = [Some(0), second].into_iter().flatten();
+    words.filter_map(|word| object_at(record, word))
+}
+
+/// The object that a record makes.
+fn made(record: &RawRecord) -> Option<u64> {
+    MAKING
+        .contains(&record.kind)
+        .then(|| object_at(record, 1))
+        .flatten()
+}
+
+/// Whether an error is that of a block of which no good copy is left, devices that are missing
+/// aside.
+fn is_damage(error: &(dyn Error + 'static)) -> bool {
+    let of_pool = |error: &PoolError| {
+        matches!(
+            error,
+            PoolError::Checksum { .. }
+                | PoolError::Unreadable { .. }
+                | PoolError::Corrupt { .. }
+                | PoolError::Authentication { .. }
+                | PoolError::BadPointer { .. }
+                | PoolError::Format(_)
+        )
+    };
+    let of_object = |error: &ObjectError| match error {
+        ObjectError::Pool(error) => of_pool(error),
+        ObjectError::Format { .. } | ObjectError::Damaged { .. } => true,
+        _ => false,
+    };
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let found = error.downcast_ref().is_some_and(of_pool)
+            || error.downcast_ref().is_some_and(of_object)
+            || match error.downcast_ref() {
+                Some(DatasetError::Pool(error)) => of_pool(error),
+                Some(DatasetError::Object(error)) => of_object(error),
+                _ => false,
+            };
+        if found {
+            return true;
+        }
+        next = error.source();
+    }
+    false
+}
 
 /// Ends the replaying state however replay ends.
 struct Replay<'a>(&'a Shared);
@@ -83,6 +190,7 @@ impl Shared {
         let header = self.objset.zil_header();
         let mut chain = Chain::decrypting(&pipeline, &header);
         let mut count = 0;
+        let mut left_out = LeftOut::default();
         while chain.pointer().is_some() {
             let records = match chain.read().await {
                 Ok(records) => records,
@@ -96,10 +204,45 @@ impl Shared {
                 if record.sequence <= header.replay_sequence || record.txg < header.claim_txg {
                     continue;
                 }
-                if self.replay_record(target, &record).await? {
-                    count += 1;
+                let name = || (self.name)();
+                let (sequence, kind) = (record.sequence, record.kind);
+                if left_out.concerns(&record) {
+                    tracing::error!(
+                        dataset = name(),
+                        sequence,
+                        kind,
+                        "a record of the intent log is left out: it follows one that was"
+                    );
+                    left_out.add(&record);
+                    continue;
+                }
+                match self.replay_record(target, &record).await {
+                    Ok(done) => {
+                        count += u64::from(done);
+                        if let Some(made) = made(&record) {
+                            left_out.objects.remove(&made);
+                        }
+                    }
+                    Err(Failure::Damage(error)) => {
+                        tracing::error!(
+                            dataset = name(),
+                            sequence,
+                            kind,
+                            %error,
+                            "a record of the intent log is left out: what it changes is damaged"
+                        );
+                        left_out.add(&record);
+                    }
+                    Err(Failure::Other(error)) => return Err(error),
                 }
             }
+        }
+        if left_out.records > 0 {
+            tracing::error!(
+                dataset = (self.name)(),
+                records = left_out.records,
+                "damaged blocks kept synchronous writes from being replayed; see 'zpool status -v'"
+            );
         }
         debug_assert_eq!(self.chain.lock().inherited, Inherited::Unreplayed);
         Ok(count)
@@ -110,15 +253,27 @@ impl Shared {
         &self,
         target: &dyn ReplayTarget,
         record: &RawRecord,
-    ) -> Result<bool, DatasetError> {
-        let failed = |what: &dyn std::fmt::Display| {
+    ) -> Result<bool, Failure> {
+        let told = |what: &dyn std::fmt::Display| {
             self.log_error(format!(
                 "record {} of kind {} cannot be replayed: {what}",
                 record.sequence, record.kind
             ))
         };
+        let failed = |error: &(dyn Error + 'static)| {
+            let is_lasting = || {
+                let leaves = self.objset.pipeline().tree().leaves();
+                leaves
+                    .iter()
+                    .all(|vdev| vdev.leaf().is_some_and(|leaf| leaf.is_readable()))
+            };
+            match is_damage(error) && is_lasting() {
+                true => Failure::Damage(told(&error)),
+                false => Failure::Other(told(&error)),
+            }
+        };
         if record.kind == 0 || record.kind >= KINDS_END {
-            return Err(failed(&"a newer release wrote it"));
+            return Err(Failure::Other(told(&"a newer release wrote it")));
         }
         let repeatable = OUT_OF_ORDER.contains(&record.kind);
         let object = record.word(0).unwrap_or(0) & (format::ObjectId::LIMIT - 1);
@@ -156,15 +311,21 @@ impl Shared {
         let sequence = record.sequence;
         if let Err(error) = target.replay(record.clone()).await {
             tracing::debug!(dataset = (self.name)(), sequence, %error, "a record is replayed again after a txg");
-            target.settle().await.map_err(|error| failed(&error))?;
-            self.txgs.sync().await?;
+            if let Err(error) = target.settle().await {
+                match failed(&*error) {
+                    Failure::Damage(error) => tracing::warn!(%error, "not all is freed"),
+                    other => return Err(other),
+                }
+            }
+            let synced = self.txgs.sync().await;
+            synced.map_err(|error| Failure::Other(error.into()))?;
             if repeatable && is_gone().await? {
                 return Ok(false);
             }
             target
                 .replay(record)
                 .await
-                .map_err(|error| failed(&error))?;
+                .map_err(|error| failed(&*error))?;
         }
         if repeatable {
             // All its transactions are of this txg or of those before.

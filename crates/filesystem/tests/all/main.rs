@@ -16,3 +16,4 @@ mod replay;
 mod sharing;
 mod sparse;
 mod unlinked;
+mod unreadable;

@@ -323,13 +323,18 @@ impl Fat<'_> {
                 self.touch(tx, block).await?;
             }
         }
+        // From here on nothing may fail: entries would be in neither leaf.
+        let block = header.free_block;
+        let block_bytes = self.object.block_bytes();
+        let offset = block.saturating_mul(block_bytes);
+        self.object.prepare_write(offset, block_bytes).await?;
         let sibling = self
             .change_leaf(tx, &found, |leaf| leaf.split(sorted))
             .await?;
-        let block = header.free_block;
         header.free_block += 1;
         header.leaves += 1;
-        self.write_block(tx, block, sibling.into_bytes()).await?;
+        let bytes = Bytes::from(sibling.into_bytes());
+        self.object.write_prepared(tx, offset, bytes).await?;
         self.change_header(tx, |now| {
             now.free_block = header.free_block;
             now.leaves = header.leaves;

@@ -183,3 +183,81 @@ fn an_object_may_go_away_between_two_tries_of_a_record() {
         assert_eq!(target.1.names(), ["behind"]);
     });
 }
+
+/// Kinds of records about names: `TX_CREATE`, `TX_MKDIR`, `TX_REMOVE`, `TX_RENAME`.
+const CREATE: u64 = 1;
+const MKDIR: u64 = 2;
+const REMOVE: u64 = 5;
+const RENAME: u64 = 8;
+
+/// Has a directory of which a block is damaged; notes what else is replayed, kind and first words.
+struct Damaged(u64, parking_lot::Mutex<Vec<(u64, u64, u64)>>);
+
+impl ReplayTarget for Damaged {
+    fn replay<'a>(&'a self, record: ReplayRecord) -> BoxFuture<'a, Result<(), ReplayError>> {
+        Box::pin(async move {
+            let words = record.body.as_chunks::<8>().0;
+            let word = |index: usize| words.get(index).map_or(0, |raw| u64::from_le_bytes(*raw));
+            let (first, second) = (word(0), word(1));
+            if first == self.0 || record.kind == RENAME && second == self.0 {
+                let lost = pool::PoolError::Checksum {
+                    block: "a block".into(),
+                    device_failed: false,
+                };
+                return Err(object::ObjectError::Pool(lost).into());
+            }
+            self.1.lock().push((record.kind, first, second));
+            Ok(())
+        })
+    }
+}
+
+#[test]
+fn what_meets_damage_is_left_out_with_what_relies_on_it() {
+    simulate(async {
+        const BAD: u64 = 1000;
+        let machine = Machine::new(37, Layout::Mirror);
+        let bed = with_chain(&machine).await;
+        let object = bed.objects(1, 4096).await[0].get();
+        // Kind and first words, and whether it is replayed.
+        let records = [
+            (CREATE, 1002, 1, true),
+            (MKDIR, BAD, 2000, false),
+            // In a directory that was not made.
+            (CREATE, 2000, 2001, false),
+            // It may be another file that has the name.
+            (REMOVE, BAD, 0, false),
+            (RENAME, 1001, BAD, false),
+            (REMOVE, 1001, 0, false),
+            // Not the old object of that number.
+            (CREATE, BAD, object, false),
+            (SETATTR, object, 0, false),
+            // The number was given again elsewhere.
+            (CREATE, 1002, object, true),
+            (SETATTR, object, 0, true),
+            (RENAME, 1002, 1003, true),
+            (REMOVE, 1003, 0, true),
+        ];
+        for (kind, first, second, _) in records {
+            let tx = bed.tx().await;
+            bed.set.dirty_root(&tx);
+            let mut body = first.to_le_bytes().to_vec();
+            body.extend_from_slice(&second.to_le_bytes());
+            bed.zil
+                .record(&tx, LogRecord::named(kind, ObjectId::new(first), body));
+        }
+        bed.zil.commit(ObjectId::ZERO).await.expect("commits");
+        machine.sim.crash(PowerCut::LoseUnflushed).await;
+        let bed = machine.recover().await;
+        let target = Damaged(BAD, parking_lot::Mutex::default());
+        bed.zil.replay(&target).await.expect("goes on");
+        let expected: Vec<_> = records
+            .into_iter()
+            .filter(|record| record.3)
+            .map(|(kind, first, second, _)| (kind, first, second))
+            .collect();
+        assert_eq!(*target.1.lock(), expected);
+        assert!(!bed.zil.needs_replay());
+        bed.check_space().await;
+    });
+}
