@@ -91,7 +91,6 @@ pub(crate) fn apply(total: &mut u64, delta: i64) {
     match total.checked_add_signed(delta) {
         Some(sum) => *total = sum,
         None => {
-            debug_assert!(false, "space account below zero: {total} {delta}");
             tracing::error!(total = *total, delta, "space account would be below zero");
             *total = if delta < 0 { 0 } else { u64::MAX };
         }

@@ -1,7 +1,7 @@
 //! Golden pools whose images lie: what the tests of bad input share.
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -19,6 +19,7 @@ use format::{
     LABEL_UBERBLOCK_OFFSET, LABEL_UBERBLOCK_RING_BYTES, ObjectId, Uberblock, label_offset,
 };
 use object::Piece;
+use parking_lot::Mutex;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -31,7 +32,7 @@ const ENTRIES_MAX: usize = 400;
 /// Bytes of one file that a run reads.
 const READ_BYTES_MAX: u64 = 4 << 20;
 /// A run that takes longer hangs.
-const RUN_SECONDS_MAX: u64 = 120;
+pub const RUN_SECONDS_MAX: u64 = 120;
 
 /// xorshift64*: the same numbers everywhere for a seed.
 #[derive(Debug, Clone)]
@@ -57,12 +58,66 @@ impl Seeded {
     }
 }
 
+/// Files whose content a run may have changed: datasets and object numbers.
+pub type Touched = BTreeSet<(String, u64)>;
+
+const PAGE_BYTES: u64 = 4096;
+
+/// What was written to an image, in memory, by page.
+type Pages = Arc<Mutex<HashMap<u64, Vec<u8>>>>;
+
 /// An image with changes laid over it.
 struct Overlaid {
     path: String,
     file: Arc<File>,
     size: u64,
     changes: Vec<(u64, Vec<u8>)>,
+    /// None where nothing may be written.
+    written: Option<Pages>,
+}
+
+impl Overlaid {
+    fn check(&self, op: &'static str, offset: u64, length: usize) -> Result<u64, DeviceError> {
+        let end = offset.checked_add(length as u64);
+        end.filter(|end| *end <= self.size)
+            .ok_or_else(|| DeviceError::OutOfRange {
+                path: self.path.clone(),
+                op,
+                offset_bytes: offset,
+                length_bytes: length as u64,
+                size_bytes: self.size,
+            })
+    }
+
+    /// What is there but for what was written.
+    fn below(&self, offset: u64, out: &mut [u8]) {
+        self.file.read_exact_at(out, offset).expect("an image");
+        let end = offset + out.len() as u64;
+        for (at, bytes) in &self.changes {
+            let (from, to) = (offset.max(*at), end.min(at + bytes.len() as u64));
+            if from < to {
+                out[(from - offset) as usize..(to - offset) as usize]
+                    .copy_from_slice(&bytes[(from - at) as usize..(to - at) as usize]);
+            }
+        }
+    }
+}
+
+/// Calls `each` with the pages that a range touches, and which of its bytes and of the page's
+/// belong together.
+fn by_page(
+    offset: u64,
+    length: usize,
+    mut each: impl FnMut(u64, std::ops::Range<usize>, std::ops::Range<usize>),
+) {
+    let mut done = 0;
+    while done < length {
+        let at = offset + done as u64;
+        let start = (at % PAGE_BYTES) as usize;
+        let part = (length - done).min(PAGE_BYTES as usize - start);
+        each(at / PAGE_BYTES, done..done + part, start..start + part);
+        done += part;
+    }
 }
 
 impl std::fmt::Debug for Overlaid {
@@ -82,43 +137,54 @@ impl Device for Overlaid {
         512
     }
     fn is_read_only(&self) -> bool {
-        true
+        self.written.is_none()
     }
     fn read(&self, offset: u64, length: usize) -> BoxFuture<'_, Result<Bytes, DeviceError>> {
         Box::pin(async move {
-            if offset
-                .checked_add(length as u64)
-                .is_none_or(|end| end > self.size)
-            {
-                return Err(DeviceError::OutOfRange {
-                    path: self.path.clone(),
-                    op: "read",
-                    offset_bytes: offset,
-                    length_bytes: length as u64,
-                    size_bytes: self.size,
-                });
-            }
+            self.check("read", offset, length)?;
             let mut out = vec![0; length];
-            self.file.read_exact_at(&mut out, offset).expect("an image");
-            let end = offset + length as u64;
-            for (at, bytes) in &self.changes {
-                let (from, to) = (offset.max(*at), end.min(at + bytes.len() as u64));
-                if from < to {
-                    out[(from - offset) as usize..(to - offset) as usize]
-                        .copy_from_slice(&bytes[(from - at) as usize..(to - at) as usize]);
-                }
+            self.below(offset, &mut out);
+            if let Some(written) = &self.written {
+                let written = written.lock();
+                by_page(offset, length, |page, ours, its| {
+                    if let Some(page) = written.get(&page) {
+                        out[ours].copy_from_slice(&page[its]);
+                    }
+                });
             }
             Ok(out.into())
         })
     }
-    fn write(&self, _: u64, _: Bytes) -> BoxFuture<'_, Result<(), DeviceError>> {
-        panic!("{}: nothing may be written", self.path)
+    fn write(&self, offset: u64, data: Bytes) -> BoxFuture<'_, Result<(), DeviceError>> {
+        let Some(written) = &self.written else {
+            panic!("{}: nothing may be written", self.path)
+        };
+        Box::pin(async move {
+            self.check("write", offset, data.len())?;
+            let mut written = written.lock();
+            by_page(offset, data.len(), |page, ours, its| {
+                let page = written.entry(page).or_insert_with(|| {
+                    let start = page * PAGE_BYTES;
+                    let mut below = vec![0; PAGE_BYTES as usize];
+                    let there = (self.size - start).min(PAGE_BYTES) as usize;
+                    self.below(start, &mut below[..there]);
+                    below
+                });
+                page[its].copy_from_slice(&data[ours]);
+            });
+            Ok(())
+        })
     }
     fn flush(&self) -> BoxFuture<'_, Result<(), DeviceError>> {
         Box::pin(async { Ok(()) })
     }
     fn discard(&self, _: u64, _: u64) -> BoxFuture<'_, Result<(), DeviceError>> {
-        panic!("{}: nothing may be discarded", self.path)
+        assert!(
+            self.written.is_some(),
+            "{}: nothing may be discarded",
+            self.path
+        );
+        Box::pin(async { Ok(()) })
     }
 }
 
@@ -134,8 +200,8 @@ pub struct Images {
 
 type Changes = Vec<(usize, u64, Vec<u8>)>;
 
-/// A file, its size, and what lies over it: offsets and bytes.
-type Changed = (Arc<File>, u64, Vec<(u64, Vec<u8>)>);
+/// A file, its size, what lies over it (offsets and bytes), and what is written to it.
+type Changed = (Arc<File>, u64, Vec<(u64, Vec<u8>)>, Option<Pages>);
 
 /// By path.
 struct Overlay(HashMap<String, Changed>);
@@ -147,7 +213,7 @@ impl Opener for Overlay {
         _read_only: bool,
     ) -> BoxFuture<'a, Result<Arc<dyn Device>, DeviceError>> {
         Box::pin(async move {
-            let Some((file, size, changes)) = self.0.get(path) else {
+            let Some((file, size, changes, written)) = self.0.get(path) else {
                 return Err(DeviceError::Open {
                     path: path.to_owned(),
                     source: std::io::ErrorKind::NotFound.into(),
@@ -158,6 +224,7 @@ impl Opener for Overlay {
                 file: file.clone(),
                 size: *size,
                 changes: changes.clone(),
+                written: written.clone(),
             }) as Arc<dyn Device>)
         })
     }
@@ -333,8 +400,22 @@ impl Images {
         changes
     }
 
-    /// A world in which the images have these changes.
+    /// A world in which the images have these changes, to be read.
     pub fn world(&self, base: &World, changes: &Changes) -> World {
+        self.world_with(base, changes, || None)
+    }
+
+    /// The same, to be written as well; what is written is kept as long as that world.
+    pub fn writable_world(&self, base: &World, changes: &Changes) -> World {
+        self.world_with(base, changes, || Some(Pages::default()))
+    }
+
+    fn world_with(
+        &self,
+        base: &World,
+        changes: &Changes,
+        written: impl Fn() -> Option<Pages>,
+    ) -> World {
         let mut all = HashMap::new();
         for (index, (path, file, size)) in self.files.iter().enumerate() {
             let own = changes
@@ -342,7 +423,7 @@ impl Images {
                 .filter(|(image, ..)| *image == index)
                 .map(|(_, at, bytes)| (*at, bytes.clone()))
                 .collect();
-            all.insert(path.clone(), (file.clone(), *size, own));
+            all.insert(path.clone(), (file.clone(), *size, own, written()));
         }
         World {
             opener: Arc::new(Overlay(all)),
@@ -350,7 +431,7 @@ impl Images {
         }
     }
 
-    fn paths(&self) -> Vec<String> {
+    pub fn paths(&self) -> Vec<String> {
         self.files.iter().map(|(path, ..)| path.clone()).collect()
     }
 
@@ -412,6 +493,17 @@ impl std::ops::AddAssign for Seen {
 
 /// Does everything that readers do, within limits. With `is_verified`, what is read must be right.
 pub async fn exercise(images: &Images, world: &World, is_verified: bool, about: &str) -> Seen {
+    exercise_after(images, world, is_verified, &Touched::new(), about).await
+}
+
+/// The same after files were changed, of which nothing is known.
+pub async fn exercise_after(
+    images: &Images,
+    world: &World,
+    is_verified: bool,
+    touched: &Touched,
+    about: &str,
+) -> Seen {
     let run = async {
         let mut seen = Seen::default();
         let spec = ScanSpec {
@@ -428,7 +520,12 @@ pub async fn exercise(images: &Images, world: &World, is_verified: bool, about: 
             match Pool::import(world, spec).await {
                 Ok(pool) => {
                     seen.opened += 1;
-                    read_pool(images, world, &pool, is_verified, about, &mut seen).await;
+                    let known = Known {
+                        images,
+                        is_verified,
+                        touched,
+                    };
+                    read_pool(&known, world, &pool, about, &mut seen).await;
                     let _ = pool.export(false).await;
                 }
                 Err(error) => {
@@ -458,11 +555,18 @@ pub async fn exercise(images: &Images, world: &World, is_verified: bool, about: 
     seen
 }
 
+/// What is known of a pool's content.
+#[derive(Clone, Copy)]
+struct Known<'a> {
+    images: &'a Images,
+    is_verified: bool,
+    touched: &'a Touched,
+}
+
 async fn read_pool(
-    images: &Images,
+    known: &Known<'_>,
     world: &World,
     pool: &Arc<Pool>,
-    is_verified: bool,
     about: &str,
     seen: &mut Seen,
 ) {
@@ -489,12 +593,14 @@ async fn read_pool(
             continue;
         }
         // Without checksums nothing can be known to be wrong.
-        let is_verified = is_verified && !info.name.contains("/sum/off");
+        let known = Known {
+            is_verified: known.is_verified && !info.name.contains("/sum/off"),
+            ..*known
+        };
         match Filesystem::open(dataset, world.clone()).await {
             Ok(filesystem) => {
-                let expected = images.expected(&info.name);
                 let about = format!("{about}: {}", info.name);
-                read_tree(&filesystem, &expected, is_verified, &about, seen).await;
+                read_tree(&filesystem, &known, &info.name, &about, seen).await;
                 let _ = filesystem.close().await;
             }
             Err(error) => {
@@ -507,11 +613,12 @@ async fn read_pool(
 
 async fn read_tree(
     filesystem: &Filesystem,
-    expected: &BTreeMap<Vec<u8>, (u64, &str)>,
-    is_verified: bool,
+    known: &Known<'_>,
+    dataset: &str,
     about: &str,
     seen: &mut Seen,
 ) {
+    let expected = known.images.expected(dataset);
     let mut left = vec![(Vec::new(), filesystem.root())];
     let mut entries_left = ENTRIES_MAX;
     while let Some((path, ino)) = left.pop() {
@@ -546,7 +653,8 @@ async fn read_tree(
                         seen.failed += 1;
                         continue;
                     };
-                    if !is_verified {
+                    let file = (dataset.to_owned(), entry.ino);
+                    if !known.is_verified || known.touched.contains(&file) {
                         continue;
                     }
                     let Some((size, sha256)) = expected.get(&path) else {
