@@ -238,9 +238,9 @@ impl Filesystem {
         Ok(xattrs.map(|xattrs| xattrs.ino))
     }
 
-    /// Frees a file's content from the end, in parts; what is left, at the start, goes with the object.
-    /// What cannot be reached stays, and with it the object: the space is not lost, and freed when it
-    /// can be read again.
+    /// Frees a file's content from the end, in parts; what is left, at the start, goes with the
+    /// object. What cannot be reached stays, and with it the object: the space is not lost, and
+    /// freed when it can be read again.
     async fn free_content(&self, node: &Locked) -> Result<()> {
         let mut end = node.znode().size;
         let mut kept = None;

@@ -2,8 +2,8 @@
 //! hang, or memory without limit.
 //! Method: golden pools whose images have seeded changes laid over them (bits, bytes, sectors, misplaced
 //! writes; configurations and uberblocks that lie under right checksums) are opened and read, by the strict readers and by those that go on past damage.
-//! Then they are imported for writing, and everything that users do is done there: what nobody changed stays right, and another
-//! pool in the same process goes on.
+//! Then they are imported for writing, and everything that users do is done there: what nobody
+//! changed stays right, and another pool in the same process goes on.
 //! `MILLPOND_LONG=1` makes thousands of runs, `MILLPOND_SEED=N` repeats one.
 
 #[path = "all/common/change.rs"]
@@ -18,7 +18,8 @@ use common::{Image, create, golden, open, unpack};
 use device::World;
 use flip::{Images, Seeded, Seen, count_panics, exercise, exercise_after, seeds};
 
-/// Pools and seeds that once found something: an older state with less space used than what is freed.
+/// Pools and seeds that once found something: an older state with less space used than what is
+/// freed.
 const FOUND_WRITING: [(&str, u64); 1] = [("nofeat", 941)];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -96,8 +97,8 @@ async fn changed_devices_are_written_or_give_errors() {
             let (how, touched) = exercise_changes(&images, &world, seed, &about).await;
             ended += how;
             neighbour.goes_on(&about).await;
-            // A forged uberblock may tell of an older state, whose blocks are free by now; and what a
-            // log says is there only when it was replayed.
+            // A forged uberblock may tell of an older state, whose blocks are free by now; and what
+            // a log says is there only when it was replayed.
             let is_verified = seed % 3 != 2 && name != "zil_dirty";
             seen += exercise_after(&images, &world, is_verified, &touched, &about).await;
         }

@@ -640,8 +640,8 @@ impl Object {
     /// Frees a range: it reads as zeros. `length_bytes` of `u64::MAX` means to the end.
     ///
     /// # Errors
-    /// As [`Self::write`]: the blocks at the ends may be freed in part. What is below an indirect block
-    /// that is freed whole is not looked at here: see [`Self::prepare_free`].
+    /// As [`Self::write`]: the blocks at the ends may be freed in part. What is below an indirect
+    /// block that is freed whole is not looked at here: see [`Self::prepare_free`].
     pub async fn free_range(&self, tx: &Tx, offset_bytes: u64, length_bytes: u64) -> Result<()> {
         let (block_bytes, max_block) = {
             let state = self.dnode.lock();

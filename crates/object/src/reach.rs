@@ -9,8 +9,8 @@
 //! by the change itself before it dirties anything, which is a look into the cache by then.
 //!
 //! # Cost
-//! Blocks of one indirect block that are changed in one txg are checked once: where there is a dirty
-//! block under it, it was read. Otherwise a check is what finding the block's pointer costs.
+//! Blocks of one indirect block that are changed in one txg are checked once: where there is a
+//! dirty block under it, it was read. Otherwise a check is what finding the block's pointer costs.
 //!
 //! # What is left
 //! Nothing keeps what was read in the cache until the sync: it may be evicted, and then fail to be
@@ -34,8 +34,8 @@ use crate::tree::{LostBlocks, NEWEST, short_indirect};
 const READS_IN_FLIGHT: usize = 8;
 
 impl Object {
-    /// Makes sure that a sync will be able to write these bytes. To be called before joining the txg
-    /// in which they are written.
+    /// Makes sure that a sync will be able to write these bytes. To be called before joining the
+    /// txg in which they are written.
     ///
     /// # Errors
     /// Errors of reading the indirect blocks above them and the block of the object's dnode.
@@ -53,8 +53,8 @@ impl Object {
     }
 
     /// Makes sure that a sync will be able to free these bytes, as [`Object::free_range`] or
-    /// [`crate::ObjectSet::free`] ask it to; `length_bytes` of `u64::MAX` means to the end. To be called before
-    /// joining the txg.
+    /// [`crate::ObjectSet::free`] ask it to; `length_bytes` of `u64::MAX` means to the end. To be
+    /// called before joining the txg.
     ///
     /// # Errors
     /// Errors of reading the indirect blocks above them and the block of the object's dnode.

@@ -77,8 +77,8 @@ impl Object {
     /// size, so it must be the same here; holes are made.
     ///
     /// # Errors
-    /// [`ObjectError::NoSuchObject`]; [`ObjectError::Misuse`] when sizes differ; errors of reading what
-    /// the sync has to read. Nothing is changed then.
+    /// [`ObjectError::NoSuchObject`]; [`ObjectError::Misuse`] when sizes differ; errors of reading
+    /// what the sync has to read. Nothing is changed then.
     pub async fn share_blocks(&self, tx: &Tx, first: u64, pointers: &[BlockPointer]) -> Result<()> {
         let Some(more) = (pointers.len() as u64).checked_sub(1) else {
             return Ok(());

@@ -353,8 +353,8 @@ async fn what_cannot_be_is_refused() {
     pool.export(false).await.expect("export");
 }
 
-/// A write or an unmap below an indirect block of which no copy is good fails, and nothing else does,
-/// also after a crash with such a write in the log.
+/// A write or an unmap below an indirect block of which no copy is good fails, and nothing else
+/// does, also after a crash with such a write in the log.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn changes_below_an_unreadable_indirect_block_fail_alone() {
     /// What an indirect block has the pointers of.

@@ -11,14 +11,14 @@
 //! from that record on.
 //!
 //! # Damage
-//! A record whose object cannot be changed, as a block that the change needs is damaged for good, is
-//! left out with a message, and replay goes on: it would fail at each import, and nothing but what is
-//! lost already is lost with it (`zil_replay_error` has OpenZFS drop all records behind it as well).
-//! The block is in the pool's error log by then, as every block is that cannot be read. While a device
-//! is missing damage is not for good, and the log stays.
+//! A record whose object cannot be changed, as a block that the change needs is damaged for good,
+//! is left out with a message, and replay goes on: it would fail at each import, and nothing but
+//! what is lost already is lost with it (`zil_replay_error` has OpenZFS drop all records behind it
+//! as well). The block is in the pool's error log by then, as every block is that cannot be read.
+//! While a device is missing damage is not for good, and the log stays.
 //!
-//! Records behind a change of names that was left out may rely on it: a name may still belong to what
-//! was to be renamed, a number to what was to be removed. So what concerns its directories, or
+//! Records behind a change of names that was left out may rely on it: a name may still belong to
+//! what was to be renamed, a number to what was to be removed. So what concerns its directories, or
 //! the object that it was to make, is left out too.
 
 use std::collections::BTreeSet;
@@ -94,7 +94,8 @@ fn made(record: &RawRecord) -> Option<u64> {
         .flatten()
 }
 
-/// Whether an error is that of a block of which no good copy is left, devices that are missing aside.
+/// Whether an error is that of a block of which no good copy is left, devices that are missing
+/// aside.
 fn is_damage(error: &(dyn Error + 'static)) -> bool {
     let of_pool = |error: &PoolError| {
         matches!(
@@ -240,7 +241,7 @@ impl Shared {
             tracing::error!(
                 dataset = (self.name)(),
                 records = left_out.records,
-                "synchronous writes are lost that damaged blocks kept from being replayed; see 'zpool status -v'"
+                "damaged blocks kept synchronous writes from being replayed; see 'zpool status -v'"
             );
         }
         debug_assert_eq!(self.chain.lock().inherited, Inherited::Unreplayed);

@@ -303,7 +303,8 @@ async fn logs_of_pools_without_the_feature_have_the_old_form_and_are_upgraded() 
     zdb_is_clean(images.path(), "tank");
 }
 
-/// The number of a spill block is that of OpenZFS: zdb, which reads the same damaged pool, names the block alike.
+/// The number of a spill block is that of OpenZFS: zdb, which reads the same damaged pool, names
+/// the block alike.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_spill_block_is_logged_under_its_number() {
     let images = Images::new();

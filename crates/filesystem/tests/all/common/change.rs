@@ -1,4 +1,5 @@
-//! Golden pools whose images lie, imported for writing: everything that changes a pool is tried, within limits.
+//! Golden pools whose images lie, imported for writing: everything that changes a pool is tried,
+//! within limits.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::sync::Arc;
@@ -102,8 +103,8 @@ struct Run<'a> {
     ended: &'a mut Ended,
 }
 
-/// Imports the pools that are found for writing and does everything that users do. An error may be the answer, and a
-/// suspended pool, which is then given up; nothing else.
+/// Imports the pools that are found for writing and does everything that users do. An error may be
+/// the answer, and a suspended pool, which is then given up; nothing else.
 pub async fn exercise_changes(
     images: &Images,
     world: &World,

@@ -103,7 +103,8 @@ impl Overlaid {
     }
 }
 
-/// Calls `each` with the pages that a range touches, and which of its bytes and of the page's belong together.
+/// Calls `each` with the pages that a range touches, and which of its bytes and of the page's
+/// belong together.
 fn by_page(
     offset: u64,
     length: usize,
