@@ -13,7 +13,7 @@ mod server;
 mod zfs;
 mod zpool;
 
-pub use common::{Call, Failure, FailureKind, Property, PropertyMap, Source};
+pub use common::{Access, Call, Failure, FailureKind, Property, PropertyMap, Source};
 pub use server::{Empty, ServerInfo, ServerInfoReply, ServerStop, ShareInfo};
 pub use zfs::{
     DatasetKind, DatasetReport, HoldReport, KeyDetails, KeyFormat, KeyReport, ProjectChange,

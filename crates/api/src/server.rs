@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Call;
+use crate::{Access, Call};
 
 /// Nothing to say.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +40,7 @@ pub struct ShareInfo {
 
 impl Call for ServerInfo {
     const PATH: &'static str = "/v1/server/info";
+    const ACCESS: Access<Self> = Access::Read;
     type Reply = ServerInfoReply;
 }
 
@@ -49,5 +50,6 @@ pub struct ServerStop {}
 
 impl Call for ServerStop {
     const PATH: &'static str = "/v1/server/stop";
+    const ACCESS: Access<Self> = Access::Change(|_| "cannot stop the server".to_owned());
     type Reply = Empty;
 }

@@ -35,5 +35,6 @@ mod snapdir;
 mod starts;
 mod suspend;
 mod up;
+mod users;
 mod vdevprops;
 mod walk;
