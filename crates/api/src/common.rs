@@ -4,10 +4,28 @@ use indexmap::IndexMap;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+/// Who may make a request. Ordinary users may look where OpenZFS lets them (its
+/// `zfs_secpolicy_read` and `zfs_secpolicy_none`, module/zfs/zfs_ioctl.c).
+#[derive(Clone, Copy, Debug)]
+pub enum Access<C> {
+    /// Every local user.
+    Read,
+    /// Root and who runs the server. Others are told what cannot be done: `cannot destroy
+    /// 'tank/a'`.
+    Change(fn(&C) -> String),
+}
+
 /// A request: where it goes and what comes back.
 pub trait Call: Serialize + DeserializeOwned + Send + 'static {
     /// Path of the HTTP request.
     const PATH: &'static str;
+    /// Who may make it.
+    const ACCESS: Access<Self> = Access::Change(|_| "cannot do this".to_owned());
+    /// It waits for as long as its caller does: it ends when that one goes away, as it changes
+    /// nothing.
+    const WAITS: bool = false;
+    /// It may bring the first pool to a server, so one is worth starting for it.
+    const BRINGS_POOLS: bool = false;
     /// What the daemon answers when it worked.
     type Reply: Serialize + DeserializeOwned + Send + 'static;
 }
@@ -33,6 +51,8 @@ pub enum FailureKind {
     Exists,
     /// In use, mounted, has children, or belongs to another system.
     Busy,
+    /// Who asks has no right to it.
+    Denied,
     /// Not supported: an unknown feature or property.
     Unsupported,
     /// Out of space or over a quota.
@@ -53,7 +73,7 @@ impl FailureKind {
             Self::NotFound => 404,
             Self::Exists | Self::Busy => 409,
             Self::Unsupported => 422,
-            Self::WrongKey => 403,
+            Self::WrongKey | Self::Denied => 403,
             Self::NoSpace => 507,
             Self::Io | Self::Other => 500,
         }
@@ -117,3 +137,9 @@ impl Property {
 
 /// Properties by name, in the order in which `get all` shows them.
 pub type PropertyMap = IndexMap<String, Property>;
+
+/// Names as messages list them: `'tank/a', 'tank/b'`.
+pub(crate) fn quoted(names: &[String]) -> String {
+    let quoted: Vec<String> = names.iter().map(|name| format!("'{name}'")).collect();
+    quoted.join(", ")
+}

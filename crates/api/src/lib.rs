@@ -14,7 +14,7 @@ mod server;
 mod zfs;
 mod zpool;
 
-pub use common::{Call, Failure, FailureKind, Property, PropertyMap, Source};
+pub use common::{Access, Call, Failure, FailureKind, Property, PropertyMap, Source};
 pub use iscsi::{
     IscsiSecretList, IscsiSecretListReply, IscsiSecretRemove, IscsiSecretReport, IscsiSecretSet,
     IscsiSecretSetReply,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Call;
+use crate::{Access, Call};
 
 /// Nothing to say.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +63,7 @@ pub struct NotShared {
 
 impl Call for ServerInfo {
     const PATH: &'static str = "/v1/server/info";
+    const ACCESS: Access<Self> = Access::Read;
     type Reply = ServerInfoReply;
 }
 
@@ -72,5 +73,6 @@ pub struct ServerStop {}
 
 impl Call for ServerStop {
     const PATH: &'static str = "/v1/server/stop";
+    const ACCESS: Access<Self> = Access::Change(|_| "cannot stop the server".to_owned());
     type Reply = Empty;
 }

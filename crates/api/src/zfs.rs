@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Call, Empty, PropertyMap};
+use crate::common::quoted;
+use crate::{Access, Call, Empty, PropertyMap};
 
 /// What a dataset is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -70,6 +71,7 @@ pub struct DatasetReport {
 
 impl Call for ZfsList {
     const PATH: &'static str = "/v1/zfs/list";
+    const ACCESS: Access<Self> = Access::Read;
     type Reply = ZfsListReply;
 }
 
@@ -112,6 +114,7 @@ pub struct ZfsCreateReply {
 
 impl Call for ZfsCreate {
     const PATH: &'static str = "/v1/zfs/create";
+    const ACCESS: Access<Self> = Access::Change(|call| format!("cannot create '{}'", call.name));
     type Reply = ZfsCreateReply;
 }
 
@@ -146,6 +149,7 @@ pub struct ZfsDestroyReply {
 
 impl Call for ZfsDestroy {
     const PATH: &'static str = "/v1/zfs/destroy";
+    const ACCESS: Access<Self> = Access::Change(|call| format!("cannot destroy '{}'", call.target));
     type Reply = ZfsDestroyReply;
 }
 
@@ -171,6 +175,8 @@ pub struct ZfsChanged {
 
 impl Call for ZfsSet {
     const PATH: &'static str = "/v1/zfs/set";
+    const ACCESS: Access<Self> =
+        Access::Change(|call| format!("cannot set property for {}", quoted(&call.names)));
     type Reply = ZfsChanged;
 }
 
@@ -192,6 +198,13 @@ pub struct ZfsInherit {
 
 impl Call for ZfsInherit {
     const PATH: &'static str = "/v1/zfs/inherit";
+    const ACCESS: Access<Self> = Access::Change(|call| {
+        format!(
+            "cannot inherit {} for {}",
+            call.property,
+            quoted(&call.names)
+        )
+    });
     type Reply = ZfsChanged;
 }
 
@@ -210,6 +223,8 @@ pub struct ZfsSnapshot {
 
 impl Call for ZfsSnapshot {
     const PATH: &'static str = "/v1/zfs/snapshot";
+    const ACCESS: Access<Self> =
+        Access::Change(|call| format!("cannot create snapshot {}", quoted(&call.names)));
     type Reply = Empty;
 }
 
@@ -230,6 +245,8 @@ pub struct ZfsRollback {
 
 impl Call for ZfsRollback {
     const PATH: &'static str = "/v1/zfs/rollback";
+    const ACCESS: Access<Self> =
+        Access::Change(|call| format!("cannot rollback to '{}'", call.snapshot));
     type Reply = Empty;
 }
 
@@ -254,6 +271,7 @@ pub struct ZfsRename {
 
 impl Call for ZfsRename {
     const PATH: &'static str = "/v1/zfs/rename";
+    const ACCESS: Access<Self> = Access::Change(|call| format!("cannot rename '{}'", call.from));
     type Reply = Empty;
 }
 
@@ -272,6 +290,10 @@ pub struct ZfsMount {
 
 impl Call for ZfsMount {
     const PATH: &'static str = "/v1/zfs/mount";
+    const ACCESS: Access<Self> = Access::Change(|call| match &call.name {
+        Some(name) => format!("cannot mount '{name}'"),
+        None => "cannot mount filesystems".to_owned(),
+    });
     type Reply = Empty;
 }
 
@@ -288,6 +310,10 @@ pub struct ZfsUnmount {
 
 impl Call for ZfsUnmount {
     const PATH: &'static str = "/v1/zfs/unmount";
+    const ACCESS: Access<Self> = Access::Change(|call| match &call.name {
+        Some(name) => format!("cannot unmount '{name}'"),
+        None => "cannot unmount filesystems".to_owned(),
+    });
     type Reply = Empty;
 }
 
@@ -313,6 +339,7 @@ pub struct ZfsMounted {
 
 impl Call for ZfsMountList {
     const PATH: &'static str = "/v1/zfs/mounts";
+    const ACCESS: Access<Self> = Access::Read;
     type Reply = ZfsMountListReply;
 }
 
@@ -361,6 +388,8 @@ pub struct SpaceReport {
 
 impl Call for ZfsSpace {
     const PATH: &'static str = "/v1/zfs/space";
+    const ACCESS: Access<Self> =
+        Access::Change(|call| format!("cannot get used/quota for '{}'", call.name));
     type Reply = ZfsSpaceReply;
 }
 
@@ -415,6 +444,12 @@ pub struct ProjectReport {
 
 impl Call for ZfsProject {
     const PATH: &'static str = "/v1/zfs/project";
+    const ACCESS: Access<Self> = Access::Change(|call| {
+        format!(
+            "cannot get or change the project of {}",
+            quoted(&call.paths)
+        )
+    });
     type Reply = ZfsProjectReply;
 }
 
@@ -447,6 +482,7 @@ pub struct HoldReport {
 
 impl Call for ZfsHolds {
     const PATH: &'static str = "/v1/zfs/holds";
+    const ACCESS: Access<Self> = Access::Read;
     type Reply = ZfsHoldsReply;
 }
 
@@ -506,6 +542,7 @@ pub enum KeyFormat {
 
 impl Call for ZfsKeys {
     const PATH: &'static str = "/v1/zfs/keys";
+    const ACCESS: Access<Self> = Access::Change(|_| "cannot load or unload keys".to_owned());
     type Reply = ZfsKeysReply;
 }
 
@@ -535,6 +572,8 @@ pub struct ZfsLoadKey {
 
 impl Call for ZfsLoadKey {
     const PATH: &'static str = "/v1/zfs/load-key";
+    const ACCESS: Access<Self> =
+        Access::Change(|call| format!("cannot load the key of '{}'", call.name));
     type Reply = Empty;
 }
 
@@ -547,5 +586,7 @@ pub struct ZfsUnloadKey {
 
 impl Call for ZfsUnloadKey {
     const PATH: &'static str = "/v1/zfs/unload-key";
+    const ACCESS: Access<Self> =
+        Access::Change(|call| format!("cannot unload the key of '{}'", call.name));
     type Reply = Empty;
 }

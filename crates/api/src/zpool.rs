@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Call, Empty, PropertyMap};
+use crate::common::quoted;
+use crate::{Access, Call, Empty, PropertyMap};
 
 /// A vdev as given on the command line of `zpool create`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -147,6 +148,8 @@ pub struct ZpoolCreateReply {
 
 impl Call for ZpoolCreate {
     const PATH: &'static str = "/v1/zpool/create";
+    const ACCESS: Access<Self> = Access::Change(|call| format!("cannot create '{}'", call.name));
+    const BRINGS_POOLS: bool = true;
     type Reply = ZpoolCreateReply;
 }
 
@@ -183,6 +186,7 @@ pub struct ZpoolAddReply {
 
 impl Call for ZpoolAdd {
     const PATH: &'static str = "/v1/zpool/add";
+    const ACCESS: Access<Self> = Access::Change(|call| format!("cannot add to '{}'", call.name));
     type Reply = ZpoolAddReply;
 }
 
@@ -199,6 +203,8 @@ pub struct ZpoolRemove {
 
 impl Call for ZpoolRemove {
     const PATH: &'static str = "/v1/zpool/remove";
+    const ACCESS: Access<Self> =
+        Access::Change(|call| format!("cannot remove devices from '{}'", call.name));
     type Reply = Empty;
 }
 
@@ -215,6 +221,7 @@ pub struct ZpoolReguid {
 
 impl Call for ZpoolReguid {
     const PATH: &'static str = "/v1/zpool/reguid";
+    const ACCESS: Access<Self> = Access::Change(|call| format!("cannot reguid '{}'", call.name));
     type Reply = Empty;
 }
 
@@ -229,6 +236,9 @@ pub struct ZpoolLabelClear {
 
 impl Call for ZpoolLabelClear {
     const PATH: &'static str = "/v1/zpool/labelclear";
+    const ACCESS: Access<Self> =
+        Access::Change(|call| format!("failed to clear label for {}", call.device));
+    const BRINGS_POOLS: bool = true;
     type Reply = Empty;
 }
 
@@ -271,6 +281,7 @@ pub struct PoolUpgrade {
 
 impl Call for ZpoolUpgrade {
     const PATH: &'static str = "/v1/zpool/upgrade";
+    const ACCESS: Access<Self> = Access::Read;
     type Reply = ZpoolUpgradeReply;
 }
 
@@ -285,6 +296,7 @@ pub struct ZpoolDestroy {
 
 impl Call for ZpoolDestroy {
     const PATH: &'static str = "/v1/zpool/destroy";
+    const ACCESS: Access<Self> = Access::Change(|call| format!("cannot destroy '{}'", call.name));
     type Reply = Empty;
 }
 
@@ -378,6 +390,11 @@ pub struct FoundPoolReport {
 
 impl Call for ZpoolImport {
     const PATH: &'static str = "/v1/zpool/import";
+    const ACCESS: Access<Self> = Access::Change(|call| match &call.pool {
+        Some(pool) => format!("cannot import '{pool}'"),
+        None => "cannot discover pools".to_owned(),
+    });
+    const BRINGS_POOLS: bool = true;
     type Reply = ZpoolImportReply;
 }
 
@@ -394,6 +411,10 @@ pub struct ZpoolExport {
 
 impl Call for ZpoolExport {
     const PATH: &'static str = "/v1/zpool/export";
+    const ACCESS: Access<Self> = Access::Change(|call| match call.all {
+        true => "cannot export pools".to_owned(),
+        false => format!("cannot export {}", quoted(&call.names)),
+    });
     type Reply = Empty;
 }
 
@@ -438,6 +459,7 @@ pub struct PoolReport {
 
 impl Call for ZpoolList {
     const PATH: &'static str = "/v1/zpool/list";
+    const ACCESS: Access<Self> = Access::Read;
     type Reply = ZpoolListReply;
 }
 
@@ -619,6 +641,9 @@ pub struct PoolStatusReport {
     pub error_count: u64,
     /// Names of damaged files, where known and asked for.
     pub damaged: Vec<String>,
+    /// They were asked for by somebody who may not know them.
+    #[serde(default)]
+    pub damaged_denied: bool,
 }
 
 /// A scrub or resilver, running or ended.
@@ -682,6 +707,10 @@ pub struct ZpoolScrub {
 
 impl Call for ZpoolScrub {
     const PATH: &'static str = "/v1/zpool/scrub";
+    const ACCESS: Access<Self> = Access::Change(|call| match call.all {
+        true => "cannot scrub pools".to_owned(),
+        false => format!("cannot scrub {}", quoted(&call.names)),
+    });
     type Reply = Empty;
 }
 
@@ -700,6 +729,8 @@ pub struct ZpoolCheckpoint {
 
 impl Call for ZpoolCheckpoint {
     const PATH: &'static str = "/v1/zpool/checkpoint";
+    const ACCESS: Access<Self> =
+        Access::Change(|call| format!("cannot checkpoint '{}'", call.name));
     type Reply = Empty;
 }
 
@@ -714,6 +745,8 @@ pub struct ZpoolWait {
 
 impl Call for ZpoolWait {
     const PATH: &'static str = "/v1/zpool/wait";
+    const ACCESS: Access<Self> = Access::Read;
+    const WAITS: bool = true;
     type Reply = Empty;
 }
 
@@ -778,6 +811,7 @@ pub struct DedupReport {
 
 impl Call for ZpoolStatus {
     const PATH: &'static str = "/v1/zpool/status";
+    const ACCESS: Access<Self> = Access::Read;
     type Reply = ZpoolStatusReply;
 }
 
@@ -808,6 +842,8 @@ pub struct ZpoolSet {
 
 impl Call for ZpoolSet {
     const PATH: &'static str = "/v1/zpool/set";
+    const ACCESS: Access<Self> =
+        Access::Change(|call| format!("cannot set property for '{}'", call.name));
     type Reply = Empty;
 }
 
@@ -848,6 +884,10 @@ pub struct HistoryRecord {
 
 impl Call for ZpoolHistory {
     const PATH: &'static str = "/v1/zpool/history";
+    const ACCESS: Access<Self> = Access::Change(|call| match call.names.is_empty() {
+        true => "cannot get history".to_owned(),
+        false => format!("cannot get history for {}", quoted(&call.names)),
+    });
     type Reply = ZpoolHistoryReply;
 }
 
@@ -863,6 +903,7 @@ pub struct ZpoolSync {
 
 impl Call for ZpoolSync {
     const PATH: &'static str = "/v1/zpool/sync";
+    const ACCESS: Access<Self> = Access::Read;
     type Reply = Empty;
 }
 
@@ -877,5 +918,7 @@ pub struct ZpoolClear {
 
 impl Call for ZpoolClear {
     const PATH: &'static str = "/v1/zpool/clear";
+    const ACCESS: Access<Self> =
+        Access::Change(|call| format!("cannot clear errors for {}", call.name));
     type Reply = Empty;
 }

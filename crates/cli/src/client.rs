@@ -1,6 +1,13 @@
 //! Speaking to the daemon: one HTTP request over its Unix socket; where no daemon answers, one is
 //! started in the background, so that a first `zpool create` just works.
+//!
+//! An ordinary user without `MILLPOND_STATE` may have pools of their own, in the state directory of
+//! their own, and those of the machine, which root's server has. Who has a server, or pools that it
+//! would bring back, is with that one; who has not sees those of the machine, and is told by its
+//! server what they may not change. Only what brings a pool in (`zpool create`, `zpool import`,
+//! `zpool labelclear`) starts a server of their own.
 
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -23,16 +30,22 @@ const START_TIMEOUT: Duration = Duration::from_secs(120);
 /// A way to the daemon of one state directory.
 pub struct Client {
     state: PathBuf,
+    /// The state directory of root's server, for a user who did not choose one.
+    of_root: Option<PathBuf>,
     runtime: tokio::runtime::Runtime,
 }
 
 impl Client {
-    /// A client for the daemon of `state`.
-    pub fn new(state: PathBuf) -> anyhow::Result<Self> {
+    /// A client for the daemon of `state`, or else for that of `of_root`.
+    pub fn new(state: PathBuf, of_root: Option<PathBuf>) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        Ok(Self { state, runtime })
+        Ok(Self {
+            state,
+            of_root,
+            runtime,
+        })
     }
 
     /// Sends a request, starting the daemon if there is none.
@@ -40,9 +53,9 @@ impl Client {
         self.runtime.block_on(async {
             let begin = Instant::now();
             loop {
-                let stream = match UnixStream::connect(self.socket()).await {
-                    Ok(stream) => stream,
-                    Err(_) => self.start().await?,
+                let stream = match self.connect::<C>().await? {
+                    Some(stream) => stream,
+                    None => self.start().await?,
                 };
                 match greet(stream).await {
                     Ok(sender) => return exchange(sender, call).await,
@@ -59,7 +72,7 @@ impl Client {
     /// Sends a request if a daemon runs; none otherwise.
     pub fn call_if_running<C: Call>(&self, call: &C) -> anyhow::Result<Option<C::Reply>> {
         self.runtime.block_on(async {
-            let Ok(stream) = UnixStream::connect(self.socket()).await else {
+            let Some(stream) = self.connect::<C>().await? else {
                 return Ok(None);
             };
             match greet(stream).await {
@@ -69,13 +82,72 @@ impl Client {
         })
     }
 
+    /// A connection to the daemon that is to be asked, if it runs.
+    async fn connect<C: Call>(&self) -> anyhow::Result<Option<UnixStream>> {
+        match UnixStream::connect(self.socket()).await {
+            Ok(stream) => return Ok(Some(stream)),
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                return Err(anyhow!(
+                    "the server with the state directory {} is another user's: permission denied",
+                    self.state.display()
+                ));
+            }
+            Err(_) => {}
+        }
+        match &self.of_root {
+            Some(of_root) if !C::BRINGS_POOLS && !self.has_pools() => {
+                Ok(UnixStream::connect(socket_in(of_root)).await.ok())
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether a daemon of this state directory would bring pools back.
+    fn has_pools(&self) -> bool {
+        let list = std::fs::read(self.state.join("pools.json"));
+        let list = list.map(|list| serde_json::from_slice::<Vec<serde_json::Value>>(&list));
+        matches!(list, Ok(Ok(pools)) if !pools.is_empty())
+    }
+
     fn socket(&self) -> PathBuf {
-        self.state.join("millpond.sock")
+        socket_in(&self.state)
+    }
+
+    /// Refuses to start a daemon in a directory of somebody else, who alone may start it there.
+    fn check_own(&self) -> anyhow::Result<()> {
+        let own = rustix::process::geteuid();
+        let existing = self.state.ancestors().find_map(|path| path.metadata().ok());
+        let owner = existing.map_or(own.as_raw(), |found| found.uid());
+        if own.is_root() || owner == own.as_raw() {
+            return Ok(());
+        }
+        let who = match owner {
+            0 => "root".to_owned(),
+            owner => format!("user {owner}"),
+        };
+        Err(anyhow!(
+            "no server runs with the state directory {}, and only {who} can start one there; \
+             ask {who} to, or set MILLPOND_STATE to a directory of yours",
+            self.state.display()
+        ))
     }
 
     /// Starts `millpond daemon` detached from this terminal and waits until it answers.
     async fn start(&self) -> anyhow::Result<UnixStream> {
-        std::fs::create_dir_all(&self.state).with_context(|| {
+        self.check_own()?;
+        let made = match self.state.parent() {
+            Some(above) => std::fs::create_dir_all(above),
+            None => Ok(()),
+        };
+        // Others may not look in before the daemon sees to it.
+        let made =
+            made.and_then(
+                |()| match std::fs::DirBuilder::new().mode(0o700).create(&self.state) {
+                    Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+                    made => made,
+                },
+            );
+        made.with_context(|| {
             format!(
                 "the state directory {} cannot be made; set MILLPOND_STATE to a directory of yours",
                 self.state.display()
@@ -85,6 +157,7 @@ impl Client {
         let log = std::fs::OpenOptions::new()
             .create(true)
             .append(true)
+            .mode(0o600)
             .open(&log_path)
             .with_context(|| format!("{} cannot be written", log_path.display()))?;
         let program = std::env::current_exe().context("finding the program's own path")?;
@@ -137,6 +210,10 @@ impl Client {
             flock(&lock, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
         })
     }
+}
+
+fn socket_in(state: &Path) -> PathBuf {
+    state.join("millpond.sock")
 }
 
 fn detached(

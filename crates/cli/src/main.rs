@@ -152,7 +152,7 @@ fn end_options_at_first_word(words: &mut Vec<OsString>, program: &clap::Command)
 }
 
 fn run(command: Command, typed: String) -> anyhow::Result<ExitCode> {
-    let state = state_directory();
+    let (state, of_root) = state_directory();
     if !matches!(command, Command::Up(_) | Command::Daemon(_)) {
         end_without_reader();
     }
@@ -160,12 +160,12 @@ fn run(command: Command, typed: String) -> anyhow::Result<ExitCode> {
         Command::Rescue(rescue) => return rescue.run(),
         Command::Up(up) => up.run(state),
         Command::Daemon(daemon) => daemon.run(state),
-        Command::Down => server::down(&Client::new(state)?),
-        Command::Info => server::info(&Client::new(state)?),
-        Command::Iscsi(iscsi) => iscsi.run(&Client::new(state)?),
+        Command::Down => server::down(&Client::new(state, of_root)?),
+        Command::Info => server::info(&Client::new(state, of_root)?),
+        Command::Iscsi(iscsi) => iscsi.run(&Client::new(state, of_root)?),
         Command::Labels(labels) => labels.run(),
-        Command::Zpool(command) => zpool::run(command, &Client::new(state)?, typed),
-        Command::Zfs(command) => zfs::run(command, &Client::new(state)?, typed),
+        Command::Zpool(command) => zpool::run(command, &Client::new(state, of_root)?, typed),
+        Command::Zfs(command) => zfs::run(command, &Client::new(state, of_root)?, typed),
     }?;
     Ok(ExitCode::SUCCESS)
 }
@@ -208,23 +208,28 @@ fn typed_command(words: &[OsString]) -> String {
     all.join(" ")
 }
 
-/// `MILLPOND_STATE`, or `/var/lib/millpond` for root, or the XDG state directory.
-fn state_directory() -> PathBuf {
+/// State directory of root's server.
+const STATE_OF_ROOT: &str = "/var/lib/millpond";
+
+/// `MILLPOND_STATE`, or `/var/lib/millpond` for root, or the XDG state directory; and where root's
+/// server is found by those who have none.
+fn state_directory() -> (PathBuf, Option<PathBuf>) {
     let set = |name: &str| {
         std::env::var_os(name)
             .filter(|value| !value.is_empty())
             .map(PathBuf::from)
     };
     if let Some(state) = set("MILLPOND_STATE") {
-        return std::path::absolute(&state).unwrap_or(state);
+        return (std::path::absolute(&state).unwrap_or(state), None);
     }
     if rustix::process::geteuid().is_root() {
-        return PathBuf::from("/var/lib/millpond");
+        return (PathBuf::from(STATE_OF_ROOT), None);
     }
-    set("XDG_STATE_HOME")
+    let of_user = set("XDG_STATE_HOME")
         .or_else(|| set("HOME").map(|home| home.join(".local/state")))
         .unwrap_or_else(|| PathBuf::from("."))
-        .join("millpond")
+        .join("millpond");
+    (of_user, Some(PathBuf::from(STATE_OF_ROOT)))
 }
 
 #[cfg(test)]

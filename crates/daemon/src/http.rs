@@ -1,7 +1,9 @@
 //! The API's server: HTTP on a Unix socket, one `POST` a request.
 //!
-//! The socket's directory decides who may connect; the socket itself is for its owner only. A
-//! request runs as a task of its own: a client that goes away does not stop half-way what it asked for.
+//! Every local user may connect to the server of root, and is told apart by the kernel
+//! ([`crate::caller`]); that of another user is theirs alone. A request runs as a task of its own:
+//! a client that goes away does not stop half-way what it asked for. Only what just waits ends with
+//! its client.
 
 use std::future::Future;
 use std::os::unix::fs::PermissionsExt;
@@ -17,20 +19,20 @@ use api::{
     ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolLabelClear, ZpoolList, ZpoolReguid,
     ZpoolRemove, ZpoolScrub, ZpoolSet, ZpoolStatus, ZpoolSync, ZpoolUpgrade, ZpoolWait,
 };
-use axum::extract::DefaultBodyLimit;
+use axum::body::{Body, to_bytes};
+use axum::extract::ConnectInfo;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
+use rustix::process::geteuid;
 use tokio::net::UnixListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::DaemonError;
+use crate::caller::{Caller, Door};
 use crate::service::Service;
-
-/// Largest request in bytes: a command line cannot be longer.
-const REQUEST_BYTES_MAX: usize = 4 << 20;
 
 /// How long a stopping server may take to send its last answers.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
@@ -63,11 +65,13 @@ pub(crate) async fn listen(service: Arc<Service>) -> Result<Listening, DaemonErr
         source,
     };
     let listener = UnixListener::bind(&path).map_err(failed)?;
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
-    let router = router(service);
+    // Others may look at what root's server has.
+    let mode = if geteuid().is_root() { 0o666 } else { 0o600 };
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).map_err(failed)?;
+    let router = router(service).into_make_service_with_connect_info::<Caller>();
     let (stop, stopped) = oneshot::channel();
     let task = tokio::spawn(async move {
-        let serving = axum::serve(listener, router).with_graceful_shutdown(async {
+        let serving = axum::serve(Door::new(listener), router).with_graceful_shutdown(async {
             // An error means that the daemon is leaving without a word.
             let _ = stopped.await;
         });
@@ -96,12 +100,18 @@ fn router(service: Arc<Service>) -> Router {
         .on(|service, call: ZpoolRemove| async move { service.zpool_remove(call).await })
         .on(|service, call: ZpoolReguid| async move { service.zpool_reguid(call).await })
         .on(|service, call: ZpoolLabelClear| async move { service.zpool_labelclear(&call).await })
-        .on(|service, call: ZpoolUpgrade| async move { service.zpool_upgrade(&call).await })
+        .on_behalf(|service, caller, call: ZpoolUpgrade| async move {
+            service.zpool_upgrade(&call, caller.may_change()).await
+        })
         .on(|service, call: ZpoolDestroy| async move { service.zpool_destroy(call).await })
         .on(|service, call: ZpoolImport| async move { service.zpool_import(call).await })
         .on(|service, call: ZpoolExport| async move { service.zpool_export(call).await })
         .on(|service, call: ZpoolList| async move { service.zpool_list(&call).await })
-        .on(|service, call: ZpoolStatus| async move { service.zpool_status(&call).await })
+        .on_behalf(|service, caller, call: ZpoolStatus| async move {
+            // Names of damaged files are root's to know (`zfs_secpolicy_inject` for
+            // `ZFS_IOC_ERROR_LOG`).
+            service.zpool_status(&call, caller.may_change()).await
+        })
         .on(|service, call: ZpoolSet| async move { service.zpool_set(call).await })
         .on(|service, call: ZpoolHistory| async move { service.zpool_history(&call).await })
         .on(|service, call: ZpoolSync| async move { service.zpool_sync(&call).await })
@@ -109,7 +119,12 @@ fn router(service: Arc<Service>) -> Router {
         .on(|service, call: ZpoolScrub| async move { service.zpool_scrub(&call).await })
         .on(|service, call: ZpoolCheckpoint| async move { service.zpool_checkpoint(&call).await })
         .on(|service, call: ZpoolWait| async move { service.zpool_wait(&call).await })
-        .on(|service, call: ZfsList| async move { service.zfs_list(&call).await })
+        .on_behalf(|service, caller, mut call: ZfsList| async move {
+            if let Some(properties) = &mut call.properties {
+                properties.retain(|property| caller.may_see(property));
+            }
+            service.zfs_list(&call).await
+        })
         .on(|service, call: ZfsCreate| async move { service.zfs_create(call).await })
         .on(|service, call: ZfsDestroy| async move { service.zfs_destroy(call).await })
         .on(|service, call: ZfsSet| async move { service.zfs_set(call).await })
@@ -132,7 +147,6 @@ fn router(service: Arc<Service>) -> Router {
         })
         .on(|service, _: ZfsMountList| async move { Ok(service.zfs_mounts()) })
         .router
-        .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
 }
 
 struct Routes {
@@ -141,24 +155,46 @@ struct Routes {
 }
 
 impl Routes {
+    /// Requests of which everybody who may make them gets the same answer.
     fn on<C, F, Fut>(self, handler: F) -> Self
     where
         C: Call,
         F: Fn(Arc<Service>, C) -> Fut + Clone + Send + Sync + 'static,
         Fut: Future<Output = Result<C::Reply, Failure>> + Send + 'static,
     {
+        self.on_behalf(move |service, _, call| handler(service, call))
+    }
+
+    /// Requests of which the answer depends on who asks.
+    fn on_behalf<C, F, Fut>(self, handler: F) -> Self
+    where
+        C: Call,
+        F: Fn(Arc<Service>, Caller, C) -> Fut + Clone + Send + Sync + 'static,
+        Fut: Future<Output = Result<C::Reply, Failure>> + Send + 'static,
+    {
         let service = Arc::clone(&self.service);
-        let answer = move |body: axum::body::Bytes| async move {
-            let call: C = match serde_json::from_slice(&body) {
+        let answer = move |ConnectInfo(caller): ConnectInfo<Caller>, body: Body| async move {
+            let call: C = match understand(body, caller.request_bytes_max()).await {
                 Ok(call) => call,
-                Err(error) => {
-                    let message = format!(
-                        "the request was not understood ({error}); is the command of another version than the daemon?"
-                    );
-                    return refuse(Failure::new(FailureKind::Invalid, message));
-                }
+                Err(failure) => return refuse(failure),
             };
-            match tokio::spawn(handler(service, call)).await {
+            if let Err(failure) = caller.check(&call) {
+                return refuse(failure);
+            }
+            if C::WAITS {
+                // Dropped with the connection.
+                return match handler(service, caller, call).await {
+                    Ok(reply) => Json(reply).into_response(),
+                    Err(failure) => refuse(failure),
+                };
+            }
+            let place = caller.place().await;
+            let work = async move {
+                let outcome = handler(service, caller, call).await;
+                drop(place);
+                outcome
+            };
+            match tokio::spawn(work).await {
                 Ok(Ok(reply)) => Json(reply).into_response(),
                 Ok(Err(failure)) => refuse(failure),
                 Err(error) => refuse(Failure::new(
@@ -172,6 +208,19 @@ impl Routes {
             service: self.service,
         }
     }
+}
+
+/// Reads a request.
+async fn understand<C: Call>(body: Body, bytes_max: usize) -> Result<C, Failure> {
+    let bad = |error: String| {
+        let message = format!(
+            "the request was not understood ({error}); is the command of another version than the daemon?"
+        );
+        Failure::new(FailureKind::Invalid, message)
+    };
+    let body = to_bytes(body, bytes_max).await;
+    let body = body.map_err(|error| bad(error.to_string()))?;
+    serde_json::from_slice(&body).map_err(|error| bad(error.to_string()))
 }
 
 fn refuse(failure: Failure) -> Response {

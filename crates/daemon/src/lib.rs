@@ -5,14 +5,17 @@
 //! modules named after the command lines ([`zpool`], [`zfs`]).
 //!
 //! State directory: `millpond.lock` (held while the daemon lives), `millpond.sock` (the API),
-//! `pools.json` (what to import at the next start), `iscsi-secrets.json` (for CHAP), `zvol/` (volumes as files), and for
-//! `millpond up` `disks/` and `mnt/` of the default pool.
+//! `pools.json` (what to import at the next start), `iscsi-secrets.json` (for CHAP), `zvol/`
+//! (volumes as files), and for `millpond up` `disks/` and `mnt/` of the default pool. All of it is
+//! its user's alone. Where that is root, others pass through to the socket, to `zvol/` and to
+//! `mnt/`, which have modes of their own.
 //!
 //! A crash leaves the pools as a power cut would: each is at its last synced transaction group,
 //! and the next import replays the intent logs.
 
 #![forbid(unsafe_code)]
 
+mod caller;
 mod compatibility;
 mod create;
 mod damage;
@@ -83,6 +86,15 @@ pub struct DefaultPool {
 /// When another daemon uses the state directory, an address is taken, or the default pool cannot
 /// be made.
 pub fn run(options: Options, default_pool: Option<DefaultPool>) -> Result<(), DaemonError> {
+    // What is above the state directory is as the user's umask has it.
+    if let Some(above) = options.state.parent() {
+        let failed = |source| DaemonError::State {
+            path: above.to_owned(),
+            source,
+        };
+        std::fs::create_dir_all(above).map_err(failed)?;
+    }
+    keep_files_private();
     avoid_huge_pages();
     raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -91,6 +103,14 @@ pub fn run(options: Options, default_pool: Option<DefaultPool>) -> Result<(), Da
         .build()
         .map_err(|source| DaemonError::Runtime { source })?;
     runtime.block_on(serve(options, default_pool))
+}
+
+/// Has every file that this process makes belong to its user alone: pools, keys and logs are in
+/// them. What others are meant to reach gets its mode by name. It takes effect on the whole
+/// process, so it comes before any thread; files made through mounts have the mode that their
+/// maker's umask leaves.
+fn keep_files_private() {
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
 }
 
 /// Keeps the kernel from backing our memory with huge pages, which the allocator asks for. Blocks come and go in pieces of 128 KiB and

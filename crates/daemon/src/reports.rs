@@ -249,6 +249,7 @@ pub(crate) fn pool_status(pool: &Pool) -> PoolStatusReport {
         dedup: dedup(&status),
         error_count: status.data_errors,
         damaged: Vec::new(),
+        damaged_denied: false,
         tree,
     }
 }

@@ -4,12 +4,14 @@
 //! `pools.json` is replaced whole (written beside, synced, renamed), so a crash leaves the old list
 //! or the new one. It is a hint only: what pools hold is on their own devices.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, Mode, flock};
+use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
 use crate::DaemonError;
@@ -49,6 +51,81 @@ pub(crate) struct State {
     _lock: File,
 }
 
+/// What an ordinary user may do with root's state directory: pass through it to what is meant for
+/// all.
+const MODE_OF_ROOTS: u32 = 0o711;
+const MODE_OF_USERS: u32 = 0o700;
+/// Files in it, and directories with what they hold, that were made when every file was for all to
+/// read.
+const PRIVATE: [&str; 5] = [
+    "daemon.log",
+    "millpond.lock",
+    "pools.json",
+    "pools.json.new",
+    "disks",
+];
+
+/// What else is in it.
+const FOR_ALL: [&str; 3] = ["millpond.sock", "zvol", "mnt"];
+
+/// Sees to it that others cannot read the state directory. One in which others keep things for all
+/// to read is left as it is, but for what is ours in it.
+fn make_private(directory: &Path) -> io::Result<()> {
+    let found = directory.metadata()?;
+    let own = geteuid();
+    if found.uid() != own.as_raw() {
+        return Ok(());
+    }
+    let mut is_shared = found.mode() & Mode::SVTX.as_raw_mode() != 0;
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let is_ours = PRIVATE.iter().chain(&FOR_ALL).any(|ours| name == *ours);
+        let is_private = || {
+            let found = entry.metadata();
+            found.is_ok_and(|found| found.mode() & 0o077 == 0)
+        };
+        is_shared |= !is_ours && !is_private();
+    }
+    if !is_shared {
+        let mode = if own.is_root() {
+            MODE_OF_ROOTS
+        } else {
+            MODE_OF_USERS
+        };
+        set_mode(directory, mode)?;
+    } else {
+        tracing::warn!(
+            "the state directory {} is not Millpond's alone: others may see what is in it",
+            directory.display()
+        );
+    }
+    for name in PRIVATE {
+        let path = directory.join(name);
+        if path.symlink_metadata().is_ok_and(|found| found.is_dir()) {
+            set_mode(&path, 0o700)?;
+            for entry in std::fs::read_dir(&path)? {
+                let entry = entry?;
+                if entry.file_type()?.is_file() {
+                    set_mode(&entry.path(), 0o600)?;
+                }
+            }
+        } else if path.symlink_metadata().is_ok_and(|found| found.is_file()) {
+            set_mode(&path, 0o600)?;
+        }
+    }
+    Ok(())
+}
+
+fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
+    let before = path.metadata()?.mode() & 0o7777;
+    if before != mode {
+        std::fs::set_permissions(path, Permissions::from_mode(mode))?;
+        tracing::debug!("{} had mode {before:o}", path.display());
+    }
+    Ok(())
+}
+
 /// Takes the lock; false where another process keeps it.
 fn is_locked_soon(lock: &File) -> bool {
     (0..LOCK_TRIES).any(|tries| {
@@ -60,7 +137,7 @@ fn is_locked_soon(lock: &File) -> bool {
 }
 
 impl State {
-    /// Makes the directory where needed and locks it.
+    /// Makes the directory where needed, locks it, and keeps others from reading it.
     pub(crate) fn open(directory: &Path) -> Result<Self, DaemonError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
@@ -68,11 +145,13 @@ impl State {
         };
         std::fs::create_dir_all(directory).map_err(failed(directory))?;
         let lock_path = directory.join("millpond.lock");
+        make_private(directory).map_err(failed(directory))?;
         let mut lock = File::options()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
+            .mode(0o600)
             .open(&lock_path)
             .map_err(failed(&lock_path))?;
         if !is_locked_soon(&lock) {
@@ -124,7 +203,9 @@ impl State {
     pub(crate) fn set_cached_pools(&self, pools: &[CachedPool]) -> io::Result<()> {
         let path = self.directory.join("pools.json");
         let beside = self.directory.join("pools.json.new");
-        let mut file = File::create(&beside)?;
+        let mut options = File::options();
+        let options = options.write(true).create(true).truncate(true).mode(0o600);
+        let mut file = options.open(&beside)?;
         serde_json::to_writer_pretty(&mut file, pools)?;
         file.write_all(b"\n")?;
         file.sync_all()?;
@@ -147,6 +228,57 @@ mod tests {
         );
         drop(first);
         State::open(directory.path()).unwrap();
+    }
+
+    #[test]
+    fn what_others_could_read_is_mended() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = directory.path().join("state");
+        std::fs::create_dir_all(state.join("disks")).unwrap();
+        let files = [
+            "millpond.lock",
+            "pools.json",
+            "daemon.log",
+            "disks/disk0.img",
+        ];
+        for file in files {
+            std::fs::write(state.join(file), "[]").unwrap();
+            set_mode(&state.join(file), 0o644).unwrap();
+        }
+        for path in [&state, &state.join("disks")] {
+            set_mode(path, 0o755).unwrap();
+        }
+        drop(State::open(&state).unwrap());
+        let mode = |path: &Path| path.metadata().unwrap().mode() & 0o7777;
+        let expected = if geteuid().is_root() { 0o711 } else { 0o700 };
+        assert_eq!(mode(&state), expected);
+        assert_eq!(mode(&state.join("disks")), 0o700);
+        for file in files {
+            assert_eq!(mode(&state.join(file)), 0o600, "{file}");
+        }
+    }
+
+    #[test]
+    fn a_directory_that_others_use_stays_as_it_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| path.metadata().unwrap().mode() & 0o7777;
+        let shared = directory.path().join("shared");
+        std::fs::create_dir(&shared).unwrap();
+        set_mode(&shared, 0o1777).unwrap();
+        for _ in 0..2 {
+            drop(State::open(&shared).unwrap());
+            assert_eq!(mode(&shared), 0o1777);
+        }
+        let others = directory.path().join("others");
+        std::fs::create_dir(&others).unwrap();
+        std::fs::write(others.join("file"), "").unwrap();
+        set_mode(&others, 0o755).unwrap();
+        for _ in 0..2 {
+            drop(State::open(&others).unwrap());
+            assert_eq!(mode(&others), 0o755);
+            assert_eq!(mode(&others.join("file")), 0o644);
+            assert_eq!(mode(&others.join("millpond.lock")), 0o600);
+        }
     }
 
     #[test]

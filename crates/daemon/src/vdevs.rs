@@ -5,8 +5,9 @@ use api::{
     ZpoolReguid, ZpoolRemove, ZpoolUpgrade, ZpoolUpgradeReply,
 };
 use engine::AddSpec;
-use format::Guid;
+use format::{Guid, Uberblock};
 
+use crate::caller::denied;
 use crate::compatibility::Compatibility;
 use crate::error::from_engine;
 use crate::service::Service;
@@ -135,10 +136,11 @@ impl Service {
         Ok(Empty {})
     }
 
-    /// `zpool upgrade`.
+    /// `zpool upgrade`; who may not change anything is told so where something is left to be done.
     pub(crate) async fn zpool_upgrade(
         &self,
         call: &ZpoolUpgrade,
+        may_change: bool,
     ) -> Result<ZpoolUpgradeReply, Failure> {
         let supported = engine::supported_features();
         let mut reply = ZpoolUpgradeReply {
@@ -159,6 +161,12 @@ impl Service {
             } else {
                 let _admin = open.admin.lock().await;
                 let allowed = Compatibility::load(&value("compatibility").unwrap_or_default())?;
+                let missing = open.pool.disabled_features();
+                let is_complete = before == Uberblock::VERSION_FEATURES
+                    && !missing.iter().any(|feature| allowed.allows(feature));
+                if !may_change && !is_complete {
+                    return Err(denied(&format!("cannot upgrade '{name}'")));
+                }
                 let enabled = open
                     .pool
                     .upgrade(&|feature| allowed.allows(feature))

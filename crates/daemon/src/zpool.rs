@@ -450,6 +450,7 @@ impl Service {
     pub(crate) async fn zpool_status(
         &self,
         call: &ZpoolStatus,
+        may_name_damaged: bool,
     ) -> Result<ZpoolStatusReply, Failure> {
         let (pools, absent) = self.pools_found(&call.names)?;
         let mut reply = ZpoolStatusReply {
@@ -458,8 +459,10 @@ impl Service {
         };
         for open in pools {
             let mut report = reports::pool_status(&open.pool);
-            if call.verbose {
-                report.damaged = self.damaged_names(&open).await;
+            match call.verbose {
+                true if may_name_damaged => report.damaged = self.damaged_names(&open).await,
+                true => report.damaged_denied = true,
+                false => {}
             }
             reply.pools.push(report);
         }

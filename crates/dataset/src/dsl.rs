@@ -261,7 +261,8 @@ impl DslPool {
             .await?;
         let _ = dsl.free_list.set(free_list);
         dsl.create_origin(ctx).await?;
-        // The lists of a new pool are its own, so that the feature is active with the first dataset that a user makes.
+        // The lists of a new pool are its own, so that the feature is active with the first dataset
+        // that a user makes.
         let (last, first): (Vec<_>, Vec<_>) =
             (params.features.iter()).partition(|guid| *guid == guid::EMPTY_BPOBJ);
         for guid in first {

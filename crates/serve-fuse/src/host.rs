@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -94,6 +94,24 @@ pub fn take_away_dead_mounts(path: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Makes a mountpoint and what is missing above it for all to pass through, whatever the umask
+/// (`zfs_mount_at`, lib/libzfs/libzfs_mount.c).
+fn make_directories(path: &Path) -> io::Result<()> {
+    const MODE: u32 = 0o755;
+    match fs::create_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            path.parent().map_or(Err(error), make_directories)?;
+            fs::create_dir(path)?;
+        }
+        // Somebody else made it meanwhile; it has the mode that they gave it.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {
+            return Ok(());
+        }
+        result => result?,
+    }
+    fs::set_permissions(path, fs::Permissions::from_mode(MODE))
+}
+
 /// Makes sure that something can be mounted at `path`: makes the directory, takes away the dead
 /// mount of a server that crashed, and refuses what would hide files (unless `overlay`).
 pub(crate) fn prepare_mountpoint(path: &Path, overlay: bool) -> Result<PathBuf> {
@@ -104,7 +122,7 @@ pub(crate) fn prepare_mountpoint(path: &Path, overlay: bool) -> Result<PathBuf> 
     take_away_dead_mounts(path)?;
     match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            fs::create_dir_all(path).map_err(bad)?;
+            make_directories(path).map_err(bad)?;
         }
         Err(error) => return Err(bad(error)),
         Ok(_) => {}
@@ -313,7 +331,9 @@ mod tests {
     fn mountpoints_are_made_and_full_ones_refused() {
         let dir = tempfile::tempdir().unwrap();
         let place = dir.path().join("a/b");
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
         assert!(prepare_mountpoint(&place, false).unwrap().is_dir());
+        assert_eq!((mode(&place), mode(&dir.path().join("a"))), (0o755, 0o755));
         fs::write(place.join("file"), "x").unwrap();
         assert!(matches!(
             prepare_mountpoint(&place, false),

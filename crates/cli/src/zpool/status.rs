@@ -158,6 +158,9 @@ impl Status {
         match pool.error_count {
             0 => println!("errors: No known data errors"),
             count if !self.verbose => println!("errors: {count} data errors, use '-v' for a list"),
+            _ if pool.damaged_denied => {
+                println!("errors: List of errors unavailable: permission denied");
+            }
             _ => {
                 println!("errors: Permanent errors have been detected in the following files:\n");
                 for file in &pool.damaged {

@@ -37,6 +37,7 @@ mod snapdir;
 mod starts;
 mod suspend;
 mod up;
+mod users;
 mod vdevprops;
 mod walk;
 mod zpool;

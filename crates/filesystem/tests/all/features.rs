@@ -1,8 +1,9 @@
-//! Goal: feature flags become active when OpenZFS makes them so, in the dataset that needs them and no other, and inactive
-//! with the last one: a release without the feature takes no pool that it should refuse, and refuses none that it can take.
-//! Method: one kind of change after the other on a new pool; after each one the counts of all active features are
-//! compared with what they were before. What is expected was measured on OpenZFS 2.3.2 (`zpool get all` after each change)
-//! and read in its sources, which are named.
+//! Goal: feature flags become active when OpenZFS makes them so, in the dataset that needs them and
+//! no other, and inactive with the last one: a release without the feature takes no pool that it
+//! should refuse, and refuses none that it can take. Method: one kind of change after the other on
+//! a new pool; after each one the counts of all active features are compared with what they were
+//! before. What is expected was measured on OpenZFS 2.3.2 (`zpool get all` after each change) and
+//! read in its sources, which are named.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -30,7 +31,8 @@ const OF_A_NEW_POOL: [&str; 12] = [
     "vdev_zaps_v2",
 ];
 
-/// Active in a dataset while it has an intent log, which is closed some time after the filesystem: a test of its own.
+/// Active in a dataset while it has an intent log, which is closed some time after the filesystem:
+/// a test of its own.
 const OF_LOGS: &str = "zilsaxattr";
 
 /// Features that count things which tests do not follow: here they are just active or not.
@@ -179,7 +181,8 @@ async fn a_new_pool_of_zstd_has_zstd_active() {
     bed.end(image.path()).await;
 }
 
-/// `zfs_link_create` (module/os/linux/zfs/zfs_dir.c): with the first long name, not with the property.
+/// `zfs_link_create` (module/os/linux/zfs/zfs_dir.c): with the first long name, not with the
+/// property.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn long_names_are_counted_per_dataset() {
     let image = Image::new(256);
@@ -448,7 +451,8 @@ async fn each_kind_of_change_activates_what_it_needs() {
             .await;
     }
 
-    // By the property (`dsl_dataset_set_compression_sync`), or by the first block where it is inherited.
+    // By the property (`dsl_dataset_set_compression_sync`), or by the first block where it is
+    // inherited.
     bed.set("tank/a", "compression", "zstd").await;
     bed.expect("zfs set compression=zstd", &[("zstd_compress", 1)])
         .await;
