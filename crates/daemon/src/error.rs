@@ -70,6 +70,9 @@ pub(crate) fn suspended(doing: &str) -> Failure {
 
 /// Turns an error of the engine into an answer.
 pub(crate) fn from_engine(doing: &str, error: &EngineError) -> Failure {
+    if let EngineError::Pool(error @ pool::PoolError::TaskPanicked { .. }) = error {
+        return Failure::new(FailureKind::Io, format!("{doing}: {error}"));
+    }
     if error.is_suspended() {
         return suspended(doing);
     }
@@ -103,7 +106,10 @@ pub(crate) fn from_engine(doing: &str, error: &EngineError) -> Failure {
 
 /// Turns an error of datasets into an answer.
 pub(crate) fn from_dataset(doing: &str, error: &DatasetError) -> Failure {
-    if let DatasetError::Pool(pool::PoolError::Suspended { .. }) = error {
+    if let DatasetError::Pool(
+        pool::PoolError::Suspended { .. } | pool::PoolError::TaskPanicked { .. },
+    ) = error
+    {
         return suspended(doing);
     }
     let kind = match error {

@@ -57,6 +57,9 @@ use service::Service;
 /// Descriptors that a process has at most where it has no limit of its own (`fs.nr_open`, as kernels come).
 const DESCRIPTORS_MAX: u64 = 1 << 20;
 
+/// How long what still runs may take when everything is exported.
+const LAST_TASKS: Duration = Duration::from_secs(10);
+
 /// What the daemon is told at its start.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -102,7 +105,10 @@ pub fn run(options: Options, default_pool: Option<DefaultPool>) -> Result<(), Da
         .thread_name("millpond")
         .build()
         .map_err(|source| DaemonError::Runtime { source })?;
-    runtime.block_on(serve(options, default_pool))
+    let served = runtime.block_on(serve(options, default_pool));
+    // What hangs in the kernel must not keep the process.
+    runtime.shutdown_timeout(LAST_TASKS);
+    served
 }
 
 /// Has every file that this process makes belong to its user alone: pools, keys and logs are in

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{Failure, FailureKind, ServerInfoReply};
-use device::World;
+use device::{BoxFuture, World};
 use engine::{HostIdentity, ImportSpec, MissingLogs, Pool, ScanSpec};
+use futures::future::join_all;
 use parking_lot::Mutex;
 use serve_fuse::UnmountMode;
 use tokio::sync::{Notify, watch};
@@ -77,6 +78,10 @@ const ISCSI_BYTES_MAX: u64 = 4 << 30;
 
 /// How long those who make or import a pool may take when the server leaves.
 const LAST_IMPORTS: Duration = Duration::from_secs(30);
+
+/// How long a pool's export may take when the server leaves. Long enough for all that may be dirty to reach slow disks:
+/// what is left behind is lost like in a crash.
+const LAST_EXPORT: Duration = Duration::from_secs(300);
 
 /// The daemon's state. See the module's header for the order of locks.
 pub(crate) struct Service {
@@ -385,30 +390,45 @@ impl Service {
         {
             tracing::warn!("pools are still being imported; leaving");
         }
-        for open in self.pools() {
-            let name = open.pool.name();
-            let doing = format!("cannot export '{name}'");
-            let work = async {
-                let _admin = open.admin.lock().await;
-                if let Err(failure) = self.release_pool(&open, UnmountMode::Clean).await {
-                    tracing::warn!("{failure}; cutting off whoever uses it");
-                    if let Err(failure) = self.release_pool(&open, UnmountMode::AtAnyCost).await {
-                        tracing::error!("{failure}");
-                    }
-                }
-                let exported = open.pool.export(true).await;
-                exported.map_err(|error| from_engine(&doing, &error))
-            };
-            match self.leaving(&open, &doing, true, work).await {
-                Ok(()) => self.forget(&name, true),
-                Err(failure) => {
-                    tracing::error!("{failure}");
-                    eprintln!("{failure}");
-                }
-            }
+        let pools = self.pools();
+        let leaving = pools.iter().map(|open| {
+            let left: BoxFuture<'_, ()> = Box::pin(self.leave_pool(open));
+            (open.pool.name(), left)
+        });
+        for name in side_by_side(leaving.collect(), LAST_EXPORT).await {
+            let message = format!(
+                "pool '{name}' could not be exported in {} seconds and is left as after a crash: see whether its devices answer",
+                LAST_EXPORT.as_secs()
+            );
+            tracing::error!("{message}");
+            eprintln!("{message}");
         }
         self.volumes.close_directory().await;
         self.stopped.send_replace(true);
+    }
+
+    /// Unshares, unmounts and exports a pool, by force if need be.
+    async fn leave_pool(&self, open: &OpenPool) {
+        let name = open.pool.name();
+        let doing = format!("cannot export '{name}'");
+        let work = async {
+            let _admin = open.admin.lock().await;
+            if let Err(failure) = self.release_pool(open, UnmountMode::Clean).await {
+                tracing::warn!("{failure}; cutting off whoever uses it");
+                if let Err(failure) = self.release_pool(open, UnmountMode::AtAnyCost).await {
+                    tracing::error!("{failure}");
+                }
+            }
+            let exported = open.pool.export(true).await;
+            exported.map_err(|error| from_engine(&doing, &error))
+        };
+        match self.leaving(open, &doing, true, work).await {
+            Ok(()) => self.forget(&name, true),
+            Err(failure) => {
+                tracing::error!("{failure}");
+                eprintln!("{failure}");
+            }
+        }
     }
 
     /// Unmounts a pool's filesystems and closes its volumes. When one is in use, all are as they were.
@@ -498,6 +518,15 @@ impl Service {
     }
 }
 
+/// Does all of these at the same time, each for no longer than `limit`; gives the names of those that were not done.
+async fn side_by_side(all: Vec<(String, BoxFuture<'_, ()>)>, limit: Duration) -> Vec<String> {
+    let limited = all.into_iter().map(|(name, work)| async move {
+        let done = tokio::time::timeout(limit, work).await;
+        done.is_err().then_some(name)
+    });
+    join_all(limited).await.into_iter().flatten().collect()
+}
+
 /// `gethostid(3)` as OpenZFS on Linux finds it: `$ZFS_HOSTID` (`get_system_hostid`, lib/libspl), `/etc/hostid`,
 /// else zero (no check of owners).
 fn host_identity() -> HostIdentity {
@@ -537,4 +566,29 @@ fn memory_bytes() -> u64 {
         .ok()
         .and_then(|text| text.trim().parse::<u64>().ok());
     group.map_or(machine, |group| group.min(machine))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pool whose export hangs keeps no other from being exported, and is named.
+    #[tokio::test(start_paused = true)]
+    async fn one_that_hangs_holds_up_nobody() {
+        let done = Mutex::new(Vec::new());
+        let work = |name: &'static str, hangs: bool| {
+            let done = &done;
+            let work: BoxFuture<'_, ()> = Box::pin(async move {
+                if hangs {
+                    std::future::pending::<()>().await;
+                }
+                tokio::time::sleep(LAST_EXPORT * 3 / 4).await;
+                done.lock().push(name);
+            });
+            (name.to_owned(), work)
+        };
+        let all = vec![work("a", false), work("stalled", true), work("b", false)];
+        assert_eq!(side_by_side(all, LAST_EXPORT).await, ["stalled"]);
+        assert_eq!(*done.lock(), ["a", "b"]);
+    }
 }

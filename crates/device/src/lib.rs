@@ -13,6 +13,8 @@
 //! | [`Cpu`] | [`CpuPool`] | [`InlineCpu`] |
 //! | [`Opener`] | [`SystemOpener`] | [`sim::SimWorld`], disks by name |
 //!
+//! [`Tasks`] owns the tasks that belong together: it hears of their panics, cancels them and waits for them.
+//!
 //! [`Allocator`] is where the process has its memory from.
 //!
 //! `unsafe` appears in `allocator`, `descriptors`, `file::buffer` (aligned, recycled buffers), `file::request` (how full they are), `file::uring` (submission
@@ -26,6 +28,7 @@ mod memory;
 pub mod sim;
 mod sparse;
 mod system;
+mod tasks;
 mod world;
 
 pub use allocator::Allocator;
@@ -34,6 +37,7 @@ pub use descriptors::leave_descriptors;
 pub use file::{FileDevice, FileOptions, IoEngine, create_sparse_file};
 pub use memory::MemoryDevice;
 pub use system::{SystemClock, SystemOpener, SystemRandom, TokioSpawn};
+pub use tasks::{TaskPanic, Tasks};
 pub use world::{
     BoxFuture, Clock, Cpu, Device, DeviceError, Foreign, Hold, Opener, Random, Spawn, World,
     WriteFlushedError,

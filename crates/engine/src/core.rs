@@ -3,17 +3,16 @@
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 
 use ::pool::pipeline::FailMode;
 use ::pool::vdev::{Vdev, VdevKind};
 use ::pool::{Pipeline, PoolError, TxgManager, VdevTree};
 use dataset::{DslPool, LogClaim, SyncTask};
-use device::World;
+use device::{Tasks, World};
 use format::{Guid, ObjectId, Txg, Uberblock};
 use futures::future::{Either, select};
 use parking_lot::Mutex;
-use tokio::sync::Notify;
 
 use crate::auxiliary::Auxiliary;
 use crate::checkpoint::CheckpointState;
@@ -121,9 +120,8 @@ pub(crate) struct Core {
     pub(crate) clones: crate::clones::CloneTables,
     /// What is only read, once.
     pub(crate) tables: crate::tables::Tables,
-    /// The sync loop has ended.
-    pub(crate) ended: AtomicBool,
-    pub(crate) end: Notify,
+    /// The sync loop.
+    pub(crate) looping: Tasks,
 }
 
 impl Core {
@@ -177,11 +175,21 @@ impl Core {
 
     /// Refuses what would have to wait for a pool that stands still.
     pub(crate) fn check_not_suspended(&self) -> Result<(), EngineError> {
+        self.check_tasks()?;
         match self.suspended() {
             Some(why) => Err(EngineError::Suspended {
                 pool: self.state.lock().name.clone(),
                 why,
             }),
+            None => Ok(()),
+        }
+    }
+
+    /// # Errors
+    /// [`PoolError::TaskPanicked`] when that stopped the pool for good.
+    pub(crate) fn check_tasks(&self) -> Result<(), EngineError> {
+        match self.pipeline.suspended().filter(PoolError::is_final) {
+            Some(error) => Err(error.into()),
             None => Ok(()),
         }
     }
@@ -247,20 +255,15 @@ impl Core {
             state.auxiliary.release();
         }
         self.dsl.close();
+        // Of a pool that is given up, some may wait for devices that never answer.
+        self.pipeline.tasks().cancel();
         self.space.close();
         self.tree.close();
     }
 
     /// Waits until the sync loop has ended.
     pub(crate) async fn wait_ended(&self) {
-        loop {
-            let mut end = std::pin::pin!(self.end.notified());
-            end.as_mut().enable();
-            if self.ended.load(Ordering::Acquire) {
-                return;
-            }
-            end.await;
-        }
+        self.looping.wait().await;
     }
 }
 

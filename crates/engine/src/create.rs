@@ -8,7 +8,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use ::pool::vdev::OpenOptions;
 use ::pool::{TxgLimits, TxgManager};
@@ -17,7 +16,6 @@ use device::{BoxFuture, World};
 use format::{Compression, Guid, NvList, ObjectId, ObjectType, Txg, Uberblock};
 use object::{NewObject, Zap};
 use parking_lot::Mutex;
-use tokio::sync::Notify;
 
 use crate::auxiliary::{self, NewAuxiliary, Places};
 use crate::bootfs::{self, BootFs};
@@ -253,8 +251,7 @@ async fn create_on(
         discard_step: crate::checkpoint::DISCARD_STEP.into(),
         clones: crate::clones::CloneTables::none(&spec.name),
         tables: crate::tables::Tables::default(),
-        ended: AtomicBool::new(false),
-        end: Notify::new(),
+        looping: ground.pipeline.tasks().group(),
     });
     make_directory(&core, &ctx).await?;
     if !auxiliary.is_empty() {

@@ -390,8 +390,9 @@ impl EngineError {
             self,
             Self::Suspended { .. }
                 | Self::Pool(::pool::PoolError::Suspended { .. } | ::pool::PoolError::Closing)
+                | Self::Pool(::pool::PoolError::TaskPanicked { .. })
                 | Self::Dataset(dataset::DatasetError::Pool(
-                    ::pool::PoolError::Suspended { .. }
+                    ::pool::PoolError::Suspended { .. } | ::pool::PoolError::TaskPanicked { .. }
                 ))
         )
     }

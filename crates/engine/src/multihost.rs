@@ -176,9 +176,8 @@ impl Core {
             beats.begin(self.world.clock.monotonic_ns());
         }
         let (world, weak) = (self.world.clone(), Arc::downgrade(self));
-        self.world.spawn.spawn(Box::pin(
-            async move { beat_until_closed(world, weak).await },
-        ));
+        let beating = beat_until_closed(world, weak);
+        self.pipeline.tasks().spawn("heartbeats", beating);
     }
 
     /// Whether the loop goes on; ends it if not, without a gap in which nobody would start it again.
@@ -262,7 +261,7 @@ impl Core {
         let label = (self.world.random.next_u64() % LABELS) as usize;
         // The device may never answer: that must not keep the pool in memory.
         let weak = Arc::downgrade(self);
-        self.world.spawn.spawn(Box::pin(async move {
+        self.pipeline.tasks().spawn("heartbeat", async move {
             let result = target.write(&uberblock, label).await;
             let Some(core) = weak.upgrade() else { return };
             let now_ns = core.world.clock.monotonic_ns();
@@ -275,7 +274,7 @@ impl Core {
                     beats.note_failure(now_ns);
                 }
             }
-        }));
+        });
     }
 
     /// `last` with a new time and number: newer than all that were sent.

@@ -10,17 +10,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::AtomicUsize;
 
 use ::pool::alloc::{Allocator, fragmentation};
 use ::pool::vdev::{OpenOptions, Vdev, VdevKind, VdevTree, best_uberblock};
-use ::pool::{Cache, Pipeline, PipelineOptions, TxgLimits, TxgManager};
+use ::pool::{Cache, Pipeline, PipelineOptions, PoolError, TxgLimits, TxgManager};
 use dataset::{DslEnvironment, DslPool, LogClaim};
 use device::World;
 use format::{Guid, NvList, NvValue, ObjectId, Txg, Uberblock};
 use object::{ObjectSet, ObjsetOptions, WriteProperties, Zap};
 use parking_lot::Mutex;
-use tokio::sync::Notify;
 
 use crate::auxiliary::{self, Auxiliary, Places};
 use crate::bootfs::{self, BootFs};
@@ -144,24 +143,23 @@ pub(crate) fn software() -> String {
     )
 }
 
-/// Starts the sync loop, and the task that tells the transaction groups when the pipeline suspends.
+/// Starts the sync loop, and has the transaction groups hear when the pipeline suspends.
 pub(crate) fn start(core: &Arc<Core>) {
-    let mut changes = core.pipeline.suspension();
-    let (txgs, weak) = (core.txgs.clone(), Arc::downgrade(&core.pipeline));
-    core.world.spawn.spawn(Box::pin(async move {
-        // Ends with the pipeline.
-        while changes.changed().await.is_ok() {
-            let error = changes.borrow_and_update().error().cloned();
-            let Some(pipeline) = weak.upgrade() else {
-                return;
-            };
-            txgs.set_suspended(error, pipeline.fail_mode());
-        }
-    }));
+    let (txgs, dsl) = (core.txgs.clone(), Arc::downgrade(&core.dsl));
+    core.pipeline
+        .set_suspend_hook(Arc::new(move |error, fail_mode| {
+            txgs.set_suspended(error.clone(), fail_mode);
+            // Nobody will write a txg any more: who waits for one hears so.
+            if let Some(error) = error.filter(PoolError::is_final) {
+                txgs.stop(error);
+                if let Some(dsl) = dsl.upgrade() {
+                    dsl.close();
+                }
+            }
+        }));
     let looping = core.clone();
-    core.world
-        .spawn
-        .spawn(Box::pin(async move { looping.sync_loop().await }));
+    core.looping
+        .spawn("sync loop", async move { looping.sync_loop().await });
     core.start_heart();
     core.start_trim();
 }
@@ -683,8 +681,7 @@ async fn import_on(
         discard_step: AtomicUsize::new(DISCARD_STEP),
         clones,
         tables,
-        ended: AtomicBool::new(spec.read_only),
-        end: Notify::new(),
+        looping: ground.pipeline.tasks().group(),
     });
     core.apply_fail_mode();
     core.apply_dedup_quota();

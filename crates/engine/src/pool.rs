@@ -143,7 +143,7 @@ impl Pool {
         if core.state.lock().closed {
             return Err(EngineError::Closed { pool: self.name() });
         }
-        core.scrub.end().await;
+        core.scrub.end(force).await;
         if !core.read_only {
             if core.suspended().is_none() {
                 let writing = pin!(self.write_last(pool_state));
@@ -720,6 +720,7 @@ impl Pool {
                 device: device.to_owned(),
             });
         }
+        core.check_tasks()?;
         core.check_still_ours().await?;
         core.pipeline.reopen().await?;
         for top in core.tree.tops() {

@@ -24,7 +24,6 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ::pool::txg::Work;
@@ -71,8 +70,6 @@ impl Core {
             self.txgs.stop(PoolError::Closing);
             self.dsl.close();
         }
-        self.ended.store(true, Ordering::Release);
-        self.end.notify_waiters();
     }
 
     async fn sync_until_stopped(&self) {
@@ -101,7 +98,9 @@ impl Core {
         tracing::error!(pool = %self.state.lock().name, %txg, %error, "the pool stopped writing");
         let reason = format!("txg {txg} cannot be written: {error}");
         self.state.lock().failure = Some(reason.clone());
-        self.txgs.stop(PoolError::Suspended { reason });
+        let error = PoolError::Suspended { reason };
+        self.pipeline.suspend(error.clone());
+        self.txgs.stop(error);
         self.dsl.close();
     }
 

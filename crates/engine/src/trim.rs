@@ -63,9 +63,8 @@ impl Core {
             return;
         }
         let (wake, weak) = (self.trim.wake.subscribe(), Arc::downgrade(self));
-        self.world
-            .spawn
-            .spawn(Box::pin(trim_until_closed(wake, weak)));
+        let trimming = trim_until_closed(wake, weak);
+        self.pipeline.tasks().spawn("autotrim", trimming);
     }
 
     /// Whether the task goes on; ends it if not, without a gap in which nobody would start it again.

@@ -209,6 +209,9 @@ impl From<pool::PoolError> for FsError {
         match error {
             pool::PoolError::NoSpace { .. } => Self::NoSpace,
             pool::PoolError::Suspended { reason } => Self::Suspended { reason },
+            error @ pool::PoolError::TaskPanicked { .. } => Self::Suspended {
+                reason: error.to_string(),
+            },
             pool::PoolError::ReadOnly => Self::ReadOnly,
             pool::PoolError::Closing => Self::Closed,
             other => Self::Object {

@@ -89,7 +89,8 @@ impl ReadAhead {
             if !start(set, dnode, block) {
                 // An indirect block is not in memory: wait for it elsewhere.
                 let (set, dnode) = (set.clone(), dnode.clone());
-                set.world().spawn.clone().spawn(Box::pin(async move {
+                let tasks = set.pipeline().tasks().clone();
+                tasks.spawn("read ahead", async move {
                     for block in block..end {
                         let tree = dnode.lock().tree.clone();
                         if set.resolve(dnode.id, &tree, block).await.is_err() {
@@ -97,7 +98,7 @@ impl ReadAhead {
                         }
                         start(&set, &dnode, block);
                     }
-                }));
+                });
                 return;
             }
             block += 1;

@@ -57,6 +57,16 @@ pub enum PoolError {
         /// For how long.
         silent_ms: u64,
     },
+    /// A task of the pool panicked: what it left half done must not be written.
+    #[error(
+        "its task '{task}' failed ({message}); what was not written yet is lost: run 'zpool export -f' and import it again, and report this"
+    )]
+    TaskPanicked {
+        /// The task.
+        task: &'static str,
+        /// What the panic said.
+        message: String,
+    },
     /// A device neither does what it was asked nor fails.
     #[error(
         "{vdev}: the device does not answer; make it answer again or take it away from this host, then run 'zpool clear'"
@@ -207,6 +217,13 @@ pub enum PoolError {
         /// What was found.
         found: &'static str,
     },
+}
+
+impl PoolError {
+    /// Whether a pool that is suspended for it can only be given up.
+    pub fn is_final(&self) -> bool {
+        matches!(self, PoolError::TaskPanicked { .. })
+    }
 }
 
 impl From<DeviceError> for PoolError {

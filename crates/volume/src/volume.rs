@@ -505,7 +505,9 @@ fn of_pool(name: &str, error: PoolError) -> VolumeError {
     let name = name.to_owned();
     match error {
         PoolError::NoSpace { .. } => VolumeError::NoSpace { name },
-        PoolError::Suspended { .. } => VolumeError::Suspended { name },
+        PoolError::Suspended { .. } | PoolError::TaskPanicked { .. } => {
+            VolumeError::Suspended { name }
+        }
         PoolError::Closing => VolumeError::Closed { name },
         PoolError::ReadOnly => VolumeError::ReadOnly { name },
         other => VolumeError::Object {

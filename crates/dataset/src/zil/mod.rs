@@ -496,11 +496,12 @@ impl Zil {
     /// [`Self::close`], without waiting for it.
     pub(crate) fn close_in_background(&self) {
         let shared = self.shared.clone();
-        self.shared.world.spawn.spawn(Box::pin(async move {
+        let tasks = self.shared.objset.pipeline().tasks().clone();
+        tasks.spawn("intent log", async move {
             if let Err(error) = shared.close().await {
                 tracing::debug!(dataset = (shared.name)(), %error, "the intent log could not be closed");
             }
-        }));
+        });
     }
 
     /// What it has done.

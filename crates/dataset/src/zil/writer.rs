@@ -57,7 +57,7 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// Lets others start a writer when this one ends in a way that it should not (the runtime goes away).
+/// Lets others start a writer when this one ends in a way that it should not (a panic, the end of the runtime).
 struct AtWork<'a> {
     shared: &'a Shared,
     done: bool,
@@ -81,7 +81,7 @@ impl Shared {
     /// must not be held. The task begins here, so that the first write is on its way before another thread is woken.
     pub(super) fn start_writer(self: &Arc<Self>) {
         let shared = self.clone();
-        let mut task: BoxFuture<'static, ()> = Box::pin(async move {
+        let task = async move {
             let mut at_work = AtWork {
                 shared: &shared,
                 done: false,
@@ -98,7 +98,9 @@ impl Shared {
                 };
                 shared.write_batch(batch).await;
             }
-        });
+        };
+        let tasks = self.objset.pipeline().tasks();
+        let mut task: BoxFuture<'static, ()> = Box::pin(tasks.own("intent log", task));
         // The waker does nothing: whoever the task goes to polls again, with one of its own.
         let mut context = Context::from_waker(Waker::noop());
         if task.as_mut().poll(&mut context).is_pending() {

@@ -44,11 +44,10 @@ pub(super) async fn issue(run: &Arc<Run>, batch: Vec<Found>) {
         });
         for _ in 0..tasks {
             let (own, lane, alive) = (run.clone(), lane.clone(), alive.clone());
-            let task = async move {
+            run.tasks.spawn("scrub", async move {
                 lane.work(&own).await;
                 drop(alive);
-            };
-            run.world.spawn.spawn(Box::pin(task));
+            });
         }
     }
     drop(alive);

@@ -17,7 +17,8 @@
 //! # Ownership and locks
 //! [`Scrub`] belongs to the pool and knows the last run. A [`Run`] is shared by its tasks; its
 //! numbers are atomics, its times behind a lock that is held for a few instructions. A pause lets what is being read
-//! end. Closing the pool stops the run and waits for its tasks ([`Scrub::end`]).
+//! end. Closing the pool stops the run and waits for its tasks ([`Scrub::end`]). They are a group ([`device::Tasks`]): when
+//! one panics, all end, and the pool is suspended.
 //!
 //! # What a crash leaves
 //! Nothing: a scrub of a read-only pool is forgotten with the import.
@@ -31,10 +32,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ::pool::{Bookmark, CacheUse, Pipeline, PoolError, Priority, ReadContext};
 use bytes::Bytes;
-use device::World;
+use device::{Tasks, World};
 use format::{BlockPointer, Txg};
+use futures::future::join;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::core::Core;
 use crate::errors::ErrorLog;
@@ -116,6 +118,7 @@ struct Times {
 /// A scrub under way, or the last one.
 struct Run {
     world: World,
+    tasks: Tasks,
     pipeline: Arc<Pipeline>,
     errors: Arc<ErrorLog>,
     /// First txg after the state that is scrubbed.
@@ -313,40 +316,55 @@ impl Run {
 
     /// Everything, from the MOS's root.
     async fn scrub(self: Arc<Self>, root: BlockPointer) {
+        let mut ending = Ending {
+            run: &self,
+            is_whole: false,
+        };
         let (send, mut batches) = mpsc::channel(1);
         let walk = walk::Walk::new(self.clone(), root, send);
-        let walking = Arc::new(Notify::new());
-        let left = Arc::new(AtomicU64::new(walk::WALKERS as u64));
+        let walkers = self.tasks.group();
         for _ in 0..walk::WALKERS {
-            let (walk, left, walking) = (walk.clone(), left.clone(), walking.clone());
-            self.world.spawn.spawn(Box::pin(async move {
-                walk.work().await;
-                if left.fetch_sub(1, Ordering::AcqRel) == 1 {
-                    walk.finish().await;
-                    walking.notify_one();
+            let walk = walk.clone();
+            walkers.spawn("scrub", async move { walk.work().await });
+        }
+        let walking = async {
+            walkers.wait().await;
+            walk.finish().await;
+            // With this the channel ends.
+            drop(walk);
+        };
+        let issuing = async {
+            while let Some(batch) = batches.recv().await {
+                if self.is_stopped() {
+                    break;
                 }
-                // With the last walker the channel ends.
-            }));
-        }
-        drop(walk);
-        while let Some(batch) = batches.recv().await {
-            if self.is_stopped() {
-                break;
+                issue::issue(&self, batch).await;
             }
-            issue::issue(&self, batch).await;
-        }
-        // Who still has something for it is told that nobody takes it.
-        drop(batches);
-        walking.notified().await;
-        let canceled = self.is_stopped();
+            // Who still has something for it is told that nobody takes it.
+            drop(batches);
+        };
+        join(walking, issuing).await;
+        ending.is_whole = !self.is_stopped();
+    }
+}
+
+/// The end of a run, whichever way it comes: also by a panic, or because its tasks were cancelled.
+struct Ending<'a> {
+    run: &'a Run,
+    is_whole: bool,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        let run = self.run;
         {
-            let mut times = self.times.lock();
-            times.end_s = self.now_s();
-            times.canceled = canceled;
+            let mut times = run.times.lock();
+            times.end_s = run.now_s();
+            times.canceled = !self.is_whole;
         }
-        self.errors.end_scrub(!canceled);
-        tracing::info!(numbers = ?self.numbers(), canceled, "a scrub ended");
-        self.ended.send_replace(true);
+        run.errors.end_scrub(self.is_whole);
+        tracing::info!(numbers = ?run.numbers(), is_whole = self.is_whole, "a scrub ended");
+        run.ended.send_replace(true);
     }
 }
 
@@ -389,10 +407,13 @@ impl Scrub {
         futures::future::select(ends, pauses).await;
     }
 
-    /// Stops it and waits until nothing of it is left.
-    pub(crate) async fn end(&self) {
+    /// Stops it and waits until nothing of it is left; by `force`, of reads under way too, which a device may never answer.
+    pub(crate) async fn end(&self, force: bool) {
         if let Some(run) = self.active() {
             run.state.send_replace(State::Stopped);
+            if force {
+                run.tasks.cancel();
+            }
             self.wait(true).await;
         }
     }
@@ -464,6 +485,7 @@ fn start(core: &Core) -> Arc<Run> {
     .next();
     let run = Arc::new(Run {
         world: core.world.clone(),
+        tasks: core.pipeline.tasks().group(),
         pipeline: core.pipeline.clone(),
         errors: core.errors.clone(),
         first_txg,
@@ -485,6 +507,6 @@ fn start(core: &Core) -> Arc<Run> {
     run.times.lock().start_s = run.now_s();
     core.errors.begin_scrub();
     let task = run.clone().scrub(core.dsl.root_bp());
-    core.world.spawn.spawn(Box::pin(task));
+    run.tasks.spawn("scrub", task);
     run
 }

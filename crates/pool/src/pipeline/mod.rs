@@ -42,12 +42,12 @@ mod tests;
 mod write;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use codec::checksum::Salt;
-use device::World;
+use device::{TaskPanic, Tasks, World};
 use format::{BlockPointer, Dva, ObjectType, Txg, VdevId};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
@@ -100,6 +100,7 @@ impl Default for PipelineOptions {
 /// Reads and writes blocks by their pointers.
 pub struct Pipeline {
     world: World,
+    tasks: Tasks,
     tree: Arc<VdevTree>,
     allocator: Arc<Allocator>,
     cache: Arc<Cache>,
@@ -136,7 +137,8 @@ impl Pipeline {
         errors: Arc<dyn ErrorSink>,
     ) -> Arc<Self> {
         tree.set_error_sink(errors.clone());
-        Arc::new(Pipeline {
+        Arc::new_cyclic(|me: &Weak<Pipeline>| Pipeline {
+            tasks: Tasks::new(&world, suspend_at_panic(me.clone())),
             world,
             read_only: options.read_only || tree.is_read_only(),
             tree,
@@ -182,6 +184,11 @@ impl Pipeline {
     /// The world it runs in.
     pub fn world(&self) -> &World {
         &self.world
+    }
+
+    /// The owner of the pool's tasks: one that panics suspends the pool ([`PoolError::TaskPanicked`]).
+    pub fn tasks(&self) -> &Tasks {
+        &self.tasks
     }
 
     /// The vdevs.
@@ -416,6 +423,17 @@ impl std::fmt::Debug for Pipeline {
             .field("tree", &self.tree)
             .field("suspended", &self.suspended())
             .finish_non_exhaustive()
+    }
+}
+
+fn suspend_at_panic(pipeline: Weak<Pipeline>) -> impl Fn(TaskPanic) + Send + Sync {
+    move |panic| {
+        if let Some(pipeline) = pipeline.upgrade() {
+            pipeline.suspend(PoolError::TaskPanicked {
+                task: panic.task,
+                message: panic.message,
+            });
+        }
     }
 }
 

@@ -174,11 +174,11 @@ impl Pipeline {
             speculative: true,
             ..*context
         };
-        self.world.spawn.spawn(Box::pin(async move {
+        self.tasks.spawn("read ahead", async move {
             // Whoever needs it will hear of errors.
             let _ = pipeline.read(&bp, &context).await;
             drop(place);
-        }));
+        });
     }
 
     /// The stored bytes (`psize_bytes` of them): verified, but as compressed or encrypted as they are.

@@ -8,6 +8,8 @@
 //!                                      Abandoned
 //! ```
 //!
+//! A panic in one of the pool's tasks ([`Pipeline::tasks`]) suspends it too, for good: only `abandon` is left then.
+//!
 //! In `Suspended` writes wait, and devices get nothing (`vdev::common`): another host may take the pool. What was under
 //! way is not answered before the pool is resumed, and then done again. What a device had taken and not flushed when it failed is written to it again
 //! when it is back (see [`crate::vdev`], `leaf`), before the pool resumes; so nothing is lost.
@@ -135,7 +137,11 @@ impl Pipeline {
     /// Suspends: writes wait from now on, and devices get nothing any more but what they have accepted.
     pub fn suspend(&self, error: PoolError) {
         let changed = self.gate.state.send_if_modified(|state| {
-            let is_news = matches!(state, Suspension::Running);
+            let is_news = match state {
+                Suspension::Running => true,
+                Suspension::Suspended(before) => error.is_final() && !before.is_final(),
+                Suspension::Abandoned(_) => false,
+            };
             if is_news {
                 self.tree.set_halted(true);
                 *state = Suspension::Suspended(error.clone());
@@ -152,17 +158,17 @@ impl Pipeline {
     /// ([`crate::VdevTree::reopen`]).
     ///
     /// # Errors
-    /// The error of [`Self::abandon`] after that.
+    /// The error of [`Self::abandon`] after that; [`PoolError::TaskPanicked`].
     pub fn resume(&self) -> Result<(), PoolError> {
         let mut result = Ok(());
         self.gate.state.send_if_modified(|state| match state {
             Suspension::Running => false,
-            Suspension::Suspended(_) => {
+            Suspension::Suspended(error) if !error.is_final() => {
                 self.tree.set_halted(false);
                 *state = Suspension::Running;
                 true
             }
-            Suspension::Abandoned(error) => {
+            Suspension::Suspended(error) | Suspension::Abandoned(error) => {
                 result = Err(error.clone());
                 false
             }

@@ -5,6 +5,7 @@ mod crash;
 mod encrypted;
 mod faults;
 mod multihost;
+mod panics;
 mod stale_logs;
 mod transient;
 mod trim;
