@@ -11,7 +11,7 @@ use filesystem::FsError;
 use serve_fuse::UnmountMode;
 
 use crate::create::volume_reservation;
-use crate::error::{all_done, from_dataset, from_engine};
+use crate::error::{all_done, from_dataset};
 use crate::mounts::{Place, Taken, is_at_or_below};
 use crate::owners::OwnedQuota;
 use crate::service::{OpenPool, Service};
@@ -141,11 +141,9 @@ impl Service {
         let counted = borrowed.filesystem().count_owners().await;
         borrowed.give_back().await.map_err(failed)?;
         match counted {
-            Err(FsError::ReadOnly) => return Ok(()),
-            counted => counted.map_err(failed)?,
+            Err(FsError::ReadOnly) => Ok(()),
+            counted => counted.map_err(failed),
         }
-        let synced = open.pool.sync().await;
-        synced.map_err(|error| from_engine(&doing, &error))
     }
 
     /// `zfs set`.

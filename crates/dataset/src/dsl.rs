@@ -656,6 +656,15 @@ impl DslPool {
         }
     }
 
+    /// Has the open txg written, and waits until it is.
+    ///
+    /// # Errors
+    /// Where the pool is suspended or left meanwhile.
+    pub async fn sync(&self) -> Result<(), DatasetError> {
+        self.env().txgs.sync().await?;
+        Ok(())
+    }
+
     /// Notes something in the pool's history.
     pub(crate) async fn history(
         &self,

@@ -165,7 +165,10 @@ impl Filesystem {
         ];
         self.quotas.check_owners(self, owners).await?;
         self.count_in_background();
-        if set.project.is_some() && (before.is_old || !self.has_projects()) {
+        let inherits = |flags: u64| flags & pflags::PROJINHERIT != 0;
+        let wants_projects =
+            set.project.is_some() || set.flags.is_some_and(inherits) && !inherits(before.flags);
+        if wants_projects && (before.is_old || !self.has_projects()) {
             return Err(FsError::Unsupported {
                 what: "a project (feature project_quota)",
             });

@@ -6,6 +6,7 @@
 //! complete is said by the object set's flags, which are set last. It begins when a filesystem is
 //! opened to be changed, or with the first change after the upgrade.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dataset::DirtyEstimate;
@@ -40,7 +41,7 @@ impl Filesystem {
         });
     }
 
-    /// Counts every object that is not yet; returns when that is done, though maybe not on disk.
+    /// Counts every object that is not yet; returns when that is on disk.
     ///
     /// # Errors
     /// [`FsError::ReadOnly`], errors of reading, and where space for it is missing.
@@ -69,7 +70,10 @@ impl Filesystem {
         }
         let tx = self.assign(DirtyEstimate::metadata()).await?;
         self.objset.set_flags(&tx, self.objset.flags() | missing);
-        Ok(())
+        drop(tx);
+        // Without a hold: nobody shall find the dataset busy for that.
+        let dsl = Arc::clone(self.dataset()?.dsl());
+        Ok(dsl.sync().await?)
     }
 
     async fn count_one(&self, id: ObjectId) -> Result<()> {

@@ -137,3 +137,41 @@ fn values_are_shown_as_zfs_get_does() {
     assert_eq!(show("snapshot_limit", u64::MAX, false), "none");
     assert_eq!(show("guid", 5000, false), "5000");
 }
+
+#[test]
+fn properties_are_found_by_the_names_of_their_columns() {
+    for (column, name) in [
+        ("compress", "compression"),
+        ("recsize", "recordsize"),
+        ("rdonly", "readonly"),
+        ("reserv", "reservation"),
+        ("refreserv", "refreservation"),
+        ("dnsize", "dnodesize"),
+        ("volblock", "volblocksize"),
+        ("avail", "available"),
+        ("usedds", "usedbydataset"),
+        ("case", "casesensitivity"),
+        ("written", "written"),
+    ] {
+        assert_eq!(full_name(column), name);
+    }
+    for other in ["RECSIZE", "ALL", "org.example:recsize", "recs", ""] {
+        assert_eq!(full_name(other), other);
+        assert!(find(other).is_none(), "{other}");
+    }
+    let mut columns: Vec<String> = PROPERTIES
+        .iter()
+        .map(|property| property.column.to_ascii_lowercase())
+        .collect();
+    columns.sort_unstable();
+    columns.dedup();
+    assert_eq!(columns.len(), PROPERTIES.len(), "two have one column");
+}
+
+#[test]
+fn sizes_too_large_for_any_number_say_so() {
+    for text in ["1z", "1Z", "16E", "1.5Z", "99999999999999999999"] {
+        let reason = parse_size(text).unwrap_err();
+        assert_eq!(reason, "numeric value is too large", "{text}");
+    }
+}
