@@ -96,6 +96,15 @@ fn histories_tell_requests_and_who_made_them() {
     assert!(all.contains("] clone swap tank/a/%rollback ("), "{all}");
     assert!(all.contains(") parent=a [on "), "{all}");
     assert!(all.contains("] destroy tank/a/%rollback ("), "{all}");
+    server.ok("zpool export tank");
+    if need("zdb", finds("zdb")) {
+        let disks = server.text("disks");
+        let read = run(ZDB, &["-e", "-p", &disks, "-h", "tank"]);
+        assert!(
+            read.contains(&format!(" ioctl snapshot\n    input:\n{snapshots}")),
+            "{read}"
+        );
+    }
 }
 
 /// Errors are not cleared of a spare that stands by, nor of a pool that is only read.
