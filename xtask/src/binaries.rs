@@ -2,7 +2,9 @@
 //! tests wait for the one machine with the real OpenZFS.
 //!
 //! All are built first. What a binary prints goes to a file and is shown whole when it has ended, so nothing is mixed;
-//! all run, also after one failed. At the end it says how many tests passed, failed and were left out, and why.
+//! all run, also after one failed. What meets bad input and faults runs once more as users have it,
+//! built for release (meanwhile), where optimizations differ and `debug_assert` checks nothing. At
+//! the end it says how many tests passed, failed and were left out, and why.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -25,6 +27,16 @@ const LEFT_OUT: &str = "left-out";
 /// The longest; it begins first.
 const LONGEST: &str = "cli e2e";
 
+/// What is built for release: a name, and cargo's arguments. They begin after the longest, which
+/// leaves a core idle while it waits for disks.
+const RELEASE: [(&str, &[&str]); 2] = [
+    ("release: sim", &["-p", "sim", "--tests"]),
+    (
+        "release: filesystem",
+        &["-p", "filesystem", "--test", "flips", "--test", "hostile"],
+    ),
+];
+
 /// How many tests of a binary run at the same time at least, also on fewer cores: they wait for the machine and for disks.
 const THREADS_MIN: usize = 4;
 
@@ -46,15 +58,15 @@ pub fn run() -> anyhow::Result<()> {
     let (mut binaries, millpond) = build()?;
     println!("== tests: built in {} s", begin.elapsed().as_secs());
     binaries.sort_by_key(|binary| (binary.name != LONGEST, binary.name.clone()));
-    binaries.push(Binary {
-        name: "documentation".to_owned(),
-        program: "cargo".into(),
-        arguments: ["test", "--workspace", "--locked", "--doc"]
-            .map(str::to_owned)
-            .to_vec(),
-        directory: ".".into(),
-        environment: Vec::new(),
-    });
+    for (name, arguments) in RELEASE {
+        let at = binaries.len().min(1);
+        binaries.insert(at, Binary::of_cargo(name, &["--release"], arguments));
+    }
+    binaries.push(Binary::of_cargo(
+        "documentation",
+        &["--workspace"],
+        &["--doc"],
+    ));
     // It takes minutes too, so it begins beside the longest.
     let suite = Binary {
         name: "OpenZFS's test suite".to_owned(),
@@ -231,6 +243,18 @@ fn test_binary(message: &Value) -> anyhow::Result<Option<Binary>> {
 }
 
 impl Binary {
+    /// Tests that cargo builds and runs itself.
+    fn of_cargo(name: &str, first: &[&str], arguments: &[&str]) -> Self {
+        let words = ["test", "--locked"].iter().chain(first).chain(arguments);
+        Self {
+            name: name.to_owned(),
+            program: "cargo".into(),
+            arguments: words.map(|word| (*word).to_owned()).collect(),
+            directory: ".".into(),
+            environment: Vec::new(),
+        }
+    }
+
     /// Runs it and shows what it printed, which is kept in file `output` meanwhile.
     fn run(&self, output: &Path, left_out: &Path) -> (Counts, anyhow::Result<()>) {
         println!("== {}: begins", self.name);

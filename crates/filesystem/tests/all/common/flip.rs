@@ -451,7 +451,13 @@ impl Images {
 /// Counts panics of any thread or task.
 pub static PANICS: AtomicU64 = AtomicU64::new(0);
 
+/// Begins to count panics, and shows what happens where `RUST_LOG` asks for it.
 pub fn count_panics() {
+    if std::env::var_os("RUST_LOG").is_some() {
+        let shown = tracing_subscriber::EnvFilter::from_default_env();
+        // Another test of this process may have done so.
+        let _ = tracing_subscriber::fmt().with_env_filter(shown).try_init();
+    }
     let show = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         PANICS.fetch_add(1, Ordering::SeqCst);
