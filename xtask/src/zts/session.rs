@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -176,7 +175,7 @@ impl<'a> Session<'a> {
             }
             _ => Outcome::Pass,
         };
-        self.prepare(group);
+        self.prepare();
         let mut is_ready = false;
         for (index, test) in selected.tests.iter().enumerate() {
             let begin = Instant::now();
@@ -188,7 +187,7 @@ impl<'a> Session<'a> {
             if !is_ready {
                 if index > 0 {
                     around(&group.cleanup, "cleanup");
-                    self.prepare(group);
+                    self.prepare();
                 }
                 is_ready = match around(&group.setup, "setup") {
                     Outcome::Pass => true,
@@ -241,14 +240,9 @@ impl<'a> Session<'a> {
     }
 
     /// A clean sandbox with a server that runs.
-    fn prepare(&self, group: &Group) {
+    fn prepare(&self) {
         self.clean();
         self.command("zpool", &["list"]);
-        // Setups of groups about quotas list filesystems as the users that they make.
-        if !group.as_user {
-            let socket = self.sandbox.state().join("millpond.sock");
-            let _ = fs::set_permissions(socket, fs::Permissions::from_mode(0o666));
-        }
     }
 
     /// Runs a script of the suite; what it prints, and what the server logs meanwhile, goes to

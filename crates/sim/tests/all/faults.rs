@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::common::{ROOT, data, get, open, put, remove};
+use crate::common::{ROOT, data, get, open, put, remove, remove_and_forget};
 use dataset::PropertyChange;
 use device::sim::{Fault, FaultEffect, Latency, PowerCut, SimOp, SimWorld};
 use engine::PoolHealth;
@@ -214,8 +214,8 @@ fn the_sync_loop_waits_for_a_disk_that_has_a_block_alone() {
         }
         remove(&fs, "small").await;
         pool.sync().await.unwrap();
+        remove_and_forget(&pool, &fs, "removed").await;
         whole.set_gone(true);
-        remove(&fs, "removed").await;
         let syncing = {
             let pool = pool.clone();
             tokio::spawn(async move { pool.sync().await })

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::{ROOT, data, get, open, put, remove};
+use crate::common::{ROOT, data, get, open, put, remove, remove_and_forget};
 use device::sim::{Fault, FaultEffect, Latency, SimOp, SimWorld};
 use engine::{Pool, PoolHealth, VdevState};
 use filesystem::Filesystem;
@@ -109,11 +109,11 @@ fn the_sync_loop_waits_for_a_read_that_fails() {
         simulate(async move {
             let sim = SimWorld::new(seed);
             let (pool, fs) = with_files(&sim, layout).await;
+            remove_and_forget(&pool, &fs, "removed").await;
             inject(
                 &sim,
                 &Fault::new(SimOp::Read, FaultEffect::Error).within(blocks()),
             );
-            remove(&fs, "removed").await;
             let syncing = {
                 let pool = pool.clone();
                 tokio::spawn(async move { pool.sync().await })
@@ -355,12 +355,12 @@ fn a_pool_that_waits_for_a_read_serves_what_it_has() {
     simulate(async {
         let sim = SimWorld::new(141);
         let (pool, fs) = with_files(&sim, Layout::Single).await;
+        remove_and_forget(&pool, &fs, "removed").await;
         let kept = get(&fs, "kept").await.unwrap();
         inject(
             &sim,
             &Fault::new(SimOp::Read, FaultEffect::Error).within(blocks()),
         );
-        remove(&fs, "removed").await;
         let syncing = {
             let pool = pool.clone();
             tokio::spawn(async move { pool.sync().await })

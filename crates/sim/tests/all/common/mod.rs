@@ -53,3 +53,10 @@ pub async fn get(fs: &Filesystem, name: &str) -> Result<Vec<u8>, Failure> {
     let pieces = fs.read(found.ino, 0, found.size_bytes as usize).await?;
     Ok(pieces.concat())
 }
+
+/// Removes a file, and forgets what its sync will read: without that block in memory nobody could
+/// have removed it.
+pub async fn remove_and_forget(pool: &Pool, fs: &Filesystem, name: &str) {
+    remove(fs, name).await;
+    pool.pipeline().cache().clear();
+}
