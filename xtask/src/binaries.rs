@@ -54,6 +54,8 @@ struct Binary {
 /// Builds the tests of the workspace and runs them. Fails if any of them does, once all have run.
 pub fn run() -> anyhow::Result<()> {
     let begin = Instant::now();
+    // Before the build, which may put another one in this program's place.
+    let own = std::env::current_exe().context("where this program is")?;
     println!("== tests: build");
     let (mut binaries, millpond) = build()?;
     println!("== tests: built in {} s", begin.elapsed().as_secs());
@@ -70,7 +72,7 @@ pub fn run() -> anyhow::Result<()> {
     // It takes minutes too, so it begins beside the longest.
     let suite = Binary {
         name: "OpenZFS's test suite".to_owned(),
-        program: std::env::current_exe().context("where this program is")?,
+        program: own,
         arguments: vec!["zts".to_owned()],
         directory: ".".into(),
         environment: vec![(crate::zts::BINARY, millpond)],

@@ -159,6 +159,10 @@ pub fn enter(suite: &Path, binary: &Path, words: &[String]) -> anyhow::Result<()
         fs::create_dir(work.join(name))?;
     }
     fs::set_permissions(work.join("files"), fs::Permissions::from_mode(0o1777))?;
+    // Ordinary users run it too, who may not enter the directory in which it was built.
+    let copy = work.join("millpond");
+    fs::copy(binary, &copy).with_context(|| format!("a copy of {}", binary.display()))?;
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
     let disks = Disks::attach(&work.join("disks"))?;
     let names: Vec<&str> = disks
         .0
@@ -182,7 +186,7 @@ pub fn enter(suite: &Path, binary: &Path, words: &[String]) -> anyhow::Result<()
         .args(words)
         .env(WORK, work)
         .env(LOGS, &logs)
-        .env(BINARY, binary)
+        .env(BINARY, &copy)
         .env(DEVICES, names.join(" "))
         .stdin(Stdio::null())
         .status()
