@@ -270,7 +270,7 @@ impl DslPool {
         }
         dsl.create_root_dataset(ctx, &params).await?;
         for guid in last {
-            dsl.features.enable(ctx, guid).await?;
+            dsl.features.enable_unrecorded(ctx, guid).await?;
         }
         dsl.flush_structures(ctx).await?;
         Ok(dsl)

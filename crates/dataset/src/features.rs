@@ -319,29 +319,30 @@ impl Features {
         Ok(())
     }
 
+    /// Enables a feature as if before [`guid::ENABLED_TXG`]: without its txg on record, as those of
+    /// a new pool are that come before that one in the table.
+    ///
+    /// # Errors
+    /// As [`Self::enable`].
+    pub(crate) async fn enable_unrecorded(
+        &self,
+        ctx: &SyncContext,
+        guid: &str,
+    ) -> Result<(), DatasetError> {
+        let facts = facts(guid).ok_or_else(|| DatasetError::Unsupported {
+            name: guid.to_owned(),
+            what: "this feature".into(),
+        })?;
+        self.add(ctx, facts).await
+    }
+
     async fn enable_one(
         &self,
         ctx: &SyncContext,
         facts: &'static FeatureInfo,
     ) -> Result<(), DatasetError> {
+        self.add(ctx, facts).await?;
         let tx = Tx::syncing(ctx.txg);
-        let zaps = self.zaps.get().ok_or_else(|| DatasetError::Unsupported {
-            name: facts.guid.to_owned(),
-            what: "a feature on a pool of a version without features".into(),
-        })?;
-        zaps.descriptions
-            .update(&tx, facts.guid, ZapValue::from_str_z(facts.description))
-            .await?;
-        self.entries.lock().insert(
-            facts.guid.to_owned(),
-            Entry {
-                refcount: 0,
-                for_read: !facts.read_only_compatible,
-                enabled_txg: None,
-            },
-        );
-        self.store(ctx, facts.guid, u64::from(facts.activate_on_enable))
-            .await?;
         if self.is_enabled(guid::ENABLED_TXG) {
             let existing = self.enabled_txg_zap.lock().clone();
             let zap = match existing {
@@ -364,6 +365,31 @@ impl Features {
             }
         }
         Ok(())
+    }
+
+    async fn add(
+        &self,
+        ctx: &SyncContext,
+        facts: &'static FeatureInfo,
+    ) -> Result<(), DatasetError> {
+        let tx = Tx::syncing(ctx.txg);
+        let zaps = self.zaps.get().ok_or_else(|| DatasetError::Unsupported {
+            name: facts.guid.to_owned(),
+            what: "a feature on a pool of a version without features".into(),
+        })?;
+        zaps.descriptions
+            .update(&tx, facts.guid, ZapValue::from_str_z(facts.description))
+            .await?;
+        self.entries.lock().insert(
+            facts.guid.to_owned(),
+            Entry {
+                refcount: 0,
+                for_read: !facts.read_only_compatible,
+                enabled_txg: None,
+            },
+        );
+        self.store(ctx, facts.guid, u64::from(facts.activate_on_enable))
+            .await
     }
 
     /// One more thing uses the feature, in syncing context.

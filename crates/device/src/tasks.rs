@@ -63,19 +63,23 @@ impl Tasks {
 
     /// Runs a task to its end, or until it is cancelled.
     pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        let cancel = self.cancel.clone();
+        let task = async move {
+            cancel.run_until_cancelled(task).await;
+        };
         self.spawn.spawn(Box::pin(self.own(name, task)));
     }
 
-    /// The same as a future, for who polls it himself first. It never panics.
+    /// The same as a future, for who polls it himself first. It never panics, and it is not
+    /// cancelled: what others wait for it does to its end.
     pub fn own<F>(&self, name: &'static str, task: F) -> impl Future<Output = ()> + Send + use<F>
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let (cancel, on_panic) = (self.cancel.clone(), self.on_panic.clone());
+        let on_panic = self.on_panic.clone();
         self.tracker.track_future(async move {
             // What a task leaves half done is not used any more: that is what the owner is told for.
-            let guarded = AssertUnwindSafe(cancel.run_until_cancelled(task));
-            if let Err(payload) = guarded.catch_unwind().await {
+            if let Err(payload) = AssertUnwindSafe(task).catch_unwind().await {
                 let message = message_of(&*payload);
                 tracing::error!(task = name, message, "a task panicked");
                 on_panic(TaskPanic {
@@ -86,7 +90,12 @@ impl Tasks {
         })
     }
 
-    /// Ends all tasks where they wait next, and lets none begin.
+    /// Whether tasks were cancelled, or one of a group panicked.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancel.is_cancelled()
+    }
+
+    /// Ends all tasks that were spawned where they wait next, and lets none begin.
     pub fn cancel(&self) {
         self.cancel.cancel();
     }

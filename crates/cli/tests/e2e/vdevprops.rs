@@ -36,7 +36,7 @@ fn properties_of_vdevs_are_kept_and_go_to_openzfs_and_back() {
         "failfast on default",
         "checksum_n - default",
         "io_t - default",
-        "org.example:rack - -",
+        "org.example:rack - default",
     ];
     let short = d[0].trim_start_matches("/dev/");
     for vdev in ["root-0", "mirror-0", short] {

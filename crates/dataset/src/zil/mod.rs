@@ -496,12 +496,16 @@ impl Zil {
     /// [`Self::close`], without waiting for it.
     pub(crate) fn close_in_background(&self) {
         let shared = self.shared.clone();
-        let tasks = self.shared.objset.pipeline().tasks().clone();
-        tasks.spawn("intent log", async move {
+        let closing = async move {
             if let Err(error) = shared.close().await {
                 tracing::debug!(dataset = (shared.name)(), %error, "the intent log could not be closed");
             }
-        });
+        };
+        let tasks = self.shared.objset.pipeline().tasks();
+        let world = &self.shared.world;
+        world
+            .spawn
+            .spawn(Box::pin(tasks.own("intent log", closing)));
     }
 
     /// What it has done.

@@ -344,7 +344,8 @@ impl Run {
             drop(batches);
         };
         join(walking, issuing).await;
-        ending.is_whole = !self.is_stopped();
+        // A walker that panicked leaves the channel as one that has finished.
+        ending.is_whole = !self.is_stopped() && !self.tasks.is_cancelled();
     }
 }
 
