@@ -41,9 +41,10 @@ const KINDS_END: u64 = 25;
 /// Types that make an object, whose number is in the second word (`lr_create_t`): CREATE, MKDIR,
 /// MKXATTR, SYMLINK, and CREATE and MKDIR with ACLs and attributes.
 const MAKING: [u64; 10] = [1, 2, 3, 4, 14, 15, 16, 17, 18, 19];
-/// Types that are about two directories, in the first two words (`lr_rename_t`): RENAME,
-/// RENAME_EXCHANGE, RENAME_WHITEOUT.
-const RENAMING: [u64; 3] = [8, 22, 23];
+/// Types that are about two objects that there are, in the first two words: LINK (`lr_link_t`, a
+/// directory and what gets a name in it; its number may still be another object's), and with two
+/// directories (`lr_rename_t`) RENAME, RENAME_EXCHANGE, RENAME_WHITEOUT.
+const OF_TWO: [u64; 4] = [7, 8, 22, 23];
 
 /// Why a record was not replayed.
 enum Failure {
@@ -79,9 +80,9 @@ fn object_at(record: &RawRecord, word: usize) -> Option<u64> {
     Some(record.word(word)? & (format::ObjectId::LIMIT - 1))
 }
 
-/// The object, or the directories, that a record is about.
+/// The objects that a record is about and relies on.
 fn concerned(record: &RawRecord) -> impl Iterator<Item = u64> {
-    let second = RENAMING.contains(&record.kind).then_some(1);
+    let second = OF_TWO.contains(&record.kind).then_some(1);
     let words = [Some(0), second].into_iter().flatten();
     words.filter_map(|word| object_at(record, word))
 }
