@@ -22,6 +22,8 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use tokio::net::UnixStream;
 
+use crate::refusals;
+
 /// How long one that is on its way out may still take connections.
 const LEAVING: Duration = Duration::from_secs(10);
 /// How long a daemon that was just started may take until it answers.
@@ -273,11 +275,12 @@ async fn exchange<C: Call>(mut sender: Sender, call: &C) -> anyhow::Result<C::Re
         return serde_json::from_slice(&body)
             .context("the daemon's answer was not understood; is it of another version?");
     }
-    let failure = serde_json::from_slice::<Failure>(&body).unwrap_or_else(|_| {
+    let mut failure = serde_json::from_slice::<Failure>(&body).unwrap_or_else(|_| {
         Failure::new(
             FailureKind::Other,
             String::from_utf8_lossy(&body).trim().to_owned(),
         )
     });
+    failure.message = refusals::words(&failure);
     Err(failure.into())
 }

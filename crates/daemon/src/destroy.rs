@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use api::{Failure, FailureKind, ZfsDestroy, ZfsDestroyReply};
+use api::{Dependence, Failure, FailureKind, Refusal, ZfsDestroy, ZfsDestroyReply};
 use dataset::{DatasetError, DatasetInfo, DatasetKind};
 use serve_fuse::UnmountMode;
 
 use crate::error::from_dataset;
 use crate::mounts::is_at_or_below;
+use crate::reports;
 use crate::service::{OpenPool, Service};
 use crate::zfs::{everything, mode};
 
@@ -189,12 +190,11 @@ impl Service {
             return Err(Failure::new(FailureKind::Invalid, message));
         }
         if !call.target.contains('/') {
-            let message = format!(
-                "{doing}: operation does not apply to pools\nuse 'zfs destroy -r {0}' to destroy all datasets in the pool\nuse 'zpool destroy {0}' to destroy the pool itself",
-                call.target
-            );
             if !call.recursive && !call.dependents {
-                return Err(Failure::new(FailureKind::Invalid, message));
+                let pool = call.target.clone();
+                let message = format!("{doing}: it goes only with its pool");
+                return Err(Failure::new(FailureKind::Invalid, message)
+                    .with_refusal(Refusal::RootFilesystem { pool }));
             }
         }
         let mut doomed = dsl
@@ -202,16 +202,15 @@ impl Service {
             .await
             .map_err(failed)?;
         if !call.recursive && !call.dependents && doomed.len() > 1 {
-            let children = doomed[1..]
-                .iter()
-                .map(|info| info.name.as_str())
-                .collect::<Vec<_>>()
-                .join("\n");
-            let kind = doomed[0].kind.name();
-            let message = format!(
-                "{doing}: {kind} has children\nuse '-r' to destroy the following datasets:\n{children}"
-            );
-            return Err(Failure::new(FailureKind::Busy, message));
+            let message = format!("{doing}: it has children; they go too with '-r'");
+            return Err(Failure::new(FailureKind::Busy, message).with_refusal(
+                Refusal::Dependents {
+                    target: call.target.clone(),
+                    kind: reports::kind(doomed[0].kind),
+                    dependence: Dependence::Children,
+                    names: doomed[1..].iter().map(|info| info.name.clone()).collect(),
+                },
+            ));
         }
         self.add_clones(open, call, &mut doomed).await?;
         // Children before parents, snapshots before what they are of, clones before their origins.
@@ -305,15 +304,18 @@ impl Service {
             });
             let Some(clone) = clone else { break };
             if !call.dependents {
-                let message = format!(
-                    "{doing}: {} has dependent clones\nuse '-R' to destroy the following datasets:\n{}",
-                    match call.target.contains('@') {
-                        true => "snapshot",
-                        false => "filesystem",
+                let message = format!("{doing}: it has dependent clones; they go too with '-R'");
+                return Err(Failure::new(FailureKind::Busy, message).with_refusal(
+                    Refusal::Dependents {
+                        target: call.target.clone(),
+                        kind: match call.target.contains('@') {
+                            true => api::DatasetKind::Snapshot,
+                            false => api::DatasetKind::Filesystem,
+                        },
+                        dependence: Dependence::Clones,
+                        names: vec![clone.name.clone()],
                     },
-                    clone.name
-                );
-                return Err(Failure::new(FailureKind::Busy, message));
+                ));
             }
             let more: Vec<DatasetInfo> = all
                 .iter()

@@ -154,8 +154,10 @@ pub(crate) fn from_mount(doing: &str, error: &MountError) -> Failure {
 
 /// All that failed, as one answer.
 pub(crate) fn all_done(failures: &[Failure]) -> Result<Empty, Failure> {
-    let Some(first) = failures.first() else {
-        return Ok(Empty {});
+    let first = match failures {
+        [] => return Ok(Empty {}),
+        [only] => return Err(only.clone()),
+        [first, ..] => first,
     };
     let messages: Vec<String> = failures.iter().map(ToString::to_string).collect();
     Err(Failure::new(first.kind, messages.join("\n")))

@@ -17,6 +17,7 @@
 
 mod caller;
 mod compatibility;
+mod condition;
 mod create;
 mod damage;
 mod default_pool;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use api::{Empty, Failure, FailureKind, ScrubAction, ZpoolCheckpoint, ZpoolScrub, ZpoolWait};
+use api::{Activity, Empty, Failure, ScrubAction, ZpoolCheckpoint, ZpoolScrub, ZpoolWait};
 use engine::ScrubCommand;
 
 use crate::error::from_engine;
@@ -10,19 +10,6 @@ use crate::service::Service;
 
 /// How often background frees are looked at.
 const POLL: Duration = Duration::from_millis(200);
-/// Activities that can be waited for (`zpool_wait_activity_t`, include/sys/fs/zfs.h).
-const ACTIVITIES: [&str; 9] = [
-    "discard",
-    "free",
-    "initialize",
-    "replace",
-    "remove",
-    "resilver",
-    "scrub",
-    "trim",
-    "raidz_expand",
-];
-
 impl Service {
     /// `zpool scrub`.
     pub(crate) async fn zpool_scrub(&self, call: &ZpoolScrub) -> Result<Empty, Failure> {
@@ -94,27 +81,14 @@ impl Service {
     /// `zpool wait`. What Millpond does not do in the background is never under way.
     pub(crate) async fn zpool_wait(&self, call: &ZpoolWait) -> Result<Empty, Failure> {
         let open = self.pool(&call.name)?;
-        for activity in &call.activities {
-            if !ACTIVITIES.contains(&activity.as_str()) {
-                return Err(Failure::new(
-                    FailureKind::Invalid,
-                    format!(
-                        "invalid activity '{activity}'; known are {}",
-                        ACTIVITIES.join(", ")
-                    ),
-                ));
-            }
-        }
-        let wanted = |name: &str| {
-            call.activities.is_empty() || call.activities.iter().any(|activity| activity == name)
-        };
-        if wanted("scrub") {
+        let wanted = |activity| call.activities.is_empty() || call.activities.contains(&activity);
+        if wanted(Activity::Scrub) {
             open.pool.wait_for_scrub(false).await;
         }
-        if wanted("discard") {
+        if wanted(Activity::Discard) {
             self.wait_for_discard(&call.name).await;
         }
-        if wanted("free") && !open.pool.is_read_only() {
+        if wanted(Activity::Free) && !open.pool.is_read_only() {
             // Ends with the pool, too.
             while open.pool.numbers().freeing_bytes > 0 && self.pool(&call.name).is_ok() {
                 self.world.clock.sleep(POLL).await;

@@ -167,7 +167,7 @@ impl Service {
     pub(crate) fn pools_found(
         &self,
         names: &[String],
-    ) -> Result<(Vec<Arc<OpenPool>>, Vec<String>), Failure> {
+    ) -> Result<(Vec<Arc<OpenPool>>, Vec<Failure>), Failure> {
         if names.is_empty() {
             return Ok((self.pools(), self.absent()));
         }
@@ -184,7 +184,7 @@ impl Service {
         if found.is_empty() {
             all_done(&failures)?;
         }
-        Ok((found, failures.iter().map(Failure::to_string).collect()))
+        Ok((found, failures))
     }
 
     /// The pool of this name.
@@ -328,10 +328,12 @@ impl Service {
     }
 
     /// Of every pool that could not be imported at the start and is still waited for, why.
-    pub(crate) fn absent(&self) -> Vec<String> {
+    pub(crate) fn absent(&self) -> Vec<Failure> {
         let absent = self.absent.lock();
         let failed = absent.iter().filter(|absent| absent.why.is_some());
-        failed.map(Absent::told).collect()
+        let told = failed.map(Absent::told);
+        told.map(|why| Failure::new(FailureKind::NotFound, why))
+            .collect()
     }
 
     /// Forgets a pool that is not here, so that no start looks for it again; tells whether it was on the list.

@@ -1,8 +1,8 @@
 //! Changes to what pools are made of: `zpool add`, `remove`, `reguid`, `labelclear`, `upgrade`.
 
 use api::{
-    Empty, Failure, FailureKind, PoolUpgrade, ZpoolAdd, ZpoolAddReply, ZpoolLabelClear,
-    ZpoolReguid, ZpoolRemove, ZpoolUpgrade, ZpoolUpgradeReply,
+    DeviceUse, Empty, Failure, FailureKind, PoolUpgrade, Refusal, SupportedFeature, ZpoolAdd,
+    ZpoolAddReply, ZpoolLabelClear, ZpoolReguid, ZpoolRemove, ZpoolUpgrade, ZpoolUpgradeReply,
 };
 use engine::AddSpec;
 use format::{Guid, Uberblock};
@@ -85,14 +85,14 @@ impl Service {
         let open = self.pool(&call.name)?;
         let _admin = open.admin.lock().await;
         let doing = format!("cannot reguid '{}'", call.name);
-        if let Some(guid) = call.guid {
+        if let Some(guid) = call.guid.map(|guid| guid.0) {
             let mut others = self.pools().into_iter();
             if guid == 0 || others.any(|other| other.pool.guid().get() == guid) {
                 let message = format!("{doing}: {guid} cannot be its GUID; choose another");
                 return Err(Failure::new(FailureKind::Invalid, message));
             }
         }
-        let guid = call.guid.unwrap_or_else(|| self.new_guid());
+        let guid = call.guid.map_or_else(|| self.new_guid(), |guid| guid.0);
         // Wherever a crash stops it, the next start finds the pool by the guid that it has then.
         *open.next_guid.lock() = Some(guid);
         self.save_cached_pools();
@@ -123,10 +123,11 @@ impl Service {
             .await
             .map_err(|error| match &error {
                 engine::EngineError::DeviceInUse { path, why } => {
-                    let why = why.replace("is part of", "is a member of");
-                    let message =
-                        format!("use '-f' to override the following error:\n{path} {why}");
-                    Failure::new(FailureKind::Busy, message)
+                    let message = format!("{path} {why}; force clears its label all the same");
+                    Failure::new(FailureKind::Busy, message).with_refusal(Refusal::Label {
+                        path: path.clone(),
+                        device_use: DeviceUse::Other { what: why.clone() },
+                    })
                 }
                 _ => from_engine(
                     &format!("failed to clear label for {}", call.device),
@@ -146,7 +147,10 @@ impl Service {
         let mut reply = ZpoolUpgradeReply {
             supported: supported
                 .into_iter()
-                .map(|(name, compatible)| (name.to_owned(), compatible))
+                .map(|(name, is_read_only_compatible)| SupportedFeature {
+                    name: name.to_owned(),
+                    is_read_only_compatible,
+                })
                 .collect(),
             ..ZpoolUpgradeReply::default()
         };

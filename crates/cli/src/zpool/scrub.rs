@@ -1,6 +1,7 @@
 //! `zpool scrub`, `zpool checkpoint` and `zpool wait`.
 
-use api::{ScrubAction, ZpoolCheckpoint, ZpoolScrub, ZpoolWait};
+use anyhow::bail;
+use api::{Activity, ScrubAction, ZpoolCheckpoint, ZpoolScrub, ZpoolWait};
 use clap::Args;
 
 use crate::client::Client;
@@ -84,10 +85,34 @@ pub struct Wait {
 impl Wait {
     /// Asks the daemon.
     pub fn run(self, client: &Client) -> anyhow::Result<()> {
+        let activities = self.activities.iter().map(|word| activity(word));
         client.call(&ZpoolWait {
+            activities: activities.collect::<anyhow::Result<_>>()?,
             name: self.pool,
-            activities: self.activities,
         })?;
         Ok(())
+    }
+}
+
+/// What a pool does in the background, as `zpool wait -t` calls it.
+const ACTIVITIES: [(&str, Activity); 9] = [
+    ("discard", Activity::Discard),
+    ("free", Activity::Free),
+    ("initialize", Activity::Initialize),
+    ("replace", Activity::Replace),
+    ("remove", Activity::Remove),
+    ("resilver", Activity::Resilver),
+    ("scrub", Activity::Scrub),
+    ("trim", Activity::Trim),
+    ("raidz_expand", Activity::RaidzExpand),
+];
+
+fn activity(word: &str) -> anyhow::Result<Activity> {
+    match ACTIVITIES.into_iter().find(|(name, _)| *name == word) {
+        Some((_, activity)) => Ok(activity),
+        None => bail!(
+            "invalid activity '{word}'; known are {}",
+            ACTIVITIES.map(|(name, _)| name).join(", ")
+        ),
     }
 }
