@@ -4,7 +4,7 @@ use indexmap::IndexMap;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::DatasetKind;
+use crate::{DatasetKind, JobKind};
 
 /// Who may make a request. Ordinary users may look where OpenZFS lets them (its
 /// `zfs_secpolicy_read` and `zfs_secpolicy_none`, module/zfs/zfs_ioctl.c).
@@ -23,13 +23,17 @@ pub trait Call: Serialize + DeserializeOwned + Send + 'static {
     const PATH: &'static str;
     /// Who may make it.
     const ACCESS: Access<Self> = Access::Change(|_| "cannot do this".to_owned());
-    /// It waits for as long as its caller does: it ends when that one goes away, as it changes
-    /// nothing.
-    const WAITS: bool = false;
+    /// It may take long, so it is a job while it is worked at ([`crate::Job`]).
+    const JOB: Option<JobKind> = None;
     /// It may bring the first pool to a server, so one is worth starting for it.
     const BRINGS_POOLS: bool = false;
     /// What the daemon answers when it worked.
     type Reply: Serialize + DeserializeOwned + Send + 'static;
+
+    /// The pool that it is about, where it is a job.
+    fn pool(&self) -> Option<String> {
+        None
+    }
 }
 
 /// Why a request failed.
@@ -196,6 +200,8 @@ pub enum FailureKind {
     WrongKey,
     /// Devices failed or data is damaged.
     Io,
+    /// Stopped on request.
+    Canceled,
     /// Anything else.
     Other,
 }
@@ -206,7 +212,7 @@ impl FailureKind {
         match self {
             Self::Invalid => 400,
             Self::NotFound => 404,
-            Self::Exists | Self::Busy => 409,
+            Self::Exists | Self::Busy | Self::Canceled => 409,
             Self::Unsupported => 422,
             Self::WrongKey | Self::Denied => 403,
             Self::NoSpace => 507,

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::common::quoted;
-use crate::{Access, Call, Empty, Failure, PropertyMap, Settings};
+use crate::{Access, Call, Empty, Failure, JobKind, PropertyMap, Settings};
 
 /// What a dataset is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -153,7 +153,13 @@ pub struct ZfsDestroyReply {
 impl Call for ZfsDestroy {
     const PATH: &'static str = "/v1/zfs/destroy";
     const ACCESS: Access<Self> = Access::Change(|call| format!("cannot destroy '{}'", call.target));
+    const JOB: Option<JobKind> = Some(JobKind::Destroy);
     type Reply = ZfsDestroyReply;
+
+    fn pool(&self) -> Option<String> {
+        let pool = self.target.split(['/', '@', '#']).next();
+        pool.map(str::to_owned)
+    }
 }
 
 /// `zfs set`.

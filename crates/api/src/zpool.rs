@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::common::quoted;
 use crate::{
-    Access, Call, Empty, Failure, FoundCondition, Guid, PoolCondition, PropertyMap, Settings,
-    VdevReport, VdevSpec, VdevState,
+    Access, Call, Empty, Failure, FoundCondition, Guid, JobKind, PoolCondition, PropertyMap,
+    Settings, VdevReport, VdevSpec, VdevState,
 };
 
 /// `zpool create`.
@@ -325,7 +325,12 @@ impl Call for ZpoolImport {
         None => "cannot discover pools".to_owned(),
     });
     const BRINGS_POOLS: bool = true;
+    const JOB: Option<JobKind> = Some(JobKind::Import);
     type Reply = ZpoolImportReply;
+
+    fn pool(&self) -> Option<String> {
+        self.new_name.clone().or_else(|| self.pool.clone())
+    }
 }
 
 /// `zpool export`.
@@ -346,7 +351,15 @@ impl Call for ZpoolExport {
         true => "cannot export pools".to_owned(),
         false => format!("cannot export {}", quoted(&call.names)),
     });
+    const JOB: Option<JobKind> = Some(JobKind::Export);
     type Reply = Empty;
+
+    fn pool(&self) -> Option<String> {
+        match &self.names[..] {
+            [name] => Some(name.clone()),
+            _ => None,
+        }
+    }
 }
 
 /// `zpool list` and `zpool get`: every property of the named pools.
@@ -554,8 +567,6 @@ pub struct ZpoolScrub {
     pub all: bool,
     /// What to do.
     pub action: ScrubAction,
-    /// Answer when it has ended or was paused (`-w`).
-    pub wait: bool,
 }
 
 impl Call for ZpoolScrub {
@@ -575,8 +586,6 @@ pub struct ZpoolCheckpoint {
     pub name: String,
     /// Discard the checkpoint (`-d`).
     pub discard: bool,
-    /// Answer when what it kept is free (`-w`).
-    pub wait: bool,
     /// The command as typed, for the pool's history.
     pub command: String,
 }
@@ -585,47 +594,6 @@ impl Call for ZpoolCheckpoint {
     const PATH: &'static str = "/v1/zpool/checkpoint";
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot checkpoint '{}'", call.name));
-    type Reply = Empty;
-}
-
-/// `zpool wait`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ZpoolWait {
-    /// Name of the pool.
-    pub name: String,
-    /// Activities to wait for; empty means all.
-    pub activities: Vec<Activity>,
-}
-
-/// What a pool does in the background (`zpool_wait_activity_t`, include/sys/fs/zfs.h).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Activity {
-    /// Discarding of a checkpoint.
-    Discard,
-    /// Freeing of what was destroyed.
-    Free,
-    /// `zpool initialize`.
-    Initialize,
-    /// `zpool replace`.
-    Replace,
-    /// `zpool remove`.
-    Remove,
-    /// A resilver.
-    Resilver,
-    /// A scrub.
-    Scrub,
-    /// `zpool trim`.
-    Trim,
-    /// Expansion of a raidz.
-    RaidzExpand,
-}
-
-impl Call for ZpoolWait {
-    const PATH: &'static str = "/v1/zpool/wait";
-    const ACCESS: Access<Self> = Access::Read;
-    const WAITS: bool = true;
     type Reply = Empty;
 }
 

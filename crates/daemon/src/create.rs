@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use api::{Failure, FailureKind, ZfsCreate, ZfsCreateReply};
+use api::{EventKind, Failure, FailureKind, ZfsCreate, ZfsCreateReply};
 use dataset::DatasetError;
 use filesystem::ZplInit;
 use volume::ZvolInit;
@@ -150,6 +150,9 @@ impl Service {
                 .map_err(failed)?;
         }
         self.log_command(&open.pool, &call.command).await;
+        self.events.tell(EventKind::DatasetsCreated {
+            names: vec![call.name.clone()],
+        });
         let after = async {
             if call.volume_size_bytes.is_some() {
                 return self.open_volume(&open, &call.name).await;

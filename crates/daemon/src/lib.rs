@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+mod background;
 mod caller;
 mod compatibility;
 mod condition;
@@ -23,9 +24,11 @@ mod damage;
 mod default_pool;
 mod destroy;
 mod error;
+mod events;
 mod filesystems;
 mod http;
 mod import;
+mod jobs;
 mod keys;
 mod lun;
 mod mounts;

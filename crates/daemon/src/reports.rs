@@ -360,7 +360,7 @@ pub(crate) fn scan_of(status: &PoolStatus) -> Option<ScanReport> {
     status.scan.as_ref().map(scan)
 }
 
-fn scan(status: &ScanStatus) -> ScanReport {
+pub(crate) fn scan(status: &ScanStatus) -> ScanReport {
     // One that another system began did nothing here.
     let here = |bytes: u64| if status.verify_only { bytes } else { 0 };
     ScanReport {

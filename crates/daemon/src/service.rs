@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::{Failure, FailureKind, ServerInfoReply};
+use api::{EventKind, Failure, FailureKind, ServerInfoReply};
 use device::{BoxFuture, World};
 use engine::{HostIdentity, ImportSpec, MissingLogs, Pool, ScanSpec};
 use futures::future::join_all;
@@ -17,8 +17,11 @@ use parking_lot::Mutex;
 use serve_fuse::UnmountMode;
 use tokio::sync::{Notify, watch};
 
+use crate::background::{self, Background};
 use crate::error::{all_done, from_engine, suspended};
+use crate::events::Events;
 use crate::filesystems::Filesystems;
+use crate::jobs::Jobs;
 use crate::mounts::Mounts;
 use crate::names::{Claim, PoolNames};
 use crate::secrets::Secrets;
@@ -32,6 +35,8 @@ pub(crate) struct OpenPool {
     pub(crate) pool: Arc<Pool>,
     /// Serialises changes to its datasets, mounts and shares.
     pub(crate) admin: tokio::sync::Mutex<()>,
+    /// What it does in the background.
+    pub(crate) background: Background,
     /// Its filesystems that are open.
     pub(crate) filesystems: Filesystems,
     /// The guid that it is being given, while it is.
@@ -90,6 +95,8 @@ pub(crate) struct Service {
     pub(crate) mounts: Mounts,
     pub(crate) volumes: Volumes,
     pub(crate) secrets: Secrets,
+    pub(crate) events: Arc<Events>,
+    pub(crate) jobs: Arc<Jobs>,
     state: State,
     cache_bytes: u64,
     pools: Mutex<BTreeMap<String, Arc<OpenPool>>>,
@@ -112,7 +119,10 @@ impl Service {
             options.iscsi_insecure,
             (cache_bytes / 4).clamp(ISCSI_BYTES_MIN, ISCSI_BYTES_MAX),
         );
+        let events = Arc::new(Events::default());
         Ok(Arc::new(Self {
+            jobs: Jobs::new(Arc::clone(&events)),
+            events,
             world: World::system(threads),
             host: host_identity(),
             mounts: Mounts::default(),
@@ -243,6 +253,7 @@ impl Service {
         let open = Arc::new(OpenPool {
             pool,
             admin: tokio::sync::Mutex::new(()),
+            background: Background::new(&self.jobs, &self.events),
             filesystems: Filesystems::default(),
             next_guid: Mutex::new(None),
         });
@@ -251,6 +262,8 @@ impl Service {
             .insert(open.pool.name(), Arc::clone(&open));
         self.share_out_cache();
         self.save_cached_pools();
+        self.events.tell_of(&open.pool, EventKind::PoolImported);
+        tokio::spawn(background::watch(Arc::clone(&open)));
         let _admin = open.admin.lock().await;
         let mut warnings = Vec::new();
         if mount {
@@ -262,7 +275,10 @@ impl Service {
 
     /// Forgets a pool that was exported or destroyed.
     pub(crate) fn forget(&self, name: &str, keep_cached: bool) {
-        self.pools.lock().remove(name);
+        let forgotten = self.pools.lock().remove(name);
+        if let Some(open) = forgotten {
+            open.background.close(&open.pool);
+        }
         self.share_out_cache();
         if !keep_cached {
             self.save_cached_pools();

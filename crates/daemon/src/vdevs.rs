@@ -1,8 +1,9 @@
 //! Changes to what pools are made of: `zpool add`, `remove`, `reguid`, `labelclear`, `upgrade`.
 
 use api::{
-    DeviceUse, Empty, Failure, FailureKind, PoolUpgrade, Refusal, SupportedFeature, ZpoolAdd,
-    ZpoolAddReply, ZpoolLabelClear, ZpoolReguid, ZpoolRemove, ZpoolUpgrade, ZpoolUpgradeReply,
+    DeviceUse, Empty, EventKind, Failure, FailureKind, PoolUpgrade, Refusal, SupportedFeature,
+    ZpoolAdd, ZpoolAddReply, ZpoolLabelClear, ZpoolReguid, ZpoolRemove, ZpoolUpgrade,
+    ZpoolUpgradeReply,
 };
 use engine::AddSpec;
 use format::{Guid, Uberblock};
@@ -45,6 +46,7 @@ impl Service {
             .map_err(|error| vdev_failure(&format!("cannot add to '{}'", call.name), &error))?;
         self.log_command(&open.pool, &call.command).await;
         self.save_cached_pools();
+        self.events.tell_of(&open.pool, EventKind::PoolChanged);
         Ok(ZpoolAddReply {
             tree,
             layout: Vec::new(),
@@ -63,6 +65,7 @@ impl Service {
             }
         }
         self.save_cached_pools();
+        self.events.tell_of(&open.pool, EventKind::PoolChanged);
         if let Some(failure) = first {
             return Err(failure);
         }
@@ -103,6 +106,7 @@ impl Service {
         *open.next_guid.lock() = None;
         self.save_cached_pools();
         changed.map_err(|error| from_engine(&doing, &error))?;
+        self.events.tell_of(&open.pool, EventKind::PoolChanged);
         Ok(Empty {})
     }
 
@@ -178,6 +182,7 @@ impl Service {
                     .map_err(|error| from_engine(&format!("cannot upgrade '{name}'"), &error))?;
                 if !enabled.is_empty() || open.pool.status().version != before {
                     self.log_command(&open.pool, &call.command).await;
+                    self.events.tell_of(&open.pool, EventKind::PoolChanged);
                 }
                 enabled
             };

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use api::{
-    DatasetKind as ApiKind, DatasetReport, Empty, Failure, FailureKind, Property, ZfsDestroy,
-    ZfsList, ZfsListReply, ZfsMount, ZfsRename, ZfsRollback, ZfsSnapshot, ZfsUnmount,
+    DatasetKind as ApiKind, DatasetReport, Empty, EventKind, Failure, FailureKind, Property,
+    ZfsDestroy, ZfsList, ZfsListReply, ZfsMount, ZfsRename, ZfsRollback, ZfsSnapshot, ZfsUnmount,
 };
 use dataset::{DatasetError, DatasetInfo, DatasetKind, ListOptions};
 use serve_fuse::{MountTable, UnmountMode};
@@ -239,6 +239,9 @@ impl Service {
             .await
             .map_err(|error| from_dataset(&doing, &error))?;
         self.log_command(&open.pool, &call.command).await;
+        self.events.tell(EventKind::DatasetsCreated {
+            names: names.clone(),
+        });
         for name in &names {
             let head = name.split('@').next().unwrap_or(name);
             self.show_volume_snapshots(&open, head).await?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{
-    DeviceKind, DeviceSpec, Empty, Failure, FailureKind, PoolHistory, Refusal, Settings,
+    DeviceKind, DeviceSpec, Empty, EventKind, Failure, FailureKind, PoolHistory, Refusal, Settings,
     VdevLayout as ApiLayout, VdevSpec as ApiVdev, ZpoolClear, ZpoolCreate, ZpoolCreateReply,
     ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolHistoryReply, ZpoolList, ZpoolListReply,
     ZpoolSet, ZpoolStatus, ZpoolStatusReply, ZpoolSync,
@@ -474,6 +474,7 @@ impl Service {
             }
         }
         self.log_command(&open.pool, &call.command).await;
+        self.events.tell_of(&open.pool, EventKind::PoolChanged);
         if call.vdev.is_none() && call.property == "cachefile" {
             self.save_cached_pools();
         }
@@ -531,6 +532,7 @@ impl Service {
             .clear(call.vdev.as_deref())
             .await
             .map_err(|error| from_engine(&doing, &error))?;
+        open.background.poke(&open.pool);
         if was_suspended {
             self.look_whether_it_goes(&open, &doing).await?;
         }
