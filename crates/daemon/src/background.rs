@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{EventKind, JobKind, JobState, Progress, Unit};
-use engine::Pool;
 use parking_lot::Mutex;
+use pool::Pool;
 use tokio::sync::{Notify, watch};
 
 use crate::events::Events;

@@ -3,8 +3,8 @@
 
 use api::{Failmode, FoundCondition, PoolCondition, ScanFunction, ScanState};
 use api::{VdevAux, VdevClass, VdevReport, VdevState};
-use engine::{FeatureState, FeatureStatus, FoundPool, Pool, PoolStatus, Probe, Unusable};
 use format::Uberblock;
+use pool::{FeatureState, FeatureStatus, FoundPool, Pool, PoolStatus, Probe, Unusable};
 
 use crate::compatibility::{self, Compatibility};
 use crate::reports;

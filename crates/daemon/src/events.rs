@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use api::{Event, EventKind, EventPool};
-use engine::Pool;
 use parking_lot::Mutex;
+use pool::Pool;
 use tokio::sync::watch;
 
 /// Events that are kept.

@@ -6,10 +6,10 @@ use api::{
     Failure, FailureKind, FoundPoolReport, ImportObstacle, ImportRefusal, ImportedPool, Refusal,
     RewindReport, ZpoolImport, ZpoolImportReply,
 };
-use engine::{
-    EngineError, FoundPool, FoundState, ImportSpec, MissingLogs, Pool, Probe, Rewind, ScanSpec,
-};
 use format::Txg;
+use pool::{
+    FoundPool, FoundState, ImportSpec, MissingLogs, Pool, PoolError, Probe, Rewind, ScanSpec,
+};
 
 use crate::condition;
 use crate::error::from_engine;
@@ -65,25 +65,25 @@ impl Wanted<'_> {
     }
 
     /// What the engine refused.
-    fn refused(&self, error: &EngineError, rewind: Rewind, accessed_s: u64) -> Failure {
+    fn refused(&self, error: &PoolError, rewind: Rewind, accessed_s: u64) -> Failure {
         let failure = from_engine(&self.doing(), error);
         let obstacle = match error {
-            EngineError::ForeignHost {
+            PoolError::ForeignHost {
                 hostname, hostid, ..
             } => ImportObstacle::ForeignHost {
                 hostname: hostname.clone(),
                 hostid: *hostid,
                 accessed_s,
             },
-            EngineError::UnsupportedForWrite { features, .. } => ImportObstacle::ReadOnlyFeatures {
+            PoolError::UnsupportedForWrite { features, .. } => ImportObstacle::ReadOnlyFeatures {
                 features: features.clone(),
             },
-            EngineError::UnsupportedFeatures { features, .. } => {
+            PoolError::UnsupportedFeatures { features, .. } => {
                 ImportObstacle::UnsupportedFeatures {
                     features: features.clone(),
                 }
             }
-            EngineError::MissingLog {
+            PoolError::MissingLog {
                 devices, datasets, ..
             } => ImportObstacle::MissingLogs {
                 devices: devices.clone(),
@@ -133,7 +133,7 @@ impl Service {
             let mut reply = ZpoolImportReply::default();
             for pool in found {
                 if !call.all {
-                    let probe = engine::probe(&self.world, &pool)
+                    let probe = pool::probe(&self.world, &pool)
                         .await
                         .map_err(|error| from_engine("cannot look at a pool", &error))?;
                     let foreign = pool.state == FoundState::Active
@@ -194,7 +194,7 @@ impl Service {
         scan: &ScanSpec,
         call: &ZpoolImport,
     ) -> Result<Vec<FoundPool>, Failure> {
-        let mut found = engine::scan(&self.world, scan)
+        let mut found = pool::scan(&self.world, scan)
             .await
             .map_err(|error| from_engine("cannot search for pools", &error))?;
         let open_guids: Vec<_> = self.pools().iter().map(|open| open.pool.guid()).collect();

@@ -9,12 +9,12 @@ use api::{
     Source, VdevAux, VdevKind, VdevReport,
 };
 use dataset::{DatasetKind, PropertySetting, props};
-use engine::{
+use format::{Guid, NvList, NvValue};
+use pool::{
     ActivityState, ActivityStatus, HistoryRecord, HistoryWhat, IoStats, Pool, PoolHealth,
     PoolStatus, PropertySource, RemovalState, RemovalStatus, ScanStatus, VdevClass, VdevState,
     VdevStatus,
 };
-use format::{Guid, NvList, NvValue};
 
 use crate::condition;
 

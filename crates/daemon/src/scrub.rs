@@ -4,7 +4,7 @@ use api::{
     Empty, EventKind, Failure, Job, JobCancel, JobGet, JobKind, JobList, JobListReply, JobResult,
     ScrubAction, ZpoolCheckpoint, ZpoolScrub,
 };
-use engine::ScrubCommand;
+use pool::ScrubCommand;
 
 use crate::caller::Caller;
 use crate::error::from_engine;

@@ -5,8 +5,8 @@ use api::{
     ZpoolAdd, ZpoolAddReply, ZpoolLabelClear, ZpoolReguid, ZpoolRemove, ZpoolUpgrade,
     ZpoolUpgradeReply,
 };
-use engine::AddSpec;
 use format::{Guid, Uberblock};
+use pool::AddSpec;
 
 use crate::caller::denied;
 use crate::compatibility::Compatibility;
@@ -123,10 +123,10 @@ impl Service {
                 return Err(Failure::new(FailureKind::Busy, message));
             }
         }
-        engine::clear_label(&self.world, &call.device, call.force)
+        pool::clear_label(&self.world, &call.device, call.force)
             .await
             .map_err(|error| match &error {
-                engine::EngineError::DeviceInUse { path, why } => {
+                pool::PoolError::DeviceInUse { path, why } => {
                     let message = format!("{path} {why}; force clears its label all the same");
                     Failure::new(FailureKind::Busy, message).with_refusal(Refusal::Label {
                         path: path.clone(),
@@ -147,7 +147,7 @@ impl Service {
         call: &ZpoolUpgrade,
         may_change: bool,
     ) -> Result<ZpoolUpgradeReply, Failure> {
-        let supported = engine::supported_features();
+        let supported = pool::supported_features();
         let mut reply = ZpoolUpgradeReply {
             supported: supported
                 .into_iter()
