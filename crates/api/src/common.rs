@@ -126,6 +126,15 @@ pub enum ImportObstacle {
         /// When it was last written, in seconds since 1970.
         accessed_s: u64,
     },
+    /// Another host uses it at this moment.
+    ActiveElsewhere {
+        /// Name of the host.
+        hostname: String,
+        /// Its id.
+        hostid: u64,
+    },
+    /// Its property multihost is on, and this host has no id.
+    NoHostid,
     /// It cannot be read for want of these features.
     UnsupportedFeatures {
         /// Their names.
@@ -173,7 +182,7 @@ pub enum DeviceUse {
     },
     /// Anything else.
     Other {
-        /// As a sentence's end: "holds an ext4 filesystem".
+        /// What it contains: "an ext4 filesystem".
         what: String,
     },
 }

@@ -29,7 +29,7 @@ pub fn words(failure: &Failure) -> String {
                 DeviceUse::ExportedPool { pool } => {
                     format!("is a member of exported pool '{pool}'")
                 }
-                DeviceUse::Other { what } => what.clone(),
+                DeviceUse::Other { what } => format!("contains {what}"),
             };
             format!("use '-f' to override the following error:\n{path} {what}")
         }
@@ -107,6 +107,12 @@ fn import(refusal: &ImportRefusal, message: &str) -> String {
         } => format!(
             "{doing}: pool was previously in use from another system.\nLast accessed by {hostname} (hostid={hostid:x}) at {}\nThe pool can be imported, use 'zpool import -f' to import the pool.",
             numbers::local_ctime(*accessed_s)
+        ),
+        ImportObstacle::ActiveElsewhere { hostname, hostid } => format!(
+            "cannot import '{pool}': pool is imported on host '{hostname}' (hostid={hostid:x}).\nExport the pool on the other system, then run 'zpool import'."
+        ),
+        ImportObstacle::NoHostid => format!(
+            "cannot import '{pool}': pool has the multihost property on and the system's hostid is not set.\nSet a unique system hostid with the zgenhostid(8) command."
         ),
         ImportObstacle::ReadOnlyFeatures { features } => format!(
             "{unsupported}\n{}All unsupported features are only required for writing to the pool.\nThe pool can be imported using '-o readonly=on'.\n{doing}: unsupported version or feature",

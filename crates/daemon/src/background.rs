@@ -156,8 +156,8 @@ impl Background {
             unit: Unit::Bytes,
         });
         let was_paused = work.job().state == JobState::Paused;
-        let (kind, state) = match reports::scan(&scrub).state {
-            api::ScanState::Scanning => {
+        let (kind, state) = match scrub.state {
+            pool::ScanState::Scanning => {
                 let is_paused = scrub.pause_time_s != 0;
                 work.set_paused(is_paused);
                 if is_paused && !was_paused {
@@ -165,10 +165,10 @@ impl Background {
                 }
                 return !is_paused;
             }
-            api::ScanState::Finished => {
+            pool::ScanState::Finished => {
                 (EventKind::ScrubFinished as fn(_) -> _, JobState::Finished)
             }
-            api::ScanState::Canceled => {
+            pool::ScanState::Canceled => {
                 (EventKind::ScrubCanceled as fn(_) -> _, JobState::Canceled)
             }
         };

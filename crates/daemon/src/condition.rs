@@ -1,8 +1,7 @@
 //! What is to be said of a pool, imported or found: which condition it is, for the reader to put
 //! into words. The order is that of OpenZFS (`check_status`, lib/libzfs/libzfs_status.c).
 
-use api::{Failmode, FoundCondition, PoolCondition, ScanFunction, ScanState};
-use api::{VdevAux, VdevClass, VdevReport, VdevState};
+use api::{Failmode, FoundCondition, PoolCondition, VdevAux, VdevClass, VdevReport, VdevState};
 use format::Uberblock;
 use pool::{FeatureState, FeatureStatus, FoundPool, Pool, PoolStatus, Probe, Unusable};
 
@@ -39,9 +38,10 @@ pub(crate) fn of_pool(
     let has_errors =
         |vdev: &VdevReport| vdev.read_errors + vdev.write_errors + vdev.checksum_errors > 0;
     // OpenZFS resilvers at once; what it had begun goes on when it has the pool again.
-    let is_resilvering = reports::scan_of(status).is_some_and(|scan| {
-        scan.function == ScanFunction::Resilver && scan.state == ScanState::Scanning
-    });
+    let is_resilvering = status
+        .scan
+        .as_ref()
+        .is_some_and(pool::ScanStatus::is_resilvering);
     if let Some(why) = &status.suspended_why {
         return Some(PoolCondition::Suspended {
             why: why.clone(),

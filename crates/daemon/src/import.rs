@@ -12,7 +12,7 @@ use pool::{
 };
 
 use crate::condition;
-use crate::error::from_engine;
+use crate::error::from_pool;
 use crate::reports;
 use crate::service::{OpenPool, Service};
 use crate::zpool::{not_at_the_next_start, take_altroot, typed};
@@ -66,7 +66,7 @@ impl Wanted<'_> {
 
     /// What the engine refused.
     fn refused(&self, error: &PoolError, rewind: Rewind, accessed_s: u64) -> Failure {
-        let failure = from_engine(&self.doing(), error);
+        let failure = from_pool(&self.doing(), error);
         let obstacle = match error {
             PoolError::ForeignHost {
                 hostname, hostid, ..
@@ -75,6 +75,13 @@ impl Wanted<'_> {
                 hostid: *hostid,
                 accessed_s,
             },
+            PoolError::RemoteActive {
+                hostname, hostid, ..
+            } => ImportObstacle::ActiveElsewhere {
+                hostname: hostname.clone(),
+                hostid: *hostid,
+            },
+            PoolError::NoHostid { .. } => ImportObstacle::NoHostid,
             PoolError::UnsupportedForWrite { features, .. } => ImportObstacle::ReadOnlyFeatures {
                 features: features.clone(),
             },
@@ -135,7 +142,7 @@ impl Service {
                 if !call.all {
                     let probe = pool::probe(&self.world, &pool)
                         .await
-                        .map_err(|error| from_engine("cannot look at a pool", &error))?;
+                        .map_err(|error| from_pool("cannot look at a pool", &error))?;
                     let foreign = pool.state == FoundState::Active
                         && pool.hostid != 0
                         && pool.hostid != self.host.hostid;
@@ -196,7 +203,7 @@ impl Service {
     ) -> Result<Vec<FoundPool>, Failure> {
         let mut found = pool::scan(&self.world, scan)
             .await
-            .map_err(|error| from_engine("cannot search for pools", &error))?;
+            .map_err(|error| from_pool("cannot search for pools", &error))?;
         let open_guids: Vec<_> = self.pools().iter().map(|open| open.pool.guid()).collect();
         found.retain(|pool| {
             !open_guids.contains(&pool.guid)
@@ -294,7 +301,7 @@ impl Service {
         if call.dry_run {
             pool.export(false)
                 .await
-                .map_err(|error| from_engine(&doing, &error))?;
+                .map_err(|error| from_pool(&doing, &error))?;
         } else {
             self.log_command(&pool, &call.command).await;
             imported.warnings = self.adopt(pool, !call.no_mount).await;

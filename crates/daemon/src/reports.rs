@@ -1,4 +1,4 @@
-//! The engine's answers in the API's types.
+//! What pools and datasets are, in the API's types.
 
 use std::collections::BTreeMap;
 
@@ -53,6 +53,7 @@ fn health(health: PoolHealth) -> api::PoolHealth {
     }
 }
 
+/// What a vdev is, by its type in the pool's configuration (`VDEV_TYPE_*`, include/sys/fs/zfs.h).
 fn kind_of(word: &str) -> VdevKind {
     match word {
         "root" => VdevKind::Root,
@@ -71,17 +72,18 @@ fn kind_of(word: &str) -> VdevKind {
     }
 }
 
-fn aux_of(why: &str) -> VdevAux {
-    match why {
-        "cannot open" => VdevAux::OpenFailed,
-        "insufficient replicas" => VdevAux::NoReplicas,
-        "device is too small" => VdevAux::TooSmall,
-        "invalid label" => VdevAux::BadLabel,
-        "currently in use" => VdevAux::Spared,
-        "too many errors" => VdevAux::ErrorsExceeded,
-        "external device fault" => VdevAux::External,
-        _ => VdevAux::CorruptData,
-    }
+fn aux(aux: pool::VdevAux) -> Option<VdevAux> {
+    Some(match aux {
+        pool::VdevAux::None => return None,
+        pool::VdevAux::OpenFailed => VdevAux::OpenFailed,
+        pool::VdevAux::CorruptData => VdevAux::CorruptData,
+        pool::VdevAux::NoReplicas => VdevAux::NoReplicas,
+        pool::VdevAux::TooSmall => VdevAux::TooSmall,
+        pool::VdevAux::BadLabel => VdevAux::BadLabel,
+        pool::VdevAux::Spared => VdevAux::Spared,
+        pool::VdevAux::ErrorsExceeded => VdevAux::ErrorsExceeded,
+        pool::VdevAux::External => VdevAux::External,
+    })
 }
 
 /// A vdev with those below it.
@@ -94,14 +96,16 @@ pub(crate) fn vdev(status: &VdevStatus) -> VdevReport {
         class: class(status.class),
         path: status.path.clone(),
         state: match (status.class, status.state) {
-            (VdevClass::Spare, VdevState::Online) if status.why.is_some() => api::VdevState::InUse,
+            (VdevClass::Spare, VdevState::Online) if status.aux == pool::VdevAux::Spared => {
+                api::VdevState::InUse
+            }
             (VdevClass::Spare, VdevState::Online) => api::VdevState::Available,
             (_, other) => state(other),
         },
-        aux: status.why.as_deref().map(aux_of),
+        aux: aux(status.aux),
         is_absent: false,
-        is_removing: status.note.as_deref() == Some("(removing)"),
-        is_non_allocating: status.note.as_deref() == Some("(non-allocating)"),
+        is_removing: status.is_removing,
+        is_non_allocating: status.is_non_allocating,
         is_stale: status.is_stale,
         size_bytes: status.size_bytes,
         allocated_bytes: status.allocated_bytes,
@@ -285,7 +289,7 @@ pub(crate) fn pool_status(pool: &Pool) -> PoolStatusReport {
             .as_ref()
             .is_none_or(api::PoolCondition::is_healthy),
         condition,
-        scan: scan_of(&status),
+        scan: status.scan.as_ref().map(scan),
         checkpoint: status.checkpoint.as_ref().map(|at| CheckpointReport {
             created_s: at.created_s,
             space_bytes: at.space_bytes.values().sum(),
@@ -355,23 +359,18 @@ fn dedup(status: &PoolStatus) -> Option<DedupReport> {
     })
 }
 
-/// The last scrub or resilver.
-pub(crate) fn scan_of(status: &PoolStatus) -> Option<ScanReport> {
-    status.scan.as_ref().map(scan)
-}
-
-pub(crate) fn scan(status: &ScanStatus) -> ScanReport {
+fn scan(status: &ScanStatus) -> ScanReport {
     // One that another system began did nothing here.
     let here = |bytes: u64| if status.verify_only { bytes } else { 0 };
     ScanReport {
-        function: match status.function.as_str() {
-            "resilver" => api::ScanFunction::Resilver,
-            _ => api::ScanFunction::Scrub,
+        function: match status.function {
+            pool::ScanFunction::Scrub => api::ScanFunction::Scrub,
+            pool::ScanFunction::Resilver => api::ScanFunction::Resilver,
         },
-        state: match status.state.as_str() {
-            "finished" => api::ScanState::Finished,
-            "canceled" => api::ScanState::Canceled,
-            _ => api::ScanState::Scanning,
+        state: match status.state {
+            pool::ScanState::Scanning => api::ScanState::Scanning,
+            pool::ScanState::Finished => api::ScanState::Finished,
+            pool::ScanState::Canceled => api::ScanState::Canceled,
         },
         start_time_s: status.start_time_s,
         end_time_s: status.end_time_s,

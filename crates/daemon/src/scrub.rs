@@ -7,7 +7,7 @@ use api::{
 use pool::ScrubCommand;
 
 use crate::caller::Caller;
-use crate::error::from_engine;
+use crate::error::from_pool;
 use crate::service::{OpenPool, Service};
 
 impl Service {
@@ -38,7 +38,7 @@ impl Service {
                 open.pool.checkpoint().await,
             ),
         };
-        done.map_err(|error| from_engine(&doing, &error))?;
+        done.map_err(|error| from_pool(&doing, &error))?;
         self.log_command(&open.pool, &call.command).await;
         open.background.poke(&open.pool);
         self.events.tell_of(&open.pool, EventKind::PoolChanged);
@@ -86,7 +86,7 @@ async fn scrub(open: &OpenPool, action: ScrubAction) -> Result<(), Failure> {
     };
     let doing = format!("{doing} '{}'", open.pool.name());
     let done = open.pool.scrub(command).await;
-    done.map_err(|error| from_engine(&doing, &error))?;
+    done.map_err(|error| from_pool(&doing, &error))?;
     match action {
         ScrubAction::Start => open.background.scrub_begun(&open.pool),
         ScrubAction::Pause | ScrubAction::Stop => open.background.poke(&open.pool),

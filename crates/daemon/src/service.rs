@@ -18,7 +18,7 @@ use serve_fuse::UnmountMode;
 use tokio::sync::{Notify, watch};
 
 use crate::background::{self, Background};
-use crate::error::{all_done, from_engine, suspended};
+use crate::error::{all_done, from_pool, suspended};
 use crate::events::Events;
 use crate::filesystems::Filesystems;
 use crate::jobs::Jobs;
@@ -374,7 +374,7 @@ impl Service {
         };
         let found = pool::scan(&self.world, &spec)
             .await
-            .map_err(|error| from_engine(&doing, &error))?;
+            .map_err(|error| from_pool(&doing, &error))?;
         let mut found = found.into_iter();
         let Some(found) = found.find(|found| cached.is(found.guid.get())) else {
             let message = format!(
@@ -390,7 +390,7 @@ impl Service {
         import.missing_logs = MissingLogs::AcceptedIfUnused;
         let pool = Pool::import(&self.world, import)
             .await
-            .map_err(|error| from_engine(&doing, &error))?;
+            .map_err(|error| from_pool(&doing, &error))?;
         for warning in self.adopt(pool, true).await {
             tracing::warn!("{warning}");
             eprintln!("{warning}");
@@ -438,7 +438,7 @@ impl Service {
                 }
             }
             let exported = open.pool.export(true).await;
-            exported.map_err(|error| from_engine(&doing, &error))
+            exported.map_err(|error| from_pool(&doing, &error))
         };
         match self.leaving(open, &doing, true, work).await {
             Ok(()) => self.forget(&name, true),

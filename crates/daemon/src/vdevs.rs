@@ -10,7 +10,7 @@ use pool::AddSpec;
 
 use crate::caller::denied;
 use crate::compatibility::Compatibility;
-use crate::error::from_engine;
+use crate::error::from_pool;
 use crate::service::Service;
 use crate::zpool::{described, is_same_device, layout, vdev_failure};
 use crate::{replication, reports};
@@ -61,7 +61,7 @@ impl Service {
         for device in &call.devices {
             if let Err(error) = open.pool.remove(device).await {
                 let doing = format!("cannot remove {device}");
-                first = first.or(Some(from_engine(&doing, &error)));
+                first = first.or(Some(from_pool(&doing, &error)));
             }
         }
         self.save_cached_pools();
@@ -105,7 +105,7 @@ impl Service {
         }
         *open.next_guid.lock() = None;
         self.save_cached_pools();
-        changed.map_err(|error| from_engine(&doing, &error))?;
+        changed.map_err(|error| from_pool(&doing, &error))?;
         self.events.tell_of(&open.pool, EventKind::PoolChanged);
         Ok(Empty {})
     }
@@ -126,14 +126,21 @@ impl Service {
         pool::clear_label(&self.world, &call.device, call.force)
             .await
             .map_err(|error| match &error {
-                pool::PoolError::DeviceInUse { path, why } => {
-                    let message = format!("{path} {why}; force clears its label all the same");
+                pool::PoolError::DeviceInUse { path, device_use } => {
+                    let message =
+                        format!("{path} {device_use}; force clears its label all the same");
                     Failure::new(FailureKind::Busy, message).with_refusal(Refusal::Label {
                         path: path.clone(),
-                        device_use: DeviceUse::Other { what: why.clone() },
+                        device_use: match device_use.clone() {
+                            pool::DeviceUse::ActivePool { pool } => DeviceUse::ActivePool { pool },
+                            pool::DeviceUse::ExportedPool { pool } => {
+                                DeviceUse::ExportedPool { pool }
+                            }
+                            pool::DeviceUse::Other { what } => DeviceUse::Other { what },
+                        },
                     })
                 }
-                _ => from_engine(
+                _ => from_pool(
                     &format!("failed to clear label for {}", call.device),
                     &error,
                 ),
@@ -179,7 +186,7 @@ impl Service {
                     .pool
                     .upgrade(&|feature| allowed.allows(feature))
                     .await
-                    .map_err(|error| from_engine(&format!("cannot upgrade '{name}'"), &error))?;
+                    .map_err(|error| from_pool(&format!("cannot upgrade '{name}'"), &error))?;
                 if !enabled.is_empty() || open.pool.status().version != before {
                     self.log_command(&open.pool, &call.command).await;
                     self.events.tell_of(&open.pool, EventKind::PoolChanged);

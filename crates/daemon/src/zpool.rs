@@ -16,7 +16,7 @@ use pool::{CreateSpec, FeatureChoice, LeafSpec, Pool, PoolError, VdevClass, Vdev
 use serve_fuse::UnmountMode;
 
 use crate::compatibility::Compatibility;
-use crate::error::{all_done, from_engine, suspended};
+use crate::error::{all_done, from_pool, suspended};
 use crate::mounts::below_altroot;
 use crate::owners::OwnedQuota;
 use crate::properties::by_full_names;
@@ -365,7 +365,7 @@ impl Service {
             let _admin = open.admin.lock().await;
             self.release_pool(&open, mode(call.force)).await?;
             let destroyed = open.pool.destroy(call.force).await;
-            destroyed.map_err(|error| from_engine(&doing, &error))
+            destroyed.map_err(|error| from_pool(&doing, &error))
         };
         self.leaving(&open, &doing, call.force, work).await?;
         self.forget(&call.name, false);
@@ -396,7 +396,7 @@ impl Service {
                 released
                     .map_err(|failure| Failure::new(failure.kind, format!("{doing}: {failure}")))?;
                 let exported = open.pool.export(call.force).await;
-                exported.map_err(|error| from_engine(&doing, &error))
+                exported.map_err(|error| from_pool(&doing, &error))
             };
             match self.leaving(&open, &doing, call.force, work).await {
                 Ok(()) => self.forget(&name, false),
@@ -459,7 +459,7 @@ impl Service {
             None => {
                 let doing = format!("cannot set property for '{}'", call.name);
                 let set = open.pool.set_prop(&call.property, &call.value).await;
-                set.map_err(|error| from_engine(&doing, &error))?;
+                set.map_err(|error| from_pool(&doing, &error))?;
             }
             Some(vdev) => {
                 let doing = format!(
@@ -468,7 +468,7 @@ impl Service {
                 );
                 let guid = Guid::new(vdev.guid.0);
                 let set = open.pool.set_vdev_prop(guid, &call.property, &call.value);
-                set.await.map_err(|error| from_engine(&doing, &error))?;
+                set.await.map_err(|error| from_pool(&doing, &error))?;
             }
         }
         self.log_command(&open.pool, &call.command).await;
@@ -491,9 +491,10 @@ impl Service {
         };
         for open in pools {
             let name = open.pool.name();
-            let records = open.pool.history().await.map_err(|error| {
-                from_engine(&format!("cannot get history for '{name}'"), &error)
-            })?;
+            let records =
+                open.pool.history().await.map_err(|error| {
+                    from_pool(&format!("cannot get history for '{name}'"), &error)
+                })?;
             reply.pools.push(PoolHistory {
                 name,
                 records: records.into_iter().map(reports::history).collect(),
@@ -512,7 +513,7 @@ impl Service {
                     true => open.pool.sync_config().await,
                     false => open.pool.sync().await,
                 };
-                synced.map_err(|error| from_engine(&doing, &error))
+                synced.map_err(|error| from_pool(&doing, &error))
             };
             if let Err(failure) = self.leaving(&open, &doing, false, work).await {
                 failures.push(failure);
@@ -529,7 +530,7 @@ impl Service {
         open.pool
             .clear(call.vdev.as_deref())
             .await
-            .map_err(|error| from_engine(&doing, &error))?;
+            .map_err(|error| from_pool(&doing, &error))?;
         open.background.poke(&open.pool);
         if was_suspended {
             self.look_whether_it_goes(&open, &doing).await?;
@@ -560,8 +561,10 @@ pub(crate) fn in_use(why: String, force: bool) -> Failure {
 /// A refused `zpool create` or `zpool add`.
 pub(crate) fn vdev_failure(doing: &str, error: &PoolError) -> Failure {
     match error {
-        PoolError::DeviceInUse { path, why } => in_use(format!("{path} {why}"), false),
-        _ => from_engine(doing, error),
+        PoolError::DeviceInUse { path, device_use } => {
+            in_use(format!("{path} {device_use}"), false)
+        }
+        _ => from_pool(doing, error),
     }
 }
 

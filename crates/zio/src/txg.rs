@@ -378,7 +378,7 @@ impl TxgManager {
     ///
     /// # Errors
     /// The error given to [`Self::stop`].
-    pub async fn synced_after(&self, txg: Txg) -> Result<Txg, PoolError> {
+    pub async fn synced_after(&self, txg: Txg) -> Result<Txg, ZioError> {
         loop {
             let mut progress = pin!(self.progress.notified());
             progress.as_mut().enable();
