@@ -15,16 +15,20 @@
 
 #![forbid(unsafe_code)]
 
+mod background;
 mod caller;
 mod compatibility;
+mod condition;
 mod create;
 mod damage;
 mod default_pool;
 mod destroy;
 mod error;
+mod events;
 mod filesystems;
 mod http;
 mod import;
+mod jobs;
 mod keys;
 mod lun;
 mod mounts;

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use api::{
     Empty, Failure, FailureKind, IscsiSecretList, IscsiSecretListReply, IscsiSecretRemove,
-    IscsiSecretReport, IscsiSecretSet, IscsiSecretSetReply, NotShared, ShareInfo,
+    IscsiSecretReport, IscsiSecretSet, IscsiSecretSetReply, NotShared, Protocol, ShareInfo,
 };
 use serve_iscsi::{Authentication, ChapCredentials, Target, TargetOptions};
 
@@ -187,7 +187,7 @@ impl Volumes {
             };
             let known = words.chap.as_ref().and_then(|name| secrets.get(name).ok());
             Some(ShareInfo {
-                protocol: "iscsi".into(),
+                protocol: Protocol::Iscsi,
                 dataset,
                 name: iqn,
                 address: address.to_string(),
@@ -204,7 +204,7 @@ impl Volumes {
         let sharing = self.sharing().into_iter();
         let refused = sharing.filter_map(|(dataset, sharing)| match sharing {
             Sharing::Refused { why } => Some(NotShared {
-                protocol: "iscsi".into(),
+                protocol: Protocol::Iscsi,
                 dataset,
                 why,
             }),
