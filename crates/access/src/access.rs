@@ -12,6 +12,7 @@ use futures::future::try_join_all;
 use parking_lot::Mutex;
 use volume::Volume;
 
+use crate::control::ControlDirectory;
 use crate::error::{AccessError, Result};
 use crate::lease::{Lease, entry};
 use crate::opened::{Manner, Opened, Served};
@@ -40,6 +41,8 @@ struct Slots {
     is_many: usize,
     /// How many want everybody out.
     leaving: usize,
+    /// Directories whose snapshots are closed when they are idle.
+    controls: Vec<Weak<ControlDirectory>>,
 }
 
 impl Slots {
@@ -91,6 +94,16 @@ impl Access {
     /// The pool's datasets.
     pub fn dsl(&self) -> &Arc<DslPool> {
         &self.pool.dsl
+    }
+
+    pub(crate) fn world(&self) -> &World {
+        &self.pool.world
+    }
+
+    pub(crate) fn keep_house_of(&self, control: Weak<ControlDirectory>) {
+        let mut slots = self.slots.lock();
+        slots.controls.retain(|control| control.strong_count() > 0);
+        slots.controls.push(control);
     }
 
     fn slot(&self, object: ObjectId, is_exclusive: bool) -> Result<Arc<Slot>> {
@@ -219,12 +232,18 @@ impl Access {
     }
 }
 
-/// Stores access times, until the registry is gone.
+/// Stores access times and closes idle snapshots, until the registry is gone.
 async fn keep_house(slots: Weak<Mutex<Slots>>, world: World) {
     loop {
         world.clock.sleep(HOUSEKEEPING).await;
         let Some(slots) = slots.upgrade() else { return };
-        let all = slots.lock().all();
+        let (all, controls) = {
+            let slots = slots.lock();
+            (slots.all(), slots.controls.clone())
+        };
+        for control in controls.iter().filter_map(Weak::upgrade) {
+            control.close_idle().await;
+        }
         for slot in all {
             if let Some(Opened::Filesystem(filesystem)) = slot.served()
                 && !filesystem.is_read_only()

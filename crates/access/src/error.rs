@@ -28,7 +28,7 @@ pub enum AccessError {
         wanted: &'static str,
     },
     /// Others use what is to be had alone.
-    #[error("dataset '{name}' is {}; end that, then try again", listed(users))]
+    #[error("dataset '{name}' is busy: {}; end that, then try again", listed(users))]
     InUse {
         /// The dataset.
         name: String,
@@ -56,7 +56,10 @@ pub enum AccessError {
         source: Box<AccessError>,
     },
     /// The dataset was changed while in use, and cannot be opened again: who uses it gets errors.
-    #[error("'{name}' cannot be opened again, and nobody can use it: {source}")]
+    #[error(
+        "'{name}' cannot be opened again, and nobody can use it: {source}; unmount or unshare it, \
+         then put it back"
+    )]
     NotReopened {
         /// The dataset.
         name: String,

@@ -11,6 +11,7 @@
 //! | `slot` | the place of one dataset: its states, and who waits for what |
 //! | `lease` | a share in what is open; for volumes also their operations, through rollbacks |
 //! | `opened` | filesystem or volume |
+//! | `control` | `.zfs`: its directories, and snapshots that are open on demand |
 //! | `user` | who uses a dataset, as data |
 //!
 //! # Who gets what
@@ -36,6 +37,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod control;
 mod error;
 mod lease;
 mod opened;
@@ -43,6 +45,9 @@ mod slot;
 mod user;
 
 pub use access::{Access, Exclusive, Leaving};
+pub use control::{
+    ControlAttributes, ControlDirectory, ControlEntry, ControlNode, Snapdir, Snapshot,
+};
 pub use error::{AccessError, Result};
 pub use lease::Lease;
 pub use opened::Served;

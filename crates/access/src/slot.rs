@@ -314,8 +314,9 @@ impl Slot {
 
     /// The dataset's name now.
     async fn name(&self) -> String {
-        let name = self.pool.dsl.name_of(self.object).await;
-        name.unwrap_or_else(|_| format!("<{:#x}>", self.object.get()))
+        // Boxed: it is deep, and would be part of all that may fail here.
+        let name: BoxFuture<'_, _> = Box::pin(self.pool.dsl.name_of(self.object));
+        name.await.unwrap_or_else(|_| format!("<{:#x}>", self.object.get()))
     }
 
     async fn broken(&self) -> AccessError {

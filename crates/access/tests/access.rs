@@ -314,8 +314,9 @@ async fn closing_that_races_opening_never_gives_two() {
     let names = ["tank".to_owned()];
     let exclusive = rig.access.exclusive(&names, Exclusion::Refused).await;
     drop(exclusive.expect("nobody uses it"));
-    let closings = seen.lock().iter().filter_map(Weak::upgrade).count();
-    assert_eq!(closings, 0, "all that were open are gone");
+    let seen = seen.lock();
+    let mut left = seen.iter().filter_map(Weak::upgrade);
+    assert!(left.all(|filesystem| filesystem.is_closed()));
 }
 
 /// What is used for long is named; what is used for a moment is waited for; force cuts off.

@@ -22,7 +22,6 @@ mod damage;
 mod default_pool;
 mod destroy;
 mod error;
-mod filesystems;
 mod http;
 mod import;
 mod keys;

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use access::User;
 use api::{
     Empty, Failure, FailureKind, IscsiSecretList, IscsiSecretListReply, IscsiSecretRemove,
     IscsiSecretReport, IscsiSecretSet, IscsiSecretSetReply, NotShared, ShareInfo,
@@ -319,7 +320,9 @@ impl Service {
             Some(iqn) => iqn.clone(),
             None => iqn_of(name, volume.guid().get()),
         };
-        let unit = VolumeUnit::new(Arc::clone(&volume));
+        let user = User::Target { iqn: iqn.clone() };
+        let lease = self.volumes.share(open, name, user).await;
+        let unit = VolumeUnit::new(lease.map_err(|error| (FailureKind::Io, error.to_string()))?);
         let target = Target {
             iqn: iqn.clone(),
             luns: BTreeMap::from([(0, Arc::new(unit) as _)]),
