@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use dataset::{DatasetKind, DslPool};
-use device::{Tasks, World};
+use dataset::{DatasetError, DatasetInfo, DatasetKind, DslPool};
+use device::{BoxFuture, Tasks, World};
 use filesystem::Filesystem;
 use format::ObjectId;
 use futures::future::try_join_all;
@@ -152,8 +152,13 @@ impl Access {
         self.lease(name, user, Manner::Serve).await
     }
 
+    /// What a name means. Boxed: it is deep, and would be part of all that asks for a dataset.
+    fn find<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<DatasetInfo, DatasetError>> {
+        Box::pin(self.pool.dsl.lookup(name))
+    }
+
     async fn lease<T: Served>(&self, name: &str, user: User, manner: Manner) -> Result<Lease<T>> {
-        let info = self.pool.dsl.lookup(name).await?;
+        let info = self.find(name).await?;
         let kind = match info.head_kind {
             DatasetKind::Volume => Volume::KIND,
             _ => Filesystem::KIND,
@@ -174,7 +179,7 @@ impl Access {
     /// # Errors
     /// [`AccessError::Dataset`], where there is none.
     pub async fn users(&self, name: &str) -> Result<Vec<User>> {
-        let object = self.pool.dsl.lookup(name).await?.object;
+        let object = self.find(name).await?.object;
         let slot = self.slots.lock().by_object.get(&object).cloned();
         let slot = slot.and_then(|slot| slot.upgrade());
         Ok(slot.map(|slot| slot.users()).unwrap_or_default())
@@ -188,7 +193,7 @@ impl Access {
     pub async fn exclusive(&self, names: &[String], how: Exclusion) -> Result<Exclusive> {
         let mut excluded = Vec::with_capacity(names.len());
         for name in names {
-            let object = self.pool.dsl.lookup(name).await?.object;
+            let object = self.find(name).await?.object;
             excluded.push(self.slot(object, true)?.exclude(how).await?);
         }
         Ok(Exclusive {
@@ -208,7 +213,7 @@ impl Access {
         name: &str,
         work: impl Future<Output = R> + Send + 'static,
     ) -> Result<R> {
-        let object = self.pool.dsl.lookup(name).await?.object;
+        let object = self.find(name).await?.object;
         self.slot(object, true)?.exchange(work).await
     }
 

@@ -28,7 +28,10 @@ pub enum AccessError {
         wanted: &'static str,
     },
     /// Others use what is to be had alone.
-    #[error("dataset '{name}' is busy: {}; end that, then try again", listed(users))]
+    #[error(
+        "dataset '{name}' is busy: {}; end that, then try again",
+        listed(users)
+    )]
     InUse {
         /// The dataset.
         name: String,

@@ -214,9 +214,7 @@ impl State {
     fn is_left(&self) -> bool {
         match self.phase {
             Phase::Closed | Phase::Excluded | Phase::Broken => true,
-            Phase::Open { .. } | Phase::Exchanging | Phase::Opening => {
-                self.has_lasting_users()
-            }
+            Phase::Open { .. } | Phase::Exchanging | Phase::Opening => self.has_lasting_users(),
             Phase::Closing => false,
         }
     }
@@ -316,7 +314,8 @@ impl Slot {
     async fn name(&self) -> String {
         // Boxed: it is deep, and would be part of all that may fail here.
         let name: BoxFuture<'_, _> = Box::pin(self.pool.dsl.name_of(self.object));
-        name.await.unwrap_or_else(|_| format!("<{:#x}>", self.object.get()))
+        name.await
+            .unwrap_or_else(|_| format!("<{:#x}>", self.object.get()))
     }
 
     async fn broken(&self) -> AccessError {

@@ -11,13 +11,13 @@ use std::time::Duration;
 use access::{Access, AccessError, Exclusion, Lease, Paused, Resident, User};
 use bytes::Bytes;
 use device::{BoxFuture, World};
-use engine::{
-    CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, Pool, ScanSpec, VdevClass,
-    VdevLayout, VdevSpec,
-};
 use filesystem::{Caller, Filesystem, ZplInit};
 use futures::future::join_all;
 use parking_lot::Mutex;
+use pool::{
+    CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, Pool, ScanSpec, VdevClass,
+    VdevLayout, VdevSpec,
+};
 use volume::{Volume, ZvolInit};
 
 const VOLUME_BYTES: u64 = 4 << 20;
@@ -149,7 +149,7 @@ async fn import(world: &World, dir: &Path) -> Arc<Pool> {
         paths: vec![dir.to_str().expect("UTF-8").into()],
         ..ScanSpec::default()
     };
-    let mut found = engine::scan(world, &spec).await.expect("scan");
+    let mut found = pool::scan(world, &spec).await.expect("scan");
     let mut spec = ImportSpec::new(found.remove(0), host());
     spec.force = true;
     Pool::import(world, spec).await.expect("import")

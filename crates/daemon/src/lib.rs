@@ -25,7 +25,6 @@ mod error;
 mod http;
 mod import;
 mod keys;
-mod lun;
 mod mounts;
 mod names;
 mod owners;

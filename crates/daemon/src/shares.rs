@@ -19,9 +19,8 @@ use api::{
     Empty, Failure, FailureKind, IscsiSecretList, IscsiSecretListReply, IscsiSecretRemove,
     IscsiSecretReport, IscsiSecretSet, IscsiSecretSetReply, NotShared, ShareInfo,
 };
-use serve_iscsi::{Authentication, ChapCredentials, Target, TargetOptions};
+use serve_iscsi::{Authentication, ChapCredentials, Target, TargetOptions, VolumeUnit};
 
-use crate::lun::VolumeUnit;
 use crate::secrets::{Credentials, Secrets, generate};
 use crate::service::{OpenPool, Service};
 use crate::volumes::Volumes;

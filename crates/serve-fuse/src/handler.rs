@@ -734,10 +734,7 @@ impl fuser::Filesystem for Handler {
 
     fn listxattr(&self, request: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
         let privileged = request.uid() == 0;
-        if matches!(
-            self.nodes.try_resolve(node.0),
-            Some(Target::Control(_))
-        ) {
+        if matches!(self.nodes.try_resolve(node.0), Some(Target::Control(_))) {
             return sized(reply, size, &[]);
         }
         on_file!(

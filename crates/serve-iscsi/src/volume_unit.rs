@@ -1,23 +1,27 @@
 //! A volume as a logical unit: the one place where the volume's errors become the target's.
+//!
+//! The unit has a lease on the open volume, which others may share (its file, other targets). While
+//! the volume is rolled back its commands wait; what comes after is what the snapshot has.
 
 use access::Lease;
 use bytes::Bytes;
-use device::BoxFuture;
-use serve_iscsi::{Extent, LogicalUnit, LunError, LunIdentity};
+use futures::future::BoxFuture;
 use volume::{Volume, VolumeError};
+
+use crate::lun::{Extent, LogicalUnit, LunError, LunIdentity};
 
 /// Logical block size that is offered: every initiator takes it.
 const BLOCK_BYTES: u32 = 512;
 
 /// A volume as a logical unit.
-pub(crate) struct VolumeUnit {
+pub struct VolumeUnit {
     volume: Lease<Volume>,
     identity: LunIdentity,
 }
 
 impl VolumeUnit {
     /// The unit of a volume; its serial number is the dataset's guid, which outlives renames.
-    pub(crate) fn new(volume: Lease<Volume>) -> Self {
+    pub fn new(volume: Lease<Volume>) -> Self {
         let guid = volume.get().guid().get();
         let identity = LunIdentity::new(format!("{guid:016x}"), naa(guid));
         Self { volume, identity }
