@@ -26,6 +26,7 @@ use vdev::VdevTree;
 use zio::{CloneKey, Pipeline, Tx};
 
 use crate::features::BLOCK_CLONING;
+use crate::participant::{Participant, Pass, Turn};
 use crate::tables::CloneStatus;
 use crate::{PoolError, directory};
 
@@ -85,7 +86,35 @@ fn name_of(vdev: VdevId) -> String {
     format!("{}{vdev}", directory::BRT_VDEV_PREFIX)
 }
 
+impl Participant for CloneTables {
+    fn pass<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
+        Box::pin(self.settle(pass))
+    }
+
+    /// Once more, for frees that were queued since.
+    fn late<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
+        Box::pin(self.settle(pass))
+    }
+}
+
 impl CloneTables {
+    async fn settle(&self, pass: &Pass<'_>) -> Result<(), PoolError> {
+        let core = pass.core;
+        let sync = CloneSync {
+            ctx: pass.ctx,
+            tx: pass.tx,
+            mos: core.dsl.mos(),
+            features: core.dsl.features(),
+            pipeline: &core.pipeline,
+        };
+        let before = self.status().saved_bytes;
+        self.sync(&sync).await?;
+        if self.status().saved_bytes != before {
+            core.note_saved_space();
+        }
+        Ok(())
+    }
+
     /// Those of a pool that has none.
     pub(crate) fn none(pool: &str) -> Self {
         CloneTables {

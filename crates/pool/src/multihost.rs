@@ -131,7 +131,7 @@ impl Beats {
 impl Core {
     /// Whether the property is on.
     pub(crate) fn is_multihost(&self) -> bool {
-        self.state.lock().props.get("multihost") == Some(&Stored::Number(1))
+        self.props.get("multihost") == Some(Stored::Number(1))
     }
 
     /// What a txg's uberblock says (`uberblock_update`, module/zfs/uberblock.c).
@@ -211,7 +211,7 @@ impl Core {
     /// # Errors
     /// As [`Self::check_still_ours`].
     async fn look_for_others(&self) -> Result<Uberblock, PoolError> {
-        let pool = || self.state.lock().name.clone();
+        let pool = || self.identity.name();
         let all = self.tree.uberblocks_on_paths().await?;
         let Some(newest) = best_uberblock(&all, Txg::new(u64::MAX)) else {
             return Err(PoolError::Suspended {

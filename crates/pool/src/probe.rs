@@ -87,8 +87,8 @@ pub async fn probe(world: &World, found: &FoundPool) -> Result<Probe, PoolError>
             let all = core.dsl.features().all();
             let is_disabled = |guid: &String| !core.dsl.features().is_enabled(guid);
             let features_disabled = features::defaults().iter().any(is_disabled);
-            let version = core.state.lock().version;
-            let comment = core.state.lock().comment.clone();
+            let version = core.identity.lock().version;
+            let comment = core.identity.lock().comment.clone();
             let lost_logs = match open::lost_logs(&core.tree).is_empty() {
                 true => None,
                 false => Some(core.dsl.datasets_with_lost_logs().await),

@@ -47,6 +47,7 @@ use zio::alloc::Allocator;
 use zio::pipeline::{DedupName, DedupTables, StoredEntry};
 use zio::{Pipeline, Tx, ZioError};
 
+use crate::participant::{Participant, Pass, Turn};
 use crate::tables::DedupStatus;
 use crate::{PoolError, directory, features};
 use log::Logs;
@@ -268,7 +269,7 @@ impl Dedup {
     ///
     /// # Errors
     /// Of reading and writing the MOS: the txg cannot be written.
-    pub(crate) async fn sync(
+    async fn sync(
         &self,
         ctx: &SyncContext,
         tx: &Tx,
@@ -294,6 +295,29 @@ impl Dedup {
             self.finish(ctx, tx).await?;
         }
         Ok(changed)
+    }
+}
+
+impl Participant for Dedup {
+    fn early<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
+        Box::pin(async move {
+            let core = pass.core;
+            if self.has_logs() {
+                self.flush_logs(pass.ctx, pass.tx, &core.pipeline).await?;
+                core.note_saved_space();
+            }
+            Ok(())
+        })
+    }
+
+    fn pass<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
+        Box::pin(async move {
+            let core = pass.core;
+            if self.sync(pass.ctx, pass.tx, &core.pipeline).await? {
+                core.note_saved_space();
+            }
+            Ok(())
+        })
     }
 }
 

@@ -433,7 +433,7 @@ impl Scrub {
 pub(crate) fn command(core: &Core, command: ScrubCommand) -> Result<(), PoolError> {
     let mut last = core.scrub.last.lock();
     let active = last.clone().filter(|run| !run.is_ended());
-    let pool = || core.state.lock().name.clone();
+    let pool = || core.identity.name();
     match (command, active) {
         (ScrubCommand::Start, Some(run)) => {
             let mut times = run.times.lock();
