@@ -147,7 +147,8 @@ pub(crate) fn software() -> String {
 pub(crate) fn start(core: &Arc<Core>) {
     let (txgs, dsl) = (core.txgs.clone(), Arc::downgrade(&core.dsl));
     core.pipeline
-        .set_suspend_hook(Arc::new(move |error, fail_mode| {
+        .suspension()
+        .set_hook(Arc::new(move |error, fail_mode| {
             txgs.set_suspended(error.clone(), fail_mode);
             // Nobody will write a txg any more: who waits for one hears so.
             if let Some(error) = error.filter(ZioError::is_final) {
@@ -553,10 +554,10 @@ async fn import_on(
     check_tree(name, &ground.tree, MissingLogs::Accepted)?;
     let lost_logs = lost_logs(&ground.tree);
     if !lost_logs.is_empty() {
-        ground.pipeline.give_up_lost_logs();
+        ground.pipeline.log_blocks().give_up_lost();
     }
     if spec.missing_logs == MissingLogs::Accepted {
-        ground.pipeline.give_up_unreadable_logs();
+        ground.pipeline.log_blocks().give_up_unreadable();
     }
     if ground.tree.guid_sum() != uberblock.guid_sum {
         return Err(PoolError::MissingDevices {
@@ -651,7 +652,10 @@ async fn import_on(
         });
     }
     state.checkpoint = CheckpointState::load(tables.checkpoint.as_ref(), dsl.features());
-    ground.pipeline.set_checkpoint(state.checkpoint.txg());
+    ground
+        .pipeline
+        .dvas()
+        .set_checkpoint(state.checkpoint.txg());
     allocator.set_checkpoint_bytes(ground.space.checkpoint_bytes().values().sum());
     let dirty_times = DirtyTimes::default();
     dirty_times.load(&mos, &ground.tree, uberblock.txg).await?;
@@ -713,7 +717,7 @@ async fn import_on(
         };
         if let Err(error) = unless_suspended(&core.pipeline, name, begin).await {
             core.txgs.stop(zio::ZioError::Closing);
-            core.pipeline.abandon(zio::ZioError::Closing);
+            core.pipeline.suspension().abandon(zio::ZioError::Closing);
             core.wait_ended().await;
             core.close();
             return Err(error);

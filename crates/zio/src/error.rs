@@ -1,6 +1,6 @@
 //! The one error type of this crate.
 
-use format::{ObjsetId, Txg, VdevId};
+use format::{BlockPointer, ObjsetId, Txg, VdevId};
 use thiserror::Error;
 use vdev::VdevError;
 
@@ -165,5 +165,21 @@ impl From<VdevError> for ZioError {
 impl From<format::FormatError> for ZioError {
     fn from(error: format::FormatError) -> Self {
         ZioError::Vdev(error.into())
+    }
+}
+
+/// A block's name in messages.
+pub(crate) fn name_of(bp: &BlockPointer) -> String {
+    match bp.dva(0) {
+        Some(dva) => format!("block {dva} of txg {}", bp.physical_birth()),
+        None => "block without a place".to_owned(),
+    }
+}
+
+/// An error that only a mistake in this program can cause.
+pub(crate) fn bug(error: impl std::fmt::Display) -> ZioError {
+    ZioError::Corrupt {
+        block: "a block that is being written".to_owned(),
+        what: error.to_string(),
     }
 }
