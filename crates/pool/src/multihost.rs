@@ -496,7 +496,7 @@ async fn write_claim(
 ) -> Result<(), PoolError> {
     let targets = tree.heartbeat_targets();
     for top in tree.tops() {
-        let is_log = top.config_u64("is_log") == Some(1);
+        let is_log = top.is_log();
         if is_log || top.leaves().is_empty() {
             continue;
         }

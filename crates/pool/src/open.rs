@@ -209,7 +209,7 @@ fn check_tops(
     let mut lacking = Vec::new();
     for top in tree.tops().into_iter().filter(counts) {
         let (state, _) = top.state();
-        let is_log = top.config_u64("is_log") == Some(1);
+        let is_log = top.is_log();
         if !(state.is_usable() || is_log && missing_logs != MissingLogs::Refused) {
             let mut names = unusable_leaves(std::slice::from_ref(&top));
             if names.is_empty() {
@@ -238,7 +238,7 @@ fn unusable_leaves(tops: &[Arc<Vdev>]) -> Vec<String> {
 
 /// The log vdevs that are missing or damaged.
 pub(crate) fn lost_logs(tree: &VdevTree) -> Vec<Arc<Vdev>> {
-    let lost = |top: &Arc<Vdev>| top.config_u64("is_log") == Some(1) && !top.state().0.is_usable();
+    let lost = |top: &Arc<Vdev>| top.is_log() && !top.state().0.is_usable();
     tree.tops().into_iter().filter(lost).collect()
 }
 

@@ -36,25 +36,26 @@ pub(super) struct Copies {
 }
 
 impl Copies {
-    /// Whether a failed read of this block waits for devices that may bring it back: see [`suspension::must_succeed`].
+    /// Whether a failed read of this block waits for devices that may bring it back: see
+    /// [`suspension::must_succeed`].
     fn waits_for(&self, bp: &BlockPointer, device_failed: bool) -> bool {
         !self.suspension.is_read_only()
             && suspension::is_syncing()
             && (device_failed || self.tree.may_come_back(bp))
     }
 
-    /// Suspends the pool until it is cleared, after a failed read of the sync loop that is to be tried again then.
-    /// Not below here: who else shares the read is told of the failure at once.
+    /// Suspends the pool until it is cleared, after a failed read of the sync loop that is to be
+    /// tried again then. Not below here: who else shares the read is told of the failure at once.
     pub(super) async fn wait_for_devices(
         &self,
         bp: &BlockPointer,
         context: &ReadContext,
         error: ZioError,
     ) -> Result<(), ZioError> {
-        let (ZioError::Checksum { device_failed, .. } | ZioError::Unreadable { device_failed, .. }) =
-            error
-        else {
-            return Err(error);
+        let device_failed = match &error {
+            ZioError::Checksum { device_failed, .. }
+            | ZioError::Unreadable { device_failed, .. } => *device_failed,
+            _ => return Err(error),
         };
         if context.speculative || !self.waits_for(bp, device_failed) {
             return Err(error);

@@ -1,4 +1,5 @@
-//! Encrypted blocks through the pipeline: what goes in comes out, with the right key and nothing changed.
+//! Encrypted blocks through the pipeline: what goes in comes out, with the right key and nothing
+//! changed.
 
 use codec::crypt::{DataKey, Suite};
 use device::sim::SimWorld;

@@ -1,5 +1,5 @@
-//! Deduplicated blocks while a txg is written (`zio_ddt_free`, module/zfs/zio.c; `ddt_lookup` and the
-//! `ddt_phys_*` functions, module/zfs/ddt.c).
+//! Deduplicated blocks while a txg is written (`zio_ddt_free`, module/zfs/zio.c; `ddt_lookup` and
+//! the `ddt_phys_*` functions, module/zfs/ddt.c).
 //!
 //! Blocks with the D bit are shared: an entry of a dedup table counts their references. The tables
 //! are objects of the MOS, above this crate; [`DedupTables`] is how they are asked. What a txg
@@ -11,8 +11,8 @@
 //!
 //! A **free** is queued by [`super::Frees::free`] and settled when the pass's datasets are written:
 //! the reference is dropped. The sync loop frees the space when the entry has no reference left. A
-//! pointer that no longer fits its entry belongs to a block whose entry was pruned: it is freed like
-//! any other.
+//! pointer that no longer fits its entry belongs to a block whose entry was pruned: it is freed
+//! like any other.
 //!
 //! A crash loses live entries together with the txg that they belong to.
 
@@ -27,7 +27,7 @@ use format::{
 use futures::StreamExt;
 use parking_lot::{Mutex, RwLock};
 
-use crate::error::ZioError;
+use crate::error::{LEAKED, ZioError};
 
 /// Frees whose entries are looked up at the same time.
 const LOOKUPS_IN_FLIGHT: usize = 64;
@@ -35,7 +35,8 @@ const LOOKUPS_IN_FLIGHT: usize = 64;
 /// How a block is deduplicated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DedupPolicy {
-    /// Compare the data with the block that is there; always done where the checksum is too weak to rely on.
+    /// Compare the data with the block that is there; always done where the checksum is too weak to
+    /// rely on.
     pub verify: bool,
 }
 
@@ -97,10 +98,12 @@ pub trait DedupTables: Send + Sync {
         name: &'a DedupName,
     ) -> BoxFuture<'a, Result<Option<StoredEntry>, ZioError>>;
 
-    /// Whether new entries of this checksum's table are flat; `None` when it may not grow (`ddt_over_quota`).
+    /// Whether new entries of this checksum's table are flat; `None` when it may not grow
+    /// (`ddt_over_quota`).
     fn new_entries_are_flat(&self, checksum: Checksum) -> Option<bool>;
 
-    /// Whether entries of this table may have been removed while their blocks live (`zpool ddtprune`).
+    /// Whether entries of this table may have been removed while their blocks live (`zpool
+    /// ddtprune`).
     fn may_be_pruned(&self, checksum: Checksum) -> bool;
 }
 
@@ -126,8 +129,8 @@ pub(super) fn is_damage(error: &ZioError) -> bool {
     )
 }
 
-/// The pointer by which a place of an entry is freed or read: without D bit (`ddt_bp_create`). Of an
-/// encrypted block it lacks what decrypts it.
+/// The pointer by which a place of an entry is freed or read: without D bit (`ddt_bp_create`). Of
+/// an encrypted block it lacks what decrypts it.
 ///
 /// # Errors
 /// When the place makes no sense.
@@ -196,8 +199,8 @@ impl Dedup {
         self.frees.lock().contains_key(&txg)
     }
 
-    /// Drops the references of up to `limit` freed blocks; returns how many there were. Blocks whose
-    /// entries were pruned are given to `free`.
+    /// Drops the references of up to `limit` freed blocks; returns how many there were. Blocks
+    /// whose entries were pruned are given to `free`.
     ///
     /// # Errors
     /// Of reading tables, but for damage: then the block's space is lost.
@@ -236,7 +239,10 @@ impl Dedup {
         free: &impl Fn(&BlockPointer),
     ) -> Result<(), ZioError> {
         let lost = |why: &dyn std::fmt::Display| {
-            tracing::error!(%why, block = %bp, "a reference to a deduplicated block cannot be dropped; its space is lost until the pool is checked");
+            tracing::error!(
+                %why, block = %bp,
+                "a reference to a deduplicated block cannot be dropped; {LEAKED}"
+            );
         };
         let (Some(name), Some(tables)) = (DedupName::of(&bp), self.tables()) else {
             lost(&"there is no dedup table of its checksum");
@@ -273,8 +279,8 @@ impl Dedup {
         Ok(())
     }
 
-    /// Counts one reference more to a block with the D bit that was cloned, in syncing context (`ddt_addref`). `false`: the
-    /// tables do not have it.
+    /// Counts one reference more to a block with the D bit that was cloned, in syncing context
+    /// (`ddt_addref`). `false`: the tables do not have it.
     ///
     /// # Errors
     /// Of reading tables, but for damage.
@@ -307,8 +313,8 @@ impl Dedup {
         }
     }
 
-    /// What the txg changed in the tables, sorted by [`DedupName::order`]; the live entries are forgotten. Call it when
-    /// nothing is being written or settled.
+    /// What the txg changed in the tables, sorted by [`DedupName::order`]; the live entries are
+    /// forgotten. Call it when nothing is being written or settled.
     pub fn take_changes(&self) -> Vec<(DedupName, LiveEntry)> {
         let live = std::mem::take(&mut *self.live.lock());
         let mut changes: Vec<_> = live

@@ -67,7 +67,9 @@ impl DedupWriter {
         if guard.is_none() {
             let found = match tables.lookup(&name).await {
                 Err(error) if is_damage(&error) => {
-                    tracing::warn!(%error, "a dedup table cannot be read; a block is written without it");
+                    tracing::warn!(
+                        %error, "a dedup table cannot be read; a block is written without it"
+                    );
                     return Ok(None);
                 }
                 found => found?,
@@ -137,7 +139,8 @@ impl DedupWriter {
         Ok(Some(bp))
     }
 
-    /// Whether the block that an entry has is the same as `data`; also when it has none (`zio_ddt_collision`).
+    /// Whether the block that an entry has is the same as `data`; also when it has none
+    /// (`zio_ddt_collision`).
     async fn is_same(
         &self,
         data: &Bytes,

@@ -107,7 +107,9 @@ impl Dvas {
         let mut obsolete = self.obsolete.lock();
         let ranges = obsolete.entry(txg).or_default().entry(vdev).or_default();
         if ranges.add(offset, length) != length {
-            tracing::error!(%vdev, offset, length, "a range of a removed vdev became obsolete twice");
+            tracing::error!(
+                %vdev, offset, length, "a range of a removed vdev became obsolete twice"
+            );
         }
     }
 

@@ -1,8 +1,8 @@
 //! Freeing blocks, and marking those of intent logs as allocated.
 //!
-//! A free is settled where it can be: a block that may be cloned is left to [`Clones`], one with the
-//! D bit to [`Dedup`], and the members of a gang block are known only once its headers were read,
-//! which the sync loop has done at its end ([`Frees::take_changes`]).
+//! A free is settled where it can be: a block that may be cloned is left to [`Clones`], one with
+//! the D bit to [`Dedup`], and the members of a gang block are known only once its headers were
+//! read, which the sync loop has done at its end ([`Frees::take_changes`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,10 +17,7 @@ use super::gang_read::GangReader;
 use crate::alloc::{Allocator, MetaslabChange};
 use crate::cache::{Cache, CacheKey};
 use crate::clones::Clones;
-use crate::error::ZioError;
-
-/// What becomes of space that cannot be freed.
-const LEAKED: &str = "its space is lost until the pool is checked";
+use crate::error::{LEAKED, ZioError};
 
 /// Frees and claims blocks.
 pub struct Frees {
@@ -67,8 +64,8 @@ impl Frees {
         }
     }
 
-    /// Drops the references of up to `limit` freed blocks that may be shared; returns how many there
-    /// were. Call it when nothing in this pass is being written any more.
+    /// Drops the references of up to `limit` freed blocks that may be shared; returns how many
+    /// there were. Call it when nothing in this pass is being written any more.
     ///
     /// # Errors
     /// Of reading tables, but for damage: then the block's space is lost.
@@ -117,7 +114,9 @@ impl Frees {
     async fn free_gang(&self, txg: Txg, bp: &BlockPointer) {
         let (members, result) = self.gangs.members_to_free(bp).await;
         if let Err(error) = result {
-            tracing::error!(%error, block = %bp, "a gang block's members cannot be freed; {LEAKED}");
+            tracing::error!(
+                %error, block = %bp, "a gang block's members cannot be freed; {LEAKED}"
+            );
         }
         for member in &members {
             for dva in member.dvas() {

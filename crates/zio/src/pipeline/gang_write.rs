@@ -3,9 +3,9 @@
 //!
 //! A gang block's pointer leads to a header of 512 bytes with three block pointers, whose blocks
 //! follow each other to make up the stored block; each may be a gang block again. The header has
-//! one copy more than the block, for everything below is lost without it. The pointer's asize covers
-//! the whole tree, copy by copy; its checksum is that of the whole stored block. The header carries
-//! a checksum of its own, which also names its DVA.
+//! one copy more than the block, for everything below is lost without it. The pointer's asize
+//! covers the whole tree, copy by copy; its checksum is that of the whole stored block. The header
+//! carries a checksum of its own, which also names its DVA.
 //!
 //! The tree's space is allocated first, all or nothing, then everything is written. A crash leaves
 //! pieces that nothing refers to.
@@ -95,9 +95,10 @@ impl GangPlanner {
         }
     }
 
-    /// Describes a new version of the gang block `old`, of the same length and born in the same txg, in `old`'s
-    /// places (`zio_rewrite_gang`). Without it a MOS whose blocks are in pieces would move, and so change its own
-    /// space maps, in every pass of a sync: it would never converge.
+    /// Describes a new version of the gang block `old`, of the same length and born in the same
+    /// txg, in `old`'s places (`zio_rewrite_gang`). Without it a MOS whose blocks are in pieces
+    /// would move, and so change its own space maps, in every pass of a sync: it would never
+    /// converge.
     pub(super) async fn plan_rewrite(
         &self,
         txg: Txg,

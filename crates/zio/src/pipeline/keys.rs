@@ -1,10 +1,10 @@
 //! Encrypted datasets: finding the key of a block, and applying it to what is stored.
 //!
-//! [`Keys`] has the key of each object set that is in use; a block's [`format::Bookmark`] says which
-//! object set it belongs to. Keys come and go with the dataset layer's key store. Reading checks the
-//! checksum, then the MAC, decrypts, then decompresses; writing does the same backwards. A block
-//! whose MAC does not fit is an error, never data. Other copies have the same bytes (the checksum
-//! says so), so they are not tried. The cache holds blocks decrypted.
+//! [`Keys`] has the key of each object set that is in use; a block's [`format::Bookmark`] says
+//! which object set it belongs to. Keys come and go with the dataset layer's key store. Reading
+//! checks the checksum, then the MAC, decrypts, then decompresses; writing does the same backwards.
+//! A block whose MAC does not fit is an error, never data. Other copies have the same bytes (the
+//! checksum says so), so they are not tried. The cache holds blocks decrypted.
 //!
 //! [`codec::crypt`] tells which blocks are encrypted and which only authenticated.
 //!
@@ -12,8 +12,8 @@
 //! Random for every block that is written (`zio_crypt_generate_iv`), also when it is written again
 //! in the same place. The salt is random per loaded key and changes after [`SALT_USES_MAX`] blocks,
 //! so that the same 96 random bits hardly ever occur twice under one session key. For deduplicated
-//! blocks both follow from the data, so that the same data is stored the same way. Intent log blocks
-//! get theirs when they are allocated, and are written once.
+//! blocks both follow from the data, so that the same data is stored the same way. Intent log
+//! blocks get theirs when they are allocated, and are written once.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,10 +1,11 @@
 //! Blocks of intent logs: allocated before their txg is written, written at once, read at import.
 //!
 //! A log block does not go through compression or the cache. Its checksum is in the block, in the
-//! header that chains it to the next one. A write of a log block that fails never suspends the pool:
-//! whoever waits for it waits for the txg instead.
+//! header that chains it to the next one. A write of a log block that fails never suspends the
+//! pool: whoever waits for it waits for the txg instead.
 //!
-//! `zpool import -m` gives up blocks that are on log vdevs that are missing, or that cannot be read.
+//! `zpool import -m` gives up blocks that are on log vdevs that are missing, or that cannot be
+//! read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,20 +63,23 @@ impl LogBlocks {
         self.without_unreadable_logs.load(Ordering::Relaxed)
     }
 
-    /// Counts a block that is allocated as space that an intent log holds, if it is one of a log's chain.
+    /// Counts a block that is allocated as space that an intent log holds, if it is one of a log's
+    /// chain.
     pub fn note_held(&self, bp: &BlockPointer) {
         if bp.object_type() == ObjectType::INTENT_LOG {
             bp.dvas().for_each(|dva| self.allocator.note_log_held(&dva));
         }
     }
 
-    /// Allocates an intent log block of exactly `size_bytes` (`zio_alloc_zil`): on log vdevs if `places` says so and there is
-    /// room, else among the data if that is allowed. Its checksum
+    /// Allocates an intent log block of exactly `size_bytes` (`zio_alloc_zil`): on log vdevs if
+    /// `places` says so and there is room, else among the data if that is allowed. Its checksum
     /// words are zero: the caller sets them to the log's nonce and sequence
-    /// ([`BlockPointer::set_checksum`]) before writing. When the key of `objset` is loaded, the block will be encrypted.
+    /// ([`BlockPointer::set_checksum`]) before writing. When the key of `objset` is loaded, the
+    /// block will be encrypted.
     ///
     /// # Errors
-    /// [`ZioError::NoSpace`]: then wait for the txg instead. [`ZioError::Suspended`] while the pool is suspended.
+    /// [`ZioError::NoSpace`]: then wait for the txg instead. [`ZioError::Suspended`] while the pool
+    /// is suspended.
     pub async fn allocate(
         &self,
         txg: Txg,
@@ -131,13 +135,14 @@ impl LogBlocks {
         })?)
     }
 
-    /// Writes an intent log block: sets the checksum in its chain header (`zc_eck`; `zc_nused` must be
-    /// set) and writes it. `data` may be shorter than the block when the rest is not used; whole 4 KiB.
-    /// Durable with `flush`, else after [`Self::flush`] or [`super::Pipeline::flush`].
+    /// Writes an intent log block: sets the checksum in its chain header (`zc_eck`; `zc_nused` must
+    /// be set) and writes it. `data` may be shorter than the block when the rest is not used; whole
+    /// 4 KiB. Durable with `flush`, else after [`Self::flush`] or [`super::Pipeline::flush`].
     ///
     /// # Errors
-    /// [`vdev::VdevError::VdevUnavailable`] when it could not be written, or a device did not take it that a crash would let be
-    /// trusted, [`ZioError::Suspended`]: then wait for the txg instead.
+    /// [`vdev::VdevError::VdevUnavailable`] when it could not be written, or a device did not take
+    /// it that a crash would let be trusted, [`ZioError::Suspended`]: then wait for the txg
+    /// instead.
     pub async fn write(
         &self,
         bp: &BlockPointer,
@@ -201,12 +206,13 @@ impl LogBlocks {
         Ok(())
     }
 
-    /// Makes the completed writes of these blocks durable: flushes the vdevs that they are on. A failure does not
-    /// suspend the pool: the blocks of a log are not needed once their txg is on disk.
+    /// Makes the completed writes of these blocks durable: flushes the vdevs that they are on. A
+    /// failure does not suspend the pool: the blocks of a log are not needed once their txg is on
+    /// disk.
     ///
     /// # Errors
-    /// [`ZioError::Suspended`], or [`vdev::VdevError::VdevUnavailable`] when a device did not take them that a crash would let
-    /// be trusted: then wait for the txg instead.
+    /// [`ZioError::Suspended`], or [`vdev::VdevError::VdevUnavailable`] when a device did not take
+    /// them that a crash would let be trusted: then wait for the txg instead.
     pub async fn flush(&self, blocks: &[BlockPointer]) -> Result<(), ZioError> {
         self.suspension.check_writable()?;
         let mut ids: Vec<_> = blocks
@@ -226,7 +232,8 @@ impl LogBlocks {
             .try_for_each(|bp| self.tree.check_recorded(bp))?)
     }
 
-    /// Decrypts a block of an intent log, given as it is stored; one that is not encrypted is given back.
+    /// Decrypts a block of an intent log, given as it is stored; one that is not encrypted is given
+    /// back.
     ///
     /// # Errors
     /// [`ZioError::KeyNotLoaded`], [`ZioError::Authentication`].
@@ -251,14 +258,16 @@ impl LogBlocks {
         Ok(block.into())
     }
 
-    /// Gives the pointer of a new intent log block its salt and IV when the dataset is encrypted (`zio_alloc_zil`).
+    /// Gives the pointer of a new intent log block its salt and IV when the dataset is encrypted
+    /// (`zio_alloc_zil`).
     fn crypt_params(&self, objset: ObjsetId) -> Option<CryptParams> {
         let key = self.keys.get(objset)?;
         let (salt, iv) = key.fresh(&*self.random);
         Some(CryptParams::from_bytes(salt, iv))
     }
 
-    /// Encrypts an intent log block that is about to be written: everything but its checksum is set.
+    /// Encrypts an intent log block that is about to be written: everything but its checksum is
+    /// set.
     fn encrypt(&self, bp: &BlockPointer, block: &mut [u8]) -> Result<(), ZioError> {
         let Some(params) = bp.crypt() else {
             return Ok(());
@@ -277,7 +286,7 @@ impl LogBlocks {
     /// Log vdevs that cannot be written get no blocks any more: intent logs go to the main vdevs.
     fn leave_failed_logs(&self) {
         for top in self.tree.tops() {
-            let is_log = top.top().is_some_and(|top| top.class == AllocClass::Log);
+            let is_log = top.is_log();
             if is_log && !top.state().0.is_usable() {
                 self.allocator.set_allocatable(top.vdev_id(), false);
             }

@@ -20,25 +20,26 @@
 //! | `write` | [`Writer`] | writes blocks, bounded |
 //! | `log_blocks` | [`LogBlocks`] | blocks of intent logs; which of them are given up |
 //!
-//! **Read**: cache; else the copies in turn, each verified (and repaired by its vdev when redundancy
-//! has what is right), bad copies rewritten from a good one; then decrypted, decompressed and kept in
-//! the cache. Readers of the same block wait for one read. Gang blocks are put together from their
-//! members, embedded ones decoded, holes are zeros.
+//! **Read**: cache; else the copies in turn, each verified (and repaired by its vdev when
+//! redundancy has what is right), bad copies rewritten from a good one; then decrypted,
+//! decompressed and kept in the cache. Readers of the same block wait for one read. Gang blocks are
+//! put together from their members, embedded ones decoded, holes are zeros.
 //!
 //! **Write**: zeros become holes, the rest is compressed, encrypted and checksummed (one trip to a
 //! CPU worker), embedded in the pointer when small enough, looked up in the dedup table when it may
-//! be shared, else allocated once for each copy (or as a gang block when there is no such run of free
-//! space), and written everywhere. Nothing is durable before a flush.
+//! be shared, else allocated once for each copy (or as a gang block when there is no such run of
+//! free space), and written everywhere. Nothing is durable before a flush.
 //!
-//! **Suspension**: a write that redundancy cannot absorb is never dropped. The pool is suspended, the
-//! write waits and is tried again after [`Suspension::resume`]; [`Suspension::abandon`] makes it fail.
+//! **Suspension**: a write that redundancy cannot absorb is never dropped. The pool is suspended,
+//! the write waits and is tried again after [`Suspension::resume`]; [`Suspension::abandon`] makes
+//! it fail.
 //!
 //! Order of sizes, as everywhere in ZFS: *lsize* (the data), *psize* (compressed, whole sectors),
 //! *asize* (with parity).
 //!
-//! Locks: each part has at most a few, all private, each held for a map operation; only the entry of
-//! a dedup table is locked while its block is written. Bounds: writes in flight and prefetches by
-//! semaphores, reads by the leaves' queues.
+//! Locks: each part has at most a few, all private, each held for a map operation; only the entry
+//! of a dedup table is locked while its block is written. Bounds: writes in flight and prefetches
+//! by semaphores, reads by the leaves' queues.
 
 mod check;
 mod copies;
@@ -420,8 +421,8 @@ impl Pipeline {
             .inspect_err(|error| self.suspension.suspend(error.clone()))
     }
 
-    /// [`VdevTree::sync_labels`]; what fails is tried once more at once (`vdev_config_sync`, module/zfs/vdev_label.c), then
-    /// whenever the pool resumes.
+    /// [`VdevTree::sync_labels`]; what fails is tried once more at once (`vdev_config_sync`,
+    /// module/zfs/vdev_label.c), then whenever the pool resumes.
     ///
     /// # Errors
     /// What [`Suspension::abandon`] said.
@@ -431,8 +432,8 @@ impl Pipeline {
             self.suspension.wait_resumed().await?;
             let result = self.tree.sync_labels(sync).await.map_err(ZioError::from);
             if self.suspension.error().is_some() {
-                // Another host may have taken the pool before the uberblock was there: nobody is told that the txg is on
-                // disk until it is known that none has.
+                // Another host may have taken the pool before the uberblock was there: nobody is
+                // told that the txg is on disk until it is known that none has.
                 again = true;
                 continue;
             }

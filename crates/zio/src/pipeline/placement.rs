@@ -56,8 +56,9 @@ pub(super) struct Placement {
 }
 
 impl Placement {
-    /// The class that a block of `stored_bytes` prefers (`spa_preferred_class`, module/zfs/spa_misc.c): small
-    /// ones the special class, of which they leave a part to metadata.
+    /// The class that a block of `stored_bytes` prefers (`spa_preferred_class`,
+    /// module/zfs/spa_misc.c): small ones the special class, of which they leave a part to
+    /// metadata.
     fn class_of(&self, stored_bytes: usize, policy: &WritePolicy) -> AllocClass {
         let small = policy.class == AllocClass::Normal
             && policy.special_small_bytes > 0
@@ -139,8 +140,9 @@ impl Placement {
         })
     }
 
-    /// Writes a block where it should go. Where that fails though its device works it goes elsewhere; then the pool is
-    /// suspended, and what is left is written when it resumes (`zio_done`: `ZIO_REEXECUTE_NOW`). In pieces only with `gang`.
+    /// Writes a block where it should go. Where that fails though its device works it goes
+    /// elsewhere; then the pool is suspended, and what is left is written when it resumes
+    /// (`zio_done`: `ZIO_REEXECUTE_NOW`). In pieces only with `gang`.
     pub(super) async fn write(
         &self,
         txg: Txg,
@@ -157,7 +159,8 @@ impl Placement {
         };
         let mut choice = loop {
             match self.choose(txg, old, stored, policy, gang).await {
-                // There may be space on what does not work, such as a device that was cleared too soon.
+                // There may be space on what does not work, such as a device that was cleared too
+                // soon.
                 Err(ZioError::NoSpace { .. }) if self.tree.lacks_tops() => {
                     let reason = "devices that new blocks need do not work".to_owned();
                     self.suspension

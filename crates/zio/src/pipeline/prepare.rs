@@ -1,5 +1,6 @@
 //! From data to what is stored of it: compression, encryption, checksum (`zio_write_compress`,
-//! `zio_checksum_generate`; module/zfs/zio.c). Pure computation, done on a CPU worker when it is long.
+//! `zio_checksum_generate`; module/zfs/zio.c). Pure computation, done on a CPU worker when it is
+//! long.
 
 use std::sync::Arc;
 

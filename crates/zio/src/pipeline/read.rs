@@ -173,8 +173,8 @@ impl Reader {
         });
     }
 
-    /// The stored bytes (`psize_bytes` of them): verified, but as compressed or encrypted as they are.
-    /// Not through the cache.
+    /// The stored bytes (`psize_bytes` of them): verified, but as compressed or encrypted as they
+    /// are. Not through the cache.
     ///
     /// # Errors
     /// As [`Self::read`].

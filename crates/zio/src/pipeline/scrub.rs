@@ -2,10 +2,10 @@
 //!
 //! An ordinary read stops at the first copy that is right. Here every DVA of the pointer is read,
 //! and below each DVA everything that its vdev keeps of the block: [`IoContext::scrub`] goes down
-//! with the read, and each kind of vdev obeys it by reading *all* physical copies or columns. Mirrors
-//! read every child; RAID-Z reads every column and compares the parity with what it must be. A vdev
-//! that only translates addresses hands the flag on. What is wrong is counted at the device that
-//! returned it, and written anew where the pool may be written.
+//! with the read, and each kind of vdev obeys it by reading *all* physical copies or columns.
+//! Mirrors read every child; RAID-Z reads every column and compares the parity with what it must
+//! be. A vdev that only translates addresses hands the flag on. What is wrong is counted at the
+//! device that returned it, and written anew where the pool may be written.
 //!
 //! Nothing here looks at the cache: what is in memory says nothing about the disks.
 
@@ -21,8 +21,8 @@ use crate::cache::CacheKey;
 use crate::error::ZioError;
 
 impl Reader {
-    /// Reads and verifies every copy of a block, parity included, and repairs what is wrong. Encrypted
-    /// blocks are verified as far as that goes without their key: by checksum.
+    /// Reads and verifies every copy of a block, parity included, and repairs what is wrong.
+    /// Encrypted blocks are verified as far as that goes without their key: by checksum.
     ///
     /// # Errors
     /// As [`Self::read`], when no copy is good.
@@ -41,8 +41,9 @@ impl Reader {
         Ok(self.scrub_places(bp, context).await?.1)
     }
 
-    /// Does what [`Self::scrub`] does, and gives the block: decompressed, but not decrypted. (Indirect blocks and dnodes
-    /// are in the clear, but for the bonus, so that a scrub finds its way without keys.)
+    /// Does what [`Self::scrub`] does, and gives the block: decompressed, but not decrypted.
+    /// (Indirect blocks and dnodes are in the clear, but for the bonus, so that a scrub finds its
+    /// way without keys.)
     ///
     /// # Errors
     /// As [`Self::scrub`], and [`ZioError::Corrupt`].

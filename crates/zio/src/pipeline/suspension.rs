@@ -16,10 +16,11 @@
 //! done again. What a device had accepted but not flushed when it failed is written to it again
 //! when it is back (`vdev::leaf`), before the pool resumes; so nothing is lost.
 //!
-//! Reads fail at once, except those of the sync loop ([`must_succeed`]) and of space maps: a txg can
-//! be neither written nor given up without them. When a device that stopped working may have the
-//! block (one side of a mirror whose other side lacks it), or a working one failed to read it, they
-//! suspend the pool as writes do (`zio_done`, module/zfs/zio.c, executes again what must succeed).
+//! Reads fail at once, except those of the sync loop ([`must_succeed`]) and of space maps: a txg
+//! can be neither written nor given up without them. When a device that stopped working may have
+//! the block (one side of a mirror whose other side lacks it), or a working one failed to read it,
+//! they suspend the pool as writes do (`zio_done`, module/zfs/zio.c, executes again what must
+//! succeed).
 
 use std::sync::Arc;
 
@@ -132,8 +133,8 @@ impl Suspension {
         self.tell_hook();
     }
 
-    /// Says who is told of every change (the txgs' admission); it is told the present state at once. It must
-    /// not block.
+    /// Says who is told of every change (the txgs' admission); it is told the present state at
+    /// once. It must not block.
     pub fn set_hook(&self, hook: SuspendHook) {
         *self.hook.lock() = Some(hook);
         self.tell_hook();
@@ -155,7 +156,8 @@ impl Suspension {
         self.wait_resumed().await
     }
 
-    /// Suspends: writes wait from now on, and devices get nothing any more but what they have accepted.
+    /// Suspends: writes wait from now on, and devices get nothing any more but what they have
+    /// accepted.
     pub fn suspend(&self, error: ZioError) {
         let changed = self.state.send_if_modified(|state| {
             let is_news = match state {

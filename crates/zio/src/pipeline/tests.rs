@@ -553,9 +553,9 @@ fn a_write_that_fails_suspends_and_goes_on_after_clear() {
     });
 }
 
-/// Goal: of what is under way when the pool is suspended, devices get nothing but what they have accepted, which counts
-/// as no failure of theirs; and all of it is written when the pool resumes. Method: disks that stall, with so many writes
-/// that most wait in queues, and one log block.
+/// Goal: of what is under way when the pool is suspended, devices get nothing but what they have
+/// accepted, which counts as no failure of theirs; and all of it is written when the pool resumes.
+/// Method: disks that stall, with so many writes that most wait in queues, and one log block.
 #[test]
 fn a_suspended_pool_gives_its_devices_nothing() {
     simulate(async {

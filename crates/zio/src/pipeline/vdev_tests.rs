@@ -1,4 +1,5 @@
-//! Tests of what the pipeline does about vdevs: log blocks that devices lack, space of removed ones.
+//! Tests of what the pipeline does about vdevs: log blocks that devices lack, space of removed
+//! ones.
 
 use device::sim::{Fault, FaultEffect, SimOp, SimWorld};
 use format::{BlockPointer, Dva, Guid, LABEL_START_BYTES, ObjsetId, RegularPointer, Txg, VdevId};

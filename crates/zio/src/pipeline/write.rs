@@ -33,15 +33,15 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Writes a block: compresses, allocates, checksums; returns its pointer. All zeros become a hole
-    /// (unless compression is off). While the pool is suspended this waits.
+    /// Writes a block: compresses, allocates, checksums; returns its pointer. All zeros become a
+    /// hole (unless compression is off). While the pool is suspended this waits.
     ///
     /// # Errors
     /// [`ZioError::NoSpace`]; [`ZioError::ReadOnly`]; what [`Suspension::abandon`] said.
     ///
     /// # Panics
-    /// When `data` is not of 512 bytes to 16 MiB in whole sectors, or the policy names a checksum that is
-    /// not stored in pointers: bugs in the caller.
+    /// When `data` is not of 512 bytes to 16 MiB in whole sectors, or the policy names a checksum
+    /// that is not stored in pointers: bugs in the caller.
     pub async fn write(
         &self,
         txg: Txg,
