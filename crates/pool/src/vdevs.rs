@@ -467,10 +467,10 @@ pub async fn clear_label(world: &World, path: &str, force: bool) -> Result<(), P
             path: path.to_owned(),
         });
     };
-    if !force && let Some(why) = layout::in_use(&label.config) {
+    if !force && let Some(device_use) = layout::in_use(&label.config) {
         return Err(PoolError::DeviceInUse {
             path: path.to_owned(),
-            why,
+            device_use,
         });
     }
     Ok(clear_labels(&*device).await?)
