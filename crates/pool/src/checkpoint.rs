@@ -306,7 +306,7 @@ impl Core {
             },
             ..last
         };
-        self.pipeline.set_checkpoint(txg);
+        self.pipeline.dvas().set_checkpoint(txg);
         let encoded = uberblock.encode();
         let words: Vec<u64> = encoded
             .as_chunks::<8>()
@@ -334,7 +334,7 @@ impl Core {
             .await?
             .remove(&tx, directory::CHECKPOINT)
             .await?;
-        self.pipeline.set_checkpoint(Txg::ZERO);
+        self.pipeline.dvas().set_checkpoint(Txg::ZERO);
         let text = "started discarding checkpointed state from the pool".into();
         self.history
             .internal(&tx, "spa discard checkpoint", text)

@@ -200,7 +200,7 @@ impl CloneTables {
                 continue;
             };
             // Those that are in a dedup table are counted there (`brt_pending_apply`).
-            if is_added && block.is_dedup() && sync.pipeline.add_dedup_reference(&block).await? {
+            if is_added && block.is_dedup() && sync.pipeline.dedup().add_reference(&block).await? {
                 continue;
             }
             let of_vdev = by_vdev.entry(key.vdev).or_default();
@@ -249,7 +249,7 @@ impl CloneTables {
             let left = sum - taken;
             // One of a block's pointers had no reference in the table: when it goes last, the block does.
             for block in &change.freed[taken as usize..] {
-                sync.pipeline.free_space(sync.ctx.txg, block);
+                sync.pipeline.frees().free_space(sync.ctx.txg, block);
             }
             if left == change.stored {
                 continue;

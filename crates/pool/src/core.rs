@@ -163,7 +163,7 @@ impl Core {
             .lock()
             .failure
             .clone()
-            .or_else(|| match self.pipeline.suspended()? {
+            .or_else(|| match self.pipeline.suspension().error()? {
                 ZioError::Suspended { reason } => Some(reason),
                 error => Some(error.to_string()),
             })
@@ -171,7 +171,7 @@ impl Core {
 
     /// Returns when the pool is suspended.
     pub(crate) async fn until_suspended(&self) {
-        let mut changes = self.pipeline.suspension();
+        let mut changes = self.pipeline.suspension().watch();
         while self.suspended().is_none() && changes.changed().await.is_ok() {}
     }
 
@@ -190,7 +190,12 @@ impl Core {
     /// # Errors
     /// [`ZioError::TaskPanicked`] when that stopped the pool for good.
     pub(crate) fn check_tasks(&self) -> Result<(), PoolError> {
-        match self.pipeline.suspended().filter(ZioError::is_final) {
+        match self
+            .pipeline
+            .suspension()
+            .error()
+            .filter(ZioError::is_final)
+        {
             Some(error) => Err(error.into()),
             None => Ok(()),
         }
@@ -227,7 +232,7 @@ impl Core {
             Some(Stored::Number(1 | 2)) => FailMode::Continue,
             _ => FailMode::Wait,
         };
-        self.pipeline.set_fail_mode(mode);
+        self.pipeline.suspension().set_fail_mode(mode);
     }
 
     /// Tells the dedup tables what property `dedup_table_quota` says.
@@ -273,10 +278,10 @@ pub(crate) async fn unless_suspended<T>(
     pool: &str,
     work: impl Future<Output = Result<T, PoolError>>,
 ) -> Result<T, PoolError> {
-    let mut changes = pipeline.suspension();
+    let mut changes = pipeline.suspension().watch();
     let suspended = async {
         loop {
-            if let Some(error) = pipeline.suspended() {
+            if let Some(error) = pipeline.suspension().error() {
                 return error;
             }
             if changes.changed().await.is_err() {
@@ -287,7 +292,7 @@ pub(crate) async fn unless_suspended<T>(
     match select(pin!(work), pin!(suspended)).await {
         Either::Left((result, _)) => result,
         Either::Right((error, _)) => {
-            pipeline.abandon(ZioError::Closing);
+            pipeline.suspension().abandon(ZioError::Closing);
             Err(PoolError::Suspended {
                 pool: pool.to_owned(),
                 why: match error {

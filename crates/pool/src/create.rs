@@ -15,6 +15,7 @@ use format::{Compression, Guid, NvList, ObjectId, ObjectType, Txg, Uberblock};
 use object::{NewObject, Zap};
 use parking_lot::Mutex;
 use vdev::OpenOptions;
+use zio::pipeline::must_succeed;
 use zio::{TxgLimits, TxgManager};
 
 use crate::auxiliary::{self, NewAuxiliary, Places};
@@ -45,7 +46,7 @@ pub(crate) async fn create(world: &World, spec: CreateSpec) -> Result<Arc<Core>,
     let pipeline = ground.pipeline.clone();
     // In a box: its type is too deep for compilers to nest it further.
     let work: BoxFuture<'_, _> = Box::pin(create_on(world, &spec, choices, &ground));
-    let result = unless_suspended(&pipeline, &spec.name, pipeline.syncing(work)).await;
+    let result = unless_suspended(&pipeline, &spec.name, must_succeed(work)).await;
     if result.is_err() {
         ground.tree.close();
     }

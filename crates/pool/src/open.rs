@@ -116,7 +116,8 @@ pub(crate) fn software() -> String {
 pub(crate) fn start(core: &Arc<Core>) {
     let (txgs, dsl) = (core.txgs.clone(), Arc::downgrade(&core.dsl));
     core.pipeline
-        .set_suspend_hook(Arc::new(move |error, fail_mode| {
+        .suspension()
+        .set_hook(Arc::new(move |error, fail_mode| {
             txgs.set_suspended(error.clone(), fail_mode);
             // Nobody will write a txg any more: who waits for one hears so.
             if let Some(error) = error.filter(ZioError::is_final) {
@@ -177,7 +178,7 @@ fn check_tops(
     let mut lacking = Vec::new();
     for top in tree.tops().into_iter().filter(counts) {
         let (state, _) = top.state();
-        let is_log = top.config_u64("is_log") == Some(1);
+        let is_log = top.is_log();
         if !(state.is_usable() || is_log && missing_logs != MissingLogs::Refused) {
             let mut names = unusable_leaves(std::slice::from_ref(&top));
             if names.is_empty() {
@@ -206,7 +207,7 @@ fn unusable_leaves(tops: &[Arc<Vdev>]) -> Vec<String> {
 
 /// The log vdevs that are missing or damaged.
 pub(crate) fn lost_logs(tree: &VdevTree) -> Vec<Arc<Vdev>> {
-    let lost = |top: &Arc<Vdev>| top.config_u64("is_log") == Some(1) && !top.state().0.is_usable();
+    let lost = |top: &Arc<Vdev>| top.is_log() && !top.state().0.is_usable();
     tree.tops().into_iter().filter(lost).collect()
 }
 
@@ -522,10 +523,10 @@ async fn import_on(
     check_tree(name, &ground.tree, MissingLogs::Accepted)?;
     let lost_logs = lost_logs(&ground.tree);
     if !lost_logs.is_empty() {
-        ground.pipeline.give_up_lost_logs();
+        ground.pipeline.log_blocks().give_up_lost();
     }
     if spec.missing_logs == MissingLogs::Accepted {
-        ground.pipeline.give_up_unreadable_logs();
+        ground.pipeline.log_blocks().give_up_unreadable();
     }
     if ground.tree.guid_sum() != uberblock.guid_sum {
         return Err(PoolError::MissingDevices {
@@ -619,7 +620,7 @@ async fn import_on(
         });
     }
     let checkpoint = CheckpointState::load(tables.checkpoint.as_ref(), dsl.features());
-    ground.pipeline.set_checkpoint(checkpoint.txg());
+    ground.pipeline.dvas().set_checkpoint(checkpoint.txg());
     allocator.set_checkpoint_bytes(ground.space.checkpoint_bytes().values().sum());
     let dirty_times = DirtyTimes::default();
     dirty_times.load(&mos, &ground.tree, uberblock.txg).await?;
@@ -689,7 +690,7 @@ async fn import_on(
         };
         if let Err(error) = unless_suspended(&core.pipeline, name, begin).await {
             core.txgs.stop(zio::ZioError::Closing);
-            core.pipeline.abandon(zio::ZioError::Closing);
+            core.pipeline.suspension().abandon(zio::ZioError::Closing);
             core.wait_ended().await;
             core.close();
             return Err(error);

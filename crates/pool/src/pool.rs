@@ -129,7 +129,7 @@ impl Pool {
     /// Gives a suspended pool up: whatever waits for it fails. Only [`Pool::export`] by force is left then.
     pub fn give_up(&self) {
         if self.core.suspended().is_some() {
-            self.core.pipeline.abandon(ZioError::Closing);
+            self.core.pipeline.suspension().abandon(ZioError::Closing);
             self.core.txgs.stop(ZioError::Closing);
         }
     }
@@ -169,7 +169,7 @@ impl Pool {
                         why,
                     });
                 }
-                core.pipeline.abandon(ZioError::Closing);
+                core.pipeline.suspension().abandon(ZioError::Closing);
             }
             core.txgs.stop(ZioError::Closing);
             core.wait_ended().await;
@@ -732,7 +732,7 @@ impl Pool {
         }
         core.check_tasks()?;
         core.check_still_ours().await?;
-        core.pipeline.reopen().await?;
+        core.pipeline.suspension().reopen().await?;
         for top in core.tree.tops() {
             clear_errors(&top, device);
         }
@@ -746,7 +746,7 @@ impl Pool {
                 why,
             });
         }
-        core.pipeline.resume()?;
+        core.pipeline.suspension().resume()?;
         if !core.read_only {
             core.identity.mark_dirty();
             core.txgs.kick();

@@ -135,9 +135,9 @@ async fn failed(world: &World, spec: &ImportSpec, error: PoolError) -> Result<Pr
         .tops()
         .iter()
         .map(|top| {
-            let class = match top.config_u64("is_log") {
-                Some(1) => VdevClass::Log,
-                _ => VdevClass::Normal,
+            let class = match top.is_log() {
+                true => VdevClass::Log,
+                false => VdevClass::Normal,
             };
             vdev_status(top, class, &nothing)
         })

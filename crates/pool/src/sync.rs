@@ -31,6 +31,7 @@ use format::{Txg, Uberblock};
 use futures::future::{Either, select};
 use object::SyncContext;
 use vdev::LabelSync;
+use zio::pipeline::must_succeed;
 use zio::txg::Work;
 use zio::{Tx, ZioError};
 
@@ -47,7 +48,7 @@ impl Core {
     /// Runs until the pool is closed. When it is given up, a device that does not answer is not waited for.
     pub(crate) async fn sync_loop(self: Arc<Self>) {
         let stalled = async {
-            self.pipeline.until_abandoned().await;
+            self.pipeline.suspension().until_abandoned().await;
             self.world.clock.sleep(ABANDONED_PATIENCE).await;
         };
         if let Either::Right(_) = select(pin!(self.sync_until_stopped()), pin!(stalled)).await {
@@ -68,7 +69,7 @@ impl Core {
             }
             let txg = self.txgs.quiesce().await;
             self.write_for_trim(txg);
-            match self.pipeline.syncing(self.sync_txg(txg)).await {
+            match must_succeed(self.sync_txg(txg)).await {
                 Ok(()) => self.txgs.synced(txg),
                 Err(error) => {
                     self.fail(txg, &error);
@@ -83,7 +84,7 @@ impl Core {
         let reason = format!("txg {txg} cannot be written: {error}");
         self.state.lock().failure = Some(reason.clone());
         let error = ZioError::Suspended { reason };
-        self.pipeline.suspend(error.clone());
+        self.pipeline.suspension().suspend(error.clone());
         self.txgs.stop(error);
         self.dsl.close();
     }
@@ -149,7 +150,7 @@ impl Core {
                     participant.late(&pass).await?;
                 }
             }
-            if !self.dsl.mos().is_dirty(txg) && !self.pipeline.has_dedup_work(txg) {
+            if !self.dsl.mos().is_dirty(txg) && !self.pipeline.dedup().has_work(txg) {
                 break;
             }
         }

@@ -250,7 +250,7 @@ pub(crate) async fn remove(core: &Arc<Core>, name: &str) -> Result<(), PoolError
             None => refuse("there is no such device in the pool; see 'zpool status'"),
         });
     };
-    let is_log = top.config_u64("is_log") == Some(1);
+    let is_log = top.is_log();
     if !is_log {
         return Err(refuse(
             "only hot spares, cache and log devices can be removed by this release; OpenZFS removes others",

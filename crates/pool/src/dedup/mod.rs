@@ -77,7 +77,7 @@ pub(crate) const QUOTA_AUTO: u64 = u64::MAX;
 pub(crate) fn of_pool(dsl: &DslPool, pipeline: &Pipeline) -> Arc<Dedup> {
     let dedup = Arc::new(Dedup::new(dsl.mos(), pipeline.allocator(), dsl.features()));
     let tables: Arc<dyn DedupTables> = dedup.clone();
-    pipeline.set_dedup_tables(&tables);
+    pipeline.dedup().set_tables(&tables);
     dedup
 }
 
@@ -275,14 +275,17 @@ impl Dedup {
         tx: &Tx,
         pipeline: &Pipeline,
     ) -> Result<bool, PoolError> {
-        if self.has_logs() && pipeline.has_dedup_frees(ctx.txg) {
+        if self.has_logs() && pipeline.dedup().has_frees(ctx.txg) {
             // Not before they are in the ZAPs can entries be changed.
             while self.flush_logs(ctx, tx, pipeline).await? {}
         }
         let mut changed = false;
         loop {
-            let taken = pipeline.drop_dedup_references(ctx.txg, FREES_STEP).await?;
-            let changes = pipeline.take_dedup_changes();
+            let taken = pipeline
+                .frees()
+                .drop_dedup_references(ctx.txg, FREES_STEP)
+                .await?;
+            let changes = pipeline.dedup().take_changes();
             if taken == 0 && changes.is_empty() {
                 break;
             }

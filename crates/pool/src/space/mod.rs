@@ -352,6 +352,7 @@ impl Space {
         }
         let changes = sync
             .pipeline
+            .frees()
             .take_changes(sync.ctx.txg)
             .await
             .map_err(ObjectError::from)?;
@@ -369,7 +370,7 @@ impl Space {
     /// Records what nothing refers to any more of removed vdevs (`vdev_indirect_sync_obsolete`,
     /// module/zfs/vdev_indirect.c). Without the feature nobody wants to know.
     async fn record_obsolete(&self, sync: &SpaceSync<'_>) -> Result<(), DatasetError> {
-        let obsolete = sync.pipeline.take_obsolete(sync.ctx.txg);
+        let obsolete = sync.pipeline.dvas().take_obsolete(sync.ctx.txg);
         if !sync.features.is_enabled(OBSOLETE_COUNTS) {
             return Ok(());
         }
