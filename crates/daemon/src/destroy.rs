@@ -12,7 +12,8 @@ use crate::mounts::is_at_or_below;
 use crate::service::{OpenPool, Service, exclusion};
 use crate::zfs::{everything, mode};
 
-/// Snapshots of a dataset that is destroyed with all below it go by so many: what one txg frees waits in memory.
+/// Snapshots of a dataset that is destroyed with all below it go by so many: what one txg frees
+/// waits in memory.
 const SNAPSHOTS_AT_ONCE: usize = 1000;
 
 impl Service {
@@ -97,7 +98,8 @@ impl Service {
         // Some of the words may name none.
         if names.is_empty() {
             let message = format!(
-                "could not find any snapshots to destroy; check snapshot names: '{}' does not exist",
+                "could not find any snapshots to destroy; check snapshot names: '{}' does not \
+                 exist",
                 call.target
             );
             return Err(Failure::new(FailureKind::NotFound, message));
@@ -196,7 +198,8 @@ impl Service {
         }
         if !call.target.contains('/') {
             let message = format!(
-                "{doing}: operation does not apply to pools\nuse 'zfs destroy -r {0}' to destroy all datasets in the pool\nuse 'zpool destroy {0}' to destroy the pool itself",
+                "{doing}: operation does not apply to pools\nuse 'zfs destroy -r {0}' to destroy \
+                 all datasets in the pool\nuse 'zpool destroy {0}' to destroy the pool itself",
                 call.target
             );
             if !call.recursive && !call.dependents {
@@ -215,7 +218,8 @@ impl Service {
                 .join("\n");
             let kind = doomed[0].kind.name();
             let message = format!(
-                "{doing}: {kind} has children\nuse '-r' to destroy the following datasets:\n{children}"
+                "{doing}: {kind} has children\nuse '-r' to destroy the following \
+                 datasets:\n{children}"
             );
             return Err(Failure::new(FailureKind::Busy, message));
         }
@@ -239,7 +243,8 @@ impl Service {
         })
     }
 
-    /// Destroys filesystems, volumes and snapshots, in this order. What is left when one of them cannot be is where it was.
+    /// Destroys filesystems, volumes and snapshots, in this order. What is left when one of them
+    /// cannot be is where it was.
     async fn put_away_and_destroy(
         &self,
         open: &OpenPool,
@@ -303,7 +308,8 @@ impl Service {
         })
     }
 
-    /// Adds clones of the doomed snapshots that lie elsewhere, with all below them (`-R`), or refuses.
+    /// Adds clones of the doomed snapshots that lie elsewhere, with all below them (`-R`), or
+    /// refuses.
     pub(crate) async fn add_clones(
         &self,
         open: &OpenPool,
@@ -330,7 +336,8 @@ impl Service {
             let Some(clone) = clone else { break };
             if !call.dependents {
                 let message = format!(
-                    "{doing}: {} has dependent clones\nuse '-R' to destroy the following datasets:\n{}",
+                    "{doing}: {} has dependent clones\nuse '-R' to destroy the following \
+                     datasets:\n{}",
                     match call.target.contains('@') {
                         true => "snapshot",
                         false => "filesystem",
@@ -364,7 +371,8 @@ fn runs(names: &[String]) -> Vec<&[String]> {
         .collect()
 }
 
-/// Snapshots that a word after `@` means: one, or `first%last` in the order of creation, either end open.
+/// Snapshots that a word after `@` means: one, or `first%last` in the order of creation, either end
+/// open.
 fn snapshot_range<'a>(of_head: &[&'a DatasetInfo], word: &str) -> Vec<&'a str> {
     let short = |info: &'a DatasetInfo| info.name.split_once('@').map_or("", |(_, name)| name);
     let Some((first, last)) = word.split_once('%') else {
