@@ -15,15 +15,19 @@
 
 #![forbid(unsafe_code)]
 
+mod background;
 mod caller;
 mod compatibility;
+mod condition;
 mod create;
 mod damage;
 mod default_pool;
 mod destroy;
 mod error;
+mod events;
 mod http;
 mod import;
+mod jobs;
 mod keys;
 mod mounts;
 mod names;

@@ -149,7 +149,7 @@ impl Service {
 
     /// `zfs set`.
     pub(crate) async fn zfs_set(&self, call: ZfsSet) -> Result<ZfsChanged, Failure> {
-        let properties = by_full_names(call.properties);
+        let properties = by_full_names(call.properties.into_iter().collect());
         for (name, value) in &properties {
             if name == ISCSI_PROPERTY {
                 self.check_share(value)?;

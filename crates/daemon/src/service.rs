@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use access::{Access, Exclusion, Leaving};
-use api::{Failure, FailureKind, ServerInfoReply};
+use api::{EventKind, Failure, FailureKind, ServerInfoReply};
 use device::{BoxFuture, World};
 use futures::future::join_all;
 use parking_lot::Mutex;
@@ -18,7 +18,10 @@ use pool::{HostIdentity, ImportSpec, MissingLogs, Pool, ScanSpec};
 use serve_fuse::UnmountMode;
 use tokio::sync::{Notify, watch};
 
-use crate::error::{all_done, from_access, from_engine, suspended};
+use crate::background::{self, Background};
+use crate::error::{all_done, from_access, from_pool, suspended};
+use crate::events::Events;
+use crate::jobs::Jobs;
 use crate::mounts::Mounts;
 use crate::names::{Claim, PoolNames};
 use crate::secrets::Secrets;
@@ -32,6 +35,8 @@ pub(crate) struct OpenPool {
     pub(crate) pool: Arc<Pool>,
     /// Serialises changes to its datasets, mounts and shares.
     pub(crate) admin: tokio::sync::Mutex<()>,
+    /// What it does in the background.
+    pub(crate) background: Background,
     /// What is open of it.
     pub(crate) access: Arc<Access>,
     /// The guid that it is being given, while it is.
@@ -90,6 +95,8 @@ pub(crate) struct Service {
     pub(crate) mounts: Mounts,
     pub(crate) volumes: Volumes,
     pub(crate) secrets: Secrets,
+    pub(crate) events: Arc<Events>,
+    pub(crate) jobs: Arc<Jobs>,
     state: State,
     cache_bytes: u64,
     pools: Mutex<BTreeMap<String, Arc<OpenPool>>>,
@@ -112,7 +119,10 @@ impl Service {
             options.iscsi_insecure,
             (cache_bytes / 4).clamp(ISCSI_BYTES_MIN, ISCSI_BYTES_MAX),
         );
+        let events = Arc::new(Events::default());
         Ok(Arc::new(Self {
+            jobs: Jobs::new(Arc::clone(&events)),
+            events,
             world: World::system(threads),
             host: host_identity(),
             mounts: Mounts::default(),
@@ -167,7 +177,7 @@ impl Service {
     pub(crate) fn pools_found(
         &self,
         names: &[String],
-    ) -> Result<(Vec<Arc<OpenPool>>, Vec<String>), Failure> {
+    ) -> Result<(Vec<Arc<OpenPool>>, Vec<Failure>), Failure> {
         if names.is_empty() {
             return Ok((self.pools(), self.absent()));
         }
@@ -184,7 +194,7 @@ impl Service {
         if found.is_empty() {
             all_done(&failures)?;
         }
-        Ok((found, failures.iter().map(Failure::to_string).collect()))
+        Ok((found, failures))
     }
 
     /// The pool of this name.
@@ -244,6 +254,7 @@ impl Service {
         let open = Arc::new(OpenPool {
             pool,
             admin: tokio::sync::Mutex::new(()),
+            background: Background::new(&self.jobs, &self.events),
             access: Arc::new(access),
             next_guid: Mutex::new(None),
         });
@@ -252,6 +263,8 @@ impl Service {
             .insert(open.pool.name(), Arc::clone(&open));
         self.share_out_cache();
         self.save_cached_pools();
+        self.events.tell_of(&open.pool, EventKind::PoolImported);
+        tokio::spawn(background::watch(Arc::clone(&open)));
         let _admin = open.admin.lock().await;
         let mut warnings = Vec::new();
         if mount {
@@ -263,7 +276,10 @@ impl Service {
 
     /// Forgets a pool that was exported or destroyed.
     pub(crate) fn forget(&self, name: &str, keep_cached: bool) {
-        self.pools.lock().remove(name);
+        let forgotten = self.pools.lock().remove(name);
+        if let Some(open) = forgotten {
+            open.background.close(&open.pool);
+        }
         self.share_out_cache();
         if !keep_cached {
             self.save_cached_pools();
@@ -329,10 +345,12 @@ impl Service {
     }
 
     /// Of every pool that could not be imported at the start and is still waited for, why.
-    pub(crate) fn absent(&self) -> Vec<String> {
+    pub(crate) fn absent(&self) -> Vec<Failure> {
         let absent = self.absent.lock();
         let failed = absent.iter().filter(|absent| absent.why.is_some());
-        failed.map(Absent::told).collect()
+        let told = failed.map(Absent::told);
+        told.map(|why| Failure::new(FailureKind::NotFound, why))
+            .collect()
     }
 
     /// Forgets a pool that is not here, so that no start looks for it again; tells whether it was on the list.
@@ -357,7 +375,7 @@ impl Service {
         };
         let found = pool::scan(&self.world, &spec)
             .await
-            .map_err(|error| from_engine(&doing, &error))?;
+            .map_err(|error| from_pool(&doing, &error))?;
         let mut found = found.into_iter();
         let Some(found) = found.find(|found| cached.is(found.guid.get())) else {
             let message = format!(
@@ -373,7 +391,7 @@ impl Service {
         import.missing_logs = MissingLogs::AcceptedIfUnused;
         let pool = Pool::import(&self.world, import)
             .await
-            .map_err(|error| from_engine(&doing, &error))?;
+            .map_err(|error| from_pool(&doing, &error))?;
         for warning in self.adopt(pool, true).await {
             tracing::warn!("{warning}");
             eprintln!("{warning}");
@@ -423,7 +441,7 @@ impl Service {
             };
             let _nobody = released.inspect_err(|failure| tracing::error!("{failure}"));
             let exported = open.pool.export(true).await;
-            exported.map_err(|error| from_engine(&doing, &error))
+            exported.map_err(|error| from_pool(&doing, &error))
         };
         match self.leaving(open, &doing, true, work).await {
             Ok(()) => self.forget(&name, true),

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use access::User;
 use api::{
     Empty, Failure, FailureKind, IscsiSecretList, IscsiSecretListReply, IscsiSecretRemove,
-    IscsiSecretReport, IscsiSecretSet, IscsiSecretSetReply, NotShared, ShareInfo,
+    IscsiSecretReport, IscsiSecretSet, IscsiSecretSetReply, NotShared, Protocol, ShareInfo,
 };
 use serve_iscsi::{Authentication, ChapCredentials, Target, TargetOptions, VolumeUnit};
 
@@ -188,7 +188,7 @@ impl Volumes {
             };
             let known = words.chap.as_ref().and_then(|name| secrets.get(name).ok());
             Some(ShareInfo {
-                protocol: "iscsi".into(),
+                protocol: Protocol::Iscsi,
                 dataset,
                 name: iqn,
                 address: address.to_string(),
@@ -205,7 +205,7 @@ impl Volumes {
         let sharing = self.sharing().into_iter();
         let refused = sharing.filter_map(|(dataset, sharing)| match sharing {
             Sharing::Refused { why } => Some(NotShared {
-                protocol: "iscsi".into(),
+                protocol: Protocol::Iscsi,
                 dataset,
                 why,
             }),

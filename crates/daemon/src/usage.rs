@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use api::{
     DatasetKind as ApiKind, DatasetReport, Failure, FailureKind, HoldReport, Property, SpaceOwner,
-    SpaceReport, ZfsHolds, ZfsHoldsReply, ZfsSpace, ZfsSpaceReply,
+    SpaceReport, Usage, ZfsHolds, ZfsHoldsReply, ZfsSpace, ZfsSpaceReply,
 };
 use dataset::{BookmarkInfo, ListOptions};
 use filesystem::QuotaKind;
@@ -79,7 +79,7 @@ impl Service {
                 SpaceOwner::Project => (QuotaKind::Project, BTreeMap::new()),
             };
             // What is not used and has no quota is not kept.
-            let kept = |used, quota| (used != 0 || quota != 0).then_some((used, quota));
+            let kept = |used, quota| (used != 0 || quota != 0).then_some(Usage { used, quota });
             match filesystem.space_by(kind).await {
                 Ok(uses) => reply.uses.extend(uses.into_iter().map(|used| SpaceReport {
                     owner: *owner,
@@ -133,10 +133,10 @@ impl Service {
         let found = uses.into_iter().find(|used| used.id == id);
         let (bytes, objects) = found.map_or((None, None), |used| (used.bytes, used.objects));
         let value = match what {
-            "used" => bytes.map_or(0, |(used, _)| used),
-            "quota" => bytes.map_or(0, |(_, quota)| quota),
-            "objused" => objects.map_or(0, |(used, _)| used),
-            "objquota" => objects.map_or(0, |(_, quota)| quota),
+            "used" => bytes.map_or(0, |usage| usage.used),
+            "quota" => bytes.map_or(0, |usage| usage.quota),
+            "objused" => objects.map_or(0, |usage| usage.used),
+            "objquota" => objects.map_or(0, |usage| usage.quota),
             _ => return None,
         };
         Some(Property {

@@ -5,16 +5,17 @@ use std::sync::Arc;
 
 use access::{AccessError, Exclusion};
 use api::{
-    DatasetKind as ApiKind, DatasetReport, Empty, Failure, FailureKind, Property, ZfsDestroy,
-    ZfsList, ZfsListReply, ZfsMount, ZfsRename, ZfsRollback, ZfsSnapshot, ZfsUnmount,
+    DatasetKind as ApiKind, DatasetReport, Empty, EventKind, Failure, FailureKind, Property,
+    ZfsDestroy, ZfsList, ZfsListReply, ZfsMount, ZfsRename, ZfsRollback, ZfsSnapshot, ZfsUnmount,
 };
 use dataset::{DatasetError, DatasetInfo, DatasetKind, ListOptions};
 use serve_fuse::{MountTable, UnmountMode};
 
-use crate::error::{from_access, from_dataset};
+use crate::error::{all_done, from_access, from_dataset};
 use crate::mounts::{Place, Taken};
 use crate::reports;
 use crate::service::{OpenPool, Service};
+use crate::zpool::typed;
 
 pub(crate) fn mode(force: bool) -> UnmountMode {
     if force {
@@ -43,22 +44,18 @@ impl Service {
         };
         let mut reply = ZfsListReply::default();
         let mut seen = BTreeSet::new();
-        let mut first = None;
         for name in names {
             // What is wrong with one does not keep the others from being shown.
             if let Err(failure) = self
                 .list_one(call, name, &mut seen, &mut reply.datasets)
                 .await
             {
-                reply.failures.push(failure.to_string());
-                first.get_or_insert(failure.kind);
+                reply.failures.push(failure);
             }
         }
-        match first {
-            Some(kind) if reply.datasets.is_empty() => {
-                Err(Failure::new(kind, reply.failures.join("\n")))
-            }
-            _ => Ok(reply),
+        match reply.datasets.is_empty() {
+            true => all_done(&reply.failures).map(|_| reply),
+            false => Ok(reply),
         }
     }
 
@@ -239,10 +236,13 @@ impl Service {
         let doing = format!("cannot create snapshot '{first}'");
         open.pool
             .dsl()
-            .snapshot(&names, &call.properties)
+            .snapshot(&names, &typed(&call.properties))
             .await
             .map_err(|error| from_dataset(&doing, &error))?;
         self.log_command(&open.pool, &call.command).await;
+        self.events.tell(EventKind::DatasetsCreated {
+            names: names.clone(),
+        });
         for name in &names {
             let head = name.split('@').next().unwrap_or(name);
             self.show_volume_snapshots(&open, head).await?;
