@@ -214,13 +214,11 @@ impl Service {
             let message = format!("{doing}: only snapshots can be destroyed later ('-d')");
             return Err(Failure::new(FailureKind::Invalid, message));
         }
-        if !call.target.contains('/') {
-            if !call.recursive && !call.dependents {
-                let pool = call.target.clone();
-                let message = format!("{doing}: it goes only with its pool");
-                return Err(Failure::new(FailureKind::Invalid, message)
-                    .with_refusal(Refusal::RootFilesystem { pool }));
-            }
+        if !call.target.contains('/') && !call.recursive && !call.dependents {
+            let pool = call.target.clone();
+            let message = format!("{doing}: it goes only with its pool");
+            return Err(Failure::new(FailureKind::Invalid, message)
+                .with_refusal(Refusal::RootFilesystem { pool }));
         }
         let mut doomed = dsl
             .list(&call.target, &everything(None))

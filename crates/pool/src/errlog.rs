@@ -436,7 +436,7 @@ impl LogSync<'_> {
         for (bookmark, birth) in lost {
             let found_in = ObjectId::new(bookmark.objset.get());
             if !self.heads {
-                let level = bookmark.level.into();
+                let level = bookmark.level;
                 let key =
                     LogBookmark::new(bookmark.objset, bookmark.object, level, bookmark.block_id);
                 keys.entry(ObjectId::ZERO).or_default().push(key.log_key());

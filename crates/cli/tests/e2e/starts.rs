@@ -82,7 +82,7 @@ fn a_start_does_without_a_log_on_which_nothing_is() {
     server.launch(&["daemon"]);
     assert_eq!(names(&server), "", "{}", server.log());
     let told = server.fails("zpool status tank");
-    assert!(told.contains("may be lost in: tank"), "{told}");
+    assert!(told.contains("may be lost in tank"), "{told}");
     std::fs::rename(&away, &disks[1]).expect("the log is back");
     server.stop();
     server.launch(&["daemon"]);

@@ -423,7 +423,7 @@ async fn import_without_log(images: &Images, world: &World, objects: &[ObjectId]
         panic!("{error}")
     };
     assert_eq!(datasets, &["tank"]);
-    let told = "may be lost in: tank\n";
+    let told = "may be lost in tank";
     assert!(error.to_string().contains(told), "{error}");
     assert!(devices[0].contains("d2.img [log]"), "{devices:?}");
     let if_unused = |found| ImportSpec {
