@@ -2,7 +2,7 @@
 //!
 //! A checkpoint is the uberblock of a synced txg, kept in the MOS's object directory. It is put there by a task that runs
 //! before anything else of the next txg, so that no block of that state is freed without the pipeline knowing
-//! ([`zio::Pipeline::set_checkpoint`]): from then on what the state has stays allocated, and each vdev's checkpoint space
+//! ([`zio::pipeline::Dvas::set_checkpoint`]): from then on what the state has stays allocated, and each vdev's checkpoint space
 //! map lists what the pool itself has freed of it ([`crate::space`]). Going back is an import ([`crate::rewind`]).
 //!
 //! Discarding takes the uberblock out of the directory, again as the first thing of a txg, and then frees what the maps

@@ -17,7 +17,7 @@
 //!
 //! When a write fails beyond redundancy the pipeline suspends the pool and the write waits inside
 //! it for `zpool clear`; so does a read when a device that stopped working may have the block, or one that works did
-//! not give it ([`zio::Pipeline::syncing`]). An error that comes out here is one that cannot be retried (damage,
+//! not give it ([`zio::pipeline::must_succeed`]). An error that comes out here is one that cannot be retried (damage,
 //! no space, abandoned): the loop stops and the pool stays suspended until it is exported by force.
 //!
 //! Source: module/zfs/spa.c (`spa_sync`, `spa_sync_iterate_to_convergence`, `spa_sync_config_object`).

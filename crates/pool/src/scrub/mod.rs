@@ -4,7 +4,7 @@
 //!   MOS, datasets -> walk (8 tasks) -> batches -> issue: per vdev, by offset (32 tasks each)
 //! ```
 //!
-//! [`walk`] finds the blocks, [`issue`] verifies them with [`zio::Pipeline::scrub`], which reads all
+//! [`walk`] finds the blocks, [`issue`] verifies them with [`zio::pipeline::Reader::scrub`], which reads all
 //! copies, mirror children and parity. Errors are counted where OpenZFS counts them: wrong data at the leaf that returned it;
 //! blocks without a good copy in the pool's error log, by whose block they are. Only pools that were
 //! imported read-only can be scrubbed so far: there the blocks stand still, and nothing is written.

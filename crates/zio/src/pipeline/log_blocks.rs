@@ -137,7 +137,8 @@ impl LogBlocks {
 
     /// Writes an intent log block: sets the checksum in its chain header (`zc_eck`; `zc_nused` must
     /// be set) and writes it. `data` may be shorter than the block when the rest is not used; whole
-    /// 4 KiB. Durable with `flush`, else after [`Self::flush`] or [`super::Pipeline::flush`].
+    /// 4 KiB. Durable on return with `flush`, else after [`Self::flush`] or
+    /// [`super::Pipeline::flush`].
     ///
     /// # Errors
     /// [`vdev::VdevError::VdevUnavailable`] when it could not be written, or a device did not take

@@ -149,7 +149,7 @@ impl WritePolicy {
 /// What to do when a write fails beyond redundancy (the pool property `failmode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum FailMode {
-    /// Writers wait until [`crate::Pipeline::resume`].
+    /// Writers wait until [`super::Suspension::resume`].
     #[default]
     Wait,
     /// New transactions are refused; what is being written waits.

@@ -178,7 +178,7 @@ impl Suspension {
     }
 
     /// Tries the writes that suspended the pool again. Reopen devices before
-    /// ([`crate::VdevTree::reopen`]).
+    /// ([`VdevTree::reopen`]).
     ///
     /// # Errors
     /// The error of [`Self::abandon`] after that; [`ZioError::TaskPanicked`].
@@ -210,7 +210,7 @@ impl Suspension {
         self.resume()
     }
 
-    /// [`crate::VdevTree::reopen`]; vdevs that are back get new blocks again.
+    /// [`VdevTree::reopen`]; vdevs that are back get new blocks again.
     ///
     /// # Errors
     /// [`vdev::VdevError::Stalled`].
