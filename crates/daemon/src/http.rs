@@ -354,3 +354,6 @@ fn refuse(failure: Failure) -> Response {
         .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     (status, Json(failure)).into_response()
 }
+
+#[cfg(test)]
+mod tests;

@@ -258,10 +258,16 @@ mod tests {
         );
         assert!(says(&[normal(Some(2), 5), normal(None, 2)]).contains("2 vs. 1 (2-way)"));
         let special = vdev(VdevClass::Special, None, 1);
-        let message = says(&[normal(None, 2), special]);
+        let refused = check(&[], &[normal(None, 2), special]).unwrap_err();
         assert!(
-            message.starts_with("invalid vdev specification\nuse '-f'"),
-            "{message}"
+            matches!(
+                refused.refusal.as_deref(),
+                Some(api::Refusal::Vdevs {
+                    can_be_forced: true,
+                    ..
+                })
+            ),
+            "{refused:?}"
         );
     }
 }
