@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use access::Exclusive;
 use api::{
     Dependence, EventKind, Failure, FailureKind, Progress, Refusal, Unit, ZfsDestroy,
     ZfsDestroyReply,
@@ -9,11 +10,11 @@ use api::{
 use dataset::{DatasetError, DatasetInfo, DatasetKind};
 use serve_fuse::UnmountMode;
 
-use crate::error::from_dataset;
+use crate::error::{from_access, from_dataset};
 use crate::jobs::Work;
 use crate::mounts::is_at_or_below;
 use crate::reports;
-use crate::service::{OpenPool, Service};
+use crate::service::{OpenPool, Service, exclusion};
 use crate::zfs::{everything, mode};
 
 /// Snapshots of a dataset that is destroyed with all below it go by so many: what one txg frees waits in memory.
@@ -139,6 +140,11 @@ impl Service {
             self.put_away_and_destroy(open, &clone_names, mode(call.force), work)
                 .await?;
             self.release_snapshots(&names).await;
+            // Those that are in use go later, where that was asked for.
+            let _nobody = match call.defer {
+                true => None,
+                false => Some(self.alone(open, &names, mode(call.force)).await?),
+            };
             open.pool
                 .dsl()
                 .destroy_snapshots(&names, call.defer)
@@ -283,6 +289,7 @@ impl Service {
                     );
                     return Err(Failure::new(FailureKind::Canceled, message));
                 }
+                let _nobody = self.alone(open, run, mode).await?;
                 let destroyed = match name.contains('@') {
                     true => dsl.destroy_snapshots(run, false).await,
                     false => dsl.destroy(name).await,
@@ -309,6 +316,23 @@ impl Service {
         }
         self.remove_directories(directories).await;
         Ok(())
+    }
+
+    /// Has datasets that are to be destroyed alone.
+    pub(crate) async fn alone(
+        &self,
+        open: &OpenPool,
+        names: &[String],
+        mode: UnmountMode,
+    ) -> Result<Exclusive, Failure> {
+        let alone = open.access.exclusive(names, exclusion(mode)).await;
+        alone.map_err(|error| {
+            let doing = match names {
+                [name] => format!("cannot destroy '{name}'"),
+                _ => "cannot destroy snapshots".to_owned(),
+            };
+            from_access(&doing, &error)
+        })
     }
 
     /// Adds clones of the doomed snapshots that lie elsewhere, with all below them (`-R`), or refuses.

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use access::AccessError;
 use api::{Empty, Failure, FailureKind};
 use dataset::DatasetError;
 use pool::PoolError;
@@ -150,6 +151,17 @@ pub(crate) fn from_mount(doing: &str, error: &MountError) -> Failure {
         | MountError::SnapshotBusy { .. }
         | MountError::Busy { .. } => FailureKind::Busy,
         MountError::BadMountpoint { .. } => FailureKind::Invalid,
+        _ => FailureKind::Io,
+    };
+    Failure::new(kind, format!("{doing}: {error}"))
+}
+
+/// An error of the registry of open datasets.
+pub(crate) fn from_access(doing: &str, error: &AccessError) -> Failure {
+    let kind = match error {
+        AccessError::Dataset(error) => return from_dataset(doing, error),
+        AccessError::InUse { .. } | AccessError::Leaving { .. } => FailureKind::Busy,
+        AccessError::WrongKind { .. } => FailureKind::Invalid,
         _ => FailureKind::Io,
     };
     Failure::new(kind, format!("{doing}: {error}"))

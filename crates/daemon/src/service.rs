@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use access::{Access, Exclusion, Leaving};
 use api::{EventKind, Failure, FailureKind, ServerInfoReply};
 use device::{BoxFuture, World};
 use futures::future::join_all;
@@ -18,9 +19,8 @@ use serve_fuse::UnmountMode;
 use tokio::sync::{Notify, watch};
 
 use crate::background::{self, Background};
-use crate::error::{all_done, from_pool, suspended};
+use crate::error::{all_done, from_access, from_pool, suspended};
 use crate::events::Events;
-use crate::filesystems::Filesystems;
 use crate::jobs::Jobs;
 use crate::mounts::Mounts;
 use crate::names::{Claim, PoolNames};
@@ -37,8 +37,8 @@ pub(crate) struct OpenPool {
     pub(crate) admin: tokio::sync::Mutex<()>,
     /// What it does in the background.
     pub(crate) background: Background,
-    /// Its filesystems that are open.
-    pub(crate) filesystems: Filesystems,
+    /// What is open of it.
+    pub(crate) access: Arc<Access>,
     /// The guid that it is being given, while it is.
     pub(crate) next_guid: Mutex<Option<u64>>,
 }
@@ -250,11 +250,12 @@ impl Service {
     /// What could not be mounted or shared is answered as warnings.
     pub(crate) async fn adopt(&self, pool: Arc<Pool>, mount: bool) -> Vec<String> {
         pool.dsl().refuse_while_suspended();
+        let access = Access::new(Arc::clone(pool.dsl()), self.world.clone());
         let open = Arc::new(OpenPool {
             pool,
             admin: tokio::sync::Mutex::new(()),
             background: Background::new(&self.jobs, &self.events),
-            filesystems: Filesystems::default(),
+            access: Arc::new(access),
             next_guid: Mutex::new(None),
         });
         self.pools
@@ -431,12 +432,14 @@ impl Service {
         let doing = format!("cannot export '{name}'");
         let work = async {
             let _admin = open.admin.lock().await;
-            if let Err(failure) = self.release_pool(open, UnmountMode::Clean).await {
-                tracing::warn!("{failure}; cutting off whoever uses it");
-                if let Err(failure) = self.release_pool(open, UnmountMode::AtAnyCost).await {
-                    tracing::error!("{failure}");
+            let released = match self.release_pool(open, UnmountMode::Clean).await {
+                Err(failure) => {
+                    tracing::warn!("{failure}; cutting off whoever uses it");
+                    self.release_pool(open, UnmountMode::AtAnyCost).await
                 }
-            }
+                released => released,
+            };
+            let _nobody = released.inspect_err(|failure| tracing::error!("{failure}"));
             let exported = open.pool.export(true).await;
             exported.map_err(|error| from_pool(&doing, &error))
         };
@@ -449,45 +452,55 @@ impl Service {
         }
     }
 
-    /// Unmounts a pool's filesystems and closes its volumes. When one is in use, all are as they were.
+    /// Unmounts a pool's filesystems and closes its volumes; nobody opens anything of it as long as
+    /// what this gives is kept. When one is in use, all are as they were.
     pub(crate) async fn release_pool(
         &self,
         open: &OpenPool,
         mode: UnmountMode,
-    ) -> Result<(), Failure> {
+    ) -> Result<Leaving, Failure> {
         let name = open.pool.name();
         let mounted = self.mounts.last_first(&name);
         let directories = self.mounts.own_directories(&mounted);
         let released = async {
             self.close_volumes(&name, mode).await?;
-            self.take_away(open, mounted, mode).await
-        };
-        if let Err(failure) = released.await {
-            for warning in self.open_volumes(open).await {
-                tracing::warn!("{warning}");
+            let taken = self.take_away(open, mounted, mode).await?;
+            match open.access.leave(exclusion(mode)).await {
+                Ok(leaving) => Ok(leaving),
+                Err(error) => {
+                    if let Err(failure) = self.bring_back(open, taken).await {
+                        tracing::warn!("{failure}");
+                    }
+                    Err(from_access(&format!("cannot leave '{name}'"), &error))
+                }
             }
-            return Err(failure);
-        }
+        };
+        let leaving = match released.await {
+            Ok(leaving) => leaving,
+            Err(failure) => {
+                for warning in self.open_volumes(open).await {
+                    tracing::warn!("{warning}");
+                }
+                return Err(failure);
+            }
+        };
         self.remove_directories(directories).await;
-        Ok(())
+        Ok(leaving)
     }
 
-    /// Closes something of a dataset, `name`. While its pool is suspended that goes on in the background (what is
-    /// not written yet stays in memory until the pool is cleared or left): `None`.
-    pub(crate) async fn unless_suspended<T: Send + 'static>(
+    /// Gives leases on a dataset, `name`, back. While its pool is suspended closing it goes on in the
+    /// registry (what is not written yet stays in memory until the pool is cleared or left): `None`.
+    pub(crate) async fn unless_suspended<T>(
         &self,
         name: &str,
-        closing: impl Future<Output = T> + Send + 'static,
+        closing: impl Future<Output = T>,
     ) -> Option<T> {
         let Ok(open) = self.pool_of(name) else {
             return Some(closing.await);
         };
-        let mut closing = tokio::spawn(closing);
         let result = tokio::select! {
             biased;
-            result = &mut closing => Some(result.unwrap_or_else(|panic| {
-                std::panic::resume_unwind(panic.into_panic())
-            })),
+            result = closing => Some(result),
             () = open.pool.until_suspended() => None,
         };
         match result {
@@ -533,6 +546,14 @@ impl Service {
             shares: self.volumes.shares(&self.secrets),
             not_shared: self.volumes.not_shared(),
         }
+    }
+}
+
+/// Whether who uses a dataset keeps it from being taken away.
+pub(crate) fn exclusion(mode: UnmountMode) -> Exclusion {
+    match mode {
+        UnmountMode::Clean => Exclusion::Refused,
+        UnmountMode::Force | UnmountMode::AtAnyCost | UnmountMode::Lazy => Exclusion::Forced,
     }
 }
 

@@ -57,15 +57,14 @@ impl Service {
                 format!("{doing}: operation is only applicable to filesystems and their snapshots");
             return Err(Failure::new(FailureKind::Invalid, message));
         }
-        // What is not mounted is opened for this: nobody shall find the dataset busy for that, who mounts
-        // it or takes it away.
-        let is_mounted = self.mounts.filesystem(name).is_some();
+        // What is not mounted is opened for this: nobody shall find the dataset busy for that.
+        let is_mounted = self.mounts.mountpoint(name).is_some();
         let _admin = match is_mounted {
             true => None,
             false => Some(open.admin.lock().await),
         };
-        let borrowed = self.borrow(&open, name, &doing).await?;
-        let filesystem = borrowed.filesystem();
+        let borrowed = self.borrow(&open, name, &doing, "userspace").await?;
+        let filesystem = borrowed.get();
         let mut reply = ZfsSpaceReply::default();
         let mut outcome = Ok(());
         for owner in &call.owners {
@@ -94,7 +93,7 @@ impl Service {
                 }
             }
         }
-        if let Err(error) = borrowed.give_back().await {
+        if let Err(error) = borrowed.close().await {
             tracing::warn!("{name}: {error}");
         }
         outcome.map(|()| reply)

@@ -363,7 +363,7 @@ impl Service {
         let doing = format!("cannot destroy '{}'", call.name);
         let work = async {
             let _admin = open.admin.lock().await;
-            self.release_pool(&open, mode(call.force)).await?;
+            let _nobody = self.release_pool(&open, mode(call.force)).await?;
             let destroyed = open.pool.destroy(call.force).await;
             destroyed.map_err(|error| from_pool(&doing, &error))
         };
@@ -393,7 +393,7 @@ impl Service {
             let work = async {
                 let _admin = open.admin.lock().await;
                 let released = self.release_pool(&open, mode(call.force)).await;
-                released
+                let _nobody = released
                     .map_err(|failure| Failure::new(failure.kind, format!("{doing}: {failure}")))?;
                 let exported = open.pool.export(call.force).await;
                 exported.map_err(|error| from_pool(&doing, &error))

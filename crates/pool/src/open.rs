@@ -265,7 +265,7 @@ pub(crate) fn check_known(
     tree: &VdevTree,
     missing_logs: MissingLogs,
 ) -> Result<usize, PoolError> {
-    let is_unknown = |top: &Arc<Vdev>| *top.kind() == VdevKind::Missing;
+    let is_unknown = |top: &Arc<Vdev>| matches!(top.kind(), VdevKind::Missing);
     let unknown = tree.tops().iter().filter(|top| is_unknown(top)).count();
     match check_tops(pool, tree, missing_logs, |top| !is_unknown(top)) {
         Ok(()) => Ok(unknown),

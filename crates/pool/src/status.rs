@@ -375,11 +375,7 @@ fn vdev_status_below(
     let counters = vdev.counters();
     let device = vdev.leaf().and_then(|leaf| leaf.device());
     let space = vdev.top().and_then(|top| spaces.get(&top.id));
-    let parity = match vdev.kind() {
-        VdevKind::Raidz { parity } => *parity as u8,
-        VdevKind::Draid(draid) => draid.parity as u8,
-        _ => 0,
-    };
+    let parity = vdev.kind().parity() as u8;
     VdevStatus {
         name: vdev.display_name(),
         kind: vdev.kind().name().to_owned(),
