@@ -10,13 +10,13 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+use access::Access;
 use api::{Failure, FailureKind};
 use parking_lot::Mutex;
 use pool::Pool;
 
 use crate::background::Background;
 use crate::error::all_done;
-use crate::filesystems::Filesystems;
 use crate::names::{Claim, PoolNames};
 use crate::state::{CachedPool, State};
 
@@ -32,8 +32,8 @@ pub(crate) struct OpenPool {
     pub(crate) admin: tokio::sync::Mutex<()>,
     /// What it does in the background.
     pub(crate) background: Background,
-    /// Its filesystems that are open.
-    pub(crate) filesystems: Filesystems,
+    /// What is open of it.
+    pub(crate) access: Arc<Access>,
     /// The guid that it is being given, while it is.
     pub(crate) next_guid: Mutex<Option<u64>>,
 }
@@ -258,8 +258,8 @@ impl Pools {
         cached.extend(absent.iter().map(|absent| absent.cached.clone()));
         if let Err(error) = self.state.set_cached_pools(&cached) {
             tracing::warn!(
-                "the list of pools could not be kept: {error}; \
-                 they must be imported by hand at the next start"
+                "the list of pools could not be kept: {error}; they must be imported by hand at \
+                 the next start"
             );
         }
     }

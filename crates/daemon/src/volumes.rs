@@ -19,7 +19,8 @@ use volume::Volume;
 
 use crate::error::{from_access, from_dataset, from_mount};
 use crate::mounts::is_at_or_below;
-use crate::service::{OpenPool, Service};
+use crate::pools::OpenPool;
+use crate::service::Service;
 use crate::shares::Sharing;
 
 /// How often it is asked whether an open file is still open, and how long apart.
@@ -218,7 +219,7 @@ impl Service {
             Ok(listed) => {
                 let mut failures = Vec::new();
                 for info in listed {
-                    if self.is_locked(open, &info.name).await {
+                    if crate::keys::is_locked(open, &info.name).await {
                         continue;
                     }
                     if let Err(failure) = self.open_volume(open, &info.name).await {
@@ -247,8 +248,8 @@ impl Service {
         shown
     }
 
-    /// Shows an open volume and its snapshots as files, or does not, as `volmode` says now. Partitions
-    /// are up to whoever attaches a file, so `full` and `dev` are the same.
+    /// Shows an open volume and its snapshots as files, or does not, as `volmode` says now.
+    /// Partitions are up to whoever attaches a file, so `full` and `dev` are the same.
     async fn show_volume(&self, open: &OpenPool, name: &str) -> Result<(), Failure> {
         /// `ZFS_VOLMODE_NONE` (include/sys/fs/zfs.h).
         const NONE: u64 = 3;
@@ -259,8 +260,9 @@ impl Service {
         let volmode = open.pool.dsl().property(name, "volmode").await;
         let volmode = volmode.map_err(|error| from_dataset(&doing, &error))?;
         if volmode.value.number() == Some(NONE) {
-            // What is open stays until it is closed: the property is set, and says what is to be shown from then on
-            // (`zvol_set_volmode_impl`, `zvol_remove_minor_impl`, module/zfs/zvol.c).
+            // What is open stays until it is closed: the property is set, and says what is to be
+            // shown from then on (`zvol_set_volmode_impl`, `zvol_remove_minor_impl`,
+            // module/zfs/zvol.c).
             for snapshot in self.volumes.snapshots_of(name) {
                 if let Err(failure) = self.close_one_volume(&snapshot, UnmountMode::Clean).await {
                     tracing::debug!("{failure}");
@@ -426,7 +428,8 @@ impl Service {
         self.share_renamed(open, to).await
     }
 
-    /// Unshares and closes one volume with its snapshots; refuses while its file is in use, unless forced.
+    /// Unshares and closes one volume with its snapshots; refuses while its file is in use, unless
+    /// forced.
     pub(crate) async fn close_volume(&self, name: &str, mode: UnmountMode) -> Result<(), Failure> {
         self.hide_volume_snapshots(name, mode).await?;
         self.close_one_volume(name, mode).await
@@ -457,7 +460,7 @@ impl Service {
         let Some(kept) = self.volumes.by_name.lock().remove(name) else {
             return Ok(());
         };
-        let open = self.pool_of(name)?;
+        let open = self.pools.of_dataset(name)?;
         let closing = async {
             let closed = kept.lease.close().await;
             // Requests that are under way at its file or target are cut off.
@@ -483,8 +486,8 @@ impl Service {
     }
 }
 
-/// Whether somebody has a volume's file open. The kernel tells of a close after it has answered it, so what was closed
-/// this moment may look open: asked again for a while.
+/// Whether somebody has a volume's file open. The kernel tells of a close after it has answered it,
+/// so what was closed this moment may look open: asked again for a while.
 async fn stays_open(directory: &ZvolDirectory, name: &str) -> bool {
     for _ in 0..CLOSE_ASKS {
         if !directory.is_open(name) {
