@@ -4,7 +4,7 @@
 //! Steps stop at the first failure. `ci` is what `scripts/test` and so `.ci/run` call; there is no
 //! other list of checks anywhere.
 
-mod binaries;
+mod suite;
 mod zts;
 
 use std::process::{Command, ExitCode};
@@ -54,7 +54,7 @@ fn ci() -> anyhow::Result<()> {
             "warnings",
         ],
     )?;
-    binaries::run()
+    suite::run()
 }
 
 /// Builds for release and runs the scripts in `bench/`, all of them or those named.

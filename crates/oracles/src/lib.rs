@@ -144,11 +144,17 @@ impl Peer {
         &self.program
     }
 
-    /// Waits until no other test uses the machine, of this process or another. The turn lasts until the file is closed.
+    /// Waits until no other test uses the machine, of this process or another. The turn lasts until
+    /// the file is closed.
     ///
     /// # Panics
-    /// When the temporary directory cannot hold a lock.
+    /// When the temporary directory cannot hold a lock, or when `cargo nextest` does not know that
+    /// this test uses the machine.
     pub fn turn() -> File {
+        if let Ok(group) = std::env::var("NEXTEST_TEST_GROUP") {
+            let advice = "add it to the group `peer` in .config/nextest.toml";
+            assert_eq!(group, "peer", "this test uses the peer: {advice}");
+        }
         let path = std::env::temp_dir().join("millpond-peer.lock");
         let file = File::options().create(true).append(true).open(path);
         let file = file.expect("the lock of the peer");
