@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use format::{Guid, ObjectId, ObjsetKind, Txg};
 use object::{ObjectSet, ObjsetOptions};
-use pool::Tx;
 use tokio::sync::watch;
+use zio::Tx;
 
 use crate::create::kind_of;
 use crate::dsl::DslPool;

@@ -176,7 +176,7 @@ pub enum DatasetError {
     Object(#[from] object::ObjectError),
     /// The pool layer failed.
     #[error(transparent)]
-    Pool(#[from] pool::PoolError),
+    Zio(#[from] zio::ZioError),
     /// A structure on disk could not be decoded.
     #[error(transparent)]
     Format(#[from] format::FormatError),

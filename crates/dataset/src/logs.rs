@@ -9,7 +9,7 @@ use format::{
 };
 use futures::future::try_join_all;
 use object::{BlockAccounting, SyncContext};
-use pool::{PoolError, ReadContext, Tx, WritePolicy};
+use zio::{ReadContext, Tx, WritePolicy, ZioError};
 
 use crate::DatasetError;
 use crate::account::HeadAccounting;
@@ -228,7 +228,7 @@ impl DslPool {
                 continue;
             }
             let name = self.full_name(&head).await?;
-            let unreadable = |error: PoolError| DatasetError::Log {
+            let unreadable = |error: ZioError| DatasetError::Log {
                 name: name.clone(),
                 reason: format!(
                     "it cannot be read to its end, so what was written synchronously in the last seconds before the crash may be lost ({error}); attach all of the pool's devices, or use 'zpool import -m' to go on without that"
@@ -288,10 +288,10 @@ impl DslPool {
         let block = head.phys().block;
         let context = ReadContext {
             without_key: true,
-            ..ReadContext::new(pool::Bookmark {
+            ..ReadContext::new(format::Bookmark {
                 objset: head.object.get().into(),
                 level: -1,
-                ..pool::Bookmark::default()
+                ..format::Bookmark::default()
             })
         };
         let data = self.env().pipeline.read(&block, &context).await?;

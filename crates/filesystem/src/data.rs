@@ -13,7 +13,7 @@ use dataset::DirtyEstimate;
 use dataset::zil::LogRecord;
 use format::ObjectId;
 use object::ObjectError;
-use pool::Tx;
+use zio::Tx;
 
 use crate::attributes::without_set_id;
 use crate::create::acl_to_store;

@@ -11,8 +11,9 @@ use bytes::Bytes;
 use dataset::DirtyEstimate;
 use dataset::zil::{LogRecord, ReplayError, ReplayRecord, ReplayTarget};
 use device::BoxFuture;
+use format::Bookmark;
 use format::{BLOCK_POINTER_BYTES, BlockPointer, Endian, ObjectId};
-use pool::{Bookmark, ReadContext};
+use zio::ReadContext;
 
 use crate::acl::Acl;
 use crate::attributes::parse_extended;

@@ -1,7 +1,7 @@
 //! Intent logs: their blocks and what their records refer to, against the space maps; and the MACs of encrypted ones.
 
 use format::{BLOCK_POINTER_BYTES, BlockPointer, Endian, ZilHeader, ZilSequence, decode_log_block};
-use pool::ReadContext;
+use zio::ReadContext;
 
 use crate::verify::Walk;
 

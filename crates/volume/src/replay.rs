@@ -3,8 +3,9 @@
 use bytes::Bytes;
 use dataset::zil::{ReplayError, ReplayRecord, ReplayTarget};
 use device::BoxFuture;
+use format::Bookmark;
 use format::{BLOCK_POINTER_BYTES, BlockPointer, Endian};
-use pool::{Bookmark, ReadContext};
+use zio::ReadContext;
 
 use crate::init::DATA;
 use crate::volume::Volume;

@@ -46,7 +46,7 @@
 //! # Devices that miss a part of it
 //! Where a log block should be and is not, the log ends. So a device that missed a block must not be asked alone: a
 //! commit counts only when all devices of the block's vdev have it, but for those that the pool's state on disk says lack its
-//! txg ([`pool::VdevTree::tells_of`]). A device that fails is on record with the next txg, for which the commit waits.
+//! txg ([`vdev::VdevTree::tells_of`]). A device that fails is on record with the next txg, for which the commit waits.
 //! Import refuses a log whose end only such devices show, or others while one fails to be read.
 //!
 //! # What a crash leaves
@@ -81,8 +81,8 @@ use device::{BoxFuture, World};
 use format::{BlockPointer, Endian, ObjectId, Txg, ZilHeader};
 use object::{ObjectSet, SyncContext};
 use parking_lot::Mutex;
-use pool::{Tx, TxgManager};
 use tokio::sync::{Notify, oneshot, watch};
+use zio::{Tx, TxgManager};
 
 use crate::{DatasetError, DatasetSettings, SyncMode};
 use pending::{Entry, EntryBody, Pending};

@@ -26,7 +26,7 @@ use std::error::Error;
 
 use format::ZilSequence;
 use object::ObjectError;
-use pool::PoolError;
+use zio::ZioError;
 
 use super::blocks::TX_WRITE;
 use super::walk::{Chain, End, RawRecord, read_data};
@@ -98,19 +98,19 @@ fn made(record: &RawRecord) -> Option<u64> {
 /// Whether an error is that of a block of which no good copy is left, devices that are missing
 /// aside.
 fn is_damage(error: &(dyn Error + 'static)) -> bool {
-    let of_pool = |error: &PoolError| {
+    let of_pool = |error: &ZioError| {
         matches!(
             error,
-            PoolError::Checksum { .. }
-                | PoolError::Unreadable { .. }
-                | PoolError::Corrupt { .. }
-                | PoolError::Authentication { .. }
-                | PoolError::BadPointer { .. }
-                | PoolError::Format(_)
+            ZioError::Checksum { .. }
+                | ZioError::Unreadable { .. }
+                | ZioError::Corrupt { .. }
+                | ZioError::Authentication { .. }
+                | ZioError::BadPointer { .. }
+                | ZioError::Vdev(vdev::VdevError::Format(_))
         )
     };
     let of_object = |error: &ObjectError| match error {
-        ObjectError::Pool(error) => of_pool(error),
+        ObjectError::Zio(error) => of_pool(error),
         ObjectError::Format { .. } | ObjectError::Damaged { .. } => true,
         _ => false,
     };
@@ -119,7 +119,7 @@ fn is_damage(error: &(dyn Error + 'static)) -> bool {
         let found = error.downcast_ref().is_some_and(of_pool)
             || error.downcast_ref().is_some_and(of_object)
             || match error.downcast_ref() {
-                Some(DatasetError::Pool(error)) => of_pool(error),
+                Some(DatasetError::Zio(error)) => of_pool(error),
                 Some(DatasetError::Object(error)) => of_object(error),
                 _ => false,
             };

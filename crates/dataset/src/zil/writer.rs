@@ -8,8 +8,8 @@ use device::BoxFuture;
 use format::{BlockPointer, Txg, ZIL_MIN_BLOCK_BYTES, ZilLink, ZilSequence, encode_log_block};
 use futures::future::{Either, select};
 use futures::stream::{StreamExt, TryStreamExt};
-use pool::pipeline::{FailMode, LogPlaces};
-use pool::{PoolError, Tx};
+use zio::pipeline::{FailMode, LogPlaces};
+use zio::{Tx, ZioError};
 
 use super::blocks::{Bursts, Packer, Records};
 use super::pending::Batch;
@@ -140,7 +140,7 @@ impl Shared {
     }
 
     /// Makes a batch durable, through the log if that can be.
-    async fn log(&self, writer: &mut Writer, mut batch: Batch) -> Result<(), PoolError> {
+    async fn log(&self, writer: &mut Writer, mut batch: Batch) -> Result<(), ZioError> {
         if let Some(txg) = batch.wait {
             self.stats.lock().txg_waits += 1;
             self.wait_durable(txg).await?;
@@ -177,7 +177,7 @@ impl Shared {
 
     /// Begins a chain: allocates its first block and waits until the head on disk has it.
     /// Where there is no room for a block, just waits.
-    async fn create(&self, batch: &Batch) -> Result<(), PoolError> {
+    async fn create(&self, batch: &Batch) -> Result<(), ZioError> {
         let bytes: u64 = batch.entries.iter().map(super::Entry::bytes).sum();
         let tx = self.txgs.assign(0).await?;
         let txg = tx.txg();
@@ -204,7 +204,7 @@ impl Shared {
                 });
                 self.objset.dirty_root(&tx);
             }
-            Err(PoolError::NoSpace { .. }) => self.stats.lock().txg_waits += 1,
+            Err(ZioError::NoSpace { .. }) => self.stats.lock().txg_waits += 1,
             Err(error) => return Err(error),
         }
         drop(tx);
@@ -212,7 +212,7 @@ impl Shared {
     }
 
     /// Allocates a block.
-    async fn allocate(&self, tx: &Tx, size_bytes: u64) -> Result<BlockPointer, PoolError> {
+    async fn allocate(&self, tx: &Tx, size_bytes: u64) -> Result<BlockPointer, ZioError> {
         let pipeline = self.objset.pipeline();
         // `logbias=throughput` leaves log devices to others.
         let log_throughput = self.settings.borrow().log_throughput;
@@ -228,7 +228,7 @@ impl Shared {
     }
 
     /// Writes a batch into the chain.
-    async fn append(&self, writer: &mut Writer, batch: &Batch) -> Result<(), PoolError> {
+    async fn append(&self, writer: &mut Writer, batch: &Batch) -> Result<(), ZioError> {
         let first = {
             let chain = self.chain.lock();
             let last = chain.blocks.back();
@@ -295,7 +295,7 @@ impl Shared {
         first: &BlockPointer,
         blocks: &[Records],
         next_bytes: u64,
-    ) -> Result<(Vec<BlockPointer>, InFlight<'_>), PoolError> {
+    ) -> Result<(Vec<BlockPointer>, InFlight<'_>), ZioError> {
         let tx = match self.txgs.try_assign(0) {
             Some(tx) => tx,
             None => self.txgs.assign(0).await?,
@@ -347,7 +347,7 @@ impl Shared {
 
     /// Gives the chain up: frees it in the txg that is open now, and waits for that. A log that
     /// waits for something else stays.
-    async fn give_up(&self, writer: &mut Writer) -> Result<(), PoolError> {
+    async fn give_up(&self, writer: &mut Writer) -> Result<(), ZioError> {
         let inherited = self.chain.lock().inherited;
         self.stats.lock().txg_waits += 1;
         match inherited {
@@ -358,7 +358,7 @@ impl Shared {
         }
     }
 
-    async fn destroy(&self, writer: &mut Writer) -> Result<(), PoolError> {
+    async fn destroy(&self, writer: &mut Writer) -> Result<(), ZioError> {
         let tx = self.txgs.assign(0).await?;
         let txg = tx.txg();
         self.chain.lock().destroy_in(txg);
@@ -370,7 +370,7 @@ impl Shared {
     }
 
     /// See [`super::Zil::close`].
-    pub(super) async fn close(&self) -> Result<(), PoolError> {
+    pub(super) async fn close(&self) -> Result<(), ZioError> {
         let mut writer = self.writer.lock().await;
         let has_chain = {
             let chain = self.chain.lock();
@@ -383,14 +383,14 @@ impl Shared {
     }
 
     /// After a replay: lets go of the log.
-    pub(super) async fn destroy_inherited(&self) -> Result<(), PoolError> {
+    pub(super) async fn destroy_inherited(&self) -> Result<(), ZioError> {
         let mut writer = self.writer.lock().await;
         self.destroy(&mut writer).await
     }
 
     /// Waits until `txg` is on disk. While the pool is suspended with `failmode=continue` that is an
     /// error, with `failmode=wait` it takes as long as it takes.
-    pub(super) async fn wait_durable(&self, txg: Txg) -> Result<(), PoolError> {
+    pub(super) async fn wait_durable(&self, txg: Txg) -> Result<(), ZioError> {
         let pipeline = self.objset.pipeline();
         let mut suspension = pipeline.suspension();
         let mut synced = pin!(self.txgs.wait_synced(txg));
@@ -405,7 +405,7 @@ impl Shared {
             match select(synced.as_mut(), pin!(suspension.changed())).await {
                 Either::Left((result, _)) => return result,
                 Either::Right((Ok(()), _)) => {}
-                Either::Right((Err(_), _)) => return Err(PoolError::Closing),
+                Either::Right((Err(_), _)) => return Err(ZioError::Closing),
             }
         }
     }

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use dataset::DirtyEstimate;
 use dataset::zil::LogRecord;
 use device::World;
-use engine::Pool;
 use filesystem::{Filesystem, SetAttributes};
+use pool::Pool;
 
 const K: u64 = 1024;
 

@@ -15,12 +15,14 @@ use format::{
 };
 use object::{BlockAccounting, NewObject, ObjectSet, ObjsetOptions, SyncContext};
 use parking_lot::Mutex;
-use pool::alloc::{Allocator, MetaslabSource, RangeSet};
-use pool::pipeline::{FailMode, IgnoreErrors};
-use pool::txg::Work;
-use pool::vdev::{OpenOptions, VdevTree};
-use pool::{Cache, Pipeline, PipelineOptions, PoolError, ReadContext, Tx, TxgLimits, TxgManager};
 use tokio::sync::watch;
+use vdev::IgnoreErrors;
+use vdev::RangeSet;
+use vdev::{OpenOptions, VdevTree};
+use zio::pipeline::FailMode;
+use zio::txg::Work;
+use zio::{Cache, Pipeline, PipelineOptions, ReadContext, Tx, TxgLimits, TxgManager, ZioError};
+use zio::{alloc::Allocator, alloc::MetaslabSource};
 
 use super::super::{Zil, claim};
 use crate::{DatasetSettings, SyncMode};
@@ -57,7 +59,7 @@ impl SpaceMaps {
 }
 
 impl MetaslabSource for SpaceMaps {
-    fn load(&self, vdev: VdevId, metaslab: u64) -> BoxFuture<'_, Result<RangeSet, PoolError>> {
+    fn load(&self, vdev: VdevId, metaslab: u64) -> BoxFuture<'_, Result<RangeSet, ZioError>> {
         Box::pin(async move {
             let length = 1 << METASLAB_SHIFT;
             let start = metaslab * length;
@@ -371,7 +373,7 @@ impl Bed {
         self
     }
 
-    async fn sync_txg(&self, txg: Txg) -> Result<(), PoolError> {
+    async fn sync_txg(&self, txg: Txg) -> Result<(), ZioError> {
         let ctx = SyncContext {
             txg,
             pass: 1,
@@ -379,7 +381,7 @@ impl Bed {
             world: self.machine.sim.world(),
             txgs: Some(self.txgs.clone()),
         };
-        let failed = |error: object::ObjectError| PoolError::Suspended {
+        let failed = |error: object::ObjectError| ZioError::Suspended {
             reason: error.to_string(),
         };
         if self.set.is_dirty(txg) {
@@ -403,7 +405,7 @@ impl Bed {
         Ok(())
     }
 
-    async fn record_space(&self, txg: Txg) -> Result<(), PoolError> {
+    async fn record_space(&self, txg: Txg) -> Result<(), ZioError> {
         let changes = self.pipeline.take_changes(txg).await?;
         let maps = &self.machine.maps;
         let mut current = maps.current.lock();
@@ -422,7 +424,7 @@ impl Bed {
         Ok(())
     }
 
-    async fn write_uberblock(&self, txg: Txg, root: &BlockPointer) -> Result<(), PoolError> {
+    async fn write_uberblock(&self, txg: Txg, root: &BlockPointer) -> Result<(), ZioError> {
         let device = match &self.uberblocks {
             Some(device) => device.clone(),
             None => uberblocks(&self.machine.sim.world()).await,
@@ -431,7 +433,8 @@ impl Bed {
         data.extend_from_slice(&root.encode());
         data.resize(UBERBLOCK_BYTES, 0);
         let at = (txg.get() & 1) * UBERBLOCK_BYTES as u64;
-        let gone = |error: device::DeviceError| PoolError::Device(Arc::new(error));
+        let gone =
+            |error: device::DeviceError| ZioError::Vdev(vdev::VdevError::Device(Arc::new(error)));
         device.write(at, data.into()).await.map_err(gone)?;
         device.flush().await.map_err(gone)
     }

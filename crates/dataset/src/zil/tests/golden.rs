@@ -8,11 +8,11 @@ use std::sync::Arc;
 use device::World;
 use format::{Guid, LogBody, LogRecord, NvList, NvValue, ObjsetPhys, Txg, ZilHeader, ZilSequence};
 use oracles::{golden, unpack};
-use pool::alloc::{AllFree, Allocator};
-use pool::pipeline::IgnoreErrors;
-use pool::vdev::{OpenOptions, VdevTree, read_labels};
-use pool::{Cache, Pipeline, PipelineOptions, ReadContext, TxgLimits, TxgManager};
 use serde_json::Value;
+use vdev::IgnoreErrors;
+use vdev::{OpenOptions, VdevTree, read_labels};
+use zio::alloc::{AllFree, Allocator};
+use zio::{Cache, Pipeline, PipelineOptions, ReadContext, TxgLimits, TxgManager};
 
 use super::super::walk::{Chain, RawRecord, read_data};
 use super::super::{claim, free_chain};
