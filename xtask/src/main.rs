@@ -49,6 +49,8 @@ fn ci() -> anyhow::Result<()> {
             "--workspace",
             "--all-targets",
             "--locked",
+            "--profile",
+            "ci",
             "--",
             "-D",
             "warnings",

@@ -22,6 +22,9 @@ use serde_json::Value;
 /// Name of the file in which tests say that they were left out.
 const LEFT_OUT: &str = "left-out";
 
+/// How what is not built for release is built.
+const PROFILE: &str = "ci";
+
 /// What is built and run for release: a name, and cargo's arguments.
 const RELEASE: [(&str, &[&str]); 2] = [
     ("release: sim", &["-p", "sim"]),
@@ -47,7 +50,7 @@ pub fn run() -> anyhow::Result<()> {
     println!("== tests: build");
     let millpond = build()?;
     println!("== tests: built in {} s", begin.elapsed().as_secs());
-    let workspace = Run::nextest("workspace", &["--workspace"]);
+    let workspace = Run::nextest("workspace", &["--workspace", "--cargo-profile", PROFILE]);
     let mut beside = vec![Run {
         name: "OpenZFS's test suite",
         program: own,
@@ -57,7 +60,14 @@ pub fn run() -> anyhow::Result<()> {
     for (name, arguments) in RELEASE {
         beside.push(Run::nextest(name, &[&["--release"], arguments].concat()));
     }
-    let documentation = ["test", "--workspace", "--locked", "--doc"];
+    let documentation = [
+        "test",
+        "--workspace",
+        "--locked",
+        "--doc",
+        "--profile",
+        PROFILE,
+    ];
     beside.push(Run::cargo("documentation", &documentation));
 
     let directory = tempfile::tempdir().context("a directory for what is left out")?;
@@ -105,6 +115,7 @@ pub fn run() -> anyhow::Result<()> {
 fn build() -> anyhow::Result<PathBuf> {
     let output = Command::new("cargo")
         .args(["nextest", "list", "--workspace", "--locked"])
+        .args(["--cargo-profile", PROFILE])
         .args(["--list-type", "binaries-only", "--message-format", "json"])
         .stderr(Stdio::inherit())
         .output()
