@@ -1,5 +1,5 @@
-//! What CI and developers run: `cargo xtask ci` is every check in order, `cargo xtask bench` the benchmarks,
-//! `cargo xtask zts` OpenZFS's own test suite.
+//! What CI and developers run: `cargo xtask ci` is every check in order, `cargo xtask bench` the
+//! benchmarks, `cargo xtask zts` OpenZFS's own test suite.
 //!
 //! Steps stop at the first failure. `ci` is what `scripts/test` and so `.ci/run` call; there is no
 //! other list of checks anywhere.

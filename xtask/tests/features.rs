@@ -1,8 +1,9 @@
-//! One set of features for each outside library, whichever of our crates is tested: else `cargo test -p pool` after
-//! `cargo test --workspace` builds tokio and all that stands on it a second time, for minutes.
+//! One set of features for each outside library, whichever of our crates is tested: else `cargo
+//! test -p pool` after `cargo test --workspace` builds tokio and all that stands on it a second
+//! time, for minutes.
 //!
-//! Crate `workspace-hack`, which every crate names among what its tests need, brings that about; its manifest is
-//! written by `cargo hakari generate`.
+//! Crate `workspace-hack`, which every crate names among what its tests need, brings that about;
+//! its manifest is written by `cargo hakari generate`.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -176,7 +176,8 @@ impl Checksum {
         }
     }
 
-    /// Whether the checksum is stored in the block itself ([`crate::Eck`]) rather than in its pointer.
+    /// Whether the checksum is stored in the block itself ([`crate::Eck`]) rather than in its
+    /// pointer.
     pub const fn is_embedded(self) -> bool {
         matches!(
             self,

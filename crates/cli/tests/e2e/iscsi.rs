@@ -186,7 +186,8 @@ fn linux_logs_in_makes_a_filesystem_and_finds_it_after_a_restart() {
     );
     let out = server.path("out");
     let first = format!(
-        "set -e\n{login}mkfs.ext4 -q $d\nmkdir -p /m /peer/out\nmount $d /m\ncp -a /lib /m/copy\nsync\n\
+        "set -e\n{login}mkfs.ext4 -q $d\nmkdir -p /m /peer/out\nmount $d /m\ncp -a /lib \
+         /m/copy\nsync\n\
          (cd /m/copy && find . -type f -print0 | sort -z | xargs -0 sha256sum) > /peer/out/sums\n\
          (cd /lib && find . -type f -print0 | sort -z | xargs -0 sha256sum) | cmp - /peer/out/sums\n\
          umount /m\n{node} --logout\n"
