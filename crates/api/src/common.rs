@@ -4,6 +4,8 @@ use indexmap::IndexMap;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::{DatasetKind, JobKind};
+
 /// Who may make a request. Ordinary users may look where OpenZFS lets them (its
 /// `zfs_secpolicy_read` and `zfs_secpolicy_none`, module/zfs/zfs_ioctl.c).
 #[derive(Clone, Copy, Debug)]
@@ -21,22 +23,168 @@ pub trait Call: Serialize + DeserializeOwned + Send + 'static {
     const PATH: &'static str;
     /// Who may make it.
     const ACCESS: Access<Self> = Access::Change(|_| "cannot do this".to_owned());
-    /// It waits for as long as its caller does: it ends when that one goes away, as it changes
-    /// nothing.
-    const WAITS: bool = false;
+    /// It may take long, so it is a job while it is worked at ([`crate::Job`]).
+    const JOB: Option<JobKind> = None;
     /// It may bring the first pool to a server, so one is worth starting for it.
     const BRINGS_POOLS: bool = false;
     /// What the daemon answers when it worked.
     type Reply: Serialize + DeserializeOwned + Send + 'static;
+
+    /// The pool that it is about, where it is a job.
+    fn pool(&self) -> Option<String> {
+        None
+    }
 }
 
-/// Why a request failed, in the daemon's words.
+/// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// What kind of failure it is, for programs.
     pub kind: FailureKind,
-    /// What happened and what to do, for people. One line or several, without a trailing newline.
+    /// What happened and what to do, for logs and for who does not know `refusal`. One line or
+    /// several, without a trailing newline.
     pub message: String,
+    /// What was in the way, where the reader has words of its own for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<Box<Refusal>>,
+}
+
+/// What was in the way of a request, with its data.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Refusal {
+    /// A pool could not be imported.
+    Import(ImportRefusal),
+    /// The vdevs asked for are in use, or do not go together.
+    Vdevs {
+        /// What is wrong with them.
+        why: String,
+        /// Whether force would take them all the same.
+        can_be_forced: bool,
+    },
+    /// The label of a device may be in use.
+    Label {
+        /// The device.
+        path: String,
+        /// What for.
+        device_use: DeviceUse,
+    },
+    /// The directory where a new pool's filesystem would be mounted is not free.
+    Mountpoint {
+        /// The directory.
+        path: String,
+        /// What is there.
+        why: String,
+    },
+    /// Datasets depend on what was to be destroyed.
+    Dependents {
+        /// What was to be destroyed.
+        target: String,
+        /// What it is.
+        kind: DatasetKind,
+        /// How they depend on it.
+        dependence: Dependence,
+        /// The datasets, or the first of them.
+        names: Vec<String>,
+    },
+    /// The root filesystem of a pool goes only with the pool.
+    RootFilesystem {
+        /// The pool.
+        pool: String,
+    },
+}
+
+/// Which pool could not be imported, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImportRefusal {
+    /// Name or GUID, as asked for or found.
+    pub pool: String,
+    /// The name that it was to have.
+    pub new_name: Option<String>,
+    /// What is in the way.
+    pub obstacle: ImportObstacle,
+}
+
+/// What is in the way of an import.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "obstacle", rename_all = "kebab-case")]
+pub enum ImportObstacle {
+    /// No pool was found that is called so.
+    NotFound,
+    /// It is here already, and no other is called so.
+    AlreadyImported,
+    /// Several pools are called so.
+    Ambiguous,
+    /// Another pool here has the name.
+    NameTaken,
+    /// Another host had it last.
+    ForeignHost {
+        /// Name of the host.
+        hostname: String,
+        /// Its id.
+        hostid: u64,
+        /// When it was last written, in seconds since 1970.
+        accessed_s: u64,
+    },
+    /// Another host uses it at this moment.
+    ActiveElsewhere {
+        /// Name of the host.
+        hostname: String,
+        /// Its id.
+        hostid: u64,
+    },
+    /// Its property multihost is on, and this host has no id.
+    NoHostid,
+    /// It cannot be read for want of these features.
+    UnsupportedFeatures {
+        /// Their names.
+        features: Vec<String>,
+    },
+    /// It cannot be written for want of these features.
+    ReadOnlyFeatures {
+        /// Their names.
+        features: Vec<String>,
+    },
+    /// Log devices are missing or damaged.
+    MissingLogs {
+        /// The devices.
+        devices: Vec<String>,
+        /// The datasets whose intent logs are on them.
+        datasets: Vec<String>,
+    },
+    /// The newest state is damaged; an older one may be whole.
+    Damaged,
+}
+
+/// How datasets depend on what is to be destroyed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Dependence {
+    /// They are below it.
+    Children,
+    /// They are clones of its snapshots, or of it.
+    Clones,
+}
+
+/// What a device is used for, as its label says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "use", rename_all = "kebab-case")]
+pub enum DeviceUse {
+    /// It belongs to a pool that was not exported.
+    ActivePool {
+        /// The pool.
+        pool: String,
+    },
+    /// It belongs to an exported pool.
+    ExportedPool {
+        /// The pool.
+        pool: String,
+    },
+    /// Anything else.
+    Other {
+        /// What it contains: "an ext4 filesystem".
+        what: String,
+    },
 }
 
 /// Kinds of failure that a client may treat differently.
@@ -61,6 +209,8 @@ pub enum FailureKind {
     WrongKey,
     /// Devices failed or data is damaged.
     Io,
+    /// Stopped on request.
+    Canceled,
     /// Anything else.
     Other,
 }
@@ -71,7 +221,7 @@ impl FailureKind {
         match self {
             Self::Invalid => 400,
             Self::NotFound => 404,
-            Self::Exists | Self::Busy => 409,
+            Self::Exists | Self::Busy | Self::Canceled => 409,
             Self::Unsupported => 422,
             Self::WrongKey | Self::Denied => 403,
             Self::NoSpace => 507,
@@ -94,7 +244,15 @@ impl Failure {
         Self {
             kind,
             message: message.into(),
+            refusal: None,
         }
+    }
+
+    /// The same, with what was in the way.
+    #[must_use]
+    pub fn with_refusal(mut self, refusal: Refusal) -> Self {
+        self.refusal = Some(Box::new(refusal));
+        self
     }
 }
 
@@ -134,6 +292,9 @@ impl Property {
         }
     }
 }
+
+/// Properties to set, by name, in the order in which they were typed, and values as typed.
+pub type Settings = IndexMap<String, String>;
 
 /// Properties by name, in the order in which `get all` shows them.
 pub type PropertyMap = IndexMap<String, Property>;

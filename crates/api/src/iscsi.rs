@@ -7,6 +7,7 @@ use crate::{Call, Empty, Secret};
 
 /// `millpond iscsi secret set`: makes a secret, or replaces it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct IscsiSecretSet {
     /// Its name, which `millpond:iscsi=chap=NAME` mentions.
     pub name: String,
@@ -34,6 +35,7 @@ impl Call for IscsiSecretSet {
 
 /// `millpond iscsi secret list`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct IscsiSecretList {}
 
 /// All secrets, by name.
@@ -61,6 +63,7 @@ impl Call for IscsiSecretList {
 
 /// `millpond iscsi secret remove`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct IscsiSecretRemove {
     /// Its name.
     pub name: String,

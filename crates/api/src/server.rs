@@ -10,6 +10,7 @@ pub struct Empty {}
 
 /// Asks what the daemon is and what it serves.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ServerInfo {}
 
 /// What the daemon is.
@@ -28,11 +29,19 @@ pub struct ServerInfoReply {
     pub not_shared: Vec<NotShared>,
 }
 
+/// How something is offered on the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Protocol {
+    /// iSCSI.
+    Iscsi,
+}
+
 /// One thing that is offered on the network.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ShareInfo {
-    /// Protocol: `iscsi`.
-    pub protocol: String,
+    /// How.
+    pub protocol: Protocol,
     /// The dataset behind it.
     pub dataset: String,
     /// Name on the network, for iSCSI the IQN.
@@ -53,8 +62,8 @@ pub struct ShareInfo {
 /// One thing that is meant to be offered on the network, and is not.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NotShared {
-    /// Protocol: `iscsi`.
-    pub protocol: String,
+    /// How.
+    pub protocol: Protocol,
     /// The dataset behind it.
     pub dataset: String,
     /// Why it is not, and what to do, for people.
@@ -69,6 +78,7 @@ impl Call for ServerInfo {
 
 /// Exports every pool cleanly and ends the daemon.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ServerStop {}
 
 impl Call for ServerStop {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::common::quoted;
-use crate::{Access, Call, Empty, PropertyMap};
+use crate::{Access, Call, Empty, Failure, JobKind, PropertyMap, Settings};
 
 /// What a dataset is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -33,6 +33,7 @@ impl DatasetKind {
 
 /// `zfs list` and `zfs get`: datasets with all their properties.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZfsList {
     /// Where to begin; empty means every pool.
     pub names: Vec<String>,
@@ -53,7 +54,7 @@ pub struct ZfsListReply {
     pub datasets: Vec<DatasetReport>,
     /// What is wrong with those that were named and are not among them.
     #[serde(default)]
-    pub failures: Vec<String>,
+    pub failures: Vec<Failure>,
 }
 
 /// One dataset.
@@ -77,11 +78,12 @@ impl Call for ZfsList {
 
 /// `zfs create`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZfsCreate {
     /// Full name.
     pub name: String,
     /// Properties (`-o`).
-    pub properties: Vec<(String, String)>,
+    pub properties: Settings,
     /// Size in bytes of a volume (`-V`); none makes a filesystem.
     pub volume_size_bytes: Option<u64>,
     /// Reserve no space for the volume (`-s`).
@@ -109,7 +111,7 @@ pub struct ZfsCreateReply {
     #[serde(default)]
     pub exists: bool,
     /// The properties that were set, worked-out ones among them.
-    pub properties: Vec<(String, String)>,
+    pub properties: Settings,
 }
 
 impl Call for ZfsCreate {
@@ -120,6 +122,7 @@ impl Call for ZfsCreate {
 
 /// `zfs destroy`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZfsDestroy {
     /// `pool/fs`, `pool/fs@snap[%snap][,snap...]`, or `pool/fs#bookmark`.
     pub target: String,
@@ -150,16 +153,23 @@ pub struct ZfsDestroyReply {
 impl Call for ZfsDestroy {
     const PATH: &'static str = "/v1/zfs/destroy";
     const ACCESS: Access<Self> = Access::Change(|call| format!("cannot destroy '{}'", call.target));
+    const JOB: Option<JobKind> = Some(JobKind::Destroy);
     type Reply = ZfsDestroyReply;
+
+    fn pool(&self) -> Option<String> {
+        let pool = self.target.split(['/', '@', '#']).next();
+        pool.map(str::to_owned)
+    }
 }
 
 /// `zfs set`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZfsSet {
     /// Datasets.
     pub names: Vec<String>,
     /// Properties and values, as typed.
-    pub properties: Vec<(String, String)>,
+    pub properties: Settings,
     /// Leave mounts and shares as they are (`-u`).
     pub no_mount: bool,
     /// The command as typed, for the pool's history.
@@ -182,6 +192,7 @@ impl Call for ZfsSet {
 
 /// `zfs inherit`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZfsInherit {
     /// Datasets.
     pub names: Vec<String>,
@@ -210,13 +221,14 @@ impl Call for ZfsInherit {
 
 /// `zfs snapshot`: all of the named snapshots of one pool at the same moment.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZfsSnapshot {
     /// `pool/fs@name`.
     pub names: Vec<String>,
     /// Children too (`-r`).
     pub recursive: bool,
     /// User properties (`-o`).
-    pub properties: Vec<(String, String)>,
+    pub properties: Settings,
     /// The command as typed, for the pool's history.
     pub command: String,
 }
@@ -230,6 +242,7 @@ impl Call for ZfsSnapshot {
 
 /// `zfs rollback`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZfsRollback {
     /// `pool/fs@name`.
     pub snapshot: String,
@@ -252,6 +265,7 @@ impl Call for ZfsRollback {
 
 /// `zfs rename`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZfsRename {
     /// Old full name.
     pub from: String,
@@ -277,6 +291,7 @@ impl Call for ZfsRename {
 
 /// `zfs mount FILESYSTEM` and `zfs mount -a`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZfsMount {
     /// The filesystem.
     pub name: Option<String>,
@@ -299,6 +314,7 @@ impl Call for ZfsMount {
 
 /// `zfs unmount`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZfsUnmount {
     /// A filesystem or a mount point.
     pub name: Option<String>,
@@ -319,6 +335,7 @@ impl Call for ZfsUnmount {
 
 /// `zfs mount` without arguments: what is mounted.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZfsMountList {}
 
 /// Mounted filesystems.
@@ -345,6 +362,7 @@ impl Call for ZfsMountList {
 
 /// `zfs userspace`, `groupspace` and `projectspace`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZfsSpace {
     /// A filesystem or a snapshot of one.
     pub name: String,
@@ -380,10 +398,19 @@ pub struct SpaceReport {
     pub id: u64,
     /// Name, where this host knows one.
     pub name: Option<String>,
-    /// Bytes used, and the most that may be used (0: no limit); none where nothing is kept of bytes.
-    pub bytes: Option<(u64, u64)>,
+    /// Bytes; none where nothing is kept of them.
+    pub bytes: Option<Usage>,
     /// The same for objects.
-    pub objects: Option<(u64, u64)>,
+    pub objects: Option<Usage>,
+}
+
+/// How much somebody uses and may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// What is used.
+    pub used: u64,
+    /// The most that may be; 0 where there is no limit.
+    pub quota: u64,
 }
 
 impl Call for ZfsSpace {
@@ -395,6 +422,7 @@ impl Call for ZfsSpace {
 
 /// `zfs project`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZfsProject {
     /// Absolute paths, without links in them.
     pub paths: Vec<String>,
@@ -455,6 +483,7 @@ impl Call for ZfsProject {
 
 /// `zfs holds`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZfsHolds {
     /// Snapshots.
     pub names: Vec<String>,
@@ -488,6 +517,7 @@ impl Call for ZfsHolds {
 
 /// What `zfs load-key` and `zfs unload-key` need to know: datasets and their keys.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZfsKeys {
     /// Filesystems and volumes; empty means those of every pool, with what is below them.
     pub names: Vec<String>,
@@ -522,7 +552,8 @@ pub struct KeyDetails {
     pub format: KeyFormat,
     /// Property `keylocation` of the root.
     pub location: String,
-    /// Salt of a passphrase.
+    /// Salt of a passphrase, as a string of digits.
+    #[serde(with = "crate::guid::decimal")]
     pub salt: u64,
     /// PBKDF2's iterations for a passphrase.
     pub iterations: u64,
@@ -559,6 +590,7 @@ impl std::fmt::Debug for Secret {
 
 /// `zfs load-key`, of one encryption root.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZfsLoadKey {
     /// The encryption root.
     pub name: String,
@@ -579,6 +611,7 @@ impl Call for ZfsLoadKey {
 
 /// `zfs unload-key`, of one encryption root.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZfsUnloadKey {
     /// The encryption root.
     pub name: String,

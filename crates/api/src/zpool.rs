@@ -3,128 +3,23 @@
 use serde::{Deserialize, Serialize};
 
 use crate::common::quoted;
-use crate::{Access, Call, Empty, PropertyMap};
-
-/// A vdev as given on the command line of `zpool create`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VdevSpec {
-    /// `disk`, `file`, `mirror`, `raidz1`, `raidz2`, `raidz3`, or what [`DraidWord`] reads. A leaf whose kind is not yet known says `leaf`.
-    pub kind: String,
-    /// Allocation class: empty for ordinary data, or `log`, `special`, `dedup`, `spare`, `cache`.
-    #[serde(default)]
-    pub class: String,
-    /// Absolute path of a leaf; empty otherwise.
-    #[serde(default)]
-    pub path: String,
-    /// Members of a mirror or raidz.
-    #[serde(default)]
-    pub children: Vec<VdevSpec>,
-}
-
-/// What a word such as `draid2:4d:11c:1s` asks for (zpoolconcepts(7)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DraidWord {
-    /// Parity columns of a group.
-    pub parity: u8,
-    /// Data columns of a group.
-    pub data: u8,
-    /// Distributed spares.
-    pub spares: u8,
-}
-
-impl DraidWord {
-    /// Reads the word for so many devices (`draid_config_by_type`, cmd/zpool/zpool_vdev.c). `None` when it is
-    /// none that begins a dRAID vdev.
-    ///
-    /// # Errors
-    /// Why there can be no such vdev.
-    pub fn parse(word: &str, devices: usize) -> Option<Result<Self, String>> {
-        let parity = Self::parity_of(word)?;
-        let options = word.split(':').skip(1);
-        Some(Self::with_options(word, parity, options, devices))
-    }
-
-    /// The parity that the word asks for, if it begins a dRAID vdev.
-    pub fn parity_of(word: &str) -> Option<u8> {
-        match word.split(':').next()? {
-            "draid" | "draid1" => Some(1),
-            "draid2" => Some(2),
-            "draid3" => Some(3),
-            _ => None,
-        }
-    }
-
-    fn with_options<'a>(
-        word: &str,
-        parity: u8,
-        options: impl Iterator<Item = &'a str>,
-        devices: usize,
-    ) -> Result<Self, String> {
-        let (mut data, mut spares) = (None, 0usize);
-        for option in options {
-            let syntax =
-                || format!("invalid dRAID syntax; expected [:<number><c|d|s>], not '{word}'");
-            let end = option.len().saturating_sub(1);
-            let (number, suffix) = option.split_at_checked(end).ok_or_else(syntax)?;
-            let number: usize = number.parse().map_err(|_| syntax())?;
-            match suffix {
-                "d" | "D" => data = Some(number),
-                "s" | "S" => spares = number,
-                "c" | "C" if number != devices => {
-                    return Err(format!(
-                        "invalid number of dRAID children; {number} required but {devices} provided"
-                    ));
-                }
-                "c" | "C" => {}
-                _ => return Err(syntax()),
-            }
-        }
-        let parity_columns = usize::from(parity);
-        let room = devices
-            .checked_sub(spares.saturating_add(parity_columns))
-            .filter(|room| *room > 0)
-            .ok_or_else(|| {
-                format!(
-                    "requested number of distributed spares {spares} and parity level {parity} leaves no disks available for data"
-                )
-            })?;
-        // Wide enough to be economical, narrow enough to be quick.
-        const DATA_DEFAULT: usize = 8;
-        let data = data.unwrap_or(room.min(DATA_DEFAULT));
-        if data == 0 || data > room {
-            return Err(format!(
-                "requested number of dRAID data disks per group {data} is too high, at most {room} disks are available for data"
-            ));
-        }
-        if spares > 100 {
-            return Err(format!(
-                "invalid number of dRAID spares {spares}; there are at most 100"
-            ));
-        }
-        if devices > 255 {
-            return Err(format!(
-                "{devices} disks were provided, but dRAID only supports up to 255 disks"
-            ));
-        }
-        Ok(Self {
-            parity,
-            data: data as u8,
-            spares: spares as u8,
-        })
-    }
-}
+use crate::{
+    Access, Call, Empty, Failure, FoundCondition, Guid, JobKind, PoolCondition, PropertyMap,
+    Settings, VdevReport, VdevSpec, VdevState,
+};
 
 /// `zpool create`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZpoolCreate {
     /// Name of the new pool.
     pub name: String,
     /// Its top-level vdevs, in order.
     pub vdevs: Vec<VdevSpec>,
     /// Pool properties and `feature@NAME` settings (`-o`).
-    pub properties: Vec<(String, String)>,
+    pub properties: Settings,
     /// Properties of the root filesystem (`-O`).
-    pub filesystem_properties: Vec<(String, String)>,
+    pub filesystem_properties: Settings,
     /// Use devices that look in use, accept mismatched redundancy (`-f`).
     pub force: bool,
     /// Only say what would be done (`-n`).
@@ -155,6 +50,7 @@ impl Call for ZpoolCreate {
 
 /// `zpool add`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZpoolAdd {
     /// Name of the pool.
     pub name: String,
@@ -192,6 +88,7 @@ impl Call for ZpoolAdd {
 
 /// `zpool remove`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZpoolRemove {
     /// Name of the pool.
     pub name: String,
@@ -210,11 +107,12 @@ impl Call for ZpoolRemove {
 
 /// `zpool reguid`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZpoolReguid {
     /// Name of the pool.
     pub name: String,
     /// The new GUID; a random one unless given.
-    pub guid: Option<u64>,
+    pub guid: Option<Guid>,
     /// The command as typed, for the pool's history.
     pub command: String,
 }
@@ -227,6 +125,7 @@ impl Call for ZpoolReguid {
 
 /// `zpool labelclear`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZpoolLabelClear {
     /// The device, as an absolute path.
     pub device: String,
@@ -244,6 +143,7 @@ impl Call for ZpoolLabelClear {
 
 /// `zpool upgrade`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZpoolUpgrade {
     /// Names; empty means all.
     pub names: Vec<String>,
@@ -258,11 +158,20 @@ pub struct ZpoolUpgrade {
 pub struct ZpoolUpgradeReply {
     /// By pool.
     pub pools: Vec<PoolUpgrade>,
-    /// Every feature that is supported: name, and whether it is compatible for reading.
-    pub supported: Vec<(String, bool)>,
+    /// Every feature that is supported.
+    pub supported: Vec<SupportedFeature>,
     /// As [`ZpoolListReply::absent`].
     #[serde(default)]
-    pub absent: Vec<String>,
+    pub absent: Vec<Failure>,
+}
+
+/// A feature that is supported.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SupportedFeature {
+    /// Name.
+    pub name: String,
+    /// Whether a release without it may read the pool.
+    pub is_read_only_compatible: bool,
 }
 
 /// One pool of a [`ZpoolUpgradeReply`].
@@ -287,6 +196,7 @@ impl Call for ZpoolUpgrade {
 
 /// `zpool destroy`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZpoolDestroy {
     /// Name of the pool.
     pub name: String,
@@ -302,6 +212,7 @@ impl Call for ZpoolDestroy {
 
 /// `zpool import`, both its listing and its importing form.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZpoolImport {
     /// Directories and devices to look at (`-d`), absolute.
     pub search: Vec<String>,
@@ -341,7 +252,7 @@ pub struct ZpoolImport {
     /// Directory below which everything is mounted (`-R`).
     pub altroot: Option<String>,
     /// Pool and mount properties (`-o`), `readonly=on` among them.
-    pub properties: Vec<(String, String)>,
+    pub properties: Settings,
     /// The command as typed, for the pool's history.
     pub command: String,
 }
@@ -351,16 +262,34 @@ pub struct ZpoolImport {
 pub struct ZpoolImportReply {
     /// Pools that could be imported.
     pub found: Vec<FoundPoolReport>,
-    /// Names of pools that were imported.
-    pub imported: Vec<String>,
-    /// What to tell: states gone back to.
-    #[serde(default)]
-    pub notes: Vec<String>,
-    /// What went less than perfectly (a filesystem that could not be mounted).
-    pub warnings: Vec<String>,
+    /// Pools that were imported, or would be.
+    pub imported: Vec<ImportedPool>,
     /// Why pools could not be imported, where all were to be.
     #[serde(default)]
-    pub failures: Vec<String>,
+    pub failures: Vec<Failure>,
+}
+
+/// A pool that was imported.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ImportedPool {
+    /// Its name before.
+    pub name: String,
+    /// The older state that it went back to, where it had to.
+    pub rewound: Option<RewindReport>,
+    /// Datasets whose intent logs were not replayed, as the pool was imported read-only: what was
+    /// written just before the pool was lost does not show.
+    pub awaiting_replay: Vec<String>,
+    /// What could not be mounted or shared.
+    pub warnings: Vec<String>,
+}
+
+/// An older state that an import went back to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RewindReport {
+    /// When it was written, in seconds since 1970.
+    pub timestamp_s: u64,
+    /// How much was lost, in seconds.
+    pub lost_s: u64,
 }
 
 /// A pool seen on devices but not imported.
@@ -369,19 +298,20 @@ pub struct FoundPoolReport {
     /// Name.
     pub name: String,
     /// GUID.
-    pub guid: u64,
-    /// ONLINE, DEGRADED, UNAVAIL, or any of these with ` (DESTROYED)`.
-    pub state: String,
-    /// What is wrong, if anything.
-    pub status: Option<String>,
-    /// What to do.
-    pub action: String,
-    /// A page that tells more.
+    pub guid: Guid,
+    /// How it would be.
+    pub state: VdevState,
+    /// It was destroyed.
     #[serde(default)]
-    pub see: Option<String>,
-    /// What to say below the tree.
+    pub is_destroyed: bool,
+    /// Whether it can be imported, for all that can be told before.
+    pub is_importable: bool,
+    /// What is to be said of it, if anything.
+    pub condition: Option<FoundCondition>,
+    /// Where log devices are missing or damaged, so that it is imported only without them: the
+    /// datasets whose intent logs are on them.
     #[serde(default)]
-    pub footer: Option<String>,
+    pub lost_logs: Option<Vec<String>>,
     /// A comment set on the pool.
     pub comment: Option<String>,
     /// The vdev tree.
@@ -395,11 +325,17 @@ impl Call for ZpoolImport {
         None => "cannot discover pools".to_owned(),
     });
     const BRINGS_POOLS: bool = true;
+    const JOB: Option<JobKind> = Some(JobKind::Import);
     type Reply = ZpoolImportReply;
+
+    fn pool(&self) -> Option<String> {
+        self.new_name.clone().or_else(|| self.pool.clone())
+    }
 }
 
 /// `zpool export`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZpoolExport {
     /// Names; empty with `all`.
     pub names: Vec<String>,
@@ -415,11 +351,20 @@ impl Call for ZpoolExport {
         true => "cannot export pools".to_owned(),
         false => format!("cannot export {}", quoted(&call.names)),
     });
+    const JOB: Option<JobKind> = Some(JobKind::Export);
     type Reply = Empty;
+
+    fn pool(&self) -> Option<String> {
+        match &self.names[..] {
+            [name] => Some(name.clone()),
+            _ => None,
+        }
+    }
 }
 
 /// `zpool list` and `zpool get`: every property of the named pools.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZpoolList {
     /// Names; empty means all.
     pub names: Vec<String>,
@@ -436,7 +381,7 @@ pub struct ZpoolListReply {
     /// Of every pool that was named and is not here, why; where all pools are asked for, of every one that could not be
     /// imported when the server started.
     #[serde(default)]
-    pub absent: Vec<String>,
+    pub absent: Vec<Failure>,
 }
 
 /// One pool.
@@ -445,7 +390,9 @@ pub struct PoolReport {
     /// Name.
     pub name: String,
     /// GUID.
-    pub guid: u64,
+    pub guid: Guid,
+    /// How it is.
+    pub health: PoolHealth,
     /// Last synced transaction group.
     pub txg: u64,
     /// Nanoseconds since it was imported: since then the vdevs' counters count.
@@ -463,126 +410,9 @@ impl Call for ZpoolList {
     type Reply = ZpoolListReply;
 }
 
-/// A vdev with its state and counters.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct VdevReport {
-    /// `tank`, `mirror-0`, or a leaf's path.
-    pub name: String,
-    /// `root`, `mirror`, `raidz`, `file`, `disk`.
-    pub kind: String,
-    /// GUID.
-    pub guid: u64,
-    /// Allocation class: empty, `log`, `special`, `dedup`, `spare`, `cache`.
-    #[serde(default)]
-    pub class: String,
-    /// Path of a leaf.
-    pub path: Option<String>,
-    /// ONLINE, DEGRADED, FAULTED, OFFLINE, UNAVAIL, REMOVED; of spares AVAIL, INUSE, UNAVAIL.
-    pub state: String,
-    /// Why it is not ONLINE, as printed at the end of its line.
-    pub note: Option<String>,
-    /// A leaf that is there but lacks writes that were made while it was away.
-    #[serde(default)]
-    pub is_stale: bool,
-    /// Bytes of space, for top-level vdevs and the root.
-    pub size_bytes: u64,
-    /// Bytes allocated.
-    pub allocated_bytes: u64,
-    /// Bytes of a leaf's device.
-    #[serde(default)]
-    pub physical_bytes: u64,
-    /// Bytes of a top-level vdev, or of a leaf's device without its labels.
-    #[serde(default)]
-    pub asize_bytes: u64,
-    /// Bytes by which the devices are bigger than what is used of them, for top-level vdevs and the root.
-    #[serde(default)]
-    pub expandable_bytes: u64,
-    /// Bytes that only the checkpoint uses, for top-level vdevs.
-    #[serde(default)]
-    pub checkpoint_bytes: u64,
-    /// Fragmentation in percent, where known.
-    pub fragmentation_percent: Option<u64>,
-    /// Read errors.
-    pub read_errors: u64,
-    /// Write errors.
-    pub write_errors: u64,
-    /// Checksum errors.
-    pub checksum_errors: u64,
-    /// I/Os of a leaf that took longer than 30 seconds.
-    #[serde(default)]
-    pub slow_ios: u64,
-    /// Of a leaf: its last `zpool initialize`.
-    #[serde(default)]
-    pub initialize: ActivityReport,
-    /// Of a leaf: its last `zpool trim`.
-    #[serde(default)]
-    pub trim: ActivityReport,
-    /// A leaf that discards do not reach.
-    #[serde(default)]
-    pub cannot_trim: bool,
-    /// Reads done, and writes.
-    #[serde(default)]
-    pub operations: [u64; 2],
-    /// Bytes read, and written.
-    #[serde(default)]
-    pub transferred_bytes: [u64; 2],
-    /// Discards done, their bytes, and (of a leaf) those that failed.
-    #[serde(default)]
-    pub trims: [u64; 3],
-    /// Parity of a raidz or draid, else zero.
-    #[serde(default)]
-    pub parity: u8,
-    /// `log2` of the smallest block, of top-level vdevs.
-    #[serde(default)]
-    pub ashift: u8,
-    /// Properties that were set: native ones where they differ from their defaults, and those of users.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub properties: Vec<(String, String)>,
-    /// Latencies, sizes and queue depths, if they were asked for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub io: Option<Box<IoReport>>,
-    /// Members.
-    #[serde(default)]
-    pub children: Vec<VdevReport>,
-}
-
-/// How far a leaf was initialized or trimmed.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ActivityReport {
-    /// `ACTIVE`, `CANCELED`, `SUSPENDED`, `COMPLETE`; empty when it never was.
-    pub state: String,
-    /// When it became that, in seconds since 1970.
-    pub time_s: u64,
-    /// Free bytes that it came to, while it is not complete.
-    pub done_bytes: u64,
-    /// Free bytes in all.
-    pub total_bytes: u64,
-}
-
-/// Latencies, sizes and queue depths of a vdev's I/O since the import.
-///
-/// Classes are in this order: synchronous reads and writes, asynchronous reads and writes, scrub, trim, rebuild.
-/// Bucket *n* of a histogram counts values from 2^n to 2^(n+1)-1, of bytes (25 buckets) or nanoseconds (37).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct IoReport {
-    /// Requests that wait now, by class.
-    pub pending: Vec<u64>,
-    /// Operations that devices are at now, by class.
-    pub active: Vec<u64>,
-    /// Sizes of operations of one request, by class.
-    pub individual: Vec<Vec<u64>>,
-    /// Sizes of operations put together from several, by class.
-    pub aggregated: Vec<Vec<u64>>,
-    /// Times of requests in all, of reads and of writes.
-    pub total: Vec<Vec<u64>>,
-    /// Times of devices for operations, of reads and of writes.
-    pub disk: Vec<Vec<u64>>,
-    /// Times that requests waited, by class.
-    pub queued: Vec<Vec<u64>>,
-}
-
 /// `zpool status`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZpoolStatus {
     /// Names; empty means all.
     pub names: Vec<String>,
@@ -598,7 +428,22 @@ pub struct ZpoolStatusReply {
     pub pools: Vec<PoolStatusReport>,
     /// As [`ZpoolListReply::absent`].
     #[serde(default)]
-    pub absent: Vec<String>,
+    pub absent: Vec<Failure>,
+}
+
+/// How a whole pool is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PoolHealth {
+    /// Everything works.
+    #[default]
+    Online,
+    /// Works with less redundancy than it has.
+    Degraded,
+    /// Cannot work.
+    Faulted,
+    /// Stopped after an I/O failure, until it is cleared.
+    Suspended,
 }
 
 /// One pool's condition.
@@ -607,20 +452,16 @@ pub struct PoolStatusReport {
     /// Name.
     pub name: String,
     /// GUID.
-    pub guid: u64,
+    pub guid: Guid,
     /// Last synced transaction group.
     pub txg: u64,
-    /// ONLINE, DEGRADED, SUSPENDED, ...
-    pub state: String,
-    /// What is wrong.
-    pub status: Option<String>,
-    /// Nothing is wrong that `zpool status -x` would tell: the pool could be upgraded.
+    /// How it is.
+    pub health: PoolHealth,
+    /// What is to be said of it, if anything.
+    pub condition: Option<PoolCondition>,
+    /// Nothing is wrong ([`PoolCondition::is_healthy`]).
     #[serde(default)]
     pub is_healthy: bool,
-    /// What to do about it.
-    pub action: Option<String>,
-    /// A page that tells more.
-    pub see: Option<String>,
     /// The last or running scrub or resilver.
     pub scan: Option<ScanReport>,
     /// The checkpoint, or what is left of one.
@@ -649,10 +490,10 @@ pub struct PoolStatusReport {
 /// A scrub or resilver, running or ended.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ScanReport {
-    /// `scrub` or `resilver`.
-    pub function: String,
-    /// `scanning`, `finished` or `canceled`.
-    pub state: String,
+    /// What it does.
+    pub function: ScanFunction,
+    /// How far it is.
+    pub state: ScanState,
     /// When it began, in seconds since the epoch.
     pub start_time_s: u64,
     /// When it ended; zero while it runs.
@@ -679,6 +520,30 @@ pub struct ScanReport {
     pub verify_only: bool,
 }
 
+/// What a scan does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ScanFunction {
+    /// Verifies everything.
+    #[default]
+    Scrub,
+    /// Writes what devices lack.
+    Resilver,
+}
+
+/// How far a scan is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ScanState {
+    /// Under way, or paused.
+    #[default]
+    Scanning,
+    /// Done.
+    Finished,
+    /// Stopped before it was done.
+    Canceled,
+}
+
 /// What `zpool scrub` does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -694,6 +559,7 @@ pub enum ScrubAction {
 
 /// `zpool scrub`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZpoolScrub {
     /// Names; empty with `all`.
     pub names: Vec<String>,
@@ -701,8 +567,6 @@ pub struct ZpoolScrub {
     pub all: bool,
     /// What to do.
     pub action: ScrubAction,
-    /// Answer when it has ended or was paused (`-w`).
-    pub wait: bool,
 }
 
 impl Call for ZpoolScrub {
@@ -716,13 +580,12 @@ impl Call for ZpoolScrub {
 
 /// `zpool checkpoint`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZpoolCheckpoint {
     /// Name of the pool.
     pub name: String,
     /// Discard the checkpoint (`-d`).
     pub discard: bool,
-    /// Answer when what it kept is free (`-w`).
-    pub wait: bool,
     /// The command as typed, for the pool's history.
     pub command: String,
 }
@@ -731,22 +594,6 @@ impl Call for ZpoolCheckpoint {
     const PATH: &'static str = "/v1/zpool/checkpoint";
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot checkpoint '{}'", call.name));
-    type Reply = Empty;
-}
-
-/// `zpool wait`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct ZpoolWait {
-    /// Name of the pool.
-    pub name: String,
-    /// Activities to wait for: `scrub`, `free`, ...; empty means all.
-    pub activities: Vec<String>,
-}
-
-impl Call for ZpoolWait {
-    const PATH: &'static str = "/v1/zpool/wait";
-    const ACCESS: Access<Self> = Access::Read;
-    const WAITS: bool = true;
     type Reply = Empty;
 }
 
@@ -762,8 +609,8 @@ pub struct CheckpointReport {
 /// The removal of a vdev, running or ended.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RemovalReport {
-    /// `running`, `finished` or `canceled`.
-    pub state: String,
+    /// How far it is.
+    pub state: RemovalState,
     /// Index of the vdev.
     pub vdev: u64,
     /// Its type or path, while it is there.
@@ -778,6 +625,19 @@ pub struct RemovalReport {
     pub total_bytes: u64,
     /// Memory that the mappings of removed vdevs take.
     pub mapping_bytes: u64,
+}
+
+/// How far a removal is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RemovalState {
+    /// Data is copied to other vdevs.
+    #[default]
+    Running,
+    /// Done.
+    Finished,
+    /// Given up.
+    Canceled,
 }
 
 /// A RAID-Z expansion, running or ended.
@@ -804,9 +664,32 @@ pub struct DedupReport {
     pub disk_bytes: u64,
     /// Bytes that they would take in memory.
     pub core_bytes: u64,
-    /// Of the blocks with 2^n references and more: n, then blocks, logical, physical and allocated bytes,
-    /// then the same four times their references. Only where there are any.
-    pub histogram: Vec<(u32, [u64; 8])>,
+    /// Blocks by how often they are referenced; only where there are any.
+    pub histogram: Vec<DedupBucket>,
+}
+
+/// Blocks with 2^n references and more, up to twice as many.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DedupBucket {
+    /// n.
+    pub references_log2: u32,
+    /// The blocks.
+    pub allocated: DedupCounts,
+    /// The blocks, each as often as it is referenced.
+    pub referenced: DedupCounts,
+}
+
+/// Blocks and their sizes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DedupCounts {
+    /// How many.
+    pub blocks: u64,
+    /// Bytes of their contents.
+    pub lsize_bytes: u64,
+    /// Bytes compressed.
+    pub psize_bytes: u64,
+    /// Bytes allocated, without what RAID-Z adds.
+    pub dsize_bytes: u64,
 }
 
 impl Call for ZpoolStatus {
@@ -819,13 +702,14 @@ impl Call for ZpoolStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VdevName {
     /// Its GUID; the pool's for the root vdev.
-    pub guid: u64,
+    pub guid: Guid,
     /// As it was called, for messages.
     pub name: String,
 }
 
 /// `zpool set`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZpoolSet {
     /// Name of the pool.
     pub name: String,
@@ -849,6 +733,7 @@ impl Call for ZpoolSet {
 
 /// `zpool history`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZpoolHistory {
     /// Names; empty means all.
     pub names: Vec<String>,
@@ -857,11 +742,20 @@ pub struct ZpoolHistory {
 /// Histories by pool.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ZpoolHistoryReply {
-    /// Pool name and its records, oldest first.
-    pub pools: Vec<(String, Vec<HistoryRecord>)>,
+    /// By pool.
+    pub pools: Vec<PoolHistory>,
     /// As [`ZpoolListReply::absent`].
     #[serde(default)]
-    pub absent: Vec<String>,
+    pub absent: Vec<Failure>,
+}
+
+/// A pool's history.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct PoolHistory {
+    /// Name of the pool.
+    pub name: String,
+    /// Its records, oldest first.
+    pub records: Vec<HistoryRecord>,
 }
 
 /// One record of a pool's history.
@@ -893,6 +787,7 @@ impl Call for ZpoolHistory {
 
 /// `zpool sync`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZpoolSync {
     /// Names; empty means all.
     pub names: Vec<String>,
@@ -909,6 +804,7 @@ impl Call for ZpoolSync {
 
 /// `zpool clear`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZpoolClear {
     /// Name of the pool.
     pub name: String,

@@ -1,5 +1,6 @@
 //! Speaking to the daemon: one HTTP request over its Unix socket; where no daemon answers, one is
-//! started in the background, so that a first `zpool create` just works.
+//! started in the background, so that a first `zpool create` just works. What takes longer than a
+//! moment is a job, which is followed by its events until it has ended.
 //!
 //! An ordinary user without `MILLPOND_STATE` may have pools of their own, in the state directory of
 //! their own, and those of the machine, which root's server has. Who has a server, or pools that it
@@ -13,7 +14,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
-use api::{Call, Failure, FailureKind};
+use api::{
+    Call, EVENTS_PATH, Event, EventKind, Failure, FailureKind, Job, JobGet, JobKind, JobList,
+    JobResult, JobState,
+};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::{Request, StatusCode};
@@ -21,6 +25,8 @@ use hyper_util::rt::TokioIo;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use tokio::net::UnixStream;
+
+use crate::refusals;
 
 /// How long one that is on its way out may still take connections.
 const LEAVING: Duration = Duration::from_secs(10);
@@ -50,23 +56,106 @@ impl Client {
 
     /// Sends a request, starting the daemon if there is none.
     pub fn call<C: Call>(&self, call: &C) -> anyhow::Result<C::Reply> {
-        self.runtime.block_on(async {
-            let begin = Instant::now();
-            loop {
-                let stream = match self.connect::<C>().await? {
-                    Some(stream) => stream,
-                    None => self.start().await?,
-                };
-                match greet(stream).await {
-                    Ok(sender) => return exchange(sender, call).await,
-                    // A daemon that was killed takes connections until it is gone. Nothing was asked of it.
-                    Err(_) if begin.elapsed() < LEAVING => {
-                        tokio::time::sleep(Duration::from_millis(20)).await;
-                    }
-                    Err(error) => return Err(error),
-                }
+        self.runtime.block_on(self.ask(call))
+    }
+
+    /// Follows a pool's jobs of these kinds until none is running that was begun before this was
+    /// called, in the order in which they began. Who follows jobs that are to be waited for while
+    /// they stand still, too, has them in `also_paused`.
+    pub fn wait_for_jobs(
+        &self,
+        pool: &str,
+        kinds: &[JobKind],
+        also_paused: &[JobKind],
+    ) -> anyhow::Result<()> {
+        let pool = Some(pool.to_owned());
+        let is_over = |job: &Job| match job.state {
+            JobState::Running => false,
+            JobState::Paused => !also_paused.contains(&job.kind),
+            _ => true,
+        };
+        let jobs = self.call(&JobList { pool })?.jobs.into_iter();
+        for job in jobs.filter(|job| kinds.contains(&job.kind)) {
+            if !is_over(&job) {
+                let following = self.follow(&job, is_over);
+                self.runtime.block_on(following)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Reads events until they say that a job is over.
+    async fn follow(&self, job: &Job, is_over: impl Fn(&Job) -> bool) -> anyhow::Result<()> {
+        let mut events = self.events(job.sequence).await?;
+        loop {
+            let event = events.next().await?;
+            let now = match event.kind {
+                EventKind::JobProgress { job: now } | EventKind::JobFinished { job: now }
+                    if now.id == job.id =>
+                {
+                    now
+                }
+                // What is missing may have been its end.
+                EventKind::Lagged { .. } => self.ask_at_once(&JobGet { id: job.id }).await?,
+                _ => continue,
+            };
+            if is_over(&now) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The events after `after`.
+    async fn events(&self, after: u64) -> anyhow::Result<EventStream> {
+        let mut sender = self.reach::<JobGet>().await?;
+        let request = Request::get(format!("{EVENTS_PATH}?after={after}"))
+            .header("host", "millpond")
+            .body(Full::new(Bytes::new()))?;
+        let response = sender.send_request(request).await.context(GONE)?;
+        Ok(EventStream {
+            _sender: sender,
+            body: response.into_body(),
+            text: Vec::new(),
         })
+    }
+
+    /// A connection to a daemon that answers.
+    async fn reach<C: Call>(&self) -> anyhow::Result<Sender> {
+        let begin = Instant::now();
+        loop {
+            let stream = match self.connect::<C>().await? {
+                Some(stream) => stream,
+                None => self.start().await?,
+            };
+            match greet(stream).await {
+                Ok(sender) => return Ok(sender),
+                // A daemon that was killed takes connections until it is gone. Nothing was asked of it.
+                Err(_) if begin.elapsed() < LEAVING => {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Asks a daemon, and waits for what it answers as a job.
+    async fn ask<C: Call>(&self, call: &C) -> anyhow::Result<C::Reply> {
+        let sender = self.reach::<C>().await?;
+        let job = match exchange(sender, call).await? {
+            Answer::Reply(reply) => return Ok(reply),
+            Answer::Job(job) => job,
+        };
+        self.follow(&job, |job| job.state.is_ended()).await?;
+        let reply = self.ask_at_once(&JobResult { id: job.id }).await?;
+        serde_json::from_value(reply).context(NOT_UNDERSTOOD)
+    }
+
+    /// Asks a daemon for what is no job.
+    async fn ask_at_once<C: Call>(&self, call: &C) -> anyhow::Result<C::Reply> {
+        match exchange(self.reach::<C>().await?, call).await? {
+            Answer::Reply(reply) => Ok(reply),
+            Answer::Job(_) => Err(anyhow!(NOT_UNDERSTOOD)),
+        }
     }
 
     /// Sends a request if a daemon runs; none otherwise.
@@ -76,7 +165,10 @@ impl Client {
                 return Ok(None);
             };
             match greet(stream).await {
-                Ok(sender) => exchange(sender, call).await.map(Some),
+                Ok(sender) => match exchange(sender, call).await? {
+                    Answer::Reply(reply) => Ok(Some(reply)),
+                    Answer::Job(_) => Err(anyhow!(NOT_UNDERSTOOD)),
+                },
                 Err(_) => Ok(None),
             }
         })
@@ -253,15 +345,26 @@ async fn greet(stream: UnixStream) -> anyhow::Result<Sender> {
     Ok(sender)
 }
 
-async fn exchange<C: Call>(mut sender: Sender, call: &C) -> anyhow::Result<C::Reply> {
-    let request = Request::post(C::PATH)
+/// What a request is answered.
+enum Answer<R> {
+    Reply(R),
+    /// It takes longer, and is followed as a job.
+    Job(Job),
+}
+
+const GONE: &str = "the daemon went away during the request; see its log";
+const NOT_UNDERSTOOD: &str = "the daemon's answer was not understood; is it of another version?";
+
+async fn exchange<C: Call>(mut sender: Sender, call: &C) -> anyhow::Result<Answer<C::Reply>> {
+    let mut request = Request::post(C::PATH)
         .header("host", "millpond")
-        .header("content-type", "application/json")
-        .body(Full::new(Bytes::from(serde_json::to_vec(call)?)))?;
-    let response = sender
-        .send_request(request)
-        .await
-        .context("the daemon went away during the request; see its log")?;
+        .header("content-type", "application/json");
+    if C::JOB.is_some() {
+        // What is done soon is answered at once.
+        request = request.header("prefer", "respond-async, wait=1");
+    }
+    let request = request.body(Full::new(Bytes::from(serde_json::to_vec(call)?)))?;
+    let response = sender.send_request(request).await.context(GONE)?;
     let status = response.status();
     let body = response
         .into_body()
@@ -269,15 +372,57 @@ async fn exchange<C: Call>(mut sender: Sender, call: &C) -> anyhow::Result<C::Re
         .await
         .context("the daemon's answer broke off")?
         .to_bytes();
-    if status == StatusCode::OK {
-        return serde_json::from_slice(&body)
-            .context("the daemon's answer was not understood; is it of another version?");
+    match status {
+        StatusCode::OK => {
+            let reply = serde_json::from_slice(&body).context(NOT_UNDERSTOOD)?;
+            return Ok(Answer::Reply(reply));
+        }
+        StatusCode::ACCEPTED => {
+            let job = serde_json::from_slice(&body).context(NOT_UNDERSTOOD)?;
+            return Ok(Answer::Job(job));
+        }
+        _ => {}
     }
-    let failure = serde_json::from_slice::<Failure>(&body).unwrap_or_else(|_| {
+    let mut failure = serde_json::from_slice::<Failure>(&body).unwrap_or_else(|_| {
         Failure::new(
             FailureKind::Other,
             String::from_utf8_lossy(&body).trim().to_owned(),
         )
     });
+    failure.message = refusals::words(&failure);
     Err(failure.into())
+}
+
+/// The stream of server-sent events.
+struct EventStream {
+    /// It ends with this.
+    _sender: Sender,
+    body: hyper::body::Incoming,
+    /// What has come and is no whole event yet.
+    text: Vec<u8>,
+}
+
+impl EventStream {
+    /// Waits for the next event.
+    async fn next(&mut self) -> anyhow::Result<Event> {
+        loop {
+            if let Some(end) = self.text.windows(2).position(|two| two == b"\n\n") {
+                let block: Vec<u8> = self.text.drain(..end + 2).collect();
+                let block = String::from_utf8_lossy(&block);
+                let data = block.lines().find_map(|line| line.strip_prefix("data:"));
+                // A comment keeps the connection alive.
+                let Some(data) = data else { continue };
+                match serde_json::from_str(data.trim()) {
+                    Ok(event) => return Ok(event),
+                    // A later daemon may tell of more.
+                    Err(_) => continue,
+                }
+            }
+            let frame = self.body.frame().await;
+            let frame = frame.context(GONE)?.context(GONE)?;
+            if let Some(data) = frame.data_ref() {
+                self.text.extend_from_slice(data);
+            }
+        }
+    }
 }

@@ -4,7 +4,7 @@
 //! (`zpool_json_schema`, cmd/zpool/zpool_main.c; `zfs_json_schema`, cmd/zfs/zfs_main.c). Numbers are
 //! strings unless `--json-int`.
 
-use api::Source;
+use api::{Guid, Source};
 use serde_json::{Map, Value, json};
 
 /// The document around everything: version information and room for more.
@@ -21,7 +21,7 @@ pub fn document(command: &str) -> Map<String, Value> {
 pub fn pool(
     name: &str,
     state: &str,
-    guid: u64,
+    guid: Guid,
     txg: u64,
     kind: Option<&str>,
     as_int: bool,

@@ -17,6 +17,7 @@ mod json;
 mod labels;
 mod numbers;
 mod prompt;
+mod refusals;
 mod rescue;
 mod server;
 mod version;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use api::{ServerInfo, ServerStop};
+use api::{Protocol, ServerInfo, ServerStop};
 use clap::Args;
 
 use crate::client::Client;
@@ -92,6 +92,12 @@ pub fn down(client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn protocol(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Iscsi => "iscsi",
+    }
+}
+
 /// Prints what the server does.
 pub fn info(client: &Client) -> anyhow::Result<()> {
     let Some(info) = client.call_if_running(&ServerInfo {})? else {
@@ -118,13 +124,18 @@ pub fn info(client: &Client) -> anyhow::Result<()> {
         };
         println!(
             "{}: {} at {} ({}), {who}",
-            share.protocol, share.name, share.address, share.dataset
+            protocol(share.protocol),
+            share.name,
+            share.address,
+            share.dataset
         );
     }
     for refused in &info.not_shared {
         println!(
             "not shared by {}: {}: {}",
-            refused.protocol, refused.dataset, refused.why
+            protocol(refused.protocol),
+            refused.dataset,
+            refused.why
         );
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use api::{Failure, FailureKind, ZfsCreate, ZfsCreateReply};
+use api::{EventKind, Failure, FailureKind, ZfsCreate, ZfsCreateReply};
 use dataset::DatasetError;
 use filesystem::ZplInit;
 use volume::ZvolInit;
@@ -12,6 +12,7 @@ use crate::owners::OwnedQuota;
 use crate::properties::by_full_names;
 use crate::service::{OpenPool, Service};
 use crate::shares::ISCSI_PROPERTY;
+use crate::zpool::typed;
 
 /// Block size of a volume that is not told one (`ZVOL_DEFAULT_BLOCKSIZE`, OpenZFS 2.2 on).
 const VOLUME_BLOCK_BYTES: u64 = 16 << 10;
@@ -64,7 +65,8 @@ pub(crate) fn volume_reservation(
 impl Service {
     /// `zfs create`.
     pub(crate) async fn zfs_create(&self, mut call: ZfsCreate) -> Result<ZfsCreateReply, Failure> {
-        call.properties = by_full_names(call.properties);
+        let typed = by_full_names(typed(&call.properties));
+        call.properties = typed.iter().cloned().collect();
         let open = self.pool_of(&call.name)?;
         let _admin = open.admin.lock().await;
         let doing = match call.dry_run {
@@ -73,7 +75,7 @@ impl Service {
         };
         let failed = |error: DatasetError| from_dataset(&doing, &error);
         let dsl = open.pool.dsl();
-        for (name, value) in &call.properties {
+        for (name, value) in &typed {
             if name == ISCSI_PROPERTY {
                 self.check_share(value)?;
             }
@@ -86,7 +88,7 @@ impl Service {
                 format!("{doing}: parent does not exist; use '-p' to create missing parents");
             return Err(Failure::new(FailureKind::NotFound, message));
         }
-        let (quotas, properties) = OwnedQuota::split(&doing, &call.properties)?;
+        let (quotas, properties) = OwnedQuota::split(&doing, &typed)?;
         if !quotas.is_empty() && call.volume_size_bytes.is_some() {
             let message = format!("{doing}: only filesystems have quotas of users and groups");
             return Err(Failure::new(FailureKind::Invalid, message));
@@ -104,15 +106,11 @@ impl Service {
         let mut reply = ZfsCreateReply {
             ancestors: false,
             exists: false,
-            properties: planned.clone(),
+            properties: planned.iter().cloned().collect(),
         };
         // The usual block size is not worth a word.
-        if !call
-            .properties
-            .iter()
-            .any(|(name, _)| name == "volblocksize")
-        {
-            reply.properties.retain(|(name, _)| name != "volblocksize");
+        if !call.properties.contains_key("volblocksize") {
+            reply.properties.shift_remove("volblocksize");
         }
         reply
             .properties
@@ -152,6 +150,9 @@ impl Service {
                 .map_err(failed)?;
         }
         self.log_command(&open.pool, &call.command).await;
+        self.events.tell(EventKind::DatasetsCreated {
+            names: vec![call.name.clone()],
+        });
         let after = async {
             if call.volume_size_bytes.is_some() {
                 return self.open_volume(&open, &call.name).await;

@@ -1,8 +1,8 @@
 //! Names of damaged files, for `zpool status -v` (`zpool_obj_to_path`, lib/libzfs/libzfs_pool.c).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
+use access::{Lease, User};
 use filesystem::Filesystem;
 use format::{ObjectId, ObjsetId};
 
@@ -14,9 +14,7 @@ struct Named {
     prefix: String,
     /// The dataset's name.
     name: String,
-    filesystem: Option<Arc<Filesystem>>,
-    /// Opened for this only.
-    is_ours: bool,
+    lease: Option<Lease<Filesystem>>,
 }
 
 impl Service {
@@ -47,8 +45,8 @@ impl Service {
             for object in objects {
                 out.push(named.name_of(object).await);
             }
-            if let Some(filesystem) = named.filesystem.filter(|_| named.is_ours)
-                && let Err(error) = filesystem.close().await
+            if let Some(lease) = named.lease
+                && let Err(error) = lease.close().await
             {
                 tracing::debug!(%error, "a filesystem that was opened for its names did not close");
             }
@@ -57,34 +55,29 @@ impl Service {
     }
 
     async fn named(&self, open: &OpenPool, name: String) -> Named {
-        if let Some((filesystem, mountpoint)) = self.mounts.filesystem(&name) {
-            let mountpoint = mountpoint.to_string_lossy();
-            return Named {
-                prefix: mountpoint.trim_end_matches('/').to_owned(),
-                name,
-                filesystem: Some(filesystem),
-                is_ours: false,
-            };
-        }
-        let mut filesystem = None;
-        if let Ok(dataset) = open.pool.dsl().open_dataset(&name).await {
-            filesystem = Filesystem::open_to_look(dataset, self.world.clone())
-                .await
-                .ok();
-        }
+        let user = User::Command { name: "status" };
+        // Nobody waits for a suspended pool to tell its state.
+        let lease = tokio::select! {
+            biased;
+            lease = open.access.look(&name, user) => lease.ok(),
+            () = open.pool.until_suspended() => None,
+        };
+        let prefix = match self.mounts.mountpoint(&name) {
+            Some(path) => path.to_string_lossy().trim_end_matches('/').to_owned(),
+            None => format!("{name}:"),
+        };
         Named {
-            prefix: format!("{name}:"),
+            prefix,
             name,
-            filesystem,
-            is_ours: true,
+            lease,
         }
     }
 }
 
 impl Named {
     async fn name_of(&self, object: ObjectId) -> String {
-        let path = match &self.filesystem {
-            Some(filesystem) => filesystem.path_of(object.get()).await.ok(),
+        let path = match &self.lease {
+            Some(lease) => lease.get().path_of(object.get()).await.ok(),
             None => None,
         };
         match path {

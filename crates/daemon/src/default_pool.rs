@@ -11,8 +11,8 @@
 use std::path::{Path, PathBuf};
 
 use api::{
-    Failure, FailureKind, IscsiSecretSet, Secret, ShareInfo, VdevSpec, ZfsCreate, ZfsSet,
-    ZpoolCreate, ZpoolImport,
+    DeviceSpec, Failure, FailureKind, IscsiSecretSet, Refusal, Secret, Settings, ShareInfo,
+    VdevClass, VdevLayout, VdevSpec, ZfsCreate, ZfsSet, ZpoolCreate, ZpoolImport,
 };
 
 use crate::service::Service;
@@ -100,7 +100,7 @@ async fn guard(service: &Service) -> Result<Option<Secret>, Failure> {
     let call = ZfsSet {
         names: vec![VOLUME.into()],
         command: format!("zfs set {ISCSI_PROPERTY}={guarded} {VOLUME} (millpond up)"),
-        properties: vec![(ISCSI_PROPERTY.into(), guarded)],
+        properties: Settings::from([(ISCSI_PROPERTY.into(), guarded)]),
         ..ZfsSet::default()
     };
     service.zfs_set(call).await?;
@@ -149,15 +149,13 @@ async fn create(service: &Service, disks: &Path, wanted: &DefaultPool) -> Result
     };
     std::fs::create_dir_all(disks).map_err(|error| io(disks, error))?;
     let each = disk_bytes(disks, wanted.size_bytes)?;
-    let mut leaves = Vec::new();
+    let mut devices = Vec::new();
     for path in disk_paths(disks) {
         // A first start that was cut off leaves files without a pool; one that holds a pool is refused below, without force.
         device::create_sparse_file(&path, each).map_err(|error| io(&path, error))?;
-        leaves.push(VdevSpec {
-            kind: "leaf".into(),
-            class: String::new(),
+        devices.push(DeviceSpec {
             path: path.to_string_lossy().into_owned(),
-            children: Vec::new(),
+            kind: None,
         });
     }
     let mountpoint = wanted
@@ -167,22 +165,26 @@ async fn create(service: &Service, disks: &Path, wanted: &DefaultPool) -> Result
     let call = ZpoolCreate {
         name: POOL.into(),
         vdevs: vec![VdevSpec {
-            kind: "raidz1".into(),
-            class: String::new(),
-            path: String::new(),
-            children: leaves,
+            class: VdevClass::Normal,
+            layout: VdevLayout::Raidz { parity: 1, devices },
         }],
-        properties: vec![("ashift".into(), "12".into())],
-        filesystem_properties: vec![(
+        properties: Settings::from([("ashift".into(), "12".into())]),
+        filesystem_properties: Settings::from([(
             "mountpoint".into(),
             mountpoint.to_string_lossy().into_owned(),
-        )],
+        )]),
         command: format!("zpool create {POOL} (millpond up)"),
         ..ZpoolCreate::default()
     };
-    let created = service.zpool_create(call).await.map_err(|failure| {
-        let message = failure.message.replace("'-m' option", "'--mountpoint'");
-        Failure::new(failure.kind, message)
+    let created = service.zpool_create(call).await;
+    let created = created.map_err(|failure| match failure.refusal.as_deref() {
+        Some(Refusal::Mountpoint { path, why }) => {
+            let message = format!(
+                "mountpoint '{path}' {why}\nuse '--mountpoint' to provide a different default"
+            );
+            Failure::new(failure.kind, message)
+        }
+        _ => failure,
     })?;
     for warning in created.warnings {
         eprintln!("{warning}");
@@ -197,7 +199,7 @@ async fn create(service: &Service, disks: &Path, wanted: &DefaultPool) -> Result
         command: format!(
             "zfs create -s -V {size} -o {ISCSI_PROPERTY}={guarded} {VOLUME} (millpond up)"
         ),
-        properties: vec![(ISCSI_PROPERTY.into(), guarded)],
+        properties: Settings::from([(ISCSI_PROPERTY.into(), guarded)]),
         ..ZfsCreate::default()
     };
     service.zfs_create(call).await.map(|_| ())
@@ -209,8 +211,10 @@ async fn import(service: &Service, disks: &Path) -> Result<(), Failure> {
         pool: Some(POOL.into()),
         ..ZpoolImport::default()
     };
-    for warning in service.zpool_import(call).await?.warnings {
-        eprintln!("{warning}");
+    for imported in service.zpool_import(call).await?.imported {
+        for warning in imported.warnings {
+            eprintln!("{warning}");
+        }
     }
     Ok(())
 }

@@ -2,13 +2,19 @@
 
 use std::collections::BTreeSet;
 
-use api::{Failure, FailureKind, ZfsDestroy, ZfsDestroyReply};
+use access::Exclusive;
+use api::{
+    Dependence, EventKind, Failure, FailureKind, Progress, Refusal, Unit, ZfsDestroy,
+    ZfsDestroyReply,
+};
 use dataset::{DatasetError, DatasetInfo, DatasetKind};
 use serve_fuse::UnmountMode;
 
-use crate::error::from_dataset;
+use crate::error::{from_access, from_dataset};
+use crate::jobs::Work;
 use crate::mounts::is_at_or_below;
-use crate::service::{OpenPool, Service};
+use crate::reports;
+use crate::service::{OpenPool, Service, exclusion};
 use crate::zfs::{everything, mode};
 
 /// Snapshots of a dataset that is destroyed with all below it go by so many: what one txg frees waits in memory.
@@ -16,14 +22,22 @@ const SNAPSHOTS_AT_ONCE: usize = 1000;
 
 impl Service {
     /// `zfs destroy`.
-    pub(crate) async fn zfs_destroy(&self, call: ZfsDestroy) -> Result<ZfsDestroyReply, Failure> {
+    pub(crate) async fn zfs_destroy(
+        &self,
+        call: ZfsDestroy,
+        work: &Work,
+    ) -> Result<ZfsDestroyReply, Failure> {
         let open = self.pool_of(&call.target)?;
         let _admin = open.admin.lock().await;
         let reply = match call.target.split_once('@') {
-            Some((head, words)) => self.destroy_snapshots(&open, &call, head, words).await?,
+            Some((head, words)) => {
+                self.destroy_snapshots(&open, &call, head, words, work)
+                    .await?
+            }
             None if call.target.contains('#') => self.destroy_bookmark(&open, &call).await?,
-            None => self.destroy_datasets(&open, &call).await?,
+            None => self.destroy_datasets(&open, &call, work).await?,
         };
+        open.background.poke(&open.pool);
         if !call.dry_run {
             self.log_command(&open.pool, &call.command).await;
         }
@@ -63,6 +77,7 @@ impl Service {
         call: &ZfsDestroy,
         head: &str,
         words: &str,
+        work: &Work,
     ) -> Result<ZfsDestroyReply, Failure> {
         let doing = format!("cannot destroy '{}'", call.target);
         let failed = |error: DatasetError| from_dataset(&doing, &error);
@@ -122,14 +137,22 @@ impl Service {
             // All of them or none: nothing has happened yet.
             self.release_unused_snapshots(&names).await?;
             let clone_names: Vec<String> = clones.iter().map(|info| info.name.clone()).collect();
-            self.put_away_and_destroy(open, &clone_names, mode(call.force))
+            self.put_away_and_destroy(open, &clone_names, mode(call.force), work)
                 .await?;
             self.release_snapshots(&names).await;
+            // Those that are in use go later, where that was asked for.
+            let _nobody = match call.defer {
+                true => None,
+                false => Some(self.alone(open, &names, mode(call.force)).await?),
+            };
             open.pool
                 .dsl()
                 .destroy_snapshots(&names, call.defer)
                 .await
                 .map_err(failed)?;
+            self.events.tell(EventKind::DatasetsDestroyed {
+                names: names.clone(),
+            });
         }
         let mut all: Vec<String> = clones.iter().map(|info| info.name.clone()).collect();
         all.extend(names);
@@ -180,6 +203,7 @@ impl Service {
         &self,
         open: &OpenPool,
         call: &ZfsDestroy,
+        work: &Work,
     ) -> Result<ZfsDestroyReply, Failure> {
         let doing = format!("cannot destroy '{}'", call.target);
         let failed = |error: DatasetError| from_dataset(&doing, &error);
@@ -189,12 +213,11 @@ impl Service {
             return Err(Failure::new(FailureKind::Invalid, message));
         }
         if !call.target.contains('/') {
-            let message = format!(
-                "{doing}: operation does not apply to pools\nuse 'zfs destroy -r {0}' to destroy all datasets in the pool\nuse 'zpool destroy {0}' to destroy the pool itself",
-                call.target
-            );
             if !call.recursive && !call.dependents {
-                return Err(Failure::new(FailureKind::Invalid, message));
+                let pool = call.target.clone();
+                let message = format!("{doing}: it goes only with its pool");
+                return Err(Failure::new(FailureKind::Invalid, message)
+                    .with_refusal(Refusal::RootFilesystem { pool }));
             }
         }
         let mut doomed = dsl
@@ -202,16 +225,15 @@ impl Service {
             .await
             .map_err(failed)?;
         if !call.recursive && !call.dependents && doomed.len() > 1 {
-            let children = doomed[1..]
-                .iter()
-                .map(|info| info.name.as_str())
-                .collect::<Vec<_>>()
-                .join("\n");
-            let kind = doomed[0].kind.name();
-            let message = format!(
-                "{doing}: {kind} has children\nuse '-r' to destroy the following datasets:\n{children}"
-            );
-            return Err(Failure::new(FailureKind::Busy, message));
+            let message = format!("{doing}: it has children; they go too with '-r'");
+            return Err(Failure::new(FailureKind::Busy, message).with_refusal(
+                Refusal::Dependents {
+                    target: call.target.clone(),
+                    kind: reports::kind(doomed[0].kind),
+                    dependence: Dependence::Children,
+                    names: doomed[1..].iter().map(|info| info.name.clone()).collect(),
+                },
+            ));
         }
         self.add_clones(open, call, &mut doomed).await?;
         // Children before parents, snapshots before what they are of, clones before their origins.
@@ -225,7 +247,7 @@ impl Service {
                 reclaimed_bytes: None,
             });
         }
-        self.put_away_and_destroy(open, &names, mode(call.force))
+        self.put_away_and_destroy(open, &names, mode(call.force), work)
             .await?;
         Ok(ZfsDestroyReply {
             names,
@@ -239,6 +261,7 @@ impl Service {
         open: &OpenPool,
         names: &[String],
         mode: UnmountMode,
+        work: &Work,
     ) -> Result<(), Failure> {
         let dsl = open.pool.dsl();
         let directories = self.mounts.own_directories(names);
@@ -247,13 +270,26 @@ impl Service {
         mounted.retain(|name| doomed.contains(name));
         let mut taken = self.take_away(open, mounted, mode).await?;
         let mut done = 0;
-        let work = async {
+        let destroying = async {
             for name in names.iter().filter(|name| !name.contains('@')) {
                 self.close_volume(name, mode).await?;
             }
             self.release_snapshots(names).await;
             for run in runs(names) {
                 let name = &run[0];
+                work.progress(Progress {
+                    done: done as u64,
+                    total: names.len() as u64,
+                    unit: Unit::Datasets,
+                });
+                if work.is_canceled() {
+                    let total = names.len();
+                    let message = format!(
+                        "cannot destroy '{name}': canceled; {done} of {total} are destroyed"
+                    );
+                    return Err(Failure::new(FailureKind::Canceled, message));
+                }
+                let _nobody = self.alone(open, run, mode).await?;
                 let destroyed = match name.contains('@') {
                     true => dsl.destroy_snapshots(run, false).await,
                     false => dsl.destroy(name).await,
@@ -261,10 +297,13 @@ impl Service {
                 destroyed
                     .map_err(|error| from_dataset(&format!("cannot destroy '{name}'"), &error))?;
                 done += run.len();
+                self.events.tell(EventKind::DatasetsDestroyed {
+                    names: run.to_vec(),
+                });
             }
             Ok(())
         };
-        let outcome: Result<(), Failure> = work.await;
+        let outcome: Result<(), Failure> = destroying.await;
         if outcome.is_err() {
             taken.retain(|one| !names[..done].contains(&one.name));
             if let Err(failure) = self.bring_back(open, taken).await {
@@ -277,6 +316,23 @@ impl Service {
         }
         self.remove_directories(directories).await;
         Ok(())
+    }
+
+    /// Has datasets that are to be destroyed alone.
+    pub(crate) async fn alone(
+        &self,
+        open: &OpenPool,
+        names: &[String],
+        mode: UnmountMode,
+    ) -> Result<Exclusive, Failure> {
+        let alone = open.access.exclusive(names, exclusion(mode)).await;
+        alone.map_err(|error| {
+            let doing = match names {
+                [name] => format!("cannot destroy '{name}'"),
+                _ => "cannot destroy snapshots".to_owned(),
+            };
+            from_access(&doing, &error)
+        })
     }
 
     /// Adds clones of the doomed snapshots that lie elsewhere, with all below them (`-R`), or refuses.
@@ -305,15 +361,18 @@ impl Service {
             });
             let Some(clone) = clone else { break };
             if !call.dependents {
-                let message = format!(
-                    "{doing}: {} has dependent clones\nuse '-R' to destroy the following datasets:\n{}",
-                    match call.target.contains('@') {
-                        true => "snapshot",
-                        false => "filesystem",
+                let message = format!("{doing}: it has dependent clones; they go too with '-R'");
+                return Err(Failure::new(FailureKind::Busy, message).with_refusal(
+                    Refusal::Dependents {
+                        target: call.target.clone(),
+                        kind: match call.target.contains('@') {
+                            true => api::DatasetKind::Snapshot,
+                            false => api::DatasetKind::Filesystem,
+                        },
+                        dependence: Dependence::Clones,
+                        names: vec![clone.name.clone()],
                     },
-                    clone.name
-                );
-                return Err(Failure::new(FailureKind::Busy, message));
+                ));
             }
             let more: Vec<DatasetInfo> = all
                 .iter()

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use access::AccessError;
 use api::{Empty, Failure, FailureKind};
 use dataset::DatasetError;
 use pool::PoolError;
@@ -68,8 +69,8 @@ pub(crate) fn suspended(doing: &str) -> Failure {
     )
 }
 
-/// Turns an error of the engine into an answer.
-pub(crate) fn from_engine(doing: &str, error: &PoolError) -> Failure {
+/// Turns an error of a pool into an answer.
+pub(crate) fn from_pool(doing: &str, error: &PoolError) -> Failure {
     if let PoolError::Zio(error @ zio::ZioError::TaskPanicked { .. }) = error {
         return Failure::new(FailureKind::Io, format!("{doing}: {error}"));
     }
@@ -101,7 +102,11 @@ pub(crate) fn from_engine(doing: &str, error: &PoolError) -> Failure {
         | PoolError::Suspended { .. } => FailureKind::Io,
         _ => FailureKind::Other,
     };
-    Failure::new(kind, prefixed(doing, &error.to_string()))
+    let message = match error.says_what_failed() {
+        true => error.to_string(),
+        false => format!("{doing}: {error}"),
+    };
+    Failure::new(kind, message)
 }
 
 /// Turns an error of datasets into an answer.
@@ -132,7 +137,7 @@ pub(crate) fn from_dataset(doing: &str, error: &DatasetError) -> Failure {
         | DatasetError::Corrupt { .. } => FailureKind::Io,
         _ => FailureKind::Other,
     };
-    Failure::new(kind, prefixed(doing, &error.to_string()))
+    Failure::new(kind, format!("{doing}: {error}"))
 }
 
 /// Turns an error of mounting into an answer.
@@ -148,23 +153,27 @@ pub(crate) fn from_mount(doing: &str, error: &MountError) -> Failure {
         MountError::BadMountpoint { .. } => FailureKind::Invalid,
         _ => FailureKind::Io,
     };
-    Failure::new(kind, prefixed(doing, &error.to_string()))
+    Failure::new(kind, format!("{doing}: {error}"))
+}
+
+/// An error of the registry of open datasets.
+pub(crate) fn from_access(doing: &str, error: &AccessError) -> Failure {
+    let kind = match error {
+        AccessError::Dataset(error) => return from_dataset(doing, error),
+        AccessError::InUse { .. } | AccessError::Leaving { .. } => FailureKind::Busy,
+        AccessError::WrongKind { .. } => FailureKind::Invalid,
+        _ => FailureKind::Io,
+    };
+    Failure::new(kind, format!("{doing}: {error}"))
 }
 
 /// All that failed, as one answer.
 pub(crate) fn all_done(failures: &[Failure]) -> Result<Empty, Failure> {
-    let Some(first) = failures.first() else {
-        return Ok(Empty {});
+    let first = match failures {
+        [] => return Ok(Empty {}),
+        [only] => return Err(only.clone()),
+        [first, ..] => first,
     };
     let messages: Vec<String> = failures.iter().map(ToString::to_string).collect();
     Err(Failure::new(first.kind, messages.join("\n")))
-}
-
-/// `cannot create 'tank/a': ...`, unless the message says so itself.
-fn prefixed(doing: &str, message: &str) -> String {
-    if message.starts_with("cannot ") {
-        message.to_owned()
-    } else {
-        format!("{doing}: {message}")
-    }
 }

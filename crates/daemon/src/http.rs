@@ -2,9 +2,11 @@
 //!
 //! Every local user may connect to the server of root, and is told apart by the kernel
 //! ([`crate::caller`]); that of another user is theirs alone. A request runs as a task of its own:
-//! a client that goes away does not stop half-way what it asked for. Only what just waits ends with
-//! its client.
+//! a client that goes away does not stop half-way what it asked for. What takes long is a job
+//! meanwhile ([`crate::jobs`]), and is answered as one if the client prefers that. One `GET` streams
+//! events ([`crate::events`]); it ends with its client.
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -12,26 +14,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{
-    Call, Empty, Failure, FailureKind, IscsiSecretList, IscsiSecretRemove, IscsiSecretSet,
-    ServerInfo, ServerStop, ZfsCreate, ZfsDestroy, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList,
-    ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProject, ZfsRename, ZfsRollback, ZfsSet, ZfsSnapshot,
-    ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZpoolAdd, ZpoolCheckpoint, ZpoolClear, ZpoolCreate,
-    ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolLabelClear, ZpoolList, ZpoolReguid,
-    ZpoolRemove, ZpoolScrub, ZpoolSet, ZpoolStatus, ZpoolSync, ZpoolUpgrade, ZpoolWait,
+    Call, EVENTS_PATH, Empty, Failure, FailureKind, IscsiSecretList, IscsiSecretRemove,
+    IscsiSecretSet, JobCancel, JobGet, JobKind, JobList, JobResult, ServerInfo, ServerStop,
+    ZfsCreate, ZfsDestroy, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount,
+    ZfsMountList, ZfsProject, ZfsRename, ZfsRollback, ZfsSet, ZfsSnapshot, ZfsSpace, ZfsUnloadKey,
+    ZfsUnmount, ZpoolAdd, ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolExport,
+    ZpoolHistory, ZpoolImport, ZpoolLabelClear, ZpoolList, ZpoolReguid, ZpoolRemove, ZpoolScrub,
+    ZpoolSet, ZpoolStatus, ZpoolSync, ZpoolUpgrade,
 };
 use axum::body::{Body, to_bytes};
-use axum::extract::ConnectInfo;
-use axum::http::StatusCode;
+use axum::extract::{ConnectInfo, Query};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use rustix::process::geteuid;
+use serde::Serialize;
 use tokio::net::UnixListener;
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 
 use crate::DaemonError;
 use crate::caller::{Caller, Door};
+use crate::jobs::Work;
 use crate::service::Service;
 
 /// How long a stopping server may take to send its last answers.
@@ -104,8 +110,8 @@ fn router(service: Arc<Service>) -> Router {
             service.zpool_upgrade(&call, caller.may_change()).await
         })
         .on(|service, call: ZpoolDestroy| async move { service.zpool_destroy(call).await })
-        .on(|service, call: ZpoolImport| async move { service.zpool_import(call).await })
-        .on(|service, call: ZpoolExport| async move { service.zpool_export(call).await })
+        .on_job(|service, call: ZpoolImport, _| async move { service.zpool_import(call).await })
+        .on_job(|service, call: ZpoolExport, _| async move { service.zpool_export(call).await })
         .on(|service, call: ZpoolList| async move { service.zpool_list(&call).await })
         .on_behalf(|service, caller, call: ZpoolStatus| async move {
             // Names of damaged files are root's to know (`zfs_secpolicy_inject` for
@@ -118,7 +124,12 @@ fn router(service: Arc<Service>) -> Router {
         .on(|service, call: ZpoolClear| async move { service.zpool_clear(&call).await })
         .on(|service, call: ZpoolScrub| async move { service.zpool_scrub(&call).await })
         .on(|service, call: ZpoolCheckpoint| async move { service.zpool_checkpoint(&call).await })
-        .on(|service, call: ZpoolWait| async move { service.zpool_wait(&call).await })
+        .on_behalf(|service, caller, call: JobList| async move {
+            Ok(service.job_list(&call, &caller))
+        })
+        .on_behalf(|service, caller, call: JobGet| async move { service.job_get(&call, &caller) })
+        .on(|service, call: JobResult| async move { service.job_result(&call) })
+        .on(|service, call: JobCancel| async move { service.job_cancel(&call).await })
         .on_behalf(|service, caller, mut call: ZfsList| async move {
             if let Some(properties) = &mut call.properties {
                 properties.retain(|property| caller.may_see(property));
@@ -126,7 +137,9 @@ fn router(service: Arc<Service>) -> Router {
             service.zfs_list(&call).await
         })
         .on(|service, call: ZfsCreate| async move { service.zfs_create(call).await })
-        .on(|service, call: ZfsDestroy| async move { service.zfs_destroy(call).await })
+        .on_job(|service, call: ZfsDestroy, work| async move {
+            service.zfs_destroy(call, &work).await
+        })
         .on(|service, call: ZfsSet| async move { service.zfs_set(call).await })
         .on(|service, call: ZfsInherit| async move { service.zfs_inherit(call).await })
         .on(|service, call: ZfsSnapshot| async move { service.zfs_snapshot(call).await })
@@ -146,7 +159,15 @@ fn router(service: Arc<Service>) -> Router {
             service.iscsi_secret_remove(call).await
         })
         .on(|service, _: ZfsMountList| async move { Ok(service.zfs_mounts()) })
+        .with_events()
         .router
+        .fallback(|| async { refuse(no_such_request()) })
+        .method_not_allowed_fallback(|| async { refuse(no_such_request()) })
+}
+
+fn no_such_request() -> Failure {
+    let message = "there is no such request; is the command of another version than the daemon?";
+    Failure::new(FailureKind::Unsupported, message)
 }
 
 struct Routes {
@@ -181,32 +202,137 @@ impl Routes {
             if let Err(failure) = caller.check(&call) {
                 return refuse(failure);
             }
-            if C::WAITS {
-                // Dropped with the connection.
-                return match handler(service, caller, call).await {
-                    Ok(reply) => Json(reply).into_response(),
-                    Err(failure) => refuse(failure),
-                };
-            }
             let place = caller.place().await;
             let work = async move {
                 let outcome = handler(service, caller, call).await;
                 drop(place);
                 outcome
             };
-            match tokio::spawn(work).await {
-                Ok(Ok(reply)) => Json(reply).into_response(),
-                Ok(Err(failure)) => refuse(failure),
-                Err(error) => refuse(Failure::new(
-                    FailureKind::Other,
-                    format!("the daemon failed at this request: {error}; see its log"),
-                )),
+            answer_with(tokio::spawn(work).await)
+        };
+        Self {
+            router: self.router.route(C::PATH, post(answer)),
+            service: self.service,
+        }
+    }
+
+    /// Requests that are jobs while they are worked at ([`Call::JOB`]). Only those who may change
+    /// something make them.
+    fn on_job<C, F, Fut>(self, handler: F) -> Self
+    where
+        C: Call,
+        F: Fn(Arc<Service>, C, Arc<Work>) -> Fut + Clone + Send + Sync + 'static,
+        Fut: Future<Output = Result<C::Reply, Failure>> + Send + 'static,
+    {
+        let kind = C::JOB.expect("a call that is a job");
+        let service = Arc::clone(&self.service);
+        let answer = move |ConnectInfo(caller): ConnectInfo<Caller>,
+                           headers: HeaderMap,
+                           body: Body| async move {
+            let call: C = match understand(body, caller.request_bytes_max()).await {
+                Ok(call) => call,
+                Err(failure) => return refuse(failure),
+            };
+            if let Err(failure) = caller.check(&call) {
+                return refuse(failure);
+            }
+            let can_cancel = kind == JobKind::Destroy;
+            let work = service.jobs.begin(kind, call.pool(), None, can_cancel);
+            let work = Arc::new(work);
+            let id = work.id();
+            let jobs = Arc::clone(&service.jobs);
+            let mut working = tokio::spawn(async move {
+                let outcome = handler(service, call, Arc::clone(&work)).await;
+                let reply = outcome.as_ref().map_err(Clone::clone).and_then(|reply| {
+                    serde_json::to_value(reply)
+                        .map_err(|error| Failure::new(FailureKind::Other, error.to_string()))
+                });
+                work.answer(reply);
+                outcome
+            });
+            let Some(wait) = wait_before_job(&headers) else {
+                return answer_with(working.await);
+            };
+            match tokio::time::timeout(wait, &mut working).await {
+                Ok(done) => answer_with(done),
+                Err(_) => match jobs.get(id) {
+                    Ok(job) => (StatusCode::ACCEPTED, Json(job)).into_response(),
+                    Err(failure) => refuse(failure),
+                },
             }
         };
         Self {
             router: self.router.route(C::PATH, post(answer)),
             service: self.service,
         }
+    }
+
+    /// The stream of events.
+    fn with_events(self) -> Self {
+        let events = Arc::clone(&self.service.events);
+        let answer = move |ConnectInfo(caller): ConnectInfo<Caller>,
+                           Query(query): Query<HashMap<String, String>>,
+                           headers: HeaderMap| async move {
+            let header = headers.get("last-event-id");
+            let header = header.and_then(|value| value.to_str().ok());
+            let after = query.get("after").map(String::as_str).or(header);
+            let after = after.map(str::parse).transpose();
+            let Ok(after) = after else {
+                let message = "the number of the last event makes no sense; leave it out";
+                return refuse(Failure::new(FailureKind::Invalid, message));
+            };
+            let reader = events.reader(after);
+            let stream = futures::stream::unfold(reader, move |mut reader| {
+                let may_change = caller.may_change();
+                async move {
+                    let mut event = reader.next().await?;
+                    if !may_change {
+                        event.kind = event.kind.for_looking();
+                    }
+                    Some((as_sse(&event), reader))
+                }
+            });
+            Sse::new(stream)
+                .keep_alive(KeepAlive::default())
+                .into_response()
+        };
+        Self {
+            router: self.router.route(EVENTS_PATH, get(answer)),
+            service: self.service,
+        }
+    }
+}
+
+fn as_sse(event: &api::Event) -> Result<sse::Event, axum::Error> {
+    let sse = sse::Event::default().event(event.kind.class());
+    sse.id(event.sequence.to_string()).json_data(event)
+}
+
+/// How long a request is held before it is answered as a job; none where it is held until it is
+/// done (RFC 7240, sections 4.1 and 4.3).
+fn wait_before_job(headers: &HeaderMap) -> Option<Duration> {
+    let values = headers.get_all("prefer").iter();
+    let values = values.filter_map(|value| value.to_str().ok());
+    let words: Vec<&str> = values
+        .flat_map(|value| value.split([',', ';']))
+        .map(str::trim)
+        .collect();
+    if !words.contains(&"respond-async") {
+        return None;
+    }
+    let mut waits = words.iter().filter_map(|word| word.strip_prefix("wait="));
+    let seconds = waits.find_map(|seconds| seconds.parse().ok());
+    Some(Duration::from_secs(seconds.unwrap_or(0)))
+}
+
+fn answer_with<R: Serialize>(done: Result<Result<R, Failure>, JoinError>) -> Response {
+    match done {
+        Ok(Ok(reply)) => Json(reply).into_response(),
+        Ok(Err(failure)) => refuse(failure),
+        Err(error) => refuse(Failure::new(
+            FailureKind::Other,
+            format!("the daemon failed at this request: {error}; see its log"),
+        )),
     }
 }
 

@@ -15,18 +15,20 @@
 
 #![forbid(unsafe_code)]
 
+mod background;
 mod caller;
 mod compatibility;
+mod condition;
 mod create;
 mod damage;
 mod default_pool;
 mod destroy;
 mod error;
-mod filesystems;
+mod events;
 mod http;
 mod import;
+mod jobs;
 mod keys;
-mod lun;
 mod mounts;
 mod names;
 mod owners;

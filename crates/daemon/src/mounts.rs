@@ -9,26 +9,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use access::{Lease, Snapdir, User};
 use api::{Failure, FailureKind, ZfsMountListReply, ZfsMounted};
-use dataset::{DatasetKind, DslPool, ListOptions, PropertySource};
-use device::BoxFuture;
+use dataset::{DatasetKind, ListOptions, PropertySource};
 use filesystem::{Filesystem, FsError, MountChoices};
 use parking_lot::Mutex;
-use serve_fuse::{
-    Mount, MountOptions, MountTable, Snapdir, SnapshotEntry, SnapshotProvider, UnmountMode,
-};
+use serve_fuse::{Mount, MountOptions, MountTable, UnmountMode};
 
-use crate::error::{from_dataset, from_mount, suspended};
-use crate::filesystems::Shared;
+use crate::error::{from_access, from_dataset, from_mount, suspended};
 use crate::service::{OpenPool, Service};
 
-/// A mounted filesystem. The filesystem holds its dataset, so that it cannot be destroyed.
+/// A mounted filesystem. Its lease keeps the dataset from being destroyed.
 pub(crate) struct Mounted {
     mount: Mount,
-    filesystem: Shared,
     mountpoint: PathBuf,
-    /// Its name now, which changes while it stays mounted.
-    name: Arc<Mutex<String>>,
     /// Grows from mount to mount.
     order: u64,
     /// The options that it was mounted with, for this time only (`zfs mount -o`).
@@ -40,7 +34,7 @@ pub(crate) struct Mounted {
 impl Mounted {
     /// Has the filesystem do what these options say.
     fn choose(&self, options: &[String]) {
-        let filesystem = self.filesystem.filesystem();
+        let filesystem = self.mount.lease().get();
         filesystem.choose_for_mount(choices(options));
     }
 }
@@ -83,15 +77,6 @@ impl Mounts {
         let by_name = self.by_name.lock();
         let mounted = by_name.get(name);
         mounted.is_some_and(|mounted| mounted.mount.is_mounted_in(table))
-    }
-
-    /// The filesystem of a mounted dataset, and where it is mounted.
-    pub(crate) fn filesystem(&self, name: &str) -> Option<(Arc<Filesystem>, PathBuf)> {
-        self.by_name
-            .lock()
-            .get(name)
-            .filter(|mounted| mounted.mount.is_mounted())
-            .map(|mounted| (mounted.filesystem.filesystem(), mounted.mountpoint.clone()))
     }
 
     /// Names of a pool's datasets that are mounted inside a path (not at it), what was mounted last first.
@@ -197,7 +182,6 @@ impl Mounts {
         for name in names {
             if let Some(mounted) = by_name.remove(&name) {
                 let now = format!("{to}{}", &name[from.len()..]);
-                *mounted.name.lock() = now.clone();
                 by_name.insert(now, mounted);
             }
         }
@@ -394,15 +378,11 @@ impl Service {
             // What it still has to write, two of the same filesystem must not.
             let detached = before.mount.detach(UnmountMode::Clean).await;
             detached.map_err(|error| from_mount(&doing, &error))?;
-            let _ = before.filesystem.close().await;
+            let _ = before.mount.lease().close().await;
         }
-        let dataset = open
-            .pool
-            .dsl()
-            .open_dataset(name)
-            .await
-            .map_err(|error| from_dataset(&doing, &error))?;
-        if dataset.kind() != DatasetKind::Filesystem {
+        let found = open.pool.dsl().lookup(name).await;
+        let info = found.map_err(|error| from_dataset(&doing, &error))?;
+        if info.kind != DatasetKind::Filesystem {
             return Err(Failure::new(
                 FailureKind::Invalid,
                 format!("{doing}: it is not a filesystem"),
@@ -414,7 +394,13 @@ impl Service {
             setting.source,
             PropertySource::Default | PropertySource::Inherited(_)
         );
-        let settings = dataset.settings();
+        let user = User::Mount {
+            path: path.to_owned(),
+        };
+        let leased = open.access.filesystem(name, user).await;
+        let lease = leased.map_err(|error| from_access(&doing, &error))?;
+        let dataset = lease.get().dataset();
+        let settings = dataset.map_err(|error| failed(&doing, &error))?.settings();
         let mut mount_options = MountOptions::new(name);
         mount_options.read_only = settings.read_only;
         mount_options.devices = settings.devices;
@@ -425,42 +411,17 @@ impl Service {
             let setting = property.map_err(|error| from_dataset(&doing, &error))?;
             setting.value.number() != Some(0)
         };
-        mount_options.snapdir = snapdir_of(settings.snapdir);
+        mount_options.snapdir = Snapdir::of(settings.snapdir);
         mount_options.allow_other = rustix::process::geteuid().is_root();
         for option in options {
             apply_option(&mut mount_options, option, settings.read_only)
                 .map_err(|()| unknown_option(&doing, option))?;
         }
-        let filesystem = open
-            .filesystems
-            .open(dataset, &self.world)
-            .await
-            .map_err(|error| Failure::new(FailureKind::Io, format!("{doing}: {error}")))?;
-        let own_name = Arc::new(Mutex::new(name.to_owned()));
-        let snapshots: Arc<dyn SnapshotProvider> = Arc::new(Snapshots {
-            dsl: Arc::clone(open.pool.dsl()),
-            name: Arc::clone(&own_name),
-            world: self.world.clone(),
-        });
-        let mount = match Mount::new(
-            filesystem.filesystem(),
-            path,
-            mount_options,
-            Some(snapshots),
-        )
-        .await
-        {
-            Ok(mount) => mount,
-            Err(error) => {
-                let _ = filesystem.close().await;
-                return Err(from_mount(&doing, &error));
-            }
-        };
+        let mount = Mount::new(&open.access, lease, path, mount_options).await;
+        let mount = mount.map_err(|error| from_mount(&doing, &error))?;
         let mounted = Mounted {
             mount,
-            filesystem,
             mountpoint: path.to_owned(),
-            name: own_name,
             order: self.mounts.count.fetch_add(1, Ordering::Relaxed),
             options: Mutex::new(options.to_vec()),
             is_placed_by_name,
@@ -508,18 +469,12 @@ impl Service {
                 continue;
             }
             let doing = format!("property set, but cannot remount '{name}'");
-            let settings = match mounted.filesystem.filesystem().dataset() {
-                Ok(dataset) => dataset.settings(),
-                Err(error) => {
-                    return Err(Failure::new(FailureKind::Io, format!("{doing}: {error}")));
-                }
-            };
-            if anew
-                && mounted.filesystem.filesystem().has_posix_acls()
-                    != mounted.mount.has_posix_acls()
-            {
+            let filesystem = mounted.mount.lease().get();
+            let dataset = filesystem.dataset();
+            let settings = dataset.map_err(|error| failed(&doing, &error))?.settings();
+            if anew && filesystem.has_posix_acls() != mounted.mount.has_posix_acls() {
                 let (path, options) = (mounted.mountpoint.clone(), mounted.options.lock().clone());
-                drop(mounted);
+                drop((filesystem, mounted));
                 let later = |failure: Failure| {
                     let message = format!(
                         "property set, but it takes effect when '{name}' is mounted again: {failure}"
@@ -544,7 +499,7 @@ impl Service {
             mounted.choose(&chosen);
             mounted
                 .mount
-                .set_snapdir(snapdir_of(settings.snapdir))
+                .set_snapdir(Snapdir::of(settings.snapdir))
                 .await;
             mounted
                 .mount
@@ -565,7 +520,7 @@ impl Service {
         let detached = mounted.mount.detach(mode).await;
         detached.map_err(|error| from_mount(&doing, &error))?;
         // While the pool is suspended it stays listed, and is closed before it is mounted again.
-        let closing = async move { mounted.filesystem.close().await };
+        let closing = mounted.mount.lease().close();
         let Some(closed) = self.unless_suspended(name, closing).await else {
             return Ok(());
         };
@@ -612,40 +567,6 @@ impl Service {
             }
         }
         Ok(taken)
-    }
-
-    /// Does `work` on the dataset of a mounted filesystem while that is closed, though it may be in use: whoever uses it
-    /// waits meanwhile, and goes on with what is in it then. None where it cannot be done so.
-    pub(crate) async fn under_mount<T>(
-        &self,
-        open: &OpenPool,
-        name: &str,
-        work: impl Future<Output = T>,
-    ) -> Option<Result<T, Failure>> {
-        let mounted = self.mounts.by_name.lock().get(name).cloned();
-        let mounted = mounted.filter(|mounted| mounted.mount.is_mounted())?;
-        let exchange = mounted.mount.exchange().await.ok()?;
-        // What is open of snapshots would keep them from being destroyed.
-        mounted.mount.release_snapshots(None).await;
-        let reopen = async {
-            let dataset = open.pool.dsl().open_dataset(name).await?;
-            Filesystem::open(dataset, self.world.clone()).await
-        };
-        let done = match mounted.filesystem.reopen(work, reopen).await {
-            Ok(done) => done,
-            Err(error) => {
-                let message = format!(
-                    "'{name}' cannot be opened again, and nobody can use it: {error}; unmount and mount it"
-                );
-                return Some(Err(Failure::new(FailureKind::Io, message)));
-            }
-        };
-        mounted.choose(&mounted.options.lock().clone());
-        exchange.end(mounted.filesystem.filesystem()).await;
-        Some(done.map_err(|error| {
-            let message = format!("the last changes of '{name}' could not be written: {error}");
-            Failure::new(FailureKind::Io, message)
-        }))
     }
 
     /// Mounts a filesystem that was mounted before where it belongs now, if anywhere; `canmount=noauto` does not keep
@@ -741,8 +662,20 @@ impl Service {
         ZfsMountListReply { mounts }
     }
 
-    /// The mounted filesystem that an absolute path leads into, and the rest of the path in it.
-    pub(crate) fn mounted_above(&self, path: &Path) -> Option<(Arc<Filesystem>, PathBuf)> {
+    /// A lease on the mounted filesystem that an absolute path leads into, for a command, and the
+    /// rest of the path in it.
+    pub(crate) async fn mounted_above(
+        &self,
+        path: &Path,
+        command: &'static str,
+    ) -> Option<(Lease<Filesystem>, PathBuf)> {
+        let (mounted, below) = self.mount_above(path)?;
+        let user = User::Command { name: command };
+        let lease = mounted.mount.lease().share(user).await.ok()?;
+        Some((lease, below))
+    }
+
+    fn mount_above(&self, path: &Path) -> Option<(Arc<Mounted>, PathBuf)> {
         let by_name = self.mounts.by_name.lock();
         let table = MountTable::now();
         by_name
@@ -754,7 +687,7 @@ impl Service {
                 Some((at, mounted, below))
             })
             .max_by_key(|(at, ..)| at.components().count())
-            .map(|(_, mounted, below)| (mounted.filesystem.filesystem(), below))
+            .map(|(_, mounted, below)| (Arc::clone(mounted), below))
     }
 
     /// The dataset that is mounted at a path; of several the uppermost.
@@ -770,13 +703,8 @@ impl Service {
     }
 }
 
-/// Property `snapdir` (`zfs_snapdir`, include/sys/fs/zfs.h).
-fn snapdir_of(stored: u64) -> Snapdir {
-    match stored {
-        1 => Snapdir::Visible,
-        2 => Snapdir::Disabled,
-        _ => Snapdir::Hidden,
-    }
+fn failed(doing: &str, error: &FsError) -> Failure {
+    Failure::new(FailureKind::Io, format!("{doing}: {error}"))
 }
 
 /// The property that an option of `zfs mount -o` stands for, and its value.
@@ -861,55 +789,6 @@ pub(crate) fn below_altroot(altroot: Option<&str>, path: &str) -> PathBuf {
     match altroot {
         Some(root) if root != "/" => Path::new(root).join(path.trim_start_matches('/')),
         _ => PathBuf::from(path),
-    }
-}
-
-/// `.zfs/snapshot` of a mounted filesystem.
-struct Snapshots {
-    dsl: Arc<DslPool>,
-    name: Arc<Mutex<String>>,
-    world: device::World,
-}
-
-impl SnapshotProvider for Snapshots {
-    fn list(&self) -> BoxFuture<'_, Result<Vec<SnapshotEntry>, FsError>> {
-        Box::pin(async {
-            let options = ListOptions {
-                filesystems: false,
-                volumes: false,
-                snapshots: true,
-                depth: Some(1),
-            };
-            let name = self.name.lock().clone();
-            let listed = self.dsl.list(&name, &options).await?;
-            Ok(listed
-                .into_iter()
-                .filter_map(|info| {
-                    let (head, snapshot) = info.name.split_once('@')?;
-                    (head == name).then(|| SnapshotEntry {
-                        name: snapshot.to_owned(),
-                        creation_seconds: info.creation_seconds,
-                    })
-                })
-                .collect())
-        })
-    }
-
-    fn changed_seconds(&self) -> BoxFuture<'_, Option<u64>> {
-        Box::pin(async {
-            let name = self.name.lock().clone();
-            let setting = self.dsl.property(&name, "snapshots_changed").await;
-            setting.ok()?.value.number()
-        })
-    }
-
-    fn open<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Arc<Filesystem>, FsError>> {
-        Box::pin(async move {
-            let name = format!("{}@{name}", self.name.lock());
-            let dataset = self.dsl.open_dataset(&name).await?;
-            // Nobody writes to it: the mount has one of its own.
-            Filesystem::open(dataset, self.world.clone()).await
-        })
     }
 }
 

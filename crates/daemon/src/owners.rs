@@ -3,14 +3,14 @@
 
 use std::path::{Path, PathBuf};
 
+use access::{Lease, User};
 use api::{
     Empty, Failure, FailureKind, ProjectChange, ProjectReport, SpaceOwner, ZfsProject,
     ZfsProjectReply,
 };
-use filesystem::{Caller, FileKind, FsError, QuotaKind, SetAttributes, pflags};
+use filesystem::{Caller, FileKind, Filesystem, FsError, QuotaKind, SetAttributes, pflags};
 
-use crate::error::from_dataset;
-use crate::filesystems::Shared;
+use crate::error::{from_access, from_dataset};
 use crate::service::{OpenPool, Service};
 use crate::usage::id_of;
 
@@ -100,22 +100,18 @@ impl OwnedQuota {
 }
 
 impl Service {
-    /// A share in a filesystem or snapshot by its name, mounted or not. Give it back soon: who unmounts
-    /// waits for it.
+    /// A lease on a filesystem or snapshot by its name, mounted or not, for a command. Give it back
+    /// soon: who unmounts waits for it.
     pub(crate) async fn borrow(
         &self,
         open: &OpenPool,
         name: &str,
         doing: &str,
-    ) -> Result<Shared, Failure> {
-        let dataset = open
-            .pool
-            .dsl()
-            .open_dataset(name)
-            .await
-            .map_err(|error| from_dataset(doing, &error))?;
-        let shared = open.filesystems.open(dataset, &self.world).await;
-        shared.map_err(|error| Failure::new(FailureKind::Io, format!("{doing}: {error}")))
+        command: &'static str,
+    ) -> Result<Lease<Filesystem>, Failure> {
+        let user = User::Command { name: command };
+        let lease = open.access.filesystem(name, user).await;
+        lease.map_err(|error| from_access(doing, &error))
     }
 
     /// Refuses quotas of owners where there are no files.
@@ -152,26 +148,27 @@ impl Service {
         }
         self.check_owned_quotas(name, quotas).await?;
         let doing = format!("cannot set property for '{name}'");
-        let borrowed = self.borrow(open, name, &doing).await?;
+        let borrowed = self.borrow(open, name, &doing, "set").await?;
         let mut outcome = Ok(());
         for quota in quotas {
             outcome = borrowed
-                .filesystem()
+                .get()
                 .set_quota(quota.kind, quota.id, quota.of_objects, quota.amount)
                 .await;
             if outcome.is_err() {
                 break;
             }
         }
-        let closed = borrowed.give_back().await;
-        outcome.and(closed).map_err(|error| {
+        let closed = borrowed.close().await;
+        outcome.map_err(|error| {
             let kind = match error {
                 FsError::ReadOnly => FailureKind::Invalid,
                 FsError::Unsupported { .. } => FailureKind::Unsupported,
                 _ => FailureKind::Io,
             };
             Failure::new(kind, format!("{doing}: {error}"))
-        })
+        })?;
+        closed.map_err(|error| from_access(&doing, &error))
     }
 
     /// `zfs project`: what it lists, or changes.
@@ -200,9 +197,11 @@ impl Service {
             Failure::new(kind, format!("{doing}: {error}"))
         };
         let invalid = |why: &str| Failure::new(FailureKind::Invalid, format!("{doing}: {why}"));
-        let (filesystem, below) = self
-            .mounted_above(Path::new(path))
+        let (lease, below) = self
+            .mounted_above(Path::new(path), "project")
+            .await
             .ok_or_else(|| invalid("it is in no filesystem that is mounted here"))?;
+        let filesystem = lease.get();
         let mut at = filesystem
             .attributes(filesystem.root())
             .await

@@ -11,7 +11,7 @@ use filesystem::FsError;
 use serve_fuse::UnmountMode;
 
 use crate::create::volume_reservation;
-use crate::error::{all_done, from_dataset};
+use crate::error::{all_done, from_access, from_dataset};
 use crate::mounts::{Place, Taken, is_at_or_below};
 use crate::owners::OwnedQuota;
 use crate::service::{OpenPool, Service};
@@ -137,9 +137,10 @@ impl Service {
     async fn count_owners(&self, open: &OpenPool, name: &str) -> Result<(), Failure> {
         let doing = format!("cannot count what owners use of '{name}'");
         let failed = |error: FsError| Failure::new(FailureKind::Io, format!("{doing}: {error}"));
-        let borrowed = self.borrow(open, name, &doing).await?;
-        let counted = borrowed.filesystem().count_owners().await;
-        borrowed.give_back().await.map_err(failed)?;
+        let borrowed = self.borrow(open, name, &doing, "set").await?;
+        let counted = borrowed.get().count_owners().await;
+        let closed = borrowed.close().await;
+        closed.map_err(|error| from_access(&doing, &error))?;
         match counted {
             Err(FsError::ReadOnly) => Ok(()),
             counted => counted.map_err(failed),
@@ -148,7 +149,7 @@ impl Service {
 
     /// `zfs set`.
     pub(crate) async fn zfs_set(&self, call: ZfsSet) -> Result<ZfsChanged, Failure> {
-        let properties = by_full_names(call.properties);
+        let properties = by_full_names(call.properties.into_iter().collect());
         for (name, value) in &properties {
             if name == ISCSI_PROPERTY {
                 self.check_share(value)?;

@@ -68,7 +68,7 @@ fn kind_of(leaf: &LeafSpec) -> &'static str {
 pub(crate) fn check(pool: &[VdevStatus], vdevs: &[VdevSpec]) -> Result<(), Failure> {
     let counts =
         |class: VdevClass| !matches!(class, VdevClass::Log | VdevClass::Spare | VdevClass::Cache);
-    let refuse = |why: String| Err(in_use(&why, false));
+    let refuse = |why: String| Err(in_use(why, false));
     let mut current: Option<Level> = None;
     let tops = pool
         .iter()

@@ -1,27 +1,14 @@
-//! `zpool scrub`, `zpool checkpoint` and `zpool wait`.
+//! `zpool scrub`, `zpool checkpoint`, and what can be done about jobs.
 
-use std::time::Duration;
-
-use api::{Empty, Failure, FailureKind, ScrubAction, ZpoolCheckpoint, ZpoolScrub, ZpoolWait};
+use api::{
+    Empty, EventKind, Failure, Job, JobCancel, JobGet, JobKind, JobList, JobListReply, JobResult,
+    ScrubAction, ZpoolCheckpoint, ZpoolScrub,
+};
 use pool::ScrubCommand;
 
-use crate::error::from_engine;
-use crate::service::Service;
-
-/// How often background frees are looked at.
-const POLL: Duration = Duration::from_millis(200);
-/// Activities that can be waited for (`zpool_wait_activity_t`, include/sys/fs/zfs.h).
-const ACTIVITIES: [&str; 9] = [
-    "discard",
-    "free",
-    "initialize",
-    "replace",
-    "remove",
-    "resilver",
-    "scrub",
-    "trim",
-    "raidz_expand",
-];
+use crate::caller::Caller;
+use crate::error::from_pool;
+use crate::service::{OpenPool, Service};
 
 impl Service {
     /// `zpool scrub`.
@@ -31,27 +18,8 @@ impl Service {
         } else {
             self.pools_named(&call.names)?
         };
-        let command = match call.action {
-            ScrubAction::Start => ScrubCommand::Start,
-            ScrubAction::Pause => ScrubCommand::Pause,
-            ScrubAction::Stop => ScrubCommand::Stop,
-        };
-        let doing = match call.action {
-            ScrubAction::Start => "cannot scrub",
-            ScrubAction::Pause => "cannot pause scrubbing",
-            ScrubAction::Stop => "cannot cancel scrubbing",
-        };
         for open in &pools {
-            let doing = format!("{doing} '{}'", open.pool.name());
-            open.pool
-                .scrub(command)
-                .await
-                .map_err(|error| from_engine(&doing, &error))?;
-        }
-        if call.wait {
-            for open in &pools {
-                open.pool.wait_for_scrub(false).await;
-            }
+            scrub(open, call.action).await?;
         }
         Ok(Empty {})
     }
@@ -59,67 +27,77 @@ impl Service {
     /// `zpool checkpoint`.
     pub(crate) async fn zpool_checkpoint(&self, call: &ZpoolCheckpoint) -> Result<Empty, Failure> {
         let open = self.pool(&call.name)?;
-        {
-            let _admin = open.admin.lock().await;
-            let (doing, done) = match call.discard {
-                true => (
-                    format!("cannot discard checkpoint in '{}'", call.name),
-                    open.pool.discard_checkpoint().await,
-                ),
-                false => (
-                    format!("cannot checkpoint '{}'", call.name),
-                    open.pool.checkpoint().await,
-                ),
-            };
-            done.map_err(|error| from_engine(&doing, &error))?;
-            self.log_command(&open.pool, &call.command).await;
-        }
-        if call.wait {
-            self.wait_for_discard(&call.name).await;
-        }
-        Ok(Empty {})
-    }
-
-    /// Waits until no checkpoint is being discarded, or the pool is gone or suspended.
-    async fn wait_for_discard(&self, name: &str) {
-        while let Ok(open) = self.pool(name)
-            && open.pool.is_discarding()
-            && !open.pool.is_read_only()
-            && open.pool.suspended().is_none()
-        {
-            self.world.clock.sleep(POLL).await;
-        }
-    }
-
-    /// `zpool wait`. What Millpond does not do in the background is never under way.
-    pub(crate) async fn zpool_wait(&self, call: &ZpoolWait) -> Result<Empty, Failure> {
-        let open = self.pool(&call.name)?;
-        for activity in &call.activities {
-            if !ACTIVITIES.contains(&activity.as_str()) {
-                return Err(Failure::new(
-                    FailureKind::Invalid,
-                    format!(
-                        "invalid activity '{activity}'; known are {}",
-                        ACTIVITIES.join(", ")
-                    ),
-                ));
-            }
-        }
-        let wanted = |name: &str| {
-            call.activities.is_empty() || call.activities.iter().any(|activity| activity == name)
+        let _admin = open.admin.lock().await;
+        let (doing, done) = match call.discard {
+            true => (
+                format!("cannot discard checkpoint in '{}'", call.name),
+                open.pool.discard_checkpoint().await,
+            ),
+            false => (
+                format!("cannot checkpoint '{}'", call.name),
+                open.pool.checkpoint().await,
+            ),
         };
-        if wanted("scrub") {
-            open.pool.wait_for_scrub(false).await;
+        done.map_err(|error| from_pool(&doing, &error))?;
+        self.log_command(&open.pool, &call.command).await;
+        open.background.poke(&open.pool);
+        self.events.tell_of(&open.pool, EventKind::PoolChanged);
+        Ok(Empty {})
+    }
+
+    /// Lists jobs; what was begun before this was asked is among them.
+    pub(crate) fn job_list(&self, call: &JobList, caller: &Caller) -> JobListReply {
+        for open in self.pools() {
+            open.background.look(&open.pool);
         }
-        if wanted("discard") {
-            self.wait_for_discard(&call.name).await;
+        let jobs = self.jobs.list(call.pool.as_deref()).into_iter();
+        JobListReply {
+            jobs: jobs.map(|job| as_seen_by(caller, job)).collect(),
         }
-        if wanted("free") && !open.pool.is_read_only() {
-            // Ends with the pool, too.
-            while open.pool.numbers().freeing_bytes > 0 && self.pool(&call.name).is_ok() {
-                self.world.clock.sleep(POLL).await;
-            }
+    }
+
+    /// Tells of a job.
+    pub(crate) fn job_get(&self, call: &JobGet, caller: &Caller) -> Result<Job, Failure> {
+        let job = self.jobs.get(call.id)?;
+        Ok(as_seen_by(caller, job))
+    }
+
+    /// What a request that became a job is answered.
+    pub(crate) fn job_result(&self, call: &JobResult) -> Result<serde_json::Value, Failure> {
+        self.jobs.outcome(call.id)
+    }
+
+    /// Asks a job to stop.
+    pub(crate) async fn job_cancel(&self, call: &JobCancel) -> Result<Empty, Failure> {
+        self.jobs.cancel(call.id)?;
+        let job = self.jobs.get(call.id)?;
+        if let (JobKind::Scrub, Some(pool)) = (job.kind, &job.pool) {
+            scrub(&*self.pool(pool)?, ScrubAction::Stop).await?;
         }
         Ok(Empty {})
     }
+}
+
+async fn scrub(open: &OpenPool, action: ScrubAction) -> Result<(), Failure> {
+    let (command, doing) = match action {
+        ScrubAction::Start => (ScrubCommand::Start, "cannot scrub"),
+        ScrubAction::Pause => (ScrubCommand::Pause, "cannot pause scrubbing"),
+        ScrubAction::Stop => (ScrubCommand::Stop, "cannot cancel scrubbing"),
+    };
+    let doing = format!("{doing} '{}'", open.pool.name());
+    let done = open.pool.scrub(command).await;
+    done.map_err(|error| from_pool(&doing, &error))?;
+    match action {
+        ScrubAction::Start => open.background.scrub_begun(&open.pool),
+        ScrubAction::Pause | ScrubAction::Stop => open.background.poke(&open.pool),
+    }
+    Ok(())
+}
+
+/// Why something failed is for those who may do it.
+fn as_seen_by(caller: &Caller, mut job: Job) -> Job {
+    if !caller.may_change() {
+        job.failure = None;
+    }
+    job
 }

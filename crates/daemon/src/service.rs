@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::{Failure, FailureKind, ServerInfoReply};
+use access::{Access, Exclusion, Leaving};
+use api::{EventKind, Failure, FailureKind, ServerInfoReply};
 use device::{BoxFuture, World};
 use futures::future::join_all;
 use parking_lot::Mutex;
@@ -17,8 +18,10 @@ use pool::{HostIdentity, ImportSpec, MissingLogs, Pool, ScanSpec};
 use serve_fuse::UnmountMode;
 use tokio::sync::{Notify, watch};
 
-use crate::error::{all_done, from_engine, suspended};
-use crate::filesystems::Filesystems;
+use crate::background::{self, Background};
+use crate::error::{all_done, from_access, from_pool, suspended};
+use crate::events::Events;
+use crate::jobs::Jobs;
 use crate::mounts::Mounts;
 use crate::names::{Claim, PoolNames};
 use crate::secrets::Secrets;
@@ -32,8 +35,10 @@ pub(crate) struct OpenPool {
     pub(crate) pool: Arc<Pool>,
     /// Serialises changes to its datasets, mounts and shares.
     pub(crate) admin: tokio::sync::Mutex<()>,
-    /// Its filesystems that are open.
-    pub(crate) filesystems: Filesystems,
+    /// What it does in the background.
+    pub(crate) background: Background,
+    /// What is open of it.
+    pub(crate) access: Arc<Access>,
     /// The guid that it is being given, while it is.
     pub(crate) next_guid: Mutex<Option<u64>>,
 }
@@ -90,6 +95,8 @@ pub(crate) struct Service {
     pub(crate) mounts: Mounts,
     pub(crate) volumes: Volumes,
     pub(crate) secrets: Secrets,
+    pub(crate) events: Arc<Events>,
+    pub(crate) jobs: Arc<Jobs>,
     state: State,
     cache_bytes: u64,
     pools: Mutex<BTreeMap<String, Arc<OpenPool>>>,
@@ -112,7 +119,10 @@ impl Service {
             options.iscsi_insecure,
             (cache_bytes / 4).clamp(ISCSI_BYTES_MIN, ISCSI_BYTES_MAX),
         );
+        let events = Arc::new(Events::default());
         Ok(Arc::new(Self {
+            jobs: Jobs::new(Arc::clone(&events)),
+            events,
             world: World::system(threads),
             host: host_identity(),
             mounts: Mounts::default(),
@@ -167,7 +177,7 @@ impl Service {
     pub(crate) fn pools_found(
         &self,
         names: &[String],
-    ) -> Result<(Vec<Arc<OpenPool>>, Vec<String>), Failure> {
+    ) -> Result<(Vec<Arc<OpenPool>>, Vec<Failure>), Failure> {
         if names.is_empty() {
             return Ok((self.pools(), self.absent()));
         }
@@ -184,7 +194,7 @@ impl Service {
         if found.is_empty() {
             all_done(&failures)?;
         }
-        Ok((found, failures.iter().map(Failure::to_string).collect()))
+        Ok((found, failures))
     }
 
     /// The pool of this name.
@@ -240,10 +250,12 @@ impl Service {
     /// What could not be mounted or shared is answered as warnings.
     pub(crate) async fn adopt(&self, pool: Arc<Pool>, mount: bool) -> Vec<String> {
         pool.dsl().refuse_while_suspended();
+        let access = Access::new(Arc::clone(pool.dsl()), self.world.clone());
         let open = Arc::new(OpenPool {
             pool,
             admin: tokio::sync::Mutex::new(()),
-            filesystems: Filesystems::default(),
+            background: Background::new(&self.jobs, &self.events),
+            access: Arc::new(access),
             next_guid: Mutex::new(None),
         });
         self.pools
@@ -251,6 +263,8 @@ impl Service {
             .insert(open.pool.name(), Arc::clone(&open));
         self.share_out_cache();
         self.save_cached_pools();
+        self.events.tell_of(&open.pool, EventKind::PoolImported);
+        tokio::spawn(background::watch(Arc::clone(&open)));
         let _admin = open.admin.lock().await;
         let mut warnings = Vec::new();
         if mount {
@@ -262,7 +276,10 @@ impl Service {
 
     /// Forgets a pool that was exported or destroyed.
     pub(crate) fn forget(&self, name: &str, keep_cached: bool) {
-        self.pools.lock().remove(name);
+        let forgotten = self.pools.lock().remove(name);
+        if let Some(open) = forgotten {
+            open.background.close(&open.pool);
+        }
         self.share_out_cache();
         if !keep_cached {
             self.save_cached_pools();
@@ -328,10 +345,12 @@ impl Service {
     }
 
     /// Of every pool that could not be imported at the start and is still waited for, why.
-    pub(crate) fn absent(&self) -> Vec<String> {
+    pub(crate) fn absent(&self) -> Vec<Failure> {
         let absent = self.absent.lock();
         let failed = absent.iter().filter(|absent| absent.why.is_some());
-        failed.map(Absent::told).collect()
+        let told = failed.map(Absent::told);
+        told.map(|why| Failure::new(FailureKind::NotFound, why))
+            .collect()
     }
 
     /// Forgets a pool that is not here, so that no start looks for it again; tells whether it was on the list.
@@ -356,7 +375,7 @@ impl Service {
         };
         let found = pool::scan(&self.world, &spec)
             .await
-            .map_err(|error| from_engine(&doing, &error))?;
+            .map_err(|error| from_pool(&doing, &error))?;
         let mut found = found.into_iter();
         let Some(found) = found.find(|found| cached.is(found.guid.get())) else {
             let message = format!(
@@ -372,7 +391,7 @@ impl Service {
         import.missing_logs = MissingLogs::AcceptedIfUnused;
         let pool = Pool::import(&self.world, import)
             .await
-            .map_err(|error| from_engine(&doing, &error))?;
+            .map_err(|error| from_pool(&doing, &error))?;
         for warning in self.adopt(pool, true).await {
             tracing::warn!("{warning}");
             eprintln!("{warning}");
@@ -413,14 +432,16 @@ impl Service {
         let doing = format!("cannot export '{name}'");
         let work = async {
             let _admin = open.admin.lock().await;
-            if let Err(failure) = self.release_pool(open, UnmountMode::Clean).await {
-                tracing::warn!("{failure}; cutting off whoever uses it");
-                if let Err(failure) = self.release_pool(open, UnmountMode::AtAnyCost).await {
-                    tracing::error!("{failure}");
+            let released = match self.release_pool(open, UnmountMode::Clean).await {
+                Err(failure) => {
+                    tracing::warn!("{failure}; cutting off whoever uses it");
+                    self.release_pool(open, UnmountMode::AtAnyCost).await
                 }
-            }
+                released => released,
+            };
+            let _nobody = released.inspect_err(|failure| tracing::error!("{failure}"));
             let exported = open.pool.export(true).await;
-            exported.map_err(|error| from_engine(&doing, &error))
+            exported.map_err(|error| from_pool(&doing, &error))
         };
         match self.leaving(open, &doing, true, work).await {
             Ok(()) => self.forget(&name, true),
@@ -431,45 +452,55 @@ impl Service {
         }
     }
 
-    /// Unmounts a pool's filesystems and closes its volumes. When one is in use, all are as they were.
+    /// Unmounts a pool's filesystems and closes its volumes; nobody opens anything of it as long as
+    /// what this gives is kept. When one is in use, all are as they were.
     pub(crate) async fn release_pool(
         &self,
         open: &OpenPool,
         mode: UnmountMode,
-    ) -> Result<(), Failure> {
+    ) -> Result<Leaving, Failure> {
         let name = open.pool.name();
         let mounted = self.mounts.last_first(&name);
         let directories = self.mounts.own_directories(&mounted);
         let released = async {
             self.close_volumes(&name, mode).await?;
-            self.take_away(open, mounted, mode).await
-        };
-        if let Err(failure) = released.await {
-            for warning in self.open_volumes(open).await {
-                tracing::warn!("{warning}");
+            let taken = self.take_away(open, mounted, mode).await?;
+            match open.access.leave(exclusion(mode)).await {
+                Ok(leaving) => Ok(leaving),
+                Err(error) => {
+                    if let Err(failure) = self.bring_back(open, taken).await {
+                        tracing::warn!("{failure}");
+                    }
+                    Err(from_access(&format!("cannot leave '{name}'"), &error))
+                }
             }
-            return Err(failure);
-        }
+        };
+        let leaving = match released.await {
+            Ok(leaving) => leaving,
+            Err(failure) => {
+                for warning in self.open_volumes(open).await {
+                    tracing::warn!("{warning}");
+                }
+                return Err(failure);
+            }
+        };
         self.remove_directories(directories).await;
-        Ok(())
+        Ok(leaving)
     }
 
-    /// Closes something of a dataset, `name`. While its pool is suspended that goes on in the background (what is
-    /// not written yet stays in memory until the pool is cleared or left): `None`.
-    pub(crate) async fn unless_suspended<T: Send + 'static>(
+    /// Gives leases on a dataset, `name`, back. While its pool is suspended closing it goes on in the
+    /// registry (what is not written yet stays in memory until the pool is cleared or left): `None`.
+    pub(crate) async fn unless_suspended<T>(
         &self,
         name: &str,
-        closing: impl Future<Output = T> + Send + 'static,
+        closing: impl Future<Output = T>,
     ) -> Option<T> {
         let Ok(open) = self.pool_of(name) else {
             return Some(closing.await);
         };
-        let mut closing = tokio::spawn(closing);
         let result = tokio::select! {
             biased;
-            result = &mut closing => Some(result.unwrap_or_else(|panic| {
-                std::panic::resume_unwind(panic.into_panic())
-            })),
+            result = closing => Some(result),
             () = open.pool.until_suspended() => None,
         };
         match result {
@@ -515,6 +546,14 @@ impl Service {
             shares: self.volumes.shares(&self.secrets),
             not_shared: self.volumes.not_shared(),
         }
+    }
+}
+
+/// Whether who uses a dataset keeps it from being taken away.
+pub(crate) fn exclusion(mode: UnmountMode) -> Exclusion {
+    match mode {
+        UnmountMode::Clean => Exclusion::Refused,
+        UnmountMode::Force | UnmountMode::AtAnyCost | UnmountMode::Lazy => Exclusion::Forced,
     }
 }
 

@@ -14,13 +14,13 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use access::User;
 use api::{
     Empty, Failure, FailureKind, IscsiSecretList, IscsiSecretListReply, IscsiSecretRemove,
-    IscsiSecretReport, IscsiSecretSet, IscsiSecretSetReply, NotShared, ShareInfo,
+    IscsiSecretReport, IscsiSecretSet, IscsiSecretSetReply, NotShared, Protocol, ShareInfo,
 };
-use serve_iscsi::{Authentication, ChapCredentials, Target, TargetOptions};
+use serve_iscsi::{Authentication, ChapCredentials, Target, TargetOptions, VolumeUnit};
 
-use crate::lun::VolumeUnit;
 use crate::secrets::{Credentials, Secrets, generate};
 use crate::service::{OpenPool, Service};
 use crate::volumes::Volumes;
@@ -187,7 +187,7 @@ impl Volumes {
             };
             let known = words.chap.as_ref().and_then(|name| secrets.get(name).ok());
             Some(ShareInfo {
-                protocol: "iscsi".into(),
+                protocol: Protocol::Iscsi,
                 dataset,
                 name: iqn,
                 address: address.to_string(),
@@ -204,7 +204,7 @@ impl Volumes {
         let sharing = self.sharing().into_iter();
         let refused = sharing.filter_map(|(dataset, sharing)| match sharing {
             Sharing::Refused { why } => Some(NotShared {
-                protocol: "iscsi".into(),
+                protocol: Protocol::Iscsi,
                 dataset,
                 why,
             }),
@@ -319,7 +319,9 @@ impl Service {
             Some(iqn) => iqn.clone(),
             None => iqn_of(name, volume.guid().get()),
         };
-        let unit = VolumeUnit::new(Arc::clone(&volume));
+        let user = User::Target { iqn: iqn.clone() };
+        let lease = self.volumes.share(open, name, user).await;
+        let unit = VolumeUnit::new(lease.map_err(|error| (FailureKind::Io, error.to_string()))?);
         let target = Target {
             iqn: iqn.clone(),
             luns: BTreeMap::from([(0, Arc::new(unit) as _)]),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use api::{
     DatasetKind as ApiKind, DatasetReport, Failure, FailureKind, HoldReport, Property, SpaceOwner,
-    SpaceReport, ZfsHolds, ZfsHoldsReply, ZfsSpace, ZfsSpaceReply,
+    SpaceReport, Usage, ZfsHolds, ZfsHoldsReply, ZfsSpace, ZfsSpaceReply,
 };
 use dataset::{BookmarkInfo, ListOptions};
 use filesystem::QuotaKind;
@@ -57,15 +57,14 @@ impl Service {
                 format!("{doing}: operation is only applicable to filesystems and their snapshots");
             return Err(Failure::new(FailureKind::Invalid, message));
         }
-        // What is not mounted is opened for this: nobody shall find the dataset busy for that, who mounts
-        // it or takes it away.
-        let is_mounted = self.mounts.filesystem(name).is_some();
+        // What is not mounted is opened for this: nobody shall find the dataset busy for that.
+        let is_mounted = self.mounts.mountpoint(name).is_some();
         let _admin = match is_mounted {
             true => None,
             false => Some(open.admin.lock().await),
         };
-        let borrowed = self.borrow(&open, name, &doing).await?;
-        let filesystem = borrowed.filesystem();
+        let borrowed = self.borrow(&open, name, &doing, "userspace").await?;
+        let filesystem = borrowed.get();
         let mut reply = ZfsSpaceReply::default();
         let mut outcome = Ok(());
         for owner in &call.owners {
@@ -80,7 +79,7 @@ impl Service {
                 SpaceOwner::Project => (QuotaKind::Project, BTreeMap::new()),
             };
             // What is not used and has no quota is not kept.
-            let kept = |used, quota| (used != 0 || quota != 0).then_some((used, quota));
+            let kept = |used, quota| (used != 0 || quota != 0).then_some(Usage { used, quota });
             match filesystem.space_by(kind).await {
                 Ok(uses) => reply.uses.extend(uses.into_iter().map(|used| SpaceReport {
                     owner: *owner,
@@ -94,7 +93,7 @@ impl Service {
                 }
             }
         }
-        if let Err(error) = borrowed.give_back().await {
+        if let Err(error) = borrowed.close().await {
             tracing::warn!("{name}: {error}");
         }
         outcome.map(|()| reply)
@@ -133,10 +132,10 @@ impl Service {
         let found = uses.into_iter().find(|used| used.id == id);
         let (bytes, objects) = found.map_or((None, None), |used| (used.bytes, used.objects));
         let value = match what {
-            "used" => bytes.map_or(0, |(used, _)| used),
-            "quota" => bytes.map_or(0, |(_, quota)| quota),
-            "objused" => objects.map_or(0, |(used, _)| used),
-            "objquota" => objects.map_or(0, |(_, quota)| quota),
+            "used" => bytes.map_or(0, |usage| usage.used),
+            "quota" => bytes.map_or(0, |usage| usage.quota),
+            "objused" => objects.map_or(0, |usage| usage.used),
+            "objquota" => objects.map_or(0, |usage| usage.quota),
             _ => return None,
         };
         Some(Property {

@@ -1,15 +1,16 @@
 //! Changes to what pools are made of: `zpool add`, `remove`, `reguid`, `labelclear`, `upgrade`.
 
 use api::{
-    Empty, Failure, FailureKind, PoolUpgrade, ZpoolAdd, ZpoolAddReply, ZpoolLabelClear,
-    ZpoolReguid, ZpoolRemove, ZpoolUpgrade, ZpoolUpgradeReply,
+    DeviceUse, Empty, EventKind, Failure, FailureKind, PoolUpgrade, Refusal, SupportedFeature,
+    ZpoolAdd, ZpoolAddReply, ZpoolLabelClear, ZpoolReguid, ZpoolRemove, ZpoolUpgrade,
+    ZpoolUpgradeReply,
 };
 use format::{Guid, Uberblock};
 use pool::AddSpec;
 
 use crate::caller::denied;
 use crate::compatibility::Compatibility;
-use crate::error::from_engine;
+use crate::error::from_pool;
 use crate::service::Service;
 use crate::zpool::{described, is_same_device, layout, vdev_failure};
 use crate::{replication, reports};
@@ -45,6 +46,7 @@ impl Service {
             .map_err(|error| vdev_failure(&format!("cannot add to '{}'", call.name), &error))?;
         self.log_command(&open.pool, &call.command).await;
         self.save_cached_pools();
+        self.events.tell_of(&open.pool, EventKind::PoolChanged);
         Ok(ZpoolAddReply {
             tree,
             layout: Vec::new(),
@@ -59,10 +61,11 @@ impl Service {
         for device in &call.devices {
             if let Err(error) = open.pool.remove(device).await {
                 let doing = format!("cannot remove {device}");
-                first = first.or(Some(from_engine(&doing, &error)));
+                first = first.or(Some(from_pool(&doing, &error)));
             }
         }
         self.save_cached_pools();
+        self.events.tell_of(&open.pool, EventKind::PoolChanged);
         if let Some(failure) = first {
             return Err(failure);
         }
@@ -85,14 +88,14 @@ impl Service {
         let open = self.pool(&call.name)?;
         let _admin = open.admin.lock().await;
         let doing = format!("cannot reguid '{}'", call.name);
-        if let Some(guid) = call.guid {
+        if let Some(guid) = call.guid.map(|guid| guid.0) {
             let mut others = self.pools().into_iter();
             if guid == 0 || others.any(|other| other.pool.guid().get() == guid) {
                 let message = format!("{doing}: {guid} cannot be its GUID; choose another");
                 return Err(Failure::new(FailureKind::Invalid, message));
             }
         }
-        let guid = call.guid.unwrap_or_else(|| self.new_guid());
+        let guid = call.guid.map_or_else(|| self.new_guid(), |guid| guid.0);
         // Wherever a crash stops it, the next start finds the pool by the guid that it has then.
         *open.next_guid.lock() = Some(guid);
         self.save_cached_pools();
@@ -102,7 +105,8 @@ impl Service {
         }
         *open.next_guid.lock() = None;
         self.save_cached_pools();
-        changed.map_err(|error| from_engine(&doing, &error))?;
+        changed.map_err(|error| from_pool(&doing, &error))?;
+        self.events.tell_of(&open.pool, EventKind::PoolChanged);
         Ok(Empty {})
     }
 
@@ -122,13 +126,21 @@ impl Service {
         pool::clear_label(&self.world, &call.device, call.force)
             .await
             .map_err(|error| match &error {
-                pool::PoolError::DeviceInUse { path, why } => {
-                    let why = why.replace("is part of", "is a member of");
+                pool::PoolError::DeviceInUse { path, device_use } => {
                     let message =
-                        format!("use '-f' to override the following error:\n{path} {why}");
-                    Failure::new(FailureKind::Busy, message)
+                        format!("{path} {device_use}; force clears its label all the same");
+                    Failure::new(FailureKind::Busy, message).with_refusal(Refusal::Label {
+                        path: path.clone(),
+                        device_use: match device_use.clone() {
+                            pool::DeviceUse::ActivePool { pool } => DeviceUse::ActivePool { pool },
+                            pool::DeviceUse::ExportedPool { pool } => {
+                                DeviceUse::ExportedPool { pool }
+                            }
+                            pool::DeviceUse::Other { what } => DeviceUse::Other { what },
+                        },
+                    })
                 }
-                _ => from_engine(
+                _ => from_pool(
                     &format!("failed to clear label for {}", call.device),
                     &error,
                 ),
@@ -146,7 +158,10 @@ impl Service {
         let mut reply = ZpoolUpgradeReply {
             supported: supported
                 .into_iter()
-                .map(|(name, compatible)| (name.to_owned(), compatible))
+                .map(|(name, is_read_only_compatible)| SupportedFeature {
+                    name: name.to_owned(),
+                    is_read_only_compatible,
+                })
                 .collect(),
             ..ZpoolUpgradeReply::default()
         };
@@ -171,9 +186,10 @@ impl Service {
                     .pool
                     .upgrade(&|feature| allowed.allows(feature))
                     .await
-                    .map_err(|error| from_engine(&format!("cannot upgrade '{name}'"), &error))?;
+                    .map_err(|error| from_pool(&format!("cannot upgrade '{name}'"), &error))?;
                 if !enabled.is_empty() || open.pool.status().version != before {
                     self.log_command(&open.pool, &call.command).await;
+                    self.events.tell_of(&open.pool, EventKind::PoolChanged);
                 }
                 enabled
             };

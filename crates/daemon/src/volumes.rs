@@ -9,14 +9,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use access::{Exclusion, Lease, User};
 use api::{Failure, FailureKind};
-use dataset::{DatasetKind, ListOptions};
+use dataset::ListOptions;
 use parking_lot::Mutex;
 use serve_fuse::{UnmountMode, ZvolDirectory};
 use serve_iscsi::{Server, TargetSet};
 use volume::Volume;
 
-use crate::error::{from_dataset, from_mount};
+use crate::error::{from_access, from_dataset, from_mount};
 use crate::mounts::is_at_or_below;
 use crate::service::{OpenPool, Service};
 use crate::shares::Sharing;
@@ -25,18 +26,10 @@ use crate::shares::Sharing;
 const CLOSE_ASKS: u32 = 20;
 const CLOSE_PAUSE: Duration = Duration::from_millis(50);
 
+/// A volume that is kept open. Its file and its target have leases of their own.
 struct OpenVolume {
-    volume: Arc<Volume>,
+    lease: Arc<Lease<Volume>>,
     sharing: Sharing,
-}
-
-impl OpenVolume {
-    fn new(volume: Arc<Volume>) -> Self {
-        Self {
-            volume,
-            sharing: Sharing::Off,
-        }
-    }
 }
 
 /// Open volumes of all pools.
@@ -110,12 +103,38 @@ impl Volumes {
         self.directory_path.join(name)
     }
 
-    /// The open volume of this name.
+    /// The open volume of this name, as it is now.
     pub(crate) fn get(&self, name: &str) -> Option<Arc<Volume>> {
-        self.by_name
-            .lock()
-            .get(name)
-            .map(|open| Arc::clone(&open.volume))
+        let by_name = self.by_name.lock();
+        by_name.get(name).map(|open| open.lease.get())
+    }
+
+    /// Opens a volume and keeps it open.
+    async fn keep(&self, open: &OpenPool, name: &str) -> access::Result<()> {
+        let lease = open.access.volume(name, User::Server).await?;
+        let kept = OpenVolume {
+            lease: Arc::new(lease),
+            sharing: Sharing::Off,
+        };
+        self.by_name.lock().insert(name.to_owned(), kept);
+        Ok(())
+    }
+
+    /// A lease on an open volume for somebody else.
+    pub(crate) async fn share(
+        &self,
+        open: &OpenPool,
+        name: &str,
+        user: User,
+    ) -> access::Result<Lease<Volume>> {
+        let kept = {
+            let by_name = self.by_name.lock();
+            by_name.get(name).map(|open| Arc::clone(&open.lease))
+        };
+        match kept {
+            Some(lease) => lease.share(user).await,
+            None => open.access.volume(name, user).await,
+        }
     }
 
     /// Names of open volumes at and below a dataset, and of their snapshots.
@@ -218,25 +237,10 @@ impl Service {
     /// Opens one volume, shows it as a file and shares it as its property says.
     pub(crate) async fn open_volume(&self, open: &OpenPool, name: &str) -> Result<(), Failure> {
         let doing = format!("cannot open volume '{name}'");
-        let dataset = open
-            .pool
-            .dsl()
-            .open_dataset(name)
-            .await
-            .map_err(|error| from_dataset(&doing, &error))?;
-        if dataset.kind() != DatasetKind::Volume {
-            return Err(Failure::new(
-                FailureKind::Invalid,
-                format!("{doing}: it is not a volume"),
-            ));
+        if self.volumes.get(name).is_none() {
+            let kept = self.volumes.keep(open, name).await;
+            kept.map_err(|error| from_access(&doing, &error))?;
         }
-        let volume = Volume::open(dataset, self.world.clone())
-            .await
-            .map_err(|error| Failure::new(FailureKind::Io, format!("{doing}: {error}")))?;
-        self.volumes
-            .by_name
-            .lock()
-            .insert(name.to_owned(), OpenVolume::new(volume));
         // The file is a convenience that needs FUSE; the network share works without it.
         let shown = self.show_volume(open, name).await;
         self.share_volume(open, name).await?;
@@ -248,9 +252,9 @@ impl Service {
     async fn show_volume(&self, open: &OpenPool, name: &str) -> Result<(), Failure> {
         /// `ZFS_VOLMODE_NONE` (include/sys/fs/zfs.h).
         const NONE: u64 = 3;
-        let Some(volume) = self.volumes.get(name) else {
+        if self.volumes.get(name).is_none() {
             return Ok(());
-        };
+        }
         let doing = format!("cannot show volume '{name}'");
         let volmode = open.pool.dsl().property(name, "volmode").await;
         let volmode = volmode.map_err(|error| from_dataset(&doing, &error))?;
@@ -271,9 +275,23 @@ impl Service {
         // One that is shown may be open, and stays so.
         directory.set_leaving(name, false);
         if !directory.names().iter().any(|shown| shown == name) {
-            directory.insert(name, volume);
+            self.show_file(open, &directory, name, &doing).await?;
         }
         self.show_volume_snapshots(open, name).await
+    }
+
+    async fn show_file(
+        &self,
+        open: &OpenPool,
+        directory: &ZvolDirectory,
+        name: &str,
+        doing: &str,
+    ) -> Result<(), Failure> {
+        let path = self.volumes.file(name);
+        let user = User::VolumeFile { path };
+        let lease = self.volumes.share(open, name, user).await;
+        directory.insert(name, lease.map_err(|error| from_access(doing, &error))?);
+        Ok(())
     }
 
     /// Has the file of a volume show the volume's new size.
@@ -338,16 +356,11 @@ impl Service {
             if !of_head || self.volumes.get(&info.name).is_some() {
                 continue;
             }
-            let dataset = dsl.open_dataset(&info.name).await.map_err(failed)?;
-            let volume = Volume::open(dataset, self.world.clone())
-                .await
-                .map_err(|error| Failure::new(FailureKind::Io, format!("{doing}: {error}")))?;
-            volume.set_read_only(true);
-            self.volumes
-                .by_name
-                .lock()
-                .insert(info.name.clone(), OpenVolume::new(Arc::clone(&volume)));
-            self.volumes.directory().await?.insert(&info.name, volume);
+            let kept = self.volumes.keep(open, &info.name).await;
+            kept.map_err(|error| from_access(&doing, &error))?;
+            let directory = self.volumes.directory().await?;
+            let shown = self.show_file(open, &directory, &info.name, &doing);
+            shown.await?;
         }
         Ok(())
     }
@@ -420,9 +433,9 @@ impl Service {
     }
 
     async fn close_one_volume(&self, name: &str, mode: UnmountMode) -> Result<(), Failure> {
-        let Some(volume) = self.volumes.get(name) else {
+        if self.volumes.get(name).is_none() {
             return Ok(());
-        };
+        }
         let directory = self.volumes.directory.lock().await.clone();
         if let Some(directory) = &directory
             && mode == UnmountMode::Clean
@@ -441,8 +454,17 @@ impl Service {
         if let Some(directory) = &directory {
             directory.remove(name);
         }
-        self.volumes.by_name.lock().remove(name);
-        let closing = async move { volume.close().await };
+        let Some(kept) = self.volumes.by_name.lock().remove(name) else {
+            return Ok(());
+        };
+        let open = self.pool_of(name)?;
+        let closing = async {
+            let closed = kept.lease.close().await;
+            // Requests that are under way at its file or target are cut off.
+            let names = [name.to_owned()];
+            let alone = open.access.exclusive(&names, Exclusion::Forced).await;
+            closed.and(alone.map(drop))
+        };
         match self.unless_suspended(name, closing).await {
             None | Some(Ok(())) => Ok(()),
             Some(Err(error)) => Err(Failure::new(

@@ -3,17 +3,19 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use access::{AccessError, Exclusion};
 use api::{
-    DatasetKind as ApiKind, DatasetReport, Empty, Failure, FailureKind, Property, ZfsDestroy,
-    ZfsList, ZfsListReply, ZfsMount, ZfsRename, ZfsRollback, ZfsSnapshot, ZfsUnmount,
+    DatasetKind as ApiKind, DatasetReport, Empty, EventKind, Failure, FailureKind, Property,
+    ZfsDestroy, ZfsList, ZfsListReply, ZfsMount, ZfsRename, ZfsRollback, ZfsSnapshot, ZfsUnmount,
 };
 use dataset::{DatasetError, DatasetInfo, DatasetKind, ListOptions};
 use serve_fuse::{MountTable, UnmountMode};
 
-use crate::error::from_dataset;
+use crate::error::{all_done, from_access, from_dataset};
 use crate::mounts::{Place, Taken};
 use crate::reports;
 use crate::service::{OpenPool, Service};
+use crate::zpool::typed;
 
 pub(crate) fn mode(force: bool) -> UnmountMode {
     if force {
@@ -42,22 +44,18 @@ impl Service {
         };
         let mut reply = ZfsListReply::default();
         let mut seen = BTreeSet::new();
-        let mut first = None;
         for name in names {
             // What is wrong with one does not keep the others from being shown.
             if let Err(failure) = self
                 .list_one(call, name, &mut seen, &mut reply.datasets)
                 .await
             {
-                reply.failures.push(failure.to_string());
-                first.get_or_insert(failure.kind);
+                reply.failures.push(failure);
             }
         }
-        match first {
-            Some(kind) if reply.datasets.is_empty() => {
-                Err(Failure::new(kind, reply.failures.join("\n")))
-            }
-            _ => Ok(reply),
+        match reply.datasets.is_empty() {
+            true => all_done(&reply.failures).map(|_| reply),
+            false => Ok(reply),
         }
     }
 
@@ -238,10 +236,13 @@ impl Service {
         let doing = format!("cannot create snapshot '{first}'");
         open.pool
             .dsl()
-            .snapshot(&names, &call.properties)
+            .snapshot(&names, &typed(&call.properties))
             .await
             .map_err(|error| from_dataset(&doing, &error))?;
         self.log_command(&open.pool, &call.command).await;
+        self.events.tell(EventKind::DatasetsCreated {
+            names: names.clone(),
+        });
         for name in &names {
             let head = name.split('@').next().unwrap_or(name);
             self.show_volume_snapshots(&open, head).await?;
@@ -308,9 +309,10 @@ impl Service {
                 dsl.destroy(&info.name).await.map_err(failed)?;
             }
         }
-        // The head is closed while its content is replaced, then put back where it was, with what is mounted inside.
+        // A filesystem is unmounted, then put back where it was, with what is mounted inside; who uses
+        // it, or a volume, goes on with what the snapshot has.
         let was_volume = self.volumes.get(head).is_some();
-        self.close_volume(head, mode(call.force)).await?;
+        self.hide_volume_snapshots(head, mode(call.force)).await?;
         let inside = match self.mounts.mountpoint(head) {
             Some(path) => self.mounts.inside(&path, &open.pool.name()),
             None => Vec::new(),
@@ -318,38 +320,50 @@ impl Service {
         let mut away = self.mounts.last_first(&open.pool.name());
         away.retain(|name| name == head || inside.contains(name));
         let roll_back = async || {
-            if !newer.is_empty() {
-                dsl.destroy_snapshots(&newer, false).await?;
-            }
-            if !newer_bookmarks.is_empty() {
-                dsl.destroy_bookmarks(&newer_bookmarks).await?;
-            }
-            dsl.rollback(head, Some(&call.snapshot)).await.map(|_| ())
+            let (dsl, access) = (Arc::clone(dsl), Arc::clone(&open.access));
+            let (newer, newer_bookmarks) = (newer.clone(), newer_bookmarks.clone());
+            let (head_name, snapshot) = (head.to_owned(), call.snapshot.clone());
+            let work = async move {
+                if !newer.is_empty() {
+                    let _nobody = access.exclusive(&newer, Exclusion::Refused).await?;
+                    dsl.destroy_snapshots(&newer, false).await?;
+                }
+                if !newer_bookmarks.is_empty() {
+                    dsl.destroy_bookmarks(&newer_bookmarks).await?;
+                }
+                dsl.rollback(&head_name, Some(&snapshot)).await?;
+                Ok(())
+            };
+            open.access.exchange(head, work).await.and_then(|done| done)
         };
-        let taken = match self
+        let mut taken = Vec::new();
+        let outcome = match self
             .take_away(&open, away.clone(), UnmountMode::Clean)
             .await
         {
-            Err(busy) => {
-                // Somebody uses it, and goes on with what the snapshot has.
-                match self.under_mount(&open, head, roll_back()).await {
-                    Some(outcome) => {
-                        outcome?.map_err(failed)?;
-                        self.log_command(&open.pool, &call.command).await;
-                        return Ok(Empty {});
-                    }
-                    None if call.force => self.take_away(&open, away, mode(true)).await?,
-                    None => return Err(busy),
-                }
+            Ok(unmounted) => {
+                taken = unmounted;
+                roll_back().await
             }
-            Ok(taken) => taken,
+            Err(busy) => match roll_back().await {
+                Err(AccessError::InUse { name, .. }) if name == head => {
+                    if !call.force {
+                        return Err(busy);
+                    }
+                    taken = self.take_away(&open, away, mode(true)).await?;
+                    roll_back().await
+                }
+                outcome => outcome,
+            },
         };
-        let outcome = roll_back().await;
         let mut back = self.bring_back(&open, taken).await;
         if was_volume {
+            if let Err(AccessError::NotReopened { .. }) = &outcome {
+                let _ = self.close_volume(head, mode(true)).await;
+            }
             back = self.open_volume(&open, head).await;
         }
-        outcome.map_err(failed)?;
+        outcome.map_err(|error| from_access(&doing, &error))?;
         self.log_command(&open.pool, &call.command).await;
         let done = format!(
             "rolled back to '{}', but not all is as it was",

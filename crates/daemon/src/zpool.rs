@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{
-    DraidWord, Empty, Failure, FailureKind, VdevSpec as ApiVdev, ZpoolClear, ZpoolCreate,
-    ZpoolCreateReply, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolHistoryReply, ZpoolList,
-    ZpoolListReply, ZpoolSet, ZpoolStatus, ZpoolStatusReply, ZpoolSync,
+    DeviceKind, DeviceSpec, Empty, EventKind, Failure, FailureKind, PoolHistory, Refusal, Settings,
+    VdevLayout as ApiLayout, VdevSpec as ApiVdev, ZpoolClear, ZpoolCreate, ZpoolCreateReply,
+    ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolHistoryReply, ZpoolList, ZpoolListReply,
+    ZpoolSet, ZpoolStatus, ZpoolStatusReply, ZpoolSync,
 };
 use dataset::DatasetError;
 use format::Guid;
@@ -15,7 +16,7 @@ use pool::{CreateSpec, FeatureChoice, LeafSpec, Pool, PoolError, VdevClass, Vdev
 use serve_fuse::UnmountMode;
 
 use crate::compatibility::Compatibility;
-use crate::error::{all_done, from_engine, suspended};
+use crate::error::{all_done, from_pool, suspended};
 use crate::mounts::below_altroot;
 use crate::owners::OwnedQuota;
 use crate::properties::by_full_names;
@@ -35,21 +36,15 @@ fn mode(force: bool) -> UnmountMode {
     }
 }
 
-fn class(word: &str) -> Result<VdevClass, Failure> {
-    Ok(match word {
-        "" => VdevClass::Normal,
-        "log" => VdevClass::Log,
-        "special" => VdevClass::Special,
-        "dedup" => VdevClass::Dedup,
-        "spare" => VdevClass::Spare,
-        "cache" => VdevClass::Cache,
-        other => {
-            return Err(Failure::new(
-                FailureKind::Invalid,
-                format!("invalid vdev specification: unknown class '{other}'"),
-            ));
-        }
-    })
+fn class(class: api::VdevClass) -> VdevClass {
+    match class {
+        api::VdevClass::Normal => VdevClass::Normal,
+        api::VdevClass::Log => VdevClass::Log,
+        api::VdevClass::Special => VdevClass::Special,
+        api::VdevClass::Dedup => VdevClass::Dedup,
+        api::VdevClass::Spare => VdevClass::Spare,
+        api::VdevClass::Cache => VdevClass::Cache,
+    }
 }
 
 fn leaf(path: &str) -> Result<LeafSpec, Failure> {
@@ -73,78 +68,62 @@ fn leaf(path: &str) -> Result<LeafSpec, Failure> {
 }
 
 pub(crate) fn layout(vdev: &ApiVdev) -> Result<VdevSpec, Failure> {
-    let leaves = || {
-        vdev.children
-            .iter()
-            .map(|child| leaf(&child.path))
-            .collect::<Result<Vec<_>, _>>()
+    let leaves = |devices: &[DeviceSpec]| {
+        let leaves = devices.iter().map(|device| leaf(&device.path));
+        leaves.collect::<Result<Vec<_>, _>>()
     };
-    let layout = match vdev.kind.as_str() {
-        "mirror" => VdevLayout::Mirror(leaves()?),
-        "raidz1" => VdevLayout::Raidz {
-            parity: 1,
-            leaves: leaves()?,
+    let layout = match &vdev.layout {
+        ApiLayout::Device(device) => VdevLayout::Leaf(leaf(&device.path)?),
+        ApiLayout::Mirror { devices } => VdevLayout::Mirror(leaves(devices)?),
+        ApiLayout::Raidz { parity, devices } => VdevLayout::Raidz {
+            parity: *parity,
+            leaves: leaves(devices)?,
         },
-        "raidz2" => VdevLayout::Raidz {
-            parity: 2,
-            leaves: leaves()?,
+        ApiLayout::Draid {
+            parity,
+            data,
+            spares,
+            devices,
+        } => VdevLayout::Draid {
+            parity: *parity,
+            data: *data,
+            spares: *spares,
+            leaves: leaves(devices)?,
         },
-        "raidz3" => VdevLayout::Raidz {
-            parity: 3,
-            leaves: leaves()?,
-        },
-        "leaf" | "disk" | "file" => VdevLayout::Leaf(leaf(&vdev.path)?),
-        other => {
-            let shape = DraidWord::parse(other, vdev.children.len())
-                .unwrap_or_else(|| Err(format!("unknown vdev type '{other}'")))
-                .map_err(|why| {
-                    Failure::new(
-                        FailureKind::Invalid,
-                        format!("invalid vdev specification: {why}"),
-                    )
-                })?;
-            VdevLayout::Draid {
-                parity: shape.parity,
-                data: shape.data,
-                spares: shape.spares,
-                leaves: leaves()?,
-            }
-        }
     };
     Ok(VdevSpec {
         layout,
-        class: class(&vdev.class)?,
+        class: class(vdev.class),
     })
 }
 
-/// The vdevs as they were asked for, with their full names: a leaf says whether it is a disk or a file, a dRAID what it
-/// is made of (`zpool_draid_name`, lib/libzfs/libzfs_pool.c).
+/// The vdevs as they were asked for; each device says whether it is a disk or a file.
 pub(crate) fn described(asked: &[ApiVdev], specs: &[VdevSpec]) -> Vec<ApiVdev> {
     let mut out = asked.to_vec();
     for (vdev, spec) in out.iter_mut().zip(specs) {
-        match &spec.layout {
-            VdevLayout::Leaf(leaf) => vdev.kind = leaf_kind(leaf),
-            VdevLayout::Draid {
-                parity,
-                data,
-                spares,
-                leaves,
-            } => vdev.kind = format!("draid{parity}:{data}d:{}c:{spares}s", leaves.len()),
-            VdevLayout::Mirror(_) | VdevLayout::Raidz { .. } => {}
-        }
-        for (child, leaf) in vdev.children.iter_mut().zip(spec.layout.leaves()) {
-            child.kind = leaf_kind(leaf);
+        let devices = match &mut vdev.layout {
+            ApiLayout::Device(device) => std::slice::from_mut(device),
+            ApiLayout::Mirror { devices }
+            | ApiLayout::Raidz { devices, .. }
+            | ApiLayout::Draid { devices, .. } => devices,
+        };
+        for (device, leaf) in devices.iter_mut().zip(spec.layout.leaves()) {
+            device.kind = Some(match leaf.is_file {
+                true => DeviceKind::File,
+                false => DeviceKind::Disk,
+            });
         }
     }
     out
 }
 
-fn leaf_kind(leaf: &LeafSpec) -> String {
-    if leaf.is_file { "file" } else { "disk" }.to_owned()
-}
-
 /// Names and values, as typed.
 type Properties = Vec<(String, String)>;
+
+/// What was typed, as a list to which more can be added.
+pub(crate) fn typed(settings: &Settings) -> Properties {
+    settings.clone().into_iter().collect()
+}
 
 /// Takes the alternate root (`-R`, or `-o altroot=`) out of the properties that a pool is created or imported with. As with
 /// OpenZFS, a pool that has one is not imported again at the next start, unless `cachefile` is given as well.
@@ -205,11 +184,9 @@ async fn refuse_used_mountpoint(
         Err(error) if dry_run && serve_fuse::is_dead(&error) => return Ok(()),
         Err(error) => format!("cannot be used: {error}"),
     };
-    let message = format!(
-        "mountpoint '{}' {why}\nuse '-m' option to provide a different default",
-        path.display()
-    );
-    Err(Failure::new(FailureKind::Invalid, message))
+    let path = path.display().to_string();
+    let message = format!("the mountpoint '{path}' {why}; choose another one");
+    Err(Failure::new(FailureKind::Invalid, message).with_refusal(Refusal::Mountpoint { path, why }))
 }
 
 /// Only a pool with a special vdev has a use for `special_small_blocks`, which is at most the
@@ -233,7 +210,10 @@ fn check_special_small_blocks(
             "invalid 'special_small_blocks={bytes}' property: must be zero or a power of 2 from 512B to {}",
             dataset::props::format_size(most)
         )
-    } else if !vdevs.iter().any(|vdev| vdev.class == "special") {
+    } else if !vdevs
+        .iter()
+        .any(|vdev| vdev.class == api::VdevClass::Special)
+    {
         "special_small_blocks property requires a special vdev".to_owned()
     } else {
         return Ok(());
@@ -248,15 +228,13 @@ impl Service {
     /// `zpool create`.
     pub(crate) async fn zpool_create(
         &self,
-        mut call: ZpoolCreate,
+        call: ZpoolCreate,
     ) -> Result<ZpoolCreateReply, Failure> {
         let doing = format!("cannot create '{}'", call.name);
-        let given = by_full_names(call.filesystem_properties);
+        let given = by_full_names(typed(&call.filesystem_properties));
         check_special_small_blocks(&doing, &call.vdevs, &given)?;
-        let quotas;
-        (quotas, call.filesystem_properties) = OwnedQuota::split(&doing, &given)?;
-        let named = call.properties.iter().find(|(name, _)| name == "tname");
-        let name = named.map_or(&call.name, |(_, temporary)| temporary);
+        let (quotas, root_properties) = OwnedQuota::split(&doing, &given)?;
+        let name = call.properties.get("tname").unwrap_or(&call.name);
         let _claim = self.claim(&doing, name, None).await?;
         if self.pool(name).is_ok() {
             return Err(Failure::new(
@@ -273,13 +251,19 @@ impl Service {
             replication::check(&[], &vdevs)?;
         }
         self.refuse_open_devices(&vdevs, call.force)?;
-        let (altroot, mut properties) = take_altroot(&doing, call.altroot, call.properties)?;
+        let (altroot, mut properties) =
+            take_altroot(&doing, call.altroot.clone(), typed(&call.properties))?;
         if properties.iter().any(|(name, _)| name == "tname") {
             not_at_the_next_start(&mut properties);
         }
-        let root = &call.filesystem_properties;
-        refuse_used_mountpoint(&call.name, altroot.as_deref(), root, call.dry_run).await?;
-        for (name, value) in &call.filesystem_properties {
+        refuse_used_mountpoint(
+            &call.name,
+            altroot.as_deref(),
+            &root_properties,
+            call.dry_run,
+        )
+        .await?;
+        for (name, value) in &root_properties {
             if name == ISCSI_PROPERTY {
                 self.check_share(value)?;
             }
@@ -306,7 +290,7 @@ impl Service {
             vdevs,
             properties,
             features,
-            root_properties: call.filesystem_properties,
+            root_properties,
             root_init: Arc::new(crate::create::new_filesystem()),
             altroot,
             force: call.force,
@@ -355,7 +339,7 @@ impl Service {
                     leaf.path,
                     open.pool.name()
                 );
-                return Err(in_use(&why, force));
+                return Err(in_use(why, force));
             }
         }
         Ok(())
@@ -379,9 +363,9 @@ impl Service {
         let doing = format!("cannot destroy '{}'", call.name);
         let work = async {
             let _admin = open.admin.lock().await;
-            self.release_pool(&open, mode(call.force)).await?;
+            let _nobody = self.release_pool(&open, mode(call.force)).await?;
             let destroyed = open.pool.destroy(call.force).await;
-            destroyed.map_err(|error| from_engine(&doing, &error))
+            destroyed.map_err(|error| from_pool(&doing, &error))
         };
         self.leaving(&open, &doing, call.force, work).await?;
         self.forget(&call.name, false);
@@ -409,10 +393,10 @@ impl Service {
             let work = async {
                 let _admin = open.admin.lock().await;
                 let released = self.release_pool(&open, mode(call.force)).await;
-                released
+                let _nobody = released
                     .map_err(|failure| Failure::new(failure.kind, format!("{doing}: {failure}")))?;
                 let exported = open.pool.export(call.force).await;
-                exported.map_err(|error| from_engine(&doing, &error))
+                exported.map_err(|error| from_pool(&doing, &error))
             };
             match self.leaving(&open, &doing, call.force, work).await {
                 Ok(()) => self.forget(&name, false),
@@ -475,19 +459,20 @@ impl Service {
             None => {
                 let doing = format!("cannot set property for '{}'", call.name);
                 let set = open.pool.set_prop(&call.property, &call.value).await;
-                set.map_err(|error| from_engine(&doing, &error))?;
+                set.map_err(|error| from_pool(&doing, &error))?;
             }
             Some(vdev) => {
                 let doing = format!(
                     "cannot set property {} for {} on {}",
                     call.property, vdev.name, call.name
                 );
-                let guid = Guid::new(vdev.guid);
+                let guid = Guid::new(vdev.guid.0);
                 let set = open.pool.set_vdev_prop(guid, &call.property, &call.value);
-                set.await.map_err(|error| from_engine(&doing, &error))?;
+                set.await.map_err(|error| from_pool(&doing, &error))?;
             }
         }
         self.log_command(&open.pool, &call.command).await;
+        self.events.tell_of(&open.pool, EventKind::PoolChanged);
         if call.vdev.is_none() && call.property == "cachefile" {
             self.save_cached_pools();
         }
@@ -506,12 +491,14 @@ impl Service {
         };
         for open in pools {
             let name = open.pool.name();
-            let records = open.pool.history().await.map_err(|error| {
-                from_engine(&format!("cannot get history for '{name}'"), &error)
-            })?;
-            reply
-                .pools
-                .push((name, records.into_iter().map(reports::history).collect()));
+            let records =
+                open.pool.history().await.map_err(|error| {
+                    from_pool(&format!("cannot get history for '{name}'"), &error)
+                })?;
+            reply.pools.push(PoolHistory {
+                name,
+                records: records.into_iter().map(reports::history).collect(),
+            });
         }
         Ok(reply)
     }
@@ -526,7 +513,7 @@ impl Service {
                     true => open.pool.sync_config().await,
                     false => open.pool.sync().await,
                 };
-                synced.map_err(|error| from_engine(&doing, &error))
+                synced.map_err(|error| from_pool(&doing, &error))
             };
             if let Err(failure) = self.leaving(&open, &doing, false, work).await {
                 failures.push(failure);
@@ -543,7 +530,8 @@ impl Service {
         open.pool
             .clear(call.vdev.as_deref())
             .await
-            .map_err(|error| from_engine(&doing, &error))?;
+            .map_err(|error| from_pool(&doing, &error))?;
+        open.background.poke(&open.pool);
         if was_suspended {
             self.look_whether_it_goes(&open, &doing).await?;
         }
@@ -561,22 +549,22 @@ impl Service {
     }
 }
 
-/// What `vdev_error` (cmd/zpool/zpool_vdev.c) prints of a device or layout.
-pub(crate) fn in_use(why: &str, force: bool) -> Failure {
-    let head = if force {
-        "the following errors must be manually repaired:"
-    } else {
-        "use '-f' to override the following errors:"
-    };
-    let message = format!("invalid vdev specification\n{head}\n{why}");
-    Failure::new(FailureKind::Busy, message)
+/// Vdevs that are in use, or do not go together.
+pub(crate) fn in_use(why: String, force: bool) -> Failure {
+    let message = format!("the vdevs cannot be used: {why}");
+    Failure::new(FailureKind::Busy, message).with_refusal(Refusal::Vdevs {
+        why,
+        can_be_forced: !force,
+    })
 }
 
 /// A refused `zpool create` or `zpool add`.
 pub(crate) fn vdev_failure(doing: &str, error: &PoolError) -> Failure {
     match error {
-        PoolError::DeviceInUse { path, why } => in_use(&format!("{path} {why}"), false),
-        _ => from_engine(doing, error),
+        PoolError::DeviceInUse { path, device_use } => {
+            in_use(format!("{path} {device_use}"), false)
+        }
+        _ => from_pool(doing, error),
     }
 }
 

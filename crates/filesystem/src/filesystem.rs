@@ -236,6 +236,11 @@ impl Filesystem {
         *self.mount_choices.write() = choices;
     }
 
+    /// What [`Self::choose_for_mount`] chose last.
+    pub fn mount_choices(&self) -> MountChoices {
+        *self.mount_choices.read()
+    }
+
     pub(crate) fn uses_fuids(&self) -> bool {
         self.version >= ZPL_VERSION_FUID
     }

@@ -138,8 +138,8 @@ impl Activities {
         let metaslabs =
             id.map_or_else(Vec::new, |id| core.pipeline.allocator().metaslab_spaces(id));
         let disks = match vdev.kind() {
-            VdevKind::Raidz { .. } => vdev.children().len() as u64,
-            VdevKind::Draid(draid) => draid.children.saturating_sub(draid.spares),
+            VdevKind::Raidz(_) => vdev.children().len() as u64,
+            VdevKind::Draid(draid) => draid.layout.children.saturating_sub(draid.layout.spares),
             _ => 1,
         };
         self.add_below(top, &metaslabs, disks.max(1));

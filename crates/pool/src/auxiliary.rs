@@ -27,7 +27,7 @@ use zio::Tx;
 use crate::activity::ActivityStatus;
 use crate::layout::{self, LeafFacts, Making};
 use crate::sync::CONFIG_BLOCK_BYTES;
-use crate::{PoolError, VdevClass, VdevSpec, VdevState, VdevStatus, config, directory};
+use crate::{PoolError, VdevAux, VdevClass, VdevSpec, VdevState, VdevStatus, config, directory};
 
 /// Longest packed list that is believed, in bytes.
 const LIST_BYTES_MAX: u64 = 16 << 20;
@@ -313,8 +313,9 @@ async fn status(config: &NvList, class: VdevClass, places: &Places<'_>) -> VdevS
         guid,
         class,
         state: VdevState::Online,
-        why: None,
-        note: None,
+        aux: VdevAux::None,
+        is_removing: false,
+        is_non_allocating: false,
         is_stale: false,
         read_errors: 0,
         write_errors: 0,
@@ -341,22 +342,23 @@ async fn status(config: &NvList, class: VdevClass, places: &Places<'_>) -> VdevS
         children: Vec::new(),
     };
     if let Some(vdev) = places.tree.find(guid) {
-        out.why = Some("currently in use".to_owned());
+        out.aux = VdevAux::Spared;
         out.physical_bytes = vdev.physical_bytes().unwrap_or(0);
         return out;
     }
     let found = if out.kind == "dspare" {
         let top = Guid::new(config.u64("top_guid").unwrap_or(0));
         let top = places.tree.find(top);
-        top.and_then(|top| top.spare_bytes()).ok_or("cannot open")
+        top.and_then(|top| top.spare_bytes())
+            .ok_or(VdevAux::OpenFailed)
     } else {
         measure(&out, places.world).await
     };
     match found {
         Ok(bytes) => out.physical_bytes = bytes,
-        Err(why) => {
+        Err(aux) => {
             out.state = VdevState::CantOpen;
-            out.why = Some(why.to_owned());
+            out.aux = aux;
         }
     }
     if class == VdevClass::Cache && out.state == VdevState::Online {
@@ -371,7 +373,7 @@ async fn status(config: &NvList, class: VdevClass, places: &Places<'_>) -> VdevS
 
 /// Whether the device is there and nobody here uses it.
 fn is_idle(status: &VdevStatus) -> bool {
-    status.state == VdevState::Online && status.why.is_none() && status.kind != "dspare"
+    status.state == VdevState::Online && status.aux == VdevAux::None && status.kind != "dspare"
 }
 
 /// Keeps others off a device. Another pool's server may have the same spare: then it is as it is.
@@ -389,19 +391,23 @@ async fn hold(path: &str, places: &Places<'_>) -> Option<Hold> {
 }
 
 /// Size of the device in bytes, if it is the right one; else why it cannot be used.
-async fn measure(vdev: &VdevStatus, world: &World) -> Result<u64, &'static str> {
-    let path = vdev.path.as_deref().ok_or("cannot open")?;
+async fn measure(vdev: &VdevStatus, world: &World) -> Result<u64, VdevAux> {
+    let path = vdev.path.as_deref().ok_or(VdevAux::OpenFailed)?;
     let device: Arc<dyn Device> = match world.opener.open(path, true).await {
         Ok(device) => device,
         Err(error) => {
             tracing::warn!(path, %error, "a spare or cache device cannot be opened");
-            return Err("cannot open");
+            return Err(VdevAux::OpenFailed);
         }
     };
-    let labels = read_labels(&*device).await.map_err(|_| "cannot open")?;
-    let config = labels.config(Txg::new(u64::MAX)).ok_or("corrupted data")?;
+    let labels = read_labels(&*device)
+        .await
+        .map_err(|_| VdevAux::OpenFailed)?;
+    let config = labels
+        .config(Txg::new(u64::MAX))
+        .ok_or(VdevAux::CorruptData)?;
     if config.u64("guid") != Some(vdev.guid.get()) {
-        return Err("corrupted data");
+        return Err(VdevAux::CorruptData);
     }
     Ok(device.size_bytes())
 }

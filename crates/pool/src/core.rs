@@ -10,8 +10,8 @@ use device::{Tasks, World};
 use format::{Guid, ObjectId, Txg, Uberblock};
 use futures::future::{Either, select};
 use parking_lot::Mutex;
+use vdev::Vdev;
 use vdev::VdevTree;
-use vdev::{Vdev, VdevKind};
 use zio::pipeline::FailMode;
 use zio::{Pipeline, TxgManager, ZioError};
 
@@ -149,7 +149,7 @@ impl Core {
                 .tree
                 .tops()
                 .iter()
-                .filter(|top| *top.kind() == VdevKind::Hole)
+                .filter(|top| top.kind().is_hole())
                 .map(|top| top.id())
                 .collect(),
             label_features: features::in_label(self.dsl.features()),

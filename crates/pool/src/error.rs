@@ -23,12 +23,12 @@ pub enum PoolError {
         why: String,
     },
     /// A device seems to hold something that creating the pool would destroy.
-    #[error("{path} {why}; use '-f' to overwrite it if that is really meant")]
+    #[error("{path} {device_use}; use '-f' to overwrite it if that is really meant")]
     DeviceInUse {
         /// The device.
         path: String,
-        /// What it holds, as a sentence's end: "is part of active pool 'tank'".
-        why: String,
+        /// What it is used for.
+        device_use: DeviceUse,
     },
     /// The vdevs to add have another sector size than the pool's.
     #[error(
@@ -100,8 +100,8 @@ pub enum PoolError {
     },
     /// Log devices are missing, and nobody said that the pool is to be opened without them.
     #[error(
-        "The devices below are missing or corrupted, use '-m' to import the pool anyway:\n\t{}\n{}\ncannot import '{pool}': one or more devices is currently unavailable",
-        devices.join("\n\t"), lost_with_logs(datasets)
+        "cannot import '{pool}': log devices are missing or damaged ({}); attach them, or import the pool without them ('-m'): {}",
+        devices.join(", "), lost_with_logs(datasets)
     )]
     MissingLog {
         /// The pool.
@@ -193,7 +193,7 @@ pub enum PoolError {
     },
     /// Another host uses the pool at this moment; that is seen by its heartbeats.
     #[error(
-        "cannot import '{pool}': pool is imported on host '{hostname}' (hostid={hostid:x}).\nExport the pool on the other system, then run 'zpool import'."
+        "cannot import '{pool}': it is imported on the host '{hostname}' (id {hostid:#x}); export it there first"
     )]
     RemoteActive {
         /// The pool.
@@ -213,7 +213,7 @@ pub enum PoolError {
     },
     /// The property multihost is on, and this host has no id.
     #[error(
-        "cannot import '{pool}': pool has the multihost property on and the system's hostid is not set.\nSet a unique system hostid with the zgenhostid(8) command."
+        "cannot import '{pool}': its property multihost is on, and this host has no id; set one with zgenhostid(8)"
     )]
     NoHostid {
         /// The pool.
@@ -348,18 +348,76 @@ pub enum PoolError {
     },
 }
 
-/// What an import without log devices loses, as a sentence.
+/// What an import without log devices loses.
 fn lost_with_logs(datasets: &[String]) -> String {
     if datasets.is_empty() {
-        return "No intent log is on them: nothing is lost without them.".to_owned();
+        return "no intent log is on them, so nothing is lost".to_owned();
     }
     format!(
-        "What was written synchronously in the last seconds of use may be lost in: {}",
+        "what was written synchronously in the last seconds of use may be lost in {}",
         datasets.join(", ")
     )
 }
 
+/// What a device is used for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DeviceUse {
+    /// It belongs to a pool that was not exported.
+    ActivePool {
+        /// The pool.
+        pool: String,
+    },
+    /// It belongs to an exported pool.
+    ExportedPool {
+        /// The pool.
+        pool: String,
+    },
+    /// Other software has something there.
+    Other {
+        /// What: "an ext4 filesystem".
+        what: String,
+    },
+}
+
+impl std::fmt::Display for DeviceUse {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::ActivePool { pool } => {
+                write!(out, "is part of potentially active pool '{pool}'")
+            }
+            Self::ExportedPool { pool } => write!(out, "is part of exported pool '{pool}'"),
+            Self::Other { what } => write!(out, "contains {what}"),
+        }
+    }
+}
+
 impl PoolError {
+    /// Whether the message begins with what cannot be done, and not only with why.
+    pub fn says_what_failed(&self) -> bool {
+        matches!(
+            self,
+            Self::CannotRemove { .. }
+                | Self::NoSuchDevice { .. }
+                | Self::CannotCheckpoint { .. }
+                | Self::MissingLog { .. }
+                | Self::BadProperty { .. }
+                | Self::UnsupportedFeatures { .. }
+                | Self::UnsupportedForWrite { .. }
+                | Self::UnsupportedVersion { .. }
+                | Self::ForeignHost { .. }
+                | Self::RemoteActive { .. }
+                | Self::NoHostid { .. }
+                | Self::Destroyed { .. }
+                | Self::MissingDevices { .. }
+                | Self::NoState { .. }
+                | Self::NoCheckpoint { .. }
+                | Self::BadFeature { .. }
+                | Self::ScrubForWrite { .. }
+                | Self::ScrubActive { .. }
+                | Self::ScrubPaused { .. }
+        )
+    }
+
     /// Whether the error says that what is on the devices is not as it was written, or cannot be read.
     pub fn is_damage(&self) -> bool {
         use dataset::DatasetError;

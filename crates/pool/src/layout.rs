@@ -11,7 +11,7 @@ use device::{Random, World};
 use format::{Guid, LABEL_BYTES, LABEL_END_BYTES, LABEL_START_BYTES, NvList, NvValue, Txg};
 use vdev::Draid;
 
-use crate::{LeafSpec, PoolError, VdevClass, VdevLayout, VdevSpec, config};
+use crate::{DeviceUse, LeafSpec, PoolError, VdevClass, VdevLayout, VdevSpec, config};
 
 /// Least size of a device (`SPA_MINDEVSIZE`), in bytes.
 pub(crate) const DEVICE_BYTES_MIN: u64 = 64 << 20;
@@ -381,14 +381,14 @@ fn build_top(id: u64, vdev: &VdevSpec, leaves: &[LeafFacts], making: &Making<'_>
 }
 
 /// Why a device must not be overwritten, by its label (`zpool_in_use`, lib/libzfs/libzfs_import.c).
-pub(crate) fn in_use(label: &NvList) -> Option<String> {
+pub(crate) fn in_use(label: &NvList) -> Option<DeviceUse> {
     let state = label.u64("state")?;
-    let name = label.string("name").unwrap_or("?");
+    let pool = label.string("name").unwrap_or("?").to_owned();
     match state {
         config::STATE_ACTIVE if label.u64("txg").unwrap_or(0) != 0 => {
-            Some(format!("is part of potentially active pool '{name}'"))
+            Some(DeviceUse::ActivePool { pool })
         }
-        config::STATE_EXPORTED => Some(format!("is part of exported pool '{name}'")),
+        config::STATE_EXPORTED => Some(DeviceUse::ExportedPool { pool }),
         // Spares and cache devices are in use while their pool is imported, which is the caller's to know.
         _ => None,
     }
@@ -445,17 +445,19 @@ pub(crate) async fn examine(
         }
         if !force
             && let Some(label) = crate::scan::read_label(&device, &leaf.path).await
-            && let Some(why) = in_use(&label.config)
+            && let Some(device_use) = in_use(&label.config)
         {
             return Err(PoolError::DeviceInUse {
                 path: leaf.path.clone(),
-                why,
+                device_use,
             });
         }
         if !force && let Some(foreign) = world.opener.foreign(&leaf.path).await? {
             return Err(PoolError::DeviceInUse {
                 path: leaf.path.clone(),
-                why: format!("contains {foreign}"),
+                device_use: DeviceUse::Other {
+                    what: foreign.to_string(),
+                },
             });
         }
         facts.push(LeafFacts {
@@ -627,8 +629,11 @@ mod tests {
             list.set("state", state).set("txg", txg).set("name", "tank");
             list
         };
-        assert!(in_use(&label(0, 7)).unwrap().contains("tank"));
-        assert!(in_use(&label(1, 7)).unwrap().contains("exported"));
+        let pool = || "tank".to_owned();
+        let active = DeviceUse::ActivePool { pool: pool() };
+        assert_eq!(in_use(&label(0, 7)), Some(active));
+        let exported = DeviceUse::ExportedPool { pool: pool() };
+        assert_eq!(in_use(&label(1, 7)), Some(exported));
         assert_eq!(in_use(&label(2, 7)), None);
         assert_eq!(in_use(&label(0, 0)), None);
         assert_eq!(in_use(&label(3, 0)), None);

@@ -71,7 +71,7 @@ mod vdevs;
 
 pub use activity::{ActivityState, ActivityStatus};
 pub use checkpoint::CheckpointStatus;
-pub use error::PoolError;
+pub use error::{DeviceUse, PoolError};
 pub use features::supported_features;
 pub use history::{HistoryRecord, HistoryWhat};
 pub use pool::{Pool, PoolNumbers};
@@ -86,8 +86,9 @@ pub use spec::{
     VdevClass, VdevLayout, VdevSpec,
 };
 pub use status::{
-    FeatureState, FeatureStatus, PoolHealth, PoolStatus, ScanStatus, VdevState, VdevStatus,
+    FeatureState, FeatureStatus, PoolHealth, PoolStatus, ScanFunction, ScanState, ScanStatus,
+    VdevState, VdevStatus,
 };
 pub use tables::{CloneStatus, DedupStatus, ExpansionStatus};
-pub use vdev::IoStats;
+pub use vdev::{IoStats, VdevAux};
 pub use vdevs::{AddSpec, clear_label};

@@ -430,10 +430,9 @@ fn active(spec: &ImportSpec) -> PoolError {
 
 /// How many devices of a vdev must take a claim, so that another host sees it.
 fn needed(top: &Vdev) -> usize {
-    match top.kind() {
-        vdev::VdevKind::Raidz { parity } => *parity as usize + 1,
-        vdev::VdevKind::Draid(draid) => draid.parity as usize + 1,
-        _ => top.children().len().max(1),
+    match top.kind().parity() {
+        0 => top.children().len().max(1),
+        parity => parity as usize + 1,
     }
 }
 

@@ -33,8 +33,8 @@ use crate::history::{History, HistoryLog, HistoryWhat};
 use crate::props::Stored;
 use crate::space::{Space, TopShape};
 use crate::{
-    FoundState, ImportSpec, MissingLogs, PoolError, ScanStatus, config, directory, features,
-    layout, multihost, removed, tables, vdevprops,
+    FoundState, ImportSpec, MissingLogs, PoolError, ScanFunction, ScanState, ScanStatus, config,
+    directory, features, layout, multihost, removed, tables, vdevprops,
 };
 
 /// Bytes of verified blocks kept in memory unless the caller says otherwise.
@@ -265,7 +265,7 @@ pub(crate) fn check_known(
     tree: &VdevTree,
     missing_logs: MissingLogs,
 ) -> Result<usize, PoolError> {
-    let is_unknown = |top: &Arc<Vdev>| *top.kind() == VdevKind::Missing;
+    let is_unknown = |top: &Arc<Vdev>| matches!(top.kind(), VdevKind::Missing);
     let unknown = tree.tops().iter().filter(|top| is_unknown(top)).count();
     match check_tops(pool, tree, missing_logs, |top| !is_unknown(top)) {
         Ok(()) => Ok(unknown),
@@ -848,19 +848,19 @@ async fn load_directory(
 pub(crate) fn scan_status(words: &[u64]) -> Option<ScanStatus> {
     let word = |index: usize| words.get(index).copied().unwrap_or(0);
     let function = match word(0) {
-        1 => "scrub",
-        2 => "resilver",
+        1 => ScanFunction::Scrub,
+        2 => ScanFunction::Resilver,
         _ => return None,
     };
     let state = match word(1) {
-        1 => "scanning",
-        2 => "finished",
-        3 => "canceled",
+        1 => ScanState::Scanning,
+        2 => ScanState::Finished,
+        3 => ScanState::Canceled,
         _ => return None,
     };
     Some(ScanStatus {
-        function: function.to_owned(),
-        state: state.to_owned(),
+        function,
+        state,
         start_time_s: word(7),
         end_time_s: word(8),
         to_examine_bytes: word(9),

@@ -19,9 +19,9 @@ use crate::history::HistoryWhat;
 use crate::props::{Change, Kind, Row, Stored};
 use crate::{
     AddSpec, CreateSpec, FeatureStatus, FoundPool, HistoryRecord, ImportSpec, PoolError,
-    PoolHealth, PoolProperty, PoolStatus, PropertySource, Rewound, ScanSpec, ScrubCommand,
-    ScrubNumbers, checkpoint, config, create, directory, features, props, rewind, scrub, status,
-    vdevprops, vdevs,
+    PoolHealth, PoolProperty, PoolStatus, PropertySource, Rewound, ScanSpec, ScanStatus,
+    ScrubCommand, ScrubNumbers, checkpoint, config, create, directory, features, props, rewind,
+    scrub, status, vdevprops, vdevs,
 };
 
 /// A pool's space in numbers, all in bytes.
@@ -433,8 +433,8 @@ impl Pool {
         }
     }
 
-    /// Space that only the checkpoint uses.
-    fn checkpoint_bytes(&self) -> u64 {
+    /// Bytes that only the checkpoint uses, or what is left of it.
+    pub fn checkpoint_bytes(&self) -> u64 {
         self.core.space.checkpoint_bytes().values().sum()
     }
 
@@ -695,6 +695,15 @@ impl Pool {
         self.core.txgs.synced_txg()
     }
 
+    /// Waits until a transaction group after `txg` is on disk, for whoever follows what happens in
+    /// the pool; nothing is written for it.
+    ///
+    /// # Errors
+    /// When no more will be: the pool was closed, or stopped for good.
+    pub async fn synced_after(&self, txg: Txg) -> Result<Txg, PoolError> {
+        Ok(self.core.txgs.synced_after(txg).await?)
+    }
+
     /// Why the pool is suspended, if it is.
     pub fn suspended(&self) -> Option<String> {
         self.core.suspended()
@@ -763,6 +772,16 @@ impl Pool {
     /// Waits until no scrub is under way, or it is paused; with `paused`, until a paused one has ended too.
     pub async fn wait_for_scrub(&self, paused: bool) {
         self.core.scrub.wait(paused).await;
+    }
+
+    /// The last scrub since the import.
+    pub fn scrub_status(&self) -> Option<ScanStatus> {
+        self.core.scrub.status()
+    }
+
+    /// Bytes that are in the background to be freed: those of destroyed datasets.
+    pub fn freeing_bytes(&self) -> u64 {
+        self.core.dsl.freeing_bytes()
     }
 
     /// What the last scrub since the import has done so far.

@@ -112,9 +112,7 @@ pub async fn probe(world: &World, found: &FoundPool) -> Result<Probe, PoolError>
                 unusable,
                 lost_logs,
                 is_in_use,
-                is_resilvering: status
-                    .scan
-                    .is_some_and(|scan| scan.function == "resilver" && scan.state == "scanning"),
+                is_resilvering: status.scan.is_some_and(|scan| scan.is_resilvering()),
                 old_version: version != Uberblock::VERSION_FEATURES,
                 features_disabled: version == Uberblock::VERSION_FEATURES && features_disabled,
                 errata: status.errata,

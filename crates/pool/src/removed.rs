@@ -116,7 +116,7 @@ pub(crate) async fn report(
         .and_then(|id| tree.top(VdevId::new(id)));
     let name = vdev.map_or_else(String::new, |vdev| {
         vdev.path().unwrap_or_else(|| match vdev.kind() {
-            VdevKind::Raidz { parity } => format!("raidz{parity}"),
+            VdevKind::Raidz(raidz) => format!("raidz{}", raidz.parity),
             kind => kind.name().to_owned(),
         })
     });
@@ -142,10 +142,7 @@ pub(crate) async fn report(
 /// When a mapping cannot be read or cannot be right.
 pub(crate) async fn load(tree: &VdevTree, mos: &Arc<ObjectSet>) -> Result<(), PoolError> {
     let tops = tree.tops();
-    let removed = tops
-        .iter()
-        .filter(|top| *top.kind() == VdevKind::Indirect)
-        .count();
+    let removed = tops.iter().filter(|top| top.kind().is_indirect()).count();
     if removed == 0 {
         return Ok(());
     }
@@ -157,7 +154,7 @@ pub(crate) async fn load(tree: &VdevTree, mos: &Arc<ObjectSet>) -> Result<(), Po
         let top = u32::try_from(next)
             .ok()
             .and_then(|id| tree.top(VdevId::new(id)))
-            .filter(|top| *top.kind() == VdevKind::Indirect)
+            .filter(|top| top.kind().is_indirect())
             .ok_or_else(|| bad(format!("the chain of removals leads to vdev {next}")))?;
         if top.indirect_bytes().is_none() {
             let object = |name: &str| match top.config_u64(name).unwrap_or(0) {

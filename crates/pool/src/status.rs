@@ -92,10 +92,12 @@ pub struct VdevStatus {
     pub class: VdevClass,
     /// State.
     pub state: VdevState,
-    /// Why the state is what it is, when it is not [`VdevState::Online`].
-    pub why: Option<String>,
-    /// What else is to be said of it: that it is being removed, or gets no new blocks.
-    pub note: Option<String>,
+    /// Why the state is what it is.
+    pub aux: VdevAux,
+    /// It is being removed.
+    pub is_removing: bool,
+    /// It gets no new blocks.
+    pub is_non_allocating: bool,
     /// Of a device: it is there but lacks writes that were made while it was away.
     pub is_stale: bool,
     /// Failed reads.
@@ -157,13 +159,40 @@ impl VdevStatus {
     }
 }
 
+/// What a scan does (`pool_scan_func_t`, include/sys/fs/zfs.h).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ScanFunction {
+    /// Verifies everything.
+    Scrub,
+    /// Writes what devices lack.
+    Resilver,
+}
+
+/// How far a scan is (`dsl_scan_state_t`, include/sys/fs/zfs.h).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ScanState {
+    /// Under way, or paused.
+    Scanning,
+    /// Done.
+    Finished,
+    /// Stopped before it was done.
+    Canceled,
+}
+
+impl ScanStatus {
+    /// Whether this is a resilver that has not ended.
+    pub fn is_resilvering(&self) -> bool {
+        self.function == ScanFunction::Resilver && self.state == ScanState::Scanning
+    }
+}
+
 /// The last scrub or resilver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScanStatus {
-    /// `scrub` or `resilver`.
-    pub function: String,
-    /// `scanning`, `finished` or `canceled`.
-    pub state: String,
+    /// What it does.
+    pub function: ScanFunction,
+    /// How far it is.
+    pub state: ScanState,
     /// Seconds since the epoch.
     pub start_time_s: u64,
     /// Seconds since the epoch; zero while it runs.
@@ -307,20 +336,6 @@ fn map_state(state: State) -> VdevState {
     }
 }
 
-/// Why a vdev is in its state, in the words of `zpool status`.
-const fn why(aux: VdevAux) -> Option<&'static str> {
-    match aux {
-        VdevAux::None => None,
-        VdevAux::OpenFailed => Some("cannot open"),
-        VdevAux::CorruptData => Some("corrupted data"),
-        VdevAux::NoReplicas => Some("insufficient replicas"),
-        VdevAux::TooSmall => Some("device is too small"),
-        VdevAux::BadLabel => Some("invalid label"),
-        VdevAux::ErrorsExceeded => Some("too many errors"),
-        VdevAux::External => Some("external device fault"),
-    }
-}
-
 const fn map_class(class: AllocClass) -> VdevClass {
     match class {
         AllocClass::Normal => VdevClass::Normal,
@@ -356,22 +371,11 @@ fn vdev_status_below(
 ) -> VdevStatus {
     let is_set = |name| vdev.config_u64(name).is_some_and(|value| value != 0);
     let full = full || is_set("non_allocating");
-    let note = if is_set("removing") {
-        Some("(removing)")
-    } else if full {
-        Some("(non-allocating)")
-    } else {
-        None
-    };
     let (state, aux) = vdev.state();
     let counters = vdev.counters();
     let device = vdev.leaf().and_then(|leaf| leaf.device());
     let space = vdev.top().and_then(|top| spaces.get(&top.id));
-    let parity = match vdev.kind() {
-        VdevKind::Raidz { parity } => *parity as u8,
-        VdevKind::Draid(draid) => draid.parity as u8,
-        _ => 0,
-    };
+    let parity = vdev.kind().parity() as u8;
     VdevStatus {
         name: vdev.display_name(),
         kind: vdev.kind().name().to_owned(),
@@ -380,8 +384,9 @@ fn vdev_status_below(
         guid: vdev.guid(),
         class,
         state: map_state(state),
-        why: why(aux).map(str::to_owned),
-        note: note.map(str::to_owned),
+        aux,
+        is_removing: is_set("removing"),
+        is_non_allocating: full,
         is_stale: is_stale(vdev),
         read_errors: counters.read_errors,
         write_errors: counters.write_errors,
@@ -465,8 +470,9 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         guid: core.guid(),
         class: VdevClass::Normal,
         state: root_state(core),
-        why: None,
-        note: None,
+        aux: VdevAux::None,
+        is_removing: false,
+        is_non_allocating: false,
         is_stale: false,
         read_errors: 0,
         write_errors: 0,

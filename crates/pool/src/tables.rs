@@ -296,7 +296,7 @@ async fn load_of_tops(
         }
         let zap = Zap::hold(mos, ObjectId::new(id)).await?;
         let number = async |name: &str| zap.lookup_u64(name).await;
-        if !matches!(top.kind(), VdevKind::Raidz { .. }) {
+        if !matches!(top.kind(), VdevKind::Raidz(_)) {
             continue;
         }
         const SCANNING: u64 = 1;

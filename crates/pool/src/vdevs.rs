@@ -28,7 +28,7 @@ use dataset::{DatasetError, SyncTask};
 use device::{BoxFuture, World};
 use format::{Guid, NvList, ObjectId, Txg, VdevId};
 use object::{SyncContext, Zap};
-use vdev::{Scope, Vdev, VdevKind, clear_labels, leaf_label_config, write_detached_labels};
+use vdev::{Scope, Vdev, clear_labels, leaf_label_config, write_detached_labels};
 use zio::alloc::TopSpace;
 use zio::{Tx, ZioError};
 
@@ -65,11 +65,7 @@ pub(crate) async fn add(core: &Arc<Core>, spec: &AddSpec) -> Result<(), PoolErro
         use crate::VdevLayout::{Draid, Raidz};
         matches!(vdev.layout, Raidz { .. } | Draid { .. })
     });
-    let removed = core
-        .tree
-        .tops()
-        .iter()
-        .any(|top| *top.kind() == VdevKind::Indirect);
+    let removed = core.tree.tops().iter().any(|top| top.kind().is_indirect());
     if raidz && removed {
         return Err(PoolError::BadVdevs {
             why: "a raidz or draid vdev cannot be added to a pool from which vdevs were removed"
@@ -471,10 +467,10 @@ pub async fn clear_label(world: &World, path: &str, force: bool) -> Result<(), P
             path: path.to_owned(),
         });
     };
-    if !force && let Some(why) = layout::in_use(&label.config) {
+    if !force && let Some(device_use) = layout::in_use(&label.config) {
         return Err(PoolError::DeviceInUse {
             path: path.to_owned(),
-            why,
+            device_use,
         });
     }
     Ok(clear_labels(&*device).await?)

@@ -1,9 +1,11 @@
 //! Another state of a filesystem in the place of the mounted one, while it is in use: rollback.
 //!
-//! Requests wait from [`Mount::exchange`] on; those under way are let end. Then nobody uses the filesystem: it
-//! is closed, its dataset changed, opened again and given to [`Exchange::end`]. A file that is in both states (by object
-//! and generation) goes on for whoever has it open, as with OpenZFS; others are stale. What the kernel holds is made true:
-//! pages and attributes of all files that it knows are dropped, and names that lead elsewhere now.
+//! The registry of open datasets ([`access::Access::exchange`]) tells before: from then on requests
+//! wait, and those under way are let end. Then nobody uses the filesystem: it is closed, its dataset
+//! changed and opened again, and the registry tells so. A file that is in both states (by object and
+//! generation) goes on for whoever has it open, as with OpenZFS; others are stale. What the kernel
+//! holds is made true: pages and attributes of all files that it knows are dropped, and names that
+//! lead elsewhere now.
 //!
 //! A name that was not there is good for a second in the kernel, which is waited for. A name on the way to another mount
 //! stays what it is, since dropping it would take that mount away.
@@ -17,12 +19,13 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 use std::time::Instant;
 
+use access::{Paused, Resident};
+use device::BoxFuture;
 use filesystem::Filesystem;
 use fuser::INodeNo;
 
-use crate::error::{MountError, Result};
 use crate::handler::SHORT_TTL;
-use crate::mount::Mount;
+use crate::mount::Inner;
 use crate::mountinfo::MountTable;
 use crate::nodes;
 
@@ -36,9 +39,26 @@ struct Name {
     ino: u64,
 }
 
+impl Resident for Inner {
+    fn pause(self: Arc<Self>) -> BoxFuture<'static, Option<Box<dyn Paused>>> {
+        Box::pin(async move {
+            // What is open of snapshots would keep them from being destroyed.
+            self.release_snapshots(None).await;
+            let exchange = Exchange::begin(self).await?;
+            Some(Box::new(exchange) as _)
+        })
+    }
+}
+
+impl Paused for Exchange {
+    fn resume(self: Box<Self>) -> BoxFuture<'static, ()> {
+        Box::pin(self.end())
+    }
+}
+
 /// A mounted filesystem that nobody gets at. Dropping it lets them again, at what is mounted then.
-pub struct Exchange<'a> {
-    mount: &'a Mount,
+struct Exchange {
+    mount: Arc<Inner>,
     /// Generations of the files that the kernel knows; none of what cannot be read.
     known: HashMap<u64, Option<u64>>,
     /// What the kernel may have as names of those, in directories that it knows.
@@ -46,31 +66,33 @@ pub struct Exchange<'a> {
     since: Instant,
 }
 
-impl Drop for Exchange<'_> {
+impl Drop for Exchange {
     fn drop(&mut self) {
         self.mount.nodes.resume();
     }
 }
 
-impl<'a> Exchange<'a> {
-    pub(crate) async fn begin(mount: &'a Mount) -> Result<Self> {
+impl Exchange {
+    /// Keeps requests out; none where those that are under way do not end.
+    async fn begin(mount: Arc<Inner>) -> Option<Self> {
         // What was written through mappings is of the state before.
         let known = mount.nodes.live().retained();
         let inos = known.iter().map(|(ino, _)| mount.nodes.live_node(*ino));
-        drop_pages(mount, inos.collect()).await;
+        drop_pages(&mount, inos.collect()).await;
         let mut exchange = Self {
             mount,
             known: HashMap::new(),
             names: Vec::new(),
             since: Instant::now(),
         };
-        if !mount.nodes.pause().await {
-            let path = mount.mountpoint().to_owned();
-            return Err(MountError::Busy { path });
+        if !exchange.mount.nodes.pause().await {
+            return None;
         }
         exchange.since = Instant::now();
-        exchange.learn().await;
-        Ok(exchange)
+        // Boxed: what reads directories is a deep future.
+        let learning: BoxFuture<'_, ()> = Box::pin(exchange.learn());
+        learning.await;
+        Some(exchange)
     }
 
     /// Finds out what the kernel knows.
@@ -118,7 +140,7 @@ impl<'a> Exchange<'a> {
         let Some(table) = MountTable::now() else {
             return kept;
         };
-        for place in table.places_inside(self.mount.mountpoint()) {
+        for place in table.places_inside(self.mount.served.mountpoint()) {
             let mut directory = live.root();
             for part in place {
                 kept.insert((directory, part.to_owned()));
@@ -131,8 +153,10 @@ impl<'a> Exchange<'a> {
         kept
     }
 
-    /// Lets requests in again, to `filesystem`; returns when nothing that the kernel holds is older.
-    pub async fn end(mut self, filesystem: Arc<Filesystem>) {
+    /// Lets requests in again, to what is open now; returns when nothing that the kernel holds is
+    /// older.
+    async fn end(mut self: Box<Self>) {
+        let filesystem = self.mount.lease.get();
         let mut survivors = HashSet::new();
         for (ino, generation) in &self.known {
             if let Ok(found) = filesystem.attributes(*ino).await
@@ -168,14 +192,14 @@ impl<'a> Exchange<'a> {
             }
         };
         let _ = tokio::task::spawn_blocking(forget).await;
-        drop_pages(self.mount, before).await;
+        drop_pages(&self.mount, before).await;
         let lasting = SHORT_TTL.saturating_sub(self.since.elapsed());
         tokio::time::sleep(lasting).await;
     }
 }
 
 /// Has the kernel write what it has of these files, and drop it with their attributes.
-async fn drop_pages(mount: &Mount, files: Vec<u64>) {
+async fn drop_pages(mount: &Inner, files: Vec<u64>) {
     let notifier = mount.served.notifier().clone();
     let forget = move || {
         for node in files.into_iter().chain([nodes::ROOT]) {

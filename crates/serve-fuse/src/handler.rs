@@ -12,8 +12,9 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
+use access::{ControlEntry, ControlNode, Snapdir};
 use bytes::Bytes;
 use filesystem::{
     Allocate, Attributes, FileKind, FsError, RenameMode, SeekTo, SetAttributes, XattrMode,
@@ -26,8 +27,7 @@ use fuser::{
 };
 
 use crate::convert::{self, caller, errno};
-use crate::listing::{control_attributes, control_number, list, list_plus};
-use crate::mount::{SharedSnapdir, Snapdir};
+use crate::listing::{control_attributes, list, list_plus, no_attributes};
 use crate::nodes::{self, File, Nodes, Target};
 use crate::seek::seek;
 use crate::task::{Runner, run, run_sized};
@@ -54,14 +54,9 @@ const ZERO_RANGE: i32 = 0x10;
 pub(crate) struct Handler {
     pub(crate) nodes: Arc<Nodes>,
     pub(crate) runtime: Runner,
-    pub(crate) snapdir: Arc<SharedSnapdir>,
     pub(crate) posix_acl: bool,
     /// How the kernel is told something, once it is mounted.
     pub(crate) notifier: Arc<OnceLock<Notifier>>,
-}
-
-fn text(name: &OsStr) -> Result<&str, Errno> {
-    name.to_str().ok_or(Errno::ENOENT)
 }
 
 impl Handler {
@@ -95,25 +90,8 @@ impl Handler {
         reply.entry_with_ttls(&ttl, &Self::entry_ttl(parent), &attributes, generation);
     }
 
-    async fn snapshots_modified(nodes: &Nodes) -> (SystemTime, u32) {
-        let Some(provider) = nodes.provider() else {
-            return (UNIX_EPOCH, 2);
-        };
-        let Ok(list) = provider.list().await else {
-            return (UNIX_EPOCH, 2);
-        };
-        let newest = list.iter().map(|snapshot| snapshot.creation_seconds).max();
-        // Pools that do not keep it know at least when the newest was made.
-        let changed = provider.changed_seconds().await;
-        (
-            UNIX_EPOCH + Duration::from_secs(changed.or(newest).unwrap_or(0)),
-            2 + list.len() as u32,
-        )
-    }
-
     /// A node's attributes, and how long they are good for. Those of `.zfs` change with the snapshots.
     async fn target_attributes(nodes: &Nodes, node: u64) -> Result<(FileAttr, Duration), Errno> {
-        let control = |links, modified| (control_attributes(node, links, modified), Duration::ZERO);
         match nodes.resolve(node).await? {
             Target::File(file) => {
                 let found = file
@@ -124,12 +102,38 @@ impl Handler {
                 let attributes = convert::attributes(file.shown(file.ino), &found);
                 Ok((attributes, Self::attributes_ttl(&found)))
             }
-            Target::Zfs => Ok(control(1, nodes.since())),
-            Target::Shares => Ok(control(2, nodes.since())),
-            Target::Snapshots => {
-                let (modified, links) = Self::snapshots_modified(nodes).await;
-                Ok(control(links, modified))
+            Target::Control(of) => {
+                let told = nodes.control().attributes(of).await;
+                Ok((control_attributes(of.number(), told), Duration::ZERO))
             }
+        }
+    }
+
+    /// Answers with an entry of a control directory.
+    async fn reply_control(nodes: &Nodes, of: ControlNode, name: &OsStr, reply: ReplyEntry) {
+        match nodes.control().lookup(of, name.as_bytes()).await {
+            Ok(ControlEntry::Node(found)) => {
+                let told = nodes.control().attributes(found).await;
+                let attributes = control_attributes(nodes::control_node(found), told);
+                let (none, generation) = (Duration::ZERO, Generation(0));
+                reply.entry_with_ttls(&none, &SHORT_TTL, &attributes, generation);
+            }
+            Ok(ControlEntry::Snapshot(snapshot)) => {
+                let found = async {
+                    let file = nodes.file(nodes.snapshot_node(&snapshot)).await?;
+                    let found = file.filesystem.attributes(file.ino).await;
+                    Ok((found.map_err(|error| errno(&error))?, file))
+                };
+                match found.await {
+                    Ok((found, file)) => {
+                        let attributes = convert::attributes(file.node(found.ino), &found);
+                        file.retain(found.ino);
+                        reply.entry(&SHORT_TTL, &attributes, Generation(found.generation));
+                    }
+                    Err(error) => reply.error(error),
+                }
+            }
+            Err(error) => reply.error(errno(&error)),
         }
     }
 }
@@ -200,14 +204,15 @@ impl fuser::Filesystem for Handler {
         let nodes = Arc::clone(&self.nodes);
         let name = name.to_owned();
         let _ = request;
-        let disabled = self.snapdir.get() == Snapdir::Disabled;
+        let disabled = self.nodes.control().snapdir() == Snapdir::Disabled;
         run(&self.runtime, async move {
             match nodes.resolve(parent.0).await {
                 Err(error) => reply.error(error),
                 Ok(Target::File(file)) => {
                     let is_root = file.is_live && file.ino == file.filesystem.root();
-                    if is_root && name == ".zfs" && nodes.provider().is_some() && !disabled {
-                        let attributes = control_attributes(nodes::ZFS, 1, nodes.since());
+                    if is_root && name == ".zfs" && !disabled {
+                        let told = nodes.control().attributes(ControlNode::Zfs).await;
+                        let attributes = control_attributes(nodes::ZFS, told);
                         let generation = Generation(0);
                         return reply.entry_with_ttls(
                             &Duration::ZERO,
@@ -222,47 +227,12 @@ impl fuser::Filesystem for Handler {
                             if file.filesystem.compares_names_exactly() =>
                         {
                             // Node 0: the kernel may remember that there is nothing.
-                            let nothing = control_attributes(0, 0, UNIX_EPOCH);
-                            reply.entry(&SHORT_TTL, &nothing, Generation(0));
+                            reply.entry(&SHORT_TTL, &no_attributes(0), Generation(0));
                         }
                         Err(error) => reply.error(errno(&error)),
                     }
                 }
-                Ok(Target::Zfs) => match name.as_bytes() {
-                    b"snapshot" | b"shares" | b"." => {
-                        let node = match name.as_bytes() {
-                            b"snapshot" => nodes::SNAPSHOTS,
-                            b"shares" => nodes::SHARES,
-                            _ => nodes::ZFS,
-                        };
-                        match Self::target_attributes(&nodes, node).await {
-                            Ok((attributes, _)) => reply.entry_with_ttls(
-                                &Duration::ZERO,
-                                &SHORT_TTL,
-                                &attributes,
-                                Generation(0),
-                            ),
-                            Err(error) => reply.error(error),
-                        }
-                    }
-                    _ => reply.error(Errno::ENOENT),
-                },
-                Ok(Target::Shares) => reply.error(Errno::ENOENT),
-                Ok(Target::Snapshots) => {
-                    let found = async {
-                        let file = nodes.snapshot(text(&name)?).await?;
-                        let found = file.filesystem.attributes(file.ino).await;
-                        Ok((found.map_err(|error| errno(&error))?, file))
-                    };
-                    match found.await {
-                        Ok((found, file)) => {
-                            let attributes = convert::attributes(file.node(found.ino), &found);
-                            file.retain(found.ino);
-                            reply.entry(&SHORT_TTL, &attributes, Generation(found.generation));
-                        }
-                        Err(error) => reply.error(error),
-                    }
-                }
+                Ok(Target::Control(of)) => Self::reply_control(&nodes, of, &name, reply).await,
             }
         });
     }
@@ -296,10 +266,7 @@ impl fuser::Filesystem for Handler {
         let nodes = Arc::clone(&self.nodes);
         run(&self.runtime, async move {
             match Self::target_attributes(&nodes, node.0).await {
-                Ok((mut attributes, ttl)) => {
-                    attributes.ino = INodeNo(control_number(attributes.ino.0));
-                    reply.attr(&ttl, &attributes);
-                }
+                Ok((attributes, ttl)) => reply.attr(&ttl, &attributes),
                 Err(error) => reply.error(error),
             }
         });
@@ -643,7 +610,7 @@ impl fuser::Filesystem for Handler {
         mut reply: ReplyDirectory,
     ) {
         let nodes = Arc::clone(&self.nodes);
-        let visible = self.snapdir.is_visible();
+        let visible = self.nodes.control().snapdir() == Snapdir::Visible;
         run(&self.runtime, async move {
             match list(&nodes, node.0, offset, visible, &mut reply).await {
                 Ok(()) => reply.ok(),
@@ -661,7 +628,7 @@ impl fuser::Filesystem for Handler {
         mut reply: ReplyDirectoryPlus,
     ) {
         let nodes = Arc::clone(&self.nodes);
-        let visible = self.snapdir.is_visible();
+        let visible = self.nodes.control().snapdir() == Snapdir::Visible;
         run(&self.runtime, async move {
             match list_plus(&nodes, node.0, offset, visible, &mut reply).await {
                 Ok(()) => reply.ok(),
@@ -749,7 +716,7 @@ impl fuser::Filesystem for Handler {
     ) {
         let is_none = match self.nodes.try_resolve(node.0) {
             Some(Target::File(file)) => file.filesystem.lacks_xattr(file.ino, name.as_bytes()),
-            Some(Target::Zfs | Target::Snapshots | Target::Shares) => true,
+            Some(Target::Control(_)) => true,
             None => false,
         };
         if is_none {
@@ -767,10 +734,7 @@ impl fuser::Filesystem for Handler {
 
     fn listxattr(&self, request: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
         let privileged = request.uid() == 0;
-        if matches!(
-            self.nodes.try_resolve(node.0),
-            Some(Target::Zfs | Target::Snapshots | Target::Shares)
-        ) {
+        if matches!(self.nodes.try_resolve(node.0), Some(Target::Control(_))) {
             return sized(reply, size, &[]);
         }
         on_file!(

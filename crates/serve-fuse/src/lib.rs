@@ -1,7 +1,7 @@
 //! Filesystems and volumes in the host's file tree, through FUSE.
 //!
-//! [`Mount`] serves a [`filesystem::Filesystem`] at a mountpoint, with `.zfs/snapshot` when given a
-//! [`SnapshotProvider`]; [`ZvolDirectory`] shows volumes as files `POOL/VOLUME` that `losetup` takes.
+//! [`Mount`] serves a filesystem at a mountpoint, with `.zfs/snapshot`; [`ZvolDirectory`] shows volumes
+//! as files `POOL/VOLUME` that `losetup` takes. Both have leases on what is open ([`access::Access`]).
 //!
 //! | Module | What it does |
 //! |---|---|
@@ -45,8 +45,7 @@ mod zvol;
 
 pub use aside::aside;
 pub use error::{MountError, Result};
-pub use exchange::Exchange;
 pub use host::{filesystem_of, is_dead, mounted_at, take_away_dead_mounts};
-pub use mount::{Mount, MountOptions, Snapdir, SnapshotEntry, SnapshotProvider, UnmountMode};
+pub use mount::{Mount, MountOptions, UnmountMode};
 pub use mountinfo::MountTable;
 pub use zvol::ZvolDirectory;

@@ -2,8 +2,9 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
+use access::{ControlAttributes, ControlEntry, ControlNode};
 use fuser::{Errno, FileAttr, FileType, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 
 use crate::convert::{self, errno};
@@ -15,36 +16,19 @@ const ENTRIES: usize = 128;
 /// The offset after `.zfs`, which is listed last.
 const AFTER_ZFS: u64 = i64::MAX as u64 - 1;
 
-/// The number that a directory which only exists here shows (`ZFSCTL_INO_*`,
-/// include/os/linux/zfs/sys/zfs_ctldir.h). A snapshot's directory has its node's.
-pub(crate) fn control_number(node: u64) -> u64 {
-    const ZFSCTL_INO_ROOT: u64 = (1 << 48) - 1;
-    match node {
-        nodes::ZFS => ZFSCTL_INO_ROOT,
-        nodes::SHARES => ZFSCTL_INO_ROOT - 1,
-        nodes::SNAPSHOTS => ZFSCTL_INO_ROOT - 2,
-        other => other,
-    }
-}
-
-/// Attributes of a directory that only exists here, with its node's number (`zpl_root_getattr` and
-/// others, module/os/linux/zfs/zpl_ctldir.c).
-pub(crate) fn control_attributes(node: u64, links: u32, modified: SystemTime) -> FileAttr {
+/// Attributes of a directory that only exists here, under a node number.
+pub(crate) fn control_attributes(node: u64, told: ControlAttributes) -> FileAttr {
     FileAttr {
         ino: INodeNo(node),
-        size: if node == nodes::ZFS {
-            0
-        } else {
-            u64::from(links)
-        },
+        size: told.size_bytes,
         blocks: 0,
-        atime: modified,
-        mtime: modified,
-        ctime: modified,
-        crtime: modified,
+        atime: told.modified,
+        mtime: told.modified,
+        ctime: told.modified,
+        crtime: told.modified,
         kind: FileType::Directory,
         perm: 0o777,
-        nlink: links,
+        nlink: told.links,
         uid: 0,
         gid: 0,
         rdev: 0,
@@ -53,33 +37,80 @@ pub(crate) fn control_attributes(node: u64, links: u32, modified: SystemTime) ->
     }
 }
 
-/// Entries of a control directory.
-async fn control_entries(
-    nodes: &Nodes,
-    target: &Target,
-    node: u64,
-) -> Result<Vec<(Vec<u8>, u64)>, Errno> {
-    let mut entries = vec![(b".".to_vec(), node)];
-    match target {
-        Target::Zfs => {
-            entries.push((b"..".to_vec(), nodes::ROOT));
-            entries.push((b"shares".to_vec(), nodes::SHARES));
-            entries.push((b"snapshot".to_vec(), nodes::SNAPSHOTS));
-        }
-        Target::Snapshots => {
-            entries.push((b"..".to_vec(), nodes::ZFS));
-            if let Some(provider) = nodes.provider() {
-                let list = provider.list().await.map_err(|error| errno(&error))?;
-                entries.extend(list.into_iter().map(|snapshot| {
-                    let node = nodes.snapshot_node(&snapshot.name);
-                    (snapshot.name.into_bytes(), node)
-                }));
-            }
-        }
-        Target::Shares => entries.push((b"..".to_vec(), nodes::ZFS)),
-        Target::File(_) => {}
+/// Attributes of what is not known, or not there.
+pub(crate) fn no_attributes(node: u64) -> FileAttr {
+    let told = ControlAttributes {
+        links: 0,
+        size_bytes: 0,
+        modified: UNIX_EPOCH,
+    };
+    control_attributes(node, told)
+}
+
+/// Entries of a control directory, with their nodes.
+async fn control_entries(nodes: &Nodes, of: ControlNode) -> Result<Vec<(Vec<u8>, u64)>, Errno> {
+    let above = match of {
+        ControlNode::Zfs => nodes::ROOT,
+        ControlNode::Snapshots | ControlNode::Shares => nodes::ZFS,
+    };
+    let mut entries = vec![
+        (b".".to_vec(), nodes::control_node(of)),
+        (b"..".to_vec(), above),
+    ];
+    let found = nodes.control().entries(of).await;
+    for (name, entry) in found.map_err(|error| errno(&error))? {
+        let node = match entry {
+            ControlEntry::Node(node) => nodes::control_node(node),
+            ControlEntry::Snapshot(snapshot) => nodes.snapshot_node(&snapshot),
+        };
+        entries.push((name.into_bytes(), node));
     }
     Ok(entries)
+}
+
+async fn list_control(
+    nodes: &Nodes,
+    of: ControlNode,
+    offset: u64,
+    reply: &mut ReplyDirectory,
+) -> Result<(), Errno> {
+    for (index, (name, entry)) in (1..).zip(control_entries(nodes, of).await?) {
+        let name = OsStr::from_bytes(&name);
+        if index > offset && reply.add(INodeNo(entry), index, FileType::Directory, name) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+async fn list_control_plus(
+    nodes: &Nodes,
+    of: ControlNode,
+    offset: u64,
+    reply: &mut ReplyDirectoryPlus,
+) -> Result<(), Errno> {
+    for (index, (name, entry)) in (1..).zip(control_entries(nodes, of).await?) {
+        if index <= offset {
+            continue;
+        }
+        // Good for no time: whoever wants the attributes asks, which opens the snapshot.
+        let links = 2;
+        let told = ControlAttributes {
+            links,
+            size_bytes: links.into(),
+            modified: UNIX_EPOCH,
+        };
+        let (attributes, shown) = (control_attributes(entry, told), OsStr::from_bytes(&name));
+        let (node, none) = (INodeNo(entry), Duration::ZERO);
+        if reply.add(node, index, shown, &none, &attributes, Generation(0)) {
+            break;
+        }
+        // The kernel counts a lookup for all but the dots.
+        if of == ControlNode::Snapshots && !matches!(&name[..], b"." | b"..") {
+            nodes.retain_snapshot(entry);
+        }
+    }
+    Ok(())
 }
 
 pub(crate) async fn list(
@@ -89,15 +120,9 @@ pub(crate) async fn list(
     visible: bool,
     reply: &mut ReplyDirectory,
 ) -> Result<(), Errno> {
-    let target = nodes.resolve(node).await?;
-    let Target::File(file) = &target else {
-        for (index, (name, entry)) in (1..).zip(control_entries(nodes, &target, node).await?) {
-            let name = OsStr::from_bytes(&name);
-            if index > offset && reply.add(INodeNo(entry), index, FileType::Directory, name) {
-                break;
-            }
-        }
-        return Ok(());
+    let file = match nodes.resolve(node).await? {
+        Target::File(file) => file,
+        Target::Control(of) => return list_control(nodes, of, offset, reply).await,
     };
     if offset == AFTER_ZFS {
         return Ok(());
@@ -125,7 +150,7 @@ pub(crate) async fn list(
             offset = entry.next_cookie;
         }
     }
-    if visible && node == nodes::ROOT && nodes.provider().is_some() {
+    if visible && node == nodes::ROOT {
         let _ = reply.add(INodeNo(nodes::ZFS), AFTER_ZFS, FileType::Directory, ".zfs");
     }
     Ok(())
@@ -138,37 +163,14 @@ pub(crate) async fn list_plus(
     visible: bool,
     reply: &mut ReplyDirectoryPlus,
 ) -> Result<(), Errno> {
-    let target = nodes.resolve(node).await?;
-    let Target::File(file) = &target else {
-        for (index, (name, entry)) in (1..).zip(control_entries(nodes, &target, node).await?) {
-            // Good for no time: whoever wants the attributes asks, which opens the snapshot.
-            let attributes = control_attributes(entry, 2, UNIX_EPOCH);
-            let shown = OsStr::from_bytes(&name);
-            if index <= offset {
-                continue;
-            }
-            let none = Duration::ZERO;
-            if reply.add(
-                INodeNo(entry),
-                index,
-                shown,
-                &none,
-                &attributes,
-                Generation(0),
-            ) {
-                break;
-            }
-            // The kernel counts a lookup for all but the dots.
-            if matches!(target, Target::Snapshots) && !matches!(&name[..], b"." | b"..") {
-                nodes.retain_snapshot(entry);
-            }
-        }
-        return Ok(());
+    let file = match nodes.resolve(node).await? {
+        Target::File(file) => file,
+        Target::Control(of) => return list_control_plus(nodes, of, offset, reply).await,
     };
     if offset == AFTER_ZFS {
         return Ok(());
     }
-    let ttl = Handler::entry_ttl(file).min(SHORT_TTL);
+    let ttl = Handler::entry_ttl(&file).min(SHORT_TTL);
     loop {
         let entries = file
             .filesystem
@@ -193,12 +195,13 @@ pub(crate) async fn list_plus(
                 // It cannot be read; whoever asks for it hears why.
                 None => {
                     let kind = entry.kind.map_or(FileType::RegularFile, convert::kind);
-                    let unknown = control_attributes(number, 1, UNIX_EPOCH);
                     (
                         FileAttr {
                             kind,
+                            size: 1,
+                            nlink: 1,
                             perm: 0,
-                            ..unknown
+                            ..no_attributes(number)
                         },
                         0,
                         Duration::ZERO,
@@ -218,8 +221,9 @@ pub(crate) async fn list_plus(
             offset = entry.next_cookie;
         }
     }
-    if visible && node == nodes::ROOT && nodes.provider().is_some() {
-        let attributes = control_attributes(nodes::ZFS, 1, nodes.since());
+    if visible && node == nodes::ROOT {
+        let told = nodes.control().attributes(ControlNode::Zfs).await;
+        let attributes = control_attributes(nodes::ZFS, told);
         let _ = reply.add(
             INodeNo(nodes::ZFS),
             AFTER_ZFS,

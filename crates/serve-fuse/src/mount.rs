@@ -2,11 +2,11 @@
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use device::BoxFuture;
+use access::{Access, Lease, Snapdir, Snapshot, User};
 use filesystem::{Filesystem, FsError};
 use fuser::{Config, INodeNo, Notifier, Session, SessionACL};
 use parking_lot::Mutex;
@@ -15,18 +15,15 @@ use tokio::sync::watch;
 use crate::aside::aside;
 use crate::attach::Attachment;
 use crate::error::{MountError, Result};
-use crate::exchange::Exchange;
 use crate::handler::Handler;
 use crate::host;
 use crate::mountinfo::{Identity, MountTable, Standing};
-use crate::nodes::{self, Nodes, Uses};
+use crate::nodes::{self, Nodes};
 use crate::readers::Readers;
 use crate::task::Runner;
 
 /// Threads that read requests. What has to wait goes on as a task, so few are enough.
 const THREADS_MAX: usize = 4;
-/// How often access times are stored, and unused snapshots closed.
-const HOUSEKEEPING: Duration = Duration::from_secs(30);
 /// How long the kernel may take to say that it forgot one more node of a snapshot, before what it still knows counts as in use.
 const FORGETTING: Duration = Duration::from_secs(2);
 /// The same, where it can be asked again.
@@ -59,41 +56,6 @@ pub struct MountOptions {
     pub snapdir: Snapdir,
 }
 
-/// Property `snapdir`: what is to be seen of `.zfs`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[repr(u8)]
-pub enum Snapdir {
-    /// It is not listed, but can be reached.
-    #[default]
-    Hidden,
-    /// It is listed.
-    Visible,
-    /// There is none.
-    Disabled,
-}
-
-/// A [`Snapdir`] that changes while requests look at it.
-#[derive(Debug)]
-pub(crate) struct SharedSnapdir(AtomicU8);
-
-impl SharedSnapdir {
-    fn new(snapdir: Snapdir) -> Self {
-        Self(AtomicU8::new(snapdir as u8))
-    }
-
-    pub(crate) fn get(&self) -> Snapdir {
-        match self.0.load(Ordering::Relaxed) {
-            1 => Snapdir::Visible,
-            2 => Snapdir::Disabled,
-            _ => Snapdir::Hidden,
-        }
-    }
-
-    pub(crate) fn is_visible(&self) -> bool {
-        self.get() == Snapdir::Visible
-    }
-}
-
 impl MountOptions {
     /// The defaults for a dataset: all allowed, `.zfs` hidden, overlay as OpenZFS's default (on).
     pub fn new(source_name: impl Into<String>) -> Self {
@@ -119,30 +81,6 @@ impl MountOptions {
             allow_other: self.allow_other,
         }
     }
-}
-
-/// A snapshot, as shown in `.zfs/snapshot`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SnapshotEntry {
-    /// Its name, after the `@`.
-    pub name: String,
-    /// When it was made, in seconds since the epoch.
-    pub creation_seconds: u64,
-}
-
-/// Where `.zfs/snapshot` gets its snapshots from.
-pub trait SnapshotProvider: Send + Sync + 'static {
-    /// The filesystem's snapshots.
-    fn list(&self) -> BoxFuture<'_, std::result::Result<Vec<SnapshotEntry>, FsError>>;
-    /// When one was last made or destroyed, in seconds since the epoch, where that is known (property
-    /// `snapshots_changed`).
-    fn changed_seconds(&self) -> BoxFuture<'_, Option<u64>>;
-    /// Opens one, read-only; [`FsError::NotFound`] where there is none of that name. The mount keeps
-    /// it open while it is used, and closes it.
-    fn open<'a>(
-        &'a self,
-        name: &'a str,
-    ) -> BoxFuture<'a, std::result::Result<Arc<Filesystem>, FsError>>;
 }
 
 /// How to unmount.
@@ -333,11 +271,16 @@ impl Drop for Served {
 
 /// A mounted filesystem. Dropping it unmounts lazily.
 pub struct Mount {
-    pub(crate) served: Arc<Served>,
-    pub(crate) nodes: Arc<Nodes>,
-    snapdir: Arc<SharedSnapdir>,
+    inner: Arc<Inner>,
     posix_acl: bool,
     housekeeper: Mutex<Option<tokio::task::AbortHandle>>,
+}
+
+/// What a rollback needs of a mount.
+pub(crate) struct Inner {
+    pub(crate) served: Served,
+    pub(crate) nodes: Arc<Nodes>,
+    pub(crate) lease: Lease<Filesystem>,
 }
 
 impl Drop for Mount {
@@ -347,27 +290,30 @@ impl Drop for Mount {
 }
 
 impl Mount {
-    /// Mounts `filesystem` at `mountpoint` (which is made where it does not exist). Call it within
+    /// Mounts a filesystem at `mountpoint` (which is made where it does not exist). Call it within
     /// a tokio runtime, where requests are then served.
     ///
     /// # Errors
-    /// What stands in the way of mounting, as [`MountError`] tells apart.
+    /// What stands in the way of mounting, as [`MountError`] tells apart. The lease is given back
+    /// then.
     pub async fn new(
-        filesystem: Arc<Filesystem>,
+        access: &Arc<Access>,
+        lease: Lease<Filesystem>,
         mountpoint: &Path,
         options: MountOptions,
-        snapshots: Option<Arc<dyn SnapshotProvider>>,
     ) -> Result<Self> {
-        let snapdir = Arc::new(SharedSnapdir::new(options.snapdir));
+        let filesystem = lease.get();
         let posix_acl = filesystem.has_posix_acls();
-        let nodes = Arc::new(Nodes::new(filesystem, snapshots));
+        let path = mountpoint.to_owned();
+        let (head, user) = (lease.object(), User::SnapshotDirectory { path });
+        let control = access.control_directory(head, user, options.snapdir);
+        let nodes = Arc::new(Nodes::new(filesystem, control));
         let runtime = Runner::current();
         let readers = runtime.readers.clone();
         let notifier = Arc::new(OnceLock::new());
         let handler = Handler {
             nodes: Arc::clone(&nodes),
             runtime,
-            snapdir: Arc::clone(&snapdir),
             posix_acl,
             notifier: Arc::clone(&notifier),
         };
@@ -375,16 +321,21 @@ impl Mount {
         let (attachment, threads) = (options.to_attachment(), threads.min(THREADS_MAX));
         let overlay = options.overlay;
         let served = Served::start(handler, &readers, mountpoint, attachment, threads, overlay);
-        let served = Arc::new(served.await?);
+        let served = served.await?;
         let _ = notifier.set(served.notifier().clone());
         if let Some(identity) = &served.identity {
             host::raise_read_ahead(identity);
         }
-        let housekeeper = tokio::spawn(housekeep(Arc::clone(&nodes), served.ended.clone()));
-        Ok(Self {
+        let housekeeper = tokio::spawn(let_go_at_end(Arc::clone(&nodes), served.ended.clone()));
+        let inner = Arc::new(Inner {
             served,
             nodes,
-            snapdir,
+            lease,
+        });
+        let resident: Weak<Inner> = Arc::downgrade(&inner);
+        inner.lease.set_resident(resident);
+        Ok(Self {
+            inner,
             posix_acl,
             housekeeper: Mutex::new(Some(housekeeper.abort_handle())),
         })
@@ -396,9 +347,15 @@ impl Mount {
         }
     }
 
+    /// The lease on the filesystem, which the mount keeps until it is dropped. Whoever unmounts it
+    /// for good gives it back.
+    pub fn lease(&self) -> &Lease<Filesystem> {
+        &self.inner.lease
+    }
+
     /// Where it is mounted.
     pub fn mountpoint(&self) -> &Path {
-        self.served.mountpoint()
+        self.inner.served.mountpoint()
     }
 
     /// Whether it is still mounted (someone may have run umount); be it covered by another mount.
@@ -408,15 +365,7 @@ impl Mount {
 
     /// [`Self::is_mounted`] when `table` was read; for all that is known, without one.
     pub fn is_mounted_in(&self, table: Option<&MountTable>) -> bool {
-        self.served.is_mounted_in(table)
-    }
-
-    /// Lets nobody at the filesystem, so that another state can take its place: see [`Exchange`].
-    ///
-    /// # Errors
-    /// [`MountError::Busy`], where requests that are under way do not end.
-    pub async fn exchange(&self) -> Result<Exchange<'_>> {
-        Exchange::begin(self).await
+        self.inner.served.is_mounted_in(table)
     }
 
     /// Whether the kernel was told to obey POSIX access control lists, when this was mounted.
@@ -426,17 +375,15 @@ impl Mount {
 
     /// Changes what is to be seen of `.zfs`.
     pub async fn set_snapdir(&self, snapdir: Snapdir) {
-        let before = self.snapdir.get();
-        self.snapdir.0.store(snapdir as u8, Ordering::Relaxed);
-        if before == snapdir {
+        if self.inner.nodes.control().set_snapdir(snapdir) == snapdir {
             return;
         }
-        let notifier = self.served.notifier().clone();
+        let notifier = self.inner.served.notifier().clone();
         // One that is listed counts as a link to the root directory.
         let ask_again = move || notifier.inval_inode(INodeNo(nodes::ROOT), -1, 0);
         let _ = tokio::task::spawn_blocking(ask_again).await;
         if snapdir == Snapdir::Disabled {
-            let notifier = self.served.notifier().clone();
+            let notifier = self.inner.served.notifier().clone();
             // The kernel may call back for what it drops: not on a thread of the runtime.
             let forget = move || notifier.inval_entry(INodeNo(nodes::ROOT), ".zfs".as_ref());
             let _ = tokio::task::spawn_blocking(forget).await;
@@ -451,7 +398,8 @@ impl Mount {
     /// [`MountError::Covered`], where another mount lies over it; [`MountError::Refused`], where the kernel does not
     /// let us.
     pub async fn remount(&self, options: &MountOptions) -> Result<()> {
-        let (path, identity) = (self.mountpoint().to_owned(), self.served.identity.clone());
+        let path = self.mountpoint().to_owned();
+        let identity = self.inner.served.identity.clone();
         let attachment = options.to_attachment();
         aside(move || host::remount(&path, identity.as_ref(), &attachment)).await
     }
@@ -459,8 +407,7 @@ impl Mount {
     /// Lets go of the snapshot called `name`, or of all: they can be destroyed then. One that is
     /// used again is opened again.
     pub async fn release_snapshots(&self, name: Option<&str>) {
-        let closed = self.nodes.close_snapshots(name, Duration::ZERO).await;
-        self.forget_snapshots(closed).await;
+        self.inner.release_snapshots(name).await;
     }
 
     /// [`Self::release_snapshots`] of one that nobody uses: no file in it is open or mapped, and it is no process's
@@ -474,19 +421,20 @@ impl Mount {
     pub async fn release_unused_snapshot(&self, name: &str) -> Result<()> {
         // Without `.zfs` nobody could find back to what the kernel is to forget: who still has something open hears
         // ESTALE.
-        if let Some(uses) = self.nodes.uses(name)
-            && uses.count() > 0
-            && self.snapdir.get() != Snapdir::Disabled
+        let control = self.inner.nodes.control();
+        if let Some(snapshot) = control.get(name)
+            && snapshot.uses() > 0
+            && control.snapdir() != Snapdir::Disabled
             && self.is_mounted()
         {
             let names = || vec![name.to_owned()];
-            self.forget_snapshots(names()).await;
-            if !forgotten(&uses, FORGETTING_MOSTLY).await {
+            self.inner.forget_snapshots(names()).await;
+            if !forgotten(&snapshot, FORGETTING_MOSTLY).await {
                 // An attempt that was refused cut the directory off its name: what has become unused in it since is only
                 // found when it has its name again. And whoever works in it has a working directory again.
                 self.find_snapshot(name).await;
-                self.forget_snapshots(names()).await;
-                if !forgotten(&uses, FORGETTING).await {
+                self.inner.forget_snapshots(names()).await;
+                if !forgotten(&snapshot, FORGETTING).await {
                     self.find_snapshot(name).await;
                     let name = name.to_owned();
                     return Err(MountError::SnapshotBusy { name });
@@ -505,18 +453,6 @@ impl Mount {
         let _ = tokio::time::timeout(FORGETTING, aside(find)).await;
     }
 
-    /// Has the kernel forget names in `.zfs/snapshot`, and all below them that is not in use.
-    async fn forget_snapshots(&self, names: Vec<String>) {
-        let notifier = self.served.notifier().clone();
-        // The kernel may call back for what it drops: not on a thread of the runtime.
-        let forget = move || {
-            for name in names {
-                let _ = notifier.inval_entry(INodeNo(nodes::SNAPSHOTS), name.as_ref());
-            }
-        };
-        let _ = tokio::task::spawn_blocking(forget).await;
-    }
-
     /// Unmounts, waits for requests under way, and lets go of snapshots. What was changed need not be on stable
     /// storage yet: [`Filesystem::close`] sees to that.
     ///
@@ -524,10 +460,10 @@ impl Mount {
     /// [`MountError::Busy`], [`MountError::Covered`], [`MountError::Inside`], [`MountError::Elsewhere`] and what else
     /// stands in the way.
     pub async fn detach(&self, mode: UnmountMode) -> Result<()> {
-        self.served.unmount(mode).await?;
+        self.inner.served.unmount(mode).await?;
         if mode != UnmountMode::Lazy {
             self.stop_housekeeping();
-            self.nodes.close_snapshots(None, Duration::ZERO).await;
+            self.inner.nodes.control().close(None).await;
         }
         Ok(())
     }
@@ -540,7 +476,7 @@ impl Mount {
     /// unmounted but not all is on stable storage.
     pub async fn unmount(&self, mode: UnmountMode) -> Result<()> {
         self.detach(mode).await?;
-        match self.nodes.live().sync_all().await {
+        match self.inner.lease.get().sync_all().await {
             Ok(()) | Err(FsError::Closed) => Ok(()),
             Err(source) => Err(MountError::Flush {
                 path: self.mountpoint().to_owned(),
@@ -551,19 +487,39 @@ impl Mount {
 
     /// Completes when it is not mounted any more, whoever did it.
     pub async fn ended(&self) {
-        self.served.ended().await;
+        self.inner.served.ended().await;
+    }
+}
+
+impl Inner {
+    /// Lets go of the snapshot called `name`, or of all.
+    pub(crate) async fn release_snapshots(&self, name: Option<&str>) {
+        let closed = self.nodes.control().close(name).await;
+        self.forget_snapshots(closed).await;
+    }
+
+    /// Has the kernel forget names in `.zfs/snapshot`, and all below them that is not in use.
+    async fn forget_snapshots(&self, names: Vec<String>) {
+        let notifier = self.served.notifier().clone();
+        // The kernel may call back for what it drops: not on a thread of the runtime.
+        let forget = move || {
+            for name in names {
+                let _ = notifier.inval_entry(INodeNo(nodes::SNAPSHOTS), name.as_ref());
+            }
+        };
+        let _ = tokio::task::spawn_blocking(forget).await;
     }
 }
 
 /// Whether the kernel lets go of all that it knows of a snapshot. It has been told to; what it does comes one by one.
-async fn forgotten(uses: &Uses, patience: Duration) -> bool {
-    let (mut left, mut since) = (uses.count(), Instant::now());
+async fn forgotten(snapshot: &Snapshot, patience: Duration) -> bool {
+    let (mut left, mut since) = (snapshot.uses(), Instant::now());
     while left > 0 {
         if since.elapsed() > patience {
             return false;
         }
         tokio::time::sleep(LOOK).await;
-        let now = uses.count();
+        let now = snapshot.uses();
         if now != left {
             (left, since) = (now, Instant::now());
         }
@@ -571,18 +527,9 @@ async fn forgotten(uses: &Uses, patience: Duration) -> bool {
     true
 }
 
-/// Stores access times and closes unused snapshots, until the mount has ended.
-async fn housekeep(nodes: Arc<Nodes>, mut ended: watch::Receiver<bool>) {
-    loop {
-        tokio::select! {
-            _ = ended.wait_for(|ended| *ended) => break,
-            () = tokio::time::sleep(HOUSEKEEPING) => {}
-        }
-        nodes.close_idle().await;
-        let live = nodes.live();
-        if !live.is_read_only() && !live.is_closed() {
-            live.store_access_times().await;
-        }
-    }
-    nodes.close_snapshots(None, Duration::ZERO).await;
+/// Lets go of snapshots when the mount has ended, whoever unmounted it.
+async fn let_go_at_end(nodes: Arc<Nodes>, mut ended: watch::Receiver<bool>) {
+    // An error means that the thread is gone, which is the end as well.
+    let _ = ended.wait_for(|ended| *ended).await;
+    nodes.control().close(None).await;
 }

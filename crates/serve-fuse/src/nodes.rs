@@ -9,24 +9,24 @@
 //! Slot 0 is the mounted filesystem. When another state of it takes its place (rollback), files that
 //! are in both keep their nodes. Where the kernel knows a file that is not in the new state, whatever
 //! has or gets its object number is in a slot of its own from then on ([`Moved`]): what the kernel has
-//! of the old one is stale rather than wrong. A snapshot gets a slot when it is first listed or looked up; its filesystem is closed again when it is not used for a
-//! while or somebody wants to destroy it, and opened again when the slot is used again.
+//! of the old one is stale rather than wrong. A snapshot gets a slot when it is first listed or looked
+//! up; when it is open is up to the control directory ([`access::ControlDirectory`]).
 //!
-//! What the kernel knows of a snapshot is counted ([`Uses`]): an open file or somebody's directory there is no request,
-//! and the file may be read from after hours. Only the kernel knows of them, and says so by not forgetting the node.
+//! What the kernel knows of a snapshot is counted ([`Snapshot::uses`]): an open file or somebody's
+//! directory there is no request, and the file may be read from after hours. Only the kernel knows of
+//! them, and says so by not forgetting the node.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
+use access::{ControlDirectory, ControlNode, Snapshot};
 use filesystem::{Filesystem, FsError};
 use fuser::Errno;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::convert::errno;
-use crate::mount::SnapshotProvider;
 
 /// The root of every FUSE mount (`FUSE_ROOT_ID`).
 pub(crate) const ROOT: u64 = 1;
@@ -39,8 +39,6 @@ pub(crate) const SNAPSHOTS: u64 = CONTROL | 2;
 pub(crate) const SHARES: u64 = CONTROL | 3;
 const SLOT_SHIFT: u32 = 48;
 const SLOT_MAX: u64 = (1 << 14) - 1;
-/// An unused snapshot is closed after this time.
-const IDLE: Duration = Duration::from_secs(60);
 
 /// Slots of files of the mounted filesystem that are not in slot 0, by object.
 pub(crate) type Moved = HashMap<u64, u64>;
@@ -55,12 +53,17 @@ const LOOK: Duration = Duration::from_millis(1);
 pub(crate) enum Target {
     /// A file.
     File(File),
-    /// `.zfs`.
-    Zfs,
-    /// `.zfs/snapshot`.
-    Snapshots,
-    /// `.zfs/shares`, which is empty.
-    Shares,
+    /// `.zfs` or a directory in it.
+    Control(ControlNode),
+}
+
+/// The node of a control directory.
+pub(crate) fn control_node(of: ControlNode) -> u64 {
+    match of {
+        ControlNode::Zfs => ZFS,
+        ControlNode::Snapshots => SNAPSHOTS,
+        ControlNode::Shares => SHARES,
+    }
 }
 
 /// A file of some filesystem.
@@ -74,38 +77,16 @@ pub(crate) struct File {
     pub(crate) is_live: bool,
     /// While a request has it, no other state takes the place of the mounted filesystem.
     live: Option<Arc<Live>>,
-    /// What the kernel knows of the snapshot; none of the mounted filesystem, which counts by itself.
-    uses: Option<Arc<Uses>>,
-}
-
-/// How often the kernel was told nodes of a snapshot, less how often it forgot one (`nlookup` of all its inodes,
-/// fs/fuse/fuse_i.h): zero when nothing of the snapshot is open, mapped, anybody's directory, or just remembered.
-#[derive(Debug, Default)]
-pub(crate) struct Uses(AtomicU64);
-
-impl Uses {
-    pub(crate) fn count(&self) -> u64 {
-        self.0.load(Ordering::Acquire)
-    }
-
-    fn retain(&self) {
-        self.0.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// Never below zero: a slot that was given to another snapshot may hear of nodes from before.
-    fn release(&self, count: u64) {
-        let less = |uses: u64| Some(uses.saturating_sub(count));
-        let _ = self
-            .0
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
-    }
+    /// The snapshot, which counts what the kernel knows of it; none of the mounted filesystem,
+    /// which counts by itself.
+    snapshot: Option<Arc<Snapshot>>,
 }
 
 impl File {
     /// The kernel is about to be told this file or another of its filesystem.
     pub(crate) fn retain(&self, ino: u64) {
-        match &self.uses {
-            Some(uses) => uses.retain(),
+        match &self.snapshot {
+            Some(snapshot) => snapshot.retain(),
             None => self.filesystem.retain(ino, 1),
         }
     }
@@ -157,17 +138,6 @@ fn root_of(slot: u64) -> u64 {
     slot << SLOT_SHIFT | 1
 }
 
-struct Snapshot {
-    name: String,
-    /// Its dataset's, once it was open.
-    guid: Option<u64>,
-    open: Arc<tokio::sync::Mutex<Option<Arc<Filesystem>>>>,
-    /// The same, to be looked at without waiting.
-    cached: Option<Arc<Filesystem>>,
-    last_use: Instant,
-    uses: Arc<Uses>,
-}
-
 struct State {
     live: Arc<Live>,
     /// Nobody gets at the mounted filesystem: another state is to take its place.
@@ -175,7 +145,13 @@ struct State {
     /// Slots of files of the mounted filesystem, but 0.
     live_slots: HashSet<u64>,
     next_slot: u64,
-    snapshots: HashMap<u64, Snapshot>,
+    snapshots: HashMap<u64, Slot>,
+}
+
+/// The slot of a snapshot.
+struct Slot {
+    snapshot: Arc<Snapshot>,
+    last_use: Instant,
 }
 
 /// All nodes of a mount.
@@ -183,12 +159,11 @@ pub(crate) struct Nodes {
     state: Mutex<State>,
     /// Told when the mounted filesystem can be got at again.
     resumed: Notify,
-    provider: Option<Arc<dyn SnapshotProvider>>,
-    since: SystemTime,
+    control: Arc<ControlDirectory>,
 }
 
 impl Nodes {
-    pub(crate) fn new(live: Arc<Filesystem>, provider: Option<Arc<dyn SnapshotProvider>>) -> Self {
+    pub(crate) fn new(live: Arc<Filesystem>, control: Arc<ControlDirectory>) -> Self {
         let state = State {
             live: Arc::new(Live {
                 filesystem: live,
@@ -202,8 +177,7 @@ impl Nodes {
         Self {
             state: Mutex::new(state),
             resumed: Notify::new(),
-            provider,
-            since: SystemTime::now(),
+            control,
         }
     }
 
@@ -211,13 +185,8 @@ impl Nodes {
         Arc::clone(&self.state.lock().live.filesystem)
     }
 
-    /// When it was mounted: the time of `.zfs`.
-    pub(crate) fn since(&self) -> SystemTime {
-        self.since
-    }
-
-    pub(crate) fn provider(&self) -> Option<&Arc<dyn SnapshotProvider>> {
-        self.provider.as_ref()
+    pub(crate) fn control(&self) -> &Arc<ControlDirectory> {
+        &self.control
     }
 
     /// Lets nobody at the mounted filesystem, until [`Self::resume`]; whether all who were are done.
@@ -288,9 +257,9 @@ impl Nodes {
     /// What a node is, if that is known without waiting.
     pub(crate) fn try_resolve(&self, node: u64) -> Option<Target> {
         match node {
-            ZFS => return Some(Target::Zfs),
-            SNAPSHOTS => return Some(Target::Snapshots),
-            SHARES => return Some(Target::Shares),
+            ZFS => return Some(Target::Control(ControlNode::Zfs)),
+            SNAPSHOTS => return Some(Target::Control(ControlNode::Snapshots)),
+            SHARES => return Some(Target::Control(ControlNode::Shares)),
             _ => {}
         }
         let mut state = self.state.lock();
@@ -307,14 +276,16 @@ impl Nodes {
                 slot: 0,
                 is_live: true,
                 live: Some(Arc::clone(&state.live)),
-                uses: None,
+                snapshot: None,
             }));
         }
-        let snapshot = state.snapshots.get_mut(&slot)?;
-        snapshot.last_use = Instant::now();
-        let filesystem = snapshot.cached.clone()?;
-        let uses = Arc::clone(&snapshot.uses);
-        Some(Target::File(snapshot_file(filesystem, ino, slot, uses)))
+        let there = state.snapshots.get_mut(&slot)?;
+        there.last_use = Instant::now();
+        let snapshot = Arc::clone(&there.snapshot);
+        drop(state);
+        let filesystem = self.control.try_open(&snapshot)?;
+        let file = snapshot_file(filesystem, ino, slot, snapshot);
+        Some(Target::File(file))
     }
 
     /// What a node is.
@@ -339,16 +310,29 @@ impl Nodes {
             resumed.await;
         }
         let slot = node >> SLOT_SHIFT;
-        let (filesystem, uses) = self.reopen(slot).await?;
+        let snapshot = match self.state.lock().snapshots.get(&slot) {
+            Some(there) => Arc::clone(&there.snapshot),
+            None => return Err(Errno::ESTALE),
+        };
+        let filesystem = match self.control.open(&snapshot).await {
+            Ok(filesystem) => filesystem,
+            Err(error) => {
+                if matches!(error, FsError::Stale { .. }) {
+                    self.state.lock().snapshots.remove(&slot);
+                }
+                return Err(errno(&error));
+            }
+        };
         let ino = node & ((1 << SLOT_SHIFT) - 1);
-        Ok(Target::File(snapshot_file(filesystem, ino, slot, uses)))
+        let file = snapshot_file(filesystem, ino, slot, snapshot);
+        Ok(Target::File(file))
     }
 
     /// The file that a node is.
     pub(crate) async fn file(&self, node: u64) -> Result<File, Errno> {
         match self.resolve(node).await? {
             Target::File(file) => Ok(file),
-            Target::Zfs | Target::Snapshots | Target::Shares => Err(Errno::EPERM),
+            Target::Control(_) => Err(Errno::EPERM),
         }
     }
 
@@ -371,141 +355,47 @@ impl Nodes {
     pub(crate) fn try_file(&self, node: u64) -> Option<File> {
         match self.try_resolve(node)? {
             Target::File(file) => Some(file),
-            Target::Zfs | Target::Snapshots | Target::Shares => None,
+            Target::Control(_) => None,
         }
-    }
-
-    /// Opens a slot's snapshot again.
-    async fn reopen(&self, slot: u64) -> Result<(Arc<Filesystem>, Arc<Uses>), Errno> {
-        let (name, guid, open, uses) = {
-            let state = self.state.lock();
-            let snapshot = state.snapshots.get(&slot).ok_or(Errno::ESTALE)?;
-            (
-                snapshot.name.clone(),
-                snapshot.guid,
-                Arc::clone(&snapshot.open),
-                Arc::clone(&snapshot.uses),
-            )
-        };
-        let mut open = open.lock().await;
-        if let Some(filesystem) = &*open {
-            return Ok((Arc::clone(filesystem), uses));
-        }
-        let provider = self.provider.as_ref().ok_or(Errno::ESTALE)?;
-        let filesystem = provider.open(&name).await.map_err(|error| match error {
-            FsError::NotFound { .. } => Errno::ESTALE,
-            other => errno(&other),
-        })?;
-        let found = guid_of(&filesystem);
-        if guid.is_some_and(|guid| guid != found) {
-            // Another snapshot has the name now.
-            let _ = filesystem.close().await;
-            self.state.lock().snapshots.remove(&slot);
-            return Err(Errno::ESTALE);
-        }
-        *open = Some(Arc::clone(&filesystem));
-        if let Some(snapshot) = self.state.lock().snapshots.get_mut(&slot) {
-            snapshot.guid = Some(found);
-            snapshot.cached = Some(Arc::clone(&filesystem));
-            snapshot.last_use = Instant::now();
-        }
-        Ok((filesystem, uses))
     }
 
     /// The kernel is about to be told the root directory of a snapshot, which need not be open.
     pub(crate) fn retain_snapshot(&self, node: u64) {
-        if let Some(snapshot) = self.state.lock().snapshots.get(&(node >> SLOT_SHIFT)) {
-            snapshot.uses.retain();
+        if let Some(there) = self.state.lock().snapshots.get(&(node >> SLOT_SHIFT)) {
+            there.snapshot.retain();
         }
     }
 
     /// The kernel forgot what it was told `count` times of a node, if that is a snapshot's.
     pub(crate) fn release_snapshot(&self, node: u64, count: u64) {
-        if let Some(snapshot) = self.state.lock().snapshots.get(&(node >> SLOT_SHIFT)) {
-            snapshot.uses.release(count);
+        if let Some(there) = self.state.lock().snapshots.get(&(node >> SLOT_SHIFT)) {
+            there.snapshot.release(count);
         }
     }
 
-    /// What the kernel knows of the snapshot called `name`; none where it was never told of it.
-    pub(crate) fn uses(&self, name: &str) -> Option<Arc<Uses>> {
-        let state = self.state.lock();
-        let mut snapshots = state.snapshots.values();
-        let snapshot = snapshots.find(|there| there.name == name)?;
-        Some(Arc::clone(&snapshot.uses))
-    }
-
-    /// The node of the root directory of the snapshot called `name`, which is not opened yet.
-    pub(crate) fn snapshot_node(&self, name: &str) -> u64 {
+    /// The node of the root directory of a snapshot, which need not be open.
+    pub(crate) fn snapshot_node(&self, snapshot: &Arc<Snapshot>) -> u64 {
         let mut state = self.state.lock();
-        let known = state.snapshots.iter().find(|(_, there)| there.name == name);
-        if let Some(slot) = known.map(|(slot, _)| *slot) {
-            return root_of(slot);
+        let mut known = state.snapshots.iter();
+        if let Some((slot, _)) = known.find(|(_, there)| Arc::ptr_eq(&there.snapshot, snapshot)) {
+            return root_of(*slot);
         }
         let slot = take_slot(&mut state);
-        let snapshot = Snapshot {
-            name: name.to_owned(),
-            guid: None,
-            open: Arc::default(),
-            cached: None,
+        let there = Slot {
+            snapshot: Arc::clone(snapshot),
             last_use: Instant::now(),
-            uses: Arc::default(),
         };
-        state.snapshots.insert(slot, snapshot);
+        state.snapshots.insert(slot, there);
         root_of(slot)
-    }
-
-    /// The root directory of the snapshot called `name`.
-    pub(crate) async fn snapshot(&self, name: &str) -> Result<File, Errno> {
-        // A second time where another snapshot got the name.
-        for _ in 0..2 {
-            let node = self.snapshot_node(name);
-            match self.file(node).await {
-                Err(Errno::ESTALE) => {
-                    self.state.lock().snapshots.remove(&(node >> SLOT_SHIFT));
-                }
-                other => return other,
-            }
-        }
-        Err(Errno::ENOENT)
-    }
-
-    /// Closes snapshots: the one called `name`, or all (`None`) that have not been used for
-    /// `at_least`. Returns their names.
-    pub(crate) async fn close_snapshots(
-        &self,
-        name: Option<&str>,
-        at_least: Duration,
-    ) -> Vec<String> {
-        let wanted: Vec<_> = {
-            let mut state = self.state.lock();
-            state
-                .snapshots
-                .values_mut()
-                .filter(|there| name.is_none_or(|name| there.name == name))
-                .filter(|there| there.last_use.elapsed() >= at_least)
-                .map(|there| {
-                    there.cached = None;
-                    (there.name.clone(), Arc::clone(&there.open))
-                })
-                .collect()
-        };
-        let mut closed = Vec::new();
-        for (name, open) in wanted {
-            if let Some(filesystem) = open.lock().await.take() {
-                let _ = filesystem.close().await;
-            }
-            closed.push(name);
-        }
-        closed
-    }
-
-    /// Closes what has been idle.
-    pub(crate) async fn close_idle(&self) {
-        self.close_snapshots(None, IDLE).await;
     }
 }
 
-fn snapshot_file(filesystem: Arc<Filesystem>, ino: u64, slot: u64, uses: Arc<Uses>) -> File {
+fn snapshot_file(
+    filesystem: Arc<Filesystem>,
+    ino: u64,
+    slot: u64,
+    snapshot: Arc<Snapshot>,
+) -> File {
     let ino = if ino == 1 { filesystem.root() } else { ino };
     File {
         filesystem,
@@ -513,14 +403,8 @@ fn snapshot_file(filesystem: Arc<Filesystem>, ino: u64, slot: u64, uses: Arc<Use
         slot,
         is_live: false,
         live: None,
-        uses: Some(uses),
+        snapshot: Some(snapshot),
     }
-}
-
-fn guid_of(filesystem: &Filesystem) -> u64 {
-    filesystem
-        .dataset()
-        .map_or(0, |dataset| dataset.guid().get())
 }
 
 impl State {

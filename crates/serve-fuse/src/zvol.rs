@@ -3,20 +3,22 @@
 //! Directories follow from the names. A file's size is its volume's; it cannot be changed here.
 //! Reads and writes go past the kernel's page cache only where the opener asks (`O_DIRECT`);
 //! otherwise the cache is kept, since others (iSCSI) write too only where an administrator serves
-//! one volume twice. `fsync` is the volume's flush, punching a hole its unmap: so `losetup` passes
+//! one volume twice; a rollback drops it. `fsync` is the volume's flush, punching a hole its unmap: so `losetup` passes
 //! both on from a filesystem on top.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use access::{Lease, Paused, Resident};
 use bytes::Bytes;
+use device::BoxFuture;
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo,
-    InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory,
+    InitFlags, KernelConfig, LockOwner, Notifier, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory,
     ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow,
     WriteFlags,
 };
@@ -53,10 +55,46 @@ fn errno(error: &VolumeError) -> Errno {
 }
 
 struct Shown {
-    volume: Arc<Volume>,
+    volume: Arc<Lease<Volume>>,
     opens: Arc<AtomicUsize>,
     /// Gone as soon as nobody has it open.
     is_leaving: bool,
+    pages: Arc<Pages>,
+}
+
+/// What the kernel holds of a file's size and content.
+struct Pages {
+    node: u64,
+    notifier: Notifier,
+}
+
+impl Pages {
+    /// Has the kernel write what it has to, and drop the rest.
+    async fn forget(&self) {
+        let (node, notifier) = (self.node, self.notifier.clone());
+        // It waits for pages that are being read, so not on a thread of the runtime.
+        let forget = move || notifier.inval_inode(INodeNo(node), 0, 0);
+        let _ = tokio::task::spawn_blocking(forget).await;
+    }
+}
+
+/// Requests wait by themselves while the volume is rolled back ([`Lease<Volume>`]); what the kernel
+/// holds is of the state before.
+impl Resident for Pages {
+    fn pause(self: Arc<Self>) -> BoxFuture<'static, Option<Box<dyn Paused>>> {
+        Box::pin(async move {
+            self.forget().await;
+            Some(Box::new(PausedPages(self)) as _)
+        })
+    }
+}
+
+struct PausedPages(Arc<Pages>);
+
+impl Paused for PausedPages {
+    fn resume(self: Box<Self>) -> BoxFuture<'static, ()> {
+        Box::pin(async move { self.0.forget().await })
+    }
 }
 
 enum Node {
@@ -104,13 +142,18 @@ impl Tree {
             })
     }
 
-    fn insert(&mut self, name: &str, volume: Arc<Volume>) {
+    fn insert(&mut self, name: &str, volume: Arc<Lease<Volume>>, notifier: Notifier) {
         let number = self.next;
         self.next += 1;
+        let node = number;
+        let pages = Arc::new(Pages { node, notifier });
+        let resident: Weak<Pages> = Arc::downgrade(&pages);
+        volume.set_resident(resident);
         let shown = Shown {
             volume,
             opens: Arc::default(),
             is_leaving: false,
+            pages,
         };
         self.place(name, number, shown);
     }
@@ -157,9 +200,9 @@ impl Tree {
         }
     }
 
-    fn remove(&mut self, name: &str) -> Option<Arc<Volume>> {
-        let shown = self.remove_node(self.find(name)?)?;
-        Some(shown.volume)
+    fn remove(&mut self, name: &str) -> bool {
+        let number = self.find(name);
+        number.is_some_and(|number| self.remove_node(number).is_some())
     }
 
     fn remove_node(&mut self, number: u64) -> Option<Shown> {
@@ -224,7 +267,7 @@ struct Handler {
 }
 
 impl Handler {
-    fn volume(&self, node: INodeNo) -> std::result::Result<Arc<Volume>, Errno> {
+    fn volume(&self, node: INodeNo) -> std::result::Result<Arc<Lease<Volume>>, Errno> {
         match self.tree.read().nodes.get(&node.0) {
             Some(Node::File { shown, .. }) => Ok(Arc::clone(&shown.volume)),
             Some(Node::Directory { .. }) => Err(Errno::EISDIR),
@@ -238,18 +281,18 @@ impl Handler {
                 (FileType::Directory, 0o755, entries.len() as u64 + 2, 2, 512)
             }
             Node::File { shown, .. } => {
-                let perm = if shown.volume.is_read_only() {
+                let perm = if shown.volume.get().is_read_only() {
                     0o400
                 } else {
                     0o600
                 };
-                let size = shown.volume.size_bytes();
+                let size = shown.volume.get().size_bytes();
                 (
                     FileType::RegularFile,
                     perm,
                     size,
                     1,
-                    shown.volume.block_bytes(),
+                    shown.volume.get().block_bytes(),
                 )
             }
         };
@@ -345,7 +388,7 @@ impl fuser::Filesystem for Handler {
         match tree.nodes.get(&node.0) {
             Some(Node::File { shown, .. }) => {
                 let writes = flags.acc_mode() != fuser::OpenAccMode::O_RDONLY;
-                if writes && shown.volume.is_read_only() {
+                if writes && shown.volume.get().is_read_only() {
                     return reply.error(Errno::EROFS);
                 }
                 shown.opens.fetch_add(1, Ordering::AcqRel);
@@ -394,6 +437,7 @@ impl fuser::Filesystem for Handler {
             Err(error) => return reply.error(error),
         };
         let length = volume
+            .get()
             .size_bytes()
             .saturating_sub(offset)
             .min(u64::from(size)) as usize;
@@ -430,6 +474,7 @@ impl fuser::Filesystem for Handler {
             Err(error) => return reply.error(error),
         };
         let room = volume
+            .get()
             .size_bytes()
             .saturating_sub(offset)
             .min(data.len() as u64) as usize;
@@ -491,7 +536,7 @@ impl fuser::Filesystem for Handler {
             Ok(volume) => volume,
             Err(error) => return reply.error(error),
         };
-        let length = volume.size_bytes().saturating_sub(offset).min(length);
+        let length = volume.get().size_bytes().saturating_sub(offset).min(length);
         run(&self.runtime, async move {
             let outcome = match mode & !KEEP_SIZE {
                 0 => Ok(()),
@@ -521,7 +566,7 @@ impl fuser::Filesystem for Handler {
             Ok(volume) => volume,
             Err(error) => return reply.error(error),
         };
-        let size = volume.size_bytes();
+        let size = volume.get().size_bytes();
         let start = match u64::try_from(offset) {
             Ok(start) if start < size => start,
             _ => return reply.error(Errno::ENXIO),
@@ -626,12 +671,13 @@ impl ZvolDirectory {
     }
 
     /// Shows a volume at `name` (`pool/dir/volume`; `@snapshot` may follow). Replaces what was there.
-    pub fn insert(&self, name: &str, volume: Arc<Volume>) {
-        self.tree.write().insert(name, volume);
+    pub fn insert(&self, name: &str, volume: Lease<Volume>) {
+        let notifier = self.served.notifier().clone();
+        self.tree.write().insert(name, Arc::new(volume), notifier);
     }
 
-    /// Takes a volume away: open files of it fail from now on. Returns it if it was there.
-    pub fn remove(&self, name: &str) -> Option<Arc<Volume>> {
+    /// Takes a volume away: open files of it fail from now on. Whether it was there.
+    pub fn remove(&self, name: &str) -> bool {
         self.tree.write().remove(name)
     }
 
@@ -655,13 +701,14 @@ impl ZvolDirectory {
     /// Has the kernel ask for the size of a volume's file again, and drop what it holds of the content: beyond the
     /// end of one that was made smaller, and bigger again, there is nothing now.
     pub async fn resized(&self, name: &str) {
-        let Some(node) = self.tree.read().find(name) else {
-            return;
+        let pages = {
+            let tree = self.tree.read();
+            match tree.find(name).and_then(|node| tree.nodes.get(&node)) {
+                Some(Node::File { shown, .. }) => Arc::clone(&shown.pages),
+                _ => return,
+            }
         };
-        let notifier = self.served.notifier().clone();
-        // It waits for pages that are being read, so not on a thread of the runtime.
-        let forget = move || notifier.inval_inode(INodeNo(node), 0, 0);
-        let _ = tokio::task::spawn_blocking(forget).await;
+        pages.forget().await;
     }
 
     /// Whether some process (or loop device) has the volume's file open.

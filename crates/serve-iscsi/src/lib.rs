@@ -5,6 +5,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`LogicalUnit`] | the border to the storage below |
+//! | [`VolumeUnit`], [`MemoryUnit`] | a volume as a unit, and memory |
 //! | `pdu`, `text` | bytes of the protocol: headers, framing, digests, `key=value` |
 //! | `scsi` | commands: decoders, encoders, reservations, and their execution on a unit |
 //! | `login` | the login phase as a state machine |
@@ -36,6 +37,7 @@ mod server;
 mod session;
 mod target;
 mod text;
+mod volume_unit;
 
 pub use error::{ServerError, TargetError};
 pub use lun::{Extent, LogicalUnit, LunError, LunIdentity};
@@ -45,6 +47,7 @@ pub use target::{
     Authentication, ChapCredentials, ISCSI_NAME_BYTES_MAX, LUN_MAX, SessionInfo, Target,
     TargetOptions, TargetSet,
 };
+pub use volume_unit::VolumeUnit;
 
 /// Decodes bytes as PDUs, text and commands: for fuzzers.
 #[doc(hidden)]

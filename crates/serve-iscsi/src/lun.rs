@@ -119,7 +119,7 @@ pub enum LunError {
     },
 }
 
-/// A logical unit's storage; implemented for volumes by the daemon.
+/// A logical unit's storage; a volume is one ([`crate::VolumeUnit`]).
 ///
 /// Offsets and lengths given to it are multiples of [`block_bytes`](Self::block_bytes) and lie
 /// inside [`capacity_bytes`](Self::capacity_bytes) as it was a moment before. Many calls are in

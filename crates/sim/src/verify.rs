@@ -637,7 +637,7 @@ impl Walk<'_> {
                 continue;
             }
             let stripe_bytes = match top.kind() {
-                VdevKind::Draid(draid) => (draid.data + draid.parity) << top.ashift(),
+                VdevKind::Draid(draid) => (draid.layout.data + draid.layout.parity) << top.ashift(),
                 _ => 0,
             };
             shifts.insert(vdev, (shift, stripe_bytes));

@@ -12,8 +12,12 @@ use parking_lot::Mutex;
 use super::common::Common;
 use super::draid::Draid;
 use super::expansion::Expansion;
+use super::kind::{
+    DraidSpareVdev, DraidVdev, IndirectVdev, LeafType, LeafVdev, MirrorRole, MirrorVdev, OtherVdev,
+    RaidzVdev, VdevKind,
+};
 use super::leaf::Leaf;
-use super::node::{Top, Vdev, VdevKind};
+use super::node::{Top, Vdev};
 use super::state::{Counters, VdevAux, VdevState};
 use crate::error::VdevError;
 use crate::top_spec::AllocClass;
@@ -23,6 +27,8 @@ use crate::top_spec::AllocClass;
 const METASLABS_MAX: u64 = 1 << 18;
 /// Vdevs in one pool, at any level; more is damage.
 const VDEVS_MAX: usize = 1 << 16;
+/// Children of a RAID-Z vdev (`VDEV_RAIDZ_MAXCHILDREN` is 255).
+const RAIDZ_CHILDREN_MAX: usize = 255;
 /// Levels of a tree: root, mirror or raidz, spare, replacing, leaf, and some to spare.
 const DEPTH_MAX: usize = 8;
 
@@ -71,41 +77,10 @@ impl Builder<'_> {
         if self.count > VDEVS_MAX || depth > DEPTH_MAX {
             return Err(bad("the vdev tree is too big or too deep"));
         }
-        let mut kind = kind(config)?;
         let guid = Guid::new(config.u64("guid").unwrap_or(0));
         let id = config.u64("id").unwrap_or(index as u64);
-        let mut children = Vec::new();
-        if !kind.is_leaf() {
-            for (index, child) in config
-                .lists("children")
-                .unwrap_or_default()
-                .iter()
-                .enumerate()
-            {
-                children.push(self.vdev(child, index, depth + 1)?);
-            }
-        }
-        if kind == VdevKind::Other("draid".to_owned()) {
-            kind = VdevKind::Draid(Draid::from_config(config, children.len())?);
-        }
-        match kind {
-            VdevKind::Raidz { parity }
-                if children.len() as u64 <= parity || children.len() > 255 =>
-            {
-                return Err(bad(format!(
-                    "raidz{parity} vdev {guid} has {} children",
-                    children.len()
-                )));
-            }
-            VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare if children.is_empty() => {
-                return Err(bad(format!("{} vdev {guid} has no children", kind.name())));
-            }
-            _ => {}
-        }
-        let expansion = match kind {
-            VdevKind::Raidz { parity } => Expansion::from_config(config, children.len(), parity)?,
-            _ => None,
-        };
+        let counters = Arc::new(Counters::default());
+        let kind = self.kind(config, guid, &counters, depth)?;
         let top = (depth == 1).then(|| Top::new(VdevId::new(index as u32), class(config), config));
         if top
             .as_ref()
@@ -121,71 +96,134 @@ impl Builder<'_> {
                 own.push(name, value.clone());
             }
         }
-        let counters = Arc::new(Counters::default());
-        let leaf = kind.is_leaf().then(|| {
-            let leaf = Leaf::new(
-                guid,
-                self.world.clone(),
-                self.common.clone(),
-                counters.clone(),
-            );
-            let flag = |name| config.u64(name).is_some_and(|value| value != 0);
-            // What the administrator said outlives the import. That errors were too many does not: a device may
-            // be well again, and what it missed is known (`vdev_alloc`, module/zfs/vdev.c).
-            if flag("offline") {
-                leaf.set_state(VdevState::Offline, VdevAux::None);
-            } else if flag("faulted") && config.string("aux_state") == Some("external") {
-                leaf.set_state(VdevState::Faulted, VdevAux::External);
-            } else if flag("removed") {
-                leaf.set_state(VdevState::Removed, VdevAux::None);
-            }
-            Arc::new(leaf)
-        });
         Ok(Arc::new(Vdev {
             guid,
             id,
             kind,
-            children,
-            leaf,
             top,
-            expansion,
-            spared: OnceLock::new(),
-            spare_missing: Mutex::default(),
-            recorded: Mutex::default(),
-            indirect: OnceLock::new(),
             config: Mutex::new(own),
             world: self.world.clone(),
             counters,
+        }))
+    }
+
+    fn kind(
+        &mut self,
+        config: &NvList,
+        guid: Guid,
+        counters: &Arc<Counters>,
+        depth: usize,
+    ) -> Result<VdevKind, VdevError> {
+        let name = config.require_string("type")?;
+        Ok(match name {
+            "disk" => self.leaf(config, guid, LeafType::Disk, counters),
+            "file" => self.leaf(config, guid, LeafType::File, counters),
+            "mirror" => self.mirror(config, guid, MirrorRole::Mirror, depth)?,
+            "replacing" => self.mirror(config, guid, MirrorRole::Replacing, depth)?,
+            "spare" => self.mirror(config, guid, MirrorRole::Spare, depth)?,
+            "raidz" => self.raidz(config, guid, depth)?,
+            "draid" => {
+                let children = self.children(config, depth)?;
+                VdevKind::Draid(DraidVdev {
+                    layout: Draid::from_config(config, children.len())?,
+                    children,
+                })
+            }
+            "dspare" => VdevKind::DraidSpare(DraidSpareVdev {
+                top_guid: Guid::new(config.u64("top_guid").unwrap_or(0)),
+                spare: config.u64("spareid").unwrap_or(u64::MAX),
+                top: OnceLock::new(),
+                missing: Mutex::default(),
+                recorded: Mutex::default(),
+            }),
+            "hole" => VdevKind::Hole,
+            "indirect" => VdevKind::Indirect(IndirectVdev::default()),
+            "missing" => VdevKind::Missing,
+            other => VdevKind::Other(OtherVdev {
+                name: other.to_owned(),
+                children: self.children(config, depth)?,
+            }),
+        })
+    }
+
+    fn children(&mut self, config: &NvList, depth: usize) -> Result<Vec<Arc<Vdev>>, VdevError> {
+        config
+            .lists("children")
+            .unwrap_or_default()
+            .iter()
+            .enumerate()
+            .map(|(index, child)| self.vdev(child, index, depth + 1))
+            .collect()
+    }
+
+    fn leaf(
+        &self,
+        config: &NvList,
+        guid: Guid,
+        leaf_type: LeafType,
+        counters: &Arc<Counters>,
+    ) -> VdevKind {
+        let leaf = Leaf::new(
+            guid,
+            self.world.clone(),
+            self.common.clone(),
+            counters.clone(),
+        );
+        let flag = |name| config.u64(name).is_some_and(|value| value != 0);
+        // What the administrator said outlives the import. That errors were too many does not: a
+        // device may be well again, and what it missed is known (`vdev_alloc`, module/zfs/vdev.c).
+        if flag("offline") {
+            leaf.set_state(VdevState::Offline, VdevAux::None);
+        } else if flag("faulted") && config.string("aux_state") == Some("external") {
+            leaf.set_state(VdevState::Faulted, VdevAux::External);
+        } else if flag("removed") {
+            leaf.set_state(VdevState::Removed, VdevAux::None);
+        }
+        VdevKind::Leaf(LeafVdev {
+            leaf_type,
+            leaf: Arc::new(leaf),
+            recorded: Mutex::default(),
+        })
+    }
+
+    fn mirror(
+        &mut self,
+        config: &NvList,
+        guid: Guid,
+        role: MirrorRole,
+        depth: usize,
+    ) -> Result<VdevKind, VdevError> {
+        let children = self.children(config, depth)?;
+        let kind = VdevKind::Mirror(MirrorVdev { role, children });
+        if kind.children().is_empty() {
+            return Err(bad(format!("{} vdev {guid} has no children", kind.name())));
+        }
+        Ok(kind)
+    }
+
+    fn raidz(&mut self, config: &NvList, guid: Guid, depth: usize) -> Result<VdevKind, VdevError> {
+        // Before version 3 there was no pair for it: single parity.
+        let parity = match config.u64("nparity").unwrap_or(1) {
+            parity @ 1..=3 => parity,
+            other => return Err(bad(format!("a raidz vdev with {other} parity columns"))),
+        };
+        let children = self.children(config, depth)?;
+        if children.len() as u64 <= parity || children.len() > RAIDZ_CHILDREN_MAX {
+            return Err(bad(format!(
+                "raidz{parity} vdev {guid} has {} children",
+                children.len()
+            )));
+        }
+        Ok(VdevKind::Raidz(RaidzVdev {
+            parity,
+            expansion: Expansion::from_config(config, children.len(), parity)?,
+            children,
         }))
     }
 }
 
 pub(super) fn bad(what: impl Into<String>) -> VdevError {
     VdevError::BadConfig { what: what.into() }
-}
-
-fn kind(config: &NvList) -> Result<VdevKind, VdevError> {
-    let name = config.require_string("type")?;
-    Ok(match name {
-        "disk" => VdevKind::Disk,
-        "file" => VdevKind::File,
-        "mirror" => VdevKind::Mirror,
-        "replacing" => VdevKind::Replacing,
-        "spare" => VdevKind::Spare,
-        // Before version 3 there was no pair for it: single parity.
-        "raidz" => match config.u64("nparity").unwrap_or(1) {
-            parity @ 1..=3 => VdevKind::Raidz { parity },
-            other => return Err(bad(format!("a raidz vdev with {other} parity columns"))),
-        },
-        "dspare" => VdevKind::DraidSpare {
-            top_guid: Guid::new(config.u64("top_guid").unwrap_or(0)),
-            spare: config.u64("spareid").unwrap_or(u64::MAX),
-        },
-        "hole" => VdevKind::Hole,
-        "indirect" => VdevKind::Indirect,
-        "missing" => VdevKind::Missing,
-        other => VdevKind::Other(other.to_owned()),
-    })
 }
 
 fn class(config: &NvList) -> AllocClass {
@@ -223,7 +261,7 @@ impl Vdev {
             out.set("asize", self.asize_bytes());
             out.set("is_log", u64::from(top.class == AllocClass::Log));
         }
-        if let Some(leaf) = &self.leaf {
+        if let Some(leaf) = self.leaf() {
             // What the administrator or too many errors said outlives the import.
             let (state, aux) = leaf.state();
             for (name, value) in [
@@ -246,9 +284,9 @@ impl Vdev {
                 }
             };
         }
-        if !self.children.is_empty() {
+        if !self.children().is_empty() {
             let children: Vec<NvList> = self
-                .children
+                .children()
                 .iter()
                 .map(|child| child.to_config(scope))
                 .collect();

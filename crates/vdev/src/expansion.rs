@@ -38,7 +38,8 @@ use parking_lot::Mutex;
 use super::config::bad;
 use super::geometry::Geometry;
 use super::leaf::IoContext;
-use super::node::{ReadFailure, Vdev, Verify, WriteFailure};
+use super::node::{ReadFailure, Verify, WriteFailure};
+use super::raidz::Striped;
 use super::raidz::{COMBINATIONS_MAX, Combinations, reconstruct};
 use super::state::Counters;
 use crate::error::VdevError;
@@ -331,7 +332,7 @@ impl Rows {
     }
 }
 
-impl Vdev {
+impl Striped<'_> {
     /// Reads a block that has another width than the vdev.
     pub(super) async fn read_expanded(
         &self,
@@ -373,15 +374,18 @@ impl Vdev {
             .iter()
             .any(|row| row.iter().filter(|part| part.is_none()).count() > rows.parity);
         if too_few {
-            Counters::add(&self.counters.read_errors, u64::from(!context.speculative));
+            Counters::add(
+                &self.vdev.counters.read_errors,
+                u64::from(!context.speculative),
+            );
             return Err(cause.unwrap_or_else(|| ReadFailure {
                 checksum: false,
                 device: false,
-                cause: format!("{}: too few devices", self.display_name()),
+                cause: format!("{}: too few devices", self.vdev.display_name()),
             }));
         }
         if !context.speculative {
-            Counters::add(&self.counters.checksum_errors, 1);
+            Counters::add(&self.vdev.counters.checksum_errors, 1);
             for (row, column, sector) in rows.sectors() {
                 if content[row][column].is_some() {
                     self.children[sector.child].note_checksum_error(sector.offset, context);
@@ -393,7 +397,7 @@ impl Vdev {
             device: cause.is_some_and(|failure| failure.device),
             cause: format!(
                 "{}: wrong checksum at {offset:#x}, and no set of devices is right",
-                self.display_name()
+                self.vdev.display_name()
             ),
         })
     }
@@ -408,7 +412,7 @@ impl Vdev {
         let content = rows.content_of(block).ok_or_else(|| {
             WriteFailure::new(format!(
                 "{}: no block can be written so",
-                self.display_name()
+                self.vdev.display_name()
             ))
         })?;
         let mut sectors: Vec<(usize, Sector, &Bytes)> = rows
@@ -441,7 +445,7 @@ impl Vdev {
         }
         match cause {
             Some(failure) if failed.iter().any(|count| *count > rows.parity) => {
-                self.note_write_failure(&failure);
+                self.vdev.note_write_failure(&failure);
                 Err(failure)
             }
             _ => Ok(()),
@@ -536,7 +540,7 @@ impl Vdev {
         content: &Content,
         verify: &dyn Verify,
     ) -> Option<(Bytes, Content)> {
-        let expansion = self.expansion.as_ref()?;
+        let expansion = self.vdev.kind.expansion()?;
         if let Some(block) = rows.assemble(content)
             && verify.verify(&block).await
         {

@@ -20,8 +20,9 @@ use bytes::{Bytes, BytesMut};
 use format::{IndirectBirthEntry, IndirectMappingEntry, Txg, VdevId};
 use futures::future::join_all;
 
+use super::kind::VdevKind;
 use super::leaf::IoContext;
-use super::node::{ReadFailure, Unverified, Vdev, VdevKind, Verify, WriteFailure};
+use super::node::{ReadFailure, Unverified, Vdev, Verify, WriteFailure};
 use super::state::Counters;
 use super::tree::VdevTree;
 use crate::error::VdevError;
@@ -134,8 +135,10 @@ impl VdevTree {
     /// [`VdevError::NoSuchVdev`] when there is no removed vdev with this id, or it has a map.
     pub fn set_indirect_map(&self, id: VdevId, map: IndirectMap) -> Result<(), VdevError> {
         self.top(id)
-            .filter(|top| *top.kind() == VdevKind::Indirect)
-            .and_then(|top| top.indirect.set(map).ok())
+            .and_then(|top| match top.kind() {
+                VdevKind::Indirect(indirect) => indirect.map.set(map).ok(),
+                _ => None,
+            })
             .ok_or(VdevError::NoSuchVdev { vdev: id })
     }
 
@@ -149,7 +152,7 @@ impl VdevTree {
         offset: u64,
         length: u64,
     ) -> Result<Option<Remapped>, VdevError> {
-        let Some(top) = self.top(id).filter(|top| *top.kind() == VdevKind::Indirect) else {
+        let Some(top) = self.top(id).filter(|top| top.kind().is_indirect()) else {
             return Ok(None);
         };
         let mut passed = vec![(id, offset, length)];
@@ -173,10 +176,7 @@ impl VdevTree {
             vdev: top.display_name(),
             cause: cause.to_owned(),
         };
-        let map = top
-            .indirect
-            .get()
-            .ok_or_else(|| gone("its mapping is not loaded"))?;
+        let map = map_of(top).ok_or_else(|| gone("its mapping is not loaded"))?;
         let mut done = Vec::new();
         let mut open = map
             .pieces(offset, length)
@@ -191,14 +191,12 @@ impl VdevTree {
             let on = self
                 .top(piece.vdev)
                 .ok_or(VdevError::NoSuchVdev { vdev: piece.vdev })?;
-            if *on.kind() != VdevKind::Indirect {
+            if !on.kind().is_indirect() {
                 done.push(piece);
                 continue;
             }
             passed.push((piece.vdev, piece.offset, piece.length));
-            let mut next = on
-                .indirect
-                .get()
+            let mut next = map_of(&on)
                 .and_then(|map| map.pieces(piece.offset, piece.length))
                 .ok_or_else(|| gone("what its mapping points to is not mapped"))?;
             next.reverse();
@@ -370,9 +368,16 @@ impl VdevTree {
     }
 }
 
+fn map_of(vdev: &Vdev) -> Option<&IndirectMap> {
+    match vdev.kind() {
+        VdevKind::Indirect(indirect) => indirect.map.get(),
+        _ => None,
+    }
+}
+
 /// The devices that each hold a whole copy.
 fn sources_of(vdev: &Arc<Vdev>, out: &mut Vec<Arc<Vdev>>) {
-    if vdev.children().is_empty() || matches!(vdev.kind(), VdevKind::Raidz { .. }) {
+    if vdev.children().is_empty() || matches!(vdev.kind(), VdevKind::Raidz(_)) {
         if vdev.is_readable() {
             out.push(vdev.clone());
         }

@@ -7,8 +7,10 @@
 //! would know any more ([`Vdev::forgets_missing`]).
 
 use format::Txg;
+use parking_lot::Mutex;
 
-use super::node::{Vdev, VdevKind};
+use super::kind::{LeafVdev, VdevKind};
+use super::node::Vdev;
 use crate::range_set::RangeSet;
 
 /// Which txgs' writes a device lacks, as a crash would leave it.
@@ -28,25 +30,42 @@ impl Recorded {
 }
 
 impl Vdev {
-    /// The txgs whose writes a dRAID spare lacks.
+    /// The transaction groups whose writes a dRAID spare lacks; nothing of other kinds.
     pub fn spare_missing(&self) -> RangeSet {
-        self.spare_missing.lock().clone()
+        match &self.kind {
+            VdevKind::DraidSpare(spare) => spare.missing.lock().clone(),
+            _ => RangeSet::default(),
+        }
     }
 
-    /// Says which txgs' writes a dRAID spare lacks; until it was rebuilt, that is most of them.
+    /// Says which transaction groups' writes a dRAID spare lacks; until it was rebuilt, that is
+    /// most of them.
     pub fn set_spare_missing(&self, missing: RangeSet) {
-        *self.spare_missing.lock() = missing;
+        if let VdevKind::DraidSpare(spare) = &self.kind {
+            *spare.missing.lock() = missing;
+        }
     }
 
-    /// Notes which txgs' writes this device or dRAID spare lacks by the state of the pool that is on disk, which is of
-    /// `synced`: when that was written or read.
+    fn recorded(&self) -> Option<&Mutex<Recorded>> {
+        match &self.kind {
+            VdevKind::Leaf(leaf) => Some(&leaf.recorded),
+            VdevKind::DraidSpare(spare) => Some(&spare.recorded),
+            _ => None,
+        }
+    }
+
+    /// Notes which transaction groups' writes this device or dRAID spare lacks by the state of the
+    /// pool that is on disk, which is of `synced`: when that was written or read.
     pub fn set_recorded_missing(&self, missing: RangeSet, synced: Txg) {
-        *self.recorded.lock() = Recorded { missing, synced };
+        if let Some(recorded) = self.recorded() {
+            *recorded.lock() = Recorded { missing, synced };
+        }
     }
 
     /// Whether this device or dRAID spare lacks writes of `txg`, and no crash would let that be forgotten.
     fn is_recorded_missing(&self, txg: Txg) -> bool {
-        self.recorded.lock().contains(txg)
+        self.recorded()
+            .is_some_and(|recorded| recorded.lock().contains(txg))
     }
 
     /// Whether this device or dRAID spare lacks writes of `txg`, and a crash would let that be forgotten.
@@ -56,14 +75,12 @@ impl Vdev {
 
     /// Whether more children than redundancy makes up for lack writes of `txg`.
     pub(super) fn lacks_txg(&self, txg: Txg) -> bool {
-        match &self.leaf {
-            Some(leaf) => leaf.is_missing(txg),
-            None if self.children.is_empty() => {
-                !txg.is_zero() && self.spare_missing.lock().contains(txg.get(), 1)
-            }
-            None => {
-                let lacking = self.children.iter().filter(|child| child.lacks_txg(txg));
-                lacking.count() > self.redundancy()
+        match &self.kind {
+            VdevKind::Leaf(vdev) => vdev.leaf.is_missing(txg),
+            VdevKind::DraidSpare(spare) => spare.is_missing(txg),
+            kind => {
+                let children = kind.children().iter();
+                children.filter(|child| child.lacks_txg(txg)).count() > self.redundancy()
             }
         }
     }
@@ -77,12 +94,12 @@ impl Vdev {
         // What a spare stands on depends on where the block's columns are, not on where the block is. Blocks of logs
         // may be smaller than sectors.
         let length = length.next_multiple_of(1 << self.ashift());
-        let rows = draid.rows(self.ashift(), offset, length);
+        let rows = draid.layout.rows(self.ashift(), offset, length);
         rows.is_none_or(|rows| {
             rows.iter().any(|row| {
                 let columns = row.columns.iter().filter(|column| column.length > 0);
                 let lacking = columns.filter(|column| {
-                    let child = self.children.get(column.child);
+                    let child = draid.children.get(column.child);
                     child.is_none_or(|child| child.may_lack(column.offset, txg))
                 });
                 lacking.count() > row.parity
@@ -92,22 +109,22 @@ impl Vdev {
 
     /// [`Self::may_lack_block`], of the part of a block that is at `offset` of this vdev; of all of a RAID-Z vdev.
     fn may_lack(&self, offset: u64, txg: Txg) -> bool {
-        match (&self.leaf, &self.kind) {
-            (Some(leaf), _) => {
+        match &self.kind {
+            VdevKind::Leaf(LeafVdev { leaf, .. }) => {
                 !leaf.is_readable() || leaf.is_missing(txg) || self.is_recorded_missing(txg)
             }
-            (None, VdevKind::DraidSpare { .. }) => {
-                self.lacks_txg(txg)
+            VdevKind::DraidSpare(spare) => {
+                spare.is_missing(txg)
                     || self.is_recorded_missing(txg)
-                    || self
-                        .spared_child(offset)
+                    || spare
+                        .child(offset)
                         .is_none_or(|child| child.may_lack(offset, txg))
             }
             // Its blocks are elsewhere.
-            (None, VdevKind::Indirect) => false,
-            (None, _) if self.children.is_empty() => true,
-            _ => {
-                let lacking = self.children.iter();
+            VdevKind::Indirect(_) => false,
+            kind if kind.children().is_empty() => true,
+            kind => {
+                let lacking = kind.children().iter();
                 let lacking = lacking.filter(|child| child.may_lack(offset, txg));
                 lacking.count() > self.redundancy()
             }
@@ -117,16 +134,18 @@ impl Vdev {
     /// Whether it lacks writes of this txg at this offset: all of its children that are there do, and of a dRAID
     /// spare the device that has the offset does (`vdev_draid_missing`, module/zfs/vdev_draid.c).
     pub fn is_missing(&self, offset: u64, txg: Txg) -> bool {
-        match &self.leaf {
-            Some(leaf) => leaf.is_missing(txg),
-            None if self.children.is_empty() => {
-                !txg.is_zero() && self.spare_missing.lock().contains(txg.get(), 1)
-                    || self
-                        .spared_child(offset)
+        match &self.kind {
+            VdevKind::Leaf(vdev) => vdev.leaf.is_missing(txg),
+            VdevKind::DraidSpare(spare) => {
+                spare.is_missing(txg)
+                    || spare
+                        .child(offset)
                         .is_some_and(|child| child.is_missing(offset, txg))
             }
-            None => self
-                .children
+            // Nothing is missing where nothing can be.
+            kind if kind.children().is_empty() => false,
+            kind => kind
+                .children()
                 .iter()
                 .filter(|child| child.is_readable())
                 .all(|child| child.is_missing(offset, txg)),
@@ -137,14 +156,16 @@ impl Vdev {
     /// module/zfs/vdev.c). Rows of dRAID keep the columns of a device and of its spare apart, so that a spare counts
     /// for itself, whatever becomes of the devices that it is on.
     pub(super) fn lacks_data(&self) -> bool {
-        match (&self.leaf, &self.kind) {
-            (Some(leaf), _) => !leaf.is_readable() || !leaf.missing().is_empty(),
-            (None, VdevKind::DraidSpare { .. }) => {
-                self.spared.get().is_none() || !self.spare_missing.lock().is_empty()
+        match &self.kind {
+            VdevKind::Leaf(LeafVdev { leaf, .. }) => {
+                !leaf.is_readable() || !leaf.missing().is_empty()
             }
-            _ => {
-                let lacking = self.children.iter().filter(|child| child.lacks_data());
-                lacking.count() > self.redundancy()
+            VdevKind::DraidSpare(spare) => {
+                spare.top.get().is_none() || !spare.missing.lock().is_empty()
+            }
+            kind => {
+                let children = kind.children().iter();
+                children.filter(|child| child.lacks_data()).count() > self.redundancy()
             }
         }
     }

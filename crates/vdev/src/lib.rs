@@ -3,7 +3,9 @@
 //! | File | Holds |
 //! |---|---|
 //! | `tree` | [`VdevTree`]: opening, flushing, I/O by [`format::VdevId`] |
-//! | `node` | [`Vdev`]: leaves and mirrors |
+//! | `node` | [`Vdev`]: what all kinds have, and where I/O branches |
+//! | `kind` | [`VdevKind`]: the kinds, each with its own data |
+//! | `mirror` | mirror reads and writes |
 //! | `lacking` | writes that a vdev lacks, and blocks that it may lack for that reason |
 //! | `raidz` | RAID-Z reads, reconstruction, writes |
 //! | `geometry` | [`Geometry`]: allocated sizes, RAID-Z columns |
@@ -36,6 +38,7 @@ mod expansion_tests;
 mod flushed_tests;
 mod geometry;
 mod indirect;
+mod kind;
 mod label;
 mod lacking;
 mod leaf;
@@ -45,6 +48,7 @@ mod metaslab;
 mod meter;
 #[cfg(test)]
 mod meter_tests;
+mod mirror;
 mod node;
 mod queue;
 mod raidz;
@@ -65,6 +69,10 @@ pub use draid::Draid;
 pub use error::VdevError;
 pub use geometry::{Column, Columns, Geometry, metaslab_span};
 pub use indirect::{IndirectMap, Remapped};
+pub use kind::{
+    DraidSpareVdev, DraidVdev, IndirectVdev, LeafType, LeafVdev, MirrorRole, MirrorVdev, OtherVdev,
+    RaidzVdev, VdevKind,
+};
 pub use label::{
     HeartbeatTarget, Label, LabelSync, Labels, best_uberblock, clear_labels, leaf_label_config,
     read_labels, write_detached_labels,
@@ -72,7 +80,7 @@ pub use label::{
 pub use leaf::{IoContext, Leaf};
 pub use metaslab::{METASLABS_MAX, metaslab_shift};
 pub use meter::{IO_CLASSES, IoStats, LATENCY_BUCKETS, SIZE_BUCKETS};
-pub use node::{ReadFailure, Top, Vdev, VdevKind, Verify, WriteFailure};
+pub use node::{ReadFailure, Top, Vdev, Verify, WriteFailure};
 pub use range_set::RangeSet;
 pub use report::{ErrorReport, ErrorSink, IgnoreErrors, Priority};
 pub use state::{CounterValues, Counters, VdevAux, VdevState};

@@ -90,7 +90,10 @@ fn put(sim: &SimWorld, top: &Vdev, offset: u64, block: &[u8], spares: &[(usize, 
     let VdevKind::Draid(draid) = top.kind() else {
         panic!("not dRAID");
     };
-    let rows = draid.rows(top.ashift(), offset, block.len()).expect("rows");
+    let rows = draid
+        .layout
+        .rows(top.ashift(), offset, block.len())
+        .expect("rows");
     for row in rows {
         let data: Vec<&[u8]> = row
             .data_at
@@ -103,7 +106,10 @@ fn put(sim: &SimWorld, top: &Vdev, offset: u64, block: &[u8], spares: &[(usize, 
         for (column, bytes) in row.columns.iter().zip(content) {
             let mut child = column.child;
             while let Some((_, spare)) = spares.iter().find(|(gone, _)| *gone == child) {
-                child = draid.spare_child(*spare, column.offset).expect("a spare");
+                child = draid
+                    .layout
+                    .spare_child(*spare, column.offset)
+                    .expect("a spare");
             }
             sim.disk(&format!("d{child}"))
                 .expect("a disk")
@@ -153,7 +159,10 @@ async fn write_to_draid(
     let VdevKind::Draid(draid) = top.kind() else {
         unreachable!()
     };
-    let rows = draid.rows(ashift as u32, offset, length).expect("rows");
+    let rows = draid
+        .layout
+        .rows(ashift as u32, offset, length)
+        .expect("rows");
     for row in &rows {
         for child in 0..children {
             let disk = sim.disk(&format!("d{child}")).expect("a disk");
@@ -204,7 +213,10 @@ async fn write_to_draid(
         for column in &row.columns {
             let mut child = column.child;
             while let Some((_, spare)) = replaced.iter().find(|(other, _)| *other == child) {
-                child = draid.spare_child(*spare, column.offset).expect("a spare");
+                child = draid
+                    .layout
+                    .spare_child(*spare, column.offset)
+                    .expect("a spare");
             }
             if gone.contains(&(child as u64)) {
                 failed += 1;
@@ -301,7 +313,7 @@ proptest! {
             let read = async || tree.read_block(TOP, offset, length, &context, &Same(block.clone())).await;
             prop_assert_eq!(read().await.map_err(|failure| failure.cause), Ok(Bytes::from(block.clone())));
             let VdevKind::Draid(draid) = top.kind() else { unreachable!() };
-            let rows = draid.rows(top.ashift(), offset, length).expect("rows");
+            let rows = draid.layout.rows(top.ashift(), offset, length).expect("rows");
             // Devices that have something of the first row, in some order.
             let mut used: Vec<usize> = rows[0].columns.iter().filter(|column| column.length > 0)
                 .map(|column| column.child).collect();
@@ -368,7 +380,7 @@ proptest! {
             let offset = at * ((parity + data) << 9);
             put(&sim, &top, offset, &block, &replaced);
             let VdevKind::Draid(draid) = top.kind() else { unreachable!() };
-            let rows = draid.rows(9, offset, block.len()).expect("rows");
+            let rows = draid.layout.rows(9, offset, block.len()).expect("rows");
             let healthy: BTreeSet<usize> = rows[0].columns.iter().filter(|column| column.length > 0)
                 .map(|column| column.child)
                 .filter(|child| replaced.iter().all(|(gone, _)| gone != child)).collect();
@@ -403,7 +415,7 @@ fn rows_of_one_block_are_wrong_each_in_its_own_way() {
         let VdevKind::Draid(draid) = top.kind() else {
             unreachable!()
         };
-        let rows = draid.rows(9, offset, length).expect("rows");
+        let rows = draid.layout.rows(9, offset, length).expect("rows");
         assert_eq!(rows.len(), 2);
         let first = rows[0].columns[1];
         let second = rows[1].columns[1..]
@@ -438,7 +450,7 @@ fn a_device_that_comes_back_gets_what_it_missed() {
         let VdevKind::Draid(draid) = top.kind() else {
             unreachable!()
         };
-        let away = draid.rows(9, 0, 512).expect("rows")[0].columns[2].child;
+        let away = draid.layout.rows(9, 0, 512).expect("rows")[0].columns[2].child;
         let disk = sim.disk(&format!("d{away}")).expect("a disk");
         disk.corrupt(LABEL_START_BYTES, 4 << 20);
         let context = IoContext {
@@ -472,7 +484,7 @@ fn a_device_that_comes_back_gets_what_it_missed() {
                 .read_block(TOP, *offset, block.len(), &scrub, &Same(block.clone()))
                 .await;
             assert_eq!(read.expect("parity makes up for it"), *block);
-            for row in draid.rows(9, *offset, block.len()).expect("rows") {
+            for row in draid.layout.rows(9, *offset, block.len()).expect("rows") {
                 let longest = row.columns[0].length;
                 for (index, at) in row.data_at.iter().enumerate() {
                     let column = row.columns[index + row.parity];
@@ -517,13 +529,13 @@ fn a_spare_that_misses_a_write_says_so() {
         let offset = (0..100u64)
             .map(|at| at * (4 << 9))
             .find(|offset| {
-                let rows = draid.rows(9, *offset, 1024).expect("rows");
+                let rows = draid.layout.rows(9, *offset, 1024).expect("rows");
                 rows[0].columns.iter().any(|column| column.child == 1)
             })
             .expect("some block is on every device");
-        let rows = draid.rows(9, offset, 1024).expect("rows");
+        let rows = draid.layout.rows(9, offset, 1024).expect("rows");
         let at = rows[0].columns[0].offset;
-        let behind = draid.spare_child(0, at).expect("a spare");
+        let behind = draid.layout.spare_child(0, at).expect("a spare");
         let disk = sim.disk(&format!("d{behind}")).expect("a disk");
         disk.inject(Fault::new(SimOp::Write, FaultEffect::Error));
         let block = noise(1024, 5);

@@ -1,101 +1,25 @@
-//! A vdev of the tree, and the I/O of everything but RAID-Z: leaves and mirrors.
+//! A vdev of the tree: what all kinds have, and where I/O branches by kind.
 //!
-//! **Mirror reads** (`vdev_mirror_child_select`, module/zfs/vdev_mirror.c) go to the readable child
-//! with the fewest reads in flight that does not miss the block's txg; among equals, areas of 2 MiB
-//! take turns. What fails, by the device or by checksum, is read from the others, and then repaired
-//! with what was good. Spare, replacing and missing vdevs below a top-level vdev are mirrors to us.
-//!
-//! **Mirror writes** go to every child that can be written and are good when one is; the others
-//! miss the txg from then on.
+//! Devices and dRAID spares are read and written here, mirrors in module `mirror`, RAID-Z and dRAID
+//! in `raidz`. Spare and replacing vdevs below a top-level vdev are mirrors to us.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::{Bytes, BytesMut};
 use device::{BoxFuture, World};
 use format::{Guid, LABEL_BYTES, NvList, Txg, VdevId};
-use futures::future::join_all;
 use parking_lot::Mutex;
 
-use super::draid::Draid;
-use super::expansion::Expansion;
-use super::geometry::Geometry;
-use super::indirect::IndirectMap;
-use super::lacking::Recorded;
-use super::leaf::{IoContext, Leaf, LeafError};
-use super::meter::IoStats;
-use super::state::{CounterValues, Counters, VdevAux, VdevState};
-use crate::range_set::RangeSet;
+use crate::expansion::Expansion;
+use crate::geometry::Geometry;
+use crate::indirect::IndirectMap;
+use crate::kind::{DraidVdev, VdevKind};
+use crate::leaf::{IoContext, Leaf, LeafError};
+use crate::meter::IoStats;
+use crate::raidz::Striped;
+use crate::state::{CounterValues, Counters, VdevAux, VdevState};
 use crate::top_spec::AllocClass;
-
-/// Kinds of vdevs (`vdev_ops_t`).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum VdevKind {
-    /// A block device.
-    Disk,
-    /// A regular file.
-    File,
-    /// Every child holds everything.
-    Mirror,
-    /// Like a mirror, while a device is being replaced.
-    Replacing,
-    /// Like a mirror, while a hot spare stands in.
-    Spare,
-    /// Rotating parity.
-    Raidz {
-        /// Parity columns, 1 to 3.
-        parity: u64,
-    },
-    /// Parity groups spread over all children, with room for spares among them.
-    Draid(Draid),
-    /// The spare room of a dRAID vdev, standing in for one of its devices.
-    DraidSpare {
-        /// The dRAID vdev.
-        top_guid: Guid,
-        /// Which of its spares.
-        spare: u64,
-    },
-    /// Was removed; its id is not reused.
-    Hole,
-    /// Was removed and its blocks moved to others.
-    Indirect,
-    /// Unknown because its devices are not there.
-    Missing,
-    /// Something that we do not know: I/O is not supported.
-    Other(String),
-}
-
-impl VdevKind {
-    /// The type's name in configurations.
-    pub fn name(&self) -> &str {
-        match self {
-            VdevKind::Disk => "disk",
-            VdevKind::File => "file",
-            VdevKind::Mirror => "mirror",
-            VdevKind::Replacing => "replacing",
-            VdevKind::Spare => "spare",
-            VdevKind::Raidz { .. } => "raidz",
-            VdevKind::Draid(_) => "draid",
-            VdevKind::DraidSpare { .. } => "dspare",
-            VdevKind::Hole => "hole",
-            VdevKind::Indirect => "indirect",
-            VdevKind::Missing => "missing",
-            VdevKind::Other(name) => name,
-        }
-    }
-
-    /// Whether it is a device.
-    pub fn is_leaf(&self) -> bool {
-        matches!(self, VdevKind::Disk | VdevKind::File)
-    }
-
-    fn is_mirror_like(&self) -> bool {
-        matches!(
-            self,
-            VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare
-        )
-    }
-}
 
 /// What only top-level vdevs have.
 #[derive(Debug)]
@@ -181,19 +105,7 @@ pub struct Vdev {
     pub(super) guid: Guid,
     pub(super) id: u64,
     pub(super) kind: VdevKind,
-    pub(super) children: Vec<Arc<Vdev>>,
-    pub(super) leaf: Option<Arc<Leaf>>,
     pub(super) top: Option<Top>,
-    /// The widths it had, if it is a RAID-Z vdev that was or is being expanded.
-    pub(super) expansion: Option<Expansion>,
-    /// Of a dRAID spare: the dRAID vdev, once the tree stands.
-    pub(super) spared: OnceLock<Weak<Vdev>>,
-    /// Of a dRAID spare: the txgs whose writes it lacks (a leaf knows its own).
-    pub(super) spare_missing: Mutex<RangeSet>,
-    /// Of a device or dRAID spare: what the pool's state on disk says of the txgs whose writes it lacks.
-    pub(super) recorded: Mutex<Recorded>,
-    /// Of a removed vdev: where its blocks are now, once that is known.
-    pub(super) indirect: OnceLock<IndirectMap>,
     /// Its pairs in the configuration, without children.
     pub(super) config: Mutex<NvList>,
     pub(super) world: World,
@@ -219,12 +131,15 @@ impl Vdev {
 
     /// Its children.
     pub fn children(&self) -> &[Arc<Vdev>] {
-        &self.children
+        self.kind.children()
     }
 
     /// The device, if this is a leaf.
     pub fn leaf(&self) -> Option<&Arc<Leaf>> {
-        self.leaf.as_ref()
+        match &self.kind {
+            VdevKind::Leaf(vdev) => Some(&vdev.leaf),
+            _ => None,
+        }
     }
 
     /// What only a top-level vdev has.
@@ -274,23 +189,30 @@ impl Vdev {
 
     /// What a person calls it: its path, or type and number ("raidz1-0").
     pub fn display_name(&self) -> String {
-        match (&self.kind, self.path()) {
-            (VdevKind::Raidz { parity }, _) => format!("raidz{parity}-{}", self.id),
-            (VdevKind::Draid(draid), _) => format!(
-                "draid{}:{}d:{}c:{}s-{}",
-                draid.parity, draid.data, draid.children, draid.spares, self.id
-            ),
-            (VdevKind::DraidSpare { .. }, Some(path)) => path,
-            (kind, Some(path)) if kind.is_leaf() => path,
-            (kind, _) if kind.is_leaf() => self.guid.to_string(),
-            (kind, _) => format!("{}-{}", kind.name(), self.id),
+        match &self.kind {
+            VdevKind::Raidz(raidz) => format!("raidz{}-{}", raidz.parity, self.id),
+            VdevKind::Draid(draid) => {
+                let layout = &draid.layout;
+                format!(
+                    "draid{}:{}d:{}c:{}s-{}",
+                    layout.parity, layout.data, layout.children, layout.spares, self.id
+                )
+            }
+            VdevKind::Leaf(_) => self.path().unwrap_or_else(|| self.guid.to_string()),
+            kind => {
+                let name = || format!("{}-{}", kind.name(), self.id);
+                match kind {
+                    VdevKind::DraidSpare(_) => self.path().unwrap_or_else(name),
+                    _ => name(),
+                }
+            }
         }
     }
 
     /// Counters: operations and bytes of all leaves below, errors of its own.
     pub fn counters(&self) -> CounterValues {
         let mut out = self.counters.values();
-        for child in &self.children {
+        for child in self.children() {
             let below = child.counters();
             out.read_ops += below.read_ops;
             out.read_bytes += below.read_bytes;
@@ -305,10 +227,9 @@ impl Vdev {
     /// How long the I/O of all leaves below takes, how large it is, and how much waits.
     pub fn io_stats(&self) -> IoStats {
         let mut out = self
-            .leaf
-            .as_ref()
+            .leaf()
             .map_or_else(IoStats::default, |leaf| leaf.io_stats());
-        for child in &self.children {
+        for child in self.children() {
             out.add(&child.io_stats());
         }
         out
@@ -317,34 +238,36 @@ impl Vdev {
     /// Zeroes the error counters here and below.
     pub fn clear_errors(&self) {
         self.counters.clear_errors();
-        if let Some(leaf) = &self.leaf {
+        if let Some(leaf) = self.leaf() {
             leaf.clear_slow_ios();
         }
-        self.children.iter().for_each(|child| child.clear_errors());
+        self.children()
+            .iter()
+            .for_each(|child| child.clear_errors());
     }
 
     /// State and reason; of interior vdevs derived from their children (`vdev_propagate_state`).
     pub fn state(&self) -> (VdevState, VdevAux) {
-        if let Some(leaf) = &self.leaf {
-            return leaf.state();
-        }
         match &self.kind {
-            VdevKind::Hole | VdevKind::Indirect => return (VdevState::Healthy, VdevAux::None),
-            VdevKind::DraidSpare { .. } if self.spared.get().is_some() => {
+            VdevKind::Leaf(vdev) => return vdev.leaf.state(),
+            VdevKind::Hole | VdevKind::Indirect(_) => {
                 return (VdevState::Healthy, VdevAux::None);
             }
-            VdevKind::DraidSpare { .. } => return (VdevState::CantOpen, VdevAux::BadLabel),
+            VdevKind::DraidSpare(spare) if spare.top.get().is_some() => {
+                return (VdevState::Healthy, VdevAux::None);
+            }
+            VdevKind::DraidSpare(_) => return (VdevState::CantOpen, VdevAux::BadLabel),
             VdevKind::Missing => return (VdevState::CantOpen, VdevAux::OpenFailed),
             VdevKind::Other(_) => return (VdevState::CantOpen, VdevAux::BadLabel),
-            _ => {}
+            VdevKind::Mirror(_) | VdevKind::Raidz(_) | VdevKind::Draid(_) => {}
         }
         let bad = |child: &&Arc<Vdev>| !child.state().0.is_usable();
-        let missing = self.children.iter().filter(bad).count();
+        let missing = self.children().iter().filter(bad).count();
         let allowed = self.redundancy();
         if missing > allowed {
             (VdevState::CantOpen, VdevAux::NoReplicas)
         } else if self
-            .children
+            .children()
             .iter()
             .any(|child| child.state().0 != VdevState::Healthy)
         {
@@ -356,36 +279,37 @@ impl Vdev {
 
     /// How many children may fail.
     pub fn redundancy(&self) -> usize {
-        match self.kind {
-            VdevKind::Raidz { parity } => parity as usize,
-            VdevKind::Draid(ref draid) => draid.parity as usize,
-            _ if self.kind.is_mirror_like() => self.children.len().saturating_sub(1),
-            _ => 0,
+        match &self.kind {
+            VdevKind::Mirror(mirror) => mirror.children.len().saturating_sub(1),
+            kind => kind.parity() as usize,
         }
     }
 
     /// All leaves, in order.
     pub fn leaves(self: &Arc<Self>) -> Vec<Arc<Vdev>> {
-        if self.leaf.is_some() {
+        if self.kind.is_leaf() {
             return vec![self.clone()];
         }
-        self.children.iter().flat_map(Vdev::leaves).collect()
+        self.children().iter().flat_map(Vdev::leaves).collect()
     }
 
     /// All dRAID spares that stand in for a device here.
     pub(super) fn draid_spares(self: &Arc<Self>) -> Vec<Arc<Vdev>> {
-        if matches!(self.kind, VdevKind::DraidSpare { .. }) {
+        if matches!(self.kind, VdevKind::DraidSpare(_)) {
             return vec![self.clone()];
         }
-        self.children.iter().flat_map(Vdev::draid_spares).collect()
+        self.children()
+            .iter()
+            .flat_map(Vdev::draid_spares)
+            .collect()
     }
 
     /// Bytes of the device of a leaf that is open, or of what a dRAID spare stands for.
     pub fn physical_bytes(&self) -> Option<u64> {
-        match (&self.leaf, self.spared.get()) {
-            (Some(leaf), _) => Some(leaf.device()?.size_bytes()),
-            (None, Some(top)) => top.upgrade()?.spare_bytes(),
-            (None, None) => None,
+        match &self.kind {
+            VdevKind::Leaf(vdev) => Some(vdev.leaf.device()?.size_bytes()),
+            VdevKind::DraidSpare(spare) => spare.top.get()?.upgrade()?.spare_bytes(),
+            _ => None,
         }
     }
 
@@ -404,7 +328,10 @@ impl Vdev {
 
     /// Bytes of memory that the mapping of a removed vdev takes; `None` for others.
     pub fn indirect_bytes(&self) -> Option<u64> {
-        self.indirect.get().map(IndirectMap::memory_bytes)
+        match &self.kind {
+            VdevKind::Indirect(indirect) => indirect.map.get().map(IndirectMap::memory_bytes),
+            _ => None,
+        }
     }
 
     /// The vdev with this guid, here or below.
@@ -412,17 +339,17 @@ impl Vdev {
         if self.guid == guid {
             return Some(self.clone());
         }
-        self.children.iter().find_map(|child| child.find(guid))
+        self.children().iter().find_map(|child| child.find(guid))
     }
 
     /// Sum of the guids here and below, wrapping (`vdev_guid_sum`).
     pub fn guid_sum(&self) -> u64 {
-        let own = if self.kind == VdevKind::Hole {
+        let own = if self.kind.is_hole() {
             0
         } else {
             self.guid.get()
         };
-        self.children
+        self.children()
             .iter()
             .fold(own, |sum, child| sum.wrapping_add(child.guid_sum()))
     }
@@ -479,9 +406,9 @@ impl Vdev {
     /// Usable 512ths of raw space (`vdev_deflate_ratio`): by the width that a RAID-Z vdev was made with,
     /// however wide it is now.
     pub fn deflate_ratio(&self) -> Option<u64> {
-        let geometry = match (&self.kind, &self.expansion) {
-            (VdevKind::Raidz { parity }, Some(expansion)) => {
-                Geometry::raidz(self.ashift(), expansion.original_width(), *parity)
+        let geometry = match (&self.kind, self.kind.expansion()) {
+            (VdevKind::Raidz(raidz), Some(expansion)) => {
+                Geometry::raidz(self.ashift(), expansion.original_width(), raidz.parity)
             }
             _ => self.geometry(),
         };
@@ -491,75 +418,55 @@ impl Vdev {
     /// How blocks of earlier txgs than this lie on a RAID-Z vdev that was expanded then; of later ones
     /// [`Self::geometry`] tells.
     pub fn geometry_before(&self) -> Option<(Txg, Geometry)> {
-        let VdevKind::Raidz { parity } = self.kind else {
-            return None;
-        };
-        let (from, width) = self.expansion.as_ref()?.last_change()?;
-        Some((from, Geometry::raidz(self.ashift(), width, parity)?))
+        let (from, width) = self.kind.expansion()?.last_change()?;
+        let geometry = Geometry::raidz(self.ashift(), width, self.kind.parity())?;
+        Some((from, geometry))
     }
 
     /// Whether it is a RAID-Z vdev whose sectors are being moved to make it wider.
     pub fn is_expanding(&self) -> bool {
-        self.expansion.as_ref().is_some_and(Expansion::is_running)
+        self.kind.expansion().is_some_and(Expansion::is_running)
     }
 
     /// How blocks written today lie on it; `None` when it cannot hold any.
     pub fn geometry(&self) -> Option<Geometry> {
-        match self.kind {
-            VdevKind::Raidz { parity } => {
-                let width = match &self.expansion {
-                    Some(expansion) => expansion.newest_width(),
-                    None => self.children.len(),
-                };
-                Geometry::raidz(self.ashift(), width, parity)
-            }
-            VdevKind::Draid(ref draid) => {
-                Some(Geometry::draid(self.ashift(), draid.data, draid.parity))
-            }
-            _ if self.kind.is_leaf() || self.kind.is_mirror_like() => {
-                Some(Geometry::plain(self.ashift()))
+        match &self.kind {
+            VdevKind::Leaf(_) | VdevKind::Mirror(_) => Some(Geometry::plain(self.ashift())),
+            VdevKind::Raidz(raidz) => Geometry::raidz(self.ashift(), raidz.width(), raidz.parity),
+            VdevKind::Draid(DraidVdev { layout, .. }) => {
+                Some(Geometry::draid(self.ashift(), layout.data, layout.parity))
             }
             _ => None,
         }
     }
 
-    /// The vdev behind a dRAID spare at this offset, which must be one of a block's columns: elsewhere a device may be
-    /// told to stand in for itself.
-    pub(super) fn spared_child(&self, offset: u64) -> Option<Arc<Vdev>> {
-        let VdevKind::DraidSpare { spare, .. } = self.kind else {
-            return None;
-        };
-        let top = self.spared.get()?.upgrade()?;
-        let VdevKind::Draid(draid) = &top.kind else {
-            return None;
-        };
-        top.children.get(draid.spare_child(spare, offset)?).cloned()
-    }
-
     /// Whether writes at this offset reach some device.
-    fn is_writeable(&self, offset: u64) -> bool {
-        match &self.leaf {
-            Some(leaf) => leaf.is_writeable(),
-            None if self.children.is_empty() => self
-                .spared_child(offset)
+    pub(crate) fn is_writeable(&self, offset: u64) -> bool {
+        match &self.kind {
+            VdevKind::Leaf(vdev) => vdev.leaf.is_writeable(),
+            VdevKind::DraidSpare(spare) => spare
+                .child(offset)
                 .is_some_and(|child| child.is_writeable(offset)),
-            None => self.children.iter().any(|child| child.is_writeable(offset)),
+            kind => kind
+                .children()
+                .iter()
+                .any(|child| child.is_writeable(offset)),
         }
     }
 
     /// Whether what is on it can be read.
     pub fn is_readable(&self) -> bool {
-        match &self.leaf {
+        match self.leaf() {
             Some(leaf) => leaf.is_readable(),
             None => self.state().0.is_usable(),
         }
     }
 
-    fn reads_in_flight(&self) -> usize {
-        match &self.leaf {
+    pub(crate) fn reads_in_flight(&self) -> usize {
+        match self.leaf() {
             Some(leaf) => leaf.reads_in_flight(),
             None => self
-                .children
+                .children()
                 .iter()
                 .map(|child| child.reads_in_flight())
                 .min()
@@ -568,9 +475,9 @@ impl Vdev {
     }
 
     pub(crate) fn note_checksum_error(&self, offset: u64, context: &IoContext) {
-        match &self.leaf {
+        match self.leaf() {
             Some(leaf) => leaf.note_checksum_error(offset, context),
-            None => match self.children.iter().find(|child| child.is_readable()) {
+            None => match self.children().iter().find(|child| child.is_readable()) {
                 Some(child) => child.note_checksum_error(offset, context),
                 None => Counters::add(&self.counters.checksum_errors, 1),
             },
@@ -587,7 +494,7 @@ impl Vdev {
         Box::pin(async move { self.read_plain(offset, length, context, &Unverified).await })
     }
 
-    /// Reads and verifies whole sectors, of a device or mirror.
+    /// Reads and verifies whole sectors, of all kinds that hold a block in one piece.
     pub(crate) async fn read_plain(
         &self,
         offset: u64,
@@ -595,120 +502,49 @@ impl Vdev {
         context: &IoContext,
         verify: &dyn Verify,
     ) -> Result<Bytes, ReadFailure> {
-        if let Some(leaf) = &self.leaf {
-            let data = leaf
-                .read(offset, length, context)
-                .await
-                .map_err(|error| ReadFailure {
-                    checksum: false,
-                    device: matches!(error, LeafError::Device(_)),
-                    cause: error.to_string(),
-                })?;
-            if verify.verify(&data).await {
-                return Ok(data);
+        match &self.kind {
+            VdevKind::Leaf(vdev) => {
+                let data = vdev
+                    .leaf
+                    .read(offset, length, context)
+                    .await
+                    .map_err(|error| ReadFailure {
+                        checksum: false,
+                        device: matches!(error, LeafError::Device(_)),
+                        cause: error.to_string(),
+                    })?;
+                if verify.verify(&data).await {
+                    return Ok(data);
+                }
+                vdev.leaf.note_checksum_error(offset, context);
+                Err(self.wrong_checksum())
             }
-            leaf.note_checksum_error(offset, context);
-            return Err(ReadFailure {
-                checksum: true,
-                device: false,
-                cause: format!("{}: wrong checksum", self.display_name()),
-            });
-        }
-        if let Some(child) = self.spared_child(offset) {
-            // Another spare may stand in for that one in turn, but no two for each other: those of one
-            // vdev differ (see `VdevTree::open`), so each stands on a column of its own.
-            let data = child.read_part(offset, length, context).await?;
-            if verify.verify(&data).await {
-                return Ok(data);
+            VdevKind::Mirror(mirror) => mirror.read(self, offset, length, context, verify).await,
+            VdevKind::DraidSpare(spare) if let Some(child) = spare.child(offset) => {
+                // Another spare may stand in for that one in turn, but no two for each other:
+                // those of one vdev differ (see `VdevTree::open`), so each stands on a column of
+                // its own.
+                let data = child.read_part(offset, length, context).await?;
+                if verify.verify(&data).await {
+                    return Ok(data);
+                }
+                child.note_checksum_error(offset, context);
+                Err(self.wrong_checksum())
             }
-            child.note_checksum_error(offset, context);
-            return Err(ReadFailure {
-                checksum: true,
-                device: false,
-                cause: format!("{}: wrong checksum", self.display_name()),
-            });
-        }
-        if !self.kind.is_mirror_like() {
-            return Err(ReadFailure {
+            _ => Err(ReadFailure {
                 checksum: false,
                 device: false,
                 cause: format!("{}: not readable", self.display_name()),
-            });
+            }),
         }
-        self.read_mirror(offset, length, context, verify).await
     }
 
-    /// Children in the order in which to try them.
-    fn candidates(&self, offset: u64, birth: Txg) -> Vec<usize> {
-        let count = self.children.len();
-        let preferred = (offset >> 21) as usize % count.max(1);
-        let mut order: Vec<usize> = (0..count)
-            .filter(|index| self.children[*index].is_readable())
-            .collect();
-        order.sort_by_key(|index| {
-            let child = &self.children[*index];
-            (
-                child.is_missing(offset, birth),
-                child.reads_in_flight(),
-                (index + count - preferred) % count,
-            )
-        });
-        order
-    }
-
-    async fn read_mirror(
-        &self,
-        offset: u64,
-        length: usize,
-        context: &IoContext,
-        verify: &dyn Verify,
-    ) -> Result<Bytes, ReadFailure> {
-        let mut failure = ReadFailure {
-            checksum: false,
+    fn wrong_checksum(&self) -> ReadFailure {
+        ReadFailure {
+            checksum: true,
             device: false,
-            cause: format!("{}: no device is there", self.display_name()),
-        };
-        let mut good: Option<Bytes> = None;
-        let mut bad = Vec::new();
-        for index in self.candidates(offset, context.birth) {
-            let child = &self.children[index];
-            match child.read_part(offset, length, context).await {
-                Ok(data) => {
-                    // A scrub compares with what was verified. What differs may do so where the block does
-                    // not reach (the rest of its last sector).
-                    let right = good.as_ref() == Some(&data) || verify.verify(&data).await;
-                    if right {
-                        good.get_or_insert(data);
-                        if !context.scrub {
-                            break;
-                        }
-                    } else {
-                        bad.push(index);
-                        child.note_checksum_error(offset, context);
-                        failure.checksum = true;
-                        failure.cause = format!("{}: wrong checksum", child.display_name());
-                    }
-                }
-                Err(error) => {
-                    bad.push(index);
-                    failure.checksum |= error.checksum;
-                    failure.device |= error.device;
-                    failure.cause = error.cause;
-                }
-            }
+            cause: format!("{}: wrong checksum", self.display_name()),
         }
-        let Some(good) = good else {
-            if failure.checksum && !context.speculative {
-                Counters::add(&self.counters.checksum_errors, 1);
-            }
-            return Err(failure);
-        };
-        for index in bad {
-            self.children[index]
-                .repair(offset, good.clone(), context)
-                .await;
-        }
-        Ok(good)
     }
 
     /// Writes what is right where something wrong was read. Failing that is no error of the reader's.
@@ -724,7 +560,7 @@ impl Vdev {
             ..*context
         };
         if self.write_part(offset, good, &context).await.is_ok()
-            && let Some(leaf) = &self.leaf
+            && let Some(leaf) = self.leaf()
         {
             leaf.note_repaired(length);
         }
@@ -740,69 +576,46 @@ impl Vdev {
         Box::pin(async move { self.write_plain(offset, data, context).await })
     }
 
-    /// Writes whole sectors, to a device or mirror.
+    /// Writes whole sectors, to all kinds that hold a block in one piece.
     pub(crate) async fn write_plain(
         &self,
         offset: u64,
         data: Bytes,
         context: &IoContext,
     ) -> Result<(), WriteFailure> {
-        if let Some(leaf) = &self.leaf {
-            return leaf.write(offset, data, context).await.map_err(|error| {
-                // What was not flushed is kept, with its txg.
-                if !matches!(error, LeafError::Flush(_) | LeafError::Halted) {
-                    leaf.add_missing(context.birth);
-                }
-                WriteFailure {
-                    halted: matches!(error, LeafError::Halted),
-                    cause: format!("{}: {error}", self.display_name()),
-                }
-            });
-        }
-        if let VdevKind::DraidSpare { .. } = self.kind {
-            let written = match self.spared_child(offset) {
-                Some(child) => child.write_part(offset, data, context).await,
-                None => Err(WriteFailure::new(format!(
-                    "{}: it is not there",
-                    self.display_name()
-                ))),
-            };
-            let lacks = written.as_ref().is_err_and(|failure| !failure.halted);
-            if lacks && !context.birth.is_zero() {
-                self.spare_missing.lock().add(context.birth.get(), 1);
+        match &self.kind {
+            VdevKind::Leaf(vdev) => {
+                let written = vdev.leaf.write(offset, data, context).await;
+                written.map_err(|error| {
+                    // What was not flushed is kept, with its txg.
+                    if !matches!(error, LeafError::Flush(_) | LeafError::Halted) {
+                        vdev.leaf.add_missing(context.birth);
+                    }
+                    WriteFailure {
+                        halted: matches!(error, LeafError::Halted),
+                        cause: format!("{}: {error}", self.display_name()),
+                    }
+                })
             }
-            return written;
-        }
-        if !self.kind.is_mirror_like() {
-            return Err(WriteFailure::new(format!(
+            VdevKind::Mirror(mirror) => mirror.write(self, offset, data, context).await,
+            VdevKind::DraidSpare(spare) => {
+                let written = match spare.child(offset) {
+                    Some(child) => child.write_part(offset, data, context).await,
+                    None => Err(WriteFailure::new(format!(
+                        "{}: it is not there",
+                        self.display_name()
+                    ))),
+                };
+                let lacks = written.as_ref().is_err_and(|failure| !failure.halted);
+                if lacks && !context.birth.is_zero() {
+                    spare.missing.lock().add(context.birth.get(), 1);
+                }
+                written
+            }
+            _ => Err(WriteFailure::new(format!(
                 "{}: not writeable",
                 self.display_name()
-            )));
-        }
-        let results = join_all(
-            self.children
-                .iter()
-                .map(|child| child.write_part(offset, data.clone(), context)),
-        )
-        .await;
-        let mut last = WriteFailure::new(format!("{}: no device is there", self.display_name()));
-        let mut written = false;
-        for result in results {
-            match result {
-                Ok(()) => written = true,
-                Err(error) => {
-                    last = WriteFailure {
-                        halted: error.halted || last.halted,
-                        ..error
-                    }
-                }
-            }
-        }
-        if written {
-            Ok(())
-        } else {
-            self.note_write_failure(&last);
-            Err(last)
+            ))),
         }
     }
 
@@ -813,10 +626,10 @@ impl Vdev {
 
     /// A place whose content does not matter, next to others that are written.
     pub(crate) fn write_optional(&self, offset: u64, length: usize) {
-        match &self.leaf {
+        match self.leaf() {
             Some(leaf) => leaf.write_optional(offset, length),
             None => self
-                .children
+                .children()
                 .iter()
                 .for_each(|child| child.write_optional(offset, length)),
         }
@@ -848,11 +661,9 @@ impl Vdev {
         context: &IoContext,
         verify: &dyn Verify,
     ) -> Result<Bytes, ReadFailure> {
-        match self.kind {
-            VdevKind::Raidz { .. } | VdevKind::Draid(_) => {
-                self.read_raidz(offset, length, context, verify).await
-            }
-            _ => self.read_plain(offset, length, context, verify).await,
+        match Striped::of(self) {
+            Some(striped) => striped.read(offset, length, context, verify).await,
+            None => self.read_plain(offset, length, context, verify).await,
         }
     }
 
@@ -873,11 +684,9 @@ impl Vdev {
             padded.resize(length, 0);
             padded.freeze()
         };
-        match self.kind {
-            VdevKind::Raidz { .. } | VdevKind::Draid(_) => {
-                self.write_raidz(offset, data, context).await
-            }
-            _ => self.write_plain(offset, data, context).await,
+        match Striped::of(self) {
+            Some(striped) => striped.write(offset, data, context).await,
+            None => self.write_plain(offset, data, context).await,
         }
     }
 }
@@ -901,7 +710,7 @@ impl std::fmt::Debug for Vdev {
             .field("name", &self.display_name())
             .field("guid", &self.guid)
             .field("state", &self.state())
-            .field("children", &self.children)
+            .field("children", &self.children())
             .finish_non_exhaustive()
     }
 }

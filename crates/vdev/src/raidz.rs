@@ -17,13 +17,17 @@
 
 use std::collections::BTreeSet;
 
+use std::sync::Arc;
+
 use bytes::{Bytes, BytesMut};
 use codec::raidz;
 use futures::future::join_all;
 
+use super::draid::Draid;
 use super::geometry::Columns;
+use super::kind::VdevKind;
 use super::leaf::IoContext;
-use super::node::{ReadFailure, Vdev, VdevKind, Verify, WriteFailure};
+use super::node::{ReadFailure, Vdev, Verify, WriteFailure};
 use super::state::Counters;
 
 /// Blocks from here on have their parity computed by a CPU worker.
@@ -153,17 +157,46 @@ pub(super) fn reconstruct(
     Some(out)
 }
 
-impl Vdev {
+/// A RAID-Z or dRAID vdev, for I/O.
+#[derive(Clone, Copy)]
+pub(crate) struct Striped<'a> {
+    pub(crate) vdev: &'a Vdev,
+    pub(crate) children: &'a [Arc<Vdev>],
+    /// How a dRAID vdev's groups are spread.
+    draid: Option<&'a Draid>,
+}
+
+impl<'a> Striped<'a> {
+    /// Of a vdev that is one; `None` of other kinds.
+    pub(crate) fn of(vdev: &'a Vdev) -> Option<Self> {
+        let (children, draid) = match vdev.kind() {
+            VdevKind::Raidz(raidz) => (&raidz.children, None),
+            VdevKind::Draid(draid) => (&draid.children, Some(&draid.layout)),
+            _ => return None,
+        };
+        Some(Striped {
+            vdev,
+            children,
+            draid,
+        })
+    }
+
     /// How a block lies on the children.
     fn rows(&self, offset: u64, length: usize) -> Result<Rows, String> {
-        let maps = match &self.kind {
-            VdevKind::Draid(draid) => draid.rows(self.ashift(), offset, length),
-            _ => self
+        let maps = match self.draid {
+            Some(draid) => draid.rows(self.vdev.ashift(), offset, length),
+            None => self
+                .vdev
                 .geometry()
                 .and_then(|geometry| geometry.columns(offset, length))
                 .map(|map| vec![map]),
         };
-        let unplaceable = || format!("{}: no block can be at {offset:#x}", self.display_name());
+        let unplaceable = || {
+            format!(
+                "{}: no block can be at {offset:#x}",
+                self.vdev.display_name()
+            )
+        };
         let maps = maps.ok_or_else(unplaceable)?;
         // A block that reaches past the vdev's rows is no block of it.
         let fits = maps
@@ -266,15 +299,15 @@ impl Vdev {
         }
     }
 
-    pub(super) async fn read_raidz(
+    pub(super) async fn read(
         &self,
         offset: u64,
         length: usize,
         context: &IoContext,
         verify: &dyn Verify,
     ) -> Result<Bytes, ReadFailure> {
-        if let Some(expansion) = &self.expansion
-            && let Some(geometry) = self.geometry()
+        if let Some(expansion) = self.vdev.kind.expansion()
+            && let Some(geometry) = self.vdev.geometry()
             && !expansion.is_plain(context.birth)
         {
             let rows = expansion.rows(geometry, offset, length, context.birth);
@@ -322,17 +355,20 @@ impl Vdev {
             return Ok(block);
         }
         if rows.too_few() {
-            Counters::add(&self.counters.read_errors, u64::from(!context.speculative));
+            Counters::add(
+                &self.vdev.counters.read_errors,
+                u64::from(!context.speculative),
+            );
             return Err(ReadFailure {
                 checksum: false,
                 device: rows.device,
                 cause: rows
                     .cause
-                    .unwrap_or_else(|| format!("{}: too few devices", self.display_name())),
+                    .unwrap_or_else(|| format!("{}: too few devices", self.vdev.display_name())),
             });
         }
         if !context.speculative {
-            Counters::add(&self.counters.checksum_errors, 1);
+            Counters::add(&self.vdev.counters.checksum_errors, 1);
             // Nobody knows which ones are wrong (vdev_raidz_io_done_unrecoverable).
             for (row, index) in rows.all() {
                 let row = &rows.rows[row];
@@ -347,7 +383,7 @@ impl Vdev {
             device: rows.device,
             cause: format!(
                 "{}: wrong checksum at {offset:#x}, and no set of columns is right",
-                self.display_name()
+                self.vdev.display_name()
             ),
         })
     }
@@ -486,7 +522,7 @@ impl Vdev {
             }
             repairs.push(child.repair(column.offset, right, context));
         }
-        if matches!(self.kind, VdevKind::Draid(_)) {
+        if self.draid.is_some() {
             // What lacks the block lacks the zeros around it as well.
             for pad in &row.map.skips {
                 let child = &self.children[pad.child];
@@ -499,21 +535,21 @@ impl Vdev {
         join_all(repairs).await;
     }
 
-    pub(super) async fn write_raidz(
+    pub(super) async fn write(
         &self,
         offset: u64,
         data: Bytes,
         context: &IoContext,
     ) -> Result<(), WriteFailure> {
-        if let Some(expansion) = &self.expansion {
+        if let Some(expansion) = self.vdev.kind.expansion() {
             if expansion.is_running() {
                 // Such pools are only opened for reading.
                 return Err(WriteFailure::new(format!(
                     "{}: it is being expanded",
-                    self.display_name()
+                    self.vdev.display_name()
                 )));
             }
-            if let Some(geometry) = self.geometry()
+            if let Some(geometry) = self.vdev.geometry()
                 && !expansion.is_plain(context.birth)
             {
                 let rows = expansion.rows(geometry, offset, data.len(), context.birth);
@@ -541,7 +577,7 @@ impl Vdev {
         context: &IoContext,
     ) -> Result<(), WriteFailure> {
         let parity = map.parity;
-        let fills_up = matches!(self.kind, VdevKind::Draid(_));
+        let fills_up = self.draid.is_some();
         // Parity columns are as long as the longest.
         let longest = map.columns.first().map_or(0, |column| column.length);
         let columns: Vec<Bytes> = map.columns[parity..]
@@ -567,7 +603,7 @@ impl Vdev {
             }
         };
         let parity_columns = if total >= PARITY_ON_WORKER_BYTES {
-            self.world.compute(generate).await
+            self.vdev.world.compute(generate).await
         } else {
             generate()
         }
@@ -600,7 +636,7 @@ impl Vdev {
                 .collect::<Vec<_>>()
                 .join("; "),
         };
-        self.note_write_failure(&failure);
+        self.vdev.note_write_failure(&failure);
         Err(failure)
     }
 }

@@ -72,6 +72,8 @@ pub enum VdevAux {
     TooSmall,
     /// The label is another vdev's or pool's, or cannot be.
     BadLabel,
+    /// A spare that stands in for a device.
+    Spared,
     /// Too many errors.
     ErrorsExceeded,
     /// Faulted by the administrator.
@@ -88,6 +90,7 @@ impl VdevAux {
             VdevAux::NoReplicas => 3,
             VdevAux::TooSmall => 5,
             VdevAux::BadLabel => 6,
+            VdevAux::Spared => 10,
             VdevAux::ErrorsExceeded => 11,
             VdevAux::External => 15,
         }

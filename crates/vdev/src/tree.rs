@@ -16,8 +16,9 @@ use parking_lot::{Mutex, RwLock};
 
 use super::common::Common;
 use super::config::{Builder, Scope, bad};
+use super::kind::VdevKind;
 use super::leaf::{IoContext, Leaf, LeafError, Stopped};
-use super::node::{ReadFailure, Vdev, VdevKind, Verify, WriteFailure};
+use super::node::{ReadFailure, Vdev, Verify, WriteFailure};
 use super::state::{VdevAux, VdevState};
 use crate::error::VdevError;
 use crate::report::ErrorSink;
@@ -136,12 +137,12 @@ impl VdevTree {
             // Each spare once, and within its own vdev: else two could stand for each other.
             let mut used = BTreeSet::new();
             for vdev in top.draid_spares() {
-                if let VdevKind::DraidSpare { top_guid, spare } = *vdev.kind()
-                    && top_guid == top.guid()
-                    && spare < draid.spares
-                    && used.insert(spare)
+                if let VdevKind::DraidSpare(spare) = vdev.kind()
+                    && spare.top_guid == top.guid()
+                    && spare.spare < draid.layout.spares
+                    && used.insert(spare.spare)
                 {
-                    let _ = vdev.spared.set(Arc::downgrade(top));
+                    let _ = spare.top.set(Arc::downgrade(top));
                 }
             }
         }
@@ -167,7 +168,7 @@ impl VdevTree {
     /// blocks of a vdev that is being expanded cannot be found: call it before the MOS is read.
     pub fn set_uberblock(&self, uberblock: &Uberblock) {
         for top in self.tops() {
-            if let Some(expansion) = &top.expansion {
+            if let Some(expansion) = top.kind().expansion() {
                 expansion.set_reflow(uberblock);
             }
         }
@@ -591,7 +592,7 @@ impl VdevTree {
                 vdev: top.display_name(),
                 kind: top.kind().name().to_owned(),
             }),
-            VdevKind::Hole | VdevKind::Missing | VdevKind::Indirect => {
+            VdevKind::Hole | VdevKind::Missing | VdevKind::Indirect(_) => {
                 Err(VdevError::VdevUnavailable {
                     vdev: top.display_name(),
                     cause: format!("it is {}", top.kind().name()),
@@ -629,7 +630,7 @@ impl VdevTree {
         context: &IoContext,
         verify: &dyn Verify,
     ) -> Result<Bytes, ReadFailure> {
-        if let Some(top) = self.top(id).filter(|top| *top.kind() == VdevKind::Indirect) {
+        if let Some(top) = self.top(id).filter(|top| top.kind().is_indirect()) {
             return self
                 .read_indirect(&top, offset, psize, context, verify)
                 .await;
@@ -653,7 +654,7 @@ impl VdevTree {
         context: &IoContext,
     ) -> Result<(), WriteFailure> {
         let mark = self.common.halt.mark();
-        if let Some(top) = self.top(id).filter(|top| *top.kind() == VdevKind::Indirect) {
+        if let Some(top) = self.top(id).filter(|top| top.kind().is_indirect()) {
             return self.repair_indirect(&top, offset, data, context).await;
         }
         match self.check_range(id, offset, data.len() as u64) {
@@ -749,7 +750,7 @@ impl VdevTree {
     /// [`VdevError::NoSuchVdev`], or what the devices say.
     pub async fn discard(&self, id: VdevId, offset: u64, length: u64) -> Result<(), VdevError> {
         let top = self.usable_top(id)?;
-        if matches!(top.kind(), VdevKind::Raidz { .. } | VdevKind::Draid(_)) {
+        if matches!(top.kind(), VdevKind::Raidz(_) | VdevKind::Draid(_)) {
             return Ok(());
         }
         for vdev in top.leaves() {

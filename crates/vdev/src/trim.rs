@@ -13,8 +13,9 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 
+use super::kind::VdevKind;
 use super::leaf::Leaf;
-use super::node::{Vdev, VdevKind};
+use super::node::Vdev;
 use crate::range_set::RangeSet;
 
 /// Extents that are shorter are not worth a command (`zfs_trim_extent_bytes_min`).
@@ -34,7 +35,7 @@ pub struct Discarded {
 impl Vdev {
     /// Whether discards can be told to its devices.
     pub fn can_discard_free(&self) -> bool {
-        self.expansion.is_none() && self.geometry().is_some()
+        self.kind.expansion().is_none() && self.geometry().is_some()
     }
 
     /// Has devices discard ranges of this top-level vdev that are free, and stay so until this returns. Pieces below
@@ -65,21 +66,19 @@ impl Vdev {
 
     /// What the ranges are on each device below.
     fn leaf_ranges(&self, free: &RangeSet, out: &mut Vec<(Arc<Leaf>, RangeSet)>) {
-        if let Some(leaf) = &self.leaf {
-            out.push((leaf.clone(), free.clone()));
-            return;
-        }
         let children = match &self.kind {
-            VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare => {
-                vec![free.clone(); self.children.len()]
+            VdevKind::Leaf(vdev) => {
+                out.push((vdev.leaf.clone(), free.clone()));
+                return;
             }
-            VdevKind::Raidz { .. } if self.expansion.is_none() => {
-                raidz_ranges(self.ashift(), self.children.len(), free)
+            VdevKind::Mirror(mirror) => vec![free.clone(); mirror.children.len()],
+            VdevKind::Raidz(raidz) if raidz.expansion.is_none() => {
+                raidz_ranges(self.ashift(), raidz.children.len(), free)
             }
             VdevKind::Draid(draid) => {
-                let mut children = vec![RangeSet::new(); self.children.len()];
+                let mut children = vec![RangeSet::new(); draid.children.len()];
                 for range in free.ranges() {
-                    for column in draid.whole_stripes(self.ashift(), range) {
+                    for column in draid.layout.whole_stripes(self.ashift(), range) {
                         children[column.child].add(column.offset, column.length as u64);
                     }
                 }
@@ -87,7 +86,7 @@ impl Vdev {
             }
             _ => Vec::new(),
         };
-        for (child, ranges) in self.children.iter().zip(&children) {
+        for (child, ranges) in self.children().iter().zip(&children) {
             child.leaf_ranges(ranges, out);
         }
     }

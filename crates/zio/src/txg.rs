@@ -374,6 +374,27 @@ impl TxgManager {
         }
     }
 
+    /// Waits until a txg after `txg` is on disk, without asking the sync loop for it.
+    ///
+    /// # Errors
+    /// The error given to [`Self::stop`].
+    pub async fn synced_after(&self, txg: Txg) -> Result<Txg, ZioError> {
+        loop {
+            let mut progress = pin!(self.progress.notified());
+            progress.as_mut().enable();
+            {
+                let state = self.state.lock();
+                if state.synced > txg {
+                    return Ok(state.synced);
+                }
+                if let Some(error) = &state.stopped {
+                    return Err(error.clone());
+                }
+            }
+            progress.await;
+        }
+    }
+
     /// Waits until the txg that is open now is on disk.
     ///
     /// # Errors

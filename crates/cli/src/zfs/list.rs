@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use api::{DatasetKind, DatasetReport, Source, ZfsList, ZfsMountList};
+use api::{DatasetKind, DatasetReport, Failure, Source, ZfsList, ZfsMountList};
 use clap::Args;
 use dataset::props::{PROPERTIES, full_name};
 use serde_json::{Map, Value, json};
@@ -13,8 +13,8 @@ use serde_json::{Map, Value, json};
 use super::values::{heading, is_known, is_number, shown};
 use crate::client::Client;
 use crate::columns::{Column, render};
-use crate::json;
 use crate::zpool::source_text;
+use crate::{json, refusals};
 
 /// List datasets.
 #[derive(Debug, Args)]
@@ -176,10 +176,10 @@ fn check_kinds(
 }
 
 /// Fails where some of what was named is not there; the others are shown by then.
-fn all_found(failures: &[String]) -> anyhow::Result<()> {
+fn all_found(failures: &[Failure]) -> anyhow::Result<()> {
     match failures {
         [] => Ok(()),
-        failures => bail!("{}", failures.join("\n")),
+        failures => bail!(refusals::all_words(failures)),
     }
 }
 

@@ -379,10 +379,10 @@ fn check_inherit(name: &str, received: bool) -> anyhow::Result<()> {
 fn run_create(create: Create, client: &Client, typed: String) -> anyhow::Result<()> {
     let mut properties = assignments(&create.properties)?;
     if let Some(size) = &create.block_size {
-        properties.push((
+        properties.insert(
             "volblocksize".into(),
             parse_size(size).map_err(anyhow::Error::msg)?.to_string(),
-        ));
+        );
     }
     let volume_size_bytes = match &create.volume_size {
         Some(size) => Some(

@@ -144,10 +144,10 @@ impl Common {
                 return kind.into();
             }
             "name" => return used.name.clone().unwrap_or_else(|| used.id.to_string()),
-            "used" => used.bytes.map(|(used, _)| used),
-            "quota" => used.bytes.map(|(_, quota)| quota),
-            "objused" => used.objects.map(|(used, _)| used),
-            _ => used.objects.map(|(_, quota)| quota),
+            "used" => used.bytes.map(|usage| usage.used),
+            "quota" => used.bytes.map(|usage| usage.quota),
+            "objused" => used.objects.map(|usage| usage.used),
+            _ => used.objects.map(|usage| usage.quota),
         };
         match value {
             None => "-".into(),
@@ -170,20 +170,20 @@ fn compare(left: &SpaceReport, right: &SpaceReport, field: &str) -> Ordering {
         },
         "used" => left
             .bytes
-            .map(|used| used.0)
-            .cmp(&right.bytes.map(|used| used.0)),
+            .map(|usage| usage.used)
+            .cmp(&right.bytes.map(|usage| usage.used)),
         "quota" => left
             .bytes
-            .map(|used| used.1)
-            .cmp(&right.bytes.map(|used| used.1)),
+            .map(|usage| usage.quota)
+            .cmp(&right.bytes.map(|usage| usage.quota)),
         "objused" => left
             .objects
-            .map(|used| used.0)
-            .cmp(&right.objects.map(|used| used.0)),
+            .map(|usage| usage.used)
+            .cmp(&right.objects.map(|usage| usage.used)),
         _ => left
             .objects
-            .map(|used| used.1)
-            .cmp(&right.objects.map(|used| used.1)),
+            .map(|usage| usage.quota)
+            .cmp(&right.objects.map(|usage| usage.quota)),
     }
 }
 

@@ -1,7 +1,7 @@
 //! `zpool add`, `remove`, `reguid`, `labelclear`, `upgrade`.
 
 use anyhow::Context;
-use api::{PoolUpgrade, ZpoolAdd, ZpoolLabelClear, ZpoolReguid, ZpoolRemove, ZpoolUpgrade};
+use api::{Guid, PoolUpgrade, ZpoolAdd, ZpoolLabelClear, ZpoolReguid, ZpoolRemove, ZpoolUpgrade};
 use clap::Args;
 
 use super::create::{assignments, parse_vdevs};
@@ -116,7 +116,7 @@ impl Reguid {
     pub fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
         client.call(&ZpoolReguid {
             name: self.pool,
-            guid: self.guid,
+            guid: self.guid.map(Guid),
             command: typed,
         })?;
         Ok(())
@@ -258,8 +258,9 @@ impl Upgrade {
         if self.versions {
             println!("The following features are supported:\n");
             println!("FEAT\n{}", "-".repeat(61));
-            for (name, compatible) in &reply.supported {
-                let note = if *compatible {
+            for feature in &reply.supported {
+                let name = &feature.name;
+                let note = if feature.is_read_only_compatible {
                     " (read-only compatible)"
                 } else {
                     ""

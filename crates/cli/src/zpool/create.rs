@@ -1,7 +1,7 @@
 //! `zpool create`: the grammar of vdevs (zpoolconcepts(7), "Virtual Devices") and the request.
 
-use anyhow::{Context, bail};
-use api::{DraidWord, VdevSpec, ZpoolCreate};
+use anyhow::{Context, anyhow, bail};
+use api::{DeviceSpec, Settings, VdevClass, VdevLayout, VdevSpec, ZpoolCreate};
 use clap::Args;
 
 use crate::client::Client;
@@ -45,11 +45,11 @@ impl Create {
     pub fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
         let mut filesystem_properties = assignments(&self.filesystem_properties)?;
         if let Some(mountpoint) = self.mountpoint {
-            filesystem_properties.push(("mountpoint".into(), mountpoint));
+            filesystem_properties.insert("mountpoint".into(), mountpoint);
         }
         let mut properties = assignments(&self.pool_properties)?;
         if let Some(name) = self.temporary_name {
-            properties.push(("tname".into(), name));
+            properties.insert("tname".into(), name);
         }
         let call = ZpoolCreate {
             name: self.pool.clone(),
@@ -78,27 +78,28 @@ impl Create {
 }
 
 /// Splits `NAME=VALUE` words; each name once.
-pub fn assignments(words: &[String]) -> anyhow::Result<Vec<(String, String)>> {
-    let mut properties: Vec<(String, String)> = Vec::new();
+pub fn assignments(words: &[String]) -> anyhow::Result<Settings> {
+    let mut properties = Settings::new();
     for word in words {
         let (name, value) = word
             .split_once('=')
             .with_context(|| format!("missing '=' for property '{word}'"))?;
-        if properties.iter().any(|(given, _)| given == name) {
+        if properties
+            .insert(name.to_owned(), value.to_owned())
+            .is_some()
+        {
             bail!("property '{name}' specified multiple times");
         }
-        properties.push((name.to_owned(), value.to_owned()));
     }
     Ok(properties)
 }
 
 /// Reads the words after a new pool's name: some vdev must be for ordinary data.
 fn parse_new_pool(words: &[String]) -> anyhow::Result<Vec<VdevSpec>> {
+    use VdevClass::{Cache, Log, Spare};
     let vdevs = parse_vdevs(words)?;
-    if !vdevs
-        .iter()
-        .any(|vdev| !matches!(vdev.class.as_str(), "log" | "cache" | "spare"))
-    {
+    let mut classes = vdevs.iter().map(|vdev| vdev.class);
+    if classes.all(|class| matches!(class, Log | Cache | Spare)) {
         bail!("invalid vdev specification: at least one toplevel vdev must be specified");
     }
     Ok(vdevs)
@@ -110,87 +111,204 @@ fn parse_new_pool(words: &[String]) -> anyhow::Result<Vec<VdevSpec>> {
 /// ordinary vdevs again. Logs, spares and caches stand in one place.
 pub fn parse_vdevs(words: &[String]) -> anyhow::Result<Vec<VdevSpec>> {
     const SPEC: &str = "invalid vdev specification";
-    let mut vdevs = Vec::new();
-    let mut class = "";
+    use VdevClass::{Cache, Log, Normal, Spare};
+    let mut vdevs: Vec<VdevSpec> = Vec::new();
+    let mut class = Normal;
     let mut seen = Vec::new();
     let mut index = 0;
     while index < words.len() {
         let word = words[index].as_str();
         index += 1;
-        if let Some(new_class) = CLASSES.into_iter().find(|name| *name == word) {
-            if matches!(new_class, "log" | "spare" | "cache") && seen.contains(&new_class) {
+        if let Some(new_class) = class_of(word) {
+            if matches!(new_class, Log | Spare | Cache) && seen.contains(&new_class) {
                 bail!("{SPEC}: '{word}' can be specified only once");
             }
             seen.push(new_class);
-            if words
-                .get(index)
-                .is_none_or(|next| CLASSES.contains(&next.as_str()))
-            {
+            if words.get(index).is_none_or(|next| class_of(next).is_some()) {
                 bail!("{SPEC}: {word} requires at least 1 devices");
             }
             class = new_class;
             continue;
         }
-        let Some((kind, least)) = group(word) else {
-            vdevs.push(leaf(word, class)?);
+        let Some((group, least)) = group(word) else {
+            let layout = VdevLayout::Device(device(word)?);
+            vdevs.push(VdevSpec { class, layout });
             continue;
         };
-        if matches!(class, "cache" | "spare") {
-            if vdevs
-                .last()
-                .is_none_or(|last: &VdevSpec| last.class != class)
-            {
-                bail!("{SPEC}: {class} requires at least 1 devices");
+        if matches!(class, Cache | Spare) {
+            if vdevs.last().is_none_or(|last| last.class != class) {
+                bail!(
+                    "{SPEC}: {} requires at least 1 devices",
+                    super::words::class(class)
+                );
             }
-            class = "";
+            class = Normal;
         }
         let begin = index;
         while words
             .get(index)
-            .is_some_and(|word| !CLASSES.contains(&word.as_str()) && group(word).is_none())
+            .is_some_and(|word| class_of(word).is_none() && self::group(word).is_none())
         {
             index += 1;
         }
-        if !class.is_empty() && kind != "mirror" {
-            bail!("{SPEC}: unsupported '{class}' device: {word}");
+        if class != Normal && group != Group::Mirror {
+            bail!(
+                "{SPEC}: unsupported '{}' device: {word}",
+                super::words::class(class)
+            );
         }
         if index - begin < least {
             bail!("{SPEC}: {word} requires at least {least} devices");
         }
-        if let Some(Err(why)) = DraidWord::parse(word, index - begin) {
-            bail!("{SPEC}: {why}");
-        }
-        let children = words[begin..index]
+        let shape = DraidWord::parse(word, index - begin).transpose();
+        let shape = shape.map_err(|why| anyhow!("{SPEC}: {why}"))?;
+        let devices = words[begin..index]
             .iter()
-            .map(|word| leaf(word, ""))
+            .map(|word| device(word))
             .collect::<anyhow::Result<_>>()?;
-        vdevs.push(VdevSpec {
-            kind: kind.into(),
-            class: class.into(),
-            path: String::new(),
-            children,
-        });
+        let layout = match (group, shape) {
+            (Group::Mirror, _) => VdevLayout::Mirror { devices },
+            (_, Some(shape)) => VdevLayout::Draid {
+                parity: shape.parity,
+                data: shape.data,
+                spares: shape.spares,
+                devices,
+            },
+            (Group::Parity(parity), None) => VdevLayout::Raidz { parity, devices },
+        };
+        vdevs.push(VdevSpec { class, layout });
     }
     Ok(vdevs)
 }
 
-/// The words that say what the vdevs behind them are for.
-const CLASSES: [&str; 5] = ["log", "special", "dedup", "cache", "spare"];
-
-/// A word that begins a group: its kind and the least number of members.
-fn group(word: &str) -> Option<(&str, usize)> {
+/// What a word says that the vdevs behind it are for.
+fn class_of(word: &str) -> Option<VdevClass> {
     match word {
-        "mirror" => Some(("mirror", 2)),
-        "raidz" | "raidz1" => Some(("raidz1", 2)),
-        "raidz2" => Some(("raidz2", 3)),
-        "raidz3" => Some(("raidz3", 4)),
-        // What else it says depends on how many devices there are.
-        _ => DraidWord::parity_of(word).map(|parity| (word, usize::from(parity) + 1)),
+        "log" => Some(VdevClass::Log),
+        "special" => Some(VdevClass::Special),
+        "dedup" => Some(VdevClass::Dedup),
+        "cache" => Some(VdevClass::Cache),
+        "spare" => Some(VdevClass::Spare),
+        _ => None,
     }
 }
 
-/// A leaf given as an absolute path, a path that exists from here, or the name of a disk in /dev.
-fn leaf(word: &str, class: &str) -> anyhow::Result<VdevSpec> {
+/// What a word begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Group {
+    Mirror,
+    /// A raidz or draid, of which so many devices may fail.
+    Parity(u8),
+}
+
+/// A word that begins a group: what group, and the least number of members.
+fn group(word: &str) -> Option<(Group, usize)> {
+    match word {
+        "mirror" => Some((Group::Mirror, 2)),
+        "raidz" | "raidz1" => Some((Group::Parity(1), 2)),
+        "raidz2" => Some((Group::Parity(2), 3)),
+        "raidz3" => Some((Group::Parity(3), 4)),
+        // What else it says depends on how many devices there are.
+        _ => DraidWord::parity_of(word)
+            .map(|parity| (Group::Parity(parity), usize::from(parity) + 1)),
+    }
+}
+
+/// What a word such as `draid2:4d:11c:1s` asks for (zpoolconcepts(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DraidWord {
+    /// Parity columns of a group.
+    pub parity: u8,
+    /// Data columns of a group.
+    pub data: u8,
+    /// Distributed spares.
+    pub spares: u8,
+}
+
+impl DraidWord {
+    /// Reads the word for so many devices (`draid_config_by_type`, cmd/zpool/zpool_vdev.c). `None` when it is
+    /// none that begins a dRAID vdev.
+    ///
+    /// # Errors
+    /// Why there can be no such vdev.
+    pub fn parse(word: &str, devices: usize) -> Option<Result<Self, String>> {
+        let parity = Self::parity_of(word)?;
+        let options = word.split(':').skip(1);
+        Some(Self::with_options(word, parity, options, devices))
+    }
+
+    /// The parity that the word asks for, if it begins a dRAID vdev.
+    pub fn parity_of(word: &str) -> Option<u8> {
+        match word.split(':').next()? {
+            "draid" | "draid1" => Some(1),
+            "draid2" => Some(2),
+            "draid3" => Some(3),
+            _ => None,
+        }
+    }
+
+    fn with_options<'a>(
+        word: &str,
+        parity: u8,
+        options: impl Iterator<Item = &'a str>,
+        devices: usize,
+    ) -> Result<Self, String> {
+        let (mut data, mut spares) = (None, 0usize);
+        for option in options {
+            let syntax =
+                || format!("invalid dRAID syntax; expected [:<number><c|d|s>], not '{word}'");
+            let end = option.len().saturating_sub(1);
+            let (number, suffix) = option.split_at_checked(end).ok_or_else(syntax)?;
+            let number: usize = number.parse().map_err(|_| syntax())?;
+            match suffix {
+                "d" | "D" => data = Some(number),
+                "s" | "S" => spares = number,
+                "c" | "C" if number != devices => {
+                    return Err(format!(
+                        "invalid number of dRAID children; {number} required but {devices} provided"
+                    ));
+                }
+                "c" | "C" => {}
+                _ => return Err(syntax()),
+            }
+        }
+        let parity_columns = usize::from(parity);
+        let room = devices
+            .checked_sub(spares.saturating_add(parity_columns))
+            .filter(|room| *room > 0)
+            .ok_or_else(|| {
+                format!(
+                    "requested number of distributed spares {spares} and parity level {parity} leaves no disks available for data"
+                )
+            })?;
+        // Wide enough to be economical, narrow enough to be quick.
+        const DATA_DEFAULT: usize = 8;
+        let data = data.unwrap_or(room.min(DATA_DEFAULT));
+        if data == 0 || data > room {
+            return Err(format!(
+                "requested number of dRAID data disks per group {data} is too high, at most {room} disks are available for data"
+            ));
+        }
+        if spares > 100 {
+            return Err(format!(
+                "invalid number of dRAID spares {spares}; there are at most 100"
+            ));
+        }
+        if devices > 255 {
+            return Err(format!(
+                "{devices} disks were provided, but dRAID only supports up to 255 disks"
+            ));
+        }
+        Ok(Self {
+            parity,
+            data: data as u8,
+            spares: spares as u8,
+        })
+    }
+}
+
+/// A device given as an absolute path, a path that exists from here, or the name of a disk in /dev.
+fn device(word: &str) -> anyhow::Result<DeviceSpec> {
     let path = if word.starts_with('/') {
         word.to_owned()
     } else {
@@ -203,12 +321,7 @@ fn leaf(word: &str, class: &str) -> anyhow::Result<VdevSpec> {
             );
         }
     };
-    Ok(VdevSpec {
-        kind: "leaf".into(),
-        class: class.into(),
-        path,
-        children: Vec::new(),
-    })
+    Ok(DeviceSpec { path, kind: None })
 }
 
 #[cfg(test)]
@@ -218,21 +331,14 @@ mod tests {
     fn parse(text: &str) -> Result<String, String> {
         let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
         let show = |vdev: &VdevSpec| {
-            let inner: Vec<&str> = vdev
-                .children
-                .iter()
-                .map(|child| child.path.as_str())
-                .collect();
+            let devices = vdev.layout.devices().iter();
+            let paths: Vec<&str> = devices.map(|device| device.path.as_str()).collect();
+            let class = super::super::words::class(vdev.class);
             format!(
-                "{}{}{}({})",
-                vdev.class,
-                if vdev.class.is_empty() { "" } else { ":" },
-                vdev.kind,
-                if inner.is_empty() {
-                    vdev.path.clone()
-                } else {
-                    inner.join(" ")
-                }
+                "{class}{}{}({})",
+                if class.is_empty() { "" } else { ":" },
+                super::super::words::layout(&vdev.layout, &|_, _| "leaf".to_owned()),
+                paths.join(" ")
             )
         };
         parse_new_pool(&words)
@@ -265,7 +371,7 @@ mod tests {
         );
         assert_eq!(
             parse("draid2:1d:1s:5c /a /b /c /d /e draid /f /g").unwrap(),
-            "draid2:1d:1s:5c(/a /b /c /d /e) draid(/f /g)"
+            "draid2:1d:5c:1s(/a /b /c /d /e) draid1:1d:2c:0s(/f /g)"
         );
     }
 

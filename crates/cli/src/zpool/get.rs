@@ -2,12 +2,15 @@
 //! `zpool_get_vdev_prop`, lib/libzfs/libzfs_pool.c), and which vdev a word means.
 
 use anyhow::bail;
-use api::{PoolReport, Property, PropertyMap, Source, VdevName, VdevReport, ZpoolList};
+use api::{
+    PoolReport, Property, PropertyMap, Source, VdevClass, VdevKind, VdevName, VdevReport, ZpoolList,
+};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
 use super::list::{cell, full_name, pools_json, shown};
 use super::vdevs::{self, Naming, leaf_name};
+use super::words;
 use crate::client::Client;
 use crate::columns::{Column, render};
 use crate::{json, numbers};
@@ -175,7 +178,7 @@ impl Get {
                 );
             }
             let mut entry = Map::new();
-            for (key, value) in vdevs::info(vdev, name, "", self.json_int) {
+            for (key, value) in vdevs::info(vdev, name, VdevClass::Normal, self.json_int) {
                 let is_name = key == "name";
                 entry.insert(key, value);
                 if is_name {
@@ -188,7 +191,7 @@ impl Get {
         if self.json {
             let mut document = json::document("zpool get");
             document.insert("vdevs".into(), Value::Object(by_name));
-            let state = &pool.tree.state;
+            let state = words::health(pool.health);
             let entry = json::pool(&pool.name, state, pool.guid, pool.txg, None, self.json_int);
             document.insert("pool".into(), Value::Object(entry));
             return json::print(document);
@@ -230,7 +233,7 @@ fn is_called(word: &str, name: &str, vdev: &VdevReport) -> bool {
     word == name
         || vdev.path.as_deref() == Some(word)
         || word.parse() == Ok(vdev.guid)
-        || word == "root" && vdev.kind == "root"
+        || word == "root" && vdev.kind == VdevKind::Root
 }
 
 /// Every vdev of a pool, the root (`root-0`) first, with its properties.
@@ -245,7 +248,7 @@ fn all_vdevs(pool: &PoolReport) -> Vec<(String, VdevReport, PropertyMap)> {
             .children
             .iter()
             // Spares and caches are not part of the tree.
-            .filter(|child| !matches!(child.class.as_str(), "spare" | "cache"))
+            .filter(|child| !matches!(child.class, VdevClass::Spare | VdevClass::Cache))
             .map(|child| (leaf_name(child, Naming::default()), child))
             .collect();
         let names: Vec<&str> = members.iter().map(|(name, _)| name.as_str()).collect();
@@ -272,11 +275,7 @@ fn properties_of(
     let mut tell = |property: &str, value: String, source: Source| {
         out.insert(property.to_owned(), Property { value, source });
     };
-    let set = |property: &str| {
-        let mut all = vdev.properties.iter();
-        let found = all.find(|(name, _)| name == property);
-        found.map(|(_, value)| value.clone())
-    };
+    let set = |property: &str| vdev.properties.get(property).cloned();
     let settable = |property: &str, default: &str| match set(property) {
         Some(value) => (value, Source::Local),
         None => (default.to_owned(), Source::Default),
@@ -288,7 +287,7 @@ fn properties_of(
     let of_space = |value: u64| if has_space { value } else { 0 };
     read_only("name", name.to_owned());
     read_only("capacity", percent(allocated).unwrap_or(0).to_string());
-    read_only("state", vdev.state.to_lowercase());
+    read_only("state", words::state(vdev.state).to_lowercase());
     read_only("guid", vdev.guid.to_string());
     read_only("asize", vdev.asize_bytes.to_string());
     read_only("psize", vdev.physical_bytes.to_string());
@@ -326,26 +325,23 @@ fn properties_of(
     read_only("write_errors", vdev.write_errors.to_string());
     read_only("checksum_errors", vdev.checksum_errors.to_string());
     read_only("initialize_errors", "0".into());
-    let [reads, writes] = vdev.operations;
-    let [trims, trimmed, trim_errors] = vdev.trims;
     for (property, value) in [
         ("null_ops", 0),
-        ("read_ops", reads),
-        ("write_ops", writes),
+        ("read_ops", vdev.reads.count),
+        ("write_ops", vdev.writes.count),
         ("free_ops", 0),
         ("claim_ops", 0),
-        ("trim_ops", trims),
+        ("trim_ops", vdev.trims.count),
     ] {
         read_only(property, value.to_string());
     }
-    let [read, written] = vdev.transferred_bytes;
     for (property, value) in [
         ("null_bytes", 0),
-        ("read_bytes", read),
-        ("write_bytes", written),
+        ("read_bytes", vdev.reads.bytes),
+        ("write_bytes", vdev.writes.bytes),
         ("free_bytes", 0),
         ("claim_bytes", 0),
-        ("trim_bytes", trimmed),
+        ("trim_bytes", vdev.trims.bytes),
     ] {
         read_only(property, value.to_string());
     }
@@ -370,12 +366,12 @@ fn properties_of(
         tell(property, limit, source);
     }
     let mut read_only = |property: &str, value: String| tell(property, value, Source::None);
-    if vdev.kind == "raidz" {
+    if vdev.kind == VdevKind::Raidz {
         read_only(RAIDZ_EXPANDING, "off".into());
     }
     let can_trim = members.is_empty() && !vdev.cannot_trim;
     read_only("trim_support", if can_trim { "on" } else { "off" }.into());
-    read_only("trim_errors", trim_errors.to_string());
+    read_only("trim_errors", vdev.trim_errors.to_string());
     read_only("slow_ios", vdev.slow_ios.to_string());
     for (property, value) in &vdev.properties {
         if property.contains(':') {
@@ -434,15 +430,15 @@ mod tests {
 
     #[test]
     fn vdevs_have_the_properties_of_their_kind() {
-        let has = |kind: &str| {
+        let has = |kind| {
             let vdev = VdevReport {
-                kind: kind.into(),
+                kind,
                 ..VdevReport::default()
             };
             properties_of(&vdev, "v", None, &[]).contains_key(RAIDZ_EXPANDING)
         };
-        assert!(has("raidz"));
-        assert!(!has("root") && !has("mirror") && !has("disk"));
+        assert!(has(VdevKind::Raidz));
+        assert!(!has(VdevKind::Root) && !has(VdevKind::Mirror) && !has(VdevKind::Disk));
     }
 
     #[test]

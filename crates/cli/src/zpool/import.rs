@@ -3,13 +3,16 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use api::{FoundPoolReport, ZpoolImport};
+use api::{FoundPoolReport, ImportedPool, ZpoolImport};
 use clap::Args;
 use format::{NvList, NvValue};
 
+use super::condition;
 use super::create::assignments;
 use super::vdevs::{Columns, Naming, print_config};
+use super::words;
 use crate::client::Client;
+use crate::{numbers, refusals};
 
 /// List pools that can be imported, or import them.
 #[derive(Debug, Args)]
@@ -113,10 +116,10 @@ impl Import {
             command: typed,
         };
         let reply = client.call(&call)?;
-        for note in &reply.notes {
-            println!("{note}");
+        for pool in &reply.imported {
+            print_imported(pool, self.dry_run);
         }
-        for warning in &reply.warnings {
+        for warning in reply.imported.iter().flat_map(|pool| &pool.warnings) {
             eprintln!("{warning}");
         }
         if importing {
@@ -127,7 +130,7 @@ impl Import {
                 crate::zfs::keys::load_all(client, pool, true)?;
             }
             if !reply.failures.is_empty() {
-                bail!(reply.failures.join("\n"));
+                bail!(refusals::all_words(&reply.failures));
             }
             return Ok(());
         }
@@ -144,27 +147,67 @@ impl Import {
     }
 }
 
+/// What an import found out: an older state that it went back to (`zpool_rewind_exclaim`,
+/// lib/libzfs/libzfs_pool.c), and what it left undone.
+fn print_imported(pool: &ImportedPool, dry_run: bool) {
+    let name = &pool.name;
+    if let Some(rewound) = pool.rewound {
+        let when = numbers::local_ctime(rewound.timestamp_s);
+        let verb = match dry_run {
+            true => {
+                println!("Would be able to return {name} to its state as of {when}.");
+                "Would discard"
+            }
+            false => {
+                println!("Pool {name} returned to its state as of {when}.");
+                "Discarded"
+            }
+        };
+        match rewound.lost_s {
+            0 => {}
+            lost @ 1..=120 => println!("{verb} approximately {lost} seconds of transactions."),
+            lost => println!(
+                "{verb} approximately {} minutes of transactions.",
+                (lost + 30) / 60
+            ),
+        }
+    }
+    if !pool.awaiting_replay.is_empty() {
+        println!(
+            "The intent logs of {} were not replayed: what was written just before the pool was lost does not show.\nImport the pool without '-o readonly=on' to have it.",
+            pool.awaiting_replay.join(", ")
+        );
+    }
+}
+
 /// As `show_import` lays it out: everything moves one column to the right below a comment.
 fn print_found(pool: &FoundPoolReport) {
     let indent = if pool.comment.is_some() { " " } else { "" };
     let lines = |text: &str| text.replace('\n', &format!("\n\t{indent}"));
     println!("{indent}  pool: {}", pool.name);
     println!("{indent}    id: {}", pool.guid);
-    println!("{indent} state: {}", pool.state);
-    if let Some(status) = &pool.status {
-        println!("{indent}status: {}", lines(status));
+    let destroyed = if pool.is_destroyed {
+        " (DESTROYED)"
+    } else {
+        ""
+    };
+    println!("{indent} state: {}{destroyed}", words::state(pool.state));
+    let said = condition::of_found(pool);
+    for (label, text) in [("status", &said.status), ("action", &said.action)] {
+        if let Some(text) = text {
+            println!("{indent}{label}: {}", lines(text));
+        }
     }
-    println!("{indent}action: {}", lines(&pool.action));
     if let Some(comment) = &pool.comment {
         println!("comment: {comment}");
     }
-    if let Some(see) = &pool.see {
+    if let Some(see) = said.see() {
         println!("{indent}   see: {see}");
     }
     println!("{indent}config:\n");
     print_config(&pool.tree, Naming::default(), Columns::default());
-    if let Some(footer) = &pool.footer {
-        println!("\n\t{indent}{}", lines(footer));
+    if let Some(footer) = condition::footer(pool) {
+        println!("\n\t{indent}{}", lines(&footer));
     }
 }
 

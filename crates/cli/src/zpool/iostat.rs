@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use anyhow::bail;
-use api::{IoReport, PoolReport, VdevReport, ZpoolList};
+use api::{Guid, IoReport, Operations, PoolReport, VdevClass, VdevKind, VdevReport, ZpoolList};
 use clap::Args;
 
 use super::repeat::Repeat;
-use super::vdevs::{CLASSES, Naming, leaf_name};
+use super::vdevs::{CLASSES, Naming, class_heading, leaf_name};
 use crate::client::Client;
 use crate::numbers;
 
@@ -149,8 +149,8 @@ fn labels(out: &mut String, labels: impl Iterator<Item = (&'static str, usize)>,
 /// What was counted of a vdev.
 #[derive(Clone, Debug, Default)]
 struct Seen {
-    operations: [u64; 2],
-    bytes: [u64; 2],
+    reads: Operations,
+    writes: Operations,
     io: IoReport,
 }
 
@@ -158,15 +158,15 @@ struct Seen {
 #[derive(Debug, Default)]
 struct Before {
     uptime_ns: u64,
-    vdevs: BTreeMap<u64, Seen>,
+    vdevs: BTreeMap<Guid, Seen>,
 }
 
 impl Before {
     fn of(pool: &PoolReport) -> Self {
-        fn walk(vdev: &VdevReport, out: &mut BTreeMap<u64, Seen>) {
+        fn walk(vdev: &VdevReport, out: &mut BTreeMap<Guid, Seen>) {
             let seen = Seen {
-                operations: vdev.operations,
-                bytes: vdev.transferred_bytes,
+                reads: vdev.reads,
+                writes: vdev.writes,
                 io: vdev.io.as_deref().cloned().unwrap_or_default(),
             };
             out.insert(vdev.guid, seen);
@@ -183,15 +183,17 @@ impl Before {
 
 /// The histograms of latencies, in the order of their columns.
 fn times(io: &IoReport) -> Vec<&[u64]> {
-    let all = io.total.iter().chain(&io.disk).chain(&io.queued);
-    all.map(Vec::as_slice).collect()
+    let (reads, writes) = (&io.reads, &io.writes);
+    let all = [&reads.total, &writes.total, &reads.disk, &writes.disk];
+    let queued = io.classes.iter().map(|class| &class.queued);
+    all.into_iter().chain(queued).map(Vec::as_slice).collect()
 }
 
 /// The histograms of sizes, in the order of their columns.
 fn sizes(io: &IoReport) -> Vec<&[u64]> {
-    let pairs = io.individual.iter().zip(&io.aggregated);
+    let pairs = io.classes.iter();
     pairs
-        .flat_map(|(alone, together)| [alone.as_slice(), together.as_slice()])
+        .flat_map(|class| [class.individual.as_slice(), class.aggregated.as_slice()])
         .collect()
 }
 
@@ -222,7 +224,7 @@ fn mean(histogram: &[u64]) -> u64 {
 /// What the words are about: the GUIDs of pools (all if there are none), and names of vdevs in them.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Choice {
-    pools: Vec<u64>,
+    pools: Vec<Guid>,
     vdevs: Vec<String>,
 }
 
@@ -253,7 +255,7 @@ impl Iostat {
             false => Vec::new(),
         };
         let is_name = |word: &str| known.iter().any(|pool| self.has_vdev(pool, word));
-        let mut before: BTreeMap<u64, Before> = BTreeMap::new();
+        let mut before: BTreeMap<Guid, Before> = BTreeMap::new();
         let mut choice = None;
         let mut round = 0;
         let more = u64::from(self.omit_first);
@@ -345,7 +347,8 @@ impl Iostat {
             .path
             .as_deref()
             .is_some_and(|path| path == word || path.rsplit('/').next() == Some(word));
-        vdev.kind != "root" && (by_path || self.name(vdev) == word || vdev.guid.to_string() == word)
+        vdev.kind != VdevKind::Root
+            && (by_path || self.name(vdev) == word || vdev.guid.to_string() == word)
     }
 
     /// The histogram that is printed, if it is one, with its title.
@@ -373,7 +376,7 @@ impl Iostat {
         &self,
         pools: &[PoolReport],
         vdevs: &[String],
-        before: &BTreeMap<u64, Before>,
+        before: &BTreeMap<Guid, Before>,
         is_first: bool,
     ) -> String {
         let mut out = String::new();
@@ -430,7 +433,7 @@ impl Iostat {
     }
 
     fn name(&self, vdev: &VdevReport) -> String {
-        if vdev.kind == "root" {
+        if vdev.kind == VdevKind::Root {
             return vdev.name.clone();
         }
         leaf_name(vdev, self.naming)
@@ -485,8 +488,12 @@ impl Iostat {
                 self.number(size.saturating_sub(vdev.allocated_bytes)),
             ],
         };
-        capacity.extend((0..2).map(|way| rate(vdev.operations[way], old.operations[way])));
-        capacity.extend((0..2).map(|way| rate(vdev.transferred_bytes[way], old.bytes[way])));
+        capacity.extend([
+            rate(vdev.reads.count, old.reads.count),
+            rate(vdev.writes.count, old.writes.count),
+            rate(vdev.reads.bytes, old.reads.bytes),
+            rate(vdev.writes.bytes, old.writes.bytes),
+        ]);
         let mut groups = vec![capacity];
         let nothing = IoReport::default();
         let io = vdev.io.as_deref().unwrap_or(&nothing);
@@ -496,8 +503,8 @@ impl Iostat {
             groups.push(means.collect());
         }
         if self.queues {
-            let depths = io.pending.iter().zip(&io.active);
-            let depths = depths.flat_map(|(pending, active)| [*pending, *active]);
+            let classes = io.classes.iter();
+            let depths = classes.flat_map(|class| [class.pending, class.active]);
             groups.push(depths.map(|depth| self.number(depth)).collect());
         }
         groups
@@ -587,7 +594,7 @@ impl Iostat {
     }
 
     fn vdev(&self, out: &mut String, vdev: &VdevReport, round: &Round, depth: usize) {
-        if vdev.kind == "indirect" {
+        if vdev.kind == VdevKind::Indirect {
             return;
         }
         let is_wanted = |word: &String| self.is_called(vdev, word);
@@ -606,9 +613,9 @@ impl Iostat {
         if !self.verbose && round.vdevs.is_empty() {
             return;
         }
-        let is_root = vdev.kind == "root";
+        let is_root = vdev.kind == VdevKind::Root;
         for child in &vdev.children {
-            if !is_root || child.class.is_empty() {
+            if !is_root || child.class == VdevClass::Normal {
                 self.vdev(out, child, round, depth + 2);
             }
         }
@@ -616,7 +623,10 @@ impl Iostat {
             return;
         }
         // Spares do nothing until they stand in for something.
-        for (class, _) in CLASSES.iter().filter(|(class, _)| *class != "spare") {
+        for (class, _) in CLASSES
+            .iter()
+            .filter(|(class, _)| *class != VdevClass::Spare)
+        {
             let mut members = vdev
                 .children
                 .iter()
@@ -626,7 +636,7 @@ impl Iostat {
                 continue;
             }
             if round.vdevs.is_empty() {
-                self.class_line(out, class, round.width);
+                self.class_line(out, *class, round.width);
             }
             for member in members {
                 self.vdev(out, member, round, depth + 2);
@@ -634,11 +644,11 @@ impl Iostat {
         }
     }
 
-    fn class_line(&self, out: &mut String, class: &str, width: usize) {
+    fn class_line(&self, out: &mut String, class: VdevClass, width: usize) {
         if self.histogram().is_some() {
             out.push('\n');
         } else if !self.scripted {
-            let heading = if class == "log" { "logs" } else { class };
+            let heading = class_heading(class);
             let _ = write!(out, "{heading:width$}");
             for (group, column) in self.groups() {
                 for _ in group.bottom {
@@ -652,6 +662,8 @@ impl Iostat {
 
 #[cfg(test)]
 mod tests {
+    use api::{ClassIo, IoClass, Latencies};
+
     use super::*;
 
     #[derive(clap::Parser)]
@@ -669,31 +681,44 @@ mod tests {
         let leaf = |name: &str, guid| VdevReport {
             name: format!("/dev/{name}"),
             path: Some(format!("/dev/{name}")),
-            kind: "disk".into(),
-            guid,
-            operations: [10 * factor, 20 * factor],
-            transferred_bytes: [10_240 * factor, 2_097_152 * factor],
+            kind: VdevKind::Disk,
+            guid: Guid(guid),
+            reads: Operations {
+                count: 10 * factor,
+                bytes: 10_240 * factor,
+            },
+            writes: Operations {
+                count: 20 * factor,
+                bytes: 2_097_152 * factor,
+            },
             ..VdevReport::default()
         };
         let log = VdevReport {
-            class: "log".into(),
+            class: VdevClass::Log,
             size_bytes: 1 << 30,
             ..leaf("sdc", 5)
         };
         PoolReport {
             name: "tank".into(),
-            guid: 1,
+            guid: Guid(1),
+            health: Default::default(),
             txg: 1,
             uptime_ns: 10_000_000_000 * factor,
             properties: Default::default(),
             tree: VdevReport {
                 name: "tank".into(),
-                kind: "root".into(),
-                guid: 1,
+                kind: VdevKind::Root,
+                guid: Guid(1),
                 size_bytes: 2 << 30,
                 allocated_bytes: 1 << 20,
-                operations: [20 * factor, 40 * factor],
-                transferred_bytes: [20_480 * factor, 4_194_304 * factor],
+                reads: Operations {
+                    count: 20 * factor,
+                    bytes: 20_480 * factor,
+                },
+                writes: Operations {
+                    count: 40 * factor,
+                    bytes: 4_194_304 * factor,
+                },
                 children: vec![leaf("sda", 3), leaf("sdb", 4), log],
                 ..VdevReport::default()
             },
@@ -709,15 +734,34 @@ mod tests {
         };
         let time = |place: usize| buckets(37, &[place]);
         Box::new(IoReport {
-            pending: vec![factor, 0, 0, 7, 0, 0, 0],
-            active: vec![0, 2048, 0, 10, 0, 0, 0],
-            individual: vec![buckets(25, &[12]); 7],
-            aggregated: vec![buckets(25, &[16]); 7],
-            total: vec![time(20), buckets(37, &[20, 22])],
-            disk: vec![time(19), time(21)],
-            queued: (0..7)
-                .map(|class| buckets(37, if class < 4 { &[10] } else { &[] }))
+            classes: IoClass::ALL
+                .into_iter()
+                .zip([factor, 0, 0, 7, 0, 0, 0])
+                .zip([0, 2048, 0, 10, 0, 0, 0])
+                .map(|((class, pending), active)| ClassIo {
+                    class,
+                    pending,
+                    active,
+                    individual: buckets(25, &[12]),
+                    aggregated: buckets(25, &[16]),
+                    queued: buckets(
+                        37,
+                        if class <= IoClass::AsyncWrite {
+                            &[10]
+                        } else {
+                            &[]
+                        },
+                    ),
+                })
                 .collect(),
+            reads: Latencies {
+                total: time(20),
+                disk: time(19),
+            },
+            writes: Latencies {
+                total: buckets(37, &[20, 22]),
+                disk: time(21),
+            },
         })
     }
 
@@ -741,7 +785,7 @@ mod tests {
              ----------  -----  -----  -----  -----  -----  -----\n\
              tank           1M  2.00G      2      4     2K   410K\n"
         );
-        let before = BTreeMap::from([(1, Before::of(&pool(1)))]);
+        let before = BTreeMap::from([(Guid(1), Before::of(&pool(1)))]);
         assert_eq!(
             iostat(&["-H", "-p"]).report(&[pool(3)], &[], &before, false),
             "tank\t1048576\t2146435072\t2\t4\t2048\t419430\n"
@@ -779,7 +823,7 @@ mod tests {
             "{exact}"
         );
         // Latencies are those of the interval, depths those of the moment.
-        let before = BTreeMap::from([(1, Before::of(&pool_with_io(3)))]);
+        let before = BTreeMap::from([(Guid(1), Before::of(&pool_with_io(3)))]);
         let mut still = pool_with_io(3);
         still.uptime_ns += 1_000_000_000;
         let text = iostat(&["-lqH"]).report(&[still], &[], &before, false);
@@ -835,7 +879,7 @@ mod tests {
             assert!(times.contains(line), "{line}{times}");
         }
         // In an interval: so many a second.
-        let before = BTreeMap::from([(1, Before::of(&pool_with_io(1)))]);
+        let before = BTreeMap::from([(Guid(1), Before::of(&pool_with_io(1)))]);
         let times = iostat(&["-wH"]).report(&[pool_with_io(31)], &[], &before, false);
         assert!(times.starts_with("\ntank\n1\t0\t"), "{times}");
         assert!(times.contains("\n2097151\t0\t0\t0\t0"), "{times}");
@@ -854,13 +898,13 @@ mod tests {
     #[test]
     fn words_are_pools_or_vdevs() {
         let mut other = pool(1);
-        (other.name, other.guid) = ("other".into(), 2);
+        (other.name, other.guid) = ("other".into(), Guid(2));
         other.tree.children.truncate(1);
         other.tree.children[0] = VdevReport {
             name: "/dev/vda".into(),
             path: Some("/dev/vda".into()),
-            kind: "disk".into(),
-            guid: 77,
+            kind: VdevKind::Disk,
+            guid: Guid(77),
             ..VdevReport::default()
         };
         let pools = [pool(1), other];
@@ -869,7 +913,7 @@ mod tests {
             iostat(&[]).choose(&words, &pools)
         };
         let choice = |pools: &[u64], vdevs: &[&str]| Choice {
-            pools: pools.to_vec(),
+            pools: pools.iter().copied().map(Guid).collect(),
             vdevs: vdevs.iter().map(|vdev| (*vdev).to_owned()).collect(),
         };
         for (words, expected) in [

@@ -1,14 +1,15 @@
 //! `zpool list` (`zpool_do_list`, cmd/zpool/zpool_main.c).
 
-use api::{PoolReport, Source, VdevReport, ZpoolList};
+use api::{PoolReport, Source, VdevClass, VdevReport, ZpoolList};
 use clap::Args;
 use serde_json::{Map, Value};
 
 use super::repeat::Repeat;
 use super::vdevs::{self, CLASSES, Naming, class_heading, leaf_name, name_width};
+use super::words;
 use crate::client::Client;
 use crate::columns::{Column, render};
-use crate::{json, numbers};
+use crate::{json, numbers, refusals};
 
 const DEFAULT_COLUMNS: &str = "name,size,allocated,free,checkpoint,expandsize,fragmentation,capacity,dedupratio,health,altroot";
 
@@ -159,7 +160,9 @@ impl List {
         let reply = client.call(&call)?;
         // What is not here does not make it fail as long as anything is (`list_callback`).
         let named = super::tell_absent(pools, reply.absent);
-        named.iter().for_each(|why| eprintln!("{why}"));
+        named
+            .iter()
+            .for_each(|why| eprintln!("{}", refusals::words(why)));
         let pools = reply.pools;
         let names: Vec<&str> = self.columns.split(',').map(full_name).collect();
         if let (Some(pool), Some(unknown)) = (
@@ -228,17 +231,16 @@ impl List {
                     .collect(),
             );
             if self.verbose {
-                let of_class = |class: &str| {
-                    let class = class.to_owned();
+                let of_class = |class| {
                     pool.tree
                         .children
                         .iter()
                         .filter(move |child| child.class == class)
                 };
-                for child in of_class("") {
+                for child in of_class(VdevClass::Normal) {
                     self.vdev_rows(child, 1, &names, &mut rows);
                 }
-                for class in ["dedup", "special", "log", "cache", "spare"] {
+                for (class, _) in CLASSES {
                     if of_class(class).next().is_some() {
                         rows.push(self.class_row(class, pool, &names));
                     }
@@ -260,9 +262,9 @@ impl List {
 
     /// The line above the vdevs of a class. With `-H` OpenZFS pads it all the same
     /// (`print_one_column` is not used for it, cmd/zpool/zpool_main.c `print_list_stats`).
-    fn class_row(&self, class: &str, pool: &PoolReport, names: &[&str]) -> Vec<String> {
+    fn class_row(&self, class: VdevClass, pool: &PoolReport, names: &[&str]) -> Vec<String> {
         let heading = match class {
-            "spare" => "spare",
+            VdevClass::Spare => "spare",
             class => class_heading(class),
         };
         if self.scripted {
@@ -343,7 +345,7 @@ impl List {
             }
             "expandsize" if is_top => size(vdev.expandable_bytes),
             "checkpoint" if vdev.checkpoint_bytes > 0 => size(vdev.checkpoint_bytes),
-            "health" => vdev.state.clone(),
+            "health" => words::state(vdev.state).to_owned(),
             _ => "-".into(),
         }
     }
@@ -356,9 +358,9 @@ impl List {
             .tree
             .children
             .iter()
-            .filter(|child| child.class.is_empty())
+            .filter(|child| child.class == VdevClass::Normal)
         {
-            self.json_vdev(child, "", true, names, &mut vdevs);
+            self.json_vdev(child, VdevClass::Normal, true, names, &mut vdevs);
         }
         for (class, key) in CLASSES {
             let mut group = Map::new();
@@ -368,7 +370,7 @@ impl List {
                 .iter()
                 .filter(|child| child.class == class)
             {
-                self.json_vdev(child, "", true, names, &mut group);
+                self.json_vdev(child, VdevClass::Normal, true, names, &mut group);
             }
             if !group.is_empty() {
                 vdevs.insert(key.into(), Value::Object(group));
@@ -380,7 +382,7 @@ impl List {
     fn json_vdev(
         &self,
         vdev: &VdevReport,
-        above: &str,
+        above: VdevClass,
         is_top: bool,
         names: &[&str],
         out: &mut Map<String, Value>,
@@ -398,7 +400,7 @@ impl List {
         entry.insert("properties".into(), Value::Object(properties));
         let mut children = Map::new();
         for child in &vdev.children {
-            self.json_vdev(child, &vdev.class, false, names, &mut children);
+            self.json_vdev(child, vdev.class, false, names, &mut children);
         }
         if !children.is_empty() {
             entry.insert("vdevs".into(), Value::Object(children));
@@ -452,7 +454,7 @@ pub(super) fn pools_json(
                 Some((name, property))
             })
             .collect();
-        let state = &pool.tree.state;
+        let state = words::health(pool.health);
         let mut entry = json::pool(&pool.name, state, pool.guid, pool.txg, Some("POOL"), as_int);
         entry.insert("properties".into(), Value::Object(properties));
         more(pool, &mut entry);

@@ -1,6 +1,7 @@
 //! The `zpool` command line (zpool(8)).
 
 mod administer;
+mod condition;
 mod create;
 mod get;
 mod import;
@@ -12,33 +13,36 @@ mod scan;
 mod scrub;
 mod status;
 mod vdevs;
+mod words;
 
 pub use create::assignments;
 pub use get::source_text;
 
 use anyhow::bail;
-use api::{ZpoolClear, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolSet, ZpoolStatus, ZpoolSync};
+use api::{
+    Failure, ZpoolClear, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolSet, ZpoolStatus, ZpoolSync,
+};
 use clap::{Args, Parser, Subcommand};
 
 use crate::client::Client;
-use crate::numbers;
+use crate::{numbers, refusals};
 
 /// Tells why pools are not here that one would expect, unless they were named: those are returned.
-fn tell_absent(names: &[String], why: Vec<String>) -> Vec<String> {
+fn tell_absent(names: &[String], why: Vec<Failure>) -> Vec<Failure> {
     if !names.is_empty() {
         return why;
     }
     for why in why {
-        eprintln!("{why}");
+        eprintln!("{}", refusals::words(&why));
     }
     Vec::new()
 }
 
 /// Fails where pools that were named are not here; the others are shown by then.
-fn all_found(why: &[String]) -> anyhow::Result<()> {
+fn all_found(why: &[Failure]) -> anyhow::Result<()> {
     match why {
         [] => Ok(()),
-        why => bail!(why.join("\n")),
+        why => bail!(refusals::all_words(why)),
     }
 }
 
@@ -246,9 +250,9 @@ fn print_history(history: &History, client: &Client) -> anyhow::Result<()> {
         names: history.pools.clone(),
     })?;
     let users = numbers::Users::load();
-    for (pool, records) in reply.pools {
-        println!("History for '{pool}':");
-        for record in records {
+    for pool in reply.pools {
+        println!("History for '{}':", pool.name);
+        for record in pool.records {
             let text = match (&record.command, &record.internal) {
                 (Some(command), _) => command.clone(),
                 (None, Some(event)) if history.internal => event.clone(),

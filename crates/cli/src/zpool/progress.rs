@@ -2,7 +2,10 @@
 //! `print_raidz_expand_status` and `print_dedup_stats`, cmd/zpool/zpool_main.c; `zpool_dump_ddt`,
 //! lib/libzutil/zutil_pool.c).
 
-use api::{CheckpointReport, DedupReport, ExpansionReport, RemovalReport, ScanReport};
+use api::{
+    CheckpointReport, DedupCounts, DedupReport, ExpansionReport, RemovalReport, RemovalState,
+    ScanReport, ScanState,
+};
 
 use crate::numbers;
 
@@ -24,12 +27,12 @@ pub fn scan_warning(
     checkpoint: Option<&CheckpointReport>,
 ) -> Option<&'static str> {
     let created = checkpoint?.created_s?;
-    match scan.state.as_str() {
-        "finished" | "canceled" if scan.end_time_s < created => None,
-        "finished" | "canceled" => {
+    match scan.state {
+        ScanState::Finished | ScanState::Canceled if scan.end_time_s < created => None,
+        ScanState::Finished | ScanState::Canceled => {
             Some("skipped blocks that are only referenced by the checkpoint.")
         }
-        _ => Some("skipping blocks that are only referenced by the checkpoint."),
+        ScanState::Scanning => Some("skipping blocks that are only referenced by the checkpoint."),
     }
 }
 
@@ -37,19 +40,19 @@ pub fn scan_warning(
 pub fn removal(report: &RemovalReport) -> String {
     let copied = numbers::nice_count(report.copied_bytes);
     let clock = |minutes: u64| format!("{}h{}m", minutes / 60, minutes % 60);
-    let mut text = match report.state.as_str() {
-        "finished" => format!(
+    let mut text = match report.state {
+        RemovalState::Finished => format!(
             "Removal of vdev {} copied {copied} in {}, completed on {}",
             report.vdev,
             clock(report.end_s.saturating_sub(report.start_s) / 60),
             numbers::local_ctime(report.end_s)
         ),
-        "canceled" => format!(
+        RemovalState::Canceled => format!(
             "Removal of {} canceled on {}",
             report.name,
             numbers::local_ctime(report.end_s)
         ),
-        _ => {
+        RemovalState::Running => {
             let now = std::time::SystemTime::now()
                 .duration_since(std::time::UNIX_EPOCH)
                 .map_or(0, |since| since.as_secs());
@@ -112,6 +115,13 @@ pub fn expansion(report: &ExpansionReport) -> String {
     )
 }
 
+fn add(sum: &mut DedupCounts, more: &DedupCounts) {
+    sum.blocks = sum.blocks.saturating_add(more.blocks);
+    sum.lsize_bytes = sum.lsize_bytes.saturating_add(more.lsize_bytes);
+    sum.psize_bytes = sum.psize_bytes.saturating_add(more.psize_bytes);
+    sum.dsize_bytes = sum.dsize_bytes.saturating_add(more.dsize_bytes);
+}
+
 /// What `zpool status -D` prints at the end.
 pub fn dedup(report: Option<&DedupReport>, parseable: bool) -> String {
     let Some(report) = report else {
@@ -137,39 +147,41 @@ pub fn dedup(report: Option<&DedupReport>, parseable: bool) -> String {
          refcnt   blocks   LSIZE   PSIZE   DSIZE   blocks   LSIZE   PSIZE   DSIZE\n\
          ------   ------   -----   -----   -----   ------   -----   -----   -----\n",
     );
-    let mut line = |name: String, row: &[u64; 8]| {
+    let mut line = |name: String, allocated: &DedupCounts, referenced: &DedupCounts| {
         out.push_str(&format!(
             "{name:>6}   {:>6}   {:>5}   {:>5}   {:>5}   {:>6}   {:>5}   {:>5}   {:>5}\n",
-            count(row[0]),
-            size(row[1]),
-            size(row[2]),
-            size(row[3]),
-            count(row[4]),
-            size(row[5]),
-            size(row[6]),
-            size(row[7])
+            count(allocated.blocks),
+            size(allocated.lsize_bytes),
+            size(allocated.psize_bytes),
+            size(allocated.dsize_bytes),
+            count(referenced.blocks),
+            size(referenced.lsize_bytes),
+            size(referenced.psize_bytes),
+            size(referenced.dsize_bytes)
         ));
     };
-    let mut total = [0u64; 8];
-    for (log2, row) in &report.histogram {
-        line(count(1u64.checked_shl(*log2).unwrap_or(0)), row);
-        for (sum, value) in total.iter_mut().zip(row) {
-            *sum = sum.saturating_add(*value);
-        }
+    let (mut allocated, mut referenced) = (DedupCounts::default(), DedupCounts::default());
+    for bucket in &report.histogram {
+        let references = 1u64.checked_shl(bucket.references_log2).unwrap_or(0);
+        line(count(references), &bucket.allocated, &bucket.referenced);
+        add(&mut allocated, &bucket.allocated);
+        add(&mut referenced, &bucket.referenced);
     }
-    line("Total".to_owned(), &total);
+    line("Total".to_owned(), &allocated, &referenced);
     out.push('\n');
     out
 }
 
 #[cfg(test)]
 mod tests {
+    use api::DedupBucket;
+
     use super::*;
 
     #[test]
     fn removals_that_run_and_are_done() {
         let mut report = RemovalReport {
-            state: "finished".into(),
+            state: RemovalState::Finished,
             vdev: 2,
             name: "mirror".into(),
             start_s: 1_795_202_857,
@@ -184,7 +196,7 @@ mod tests {
             "{text}"
         );
         assert!(text.ends_with("\n\t1008 memory used for removed device mappings"));
-        report.state = "running".into();
+        report.state = RemovalState::Running;
         report.mapping_bytes = 0;
         let text = removal(&report);
         assert!(text.starts_with("Evacuation of mirror in progress since "));
@@ -214,13 +226,27 @@ mod tests {
 
     #[test]
     fn a_dedup_table_adds_up() {
+        let counts = |blocks, lsize_bytes, psize_bytes, dsize_bytes| DedupCounts {
+            blocks,
+            lsize_bytes,
+            psize_bytes,
+            dsize_bytes,
+        };
         let report = DedupReport {
             entries: 188,
             disk_bytes: 96_768,
             core_bytes: 262_144,
             histogram: vec![
-                (0, [9, 147_456, 86_528, 86_528, 9, 147_456, 86_528, 86_528]),
-                (1, [123, 1, 2, 3, 246, 2, 4, 6]),
+                DedupBucket {
+                    references_log2: 0,
+                    allocated: counts(9, 147_456, 86_528, 86_528),
+                    referenced: counts(9, 147_456, 86_528, 86_528),
+                },
+                DedupBucket {
+                    references_log2: 1,
+                    allocated: counts(123, 1, 2, 3),
+                    referenced: counts(246, 2, 4, 6),
+                },
             ],
         };
         let text = dedup(Some(&report), false);

@@ -1,9 +1,10 @@
 //! The lines of `zpool status` about a scrub or resilver, in OpenZFS's words
 //! (`print_scan_scrub_resilver_status`, cmd/zpool/zpool_main.c).
 
-use api::ScanReport;
+use api::{ScanFunction, ScanReport, ScanState};
 use serde_json::{Map, Value, json};
 
+use super::words;
 use crate::numbers::{duration, local_second, nice_bytes};
 
 /// Below this rate, in bytes a second, no time to go is estimated.
@@ -11,9 +12,9 @@ const RATE_MIN: u64 = 10 << 20;
 
 /// What stands after `scan:`, line by line.
 pub fn lines(scan: &ScanReport) -> Vec<String> {
-    let is_scrub = scan.function == "scrub";
-    let mut lines = match (scan.state.as_str(), is_scrub) {
-        ("finished", _) => {
+    let is_scrub = scan.function == ScanFunction::Scrub;
+    let mut lines = match scan.state {
+        ScanState::Finished => {
             let done = if is_scrub {
                 "scrub repaired"
             } else {
@@ -27,12 +28,12 @@ pub fn lines(scan: &ScanReport) -> Vec<String> {
                 local_second(scan.end_time_s)
             )]
         }
-        ("canceled", _) => vec![format!(
+        ScanState::Canceled => vec![format!(
             "{} canceled on {}",
-            scan.function,
+            words::scan(scan.function),
             local_second(scan.end_time_s)
         )],
-        _ => progress(scan, is_scrub),
+        ScanState::Scanning => progress(scan, is_scrub),
     };
     if scan.verify_only {
         lines.push("(verify only: the pool is imported read-only, so nothing is repaired)".into());
@@ -55,7 +56,7 @@ fn progress(scan: &ScanReport, is_scrub: bool) -> Vec<String> {
     } else {
         lines.push(format!(
             "{} in progress since {}",
-            scan.function,
+            words::scan(scan.function),
             local_second(scan.start_time_s)
         ));
     }
@@ -114,8 +115,11 @@ pub fn json(scan: &ScanReport, exact: bool, number: &dyn Fn(u64) -> Value) -> Va
         seconds => json!(local_second(seconds)),
     };
     let mut out = Map::new();
-    out.insert("function".into(), json!(scan.function.to_uppercase()));
-    out.insert("state".into(), json!(scan.state.to_uppercase()));
+    out.insert(
+        "function".into(),
+        json!(words::scan(scan.function).to_uppercase()),
+    );
+    out.insert("state".into(), json!(words::scan_state(scan.state)));
     out.insert("start_time".into(), time(scan.start_time_s));
     out.insert("end_time".into(), time(scan.end_time_s));
     out.insert("to_examine".into(), bytes(scan.to_examine_bytes));
@@ -140,8 +144,8 @@ mod tests {
 
     fn running() -> ScanReport {
         ScanReport {
-            function: "scrub".into(),
-            state: "scanning".into(),
+            function: ScanFunction::Scrub,
+            state: ScanState::Scanning,
             start_time_s: 1_700_000_000,
             elapsed_s: 10,
             to_examine_bytes: 10 << 30,
@@ -183,7 +187,7 @@ mod tests {
     #[test]
     fn a_finished_scrub_tells_errors() {
         let finished = ScanReport {
-            state: "finished".into(),
+            state: ScanState::Finished,
             end_time_s: 1_700_090_061,
             errors: 3,
             verify_only: true,

@@ -1,6 +1,7 @@
 //! `zpool scrub`, `zpool checkpoint` and `zpool wait`.
 
-use api::{ScrubAction, ZpoolCheckpoint, ZpoolScrub, ZpoolWait};
+use anyhow::bail;
+use api::{JobKind, ScrubAction, ServerInfo, ZpoolCheckpoint, ZpoolList, ZpoolScrub};
 use clap::Args;
 
 use crate::client::Client;
@@ -33,11 +34,20 @@ impl Scrub {
             _ => ScrubAction::Start,
         };
         client.call(&ZpoolScrub {
-            names: self.pools,
+            names: self.pools.clone(),
             all: self.all,
             action,
-            wait: self.wait,
         })?;
+        if !self.wait {
+            return Ok(());
+        }
+        let names = match self.all {
+            true => client.call(&ServerInfo {})?.pools,
+            false => self.pools,
+        };
+        for name in names {
+            client.wait_for_jobs(&name, &[JobKind::Scrub], &[])?;
+        }
         Ok(())
     }
 }
@@ -63,12 +73,14 @@ impl Checkpoint {
             );
         }
         client.call(&ZpoolCheckpoint {
-            name: self.pool,
+            name: self.pool.clone(),
             discard: self.discard,
-            wait: self.wait,
             command: typed,
         })?;
-        Ok(())
+        match self.wait {
+            true => client.wait_for_jobs(&self.pool, &[JobKind::CheckpointDiscard], &[]),
+            false => Ok(()),
+        }
     }
 }
 
@@ -84,10 +96,45 @@ pub struct Wait {
 impl Wait {
     /// Asks the daemon.
     pub fn run(self, client: &Client) -> anyhow::Result<()> {
-        client.call(&ZpoolWait {
-            name: self.pool,
-            activities: self.activities,
-        })?;
-        Ok(())
+        let mut kinds = Vec::new();
+        for word in &self.activities {
+            kinds.extend(activity(word)?);
+        }
+        if self.activities.is_empty() {
+            kinds = ACTIVITIES
+                .into_iter()
+                .filter_map(|(_, kind)| kind)
+                .collect();
+        }
+        // There must be such a pool.
+        let names = vec![self.pool.clone()];
+        client.call(&ZpoolList { names, io: false })?;
+        // What a suspended pool has to free waits with it.
+        client.wait_for_jobs(&self.pool, &kinds, &[JobKind::Free])
+    }
+}
+
+/// What a pool does in the background, as `zpool wait -t` calls it (`zpool_wait_activity_t`,
+/// include/sys/fs/zfs.h), and the jobs that are that. What Millpond does not do in the background
+/// is never under way.
+const ACTIVITIES: [(&str, Option<JobKind>); 9] = [
+    ("discard", Some(JobKind::CheckpointDiscard)),
+    ("free", Some(JobKind::Free)),
+    ("initialize", None),
+    ("replace", None),
+    ("remove", None),
+    ("resilver", None),
+    ("scrub", Some(JobKind::Scrub)),
+    ("trim", None),
+    ("raidz_expand", None),
+];
+
+fn activity(word: &str) -> anyhow::Result<Option<JobKind>> {
+    match ACTIVITIES.into_iter().find(|(name, _)| *name == word) {
+        Some((_, kind)) => Ok(kind),
+        None => bail!(
+            "invalid activity '{word}'; known are {}",
+            ACTIVITIES.map(|(name, _)| name).join(", ")
+        ),
     }
 }

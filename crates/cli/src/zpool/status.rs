@@ -1,13 +1,15 @@
 //! `zpool status`: the condition of pools, laid out as OpenZFS does (`status_callback` and
 //! `status_callback_json`, cmd/zpool/zpool_main.c).
 
-use api::{ActivityReport, PoolStatusReport, VdevReport, ZpoolStatus};
+use api::{
+    ActivityReport, Failure, PoolStatusReport, VdevClass, VdevKind, VdevReport, ZpoolStatus,
+};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
 use super::repeat::Repeat;
 use super::vdevs::{self, CLASSES, Columns, Naming, is_well, leaf_name, print_config};
-use super::{progress, scan};
+use super::{condition, progress, scan, words};
 use crate::client::Client;
 use crate::{json, numbers};
 
@@ -78,7 +80,7 @@ impl Status {
         client: &Client,
         names: &[String],
         time: Option<String>,
-    ) -> anyhow::Result<Vec<String>> {
+    ) -> anyhow::Result<Vec<Failure>> {
         let call = ZpoolStatus {
             names: names.to_vec(),
             verbose: self.verbose,
@@ -131,10 +133,11 @@ impl Status {
 
     fn print(&self, pool: &PoolStatusReport) {
         println!("  pool: {}", pool.name);
-        println!(" state: {}", pool.state);
-        print_wrapped("status", pool.status.as_deref());
-        print_wrapped("action", pool.action.as_deref());
-        if let Some(see) = &pool.see {
+        println!(" state: {}", words::health(pool.health));
+        let said = condition::of_pool(pool.condition.as_ref());
+        print_lines("status", said.status.as_deref());
+        print_lines("action", said.action.as_deref());
+        if let Some(see) = said.see() {
             println!("   see: {see}");
         }
         if let Some(scan) = &pool.scan {
@@ -215,13 +218,14 @@ impl Status {
     fn json_pool(&self, pool: &PoolStatusReport) -> Map<String, Value> {
         let mut report = json::pool(
             &pool.name,
-            &pool.state,
+            words::health(pool.health),
             pool.guid,
             pool.txg,
             None,
             self.json_int,
         );
-        for (key, text) in [("status", &pool.status), ("action", &pool.action)] {
+        let said = condition::of_pool(pool.condition.as_ref());
+        for (key, text) in [("status", &said.status), ("action", &said.action)] {
             if let Some(text) = text {
                 // Later lines are indented there, and the last one ends.
                 report.insert(
@@ -230,9 +234,8 @@ impl Status {
                 );
             }
         }
-        if let Some(see) = &pool.see {
-            let id = see.rsplit('/').next().unwrap_or(see);
-            report.insert("msgid".into(), json!(id));
+        if let Some(see) = said.see() {
+            report.insert("msgid".into(), json!(said.page));
             report.insert("moreinfo".into(), json!(see));
         }
         if let Some(found) = &pool.scan {
@@ -241,7 +244,7 @@ impl Status {
             report.insert("scan_stats".into(), scan::json(found, exact, &number));
         }
         let mut root = Map::new();
-        self.json_vdev(&pool.tree, None, "", &mut root);
+        self.json_vdev(&pool.tree, None, VdevClass::Normal, &mut root);
         let mut groups = Vec::new();
         for (class, key) in CLASSES {
             let mut group = Map::new();
@@ -252,7 +255,7 @@ impl Status {
                 .filter(|child| child.class == class)
             {
                 if !(self.unhealthy && is_well(child)) {
-                    self.json_vdev(child, None, "", &mut group);
+                    self.json_vdev(child, None, VdevClass::Normal, &mut group);
                 }
             }
             groups.push((key, group));
@@ -278,7 +281,7 @@ impl Status {
         &self,
         vdev: &VdevReport,
         parent: Option<&str>,
-        above: &str,
+        above: VdevClass,
         out: &mut Map<String, Value>,
     ) {
         let name = leaf_name(vdev, self.naming);
@@ -287,7 +290,7 @@ impl Status {
         if let Some(parent) = parent.filter(|_| self.json_flat_vdevs) {
             entry.insert("parent".into(), json!(parent));
         }
-        if vdev.class != "spare" {
+        if vdev.class != VdevClass::Spare {
             for (key, bytes) in [
                 ("alloc_space", vdev.allocated_bytes),
                 ("total_space", vdev.size_bytes),
@@ -314,8 +317,8 @@ impl Status {
         if self.direct {
             entry.insert("dio_verify_errors".into(), self.count(0));
         }
-        if let Some(note) = &vdev.note {
-            entry.insert("aux".into(), json!(vdevs::aux(note)));
+        if let Some(aux) = vdev.aux {
+            entry.insert("aux".into(), json!(words::aux(aux)));
         }
         if is_leaf && self.initialize {
             let keys = [
@@ -325,7 +328,7 @@ impl Status {
                 "init_time",
                 "init_errors",
             ];
-            self.json_activity(&vdev.initialize, keys, "UNINITIALIZED", &mut entry);
+            self.json_activity(vdev.initialize.as_ref(), keys, "UNINITIALIZED", &mut entry);
         }
         if is_leaf && self.trim {
             if !vdev.cannot_trim {
@@ -336,25 +339,25 @@ impl Status {
                     "trim_time",
                     "trim_errors",
                 ];
-                self.json_activity(&vdev.trim, keys, "UNTRIMMED", &mut entry);
+                self.json_activity(vdev.trim.as_ref(), keys, "UNTRIMMED", &mut entry);
             }
             let cannot = self.number(u64::from(vdev.cannot_trim));
             entry.insert("trim_notsup".into(), cannot);
         }
-        let is_root = vdev.kind == "root";
+        let is_root = vdev.kind == VdevKind::Root;
         let members: Vec<&VdevReport> = vdev
             .children
             .iter()
-            .filter(|child| !is_root || child.class.is_empty())
+            .filter(|child| !is_root || child.class == VdevClass::Normal)
             .filter(|child| !(self.unhealthy && is_well(child)))
             .collect();
         let mut children = Map::new();
         for child in members {
             // The flat object has those below it as well, and they keep their own.
             if self.json_flat_vdevs {
-                self.json_vdev(child, Some(&name), &vdev.class, out);
+                self.json_vdev(child, Some(&name), vdev.class, out);
             }
-            self.json_vdev(child, Some(&name), &vdev.class, &mut children);
+            self.json_vdev(child, Some(&name), vdev.class, &mut children);
         }
         if !children.is_empty() {
             entry.insert("vdevs".into(), Value::Object(children));
@@ -367,21 +370,21 @@ impl Status {
     /// How far a leaf was initialized or trimmed.
     fn json_activity(
         &self,
-        report: &ActivityReport,
+        report: Option<&ActivityReport>,
         [state, done, total, time, errors]: [&str; 5],
         never: &str,
         entry: &mut Map<String, Value>,
     ) {
-        if report.state.is_empty() {
+        let Some(report) = report else {
             entry.insert(state.into(), json!(never));
             return;
-        }
+        };
         let exact = self.json_int || self.parseable;
         let when = match exact {
             true => self.number(report.time_s),
             false => json!(numbers::local_ctime(report.time_s)),
         };
-        entry.insert(state.into(), json!(report.state));
+        entry.insert(state.into(), json!(words::activity(report.state)));
         entry.insert(done.into(), self.size(report.done_bytes));
         entry.insert(total.into(), self.size(report.total_bytes));
         entry.insert(time.into(), when);
@@ -391,22 +394,8 @@ impl Status {
 }
 
 /// Prints a labelled paragraph, later lines indented by a tab.
-pub fn print_wrapped(label: &str, text: Option<&str>) {
-    let Some(text) = text else { return };
-    // Sentences that OpenZFS has as well come with OpenZFS's line breaks.
-    if text.contains('\n') {
+fn print_lines(label: &str, text: Option<&str>) {
+    if let Some(text) = text {
         println!("{label:>6}: {}", text.replace('\n', "\n\t"));
-        return;
     }
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if line.len() + 1 + word.len() <= 71 => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    println!("{label:>6}: {}", lines.join("\n\t"));
 }

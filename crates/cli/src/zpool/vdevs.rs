@@ -1,10 +1,14 @@
 //! Vdevs in tables and in JSON: their names, classes and states (`zpool_vdev_name`,
 //! lib/libzfs/libzfs_pool.c; `print_status_config`, `fill_vdev_info`, cmd/zpool/zpool_main.c).
 
-use api::{ActivityReport, VdevReport, VdevSpec};
+use api::{
+    ActivityReport, ActivityState, DeviceKind, VdevClass, VdevKind, VdevLayout, VdevReport,
+    VdevSpec, VdevState,
+};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
+use super::words;
 use crate::{json, numbers};
 
 /// How vdevs are named.
@@ -41,94 +45,69 @@ pub struct Columns {
 }
 
 /// The classes after ordinary vdevs, in order: ours, and the key in JSON.
-pub const CLASSES: [(&str, &str); 5] = [
-    ("dedup", "dedup"),
-    ("special", "special"),
-    ("log", "logs"),
-    ("cache", "l2cache"),
-    ("spare", "spares"),
+pub const CLASSES: [(VdevClass, &str); 5] = [
+    (VdevClass::Dedup, "dedup"),
+    (VdevClass::Special, "special"),
+    (VdevClass::Log, "logs"),
+    (VdevClass::Cache, "l2cache"),
+    (VdevClass::Spare, "spares"),
 ];
 
 /// Name, type, GUID, path, class and state, as JSON has them. `class` is that of the vdev above.
-pub fn info(vdev: &VdevReport, name: &str, above: &str, as_int: bool) -> Map<String, Value> {
+pub fn info(vdev: &VdevReport, name: &str, above: VdevClass, as_int: bool) -> Map<String, Value> {
     let mut entry = Map::new();
     entry.insert("name".into(), json!(name));
-    entry.insert("vdev_type".into(), json!(vdev.kind));
+    entry.insert("vdev_type".into(), json!(words::kind(&vdev.kind)));
     entry.insert("guid".into(), json::value(&vdev.guid.to_string(), as_int));
     if let Some(path) = &vdev.path {
         entry.insert("path".into(), json!(path));
     }
-    let class = match (vdev.class.as_str(), above) {
+    let class = match (vdev.class, above) {
         // Only the log itself says that it is one; below a special or dedup mirror all are.
-        ("", _) | ("log", "log") => "normal",
-        ("cache", _) => "l2cache",
-        (class, _) => class,
+        (VdevClass::Normal, _) | (VdevClass::Log, VdevClass::Log) => "normal",
+        (VdevClass::Cache, _) => "l2cache",
+        (class, _) => words::class(class),
     };
     entry.insert("class".into(), json!(class));
-    let state = match vdev.state.as_str() {
-        "UNAVAIL" => "CANT_OPEN",
-        state => state,
+    let state = match vdev.state {
+        VdevState::Unavailable => "CANT_OPEN",
+        state => words::state(state),
     };
     entry.insert("state".into(), json!(state));
     entry
 }
 
-/// `vdev_aux_str` of what is printed behind a vdev.
-pub fn aux(note: &str) -> &'static str {
-    match note {
-        "cannot open" => "OPEN_FAILED",
-        "insufficient replicas" => "NO_REPLICAS",
-        "missing device" => "BAD_GUID_SUM",
-        "device is too small" => "TOO_SMALL",
-        "invalid label" => "BAD_LABEL",
-        "newer version" => "VERSION_NEWER",
-        "unsupported feature(s)" => "UNSUP_FEAT",
-        "currently in use" => "SPARED",
-        "too many errors" => "ERR_EXCEEDED",
-        "experienced I/O failures" => "IO_FAILURE",
-        "bad intent log" => "BAD_LOG",
-        "external device fault" => "EXTERNAL",
-        "split into new pool" => "SPLIT_POOL",
-        _ => "CORRUPT_DATA",
-    }
-}
-
 /// Whether a vdev and all below it are well (`vdev_health_check_cb`).
 pub fn is_well(vdev: &VdevReport) -> bool {
     let errors = vdev.read_errors + vdev.write_errors + vdev.checksum_errors;
-    let state = matches!(vdev.state.as_str(), "ONLINE" | "AVAIL" | "INUSE");
+    let state = matches!(
+        vdev.state,
+        VdevState::Online | VdevState::Available | VdevState::InUse
+    );
     let own = !vdev.children.is_empty() || state && errors == 0 && !vdev.is_stale;
     own && vdev.children.iter().all(is_well)
 }
 
 /// The name of a vdev as the option asks.
 pub fn leaf_name(vdev: &VdevReport, naming: Naming) -> String {
-    if naming.guids && vdev.kind != "root" {
+    // What is not there is shown by what it is (`vdev_not_present`).
+    if naming.guids && vdev.kind != VdevKind::Root || vdev.is_absent {
         return vdev.guid.to_string();
     }
     match &vdev.path {
-        // What is not there.
-        Some(_)
-            if vdev
-                .note
-                .as_deref()
-                .is_some_and(|note| note.starts_with("was ")) =>
-        {
-            vdev.name.clone()
-        }
-        Some(path) => device_name(path, &vdev.kind, naming),
+        Some(path) => device_name(path, vdev.kind == VdevKind::File, naming),
         None => vdev.name.clone(),
     }
 }
 
 /// What a device is called. Files are always shown in full; disks by their last component unless -P.
-fn device_name(path: &str, kind: &str, naming: Naming) -> String {
+fn device_name(path: &str, is_file: bool, naming: Naming) -> String {
     let real = naming.real_paths.then(|| std::fs::canonicalize(path).ok());
     let path = match real.flatten() {
         Some(real) => real.to_string_lossy().into_owned(),
         None => path.to_owned(),
     };
-    match naming.full_paths || kind == "file" {
+    match naming.full_paths || is_file {
         true => path,
         false => strip_path(&path).to_owned(),
     }
@@ -168,14 +147,11 @@ pub fn name_width(root: &VdevReport, naming: Naming) -> usize {
 }
 
 /// The heading above the vdevs of a class.
-pub fn class_heading(class: &str) -> &'static str {
+pub fn class_heading(class: VdevClass) -> &'static str {
     match class {
-        "log" => "logs",
-        "special" => "special",
-        "dedup" => "dedup",
-        "cache" => "cache",
-        "spare" => "spares",
-        _ => "",
+        VdevClass::Log => "logs",
+        VdevClass::Spare => "spares",
+        class => words::class(class),
     }
 }
 
@@ -183,27 +159,32 @@ pub fn class_heading(class: &str) -> &'static str {
 /// `print_spare_list`, cmd/zpool/zpool_main.c). New vdevs have no GUID yet.
 pub fn planned_layout(pool: &str, old: &[VdevReport], new: &[VdevSpec], naming: Naming) -> String {
     let mut out = format!("\t{pool}\n");
-    let new_name = |vdev: &VdevSpec| match (vdev.path.as_str(), vdev.kind.as_str()) {
-        _ if naming.guids => "0".to_owned(),
-        ("", kind) => kind.to_owned(),
-        (path, kind) => device_name(path, kind, naming),
+    let device = |path: &str, kind| match naming.guids {
+        true => "0".to_owned(),
+        false => device_name(path, kind == Some(DeviceKind::File), naming),
     };
-    for class in ["", "dedup", "special", "log", "cache", "spare"] {
+    let new_name = |vdev: &VdevSpec| match naming.guids {
+        true => "0".to_owned(),
+        false => words::layout(&vdev.layout, &device),
+    };
+    let after_data = CLASSES.map(|(class, _)| class);
+    for class in [VdevClass::Normal].into_iter().chain(after_data) {
+        let is_data = class == VdevClass::Normal;
         // Removed vdevs are in lists only.
         let is_there = |child: &&VdevReport| {
-            child.class == class && !matches!(child.kind.as_str(), "hole" | "indirect")
+            child.class == class && !matches!(child.kind, VdevKind::Hole | VdevKind::Indirect)
         };
         let old: Vec<_> = old.iter().filter(is_there).collect();
         let new: Vec<_> = new.iter().filter(|vdev| vdev.class == class).collect();
-        if !(class.is_empty() || old.is_empty() && new.is_empty()) {
+        if !(is_data || old.is_empty() && new.is_empty()) {
             out.push_str(&format!("\t{}\n", class_heading(class)));
         }
         for child in old {
             let old_name = |vdev| leaf_name(vdev, naming);
             // Only groups of ordinary vdevs are numbered here.
-            let name = match class.is_empty() || child.children.is_empty() || naming.guids {
+            let name = match is_data || child.children.is_empty() || naming.guids {
                 true => old_name(child),
-                false => child.kind.clone(),
+                false => words::kind(&child.kind).to_owned(),
             };
             out.push_str(&format!("\t  {name}\n"));
             for member in &child.children {
@@ -212,8 +193,10 @@ pub fn planned_layout(pool: &str, old: &[VdevReport], new: &[VdevSpec], naming: 
         }
         for vdev in new {
             out.push_str(&format!("\t  {}\n", new_name(vdev)));
-            for member in &vdev.children {
-                out.push_str(&format!("\t    {}\n", new_name(member)));
+            if !matches!(vdev.layout, VdevLayout::Device(_)) {
+                for member in vdev.layout.devices() {
+                    out.push_str(&format!("\t    {}\n", device(&member.path, member.kind)));
+                }
             }
         }
     }
@@ -249,20 +232,20 @@ pub fn print_config(root: &VdevReport, naming: Naming, columns: Columns) {
     }
     line(root, 0);
     // Removed vdevs are in lists only.
-    let is_there = |child: &&VdevReport| child.kind != "indirect";
+    let is_there = |child: &&VdevReport| child.kind != VdevKind::Indirect;
     for child in root
         .children
         .iter()
         .filter(is_there)
-        .filter(|child| child.class.is_empty())
+        .filter(|child| child.class == VdevClass::Normal)
     {
         walk(child, 2, columns.unhealthy, &line);
     }
     // What stands by is part of the tree that an import shows (`print_import_config`).
-    let stands_by = |class: &str| matches!(class, "cache" | "spare");
+    let stands_by = |class| matches!(class, VdevClass::Cache | VdevClass::Spare);
     let mut classes = CLASSES;
     if !columns.counters {
-        classes.sort_by_key(|(class, _)| !stands_by(class));
+        classes.sort_by_key(|(class, _)| !stands_by(*class));
     }
     for (class, _) in classes {
         let mut members = root
@@ -294,14 +277,15 @@ fn config_line(
         leaf_name(vdev, naming),
         rest = width.saturating_sub(depth)
     );
-    match (columns.counters, vdev.class.as_str()) {
-        (true, _) => text.push_str(&format!("  {:<8}", vdev.state)),
+    let state = words::state(vdev.state);
+    match (columns.counters, vdev.class) {
+        (true, _) => text.push_str(&format!("  {state:<8}")),
         // What stands by has no state before the import.
-        (false, "spare" | "cache") => text.truncate(text.trim_end().len()),
-        (false, _) => text.push_str(&format!("  {}", vdev.state)),
+        (false, VdevClass::Spare | VdevClass::Cache) => text.truncate(text.trim_end().len()),
+        (false, _) => text.push_str(&format!("  {state}")),
     }
     let is_leaf = vdev.children.is_empty();
-    if columns.counters && vdev.class != "spare" {
+    if columns.counters && vdev.class != VdevClass::Spare {
         let count = |value: u64| {
             if columns.parseable {
                 value.to_string()
@@ -328,18 +312,16 @@ fn config_line(
             text.push_str(&format!(" {:>5}", 0));
         }
     }
-    if let Some(note) = &vdev.note {
+    if let Some(note) = words::note(vdev) {
         text.push_str(&format!("  {note}"));
     }
     if columns.counters && vdev.is_stale {
         text.push_str("  (awaiting resilver)");
     }
     if columns.counters && is_leaf {
-        let is_removing = vdev
-            .note
-            .as_deref()
-            .is_some_and(|note| note.ends_with("(removing)"));
-        let activity = |report, shown, words| activity(report, shown && !is_removing, shown, words);
+        let activity = |report: &Option<ActivityReport>, shown, words| {
+            activity(report.as_ref(), shown && !vdev.is_removing, shown, words)
+        };
         let not_trimmed = match vdev.cannot_trim {
             true => "trim unsupported",
             false => "untrimmed",
@@ -355,28 +337,28 @@ fn config_line(
 /// How far a leaf was initialized or trimmed (`print_status_initialize`, `print_status_trim`), in the words for: done, not
 /// done, under way.
 fn activity(
-    report: &ActivityReport,
+    report: Option<&ActivityReport>,
     detailed: bool,
     shown: bool,
     [done, not_done, under_way]: [&str; 3],
 ) -> String {
     if !shown {
-        return match report.state.as_str() {
-            "ACTIVE" => format!("  ({under_way})"),
+        return match report.map(|report| report.state) {
+            Some(ActivityState::Active) => format!("  ({under_way})"),
             _ => String::new(),
         };
     }
-    let since = match report.state.as_str() {
-        "SUSPENDED" => "suspended, started at",
-        "ACTIVE" => "started at",
-        "COMPLETE" => "completed at",
-        _ => "",
-    };
-    if since.is_empty() || !detailed {
+    let begun = report.and_then(|report| match report.state {
+        ActivityState::Suspended => Some((report, "suspended, started at")),
+        ActivityState::Active => Some((report, "started at")),
+        ActivityState::Complete => Some((report, "completed at")),
+        ActivityState::Canceled => None,
+    });
+    let Some((report, since)) = begun.filter(|_| detailed) else {
         return format!("  ({not_done})");
-    }
-    let percent = match report.state.as_str() {
-        "COMPLETE" => 100,
+    };
+    let percent = match report.state {
+        ActivityState::Complete => 100,
         _ => {
             let total = u128::from(report.total_bytes) + 1;
             u128::from(report.done_bytes) * 100 / total
@@ -388,13 +370,14 @@ fn activity(
 
 #[cfg(test)]
 mod tests {
+    use api::DeviceSpec;
+
     use super::*;
 
     #[test]
     fn leaves_tell_how_far_they_were_initialized_and_trimmed() {
         let mut leaf = VdevReport {
             name: "/d".into(),
-            state: "ONLINE".into(),
             ..VdevReport::default()
         };
         let columns = Columns {
@@ -411,12 +394,13 @@ mod tests {
         );
         leaf.cannot_trim = true;
         leaf.slow_ios = 1234;
-        leaf.initialize = ActivityReport {
-            state: "SUSPENDED".into(),
+        let report = |state| ActivityReport {
+            state,
             time_s: 1_795_202_857,
             done_bytes: 99,
             total_bytes: 200,
         };
+        leaf.initialize = Some(report(ActivityState::Suspended));
         let when = numbers::local_ctime(1_795_202_857);
         assert_eq!(
             line(&leaf, columns),
@@ -424,11 +408,8 @@ mod tests {
                 "\t/d    ONLINE       0     0     0 1.21K  (49% initialized, suspended, started at {when})  (trim unsupported)"
             )
         );
-        leaf.trim = ActivityReport {
-            state: "COMPLETE".into(),
-            ..leaf.initialize.clone()
-        };
-        leaf.initialize.state = "ACTIVE".into();
+        leaf.trim = Some(report(ActivityState::Complete));
+        leaf.initialize = Some(report(ActivityState::Active));
         let text = line(&leaf, columns);
         assert!(text.contains("(49% initialized, started at "), "{text}");
         assert!(text.contains("(100% trimmed, completed at "), "{text}");
@@ -438,7 +419,7 @@ mod tests {
             ..Columns::default()
         };
         assert!(line(&leaf, brief).ends_with("  0  (initializing)"));
-        leaf.initialize.state = "CANCELED".into();
+        leaf.initialize = Some(report(ActivityState::Canceled));
         assert!(line(&leaf, brief).ends_with("    0"));
         assert!(line(&leaf, columns).contains("  (uninitialized)  (100% trimmed"));
     }
@@ -447,30 +428,38 @@ mod tests {
     fn what_is_planned_is_shown_below_its_class() {
         let mirror = VdevReport {
             name: "mirror-0".into(),
-            children: [("/a", "file"), ("/dev/disk/by-id/b", "disk")]
-                .map(|(path, kind)| VdevReport {
-                    name: path.into(),
-                    kind: kind.into(),
-                    path: Some(path.into()),
-                    ..VdevReport::default()
-                })
-                .into(),
+            children: [
+                ("/a", VdevKind::File),
+                ("/dev/disk/by-id/b", VdevKind::Disk),
+            ]
+            .map(|(path, kind)| VdevReport {
+                name: path.into(),
+                kind,
+                path: Some(path.into()),
+                ..VdevReport::default()
+            })
+            .into(),
             ..VdevReport::default()
         };
-        let vdev = |class: &str, kind: &str, path: &str, children| VdevSpec {
-            kind: kind.into(),
-            class: class.into(),
+        let device = |kind, path: &str| DeviceSpec {
             path: path.into(),
-            children,
+            kind: Some(kind),
         };
+        let vdev = |class, layout| VdevSpec { class, layout };
         let new = [
-            vdev("cache", "disk", "/dev/sdc", Vec::new()),
-            vdev("log", "file", "/l", Vec::new()),
             vdev(
-                "special",
-                "mirror",
-                "",
-                vec![vdev("", "file", "/s", Vec::new())],
+                VdevClass::Cache,
+                VdevLayout::Device(device(DeviceKind::Disk, "/dev/sdc")),
+            ),
+            vdev(
+                VdevClass::Log,
+                VdevLayout::Device(device(DeviceKind::File, "/l")),
+            ),
+            vdev(
+                VdevClass::Special,
+                VdevLayout::Mirror {
+                    devices: vec![device(DeviceKind::File, "/s")],
+                },
             ),
         ];
         assert_eq!(

@@ -42,7 +42,7 @@ use zio::{CacheUse, Pipeline, ReadContext, ZioError};
 
 use crate::core::Core;
 use crate::errors::ErrorLog;
-use crate::{PoolError, ScanStatus};
+use crate::{PoolError, ScanFunction, ScanState, ScanStatus};
 
 /// Bytes that are read and not yet verified, at most.
 const IN_FLIGHT_BYTES_MAX: u64 = 128 << 20;
@@ -290,9 +290,9 @@ impl Run {
         let numbers = self.numbers();
         let times = *self.times.lock();
         let state = match (self.is_ended(), times.canceled) {
-            (false, _) => "scanning",
-            (true, false) => "finished",
-            (true, true) => "canceled",
+            (false, _) => ScanState::Scanning,
+            (true, false) => ScanState::Finished,
+            (true, true) => ScanState::Canceled,
         };
         let until_s = match (self.is_ended(), times.pause_s) {
             (true, _) => times.end_s,
@@ -301,8 +301,8 @@ impl Run {
         };
         let elapsed_s = until_s.saturating_sub(times.start_s);
         ScanStatus {
-            function: "scrub".to_owned(),
-            state: state.to_owned(),
+            function: ScanFunction::Scrub,
+            state,
             start_time_s: times.start_s,
             end_time_s: times.end_s,
             to_examine_bytes: self.to_examine_bytes,

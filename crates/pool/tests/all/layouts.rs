@@ -81,7 +81,7 @@ pub async fn scrub(world: &World, dir: &Path) {
     pool.scrub(pool::ScrubCommand::Start).await.expect("scrub");
     pool.wait_for_scrub(true).await;
     let scan = pool.status().scan.expect("a scrub");
-    assert_eq!(scan.state, "finished");
+    assert_eq!(scan.state, pool::ScanState::Finished);
     assert_eq!((scan.errors, scan.repaired_bytes), (0, 0), "{scan:?}");
     pool.export(false).await.expect("close");
 }

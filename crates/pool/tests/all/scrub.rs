@@ -24,7 +24,7 @@ async fn scrub(pool: &Pool) -> ScrubNumbers {
     pool.scrub(ScrubCommand::Start).await.expect("start");
     pool.wait_for_scrub(true).await;
     let scan = pool.status().scan.expect("a scrub");
-    assert_eq!(scan.state, "finished");
+    assert_eq!(scan.state, pool::ScanState::Finished);
     assert!(scan.verify_only);
     let numbers = pool.scrub_numbers().expect("numbers");
     assert_eq!(
@@ -329,20 +329,23 @@ async fn a_scrub_is_paused_continued_and_stopped() {
         tokio::task::yield_now().await;
     }
     let scan = pool.status().scan.expect("a scrub");
-    assert_eq!(scan.state, "scanning");
+    assert_eq!(scan.state, pool::ScanState::Scanning);
     assert_ne!(scan.pause_time_s, 0);
     assert_eq!(scan.issued_bytes, 0);
 
     pool.scrub(ScrubCommand::Start).await.expect("continue");
     pool.wait_for_scrub(false).await;
     let scan = pool.status().scan.expect("a scrub");
-    assert_eq!((scan.state.as_str(), scan.errors), ("finished", 0));
+    assert_eq!((scan.state, scan.errors), (pool::ScanState::Finished, 0));
     assert!(scan.issued_bytes > 0);
 
     pool.scrub(ScrubCommand::Start).await.expect("start");
     pool.scrub(ScrubCommand::Pause).await.expect("pause");
     pool.scrub(ScrubCommand::Stop).await.expect("stop");
-    assert_eq!(pool.status().scan.expect("a scrub").state, "canceled");
+    assert_eq!(
+        pool.status().scan.expect("a scrub").state,
+        pool::ScanState::Canceled
+    );
     // Closing the pool ends it.
     pool.scrub(ScrubCommand::Start).await.expect("start");
     pool.export(false).await.expect("close");

@@ -14,18 +14,15 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dataset::{DslPool, ListOptions};
-use device::{BoxFuture, World};
-use filesystem::{Filesystem, FsError, ZplInit};
+use access::{Access, Exclusion, Lease, Snapdir, User};
+use device::World;
+use filesystem::{Filesystem, ZplInit};
 use pool::{
     CreateSpec, FeatureChoice, HostIdentity, LeafSpec, Pool, VdevClass, VdevLayout, VdevSpec,
 };
 use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
-use serve_fuse::{
-    Mount, MountError, MountOptions, SnapshotEntry, SnapshotProvider, UnmountMode, ZvolDirectory,
-    mounted_at,
-};
-use volume::{Volume, ZvolInit};
+use serve_fuse::{Mount, MountError, MountOptions, UnmountMode, ZvolDirectory, mounted_at};
+use volume::ZvolInit;
 
 use crate::set_id::as_member;
 
@@ -42,8 +39,8 @@ fn can_mount() -> bool {
 struct Rig {
     // Dropped last.
     dir: tempfile::TempDir,
-    world: World,
     pool: Arc<Pool>,
+    access: Arc<Access>,
 }
 
 impl Rig {
@@ -78,82 +75,46 @@ impl Rig {
             },
         };
         let pool = Pool::create(&world, spec).await.expect("create");
-        Self { dir, world, pool }
+        let access = Arc::new(Access::new(Arc::clone(pool.dsl()), world));
+        Self { dir, pool, access }
     }
 
-    async fn filesystem(&self, name: &str) -> Arc<Filesystem> {
-        let dataset = self
-            .pool
-            .dsl()
-            .open_dataset(name)
-            .await
-            .expect("open the dataset");
-        Filesystem::open(dataset, self.world.clone())
-            .await
-            .expect("open the filesystem")
+    fn user(&self) -> User {
+        let path = self.mountpoint();
+        User::Mount { path }
+    }
+
+    async fn filesystem(&self, name: &str) -> Lease<Filesystem> {
+        let lease = self.access.filesystem(name, self.user()).await;
+        lease.expect("open the filesystem")
+    }
+
+    /// Leaves the pool, whoever has a lease still.
+    async fn export(&self) {
+        let nobody = self.access.leave(Exclusion::Forced).await;
+        self.pool.export(false).await.expect("export");
+        drop(nobody.expect("by force"));
     }
 
     fn mountpoint(&self) -> PathBuf {
         self.dir.path().join("mnt")
     }
 
-    fn snapshots(&self) -> Arc<dyn SnapshotProvider> {
-        Arc::new(Snapshots {
-            dsl: Arc::clone(self.pool.dsl()),
-            world: self.world.clone(),
-        })
+    async fn try_mount(
+        &self,
+        filesystem: &Lease<Filesystem>,
+        path: &Path,
+        options: MountOptions,
+    ) -> Result<Mount, MountError> {
+        let lease = filesystem.share(self.user()).await.expect("a lease");
+        Mount::new(&self.access, lease, path, options).await
     }
 
-    async fn mount(&self, filesystem: &Arc<Filesystem>, options: MountOptions) -> Mount {
-        let filesystem = Arc::clone(filesystem);
-        Mount::new(
-            filesystem,
-            &self.mountpoint(),
-            options,
-            Some(self.snapshots()),
-        )
-        .await
-        .expect("mount")
-    }
-}
-
-struct Snapshots {
-    dsl: Arc<DslPool>,
-    world: World,
-}
-
-impl SnapshotProvider for Snapshots {
-    fn changed_seconds(&self) -> BoxFuture<'_, Option<u64>> {
-        Box::pin(async { None })
-    }
-
-    fn list(&self) -> BoxFuture<'_, Result<Vec<SnapshotEntry>, FsError>> {
-        Box::pin(async {
-            let options = ListOptions {
-                filesystems: false,
-                volumes: false,
-                snapshots: true,
-                depth: Some(1),
-            };
-            let listed = self.dsl.list("tank", &options).await?;
-            Ok(listed
-                .into_iter()
-                .filter_map(|info| {
-                    let name = info.name.strip_prefix("tank@")?.to_owned();
-                    Some(SnapshotEntry {
-                        name,
-                        creation_seconds: info.creation_seconds,
-                    })
-                })
-                .collect())
-        })
-    }
-
-    fn open<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Arc<Filesystem>, FsError>> {
-        Box::pin(async move {
-            let dataset = self.dsl.open_dataset(&format!("tank@{name}")).await?;
-            Filesystem::open(dataset, self.world.clone()).await
-        })
+    async fn mount(&self, filesystem: &Lease<Filesystem>, options: MountOptions) -> Mount {
+        let mounted = self
+            .try_mount(filesystem, &self.mountpoint(), options)
+            .await;
+        mounted.expect("mount")
     }
 }
 
@@ -433,7 +394,7 @@ async fn a_filesystem_is_used_and_mounted_again() {
     outside(move || check_it(&place)).await;
     unmount(&mount).await;
     filesystem.close().await.expect("close");
-    rig.pool.export(false).await.expect("export");
+    rig.export().await;
     let zdb = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/zdb"))
         .args(["-e", "-p"])
         .arg(rig.dir.path())
@@ -616,7 +577,7 @@ async fn unmounting_while_files_are_open() {
     .await;
     mount.ended().await;
     filesystem.close().await.expect("close");
-    rig.pool.export(false).await.expect("export");
+    rig.export().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
@@ -633,7 +594,7 @@ async fn what_stands_in_the_way_of_mounting() {
         overlay: false,
         ..MountOptions::new("tank")
     };
-    let again = |options: MountOptions| Mount::new(Arc::clone(&filesystem), &root, options, None);
+    let again = |options: MountOptions| rig.try_mount(&filesystem, &root, options);
     assert!(matches!(
         again(options.clone()).await,
         Err(MountError::NotEmpty { .. })
@@ -649,13 +610,9 @@ async fn what_stands_in_the_way_of_mounting() {
     unmount(&mount).await;
     assert!(root.join("hidden").exists());
     let file = root.join("hidden");
-    let onto = Mount::new(
-        Arc::clone(&filesystem),
-        &file,
-        MountOptions::new("tank"),
-        None,
-    )
-    .await;
+    let onto = rig
+        .try_mount(&filesystem, &file, MountOptions::new("tank"))
+        .await;
     assert!(matches!(onto, Err(MountError::BadMountpoint { .. })));
 
     let read_only = MountOptions {
@@ -671,7 +628,7 @@ async fn what_stands_in_the_way_of_mounting() {
     .await;
     drop(mount);
     filesystem.close().await.expect("close");
-    rig.pool.export(false).await.expect("export");
+    rig.export().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
@@ -721,7 +678,7 @@ async fn snapshots_are_below_dot_zfs() {
         assert!(fs::hard_link(old.join("file"), place.join("x")).is_err());
     })
     .await;
-    mount.set_snapdir(serve_fuse::Snapdir::Visible).await;
+    mount.set_snapdir(Snapdir::Visible).await;
     let place = root.clone();
     // Once it was looked up a listing may come from the kernel's cache for a moment.
     let shown = outside(move || {
@@ -754,7 +711,7 @@ async fn snapshots_are_below_dot_zfs() {
     .await;
     unmount(&mount).await;
     filesystem.close().await.expect("close");
-    rig.pool.export(false).await.expect("export");
+    rig.export().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
@@ -882,7 +839,7 @@ async fn permissions_and_lists_of_access() {
     .await;
     unmount(&mount).await;
     filesystem.close().await.expect("close");
-    rig.pool.export(false).await.expect("export");
+    rig.export().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
@@ -919,19 +876,18 @@ async fn another_state_takes_the_place_of_the_mounted_one() {
     })
     .await
     .into_iter();
-    let exchange = mount.exchange().await.expect("exchange");
-    let waits = {
-        let place = root.clone();
-        std::thread::spawn(move || fs::read_to_string(place.join("d/a")).unwrap())
-    };
-    filesystem.close().await.expect("close");
-    rig.pool
-        .dsl()
-        .rollback("tank", Some("tank@one"))
-        .await
-        .expect("rollback");
-    let filesystem = rig.filesystem("tank").await;
-    exchange.end(Arc::clone(&filesystem)).await;
+    // The mount alone has a lease now: one that is told of nothing would stand in the way.
+    filesystem.close().await.expect("give back");
+    let (waits, waiting) = std::sync::mpsc::channel();
+    let (dsl, place) = (Arc::clone(rig.pool.dsl()), root.clone());
+    let exchanged = rig.access.exchange("tank", async move {
+        let read = move || fs::read_to_string(place.join("d/a")).unwrap();
+        waits.send(std::thread::spawn(read)).unwrap();
+        dsl.rollback("tank", Some("tank@one")).await
+    });
+    let rolled_back = exchanged.await.expect("exchange");
+    rolled_back.expect("rollback");
+    let waits = waiting.recv().unwrap();
     let place = root.clone();
     outside(move || {
         use std::os::unix::fs::FileExt;
@@ -974,7 +930,7 @@ async fn another_state_takes_the_place_of_the_mounted_one() {
     .await;
     unmount(&mount).await;
     filesystem.close().await.expect("close");
-    rig.pool.export(false).await.expect("export");
+    rig.export().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
@@ -993,14 +949,15 @@ async fn volumes_are_files() {
         .create_dataset("tank/vol", &properties, init)
         .await
         .expect("create");
-    let dataset = rig.pool.dsl().open_dataset("tank/vol").await.expect("open");
-    let volume = Volume::open(dataset, rig.world.clone())
-        .await
-        .expect("open");
+    let path = rig.mountpoint().join("tank/vol");
+    let user = User::VolumeFile { path };
+    let volume = rig.access.volume("tank/vol", user.clone()).await;
+    let volume = volume.expect("open");
     let directory = ZvolDirectory::mount(&rig.mountpoint())
         .await
         .expect("mount");
-    directory.insert("tank/vol", Arc::clone(&volume));
+    let shown = volume.share(user).await.expect("a lease");
+    directory.insert("tank/vol", shown);
     assert_eq!(directory.names(), ["tank/vol"]);
     let path = rig.mountpoint().join("tank/vol");
     let place = path.clone();
@@ -1038,12 +995,12 @@ async fn volumes_are_files() {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
     assert!(!directory.is_open("tank/vol"));
-    assert!(directory.remove("tank/vol").is_some());
+    assert!(directory.remove("tank/vol"));
     assert!(directory.names().is_empty());
     directory
         .unmount(UnmountMode::Clean)
         .await
         .expect("unmount");
     volume.close().await.expect("close");
-    rig.pool.export(false).await.expect("export");
+    rig.export().await;
 }

@@ -209,5 +209,5 @@ async fn set_id_bits_flags_and_access_times() {
     outside(move || access_times_move(&root)).await;
     unmount(&mount).await;
     filesystem.close().await.expect("close");
-    rig.pool.export(false).await.expect("export");
+    rig.export().await;
 }

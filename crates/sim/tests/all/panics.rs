@@ -11,7 +11,7 @@ use bytes::Bytes;
 use device::sim::SimWorld;
 use device::{BoxFuture, Device, DeviceError, Opener, World, WriteFlushedError};
 use parking_lot::Mutex;
-use pool::{ImportSpec, Pool, PoolHealth, ScrubCommand};
+use pool::{ImportSpec, Pool, PoolHealth, ScanState, ScrubCommand};
 use sim::torture::{Layout, create, find, host, inspect, patiently, simulate};
 
 /// What makes a device panic, once.
@@ -330,7 +330,7 @@ fn of_a_scrub() {
             .unwrap();
         stopped(&bed, "scrub").await;
         let scan = bed.pool.status().scan.unwrap();
-        assert_eq!(scan.state, "canceled");
+        assert_eq!(scan.state, ScanState::Canceled);
         left(bed).await;
     });
 }

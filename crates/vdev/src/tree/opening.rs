@@ -12,9 +12,10 @@ use futures::future::join_all;
 use super::{ASHIFT_MAX, ASHIFT_MIN, VdevTree};
 use crate::config::bad;
 use crate::error::VdevError;
+use crate::kind::VdevKind;
 use crate::label::read_labels;
 use crate::metaslab::{METASLABS_MAX, metaslab_shift};
-use crate::node::{Vdev, VdevKind};
+use crate::node::Vdev;
 use crate::state::{VdevAux, VdevState};
 
 impl VdevTree {
@@ -201,8 +202,8 @@ impl VdevTree {
             shift => top.asize_bytes() >> shift << shift,
         };
         let needed = match top.kind() {
-            VdevKind::Raidz { .. } => aligned.div_ceil(top.children().len() as u64),
-            VdevKind::Draid(draid) => draid.child_bytes_min(aligned),
+            VdevKind::Raidz(_) => aligned.div_ceil(top.children().len() as u64),
+            VdevKind::Draid(draid) => draid.layout.child_bytes_min(aligned),
             _ => aligned,
         };
         for vdev in top.leaves() {
@@ -256,8 +257,8 @@ fn measure(vdev: &Arc<Vdev>) -> Option<u64> {
     }
     let smallest = vdev.children().iter().filter_map(measure).min()?;
     Some(match vdev.kind() {
-        VdevKind::Raidz { .. } => smallest * vdev.children().len() as u64,
-        VdevKind::Draid(draid) => draid.asize(smallest),
+        VdevKind::Raidz(_) => smallest * vdev.children().len() as u64,
+        VdevKind::Draid(draid) => draid.layout.asize(smallest),
         _ => smallest,
     })
 }

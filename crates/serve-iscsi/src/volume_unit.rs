@@ -1,25 +1,28 @@
 //! A volume as a logical unit: the one place where the volume's errors become the target's.
+//!
+//! The unit has a lease on the open volume, which others may share (its file, other targets). While
+//! the volume is rolled back its commands wait; what comes after is what the snapshot has.
 
-use std::sync::Arc;
-
+use access::Lease;
 use bytes::Bytes;
-use device::BoxFuture;
-use serve_iscsi::{Extent, LogicalUnit, LunError, LunIdentity};
+use futures::future::BoxFuture;
 use volume::{Volume, VolumeError};
+
+use crate::lun::{Extent, LogicalUnit, LunError, LunIdentity};
 
 /// Logical block size that is offered: every initiator takes it.
 const BLOCK_BYTES: u32 = 512;
 
 /// A volume as a logical unit.
-pub(crate) struct VolumeUnit {
-    volume: Arc<Volume>,
+pub struct VolumeUnit {
+    volume: Lease<Volume>,
     identity: LunIdentity,
 }
 
 impl VolumeUnit {
     /// The unit of a volume; its serial number is the dataset's guid, which outlives renames.
-    pub(crate) fn new(volume: Arc<Volume>) -> Self {
-        let guid = volume.guid().get();
+    pub fn new(volume: Lease<Volume>) -> Self {
+        let guid = volume.get().guid().get();
         let identity = LunIdentity::new(format!("{guid:016x}"), naa(guid));
         Self { volume, identity }
     }
@@ -57,7 +60,7 @@ fn unit_error(error: VolumeError, offset_bytes: u64, length_bytes: u64, writing:
 
 impl LogicalUnit for VolumeUnit {
     fn capacity_bytes(&self) -> u64 {
-        self.volume.size_bytes()
+        self.volume.get().size_bytes()
     }
 
     fn block_bytes(&self) -> u32 {
@@ -65,11 +68,11 @@ impl LogicalUnit for VolumeUnit {
     }
 
     fn physical_block_bytes(&self) -> u32 {
-        self.volume.block_bytes().max(BLOCK_BYTES)
+        self.volume.get().block_bytes().max(BLOCK_BYTES)
     }
 
     fn is_read_only(&self) -> bool {
-        self.volume.is_read_only()
+        self.volume.get().is_read_only()
     }
 
     fn identity(&self) -> LunIdentity {

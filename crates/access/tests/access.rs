@@ -1,0 +1,583 @@
+//! Goal: whoever uses a dataset shares the one that is open, whatever others do at that moment;
+//! having one alone names who stands in the way; a rollback takes along who uses it.
+//! Method: a pool on an image file, its registry, and many tasks; images copied while in use for
+//! what a crash leaves; a subscriber that counts how often a log is replayed.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use access::{Access, AccessError, Exclusion, Lease, Paused, Resident, User};
+use bytes::Bytes;
+use device::{BoxFuture, World};
+use filesystem::{Caller, Filesystem, ZplInit};
+use futures::future::join_all;
+use parking_lot::Mutex;
+use pool::{
+    CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, Pool, ScanSpec, VdevClass,
+    VdevLayout, VdevSpec,
+};
+use volume::{Volume, ZvolInit};
+
+const VOLUME_BYTES: u64 = 4 << 20;
+
+struct Rig {
+    world: World,
+    pool: Arc<Pool>,
+    access: Arc<Access>,
+    // Dropped last.
+    dir: tempfile::TempDir,
+}
+
+fn host() -> HostIdentity {
+    HostIdentity {
+        hostid: 0,
+        hostname: "test".into(),
+    }
+}
+
+fn mount() -> User {
+    let path = "/mnt".into();
+    User::Mount { path }
+}
+
+fn target() -> User {
+    let iqn = "iqn.2026-01.test:vol".into();
+    User::Target { iqn }
+}
+
+fn file() -> User {
+    let path = "/state/zvol/tank/vol".into();
+    User::VolumeFile { path }
+}
+
+fn command(name: &'static str) -> User {
+    User::Command { name }
+}
+
+impl Rig {
+    async fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let world = World::system(2);
+        let path = dir.path().join("d0.img");
+        let image = std::fs::File::create(&path).expect("image");
+        image.set_len(256 << 20).expect("size");
+        let leaf = LeafSpec {
+            path: path.to_str().expect("UTF-8").to_owned(),
+            is_file: true,
+        };
+        let spec = CreateSpec {
+            name: "tank".into(),
+            vdevs: vec![VdevSpec {
+                layout: VdevLayout::Leaf(leaf),
+                class: VdevClass::Normal,
+            }],
+            properties: Vec::new(),
+            features: FeatureChoice::All,
+            root_properties: Vec::new(),
+            root_init: Arc::new(ZplInit::new()),
+            altroot: None,
+            force: false,
+            host: host(),
+        };
+        let pool = Pool::create(&world, spec).await.expect("create");
+        Self::of(dir, world, pool)
+    }
+
+    fn of(dir: tempfile::TempDir, world: World, pool: Arc<Pool>) -> Self {
+        let access = Arc::new(Access::new(Arc::clone(pool.dsl()), world.clone()));
+        Self {
+            world,
+            pool,
+            access,
+            dir,
+        }
+    }
+
+    /// The pool as a crash at this moment leaves it.
+    async fn crashed(&self) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let to = dir.path().join("d0.img");
+        std::fs::copy(self.dir.path().join("d0.img"), to).expect("copy");
+        let pool = import(&self.world, dir.path()).await;
+        Self::of(dir, self.world.clone(), pool)
+    }
+
+    async fn make_volume(&self) {
+        let size = VOLUME_BYTES.to_string();
+        let properties = [
+            ("volsize".to_owned(), size),
+            ("volblocksize".to_owned(), "8192".to_owned()),
+        ];
+        let init = Arc::new(ZvolInit::new(VOLUME_BYTES, 8192));
+        let made = self.pool.dsl();
+        let made = made.create_dataset("tank/vol", &properties, init).await;
+        made.expect("create a volume");
+    }
+
+    async fn snapshot(&self, name: &str) {
+        let made = self.pool.dsl().snapshot(&[name.to_owned()], &[]).await;
+        made.expect("snapshot");
+    }
+
+    /// What rolls a dataset back.
+    fn rollback(&self, name: &str, to: &str) -> impl Future<Output = ()> + Send + use<> {
+        let (dsl, name, to) = (
+            Arc::clone(self.pool.dsl()),
+            name.to_owned(),
+            format!("{name}@{to}"),
+        );
+        async move {
+            dsl.rollback(&name, Some(&to)).await.expect("rollback");
+        }
+    }
+
+    async fn filesystem(&self, user: User) -> Lease<Filesystem> {
+        let lease = self.access.filesystem("tank", user).await;
+        lease.expect("a lease")
+    }
+
+    async fn volume(&self, user: User) -> Lease<Volume> {
+        let lease = self.access.volume("tank/vol", user).await;
+        lease.expect("a lease")
+    }
+}
+
+async fn import(world: &World, dir: &Path) -> Arc<Pool> {
+    let spec = ScanSpec {
+        paths: vec![dir.to_str().expect("UTF-8").into()],
+        ..ScanSpec::default()
+    };
+    let mut found = pool::scan(world, &spec).await.expect("scan");
+    let mut spec = ImportSpec::new(found.remove(0), host());
+    spec.force = true;
+    Pool::import(world, spec).await.expect("import")
+}
+
+fn caller() -> Caller {
+    Caller {
+        uid: 0,
+        gid: 0,
+        umask: 0,
+        task: 0,
+        groups: None,
+    }
+}
+
+async fn write(filesystem: &Filesystem, name: &str, content: &'static [u8], sync: bool) {
+    let root = filesystem.root();
+    let ino = match filesystem.lookup(root, name.as_bytes()).await {
+        Ok(found) => found.ino,
+        Err(_) => {
+            let made = filesystem
+                .create(root, name.as_bytes(), 0o644, caller())
+                .await;
+            made.expect("create").ino
+        }
+    };
+    let content = Bytes::from_static(content);
+    let written = filesystem.write(ino, 0, content, sync, caller()).await;
+    written.expect("write");
+}
+
+async fn read(filesystem: &Filesystem, name: &str) -> Vec<u8> {
+    let found = filesystem.lookup(filesystem.root(), name.as_bytes()).await;
+    let found = found.expect("it is there");
+    let pieces = filesystem.read(found.ino, 0, 100).await.expect("read");
+    pieces.concat()
+}
+
+/// Counts logs that are replayed.
+struct Replays(Arc<AtomicUsize>);
+
+impl tracing::field::Visit for Replays {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        if field.name() == "message" && format!("{value:?}") == "replayed the intent log" {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl tracing::Subscriber for Replays {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        event.record(&mut Replays(Arc::clone(&self.0)));
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// Many at once get one filesystem, whose log is replayed once; who only looks leaves the log.
+#[tokio::test]
+async fn users_that_come_at_once_share_one_and_its_log_is_replayed_once() {
+    let rig = Rig::new().await;
+    let lease = rig.filesystem(mount()).await;
+    // The first that is synchronous makes the log, which takes a transaction group.
+    write(&lease.get(), "file", b"on disk", true).await;
+    rig.pool.sync().await.expect("sync");
+    write(&lease.get(), "file", b"in log!", true).await;
+
+    let crashed = rig.crashed().await;
+    let replays = Arc::new(AtomicUsize::new(0));
+    let _counts = tracing::subscriber::set_default(Replays(Arc::clone(&replays)));
+    let look = crashed.access.look("tank", command("status")).await;
+    let look = look.expect("a look");
+    assert_eq!(read(&look.get(), "file").await, b"on disk");
+    let count = || replays.load(Ordering::Relaxed);
+    assert_eq!(count(), 0, "who looks leaves the log alone");
+
+    let opening = (0..8).map(|number| match number % 2 {
+        0 => crashed.filesystem(mount()),
+        _ => crashed.filesystem(command("userspace")),
+    });
+    let closing = async {
+        tokio::task::yield_now().await;
+        look.close().await.expect("close");
+    };
+    let (leases, ()) = tokio::join!(join_all(opening), closing);
+    assert_eq!(count(), 1);
+    let first = leases[0].get();
+    assert!(leases.iter().all(|one| Arc::ptr_eq(&one.get(), &first)));
+    assert_eq!(read(&first, "file").await, b"in log!");
+    // One who looks now is content with what is served.
+    let look = crashed.access.look("tank", command("status")).await;
+    assert!(Arc::ptr_eq(&look.expect("a look").get(), &first));
+
+    let (last, others) = leases.split_first().expect("eight");
+    for lease in others {
+        lease.close().await.expect("give back");
+        assert!(!first.is_closed());
+    }
+    last.close().await.expect("close");
+    assert!(first.is_closed());
+    assert_eq!(count(), 1);
+}
+
+/// Leases come and go, also those that nobody waits for any more: what is open is always one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn closing_that_races_opening_never_gives_two() {
+    let rig = Arc::new(Rig::new().await);
+    let seen: Arc<Mutex<Vec<Weak<Filesystem>>>> = Arc::default();
+    let users = (0..6u64).map(|user| {
+        let (rig, seen) = (Arc::clone(&rig), Arc::clone(&seen));
+        tokio::spawn(async move {
+            for round in 0..60u64 {
+                let opening = rig.access.filesystem("tank", command("test"));
+                let patience = Duration::from_micros((user * 7 + round * 13) % 40 * 25);
+                let lease = match (user + round) % 3 {
+                    // Gives up waiting, maybe.
+                    0 => tokio::time::timeout(patience, opening).await.ok(),
+                    _ => Some(opening.await),
+                };
+                let Some(lease) = lease else { continue };
+                let lease = lease.expect("a lease");
+                let here = lease.get();
+                assert!(!here.is_closed());
+                {
+                    let mut seen = seen.lock();
+                    let others = seen.iter().filter_map(Weak::upgrade);
+                    let open = others.filter(|other| !other.is_closed());
+                    for other in open {
+                        assert!(Arc::ptr_eq(&other, &here), "two are open");
+                    }
+                    seen.push(Arc::downgrade(&here));
+                }
+                write(&here, &format!("file{user}"), b"x", round % 8 == 0).await;
+                match round % 4 {
+                    0 => lease.close().await.expect("close"),
+                    1 => {
+                        let _ = tokio::time::timeout(patience, lease.close()).await;
+                    }
+                    _ => drop(lease),
+                }
+            }
+        })
+    });
+    for user in join_all(users).await {
+        user.expect("no panic");
+    }
+    // Nothing holds the dataset once all are gone.
+    let names = ["tank".to_owned()];
+    let exclusive = rig.access.exclusive(&names, Exclusion::Refused).await;
+    drop(exclusive.expect("nobody uses it"));
+    let seen = seen.lock();
+    let mut left = seen.iter().filter_map(Weak::upgrade);
+    assert!(left.all(|filesystem| filesystem.is_closed()));
+}
+
+/// What is used for long is named; what is used for a moment is waited for; force cuts off.
+#[tokio::test]
+async fn having_it_alone_names_who_stands_in_the_way() {
+    let rig = Rig::new().await;
+    let names = ["tank".to_owned()];
+    let lease = rig.filesystem(mount()).await;
+    let brief = rig.filesystem(command("userspace")).await;
+    let refused = rig.access.exclusive(&names, Exclusion::Refused).await;
+    let error = refused.err().expect("refused");
+    let AccessError::InUse { name, users } = &error else {
+        panic!("{error}");
+    };
+    assert_eq!(name, "tank");
+    assert_eq!(users, &[mount(), command("userspace")]);
+    assert_eq!(rig.access.users("tank").await.unwrap(), *users);
+
+    drop(lease);
+    let mut waiting = Box::pin(rig.access.exclusive(&names, Exclusion::Refused));
+    let patience = Duration::from_millis(50);
+    let waits = tokio::time::timeout(patience, &mut waiting).await.is_err();
+    assert!(waits, "somebody is there for a moment");
+    drop(brief);
+    let exclusive = waiting.await.expect("nobody is left");
+    let mut opening = Box::pin(rig.access.filesystem("tank", mount()));
+    let waits = tokio::time::timeout(patience, &mut opening).await.is_err();
+    assert!(waits, "somebody has it alone");
+    drop(exclusive);
+    let lease = opening.await.expect("a lease");
+
+    let before = lease.get();
+    let exclusive = rig.access.exclusive(&names, Exclusion::Forced).await;
+    let exclusive = exclusive.expect("by force");
+    assert!(before.is_closed() && !lease.is_good());
+    drop(exclusive);
+    let next = rig.filesystem(mount()).await;
+    assert!(!Arc::ptr_eq(&next.get(), &before));
+    // One that was cut off neither sees what came after nor closes it.
+    assert!(Arc::ptr_eq(&lease.get(), &before));
+    lease.close().await.expect("nothing happens");
+    drop(lease);
+    assert!(!next.get().is_closed());
+}
+
+/// A pool is left when nobody uses it, or by force; meanwhile nobody gets in.
+#[tokio::test]
+async fn leaving_a_pool_lets_nobody_in() {
+    let rig = Rig::new().await;
+    rig.make_volume().await;
+    let volume = rig.volume(target()).await;
+    let error = rig.access.leave(Exclusion::Refused).await.err();
+    let users = match error {
+        Some(AccessError::InUse { users, .. }) => users,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(users, [target()]);
+    volume.flush().await.expect("it is as it was");
+    let leaving = rig.access.leave(Exclusion::Forced).await.expect("by force");
+    let closed = volume.flush().await.err();
+    assert!(
+        matches!(closed, Some(volume::VolumeError::Closed { .. })),
+        "{closed:?}"
+    );
+    let refused = rig.access.filesystem("tank", mount()).await.err();
+    assert!(
+        matches!(refused, Some(AccessError::Leaving { .. })),
+        "{refused:?}"
+    );
+    drop(leaving);
+    rig.filesystem(mount()).await;
+    let leaving = rig.access.leave(Exclusion::Refused).await;
+    let _leaving = leaving.expect("all is closed, or about to be");
+    rig.pool.export(false).await.expect("export");
+}
+
+/// A volume that is a file and a target at once is rolled back under both, while both write.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rollback_takes_file_and_target_along() {
+    let rig = Rig::new().await;
+    rig.make_volume().await;
+    let (lun, shown) = (
+        Arc::new(rig.volume(target()).await),
+        Arc::new(rig.volume(file()).await),
+    );
+    assert!(Arc::ptr_eq(&lun.get(), &shown.get()));
+    let block = |fill: u8| Bytes::from(vec![fill; 8192]);
+    lun.write(0, block(1), true).await.expect("write");
+    rig.snapshot("tank/vol@s").await;
+    lun.write(0, block(2), true).await.expect("write");
+    shown.write(8192, block(3), false).await.expect("write");
+
+    let stop = Arc::new(AtomicUsize::new(0));
+    let writers = [(&lun, 16 * 8192), (&shown, 17 * 8192)].map(|(lease, offset)| {
+        let (lease, stop) = (Arc::clone(lease), Arc::clone(&stop));
+        tokio::spawn(async move {
+            let mut written = 0u64;
+            while stop.load(Ordering::Acquire) == 0 {
+                let data = Bytes::from(vec![written as u8; 8192]);
+                lease.write(offset, data, written.is_multiple_of(4)).await?;
+                let back = lease.read(offset, 8192).await?.concat();
+                // A rollback may have come between.
+                assert!(back.iter().all(|byte| *byte == written as u8 || *byte == 0));
+                written += 1;
+            }
+            Ok::<_, volume::VolumeError>(written)
+        })
+    });
+    for _ in 0..5 {
+        let before = lun.get();
+        let work = rig.rollback("tank/vol", "s");
+        rig.access.exchange("tank/vol", work).await.expect("done");
+        assert!(!Arc::ptr_eq(&lun.get(), &before));
+        assert!(Arc::ptr_eq(&lun.get(), &shown.get()));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    stop.store(1, Ordering::Release);
+    for writer in writers {
+        let written = writer.await.expect("no panic");
+        assert!(written.expect("no write fails") > 0);
+    }
+    let first = shown.read(0, 16384).await.expect("read").concat();
+    assert!(first == [block(1), vec![0; 8192].into()].concat());
+    drop((lun, shown));
+    let _leaving = rig.access.leave(Exclusion::Refused).await.expect("leave");
+    rig.pool.export(false).await.expect("export");
+}
+
+/// A mount, as far as a rollback knows it.
+struct Mounted {
+    lease: Lease<Filesystem>,
+    /// What happened, in this order.
+    told: Arc<Mutex<Vec<String>>>,
+    ends: bool,
+}
+
+struct PausedMount(Arc<Mounted>);
+
+impl Resident for Mounted {
+    fn pause(self: Arc<Self>) -> BoxFuture<'static, Option<Box<dyn Paused>>> {
+        Box::pin(async move {
+            assert!(!self.lease.get().is_closed());
+            self.told.lock().push("pause".into());
+            self.ends.then(|| Box::new(PausedMount(self)) as _)
+        })
+    }
+}
+
+impl Paused for PausedMount {
+    fn resume(self: Box<Self>) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            let content = read(&self.0.lease.get(), "file").await;
+            let content = String::from_utf8_lossy(&content).into_owned();
+            self.0.told.lock().push(content);
+        })
+    }
+}
+
+/// A rollback tells mounts before and after; who cannot go along, or does not come to rest, keeps
+/// the dataset as it is and is named.
+#[tokio::test]
+async fn a_rollback_tells_mounts_or_is_refused() {
+    let rig = Rig::new().await;
+    let lease = rig.filesystem(mount()).await;
+    write(&lease.get(), "file", b"old", false).await;
+    rig.snapshot("tank@s").await;
+    write(&lease.get(), "file", b"new", false).await;
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let roll_back = || {
+        let (work, told) = (rig.rollback("tank", "s"), Arc::clone(&told));
+        rig.access.exchange("tank", async move {
+            told.lock().push("work".to_owned());
+            work.await;
+        })
+    };
+    let in_use = |outcome: access::Result<()>| match outcome {
+        Err(AccessError::InUse { users, .. }) => users,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(in_use(roll_back().await), [mount()], "it is told nothing");
+
+    let resident = |lease: Lease<Filesystem>, ends| {
+        let told = Arc::clone(&told);
+        let mounted = Arc::new(Mounted { lease, told, ends });
+        let weak: Weak<Mounted> = Arc::downgrade(&mounted);
+        mounted.lease.set_resident(weak);
+        mounted
+    };
+    let choices = filesystem::MountChoices {
+        atime: Some(false),
+        ..Default::default()
+    };
+    lease.get().choose_for_mount(choices);
+    let restless = resident(lease.share(mount()).await.expect("a lease"), false);
+    let mounted = resident(lease, true);
+    assert_eq!(in_use(roll_back().await), [mount()], "one does not rest");
+    assert_eq!(*told.lock(), ["pause", "pause"]);
+    assert_eq!(read(&mounted.lease.get(), "file").await, b"new");
+    drop(restless);
+    told.lock().clear();
+
+    let before = mounted.lease.get();
+    roll_back().await.expect("rolled back");
+    assert_eq!(*told.lock(), ["pause", "work", "old"]);
+    assert!(before.is_closed() && !mounted.lease.get().is_closed());
+    assert_eq!(mounted.lease.get().mount_choices(), choices);
+
+    // Nobody is told where nobody uses it.
+    mounted.lease.close().await.expect("close");
+    told.lock().clear();
+    roll_back().await.expect("rolled back");
+    assert_eq!(*told.lock(), ["work"]);
+}
+
+/// A rollback goes on to its end when whoever asked for it gives up, and others wait for it.
+#[tokio::test]
+async fn a_rollback_is_not_cut_short() {
+    let rig = Rig::new().await;
+    rig.make_volume().await;
+    let lease = rig.volume(target()).await;
+    rig.snapshot("tank/vol@s").await;
+    let before = lease.get();
+    let (go, gone) = tokio::sync::oneshot::channel::<()>();
+    let work = rig.rollback("tank/vol", "s");
+    let exchange = rig.access.exchange("tank/vol", async move {
+        let _ = gone.await;
+        work.await;
+    });
+    let patience = Duration::from_millis(50);
+    let given_up = tokio::time::timeout(patience, exchange).await.is_err();
+    assert!(given_up && before.flush().await.is_err());
+    let mut other = Box::pin(rig.access.volume("tank/vol", file()));
+    let mut flush = Box::pin(lease.flush());
+    assert!(tokio::time::timeout(patience, &mut other).await.is_err());
+    assert!(tokio::time::timeout(patience, &mut flush).await.is_err());
+    let _ = go.send(());
+    let other = other.await.expect("a lease");
+    flush.await.expect("it has waited");
+    assert!(Arc::ptr_eq(&other.get(), &lease.get()));
+    assert!(!Arc::ptr_eq(&other.get(), &before));
+}
+
+/// What is of the other kind is refused, and stays closed.
+#[tokio::test]
+async fn kinds_are_told_apart() {
+    let rig = Rig::new().await;
+    rig.make_volume().await;
+    let refused = rig.access.volume("tank", target()).await.err();
+    assert!(
+        matches!(refused, Some(AccessError::WrongKind { wanted, .. }) if wanted == "volume"),
+        "{refused:?}"
+    );
+    let refused = rig.access.filesystem("tank/vol", mount()).await.err();
+    assert!(
+        matches!(refused, Some(AccessError::WrongKind { .. })),
+        "{refused:?}"
+    );
+    let missing = rig.access.filesystem("tank/none", mount()).await.err();
+    assert!(
+        matches!(missing, Some(AccessError::Dataset(_))),
+        "{missing:?}"
+    );
+    assert!(rig.access.users("tank/vol").await.unwrap().is_empty());
+}

@@ -1,0 +1,221 @@
+//! Events: what happens in the server, as a stream of server-sent events
+//! (<https://html.spec.whatwg.org/multipage/server-sent-events.html>).
+//!
+//! `GET /v1/events` is answered with a stream of [`Event`]s. Each has a sequence number (`id`), a
+//! class (`event`) and its JSON (`data`). Who gives the number of the last event that it knows, as
+//! `?after=N` or in the header `Last-Event-ID`, gets those since, as far as the server has them
+//! still; others get what happens from now on. The server keeps a bounded number of events: a
+//! reader that is too slow, or comes too late, gets [`EventKind::Lagged`] in place of those that
+//! are gone, and should ask for the state anew.
+//!
+//! Our classes have two words (`pool.imported`). Those of OpenZFS (`sysevent.fs.zfs.*`,
+//! `ereport.fs.zfs.*`) begin otherwise and can join them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Guid, Job};
+
+/// Path of the stream.
+pub const EVENTS_PATH: &str = "/v1/events";
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Its number, counted from 1 since the server started, without gaps.
+    pub sequence: u64,
+    /// When it happened, in nanoseconds since 1970, as a string of digits.
+    #[serde(with = "crate::guid::decimal")]
+    pub time_ns: u64,
+    /// What happened.
+    #[serde(flatten)]
+    pub kind: EventKind,
+}
+
+/// A pool that an event is about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventPool {
+    /// Its name.
+    pub pool: String,
+    /// Its GUID.
+    pub guid: Guid,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "class")]
+pub enum EventKind {
+    /// The reader is connected: what happens from now on follows.
+    #[serde(rename = "stream.opened")]
+    Opened,
+    /// Events are missing here, as they are not kept any more.
+    #[serde(rename = "stream.lagged")]
+    Lagged {
+        /// How many; none where the reader knows a server that ran before this one.
+        missed: Option<u64>,
+    },
+    /// A pool was created or imported.
+    #[serde(rename = "pool.imported")]
+    PoolImported(EventPool),
+    /// A pool was exported or destroyed.
+    #[serde(rename = "pool.exported")]
+    PoolExported(EventPool),
+    /// A pool stopped after an I/O failure.
+    #[serde(rename = "pool.suspended")]
+    PoolSuspended(EventPool),
+    /// A suspended pool goes on.
+    #[serde(rename = "pool.resumed")]
+    PoolResumed(EventPool),
+    /// The vdevs, properties or features of a pool were changed.
+    #[serde(rename = "pool.changed")]
+    PoolChanged(EventPool),
+    /// A scrub began, or went on after a pause.
+    #[serde(rename = "scrub.started")]
+    ScrubStarted(EventPool),
+    /// A scrub was paused.
+    #[serde(rename = "scrub.paused")]
+    ScrubPaused(EventPool),
+    /// A scrub was stopped before it was done.
+    #[serde(rename = "scrub.canceled")]
+    ScrubCanceled(EventPool),
+    /// A scrub is done.
+    #[serde(rename = "scrub.finished")]
+    ScrubFinished(EventPool),
+    /// Datasets were created, snapshots among them.
+    #[serde(rename = "dataset.created")]
+    DatasetsCreated {
+        /// Full names.
+        names: Vec<String>,
+    },
+    /// Datasets were destroyed, snapshots among them.
+    #[serde(rename = "dataset.destroyed")]
+    DatasetsDestroyed {
+        /// Full names.
+        names: Vec<String>,
+    },
+    /// A job began.
+    #[serde(rename = "job.started")]
+    JobStarted {
+        /// How it is now.
+        job: Job,
+    },
+    /// A job is further than before, or its state is another one.
+    #[serde(rename = "job.progress")]
+    JobProgress {
+        /// How it is now.
+        job: Job,
+    },
+    /// A job ended.
+    #[serde(rename = "job.finished")]
+    JobFinished {
+        /// How it is now.
+        job: Job,
+    },
+}
+
+impl EventKind {
+    /// Its class.
+    pub fn class(&self) -> &'static str {
+        match self {
+            Self::Opened => "stream.opened",
+            Self::Lagged { .. } => "stream.lagged",
+            Self::PoolImported(_) => "pool.imported",
+            Self::PoolExported(_) => "pool.exported",
+            Self::PoolSuspended(_) => "pool.suspended",
+            Self::PoolResumed(_) => "pool.resumed",
+            Self::PoolChanged(_) => "pool.changed",
+            Self::ScrubStarted(_) => "scrub.started",
+            Self::ScrubPaused(_) => "scrub.paused",
+            Self::ScrubCanceled(_) => "scrub.canceled",
+            Self::ScrubFinished(_) => "scrub.finished",
+            Self::DatasetsCreated { .. } => "dataset.created",
+            Self::DatasetsDestroyed { .. } => "dataset.destroyed",
+            Self::JobStarted { .. } => "job.started",
+            Self::JobProgress { .. } => "job.progress",
+            Self::JobFinished { .. } => "job.finished",
+        }
+    }
+
+    /// The job that it is about.
+    pub fn job(&self) -> Option<&Job> {
+        match self {
+            Self::JobStarted { job } | Self::JobProgress { job } | Self::JobFinished { job } => {
+                Some(job)
+            }
+            _ => None,
+        }
+    }
+
+    /// The same for somebody who may only look.
+    #[must_use]
+    pub fn for_looking(mut self) -> Self {
+        if let Self::JobStarted { job } | Self::JobProgress { job } | Self::JobFinished { job } =
+            &mut self
+        {
+            job.failure = None;
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{JobKind, JobState};
+
+    fn job() -> Job {
+        Job {
+            id: 7,
+            kind: JobKind::Scrub,
+            pool: Some("tank".into()),
+            guid: Some(Guid(u64::MAX)),
+            start_s: 1,
+            end_s: None,
+            state: JobState::Running,
+            progress: None,
+            can_cancel: true,
+            failure: None,
+            sequence: 3,
+        }
+    }
+
+    /// The class in an event's JSON is the one in the stream, and everything is read as it was.
+    #[test]
+    fn events_say_their_class() {
+        let pool = || EventPool {
+            pool: "tank".into(),
+            guid: Guid(u64::MAX),
+        };
+        let names = vec!["tank/a".to_owned()];
+        for kind in [
+            EventKind::Opened,
+            EventKind::Lagged { missed: Some(3) },
+            EventKind::PoolImported(pool()),
+            EventKind::PoolExported(pool()),
+            EventKind::PoolSuspended(pool()),
+            EventKind::PoolResumed(pool()),
+            EventKind::PoolChanged(pool()),
+            EventKind::ScrubStarted(pool()),
+            EventKind::ScrubPaused(pool()),
+            EventKind::ScrubCanceled(pool()),
+            EventKind::ScrubFinished(pool()),
+            EventKind::DatasetsCreated {
+                names: names.clone(),
+            },
+            EventKind::DatasetsDestroyed { names },
+            EventKind::JobStarted { job: job() },
+            EventKind::JobProgress { job: job() },
+            EventKind::JobFinished { job: job() },
+        ] {
+            let event = Event {
+                sequence: 1,
+                time_ns: u64::MAX,
+                kind,
+            };
+            let json = serde_json::to_value(&event).unwrap();
+            assert_eq!(json["class"], event.kind.class());
+            assert_eq!(json["time_ns"], u64::MAX.to_string());
+            let back: Event = serde_json::from_value(json).unwrap();
+            assert_eq!(back, event);
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What people are told when a request is refused, in OpenZFS's words where it has some, since
+//! scripts and people look for them (`zpool_import_props`, lib/libzfs/libzfs_pool.c; `do_import`,
+//! cmd/zpool/zpool_main.c; `vdev_error`, cmd/zpool/zpool_vdev.c; `zfs_do_destroy`,
+//! cmd/zfs/zfs_main.c).
+
+use api::{DatasetKind, Dependence, DeviceUse, Failure, ImportObstacle, ImportRefusal, Refusal};
+
+use crate::numbers;
+
+/// The words for a failure.
+pub fn words(failure: &Failure) -> String {
+    let Some(refusal) = &failure.refusal else {
+        return failure.message.clone();
+    };
+    match &**refusal {
+        Refusal::Import(refusal) => import(refusal, &failure.message),
+        Refusal::Vdevs { why, can_be_forced } => {
+            let head = match can_be_forced {
+                true => "use '-f' to override the following errors:",
+                false => "the following errors must be manually repaired:",
+            };
+            format!("invalid vdev specification\n{head}\n{why}")
+        }
+        Refusal::Label { path, device_use } => {
+            let what = match device_use {
+                DeviceUse::ActivePool { pool } => {
+                    format!("is a member of potentially active pool '{pool}'")
+                }
+                DeviceUse::ExportedPool { pool } => {
+                    format!("is a member of exported pool '{pool}'")
+                }
+                DeviceUse::Other { what } => format!("contains {what}"),
+            };
+            format!("use '-f' to override the following error:\n{path} {what}")
+        }
+        Refusal::Mountpoint { path, why } => {
+            format!("mountpoint '{path}' {why}\nuse '-m' option to provide a different default")
+        }
+        Refusal::Dependents {
+            target,
+            kind,
+            dependence,
+            names,
+        } => {
+            let (what, option) = match dependence {
+                Dependence::Children => ("children", "-r"),
+                Dependence::Clones => ("dependent clones", "-R"),
+            };
+            format!(
+                "cannot destroy '{target}': {} has {what}\nuse '{option}' to destroy the following datasets:\n{}",
+                kind_word(*kind),
+                names.join("\n")
+            )
+        }
+        Refusal::RootFilesystem { pool } => format!(
+            "cannot destroy '{pool}': operation does not apply to pools\nuse 'zfs destroy -r {pool}' to destroy all datasets in the pool\nuse 'zpool destroy {pool}' to destroy the pool itself"
+        ),
+    }
+}
+
+/// The words for several, each on lines of its own.
+pub fn all_words(failures: &[Failure]) -> String {
+    let all: Vec<String> = failures.iter().map(words).collect();
+    all.join("\n")
+}
+
+/// As the `type` property has it.
+pub fn kind_word(kind: DatasetKind) -> &'static str {
+    match kind {
+        DatasetKind::Filesystem => "filesystem",
+        DatasetKind::Volume => "volume",
+        DatasetKind::Snapshot => "snapshot",
+        DatasetKind::Bookmark => "bookmark",
+    }
+}
+
+fn import(refusal: &ImportRefusal, message: &str) -> String {
+    let ImportRefusal {
+        pool,
+        new_name,
+        obstacle,
+    } = refusal;
+    let doing = match new_name {
+        Some(new) => format!("cannot import '{pool}' as '{new}'"),
+        None => format!("cannot import '{pool}'"),
+    };
+    let lines = |features: &[String]| -> String {
+        let lines = features.iter().map(|feature| format!("\t{feature}\n"));
+        lines.collect()
+    };
+    let unsupported = "This pool uses the following feature(s) not supported by this system:";
+    match obstacle {
+        ImportObstacle::NotFound => format!("{doing}: no such pool available"),
+        ImportObstacle::AlreadyImported => format!(
+            "{doing}: a pool with that name is already created/imported,\nand no additional pools with that name were found"
+        ),
+        ImportObstacle::Ambiguous => {
+            format!("{doing}: more than one matching pool\nimport by numeric ID instead")
+        }
+        ImportObstacle::NameTaken => format!(
+            "{doing}: a pool with that name already exists\nuse the form 'zpool import <pool | id> <newpool>' to give it a new name"
+        ),
+        ImportObstacle::ForeignHost {
+            hostname,
+            hostid,
+            accessed_s,
+        } => format!(
+            "{doing}: pool was previously in use from another system.\nLast accessed by {hostname} (hostid={hostid:x}) at {}\nThe pool can be imported, use 'zpool import -f' to import the pool.",
+            numbers::local_ctime(*accessed_s)
+        ),
+        ImportObstacle::ActiveElsewhere { hostname, hostid } => format!(
+            "cannot import '{pool}': pool is imported on host '{hostname}' (hostid={hostid:x}).\nExport the pool on the other system, then run 'zpool import'."
+        ),
+        ImportObstacle::NoHostid => format!(
+            "cannot import '{pool}': pool has the multihost property on and the system's hostid is not set.\nSet a unique system hostid with the zgenhostid(8) command."
+        ),
+        ImportObstacle::ReadOnlyFeatures { features } => format!(
+            "{unsupported}\n{}All unsupported features are only required for writing to the pool.\nThe pool can be imported using '-o readonly=on'.\n{doing}: unsupported version or feature",
+            lines(features)
+        ),
+        ImportObstacle::UnsupportedFeatures { features } => format!(
+            "{unsupported}\n{}{doing}: unsupported version or feature",
+            lines(features)
+        ),
+        ImportObstacle::MissingLogs { devices, datasets } => format!(
+            "The devices below are missing or corrupted, use '-m' to import the pool anyway:\n\t{}\n{}\ncannot import '{pool}': one or more devices is currently unavailable",
+            devices.join("\n\t"),
+            lost_with_logs(datasets, ", ", " ")
+        ),
+        ImportObstacle::Damaged => format!(
+            "{message}\nAn older state may be whole: 'zpool import -F' goes back a little, and with '-n' says what that would lose."
+        ),
+    }
+}
+
+/// What an import without log devices loses, as a sentence, which OpenZFS leaves unsaid.
+pub fn lost_with_logs(datasets: &[String], between: &str, before: &str) -> String {
+    if datasets.is_empty() {
+        return "No intent log is on them: nothing is lost without them.".to_owned();
+    }
+    format!(
+        "What was written synchronously in the last seconds of use may be lost in:{before}{}",
+        datasets.join(between)
+    )
+}

@@ -1,0 +1,233 @@
+//! What pools do in the background, as jobs and events: scrubs, frees, discarding of checkpoints,
+//! and that a pool is suspended or goes on.
+//!
+//! Each imported pool has a task that looks ([`Background::look`]) whenever a transaction group is
+//! on disk, the pool is suspended, or somebody says that something was begun ([`Background::poke`],
+//! after a command). Whoever needs to see what was just begun looks by themselves before.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::{EventKind, JobKind, JobState, Progress, Unit};
+use parking_lot::Mutex;
+use pool::Pool;
+use tokio::sync::{Notify, watch};
+
+use crate::events::Events;
+use crate::jobs::{Jobs, Work};
+use crate::reports;
+use crate::service::OpenPool;
+
+/// How often the progress of a scrub is looked at: no transaction groups tell of it, as the pool is
+/// not written.
+const SCRUB_PROGRESS_EVERY: Duration = Duration::from_secs(1);
+
+/// What is known of a pool's background work.
+pub(crate) struct Background {
+    jobs: Arc<Jobs>,
+    events: Arc<Events>,
+    works: Mutex<Works>,
+    poked: Notify,
+    closed: watch::Sender<bool>,
+}
+
+#[derive(Default)]
+struct Works {
+    is_suspended: bool,
+    is_closed: bool,
+    scrub: Option<Work>,
+    discard: Option<Shrinking>,
+    free: Option<Shrinking>,
+}
+
+/// Bytes that become fewer.
+struct Shrinking {
+    work: Work,
+    most_bytes: u64,
+}
+
+impl Shrinking {
+    fn left(&mut self, bytes: u64) {
+        self.most_bytes = self.most_bytes.max(bytes);
+        self.work.progress(Progress {
+            done: self.most_bytes - bytes,
+            total: self.most_bytes,
+            unit: Unit::Bytes,
+        });
+    }
+}
+
+impl Background {
+    pub(crate) fn new(jobs: &Arc<Jobs>, events: &Arc<Events>) -> Self {
+        Self {
+            jobs: Arc::clone(jobs),
+            events: Arc::clone(events),
+            works: Mutex::default(),
+            poked: Notify::new(),
+            closed: watch::Sender::new(false),
+        }
+    }
+
+    fn begin(&self, kind: JobKind, pool: &Pool) -> Work {
+        let guid = reports::guid(pool.guid());
+        let can_cancel = kind == JobKind::Scrub;
+        self.jobs
+            .begin(kind, Some(pool.name()), Some(guid), can_cancel)
+    }
+
+    /// A scrub was begun, or goes on: there is a job even if it has ended by now.
+    pub(crate) fn scrub_begun(&self, pool: &Pool) {
+        let mut works = self.works.lock();
+        self.events.tell_of(pool, EventKind::ScrubStarted);
+        match &works.scrub {
+            Some(work) => work.set_paused(false),
+            None => works.scrub = Some(self.begin(JobKind::Scrub, pool)),
+        }
+        drop(works);
+        self.poke(pool);
+    }
+
+    /// Something was begun or ended.
+    pub(crate) fn poke(&self, pool: &Pool) {
+        self.look(pool);
+        self.poked.notify_one();
+    }
+
+    /// Looks what the pool does; whether a scrub is under way.
+    pub(crate) fn look(&self, pool: &Pool) -> bool {
+        let mut works = self.works.lock();
+        if works.is_closed {
+            return false;
+        }
+        let is_suspended = pool.suspended().is_some();
+        if is_suspended != works.is_suspended {
+            works.is_suspended = is_suspended;
+            let kind = match is_suspended {
+                true => EventKind::PoolSuspended,
+                false => EventKind::PoolResumed,
+            };
+            self.events.tell_of(pool, kind);
+        }
+        let is_written = !pool.is_read_only();
+        let discarding = (is_written && pool.is_discarding()).then(|| pool.checkpoint_bytes());
+        let freeing = Some(pool.freeing_bytes()).filter(|bytes| is_written && *bytes > 0);
+        self.shrinks(
+            &mut works.discard,
+            JobKind::CheckpointDiscard,
+            pool,
+            discarding,
+        );
+        self.shrinks(&mut works.free, JobKind::Free, pool, freeing);
+        for at in [&works.discard, &works.free].into_iter().flatten() {
+            at.work.set_paused(is_suspended);
+        }
+        self.look_at_scrub(&mut works, pool)
+    }
+
+    fn shrinks(
+        &self,
+        known: &mut Option<Shrinking>,
+        kind: JobKind,
+        pool: &Pool,
+        left_bytes: Option<u64>,
+    ) {
+        match left_bytes {
+            Some(bytes) => known
+                .get_or_insert_with(|| Shrinking {
+                    work: self.begin(kind, pool),
+                    most_bytes: 0,
+                })
+                .left(bytes),
+            None => {
+                if let Some(done) = known.take() {
+                    done.work.end(JobState::Finished);
+                }
+            }
+        }
+    }
+
+    fn look_at_scrub(&self, works: &mut Works, pool: &Pool) -> bool {
+        let (Some(work), Some(scrub)) = (&works.scrub, pool.scrub_status()) else {
+            return false;
+        };
+        work.progress(Progress {
+            done: scrub.issued_bytes,
+            total: scrub.to_examine_bytes,
+            unit: Unit::Bytes,
+        });
+        let was_paused = work.job().state == JobState::Paused;
+        let (kind, state) = match scrub.state {
+            pool::ScanState::Scanning => {
+                let is_paused = scrub.pause_time_s != 0;
+                work.set_paused(is_paused);
+                if is_paused && !was_paused {
+                    self.events.tell_of(pool, EventKind::ScrubPaused);
+                }
+                return !is_paused;
+            }
+            pool::ScanState::Finished => {
+                (EventKind::ScrubFinished as fn(_) -> _, JobState::Finished)
+            }
+            pool::ScanState::Canceled => {
+                (EventKind::ScrubCanceled as fn(_) -> _, JobState::Canceled)
+            }
+        };
+        self.events.tell_of(pool, kind);
+        if let Some(work) = works.scrub.take() {
+            work.end(state);
+        }
+        false
+    }
+
+    /// The pool was exported or destroyed: nothing of it goes on here.
+    pub(crate) fn close(&self, pool: &Pool) {
+        let mut works = self.works.lock();
+        works.is_closed = true;
+        let shrinking = [works.discard.take(), works.free.take()];
+        let shrinking = shrinking.into_iter().flatten().map(|at| at.work);
+        for work in shrinking.chain(works.scrub.take()) {
+            work.end(JobState::Canceled);
+        }
+        self.events.tell_of(pool, EventKind::PoolExported);
+        self.closed.send_replace(true);
+    }
+}
+
+/// Looks at a pool until it is closed.
+pub(crate) async fn watch(open: Arc<OpenPool>) {
+    let background = &open.background;
+    let pool = &open.pool;
+    let mut closed = background.closed.subscribe();
+    loop {
+        let txg = pool.synced_txg();
+        let is_scrubbing = background.look(pool);
+        let synced = async {
+            if pool.is_read_only() || pool.synced_after(txg).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        };
+        let suspended = async {
+            match pool.suspended() {
+                None => pool.until_suspended().await,
+                Some(_) => std::future::pending().await,
+            }
+        };
+        let scrubbed = async {
+            match is_scrubbing {
+                true => tokio::select! {
+                    () = pool.wait_for_scrub(false) => {}
+                    () = tokio::time::sleep(SCRUB_PROGRESS_EVERY) => {}
+                },
+                false => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            // An error means that the pool is gone, which it is not while this has it.
+            _ = closed.wait_for(|closed| *closed) => return,
+            () = background.poked.notified() => {}
+            () = synced => {}
+            () = suspended => {}
+            () = scrubbed => {}
+        }
+    }
+}
