@@ -46,8 +46,8 @@ fn features_do_not_depend_on_what_is_tested() {
         assert!(
             other.is_empty(),
             "the tests of {name} need other features than those of all: {other:?}\n\
-             Does its Cargo.toml have 'workspace-hack.workspace = true' under [dev-dependencies]? If so, install \
-             cargo-hakari, run 'cargo hakari generate', and commit what it changes."
+             Does its Cargo.toml have 'workspace-hack.workspace = true' under [dev-dependencies]? \
+             If so, install cargo-hakari, run 'cargo hakari generate', and commit what it changes."
         );
     }
 }

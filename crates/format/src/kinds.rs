@@ -286,7 +286,10 @@ struct TypeInfo {
 }
 
 macro_rules! object_types {
-    ($($code:literal $name:ident $swap:ident $metadata:literal $hot:literal $encrypted:literal $text:literal;)*) => {
+    ($(
+        $code:literal $name:ident $swap:ident
+        $metadata:literal $hot:literal $encrypted:literal $text:literal;
+    )*) => {
         impl ObjectType {
             $(#[doc = concat!("\"", $text, "\" (`DMU_OT_", stringify!($name), "`).")]
             pub const $name: Self = Self($code);)*

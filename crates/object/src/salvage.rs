@@ -170,7 +170,10 @@ impl Object {
         let mut end = block_end(start);
         while end < size_bytes
             && end - start < PIECE_BYTES
-            && matches!(self.next_written(end).await, Written::Block { start_bytes } if start_bytes == end)
+            && matches!(
+                self.next_written(end).await,
+                Written::Block { start_bytes } if start_bytes == end
+            )
         {
             end = block_end(end);
         }

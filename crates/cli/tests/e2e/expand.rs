@@ -13,8 +13,8 @@ const LAYOUTS: [(&str, &str); 4] = [
     ("parity", "raidz1 D D D"),
     ("spread", "draid1:2d D D D"),
 ];
-const BEFORE_BYTES: u64 = 96 << 20;
-const AFTER_BYTES: u64 = 256 << 20;
+const BEFORE_BYTES: u64 = 128 << 20;
+const AFTER_BYTES: u64 = 448 << 20;
 
 fn value(server: &Server, property: &str, pool: &str) -> String {
     let text = server.ok(&format!("zpool get -Hpo value {property} {pool}"));

@@ -9,7 +9,9 @@
 //! ```
 //! # use device::sim::{PowerCut, SimOp, SimWorld};
 //! # use bytes::Bytes;
-//! # tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap().block_on(async {
+//! # let mut runtime = tokio::runtime::Builder::new_current_thread();
+//! # let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+//! # runtime.block_on(async {
 //! let sim = SimWorld::new(42);
 //! let disk = sim.add_disk("disk0", 64 << 20);
 //! let world = sim.world();
