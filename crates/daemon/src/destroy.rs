@@ -17,7 +17,8 @@ use crate::reports;
 use crate::service::{OpenPool, Service, exclusion};
 use crate::zfs::{everything, mode};
 
-/// Snapshots of a dataset that is destroyed with all below it go by so many: what one txg frees waits in memory.
+/// Snapshots of a dataset that is destroyed with all below it go by so many: what one txg frees
+/// waits in memory.
 const SNAPSHOTS_AT_ONCE: usize = 1000;
 
 impl Service {
@@ -111,7 +112,8 @@ impl Service {
         // Some of the words may name none.
         if names.is_empty() {
             let message = format!(
-                "could not find any snapshots to destroy; check snapshot names: '{}' does not exist",
+                "could not find any snapshots to destroy; check snapshot names: '{}' does not \
+                 exist",
                 call.target
             );
             return Err(Failure::new(FailureKind::NotFound, message));
@@ -255,7 +257,8 @@ impl Service {
         })
     }
 
-    /// Destroys filesystems, volumes and snapshots, in this order. What is left when one of them cannot be is where it was.
+    /// Destroys filesystems, volumes and snapshots, in this order. What is left when one of them
+    /// cannot be is where it was.
     async fn put_away_and_destroy(
         &self,
         open: &OpenPool,
@@ -335,7 +338,8 @@ impl Service {
         })
     }
 
-    /// Adds clones of the doomed snapshots that lie elsewhere, with all below them (`-R`), or refuses.
+    /// Adds clones of the doomed snapshots that lie elsewhere, with all below them (`-R`), or
+    /// refuses.
     pub(crate) async fn add_clones(
         &self,
         open: &OpenPool,
@@ -399,7 +403,8 @@ fn runs(names: &[String]) -> Vec<&[String]> {
         .collect()
 }
 
-/// Snapshots that a word after `@` means: one, or `first%last` in the order of creation, either end open.
+/// Snapshots that a word after `@` means: one, or `first%last` in the order of creation, either end
+/// open.
 fn snapshot_range<'a>(of_head: &[&'a DatasetInfo], word: &str) -> Vec<&'a str> {
     let short = |info: &'a DatasetInfo| info.name.split_once('@').map_or("", |(_, name)| name);
     let Some((first, last)) = word.split_once('%') else {

@@ -1,7 +1,7 @@
 //! Mounted filesystems: which datasets are mounted where, mounting by property, unmounting.
 //!
-//! Rules are those of `zfs mount` (zfs_mount_at, lib/libzfs/libzfs_mount.c): `canmount`, `mountpoint`
-//! (`none`, `legacy` or a path below the pool's altroot).
+//! Rules are those of `zfs mount` (zfs_mount_at, lib/libzfs/libzfs_mount.c): `canmount`,
+//! `mountpoint` (`none`, `legacy` or a path below the pool's altroot).
 
 use std::cell::LazyCell;
 use std::collections::BTreeMap;
@@ -27,7 +27,8 @@ pub(crate) struct Mounted {
     order: u64,
     /// The options that it was mounted with, for this time only (`zfs mount -o`).
     options: Mutex<Vec<String>>,
-    /// Whether its name gave it the mount point, by default or below an ancestor's: nobody chose the directory.
+    /// Whether its name gave it the mount point, by default or below an ancestor's: nobody chose
+    /// the directory.
     is_placed_by_name: bool,
 }
 
@@ -79,7 +80,8 @@ impl Mounts {
         mounted.is_some_and(|mounted| mounted.mount.is_mounted_in(table))
     }
 
-    /// Names of a pool's datasets that are mounted inside a path (not at it), what was mounted last first.
+    /// Names of a pool's datasets that are mounted inside a path (not at it), what was mounted last
+    /// first.
     pub(crate) fn inside(&self, path: &Path, pool: &str) -> Vec<String> {
         let by_name = self.by_name.lock();
         let table = LazyCell::new(MountTable::now);
@@ -98,13 +100,14 @@ impl Mounts {
         inside.into_iter().rev().map(|(_, name)| name).collect()
     }
 
-    /// Names of mounted datasets, `top` and those below it, and of what else of the pool is mounted inside of those, in
-    /// the order in which they can be unmounted.
+    /// Names of mounted datasets, `top` and those below it, and of what else of the pool is mounted
+    /// inside of those, in the order in which they can be unmounted.
     pub(crate) fn with_inside(&self, top: &str, pool: &str) -> Vec<String> {
         let by_name = self.by_name.lock();
         let own = by_name.iter().filter(|(name, _)| is_at_or_below(name, top));
         let mut places: Vec<&PathBuf> = own.map(|(_, mounted)| &mounted.mountpoint).collect();
-        // What lies in another follows it, so the last before a path is the only one that it can lie in.
+        // What lies in another follows it, so the last before a path is the only one that it can
+        // lie in.
         places.sort_unstable();
         places.dedup_by(|path, before| path.starts_with(before));
         let is_inside = |path: &Path| {
@@ -158,8 +161,8 @@ impl Mounts {
             .collect()
     }
 
-    /// Names of mounted datasets, `top` itself and those below it, in the order in which they were mounted: what is mounted
-    /// inside of another, or over it, comes later, whatever its name.
+    /// Names of mounted datasets, `top` itself and those below it, in the order in which they were
+    /// mounted: what is mounted inside of another, or over it, comes later, whatever its name.
     pub(crate) fn below(&self, top: &str) -> Vec<String> {
         let by_name = self.by_name.lock();
         let mut below: Vec<_> = by_name
@@ -262,7 +265,8 @@ impl Service {
         failures
     }
 
-    /// [`Self::mount_all`] of all pools, in one order: what a pool has may go inside of what another has.
+    /// [`Self::mount_all`] of all pools, in one order: what a pool has may go inside of what
+    /// another has.
     pub(crate) async fn mount_everything(&self) -> Vec<String> {
         let (mut wanted, mut failures) = (Vec::new(), Vec::new());
         for open in self.pools() {
@@ -282,7 +286,8 @@ impl Service {
         failures
     }
 
-    /// Which filesystems of a pool want to be mounted, and where; and why that cannot be told of others.
+    /// Which filesystems of a pool want to be mounted, and where; and why that cannot be told of
+    /// others.
     async fn wanted_mounts(&self, open: &OpenPool) -> (Vec<(PathBuf, String)>, Vec<String>) {
         let (name, options) = (
             open.pool.name(),
@@ -330,9 +335,9 @@ impl Service {
         }
     }
 
-    /// Mounts one filesystem; over a directory that is not empty if `overlay` or its property says so. What of the
-    /// pool is mounted inside of that directory is mounted anew, in the filesystem: under it, it could neither be
-    /// reached nor unmounted.
+    /// Mounts one filesystem; over a directory that is not empty if `overlay` or its property says
+    /// so. What of the pool is mounted inside of that directory is mounted anew, in the filesystem:
+    /// under it, it could neither be reached nor unmounted.
     pub(crate) async fn mount_at(
         &self,
         open: &OpenPool,
@@ -477,7 +482,8 @@ impl Service {
                 drop((filesystem, mounted));
                 let later = |failure: Failure| {
                     let message = format!(
-                        "property set, but it takes effect when '{name}' is mounted again: {failure}"
+                        "property set, but it takes effect when '{name}' is mounted again: \
+                         {failure}"
                     );
                     Failure::new(failure.kind, message)
                 };
@@ -535,8 +541,8 @@ impl Service {
         })
     }
 
-    /// Unmounts filesystems for a while, in this order; those that are not mounted are left out. When one cannot
-    /// be unmounted, all are where they were.
+    /// Unmounts filesystems for a while, in this order; those that are not mounted are left out.
+    /// When one cannot be unmounted, all are where they were.
     pub(crate) async fn take_away(
         &self,
         open: &OpenPool,
@@ -569,8 +575,8 @@ impl Service {
         Ok(taken)
     }
 
-    /// Mounts a filesystem that was mounted before where it belongs now, if anywhere; `canmount=noauto` does not keep
-    /// it away.
+    /// Mounts a filesystem that was mounted before where it belongs now, if anywhere;
+    /// `canmount=noauto` does not keep it away.
     pub(crate) async fn mount_again(&self, open: &OpenPool, name: &str) -> Result<(), Failure> {
         match self.place(open, name).await? {
             (Place::At(path), _) => self.mount_at(open, name, &path, false, &[]).await,
@@ -578,8 +584,9 @@ impl Service {
         }
     }
 
-    /// Removes directories that filesystems were mounted at, as far as they are there and empty (`remove_mountpoint`,
-    /// lib/libzfs/libzfs_mount.c). What cannot be removed stays: another filesystem may be mounted there by now.
+    /// Removes directories that filesystems were mounted at, as far as they are there and empty
+    /// (`remove_mountpoint`, lib/libzfs/libzfs_mount.c). What cannot be removed stays: another
+    /// filesystem may be mounted there by now.
     pub(crate) async fn remove_directories(&self, directories: Vec<PathBuf>) {
         // They may be in a filesystem that this process serves.
         let remove = move || {
@@ -638,7 +645,8 @@ impl Service {
             if let Some(mounted) = mounted {
                 let released = mounted.mount.release_unused_snapshot(snapshot).await;
                 released.map_err(|error| {
-                    // In the words of `zfs_destroy_snaps_nvl` (lib/libzfs/libzfs_dataset.c), which scripts know.
+                    // In the words of `zfs_destroy_snaps_nvl` (lib/libzfs/libzfs_dataset.c), which
+                    // scripts know.
                     let doing = format!("cannot destroy snapshot {name}: dataset is busy");
                     from_mount(&doing, &error)
                 })?;
@@ -731,7 +739,9 @@ fn property_of(option: &str) -> Option<(&'static str, &'static str)> {
 
 fn unknown_option(doing: &str, option: &str) -> Failure {
     let message = format!(
-        "{doing}: mount option '{option}' is not supported; supported are ro, rw, dev, nodev, suid, nosuid, exec, noexec, atime, noatime, relatime, norelatime, xattr, saxattr, dirxattr, noxattr, remount"
+        "{doing}: mount option '{option}' is not supported; supported are ro, rw, dev, nodev, \
+         suid, nosuid, exec, noexec, atime, noatime, relatime, norelatime, xattr, saxattr, \
+         dirxattr, noxattr, remount"
     );
     Failure::new(FailureKind::Invalid, message)
 }
@@ -756,9 +766,9 @@ fn apply_option(options: &mut MountOptions, word: &str, read_only: bool) -> Resu
     Ok(())
 }
 
-/// What options of `zfs mount -o` make of properties that the filesystem itself obeys (`zfs_register_callbacks`,
-/// module/os/linux/zfs/zfs_vfsops.c); the later of two words counts. What is mounted for reading only moves no access
-/// times.
+/// What options of `zfs mount -o` make of properties that the filesystem itself obeys
+/// (`zfs_register_callbacks`, module/os/linux/zfs/zfs_vfsops.c); the later of two words counts.
+/// What is mounted for reading only moves no access times.
 fn choices(words: &[String]) -> MountChoices {
     let mut choices = MountChoices::default();
     let mut read_only = false;

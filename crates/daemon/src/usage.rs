@@ -1,5 +1,5 @@
-//! Who uses how much of a filesystem, who holds which snapshot, and bookmarks: what `zfs userspace`,
-//! `zfs holds` and `zfs list -t bookmark` ask for.
+//! Who uses how much of a filesystem, who holds which snapshot, and bookmarks: what `zfs
+//! userspace`, `zfs holds` and `zfs list -t bookmark` ask for.
 
 use std::collections::BTreeMap;
 
@@ -99,8 +99,9 @@ impl Service {
         outcome.map(|()| reply)
     }
 
-    /// A property that names whose it is: `written@SNAPSHOT`, `userused@USER`, `groupobjquota@GROUP`
-    /// and such (`zfs_userquota_prop_prefixes`, module/zcommon/zfs_prop.c). None where it does not apply.
+    /// A property that names whose it is: `written@SNAPSHOT`, `userused@USER`,
+    /// `groupobjquota@GROUP` and such (`zfs_userquota_prop_prefixes`, module/zcommon/zfs_prop.c).
+    /// None where it does not apply.
     pub(crate) async fn owned(
         &self,
         open: &OpenPool,

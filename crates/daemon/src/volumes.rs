@@ -247,8 +247,8 @@ impl Service {
         shown
     }
 
-    /// Shows an open volume and its snapshots as files, or does not, as `volmode` says now. Partitions
-    /// are up to whoever attaches a file, so `full` and `dev` are the same.
+    /// Shows an open volume and its snapshots as files, or does not, as `volmode` says now.
+    /// Partitions are up to whoever attaches a file, so `full` and `dev` are the same.
     async fn show_volume(&self, open: &OpenPool, name: &str) -> Result<(), Failure> {
         /// `ZFS_VOLMODE_NONE` (include/sys/fs/zfs.h).
         const NONE: u64 = 3;
@@ -259,8 +259,9 @@ impl Service {
         let volmode = open.pool.dsl().property(name, "volmode").await;
         let volmode = volmode.map_err(|error| from_dataset(&doing, &error))?;
         if volmode.value.number() == Some(NONE) {
-            // What is open stays until it is closed: the property is set, and says what is to be shown from then on
-            // (`zvol_set_volmode_impl`, `zvol_remove_minor_impl`, module/zfs/zvol.c).
+            // What is open stays until it is closed: the property is set, and says what is to be
+            // shown from then on (`zvol_set_volmode_impl`, `zvol_remove_minor_impl`,
+            // module/zfs/zvol.c).
             for snapshot in self.volumes.snapshots_of(name) {
                 if let Err(failure) = self.close_one_volume(&snapshot, UnmountMode::Clean).await {
                     tracing::debug!("{failure}");
@@ -426,7 +427,8 @@ impl Service {
         self.share_renamed(open, to).await
     }
 
-    /// Unshares and closes one volume with its snapshots; refuses while its file is in use, unless forced.
+    /// Unshares and closes one volume with its snapshots; refuses while its file is in use, unless
+    /// forced.
     pub(crate) async fn close_volume(&self, name: &str, mode: UnmountMode) -> Result<(), Failure> {
         self.hide_volume_snapshots(name, mode).await?;
         self.close_one_volume(name, mode).await
@@ -483,8 +485,8 @@ impl Service {
     }
 }
 
-/// Whether somebody has a volume's file open. The kernel tells of a close after it has answered it, so what was closed
-/// this moment may look open: asked again for a while.
+/// Whether somebody has a volume's file open. The kernel tells of a close after it has answered it,
+/// so what was closed this moment may look open: asked again for a while.
 async fn stays_open(directory: &ZvolDirectory, name: &str) -> bool {
     for _ in 0..CLOSE_ASKS {
         if !directory.is_open(name) {
