@@ -365,7 +365,9 @@ impl ControlDirectory {
     pub fn try_open(&self, snapshot: &Snapshot) -> Option<Arc<Filesystem>> {
         let mut known = snapshot.known.lock();
         known.last_use_ns = self.now_ns();
-        known.open.clone()
+        // Who had to be rid of it may have closed it under us.
+        let open = known.open.as_ref();
+        open.filter(|filesystem| !filesystem.is_closed()).cloned()
     }
 
     /// A snapshot's filesystem, which is opened if it is not; used now.

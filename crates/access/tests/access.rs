@@ -8,10 +8,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use access::{Access, AccessError, Exclusion, Lease, Paused, Resident, User};
+use access::{
+    Access, AccessError, ControlDirectory, ControlEntry, ControlNode, Exclusion, Lease, Paused,
+    Resident, Snapdir, User,
+};
 use bytes::Bytes;
+use device::sim::SimWorld;
 use device::{BoxFuture, World};
-use filesystem::{Caller, Filesystem, ZplInit};
+use filesystem::{Caller, Filesystem, FsError, ZplInit};
 use futures::future::join_all;
 use parking_lot::Mutex;
 use pool::{
@@ -63,25 +67,8 @@ impl Rig {
         let path = dir.path().join("d0.img");
         let image = std::fs::File::create(&path).expect("image");
         image.set_len(256 << 20).expect("size");
-        let leaf = LeafSpec {
-            path: path.to_str().expect("UTF-8").to_owned(),
-            is_file: true,
-        };
-        let spec = CreateSpec {
-            name: "tank".into(),
-            vdevs: vec![VdevSpec {
-                layout: VdevLayout::Leaf(leaf),
-                class: VdevClass::Normal,
-            }],
-            properties: Vec::new(),
-            features: FeatureChoice::All,
-            root_properties: Vec::new(),
-            root_init: Arc::new(ZplInit::new()),
-            altroot: None,
-            force: false,
-            host: host(),
-        };
-        let pool = Pool::create(&world, spec).await.expect("create");
+        let path = path.to_str().expect("UTF-8").to_owned();
+        let pool = create(&world, path).await;
         Self::of(dir, world, pool)
     }
 
@@ -142,6 +129,26 @@ impl Rig {
         let lease = self.access.volume("tank/vol", user).await;
         lease.expect("a lease")
     }
+}
+
+async fn create(world: &World, path: String) -> Arc<Pool> {
+    // A simulated disk has a name only.
+    let is_file = path.starts_with('/');
+    let spec = CreateSpec {
+        name: "tank".into(),
+        vdevs: vec![VdevSpec {
+            layout: VdevLayout::Leaf(LeafSpec { path, is_file }),
+            class: VdevClass::Normal,
+        }],
+        properties: Vec::new(),
+        features: FeatureChoice::All,
+        root_properties: Vec::new(),
+        root_init: Arc::new(ZplInit::new()),
+        altroot: None,
+        force: false,
+        host: host(),
+    };
+    Pool::create(world, spec).await.expect("create")
 }
 
 async fn import(world: &World, dir: &Path) -> Arc<Pool> {
@@ -580,4 +587,108 @@ async fn kinds_are_told_apart() {
         "{missing:?}"
     );
     assert!(rig.access.users("tank/vol").await.unwrap().is_empty());
+}
+
+fn below(path: &str) -> User {
+    let path = path.into();
+    User::SnapshotDirectory { path }
+}
+
+/// `.zfs` opens snapshots when they are looked up, shares them with others, and tells one from
+/// another that got its name.
+#[tokio::test]
+async fn snapshots_are_opened_on_demand() {
+    let rig = Rig::new().await;
+    let lease = rig.filesystem(mount()).await;
+    write(&lease.get(), "file", b"old", false).await;
+    rig.snapshot("tank@one").await;
+    write(&lease.get(), "file", b"new", false).await;
+    let access = &rig.access;
+    let directory = |path| access.control_directory(lease.object(), below(path), Snapdir::Hidden);
+    let (control, other) = (directory("/a"), directory("/b"));
+
+    let names = |entries: Vec<(String, ControlEntry)>| -> Vec<String> {
+        entries.into_iter().map(|(name, _)| name).collect()
+    };
+    let entries = control.entries(ControlNode::Zfs).await.expect("entries");
+    assert_eq!(names(entries), ["shares", "snapshot"]);
+    let entries = control.entries(ControlNode::Snapshots).await;
+    assert_eq!(names(entries.expect("entries")), ["one"]);
+    assert_eq!(control.attributes(ControlNode::Snapshots).await.links, 3);
+    let users = async || access.users("tank@one").await.expect("it is there");
+    assert!(users().await.is_empty(), "who lists opens none");
+
+    let look_up = async |control: &ControlDirectory, name: &[u8]| {
+        let found = control.lookup(ControlNode::Snapshots, name).await?;
+        match found {
+            ControlEntry::Snapshot(snapshot) => Ok::<_, FsError>(snapshot),
+            ControlEntry::Node(node) => panic!("{node:?}"),
+        }
+    };
+    let one = look_up(&control, b"one").await.expect("it is there");
+    let elsewhere = look_up(&other, b"one").await.expect("it is there");
+    assert_eq!(users().await, [below("/a"), below("/b")]);
+    let opened = control.open(&one).await.expect("open");
+    let same = other.open(&elsewhere).await.expect("open");
+    assert!(Arc::ptr_eq(&opened, &same));
+    assert!(Arc::ptr_eq(&opened, &control.try_open(&one).expect("open")));
+    assert_eq!(read(&opened, "file").await, b"old");
+    for missing in [&b"two"[..], b"\xff"] {
+        let found = look_up(&control, missing).await.err();
+        assert!(matches!(found, Some(FsError::NotFound { .. })), "{found:?}");
+    }
+
+    let snapshot = ["tank@one".to_owned()];
+    let refused = access.exclusive(&snapshot, Exclusion::Refused).await.err();
+    match refused {
+        Some(AccessError::InUse { users, .. }) => assert_eq!(users, [below("/a"), below("/b")]),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(control.close(None).await, ["one"]);
+    assert_eq!(other.close(Some("one")).await, ["one"]);
+    assert!(opened.is_closed() && control.try_open(&one).is_none());
+    // What is used again is opened again, as long as it is the same.
+    control.open(&one).await.expect("open");
+    control.close(None).await;
+    let alone = access.exclusive(&snapshot, Exclusion::Refused).await;
+    let destroyed = rig.pool.dsl().destroy_snapshots(&snapshot, false).await;
+    destroyed.expect("destroy");
+    drop(alone.expect("nobody has it open"));
+    rig.snapshot("tank@one").await;
+    let stale = control.open(&one).await.err();
+    assert!(matches!(stale, Some(FsError::Stale { .. })), "{stale:?}");
+    let next = look_up(&control, b"one").await.expect("another");
+    assert!(!Arc::ptr_eq(&next, &one));
+    let opened = control.open(&next).await.expect("open");
+    assert_eq!(read(&opened, "file").await, b"new");
+}
+
+/// A snapshot that nobody has looked at for a while is closed; what is used stays. In simulated
+/// time.
+#[tokio::test(start_paused = true)]
+async fn idle_snapshots_are_closed() {
+    let sim = SimWorld::new(1);
+    sim.add_disk("d0", 256 << 20);
+    let pool = create(&sim.world(), "d0".into()).await;
+    let access = Arc::new(Access::new(Arc::clone(pool.dsl()), sim.world()));
+    for name in ["tank@idle", "tank@used"] {
+        let made = pool.dsl().snapshot(&[name.to_owned()], &[]).await;
+        made.expect("snapshot");
+    }
+    let lease = access.filesystem("tank", mount()).await.expect("a lease");
+    let control = access.control_directory(lease.object(), below("/a"), Snapdir::Hidden);
+    let mut used = None;
+    for name in ["idle", "used"] {
+        let found = control.lookup(ControlNode::Snapshots, name.as_bytes());
+        if let ControlEntry::Snapshot(found) = found.await.expect("it is there") {
+            used = Some(found);
+        }
+    }
+    let used = used.expect("a snapshot");
+    for _ in 0..10 {
+        sim.world().clock.sleep(Duration::from_secs(20)).await;
+        assert!(control.try_open(&used).is_some());
+    }
+    assert!(access.users("tank@idle").await.unwrap().is_empty());
+    assert_eq!(access.users("tank@used").await.unwrap(), [below("/a")]);
 }

@@ -483,7 +483,8 @@ impl Service {
                 drop((filesystem, mounted));
                 let later = |failure: Failure| {
                     let message = format!(
-                        "property set, but it takes effect when '{name}' is mounted again: {failure}"
+                        "property set, but it takes effect when '{name}' is mounted again: \
+                         {failure}"
                     );
                     Failure::new(failure.kind, message)
                 };
@@ -739,7 +740,9 @@ fn property_of(option: &str) -> Option<(&'static str, &'static str)> {
 
 fn unknown_option(doing: &str, option: &str) -> Failure {
     let message = format!(
-        "{doing}: mount option '{option}' is not supported; supported are ro, rw, dev, nodev, suid, nosuid, exec, noexec, atime, noatime, relatime, norelatime, xattr, saxattr, dirxattr, noxattr, remount"
+        "{doing}: mount option '{option}' is not supported; supported are ro, rw, dev, nodev, \
+         suid, nosuid, exec, noexec, atime, noatime, relatime, norelatime, xattr, saxattr, \
+         dirxattr, noxattr, remount"
     );
     Failure::new(FailureKind::Invalid, message)
 }

@@ -71,7 +71,8 @@ impl OwnedQuota {
             };
             let id = id_of(owner, whose).ok_or_else(|| {
                 invalid(format!(
-                    "unable to lookup '{whose}' of '{name}': nobody is called so here; give a name or a number"
+                    "unable to lookup '{whose}' of '{name}': nobody is called so here; give a name \
+                     or a number"
                 ))
             })?;
             let amount = match typed.as_str() {

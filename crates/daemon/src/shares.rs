@@ -173,7 +173,8 @@ fn check_openness(
     }
     Err(format!(
         "iSCSI listens on {address}, where everybody could log in; use \
-         {ISCSI_PROPERTY}=on,chap=NAME after 'millpond iscsi secret set NAME', or start the server with --insecure"
+         {ISCSI_PROPERTY}=on,chap=NAME after 'millpond iscsi secret set NAME', or start the \
+         server with --insecure"
     ))
 }
 

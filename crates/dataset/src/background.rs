@@ -78,7 +78,7 @@ impl DslPool {
     /// (`spa_suspend_async_destroy`).
     fn must_not_free(&self) -> bool {
         let used = self.root_dir().state().phys.used_bytes;
-        self.env().pipeline.has_checkpoint()
+        self.env().pipeline.dvas().has_checkpoint()
             && self.unreserved_space(SpaceCheck::ExtraReserved) <= used
     }
 

@@ -274,7 +274,7 @@ impl DslPool {
         };
         let key = self.unwrapped(&stored, &dir).await?;
         let objset = ObjsetId::new(dataset.object.get());
-        self.env().pipeline.map_key(objset, key);
+        self.env().pipeline.keys().map(objset, key);
         Ok(())
     }
 
@@ -467,7 +467,8 @@ impl DslPool {
         };
         self.env()
             .pipeline
-            .unmap_keys(|_, key| gone.iter().any(|gone| std::ptr::eq(Arc::as_ptr(gone), key)));
+            .keys()
+            .unmap(|_, key| gone.iter().any(|gone| std::ptr::eq(Arc::as_ptr(gone), key)));
     }
 }
 
@@ -647,7 +648,8 @@ impl DslPool {
         if let Some(gone) = gone {
             self.env()
                 .pipeline
-                .unmap_keys(|_, key| std::ptr::eq(Arc::as_ptr(&gone.key), key));
+                .keys()
+                .unmap(|_, key| std::ptr::eq(Arc::as_ptr(&gone.key), key));
         }
     }
 

@@ -219,7 +219,7 @@ impl DslPool {
                 // An import that was cut short claimed it, perhaps long before the txg of its newest block.
                 let objset = head.object.get().into();
                 visit_log(pipeline, objset, how.first_txg, &header, &mut |block, _| {
-                    pipeline.note_log_block(&block);
+                    pipeline.log_blocks().note_held(&block);
                     if !is_far_ahead(&block, how.first_txg) {
                         newest = newest.max(block.birth());
                     }

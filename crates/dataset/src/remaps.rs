@@ -86,7 +86,9 @@ impl DslPool {
             for block in list.take(self, ctx, after).await? {
                 for dva in block.dvas() {
                     let (offset, length) = (dva.offset_bytes(), dva.asize_bytes());
-                    pipeline.mark_obsolete(ctx.txg, dva.vdev(), offset, length);
+                    pipeline
+                        .dvas()
+                        .mark_obsolete(ctx.txg, dva.vdev(), offset, length);
                 }
             }
         }

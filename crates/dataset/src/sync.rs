@@ -413,7 +413,7 @@ impl DslPool {
             });
         }
         let refuses = self.tasks.lock().refuses;
-        if let Some(error) = self.env().pipeline.suspended().filter(|_| refuses) {
+        if let Some(error) = self.env().pipeline.suspension().error().filter(|_| refuses) {
             return Err(error.into());
         }
         let (answer, answered) = oneshot::channel();

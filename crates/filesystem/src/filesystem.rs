@@ -76,8 +76,8 @@ impl Filesystem {
         Self::open_with(dataset, world, settings, log).await
     }
 
-    /// Opens the filesystem on a dataset as it is on disk, to look at it: nothing is written, and an intent log that a crash
-    /// left stays as it is.
+    /// Opens the filesystem on a dataset as it is on disk, to look at it: nothing is written, and
+    /// an intent log that a crash left stays as it is.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -113,7 +113,8 @@ impl Filesystem {
             return Err(FsError::CannotOpen {
                 name: name.clone(),
                 what: format!(
-                    "its ZPL version is {version}, and this program knows 1 to {ZPL_VERSION}; use a newer release"
+                    "its ZPL version is {version}, and this program knows 1 to {ZPL_VERSION}; use \
+                     a newer release"
                 ),
             });
         }
@@ -447,8 +448,9 @@ impl Filesystem {
         self.nodes.retain(ino, count);
     }
 
-    /// Takes back [`Filesystem::retain`]; the last one frees an unlinked file, in the background: returns whether it does.
-    /// Nothing is lost if that does not happen any more: the delete queue has the file.
+    /// Takes back [`Filesystem::retain`]; the last one frees an unlinked file, in the background:
+    /// returns whether it does. Nothing is lost if that does not happen any more: the delete queue
+    /// has the file.
     pub fn release(&self, ino: u64, count: u64) -> bool {
         let is_unlinked = self.nodes.release(ino, count)
             && self
@@ -505,8 +507,9 @@ impl Filesystem {
         }
     }
 
-    /// Takes no more requests, waits for those that are under way (what is done in many parts ends after the next one),
-    /// puts everything on stable storage, and lets go of the dataset (also when that fails).
+    /// Takes no more requests, waits for those that are under way (what is done in many parts ends
+    /// after the next one), puts everything on stable storage, and lets go of the dataset (also
+    /// when that fails).
     pub async fn close(&self) -> Result<()> {
         self.is_closing.store(true, Ordering::Release);
         // What is to be stored some time, while operations still work.
@@ -530,7 +533,8 @@ impl Filesystem {
         self.is_closing.load(Ordering::Acquire)
     }
 
-    /// Asked between the parts of what can take minutes: who closes the filesystem does not wait for the rest.
+    /// Asked between the parts of what can take minutes: who closes the filesystem does not wait
+    /// for the rest.
     pub(crate) fn check_not_closing(&self) -> Result<()> {
         if self.is_closing() {
             return Err(FsError::Closed);
@@ -558,14 +562,14 @@ pub(crate) fn join(pieces: Vec<Bytes>) -> Bytes {
     }
 }
 
-/// Bytes of an object's blocks and of its dnode's slots (`dmu_object_size_from_db`, module/zfs/dmu.c). What a disk
-/// says is used can be any number.
+/// Bytes of an object's blocks and of its dnode's slots (`dmu_object_size_from_db`,
+/// module/zfs/dmu.c). What a disk says is used can be any number.
 fn allocated_bytes(used_bytes: u64, slots: u8) -> u64 {
     (used_bytes.saturating_add(256) / 512 + u64::from(slots)).saturating_mul(512)
 }
 
-/// A file's attributes as `stat` shows them. `more_links` are shown though not stored; `record_bytes` is the block
-/// size of what has none.
+/// A file's attributes as `stat` shows them. `more_links` are shown though not stored;
+/// `record_bytes` is the block size of what has none.
 pub(crate) fn describe(
     ino: u64,
     znode: &Znode,

@@ -25,8 +25,8 @@ use vdev::{VdevTree, read_labels, write_detached_labels};
 use zio::Tx;
 
 use crate::activity::ActivityStatus;
+use crate::identity::CONFIG_BLOCK_BYTES;
 use crate::layout::{self, LeafFacts, Making};
-use crate::sync::CONFIG_BLOCK_BYTES;
 use crate::{PoolError, VdevAux, VdevClass, VdevSpec, VdevState, VdevStatus, config, directory};
 
 /// Longest packed list that is believed, in bytes.
@@ -247,9 +247,9 @@ pub(crate) async fn write_lists(
     classes: &[VdevClass],
 ) -> Result<(), DatasetError> {
     for class in classes {
-        let auxiliary = core.state.lock().auxiliary.clone();
+        let auxiliary = core.auxiliary.lock().clone();
         let object = write(core.dsl.mos(), tx, *class, &auxiliary).await?;
-        core.state.lock().auxiliary.list_mut(*class).object = object;
+        core.auxiliary.lock().list_mut(*class).object = object;
     }
     Ok(())
 }

@@ -9,7 +9,7 @@
 //! list, a bounded number of ranges per txg, from their ends. The feature `zpool_checkpoint` stays active until the last
 //! map is gone.
 //!
-//! The state is in [`crate::core::State`]; only the sync loop changes it, and `admin` is held while a checkpoint is
+//! Only the sync loop changes it, and `admin` is held while a checkpoint is
 //! made or discarded. A crash leaves one of: no checkpoint, a checkpoint, or a discard under way, which the next import
 //! goes on with.
 //!
@@ -17,22 +17,23 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dataset::{DatasetError, Features, SpaceCheck, SyncTask};
 use device::BoxFuture;
 use format::{Guid, ObjectId, Txg, Uberblock};
 use object::{SyncContext, Zap, ZapValue};
+use parking_lot::Mutex;
 use zio::Tx;
 
 use crate::core::Core;
 use crate::features::{SPACEMAP_V2, ZPOOL_CHECKPOINT};
+use crate::participant::{Participant, Pass, Turn};
 use crate::removed::RemovalState;
-use crate::space::SpaceSync;
 use crate::{PoolError, directory};
 
 /// Ranges that are freed in one txg (half of what fits into `zfs_spa_discard_memory_limit`).
-pub(crate) const DISCARD_STEP: usize = 512 << 10;
+const DISCARD_STEP: usize = 512 << 10;
 /// Units that the offset of a space map's entry of one word can count (`SM_OFFSET_BITS`), as a power of two.
 const OFFSET_BITS: u32 = 47;
 
@@ -84,10 +85,73 @@ impl CheckpointState {
     }
 }
 
+/// The pool's checkpoint. Only the sync loop changes it.
+pub(crate) struct Checkpoint {
+    state: Mutex<CheckpointState>,
+    /// Ranges of a discarded checkpoint that are freed in one txg.
+    step: AtomicUsize,
+}
+
+impl Checkpoint {
+    pub(crate) fn new(state: CheckpointState) -> Self {
+        Checkpoint {
+            state: Mutex::new(state),
+            step: AtomicUsize::new(DISCARD_STEP),
+        }
+    }
+
+    /// Whether there is one.
+    pub(crate) fn state(&self) -> CheckpointState {
+        *self.state.lock()
+    }
+
+    /// Whether what a discarded checkpoint kept is being freed.
+    pub(crate) fn is_discarding(&self) -> bool {
+        self.state() == CheckpointState::Discarding
+    }
+
+    /// Changes how much is freed of a discarded checkpoint in one txg.
+    pub(crate) fn set_discard_step(&self, ranges: usize) {
+        self.step.store(ranges.max(1), Ordering::Relaxed);
+    }
+}
+
+impl Participant for Checkpoint {
+    fn has_work(&self, _core: &Core) -> bool {
+        self.is_discarding()
+    }
+
+    /// Frees a part of what a discarded checkpoint kept, in the first pass of a txg; says so when
+    /// it was the last (`spa_checkpoint_discard_thread_sync`,
+    /// `spa_checkpoint_discard_complete_sync`).
+    fn pass<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
+        Box::pin(async move {
+            if !pass.is_first() || !self.is_discarding() {
+                return Ok(());
+            }
+            let (core, step) = (pass.core, self.step.load(Ordering::Relaxed));
+            if core.space.discard(&pass.space(), step).await? {
+                return Ok(());
+            }
+            let features = core.dsl.features();
+            features.decrement(pass.ctx, ZPOOL_CHECKPOINT).await?;
+            core.history
+                .internal(
+                    pass.tx,
+                    "spa discard checkpoint",
+                    "finished discarding checkpointed state from the pool".into(),
+                )
+                .await?;
+            *self.state.lock() = CheckpointState::None;
+            Ok(())
+        })
+    }
+}
+
 impl Core {
     /// The pool's checkpoint, with the space that it takes by now.
-    pub(crate) fn checkpoint(&self) -> Option<CheckpointStatus> {
-        let created_s = match self.state.lock().checkpoint {
+    pub(crate) fn checkpoint_status(&self) -> Option<CheckpointStatus> {
+        let created_s = match self.checkpoint.state() {
             CheckpointState::None => return None,
             CheckpointState::Exists { created_s, .. } => Some(created_s),
             CheckpointState::Discarding => None,
@@ -102,51 +166,12 @@ impl Core {
 
     /// Refuses what would make it impossible to go back to the checkpoint.
     pub(crate) fn check_no_checkpoint(&self) -> Result<(), PoolError> {
-        let state = self.state.lock();
-        let pool = state.name.clone();
-        match state.checkpoint {
+        let pool = self.identity.name();
+        match self.checkpoint.state() {
             CheckpointState::None => Ok(()),
             CheckpointState::Exists { .. } => Err(PoolError::HasCheckpoint { pool }),
             CheckpointState::Discarding => Err(PoolError::DiscardingCheckpoint { pool }),
         }
-    }
-
-    /// Whether what a discarded checkpoint kept is being freed.
-    pub(crate) fn is_discarding(&self) -> bool {
-        self.state.lock().checkpoint == CheckpointState::Discarding
-    }
-
-    /// Changes how much is freed of a discarded checkpoint in one txg.
-    pub(crate) fn set_discard_step(&self, ranges: usize) {
-        self.discard_step.store(ranges.max(1), Ordering::Relaxed);
-    }
-
-    /// Frees a part of what a discarded checkpoint kept, in the first pass of a txg; says so when it was the last
-    /// (`spa_checkpoint_discard_thread_sync`, `spa_checkpoint_discard_complete_sync`).
-    pub(crate) async fn discard_step(&self, ctx: &SyncContext, tx: &Tx) -> Result<(), PoolError> {
-        if !self.is_discarding() {
-            return Ok(());
-        }
-        let sync = SpaceSync {
-            ctx,
-            tx,
-            features: self.dsl.features(),
-            pipeline: &self.pipeline,
-        };
-        let max = self.discard_step.load(Ordering::Relaxed);
-        if self.space.discard(&sync, max).await? {
-            return Ok(());
-        }
-        self.dsl.features().decrement(ctx, ZPOOL_CHECKPOINT).await?;
-        self.history
-            .internal(
-                tx,
-                "spa discard checkpoint",
-                "finished discarding checkpointed state from the pool".into(),
-            )
-            .await?;
-        self.state.lock().checkpoint = CheckpointState::None;
-        Ok(())
     }
 }
 
@@ -154,7 +179,7 @@ impl Core {
 fn check(core: &Core) -> Result<(), PoolError> {
     let refuse = |why: &str| {
         Err(PoolError::CannotCheckpoint {
-            pool: core.state.lock().name.clone(),
+            pool: core.identity.name(),
             why: why.to_owned(),
         })
     };
@@ -198,7 +223,7 @@ pub(crate) async fn discard(core: &Arc<Core>) -> Result<(), PoolError> {
         Err(PoolError::HasCheckpoint { .. }) => {}
         Err(error) => return Err(error),
         Ok(()) => {
-            let pool = core.state.lock().name.clone();
+            let pool = core.identity.name();
             return Err(PoolError::NoCheckpointToDiscard { pool });
         }
     }
@@ -248,12 +273,12 @@ impl SyncTask for CheckpointTask {
 
     /// Who asked before may not have waited for the answer, and then does not hold `admin` any more.
     fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
-        let state = self.core.state.lock();
-        Box::pin(std::future::ready(match (self.step, state.checkpoint) {
+        let state = self.core.checkpoint.state();
+        Box::pin(std::future::ready(match (self.step, state) {
             (Step::Take, CheckpointState::None) => Ok(()),
             (Step::Discard, CheckpointState::Exists { .. }) => Ok(()),
             _ => Err(DatasetError::Again {
-                name: state.name.clone(),
+                name: self.core.identity.name(),
             }),
         }))
     }
@@ -281,7 +306,7 @@ impl Core {
             },
             ..last
         };
-        self.pipeline.set_checkpoint(txg);
+        self.pipeline.dvas().set_checkpoint(txg);
         let encoded = uberblock.encode();
         let words: Vec<u64> = encoded
             .as_chunks::<8>()
@@ -296,7 +321,7 @@ impl Core {
         self.dsl.features().increment(ctx, ZPOOL_CHECKPOINT).await?;
         let text = format!("checkpointed uberblock txg={txg}");
         self.history.internal(&tx, "spa checkpoint", text).await?;
-        self.state.lock().checkpoint = CheckpointState::Exists {
+        *self.checkpoint.state.lock() = CheckpointState::Exists {
             txg,
             created_s: uberblock.timestamp_seconds,
         };
@@ -309,12 +334,12 @@ impl Core {
             .await?
             .remove(&tx, directory::CHECKPOINT)
             .await?;
-        self.pipeline.set_checkpoint(Txg::ZERO);
+        self.pipeline.dvas().set_checkpoint(Txg::ZERO);
         let text = "started discarding checkpointed state from the pool".into();
         self.history
             .internal(&tx, "spa discard checkpoint", text)
             .await?;
-        self.state.lock().checkpoint = CheckpointState::Discarding;
+        *self.checkpoint.state.lock() = CheckpointState::Discarding;
         Ok(())
     }
 }

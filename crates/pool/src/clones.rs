@@ -26,6 +26,7 @@ use vdev::VdevTree;
 use zio::{CloneKey, Pipeline, Tx};
 
 use crate::features::BLOCK_CLONING;
+use crate::participant::{Participant, Pass, Turn};
 use crate::tables::CloneStatus;
 use crate::{PoolError, directory};
 
@@ -85,7 +86,35 @@ fn name_of(vdev: VdevId) -> String {
     format!("{}{vdev}", directory::BRT_VDEV_PREFIX)
 }
 
+impl Participant for CloneTables {
+    fn pass<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
+        Box::pin(self.settle(pass))
+    }
+
+    /// Once more, for frees that were queued since.
+    fn late<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
+        Box::pin(self.settle(pass))
+    }
+}
+
 impl CloneTables {
+    async fn settle(&self, pass: &Pass<'_>) -> Result<(), PoolError> {
+        let core = pass.core;
+        let sync = CloneSync {
+            ctx: pass.ctx,
+            tx: pass.tx,
+            mos: core.dsl.mos(),
+            features: core.dsl.features(),
+            pipeline: &core.pipeline,
+        };
+        let before = self.status().saved_bytes;
+        self.sync(&sync).await?;
+        if self.status().saved_bytes != before {
+            core.note_saved_space();
+        }
+        Ok(())
+    }
+
     /// Those of a pool that has none.
     pub(crate) fn none(pool: &str) -> Self {
         CloneTables {
@@ -171,7 +200,7 @@ impl CloneTables {
                 continue;
             };
             // Those that are in a dedup table are counted there (`brt_pending_apply`).
-            if is_added && block.is_dedup() && sync.pipeline.add_dedup_reference(&block).await? {
+            if is_added && block.is_dedup() && sync.pipeline.dedup().add_reference(&block).await? {
                 continue;
             }
             let of_vdev = by_vdev.entry(key.vdev).or_default();
@@ -220,7 +249,7 @@ impl CloneTables {
             let left = sum - taken;
             // One of a block's pointers had no reference in the table: when it goes last, the block does.
             for block in &change.freed[taken as usize..] {
-                sync.pipeline.free_space(sync.ctx.txg, block);
+                sync.pipeline.frees().free_space(sync.ctx.txg, block);
             }
             if left == change.stored {
                 continue;

@@ -1,90 +1,57 @@
 //! The state of an open pool, shared by its handle and its sync loop.
 
-use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
-use dataset::{DslPool, LogClaim, SyncTask};
+use dataset::{DslPool, SyncTask};
 use device::{Tasks, World};
-use format::{Guid, ObjectId, Txg, Uberblock};
+use format::{Guid, Txg, Uberblock};
 use futures::future::{Either, select};
 use parking_lot::Mutex;
-use vdev::Vdev;
 use vdev::VdevTree;
 use zio::pipeline::FailMode;
 use zio::{Pipeline, TxgManager, ZioError};
 
 use crate::auxiliary::Auxiliary;
-use crate::checkpoint::CheckpointState;
+use crate::checkpoint::Checkpoint;
+use crate::claims::{LogClaims, StoredScan};
 use crate::config::PoolPairs;
 use crate::dedup::{Dedup, QUOTA_AUTO};
+use crate::deferred::{DeferredFrees, Salt};
 use crate::dtl::DirtyTimes;
 use crate::errors::ErrorLog;
 use crate::features;
 use crate::history::HistoryLog;
-use crate::props::Stored;
+use crate::identity::Identity;
+use crate::participant::Participant;
+use crate::props::{Props, Stored};
 use crate::scrub::Scrub;
 use crate::space::Space;
-use crate::vdevprops::VdevProps;
-use crate::{HostIdentity, PoolError, Rewound, ScanStatus};
+use crate::vdevs::NewTops;
+use crate::{HostIdentity, PoolError, Rewound};
 
-/// What changes while a pool is open. Locked for a few instructions at a time, never across an await.
+/// How far a pool's life is. Locked for a few instructions at a time, never across an await.
 pub(crate) struct State {
-    /// Name shown to people.
-    pub(crate) name: String,
-    /// Name written to disk: differs while a temporary name is used.
-    pub(crate) disk_name: String,
-    /// `POOL_STATE_*` to be written.
-    pub(crate) pool_state: u64,
-    pub(crate) version: u64,
-    pub(crate) errata: u64,
-    pub(crate) comment: Option<String>,
-    pub(crate) compatibility: Option<String>,
-    /// The configuration must be written to the MOS and to all labels.
-    pub(crate) config_dirty: bool,
-    /// Txg of the configuration that is in the labels.
-    pub(crate) config_txg: Txg,
-    /// MOS object of the packed configuration.
-    pub(crate) config_object: ObjectId,
-    /// MOS object of the ZAP of vdev ZAPs; zero without.
-    pub(crate) all_vdev_zaps: ObjectId,
-    /// MOS object of the frees that wait (`sync_bplist`); zero without.
-    pub(crate) deferred_frees: ObjectId,
-    /// MOS object of pool properties; zero without.
-    pub(crate) props_object: ObjectId,
-    /// Stored properties.
-    pub(crate) props: BTreeMap<String, Stored>,
-    /// Properties of vdevs as they are stored, by the ZAP that has them.
-    pub(crate) vdev_props: BTreeMap<ObjectId, VdevProps>,
-    /// Property `cachefile`: for the daemon, not stored.
-    pub(crate) cachefile: Option<String>,
     /// The last uberblock on disk.
     pub(crate) uberblock: Uberblock,
-    /// Top-level vdevs that blocks can go to once the txg that is being written is on disk.
-    pub(crate) added_tops: Vec<Arc<Vdev>>,
-    /// Flush all metaslabs in the next txg (before export).
-    pub(crate) flush_all: bool,
-    /// Logs of datasets must be claimed in the next txg.
-    pub(crate) claim_logs: Option<LogClaim>,
-    /// Newest birth of what was claimed: users wait until this txg is on disk.
-    pub(crate) claimed_birth: Txg,
-    /// The checksum salt is not in the MOS yet.
-    pub(crate) salt_missing: Option<[u8; 32]>,
-    /// Spares and second-level cache devices, as the MOS lists them.
-    pub(crate) auxiliary: Auxiliary,
-    /// The pool's checkpoint.
-    pub(crate) checkpoint: CheckpointState,
-    /// The last scrub or resilver.
-    pub(crate) scan: Option<ScanStatus>,
-    /// The same as stored (`dsl_scan_phys_t`); empty without.
-    pub(crate) scan_words: Vec<u64>,
     /// The sync loop met an error that it cannot go on from.
     pub(crate) failure: Option<String>,
     /// What was given up to import it.
     pub(crate) rewound: Option<Rewound>,
     /// Exported or destroyed.
     pub(crate) closed: bool,
+}
+
+impl State {
+    /// Of a pool that was at this uberblock.
+    pub(crate) fn new(uberblock: Uberblock) -> Self {
+        State {
+            uberblock,
+            failure: None,
+            rewound: None,
+            closed: false,
+        }
+    }
 }
 
 /// An open pool.
@@ -113,10 +80,22 @@ pub(crate) struct Core {
     /// Discards of free space.
     pub(crate) trim: crate::trim::Trim,
     pub(crate) state: Mutex<State>,
+    /// Name, version and the configuration.
+    pub(crate) identity: Identity,
+    /// Properties of the pool and of its vdevs.
+    pub(crate) props: Props,
+    /// Spares and second-level cache devices, as the MOS lists them.
+    pub(crate) auxiliary: Mutex<Auxiliary>,
+    /// The last scrub or resilver, as it is stored.
+    pub(crate) stored_scan: StoredScan,
+    /// The pool's checkpoint.
+    pub(crate) checkpoint: Checkpoint,
+    pub(crate) claims: LogClaims,
+    pub(crate) salt: Salt,
+    pub(crate) deferred_frees: DeferredFrees,
+    pub(crate) new_tops: NewTops,
     /// Held while vdevs are added or removed.
     pub(crate) admin: tokio::sync::Mutex<()>,
-    /// Ranges of a discarded checkpoint that are freed in one txg.
-    pub(crate) discard_step: AtomicUsize,
     /// Tables of cloned blocks.
     pub(crate) clones: crate::clones::CloneTables,
     /// What is only read, once.
@@ -126,6 +105,28 @@ pub(crate) struct Core {
 }
 
 impl Core {
+    /// What takes part in writing a transaction group, in the order of turns.
+    pub(crate) fn participants(&self) -> [&dyn Participant; 13] {
+        [
+            &self.claims,
+            &*self.history,
+            &self.salt,
+            // Frees settle in what follows.
+            &self.deferred_frees,
+            &*self.errors,
+            &self.clones,
+            &*self.dedup,
+            &self.checkpoint,
+            &self.trim,
+            &self.dirty_times,
+            // Whatever allocates or frees does so before.
+            &*self.space,
+            &self.new_tops,
+            // Tells what the others did to the vdevs.
+            &self.identity,
+        ]
+    }
+
     /// The pool's identity.
     pub(crate) fn guid(&self) -> Guid {
         self.tree.guid()
@@ -133,7 +134,7 @@ impl Core {
 
     /// The pool-level pairs of a configuration written in `txg`.
     pub(crate) fn pairs(&self, txg: Txg) -> PoolPairs {
-        let state = self.state.lock();
+        let state = self.identity.lock();
         PoolPairs {
             version: state.version,
             name: state.disk_name.clone(),
@@ -162,7 +163,7 @@ impl Core {
             .lock()
             .failure
             .clone()
-            .or_else(|| match self.pipeline.suspended()? {
+            .or_else(|| match self.pipeline.suspension().error()? {
                 ZioError::Suspended { reason } => Some(reason),
                 error => Some(error.to_string()),
             })
@@ -170,7 +171,7 @@ impl Core {
 
     /// Returns when the pool is suspended.
     pub(crate) async fn until_suspended(&self) {
-        let mut changes = self.pipeline.suspension();
+        let mut changes = self.pipeline.suspension().watch();
         while self.suspended().is_none() && changes.changed().await.is_ok() {}
     }
 
@@ -179,7 +180,7 @@ impl Core {
         self.check_tasks()?;
         match self.suspended() {
             Some(why) => Err(PoolError::Suspended {
-                pool: self.state.lock().name.clone(),
+                pool: self.identity.name(),
                 why,
             }),
             None => Ok(()),
@@ -189,7 +190,12 @@ impl Core {
     /// # Errors
     /// [`ZioError::TaskPanicked`] when that stopped the pool for good.
     pub(crate) fn check_tasks(&self) -> Result<(), PoolError> {
-        match self.pipeline.suspended().filter(ZioError::is_final) {
+        match self
+            .pipeline
+            .suspension()
+            .error()
+            .filter(ZioError::is_final)
+        {
             Some(error) => Err(error.into()),
             None => Ok(()),
         }
@@ -220,18 +226,18 @@ impl Core {
 
     /// Tells those who write what property `failmode` says.
     pub(crate) fn apply_fail_mode(&self) {
-        let stored = self.state.lock().props.get("failmode").cloned();
+        let stored = self.props.get("failmode");
         // `panic` would take all other pools down as well: here it means to fail at once.
         let mode = match stored {
             Some(Stored::Number(1 | 2)) => FailMode::Continue,
             _ => FailMode::Wait,
         };
-        self.pipeline.set_fail_mode(mode);
+        self.pipeline.suspension().set_fail_mode(mode);
     }
 
     /// Tells the dedup tables what property `dedup_table_quota` says.
     pub(crate) fn apply_dedup_quota(&self) {
-        let stored = self.state.lock().props.get("dedup_table_quota").cloned();
+        let stored = self.props.get("dedup_table_quota");
         self.dedup.set_quota(match stored {
             Some(Stored::Number(bytes)) => bytes,
             _ => QUOTA_AUTO,
@@ -250,11 +256,8 @@ impl Core {
 
     /// Lets go of everything; the sync loop has ended.
     pub(crate) fn close(&self) {
-        {
-            let mut state = self.state.lock();
-            state.closed = true;
-            state.auxiliary.release();
-        }
+        self.state.lock().closed = true;
+        self.auxiliary.lock().release();
         self.dsl.close();
         // Of a pool that is given up, some may wait for devices that never answer.
         self.pipeline.tasks().cancel();
@@ -275,10 +278,10 @@ pub(crate) async fn unless_suspended<T>(
     pool: &str,
     work: impl Future<Output = Result<T, PoolError>>,
 ) -> Result<T, PoolError> {
-    let mut changes = pipeline.suspension();
+    let mut changes = pipeline.suspension().watch();
     let suspended = async {
         loop {
-            if let Some(error) = pipeline.suspended() {
+            if let Some(error) = pipeline.suspension().error() {
                 return error;
             }
             if changes.changed().await.is_err() {
@@ -289,7 +292,7 @@ pub(crate) async fn unless_suspended<T>(
     match select(pin!(work), pin!(suspended)).await {
         Either::Left((result, _)) => result,
         Either::Right((error, _)) => {
-            pipeline.abandon(ZioError::Closing);
+            pipeline.suspension().abandon(ZioError::Closing);
             Err(PoolError::Suspended {
                 pool: pool.to_owned(),
                 why: match error {

@@ -15,17 +15,24 @@ use format::{Compression, Guid, NvList, ObjectId, ObjectType, Txg, Uberblock};
 use object::{NewObject, Zap};
 use parking_lot::Mutex;
 use vdev::OpenOptions;
+use zio::pipeline::must_succeed;
 use zio::{TxgLimits, TxgManager};
 
 use crate::auxiliary::{self, NewAuxiliary, Places};
 use crate::bootfs::{self, BootFs};
+use crate::checkpoint::{Checkpoint, CheckpointState};
+use crate::claims::{LogClaims, StoredScan};
 use crate::core::{Core, State, unless_suspended};
+use crate::deferred::{DeferredFrees, Salt};
 use crate::dtl::DirtyTimes;
 use crate::errlog::Hooks;
 use crate::history::{History, HistoryLog};
-use crate::open::{Ground, new_state, software, start};
+use crate::identity::CONFIG_BLOCK_BYTES;
+use crate::identity::{Identity, Pairs};
+use crate::open::{Ground, software, start};
 use crate::props::{Change, Stored};
-use crate::sync::CONFIG_BLOCK_BYTES;
+use crate::props::{PropValues, Props};
+use crate::vdevs::NewTops;
 use crate::{
     CreateSpec, FeatureChoice, PoolError, config, directory, features, layout, pool, props,
 };
@@ -39,7 +46,7 @@ pub(crate) async fn create(world: &World, spec: CreateSpec) -> Result<Arc<Core>,
     let pipeline = ground.pipeline.clone();
     // In a box: its type is too deep for compilers to nest it further.
     let work: BoxFuture<'_, _> = Box::pin(create_on(world, &spec, choices, &ground));
-    let result = unless_suspended(&pipeline, &spec.name, pipeline.syncing(work)).await;
+    let result = unless_suspended(&pipeline, &spec.name, must_succeed(work)).await;
     if result.is_err() {
         ground.tree.close();
     }
@@ -181,12 +188,16 @@ async fn create_on(
         txg: before,
         ..empty_uberblock()
     };
-    let state = State {
-        config_dirty: true,
-        salt_missing: Some(salt),
-        cachefile,
-        ..new_state(&name, &spec.name, uberblock)
+    let pairs = Pairs {
+        dirty: true,
+        ..Pairs::new(&name, &spec.name)
     };
+    let props = PropValues {
+        cachefile,
+        ..PropValues::default()
+    };
+    let missing = Salt::default();
+    missing.set_missing(salt);
     let labels = label_pairs_of_new(spec, guid);
     ground
         .tree
@@ -246,9 +257,17 @@ async fn create_on(
         scrub: crate::scrub::Scrub::default(),
         heart: crate::multihost::Heart::default(),
         trim: crate::trim::Trim::default(),
-        state: Mutex::new(state),
+        state: Mutex::new(State::new(uberblock)),
+        identity: Identity::new(pairs),
+        props: Props::new(props),
+        auxiliary: Mutex::default(),
+        stored_scan: StoredScan::default(),
+        checkpoint: Checkpoint::new(CheckpointState::None),
+        claims: LogClaims::default(),
+        salt: missing,
+        deferred_frees: DeferredFrees::default(),
+        new_tops: NewTops::default(),
         admin: tokio::sync::Mutex::new(()),
-        discard_step: crate::checkpoint::DISCARD_STEP.into(),
         clones: crate::clones::CloneTables::none(&spec.name),
         tables: crate::tables::Tables::default(),
         looping: ground.pipeline.tasks().group(),
@@ -273,13 +292,13 @@ pub(crate) async fn add_auxiliary(
     tx: &zio::Tx,
     new: &NewAuxiliary,
 ) -> Result<(), dataset::DatasetError> {
-    core.state.lock().auxiliary.add(new);
+    core.auxiliary.lock().add(new);
     auxiliary::write_lists(core, tx, &new.classes()).await
 }
 
 /// Looks how spares and cache devices are.
 pub(crate) async fn look_at_auxiliary(core: &Core) {
-    let before = core.state.lock().auxiliary.clone();
+    let before = core.auxiliary.lock().clone();
     let places = Places {
         world: &core.world,
         tree: &core.tree,
@@ -287,7 +306,7 @@ pub(crate) async fn look_at_auxiliary(core: &Core) {
         read_only: core.read_only,
     };
     let after = before.look(&places).await;
-    core.state.lock().auxiliary = after;
+    *core.auxiliary.lock() = after;
 }
 
 /// The pool-level pairs of the labels that a new pool's devices get first.
@@ -353,8 +372,7 @@ async fn make_directory(core: &Core, ctx: &object::SyncContext) -> Result<(), Po
     directory
         .add_u64(&tx, directory::SYNC_BPLIST, deferred.id().get())
         .await?;
-    let mut state = core.state.lock();
-    state.config_object = object.id();
-    state.deferred_frees = deferred.id();
+    core.identity.lock().object = object.id();
+    core.deferred_frees.set(deferred.id());
     Ok(())
 }

@@ -25,6 +25,8 @@ use vdev::RangeSet;
 use vdev::Vdev;
 use vdev::VdevTree;
 
+use crate::core::Core;
+use crate::participant::{Participant, Pass, Turn};
 use crate::space::{SpaceSync, free_map, new_map, writeable};
 
 /// Block size of these space maps (`zfs_vdev_dtl_sm_blksz`), in bytes.
@@ -66,6 +68,24 @@ pub(crate) async fn distrust_stale(tree: &VdevTree) {
 #[derive(Debug, Default)]
 pub(crate) struct DirtyTimes {
     recorded: Mutex<BTreeMap<Guid, RangeSet>>,
+}
+
+impl Participant for DirtyTimes {
+    fn pass<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
+        Box::pin(async move {
+            let core = pass.core;
+            if pass.is_dirty() && self.sync(&pass.space(), core.dsl.mos(), &core.tree).await? {
+                core.identity.mark_dirty();
+            }
+            Ok(())
+        })
+    }
+
+    fn done(&self, core: &Core, txg: Txg, wrote: bool) {
+        if wrote {
+            self.synced(&core.tree, txg);
+        }
+    }
 }
 
 impl DirtyTimes {

@@ -26,6 +26,7 @@ use crate::bootfs::BootFs;
 use crate::core::Core;
 use crate::errors::{Change, DAMAGED_MAX, ErrorLog, Logs, Lost, Pending};
 use crate::history::{HistoryLog, HistoryWhat};
+use crate::participant::{Participant, Pass, Turn};
 use crate::{PoolError, directory, features};
 
 /// An entry: the live dataset (or what else the block was found in), and the block.
@@ -328,27 +329,39 @@ impl Core {
         }
         self.errors.prepare_upgrade(out);
     }
+}
 
-    /// Writes what was found since the last txg into the logs. Syncing context, in pass 1.
-    pub(crate) async fn sync_errors(&self, tx: &Tx) {
-        if !self.errors.has_pending() {
-            return;
-        }
-        let taken = self.errors.take();
-        let before = self.errors.logs();
-        let mut sync = LogSync {
-            dsl: &self.dsl,
-            tx,
-            heads: self.dsl.features().is_enabled(features::HEAD_ERRLOG),
-            logs: before,
-        };
-        match sync.run(&taken).await {
-            Ok(()) => self.errors.set_logs(sync.logs),
-            Err(error) => {
-                tracing::warn!(%error, "the pool's log of damaged blocks cannot be written; it is left alone from now on");
-                self.errors.give_up(taken);
+impl Participant for ErrorLog {
+    fn has_work(&self, _core: &Core) -> bool {
+        self.has_pending()
+    }
+
+    /// Writes what was found since the last txg into the logs, in pass 1.
+    fn pass<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
+        Box::pin(async move {
+            if !pass.is_first() || !self.has_pending() {
+                return Ok(());
             }
-        }
+            let taken = self.take();
+            let mut sync = LogSync {
+                dsl: &pass.core.dsl,
+                tx: pass.tx,
+                heads: pass.core.dsl.features().is_enabled(features::HEAD_ERRLOG),
+                logs: self.logs(),
+            };
+            match sync.run(&taken).await {
+                Ok(()) => self.set_logs(sync.logs),
+                Err(error) => {
+                    tracing::warn!(
+                        %error,
+                        "the pool's log of damaged blocks cannot be written; \
+                         it is left alone from now on"
+                    );
+                    self.give_up(taken);
+                }
+            }
+            Ok(())
+        })
     }
 }
 

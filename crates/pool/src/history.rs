@@ -26,7 +26,9 @@ use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 use zio::Tx;
 
+use crate::core::Core;
 use crate::directory;
+use crate::participant::{Participant, Pass, Turn};
 
 /// Longest record that is believed, in bytes.
 const RECORD_BYTES_MAX: u64 = 4 << 20;
@@ -434,7 +436,7 @@ impl HistoryLog {
     }
 
     /// Writes what waits. Syncing context only.
-    pub(crate) async fn flush(&self, tx: &Tx) -> Result<(), ObjectError> {
+    async fn flush(&self, tx: &Tx) -> Result<(), ObjectError> {
         let pending = std::mem::take(&mut *self.pending.lock());
         if let Some(history) = self.history.get() {
             for mut record in pending {
@@ -504,6 +506,16 @@ fn own_uid() -> Option<u64> {
     std::fs::metadata("/proc/self")
         .ok()
         .map(|meta| u64::from(meta.uid()))
+}
+
+impl Participant for HistoryLog {
+    fn has_work(&self, _core: &Core) -> bool {
+        self.has_pending()
+    }
+
+    fn early<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
+        Box::pin(async move { Ok(self.flush(pass.tx).await?) })
+    }
 }
 
 #[cfg(test)]

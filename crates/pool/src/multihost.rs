@@ -131,7 +131,7 @@ impl Beats {
 impl Core {
     /// Whether the property is on.
     pub(crate) fn is_multihost(&self) -> bool {
-        self.state.lock().props.get("multihost") == Some(&Stored::Number(1))
+        self.props.get("multihost") == Some(Stored::Number(1))
     }
 
     /// What a txg's uberblock says (`uberblock_update`, module/zfs/uberblock.c).
@@ -194,7 +194,7 @@ impl Core {
     /// # Errors
     /// [`PoolError::TakenOver`]; [`PoolError::Suspended`] and [`vdev::VdevError::Stalled`] when that cannot be told.
     pub(crate) async fn check_still_ours(&self) -> Result<(), PoolError> {
-        if !self.is_multihost() || self.pipeline.suspended().is_none() {
+        if !self.is_multihost() || self.pipeline.suspension().error().is_none() {
             return Ok(());
         }
         let newest = self.look_for_others().await?;
@@ -211,7 +211,7 @@ impl Core {
     /// # Errors
     /// As [`Self::check_still_ours`].
     async fn look_for_others(&self) -> Result<Uberblock, PoolError> {
-        let pool = || self.state.lock().name.clone();
+        let pool = || self.identity.name();
         let all = self.tree.uberblocks_on_paths().await?;
         let Some(newest) = best_uberblock(&all, Txg::new(u64::MAX)) else {
             return Err(PoolError::Suspended {
@@ -236,9 +236,11 @@ impl Core {
         let silent_ns = now_ns.saturating_sub(self.heart.state.lock().last_success_ns);
         let is_silent = silent_ns > FAIL_NS;
         if is_silent {
-            self.pipeline.suspend(ZioError::HeartbeatsFailed {
-                silent_ms: silent_ns / NS_PER_MS,
-            });
+            self.pipeline
+                .suspension()
+                .suspend(ZioError::HeartbeatsFailed {
+                    silent_ms: silent_ns / NS_PER_MS,
+                });
         }
         is_silent
     }
@@ -314,7 +316,7 @@ async fn beat_until_closed(world: World, weak: Weak<Core>) {
             if !core.heart_goes_on() {
                 return;
             }
-            if core.pipeline.suspended().is_some() {
+            if core.pipeline.suspension().error().is_some() {
                 was_suspended = true;
             } else {
                 if std::mem::take(&mut was_suspended) {
@@ -494,7 +496,7 @@ async fn write_claim(
 ) -> Result<(), PoolError> {
     let targets = tree.heartbeat_targets();
     for top in tree.tops() {
-        let is_log = top.config_u64("is_log") == Some(1);
+        let is_log = top.is_log();
         if is_log || top.leaves().is_empty() {
             continue;
         }

@@ -8,9 +8,7 @@
 //!
 //! Source: module/zfs/spa.c (`spa_load_impl` and the `spa_ld_*` functions).
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use dataset::{DslEnvironment, DslPool, LogClaim};
 use device::World;
@@ -23,18 +21,23 @@ use zio::{Cache, Pipeline, PipelineOptions, TxgLimits, TxgManager, ZioError};
 
 use crate::auxiliary::{self, Auxiliary, Places};
 use crate::bootfs::{self, BootFs};
-use crate::checkpoint::{CheckpointState, DISCARD_STEP};
+use crate::checkpoint::{Checkpoint, CheckpointState};
+use crate::claims::{LogClaims, StoredScan};
 use crate::clones::CloneTables;
 use crate::core::{Core, State, unless_suspended};
+use crate::deferred::{DeferredFrees, Salt};
 use crate::dtl::{DirtyTimes, distrust_stale};
 use crate::errlog::{self, Hooks};
 use crate::errors::ErrorLog;
 use crate::history::{History, HistoryLog, HistoryWhat};
+use crate::identity::{Identity, Pairs};
 use crate::props::Stored;
+use crate::props::{PropValues, Props};
 use crate::space::{Space, TopShape};
+use crate::vdevs::NewTops;
 use crate::{
-    FoundState, ImportSpec, MissingLogs, PoolError, ScanFunction, ScanState, ScanStatus, config,
-    directory, features, layout, multihost, removed, tables, vdevprops,
+    FoundState, ImportSpec, MissingLogs, PoolError, config, directory, features, layout, multihost,
+    removed, tables, vdevprops,
 };
 
 /// Bytes of verified blocks kept in memory unless the caller says otherwise.
@@ -102,40 +105,6 @@ impl Ground {
     }
 }
 
-pub(crate) fn new_state(name: &str, disk_name: &str, uberblock: Uberblock) -> State {
-    State {
-        name: name.to_owned(),
-        disk_name: disk_name.to_owned(),
-        pool_state: config::STATE_ACTIVE,
-        version: Uberblock::VERSION_FEATURES,
-        errata: 0,
-        comment: None,
-        compatibility: None,
-        config_dirty: false,
-        config_txg: Txg::ZERO,
-        config_object: ObjectId::ZERO,
-        all_vdev_zaps: ObjectId::ZERO,
-        deferred_frees: ObjectId::ZERO,
-        props_object: ObjectId::ZERO,
-        props: BTreeMap::new(),
-        vdev_props: BTreeMap::new(),
-        cachefile: None,
-        uberblock,
-        added_tops: Vec::new(),
-        flush_all: false,
-        claim_logs: None,
-        claimed_birth: Txg::ZERO,
-        salt_missing: None,
-        auxiliary: Auxiliary::default(),
-        checkpoint: CheckpointState::None,
-        scan: None,
-        scan_words: Vec::new(),
-        failure: None,
-        rewound: None,
-        closed: false,
-    }
-}
-
 pub(crate) fn software() -> String {
     format!(
         "pool version 5000; software version millpond-{}",
@@ -147,7 +116,8 @@ pub(crate) fn software() -> String {
 pub(crate) fn start(core: &Arc<Core>) {
     let (txgs, dsl) = (core.txgs.clone(), Arc::downgrade(&core.dsl));
     core.pipeline
-        .set_suspend_hook(Arc::new(move |error, fail_mode| {
+        .suspension()
+        .set_hook(Arc::new(move |error, fail_mode| {
             txgs.set_suspended(error.clone(), fail_mode);
             // Nobody will write a txg any more: who waits for one hears so.
             if let Some(error) = error.filter(ZioError::is_final) {
@@ -208,7 +178,7 @@ fn check_tops(
     let mut lacking = Vec::new();
     for top in tree.tops().into_iter().filter(counts) {
         let (state, _) = top.state();
-        let is_log = top.config_u64("is_log") == Some(1);
+        let is_log = top.is_log();
         if !(state.is_usable() || is_log && missing_logs != MissingLogs::Refused) {
             let mut names = unusable_leaves(std::slice::from_ref(&top));
             if names.is_empty() {
@@ -237,7 +207,7 @@ fn unusable_leaves(tops: &[Arc<Vdev>]) -> Vec<String> {
 
 /// The log vdevs that are missing or damaged.
 pub(crate) fn lost_logs(tree: &VdevTree) -> Vec<Arc<Vdev>> {
-    let lost = |top: &Arc<Vdev>| top.config_u64("is_log") == Some(1) && !top.state().0.is_usable();
+    let lost = |top: &Arc<Vdev>| top.is_log() && !top.state().0.is_usable();
     tree.tops().into_iter().filter(lost).collect()
 }
 
@@ -553,10 +523,10 @@ async fn import_on(
     check_tree(name, &ground.tree, MissingLogs::Accepted)?;
     let lost_logs = lost_logs(&ground.tree);
     if !lost_logs.is_empty() {
-        ground.pipeline.give_up_lost_logs();
+        ground.pipeline.log_blocks().give_up_lost();
     }
     if spec.missing_logs == MissingLogs::Accepted {
-        ground.pipeline.give_up_unreadable_logs();
+        ground.pipeline.log_blocks().give_up_unreadable();
     }
     if ground.tree.guid_sum() != uberblock.guid_sum {
         return Err(PoolError::MissingDevices {
@@ -608,29 +578,28 @@ async fn import_on(
     }
 
     let mos = dsl.mos().clone();
-    let mut state = State {
+    let pairs = Pairs {
         version: uberblock.version,
         errata: features::errata(dsl.features(), trusted.u64("errata").unwrap_or(0)),
         comment: trusted.string("comment").map(str::to_owned),
         compatibility: trusted.string("compatibility").map(str::to_owned),
-        config_txg: Txg::new(trusted.u64("txg").unwrap_or(0)),
-        claim_logs: (!spec.read_only).then_some(log_claim(&uberblock, past)),
-        config_dirty: !spec.read_only,
-        ..new_state(name, disk_name, uberblock)
+        dirty: !spec.read_only,
+        ..Pairs::new(name, disk_name)
     };
-    load_directory(&mos, &mut state, ground, &history, world, spec).await?;
-    if let Some(Stored::Number(dataset)) = state.props.remove(bootfs::NAME) {
-        bootfs.set(&mos, state.props_object, ObjectId::new(dataset));
+    let errata = pairs.errata;
+    let mut stored = load_directory(&mos, pairs, ground, &history, world, spec).await?;
+    if let Some(Stored::Number(dataset)) = stored.props.stored.remove(bootfs::NAME) {
+        bootfs.set(&mos, stored.props.object, ObjectId::new(dataset));
     }
-    if !matches!(state.errata, 0 | features::ERRATA_ENCRYPTION) && !spec.read_only {
+    if !matches!(errata, 0 | features::ERRATA_ENCRYPTION) && !spec.read_only {
         return Err(damaged(
             name,
             "an errata number",
-            format!("{} must be dealt with by OpenZFS first", state.errata),
+            format!("{errata} must be dealt with by OpenZFS first"),
         ));
     }
     errlog::load(&dsl, &ground.errors, spec.read_only).await?;
-    if !spec.read_only && state.props.get("autoexpand") == Some(&Stored::Number(1)) {
+    if !spec.read_only && stored.props.stored.get("autoexpand") == Some(&Stored::Number(1)) {
         expand(name, ground);
     }
     load_space(ground, &mos).await?;
@@ -650,8 +619,8 @@ async fn import_on(
             features: vec![features::FOREIGN_CLONES.to_owned()],
         });
     }
-    state.checkpoint = CheckpointState::load(tables.checkpoint.as_ref(), dsl.features());
-    ground.pipeline.set_checkpoint(state.checkpoint.txg());
+    let checkpoint = CheckpointState::load(tables.checkpoint.as_ref(), dsl.features());
+    ground.pipeline.dvas().set_checkpoint(checkpoint.txg());
     allocator.set_checkpoint_bytes(ground.space.checkpoint_bytes().values().sum());
     let dirty_times = DirtyTimes::default();
     dirty_times.load(&mos, &ground.tree, uberblock.txg).await?;
@@ -676,9 +645,17 @@ async fn import_on(
         scrub: crate::scrub::Scrub::default(),
         heart: crate::multihost::Heart::default(),
         trim: crate::trim::Trim::default(),
-        state: Mutex::new(state),
+        state: Mutex::new(State::new(uberblock)),
+        identity: Identity::new(stored.pairs),
+        props: Props::new(stored.props),
+        auxiliary: Mutex::new(stored.auxiliary),
+        stored_scan: stored.scan,
+        checkpoint: Checkpoint::new(checkpoint),
+        claims: LogClaims::new((!spec.read_only).then_some(log_claim(&uberblock, past))),
+        salt: stored.salt,
+        deferred_frees: stored.deferred_frees,
+        new_tops: NewTops::default(),
         admin: tokio::sync::Mutex::new(()),
-        discard_step: AtomicUsize::new(DISCARD_STEP),
         clones,
         tables,
         looping: ground.pipeline.tasks().group(),
@@ -703,7 +680,7 @@ async fn import_on(
             txgs.sync().await?;
             // Blocks of claimed logs must not be from the future for anything that is written from now
             // on (`spa_load`: `spa_claim_max_txg`).
-            let newest = core.state.lock().claimed_birth;
+            let newest = core.claims.newest();
             txgs.wait_synced(newest).await?;
             while core.dedup.has_logs() {
                 txgs.kick();
@@ -713,7 +690,7 @@ async fn import_on(
         };
         if let Err(error) = unless_suspended(&core.pipeline, name, begin).await {
             core.txgs.stop(zio::ZioError::Closing);
-            core.pipeline.abandon(zio::ZioError::Closing);
+            core.pipeline.suspension().abandon(zio::ZioError::Closing);
             core.wait_ended().await;
             core.close();
             return Err(error);
@@ -777,25 +754,44 @@ async fn load_space(ground: &Ground, mos: &Arc<ObjectSet>) -> Result<(), PoolErr
     Ok(())
 }
 
+/// What the object directory points to.
+struct Directory {
+    pairs: Pairs,
+    props: PropValues,
+    auxiliary: Auxiliary,
+    scan: StoredScan,
+    salt: Salt,
+    deferred_frees: DeferredFrees,
+}
+
 /// Reads what the object directory points to.
 async fn load_directory(
     mos: &Arc<ObjectSet>,
-    state: &mut State,
+    pairs: Pairs,
     ground: &Ground,
     history: &HistoryLog,
     world: &World,
     spec: &ImportSpec,
-) -> Result<(), PoolError> {
+) -> Result<Directory, PoolError> {
     let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
     let object = async |name: &str| -> Result<ObjectId, PoolError> {
         Ok(ObjectId::new(
             directory.lookup_u64(name).await?.unwrap_or(0),
         ))
     };
-    state.config_object = object(directory::CONFIG).await?;
-    state.all_vdev_zaps = object(directory::VDEV_ZAP_MAP).await?;
-    state.deferred_frees = object(directory::SYNC_BPLIST).await?;
-    state.props_object = object(directory::POOL_PROPS).await?;
+    let mut out = Directory {
+        pairs,
+        props: PropValues::default(),
+        auxiliary: Auxiliary::default(),
+        scan: StoredScan::default(),
+        salt: Salt::default(),
+        deferred_frees: DeferredFrees::default(),
+    };
+    out.pairs.object = object(directory::CONFIG).await?;
+    out.pairs.all_vdev_zaps = object(directory::VDEV_ZAP_MAP).await?;
+    out.deferred_frees
+        .set(object(directory::SYNC_BPLIST).await?);
+    out.props.object = object(directory::POOL_PROPS).await?;
     let id = object(directory::HISTORY).await?;
     if !id.is_zero() {
         history.set(History::open(mos, id).await?);
@@ -804,7 +800,7 @@ async fn load_directory(
         Some(value) => {
             let salt: [u8; 32] = value.data.as_ref().try_into().map_err(|_| {
                 damaged(
-                    &state.name,
+                    &out.pairs.name,
                     "the checksum salt",
                     format!("it has {} bytes", value.data.len()),
                 )
@@ -815,24 +811,23 @@ async fn load_directory(
             let mut salt = [0; 32];
             world.random.fill(&mut salt);
             ground.pipeline.set_salt(salt);
-            state.salt_missing = Some(salt);
+            out.salt.set_missing(salt);
         }
     }
-    if !state.props_object.is_zero() {
-        for entry in Zap::hold(mos, state.props_object).await?.all().await? {
+    if !out.props.object.is_zero() {
+        for entry in Zap::hold(mos, out.props.object).await?.all().await? {
             let name = String::from_utf8_lossy(&entry.name).into_owned();
             let stored = match (entry.value.as_u64(), entry.value.as_str()) {
                 (Some(number), _) => Stored::Number(number),
                 (None, Some(text)) => Stored::Text(text.to_owned()),
                 (None, None) => continue,
             };
-            state.props.insert(name, stored);
+            out.props.stored.insert(name, stored);
         }
     }
-    state.vdev_props = vdevprops::load(mos, &ground.tree).await;
+    out.props.vdevs = vdevprops::load(mos, &ground.tree).await;
     if let Some(value) = directory.lookup(directory::SCAN).await? {
-        state.scan_words = value.to_u64s();
-        state.scan = scan_status(&state.scan_words);
+        out.scan = StoredScan::load(&value)?;
     }
     let places = Places {
         world,
@@ -840,38 +835,8 @@ async fn load_directory(
         paths: &spec.found.paths,
         read_only: spec.read_only,
     };
-    state.auxiliary = auxiliary::read(mos, &places).await?;
-    Ok(())
-}
-
-/// `dsl_scan_phys_t`: 24 integers, of which the first 14 matter here.
-pub(crate) fn scan_status(words: &[u64]) -> Option<ScanStatus> {
-    let word = |index: usize| words.get(index).copied().unwrap_or(0);
-    let function = match word(0) {
-        1 => ScanFunction::Scrub,
-        2 => ScanFunction::Resilver,
-        _ => return None,
-    };
-    let state = match word(1) {
-        1 => ScanState::Scanning,
-        2 => ScanState::Finished,
-        3 => ScanState::Canceled,
-        _ => return None,
-    };
-    Some(ScanStatus {
-        function,
-        state,
-        start_time_s: word(7),
-        end_time_s: word(8),
-        to_examine_bytes: word(9),
-        examined_bytes: word(10),
-        issued_bytes: word(10),
-        repaired_bytes: word(12),
-        errors: word(13),
-        pause_time_s: 0,
-        elapsed_s: word(8).saturating_sub(word(7)),
-        verify_only: false,
-    })
+    out.auxiliary = auxiliary::read(mos, &places).await?;
+    Ok(out)
 }
 
 #[cfg(test)]

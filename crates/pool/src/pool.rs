@@ -129,7 +129,7 @@ impl Pool {
     /// Gives a suspended pool up: whatever waits for it fails. Only [`Pool::export`] by force is left then.
     pub fn give_up(&self) {
         if self.core.suspended().is_some() {
-            self.core.pipeline.abandon(ZioError::Closing);
+            self.core.pipeline.suspension().abandon(ZioError::Closing);
             self.core.txgs.stop(ZioError::Closing);
         }
     }
@@ -157,19 +157,19 @@ impl Pool {
             }
             if let Some(why) = core.suspended() {
                 if !force {
-                    let mut state = core.state.lock();
-                    if state.pool_state != config::STATE_ACTIVE {
+                    let mut pairs = core.identity.lock();
+                    if pairs.pool_state != config::STATE_ACTIVE {
                         // When it is cleared it goes on, and says so.
-                        state.pool_state = config::STATE_ACTIVE;
-                        state.flush_all = false;
-                        state.config_dirty = true;
+                        pairs.pool_state = config::STATE_ACTIVE;
+                        pairs.dirty = true;
+                        core.space.set_flush_all(false);
                     }
                     return Err(PoolError::Suspended {
-                        pool: state.name.clone(),
+                        pool: pairs.name.clone(),
                         why,
                     });
                 }
-                core.pipeline.abandon(ZioError::Closing);
+                core.pipeline.suspension().abandon(ZioError::Closing);
             }
             core.txgs.stop(ZioError::Closing);
             core.wait_ended().await;
@@ -190,10 +190,11 @@ impl Pool {
         core.dsl.close_logs().await?;
         core.txgs.sync().await?;
         {
-            let mut state = core.state.lock();
-            state.pool_state = pool_state;
-            state.config_dirty = true;
-            state.flush_all = pool_state == config::STATE_EXPORTED;
+            let mut pairs = core.identity.lock();
+            pairs.pool_state = pool_state;
+            pairs.dirty = true;
+            core.space
+                .set_flush_all(pool_state == config::STATE_EXPORTED);
         }
         // What the frees of the last txgs gave back is not needed any more: one txg,
         // with the space maps flushed and the new state in every label, is the last.
@@ -223,7 +224,7 @@ impl Pool {
 
     /// Name.
     pub fn name(&self) -> String {
-        self.core.state.lock().name.clone()
+        self.core.identity.name()
     }
 
     /// Identity.
@@ -323,8 +324,7 @@ impl Pool {
             number: None,
             source: PropertySource::Local,
         }));
-        let state = self.core.state.lock();
-        for (name, stored) in &state.props {
+        for (name, stored) in &self.core.props.lock().stored {
             if let (true, Stored::Text(text)) = (props::is_user(name), stored) {
                 out.push(PoolProperty {
                     name: name.clone(),
@@ -393,7 +393,7 @@ impl Pool {
             "guid" => number(self.core.guid().get()),
             "load_guid" => number(self.core.load_guid),
             "version" => {
-                let version = self.core.state.lock().version;
+                let version = self.core.identity.lock().version;
                 if version == 5000 {
                     text("-", PropertySource::Default)
                 } else {
@@ -410,9 +410,9 @@ impl Pool {
             "bclonesaved" => number(self.core.clones.status().saved_bytes),
             "last_scrubbed_txg" => number(self.core.tables.last_scrubbed),
             "altroot" => optional(self.core.altroot.clone(), "-"),
-            "cachefile" => optional(self.core.state.lock().cachefile.clone(), "-"),
-            "comment" => optional(self.core.state.lock().comment.clone(), "-"),
-            "compatibility" => optional(self.core.state.lock().compatibility.clone(), "off"),
+            "cachefile" => optional(self.core.props.lock().cachefile.clone(), "-"),
+            "comment" => optional(self.core.identity.lock().comment.clone(), "-"),
+            "compatibility" => optional(self.core.identity.lock().compatibility.clone(), "off"),
             "readonly" => {
                 let value = if self.core.read_only { "on" } else { "off" };
                 text(value, PropertySource::None)
@@ -440,7 +440,7 @@ impl Pool {
 
     /// A property kept in the `pool_props` object.
     fn stored(&self, row: &Row) -> PoolProperty {
-        let stored = self.core.state.lock().props.get(row.name).cloned();
+        let stored = self.core.props.get(row.name);
         let (default, is_number) = match row.kind {
             Kind::Number(default) => (default, true),
             Kind::Word(_, default) => (default, false),
@@ -480,7 +480,7 @@ impl Pool {
         let core = self.core.clone();
         if let Change::Session(name, value) = &change {
             if *name == "cachefile" {
-                core.state.lock().cachefile = (!value.is_empty()).then(|| value.clone());
+                core.props.lock().cachefile = (!value.is_empty()).then(|| value.clone());
                 return Ok(());
             }
             return Err(PoolError::BadProperty {
@@ -499,7 +499,7 @@ impl Pool {
         };
         if let Change::Feature(name) = &change {
             features::guid_to_enable(name)?;
-            let version = core.state.lock().version;
+            let version = core.identity.lock().version;
             if version != Uberblock::VERSION_FEATURES {
                 return Err(PoolError::BadFeature {
                     feature: name.clone(),
@@ -567,7 +567,7 @@ impl Pool {
         wanted: &(dyn Fn(&str) -> bool + Sync),
     ) -> Result<Vec<String>, PoolError> {
         self.check_writeable()?;
-        let version = self.core.state.lock().version;
+        let version = self.core.identity.lock().version;
         if version != Uberblock::VERSION_FEATURES {
             self.change(Change::Version).await?;
         }
@@ -633,12 +633,12 @@ impl Pool {
 
     /// Whether what a discarded checkpoint kept is being freed.
     pub fn is_discarding(&self) -> bool {
-        self.core.is_discarding()
+        self.core.checkpoint.is_discarding()
     }
 
     /// Changes how many ranges of a discarded checkpoint are freed in one txg (`zfs_spa_discard_memory_limit`).
     pub fn set_discard_step(&self, ranges: usize) {
-        self.core.set_discard_step(ranges);
+        self.core.checkpoint.set_discard_step(ranges);
     }
 
     /// The history, oldest first.
@@ -681,7 +681,7 @@ impl Pool {
     /// The same.
     pub async fn sync_config(&self) -> Result<(), PoolError> {
         self.check_writeable()?;
-        self.core.state.lock().config_dirty = true;
+        self.core.identity.mark_dirty();
         self.sync().await
     }
 
@@ -732,7 +732,7 @@ impl Pool {
         }
         core.check_tasks()?;
         core.check_still_ours().await?;
-        core.pipeline.reopen().await?;
+        core.pipeline.suspension().reopen().await?;
         for top in core.tree.tops() {
             clear_errors(&top, device);
         }
@@ -746,9 +746,9 @@ impl Pool {
                 why,
             });
         }
-        core.pipeline.resume()?;
+        core.pipeline.suspension().resume()?;
         if !core.read_only {
-            core.state.lock().config_dirty = true;
+            core.identity.mark_dirty();
             core.txgs.kick();
         }
         Ok(())
@@ -910,9 +910,9 @@ pub(crate) async fn apply_change(
             // What follows has to be in one txg: an uberblock of version 5000 without the ZAPs is no pool.
             core.dsl.features().upgrade(ctx).await?;
             {
-                let mut state = core.state.lock();
-                state.version = Uberblock::VERSION_FEATURES;
-                state.config_dirty = true;
+                let mut pairs = core.identity.lock();
+                pairs.version = Uberblock::VERSION_FEATURES;
+                pairs.dirty = true;
             }
             core.history
                 .internal(
@@ -929,10 +929,10 @@ pub(crate) async fn apply_change(
                 core.errors.upgrade();
             }
             {
-                let mut state = core.state.lock();
-                let errata = features::errata(core.dsl.features(), state.errata);
-                state.config_dirty |= errata != state.errata;
-                state.errata = errata;
+                let mut pairs = core.identity.lock();
+                let errata = features::errata(core.dsl.features(), pairs.errata);
+                pairs.dirty |= errata != pairs.errata;
+                pairs.errata = errata;
             }
             let short = guid.rsplit(':').next().unwrap_or(guid);
             core.history
@@ -941,13 +941,13 @@ pub(crate) async fn apply_change(
         }
         Change::Config(name, text) => {
             {
-                let mut state = core.state.lock();
+                let mut pairs = core.identity.lock();
                 let value = (!text.is_empty()).then(|| text.clone());
                 match *name {
-                    "comment" => state.comment = value,
-                    _ => state.compatibility = value,
+                    "comment" => pairs.comment = value,
+                    _ => pairs.compatibility = value,
                 }
-                state.config_dirty = true;
+                pairs.dirty = true;
             }
             core.history
                 .internal(&tx, "set", format!("{name}={text}"))
@@ -955,14 +955,14 @@ pub(crate) async fn apply_change(
         }
         Change::Stored(name, stored) => {
             let mos = core.dsl.mos();
-            let known = core.state.lock().props_object;
+            let known = core.props.lock().object;
             let zap = if known.is_zero() {
                 let zap = Zap::create(mos, &tx, ZapOptions::new(ObjectType::POOL_PROPS)).await?;
                 let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
                 directory
                     .add_u64(&tx, directory::POOL_PROPS, zap.id().get())
                     .await?;
-                core.state.lock().props_object = zap.id();
+                core.props.lock().object = zap.id();
                 zap
             } else {
                 Zap::hold(mos, known).await?
@@ -988,11 +988,11 @@ pub(crate) async fn apply_change(
                     core.bootfs.set(mos, zap.id(), ObjectId::new(*dataset));
                 }
                 Stored::Text(text) if text.is_empty() => {
-                    core.state.lock().props.remove(name);
+                    core.props.lock().stored.remove(name);
                 }
                 stored => {
-                    let mut state = core.state.lock();
-                    state.props.insert(name.clone(), stored.clone());
+                    let mut values = core.props.lock();
+                    values.stored.insert(name.clone(), stored.clone());
                 }
             }
             core.apply_fail_mode();

@@ -87,8 +87,8 @@ pub async fn probe(world: &World, found: &FoundPool) -> Result<Probe, PoolError>
             let all = core.dsl.features().all();
             let is_disabled = |guid: &String| !core.dsl.features().is_enabled(guid);
             let features_disabled = features::defaults().iter().any(is_disabled);
-            let version = core.state.lock().version;
-            let comment = core.state.lock().comment.clone();
+            let version = core.identity.lock().version;
+            let comment = core.identity.lock().comment.clone();
             let lost_logs = match open::lost_logs(&core.tree).is_empty() {
                 true => None,
                 false => Some(core.dsl.datasets_with_lost_logs().await),
@@ -135,9 +135,9 @@ async fn failed(world: &World, spec: &ImportSpec, error: PoolError) -> Result<Pr
         .tops()
         .iter()
         .map(|top| {
-            let class = match top.config_u64("is_log") {
-                Some(1) => VdevClass::Log,
-                _ => VdevClass::Normal,
+            let class = match top.is_log() {
+                true => VdevClass::Log,
+                false => VdevClass::Normal,
             };
             vdev_status(top, class, &nothing)
         })

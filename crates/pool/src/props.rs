@@ -5,7 +5,59 @@
 //! configuration itself. Source: module/zcommon/zpool_prop.c, spa.c `spa_prop_validate`,
 //! `spa_sync_props`, `spa_prop_get`.
 
+use std::collections::BTreeMap;
+
+use format::ObjectId;
+use parking_lot::{Mutex, MutexGuard};
+
 use crate::PoolError;
+use crate::vdevprops::VdevProps;
+
+/// The properties of an open pool and of its vdevs, as they are stored. Locked for a few
+/// instructions at a time, never across an await.
+#[derive(Default)]
+pub(crate) struct Props(Mutex<PropValues>);
+
+/// What is behind the lock of [`Props`].
+#[derive(Default)]
+pub(crate) struct PropValues {
+    /// MOS object of the pool's; zero without.
+    pub(crate) object: ObjectId,
+    /// The pool's.
+    pub(crate) stored: BTreeMap<String, Stored>,
+    /// Those of vdevs, by the ZAP that has them.
+    pub(crate) vdevs: BTreeMap<ObjectId, VdevProps>,
+    /// Property `cachefile`: for the daemon, not stored.
+    pub(crate) cachefile: Option<String>,
+}
+
+impl Props {
+    pub(crate) fn new(values: PropValues) -> Self {
+        Props(Mutex::new(values))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, PropValues> {
+        self.0.lock()
+    }
+
+    /// One of the pool's, if it was set.
+    pub(crate) fn get(&self, name: &str) -> Option<Stored> {
+        self.lock().stored.get(name).cloned()
+    }
+
+    /// Text was stored in a vdev's ZAP: `zpool get all` shows it, as OpenZFS does, even the pool's
+    /// own.
+    pub(crate) fn note_vdev_text(&self, zap: ObjectId, name: &str, text: &str) {
+        let mut values = self.lock();
+        let stored = values.vdevs.entry(zap).or_default();
+        stored.insert(name.to_owned(), Stored::Text(text.to_owned()));
+    }
+
+    /// A vdev's ZAP is gone.
+    pub(crate) fn forget_vdev(&self, zap: ObjectId) {
+        self.lock().vdevs.remove(&zap);
+    }
+}
 
 /// Where a property's value comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -461,7 +461,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         let of_data = of_data.filter(|child| child.class != VdevClass::Log);
         of_data.map(field).sum()
     };
-    let name = core.state.lock().name.clone();
+    let name = core.identity.name();
     let root = VdevStatus {
         name: name.clone(),
         kind: "root".to_owned(),
@@ -501,8 +501,12 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
     let health = health(core);
     let suspended_why = core.suspended();
     let scrub = core.scrub.status();
-    let checkpoint = core.checkpoint();
-    let state = core.state.lock();
+    let checkpoint = core.checkpoint_status();
+    let auxiliary = core.auxiliary.lock();
+    let (version, errata) = {
+        let pairs = core.identity.lock();
+        (pairs.version, pairs.errata)
+    };
     PoolStatus {
         name,
         guid: core.guid(),
@@ -511,15 +515,15 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         read_only: core.read_only,
         synced_txg: core.txgs.synced_txg(),
         root,
-        spares: state.auxiliary.spares.statuses.clone(),
-        caches: state.auxiliary.caches.statuses.clone(),
-        scan: scrub.or_else(|| state.scan.clone()),
+        spares: auxiliary.spares.statuses.clone(),
+        caches: auxiliary.caches.statuses.clone(),
+        scan: scrub.or_else(|| core.stored_scan.status()),
         checkpoint,
         expansion: core.tables.expansion.clone(),
         removal: core.tables.removal.clone(),
         dedup: core.dedup.status(),
         data_errors: core.errors.count(),
-        version: state.version,
-        errata: state.errata,
+        version,
+        errata,
     }
 }

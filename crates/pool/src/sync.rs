@@ -26,44 +26,29 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use device::BoxFuture;
-use format::{Guid, NvEncoding, ObjectId, ObjectType, Txg, Uberblock};
+use format::{Txg, Uberblock};
 use futures::future::{Either, select};
-use object::{Bpobj, SyncContext, Zap, ZapOptions, ZapValue};
-use vdev::{LabelSync, Scope};
+use object::SyncContext;
+use vdev::LabelSync;
+use zio::pipeline::must_succeed;
 use zio::txg::Work;
 use zio::{Tx, ZioError};
 
-use crate::checkpoint::CheckpointState;
-use crate::clones::CloneSync;
+use crate::PoolError;
 use crate::core::Core;
-use crate::open::scan_status;
-use crate::space::SpaceSync;
-use crate::{PoolError, config, directory, features};
+use crate::participant::Pass;
 
 /// Passes after which a txg is given up: OpenZFS needs fewer than ten.
 const PASSES_MAX: u32 = 100;
-/// The packed configuration is written in blocks of this size (`SPA_CONFIG_BLOCKSIZE`).
-pub(crate) const CONFIG_BLOCK_BYTES: u32 = 16 << 10;
 /// How long devices may take over what they have accepted when the pool is given up.
 const ABANDONED_PATIENCE: Duration = Duration::from_secs(5);
-/// Deferred frees of another release that are processed in one step.
-const DEFERRED_STEP: u64 = 100_000;
-
-/// Words of `dsl_scan_phys_t` (include/sys/dsl_scan.h).
-const SCAN_STATE: usize = 1;
-const SCAN_QUEUE: usize = 2;
-const SCAN_END_TIME: usize = 8;
-const SCAN_FLAGS: usize = 23;
-const SCAN_SCANNING: u64 = 1;
-const SCAN_CANCELED: u64 = 3;
 
 impl Core {
     /// Runs until the pool is closed. When it is given up, a device that does not answer is not waited for.
     pub(crate) async fn sync_loop(self: Arc<Self>) {
         let stalled = async {
-            self.pipeline.until_abandoned().await;
+            self.pipeline.suspension().until_abandoned().await;
             self.world.clock.sleep(ABANDONED_PATIENCE).await;
         };
         if let Either::Right(_) = select(pin!(self.sync_until_stopped()), pin!(stalled)).await {
@@ -84,7 +69,7 @@ impl Core {
             }
             let txg = self.txgs.quiesce().await;
             self.write_for_trim(txg);
-            match self.pipeline.syncing(self.sync_txg(txg)).await {
+            match must_succeed(self.sync_txg(txg)).await {
                 Ok(()) => self.txgs.synced(txg),
                 Err(error) => {
                     self.fail(txg, &error);
@@ -95,27 +80,22 @@ impl Core {
     }
 
     fn fail(&self, txg: Txg, error: &PoolError) {
-        tracing::error!(pool = %self.state.lock().name, %txg, %error, "the pool stopped writing");
+        tracing::error!(pool = %self.identity.name(), %txg, %error, "the pool stopped writing");
         let reason = format!("txg {txg} cannot be written: {error}");
         self.state.lock().failure = Some(reason.clone());
         let error = ZioError::Suspended { reason };
-        self.pipeline.suspend(error.clone());
+        self.pipeline.suspension().suspend(error.clone());
         self.txgs.stop(error);
         self.dsl.close();
     }
 
     /// Whether a txg is needed although nobody asked for one.
     fn has_work(&self) -> bool {
-        let state = self.state.lock();
-        state.config_dirty
-            || state.flush_all
-            || state.claim_logs.is_some()
-            || state.checkpoint == CheckpointState::Discarding
-            || self.history.has_pending()
-            || self.errors.has_pending()
+        self.participants()
+            .iter()
+            .any(|participant| participant.has_work(self))
             || self.dsl.has_dirty(self.txgs.open_txg())
             || self.pipeline.allocator().has_deferred()
-            || self.trim_has_work()
     }
 
     pub(crate) fn context(&self, txg: Txg, pass: u32) -> SyncContext {
@@ -135,225 +115,75 @@ impl Core {
 
     async fn sync_passes(&self, txg: Txg) -> Result<(), PoolError> {
         let tx = Tx::syncing(txg);
-        let mut pass = 0;
-        let mut config = false;
+        let participants = self.participants();
+        let mut number = 0;
         loop {
-            pass += 1;
-            if pass > PASSES_MAX {
+            number += 1;
+            if number > PASSES_MAX {
                 return Err(PoolError::Damaged {
-                    pool: self.state.lock().name.clone(),
+                    pool: self.identity.name(),
                     what: "the sync loop".into(),
                     why: format!("txg {txg} does not converge in {PASSES_MAX} passes"),
                 });
             }
-            let ctx = self.context(txg, pass);
-            if pass == 1 {
+            let ctx = self.context(txg, number);
+            let pass = Pass {
+                core: self,
+                ctx: &ctx,
+                tx: &tx,
+            };
+            if pass.is_first() {
                 self.dsl.run_early_tasks(&ctx).await?;
-                let claim = self.state.lock().claim_logs.take();
-                if let Some(claim) = claim {
-                    let newest = self.dsl.claim_logs(&ctx, claim).await?;
-                    self.state.lock().claimed_birth = newest;
-                    self.cancel_scan(&tx).await?;
+                for participant in &participants {
+                    participant.early(&pass).await?;
                 }
-                self.history.flush(&tx).await?;
-                self.sync_config(&ctx, &tx, &mut config).await?;
-            }
-            if pass == 1 && self.dedup.has_logs() {
-                self.dedup.flush_logs(&ctx, &tx, &self.pipeline).await?;
-                self.note_saved_space();
             }
             self.dsl.sync_pass(&ctx).await?;
-            if pass == 1 {
-                self.sync_errors(&tx).await;
+            for participant in &participants {
+                participant.pass(&pass).await?;
             }
-            self.sync_clones(&ctx, &tx).await?;
-            if self.dedup.sync(&ctx, &tx, &self.pipeline).await? {
-                self.note_saved_space();
-            }
-            if pass == 1 {
-                self.discard_step(&ctx, &tx).await?;
-            }
-            self.sync_space(&ctx, &tx).await?;
-            if pass == 1 {
-                if self.dsl.features().take_label_change() {
-                    self.state.lock().config_dirty = true;
-                }
-                self.sync_config(&ctx, &tx, &mut config).await?;
-                if !self.wrote(txg) && !self.dsl.mos().is_dirty(txg) {
+            if pass.is_first() {
+                if !pass.is_dirty() {
                     break;
                 }
-                self.sync_salt(&tx).await?;
-                self.sync_deferred_frees(&ctx, &tx).await?;
-                self.sync_clones(&ctx, &tx).await?;
-            } else {
-                self.sync_config(&ctx, &tx, &mut config).await?;
+                for participant in &participants {
+                    participant.late(&pass).await?;
+                }
             }
-            if !self.dsl.mos().is_dirty(txg) && !self.pipeline.has_dedup_work(txg) {
+            if !self.dsl.mos().is_dirty(txg) && !self.pipeline.dedup().has_work(txg) {
                 break;
             }
         }
-        if self.wrote(txg) {
-            self.write_labels(txg, config).await?;
-            self.dirty_times.synced(&self.tree, txg);
+        let wrote = self.wrote(txg);
+        if wrote {
+            self.write_labels(txg).await?;
         }
         self.dsl.sync_done(txg);
         self.pipeline.sync_done(txg);
-        self.txg_trimmed(txg, self.wrote(txg));
-        self.space.sync_done();
-        let added = std::mem::take(&mut self.state.lock().added_tops);
-        for spec in added.iter().filter_map(|top| self.tree.top_spec(top)) {
-            self.pipeline.allocator().add_top(spec);
+        for participant in &participants {
+            participant.done(self, txg, wrote);
         }
         self.dsl.answer_tasks(txg);
-        if self.is_discarding() {
+        if self.checkpoint.is_discarding() {
             self.txgs.kick();
         }
-        tracing::debug!(%txg, pass, "synced");
+        tracing::debug!(%txg, passes = number, "synced");
         Ok(())
     }
 
     /// Whether this txg has a MOS of its own.
-    fn wrote(&self, txg: Txg) -> bool {
+    pub(crate) fn wrote(&self, txg: Txg) -> bool {
         self.dsl.root_bp().birth() == txg
     }
 
-    /// Brings the tables of cloned blocks up to date ([`crate::clones`]).
-    async fn sync_clones(&self, ctx: &SyncContext, tx: &Tx) -> Result<(), PoolError> {
-        let sync = CloneSync {
-            ctx,
-            tx,
-            mos: self.dsl.mos(),
-            features: self.dsl.features(),
-            pipeline: &self.pipeline,
-        };
-        let before = self.clones.status().saved_bytes;
-        self.clones.sync(&sync).await?;
-        if self.clones.status().saved_bytes != before {
-            self.note_saved_space();
-        }
-        Ok(())
-    }
-
-    async fn sync_space(&self, ctx: &SyncContext, tx: &Tx) -> Result<(), PoolError> {
-        let sync = SpaceSync {
-            ctx,
-            tx,
-            features: self.dsl.features(),
-            pipeline: &self.pipeline,
-        };
-        let dirty = self.wrote(ctx.txg) || self.dsl.mos().is_dirty(ctx.txg);
-        if dirty && self.space.sync_arrays(&sync).await? {
-            for (vdev, array) in self.space.arrays() {
-                if let Some(top) = self.tree.top(vdev) {
-                    top.set_metaslabs(array.get(), top.metaslab_shift());
-                }
-            }
-            self.state.lock().config_dirty = true;
-        }
-        if dirty
-            && self
-                .dirty_times
-                .sync(&sync, self.dsl.mos(), &self.tree)
-                .await?
-        {
-            self.state.lock().config_dirty = true;
-        }
-        let flush_all = ctx.pass == 1 && std::mem::take(&mut self.state.lock().flush_all);
-        Ok(self.space.sync_pass(&sync, dirty, flush_all).await?)
-    }
-
-    /// Writes the configuration to the MOS when it changed (`spa_sync_config_object`); it goes to
-    /// the labels at the end of the txg.
-    async fn sync_config(
-        &self,
-        ctx: &SyncContext,
-        tx: &Tx,
-        changed: &mut bool,
-    ) -> Result<(), PoolError> {
-        let anew = std::mem::take(&mut self.state.lock().config_dirty);
-        *changed |= anew;
-        // In pass 1 what was written before the sync tasks may be stale. In later passes only news
-        // is written: else the MOS would be dirty for ever.
-        if !(anew || *changed && ctx.pass == 1) {
-            return Ok(());
-        }
-        self.make_vdev_zaps(ctx, tx).await?;
-        let pairs = self.pairs(ctx.txg);
-        let list = pairs.mos_config(&self.tree.to_config(Scope::Mos));
-        let object = self.state.lock().config_object;
-        let mut packed = list.encode(NvEncoding::Xdr)?;
-        let length = packed.len() as u64;
-        packed.resize(
-            packed.len().next_multiple_of(CONFIG_BLOCK_BYTES as usize),
-            0,
-        );
-        let object = self.dsl.mos().hold(object).await?;
-        object.write(tx, 0, Bytes::from(packed)).await?;
-        object.set_bonus(tx, length.to_le_bytes().to_vec())?;
-        Ok(())
-    }
-
-    /// Makes the ZAPs of vdevs that have none (`vdev_construct_zaps`): of the root (with feature
-    /// `vdev_zaps_v2`), of every top-level vdev and of every leaf; all listed in one more ZAP.
-    async fn make_vdev_zaps(&self, ctx: &SyncContext, tx: &Tx) -> Result<(), PoolError> {
-        let mos = self.dsl.mos();
-        let known = self.state.lock().all_vdev_zaps;
-        let all = if known.is_zero() {
-            let zap = Zap::create(mos, tx, ZapOptions::new(ObjectType::OTN_ZAP_METADATA)).await?;
-            let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
-            directory
-                .add_u64(tx, directory::VDEV_ZAP_MAP, zap.id().get())
-                .await?;
-            self.state.lock().all_vdev_zaps = zap.id();
-            zap
-        } else {
-            Zap::hold(mos, known).await?
-        };
-        let with_root = self.dsl.features().is_enabled(features::VDEV_ZAPS_V2);
-        let root = self.tree.to_config(Scope::Mos);
-        for want in config::missing_zaps(&root, with_root) {
-            let zap = Zap::create(mos, tx, ZapOptions::new(ObjectType::OTN_ZAP_METADATA)).await?;
-            all.add_int(tx, zap.id().get(), zap.id().get()).await?;
-            if want.pair == config::ROOT_ZAP
-                && !self.dsl.features().is_active(features::VDEV_ZAPS_V2)
-            {
-                self.dsl
-                    .features()
-                    .increment(ctx, features::VDEV_ZAPS_V2)
-                    .await?;
-            }
-            if want.pair == config::TOP_ZAP && want.kind == "draid" {
-                self.dsl.features().increment(ctx, features::DRAID).await?;
-            }
-            if let Some(bias) = &want.allocation_bias {
-                zap.add(tx, directory::ALLOCATION_BIAS, ZapValue::from_str_z(bias))
-                    .await?;
-                self.note_vdev_text(zap.id(), directory::ALLOCATION_BIAS, bias);
-                if matches!(bias.as_str(), "special" | "dedup") {
-                    let features = self.dsl.features();
-                    features
-                        .increment(ctx, features::ALLOCATION_CLASSES)
-                        .await?;
-                }
-            }
-            match self.tree.find(Guid::new(want.guid)) {
-                Some(vdev) => vdev.set_config(want.pair, zap.id().get()),
-                None => self.tree.set_root_config(want.pair, zap.id().get()),
-            }
-            if let Some(top) = want.top {
-                self.space.set_top_zap(top, zap.id());
-            }
-        }
-        Ok(())
-    }
-
     /// The last step: labels, if the configuration changed, and the uberblock.
-    async fn write_labels(&self, txg: Txg, config: bool) -> Result<(), PoolError> {
+    async fn write_labels(&self, txg: Txg) -> Result<(), PoolError> {
         let previous = self.state.lock().uberblock;
+        let config = self.identity.has_changed();
         let multihost = self.multihost_of_txg();
         let uberblock = Uberblock {
             endian: format::Endian::Little,
-            version: self.state.lock().version,
+            version: self.identity.lock().version,
             txg,
             guid_sum: self.tree.guid_sum(),
             timestamp_seconds: self.world.clock.wall_ns() / 1_000_000_000,
@@ -372,11 +202,7 @@ impl Core {
         self.uberblock_begins(&uberblock);
         self.pipeline.sync_labels(&sync).await?;
         self.uberblock_written(&uberblock);
-        let mut state = self.state.lock();
-        state.uberblock = uberblock;
-        if config {
-            state.config_txg = txg;
-        }
+        self.state.lock().uberblock = uberblock;
         Ok(())
     }
 
@@ -401,77 +227,5 @@ impl Core {
         self.uberblock_written(&uberblock);
         self.state.lock().uberblock = uberblock;
         Ok(())
-    }
-
-    /// Ends a scrub or resilver that another release left in progress (`dsl_scan_cancel`): its queue of
-    /// datasets would not follow what happens to them here. What a device lacks stays known, so
-    /// that OpenZFS starts the resilver again.
-    async fn cancel_scan(&self, tx: &Tx) -> Result<(), PoolError> {
-        let mut words = self.state.lock().scan_words.clone();
-        if words.len() <= SCAN_FLAGS || words[SCAN_STATE] != SCAN_SCANNING {
-            return Ok(());
-        }
-        let mos = self.dsl.mos();
-        if words[SCAN_QUEUE] != 0 {
-            mos.free(tx, ObjectId::new(words[SCAN_QUEUE])).await?;
-        }
-        words[SCAN_QUEUE] = 0;
-        words[SCAN_STATE] = SCAN_CANCELED;
-        words[SCAN_END_TIME] = self.world.clock.wall_ns() / 1_000_000_000;
-        words[SCAN_FLAGS] = 0;
-        let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
-        directory
-            .update(tx, directory::SCAN, ZapValue::from_u64s(&words))
-            .await?;
-        self.history
-            .internal(
-                tx,
-                "scan aborted",
-                "the pool was imported by millpond".into(),
-            )
-            .await?;
-        let mut state = self.state.lock();
-        state.scan = scan_status(&words);
-        state.scan_words = words;
-        Ok(())
-    }
-
-    /// Writes the salt of checksums, once (`spa_sync_upgrades`).
-    async fn sync_salt(&self, tx: &Tx) -> Result<(), PoolError> {
-        let missing = self.state.lock().salt_missing.take();
-        if let Some(salt) = missing {
-            let directory = Zap::hold(self.dsl.mos(), ObjectId::POOL_DIRECTORY).await?;
-            directory
-                .add(
-                    tx,
-                    directory::CHECKSUM_SALT,
-                    ZapValue::from_bytes(salt.to_vec()),
-                )
-                .await?;
-        }
-        Ok(())
-    }
-
-    /// Frees what an earlier txg (of a release without log space maps) put off.
-    async fn sync_deferred_frees(&self, ctx: &SyncContext, tx: &Tx) -> Result<(), PoolError> {
-        let id = self.state.lock().deferred_frees;
-        if id.is_zero() || self.dedup.has_logs() {
-            return Ok(());
-        }
-        let list = Bpobj::open(self.dsl.mos(), id).await?;
-        if list.is_empty().await? {
-            return Ok(());
-        }
-        loop {
-            let taken = list
-                .drain(tx, DEFERRED_STEP, &mut |block| {
-                    self.pipeline.free(ctx.txg, block);
-                    Ok(())
-                })
-                .await?;
-            if taken < DEFERRED_STEP {
-                return Ok(());
-            }
-        }
     }
 }

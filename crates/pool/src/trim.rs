@@ -24,6 +24,7 @@ use vdev::Vdev;
 use zio::alloc::TrimWait;
 
 use crate::core::Core;
+use crate::participant::Participant;
 use crate::props::Stored;
 
 /// A pool's trimming.
@@ -45,9 +46,23 @@ impl Default for Trim {
     }
 }
 
+impl Participant for Trim {
+    /// Whether trimming needs another txg, though nobody else does.
+    fn has_work(&self, core: &Core) -> bool {
+        core.pipeline.allocator().trim_waits().is_some()
+    }
+
+    fn done(&self, core: &Core, txg: Txg, wrote: bool) {
+        if core.is_autotrim() {
+            core.pipeline.allocator().age_trim(txg, wrote);
+            self.wake.send_replace(());
+        }
+    }
+}
+
 impl Core {
     fn is_autotrim(&self) -> bool {
-        self.state.lock().props.get("autotrim") == Some(&Stored::Number(1))
+        self.props.get("autotrim") == Some(Stored::Number(1))
     }
 
     /// Tells the allocator what property `autotrim` says.
@@ -77,25 +92,12 @@ impl Core {
         goes_on() && !self.trim.running.swap(true, Ordering::AcqRel)
     }
 
-    /// `txg` is on disk, or there was nothing to write.
-    pub(crate) fn txg_trimmed(&self, txg: Txg, wrote: bool) {
-        if self.is_autotrim() {
-            self.pipeline.allocator().age_trim(txg, wrote);
-            self.trim.wake.send_replace(());
-        }
-    }
-
-    /// Whether trimming needs another txg, though nobody else does.
-    pub(crate) fn trim_has_work(&self) -> bool {
-        self.pipeline.allocator().trim_waits().is_some()
-    }
-
     /// Before `txg` is written: has it leave an uberblock if trimming waits for one.
     pub(crate) fn write_for_trim(&self, txg: Txg) {
         let allocator = self.pipeline.allocator();
         if allocator.trim_waits() == Some(TrimWait::Uberblock) && !self.dsl.has_dirty(txg) {
             allocator.note_forced_by_trim(txg);
-            self.state.lock().config_dirty = true;
+            self.identity.mark_dirty();
         }
     }
 

@@ -210,23 +210,14 @@ fn texts(stored: &VdevProps) -> Vec<(String, String)> {
 }
 
 fn stored_at(core: &Core, zap: Option<ObjectId>) -> Vec<(String, String)> {
-    let state = core.state.lock();
-    let stored = zap.and_then(|zap| state.vdev_props.get(&zap));
+    let values = core.props.lock();
+    let stored = zap.and_then(|zap| values.vdevs.get(&zap));
     stored.map(texts).unwrap_or_default()
 }
 
 /// Of the root vdev.
 pub(crate) fn of_root(core: &Core) -> Vec<(String, String)> {
     stored_at(core, zap_of_root(&core.tree))
-}
-
-impl Core {
-    /// Text was stored in a vdev's ZAP: `zpool get all` shows it, as OpenZFS does, even the pool's own.
-    pub(crate) fn note_vdev_text(&self, zap: ObjectId, name: &str, text: &str) {
-        let mut state = self.state.lock();
-        let stored = state.vdev_props.entry(zap).or_default();
-        stored.insert(name.to_owned(), Stored::Text(text.to_owned()));
-    }
 }
 
 /// Adds them to a vdev and to those below it.
@@ -375,7 +366,7 @@ pub(crate) async fn set(core: &Arc<Core>, change: Change) -> Result<(), PoolErro
         && core.dsl.features().is_enabled(features::VDEV_ZAPS_V2)
     {
         // The feature was enabled after the last change of the configuration: that makes the ZAP.
-        core.state.lock().config_dirty = true;
+        core.identity.mark_dirty();
         core.unless_suspended(core.txgs.sync()).await?;
     }
     let zap = change.zap(core).ok_or_else(|| change.no_zap(core))?;
@@ -437,8 +428,8 @@ impl SyncTask for SetTask {
                 }
             };
             {
-                let mut state = self.core.state.lock();
-                let stored = state.vdev_props.entry(id).or_default();
+                let mut values = self.core.props.lock();
+                let stored = values.vdevs.entry(id).or_default();
                 match value {
                     Some(value) => stored.insert(name.clone(), value.clone()),
                     None => stored.remove(name),

@@ -28,6 +28,7 @@ use dataset::{DatasetError, SyncTask};
 use device::{BoxFuture, World};
 use format::{Guid, NvList, ObjectId, Txg, VdevId};
 use object::{SyncContext, Zap};
+use parking_lot::Mutex;
 use vdev::{Scope, Vdev, clear_labels, leaf_label_config, write_detached_labels};
 use zio::alloc::TopSpace;
 use zio::{Tx, ZioError};
@@ -36,6 +37,7 @@ use crate::auxiliary::{self, NewAuxiliary};
 use crate::core::Core;
 use crate::create::{add_auxiliary, look_at_auxiliary};
 use crate::layout::{self, Making};
+use crate::participant::Participant;
 use crate::props::Stored;
 use crate::space::{SpaceSync, TopShape};
 use crate::{PoolError, VdevClass, VdevSpec, config, features};
@@ -74,8 +76,8 @@ pub(crate) async fn add(core: &Arc<Core>, spec: &AddSpec) -> Result<(), PoolErro
     }
     refuse_own(core, &spec.vdevs)?;
     let facts = layout::examine(&core.world, &spec.vdevs, spec.force).await?;
-    let stored = match core.state.lock().props.get("ashift") {
-        Some(Stored::Number(ashift)) => *ashift as u8,
+    let stored = match core.props.get("ashift") {
+        Some(Stored::Number(ashift)) => ashift as u8,
         _ => 0,
     };
     let create_txg = core.txgs.open_txg();
@@ -126,14 +128,18 @@ fn refuse_own(core: &Core, vdevs: &[VdevSpec]) -> Result<(), PoolError> {
         .iter()
         .filter_map(|vdev| vdev.path())
         .collect();
-    let state = core.state.lock();
-    for list in [&state.auxiliary.spares, &state.auxiliary.caches] {
+    let auxiliary = core.auxiliary.lock();
+    for list in [&auxiliary.spares, &auxiliary.caches] {
         own.extend(list.statuses.iter().filter_map(|vdev| vdev.path.clone()));
     }
     let mut leaves = vdevs.iter().flat_map(|vdev| vdev.layout.leaves());
     match leaves.find(|leaf| own.contains(&leaf.path)) {
         Some(leaf) => Err(PoolError::BadVdevs {
-            why: format!("{} is part of active pool '{}'", leaf.path, state.name),
+            why: format!(
+                "{} is part of active pool '{}'",
+                leaf.path,
+                core.identity.name()
+            ),
         }),
         None => Ok(()),
     }
@@ -157,7 +163,7 @@ fn check_ashift(core: &Core, configs: &[NvList]) -> Result<(), PoolError> {
     let differs = |top: &&NvList| top.u64("ashift") != Some(known);
     match configs.iter().find(differs) {
         Some(top) => Err(PoolError::AshiftMismatch {
-            pool: core.state.lock().name.clone(),
+            pool: core.identity.name(),
             new: top.u64("ashift").unwrap_or(0),
             known,
         }),
@@ -190,13 +196,23 @@ impl SyncTask for AddTask {
                 .filter_map(|top| TopShape::from_config(&top.to_config(Scope::Mos)))
                 .collect();
             core.space.start(&shapes);
-            {
-                let mut state = core.state.lock();
-                state.config_dirty = true;
-                state.added_tops.extend(self.tops.iter().cloned());
-            }
+            core.identity.mark_dirty();
+            core.new_tops.0.lock().extend(self.tops.iter().cloned());
             add_auxiliary(core, &Tx::syncing(ctx.txg), &self.new).await
         })
+    }
+}
+
+/// Top-level vdevs that blocks can go to once the txg that adds them is on disk.
+#[derive(Default)]
+pub(crate) struct NewTops(Mutex<Vec<Arc<Vdev>>>);
+
+impl Participant for NewTops {
+    fn done(&self, core: &Core, _txg: Txg, _wrote: bool) {
+        let added = std::mem::take(&mut *self.0.lock());
+        for spec in added.iter().filter_map(|top| core.tree.top_spec(top)) {
+            core.pipeline.allocator().add_top(spec);
+        }
     }
 }
 
@@ -209,10 +225,10 @@ pub(crate) async fn remove(core: &Arc<Core>, name: &str) -> Result<(), PoolError
     };
     core.check_no_checkpoint()?;
     let auxiliary = {
-        let state = core.state.lock();
+        let auxiliary = core.auxiliary.lock();
         [VdevClass::Spare, VdevClass::Cache]
             .into_iter()
-            .find_map(|class| Some((class, state.auxiliary.list(class).find(name)?)))
+            .find_map(|class| Some((class, auxiliary.list(class).find(name)?)))
     };
     if let Some((class, guid)) = auxiliary {
         if core.tree.find(guid).is_some() {
@@ -234,7 +250,7 @@ pub(crate) async fn remove(core: &Arc<Core>, name: &str) -> Result<(), PoolError
             None => refuse("there is no such device in the pool; see 'zpool status'"),
         });
     };
-    let is_log = top.config_u64("is_log") == Some(1);
+    let is_log = top.is_log();
     if !is_log {
         return Err(refuse(
             "only hot spares, cache and log devices can be removed by this release; OpenZFS removes others",
@@ -266,8 +282,8 @@ pub(crate) fn is_called(vdev: &Vdev, name: &str) -> bool {
 
 /// Whether the pool has a vdev, spare or cache device that a person calls `name`.
 pub(crate) fn has(core: &Core, name: &str) -> bool {
-    let state = core.state.lock();
-    let mut lists = [&state.auxiliary.spares, &state.auxiliary.caches].into_iter();
+    let auxiliary = core.auxiliary.lock();
+    let mut lists = [&auxiliary.spares, &auxiliary.caches].into_iter();
     lists.any(|list| list.find(name).is_some())
         || core.tree.tops().iter().any(|top| is_called(top, name))
 }
@@ -275,7 +291,7 @@ pub(crate) fn has(core: &Core, name: &str) -> bool {
 /// Whether `name` is a spare that is not in use.
 pub(crate) fn is_waiting_spare(core: &Core, name: &str) -> bool {
     let is_in_tree = core.tree.tops().iter().any(|top| is_called(top, name));
-    !is_in_tree && core.state.lock().auxiliary.spares.find(name).is_some()
+    !is_in_tree && core.auxiliary.lock().spares.find(name).is_some()
 }
 
 async fn remove_log(
@@ -370,7 +386,7 @@ impl SyncTask for RemoveTask {
                 }
                 Removal::Log(id) => ("log", self.remove_log(ctx, &tx, id).await?),
             };
-            let name = self.core.state.lock().disk_name.clone();
+            let name = self.core.identity.lock().disk_name.clone();
             self.core
                 .history
                 .internal(&tx, "vdev remove", format!("{name} vdev ({kind}) {path}"))
@@ -389,11 +405,11 @@ impl RemoveTask {
     ) -> Result<String, DatasetError> {
         let core = &self.core;
         let path = {
-            let mut state = core.state.lock();
-            let statuses = &state.auxiliary.list(class).statuses;
+            let mut auxiliary = core.auxiliary.lock();
+            let statuses = &auxiliary.list(class).statuses;
             let gone = statuses.iter().find(|vdev| vdev.guid == guid);
             let path = gone.and_then(|vdev| vdev.path.clone());
-            state.auxiliary.remove(class, guid);
+            auxiliary.remove(class, guid);
             path
         };
         auxiliary::write_lists(core, tx, &[class]).await?;
@@ -419,7 +435,7 @@ impl RemoveTask {
             .top(id)
             .ok_or(ZioError::Vdev(vdev::VdevError::NoSuchVdev { vdev: id }))?;
         let mos = core.dsl.mos();
-        let all = core.state.lock().all_vdev_zaps;
+        let all = core.identity.lock().all_vdev_zaps;
         let mut zaps = vec![top.config_u64(config::TOP_ZAP)];
         for leaf in top.leaves() {
             core.dirty_times.remove(&sync, mos, &leaf).await?;
@@ -427,14 +443,14 @@ impl RemoveTask {
         }
         for zap in zaps.into_iter().flatten().filter(|zap| *zap != 0) {
             mos.free(tx, ObjectId::new(zap)).await?;
-            core.state.lock().vdev_props.remove(&ObjectId::new(zap));
+            core.props.forget_vdev(ObjectId::new(zap));
             if !all.is_zero() {
                 Zap::hold(mos, all).await?.remove_int(tx, zap).await?;
             }
         }
         core.tree.replace_with_hole(id).map_err(ZioError::from)?;
         core.pipeline.allocator().remove_top(id);
-        core.state.lock().config_dirty = true;
+        core.identity.mark_dirty();
         Ok(top.path().unwrap_or_else(|| "-".to_owned()))
     }
 }
@@ -445,7 +461,7 @@ pub(crate) async fn change_guid(core: &Arc<Core>, new: Guid) -> Result<(), PoolE
     core.check_no_checkpoint()?;
     if crate::status::health(core) != crate::PoolHealth::Online {
         return Err(PoolError::NotHealthy {
-            pool: core.state.lock().name.clone(),
+            pool: core.identity.name(),
         });
     }
     let task = GuidTask {
@@ -494,7 +510,7 @@ impl SyncTask for GuidTask {
         Box::pin(async move {
             let old = self.core.guid();
             self.core.tree.set_guid(self.new);
-            self.core.state.lock().config_dirty = true;
+            self.core.identity.mark_dirty();
             let text = format!("old={old} new={}", self.new);
             self.core
                 .history

@@ -1,12 +1,14 @@
 //! System calls that may lead into what this process serves itself.
 //!
-//! A thread that asks a FUSE filesystem waits, whatever happens, until the server has answered or let go of `/dev/fuse`.
-//! When that thread is one of the server's own and the server is killed, it keeps the process's descriptors open, so
-//! `/dev/fuse` with them, and waits for ever: the process cannot die, its sockets and locks stay, and with them everyone
-//! who waits for them. A thread with descriptors of its own keeps nothing: the others' death ends the connection, and
-//! the connection's end wakes it.
+//! A thread that asks a FUSE filesystem waits, whatever happens, until the server has answered or
+//! let go of `/dev/fuse`. When that thread is one of the server's own and the server is killed, it
+//! keeps the process's descriptors open, so `/dev/fuse` with them, and waits for ever: the process
+//! cannot die, its sockets and locks stay, and with them everyone who waits for them. A thread with
+//! descriptors of its own keeps nothing: the others' death ends the connection, and the
+//! connection's end wakes it.
 //!
-//! Source: exit_files (kernel/exit.c) and request_wait_answer (fs/fuse/dev.c) of Linux; unshare(2), `CLONE_FILES`.
+//! Source: exit_files (kernel/exit.c) and request_wait_answer (fs/fuse/dev.c) of Linux; unshare(2),
+//! `CLONE_FILES`.
 
 use std::os::fd::RawFd;
 
@@ -15,9 +17,10 @@ use nix::sched::CloneFlags;
 /// The last of standard input, output and error, which stay.
 const LAST_STANDARD: RawFd = 2;
 
-/// Runs `work` on a thread of its own that holds none of the process's descriptors but standard input, output and
-/// error, and waits for it. `work` may open and use what it likes, but nothing that was opened elsewhere; so it must not
-/// wake a task either, for which the runtime writes to a descriptor.
+/// Runs `work` on a thread of its own that holds none of the process's descriptors but standard
+/// input, output and error, and waits for it. `work` may open and use what it likes, but nothing
+/// that was opened elsewhere; so it must not wake a task either, for which the runtime writes to a
+/// descriptor.
 ///
 /// # Panics
 /// When `work` does.

@@ -1,11 +1,11 @@
 //! Mounting: a connection to the kernel's FUSE, and a place for it in the tree of files.
 //!
-//! The FUSE library could do that, but when one of its sessions ends it unmounts whatever is at the path by then: another
-//! filesystem, if somebody put one there meanwhile or this one lay on top of it. Here what was mounted is told from
-//! others, see [`Identity`].
+//! The FUSE library could do that, but when one of its sessions ends it unmounts whatever is at the
+//! path by then: another filesystem, if somebody put one there meanwhile or this one lay on top of
+//! it. Here what was mounted is told from others, see [`Identity`].
 //!
-//! Source: mount(2), fuse(4), Documentation/filesystems/fuse/fuse.rst (mount options); util/fusermount.c of libfuse
-//! (`_FUSE_COMMFD`).
+//! Source: mount(2), fuse(4), Documentation/filesystems/fuse/fuse.rst (mount options);
+//! util/fusermount.c of libfuse (`_FUSE_COMMFD`).
 
 use std::ffi::CString;
 use std::fs;
@@ -45,10 +45,12 @@ impl Attachment {
         flags
     }
 
-    /// Mounts at a directory; answers the connection, and what the mount is known by, where that can be found.
+    /// Mounts at a directory; answers the connection, and what the mount is known by, where that
+    /// can be found.
     pub(crate) fn mount(&self, place: &Path) -> io::Result<(OwnedFd, Option<Identity>)> {
         let connection = match self.mount_directly(place) {
-            // Others than root may neither mount nor, on some systems, open the device; the helper may.
+            // Others than root may neither mount nor, on some systems, open the device; the helper
+            // may.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 self.mount_with_helper(place)?
             }
@@ -81,7 +83,8 @@ impl Attachment {
         Ok(device)
     }
 
-    /// As another user than root. The helper gets one end of a socket as its input, and sends the connection through it.
+    /// As another user than root. The helper gets one end of a socket as its input, and sends the
+    /// connection through it.
     fn mount_with_helper(&self, place: &Path) -> io::Result<OwnedFd> {
         let mut options = format!(
             "fsname={},subtype=millpond,default_permissions",

@@ -8,13 +8,19 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum MountError {
     /// The mountpoint has files in it, and no overlay was asked for.
-    #[error("{path}: directory is not empty; empty it, set another mountpoint, or use 'zfs mount -O'", path = path.display())]
+    #[error(
+        "{path}: directory is not empty; empty it, set another mountpoint, or use 'zfs mount -O'",
+        path = path.display()
+    )]
     NotEmpty {
         /// The mountpoint.
         path: PathBuf,
     },
     /// Something is mounted there already.
-    #[error("{path}: {source_name} is mounted there already; unmount it first, or use 'zfs mount -O'", path = path.display())]
+    #[error(
+        "{path}: {source_name} is mounted there already; unmount it first, or use 'zfs mount -O'",
+        path = path.display()
+    )]
     AlreadyMounted {
         /// The mountpoint.
         path: PathBuf,
@@ -22,7 +28,10 @@ pub enum MountError {
         source_name: String,
     },
     /// The mountpoint does not exist and cannot be made, or is no directory.
-    #[error("{path}: cannot be used as a mountpoint: {source}; check the path and its permissions", path = path.display())]
+    #[error(
+        "{path}: cannot be used as a mountpoint: {source}; check the path and its permissions",
+        path = path.display()
+    )]
     BadMountpoint {
         /// The mountpoint.
         path: PathBuf,
@@ -31,14 +40,19 @@ pub enum MountError {
     },
     /// There is no FUSE on this machine (or in this container).
     #[error(
-        "/dev/fuse cannot be opened: {source}; load the fuse module (modprobe fuse), or give the container the device /dev/fuse"
+        "/dev/fuse cannot be opened: {source}; load the fuse module (modprobe fuse), or give the \
+         container the device /dev/fuse"
     )]
     NoFuse {
         /// Why.
         source: io::Error,
     },
     /// The kernel or fusermount3 refused the mount.
-    #[error("{path}: mounting failed: {source}; mounting needs root or fusermount3, and allow_other needs user_allow_other in /etc/fuse.conf", path = path.display())]
+    #[error(
+        "{path}: mounting failed: {source}; mounting needs root or fusermount3, and allow_other \
+         needs user_allow_other in /etc/fuse.conf",
+        path = path.display()
+    )]
     Refused {
         /// The mountpoint.
         path: PathBuf,
@@ -46,13 +60,19 @@ pub enum MountError {
         source: io::Error,
     },
     /// Files are open in it.
-    #[error("{path}: in use; close its files (lsof, fuser -m), or use 'zfs unmount -f'", path = path.display())]
+    #[error(
+        "{path}: in use; close its files (lsof, fuser -m), or use 'zfs unmount -f'",
+        path = path.display()
+    )]
     Busy {
         /// The mountpoint.
         path: PathBuf,
     },
     /// Another mount lies over it, so that no path leads to it.
-    #[error("{path}: {source_name} is mounted over it, at {cover}; unmount that first", path = path.display(), cover = cover.display())]
+    #[error(
+        "{path}: {source_name} is mounted over it, at {cover}; unmount that first",
+        path = path.display(), cover = cover.display()
+    )]
     Covered {
         /// The mountpoint.
         path: PathBuf,
@@ -64,7 +84,10 @@ pub enum MountError {
         is_like_it: bool,
     },
     /// Another filesystem is mounted inside of it.
-    #[error("{path}: {source_name} is mounted inside of it, at {inner}; unmount that first", path = path.display(), inner = inner.display())]
+    #[error(
+        "{path}: {source_name} is mounted inside of it, at {inner}; unmount that first",
+        path = path.display(), inner = inner.display()
+    )]
     Inside {
         /// The mountpoint.
         path: PathBuf,
@@ -75,7 +98,10 @@ pub enum MountError {
     },
     /// It is unmounted here, but in use elsewhere.
     #[error(
-        "{path}: it is not mounted there any more, but still in use: moved or bound to another place (mount --move, --bind), in another mount namespace, or by files open since 'umount -l'; end that, or use -f", path = path.display()
+        "{path}: it is not mounted there any more, but still in use: moved or bound to another \
+         place (mount --move, --bind), in another mount namespace, or by files open since 'umount \
+         -l'; end that, or use -f",
+        path = path.display()
     )]
     Elsewhere {
         /// The mountpoint.
@@ -83,7 +109,8 @@ pub enum MountError {
     },
     /// Somebody uses what is in a snapshot.
     #[error(
-        "snapshot '{name}' is in use; close its files and leave its directories (lsof, fuser -m), then try again"
+        "snapshot '{name}' is in use; close its files and leave its directories (lsof, fuser -m), \
+         then try again"
     )]
     SnapshotBusy {
         /// Its name, after the `@`.
@@ -98,7 +125,10 @@ pub enum MountError {
         source: io::Error,
     },
     /// The filesystem could not be put on stable storage while unmounting.
-    #[error("{path}: unmounted, but its last changes could not be made durable: {source}", path = path.display())]
+    #[error(
+        "{path}: unmounted, but its last changes could not be made durable: {source}",
+        path = path.display()
+    )]
     Flush {
         /// The mountpoint.
         path: PathBuf,

@@ -1,17 +1,18 @@
 //! Another state of a filesystem in the place of the mounted one, while it is in use: rollback.
 //!
 //! The registry of open datasets ([`access::Access::exchange`]) tells before: from then on requests
-//! wait, and those under way are let end. Then nobody uses the filesystem: it is closed, its dataset
-//! changed and opened again, and the registry tells so. A file that is in both states (by object and
-//! generation) goes on for whoever has it open, as with OpenZFS; others are stale. What the kernel
-//! holds is made true: pages and attributes of all files that it knows are dropped, and names that
-//! lead elsewhere now.
+//! wait, and those under way are let end. Then nobody uses the filesystem: it is closed, its
+//! dataset changed and opened again, and the registry tells so. A file that is in both states (by
+//! object and generation) goes on for whoever has it open, as with OpenZFS; others are stale. What
+//! the kernel holds is made true: pages and attributes of all files that it knows are dropped, and
+//! names that lead elsewhere now.
 //!
-//! A name that was not there is good for a second in the kernel, which is waited for. A name on the way to another mount
-//! stays what it is, since dropping it would take that mount away.
+//! A name that was not there is good for a second in the kernel, which is waited for. A name on the
+//! way to another mount stays what it is, since dropping it would take that mount away.
 //!
-//! Source: zfs_suspend_fs, zfs_resume_fs, zfs_rezget (module/os/linux/zfs); fuse_reverse_inval_inode,
-//! fuse_reverse_inval_entry, d_invalidate (fs/fuse, fs/dcache.c of Linux).
+//! Source: zfs_suspend_fs, zfs_resume_fs, zfs_rezget (module/os/linux/zfs);
+//! fuse_reverse_inval_inode, fuse_reverse_inval_entry, d_invalidate (fs/fuse, fs/dcache.c of
+//! Linux).
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};

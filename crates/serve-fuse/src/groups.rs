@@ -1,13 +1,16 @@
-//! Of which groups a caller is. FUSE tells the first alone; the others are in `/proc/TASK/status` (proc_pid_status(5)).
+//! Of which groups a caller is. FUSE tells the first alone; the others are in `/proc/TASK/status`
+//! (proc_pid_status(5)).
 //!
-//! The task waits for its answer, so that its number is not another's meanwhile; should it have been killed, its ids
-//! tell. Whatever is not certain counts as no: a set-group-id bit goes that could have stayed.
+//! The task waits for its answer, so that its number is not another's meanwhile; should it have
+//! been killed, its ids tell. Whatever is not certain counts as no: a set-group-id bit goes that
+//! could have stayed.
 
 use std::sync::OnceLock;
 
 use filesystem::Caller;
 
-/// Whether the caller is of a group. Reads a file that the kernel makes up, which does not wait for the task.
+/// Whether the caller is of a group. Reads a file that the kernel makes up, which does not wait for
+/// the task.
 pub(crate) fn is_of(caller: &Caller, group: u32) -> bool {
     // The numbers in requests are those of this process's namespace; so must those below /proc be.
     static OURS: OnceLock<bool> = OnceLock::new();
@@ -46,7 +49,8 @@ mod tests {
 
     #[test]
     fn only_what_is_certain_makes_a_member() {
-        let good = "Name:\tsh\nUid:\t1\t2\t3\t1000\nGid:\t1\t2\t3\t1001\nGroups:\t4 24 1001 \nNSpid:\t77\n";
+        let good = "Name:\tsh\nUid:\t1\t2\t3\t1000\nGid:\t1\t2\t3\t1001\n\
+                    Groups:\t4 24 1001 \nNSpid:\t77\n";
         let caller = Caller {
             task: 77,
             ..Caller::new(1000, 1001)

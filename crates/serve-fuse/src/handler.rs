@@ -3,10 +3,11 @@
 //! # What the kernel may keep
 //!
 //! Only the kernel changes names and content (through us), so it may keep entries and pages for
-//! long. Attributes are good for a second, since access times move with reads; those of a file
-//! with changes that are not on disk yet are good for no time, since the txg's sync changes what
-//! it takes on disk. Names that are not there, and names in `.zfs`, are good for a second; where case or form of names does not count, entries are not kept at all. `open` is
-//! answered "not needed" once, and then never asked again; `create` likewise.
+//! long. Attributes are good for a second, since access times move with reads; those of a file with
+//! changes that are not on disk yet are good for no time, since the txg's sync changes what it
+//! takes on disk. Names that are not there, and names in `.zfs`, are good for a second; where case
+//! or form of names does not count, entries are not kept at all. `open` is answered "not needed"
+//! once, and then never asked again; `create` likewise.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -68,8 +69,9 @@ impl Handler {
         }
     }
 
-    /// How long the kernel may go by a file's attributes. Directories are not asked for what they take, and every path
-    /// leads through some. Nor does it matter for a listing, which the next one replaces.
+    /// How long the kernel may go by a file's attributes. Directories are not asked for what they
+    /// take, and every path leads through some. Nor does it matter for a listing, which the next
+    /// one replaces.
     pub(crate) fn attributes_ttl(of: &Attributes) -> Duration {
         match of.is_dirty && of.kind == FileKind::Regular {
             true => Duration::ZERO,
@@ -90,7 +92,8 @@ impl Handler {
         reply.entry_with_ttls(&ttl, &Self::entry_ttl(parent), &attributes, generation);
     }
 
-    /// A node's attributes, and how long they are good for. Those of `.zfs` change with the snapshots.
+    /// A node's attributes, and how long they are good for. Those of `.zfs` change with the
+    /// snapshots.
     async fn target_attributes(nodes: &Nodes, node: u64) -> Result<(FileAttr, Duration), Errno> {
         match nodes.resolve(node).await? {
             Target::File(file) => {
@@ -140,10 +143,16 @@ impl Handler {
 
 /// Runs a request about one file: resolves the node, does `work`, and answers.
 macro_rules! on_file {
-    ($self:ident, $node:expr, $reply:ident, |$file:ident| $work:expr, |$value:pat_param| $done:expr) => {
+    (
+        $self:ident, $node:expr, $reply:ident,
+        |$file:ident| $work:expr, |$value:pat_param| $done:expr
+    ) => {
         on_file!($self, $node, $reply, false, |$file| $work, |$value| $done)
     };
-    ($self:ident, $node:expr, $reply:ident, $long:expr, |$file:ident| $work:expr, |$value:pat_param| $done:expr) => {
+    (
+        $self:ident, $node:expr, $reply:ident, $long:expr,
+        |$file:ident| $work:expr, |$value:pat_param| $done:expr
+    ) => {
         let nodes = Arc::clone(&$self.nodes);
         run_sized(&$self.runtime, $long, async move {
             let outcome = async {
@@ -240,8 +249,8 @@ impl fuser::Filesystem for Handler {
     fn forget(&self, _request: &Request, node: INodeNo, count: u64) {
         self.nodes.release_snapshot(node.0, count);
         if self.nodes.release_live(node.0, count) {
-            // Whoever removes files asks for the next one at once. Several nodes may come in one request: this thread
-            // must not wait for a turn before it has dealt with all.
+            // Whoever removes files asks for the next one at once. Several nodes may come in one
+            // request: this thread must not wait for a turn before it has dealt with all.
             self.runtime.readers.stay();
         }
     }
@@ -300,8 +309,9 @@ impl fuser::Filesystem for Handler {
             mtime: mtime.map(convert::set_time),
             ..SetAttributes::default()
         };
-        // A change of nothing is all that is left of one that takes set-id bits away, since that is ours to do
-        // (FUSE_HANDLE_KILLPRIV_V2): `chown -1:-1`, and what comes before a write or fallocate.
+        // A change of nothing is all that is left of one that takes set-id bits away, since that is
+        // ours to do (FUSE_HANDLE_KILLPRIV_V2): `chown -1:-1`, and what comes before a write or
+        // fallocate.
         set.without_set_id = set == SetAttributes::default();
         on_file!(
             self,
@@ -776,8 +786,9 @@ impl fuser::Filesystem for Handler {
         _flags: i32,
         reply: ReplyCreate,
     ) {
-        // "Make a node, then open it", which needs no asking: a file that was made so needs no release when it is
-        // closed. The kernel does not ask again. Permissions were checked, so a mode that forbids what the file is opened for does not matter.
+        // "Make a node, then open it", which needs no asking: a file that was made so needs no
+        // release when it is closed. The kernel does not ask again. Permissions were checked, so a
+        // mode that forbids what the file is opened for does not matter.
         reply.error(Errno::ENOSYS);
     }
 
@@ -889,7 +900,8 @@ impl fuser::Filesystem for Handler {
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
-        // Programs that ask of every file whether it is a terminal need not wait for it to be looked up.
+        // Programs that ask of every file whether it is a terminal need not wait for it to be
+        // looked up.
         if !crate::flags::is_known(command) {
             return self.runtime.at_once(|| reply.error(Errno::ENOTTY));
         }

@@ -30,8 +30,8 @@ pub fn mounted_at(path: &Path) -> io::Result<Option<(String, String)>> {
     Ok(last.map(|mount| (mount.source.clone(), mount.kind.clone())))
 }
 
-/// The dataset whose filesystem, mounted by this program, a path leads into, by the name that it had when it was mounted,
-/// and where that is mounted; none where it is in another filesystem.
+/// The dataset whose filesystem, mounted by this program, a path leads into, by the name that it
+/// had when it was mounted, and where that is mounted; none where it is in another filesystem.
 ///
 /// # Errors
 /// When there is nothing at `path`, or it cannot be asked.
@@ -58,16 +58,17 @@ fn canonical(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// A FUSE mount whose server is gone ("Transport endpoint is not connected"), or went while it was asked.
+/// A FUSE mount whose server is gone ("Transport endpoint is not connected"), or went while it was
+/// asked.
 pub fn is_dead(error: &io::Error) -> bool {
     [Errno::NOTCONN, Errno::CONNABORTED]
         .map(|errno| Some(errno.raw_os_error()))
         .contains(&error.raw_os_error())
 }
 
-/// Takes away the mounts at `path` that servers left which crashed. What the kernel remembers of a dead mount's
-/// directory may still be there for a second; so the filesystem is asked, which is never answered from memory.
-/// While a server is on its way out, that waits until it is gone.
+/// Takes away the mounts at `path` that servers left which crashed. What the kernel remembers of a
+/// dead mount's directory may still be there for a second; so the filesystem is asked, which is
+/// never answered from memory. While a server is on its way out, that waits until it is gone.
 ///
 /// # Errors
 /// When what is at `path` cannot be asked, or not be taken away.
@@ -165,12 +166,13 @@ pub(crate) fn check_fuse() -> Result<()> {
     }
 }
 
-/// Unmounts a filesystem from `path` (what is there, where it cannot be told from others); whether it was there: where
-/// somebody else unmounted it there is nothing to do.
+/// Unmounts a filesystem from `path` (what is there, where it cannot be told from others); whether
+/// it was there: where somebody else unmounted it there is nothing to do.
 ///
 /// # Errors
-/// [`MountError::Covered`] where another mount covers it, which would go in its place; [`MountError::Inside`] where
-/// another is mounted inside, which would go with it, unless lazily or at any cost.
+/// [`MountError::Covered`] where another mount covers it, which would go in its place;
+/// [`MountError::Inside`] where another is mounted inside, which would go with it, unless lazily or
+/// at any cost.
 pub(crate) fn unmount_ours(
     path: &Path,
     identity: Option<&Identity>,
@@ -208,7 +210,8 @@ fn covered(path: &Path, cover: HostMount) -> MountError {
     }
 }
 
-/// Where the kernel shows its FUSE connections, if somebody has mounted `fusectl` there (systemd does, containers do not).
+/// Where the kernel shows its FUSE connections, if somebody has mounted `fusectl` there (systemd
+/// does, containers do not).
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
 /// Ends the connection of a FUSE filesystem: whoever uses it gets errors.
@@ -264,10 +267,12 @@ fn unmount(path: &Path, mode: UnmountMode) -> Result<()> {
     }
 }
 
-/// Changes the flags of a filesystem (of what is there, where it cannot be told from others), mounted at `path`.
+/// Changes the flags of a filesystem (of what is there, where it cannot be told from others),
+/// mounted at `path`.
 ///
 /// # Errors
-/// [`MountError::Covered`] where another mount covers it, whose flags would change; [`MountError::Refused`].
+/// [`MountError::Covered`] where another mount covers it, whose flags would change;
+/// [`MountError::Refused`].
 pub(crate) fn remount(
     path: &Path,
     identity: Option<&Identity>,

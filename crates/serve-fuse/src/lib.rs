@@ -1,7 +1,8 @@
 //! Filesystems and volumes in the host's file tree, through FUSE.
 //!
-//! [`Mount`] serves a filesystem at a mountpoint, with `.zfs/snapshot`; [`ZvolDirectory`] shows volumes
-//! as files `POOL/VOLUME` that `losetup` takes. Both have leases on what is open ([`access::Access`]).
+//! [`Mount`] serves a filesystem at a mountpoint, with `.zfs/snapshot`; [`ZvolDirectory`] shows
+//! volumes as files `POOL/VOLUME` that `losetup` takes. Both have leases on what is open
+//! ([`access::Access`]).
 //!
 //! | Module | What it does |
 //! |---|---|

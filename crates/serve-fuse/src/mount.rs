@@ -24,7 +24,8 @@ use crate::task::Runner;
 
 /// Threads that read requests. What has to wait goes on as a task, so few are enough.
 const THREADS_MAX: usize = 4;
-/// How long the kernel may take to say that it forgot one more node of a snapshot, before what it still knows counts as in use.
+/// How long the kernel may take to say that it forgot one more node of a snapshot, before what it
+/// still knows counts as in use.
 const FORGETTING: Duration = Duration::from_secs(2);
 /// The same, where it can be asked again.
 const FORGETTING_MOSTLY: Duration = Duration::from_millis(100);
@@ -239,8 +240,8 @@ impl Served {
         Ok(())
     }
 
-    /// Waits for the session's end, now that the host's tree does not have it at its place any more. Who uses it in
-    /// another place goes on undisturbed, or by force is cut off.
+    /// Waits for the session's end, now that the host's tree does not have it at its place any
+    /// more. Who uses it in another place goes on undisturbed, or by force is cut off.
     async fn end_within(&self, patience: Duration, mode: UnmountMode) -> Result<()> {
         if mode == UnmountMode::Lazy || tokio::time::timeout(patience, self.ended()).await.is_ok() {
             return Ok(());
@@ -391,12 +392,12 @@ impl Mount {
         }
     }
 
-    /// Makes the kernel obey other options than those that it was mounted with: `read_only`, `devices`,
-    /// `setuid`, `exec`.
+    /// Makes the kernel obey other options than those that it was mounted with: `read_only`,
+    /// `devices`, `setuid`, `exec`.
     ///
     /// # Errors
-    /// [`MountError::Covered`], where another mount lies over it; [`MountError::Refused`], where the kernel does not
-    /// let us.
+    /// [`MountError::Covered`], where another mount lies over it; [`MountError::Refused`], where
+    /// the kernel does not let us.
     pub async fn remount(&self, options: &MountOptions) -> Result<()> {
         let path = self.mountpoint().to_owned();
         let identity = self.inner.served.identity.clone();
@@ -410,17 +411,18 @@ impl Mount {
         self.inner.release_snapshots(name).await;
     }
 
-    /// [`Self::release_snapshots`] of one that nobody uses: no file in it is open or mapped, and it is no process's
-    /// directory. What the kernel merely remembers of it is no use.
+    /// [`Self::release_snapshots`] of one that nobody uses: no file in it is open or mapped, and it
+    /// is no process's directory. What the kernel merely remembers of it is no use.
     ///
     /// # Errors
     /// [`MountError::SnapshotBusy`]; whoever uses it goes on undisturbed then.
     ///
     /// Source: module/zfs/zfs_ioctl.c (`zfs_unmount_snap`), module/os/linux/zfs/zfs_ctldir.c
-    /// (`zfsctl_snapshot_unmount`): there each snapshot is a mount of its own, whose unmounting finds that out.
+    /// (`zfsctl_snapshot_unmount`): there each snapshot is a mount of its own, whose unmounting
+    /// finds that out.
     pub async fn release_unused_snapshot(&self, name: &str) -> Result<()> {
-        // Without `.zfs` nobody could find back to what the kernel is to forget: who still has something open hears
-        // ESTALE.
+        // Without `.zfs` nobody could find back to what the kernel is to forget: who still has
+        // something open hears ESTALE.
         let control = self.inner.nodes.control();
         if let Some(snapshot) = control.get(name)
             && snapshot.uses() > 0
@@ -430,8 +432,9 @@ impl Mount {
             let names = || vec![name.to_owned()];
             self.inner.forget_snapshots(names()).await;
             if !forgotten(&snapshot, FORGETTING_MOSTLY).await {
-                // An attempt that was refused cut the directory off its name: what has become unused in it since is only
-                // found when it has its name again. And whoever works in it has a working directory again.
+                // An attempt that was refused cut the directory off its name: what has become
+                // unused in it since is only found when it has its name again. And whoever works in
+                // it has a working directory again.
                 self.find_snapshot(name).await;
                 self.inner.forget_snapshots(names()).await;
                 if !forgotten(&snapshot, FORGETTING).await {
@@ -453,12 +456,12 @@ impl Mount {
         let _ = tokio::time::timeout(FORGETTING, aside(find)).await;
     }
 
-    /// Unmounts, waits for requests under way, and lets go of snapshots. What was changed need not be on stable
-    /// storage yet: [`Filesystem::close`] sees to that.
+    /// Unmounts, waits for requests under way, and lets go of snapshots. What was changed need not
+    /// be on stable storage yet: [`Filesystem::close`] sees to that.
     ///
     /// # Errors
-    /// [`MountError::Busy`], [`MountError::Covered`], [`MountError::Inside`], [`MountError::Elsewhere`] and what else
-    /// stands in the way.
+    /// [`MountError::Busy`], [`MountError::Covered`], [`MountError::Inside`],
+    /// [`MountError::Elsewhere`] and what else stands in the way.
     pub async fn detach(&self, mode: UnmountMode) -> Result<()> {
         self.inner.served.unmount(mode).await?;
         if mode != UnmountMode::Lazy {
@@ -468,8 +471,8 @@ impl Mount {
         Ok(())
     }
 
-    /// [`Self::detach`], then puts everything on stable storage. The filesystem itself stays open (and can be
-    /// mounted again).
+    /// [`Self::detach`], then puts everything on stable storage. The filesystem itself stays open
+    /// (and can be mounted again).
     ///
     /// # Errors
     /// [`MountError::Busy`] and what else stands in the way; [`MountError::Flush`] when it is
@@ -511,7 +514,8 @@ impl Inner {
     }
 }
 
-/// Whether the kernel lets go of all that it knows of a snapshot. It has been told to; what it does comes one by one.
+/// Whether the kernel lets go of all that it knows of a snapshot. It has been told to; what it does
+/// comes one by one.
 async fn forgotten(snapshot: &Snapshot, patience: Duration) -> bool {
     let (mut left, mut since) = (snapshot.uses(), Instant::now());
     while left > 0 {

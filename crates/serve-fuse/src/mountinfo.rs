@@ -1,7 +1,8 @@
 //! What is mounted where: the kernel's list, read as a tree.
 //!
-//! A path leads to the mount that was put there last; one below it, or below a mount of a directory above, is covered:
-//! it lives on, but no path leads to it. Who unmounts by path must know, else somebody else's mount goes.
+//! A path leads to the mount that was put there last; one below it, or below a mount of a directory
+//! above, is covered: it lives on, but no path leads to it. Who unmounts by path must know, else
+//! somebody else's mount goes.
 //!
 //! Source: proc(5), /proc/pid/mountinfo.
 
@@ -72,7 +73,8 @@ fn unescape(field: &str) -> OsString {
 /// What a mount is told from others by that are, or come to be, at the same place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Identity {
-    /// The device of its filesystem: nobody has the same while it is mounted anywhere, another may have it later.
+    /// The device of its filesystem: nobody has the same while it is mounted anywhere, another may
+    /// have it later.
     pub(crate) device: String,
     source: String,
 }
@@ -109,7 +111,8 @@ pub(crate) enum Standing {
 pub struct MountTable(Vec<HostMount>);
 
 impl MountTable {
-    /// What is mounted now, if that can be told. The kernel lists all mounts for it: who asks of many asks one table.
+    /// What is mounted now, if that can be told. The kernel lists all mounts for it: who asks of
+    /// many asks one table.
     pub fn now() -> Option<Self> {
         Self::read()
             .inspect_err(|error| tracing::warn!(%error, "what is mounted cannot be told"))
@@ -171,7 +174,8 @@ impl MountTable {
             way.push(parent.id);
             at = parent;
         }
-        // Whoever walks along the path leaves it where something else was mounted on it, on our way.
+        // Whoever walks along the path leaves it where something else was mounted on it, on our
+        // way.
         let cover = self.0.iter().find(|mount| {
             way.contains(&mount.parent) && !way.contains(&mount.id) && path.starts_with(&mount.path)
         });

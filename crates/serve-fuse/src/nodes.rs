@@ -6,15 +6,16 @@
 //! | 62 set | `.zfs` (…1), `.zfs/snapshot` (…2), `.zfs/shares` (…3) |
 //! | 48 to 61: slot, 0 to 47: object | a file of the filesystem in that slot; object 1: its root |
 //!
-//! Slot 0 is the mounted filesystem. When another state of it takes its place (rollback), files that
-//! are in both keep their nodes. Where the kernel knows a file that is not in the new state, whatever
-//! has or gets its object number is in a slot of its own from then on ([`Moved`]): what the kernel has
-//! of the old one is stale rather than wrong. A snapshot gets a slot when it is first listed or looked
-//! up; when it is open is up to the control directory ([`access::ControlDirectory`]).
+//! Slot 0 is the mounted filesystem. When another state of it takes its place (rollback), files
+//! that are in both keep their nodes. Where the kernel knows a file that is not in the new state,
+//! whatever has or gets its object number is in a slot of its own from then on ([`Moved`]): what
+//! the kernel has of the old one is stale rather than wrong. A snapshot gets a slot when it is
+//! first listed or looked up; when it is open is up to the control directory
+//! ([`access::ControlDirectory`]).
 //!
 //! What the kernel knows of a snapshot is counted ([`Snapshot::uses`]): an open file or somebody's
-//! directory there is no request, and the file may be read from after hours. Only the kernel knows of
-//! them, and says so by not forgetting the node.
+//! directory there is no request, and the file may be read from after hours. Only the kernel knows
+//! of them, and says so by not forgetting the node.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -43,7 +44,8 @@ const SLOT_MAX: u64 = (1 << 14) - 1;
 /// Slots of files of the mounted filesystem that are not in slot 0, by object.
 pub(crate) type Moved = HashMap<u64, u64>;
 
-/// How long requests may take that are under way while another state is to take the filesystem's place.
+/// How long requests may take that are under way while another state is to take the filesystem's
+/// place.
 const PAUSING: Duration = Duration::from_secs(10);
 /// How often that is looked at.
 const LOOK: Duration = Duration::from_millis(1);
@@ -189,7 +191,8 @@ impl Nodes {
         &self.control
     }
 
-    /// Lets nobody at the mounted filesystem, until [`Self::resume`]; whether all who were are done.
+    /// Lets nobody at the mounted filesystem, until [`Self::resume`]; whether all who were are
+    /// done.
     pub(crate) async fn pause(&self) -> bool {
         let before = {
             let mut state = self.state.lock();
@@ -217,8 +220,8 @@ impl Nodes {
         self.resumed.notify_waiters();
     }
 
-    /// Puts another state into the place of the mounted filesystem, which is paused. `survives` tells which files that
-    /// the kernel knows are in both.
+    /// Puts another state into the place of the mounted filesystem, which is paused. `survives`
+    /// tells which files that the kernel knows are in both.
     pub(crate) fn replace(&self, live: Arc<Filesystem>, survives: impl Fn(u64) -> bool) {
         let mut state = self.state.lock();
         let mut moved = Moved::clone(&state.live.moved);
@@ -244,7 +247,8 @@ impl Nodes {
         live.node(ino)
     }
 
-    /// The kernel forgot what it was told `count` times of a file of the mounted filesystem; whether that frees it.
+    /// The kernel forgot what it was told `count` times of a file of the mounted filesystem;
+    /// whether that frees it.
     pub(crate) fn release_live(&self, node: u64, count: u64) -> bool {
         // Under the lock: who replaces the filesystem takes the counts along.
         let state = self.state.lock();

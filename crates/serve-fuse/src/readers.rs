@@ -1,11 +1,12 @@
 //! Which of a mount's threads waits for the next request.
 //!
 //! # What it is for
-//! Every thread of a session reads a request, answers it, and reads the next. When several sleep in the
-//! kernel's read, requests go round them: each one wakes the thread that has slept longest, whose caches
-//! are cold. A client that waits for each answer before it asks again (most do) pays for that every time. So
-//! one thread has the *turn*: it reads, answers, and stays; it looks for the next request for a few tens of
-//! microseconds before it goes to sleep, as long as that has been worth it lately. The others are parked.
+//! Every thread of a session reads a request, answers it, and reads the next. When several sleep in
+//! the kernel's read, requests go round them: each one wakes the thread that has slept longest,
+//! whose caches are cold. A client that waits for each answer before it asks again (most do) pays
+//! for that every time. So one thread has the *turn*: it reads, answers, and stays; it looks for
+//! the next request for a few tens of microseconds before it goes to sleep, as long as that has
+//! been worth it lately. The others are parked.
 //!
 //! ```text
 //!            request read, more wait or it is long: the turn is offered
@@ -19,8 +20,9 @@
 //! ```
 //!
 //! # Who may park
-//! Only while another thread that is known here reads (it has a [`Seat`]). When the session ends, that one's read fails, it
-//! ends, its seat is dropped, and that lets all others go: nobody is left behind.
+//! Only while another thread that is known here reads (it has a [`Seat`]). When the session ends,
+//! that one's read fails, it ends, its seat is dropped, and that lets all others go: nobody is left
+//! behind.
 //!
 //! # Locks
 //! `state`, for a few instructions. A thread never parks with another lock held.
@@ -69,8 +71,8 @@ struct Seat {
     shared: Arc<Shared>,
     /// It has the turn.
     is_reader: bool,
-    /// When it was done with the request before, others waited (or that is not known): asking costs a
-    /// system call, which a client that is alone need not pay for each request.
+    /// When it was done with the request before, others waited (or that is not known): asking costs
+    /// a system call, which a client that is alone need not pay for each request.
     is_crowded: bool,
     ended: Instant,
     in_vain: u32,
@@ -112,7 +114,8 @@ impl Readers {
         let _ = self.0.device.set(device);
     }
 
-    /// This thread has read a request. When more wait, or this one may take `long`, another thread reads on.
+    /// This thread has read a request. When more wait, or this one may take `long`, another thread
+    /// reads on.
     pub(crate) fn begin(&self, long: bool) {
         if self.0.device.get().is_none() {
             return;
@@ -131,8 +134,8 @@ impl Readers {
         });
     }
 
-    /// This thread has read what needs no answer: if it has the turn, it looks for the next request. Never waits for
-    /// a turn.
+    /// This thread has read what needs no answer: if it has the turn, it looks for the next
+    /// request. Never waits for a turn.
     pub(crate) fn stay(&self) {
         if self.0.device.get().is_none() {
             return;
@@ -182,8 +185,9 @@ impl Shared {
         })
     }
 
-    /// Gives the turn to a parked thread. If there is none, whoever is busy for `long` gives it up all the same: a thread that is
-    /// about to park must not take it for one that reads. Whether it was given.
+    /// Gives the turn to a parked thread. If there is none, whoever is busy for `long` gives it up
+    /// all the same: a thread that is about to park must not take it for one that reads. Whether it
+    /// was given.
     fn give_turn(&self, long: bool) -> bool {
         let mut state = self.state.lock();
         if state.parked > state.offers {
@@ -256,8 +260,8 @@ mod tests {
 
     use super::*;
 
-    /// A session in small: requests are bytes of a pipe; 1 is a long one. Returns how many were answered, by how
-    /// many threads each.
+    /// A session in small: requests are bytes of a pipe; 1 is a long one. Returns how many were
+    /// answered, by how many threads each.
     fn serve(requests: usize, in_flight: usize, long_every: usize) -> Vec<usize> {
         const THREADS: usize = 4;
         let readers = Readers::new();

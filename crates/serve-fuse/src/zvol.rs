@@ -3,8 +3,8 @@
 //! Directories follow from the names. A file's size is its volume's; it cannot be changed here.
 //! Reads and writes go past the kernel's page cache only where the opener asks (`O_DIRECT`);
 //! otherwise the cache is kept, since others (iSCSI) write too only where an administrator serves
-//! one volume twice; a rollback drops it. `fsync` is the volume's flush, punching a hole its unmap: so `losetup` passes
-//! both on from a filesystem on top.
+//! one volume twice; a rollback drops it. `fsync` is the volume's flush, punching a hole its unmap:
+//! so `losetup` passes both on from a filesystem on top.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
@@ -32,9 +32,11 @@ use crate::mount::{Served, UnmountMode};
 use crate::nodes::ROOT;
 use crate::task::{Runner, run};
 
-/// How long the kernel may go by a size that it was told; [`ZvolDirectory::resized`] tells it sooner.
+/// How long the kernel may go by a size that it was told; [`ZvolDirectory::resized`] tells it
+/// sooner.
 const TTL: Duration = Duration::from_secs(1);
-/// How long it may go by a name. Volumes come and go, and are replaced under the same name: not at all.
+/// How long it may go by a name. Volumes come and go, and are replaced under the same name: not at
+/// all.
 const NAME_TTL: Duration = Duration::ZERO;
 const WRITE_BYTES_MAX: u32 = 1 << 20;
 const O_DSYNC: i32 = 0o10000;
@@ -158,8 +160,8 @@ impl Tree {
         self.place(name, number, shown);
     }
 
-    /// Puts a file at a name, with the directories that it takes. It keeps its number, by which those know it who have
-    /// it open.
+    /// Puts a file at a name, with the directories that it takes. It keeps its number, by which
+    /// those know it who have it open.
     fn place(&mut self, name: &str, file: u64, shown: Shown) {
         let mut node = ROOT;
         let parts: Vec<_> = name.split('/').filter(|part| !part.is_empty()).collect();
@@ -670,7 +672,8 @@ impl ZvolDirectory {
         Ok(Self { served, tree })
     }
 
-    /// Shows a volume at `name` (`pool/dir/volume`; `@snapshot` may follow). Replaces what was there.
+    /// Shows a volume at `name` (`pool/dir/volume`; `@snapshot` may follow). Replaces what was
+    /// there.
     pub fn insert(&self, name: &str, volume: Lease<Volume>) {
         let notifier = self.served.notifier().clone();
         self.tree.write().insert(name, Arc::new(volume), notifier);
@@ -686,7 +689,8 @@ impl ZvolDirectory {
         self.tree.write().rename(from, to);
     }
 
-    /// Takes a volume away once nobody has its file open, maybe at once (`leaves`), or keeps it after all.
+    /// Takes a volume away once nobody has its file open, maybe at once (`leaves`), or keeps it
+    /// after all.
     pub fn set_leaving(&self, name: &str, leaves: bool) {
         let mut tree = self.tree.write();
         let Some(number) = tree.find(name) else {
@@ -698,8 +702,9 @@ impl ZvolDirectory {
         tree.leave(number);
     }
 
-    /// Has the kernel ask for the size of a volume's file again, and drop what it holds of the content: beyond the
-    /// end of one that was made smaller, and bigger again, there is nothing now.
+    /// Has the kernel ask for the size of a volume's file again, and drop what it holds of the
+    /// content: beyond the end of one that was made smaller, and bigger again, there is nothing
+    /// now.
     pub async fn resized(&self, name: &str) {
         let pages = {
             let tree = self.tree.read();

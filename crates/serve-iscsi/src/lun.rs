@@ -58,7 +58,8 @@ pub struct Extent {
 pub enum LunError {
     /// The range reaches beyond the end of the unit.
     #[error(
-        "range of {length_bytes} bytes at {offset_bytes} is beyond the end of the volume; check that the initiator saw the volume's present size"
+        "range of {length_bytes} bytes at {offset_bytes} is beyond the end of the volume; check \
+         that the initiator saw the volume's present size"
     )]
     OutOfRange {
         /// Start of the range in bytes.
@@ -71,7 +72,8 @@ pub enum LunError {
     ReadOnly,
     /// There is no room for the write.
     #[error(
-        "no space left for a write of {length_bytes} bytes at {offset_bytes}; free space in the pool, or grow it"
+        "no space left for a write of {length_bytes} bytes at {offset_bytes}; free space in the \
+         pool, or grow it"
     )]
     NoSpace {
         /// Start of the write in bytes.
@@ -81,7 +83,8 @@ pub enum LunError {
     },
     /// Stored data is damaged beyond repair.
     #[error(
-        "data at {offset_bytes} is damaged beyond repair; see `zpool status -v` for the pool's errors"
+        "data at {offset_bytes} is damaged beyond repair; see `zpool status -v` for the pool's \
+         errors"
     )]
     UnrecoveredRead {
         /// First byte that could not be read, in bytes from the start of the unit.

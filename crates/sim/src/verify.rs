@@ -187,7 +187,7 @@ impl Walk<'_> {
 
     /// The MAC of a block, if its key is loaded. (Those of indirect blocks need none.)
     async fn mac(&mut self, block: &BlockPointer, objset: ObjsetId, what: &str) {
-        if block.level() > 0 || !block.uses_crypt() || self.pool.key_of(objset).is_none() {
+        if block.level() > 0 || !block.uses_crypt() || self.pool.keys().get(objset).is_none() {
             return;
         }
         let context = ReadContext {
@@ -231,7 +231,11 @@ impl Walk<'_> {
                 }
             }
             if block.is_gang() {
-                let members = self.pool.read_gang_header(block, &Self::context()).await?;
+                let members = self
+                    .pool
+                    .reader()
+                    .read_gang_header(block, &Self::context())
+                    .await?;
                 for member in members {
                     self.claim(&member, certain).await?;
                 }
@@ -259,7 +263,7 @@ impl Walk<'_> {
         }
         self.report.blocks += 1;
         let context = Self::context();
-        match self.pool.scrub(block, &context).await {
+        match self.pool.reader().scrub(block, &context).await {
             Ok(outcome) => {
                 if outcome.bad_copies > 0 {
                     self.problem(format!("{what}: {outcome:?} in {block:?}"));

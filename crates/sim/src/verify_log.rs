@@ -40,12 +40,12 @@ impl Walk<'_> {
                 ..Self::context()
             };
             // As stored: of encrypted datasets all that leads on is in the clear.
-            let Ok(stored) = self.pool.read_raw(&next, &context).await else {
+            let Ok(stored) = self.pool.reader().read_raw(&next, &context).await else {
                 return;
             };
-            if next.uses_crypt() && self.pool.key_of(place.objset).is_some() {
+            if next.uses_crypt() && self.pool.keys().get(place.objset).is_some() {
                 self.report.macs += 1;
-                if let Err(error) = self.pool.open_log_block(&next, stored.clone()) {
+                if let Err(error) = self.pool.log_blocks().open(&next, stored.clone()) {
                     self.problem(format!("{what}: its log: {error}"));
                 }
             }

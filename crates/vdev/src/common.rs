@@ -1,11 +1,12 @@
 //! What the leaves of a tree share: who hears of their errors, and whether they may be written.
 //!
-//! While a pool is suspended another host may take it (multi-host protection suspends it for that very reason), and from
-//! then on nothing of ours may reach its devices. The pipeline alone cannot see to that: when it is suspended, writes
-//! wait in leaves' queues behind a device that does not answer, and labels are half written. So the last question before
-//! a write, flush or discard goes to a device is [`Halt::is_halted`], and what it stops fails as
-//! [`super::leaf::LeafError::Halted`]: no error of the device, and done again when the pool resumes. What a device
-//! has accepted by then cannot be taken back.
+//! While a pool is suspended another host may take it (multi-host protection suspends it for that
+//! very reason), and from then on nothing of ours may reach its devices. The pipeline alone cannot
+//! see to that: when it is suspended, writes wait in leaves' queues behind a device that does not
+//! answer, and labels are half written. So the last question before a write, flush or discard goes
+//! to a device is [`Halt::is_halted`], and what it stops fails as
+//! [`super::leaf::LeafError::Halted`]: no error of the device, and done again when the pool
+//! resumes. What a device has accepted by then cannot be taken back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

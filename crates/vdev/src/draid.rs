@@ -3,21 +3,22 @@
 //!
 //! # Layout
 //!
-//! Of `c` children, `s` children's worth of space is kept for distributed spares, which leaves `n = c - s`
-//! columns. Every child is cut into chunks of 16 MiB; one chunk of each child is a *row*. A *group* is `w =
-//! data + parity` chunks that follow each other over the columns of a row and go on in the next one.
-//! `g` groups fill `w·g / n` rows exactly, a *slice*. Which child a column is, a permutation
-//! of the children says, a different one for each slice; the last `s` columns are the spares.
+//! Of `c` children, `s` children's worth of space is kept for distributed spares, which leaves
+//! `n = c - s` columns. Every child is cut into chunks of 16 MiB; one chunk of each child is a
+//! *row*. A *group* is `w = data + parity` chunks that follow each other over the columns of a row
+//! and go on in the next one. `g` groups fill `w·g / n` rows exactly, a *slice*. Which child a
+//! column is, a permutation of the children says, a different one for each slice; the last `s`
+//! columns are the spares.
 //!
-//! The address space counts group by group, within a group sector by sector over its `w` chunks. A block
-//! takes whole stripes of `w` sectors (what it does not fill is zeros), parity first, then data in columns
-//! as in RAID-Z. A block that reaches the end of its group goes on in the next.
+//! The address space counts group by group, within a group sector by sector over its `w` chunks. A
+//! block takes whole stripes of `w` sectors (what it does not fill is zeros), parity first, then
+//! data in columns as in RAID-Z. A block that reaches the end of its group goes on in the next.
 //!
 //! # Permutations
 //!
-//! A map has 256 rows (512 from 32 children on), each a shuffle of the row before, by a generator that starts
-//! from a seed given per number of children. Slice `i` uses row `(i / c) mod rows`, with `i mod c`
-//! added to each child's number.
+//! A map has 256 rows (512 from 32 children on), each a shuffle of the row before, by a generator
+//! that starts from a seed given per number of children. Slice `i` uses row `(i / c) mod rows`,
+//! with `i mod c` added to each child's number.
 
 use std::sync::Arc;
 
@@ -73,7 +74,8 @@ impl Draid {
         }
         Self::with_groups(parity, data, spares, children, groups).ok_or_else(|| {
             bad(format!(
-                "a draid vdev of {children} children with {parity} parity, {data} data, {spares} spares, {groups} groups"
+                "a draid vdev of {children} children with {parity} parity, {data} data, {spares} \
+                 spares, {groups} groups"
             ))
         })
     }
@@ -341,7 +343,8 @@ mod tests {
                     assert_eq!(used.len(), row.columns.len());
                 }
             }
-            // What no stripe uses is the spares': they never meet data, and each has a child for itself.
+            // What no stripe uses is the spares': they never meet data, and each has a child for
+            // itself.
             for offset in (0..4 * ROW_BYTES).step_by(1 << ashift) {
                 let spare: BTreeSet<usize> = (0..spares)
                     .map(|spare| draid.spare_child(spare, offset).expect("a spare"))

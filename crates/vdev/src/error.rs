@@ -13,7 +13,8 @@ use thiserror::Error;
 pub enum VdevError {
     /// A device neither does what it was asked nor fails.
     #[error(
-        "{vdev}: the device does not answer; make it answer again or take it away from this host, then run 'zpool clear'"
+        "{vdev}: the device does not answer; make it answer again or take it away from this \
+         host, then run 'zpool clear'"
     )]
     Stalled {
         /// Which device.
@@ -33,7 +34,8 @@ pub enum VdevError {
     },
     /// A vdev has too few working children.
     #[error(
-        "{vdev}: too few working devices ({cause}); reattach the missing devices and run 'zpool clear'"
+        "{vdev}: too few working devices ({cause}); reattach the missing devices and run 'zpool \
+         clear'"
     )]
     VdevUnavailable {
         /// Which vdev, as a person would name it.
@@ -59,7 +61,8 @@ pub enum VdevError {
     },
     /// A device's label does not belong where the device is.
     #[error(
-        "{path}: the device holds vdev {found} and not {expected}; give the right device, or replace it"
+        "{path}: the device holds vdev {found} and not {expected}; give the right device, or \
+         replace it"
     )]
     WrongDevice {
         /// Path of the device.

@@ -3,31 +3,35 @@
 //!
 //! # Layout
 //!
-//! A block keeps the rows it was written with: the vdev's width at its (physical) birth, its *logical*
-//! width. The vdev's configuration says from which txg on it was how wide (`raidz_expand_txgs`, rising; the
-//! last one is today's width, unless `raidz_expanding` says that one more child is being taken in).
+//! A block keeps the rows it was written with: the vdev's width at its (physical) birth, its
+//! *logical* width. The vdev's configuration says from which txg on it was how wide
+//! (`raidz_expand_txgs`, rising; the last one is today's width, unless `raidz_expanding` says that
+//! one more child is being taken in).
 //!
-//! Widening moves every sector of the vdev: sector `b` goes from row `b / w` of child `b % w` to row
-//! `b / (w+1)` of child `b % (w+1)`. So an old block's rows wrap around the children: the sectors of one
-//! of its columns are on many children, those of one of its rows on as many as it has columns.
+//! Widening moves every sector of the vdev: sector `b` goes from row `b / w` of child `b % w` to
+//! row `b / (w+1)` of child `b % (w+1)`. So an old block's rows wrap around the children: the
+//! sectors of one of its columns are on many children, those of one of its rows on as many as it
+//! has columns.
 //!
-//! While sectors are being moved, the uberblock says how far that has come, in bytes of the vdev. A row of
-//! a block that lies wholly below that is in its new place, and any other in its old one. At the very
-//! beginning new places overlap old ones: then they are in the space for boot loaders in front of
-//! each child's data (*scratch*), if the uberblock says so.
+//! While sectors are being moved, the uberblock says how far that has come, in bytes of the vdev. A
+//! row of a block that lies wholly below that is in its new place, and any other in its old one. At
+//! the very beginning new places overlap old ones: then they are in the space for boot loaders in
+//! front of each child's data (*scratch*), if the uberblock says so.
 //!
 //! # Reading
 //!
-//! All sectors of a block's rows are read (those that follow each other on a child at once), and each row is
-//! solved by itself. What is wrong without saying so is looked for by *child*: a child that lies, lies in every
-//! row. It may as well have lied before the vdev was widened, and its sectors then were moved to all
-//! children; so the children of every width that the vdev ever had are tried.
+//! All sectors of a block's rows are read (those that follow each other on a child at once), and
+//! each row is solved by itself. What is wrong without saying so is looked for by *child*: a child
+//! that lies, lies in every row. It may as well have lied before the vdev was widened, and its
+//! sectors then were moved to all children; so the children of every width that the vdev ever had
+//! are tried.
 //!
 //! # Writing
 //!
-//! New blocks take the newest width, except in the few txgs between the end of an expansion and the one from
-//! which on it counts; those, and old blocks one of whose copies is repaired, are written row by row, each with
-//! parity of its own. While an expansion is under way nothing is written: nobody here moves sectors.
+//! New blocks take the newest width, except in the few txgs between the end of an expansion and the
+//! one from which on it counts; those, and old blocks one of whose copies is repaired, are written
+//! row by row, each with parity of its own. While an expansion is under way nothing is written:
+//! nobody here moves sectors.
 
 use bytes::{Bytes, BytesMut};
 use codec::raidz;
@@ -77,8 +81,8 @@ pub(super) struct Sector {
     number: u64,
 }
 
-/// The sectors of a block, row by row; all rows have all columns (parity first), but the last columns of
-/// the last row may have no sector.
+/// The sectors of a block, row by row; all rows have all columns (parity first), but the last
+/// columns of the last row may have no sector.
 #[derive(Debug)]
 pub(super) struct Rows {
     parity: usize,
@@ -148,8 +152,8 @@ impl Expansion {
         self.width_at(Txg::new(u64::MAX)) as usize
     }
 
-    /// The txg from which on blocks have the newest width, and the width of those before it; `None` while that
-    /// is the original one.
+    /// The txg from which on blocks have the newest width, and the width of those before it; `None`
+    /// while that is the original one.
     pub(super) fn last_change(&self) -> Option<(Txg, usize)> {
         let (from, _) = *self.widths.last()?;
         let before = self.widths.len().checked_sub(2).map(|at| self.widths[at].1);
@@ -304,8 +308,8 @@ impl Rows {
         Some(out.freeze())
     }
 
-    /// What is missing in all rows, and what `is_wrong` says, computed from the rest. `None` when there is
-    /// too little of a row, or when that makes no difference.
+    /// What is missing in all rows, and what `is_wrong` says, computed from the rest. `None` when
+    /// there is too little of a row, or when that makes no difference.
     fn solve(&self, content: &Content, is_wrong: impl Fn(&Sector) -> bool) -> Option<Content> {
         let mut out = content.clone();
         let mut changed = false;
@@ -452,8 +456,8 @@ impl Striped<'_> {
         }
     }
 
-    /// Reads those sectors of the wanted columns that are not there yet; whether that gave any. Children that
-    /// miss the block are asked only if `stale`.
+    /// Reads those sectors of the wanted columns that are not there yet; whether that gave any.
+    /// Children that miss the block are asked only if `stale`.
     async fn read_rows(
         &self,
         rows: &Rows,
@@ -573,8 +577,8 @@ impl Striped<'_> {
         None
     }
 
-    /// Compares what was read with what is right (`right`, of which parity may be stale), counts and
-    /// writes what differs.
+    /// Compares what was read with what is right (`right`, of which parity may be stale), counts
+    /// and writes what differs.
     async fn repair_rows(
         &self,
         rows: &Rows,

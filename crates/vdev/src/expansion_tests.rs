@@ -1,7 +1,7 @@
 //! RAID-Z that was widened: blocks of every width that the vdev had are read, whole and damaged.
-//! Method: blocks are written at one width after the other, and between them every sector is moved to
-//! where the wider vdev has it, by hand; the last time perhaps only up to some offset, or into the scratch
-//! space.
+//! Method: blocks are written at one width after the other, and between them every sector is moved
+//! to where the wider vdev has it, by hand; the last time perhaps only up to some offset, or into
+//! the scratch space.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -290,8 +290,9 @@ fn nothing_is_written_while_sectors_are_moved() {
     });
 }
 
-/// Blocks of the newest width, of the one before and of the first one are written side by side and read again, also
-/// with as many devices lying as there is parity; what was there before stays right.
+/// Blocks of the newest width, of the one before and of the first one are written side by side and
+/// read again, also with as many devices lying as there is parity; what was there before stays
+/// right.
 #[test]
 fn blocks_of_all_widths_are_written() {
     for (seed, parity, width) in [(1, 1, 3), (2, 2, 5), (3, 3, 5)] {

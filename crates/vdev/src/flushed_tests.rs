@@ -1,4 +1,5 @@
-//! Tests of writes that are flushed in one go: what is durable behind them, and who knows when the flush fails.
+//! Tests of writes that are flushed in one go: what is durable behind them, and who knows when the
+//! flush fails.
 
 use std::time::Duration;
 

@@ -2,12 +2,12 @@
 //!
 //! # RAID-Z columns (`vdev_raidz_map_alloc`, module/zfs/vdev_raidz.c)
 //!
-//! A vdev of `w` children counts its sectors row by row: sector `b` is row `b / w` of child `b % w`.
-//! A block of `s` data sectors at sector `b` takes its columns from child `b % w` on, first the `p`
-//! parity columns, then the data columns, each of `⌊s / (w-p)⌋` sectors, one more for the first
-//! ones if that does not come out even. Every column's sectors follow each other on its child.
-//! Allocations are multiples of `p + 1` sectors (so that no free run is too short for anything);
-//! the sectors that this leaves over (*skip sectors*) follow the last column used.
+//! A vdev of `w` children counts its sectors row by row: sector `b` is row `b / w` of child
+//! `b % w`. A block of `s` data sectors at sector `b` takes its columns from child `b % w` on,
+//! first the `p` parity columns, then the data columns, each of `⌊s / (w-p)⌋` sectors, one more for
+//! the first ones if that does not come out even. Every column's sectors follow each other on its
+//! child. Allocations are multiples of `p + 1` sectors (so that no free run is too short for
+//! anything); the sectors that this leaves over (*skip sectors*) follow the last column used.
 //!
 //! With single parity, the first two columns swap places in every other MiB (bit 20 of the offset).
 
@@ -63,8 +63,9 @@ pub(super) fn swap_first_two(columns: &mut [Column]) {
 }
 
 /// The bytes of metaslab `index` on a vdev whose metaslabs have `2^shift` bytes. On dRAID
-/// (`stripe_bytes` is not zero) only whole stripes in there can be allocated (`vdev_draid_metaslab_init`,
-/// module/zfs/vdev_draid.c); offsets in its space map count from the first of them.
+/// (`stripe_bytes` is not zero) only whole stripes in there can be allocated
+/// (`vdev_draid_metaslab_init`, module/zfs/vdev_draid.c); offsets in its space map count from the
+/// first of them.
 pub fn metaslab_span(index: u64, shift: u32, stripe_bytes: u64) -> Range<u64> {
     let (start, length) = (index << shift, 1u64 << shift);
     if stripe_bytes == 0 {
@@ -117,8 +118,8 @@ impl Geometry {
         1 << self.ashift
     }
 
-    /// The least that is allocated of, data only: a sector, on dRAID one per data column (`vdev_get_min_alloc`,
-    /// module/zfs/vdev.c; `vdev_draid_min_alloc`).
+    /// The least that is allocated of, data only: a sector, on dRAID one per data column
+    /// (`vdev_get_min_alloc`, module/zfs/vdev.c; `vdev_draid_min_alloc`).
     pub fn alloc_unit_bytes(&self) -> u64 {
         match self.layout {
             Layout::Draid { data, .. } => u64::from(data) << self.ashift,

@@ -1,18 +1,19 @@
 //! Removed vdevs: their blocks lie on others now, as a mapping in the MOS tells
 //! (module/zfs/vdev_indirect.c, vdev_indirect_mapping.c, vdev_indirect_births.c).
 //!
-//! A mapping is a list of segments, sorted by where they were. A block may span several of them, which
-//! then lie in different places; a place may be on a vdev that was removed later, and so on. Only
-//! disks and mirrors can be removed, and only onto such.
+//! A mapping is a list of segments, sorted by where they were. A block may span several of them,
+//! which then lie in different places; a place may be on a vdev that was removed later, and so on.
+//! Only disks and mirrors can be removed, and only onto such.
 //!
 //! A block in one piece is read as if it had always been there, with the txg of the copy as its
 //! birth (devices may have missed that one). Of a block in several pieces only the whole has a
 //! checksum: if what is read first is wrong, the copies of each piece are tried in all
 //! combinations.
 //!
-//! What is freed on a removed vdev is freed where it is now, piece by piece; the range of the mapping that led
-//! there is *obsolete* then, and so is what was passed on the way. That is recorded (by the engine), so that OpenZFS
-//! can make mappings smaller. Nothing new is ever written to a removed vdev; copies that are repaired are.
+//! What is freed on a removed vdev is freed where it is now, piece by piece; the range of the
+//! mapping that led there is *obsolete* then, and so is what was passed on the way. That is
+//! recorded (by the engine), so that OpenZFS can make mappings smaller. Nothing new is ever written
+//! to a removed vdev; copies that are repaired are.
 
 use std::sync::Arc;
 
@@ -27,7 +28,8 @@ use super::state::Counters;
 use super::tree::VdevTree;
 use crate::error::VdevError;
 
-/// Combinations of copies that are tried for one block (`zfs_reconstruct_indirect_combinations_max`).
+/// Combinations of copies that are tried for one block
+/// (`zfs_reconstruct_indirect_combinations_max`).
 const COMBINATIONS_MAX: usize = 4096;
 /// Pieces of one block; more is damage (a block has 16 MiB, a sector 512 bytes).
 const PIECES_MAX: usize = (16 << 20) / 512;
@@ -145,7 +147,8 @@ impl VdevTree {
     /// Where a range of a vdev is now, if that one was removed; `None` if it was not.
     ///
     /// # Errors
-    /// [`VdevError::VdevUnavailable`] when the mappings do not have the range, [`VdevError::NoSuchVdev`].
+    /// [`VdevError::VdevUnavailable`] when the mappings do not have the range,
+    /// [`VdevError::NoSuchVdev`].
     pub fn remap(
         &self,
         id: VdevId,
@@ -164,7 +167,8 @@ impl VdevTree {
         Ok(Some(Remapped { places, passed }))
     }
 
-    /// The pieces of a range on vdevs that are there. Tells which other removed vdevs they were on (`passed`).
+    /// The pieces of a range on vdevs that are there. Tells which other removed vdevs they were on
+    /// (`passed`).
     fn concrete(
         &self,
         top: &Vdev,

@@ -1,6 +1,7 @@
 //! Labels: reading them, and writing them in the order that survives a crash at any point.
 //!
-//! For the layout see `format::label`. Order of a sync (`vdev_config_sync`, module/zfs/vdev_label.c):
+//! For the layout see `format::label`. Order of a sync (`vdev_config_sync`,
+//! module/zfs/vdev_label.c):
 //!
 //! 1. flush: every block of the txg is on disk;
 //! 2. configurations into labels 0 and 2 of every leaf, flush;
@@ -67,8 +68,9 @@ impl Labels {
             .or_else(|| configs().find(|config| txg(config) == 0))
     }
 
-    /// The configuration to use for a device of `pool`: the newest one. Where that is of another pool, but others of the very
-    /// same device are of `pool`, those: a crash may have come between labels when the pool's guid was changed.
+    /// The configuration to use for a device of `pool`: the newest one. Where that is of another
+    /// pool, but others of the very same device are of `pool`, those: a crash may have come between
+    /// labels when the pool's guid was changed.
     pub fn config_in(&self, pool: Guid) -> Option<&NvList> {
         let newest = self.config(Txg::new(u64::MAX))?;
         let is_of_pool = |config: &NvList| config.u64("pool_guid") == Some(pool.get());
@@ -203,8 +205,8 @@ impl HeartbeatTarget {
         self.leaf.guid()
     }
 
-    /// Writes a heartbeat of multi-host protection: an uberblock into the last slot of one label's ring
-    /// (`mmp_write_uberblock`, module/zfs/mmp.c).
+    /// Writes a heartbeat of multi-host protection: an uberblock into the last slot of one label's
+    /// ring (`mmp_write_uberblock`, module/zfs/mmp.c).
     ///
     /// # Errors
     /// [`VdevError::VdevUnavailable`].
@@ -236,14 +238,14 @@ pub struct LabelSync<'a> {
     /// Whether multihost keeps the last slot for itself.
     pub multihost: bool,
     /// Pool-level pairs of the configuration (version, name, state, txg, pool_guid, ...,
-    /// features_for_read), when it changed or must be brought up to date: all leaves of all top-level vdevs
-    /// get it, with their own `top_guid`, `guid`, `is_log`, `vdev_children` and `vdev_tree`. `None`: only the
-    /// uberblock is written, to some vdevs.
+    /// features_for_read), when it changed or must be brought up to date: all leaves of all
+    /// top-level vdevs get it, with their own `top_guid`, `guid`, `is_log`, `vdev_children` and
+    /// `vdev_tree`. `None`: only the uberblock is written, to some vdevs.
     pub config: Option<&'a NvList>,
 }
 
-/// A leaf's configuration in its label (`spa_config_generate`, module/zfs/spa_config.c): the pool-level
-/// pairs, then who it is and its top-level vdev's tree, then `features_for_read`.
+/// A leaf's configuration in its label (`spa_config_generate`, module/zfs/spa_config.c): the
+/// pool-level pairs, then who it is and its top-level vdev's tree, then `features_for_read`.
 pub fn leaf_label_config(pool: &NvList, tree: &VdevTree, top: &Vdev, leaf: &Vdev) -> NvList {
     let mut out = NvList::new();
     for (name, value) in pool.iter().filter(|(name, _)| *name != "features_for_read") {
@@ -254,7 +256,7 @@ pub fn leaf_label_config(pool: &NvList, tree: &VdevTree, top: &Vdev, leaf: &Vdev
     if leaf.config_u64("is_spare") == Some(1) {
         out.set("is_spare", 1u64);
     }
-    if top.config_u64("is_log") == Some(1) {
+    if top.is_log() {
         out.set("is_log", 1u64);
     }
     out.set("vdev_children", tree.top_count() as u64);
@@ -273,9 +275,9 @@ fn sealed_config(config: &NvList, start: u64) -> Result<Bytes, VdevError> {
     Ok(bytes.into())
 }
 
-/// Labels a device that is no part of a vdev tree: a spare or a cache device, or one that was removed. All four
-/// labels get `config`, the boot area and the ring of uberblocks are zeroed; then a flush
-/// (`vdev_label_init`, module/zfs/vdev_label.c).
+/// Labels a device that is no part of a vdev tree: a spare or a cache device, or one that was
+/// removed. All four labels get `config`, the boot area and the ring of uberblocks are zeroed; then
+/// a flush (`vdev_label_init`, module/zfs/vdev_label.c).
 ///
 /// # Errors
 /// [`VdevError::TooSmall`], or what the device says.
@@ -291,9 +293,10 @@ pub async fn write_detached_labels(device: &dyn Device, config: &NvList) -> Resu
 
 /// The parts of a device's label when it becomes one of ours, and where they go.
 ///
-/// The first label starts with zeros, and what follows the last one becomes zeros: there other software keeps what it
-/// knows its data by (boot sectors, superblocks, partition tables and their copies), which would be found beside
-/// ours from then on. OpenZFS clears the first and last 4 KiB (`zero_label`, cmd/zpool/zpool_vdev.c).
+/// The first label starts with zeros, and what follows the last one becomes zeros: there other
+/// software keeps what it knows its data by (boot sectors, superblocks, partition tables and their
+/// copies), which would be found beside ours from then on. OpenZFS clears the first and last 4 KiB
+/// (`zero_label`, cmd/zpool/zpool_vdev.c).
 fn fresh_label(
     device: &dyn Device,
     index: usize,
@@ -325,8 +328,9 @@ fn fresh_label(
     Ok(parts)
 }
 
-/// Makes a device one that holds no pool (`zpool labelclear`): configurations, uberblocks and the boot area of those
-/// labels that have a configuration become zeros. What lies before them (a partition table, perhaps) stays.
+/// Makes a device one that holds no pool (`zpool labelclear`): configurations, uberblocks and the
+/// boot area of those labels that have a configuration become zeros. What lies before them (a
+/// partition table, perhaps) stays.
 ///
 /// # Errors
 /// [`VdevError::TooSmall`], or what the device says.
@@ -432,13 +436,14 @@ impl VdevTree {
         Ok(())
     }
 
-    /// Writes the uberblock, and the configuration if given, in the order that the module's head tells.
-    /// Flushes first, so that all completed writes are durable before.
+    /// Writes the uberblock, and the configuration if given, in the order that the module's head
+    /// tells. Flushes first, so that all completed writes are durable before.
     ///
     /// # Errors
-    /// [`VdevError::NotDurable`] when the flush before failed beyond redundancy, when no leaf of some top-level vdev
-    /// took its configuration, or no leaf at all the uberblock, or the pool was suspended meanwhile; which of them did is then unknown: retry with the
-    /// same uberblock, or leave the pool.
+    /// [`VdevError::NotDurable`] when the flush before failed beyond redundancy, when no leaf of
+    /// some top-level vdev took its configuration, or no leaf at all the uberblock, or the pool was
+    /// suspended meanwhile; which of them did is then unknown: retry with the same uberblock, or
+    /// leave the pool.
     pub async fn sync_labels(&self, sync: &LabelSync<'_>) -> Result<(), VdevError> {
         let mark = self.common.halt.mark();
         self.flush().await?;
@@ -482,8 +487,8 @@ impl VdevTree {
         self.tops().into_iter().flat_map(of_top).collect()
     }
 
-    /// Every uberblock on the devices at the leaves' paths, opened anew, whatever the state of the leaves. Devices that
-    /// cannot be read are left out.
+    /// Every uberblock on the devices at the leaves' paths, opened anew, whatever the state of the
+    /// leaves. Devices that cannot be read are left out.
     ///
     /// # Errors
     /// [`VdevError::Stalled`] when one neither answers nor fails: nobody knows what is on it.
@@ -557,7 +562,7 @@ impl VdevTree {
         let lost = tops
             .iter()
             .zip(good)
-            .find(|(top, good)| !good && top.config_u64("is_log") != Some(1));
+            .find(|(top, good)| !good && !top.is_log());
         match lost {
             None => Ok(()),
             Some((top, _)) => Err(VdevError::NotDurable {

@@ -1,10 +1,12 @@
-//! What a vdev lacks: writes that did not reach its devices (DTLs, `vdev_dtl_*`, module/zfs/vdev.c).
+//! What a vdev lacks: writes that did not reach its devices (DTLs, `vdev_dtl_*`,
+//! module/zfs/vdev.c).
 //!
-//! A device knows the txgs whose writes it lacks; so does a dRAID spare, which has no device of its own. Vdevs above them lack what more
-//! children lack than redundancy makes up for. Where a question is about a block, dRAID asks the columns that the block is on.
+//! A device knows the txgs whose writes it lacks; so does a dRAID spare, which has no device of its
+//! own. Vdevs above them lack what more children lack than redundancy makes up for. Where a
+//! question is about a block, dRAID asks the columns that the block is on.
 //!
-//! **A crash leaves** what the pool's state on disk says of it ([`Vdev::set_recorded_missing`]): what was missed since, nobody
-//! would know any more ([`Vdev::forgets_missing`]).
+//! **A crash leaves** what the pool's state on disk says of it ([`Vdev::set_recorded_missing`]):
+//! what was missed since, nobody would know any more ([`Vdev::forgets_missing`]).
 
 use format::Txg;
 use parking_lot::Mutex;
@@ -22,7 +24,8 @@ pub(super) struct Recorded {
 }
 
 impl Recorded {
-    /// Whether it lacks writes of `txg`; a device that lacks the last txg lacks what came later as well.
+    /// Whether it lacks writes of `txg`; a device that lacks the last txg lacks what came later as
+    /// well.
     fn contains(&self, txg: Txg) -> bool {
         let txg = txg.min(self.synced);
         !txg.is_zero() && self.missing.contains(txg.get(), 1)
@@ -62,13 +65,15 @@ impl Vdev {
         }
     }
 
-    /// Whether this device or dRAID spare lacks writes of `txg`, and no crash would let that be forgotten.
+    /// Whether this device or dRAID spare lacks writes of `txg`, and no crash would let that be
+    /// forgotten.
     fn is_recorded_missing(&self, txg: Txg) -> bool {
         self.recorded()
             .is_some_and(|recorded| recorded.lock().contains(txg))
     }
 
-    /// Whether this device or dRAID spare lacks writes of `txg`, and a crash would let that be forgotten.
+    /// Whether this device or dRAID spare lacks writes of `txg`, and a crash would let that be
+    /// forgotten.
     pub(super) fn forgets_missing(&self, txg: Txg) -> bool {
         self.lacks_txg(txg) && !self.is_recorded_missing(txg)
     }
@@ -85,14 +90,15 @@ impl Vdev {
         }
     }
 
-    /// Whether a block of `txg` of `length` bytes that is not found at `offset` of this top-level vdev may have been written
-    /// all the same: more devices than redundancy makes up for are not there, or are known not to have all of that txg.
+    /// Whether a block of `txg` of `length` bytes that is not found at `offset` of this top-level
+    /// vdev may have been written all the same: more devices than redundancy makes up for are not
+    /// there, or are known not to have all of that txg.
     pub(super) fn may_lack_block(&self, offset: u64, length: usize, txg: Txg) -> bool {
         let VdevKind::Draid(draid) = &self.kind else {
             return self.may_lack(offset, txg);
         };
-        // What a spare stands on depends on where the block's columns are, not on where the block is. Blocks of logs
-        // may be smaller than sectors.
+        // What a spare stands on depends on where the block's columns are, not on where the block
+        // is. Blocks of logs may be smaller than sectors.
         let length = length.next_multiple_of(1 << self.ashift());
         let rows = draid.layout.rows(self.ashift(), offset, length);
         rows.is_none_or(|rows| {
@@ -107,7 +113,8 @@ impl Vdev {
         })
     }
 
-    /// [`Self::may_lack_block`], of the part of a block that is at `offset` of this vdev; of all of a RAID-Z vdev.
+    /// [`Self::may_lack_block`], of the part of a block that is at `offset` of this vdev; of all of
+    /// a RAID-Z vdev.
     fn may_lack(&self, offset: u64, txg: Txg) -> bool {
         match &self.kind {
             VdevKind::Leaf(LeafVdev { leaf, .. }) => {
@@ -131,8 +138,9 @@ impl Vdev {
         }
     }
 
-    /// Whether it lacks writes of this txg at this offset: all of its children that are there do, and of a dRAID
-    /// spare the device that has the offset does (`vdev_draid_missing`, module/zfs/vdev_draid.c).
+    /// Whether it lacks writes of this txg at this offset: all of its children that are there do,
+    /// and of a dRAID spare the device that has the offset does (`vdev_draid_missing`,
+    /// module/zfs/vdev_draid.c).
     pub fn is_missing(&self, offset: u64, txg: Txg) -> bool {
         match &self.kind {
             VdevKind::Leaf(vdev) => vdev.leaf.is_missing(txg),
@@ -152,9 +160,10 @@ impl Vdev {
         }
     }
 
-    /// Whether some of its data is not on it, or on devices that cannot be used now (`vdev_dtl_required`,
-    /// module/zfs/vdev.c). Rows of dRAID keep the columns of a device and of its spare apart, so that a spare counts
-    /// for itself, whatever becomes of the devices that it is on.
+    /// Whether some of its data is not on it, or on devices that cannot be used now
+    /// (`vdev_dtl_required`, module/zfs/vdev.c). Rows of dRAID keep the columns of a device and of
+    /// its spare apart, so that a spare counts for itself, whatever becomes of the devices that it
+    /// is on.
     pub(super) fn lacks_data(&self) -> bool {
         match &self.kind {
             VdevKind::Leaf(LeafVdev { leaf, .. }) => {

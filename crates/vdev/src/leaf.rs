@@ -13,14 +13,17 @@
 //! of those txgs is not trusted.
 //!
 //! What the device has taken since its last flush may be lost when it goes away. So it is kept
-//! (`kept`; the buffers are shared, and the device is flushed when they grow to [`KEPT_BYTES_MAX`]). When the
-//! device is back, either others had its data meanwhile, and it misses those txgs
-//! ([`Leaf::forget_kept`]); or the pool stood still without it, and they are written again
-//! ([`Leaf::rewrite_kept`]). OpenZFS does not do this: there, such a pool may be resumed without them.
+//! (`kept`; the buffers are shared, and the device is flushed when they grow to
+//! [`KEPT_BYTES_MAX`]). When the device is back, either others had its data meanwhile, and it
+//! misses those txgs ([`Leaf::forget_kept`]); or the pool stood still without it, and they are
+//! written again ([`Leaf::rewrite_kept`]). OpenZFS does not do this: there, such a pool may be
+//! resumed without them.
 //!
-//! Nothing that changes the device is given to it while the pool is suspended (`common`), but for what `zpool clear` does.
+//! Nothing that changes the device is given to it while the pool is suspended (`common`), but for
+//! what `zpool clear` does.
 //!
-//! Locks: `device` (read-mostly), `status`, `missing`, `kept`; each for a few instructions, never nested.
+//! Locks: `device` (read-mostly), `status`, `missing`, `kept`; each for a few instructions, never
+//! nested.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -105,7 +108,8 @@ pub struct IoContext {
     pub speculative: bool,
     /// Read and check every copy and parity, and repair what is wrong (scrub).
     pub scrub: bool,
-    /// A write of [`Priority::Sync`] is durable when it is done, and so are all writes before it (intent log).
+    /// A write of [`Priority::Sync`] is durable when it is done, and so are all writes before it
+    /// (intent log).
     pub flush: bool,
 }
 
@@ -116,8 +120,8 @@ pub(crate) enum LeafError {
     Unavailable(VdevState),
     /// The device is open for reading only.
     ReadOnly,
-    /// The pool is suspended: devices get nothing. The device itself is well, and the I/O is to be done again
-    /// when the pool resumes.
+    /// The pool is suspended: devices get nothing. The device itself is well, and the I/O is to be
+    /// done again when the pool resumes.
     Halted,
     /// The device failed.
     Device(Arc<DeviceError>),
@@ -160,8 +164,9 @@ pub struct Leaf {
     missing: Mutex<RangeSet>,
     has_missing: AtomicBool,
     kept: Mutex<Kept>,
-    /// Held shared by writes and flushes under way; alone from before a device is back until its writes are made
-    /// again. So none overtakes a later one, and no flush takes for durable what the device has lost.
+    /// Held shared by writes and flushes under way; alone from before a device is back until its
+    /// writes are made again. So none overtakes a later one, and no flush takes for durable what
+    /// the device has lost.
     writing: tokio::sync::RwLock<()>,
 }
 
@@ -254,7 +259,8 @@ impl Leaf {
         self.usable.load(Ordering::Acquire)
     }
 
-    /// Whether it stopped working since the pool was opened: 'zpool clear' may bring it back, with all it has.
+    /// Whether it stopped working since the pool was opened: 'zpool clear' may bring it back, with
+    /// all it has.
     pub(super) fn is_out(&self) -> bool {
         !self.is_readable() && self.was_open.load(Ordering::Relaxed)
     }
@@ -535,8 +541,8 @@ impl Leaf {
         }
     }
 
-    /// Takes what a flush that begins now makes durable. A write that the device takes from now on is kept when it is
-    /// done, with its txg.
+    /// Takes what a flush that begins now makes durable. A write that the device takes from now on
+    /// is kept when it is done, with its txg.
     fn begin_flush(&self) -> Flushing<'_> {
         Flushing {
             leaf: self,
@@ -560,7 +566,8 @@ impl Leaf {
         !self.kept.lock().writes.is_empty()
     }
 
-    /// The pool goes on without this device, which may have lost its last writes: it misses their txgs.
+    /// The pool goes on without this device, which may have lost its last writes: it misses their
+    /// txgs.
     pub(super) fn forget_kept(&self) {
         let forgotten = std::mem::take(&mut *self.kept.lock());
         if let Some((first, last)) = forgotten.txgs {
@@ -569,8 +576,8 @@ impl Leaf {
         }
     }
 
-    /// Waits for writes and flushes under way, and lets no others begin: before a device is opened again, or to know
-    /// what it has taken and not flushed.
+    /// Waits for writes and flushes under way, and lets no others begin: before a device is opened
+    /// again, or to know what it has taken and not flushed.
     pub(super) async fn stop_writes(&self) -> Stopped<'_> {
         Stopped {
             _writing: self.writing.write().await,
@@ -586,7 +593,10 @@ impl Leaf {
         if writes.is_empty() {
             return Ok(());
         }
-        tracing::info!(leaf = %self.guid, count = writes.len(), "a device is back: writing again what it may have lost");
+        tracing::info!(
+            leaf = %self.guid, count = writes.len(),
+            "a device is back: writing again what it may have lost"
+        );
         let device = self.usable_device()?;
         for (raw, data) in writes {
             if let Err(error) = device.write(raw, data).await {
@@ -632,7 +642,8 @@ impl Leaf {
         self.note_write(result, raw, data, &context).await
     }
 
-    /// Writes at an offset of the device itself what need not be written again when it was lost (heartbeats).
+    /// Writes at an offset of the device itself what need not be written again when it was lost
+    /// (heartbeats).
     pub(super) async fn write_unkept(
         self: &Arc<Self>,
         raw: u64,
@@ -721,7 +732,9 @@ impl Leaf {
             && self.is_readable()
         {
             let path = device.path();
-            tracing::error!(leaf = %self.guid, path, error, "a device does not work any more: faulted");
+            tracing::error!(
+                leaf = %self.guid, path, error, "a device does not work any more: faulted"
+            );
             self.set_state(VdevState::Faulted, VdevAux::ErrorsExceeded);
         }
     }

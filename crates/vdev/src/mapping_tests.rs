@@ -1,5 +1,6 @@
-//! Tests of vdevs whose blocks are not where their offset says: dRAID and its spares, removed vdevs. What is read
-//! was put on the simulated disks by the tests, and what is written is looked for there.
+//! Tests of vdevs whose blocks are not where their offset says: dRAID and its spares, removed
+//! vdevs. What is read was put on the simulated disks by the tests, and what is written is looked
+//! for there.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -271,8 +272,8 @@ fn a_block_at_the_end_of_a_group_is_read_from_a_spare() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// What is written lies where it is read from, with zeros up to whole stripes, also with devices gone, and with
-    /// spares in the place of devices. What is missing is known.
+    /// What is written lies where it is read from, with zeros up to whole stripes, also with
+    /// devices gone, and with spares in the place of devices. What is missing is known.
     #[test]
     fn draid_is_written(
         parity in 1u64..=3, data in 1u64..5, spares in 0u64..3, extra in 0u64..4, used in 0u64..3,
@@ -284,8 +285,8 @@ proptest! {
         ))?;
     }
 
-    /// Every block reads with any `parity` devices silent or gone, wherever in its group it is; a block
-    /// with one device more is refused.
+    /// Every block reads with any `parity` devices silent or gone, wherever in its group it is; a
+    /// block with one device more is refused.
     #[test]
     fn draid_gives_back_what_at_most_parity_devices_lost(
         parity in 1u64..=3, data in 1u64..5, spares in 0u64..3, extra in 0u64..4,
@@ -390,7 +391,8 @@ proptest! {
                 prop_assert_eq!(read.map_err(|failure| failure.cause), Ok(Bytes::from(block.clone())));
                 sim.disk(&format!("d{child}")).expect("a disk").set_gone(true);
             }
-            // A device that is gone may have had a spare's part of the other row, so only blocks in one row.
+            // A device that is gone may have had a spare's part of the other row, so only blocks in
+            // one row.
             if rows.len() == 1 {
                 let read = tree.read_block(TOP, offset, block.len(), &context, &Same(block.clone())).await;
                 prop_assert_eq!(read.map_err(|failure| failure.cause), Ok(Bytes::from(block.clone())));
@@ -553,9 +555,9 @@ fn a_spare_that_misses_a_write_says_so() {
     });
 }
 
-/// Whether a block may have been written where it is not found is what its own columns say: it may if so many of
-/// them are away that a block there could not be read. Rows where the spare falls to the device that it
-/// replaces hold no column of that device, and are not asked about.
+/// Whether a block may have been written where it is not found is what its own columns say: it may
+/// if so many of them are away that a block there could not be read. Rows where the spare falls to
+/// the device that it replaces hold no column of that device, and are not asked about.
 #[test]
 fn what_a_block_may_lack_is_what_would_make_it_unreadable() {
     simulate(async {

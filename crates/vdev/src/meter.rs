@@ -1,23 +1,25 @@
-//! How long the I/O of a leaf takes, how large it is, and how much of it waits: what `zpool iostat -l -q -r -w`
-//! shows.
+//! How long the I/O of a leaf takes, how large it is, and how much of it waits: what `zpool iostat
+//! -l -q -r -w` shows.
 //!
-//! Counted as in `vdev_stat_update` (module/zfs/vdev.c; `vdev_stat_ex_t`, include/sys/fs/zfs.h): I/O that succeeded,
-//! in histograms whose bucket *n* holds values from 2^n to 2^(n+1)-1, of nanoseconds or bytes.
+//! Counted as in `vdev_stat_update` (module/zfs/vdev.c; `vdev_stat_ex_t`, include/sys/fs/zfs.h):
+//! I/O that succeeded, in histograms whose bucket *n* holds values from 2^n to 2^(n+1)-1, of
+//! nanoseconds or bytes.
 //!
-//! **Classes.** There is no queue per class here, so I/O is sorted by what is known of it: reads by their
-//! [`Priority`], those of a scrub or resilver apart; writes that go straight to the device (intent log, labels,
-//! repairs of what a program read) are synchronous, queued ones (transaction groups) and a scrub's repairs
-//! asynchronous. Discards have their sizes and their number under way, but no queue to wait in. Sequential rebuilds
-//! do not exist: that class stays at zero. So do reads aggregated: only queued writes are put together. Flushes,
-//! heartbeats, and what opens, labels and probes read are not counted.
+//! **Classes.** There is no queue per class here, so I/O is sorted by what is known of it: reads by
+//! their [`Priority`], those of a scrub or resilver apart; writes that go straight to the device
+//! (intent log, labels, repairs of what a program read) are synchronous, queued ones (transaction
+//! groups) and a scrub's repairs asynchronous. Discards have their sizes and their number under
+//! way, but no queue to wait in. Sequential rebuilds do not exist: that class stays at zero. So do
+//! reads aggregated: only queued writes are put together. Flushes, heartbeats, and what opens,
+//! labels and probes read are not counted.
 //!
-//! **Times.** What a request waits for is a place (or its turn in the queue of writes), then the device. Queue and
-//! total time are those of each request, the device's time that of each operation, of which several queued
-//! writes may make one.
+//! **Times.** What a request waits for is a place (or its turn in the queue of writes), then the
+//! device. Queue and total time are those of each request, the device's time that of each
+//! operation, of which several queued writes may make one.
 //!
-//! Cost: two readings of the clock at most for an I/O, and no lock. For that, an I/O that had to wait for its place is
-//! taken to have begun when the leaf's last one ended, and a writer's next operation when its previous one
-//! ended: the time until a task runs counts as the device's.
+//! Cost: two readings of the clock at most for an I/O, and no lock. For that, an I/O that had to
+//! wait for its place is taken to have begun when the leaf's last one ended, and a writer's next
+//! operation when its previous one ended: the time until a task runs counts as the device's.
 
 use std::array;
 use std::sync::Arc;
@@ -33,7 +35,8 @@ use crate::report::Priority;
 pub const LATENCY_BUCKETS: usize = 37;
 /// Buckets of sizes (`VDEV_RQ_HISTO_BUCKETS`); the last one also holds what is larger.
 pub const SIZE_BUCKETS: usize = 25;
-/// Classes of I/O, in this order: synchronous reads and writes, asynchronous reads and writes, scrub, trim, rebuild.
+/// Classes of I/O, in this order: synchronous reads and writes, asynchronous reads and writes,
+/// scrub, trim, rebuild.
 pub const IO_CLASSES: usize = 7;
 
 /// What takes the device longer is a slow I/O (`zio_slow_io_ms`, module/zfs/zio.c), in nanoseconds.
@@ -81,8 +84,8 @@ impl IoClass {
     }
 }
 
-/// What is known of a vdev's I/O at one moment, since the pool was imported. Arrays of [`IO_CLASSES`] are in that
-/// constant's order, those of two are reads and writes.
+/// What is known of a vdev's I/O at one moment, since the pool was imported. Arrays of
+/// [`IO_CLASSES`] are in that constant's order, those of two are reads and writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IoStats {
     /// Requests that wait for their turn.

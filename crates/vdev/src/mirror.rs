@@ -55,8 +55,8 @@ impl MirrorVdev {
             let child = &self.children[index];
             match child.read_part(offset, length, context).await {
                 Ok(data) => {
-                    // A scrub compares with what was verified. What differs may do so where the block does
-                    // not reach (the rest of its last sector).
+                    // A scrub compares with what was verified. What differs may do so where the
+                    // block does not reach (the rest of its last sector).
                     let right = good.as_ref() == Some(&data) || verify.verify(&data).await;
                     if right {
                         good.get_or_insert(data);

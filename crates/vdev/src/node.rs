@@ -172,6 +172,11 @@ impl Vdev {
         self.config.lock().set("path", path);
     }
 
+    /// Whether it is a top-level vdev for intent logs.
+    pub fn is_log(&self) -> bool {
+        self.top().is_some_and(|top| top.class == AllocClass::Log)
+    }
+
     /// One of its pairs in the configuration.
     pub fn config_u64(&self, name: &str) -> Option<u64> {
         self.config.lock().u64(name)
@@ -403,8 +408,8 @@ impl Vdev {
         }
     }
 
-    /// Usable 512ths of raw space (`vdev_deflate_ratio`): by the width that a RAID-Z vdev was made with,
-    /// however wide it is now.
+    /// Usable 512ths of raw space (`vdev_deflate_ratio`): by the width that a RAID-Z vdev was made
+    /// with, however wide it is now.
     pub fn deflate_ratio(&self) -> Option<u64> {
         let geometry = match (&self.kind, self.kind.expansion()) {
             (VdevKind::Raidz(raidz), Some(expansion)) => {
@@ -415,8 +420,8 @@ impl Vdev {
         geometry.map(|geometry| geometry.deflate_ratio())
     }
 
-    /// How blocks of earlier txgs than this lie on a RAID-Z vdev that was expanded then; of later ones
-    /// [`Self::geometry`] tells.
+    /// How blocks of earlier txgs than this lie on a RAID-Z vdev that was expanded then; of later
+    /// ones [`Self::geometry`] tells.
     pub fn geometry_before(&self) -> Option<(Txg, Geometry)> {
         let (from, width) = self.kind.expansion()?.last_change()?;
         let geometry = Geometry::raidz(self.ashift(), width, self.kind.parity())?;
@@ -547,7 +552,8 @@ impl Vdev {
         }
     }
 
-    /// Writes what is right where something wrong was read. Failing that is no error of the reader's.
+    /// Writes what is right where something wrong was read. Failing that is no error of the
+    /// reader's.
     pub(crate) async fn repair(&self, offset: u64, good: Bytes, context: &IoContext) {
         if context.speculative || !self.is_writeable(offset) {
             return;

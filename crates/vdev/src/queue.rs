@@ -3,14 +3,14 @@
 //! **Reads** go straight to the device; a semaphore per [`Priority`] bounds them, so that a scrub
 //! or read-ahead never takes the places of those who wait.
 //!
-//! **Writes** that somebody waits for (intent log, labels) go straight to the device too. Those of a
-//! txg are mostly sequential, from many tasks at once: they are queued by offset and taken
-//! from there in rising order (an elevator that starts again at the front), runs of adjacent ones as one operation of up
-//! to 1 MiB. RAID-Z's skip sectors are *optional* entries: zeros are written there
-//! when that joins what is before and behind, else they are dropped
-//! (`vdev_queue_aggregate`, module/zfs/vdev_queue.c). Between 2 and 10 operations are in flight,
-//! depending on how much is queued. Each is driven by a task of its own, so that a caller who goes away does not
-//! leave a write half done.
+//! **Writes** that somebody waits for (intent log, labels) go straight to the device too. Those of
+//! a txg are mostly sequential, from many tasks at once: they are queued by offset and taken from
+//! there in rising order (an elevator that starts again at the front), runs of adjacent ones as one
+//! operation of up to 1 MiB. RAID-Z's skip sectors are *optional* entries: zeros are written there
+//! when that joins what is before and behind, else they are dropped (`vdev_queue_aggregate`,
+//! module/zfs/vdev_queue.c). Between 2 and 10 operations are in flight, depending on how much is
+//! queued. Each is driven by a task of its own, so that a caller who goes away does not leave a
+//! write half done.
 //!
 //! When an aggregate fails, its parts are tried one by one: each caller learns of its own part.
 //!
@@ -189,7 +189,8 @@ impl Queue {
         self.pending.lock().drop_optional(0, u64::MAX);
     }
 
-    /// Writes until nothing is queued; while halted, what is queued fails. `started_ns` is what [`Self::push`] gave.
+    /// Writes until nothing is queued; while halted, what is queued fails. `started_ns` is what
+    /// [`Self::push`] gave.
     pub(super) async fn run_writer(&self, device: &dyn Device, halt: &Halt, started_ns: u64) {
         let target = Target {
             meter: &self.meter,
@@ -305,7 +306,8 @@ struct Target<'a> {
 impl Target<'_> {
     const CLASS: IoClass = IoClass::AsyncWrite;
 
-    /// Writes a batch with a writer that is free since `free_ns`, and returns since when it is again.
+    /// Writes a batch with a writer that is free since `free_ns`, and returns since when it is
+    /// again.
     async fn write_batch(&self, batch: Batch, free_ns: u64) -> u64 {
         let meter = self.meter;
         let mut parts = batch.parts;
@@ -348,7 +350,9 @@ impl Target<'_> {
                 ended_ns
             }
             Err(error) => {
-                tracing::debug!(%error, parts = parts.len(), "an aggregated write failed; trying its parts");
+                tracing::debug!(
+                    %error, parts = parts.len(), "an aggregated write failed; trying its parts"
+                );
                 let mut offset = batch.offset;
                 let mut free_ns = meter.now_ns();
                 for mut part in parts {

@@ -11,9 +11,11 @@
 //! A write computes the parity, writes all columns, and succeeds when at most as many columns
 //! failed as there is parity. Data columns are slices of the caller's buffer.
 //!
-//! On dRAID, where a block reaches the next group, it has two rows with parity of their own; a child
-//! may be wrong in both or in one. Its columns are all written in the same length: what a block does not fill is
-//! zeros, so that a whole row can be computed without knowing the blocks in it (`vdev_draid_map_alloc_write`). Blocks from before a RAID-Z vdev was expanded are read by `expansion`.
+//! On dRAID, where a block reaches the next group, it has two rows with parity of their own; a
+//! child may be wrong in both or in one. Its columns are all written in the same length: what a
+//! block does not fill is zeros, so that a whole row can be computed without knowing the blocks in
+//! it (`vdev_draid_map_alloc_write`). Blocks from before a RAID-Z vdev was expanded are read by
+//! `expansion`.
 
 use std::collections::BTreeSet;
 
@@ -222,8 +224,8 @@ impl<'a> Striped<'a> {
             .filter(|(row, index)| !rows.rows[*row].tried[*index])
             .collect();
         let column = |rows: &Rows, (row, index): At| rows.rows[row].map.columns[index];
-        // Columns of different rows that follow each other on a child are read at once, unless a distributed spare stands
-        // in for it: that has them on different devices.
+        // Columns of different rows that follow each other on a child are read at once, unless a
+        // distributed spare stands in for it: that has them on different devices.
         wanted.sort_by_key(|at| {
             let column = column(rows, *at);
             (column.child, column.offset)
@@ -342,9 +344,9 @@ impl<'a> Striped<'a> {
         verify: &dyn Verify,
     ) -> Result<Bytes, ReadFailure> {
         let mut solution = self.find_right(&rows, verify).await;
-        // What stale children have may still be right (one that just missed the last uberblock before
-        // a power cut lacks nothing else), the checksum will tell. All of it is needed: which of them
-        // is right is not known.
+        // What stale children have may still be right (one that just missed the last uberblock
+        // before a power cut lacks nothing else), the checksum will tell. All of it is needed:
+        // which of them is right is not known.
         if solution.is_none() && self.read_stale(&mut rows, context).await {
             solution = self.find_right(&rows, verify).await;
         }

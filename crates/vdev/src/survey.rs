@@ -1,7 +1,7 @@
 //! All that a device's four labels say, with what is wrong of it: for people, not for imports.
 //!
-//! Nothing here is believed: every structure is decoded behind its checks, and what fails is reported
-//! as such. Source: cmd/zdb/zdb.c (`dump_label`).
+//! Nothing here is believed: every structure is decoded behind its checks, and what fails is
+//! reported as such. Source: cmd/zdb/zdb.c (`dump_label`).
 
 use codec::checksum::{label_verifier, verify_embedded};
 use device::Device;

@@ -236,8 +236,8 @@ fn a_mirror_heals_itself() {
         let counters = tree.find(Guid::new(11)).expect("m0").counters();
         assert_eq!(counters.checksum_errors, 1);
         assert_eq!(counters.repaired_bytes, 8192);
-        // A child that could not be written, nor when it was tried again, misses the txg, and is not asked for it while
-        // others are there.
+        // A child that could not be written, nor when it was tried again, misses the txg, and is
+        // not asked for it while others are there.
         pool.disk("m0").inject(
             Fault::new(SimOp::Write, FaultEffect::Error)
                 .within(LABEL_START_BYTES..u64::MAX)
@@ -263,7 +263,8 @@ fn a_mirror_heals_itself() {
 }
 
 /// After a power cut between the uberblocks of a RAID-Z's children, one that was away before and
-/// one that only lacks the last uberblock look alike: both are read, the checksum tells which is right.
+/// one that only lacks the last uberblock look alike: both are read, the checksum tells which is
+/// right.
 #[test]
 fn a_stale_child_does_not_hide_one_that_is_right() {
     simulate(async {
@@ -393,7 +394,8 @@ fn writes_that_no_flush_covered_are_made_again() {
     });
 }
 
-/// A flush does not cover what the device takes while it runs: such a write is missing when the device is given up.
+/// A flush does not cover what the device takes while it runs: such a write is missing when the
+/// device is given up.
 #[test]
 fn a_write_that_a_flush_did_not_cover_is_missed() {
     simulate(async {
@@ -470,7 +472,8 @@ fn a_flush_waits_until_lost_writes_are_made_again() {
     });
 }
 
-/// That a device is gone may be found out by others than a flush; its writes are not durable all the same.
+/// That a device is gone may be found out by others than a flush; its writes are not durable all
+/// the same.
 #[test]
 fn a_vdev_that_went_away_silently_is_not_flushed() {
     simulate(async {

@@ -32,13 +32,14 @@ pub struct TopSpec {
     pub metaslab_count: u64,
     /// How much a block takes.
     pub geometry: Geometry,
-    /// Until when (exclusive) blocks take what another geometry says: on a RAID-Z vdev that was expanded.
+    /// Until when (exclusive) blocks take what another geometry says: on a RAID-Z vdev that was
+    /// expanded.
     pub before: Option<(Txg, Geometry)>,
     /// `vdev_deflate_ratio`: usable 512ths of raw space.
     pub deflate_ratio: u64,
     /// Whether new blocks may go there (not while it is removed, or unavailable).
     pub allocatable: bool,
-    /// Nothing of its space is offered to datasets, not even what is in use: what is written over moves to other vdevs
-    /// (`allocating=off`; `spa_update_dspace`, module/zfs/spa_misc.c).
+    /// Nothing of its space is offered to datasets, not even what is in use: what is written over
+    /// moves to other vdevs (`allocating=off`; `spa_update_dspace`, module/zfs/spa_misc.c).
     pub is_withheld: bool,
 }

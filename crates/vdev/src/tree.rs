@@ -30,8 +30,8 @@ pub const ASHIFT_MIN: u32 = 9;
 /// Largest sector size that a pool can have, as log2 (`ASHIFT_MAX`).
 pub const ASHIFT_MAX: u32 = 16;
 
-/// How long a device may take over what it has accepted before it is opened again, or over its labels when they are
-/// to tell whose the pool is. A person waits for that.
+/// How long a device may take over what it has accepted before it is opened again, or over its
+/// labels when they are to tell whose the pool is. A person waits for that.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How to open a tree.
@@ -39,7 +39,8 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 pub struct OpenOptions {
     /// Open the devices for reading only.
     pub read_only: bool,
-    /// What is opened for reading nobody else gets for writing meanwhile ([`Device::keep_writers_out`]).
+    /// What is opened for reading nobody else gets for writing meanwhile
+    /// ([`Device::keep_writers_out`]).
     pub keep_writers_out: bool,
     /// Where devices are, by their leaf's guid; instead of the paths in the configuration.
     pub paths: BTreeMap<Guid, String>,
@@ -49,8 +50,8 @@ pub struct OpenOptions {
     pub create: bool,
 }
 
-/// What sizes of stored blocks are rounded up to (`spa_min_alloc` and `spa_gcd_alloc`, `zio_roundup_alloc_size`;
-/// module/zfs/zio.c).
+/// What sizes of stored blocks are rounded up to (`spa_min_alloc` and `spa_gcd_alloc`,
+/// `zio_roundup_alloc_size`; module/zfs/zio.c).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AllocUnits {
     /// The least that any vdev allocates, in bytes.
@@ -96,13 +97,13 @@ pub struct VdevTree {
 }
 
 impl VdevTree {
-    /// Builds the tree of `config` (type root, as in the MOS's configuration) and opens its devices.
-    /// Devices that cannot be opened, or are others than they should be, are left out: look at
-    /// [`Vdev::state`] of the top-level vdevs for what that means.
+    /// Builds the tree of `config` (type root, as in the MOS's configuration) and opens its
+    /// devices. Devices that cannot be opened, or are others than they should be, are left out:
+    /// look at [`Vdev::state`] of the top-level vdevs for what that means.
     ///
     /// # Errors
-    /// [`VdevError::BadConfig`] and [`VdevError::Format`] when the configuration cannot be right; [`VdevError::Device`]
-    /// when another process has one of `options.paths`.
+    /// [`VdevError::BadConfig`] and [`VdevError::Format`] when the configuration cannot be right;
+    /// [`VdevError::Device`] when another process has one of `options.paths`.
     pub async fn open(
         world: World,
         config: &NvList,
@@ -164,8 +165,9 @@ impl VdevTree {
         &self.world
     }
 
-    /// Takes over what an uberblock says of the vdevs: how far a RAID-Z expansion has come. Without that,
-    /// blocks of a vdev that is being expanded cannot be found: call it before the MOS is read.
+    /// Takes over what an uberblock says of the vdevs: how far a RAID-Z expansion has come. Without
+    /// that, blocks of a vdev that is being expanded cannot be found: call it before the MOS is
+    /// read.
     pub fn set_uberblock(&self, uberblock: &Uberblock) {
         for top in self.tops() {
             if let Some(expansion) = top.kind().expansion() {
@@ -194,7 +196,8 @@ impl VdevTree {
         Guid::new(self.guid.load(Ordering::Relaxed))
     }
 
-    /// Gives the pool another guid (`spa_change_guid`): in syncing context, in a txg that writes all labels.
+    /// Gives the pool another guid (`spa_change_guid`): in syncing context, in a txg that writes
+    /// all labels.
     pub fn set_guid(&self, guid: Guid) {
         self.guid.store(guid.get(), Ordering::Relaxed);
         if let Some(expected) = &mut *self.pool_guid.lock() {
@@ -261,8 +264,8 @@ impl VdevTree {
         Ok(added)
     }
 
-    /// Opens the devices of new top-level vdevs (`zpool add`), which are no part of the tree yet. Label them with
-    /// [`Self::init_labels`] before anything else.
+    /// Opens the devices of new top-level vdevs (`zpool add`), which are no part of the tree yet.
+    /// Label them with [`Self::init_labels`] before anything else.
     ///
     /// # Errors
     /// When a device cannot be opened.
@@ -293,8 +296,8 @@ impl VdevTree {
         Ok(added)
     }
 
-    /// Makes prepared vdevs a part of the tree: in syncing context, in a txg that writes the configuration, since the
-    /// uberblock tells of every vdev from then on.
+    /// Makes prepared vdevs a part of the tree: in syncing context, in a txg that writes the
+    /// configuration, since the uberblock tells of every vdev from then on.
     ///
     /// # Errors
     /// [`VdevError::BadConfig`] when others were added since they were prepared.
@@ -310,9 +313,9 @@ impl VdevTree {
         Ok(())
     }
 
-    /// Replaces a top-level vdev that holds nothing any more by a hole, so that the numbers of the others stay
-    /// (`vdev_remove_make_hole_and_free`). In syncing context, in a txg that writes the configuration. Returns
-    /// the vdev, with its devices still open.
+    /// Replaces a top-level vdev that holds nothing any more by a hole, so that the numbers of the
+    /// others stay (`vdev_remove_make_hole_and_free`). In syncing context, in a txg that writes the
+    /// configuration. Returns the vdev, with its devices still open.
     ///
     /// # Errors
     /// [`VdevError::NoSuchVdev`].
@@ -347,11 +350,12 @@ impl VdevTree {
         Ok(std::mem::replace(slot, hole))
     }
 
-    /// Opens devices that are not usable (after reattaching them; 'zpool clear' and 'zpool online').
-    /// Faulted ones are tried again as well, offline ones are not. Tells how many came back.
+    /// Opens devices that are not usable (after reattaching them; 'zpool clear' and 'zpool
+    /// online'). Faulted ones are tried again as well, offline ones are not. Tells how many came
+    /// back.
     ///
-    /// After a standstill of the pool (`stood_still`), also devices that seem to be well may have been reset: what
-    /// they had not flushed is written again to all.
+    /// After a standstill of the pool (`stood_still`), also devices that seem to be well may have
+    /// been reset: what they had not flushed is written again to all.
     ///
     /// # Errors
     /// [`VdevError::Stalled`] when a device is still at what it accepted before.
@@ -380,7 +384,9 @@ impl VdevTree {
                 }
             }
             if let Err(error) = self.settle_size(&top) {
-                tracing::error!(vdev = %top.display_name(), %error, "a vdev that is back has no size");
+                tracing::error!(
+                    vdev = %top.display_name(), %error, "a vdev that is back has no size"
+                );
             }
         }
         Ok(back)
@@ -457,7 +463,8 @@ impl VdevTree {
         self.config.lock().set(name, value);
     }
 
-    /// What stored sizes are rounded up to, by the vdevs that hold data; sectors of 512 bytes while there are none.
+    /// What stored sizes are rounded up to, by the vdevs that hold data; sectors of 512 bytes while
+    /// there are none.
     pub fn alloc_units(&self) -> AllocUnits {
         let tops = self.tops.read();
         let units = tops
@@ -531,8 +538,8 @@ impl VdevTree {
         }) && any
     }
 
-    /// Whether a block that cannot be read now may be readable when devices that stopped working since the pool was
-    /// opened are back: those that are there may lack it.
+    /// Whether a block that cannot be read now may be readable when devices that stopped working
+    /// since the pool was opened are back: those that are there may lack it.
     pub fn may_come_back(&self, block: &BlockPointer) -> bool {
         let is_out = |vdev: &Arc<Vdev>| vdev.leaf().is_some_and(|leaf| leaf.is_out());
         if block.is_gang() {
@@ -545,10 +552,10 @@ impl VdevTree {
             .any(|top| top.leaves().iter().any(is_out))
     }
 
-    /// Whether an intent log's block of which no device that works has a right copy was certainly never acknowledged:
-    /// all its devices are there, or so many of those that must have it that they would make up for the others. Those
-    /// must that are not known to lack its txg ([`Self::check_recorded`]). Not so when one stopped working since the pool
-    /// was opened.
+    /// Whether an intent log's block of which no device that works has a right copy was certainly
+    /// never acknowledged: all its devices are there, or so many of those that must have it that
+    /// they would make up for the others. Those must that are not known to lack its txg
+    /// ([`Self::check_recorded`]). Not so when one stopped working since the pool was opened.
     pub fn tells_of(&self, block: &BlockPointer) -> bool {
         let (birth, length) = (block.physical_birth(), block.psize_bytes() as usize);
         let is_there = |vdev: &Arc<Vdev>| vdev.leaf().is_some_and(|leaf| leaf.is_readable());
@@ -561,12 +568,13 @@ impl VdevTree {
         !self.may_come_back(block) && block.dvas().all(|dva| tells(&dva))
     }
 
-    /// After an intent log's block was written and flushed: whether it is durable, and the pool's state on disk tells of
-    /// every device that did not take it. Such a device would else be trusted after a crash, and could say alone that the
-    /// block was never written.
+    /// After an intent log's block was written and flushed: whether it is durable, and the pool's
+    /// state on disk tells of every device that did not take it. Such a device would else be
+    /// trusted after a crash, and could say alone that the block was never written.
     ///
     /// # Errors
-    /// [`VdevError::VdevUnavailable`]: some device lacks it, which the next txg will record; or too many lack it.
+    /// [`VdevError::VdevUnavailable`]: some device lacks it, which the next txg will record; or too
+    /// many lack it.
     pub fn check_recorded(&self, block: &BlockPointer) -> Result<(), VdevError> {
         let birth = block.physical_birth();
         for top in block.dvas().filter_map(|dva| self.top(dva.vdev())) {
@@ -672,17 +680,15 @@ impl VdevTree {
         }
     }
 
-    /// Makes all completed writes durable. A device whose flush fails is faulted. Log vdevs may fail: what is on
-    /// them is needed only until its txg is on disk.
+    /// Makes all completed writes durable. A device whose flush fails is faulted. Log vdevs may
+    /// fail: what is on them is needed only until its txg is on disk.
     ///
     /// # Errors
-    /// [`VdevError::NotDurable`] when that leaves a top-level vdev without enough devices, or it was already: the
-    /// writes are kept for [`Self::reopen`].
+    /// [`VdevError::NotDurable`] when that leaves a top-level vdev without enough devices, or it
+    /// was already: the writes are kept for [`Self::reopen`].
     pub async fn flush(&self) -> Result<(), VdevError> {
-        let (logs, others): (Vec<_>, Vec<_>) = self
-            .tops()
-            .into_iter()
-            .partition(|top| top.config_u64("is_log") == Some(1));
+        let (logs, others): (Vec<_>, Vec<_>) =
+            self.tops().into_iter().partition(|top| top.is_log());
         let (log, other) = futures::join!(self.flush_tops(&logs), self.flush_tops(&others));
         if let Err(error) = log {
             tracing::warn!(%error, "a log device cannot be flushed; the pool goes on without it");
@@ -708,7 +714,8 @@ impl VdevTree {
                 if leaf.is_writeable() {
                     return leaf.flush().await;
                 }
-                // What another flush under way could not make durable is kept only when that is over.
+                // What another flush under way could not make durable is kept only when that is
+                // over.
                 drop(leaf.stop_writes().await);
                 Ok(())
             }))
@@ -732,8 +739,8 @@ impl VdevTree {
         })
     }
 
-    /// After a write with [`IoContext::flush`] that succeeded: whether the pool has what its devices had taken before,
-    /// as after [`Self::flush_tops`].
+    /// After a write with [`IoContext::flush`] that succeeded: whether the pool has what its
+    /// devices had taken before, as after [`Self::flush_tops`].
     ///
     /// # Errors
     /// As [`Self::flush`].
@@ -777,8 +784,8 @@ impl VdevTree {
     }
 }
 
-/// Whether a top-level vdev has all its data without the devices that cannot be used now: those that are there may
-/// lack some of it themselves (`vdev_dtl_required`, module/zfs/vdev.c).
+/// Whether a top-level vdev has all its data without the devices that cannot be used now: those
+/// that are there may lack some of it themselves (`vdev_dtl_required`, module/zfs/vdev.c).
 fn has_all_data(top: &Arc<Vdev>) -> bool {
     top.state().0.is_usable() && !top.lacks_data()
 }

@@ -1,13 +1,14 @@
 //! Telling devices that free space of a top-level vdev holds nothing any more.
 //!
-//! A device may only be told of sectors that belong to the free range alone. On disks and mirrors those are the range
-//! itself. On RAID-Z every sector of the vdev's address space is one sector of one child (module `geometry`), on dRAID
-//! every whole stripe one sector of each child of its group (module `draid`): so there they are exactly the range's
-//! sectors, child by child. Spared, as nothing is lost by that: RAID-Z vdevs that were expanded, whose sectors may lie by
-//! several widths, and the spare room of dRAID vdevs.
+//! A device may only be told of sectors that belong to the free range alone. On disks and mirrors
+//! those are the range itself. On RAID-Z every sector of the vdev's address space is one sector of
+//! one child (module `geometry`), on dRAID every whole stripe one sector of each child of its group
+//! (module `draid`): so there they are exactly the range's sectors, child by child. Spared, as
+//! nothing is lost by that: RAID-Z vdevs that were expanded, whose sectors may lie by several
+//! widths, and the spare room of dRAID vdevs.
 //!
-//! Discards are no I/O that has to succeed: a failure is no error of the device, and nothing is tried again
-//! (`vdev_trim_cb`, module/zfs/vdev_trim.c). One runs per device at a time.
+//! Discards are no I/O that has to succeed: a failure is no error of the device, and nothing is
+//! tried again (`vdev_trim_cb`, module/zfs/vdev_trim.c). One runs per device at a time.
 
 use std::sync::Arc;
 
@@ -38,11 +39,12 @@ impl Vdev {
         self.kind.expansion().is_none() && self.geometry().is_some()
     }
 
-    /// Has devices discard ranges of this top-level vdev that are free, and stay so until this returns. Pieces below
-    /// [`TRIM_EXTENT_BYTES_MIN`] on a device and devices that cannot discard are left out.
+    /// Has devices discard ranges of this top-level vdev that are free, and stay so until this
+    /// returns. Pieces below [`TRIM_EXTENT_BYTES_MIN`] on a device and devices that cannot discard
+    /// are left out.
     ///
-    /// `goes_on` is asked before each command: a suspended pool may be another host's by now, and the space no more free
-    /// there. Not to be cancelled: a device would still be at work.
+    /// `goes_on` is asked before each command: a suspended pool may be another host's by now, and
+    /// the space no more free there. Not to be cancelled: a device would still be at work.
     pub async fn discard_free(
         &self,
         free: &RangeSet,
@@ -92,8 +94,8 @@ impl Vdev {
     }
 }
 
-/// The sectors of each of `width` children that free ranges of a RAID-Z vdev have: sector `b` of the vdev is row `b /
-/// width` of child `b % width`.
+/// The sectors of each of `width` children that free ranges of a RAID-Z vdev have: sector `b` of
+/// the vdev is row `b / width` of child `b % width`.
 fn raidz_ranges(ashift: u32, width: usize, free: &RangeSet) -> Vec<RangeSet> {
     let width = width as u64;
     (0..width)
@@ -150,8 +152,8 @@ mod tests {
 
     const ASHIFT: u32 = 12;
 
-    /// Goal: both sides of a mirror are told, short pieces are left out, and a failure is no error of a device. Method: one
-    /// of them refuses the first discard.
+    /// Goal: both sides of a mirror are told, short pieces are left out, and a failure is no error
+    /// of a device. Method: one of them refuses the first discard.
     #[test]
     fn a_discard_that_fails_is_no_error() {
         simulate(async {
@@ -194,8 +196,9 @@ mod tests {
         (offset >> ASHIFT..(offset + length) >> ASHIFT).map(move |sector| (child, sector))
     }
 
-    /// Goal: of blocks side by side, discarding some touches exactly the sectors of these. Method: all widths and
-    /// parities, blocks of many sizes, across the offset from which on columns are swapped.
+    /// Goal: of blocks side by side, discarding some touches exactly the sectors of these. Method:
+    /// all widths and parities, blocks of many sizes, across the offset from which on columns are
+    /// swapped.
     #[test]
     fn discards_on_raidz_touch_only_what_is_free() {
         for (width, parity) in [(2, 1), (3, 1), (5, 1), (5, 2), (7, 2), (7, 3), (11, 3)] {
@@ -234,7 +237,8 @@ mod tests {
         }
     }
 
-    /// The same on dRAID, around the ends of groups and slices; of what is no whole stripe, nothing is touched.
+    /// The same on dRAID, around the ends of groups and slices; of what is no whole stripe, nothing
+    /// is touched.
     #[test]
     fn discards_on_draid_touch_only_what_is_free() {
         for (parity, data, spares, children) in [(1, 2, 1, 5), (2, 4, 1, 11), (3, 8, 2, 14)] {

@@ -1,7 +1,7 @@
 //! A volume, open.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use dataset::range_lock::RangeLock;
@@ -43,8 +43,6 @@ pub struct Volume {
     properties: Zap,
     block_bytes: u32,
     size_bytes: AtomicU64,
-    /// Whether `readonly` was asked for here, beyond the dataset's own.
-    read_only: AtomicBool,
     ranges: RangeLock,
     /// Held shared by every operation, exclusively to close.
     open: tokio::sync::RwLock<bool>,
@@ -89,7 +87,6 @@ impl Volume {
             properties,
             block_bytes,
             size_bytes: AtomicU64::new(size_bytes),
-            read_only: AtomicBool::new(false),
             ranges: RangeLock::default(),
             open: tokio::sync::RwLock::new(true),
         });
@@ -131,12 +128,7 @@ impl Volume {
 
     /// Whether writes are refused.
     pub fn is_read_only(&self) -> bool {
-        self.read_only.load(Ordering::Acquire) || self.settings.borrow().read_only
-    }
-
-    /// Refuses writes, or takes them again where the dataset does.
-    pub fn set_read_only(&self, read_only: bool) {
-        self.read_only.store(read_only, Ordering::Release);
+        self.settings.borrow().read_only
     }
 
     pub(crate) fn objset(&self) -> &Arc<ObjectSet> {

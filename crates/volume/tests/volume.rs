@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use dataset::PropertyValue;
+use dataset::{PropertyChange, PropertyValue};
 use device::World;
 use pool::{
     CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, Pool, ScanSpec, VdevClass,
@@ -343,7 +343,10 @@ async fn what_cannot_be_is_refused() {
         volume.resize(1000).await,
         Err(VolumeError::BadSize { .. })
     ));
-    volume.set_read_only(true);
+    let read_only = PropertyChange::Set("on".into());
+    let changes = [("readonly".to_owned(), read_only)];
+    let set = pool.dsl().set_properties("tank/vol", &changes).await;
+    set.expect("readonly=on");
     let refused = volume.write(0, Bytes::from_static(b"x"), false).await;
     assert!(matches!(refused, Err(VolumeError::ReadOnly { .. })));
     volume.close().await.expect("close");

@@ -1,26 +1,32 @@
-//! Cloned blocks: which blocks more than one file may point to, and what a txg does to their references.
+//! Cloned blocks: which blocks more than one file may point to, and what a txg does to their
+//! references.
 //!
-//! A table per top-level vdev (crate `pool`, `clones`) counts the references of a block beyond the first. It
-//! is too large for memory, so what is here is one 16-bit count per range of the vdev ([`Clones::load`]): how many
-//! entries the table has there. A data block that is freed where the count is zero is free; any other is kept until the
-//! sync loop has asked the table ([`Clones::take`]).
+//! A table per top-level vdev (crate `pool`, `clones`) counts the references of a block beyond the
+//! first. It is too large for memory, so what is here is one 16-bit count per range of the vdev
+//! ([`Clones::load`]): how many entries the table has there. A data block that is freed where the
+//! count is zero is free; any other is kept until the sync loop has asked the table
+//! ([`Clones::take`]).
 //!
 //! # Order within a txg
-//! A clone is announced while its txg is open ([`Clones::announce`]), before anything could free the block it shares;
-//! its reference is added when the pointer is written, in syncing context ([`Clones::add`]), so one that
-//! never came to be written costs nothing. The sync loop applies the references added before it applies the
-//! frees: the order in which the datasets were written does not matter.
+//! A clone is announced while its txg is open ([`Clones::announce`]), before anything could free
+//! the block it shares; its reference is added when the pointer is written, in syncing context
+//! ([`Clones::add`]), so one that never came to be written costs nothing. The sync loop applies the
+//! references added before it applies the frees: the order in which the datasets were written does
+//! not matter.
 //!
-//! Locks: `counts`, `txgs`, each for a map operation. Nothing here is durable: a crash leaves the table of the last
-//! synced txg, and pointers to match.
+//! Locks: `counts`, `txgs`, each for a map operation. Nothing here is durable: a crash leaves the
+//! table of the last synced txg, and pointers to match.
 //!
-//! Source: module/zfs/brt.c (`brt_maybe_exists`, `brt_pending_apply`, `brt_entry_decref`), zio.c (`zio_brt_free`).
+//! Source: module/zfs/brt.c (`brt_maybe_exists`, `brt_pending_apply`, `brt_entry_decref`), zio.c
+//! (`zio_brt_free`).
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use format::{BlockPointer, Txg, VdevId};
 use parking_lot::{Mutex, RwLock};
+
+use crate::error::LEAKED;
 
 /// What a table knows a block by: where its first copy is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -117,9 +123,9 @@ impl Clones {
         })
     }
 
-    /// Counts one entry more (`true`) or less in the range of this block. The vdev has `ranges` ranges now; it may
-    /// have grown. Returns the range's number, or `None` when the count would leave its bounds or the block is
-    /// outside.
+    /// Counts one entry more (`true`) or less in the range of this block. The vdev has `ranges`
+    /// ranges now; it may have grown. Returns the range's number, or `None` when the count would
+    /// leave its bounds or the block is outside.
     pub fn count(&self, key: CloneKey, more: bool, ranges: usize) -> Option<usize> {
         let mut counts = self.counts.write();
         let of_vdev = counts.get_mut(&key.vdev)?;
@@ -155,8 +161,9 @@ impl Clones {
             .collect()
     }
 
-    /// A block is going to be cloned in `txg`, which the caller holds open: from now on nobody frees it without
-    /// asking. Say so before the pointer is put anywhere, while the file it comes from cannot change.
+    /// A block is going to be cloned in `txg`, which the caller holds open: from now on nobody
+    /// frees it without asking. Say so before the pointer is put anywhere, while the file it comes
+    /// from cannot change.
     pub fn announce(&self, txg: Txg, block: &BlockPointer) {
         let Some(key) = CloneKey::of(block) else {
             return;
@@ -178,7 +185,8 @@ impl Clones {
         self.in_use.store(true, Ordering::Release);
     }
 
-    /// Keeps a block that is freed in `txg` if others may point to it. `false`: nobody does, its space is free.
+    /// Keeps a block that is freed in `txg` if others may point to it. `false`: nobody does, its
+    /// space is free.
     pub fn keep(&self, txg: Txg, block: &BlockPointer) -> bool {
         if !self.in_use.load(Ordering::Acquire) {
             return false;
@@ -219,7 +227,10 @@ impl Clones {
         if let Some(left) = txgs.remove(&txg)
             && !left.changes.is_empty()
         {
-            tracing::error!(%txg, ?left, "references of cloned blocks were changed too late; their space is lost until the pool is checked");
+            tracing::error!(
+                %txg, ?left,
+                "references of cloned blocks were changed too late; {LEAKED}"
+            );
         }
     }
 }

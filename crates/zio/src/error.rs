@@ -1,6 +1,6 @@
 //! The one error type of this crate.
 
-use format::{ObjsetId, Txg, VdevId};
+use format::{BlockPointer, ObjsetId, Txg, VdevId};
 use thiserror::Error;
 use vdev::VdevError;
 
@@ -24,7 +24,8 @@ pub enum ZioError {
     },
     /// Every copy that could be read fails its checksum.
     #[error(
-        "{block}: no copy has the right checksum; restore the affected file from a backup, and scrub the pool to find out what else is damaged"
+        "{block}: no copy has the right checksum; restore the affected file from a backup, and \
+         scrub the pool to find out what else is damaged"
     )]
     Checksum {
         /// The block.
@@ -50,9 +51,11 @@ pub enum ZioError {
         /// What happened.
         reason: String,
     },
-    /// No heartbeat of multi-host protection could be written for long: another host may take the pool.
+    /// No heartbeat of multi-host protection could be written for long: another host may take the
+    /// pool.
     #[error(
-        "no multihost heartbeat could be written for {silent_ms} ms; make the pool's devices available and run 'zpool clear'"
+        "no multihost heartbeat could be written for {silent_ms} ms; make the pool's devices \
+         available and run 'zpool clear'"
     )]
     HeartbeatsFailed {
         /// For how long.
@@ -60,7 +63,8 @@ pub enum ZioError {
     },
     /// A task of the pool panicked: what it left half done must not be written.
     #[error(
-        "its task '{task}' failed ({message}); what was not written yet is lost: run 'zpool export -f' and import it again, and report this"
+        "its task '{task}' failed ({message}); what was not written yet is lost: run 'zpool \
+         export -f' and import it again, and report this"
     )]
     TaskPanicked {
         /// The task.
@@ -70,7 +74,8 @@ pub enum ZioError {
     },
     /// A block passed its checksum, but does not decompress or cannot be interpreted.
     #[error(
-        "{block}: {what}; the block was damaged before it was written, so restore the affected file from a backup"
+        "{block}: {what}; the block was damaged before it was written, so restore the affected \
+         file from a backup"
     )]
     Corrupt {
         /// The block.
@@ -86,9 +91,11 @@ pub enum ZioError {
         /// The dataset, by its object number.
         objset: ObjsetId,
     },
-    /// A block passed its checksum, but not its MAC: somebody without the key wrote it, or another key is loaded.
+    /// A block passed its checksum, but not its MAC: somebody without the key wrote it, or another
+    /// key is loaded.
     #[error(
-        "{block}: the block is not what was encrypted (its MAC does not fit); restore the affected file from a backup"
+        "{block}: the block is not what was encrypted (its MAC does not fit); restore the \
+         affected file from a backup"
     )]
     Authentication {
         /// The block.
@@ -130,7 +137,8 @@ pub enum ZioError {
     },
     /// Space that is allocated already was claimed, or free space freed: the space maps are wrong.
     #[error(
-        "vdev {vdev}: {length_bytes} bytes at {offset_bytes:#x} are {found}; the pool's space maps are damaged, so import it read-only and copy its data"
+        "vdev {vdev}: {length_bytes} bytes at {offset_bytes:#x} are {found}; the pool's space \
+         maps are damaged, so import it read-only and copy its data"
     )]
     SpaceMap {
         /// The top-level vdev.
@@ -165,5 +173,24 @@ impl From<VdevError> for ZioError {
 impl From<format::FormatError> for ZioError {
     fn from(error: format::FormatError) -> Self {
         ZioError::Vdev(error.into())
+    }
+}
+
+/// What becomes of space that cannot be freed, for the log.
+pub(crate) const LEAKED: &str = "its space is lost until the pool is checked";
+
+/// A block's name in messages.
+pub(crate) fn name_of(bp: &BlockPointer) -> String {
+    match bp.dva(0) {
+        Some(dva) => format!("block {dva} of txg {}", bp.physical_birth()),
+        None => "block without a place".to_owned(),
+    }
+}
+
+/// An error that only a mistake in this program can cause.
+pub(crate) fn bug(error: impl std::fmt::Display) -> ZioError {
+    ZioError::Corrupt {
+        block: "a block that is being written".to_owned(),
+        what: error.to_string(),
     }
 }

@@ -1,5 +1,6 @@
-//! For tests of bad input: blocks that are changed after their checksums were verified, as a hostile
-//! writer's would be, whose checksums are right. Only with the feature `hostile`; one hook for the process.
+//! For tests of bad input: blocks that are changed after their checksums were verified, as a
+//! hostile writer's would be, whose checksums are right. Only with the feature `hostile`; one hook
+//! for the process.
 
 use std::sync::Arc;
 

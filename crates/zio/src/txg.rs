@@ -35,7 +35,8 @@ use crate::pipeline::FailMode;
 /// How much may be dirty, and when a txg is closed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TxgLimits {
-    /// Dirty bytes at which assignments wait (`zfs_dirty_data_max`), until [`TxgManager::set_dirty_max_bytes`].
+    /// Dirty bytes at which assignments wait (`zfs_dirty_data_max`), until
+    /// [`TxgManager::set_dirty_max_bytes`].
     pub dirty_max_bytes: u64,
     /// Percent of that at which delays begin (`zfs_delay_min_dirty_percent`).
     pub delay_min_percent: u64,
@@ -43,12 +44,14 @@ pub struct TxgLimits {
     pub delay_scale_ns: u64,
     /// Longest delay of one assignment (`zfs_delay_max_ns`).
     pub delay_max_ns: u64,
-    /// Percent of `dirty_max_bytes` in the open txg at which it is closed (`zfs_dirty_data_sync_percent`, there
-    /// 20): the open txg and the one being synced together just do not delay anybody. Small changes of big blocks meet the
-    /// more often in one txg, which writes each block once, the bigger it gets.
+    /// Percent of `dirty_max_bytes` in the open txg at which it is closed
+    /// (`zfs_dirty_data_sync_percent`, there 20): the open txg and the one being synced together
+    /// just do not delay anybody. Small changes of big blocks meet the more often in one txg, which
+    /// writes each block once, the bigger it gets.
     pub sync_percent: u64,
-    /// Bytes of blocks that were written whole at which it is closed: they are hardly written again before the timeout, so the
-    /// devices may as well begin with them. Blocks written in part are, when they wait: each time saves copying and writing all of them.
+    /// Bytes of blocks that were written whole at which it is closed: they are hardly written again
+    /// before the timeout, so the devices may as well begin with them. Blocks written in part are,
+    /// when they wait: each time saves copying and writing all of them.
     pub sync_whole_bytes: u64,
     /// Time after which a txg is closed (`zfs_txg_timeout`).
     pub timeout: Duration,
@@ -569,7 +572,8 @@ pub struct Tx {
     settle: Option<Settle>,
 }
 
-/// What a transaction added to what its txg has to write: bytes before compression, copies and parity.
+/// What a transaction added to what its txg has to write: bytes before compression, copies and
+/// parity.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Added {
     /// Of blocks of data.
@@ -621,7 +625,8 @@ impl Tx {
         }
     }
 
-    /// Says that the txg has to write so much more than before. Counts space, not memory: see [`Self::settle_with`].
+    /// Says that the txg has to write so much more than before. Counts space, not memory: see
+    /// [`Self::settle_with`].
     pub fn adds(&self, added: Added) {
         self.data_bytes
             .fetch_add(added.data_bytes, Ordering::Relaxed);
@@ -629,8 +634,8 @@ impl Tx {
             .fetch_add(added.metadata_bytes, Ordering::Relaxed);
     }
 
-    /// When this is released, `settle` hears of what was added meanwhile: who reserved space for the worst case gives
-    /// back what was not needed.
+    /// When this is released, `settle` hears of what was added meanwhile: who reserved space for
+    /// the worst case gives back what was not needed.
     pub fn settle_with(&mut self, settle: Settle) {
         self.settle = Some(settle);
     }

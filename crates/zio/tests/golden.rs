@@ -192,6 +192,7 @@ fn walk<'a>(
         if bp.is_encrypted() {
             seen.encrypted += 1;
             pipeline
+                .reader()
                 .read_raw(&bp, &context)
                 .await
                 .expect("stored bytes are right");
@@ -199,12 +200,16 @@ fn walk<'a>(
         }
         // What is in the clear but has a MAC is read without the key here.
         let read = if bp.is_authenticated() {
-            pipeline.read_raw(&bp, &context).await.map(|stored| {
-                let length = bp.lsize_bytes() as usize;
-                codec::compress::decompress(bp.compression(), &stored, length)
-                    .expect("it decompresses")
-                    .into()
-            })
+            pipeline
+                .reader()
+                .read_raw(&bp, &context)
+                .await
+                .map(|stored| {
+                    let length = bp.lsize_bytes() as usize;
+                    codec::compress::decompress(bp.compression(), &stored, length)
+                        .expect("it decompresses")
+                        .into()
+                })
         } else {
             pipeline.read(&bp, &context).await
         };

@@ -181,14 +181,18 @@ fn linux_logs_in_makes_a_filesystem_and_finds_it_after_a_restart() {
          {node} --op update {auth}.authmethod -v CHAP {auth}.username -v linux \
          {auth}.password -v {} {auth}.username_in -v server {auth}.password_in -v serverssecret\n\
          {node} --login\n\
-         for i in $(seq 100); do d=$(ls /dev/sd? 2>/dev/null | head -n 1); [ -n \"$d\" ] && break; sleep 0.2; done\n[ -b \"$d\" ]\n",
+         for i in $(seq 100); do d=$(ls /dev/sd? 2>/dev/null | head -n 1); [ -n \"$d\" ] && break; \
+         sleep 0.2; done\n[ -b \"$d\" ]\n",
         secret.trim()
     );
     let out = server.path("out");
     let first = format!(
-        "set -e\n{login}mkfs.ext4 -q $d\nmkdir -p /m /peer/out\nmount $d /m\ncp -a /lib /m/copy\nsync\n\
-         (cd /m/copy && find . -type f -print0 | sort -z | xargs -0 sha256sum) > /peer/out/sums\n\
-         (cd /lib && find . -type f -print0 | sort -z | xargs -0 sha256sum) | cmp - /peer/out/sums\n\
+        "set -e\n{login}mkfs.ext4 -q $d\nmkdir -p /m /peer/out\nmount $d /m\n\
+         cp -a /lib /m/copy\nsync\n\
+         (cd /m/copy && find . -type f -print0 | sort -z | xargs -0 sha256sum) \
+         > /peer/out/sums\n\
+         (cd /lib && find . -type f -print0 | sort -z | xargs -0 sha256sum) \
+         | cmp - /peer/out/sums\n\
          umount /m\n{node} --logout\n"
     );
     peer.run(&[], &["-n", "-o", &out.to_string_lossy()], &first);
@@ -198,7 +202,8 @@ fn linux_logs_in_makes_a_filesystem_and_finds_it_after_a_restart() {
     let again = server.path("again");
     let second = format!(
         "set -e\n{login}mkdir -p /m /peer/out\ne2fsck -f -n $d\nmount $d /m\n\
-         (cd /m/copy && find . -type f -print0 | sort -z | xargs -0 sha256sum) > /peer/out/sums\numount /m\n\
+         (cd /m/copy && find . -type f -print0 | sort -z | xargs -0 sha256sum) \
+         > /peer/out/sums\numount /m\n\
          {node} --logout\n"
     );
     peer.run(&[], &["-n", "-o", &again.to_string_lossy()], &second);
@@ -306,6 +311,104 @@ fn qemu_copies_an_image_to_the_volume() {
         text.contains("read 67108864/67108864") && !text.contains("failed"),
         "{text}"
     );
+    server.ok("zpool export tank");
+    zdb_is_clean(&server.path("disks"), "tank");
+}
+
+/// An initiator that does one command after the other in one session: `qemu-io`.
+struct Initiator {
+    child: std::process::Child,
+    answers: std::io::BufReader<std::process::ChildStdout>,
+}
+
+impl Initiator {
+    fn log_in(url: &str) -> Self {
+        let mut child = Command::new("qemu-io")
+            .args(["-f", "raw", url])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("qemu-io runs");
+        let answers = std::io::BufReader::new(child.stdout.take().expect("its output"));
+        Self { child, answers }
+    }
+
+    /// Has it do a command, whose answer begins with what was `done`.
+    fn does(&mut self, command: &str, done: &str) {
+        use std::io::{BufRead, Write};
+        let input = self.child.stdin.as_mut().expect("its input");
+        writeln!(input, "{command}").expect("it reads");
+        input.flush().expect("it reads");
+        let mut line = String::new();
+        while !line.contains(done) {
+            line.clear();
+            let length = self.answers.read_line(&mut line).expect("it answers");
+            assert!(length > 0, "{command}: it ended");
+            assert!(!line.contains("failed"), "{command}: {line}");
+        }
+    }
+}
+
+/// Goal: a volume that has a session and an open file is rolled back under both, as in OpenZFS
+/// (`zvol_suspend`); its session and file go on with what the snapshot has.
+#[test]
+fn a_volume_in_use_is_rolled_back() {
+    use std::os::unix::fs::FileExt;
+    let module = format!(
+        "/usr/lib/{}-linux-gnu/qemu/block-iscsi.so",
+        std::env::consts::ARCH
+    );
+    let has_module = std::path::Path::new(&module).exists();
+    if !can_mount() || !need("qemu's iSCSI (qemu-block-extra)", has_module) {
+        return;
+    }
+    let server = Server::start();
+    let disks = server.disks(1, 512 << 20);
+    server.ok(&format!("zpool create -m none tank {}", disks[0]));
+    server.ok("zfs create -s -V 16M -o millpond:iscsi=on tank/vol");
+    let mut initiator = Initiator::log_in(&first_lun(&server, "tank:vol"));
+    initiator.does("write -P 1 0 1M", "wrote 1048576/1048576");
+    initiator.does("write -P 5 8M 64k", "wrote 65536/65536");
+    server.ok("zfs snapshot tank/vol@a");
+    server.ok("zfs set snapdev=visible tank/vol");
+    initiator.does("write -P 2 0 1M", "wrote 1048576/1048576");
+    server.ok("zfs snapshot tank/vol@b");
+    let file = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(server.state().join("zvol/tank/vol"))
+        .expect("open the volume");
+    let holds = |offset: u64, byte: u8| {
+        let mut read = vec![0; 1 << 20];
+        file.read_exact_at(&mut read, offset).expect("read");
+        assert!(read.iter().all(|there| *there == byte), "{offset}: {byte}");
+    };
+    holds(0, 2);
+    file.write_all_at(&[3; 1 << 20], 1 << 20).expect("write");
+    file.sync_all().expect("flush");
+    holds(1 << 20, 3);
+
+    server.ok("zfs rollback -r tank/vol@a");
+    holds(0, 1);
+    holds(1 << 20, 0);
+    initiator.does("read -P 1 0 1M", "read 1048576/1048576");
+    initiator.does("read -P 0 1M 1M", "read 1048576/1048576");
+    initiator.does("read -P 5 8M 64k", "read 65536/65536");
+    let names = server.state().join("zvol/tank");
+    assert!(names.join("vol@a").exists() && !names.join("vol@b").exists());
+    // Both write on; the kernel has read nothing ahead there.
+    initiator.does("write -P 6 12M 1M", "wrote 1048576/1048576");
+    file.write_all_at(&[7; 1 << 20], 3 << 20).expect("write");
+    file.sync_all().expect("flush");
+    holds(12 << 20, 6);
+    initiator.does("read -P 7 3M 1M", "read 1048576/1048576");
+
+    let busy = server.fails("zpool export tank");
+    assert!(busy.contains("busy"), "{busy}");
+    initiator.does("read -P 7 3M 1M", "read 1048576/1048576");
+    drop(file);
+    drop(initiator.child.stdin.take());
+    initiator.child.wait().expect("it ends");
     server.ok("zpool export tank");
     zdb_is_clean(&server.path("disks"), "tank");
 }

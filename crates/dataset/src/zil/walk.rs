@@ -218,13 +218,14 @@ impl<'a> Chain<'a> {
             ..ReadContext::default()
         };
         // As stored: blocks of encrypted datasets have their links and headers in the clear.
-        let data = match self.pipeline.read_raw(&pointer, &context).await {
+        let data = match self.pipeline.reader().read_raw(&pointer, &context).await {
             Ok(data) => data,
             Err(error) => {
                 return Err(match end_of(self.pipeline, &pointer, &error) {
                     // It was there when the log was claimed, and what it says was promised.
                     End::Normal
-                        if self.awaits_records() && !self.pipeline.gives_up_unreadable_logs() =>
+                        if self.awaits_records()
+                            && !self.pipeline.log_blocks().gives_up_unreadable() =>
                     {
                         End::Unreadable(error)
                     }
@@ -235,7 +236,8 @@ impl<'a> Chain<'a> {
         let data = if self.decrypts {
             // What has the right checksum but not the right MAC is no end of the log.
             self.pipeline
-                .open_log_block(&pointer, data)
+                .log_blocks()
+                .open(&pointer, data)
                 .map_err(End::Unreadable)?
         } else {
             data
@@ -270,7 +272,7 @@ impl<'a> Chain<'a> {
 /// failing ones only: `zil_check_log_chain`, module/zfs/zil.c; `vdev_mirror_worst_error`, module/zfs/vdev_mirror.c).
 fn end_of(pipeline: &Pipeline, pointer: &BlockPointer, error: &ZioError) -> End {
     let is_unsure = match error {
-        _ if pipeline.is_given_up(pointer) => false,
+        _ if pipeline.log_blocks().is_given_up(pointer) => false,
         ZioError::Unreadable { .. }
         | ZioError::Vdev(vdev::VdevError::VdevUnavailable { .. })
         | ZioError::Vdev(vdev::VdevError::Device(_)) => true,
@@ -279,7 +281,7 @@ fn end_of(pipeline: &Pipeline, pointer: &BlockPointer, error: &ZioError) -> End 
         }
         _ => false,
     };
-    match is_unsure && !pipeline.gives_up_unreadable_logs() {
+    match is_unsure && !pipeline.log_blocks().gives_up_unreadable() {
         true => End::Unreadable(error.clone()),
         false => End::Normal,
     }
@@ -370,7 +372,7 @@ pub(crate) async fn claim(
             tracing::warn!(birth = %pointer.birth(), "a block of an intent log is of a txg that cannot have been; the log ends there");
             return false;
         }
-        match pipeline.claim(txg, pointer).await {
+        match pipeline.frees().claim(txg, pointer).await {
             Ok(()) => {
                 claimed.newest_birth = claimed.newest_birth.max(pointer.birth());
                 true
@@ -401,7 +403,7 @@ pub(crate) async fn claim(
                     speculative: true,
                     ..data_context(&record, &data, objset)
                 };
-                match pipeline.read_raw(&data, &context).await {
+                match pipeline.reader().read_raw(&data, &context).await {
                     Ok(_) => {}
                     Err(error) => match end_of(pipeline, &data, &error) {
                         End::Normal => break 'chain,

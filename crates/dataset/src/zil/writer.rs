@@ -223,7 +223,8 @@ impl Shared {
         };
         let objset = self.objset.options().dataset.get().into();
         pipeline
-            .allocate_log_block(tx.txg(), size_bytes, objset, places)
+            .log_blocks()
+            .allocate(tx.txg(), size_bytes, objset, places)
             .await
     }
 
@@ -264,13 +265,16 @@ impl Shared {
         let flush = writes.len() == 1;
         futures::stream::iter(writes)
             .map(|(pointer, data)| async move {
-                pipeline.write_log_block(&pointer, data, flush).await
+                pipeline.log_blocks().write(&pointer, data, flush).await
             })
             .buffer_unordered(WRITES_IN_FLIGHT)
             .try_collect::<()>()
             .await?;
         if !flush {
-            pipeline.flush_for(&pointers[..blocks.len()]).await?;
+            pipeline
+                .log_blocks()
+                .flush(&pointers[..blocks.len()])
+                .await?;
         }
         {
             let mut chain = self.chain.lock();
@@ -392,12 +396,12 @@ impl Shared {
     /// error, with `failmode=wait` it takes as long as it takes.
     pub(super) async fn wait_durable(&self, txg: Txg) -> Result<(), ZioError> {
         let pipeline = self.objset.pipeline();
-        let mut suspension = pipeline.suspension();
+        let mut suspension = pipeline.suspension().watch();
         let mut synced = pin!(self.txgs.wait_synced(txg));
         loop {
             suspension.mark_unchanged();
-            if let Some(error) = pipeline.suspended()
-                && pipeline.fail_mode() == FailMode::Continue
+            if let Some(error) = pipeline.suspension().error()
+                && pipeline.suspension().fail_mode() == FailMode::Continue
                 && self.txgs.synced_txg() < txg
             {
                 return Err(error);

@@ -144,7 +144,7 @@ impl TestPool {
             .expect("a pool is created");
         while ctx.pass == 1 || dsl.mos().is_dirty(txg) {
             dsl.sync_pass(&ctx).await.expect("syncs");
-            pipeline.take_changes(txg).await.expect("changes");
+            pipeline.frees().take_changes(txg).await.expect("changes");
             ctx.pass += 1;
         }
         dsl.sync_done(txg);
@@ -405,7 +405,7 @@ async fn sync_loop(
         };
         while ctx.pass == 1 || dsl.mos().is_dirty(txg) {
             dsl.sync_pass(&ctx).await.expect("a pass");
-            pipeline.take_changes(txg).await.expect("changes");
+            pipeline.frees().take_changes(txg).await.expect("changes");
             ctx.pass += 1;
             assert!(ctx.pass < 20, "the MOS does not converge");
         }

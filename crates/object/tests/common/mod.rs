@@ -261,7 +261,11 @@ impl Bed {
     }
 
     pub async fn finish(&self, txg: Txg) {
-        self.pipeline.take_changes(txg).await.expect("changes");
+        self.pipeline
+            .frees()
+            .take_changes(txg)
+            .await
+            .expect("changes");
         self.pipeline.sync_done(txg);
         self.txgs.synced(txg);
     }

@@ -47,6 +47,7 @@ use zio::alloc::Allocator;
 use zio::pipeline::{DedupName, DedupTables, StoredEntry};
 use zio::{Pipeline, Tx, ZioError};
 
+use crate::participant::{Participant, Pass, Turn};
 use crate::tables::DedupStatus;
 use crate::{PoolError, directory, features};
 use log::Logs;
@@ -76,7 +77,7 @@ pub(crate) const QUOTA_AUTO: u64 = u64::MAX;
 pub(crate) fn of_pool(dsl: &DslPool, pipeline: &Pipeline) -> Arc<Dedup> {
     let dedup = Arc::new(Dedup::new(dsl.mos(), pipeline.allocator(), dsl.features()));
     let tables: Arc<dyn DedupTables> = dedup.clone();
-    pipeline.set_dedup_tables(&tables);
+    pipeline.dedup().set_tables(&tables);
     dedup
 }
 
@@ -268,20 +269,23 @@ impl Dedup {
     ///
     /// # Errors
     /// Of reading and writing the MOS: the txg cannot be written.
-    pub(crate) async fn sync(
+    async fn sync(
         &self,
         ctx: &SyncContext,
         tx: &Tx,
         pipeline: &Pipeline,
     ) -> Result<bool, PoolError> {
-        if self.has_logs() && pipeline.has_dedup_frees(ctx.txg) {
+        if self.has_logs() && pipeline.dedup().has_frees(ctx.txg) {
             // Not before they are in the ZAPs can entries be changed.
             while self.flush_logs(ctx, tx, pipeline).await? {}
         }
         let mut changed = false;
         loop {
-            let taken = pipeline.drop_dedup_references(ctx.txg, FREES_STEP).await?;
-            let changes = pipeline.take_dedup_changes();
+            let taken = pipeline
+                .frees()
+                .drop_dedup_references(ctx.txg, FREES_STEP)
+                .await?;
+            let changes = pipeline.dedup().take_changes();
             if taken == 0 && changes.is_empty() {
                 break;
             }
@@ -294,6 +298,29 @@ impl Dedup {
             self.finish(ctx, tx).await?;
         }
         Ok(changed)
+    }
+}
+
+impl Participant for Dedup {
+    fn early<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
+        Box::pin(async move {
+            let core = pass.core;
+            if self.has_logs() {
+                self.flush_logs(pass.ctx, pass.tx, &core.pipeline).await?;
+                core.note_saved_space();
+            }
+            Ok(())
+        })
+    }
+
+    fn pass<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
+        Box::pin(async move {
+            let core = pass.core;
+            if self.sync(pass.ctx, pass.tx, &core.pipeline).await? {
+                core.note_saved_space();
+            }
+            Ok(())
+        })
     }
 }
 

@@ -228,7 +228,7 @@ impl Run {
     async fn verify(&self, found: &Found) -> bool {
         let _place = self.place(&found.bp).await;
         let context = Self::context(found.bookmark, found.is_log);
-        let result = self.pipeline.scrub(&found.bp, &context).await;
+        let result = self.pipeline.reader().scrub(&found.bp, &context).await;
         self.note_verified(&found.bp);
         match result {
             Ok(_) => true,
@@ -263,7 +263,7 @@ impl Run {
     async fn read(&self, bp: &BlockPointer, bookmark: Bookmark) -> Option<Bytes> {
         let _place = self.place(bp).await;
         let context = Self::context(bookmark, false);
-        let result = self.pipeline.scrub_and_read(bp, &context).await;
+        let result = self.pipeline.reader().scrub_and_read(bp, &context).await;
         result
             .inspect_err(|error: &ZioError| {
                 self.note_lost(bookmark, bp.physical_birth(), &error.to_string());
@@ -433,7 +433,7 @@ impl Scrub {
 pub(crate) fn command(core: &Core, command: ScrubCommand) -> Result<(), PoolError> {
     let mut last = core.scrub.last.lock();
     let active = last.clone().filter(|run| !run.is_ended());
-    let pool = || core.state.lock().name.clone();
+    let pool = || core.identity.name();
     match (command, active) {
         (ScrubCommand::Start, Some(run)) => {
             let mut times = run.times.lock();

@@ -23,7 +23,7 @@ mod load;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use dataset::{DatasetError, Features};
@@ -38,8 +38,10 @@ use vdev::{METASLABS_MAX, RangeSet};
 use zio::alloc::MetaslabChange;
 use zio::{Pipeline, Tx, ZioError};
 
+use crate::core::Core;
 use crate::features::{LOG_SPACEMAP, OBSOLETE_COUNTS, SPACEMAP_HISTOGRAM, SPACEMAP_V2};
 use crate::logmaps::{LogBook, MetaslabId};
+use crate::participant::{Participant, Pass, Turn};
 use crate::{config, directory};
 
 /// Block size of space maps while logs exist (`zfs_metaslab_sm_blksz_with_log`) and of logs
@@ -172,6 +174,34 @@ pub(crate) struct Space {
     unflushed: AtomicU64,
     log_zap: Mutex<Option<ObjectId>>,
     log: Mutex<Option<(Txg, SpaceMapObject)>>,
+    /// All metaslabs are flushed with the next txg (before export).
+    flush_all: AtomicBool,
+}
+
+impl Participant for Space {
+    fn has_work(&self, _core: &Core) -> bool {
+        self.flush_all.load(Ordering::Relaxed)
+    }
+
+    fn pass<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
+        Box::pin(async move {
+            let (core, sync, dirty) = (pass.core, pass.space(), pass.is_dirty());
+            if dirty && self.sync_arrays(&sync).await? {
+                for (vdev, array) in self.arrays() {
+                    if let Some(top) = core.tree.top(vdev) {
+                        top.set_metaslabs(array.get(), top.metaslab_shift());
+                    }
+                }
+                core.identity.mark_dirty();
+            }
+            let flush_all = pass.is_first() && self.flush_all.swap(false, Ordering::Relaxed);
+            Ok(self.sync_pass(&sync, dirty, flush_all).await?)
+        })
+    }
+
+    fn done(&self, _core: &Core, _txg: Txg, _wrote: bool) {
+        self.sync_done();
+    }
 }
 
 /// What syncing space needs around it.
@@ -186,6 +216,11 @@ impl Space {
     /// Knows nothing yet.
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self::default())
+    }
+
+    /// Whether all metaslabs are flushed with the next txg.
+    pub(crate) fn set_flush_all(&self, flush_all: bool) {
+        self.flush_all.store(flush_all, Ordering::Relaxed);
     }
 
     fn mos(&self) -> Arc<ObjectSet> {
@@ -317,6 +352,7 @@ impl Space {
         }
         let changes = sync
             .pipeline
+            .frees()
             .take_changes(sync.ctx.txg)
             .await
             .map_err(ObjectError::from)?;
@@ -334,7 +370,7 @@ impl Space {
     /// Records what nothing refers to any more of removed vdevs (`vdev_indirect_sync_obsolete`,
     /// module/zfs/vdev_indirect.c). Without the feature nobody wants to know.
     async fn record_obsolete(&self, sync: &SpaceSync<'_>) -> Result<(), DatasetError> {
-        let obsolete = sync.pipeline.take_obsolete(sync.ctx.txg);
+        let obsolete = sync.pipeline.dvas().take_obsolete(sync.ctx.txg);
         if !sync.features.is_enabled(OBSOLETE_COUNTS) {
             return Ok(());
         }

@@ -118,8 +118,8 @@ impl Rig {
     }
 }
 
-/// Unmounts. Programs that another test starts have all open files of this process until their `exec`: for a moment the
-/// mount may be busy.
+/// Unmounts. Programs that another test starts have all open files of this process until their
+/// `exec`: for a moment the mount may be busy.
 async fn unmount(mount: &Mount) {
     for _ in 0..200 {
         match mount.unmount(UnmountMode::Clean).await {
@@ -474,8 +474,8 @@ async fn what_others_mounted_over_it_is_left_alone() {
     filesystem.close().await.expect("close");
 }
 
-/// Goal: who uses a filesystem at another place than where it was mounted, or what is mounted inside, is not cut off but by
-/// force.
+/// Goal: who uses a filesystem at another place than where it was mounted, or what is mounted
+/// inside, is not cut off but by force.
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn what_is_in_use_elsewhere_is_busy() {
     if !can_mount() {
@@ -810,7 +810,8 @@ async fn permissions_and_lists_of_access() {
         let mut value = [0; 100];
         let length = rustix::fs::getxattr(&private, access, &mut value[..]).expect("get the list");
         assert_eq!(value[..length], list(0));
-        // Whoever is not of a program's group sets no list on it that would leave its set-group-id bit.
+        // Whoever is not of a program's group sets no list on it that would leave its set-group-id
+        // bit.
         let hex: String = list(4).iter().map(|byte| format!("{byte:02x}")).collect();
         let set = format!("setfattr -n {access} -v 0x{hex} grouped");
         let grouped = place.join("grouped");

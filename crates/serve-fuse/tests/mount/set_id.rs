@@ -11,7 +11,8 @@ use serve_fuse::MountOptions;
 
 use crate::{Rig, can_mount, outside, pattern, unmount};
 
-/// Runs a script in a directory as a user who is in no other group; what it printed, or how it failed.
+/// Runs a script in a directory as a user who is in no other group; what it printed, or how it
+/// failed.
 pub fn as_user(place: &Path, uid: u32, script: &str) -> Result<String, String> {
     use std::os::unix::process::CommandExt;
     let mut command = Command::new("sh");
@@ -84,7 +85,8 @@ fn set_id_bits_go(place: &Path) {
         let found = fs::metadata(&file).unwrap().mode() & 0o7777;
         assert_eq!(found, left, "{mode:o} after '{change}' by {uid}: {found:o}");
     }
-    // Where the group may not execute, its members' changes leave the bit, whichever of their groups it is.
+    // Where the group may not execute, its members' changes leave the bit, whichever of their
+    // groups it is.
     for (mode, groups, change, left) in [
         (0o2666, "1003,1000", "truncate -s 5 s", 0o2666),
         (0o2666, "1003,1000", copy, 0o2666),

@@ -1,7 +1,8 @@
 //! Opening the devices of a tree, and what their sizes make of its top-level vdevs.
 //!
-//! A device is taken only if its labels say that it is the leaf it is looked for as. One that cannot be used is noted in
-//! its leaf's state, and the tree does without; but when another process has it, that process has the pool.
+//! A device is taken only if its labels say that it is the leaf it is looked for as. One that
+//! cannot be used is noted in its leaf's state, and the tree does without; but when another process
+//! has it, that process has the pool.
 
 use std::sync::Arc;
 
@@ -22,8 +23,9 @@ impl VdevTree {
     /// Opens the devices of top-level vdevs and settles how big these are.
     pub(super) async fn open_tops(&self, tops: &[Arc<Vdev>]) -> Result<(), VdevError> {
         let mut leaves: Vec<Arc<Vdev>> = tops.iter().flat_map(Vdev::leaves).collect();
-        // First one alone, the same for everybody: of two processes that open the same devices at once, one gets it
-        // and then the others, instead of each getting some and both being refused.
+        // First one alone, the same for everybody: of two processes that open the same devices at
+        // once, one gets it and then the others, instead of each getting some and both being
+        // refused.
         leaves.sort_by_cached_key(|leaf| self.device_path(leaf));
         let mut opened = false;
         let mut rest = leaves.iter();
@@ -38,8 +40,8 @@ impl VdevTree {
         Ok(())
     }
 
-    /// [`Self::open_leaf`]; tells whether it is open. Fails where the pool must do without none of its devices, or where
-    /// another process has this one.
+    /// [`Self::open_leaf`]; tells whether it is open. Fails where the pool must do without none of
+    /// its devices, or where another process has this one.
     async fn open_known(&self, leaf: &Arc<Vdev>) -> Result<bool, VdevError> {
         match self.open_leaf(leaf).await {
             Ok(()) => Ok(leaf.leaf().is_some_and(|leaf| leaf.device().is_some())),
@@ -72,8 +74,8 @@ impl VdevTree {
         }
     }
 
-    /// Whether another process has a device that is known to be the leaf's: then it has the pool, and the devices left
-    /// over, half of a mirror perhaps, must not become a second one.
+    /// Whether another process has a device that is known to be the leaf's: then it has the pool,
+    /// and the devices left over, half of a mirror perhaps, must not become a second one.
     fn is_held_elsewhere(&self, leaf: &Vdev, error: &VdevError) -> bool {
         matches!(error, VdevError::Device(error) if matches!(**error, DeviceError::InUse { .. }))
             && self.options.paths.contains_key(&leaf.guid())
@@ -181,7 +183,8 @@ impl VdevTree {
             let ashift = ashift.max(device_shift).max(ASHIFT_MIN);
             if ashift > ASHIFT_MAX {
                 return Err(bad(format!(
-                    "{}: sectors of 2^{ashift} bytes are more than the format allows (2^{ASHIFT_MAX})",
+                    "{}: sectors of 2^{ashift} bytes are more than the format allows \
+                     (2^{ASHIFT_MAX})",
                     top.display_name()
                 )));
             }
@@ -212,7 +215,9 @@ impl VdevTree {
                 continue;
             };
             if leaf_asize(&*device) < needed {
-                tracing::error!(leaf = %vdev.guid(), path = device.path(), needed, "the device has shrunk");
+                tracing::error!(
+                    leaf = %vdev.guid(), path = device.path(), needed, "the device has shrunk"
+                );
                 leaf.set_device(None);
                 leaf.set_state(VdevState::CantOpen, VdevAux::BadLabel);
             }
@@ -220,9 +225,10 @@ impl VdevTree {
         Ok(())
     }
 
-    /// Whole metaslabs that would fit on a top-level vdev's devices beyond those it has, in bytes: the devices are bigger
-    /// than when it was made (`vs_esize` in `vdev_get_stats_ex`, module/zfs/vdev.c). Zero unless all its devices
-    /// are there, and while RAID-Z is being made wider.
+    /// Whole metaslabs that would fit on a top-level vdev's devices beyond those it has, in bytes:
+    /// the devices are bigger than when it was made (`vs_esize` in `vdev_get_stats_ex`,
+    /// module/zfs/vdev.c). Zero unless all its devices are there, and while RAID-Z is being made
+    /// wider.
     pub fn expandable_bytes(&self, top: &Arc<Vdev>) -> u64 {
         let shift = top.metaslab_shift();
         let is_whole = top.state().0 == VdevState::Healthy && !top.is_expanding();
@@ -232,9 +238,10 @@ impl VdevTree {
         (whole_asize(top) >> shift).saturating_sub(top.metaslab_count()) << shift
     }
 
-    /// Lets a top-level vdev use all of its devices, as [`Self::expandable_bytes`] tells (`vdev_open`,
-    /// `vdev_expand`, module/zfs/vdev.c). Nothing is on disk before the configuration is written, which must be in the
-    /// txg that first allocates there. Whether there was anything to gain.
+    /// Lets a top-level vdev use all of its devices, as [`Self::expandable_bytes`] tells
+    /// (`vdev_open`, `vdev_expand`, module/zfs/vdev.c). Nothing is on disk before the configuration
+    /// is written, which must be in the txg that first allocates there. Whether there was anything
+    /// to gain.
     pub fn expand(&self, top: &Arc<Vdev>) -> bool {
         let grows = self.expandable_bytes(top) > 0;
         if grows {
@@ -263,8 +270,8 @@ fn measure(vdev: &Arc<Vdev>) -> Option<u64> {
     })
 }
 
-/// [`measure`] of a top-level vdev with metaslabs, as its configuration has it: in whole sectors, no more than can be
-/// dealt with.
+/// [`measure`] of a top-level vdev with metaslabs, as its configuration has it: in whole sectors,
+/// no more than can be dealt with.
 fn whole_asize(top: &Arc<Vdev>) -> u64 {
     let asize = measure(top).unwrap_or(0);
     let most = METASLABS_MAX.saturating_mul(1 << top.metaslab_shift());

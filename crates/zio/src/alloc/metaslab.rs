@@ -234,8 +234,8 @@ impl Metaslab {
         (allocated, freed)
     }
 
-    /// `txg` is on disk: what it freed waits `DEFER_TXGS` more (unless `defer` is off, when space is
-    /// short), and what waited that long can be used again. Returns the latter.
+    /// `txg` is on disk: what it freed waits `DEFER_TXGS` more (unless `defer` is off, when space
+    /// is short), and what waited that long can be used again. Returns the latter.
     pub(super) fn sync_done(&mut self, txg: Txg, defer: bool) -> RangeSet {
         self.recorded_bytes = self.recorded_bytes.saturating_add_signed(self.delta_bytes);
         self.delta_bytes = 0;
@@ -260,8 +260,8 @@ impl Metaslab {
         ready
     }
 
-    /// Takes ranges that are free out of reach; returns those that it took. While the free ranges are not in memory,
-    /// nothing can be allocated, and what is held is left out when they come.
+    /// Takes ranges that are free out of reach; returns those that it took. While the free ranges
+    /// are not in memory, nothing can be allocated, and what is held is left out when they come.
     pub(super) fn hold(&mut self, ranges: &RangeSet) -> RangeSet {
         let mut out = RangeSet::new();
         for (start, length) in ranges.iter() {

@@ -1,10 +1,10 @@
 //! Which bytes of which vdev are free.
 //!
 //! Every top-level vdev is cut into metaslabs; a metaslab's free ranges are in memory once it is
-//! used ([`MetaslabSource`] reads them). [`Allocator::allocate`] chooses, for every copy of a block,
-//! a vdev (in turn, more often those with more free space), a metaslab (longest free runs first, and
-//! then the same one for as long as it serves) and a place (after the last one of such a size, or
-//! the tightest fit when space is short).
+//! used ([`MetaslabSource`] reads them). [`Allocator::allocate`] chooses, for every copy of a
+//! block, a vdev (in turn, more often those with more free space), a metaslab (longest free runs
+//! first, and then the same one for as long as it serves) and a place (after the last one of such a
+//! size, or the tightest fit when space is short).
 //!
 //! Facts from module/zfs/metaslab.c: the sets per txg and what moves between them, the two
 //! txgs that freed space waits, ditto copies on different vdevs or at least 1/8 vdev apart,
@@ -13,7 +13,8 @@
 //! Nothing here is on disk: the engine records what [`Allocator::take_changes`] hands out. A crash
 //! therefore leaves what the last synced txg recorded.
 //!
-//! Trimming ([`Allocator::set_trimming`]) takes free space away for a moment and gives it back: module `trim`.
+//! Trimming ([`Allocator::set_trimming`]) takes free space away for a moment and gives it back:
+//! module `trim`.
 //!
 //! Locks: the list of vdevs (`tops`, read-mostly), one rotor per class, one lock per vdev with all
 //! its metaslabs. A vdev's lock is held for one allocation (microseconds) and never while a
@@ -51,13 +52,15 @@ use top::{Attempt, Top};
 /// Txgs for which freed space is kept unused after its txg synced (`TXG_DEFER_SIZE`), so that the
 /// uberblocks of the txgs before still find their blocks.
 pub const DEFER_TXGS: u64 = 2;
-/// Percent of the special class that only metadata may take (`zfs_special_class_metadata_reserve_pct`).
+/// Percent of the special class that only metadata may take
+/// (`zfs_special_class_metadata_reserve_pct`).
 const SPECIAL_RESERVE_PERCENT: u64 = 25;
 /// Copies of a block, at most.
 const COPIES_MAX: usize = DVAS_PER_POINTER;
 /// Bytes per child that go to a vdev before it is the next one's turn (`metaslab_aliquot`).
 const ALIQUOT_BYTES: u64 = 1 << 20;
-/// Copies on the same vdev are at least this fraction of it apart (`ditto_same_vdev_distance_shift`).
+/// Copies on the same vdev are at least this fraction of it apart
+/// (`ditto_same_vdev_distance_shift`).
 const DITTO_DISTANCE_SHIFT: u32 = 3;
 
 /// A run of bytes: start (inclusive) and end (exclusive).
@@ -82,9 +85,9 @@ pub struct MetaslabChange {
 
 /// Where the allocator gets a metaslab's free ranges from when it needs them: the engine.
 pub trait MetaslabSource: Send + Sync {
-    /// The free ranges of a metaslab (offsets on the top-level vdev), as recorded. All changes up to the last
-    /// [`Allocator::sync_done`] before the call must be contained; of those handed out later any
-    /// part may be, in the order in which they were handed out.
+    /// The free ranges of a metaslab (offsets on the top-level vdev), as recorded. All changes up
+    /// to the last [`Allocator::sync_done`] before the call must be contained; of those handed out
+    /// later any part may be, in the order in which they were handed out.
     fn load(&self, vdev: VdevId, metaslab: u64) -> BoxFuture<'_, Result<RangeSet, ZioError>>;
 }
 
@@ -173,7 +176,8 @@ pub struct Allocator {
     logs: Mutex<LogSpace>,
 }
 
-/// Space that intent logs hold outside of log vdevs, as users see it. Nobody's use of space counts it, and it cannot be used.
+/// Space that intent logs hold outside of log vdevs, as users see it. Nobody's use of space counts
+/// it, and it cannot be used.
 #[derive(Debug, Default)]
 struct LogSpace {
     held_bytes: u64,
@@ -459,7 +463,9 @@ impl Allocator {
                             .is_none_or(|range| range.end <= end)
                 });
                 if !within {
-                    tracing::error!(%vdev, metaslab = index, "a space map reaches outside of its metaslab");
+                    tracing::error!(
+                        %vdev, metaslab = index, "a space map reaches outside of its metaslab"
+                    );
                 }
                 within.then_some(free)
             }
@@ -487,10 +493,12 @@ impl Allocator {
         result.map_err(|found| space_map_error(dva, found))
     }
 
-    /// Gives a range back that stayed allocated for a checkpoint that is being discarded, at the end of `txg`.
+    /// Gives a range back that stayed allocated for a checkpoint that is being discarded, at the
+    /// end of `txg`.
     ///
     /// # Errors
-    /// [`ZioError::SpaceMap`] when it is free already or not within one metaslab, [`vdev::VdevError::NoSuchVdev`].
+    /// [`ZioError::SpaceMap`] when it is free already or not within one metaslab,
+    /// [`vdev::VdevError::NoSuchVdev`].
     pub fn free_range(
         &self,
         txg: Txg,
@@ -510,8 +518,8 @@ impl Allocator {
         })
     }
 
-    /// Notes that one copy's place was freed in `txg` but belongs to the pool's checkpoint: it stays
-    /// allocated, and is handed out as [`MetaslabChange::kept`] (`metaslab_free_concrete`).
+    /// Notes that one copy's place was freed in `txg` but belongs to the pool's checkpoint: it
+    /// stays allocated, and is handed out as [`MetaslabChange::kept`] (`metaslab_free_concrete`).
     ///
     /// # Errors
     /// [`ZioError::SpaceMap`] when it is free already, [`vdev::VdevError::NoSuchVdev`].
@@ -580,7 +588,8 @@ impl Allocator {
         out
     }
 
-    /// `txg` is on disk: space that it freed starts its wait, and what waited long enough can be used.
+    /// `txg` is on disk: space that it freed starts its wait, and what waited long enough can be
+    /// used.
     pub fn sync_done(&self, txg: Txg) {
         let totals = self.totals();
         // Short of space: better to reuse at once than to run out.
@@ -608,12 +617,14 @@ impl Allocator {
         }
     }
 
-    /// Changes over how many txgs freed space is gathered before it is trimmed ([`TRIM_BATCH_TXGS`]).
+    /// Changes over how many txgs freed space is gathered before it is trimmed
+    /// ([`TRIM_BATCH_TXGS`]).
     pub fn set_trim_batch_txgs(&self, txgs: u64) {
         self.trim_batch_txgs.store(txgs, Ordering::Relaxed);
     }
 
-    /// After [`Self::sync_done`]: tells whether `txg` left an uberblock, without which it protects nobody.
+    /// After [`Self::sync_done`]: tells whether `txg` left an uberblock, without which it protects
+    /// nobody.
     pub fn age_trim(&self, txg: Txg, wrote: bool) {
         let batch_txgs = self.trim_batch_txgs.load(Ordering::Relaxed);
         self.for_each_trim(|queue| queue.age(txg, wrote, batch_txgs));
@@ -643,7 +654,8 @@ impl Allocator {
         }
     }
 
-    /// Takes some free space of a vdev that may be discarded. Nothing while space is short, or nothing is due.
+    /// Takes some free space of a vdev that may be discarded. Nothing while space is short, or
+    /// nothing is due.
     pub fn hold_for_trim(&self, vdev: VdevId) -> Option<TrimHold> {
         if !self.trimming.load(Ordering::Relaxed) {
             return None;
@@ -663,7 +675,8 @@ impl Allocator {
         })
     }
 
-    /// Notes that an intent log holds this place: it was allocated for a log's block, or found in one at import.
+    /// Notes that an intent log holds this place: it was allocated for a log's block, or found in
+    /// one at import.
     pub fn note_log_held(&self, dva: &Dva) {
         self.logs.lock().held_bytes += self.log_bytes(dva);
     }

@@ -5,8 +5,8 @@ use format::VdevId;
 use vdev::AllocClass;
 
 /// Space that is kept back so that one can still delete when the pool is full
-/// (`spa_get_slop_space`, module/zfs/spa_misc.c): 1/32 of the (deflated) space, at most 128 GiB, at least 128 MiB or
-/// half the pool.
+/// (`spa_get_slop_space`, module/zfs/spa_misc.c): 1/32 of the (deflated) space, at most 128 GiB, at
+/// least 128 MiB or half the pool.
 pub fn slop_bytes(dspace_bytes: u64) -> u64 {
     const SHIFT: u32 = 5;
     const MAX: u64 = 128 << 30;
@@ -22,7 +22,8 @@ pub fn deflate(bytes: u64, ratio: u64) -> u64 {
 }
 
 /// How fragmented free space is, in percent, from numbers of free runs by log2 of their length
-/// (`metaslab_set_fragmentation` and `zfs_frag_table`, module/zfs/metaslab.c). `None` when nothing is free.
+/// (`metaslab_set_fragmentation` and `zfs_frag_table`, module/zfs/metaslab.c). `None` when nothing
+/// is free.
 pub fn fragmentation(histogram: &[u64; 64]) -> Option<u64> {
     /// Percent for runs of 512 bytes, 1 KiB, 2 KiB, ...; 0 from 512 MiB on.
     const PERCENT: [u64; 20] = [
@@ -86,8 +87,8 @@ pub struct SpaceTotals {
     pub normal_deflated_bytes: u64,
     /// Bytes of all classes but log as users see them.
     pub size_deflated_bytes: u64,
-    /// Bytes that the pool offers (`spa_dspace`): all of the normal class but vdevs that are withheld, of the others
-    /// what is in use, and what dedup and cloning save.
+    /// Bytes that the pool offers (`spa_dspace`): all of the normal class but vdevs that are
+    /// withheld, of the others what is in use, and what dedup and cloning save.
     pub usable_deflated_bytes: u64,
     /// Allocated, as users see it.
     pub allocated_deflated_bytes: u64,

@@ -255,7 +255,8 @@ proptest! {
                     }
                 }
             }
-            // Let everything settle: then exactly what is live is allocated, in memory and on record.
+            // Let everything settle: then exactly what is live is allocated, in memory and on
+            // record.
             for _ in 0..4 {
                 recorder.record(&allocator.take_changes(Txg::new(txg)));
                 allocator.sync_done(Txg::new(txg));

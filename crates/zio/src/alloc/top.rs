@@ -292,7 +292,8 @@ impl Top {
         Ok(())
     }
 
-    /// Notes a range that was freed in `txg` but belongs to the checkpoint. Tells what is wrong with it, if anything.
+    /// Notes a range that was freed in `txg` but belongs to the checkpoint. Tells what is wrong
+    /// with it, if anything.
     pub(super) fn keep(&mut self, txg: Txg, start: u64, length: u64) -> Result<(), &'static str> {
         let index = self
             .index_of(start, length)
@@ -347,7 +348,8 @@ impl Top {
         }
     }
 
-    /// Takes free space of one metaslab out of everybody's reach, to have it discarded: the metaslab and the ranges.
+    /// Takes free space of one metaslab out of everybody's reach, to have it discarded: the
+    /// metaslab and the ranges.
     pub(super) fn hold_for_trim(&mut self) -> Option<(usize, RangeSet)> {
         let unit_bytes = self.spec.geometry.asize(1);
         let budget = hold_budget(self.free_bytes(), self.size_bytes, unit_bytes);
@@ -372,7 +374,8 @@ impl Top {
         }
     }
 
-    /// Gives back what was held of a metaslab; without `ranges`, nobody knows whether it may be used.
+    /// Gives back what was held of a metaslab; without `ranges`, nobody knows whether it may be
+    /// used.
     pub(super) fn release(&mut self, index: usize, ranges: Option<&RangeSet>) {
         self.held_in = None;
         if let Some(ranges) = ranges

@@ -1,4 +1,5 @@
-//! Freed space that devices are told of (property `autotrim`): which of it, when, and holding it back meanwhile.
+//! Freed space that devices are told of (property `autotrim`): which of it, when, and holding it
+//! back meanwhile.
 //!
 //! ```text
 //!  defer[2] --sync_done--> collecting --age--> ripening --age--> ripe --hold--> held --release--> allocatable
@@ -6,24 +7,27 @@
 //!                              +---- allocated ----+---------------+--> forgotten
 //! ```
 //!
-//! All of it but what is held can be allocated at any time, and is forgotten then: so it is free, and nothing was written
-//! there since. What is *held* is in no free map: nobody gets it until the devices have answered. Totals go on counting
-//! it as free, since it is.
+//! All of it but what is held can be allocated at any time, and is forgotten then: so it is free,
+//! and nothing was written there since. What is *held* is in no free map: nobody gets it until the
+//! devices have answered. Totals go on counting it as free, since it is.
 //!
-//! **What a crash or a rewind may find.** A device may carry a discard out at once and for good. So a range must be
-//! free in every state that an import may choose: the newest, and [`DEFER_TXGS`] uberblocks before it
-//! (`import -F`). Space waits that many txgs before it can be used again; of these some may have left no uberblock, as
-//! nothing was written. Hence a range is ripe only when so many uberblocks were *written* after it had come free.
-//! What was freed while space was short did not wait, and is never discarded. What a checkpoint has is not freed at all.
+//! **What a crash or a rewind may find.** A device may carry a discard out at once and for good. So
+//! a range must be free in every state that an import may choose: the newest, and [`DEFER_TXGS`]
+//! uberblocks before it (`import -F`). Space waits that many txgs before it can be used again; of
+//! these some may have left no uberblock, as nothing was written. Hence a range is ripe only when
+//! so many uberblocks were *written* after it had come free. What was freed while space was short
+//! did not wait, and is never discarded. What a checkpoint has is not freed at all.
 //!
-//! **Running out.** Little is held at any time ([`HOLD_BYTES_MAX`], a part of what is free), nothing where little is free,
-//! and an allocation that finds no place while something is held waits for it; then this vdev is left alone for a while.
+//! **Running out.** Little is held at any time ([`HOLD_BYTES_MAX`], a part of what is free),
+//! nothing where little is free, and an allocation that finds no place while something is held
+//! waits for it; then this vdev is left alone for a while.
 //!
-//! **Memory** is bounded by [`RANGES_MAX`]: the smallest ranges are forgotten first. Nothing is stored: what is
-//! forgotten, or not done before export, is discarded when it was used and freed again.
+//! **Memory** is bounded by [`RANGES_MAX`]: the smallest ranges are forgotten first. Nothing is
+//! stored: what is forgotten, or not done before export, is discarded when it was used and freed
+//! again.
 //!
-//! Source: module/zfs/metaslab.c (`metaslab_sync_done`, `ms_trim`), vdev_trim.c (`vdev_autotrim_thread`,
-//! `vdev_trim_ranges`).
+//! Source: module/zfs/metaslab.c (`metaslab_sync_done`, `ms_trim`), vdev_trim.c
+//! (`vdev_autotrim_thread`, `vdev_trim_ranges`).
 
 use std::sync::Arc;
 
@@ -33,8 +37,9 @@ use vdev::{RangeSet, TRIM_EXTENT_BYTES_MIN};
 
 use super::{DEFER_TXGS, Entry};
 
-/// Txgs over which freed space is gathered before it ripens, so that neighbours become one range, and what is used again
-/// soon is left alone. A range is 16 to 32 txgs old when it is discarded (`zfs_trim_txg_batch` is 32).
+/// Txgs over which freed space is gathered before it ripens, so that neighbours become one range,
+/// and what is used again soon is left alone. A range is 16 to 32 txgs old when it is discarded
+/// (`zfs_trim_txg_batch` is 32).
 pub const TRIM_BATCH_TXGS: u64 = 16;
 /// Bytes of a vdev that are held back at the same time, at most (`zfs_trim_extent_bytes_max`).
 const HOLD_BYTES_MAX: u64 = 128 << 20;
@@ -80,8 +85,8 @@ pub(super) struct TrimQueue {
     now: Txg,
     /// Until then nothing is held.
     paused_until: Txg,
-    /// The last txgs whose uberblock was only written because trimming waited for it: what they free does not matter,
-    /// or an idle pool would never come to rest.
+    /// The last txgs whose uberblock was only written because trimming waited for it: what they
+    /// free does not matter, or an idle pool would never come to rest.
     forced: [Txg; 2 * DEFER_TXGS as usize],
 }
 
@@ -169,7 +174,8 @@ impl TrimQueue {
         self.ripe.iter().next().map(|(start, _)| start)
     }
 
-    /// Takes ripe ranges from the first one on, up to `end`, at most `bytes` of them (and that much of a longer one).
+    /// Takes ripe ranges from the first one on, up to `end`, at most `bytes` of them (and that much
+    /// of a longer one).
     pub(super) fn take(&mut self, end: u64, mut bytes: u64) -> RangeSet {
         let mut out = RangeSet::new();
         while bytes >= TRIM_EXTENT_BYTES_MIN && out.segments() < HOLD_RANGES_MAX {
@@ -188,7 +194,8 @@ impl TrimQueue {
     }
 }
 
-/// How much of a vdev may be held: whole allocation units of `unit_bytes`; zero when too little is free.
+/// How much of a vdev may be held: whole allocation units of `unit_bytes`; zero when too little is
+/// free.
 pub(super) fn hold_budget(free_bytes: u64, size_bytes: u64, unit_bytes: u64) -> u64 {
     if free_bytes < size_bytes / FREE_FRACTION_MIN {
         return 0;
@@ -206,8 +213,8 @@ fn forget_small(ranges: &mut RangeSet, max: usize) {
     }
 }
 
-/// Free space of a vdev that nobody gets until [`TrimHold::done`]. One that is dropped stays held for as long as the pool
-/// is open: nobody knows whether devices are still about to discard it.
+/// Free space of a vdev that nobody gets until [`TrimHold::done`]. One that is dropped stays held
+/// for as long as the pool is open: nobody knows whether devices are still about to discard it.
 pub struct TrimHold {
     pub(super) entry: Arc<Entry>,
     pub(super) loads: Arc<Notify>,

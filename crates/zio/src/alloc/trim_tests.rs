@@ -83,8 +83,9 @@ fn drop_back(bench: &Bench, hold: TrimHold) {
     }
 }
 
-/// Goal: what is freed in a txg is discarded only when two more uberblocks than its own were written after it had come
-/// free, so that no state which `import -F` may choose has it. Method: txgs with and without uberblocks.
+/// Goal: what is freed in a txg is discarded only when two more uberblocks than its own were
+/// written after it had come free, so that no state which `import -F` may choose has it. Method:
+/// txgs with and without uberblocks.
 #[test]
 fn what_older_states_may_need_is_not_discarded() {
     simulate(async {
@@ -118,8 +119,8 @@ fn what_older_states_may_need_is_not_discarded() {
     });
 }
 
-/// Goal: nobody gets what is held, and everybody what was given back; what is used again is not discarded. Method: one
-/// block's place in an otherwise full metaslab.
+/// Goal: nobody gets what is held, and everybody what was given back; what is used again is not
+/// discarded. Method: one block's place in an otherwise full metaslab.
 #[test]
 fn what_is_held_is_not_allocated() {
     simulate(async {
@@ -168,7 +169,8 @@ fn what_is_held_is_not_allocated() {
     });
 }
 
-/// Goal: what was allocated after it had come free is forgotten, in each of the sets that it may be in.
+/// Goal: what was allocated after it had come free is forgotten, in each of the sets that it may be
+/// in.
 #[test]
 fn what_is_used_again_is_not_discarded() {
     simulate(async {
@@ -207,8 +209,8 @@ fn what_is_used_again_is_not_discarded() {
     });
 }
 
-/// Goal: an allocation that finds no place while something is held waits for it, and then gets it; meanwhile and for a
-/// while after nothing else is held. Method: all but what is held is taken.
+/// Goal: an allocation that finds no place while something is held waits for it, and then gets it;
+/// meanwhile and for a while after nothing else is held. Method: all but what is held is taken.
 #[test]
 fn what_is_held_never_costs_an_allocation() {
     simulate(async {
@@ -243,8 +245,8 @@ fn what_is_held_never_costs_an_allocation() {
     });
 }
 
-/// Goal: what is freed while space is short is not discarded, as it does not wait. Method: a vdev with less free than is
-/// kept back for deleting.
+/// Goal: what is freed while space is short is not discarded, as it does not wait. Method: a vdev
+/// with less free than is kept back for deleting.
 #[test]
 fn what_did_not_wait_is_not_discarded() {
     simulate(async {
@@ -308,7 +310,8 @@ fn little_is_held_and_nothing_where_little_is_free() {
     assert_eq!(hold_budget(160 * MIB, GIB, 3 * 4096) % (3 * 4096), 0);
 }
 
-/// An idle pool is asked for txgs and uberblocks until what was freed is ripe, and not for what these free themselves.
+/// An idle pool is asked for txgs and uberblocks until what was freed is ripe, and not for what
+/// these free themselves.
 #[test]
 fn an_idle_pool_comes_to_rest() {
     simulate(async {

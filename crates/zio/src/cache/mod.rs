@@ -2,19 +2,20 @@
 //!
 //! **S3-FIFO** (Yang, Zhang, Qiu, Yue, Rashmi: "FIFO queues are all you need for cache eviction",
 //! SOSP 2023), weighed by bytes: new blocks enter a small queue (a tenth of the memory); those that
-//! are asked for again before they reach its end move on to the main queue, the others leave
-//! and only their key is remembered (ghosts); a block that comes back while it is remembered enters the main queue
-//! at once. The main queue gives blocks that were hit another round. So a scan, however long, passes through the
-//! small queue only, and a hit changes one counter: no list is relinked, which is why this and not
-//! ARC or LRU. Hot metadata is hit often and stays.
+//! are asked for again before they reach its end move on to the main queue, the others leave and
+//! only their key is remembered (ghosts); a block that comes back while it is remembered enters the
+//! main queue at once. The main queue gives blocks that were hit another round. So a scan, however
+//! long, passes through the small queue only, and a hit changes one counter: no list is relinked,
+//! which is why this and not ARC or LRU. Hot metadata is hit often and stays.
 //!
 //! A block's key is the first copy's place, the physical birth, and the checksum's words: together
-//! no other content ever has them within one pool, not even when a block is written again in place in the
-//! same txg.
+//! no other content ever has them within one pool, not even when a block is written again in place
+//! in the same txg.
 //!
 //! Sharded by key; one lock per shard, held for a lookup or an insertion with its evictions. A hit
-//! is that lock, a hash lookup, and a clone of [`Bytes`] (one atomic increment). The limit holds per
-//! shard, so in total as well; a block bigger than a quarter of a shard's share is not kept. A crash loses it all.
+//! is that lock, a hash lookup, and a clone of [`Bytes`] (one atomic increment). The limit holds
+//! per shard, so in total as well; a block bigger than a quarter of a shard's share is not kept. A
+//! crash loses it all.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};

@@ -8,7 +8,7 @@ use codec::checksum::{
 };
 use device::{BoxFuture, World};
 use format::{BlockPointer, Checksum, Endian, ObjectType};
-
+use parking_lot::RwLock;
 use vdev::Verify;
 
 /// Blocks longer than this are verified by a CPU worker when the checksum is a fast one.
@@ -28,6 +28,23 @@ pub(super) fn is_heavy(kind: Checksum, length: usize) -> bool {
         _ => SLOW_ON_WORKER_BYTES,
     };
     length > limit
+}
+
+/// The pool's key of salted checksums, which is known only after the MOS was read.
+pub(super) struct PoolSalt(RwLock<Arc<Salt>>);
+
+impl PoolSalt {
+    pub(super) fn new(salt: [u8; 32]) -> Arc<Self> {
+        Arc::new(PoolSalt(RwLock::new(Arc::new(Salt::new(salt)))))
+    }
+
+    pub(super) fn set(&self, salt: [u8; 32]) {
+        *self.0.write() = Arc::new(Salt::new(salt));
+    }
+
+    pub(super) fn get(&self) -> Arc<Salt> {
+        self.0.read().clone()
+    }
 }
 
 #[derive(Clone)]

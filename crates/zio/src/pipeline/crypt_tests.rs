@@ -1,4 +1,5 @@
-//! Encrypted blocks through the pipeline: what goes in comes out, with the right key and nothing changed.
+//! Encrypted blocks through the pipeline: what goes in comes out, with the right key and nothing
+//! changed.
 
 use codec::crypt::{DataKey, Suite};
 use device::sim::SimWorld;
@@ -62,7 +63,7 @@ fn blocks_are_encrypted_or_authenticated_as_their_type_says() {
         let refused = pipeline.write(TXG, noise_of(1), &policy(file, 0)).await;
         assert!(matches!(refused, Err(ZioError::KeyNotLoaded { .. })));
         for (index, suite) in Suite::ALL.into_iter().enumerate() {
-            pipeline.map_key(OBJSET.into(), key(&pool, suite));
+            pipeline.keys().map(OBJSET.into(), key(&pool, suite));
             let data = noise_of(index as u64);
             let bp = pipeline
                 .write(TXG, data.clone(), &policy(file, 0))
@@ -71,7 +72,7 @@ fn blocks_are_encrypted_or_authenticated_as_their_type_says() {
             // Two copies, for the third place holds salt and IV.
             assert!(bp.is_encrypted() && bp.copies() == 2 && bp.fill() == 1);
             assert_eq!(pipeline.read(&bp, &direct()).await.unwrap(), data);
-            let stored = pipeline.read_raw(&bp, &direct()).await.unwrap();
+            let stored = pipeline.reader().read_raw(&bp, &direct()).await.unwrap();
             assert_ne!(stored, data, "{}", suite.name());
             // The same again looks different.
             let again = pipeline
@@ -79,7 +80,10 @@ fn blocks_are_encrypted_or_authenticated_as_their_type_says() {
                 .await
                 .unwrap();
             assert_ne!(again.crypt(), bp.crypt());
-            assert_ne!(pipeline.read_raw(&again, &direct()).await.unwrap(), stored);
+            assert_ne!(
+                pipeline.reader().read_raw(&again, &direct()).await.unwrap(),
+                stored
+            );
         }
         // Compressed first, never embedded, and still holes where there is nothing.
         let bp = pipeline
@@ -101,7 +105,7 @@ fn blocks_are_encrypted_or_authenticated_as_their_type_says() {
         let bp = pipeline.write(TXG, noise_of(50), &clear).await.unwrap();
         assert!(bp.is_authenticated() && bp.copies() == 3);
         assert_eq!(
-            pipeline.read_raw(&bp, &direct()).await.unwrap(),
+            pipeline.reader().read_raw(&bp, &direct()).await.unwrap(),
             noise_of(50)
         );
         assert_eq!(pipeline.read(&bp, &direct()).await.unwrap(), noise_of(50));
@@ -111,7 +115,7 @@ fn blocks_are_encrypted_or_authenticated_as_their_type_says() {
             .write(TXG, noise_of(51), &policy(file, 0))
             .await
             .unwrap();
-        pipeline.unmap_keys(|_, _| true);
+        pipeline.keys().unmap(|_, _| true);
         let locked = ReadContext {
             without_key: true,
             ..direct()
@@ -132,7 +136,9 @@ fn what_was_changed_is_an_error_and_never_data() {
     simulate(async {
         let pool = pool().await;
         let pipeline = &pool.pipeline;
-        pipeline.map_key(OBJSET.into(), key(&pool, Suite::Aes256Gcm));
+        pipeline
+            .keys()
+            .map(OBJSET.into(), key(&pool, Suite::Aes256Gcm));
         let data = Bytes::from(noise(4096, 3));
         let kinds = [ObjectType::PLAIN_FILE_CONTENTS, ObjectType::MASTER_NODE];
         for object_type in kinds {
@@ -175,7 +181,12 @@ fn what_was_changed_is_an_error_and_never_data() {
             }
             // Other bytes with a right checksum, as somebody without the key can write them.
             for at in [0, 1000, 4095] {
-                let mut bytes = pipeline.read_raw(&bp, &direct()).await.unwrap().to_vec();
+                let mut bytes = pipeline
+                    .reader()
+                    .read_raw(&bp, &direct())
+                    .await
+                    .unwrap()
+                    .to_vec();
                 bytes[at] ^= 1;
                 let plain = WritePolicy {
                     encrypted: false,

@@ -69,7 +69,7 @@ impl Ground {
             damaged: Mutex::new(false),
         });
         let known: Arc<dyn DedupTables> = tables.clone();
-        pool.pipeline.set_dedup_tables(&known);
+        pool.pipeline.dedup().set_tables(&known);
         Ground { pool, tables }
     }
 
@@ -88,9 +88,15 @@ impl Ground {
     /// What the engine does at the end of a pass; references of all entries.
     async fn settle(&self, txg: Txg) -> u64 {
         let pipeline = &self.pool.pipeline;
-        while pipeline.drop_dedup_references(txg, 2).await.unwrap() > 0 {}
+        while pipeline
+            .frees()
+            .drop_dedup_references(txg, 2)
+            .await
+            .unwrap()
+            > 0
+        {}
         let mut entries = self.tables.entries.lock();
-        for (name, mut entry) in pipeline.take_dedup_changes() {
+        for (name, mut entry) in pipeline.dedup().take_changes() {
             for place in entry.value.places_mut() {
                 if place.is_used() && place.references == 0 {
                     pipeline.free(txg, &pointer_of_place(&name, place).unwrap());
@@ -230,13 +236,25 @@ fn a_block_whose_entry_was_pruned_is_freed() {
             let ground = Ground::new(flat).await;
             let bp = ground.write(TXG, &data(9), &policy(1, false)).await;
             ground.settle(TXG).await;
-            ground.pool.pipeline.take_changes(TXG).await.unwrap();
+            ground
+                .pool
+                .pipeline
+                .frees()
+                .take_changes(TXG)
+                .await
+                .unwrap();
             ground.pool.pipeline.sync_done(TXG);
             let before = ground.allocated();
             ground.tables.entries.lock().clear();
             ground.pool.pipeline.free(TXG.next(), &bp);
             ground.settle(TXG.next()).await;
-            let changes = ground.pool.pipeline.take_changes(TXG.next()).await.unwrap();
+            let changes = ground
+                .pool
+                .pipeline
+                .frees()
+                .take_changes(TXG.next())
+                .await
+                .unwrap();
             assert_eq!(
                 changes.is_empty(),
                 !flat,

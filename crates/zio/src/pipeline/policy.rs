@@ -29,8 +29,9 @@ pub struct ReadContext {
     pub cache: CacheUse,
     /// A failure is expected (end of an intent log) and is not reported to the [`ErrorSink`].
     pub speculative: bool,
-    /// The key of an encrypted dataset is not to be used: what is in the clear is read without checking its MAC, and blocks of
-    /// dnodes with their bonuses as they are stored. Such blocks do not go through the cache.
+    /// The key of an encrypted dataset is not to be used: what is in the clear is read without
+    /// checking its MAC, and blocks of dnodes with their bonuses as they are stored. Such blocks do
+    /// not go through the cache.
     pub without_key: bool,
 }
 
@@ -91,10 +92,11 @@ pub struct WritePolicy {
     /// Whether a new hole remembers its birth (feature `hole_birth` active, and the pointer that
     /// it replaces was not [`format::BlockPointer::HOLE`]).
     pub hole_birth: bool,
-    /// Whether the dataset is encrypted: the block is encrypted or authenticated, as its type says, with the key of the object set
-    /// in [`Self::bookmark`].
+    /// Whether the dataset is encrypted: the block is encrypted or authenticated, as its type says,
+    /// with the key of the object set in [`Self::bookmark`].
     pub encrypted: bool,
-    /// Whether the block may share what another one stores (property `dedup`); its checksum must be one of dedup tables.
+    /// Whether the block may share what another one stores (property `dedup`); its checksum must be
+    /// one of dedup tables.
     pub dedup: Option<DedupPolicy>,
     /// Which vdevs to prefer.
     pub class: AllocClass,

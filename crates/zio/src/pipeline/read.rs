@@ -1,22 +1,23 @@
-//! Reading blocks.
+//! Reading blocks: cache, copies, decryption, decompression.
 
 use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use codec::compress::decompress;
+use device::{Tasks, World};
 use format::{BlockPointer, Compression, EmbeddedKind, Pointer};
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
+use vdev::Priority;
 
-use super::check::BlockCheck;
-use super::crypt::{CRYPT_ON_TASK_BYTES, Unlock, check_opened, open_stored};
-use super::suspend::{self, name_of};
-use super::{CacheUse, Pipeline, ReadContext, ScrubOutcome, zeros};
-use crate::cache::CacheKey;
-use crate::error::ZioError;
-use vdev::{ErrorReport, IoContext, Priority, ReadFailure};
+use super::copies::{Copies, io_context};
+use super::gang_read::GangReader;
+use super::keys::{CRYPT_ON_TASK_BYTES, Keys, Unlock, check_opened, is_read_locked, open_stored};
+use super::{CacheUse, ReadContext};
+use crate::cache::{Cache, CacheKey};
+use crate::error::{ZioError, name_of};
 
 /// Blocks that decompress to more than this are left to a CPU worker when the algorithm is fast.
 const FAST_ON_WORKER_BYTES: usize = 256 << 10;
@@ -72,7 +73,24 @@ impl Flights {
     }
 }
 
-impl Pipeline {
+/// Reads blocks by their pointers.
+pub struct Reader {
+    pub(super) world: World,
+    pub(super) tasks: Tasks,
+    pub(super) cache: Arc<Cache>,
+    pub(super) keys: Arc<Keys>,
+    pub(super) copies: Arc<Copies>,
+    pub(super) gangs: Arc<GangReader>,
+    pub(super) flights: Flights,
+    pub(super) prefetches: Arc<Semaphore>,
+}
+
+impl Reader {
+    /// The block if it is in memory; never waits. Holes and embedded blocks are not served here.
+    pub fn read_cached(&self, bp: &BlockPointer) -> Option<Bytes> {
+        CacheKey::of(bp).and_then(|key| self.cache.get(key))
+    }
+
     /// The block's data: `lsize_bytes` of it, verified and decompressed; zeros for holes.
     ///
     /// # Errors
@@ -82,36 +100,10 @@ impl Pipeline {
     pub async fn read(&self, bp: &BlockPointer, context: &ReadContext) -> Result<Bytes, ZioError> {
         loop {
             match self.read_shared(bp, context).await {
-                Err(error) => self.wait_for_devices(bp, context, error).await?,
+                Err(error) => self.copies.wait_for_devices(bp, context, error).await?,
                 done => return done,
             }
         }
-    }
-
-    /// Whether a failed read of this block waits for devices that may bring it back: see [`Pipeline::syncing`].
-    fn waits_for(&self, bp: &BlockPointer, device_failed: bool) -> bool {
-        !self.read_only && suspend::is_syncing() && (device_failed || self.tree.may_come_back(bp))
-    }
-
-    /// Suspends the pool until it is cleared, after a failed read of the sync loop that is to be tried again then.
-    /// Not below here: who else shares the read is told of the failure at once.
-    pub(super) async fn wait_for_devices(
-        &self,
-        bp: &BlockPointer,
-        context: &ReadContext,
-        error: ZioError,
-    ) -> Result<(), ZioError> {
-        let (ZioError::Checksum { device_failed, .. } | ZioError::Unreadable { device_failed, .. }) =
-            error
-        else {
-            return Err(error);
-        };
-        if context.speculative || !self.waits_for(bp, device_failed) {
-            return Err(error);
-        }
-        let reason = format!("devices that {} needs do not work", name_of(bp));
-        tracing::warn!(%error, "the txg cannot be written without this block");
-        self.suspend_and_wait(ZioError::Suspended { reason }).await
     }
 
     async fn read_shared(
@@ -122,7 +114,7 @@ impl Pipeline {
         let Some(key) = CacheKey::of(bp) else {
             return self.read_without_place(bp);
         };
-        if context.cache == CacheUse::Bypass || Self::is_read_locked(bp, context) {
+        if context.cache == CacheUse::Bypass || is_read_locked(bp, context) {
             return self.read_logical(bp, context).await;
         }
         loop {
@@ -168,7 +160,7 @@ impl Pipeline {
         let Ok(place) = self.prefetches.clone().try_acquire_owned() else {
             return;
         };
-        let (pipeline, bp) = (self.clone(), *bp);
+        let (reader, bp) = (self.clone(), *bp);
         let context = ReadContext {
             priority: Priority::Async,
             speculative: true,
@@ -176,13 +168,13 @@ impl Pipeline {
         };
         self.tasks.spawn("read ahead", async move {
             // Whoever needs it will hear of errors.
-            let _ = pipeline.read(&bp, &context).await;
+            let _ = reader.read(&bp, &context).await;
             drop(place);
         });
     }
 
-    /// The stored bytes (`psize_bytes` of them): verified, but as compressed or encrypted as they are.
-    /// Not through the cache.
+    /// The stored bytes (`psize_bytes` of them): verified, but as compressed or encrypted as they
+    /// are. Not through the cache.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -195,10 +187,10 @@ impl Pipeline {
             Pointer::Hole(_) => Ok(zeros(0)),
             Pointer::Embedded(embedded) => Ok(Bytes::copy_from_slice(embedded.payload())),
             Pointer::Regular(_) => {
-                self.validate(bp)?;
+                validate(bp)?;
                 loop {
                     match self.read_stored(bp, context).await {
-                        Err(error) => self.wait_for_devices(bp, context, error).await?,
+                        Err(error) => self.copies.wait_for_devices(bp, context, error).await?,
                         done => return done,
                     }
                 }
@@ -206,16 +198,9 @@ impl Pipeline {
         }
     }
 
-    pub(super) fn validate(&self, bp: &BlockPointer) -> Result<(), ZioError> {
-        bp.validate().map_err(|error| ZioError::BadPointer {
-            block: name_of(bp),
-            what: error.to_string(),
-        })
-    }
-
     /// Holes and embedded blocks.
     fn read_without_place(&self, bp: &BlockPointer) -> Result<Bytes, ZioError> {
-        self.validate(bp)?;
+        validate(bp)?;
         match bp.decoded() {
             Pointer::Embedded(embedded) if embedded.kind == EmbeddedKind::Data => decompress(
                 embedded.compression,
@@ -251,22 +236,26 @@ impl Pipeline {
         bp: &BlockPointer,
         context: &ReadContext,
     ) -> Result<Bytes, ZioError> {
-        self.validate(bp)?;
-        let unlock = self.unlock(bp, context)?;
+        validate(bp)?;
+        let unlock = self.keys.unlock(bp, context)?;
         let stored = self.read_stored(bp, context).await?;
         let result = self.open(bp, unlock, stored).await;
-        if matches!(result, Err(ZioError::Authentication { .. }))
-            && !context.speculative
-            && let Some(dva) = bp.dva(0)
-        {
-            self.errors.report(ErrorReport::Data {
-                bookmark: context.bookmark,
-                vdev: dva.vdev(),
-                offset_bytes: dva.offset_bytes(),
-                birth: bp.physical_birth(),
-            });
+        if matches!(result, Err(ZioError::Authentication { .. })) && !context.speculative {
+            self.copies.report_damage(bp, context.bookmark);
         }
         result
+    }
+
+    /// The pointers in a gang block's header, without holes. They make up the block's length.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub async fn read_gang_header(
+        &self,
+        bp: &BlockPointer,
+        context: &ReadContext,
+    ) -> Result<Vec<BlockPointer>, ZioError> {
+        self.gangs.header(bp, context).await
     }
 
     /// Decompresses (and before, decrypts or authenticates) what is stored of a block.
@@ -291,130 +280,29 @@ impl Pipeline {
         context: &ReadContext,
     ) -> Result<Bytes, ZioError> {
         if bp.is_gang() {
-            return self.read_gang(bp, context).await;
+            return self.gangs.read(bp, context).await;
         }
         let io = io_context(bp, context);
         let psize = bp.psize_bytes() as usize;
-        Ok(self.read_copies(bp, psize, &io).await?.0)
+        Ok(self.copies.read(bp, psize, &io).await?.0)
     }
+}
 
-    /// Reads `length` bytes at the block's places (of a gang block: its header) until one is right;
-    /// all of them for a scrub. Bad copies are written anew.
-    pub(super) async fn read_copies(
-        &self,
-        bp: &BlockPointer,
-        length: usize,
-        io: &IoContext,
-    ) -> Result<(Bytes, ScrubOutcome), ZioError> {
-        let mut result = self.try_copies(bp, length, io).await;
-        if let Err(failure) = &result
-            && failure.device
-        {
-            // Once more, as for every I/O (`zio_vdev_io_assess`, module/zfs/zio.c).
-            tracing::debug!(cause = failure.cause, block = %bp, "a read failed; it is tried again");
-            result = self.try_copies(bp, length, io).await;
-        }
-        let failure = match result {
-            Ok(read) => return Ok(read),
-            Err(failure) => failure,
-        };
-        // What is tried again is not damaged yet.
-        if !io.speculative
-            && !self.waits_for(bp, failure.device)
-            && let Some(dva) = bp.dva(0)
-        {
-            self.errors.report(ErrorReport::Data {
-                bookmark: io.bookmark,
-                vdev: dva.vdev(),
-                offset_bytes: dva.offset_bytes(),
-                birth: bp.physical_birth(),
-            });
-        }
-        let block = name_of(bp);
-        Err(if failure.checksum {
-            ZioError::Checksum {
-                block,
-                device_failed: failure.device,
-            }
-        } else {
-            ZioError::Unreadable {
-                block,
-                cause: failure.cause,
-                device_failed: failure.device,
-            }
-        })
-    }
+pub(super) fn validate(bp: &BlockPointer) -> Result<(), ZioError> {
+    bp.validate().map_err(|error| ZioError::BadPointer {
+        block: name_of(bp),
+        what: error.to_string(),
+    })
+}
 
-    async fn try_copies(
-        &self,
-        bp: &BlockPointer,
-        length: usize,
-        io: &IoContext,
-    ) -> Result<(Bytes, ScrubOutcome), ReadFailure> {
-        let check = BlockCheck::new(bp, &self.world, self.salt());
-        let mut places: Vec<_> = bp.dvas().collect();
-        // Copies on vdevs that are not there come last.
-        places.sort_by_key(|dva| {
-            let top = self.tree.top(dva.vdev());
-            !top.is_some_and(|top| top.is_readable())
-        });
-        let mut outcome = ScrubOutcome::default();
-        let mut good: Option<Bytes> = None;
-        let mut wrong = Vec::new();
-        let mut failure: Option<ReadFailure> = None;
-        for dva in places {
-            outcome.copies += 1;
-            let result = self
-                .tree
-                .read_block(dva.vdev(), dva.offset_bytes(), length, io, &check)
-                .await;
-            match result {
-                Ok(data) => {
-                    good.get_or_insert(data);
-                    if !io.scrub {
-                        break;
-                    }
-                }
-                Err(error) => {
-                    outcome.bad_copies += 1;
-                    if error.checksum {
-                        wrong.push(dva);
-                    }
-                    let before = failure.take();
-                    let or = |is: fn(&ReadFailure) -> bool| {
-                        is(&error) || before.as_ref().is_some_and(is)
-                    };
-                    failure = Some(ReadFailure {
-                        checksum: or(|failure| failure.checksum),
-                        device: or(|failure| failure.device),
-                        cause: error.cause.clone(),
-                    });
-                }
-            }
-        }
-        let Some(good) = good else {
-            return Err(failure.unwrap_or(ReadFailure {
-                checksum: false,
-                device: false,
-                cause: "it has no place".to_owned(),
-            }));
-        };
-        if !self.read_only && !io.speculative {
-            let repair = IoContext {
-                priority: Priority::Sync,
-                ..*io
-            };
-            for dva in wrong {
-                let result = self
-                    .tree
-                    .write_block(dva.vdev(), dva.offset_bytes(), good.clone(), &repair)
-                    .await;
-                if let Err(error) = result {
-                    tracing::warn!(cause = error.cause, %dva, "a bad copy could not be repaired");
-                }
-            }
-        }
-        Ok((good, outcome))
+/// Zeros, shared as far as possible.
+pub(super) fn zeros(length: usize) -> Bytes {
+    static ZEROS: std::sync::OnceLock<Bytes> = std::sync::OnceLock::new();
+    let shared = ZEROS.get_or_init(|| Bytes::from(vec![0; 1 << 20]));
+    if length <= shared.len() {
+        shared.slice(..length)
+    } else {
+        Bytes::from(vec![0; length])
     }
 }
 
@@ -479,23 +367,4 @@ impl Flights {
             .get(&key)
             .is_some_and(|other| Arc::ptr_eq(other, flight))
     }
-}
-
-pub(super) fn io_context(bp: &BlockPointer, context: &ReadContext) -> IoContext {
-    IoContext {
-        bookmark: context.bookmark,
-        priority: context.priority,
-        birth: bp.physical_birth(),
-        speculative: context.speculative,
-        ..IoContext::default()
-    }
-}
-
-/// Puts pieces together.
-pub(super) fn concat(pieces: Vec<Bytes>, length: usize) -> Bytes {
-    let mut out = BytesMut::with_capacity(length);
-    for piece in pieces {
-        out.extend_from_slice(&piece);
-    }
-    out.freeze()
 }

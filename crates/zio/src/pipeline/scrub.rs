@@ -1,37 +1,28 @@
 //! Verifying every copy of a block: the primitive that scrubs are made of.
 //!
-//! An ordinary read stops at the first copy that is right. Here every place of the pointer is read, and
-//! below each place everything that its vdev keeps of the block: [`IoContext::scrub`] goes down with the
-//! read, and each kind of vdev obeys it by reading *all* physical copies or columns that it would list for
-//! that place. Mirrors read every child, RAID-Z every column and compares the parity with what it must be.
-//! A vdev that only translates places hands the flag on. What is wrong is counted at the device that
-//! returned it, and written anew where the pool may be written.
+//! An ordinary read stops at the first copy that is right. Here every DVA of the pointer is read,
+//! and below each DVA everything that its vdev keeps of the block: [`IoContext::scrub`] goes down
+//! with the read, and each kind of vdev obeys it by reading *all* physical copies or columns.
+//! Mirrors read every child; RAID-Z reads every column and compares the parity with what it must
+//! be. A vdev that only translates addresses hands the flag on. What is wrong is counted at the
+//! device that returned it, and written anew where the pool may be written.
 //!
 //! Nothing here looks at the cache: what is in memory says nothing about the disks.
 
 use bytes::Bytes;
 use format::{BlockPointer, Pointer};
-
-use super::crypt::Unlock;
-use super::read::io_context;
-use super::{Pipeline, ReadContext, zeros};
-use crate::cache::CacheKey;
-use crate::error::ZioError;
 use vdev::IoContext;
 
-/// What a scrub of a block found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ScrubOutcome {
-    /// Copies read.
-    pub copies: usize,
-    /// Copies that could not be read right, not even with their vdev's redundancy. Those were written anew
-    /// from another copy if there was a good one.
-    pub bad_copies: usize,
-}
+use super::ReadContext;
+use super::copies::{ScrubOutcome, io_context};
+use super::keys::Unlock;
+use super::read::{Reader, validate, zeros};
+use crate::cache::CacheKey;
+use crate::error::ZioError;
 
-impl Pipeline {
-    /// Reads and verifies every copy of a block, parity included, and repairs what is wrong. Encrypted
-    /// blocks are verified as far as that goes without their key: by checksum.
+impl Reader {
+    /// Reads and verifies every copy of a block, parity included, and repairs what is wrong.
+    /// Encrypted blocks are verified as far as that goes without their key: by checksum.
     ///
     /// # Errors
     /// As [`Self::read`], when no copy is good.
@@ -43,15 +34,16 @@ impl Pipeline {
         if CacheKey::of(bp).is_none() {
             return Ok(ScrubOutcome::default());
         }
-        self.validate(bp)?;
+        validate(bp)?;
         if bp.is_gang() {
-            return self.scrub_gang(bp, context).await;
+            return self.gangs.scrub(bp, context).await;
         }
         Ok(self.scrub_places(bp, context).await?.1)
     }
 
-    /// Does what [`Self::scrub`] does, and gives the block: decompressed, but not decrypted. (Indirect blocks and dnodes
-    /// are in the clear, but for the bonus, so that a scrub finds its way without keys.)
+    /// Does what [`Self::scrub`] does, and gives the block: decompressed, but not decrypted.
+    /// (Indirect blocks and dnodes are in the clear, but for the bonus, so that a scrub finds its
+    /// way without keys.)
     ///
     /// # Errors
     /// As [`Self::scrub`], and [`ZioError::Corrupt`].
@@ -60,13 +52,13 @@ impl Pipeline {
         bp: &BlockPointer,
         context: &ReadContext,
     ) -> Result<Bytes, ZioError> {
-        self.validate(bp)?;
+        validate(bp)?;
         let stored = match bp.decoded() {
             Pointer::Hole(_) => return Ok(zeros(bp.lsize_bytes() as usize)),
             Pointer::Embedded(_) => return self.read(bp, context).await,
             Pointer::Regular(_) if bp.is_gang() => {
-                self.scrub_gang(bp, context).await?;
-                self.read_gang(bp, context).await?
+                self.gangs.scrub(bp, context).await?;
+                self.gangs.read(bp, context).await?
             }
             Pointer::Regular(_) => self.scrub_places(bp, context).await?.0,
         };
@@ -82,6 +74,6 @@ impl Pipeline {
             scrub: true,
             ..io_context(bp, context)
         };
-        self.read_copies(bp, bp.psize_bytes() as usize, &io).await
+        self.copies.read(bp, bp.psize_bytes() as usize, &io).await
     }
 }

@@ -92,7 +92,7 @@ proptest! {
                 assert_eq!(bp.physical_birth(), TXG);
                 assert!(bp.psize_bytes() <= bp.lsize_bytes());
                 assert_eq!(bp.compression() == Compression::Off, bp.psize_bytes() == bp.lsize_bytes());
-                assert_eq!(pool.pipeline.read_raw(&bp, &direct()).await.expect("stored").len() as u64, bp.psize_bytes());
+                assert_eq!(pool.pipeline.reader().read_raw(&bp, &direct()).await.expect("stored").len() as u64, bp.psize_bytes());
             }
             assert_eq!(pool.reports.0.lock().len(), 0);
         });
@@ -171,6 +171,7 @@ fn compressed_sizes_are_whole_allocation_units() {
         let bp = round_trip(&pool, &text(16 << 10, 1), &strong).await;
         let raw = pool
             .pipeline
+            .reader()
             .read_raw(&bp, &direct())
             .await
             .expect("stored");
@@ -205,6 +206,7 @@ fn a_bad_copy_is_read_elsewhere_and_repaired() {
         pool.disk(name(1)).corrupt(at(1), 8192);
         let outcome = pool
             .pipeline
+            .reader()
             .scrub(&bp, &direct())
             .await
             .expect("one is good");
@@ -212,6 +214,7 @@ fn a_bad_copy_is_read_elsewhere_and_repaired() {
         assert_eq!(pool.disk(name(1)).peek(at(1), 8192), data);
         let outcome = pool
             .pipeline
+            .reader()
             .scrub(&bp, &direct())
             .await
             .expect("both are good");
@@ -311,13 +314,19 @@ fn a_rewrite_stays_in_place_when_it_can() {
         // What moved frees nothing by itself.
         pool.pipeline.free(TXG, &new);
         pool.pipeline.free(TXG, &moved);
-        let changes = pool.pipeline.take_changes(TXG).await.expect("changes");
+        let changes = pool
+            .pipeline
+            .frees()
+            .take_changes(TXG)
+            .await
+            .expect("changes");
         assert!(
             changes.is_empty(),
             "allocated and freed in one txg leaves nothing to record: {changes:?}"
         );
         let changes = pool
             .pipeline
+            .frees()
             .take_changes(TXG.next())
             .await
             .expect("changes");
@@ -364,6 +373,7 @@ fn without_long_runs_blocks_are_ganged_and_read_back() {
             let pool = TestPool::create(sim, tops, 9).await;
             crumble(&pool, 4096).await;
             pool.pipeline
+                .frees()
                 .take_changes(Txg::new(4))
                 .await
                 .expect("changes");
@@ -385,7 +395,12 @@ fn without_long_runs_blocks_are_ganged_and_read_back() {
                 assert_eq!(bp.copies(), 3);
                 // The pointer's size covers the tree.
                 assert!(bp.dva(0).expect("a copy").asize_bytes() > length as u64);
-                let outcome = pool.pipeline.scrub(&bp, &direct()).await.expect("all good");
+                let outcome = pool
+                    .pipeline
+                    .reader()
+                    .scrub(&bp, &direct())
+                    .await
+                    .expect("all good");
                 assert!(outcome.copies > 6 && outcome.bad_copies == 0);
                 // A new version in the same txg takes the same places.
                 let data = noise(length, 100 + index as u64);
@@ -433,6 +448,7 @@ fn without_long_runs_blocks_are_ganged_and_read_back() {
             // Freeing gives everything back.
             let allocated: u64 = pool
                 .pipeline
+                .frees()
                 .take_changes(TXG)
                 .await
                 .expect("changes")
@@ -447,6 +463,7 @@ fn without_long_runs_blocks_are_ganged_and_read_back() {
             }
             let freed: u64 = pool
                 .pipeline
+                .frees()
                 .take_changes(TXG.next())
                 .await
                 .expect("changes")
@@ -509,7 +526,7 @@ fn a_write_that_fails_suspends_and_goes_on_after_clear() {
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert!(!writer.is_finished());
         assert!(matches!(
-            pool.pipeline.suspended(),
+            pool.pipeline.suspension().error(),
             Some(ZioError::Suspended { .. })
         ));
         assert_eq!(
@@ -517,20 +534,28 @@ fn a_write_that_fails_suspends_and_goes_on_after_clear() {
             vdev::VdevState::Faulted
         );
         // Nothing changed: it suspends again.
-        pool.pipeline.clear().await.expect("may be tried");
+        pool.pipeline
+            .suspension()
+            .clear()
+            .await
+            .expect("may be tried");
         tokio::time::sleep(Duration::from_secs(60)).await;
-        assert!(pool.pipeline.suspended().is_some() && !writer.is_finished());
+        assert!(pool.pipeline.suspension().error().is_some() && !writer.is_finished());
         pool.disk("single").clear_faults();
-        pool.pipeline.clear().await.expect("may be tried");
+        pool.pipeline
+            .suspension()
+            .clear()
+            .await
+            .expect("may be tried");
         let bp = writer.await.expect("no panic").expect("written");
         assert!(pool.pipeline.read(&bp, &direct()).await.expect("read") == data);
-        assert!(pool.pipeline.suspended().is_none());
+        assert!(pool.pipeline.suspension().error().is_none());
     });
 }
 
-/// Goal: of what is under way when the pool is suspended, devices get nothing but what they have accepted, which counts
-/// as no failure of theirs; and all of it is written when the pool resumes. Method: disks that stall, with so many writes
-/// that most wait in queues, and one log block.
+/// Goal: of what is under way when the pool is suspended, devices get nothing but what they have
+/// accepted, which counts as no failure of theirs; and all of it is written when the pool resumes.
+/// Method: disks that stall, with so many writes that most wait in queues, and one log block.
 #[test]
 fn a_suspended_pool_gives_its_devices_nothing() {
     simulate(async {
@@ -554,7 +579,7 @@ fn a_suspended_pool_gives_its_devices_nothing() {
         let accepted = pool.sim.counts();
         assert!(accepted.writes > 10, "{accepted:?}");
         let error = ZioError::HeartbeatsFailed { silent_ms: 10_001 };
-        pool.pipeline.suspend(error);
+        pool.pipeline.suspension().suspend(error);
         disks.iter().for_each(device::sim::SimDisk::release);
         tokio::time::sleep(Duration::from_secs(60)).await;
         let flushed = pool.pipeline.tree().flush().await;
@@ -568,7 +593,7 @@ fn a_suspended_pool_gives_its_devices_nothing() {
                 assert!(leaf.leaf().expect("a leaf").missing().is_empty());
             }
         }
-        pool.pipeline.clear().await.expect("resumed");
+        pool.pipeline.suspension().clear().await.expect("resumed");
         for (seed, writer) in writers.into_iter().enumerate() {
             let bp = writer.await.expect("no panic").expect("written");
             let read = pool.pipeline.read(&bp, &direct()).await;
@@ -600,32 +625,40 @@ fn the_sync_loop_waits_for_what_it_must_read() {
         // Others are told at once.
         let read = pool.pipeline.read(&bp, &direct()).await;
         assert!(matches!(read, Err(ZioError::Checksum { .. })));
-        assert!(pool.pipeline.suspended().is_none());
+        assert!(pool.pipeline.suspension().error().is_none());
         let reported = pool.reports.data();
         let shared = ReadContext::default();
         let reader = tokio::spawn({
             let pipeline = pool.pipeline.clone();
             async move {
                 let read = pipeline.read(&bp, &shared);
-                let raw = pipeline.read_raw(&bp, &shared);
-                pipeline.syncing(join(read, raw)).await
+                let raw = pipeline.reader().read_raw(&bp, &shared);
+                must_succeed(join(read, raw)).await
             }
         });
         tokio::time::sleep(Duration::from_secs(60)).await;
-        assert!(!reader.is_finished() && pool.pipeline.suspended().is_some());
+        assert!(!reader.is_finished() && pool.pipeline.suspension().error().is_some());
         assert_eq!(pool.reports.data(), reported);
         let read = pool.pipeline.read(&bp, &shared).await;
         assert!(matches!(read, Err(ZioError::Checksum { .. })));
         // Nothing changed: it suspends again.
-        pool.pipeline.clear().await.expect("may be tried");
+        pool.pipeline
+            .suspension()
+            .clear()
+            .await
+            .expect("may be tried");
         tokio::time::sleep(Duration::from_secs(60)).await;
-        assert!(!reader.is_finished() && pool.pipeline.suspended().is_some());
+        assert!(!reader.is_finished() && pool.pipeline.suspension().error().is_some());
         whole.set_gone(false);
-        pool.pipeline.clear().await.expect("may be tried");
+        pool.pipeline
+            .suspension()
+            .clear()
+            .await
+            .expect("may be tried");
         let (read, raw) = reader.await.expect("no panic");
         assert!(read.expect("read") == data);
         raw.expect("read raw");
-        assert!(pool.pipeline.suspended().is_none());
+        assert!(pool.pipeline.suspension().error().is_none());
         // With all devices there it is damage, which waiting does not heal.
         for disk in [&stale, &whole] {
             let top = &pool.pipeline.tree().tops()[0];
@@ -633,12 +666,9 @@ fn the_sync_loop_waits_for_what_it_must_read() {
             assert!(top.state().0.is_usable());
             disk.corrupt(dva.offset_bytes() + LABEL_START_BYTES, 4096);
         }
-        let read = pool
-            .pipeline
-            .syncing(pool.pipeline.read(&bp, &direct()))
-            .await;
+        let read = must_succeed(pool.pipeline.read(&bp, &direct())).await;
         assert!(matches!(read, Err(ZioError::Checksum { .. })));
-        assert!(pool.pipeline.suspended().is_none());
+        assert!(pool.pipeline.suspension().error().is_none());
     });
 }
 
@@ -655,8 +685,9 @@ fn an_abandoned_pool_fails_its_writes() {
         let told = Arc::new(Mutex::new(Vec::new()));
         let hook = told.clone();
         pool.pipeline
-            .set_suspend_hook(Arc::new(move |error, _| hook.lock().push(error.is_some())));
-        pool.pipeline.abandon(ZioError::Closing);
+            .suspension()
+            .set_hook(Arc::new(move |error, _| hook.lock().push(error.is_some())));
+        pool.pipeline.suspension().abandon(ZioError::Closing);
         assert!(matches!(
             writer.await.expect("no panic"),
             Err(ZioError::Closing)
@@ -667,7 +698,7 @@ fn an_abandoned_pool_fails_its_writes() {
                 .await,
             Err(ZioError::Closing)
         ));
-        assert!(pool.pipeline.resume().is_err());
+        assert!(pool.pipeline.suspension().resume().is_err());
         assert_eq!(*told.lock(), [true, true, true]);
     });
 }
@@ -687,7 +718,8 @@ fn log_blocks_are_written_read_and_claimed() {
             let pool = TestPool::create(sim, vec![config, log], 12).await;
             let mut bp = pool
                 .pipeline
-                .allocate_log_block(TXG, 128 << 10, 0.into(), LogPlaces::ANYWHERE)
+                .log_blocks()
+                .allocate(TXG, 128 << 10, 0.into(), LogPlaces::ANYWHERE)
                 .await
                 .expect("space");
             assert_eq!(bp.dva(0).expect("a copy").vdev().get(), 1);
@@ -698,7 +730,8 @@ fn log_blocks_are_written_read_and_claimed() {
             assert_eq!(pool.pipeline.allocator().log_held_bytes(), 0);
             let elsewhere = pool
                 .pipeline
-                .allocate_log_block(TXG, 128 << 10, 0.into(), among_data)
+                .log_blocks()
+                .allocate(TXG, 128 << 10, 0.into(), among_data)
                 .await
                 .expect("space");
             assert_eq!(elsewhere.dva(0).expect("a copy").vdev().get(), 0);
@@ -715,7 +748,8 @@ fn log_blocks_are_written_read_and_claimed() {
             };
             let refused = pool
                 .pipeline
-                .allocate_log_block(TXG, 512, 0.into(), nowhere)
+                .log_blocks()
+                .allocate(TXG, 512, 0.into(), nowhere)
                 .await;
             assert!(matches!(refused, Err(ZioError::NoSpace { .. })));
             bp.set_checksum([1, 2, 3, 4]);
@@ -725,10 +759,15 @@ fn log_blocks_are_written_read_and_claimed() {
             data[192..8000].copy_from_slice(&noise(7808, 1));
             let before = pool.sim.counts().flushes;
             pool.pipeline
-                .write_log_block(&bp, data.clone(), false)
+                .log_blocks()
+                .write(&bp, data.clone(), false)
                 .await
                 .expect("written");
-            pool.pipeline.flush_for(&[bp]).await.expect("durable");
+            pool.pipeline
+                .log_blocks()
+                .flush(&[bp])
+                .await
+                .expect("durable");
             assert_eq!(pool.sim.counts().flushes - before, 1);
             let read = pool.pipeline.read(&bp, &direct()).await.expect("read");
             assert_eq!(read.len(), 128 << 10);
@@ -743,22 +782,23 @@ fn log_blocks_are_written_read_and_claimed() {
             assert!(pool.pipeline.read(&other, &quiet).await.is_err());
             // After an import its space is claimed, once.
             let again = TestPool::over(pool.sim.clone(), pool.reopen().await);
-            again.pipeline.claim(TXG, &bp).await.expect("free");
-            assert!(again.pipeline.claim(TXG, &bp).await.is_err());
+            again.pipeline.frees().claim(TXG, &bp).await.expect("free");
+            assert!(again.pipeline.frees().claim(TXG, &bp).await.is_err());
             // A failed write is told, not waited for.
             again
                 .disk("log")
                 .inject(Fault::new(SimOp::Write, FaultEffect::Error));
             let error = again
                 .pipeline
-                .write_log_block(&bp, data, true)
+                .log_blocks()
+                .write(&bp, data, true)
                 .await
                 .expect_err("failed");
             assert!(matches!(
                 error,
                 ZioError::Vdev(vdev::VdevError::VdevUnavailable { .. })
             ));
-            assert!(again.pipeline.suspended().is_none());
+            assert!(again.pipeline.suspension().error().is_none());
         });
     }
 }
@@ -807,7 +847,11 @@ fn pointers_that_cannot_be_are_refused() {
         .expect("a pointer");
         assert!(pool.pipeline.read(&gang, &direct()).await.is_err());
         pool.pipeline.free(TXG, &gang);
-        pool.pipeline.take_changes(TXG).await.expect("no failure");
+        pool.pipeline
+            .frees()
+            .take_changes(TXG)
+            .await
+            .expect("no failure");
     });
 }
 

@@ -1,4 +1,5 @@
-//! Tests of what the pipeline does about vdevs: log blocks that devices lack, space of removed ones.
+//! Tests of what the pipeline does about vdevs: log blocks that devices lack, space of removed
+//! ones.
 
 use device::sim::{Fault, FaultEffect, SimOp, SimWorld};
 use format::{BlockPointer, Dva, Guid, LABEL_START_BYTES, ObjsetId, RegularPointer, Txg, VdevId};
@@ -50,19 +51,22 @@ fn what_the_pool_went_on_without_is_not_durable() {
         let pool = TestPool::create(sim, vec![main, log], 12).await;
         let pipeline = &pool.pipeline;
         let block = pipeline
-            .allocate_log_block(Txg::new(5), 4096, ObjsetId::new(21), LogPlaces::ANYWHERE)
+            .log_blocks()
+            .allocate(Txg::new(5), 4096, ObjsetId::new(21), LogPlaces::ANYWHERE)
             .await
             .expect("allocated");
         assert_eq!(block.dva(0).expect("a place").vdev(), VdevId::new(1));
         pipeline
-            .write_log_block(&block, log_block(), false)
+            .log_blocks()
+            .write(&block, log_block(), false)
             .await
             .expect("written");
         pool.disk("log").set_gone(true);
         // The sync loop does without log devices.
         pipeline.flush().await.expect("flushed");
         pipeline
-            .flush_for(&[block])
+            .log_blocks()
+            .flush(&[block])
             .await
             .expect_err("it is gone with the device");
     });
@@ -79,7 +83,8 @@ fn what_one_device_lacks_of_a_log_is_on_record_first() {
         let (pipeline, tree) = (&pool.pipeline, pool.pipeline.tree());
         let allocate = async |txg| {
             pipeline
-                .allocate_log_block(Txg::new(txg), 4096, ObjsetId::new(21), LogPlaces::ANYWHERE)
+                .log_blocks()
+                .allocate(Txg::new(txg), 4096, ObjsetId::new(21), LogPlaces::ANYWHERE)
                 .await
                 .expect("allocated")
         };
@@ -89,10 +94,13 @@ fn what_one_device_lacks_of_a_log_is_on_record_first() {
             m0.set_recorded_missing(RangeSet::default(), Txg::new(4));
             let block = allocate(5 + late).await;
             let write = async || {
-                pipeline.write_log_block(&block, log_block(), flush).await?;
+                pipeline
+                    .log_blocks()
+                    .write(&block, log_block(), flush)
+                    .await?;
                 match flush {
                     true => Ok(()),
-                    false => pipeline.flush_for(&[block]).await,
+                    false => pipeline.log_blocks().flush(&[block]).await,
                 }
             };
             write().await.expect("both have it");
@@ -155,31 +163,46 @@ fn blocks_of_removed_vdevs_are_freed_where_they_are() {
             (0x30000, 512),
             (0x80200, 2048),
         ];
-        pipeline.claim(Txg::new(8), &block).await.expect("claimed");
-        let changes = pipeline.take_changes(Txg::new(8)).await.expect("changes");
+        pipeline
+            .frees()
+            .claim(Txg::new(8), &block)
+            .await
+            .expect("claimed");
+        let changes = pipeline
+            .frees()
+            .take_changes(Txg::new(8))
+            .await
+            .expect("changes");
         assert_eq!(changes.len(), 1);
         assert_eq!(changes[0].allocated, RangeSet::from_iter(now));
-        assert!(pipeline.take_obsolete(Txg::new(8)).is_empty());
+        assert!(pipeline.dvas().take_obsolete(Txg::new(8)).is_empty());
         pipeline.sync_done(Txg::new(8));
-        assert!(pipeline.claim(Txg::new(9), &block).await.is_err(), "twice");
+        assert!(
+            pipeline.frees().claim(Txg::new(9), &block).await.is_err(),
+            "twice"
+        );
 
         pipeline.free(Txg::new(9), &block);
         // Another one in a later txg.
-        let changes = pipeline.take_changes(Txg::new(9)).await.expect("changes");
+        let changes = pipeline
+            .frees()
+            .take_changes(Txg::new(9))
+            .await
+            .expect("changes");
         assert_eq!(changes[0].vdev, VdevId::new(0));
         assert_eq!(changes[0].freed, RangeSet::from_iter(now));
-        let obsolete = pipeline.take_obsolete(Txg::new(9));
+        let obsolete = pipeline.dvas().take_obsolete(Txg::new(9));
         let wanted = vec![
             (first, RangeSet::from_iter([(0, 2048), (4608, 2048)])),
             (second, RangeSet::from_iter([(0x2000, 1024)])),
         ];
         assert_eq!(obsolete, wanted);
-        assert!(pipeline.take_obsolete(Txg::new(9)).is_empty());
+        assert!(pipeline.dvas().take_obsolete(Txg::new(9)).is_empty());
         // What is free is not obsolete once more.
         pipeline.free(Txg::new(9), &block);
-        assert!(pipeline.take_obsolete(Txg::new(9)).is_empty());
+        assert!(pipeline.dvas().take_obsolete(Txg::new(9)).is_empty());
         // Nobody knows where this is.
         pipeline.free(Txg::new(9), &on_removed([1 << 20, 2 << 20], false));
-        assert!(pipeline.take_obsolete(Txg::new(9)).is_empty());
+        assert!(pipeline.dvas().take_obsolete(Txg::new(9)).is_empty());
     });
 }

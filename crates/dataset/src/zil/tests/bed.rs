@@ -406,7 +406,7 @@ impl Bed {
     }
 
     async fn record_space(&self, txg: Txg) -> Result<(), ZioError> {
-        let changes = self.pipeline.take_changes(txg).await?;
+        let changes = self.pipeline.frees().take_changes(txg).await?;
         let maps = &self.machine.maps;
         let mut current = maps.current.lock();
         for change in changes {
@@ -512,9 +512,10 @@ impl Bed {
 
     pub fn fail_mode(&self, mode: FailMode) {
         let txgs = self.txgs.clone();
-        self.pipeline.set_fail_mode(mode);
+        self.pipeline.suspension().set_fail_mode(mode);
         self.pipeline
-            .set_suspend_hook(Arc::new(move |error, mode| txgs.set_suspended(error, mode)));
+            .suspension()
+            .set_hook(Arc::new(move |error, mode| txgs.set_suspended(error, mode)));
     }
 }
 

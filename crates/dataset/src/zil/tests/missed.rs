@@ -51,7 +51,7 @@ fn a_copy_that_cannot_be_read_is_no_end_though_others_have_nothing() {
             assert!(claimed.is_err(), "way {way}: {claimed:?}");
             assert!(header.claim_txg.is_zero());
             // Unless that is wanted.
-            bed.pipeline.give_up_unreadable_logs();
+            bed.pipeline.log_blocks().give_up_unreadable();
             claim(
                 &bed.pipeline,
                 Txg::new(1 << 40),

@@ -363,7 +363,8 @@ fn no_room_for_log_blocks_makes_commits_wait_for_the_txg() {
             for size in [128 << 10, 64 << 10, 16 << 10] {
                 while let Ok(block) = bed
                     .pipeline
-                    .allocate_log_block(tx.txg(), size, 0.into(), LogPlaces::ANYWHERE)
+                    .log_blocks()
+                    .allocate(tx.txg(), size, 0.into(), LogPlaces::ANYWHERE)
                     .await
                 {
                     taken.push(block);
@@ -406,7 +407,7 @@ fn a_suspended_pool_acknowledges_nothing() {
         // Writes that failed just now are still on their way back.
         tokio::time::sleep(Duration::from_secs(1)).await;
         disk.clear_faults();
-        bed.pipeline.clear().await.expect("resumes");
+        bed.pipeline.suspension().clear().await.expect("resumes");
         bed.zil.commit(ObjectId::ZERO).await.expect("commits");
         name(&bed, "b").await;
         bed.zil.commit(ObjectId::ZERO).await.expect("commits");
@@ -434,7 +435,7 @@ fn a_chain_that_broke_is_not_gone_on_with_however_long_it_takes() {
             .expect_err("nothing can be written");
         tokio::time::sleep(Duration::from_secs(1)).await;
         disk.clear_faults();
-        bed.pipeline.clear().await.expect("resumes");
+        bed.pipeline.suspension().clear().await.expect("resumes");
         // All that was lost on its way to the log is on disk now; the log still ends at a bad block.
         for _ in 0..3 {
             bed.txgs.sync().await.expect("syncs");
@@ -461,7 +462,7 @@ fn with_failmode_wait_a_commit_waits_until_the_pool_resumes() {
         let waited = tokio::time::timeout(Duration::from_secs(3600), commit).await;
         assert!(waited.is_err(), "an hour, and no answer");
         disk.clear_faults();
-        bed.pipeline.clear().await.expect("resumes");
+        bed.pipeline.suspension().clear().await.expect("resumes");
         bed.zil.commit(ObjectId::ZERO).await.expect("commits");
         bed.check_space().await;
     });

@@ -1,17 +1,19 @@
-//! Blocks of encrypted datasets: finding the key, and applying it to what is stored.
+//! Encrypted datasets: finding the key of a block, and applying it to what is stored.
 //!
-//! The pipeline knows the key of each object set that is in use ([`Pipeline::map_key`]); a block's
-//! [`Bookmark`](super::Bookmark) says whose it is. Keys come and go with the dataset layer's key store. Read:
-//! checksum, then MAC and decryption, then decompression. Write: the same backwards. A block whose
-//! MAC does not fit is an error, never data; other copies are the same bytes (the checksum says so), so they are not tried.
+//! [`Keys`] has the key of each object set that is in use; a block's [`format::Bookmark`] says
+//! which object set it belongs to. Keys come and go with the dataset layer's key store. Reading
+//! checks the checksum, then the MAC, decrypts, then decompresses; writing does the same backwards.
+//! A block whose MAC does not fit is an error, never data. Other copies have the same bytes (the
+//! checksum says so), so they are not tried. The cache holds blocks decrypted.
 //!
-//! Which blocks are encrypted and which only authenticated is told in [`codec::crypt`].
+//! [`codec::crypt`] tells which blocks are encrypted and which only authenticated.
 //!
 //! # IVs
-//! Random for every block that is written (OpenZFS: `zio_crypt_generate_iv`), also when it is written again in
-//! the same place. The salt is random per loaded key and changes after [`SALT_USES_MAX`] blocks, so that two of 96 random bits
-//! are hardly ever the same under one session key. Of blocks that are deduplicated both follow from the data, so that the same data
-//! is stored the same way. Intent log blocks get theirs when they are allocated, and are written once.
+//! Random for every block that is written (`zio_crypt_generate_iv`), also when it is written again
+//! in the same place. The salt is random per loaded key and changes after [`SALT_USES_MAX`] blocks,
+//! so that the same 96 random bits hardly ever occur twice under one session key. For deduplicated
+//! blocks both follow from the data, so that the same data is stored the same way. Intent log
+//! blocks get theirs when they are allocated, and are written once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,18 +24,15 @@ use codec::crypt::{
     mac_of_macs_holds,
 };
 use device::Random;
-use format::{BlockPointer, CryptParams, Endian, ObjectType, ObjsetId, ZilLink, ZilSequence};
+use format::{BlockPointer, CryptParams, Endian, ObjectType, ObjsetId};
 use parking_lot::{Mutex, RwLock};
 
-use super::suspend::name_of;
-use super::write::bug;
-use super::{Pipeline, ReadContext, WritePolicy};
-use crate::error::ZioError;
+use super::{ReadContext, WritePolicy};
+use crate::cache::Cache;
+use crate::error::{ZioError, name_of};
 
 /// Blocks that are written with one salt (`ZFS_KEY_MAX_SALT_USES_DEFAULT`, zio_crypt.c).
 const SALT_USES_MAX: u64 = 400_000_000;
-/// Offset of the MAC in an intent log block: the last two words of its chain's checksum.
-const LOG_MAC_OFFSET: usize = ZilLink::ECK_OFFSET + 8 + 16;
 /// Bytes that are encrypted or decrypted on the task itself; more are left to a CPU worker.
 pub(super) const CRYPT_ON_TASK_BYTES: usize = 16 << 10;
 
@@ -71,7 +70,7 @@ impl BlockKey {
     }
 
     /// Salt and IV for a block to be written.
-    fn fresh(&self, random: &dyn Random) -> ([u8; SALT_BYTES], [u8; IV_BYTES]) {
+    pub(super) fn fresh(&self, random: &dyn Random) -> ([u8; SALT_BYTES], [u8; IV_BYTES]) {
         let mut iv = [0; IV_BYTES];
         random.fill(&mut iv);
         let mut current = self.current.lock();
@@ -85,8 +84,11 @@ impl BlockKey {
 }
 
 /// The keys of the object sets in use.
-#[derive(Default)]
-pub(super) struct Keys(RwLock<HashMap<ObjsetId, Arc<BlockKey>>>);
+pub struct Keys {
+    random: Arc<dyn Random>,
+    cache: Arc<Cache>,
+    by_objset: RwLock<HashMap<ObjsetId, Arc<BlockKey>>>,
+}
 
 /// What is to be done with a block that was read.
 pub(super) enum Unlock {
@@ -98,41 +100,49 @@ pub(super) enum Unlock {
     With(Arc<BlockKey>),
 }
 
-impl Pipeline {
-    /// From now on blocks of this object set (a dataset's or snapshot's object number) are read and written
-    /// with `key`.
-    pub fn map_key(&self, objset: ObjsetId, key: Arc<BlockKey>) {
-        self.keys.0.write().insert(objset, key);
+/// Whether the block is protected by a key that this reader does without.
+pub(super) fn is_read_locked(bp: &BlockPointer, context: &ReadContext) -> bool {
+    context.without_key && bp.uses_crypt() && bp.level() == 0
+}
+
+impl Keys {
+    pub(super) fn new(random: Arc<dyn Random>, cache: Arc<Cache>) -> Arc<Self> {
+        Arc::new(Keys {
+            random,
+            cache,
+            by_objset: RwLock::default(),
+        })
+    }
+
+    /// From now on blocks of this object set (a dataset's or snapshot's object number) are read
+    /// and written with `key`.
+    pub fn map(&self, objset: ObjsetId, key: Arc<BlockKey>) {
+        self.by_objset.write().insert(objset, key);
     }
 
     /// Forgets the key of every object set for which `gone` says so, and all data that was read.
-    pub fn unmap_keys(&self, gone: impl Fn(ObjsetId, &BlockKey) -> bool) {
-        self.keys
-            .0
+    pub fn unmap(&self, gone: impl Fn(ObjsetId, &BlockKey) -> bool) {
+        self.by_objset
             .write()
             .retain(|objset, key| !gone(*objset, key));
         self.cache.clear();
     }
 
     /// The key of an object set, if it is loaded.
-    pub fn key_of(&self, objset: ObjsetId) -> Option<Arc<BlockKey>> {
-        self.keys.0.read().get(&objset).cloned()
+    pub fn get(&self, objset: ObjsetId) -> Option<Arc<BlockKey>> {
+        self.by_objset.read().get(&objset).cloned()
     }
 
-    fn key_for(
+    /// The key of an object set, or an error that names the block that needs it.
+    pub(super) fn require(
         &self,
         objset: ObjsetId,
         block: impl Fn() -> String,
     ) -> Result<Arc<BlockKey>, ZioError> {
-        self.key_of(objset).ok_or_else(|| ZioError::KeyNotLoaded {
+        self.get(objset).ok_or_else(|| ZioError::KeyNotLoaded {
             block: block(),
             objset,
         })
-    }
-
-    /// Whether the block is protected by a key that this reader does without.
-    pub(super) fn is_read_locked(bp: &BlockPointer, context: &ReadContext) -> bool {
-        context.without_key && bp.uses_crypt() && bp.level() == 0
     }
 
     /// What reading a block takes.
@@ -151,60 +161,8 @@ impl Pipeline {
         if context.without_key && readable {
             return Ok(Unlock::AsIs);
         }
-        self.key_for(context.bookmark.objset, || name_of(bp))
+        self.require(context.bookmark.objset, || name_of(bp))
             .map(Unlock::With)
-    }
-
-    /// Decrypts a block of an intent log, given as it is stored; one that is not encrypted is given back.
-    ///
-    /// # Errors
-    /// [`ZioError::KeyNotLoaded`], [`ZioError::Authentication`].
-    pub fn open_log_block(&self, bp: &BlockPointer, stored: Bytes) -> Result<Bytes, ZioError> {
-        let Some(params) = bp.crypt() else {
-            return Ok(stored);
-        };
-        let objset = ZilSequence::from_checksum(bp.checksum()).objset;
-        let key = self.key_for(objset, || name_of(bp))?;
-        let mut block = stored.to_vec();
-        let short = || ZioError::Authentication { block: name_of(bp) };
-        let mac = *block
-            .get(LOG_MAC_OFFSET..)
-            .and_then(|rest| rest.first_chunk::<16>())
-            .ok_or_else(short)?;
-        // The log's pointer keeps the byte order of who wrote it, as the block does.
-        let (salt, iv) = params.to_bytes(bp.endian());
-        let crypt = BlockCrypt { salt, iv, mac };
-        key.data
-            .decrypt(bp.object_type(), bp.endian(), &crypt, &mut block)
-            .map_err(|_| short())?;
-        Ok(block.into())
-    }
-
-    /// Gives the pointer of a new intent log block its salt and IV when the dataset is encrypted (`zio_alloc_zil`).
-    pub(super) fn prepare_log_pointer(&self, objset: ObjsetId) -> Option<CryptParams> {
-        let key = self.key_of(objset)?;
-        let (salt, iv) = key.fresh(&*self.world.random);
-        Some(CryptParams::from_bytes(salt, iv))
-    }
-
-    /// Encrypts an intent log block that is about to be written: everything but its checksum is set.
-    pub(super) fn lock_log_block(
-        &self,
-        bp: &BlockPointer,
-        block: &mut [u8],
-    ) -> Result<(), ZioError> {
-        let Some(params) = bp.crypt() else {
-            return Ok(());
-        };
-        let objset = ZilSequence::from_checksum(bp.checksum()).objset;
-        let key = self.key_for(objset, || name_of(bp))?;
-        let (salt, iv) = params.to_bytes(Endian::Little);
-        let mac = key
-            .data
-            .encrypt(bp.object_type(), Endian::Little, &salt, &iv, block)
-            .map_err(bug)?;
-        block[LOG_MAC_OFFSET..LOG_MAC_OFFSET + mac.len()].copy_from_slice(&mac);
-        Ok(())
     }
 
     /// The key to write a block with, if its dataset is encrypted, and salt and IV for it.
@@ -213,8 +171,8 @@ impl Pipeline {
             return Ok(None);
         }
         let objset = policy.bookmark.objset;
-        let key = self.key_for(objset, || "a block that is being written".to_owned())?;
-        let (salt, iv) = key.fresh(&*self.world.random);
+        let key = self.require(objset, || "a block that is being written".to_owned())?;
+        let (salt, iv) = key.fresh(&*self.random);
         Ok(Some(Lock { key, salt, iv }))
     }
 }

@@ -1,0 +1,177 @@
+//! Reading gang blocks (`zio_gang_tree_assemble`, module/zfs/zio.c): see `gang_write` for what they
+//! are made of.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use device::BoxFuture;
+use format::{BlockPointer, GANG_HEADER_BYTES, decode_gang_header};
+
+use super::ReadContext;
+use super::copies::{Copies, ScrubOutcome, io_context};
+use crate::error::{ZioError, name_of};
+
+/// Levels of gang headers: 3^16 pieces are more than any block has sectors.
+pub(super) const DEPTH_MAX: usize = 16;
+
+/// Reads gang blocks.
+pub(super) struct GangReader {
+    pub(super) copies: Arc<Copies>,
+}
+
+impl GangReader {
+    /// A gang header's pointers, without holes. They must make up the block's length.
+    pub(super) async fn header(
+        &self,
+        bp: &BlockPointer,
+        context: &ReadContext,
+    ) -> Result<Vec<BlockPointer>, ZioError> {
+        let io = io_context(bp, context);
+        let (bytes, _) = self.copies.read(bp, GANG_HEADER_BYTES, &io).await?;
+        // Its magic tells the byte order; the check accepted one of both.
+        let endian = match format::Eck::decode_tail(&bytes) {
+            Ok(eck) => eck.endian,
+            Err(_) => bp.endian(),
+        };
+        let pointers: Vec<_> = decode_gang_header(&bytes, endian)?
+            .into_iter()
+            .filter(|pointer| !pointer.is_hole())
+            .collect();
+        let total: u64 = pointers.iter().map(BlockPointer::psize_bytes).sum();
+        let sound = pointers
+            .iter()
+            .all(|pointer| !pointer.is_embedded() && pointer.validate().is_ok());
+        if !sound || total != bp.psize_bytes() {
+            return Err(ZioError::Corrupt {
+                block: name_of(bp),
+                what: format!("its gang header has {total} bytes of {}", bp.psize_bytes()),
+            });
+        }
+        Ok(pointers)
+    }
+
+    /// The stored bytes of a gang block.
+    pub(super) async fn read(
+        &self,
+        bp: &BlockPointer,
+        context: &ReadContext,
+    ) -> Result<Bytes, ZioError> {
+        let mut pieces = Vec::new();
+        self.read_level(bp, context, 0, &mut pieces).await?;
+        Ok(concat(pieces, bp.psize_bytes() as usize))
+    }
+
+    fn read_level<'a>(
+        &'a self,
+        bp: &'a BlockPointer,
+        context: &'a ReadContext,
+        depth: usize,
+        out: &'a mut Vec<Bytes>,
+    ) -> BoxFuture<'a, Result<(), ZioError>> {
+        Box::pin(async move {
+            too_deep(bp, depth)?;
+            for member in self.header(bp, context).await? {
+                if member.is_gang() {
+                    self.read_level(&member, context, depth + 1, out).await?;
+                } else {
+                    let io = io_context(&member, context);
+                    let length = member.psize_bytes() as usize;
+                    out.push(self.copies.read(&member, length, &io).await?.0);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Every pointer of a gang block's tree, itself included.
+    pub(super) fn members<'a>(
+        &'a self,
+        bp: &'a BlockPointer,
+        context: &'a ReadContext,
+        depth: usize,
+        out: &'a mut Vec<BlockPointer>,
+    ) -> BoxFuture<'a, Result<(), ZioError>> {
+        Box::pin(async move {
+            too_deep(bp, depth)?;
+            out.push(*bp);
+            for member in self.header(bp, context).await? {
+                if member.is_gang() {
+                    self.members(&member, context, depth + 1, out).await?;
+                } else {
+                    out.push(member);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Reads and verifies every copy of every member.
+    pub(super) async fn scrub(
+        &self,
+        bp: &BlockPointer,
+        context: &ReadContext,
+    ) -> Result<ScrubOutcome, ZioError> {
+        let mut members = Vec::new();
+        self.members(bp, context, 0, &mut members).await?;
+        let mut total = ScrubOutcome::default();
+        let mut failure = None;
+        for member in &members {
+            let mut io = io_context(member, context);
+            io.scrub = true;
+            let length = if member.is_gang() {
+                GANG_HEADER_BYTES
+            } else {
+                member.psize_bytes() as usize
+            };
+            // The others are verified even when one is lost.
+            match self.copies.read(member, length, &io).await {
+                Ok((_, outcome)) => {
+                    total.copies += outcome.copies;
+                    total.bad_copies += outcome.bad_copies;
+                }
+                Err(error) => failure = Some(error),
+            }
+        }
+        failure.map_or(Ok(total), Err)
+    }
+
+    /// Every pointer of a gang block's tree, itself included, when they are to be freed: waits for
+    /// devices that may come back. What was found before a failure is kept.
+    pub(super) async fn members_to_free(
+        &self,
+        bp: &BlockPointer,
+    ) -> (Vec<BlockPointer>, Result<(), ZioError>) {
+        let mut members = Vec::new();
+        let context = ReadContext::default();
+        let result = loop {
+            members.clear();
+            match self.members(bp, &context, 0, &mut members).await {
+                Err(error) => match self.copies.wait_for_devices(bp, &context, error).await {
+                    Ok(()) => {}
+                    Err(error) => break Err(error),
+                },
+                Ok(()) => break Ok(()),
+            }
+        };
+        (members, result)
+    }
+}
+
+pub(super) fn too_deep(bp: &BlockPointer, depth: usize) -> Result<(), ZioError> {
+    if depth < DEPTH_MAX {
+        return Ok(());
+    }
+    Err(ZioError::Corrupt {
+        block: name_of(bp),
+        what: format!("gang headers are nested more than {DEPTH_MAX} deep"),
+    })
+}
+
+/// Puts pieces together.
+fn concat(pieces: Vec<Bytes>, length: usize) -> Bytes {
+    let mut out = BytesMut::with_capacity(length);
+    for piece in pieces {
+        out.extend_from_slice(&piece);
+    }
+    out.freeze()
+}
