@@ -1,10 +1,10 @@
-//! What CI and developers run: `cargo xtask ci` is every check in order, `cargo xtask bench` the benchmarks,
-//! `cargo xtask zts` OpenZFS's own test suite.
+//! What CI and developers run: `cargo xtask ci` is every check in order, `cargo xtask bench` the
+//! benchmarks, `cargo xtask zts` OpenZFS's own test suite.
 //!
 //! Steps stop at the first failure. `ci` is what `scripts/test` and so `.ci/run` call; there is no
 //! other list of checks anywhere.
 
-mod binaries;
+mod suite;
 mod zts;
 
 use std::process::{Command, ExitCode};
@@ -49,12 +49,14 @@ fn ci() -> anyhow::Result<()> {
             "--workspace",
             "--all-targets",
             "--locked",
+            "--profile",
+            "ci",
             "--",
             "-D",
             "warnings",
         ],
     )?;
-    binaries::run()
+    suite::run()
 }
 
 /// Builds for release and runs the scripts in `bench/`, all of them or those named.

@@ -18,17 +18,17 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Adds the Markdown files below a directory: not those of `fuzz`, which stands outside, nor what
-/// was built or is hidden.
-fn add_documents(directory: &Path, out: &mut Vec<PathBuf>) {
+/// Adds the files below a directory whose names end in one of these: not those of `fuzz`, which
+/// stands outside, nor what was built or is hidden.
+fn add_files(directory: &Path, ends: &[&str], out: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(directory).expect("a readable directory") {
         let path = entry.expect("an entry").path();
         let name = path.file_name().unwrap_or_default();
         let name = name.to_string_lossy().into_owned();
         let is_ours = !name.starts_with('.') && name != "target" && name != "fuzz";
         if path.is_dir() && !path.is_symlink() && is_ours {
-            add_documents(&path, out);
-        } else if path.extension().is_some_and(|extension| extension == "md") {
+            add_files(&path, ends, out);
+        } else if ends.iter().any(|end| name.ends_with(end)) {
             out.push(path);
         }
     }
@@ -37,7 +37,7 @@ fn add_documents(directory: &Path, out: &mut Vec<PathBuf>) {
 /// The project's Markdown files.
 fn documents() -> Vec<PathBuf> {
     let mut out = Vec::new();
-    add_documents(&root(), &mut out);
+    add_files(&root(), &[".md"], &mut out);
     out.sort();
     assert!(out.len() > 10, "the documents were not found: {out:?}");
     out
@@ -190,6 +190,47 @@ fn lines_fit_in_a_hundred_columns() {
             let is_one_word = !line.trim().contains(' ');
             if line.chars().count() > COLUMNS_MAX && !is_table && !is_one_word {
                 long.push(format!("{}:{}", path.display(), index + 1));
+            }
+        }
+    }
+    assert!(long.is_empty(), "wider than {COLUMNS_MAX}: {long:#?}");
+}
+
+/// What was not yet brought to 100 columns, and is written by a tool (`workspace-hack`).
+const NOT_YET: [&str; 14] = [
+    "bench",
+    "crates/api",
+    "crates/cli",
+    "crates/codec/src/crypt/layout.rs",
+    "crates/daemon",
+    "crates/dataset",
+    "crates/filesystem",
+    "crates/pool",
+    "crates/serve-fuse",
+    "crates/serve-iscsi",
+    "crates/sim",
+    "crates/vdev",
+    "crates/workspace-hack",
+    "crates/zio",
+];
+
+/// Goal: as for documents, for sources. Rows of tables and long words are let be here too.
+#[test]
+fn sources_fit_in_a_hundred_columns() {
+    let mut sources = Vec::new();
+    add_files(&root(), &[".rs", ".sh", ".toml"], &mut sources);
+    assert!(sources.len() > 300, "the sources were not found");
+    let mut long = Vec::new();
+    for path in sources {
+        let own = path.strip_prefix(root()).expect("below the root");
+        if NOT_YET.iter().any(|place| own.starts_with(place)) {
+            continue;
+        }
+        for (index, line) in read(&path).lines().enumerate() {
+            let text = line.trim().trim_start_matches(['/', '!']).trim();
+            let is_let_be = text.starts_with('|') || !text.contains(' ');
+            if line.chars().count() > COLUMNS_MAX && !is_let_be {
+                long.push(format!("{}:{}", own.display(), index + 1));
             }
         }
     }

@@ -1,8 +1,9 @@
-//! One set of features for each outside library, whichever of our crates is tested: else `cargo test -p pool` after
-//! `cargo test --workspace` builds tokio and all that stands on it a second time, for minutes.
+//! One set of features for each outside library, whichever of our crates is tested: else `cargo
+//! test -p pool` after `cargo test --workspace` builds tokio and all that stands on it a second
+//! time, for minutes.
 //!
-//! Crate `workspace-hack`, which every crate names among what its tests need, brings that about; its manifest is
-//! written by `cargo hakari generate`.
+//! Crate `workspace-hack`, which every crate names among what its tests need, brings that about;
+//! its manifest is written by `cargo hakari generate`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -45,8 +46,8 @@ fn features_do_not_depend_on_what_is_tested() {
         assert!(
             other.is_empty(),
             "the tests of {name} need other features than those of all: {other:?}\n\
-             Does its Cargo.toml have 'workspace-hack.workspace = true' under [dev-dependencies]? If so, install \
-             cargo-hakari, run 'cargo hakari generate', and commit what it changes."
+             Does its Cargo.toml have 'workspace-hack.workspace = true' under [dev-dependencies]? \
+             If so, install cargo-hakari, run 'cargo hakari generate', and commit what it changes."
         );
     }
 }

@@ -160,7 +160,7 @@ impl EventKind {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{JobKind, JobState};
+    use crate::{Failure, FailureKind, JobKind, JobState};
 
     fn job() -> Job {
         Job {
@@ -217,5 +217,18 @@ mod tests {
             let back: Event = serde_json::from_value(json).unwrap();
             assert_eq!(back, event);
         }
+    }
+    /// Who may only look is not told why something failed, which may name what is not theirs.
+    #[test]
+    fn failures_are_for_those_who_may_change_something() {
+        let failure = Failure::new(FailureKind::Io, "cannot import 'tank': /root/disk failed");
+        let failed = Job {
+            state: JobState::Failed,
+            failure: Some(failure),
+            ..job()
+        };
+        let kind = EventKind::JobFinished { job: failed };
+        let told = serde_json::to_string(&kind.for_looking()).unwrap();
+        assert!(told.contains("failed") && !told.contains("disk"), "{told}");
     }
 }

@@ -393,3 +393,56 @@ impl IoClass {
         Self::Rebuild,
     ];
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round<T: Serialize + serde::de::DeserializeOwned>(value: &T) -> (String, T) {
+        let text = serde_json::to_string(value).unwrap();
+        let back = serde_json::from_str(&text).unwrap();
+        (text, back)
+    }
+
+    #[test]
+    fn kinds_are_known_words_or_what_the_pool_says() {
+        for (kind, expected) in [
+            (VdevKind::Root, r#""root""#),
+            (VdevKind::DraidSpare, r#""draid-spare""#),
+            (VdevKind::Other("anyraid".into()), r#""anyraid""#),
+        ] {
+            let (text, back) = round(&kind);
+            assert_eq!((text.as_str(), back), (expected, kind));
+        }
+    }
+
+    #[test]
+    fn layouts_are_objects_with_names() {
+        let device = DeviceSpec {
+            path: "/a".into(),
+            kind: Some(DeviceKind::File),
+        };
+        let spec = VdevSpec {
+            class: VdevClass::Special,
+            layout: VdevLayout::Raidz {
+                parity: 2,
+                devices: vec![device],
+            },
+        };
+        let (text, back) = round(&spec);
+        assert_eq!(
+            text,
+            r#"{"class":"special","layout":{"raidz":{"parity":2,"devices":[{"path":"/a","kind":"file"}]}}}"#
+        );
+        assert_eq!(back, spec);
+        let misspelt = text.replace("parity", "parities");
+        assert!(serde_json::from_str::<VdevSpec>(&misspelt).is_err());
+    }
+
+    #[test]
+    fn states_are_words_and_no_others() {
+        assert_eq!(round(&VdevState::Unavailable).0, r#""unavailable""#);
+        assert!(serde_json::from_str::<VdevState>(r#""UNAVAIL""#).is_err());
+        assert_eq!(round(&VdevAux::BadGuidSum).0, r#""bad-guid-sum""#);
+    }
+}

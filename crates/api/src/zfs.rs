@@ -41,8 +41,8 @@ pub struct ZfsList {
     pub depth: Option<u32>,
     /// Which kinds to show; empty means filesystems and volumes (and whatever is named itself).
     pub kinds: Vec<DatasetKind>,
-    /// The properties to tell, as far as a dataset has them; without, all that it has by itself. `written@SNAPSHOT`,
-    /// `userused@USER` and such are told only where they are named.
+    /// The properties to tell, as far as a dataset has them; without, all that it has by itself.
+    /// `written@SNAPSHOT`, `userused@USER` and such are told only where they are named.
     #[serde(default)]
     pub properties: Option<Vec<String>>,
 }

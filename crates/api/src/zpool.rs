@@ -378,8 +378,8 @@ pub struct ZpoolList {
 pub struct ZpoolListReply {
     /// In order of name.
     pub pools: Vec<PoolReport>,
-    /// Of every pool that was named and is not here, why; where all pools are asked for, of every one that could not be
-    /// imported when the server started.
+    /// Of every pool that was named and is not here, why; where all pools are asked for, of every
+    /// one that could not be imported when the server started.
     #[serde(default)]
     pub absent: Vec<Failure>,
 }

@@ -129,7 +129,8 @@ impl Client {
             };
             match greet(stream).await {
                 Ok(sender) => return Ok(sender),
-                // A daemon that was killed takes connections until it is gone. Nothing was asked of it.
+                // A daemon that was killed takes connections until it is gone. Nothing was asked of
+                // it.
                 Err(_) if begin.elapsed() < LEAVING => {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
@@ -261,14 +262,15 @@ impl Client {
                 if let (Some(child), Some(server)) = (&mut child, server)
                     && child.id() != server.cast_unsigned()
                 {
-                    // Somebody else's was faster. Ours waits for the lock, and would have the pools again as soon as
-                    // 'millpond down' has stopped that one.
+                    // Somebody else's was faster. Ours waits for the lock, and would have the pools
+                    // again as soon as 'millpond down' has stopped that one.
                     child.kill()?;
                     child.wait()?;
                 }
                 return Ok(stream);
             }
-            // One that runs answers when its pools are imported, which takes its time after a crash.
+            // One that runs answers when its pools are imported, which takes its time after a
+            // crash.
             let runs = self.is_locked();
             let is_late = begin.elapsed() > START_TIMEOUT;
             match &mut child {
@@ -280,7 +282,8 @@ impl Client {
                 }
                 _ if runs => {}
                 None => child = Some(detached(&program, &self.state, log.try_clone()?)?),
-                // Two commands may start a daemon at once: the second daemon leaves, the first one answers.
+                // Two commands may start a daemon at once: the second daemon leaves, the first one
+                // answers.
                 Some(child) => {
                     let gone = child.try_wait()?.is_some();
                     if is_late || gone && begin.elapsed() > Duration::from_secs(5) {
@@ -330,7 +333,8 @@ fn detached(
 /// Where requests go to.
 type Sender = hyper::client::conn::http1::SendRequest<Full<Bytes>>;
 
-/// Makes sure that the daemon answers, before anything is asked of it that it might do and not answer: any answer will do.
+/// Makes sure that the daemon answers, before anything is asked of it that it might do and not
+/// answer: any answer will do.
 async fn greet(stream: UnixStream) -> anyhow::Result<Sender> {
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;

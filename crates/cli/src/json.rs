@@ -1,8 +1,8 @@
 //! JSON as `-j` of OpenZFS 2.3 prints it.
 //!
 //! Shape: an `output_version` object naming the command, then `pools` or `datasets` by name
-//! (`zpool_json_schema`, cmd/zpool/zpool_main.c; `zfs_json_schema`, cmd/zfs/zfs_main.c). Numbers are
-//! strings unless `--json-int`.
+//! (`zpool_json_schema`, cmd/zpool/zpool_main.c; `zfs_json_schema`, cmd/zfs/zfs_main.c). Numbers
+//! are strings unless `--json-int`.
 
 use api::{Guid, Source};
 use serde_json::{Map, Value, json};

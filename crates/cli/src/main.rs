@@ -65,7 +65,8 @@ enum Command {
     Zfs(zfs::Zfs),
 }
 
-/// The exit status of a command line that makes no sense, as `usage` of OpenZFS's commands and clap have it.
+/// The exit status of a command line that makes no sense, as `usage` of OpenZFS's commands and clap
+/// have it.
 const WRONG_USAGE: u8 = 2;
 
 /// What is wrong with a command line.
@@ -171,8 +172,9 @@ fn run(command: Command, typed: String) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Has a command end without a word, as SIGPIPE ends others, when nobody reads any more what it prints
-/// (`zpool history tank | head`). The signal itself would also end it where the server goes away, without saying so.
+/// Has a command end without a word, as SIGPIPE ends others, when nobody reads any more what it
+/// prints (`zpool history tank | head`). The signal itself would also end it where the server goes
+/// away, without saying so.
 fn end_without_reader() {
     /// What a shell tells of a process that SIGPIPE ended.
     const BROKEN_PIPE: i32 = 128 + 13;

@@ -3,7 +3,7 @@
 //! cmd/zpool/zpool_main.c; `vdev_error`, cmd/zpool/zpool_vdev.c; `zfs_do_destroy`,
 //! cmd/zfs/zfs_main.c).
 
-use api::{DatasetKind, Dependence, DeviceUse, Failure, ImportObstacle, ImportRefusal, Refusal};
+use api::{Dependence, DeviceUse, Failure, ImportObstacle, ImportRefusal, Refusal};
 
 use crate::numbers;
 
@@ -47,13 +47,17 @@ pub fn words(failure: &Failure) -> String {
                 Dependence::Clones => ("dependent clones", "-R"),
             };
             format!(
-                "cannot destroy '{target}': {} has {what}\nuse '{option}' to destroy the following datasets:\n{}",
-                kind_word(*kind),
+                "cannot destroy '{target}': {} has {what}\n\
+                 use '{option}' to destroy the following datasets:\n\
+                 {}",
+                kind.name(),
                 names.join("\n")
             )
         }
         Refusal::RootFilesystem { pool } => format!(
-            "cannot destroy '{pool}': operation does not apply to pools\nuse 'zfs destroy -r {pool}' to destroy all datasets in the pool\nuse 'zpool destroy {pool}' to destroy the pool itself"
+            "cannot destroy '{pool}': operation does not apply to pools\n\
+             use 'zfs destroy -r {pool}' to destroy all datasets in the pool\n\
+             use 'zpool destroy {pool}' to destroy the pool itself"
         ),
     }
 }
@@ -62,16 +66,6 @@ pub fn words(failure: &Failure) -> String {
 pub fn all_words(failures: &[Failure]) -> String {
     let all: Vec<String> = failures.iter().map(words).collect();
     all.join("\n")
-}
-
-/// As the `type` property has it.
-pub fn kind_word(kind: DatasetKind) -> &'static str {
-    match kind {
-        DatasetKind::Filesystem => "filesystem",
-        DatasetKind::Volume => "volume",
-        DatasetKind::Snapshot => "snapshot",
-        DatasetKind::Bookmark => "bookmark",
-    }
 }
 
 fn import(refusal: &ImportRefusal, message: &str) -> String {
@@ -92,30 +86,40 @@ fn import(refusal: &ImportRefusal, message: &str) -> String {
     match obstacle {
         ImportObstacle::NotFound => format!("{doing}: no such pool available"),
         ImportObstacle::AlreadyImported => format!(
-            "{doing}: a pool with that name is already created/imported,\nand no additional pools with that name were found"
+            "{doing}: a pool with that name is already created/imported,\n\
+             and no additional pools with that name were found"
         ),
         ImportObstacle::Ambiguous => {
             format!("{doing}: more than one matching pool\nimport by numeric ID instead")
         }
         ImportObstacle::NameTaken => format!(
-            "{doing}: a pool with that name already exists\nuse the form 'zpool import <pool | id> <newpool>' to give it a new name"
+            "{doing}: a pool with that name already exists\n\
+             use the form 'zpool import <pool | id> <newpool>' to give it a new name"
         ),
         ImportObstacle::ForeignHost {
             hostname,
             hostid,
             accessed_s,
         } => format!(
-            "{doing}: pool was previously in use from another system.\nLast accessed by {hostname} (hostid={hostid:x}) at {}\nThe pool can be imported, use 'zpool import -f' to import the pool.",
+            "{doing}: pool was previously in use from another system.\n\
+             Last accessed by {hostname} (hostid={hostid:x}) at {}\n\
+             The pool can be imported, use 'zpool import -f' to import the pool.",
             numbers::local_ctime(*accessed_s)
         ),
         ImportObstacle::ActiveElsewhere { hostname, hostid } => format!(
-            "cannot import '{pool}': pool is imported on host '{hostname}' (hostid={hostid:x}).\nExport the pool on the other system, then run 'zpool import'."
+            "cannot import '{pool}': pool is imported on host '{hostname}' (hostid={hostid:x}).\n\
+             Export the pool on the other system, then run 'zpool import'."
         ),
         ImportObstacle::NoHostid => format!(
-            "cannot import '{pool}': pool has the multihost property on and the system's hostid is not set.\nSet a unique system hostid with the zgenhostid(8) command."
+            "cannot import '{pool}': pool has the multihost property on and the system's hostid \
+             is not set.\n\
+             Set a unique system hostid with the zgenhostid(8) command."
         ),
         ImportObstacle::ReadOnlyFeatures { features } => format!(
-            "{unsupported}\n{}All unsupported features are only required for writing to the pool.\nThe pool can be imported using '-o readonly=on'.\n{doing}: unsupported version or feature",
+            "{unsupported}\n\
+             {}All unsupported features are only required for writing to the pool.\n\
+             The pool can be imported using '-o readonly=on'.\n\
+             {doing}: unsupported version or feature",
             lines(features)
         ),
         ImportObstacle::UnsupportedFeatures { features } => format!(
@@ -123,12 +127,17 @@ fn import(refusal: &ImportRefusal, message: &str) -> String {
             lines(features)
         ),
         ImportObstacle::MissingLogs { devices, datasets } => format!(
-            "The devices below are missing or corrupted, use '-m' to import the pool anyway:\n\t{}\n{}\ncannot import '{pool}': one or more devices is currently unavailable",
+            "The devices below are missing or corrupted, use '-m' to import the pool anyway:\n\
+             \t{}\n\
+             {}\n\
+             cannot import '{pool}': one or more devices is currently unavailable",
             devices.join("\n\t"),
             lost_with_logs(datasets, ", ", " ")
         ),
         ImportObstacle::Damaged => format!(
-            "{message}\nAn older state may be whole: 'zpool import -F' goes back a little, and with '-n' says what that would lose."
+            "{message}\n\
+             An older state may be whole: 'zpool import -F' goes back a little, and with '-n' \
+             says what that would lose."
         ),
     }
 }

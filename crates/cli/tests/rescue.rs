@@ -1,8 +1,9 @@
-//! Goal: `millpond rescue` brings out every file that is still whole, byte for byte, and says which are not.
-//! Method: golden pools are broken in seeded ways: the engine tells where the blocks of this or that are, and
-//! all copies of them are overwritten. What is still whole is told by the strict readers, which are
-//! given the datasets' roots from before. Every such file must come out with the hash of the manifest,
-//! every other be reported, and nothing come out under its own name with other content.
+//! Goal: `millpond rescue` brings out every file that is still whole, byte for byte, and says which
+//! are not. Method: golden pools are broken in seeded ways: the engine tells where the blocks of
+//! this or that are, and all copies of them are overwritten. What is still whole is told by the
+//! strict readers, which are given the datasets' roots from before. Every such file must come out
+//! with the hash of the manifest, every other be reported, and nothing come out under its own name
+//! with other content.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -248,7 +249,8 @@ impl Bed {
         }
     }
 
-    /// A dataset's objects, if the MOS still leads to them and the filesystem's own structures are whole.
+    /// A dataset's objects, if the MOS still leads to them and the filesystem's own structures are
+    /// whole.
     async fn usable(&self, dataset: &str) -> Result<Arc<ObjectSet>, object::ObjectError> {
         let options = ObjsetOptions {
             read_only: true,
@@ -422,7 +424,8 @@ fn is_told(dataset: &Value, file: &Expected) -> bool {
             .any(|item| item["object"] == file.ino || covers(item["what"].as_str().expect("text")))
 }
 
-/// Whether it is where files go whose directory is lost: under its number, or below a directory that has one.
+/// Whether it is where files go whose directory is lost: under its number, or below a directory
+/// that has one.
 fn is_found(path: &[u8], own: &[u8], number: &[u8]) -> bool {
     let name = own.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
     let place = b"/millpond-lost+found/";

@@ -1,7 +1,8 @@
 //! Blocks that OpenZFS 2.3.2 wrote (in the golden pool `plain`), as they are on disk.
 //!
-//! `vectors/mixed.KIND` is one file's block, padded, compressed with each kind; `vectors/dnodes.KIND` are
-//! blocks of dnodes with each checksum that has a key, and sha512. Sums are as `zdb -dddddd` shows them.
+//! `vectors/mixed.KIND` is one file's block, padded, compressed with each kind;
+//! `vectors/dnodes.KIND` are blocks of dnodes with each checksum that has a key, and sha512. Sums
+//! are as `zdb -dddddd` shows them.
 
 use codec::checksum::{self, Salt};
 use codec::compress;

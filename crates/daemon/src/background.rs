@@ -15,8 +15,8 @@ use tokio::sync::{Notify, watch};
 
 use crate::events::Events;
 use crate::jobs::{Jobs, Work};
+use crate::pools::OpenPool;
 use crate::reports;
-use crate::service::OpenPool;
 
 /// How often the progress of a scrub is looked at: no transaction groups tell of it, as the pool is
 /// not written.

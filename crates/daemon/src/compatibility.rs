@@ -1,7 +1,8 @@
-//! The pool property `compatibility`: which features a pool may have so that other systems can still use it.
+//! The pool property `compatibility`: which features a pool may have so that other systems can
+//! still use it.
 //!
-//! Its value names files, separated by commas, in one of two directories; a feature is allowed that all of them list.
-//! Without it, or with `off`, everything is allowed; with `legacy`, nothing.
+//! Its value names files, separated by commas, in one of two directories; a feature is allowed that
+//! all of them list. Without it, or with `off`, everything is allowed; with `legacy`, nothing.
 //!
 //! Source: lib/libzfs/libzfs_pool.c `zpool_load_compat`, zpool-features(7).
 

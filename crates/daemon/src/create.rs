@@ -9,8 +9,9 @@ use volume::ZvolInit;
 
 use crate::error::from_dataset;
 use crate::owners::OwnedQuota;
+use crate::pools::OpenPool;
 use crate::properties::by_full_names;
-use crate::service::{OpenPool, Service};
+use crate::service::Service;
 use crate::shares::ISCSI_PROPERTY;
 use crate::zpool::typed;
 
@@ -24,8 +25,8 @@ pub(crate) fn new_filesystem() -> ZplInit {
 }
 
 /// Space that a volume of this size may come to need, metadata included
-/// (`zvol_volsize_to_reservation` and `volsize_from_vdevs`, lib/libzfs/libzfs_dataset.c): on RAID-Z a
-/// block may take more than its share of what a block of 128 KiB takes.
+/// (`zvol_volsize_to_reservation` and `volsize_from_vdevs`, lib/libzfs/libzfs_dataset.c): on RAID-Z
+/// a block may take more than its share of what a block of 128 KiB takes.
 pub(crate) fn volume_reservation(
     open: &OpenPool,
     size_bytes: u64,
@@ -62,187 +63,185 @@ pub(crate) fn volume_reservation(
     data.saturating_mul(copies).saturating_add(metadata)
 }
 
-impl Service {
-    /// `zfs create`.
-    pub(crate) async fn zfs_create(&self, mut call: ZfsCreate) -> Result<ZfsCreateReply, Failure> {
-        let typed = by_full_names(typed(&call.properties));
-        call.properties = typed.iter().cloned().collect();
-        let open = self.pool_of(&call.name)?;
-        let _admin = open.admin.lock().await;
-        let doing = match call.dry_run {
-            true => format!("cannot verify '{}'", call.name),
-            false => format!("cannot create '{}'", call.name),
-        };
-        let failed = |error: DatasetError| from_dataset(&doing, &error);
-        let dsl = open.pool.dsl();
-        for (name, value) in &typed {
-            if name == ISCSI_PROPERTY {
-                self.check_share(value)?;
-            }
+/// `zfs create`.
+pub(crate) async fn zfs_create(
+    service: &Service,
+    mut call: ZfsCreate,
+) -> Result<ZfsCreateReply, Failure> {
+    let typed = by_full_names(typed(&call.properties));
+    call.properties = typed.iter().cloned().collect();
+    let open = service.pools.of_dataset(&call.name)?;
+    let _admin = open.admin.lock().await;
+    let doing = match call.dry_run {
+        true => format!("cannot verify '{}'", call.name),
+        false => format!("cannot create '{}'", call.name),
+    };
+    let failed = |error: DatasetError| from_dataset(&doing, &error);
+    let dsl = open.pool.dsl();
+    for (name, value) in &typed {
+        if name == ISCSI_PROPERTY {
+            service.check_share(value)?;
         }
-        if !call.parents
-            && let (Some(parent), _) = dataset::name::split_parent(&call.name)
-            && matches!(dsl.lookup(parent).await, Err(DatasetError::NotFound { .. }))
-        {
-            let message =
-                format!("{doing}: parent does not exist; use '-p' to create missing parents");
-            return Err(Failure::new(FailureKind::NotFound, message));
-        }
-        let (quotas, properties) = OwnedQuota::split(&doing, &typed)?;
-        if !quotas.is_empty() && call.volume_size_bytes.is_some() {
-            let message = format!("{doing}: only filesystems have quotas of users and groups");
-            return Err(Failure::new(FailureKind::Invalid, message));
-        }
-        let planned = match call.volume_size_bytes {
-            Some(size_bytes) => self.plan_volume(&open, &call, size_bytes, properties)?,
-            None => properties,
-        };
-        // The checks first: parents of what cannot be made are not made either.
-        let kind = match call.volume_size_bytes {
-            Some(_) => dataset::DatasetKind::Volume,
-            None => dataset::DatasetKind::Filesystem,
-        };
-        dataset::check_new_properties(&planned, kind).map_err(failed)?;
-        let mut reply = ZfsCreateReply {
-            ancestors: false,
-            exists: false,
-            properties: planned.iter().cloned().collect(),
-        };
-        // The usual block size is not worth a word.
-        if !call.properties.contains_key("volblocksize") {
-            reply.properties.shift_remove("volblocksize");
-        }
-        reply
-            .properties
-            .extend(quotas.iter().map(OwnedQuota::as_typed));
-        reply.ancestors = call.parents;
-        if let Ok(found) = dsl.lookup(&call.name).await {
-            if call.parents && found.kind == kind {
-                reply.ancestors = false;
-                reply.exists = true;
-                return Ok(reply);
-            }
-            let message = format!("{doing}: dataset already exists");
-            return Err(Failure::new(FailureKind::Exists, message));
-        }
-        if call.dry_run {
+    }
+    if !call.parents
+        && let (Some(parent), _) = dataset::name::split_parent(&call.name)
+        && matches!(dsl.lookup(parent).await, Err(DatasetError::NotFound { .. }))
+    {
+        let message = format!("{doing}: parent does not exist; use '-p' to create missing parents");
+        return Err(Failure::new(FailureKind::NotFound, message));
+    }
+    let (quotas, properties) = OwnedQuota::split(&doing, &typed)?;
+    if !quotas.is_empty() && call.volume_size_bytes.is_some() {
+        let message = format!("{doing}: only filesystems have quotas of users and groups");
+        return Err(Failure::new(FailureKind::Invalid, message));
+    }
+    let planned = match call.volume_size_bytes {
+        Some(size_bytes) => plan_volume(&open, &call, size_bytes, properties)?,
+        None => properties,
+    };
+    // The checks first: parents of what cannot be made are not made either.
+    let kind = match call.volume_size_bytes {
+        Some(_) => dataset::DatasetKind::Volume,
+        None => dataset::DatasetKind::Filesystem,
+    };
+    dataset::check_new_properties(&planned, kind).map_err(failed)?;
+    let mut reply = ZfsCreateReply {
+        ancestors: false,
+        exists: false,
+        properties: planned.iter().cloned().collect(),
+    };
+    // The usual block size is not worth a word.
+    if !call.properties.contains_key("volblocksize") {
+        reply.properties.shift_remove("volblocksize");
+    }
+    reply
+        .properties
+        .extend(quotas.iter().map(OwnedQuota::as_typed));
+    reply.ancestors = call.parents;
+    if let Ok(found) = dsl.lookup(&call.name).await {
+        if call.parents && found.kind == kind {
+            reply.ancestors = false;
+            reply.exists = true;
             return Ok(reply);
         }
-        if call.parents {
-            self.make_parents(&open, &call.name, &doing, call.parents_unmounted)
-                .await?;
-        }
+        let message = format!("{doing}: dataset already exists");
+        return Err(Failure::new(FailureKind::Exists, message));
+    }
+    if call.dry_run {
+        return Ok(reply);
+    }
+    if call.parents {
+        make_parents(service, &open, &call.name, &doing, call.parents_unmounted).await?;
+    }
+    if call.volume_size_bytes.is_some() {
+        let number = |wanted: &str| {
+            let found = planned.iter().find(|(name, _)| name == wanted);
+            found
+                .and_then(|(_, text)| dataset::props::parse_size(text).ok())
+                .unwrap_or(0)
+        };
+        let block_bytes = u32::try_from(number("volblocksize")).unwrap_or(u32::MAX);
+        let init = ZvolInit::new(number("volsize"), block_bytes);
+        dsl.create_dataset(&call.name, &planned, Arc::new(init))
+            .await
+            .map_err(failed)?;
+    } else {
+        dsl.create_dataset(&call.name, &planned, Arc::new(new_filesystem()))
+            .await
+            .map_err(failed)?;
+    }
+    crate::zpool::log_command(&open.pool, &call.command).await;
+    service.events.tell(EventKind::DatasetsCreated {
+        names: vec![call.name.clone()],
+    });
+    let after = async {
         if call.volume_size_bytes.is_some() {
-            let number = |wanted: &str| {
-                let found = planned.iter().find(|(name, _)| name == wanted);
-                found
-                    .and_then(|(_, text)| dataset::props::parse_size(text).ok())
-                    .unwrap_or(0)
-            };
-            let block_bytes = u32::try_from(number("volblocksize")).unwrap_or(u32::MAX);
-            let init = ZvolInit::new(number("volsize"), block_bytes);
-            dsl.create_dataset(&call.name, &planned, Arc::new(init))
-                .await
-                .map_err(failed)?;
+            return service.open_volume(&open, &call.name).await;
+        }
+        crate::owners::set_owned_quotas(service, &open, &call.name, &quotas).await?;
+        if call.no_mount {
+            Ok(())
         } else {
-            dsl.create_dataset(&call.name, &planned, Arc::new(new_filesystem()))
+            crate::zfs::mount_created(service, &open, &call.name).await
+        }
+    };
+    match after.await {
+        Ok(()) => Ok(reply),
+        Err(failure) => Err(Failure::new(
+            failure.kind,
+            format!("'{}' was created, but: {failure}", call.name),
+        )),
+    }
+}
+
+/// Makes the filesystems above a name that are missing.
+pub(crate) async fn make_parents(
+    service: &Service,
+    open: &OpenPool,
+    name: &str,
+    doing: &str,
+    unmounted: bool,
+) -> Result<(), Failure> {
+    let dsl = open.pool.dsl();
+    // `-pp`: they are never mounted (`makeprops_parents`, cmd/zfs/zfs_main.c).
+    let properties: &[(String, String)] = match unmounted {
+        true => &[("canmount".into(), "off".into())],
+        false => &[],
+    };
+    for (end, _) in name.match_indices('/') {
+        let parent = &name[..end];
+        if dsl.lookup(parent).await.is_err() {
+            dsl.create_dataset(parent, properties, Arc::new(new_filesystem()))
                 .await
-                .map_err(failed)?;
-        }
-        self.log_command(&open.pool, &call.command).await;
-        self.events.tell(EventKind::DatasetsCreated {
-            names: vec![call.name.clone()],
-        });
-        let after = async {
-            if call.volume_size_bytes.is_some() {
-                return self.open_volume(&open, &call.name).await;
-            }
-            self.set_owned_quotas(&open, &call.name, &quotas).await?;
-            if call.no_mount {
-                Ok(())
-            } else {
-                self.mount_created(&open, &call.name).await
-            }
-        };
-        match after.await {
-            Ok(()) => Ok(reply),
-            Err(failure) => Err(Failure::new(
-                failure.kind,
-                format!("'{}' was created, but: {failure}", call.name),
-            )),
+                .map_err(|error| from_dataset(doing, &error))?;
+            crate::zfs::mount_created(service, open, parent).await?;
         }
     }
+    Ok(())
+}
 
-    /// Makes the filesystems above a name that are missing.
-    pub(crate) async fn make_parents(
-        &self,
-        open: &OpenPool,
-        name: &str,
-        doing: &str,
-        unmounted: bool,
-    ) -> Result<(), Failure> {
-        let dsl = open.pool.dsl();
-        // `-pp`: they are never mounted (`makeprops_parents`, cmd/zfs/zfs_main.c).
-        let properties: &[(String, String)] = match unmounted {
-            true => &[("canmount".into(), "off".into())],
-            false => &[],
-        };
-        for (end, _) in name.match_indices('/') {
-            let parent = &name[..end];
-            if dsl.lookup(parent).await.is_err() {
-                dsl.create_dataset(parent, properties, Arc::new(new_filesystem()))
-                    .await
-                    .map_err(|error| from_dataset(doing, &error))?;
-                self.mount_created(open, parent).await?;
-            }
-        }
-        Ok(())
+/// The properties that a new volume is made with: its sizes, and what it reserves.
+fn plan_volume(
+    open: &OpenPool,
+    call: &ZfsCreate,
+    size_bytes: u64,
+    mut properties: Vec<(String, String)>,
+) -> Result<Vec<(String, String)>, Failure> {
+    let doing = format!("cannot create '{}'", call.name);
+    let invalid = |what: &str| Failure::new(FailureKind::Invalid, format!("{doing}: {what}"));
+    let given = |properties: &[(String, String)], wanted: &str| {
+        let found = properties.iter().rev().find(|(name, _)| name == wanted);
+        found.map(|(_, text)| text.clone())
+    };
+    let block_bytes = match given(&properties, "volblocksize") {
+        Some(text) => dataset::props::parse_size(&text)
+            .ok()
+            .filter(|size| size.is_power_of_two() && (512..=16 << 20).contains(size))
+            .ok_or_else(|| invalid("'volblocksize' must be a power of 2 from 512B to 16M"))?,
+        None => VOLUME_BLOCK_BYTES,
+    };
+    if size_bytes == 0 {
+        return Err(invalid("'volsize' cannot be zero"));
     }
-
-    /// The properties that a new volume is made with: its sizes, and what it reserves.
-    fn plan_volume(
-        &self,
-        open: &OpenPool,
-        call: &ZfsCreate,
-        size_bytes: u64,
-        mut properties: Vec<(String, String)>,
-    ) -> Result<Vec<(String, String)>, Failure> {
-        let doing = format!("cannot create '{}'", call.name);
-        let invalid = |what: &str| Failure::new(FailureKind::Invalid, format!("{doing}: {what}"));
-        let given = |properties: &[(String, String)], wanted: &str| {
-            let found = properties.iter().rev().find(|(name, _)| name == wanted);
-            found.map(|(_, text)| text.clone())
-        };
-        let block_bytes = match given(&properties, "volblocksize") {
-            Some(text) => dataset::props::parse_size(&text)
-                .ok()
-                .filter(|size| size.is_power_of_two() && (512..=16 << 20).contains(size))
-                .ok_or_else(|| invalid("'volblocksize' must be a power of 2 from 512B to 16M"))?,
-            None => VOLUME_BLOCK_BYTES,
-        };
-        if size_bytes == 0 {
-            return Err(invalid("'volsize' cannot be zero"));
+    let size_bytes = size_bytes
+        .checked_next_multiple_of(block_bytes)
+        .filter(|size| i64::try_from(*size).is_ok())
+        .ok_or_else(|| invalid("'volsize' is too large"))?;
+    let copies = given(&properties, "copies")
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(1);
+    properties.retain(|(name, _)| name != "volblocksize" && name != "volsize");
+    properties.push(("volsize".into(), size_bytes.to_string()));
+    properties.push(("volblocksize".into(), block_bytes.to_string()));
+    let reservation = volume_reservation(open, size_bytes, block_bytes, copies);
+    let has_one = given(&properties, "refreservation").is_some();
+    for (name, text) in &mut properties {
+        if name == "refreservation" && text == "auto" {
+            *text = reservation.to_string();
         }
-        let size_bytes = size_bytes
-            .checked_next_multiple_of(block_bytes)
-            .filter(|size| i64::try_from(*size).is_ok())
-            .ok_or_else(|| invalid("'volsize' is too large"))?;
-        let copies = given(&properties, "copies")
-            .and_then(|text| text.parse().ok())
-            .unwrap_or(1);
-        properties.retain(|(name, _)| name != "volblocksize" && name != "volsize");
-        properties.push(("volsize".into(), size_bytes.to_string()));
-        properties.push(("volblocksize".into(), block_bytes.to_string()));
-        let reservation = volume_reservation(open, size_bytes, block_bytes, copies);
-        let has_one = given(&properties, "refreservation").is_some();
-        for (name, text) in &mut properties {
-            if name == "refreservation" && text == "auto" {
-                *text = reservation.to_string();
-            }
-        }
-        if !call.sparse && !has_one {
-            properties.push(("refreservation".into(), reservation.to_string()));
-        }
-        Ok(properties)
     }
+    if !call.sparse && !has_one {
+        properties.push(("refreservation".into(), reservation.to_string()));
+    }
+    Ok(properties)
 }

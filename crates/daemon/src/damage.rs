@@ -6,7 +6,8 @@ use access::{Lease, User};
 use filesystem::Filesystem;
 use format::{ObjectId, ObjsetId};
 
-use crate::service::{OpenPool, Service};
+use crate::pools::OpenPool;
+use crate::service::Service;
 
 /// Where the files of a dataset are named from.
 struct Named {
@@ -17,60 +18,58 @@ struct Named {
     lease: Option<Lease<Filesystem>>,
 }
 
-impl Service {
-    /// The files that the pool's damaged blocks belong to, each once.
-    pub(crate) async fn damaged_names(&self, open: &OpenPool) -> Vec<String> {
-        let mut objects: BTreeMap<ObjsetId, BTreeSet<ObjectId>> = BTreeMap::new();
-        for bookmark in open.pool.damaged().await {
-            let set = objects.entry(bookmark.objset).or_default();
-            set.insert(bookmark.object);
-        }
-        let mut out = Vec::new();
-        for (objset, objects) in objects {
-            if objset.is_zero() {
-                let names = objects
-                    .iter()
-                    .map(|object| format!("<metadata>:<{:#x}>", object.get()));
-                out.extend(names);
-                continue;
-            }
-            let Ok(name) = open.pool.dsl().name_of(ObjectId::new(objset.get())).await else {
-                let names = objects
-                    .iter()
-                    .map(|object| format!("<{:#x}>:<{:#x}>", objset.get(), object.get()));
-                out.extend(names);
-                continue;
-            };
-            let named = self.named(open, name).await;
-            for object in objects {
-                out.push(named.name_of(object).await);
-            }
-            if let Some(lease) = named.lease
-                && let Err(error) = lease.close().await
-            {
-                tracing::debug!(%error, "a filesystem that was opened for its names did not close");
-            }
-        }
-        out
+/// The files that the pool's damaged blocks belong to, each once.
+pub(crate) async fn damaged_names(service: &Service, open: &OpenPool) -> Vec<String> {
+    let mut objects: BTreeMap<ObjsetId, BTreeSet<ObjectId>> = BTreeMap::new();
+    for bookmark in open.pool.damaged().await {
+        let set = objects.entry(bookmark.objset).or_default();
+        set.insert(bookmark.object);
     }
-
-    async fn named(&self, open: &OpenPool, name: String) -> Named {
-        let user = User::Command { name: "status" };
-        // Nobody waits for a suspended pool to tell its state.
-        let lease = tokio::select! {
-            biased;
-            lease = open.access.look(&name, user) => lease.ok(),
-            () = open.pool.until_suspended() => None,
-        };
-        let prefix = match self.mounts.mountpoint(&name) {
-            Some(path) => path.to_string_lossy().trim_end_matches('/').to_owned(),
-            None => format!("{name}:"),
-        };
-        Named {
-            prefix,
-            name,
-            lease,
+    let mut out = Vec::new();
+    for (objset, objects) in objects {
+        if objset.is_zero() {
+            let names = objects
+                .iter()
+                .map(|object| format!("<metadata>:<{:#x}>", object.get()));
+            out.extend(names);
+            continue;
         }
+        let Ok(name) = open.pool.dsl().name_of(ObjectId::new(objset.get())).await else {
+            let names = objects
+                .iter()
+                .map(|object| format!("<{:#x}>:<{:#x}>", objset.get(), object.get()));
+            out.extend(names);
+            continue;
+        };
+        let named = named(service, open, name).await;
+        for object in objects {
+            out.push(named.name_of(object).await);
+        }
+        if let Some(lease) = named.lease
+            && let Err(error) = lease.close().await
+        {
+            tracing::debug!(%error, "a filesystem that was opened for its names did not close");
+        }
+    }
+    out
+}
+
+async fn named(service: &Service, open: &OpenPool, name: String) -> Named {
+    let user = User::Command { name: "status" };
+    // Nobody waits for a suspended pool to tell its state.
+    let lease = tokio::select! {
+        biased;
+        lease = open.access.look(&name, user) => lease.ok(),
+        () = open.pool.until_suspended() => None,
+    };
+    let prefix = match service.mounts.mountpoint(&name) {
+        Some(path) => path.to_string_lossy().trim_end_matches('/').to_owned(),
+        None => format!("{name}:"),
+    };
+    Named {
+        prefix,
+        name,
+        lease,
     }
 }
 

@@ -5,8 +5,8 @@
 //! server from before there were secrets, shared with whoever can reach it, gets its secret at the
 //! next start; who then wants it open sets `millpond:iscsi=on` again, and is left alone.
 //!
-//! Four files make a raidz1: one may be damaged or lost without loss. Together they may grow to most
-//! of what is free where the state directory is; they take that space only as they fill.
+//! Four files make a raidz1: one may be damaged or lost without loss. Together they may grow to
+//! most of what is free where the state directory is; they take that space only as they fill.
 
 use std::path::{Path, PathBuf};
 
@@ -37,7 +37,8 @@ pub(crate) async fn bring_up(
     service: &Service,
     wanted: &DefaultPool,
 ) -> Result<Option<Secret>, DaemonError> {
-    // A share that could not start (its port is taken) stops `up` before anything is made: half a server would surprise.
+    // A share that could not start (its port is taken) stops `up` before anything is made: half a
+    // server would surprise.
     service
         .volumes
         .listen()
@@ -45,7 +46,7 @@ pub(crate) async fn bring_up(
         .map_err(|source| DaemonError::Iscsi { source })?;
     let failed = |what: String| move |source| DaemonError::DefaultPool { what, source };
     let disks = service.state().directory().join("disks");
-    if service.pool(POOL).is_err() {
+    if service.pools.get(POOL).is_err() {
         if disk_paths(&disks).iter().all(|path| path.exists()) {
             import(service, &disks).await.map_err(failed(format!(
                 "the default pool in {} could not be imported",
@@ -88,7 +89,7 @@ async fn make_secret(service: &Service) -> Result<Option<Secret>, Failure> {
 
 /// Gives the volume of a pool from before there were secrets its own.
 async fn guard(service: &Service) -> Result<Option<Secret>, Failure> {
-    let open = service.pool(POOL)?;
+    let open = service.pools.get(POOL)?;
     let share = open.pool.dsl().property(VOLUME, ISCSI_PROPERTY).await;
     // Who has removed or renamed the volume needs no secret for it.
     let is_open = share.is_ok_and(|share| share.value.text() == Some("on"));
@@ -103,7 +104,7 @@ async fn guard(service: &Service) -> Result<Option<Secret>, Failure> {
         properties: Settings::from([(ISCSI_PROPERTY.into(), guarded)]),
         ..ZfsSet::default()
     };
-    service.zfs_set(call).await?;
+    crate::properties::zfs_set(service, call).await?;
     Ok(made)
 }
 
@@ -134,7 +135,8 @@ fn disk_bytes(disks: &Path, wanted: Option<u64>) -> Result<u64, Failure> {
     if each < DISK_BYTES_MIN {
         let least = (DISK_BYTES_MIN * DISKS) >> 20;
         let message = format!(
-            "{} MiB in {} are too little: at least {least} MiB are needed; free some space, or choose another place with MILLPOND_STATE",
+            "{} MiB in {} are too little: at least {least} MiB are needed; free some space, or \
+             choose another place with MILLPOND_STATE",
             total >> 20,
             disks.display()
         );
@@ -151,7 +153,8 @@ async fn create(service: &Service, disks: &Path, wanted: &DefaultPool) -> Result
     let each = disk_bytes(disks, wanted.size_bytes)?;
     let mut devices = Vec::new();
     for path in disk_paths(disks) {
-        // A first start that was cut off leaves files without a pool; one that holds a pool is refused below, without force.
+        // A first start that was cut off leaves files without a pool; one that holds a pool is
+        // refused below, without force.
         device::create_sparse_file(&path, each).map_err(|error| io(&path, error))?;
         devices.push(DeviceSpec {
             path: path.to_string_lossy().into_owned(),
@@ -176,7 +179,7 @@ async fn create(service: &Service, disks: &Path, wanted: &DefaultPool) -> Result
         command: format!("zpool create {POOL} (millpond up)"),
         ..ZpoolCreate::default()
     };
-    let created = service.zpool_create(call).await;
+    let created = crate::zpool::zpool_create(service, call).await;
     let created = created.map_err(|failure| match failure.refusal.as_deref() {
         Some(Refusal::Mountpoint { path, why }) => {
             let message = format!(
@@ -202,7 +205,7 @@ async fn create(service: &Service, disks: &Path, wanted: &DefaultPool) -> Result
         properties: Settings::from([(ISCSI_PROPERTY.into(), guarded)]),
         ..ZfsCreate::default()
     };
-    service.zfs_create(call).await.map(|_| ())
+    crate::create::zfs_create(service, call).await.map(|_| ())
 }
 
 async fn import(service: &Service, disks: &Path) -> Result<(), Failure> {
@@ -211,7 +214,7 @@ async fn import(service: &Service, disks: &Path) -> Result<(), Failure> {
         pool: Some(POOL.into()),
         ..ZpoolImport::default()
     };
-    for imported in service.zpool_import(call).await?.imported {
+    for imported in crate::import::zpool_import(service, call).await?.imported {
         for warning in imported.warnings {
             eprintln!("{warning}");
         }
@@ -245,7 +248,7 @@ pub(crate) fn announce(service: &Service, secret: Option<&Secret>) {
         env!("CARGO_PKG_VERSION"),
         state.display()
     );
-    for open in service.pools() {
+    for open in service.pools.all() {
         let name = open.pool.name();
         let numbers = open.pool.numbers();
         println!(

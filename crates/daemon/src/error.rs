@@ -14,7 +14,8 @@ use serve_fuse::MountError;
 #[non_exhaustive]
 pub enum DaemonError {
     /// The state directory cannot be used.
-    #[error("the state directory {path} cannot be used: {source}; set MILLPOND_STATE to a directory of yours", path = path.display())]
+    #[error("the state directory {path} cannot be used: {source}; set MILLPOND_STATE to a \
+         directory of yours", path = path.display())]
     State {
         /// The directory or a file in it.
         path: PathBuf,
@@ -22,7 +23,8 @@ pub enum DaemonError {
         source: io::Error,
     },
     /// Another daemon has the state directory.
-    #[error("another millpond already runs with the state directory {path}{process}; use it, stop it with 'millpond down', or set MILLPOND_STATE to another directory", path = path.display())]
+    #[error("another millpond already runs with the state directory {path}{process}; use it, stop \
+         it with 'millpond down', or set MILLPOND_STATE to another directory", path = path.display())]
     Running {
         /// The state directory.
         path: PathBuf,
@@ -30,7 +32,8 @@ pub enum DaemonError {
         process: String,
     },
     /// The API's socket cannot be made.
-    #[error("the socket {path} cannot be made: {source}; check the directory's permissions and that its path is shorter than 100 characters", path = path.display())]
+    #[error("the socket {path} cannot be made: {source}; check the directory's permissions and \
+         that its path is shorter than 100 characters", path = path.display())]
     Socket {
         /// The socket.
         path: PathBuf,
@@ -61,7 +64,8 @@ pub enum DaemonError {
     },
 }
 
-/// What cannot be done while a pool is suspended (`zpool_standard_error`, lib/libzfs/libzfs_util.c).
+/// What cannot be done while a pool is suspended (`zpool_standard_error`,
+/// lib/libzfs/libzfs_util.c).
 pub(crate) fn suspended(doing: &str) -> Failure {
     Failure::new(
         FailureKind::Io,

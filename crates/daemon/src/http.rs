@@ -3,8 +3,8 @@
 //! Every local user may connect to the server of root, and is told apart by the kernel
 //! ([`crate::caller`]); that of another user is theirs alone. A request runs as a task of its own:
 //! a client that goes away does not stop half-way what it asked for. What takes long is a job
-//! meanwhile ([`crate::jobs`]), and is answered as one if the client prefers that. One `GET` streams
-//! events ([`crate::events`]); it ends with its client.
+//! meanwhile ([`crate::jobs`]), and is answered as one if the client prefers that. One `GET`
+//! streams events ([`crate::events`]); it ends with its client.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -35,10 +35,12 @@ use tokio::net::UnixListener;
 use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinHandle};
 
-use crate::DaemonError;
 use crate::caller::{Caller, Door};
 use crate::jobs::Work;
 use crate::service::Service;
+use crate::{
+    DaemonError, create, destroy, import, keys, owners, properties, scrub, usage, vdevs, zfs, zpool,
+};
 
 /// How long a stopping server may take to send its last answers.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
@@ -101,58 +103,72 @@ fn router(service: Arc<Service>) -> Router {
             service.stopped().await;
             Ok(Empty {})
         })
-        .on(|service, call: ZpoolCreate| async move { service.zpool_create(call).await })
-        .on(|service, call: ZpoolAdd| async move { service.zpool_add(call).await })
-        .on(|service, call: ZpoolRemove| async move { service.zpool_remove(call).await })
-        .on(|service, call: ZpoolReguid| async move { service.zpool_reguid(call).await })
-        .on(|service, call: ZpoolLabelClear| async move { service.zpool_labelclear(&call).await })
-        .on_behalf(|service, caller, call: ZpoolUpgrade| async move {
-            service.zpool_upgrade(&call, caller.may_change()).await
+        .on(|service, call: ZpoolCreate| async move { zpool::zpool_create(&service, call).await })
+        .on(|service, call: ZpoolAdd| async move { vdevs::zpool_add(&service, call).await })
+        .on(|service, call: ZpoolRemove| async move { vdevs::zpool_remove(&service, call).await })
+        .on(|service, call: ZpoolReguid| async move { vdevs::zpool_reguid(&service, call).await })
+        .on(|service, call: ZpoolLabelClear| async move {
+            vdevs::zpool_labelclear(&service, &call).await
         })
-        .on(|service, call: ZpoolDestroy| async move { service.zpool_destroy(call).await })
-        .on_job(|service, call: ZpoolImport, _| async move { service.zpool_import(call).await })
-        .on_job(|service, call: ZpoolExport, _| async move { service.zpool_export(call).await })
-        .on(|service, call: ZpoolList| async move { service.zpool_list(&call).await })
+        .on_behalf(|service, caller, call: ZpoolUpgrade| async move {
+            vdevs::zpool_upgrade(&service, &call, caller.may_change()).await
+        })
+        .on(|service, call: ZpoolDestroy| async move { zpool::zpool_destroy(&service, call).await })
+        .on_job(|service, call: ZpoolImport, _| async move {
+            import::zpool_import(&service, call).await
+        })
+        .on_job(|service, call: ZpoolExport, _| async move {
+            zpool::zpool_export(&service, call).await
+        })
+        .on(|service, call: ZpoolList| async move { zpool::zpool_list(&service, &call).await })
         .on_behalf(|service, caller, call: ZpoolStatus| async move {
             // Names of damaged files are root's to know (`zfs_secpolicy_inject` for
             // `ZFS_IOC_ERROR_LOG`).
-            service.zpool_status(&call, caller.may_change()).await
+            zpool::zpool_status(&service, &call, caller.may_change()).await
         })
-        .on(|service, call: ZpoolSet| async move { service.zpool_set(call).await })
-        .on(|service, call: ZpoolHistory| async move { service.zpool_history(&call).await })
-        .on(|service, call: ZpoolSync| async move { service.zpool_sync(&call).await })
-        .on(|service, call: ZpoolClear| async move { service.zpool_clear(&call).await })
-        .on(|service, call: ZpoolScrub| async move { service.zpool_scrub(&call).await })
-        .on(|service, call: ZpoolCheckpoint| async move { service.zpool_checkpoint(&call).await })
+        .on(|service, call: ZpoolSet| async move { zpool::zpool_set(&service, call).await })
+        .on(|service, call: ZpoolHistory| async move {
+            zpool::zpool_history(&service, &call).await
+        })
+        .on(|service, call: ZpoolSync| async move { zpool::zpool_sync(&service, &call).await })
+        .on(|service, call: ZpoolClear| async move { zpool::zpool_clear(&service, &call).await })
+        .on(|service, call: ZpoolScrub| async move { scrub::zpool_scrub(&service, &call).await })
+        .on(|service, call: ZpoolCheckpoint| async move {
+            scrub::zpool_checkpoint(&service, &call).await
+        })
         .on_behalf(|service, caller, call: JobList| async move {
-            Ok(service.job_list(&call, &caller))
+            Ok(scrub::job_list(&service, &call, &caller))
         })
-        .on_behalf(|service, caller, call: JobGet| async move { service.job_get(&call, &caller) })
-        .on(|service, call: JobResult| async move { service.job_result(&call) })
-        .on(|service, call: JobCancel| async move { service.job_cancel(&call).await })
+        .on_behalf(|service, caller, call: JobGet| async move {
+            scrub::job_get(&service, &call, &caller)
+        })
+        .on(|service, call: JobResult| async move { scrub::job_result(&service, &call) })
+        .on(|service, call: JobCancel| async move { scrub::job_cancel(&service, &call).await })
         .on_behalf(|service, caller, mut call: ZfsList| async move {
             if let Some(properties) = &mut call.properties {
                 properties.retain(|property| caller.may_see(property));
             }
-            service.zfs_list(&call).await
+            zfs::zfs_list(&service, &call).await
         })
-        .on(|service, call: ZfsCreate| async move { service.zfs_create(call).await })
+        .on(|service, call: ZfsCreate| async move { create::zfs_create(&service, call).await })
         .on_job(|service, call: ZfsDestroy, work| async move {
-            service.zfs_destroy(call, &work).await
+            destroy::zfs_destroy(&service, call, &work).await
         })
-        .on(|service, call: ZfsSet| async move { service.zfs_set(call).await })
-        .on(|service, call: ZfsInherit| async move { service.zfs_inherit(call).await })
-        .on(|service, call: ZfsSnapshot| async move { service.zfs_snapshot(call).await })
-        .on(|service, call: ZfsRollback| async move { service.zfs_rollback(call).await })
-        .on(|service, call: ZfsRename| async move { service.zfs_rename(call).await })
-        .on(|service, call: ZfsMount| async move { service.zfs_mount(call).await })
-        .on(|service, call: ZfsUnmount| async move { service.zfs_unmount(call).await })
-        .on(|service, call: ZfsSpace| async move { service.zfs_space(&call).await })
-        .on(|service, call: ZfsProject| async move { service.zfs_project(call).await })
-        .on(|service, call: ZfsHolds| async move { service.zfs_holds(&call).await })
-        .on(|service, call: ZfsKeys| async move { service.zfs_keys(&call).await })
-        .on(|service, call: ZfsLoadKey| async move { service.zfs_load_key(call).await })
-        .on(|service, call: ZfsUnloadKey| async move { service.zfs_unload_key(call).await })
+        .on(|service, call: ZfsSet| async move { properties::zfs_set(&service, call).await })
+        .on(|service, call: ZfsInherit| async move {
+            properties::zfs_inherit(&service, call).await
+        })
+        .on(|service, call: ZfsSnapshot| async move { zfs::zfs_snapshot(&service, call).await })
+        .on(|service, call: ZfsRollback| async move { zfs::zfs_rollback(&service, call).await })
+        .on(|service, call: ZfsRename| async move { zfs::zfs_rename(&service, call).await })
+        .on(|service, call: ZfsMount| async move { zfs::zfs_mount(&service, call).await })
+        .on(|service, call: ZfsUnmount| async move { zfs::zfs_unmount(&service, call).await })
+        .on(|service, call: ZfsSpace| async move { usage::zfs_space(&service, &call).await })
+        .on(|service, call: ZfsProject| async move { owners::zfs_project(&service, call).await })
+        .on(|service, call: ZfsHolds| async move { usage::zfs_holds(&service, &call).await })
+        .on(|service, call: ZfsKeys| async move { keys::zfs_keys(&service, &call).await })
+        .on(|service, call: ZfsLoadKey| async move { keys::zfs_load_key(&service, call).await })
+        .on(|service, call: ZfsUnloadKey| async move { keys::zfs_unload_key(&service, call).await })
         .on(|service, call: IscsiSecretSet| async move { service.iscsi_secret_set(call).await })
         .on(|service, call: IscsiSecretList| async move { service.iscsi_secret_list(&call) })
         .on(|service, call: IscsiSecretRemove| async move {
@@ -340,7 +356,8 @@ fn answer_with<R: Serialize>(done: Result<Result<R, Failure>, JoinError>) -> Res
 async fn understand<C: Call>(body: Body, bytes_max: usize) -> Result<C, Failure> {
     let bad = |error: String| {
         let message = format!(
-            "the request was not understood ({error}); is the command of another version than the daemon?"
+            "the request was not understood ({error}); \
+             is the command of another version than the daemon?"
         );
         Failure::new(FailureKind::Invalid, message)
     };
@@ -354,3 +371,6 @@ fn refuse(failure: Failure) -> Response {
         .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     (status, Json(failure)).into_response()
 }
+
+#[cfg(test)]
+mod tests;

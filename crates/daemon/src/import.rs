@@ -13,8 +13,9 @@ use pool::{
 
 use crate::condition;
 use crate::error::from_pool;
+use crate::pools::OpenPool;
 use crate::reports;
-use crate::service::{OpenPool, Service};
+use crate::service::Service;
 use crate::zpool::{not_at_the_next_start, take_altroot, typed};
 
 /// Where `zpool import` looks when not told.
@@ -103,212 +104,225 @@ impl Wanted<'_> {
     }
 }
 
-impl Service {
-    /// `zpool import`, both forms.
-    pub(crate) async fn zpool_import(
-        &self,
-        call: ZpoolImport,
-    ) -> Result<ZpoolImportReply, Failure> {
-        if (call.extreme || call.dry_run) && !call.rewind {
-            return Err(Failure::new(
-                FailureKind::Invalid,
-                "-n or -X only meaningful with -F".to_owned(),
-            ));
+/// `zpool import`, both forms.
+pub(crate) async fn zpool_import(
+    service: &Service,
+    call: ZpoolImport,
+) -> Result<ZpoolImportReply, Failure> {
+    if (call.extreme || call.dry_run) && !call.rewind {
+        return Err(Failure::new(
+            FailureKind::Invalid,
+            "-n or -X only meaningful with -F".to_owned(),
+        ));
+    }
+    let paths = if call.search.is_empty() {
+        DEFAULT_SEARCH.map(str::to_owned).to_vec()
+    } else {
+        call.search.clone()
+    };
+    if let Some(missing) = call
+        .search
+        .iter()
+        .find(|path| !std::path::Path::new(path).exists())
+    {
+        return Err(Failure::new(
+            FailureKind::NotFound,
+            format!("cannot search '{missing}': no such file or directory"),
+        ));
+    }
+    let scan = ScanSpec {
+        paths,
+        guid: None,
+        name: None,
+    };
+    let mut found = importable(service, &scan, &call).await?;
+    let Some(wanted) = &call.pool else {
+        let mut reply = ZpoolImportReply::default();
+        for pool in found {
+            if !call.all {
+                let probe = pool::probe(&service.world, &pool)
+                    .await
+                    .map_err(|error| from_pool("cannot look at a pool", &error))?;
+                let foreign = pool.state == FoundState::Active
+                    && pool.hostid != 0
+                    && pool.hostid != service.host.hostid;
+                reply.found.push(report(&pool, &probe, foreign));
+                continue;
+            }
+            match import_found(service, pool, scan.clone(), &call).await {
+                Ok(imported) => reply.imported.push(imported),
+                Err(failure) => reply.failures.push(failure),
+            }
         }
-        let paths = if call.search.is_empty() {
-            DEFAULT_SEARCH.map(str::to_owned).to_vec()
-        } else {
-            call.search.clone()
-        };
-        if let Some(missing) = call
-            .search
-            .iter()
-            .find(|path| !std::path::Path::new(path).exists())
+        return Ok(reply);
+    };
+    let name = Wanted {
+        pool: wanted,
+        new_name: None,
+    };
+    let guid = wanted.parse::<u64>().ok();
+    let is_wanted = |pool: &FoundPool| &pool.name == wanted || guid == Some(pool.guid.get());
+    let is_open = || {
+        let has_guid = |open: &Arc<OpenPool>| guid == Some(open.pool.guid().get());
+        service.pools.get(wanted).is_ok() || service.pools.all().iter().any(has_guid)
+    };
+    if !found.iter().any(is_wanted) && !is_open() {
+        // Nobody finds what another one is just opening.
+        if service
+            .pools
+            .claim(&name.doing(), wanted, None)
+            .await?
+            .waited
+            && !is_open()
         {
-            return Err(Failure::new(
-                FailureKind::NotFound,
-                format!("cannot search '{missing}': no such file or directory"),
-            ));
+            found = importable(service, &scan, &call).await?;
         }
-        let scan = ScanSpec {
-            paths,
-            guid: None,
-            name: None,
-        };
-        let mut found = self.importable(&scan, &call).await?;
-        let Some(wanted) = &call.pool else {
-            let mut reply = ZpoolImportReply::default();
-            for pool in found {
-                if !call.all {
-                    let probe = pool::probe(&self.world, &pool)
-                        .await
-                        .map_err(|error| from_pool("cannot look at a pool", &error))?;
-                    let foreign = pool.state == FoundState::Active
-                        && pool.hostid != 0
-                        && pool.hostid != self.host.hostid;
-                    reply.found.push(report(&pool, &probe, foreign));
-                    continue;
-                }
-                match self.import_found(pool, scan.clone(), &call).await {
-                    Ok(imported) => reply.imported.push(imported),
-                    Err(failure) => reply.failures.push(failure),
-                }
-            }
-            return Ok(reply);
-        };
-        let name = Wanted {
-            pool: wanted,
-            new_name: None,
-        };
-        let guid = wanted.parse::<u64>().ok();
-        let is_wanted = |pool: &FoundPool| &pool.name == wanted || guid == Some(pool.guid.get());
-        let is_open = || {
-            let has_guid = |open: &Arc<OpenPool>| guid == Some(open.pool.guid().get());
-            self.pool(wanted).is_ok() || self.pools().iter().any(has_guid)
-        };
-        if !found.iter().any(is_wanted) && !is_open() {
-            // Nobody finds what another one is just opening.
-            if self.claim(&name.doing(), wanted, None).await?.waited && !is_open() {
-                found = self.importable(&scan, &call).await?;
-            }
-        }
-        let mut matching = found.into_iter().filter(is_wanted);
-        let Some(pool) = matching.next() else {
-            return Err(if is_open() {
-                name.already_imported()
-            } else {
-                name.not_found()
-            });
-        };
-        if matching.next().is_some() {
-            return Err(name.refuse(
-                FailureKind::Invalid,
-                "several pools have that name; import it by its GUID",
-                ImportObstacle::Ambiguous,
-            ));
-        }
-        let imported = self.import_found(pool, scan.clone(), &call).await?;
-        Ok(ZpoolImportReply {
-            imported: vec![imported],
-            ..ZpoolImportReply::default()
-        })
     }
-
-    /// The pools that a scan finds and that are not imported: the destroyed ones if the call is
-    /// about those, otherwise the others.
-    async fn importable(
-        &self,
-        scan: &ScanSpec,
-        call: &ZpoolImport,
-    ) -> Result<Vec<FoundPool>, Failure> {
-        let mut found = pool::scan(&self.world, scan)
-            .await
-            .map_err(|error| from_pool("cannot search for pools", &error))?;
-        let open_guids: Vec<_> = self.pools().iter().map(|open| open.pool.guid()).collect();
-        found.retain(|pool| {
-            !open_guids.contains(&pool.guid)
-                && (pool.state == FoundState::Destroyed) == call.destroyed
+    let mut matching = found.into_iter().filter(is_wanted);
+    let Some(pool) = matching.next() else {
+        return Err(if is_open() {
+            name.already_imported()
+        } else {
+            name.not_found()
         });
-        Ok(found)
+    };
+    if matching.next().is_some() {
+        return Err(name.refuse(
+            FailureKind::Invalid,
+            "several pools have that name; import it by its GUID",
+            ImportObstacle::Ambiguous,
+        ));
     }
+    let imported = import_found(service, pool, scan.clone(), &call).await?;
+    Ok(ZpoolImportReply {
+        imported: vec![imported],
+        ..ZpoolImportReply::default()
+    })
+}
 
-    /// Imports what `scan` found.
-    async fn import_found(
-        &self,
-        mut found: FoundPool,
-        mut scan: ScanSpec,
-        call: &ZpoolImport,
-    ) -> Result<ImportedPool, Failure> {
-        let name = call.new_name.clone().unwrap_or_else(|| found.name.clone());
-        let old_name = found.name.clone();
-        let wanted = Wanted {
-            pool: &old_name,
-            new_name: call.new_name.as_deref(),
-        };
-        let doing = wanted.doing();
-        let guid = found.guid;
-        let claim = self.claim(&doing, &name, Some(guid)).await?;
-        if self.pools().iter().any(|open| open.pool.guid() == guid) {
-            return Err(Wanted {
+/// The pools that a scan finds and that are not imported: the destroyed ones if the call is
+/// about those, otherwise the others.
+async fn importable(
+    service: &Service,
+    scan: &ScanSpec,
+    call: &ZpoolImport,
+) -> Result<Vec<FoundPool>, Failure> {
+    let mut found = pool::scan(&service.world, scan)
+        .await
+        .map_err(|error| from_pool("cannot search for pools", &error))?;
+    let open_guids: Vec<_> = service
+        .pools
+        .all()
+        .iter()
+        .map(|open| open.pool.guid())
+        .collect();
+    found.retain(|pool| {
+        !open_guids.contains(&pool.guid) && (pool.state == FoundState::Destroyed) == call.destroyed
+    });
+    Ok(found)
+}
+
+/// Imports what `scan` found.
+async fn import_found(
+    service: &Service,
+    mut found: FoundPool,
+    mut scan: ScanSpec,
+    call: &ZpoolImport,
+) -> Result<ImportedPool, Failure> {
+    let name = call.new_name.clone().unwrap_or_else(|| found.name.clone());
+    let old_name = found.name.clone();
+    let wanted = Wanted {
+        pool: &old_name,
+        new_name: call.new_name.as_deref(),
+    };
+    let doing = wanted.doing();
+    let guid = found.guid;
+    let claim = service.pools.claim(&doing, &name, Some(guid)).await?;
+    if service
+        .pools
+        .all()
+        .iter()
+        .any(|open| open.pool.guid() == guid)
+    {
+        return Err(Wanted {
+            new_name: None,
+            ..wanted
+        }
+        .already_imported());
+    }
+    if claim.waited {
+        // Whoever had it may have changed it.
+        scan.guid = Some(guid);
+        let again = importable(service, &scan, call).await?.into_iter().next();
+        found = again.ok_or_else(|| {
+            Wanted {
                 new_name: None,
                 ..wanted
             }
-            .already_imported());
-        }
-        if claim.waited {
-            // Whoever had it may have changed it.
-            scan.guid = Some(guid);
-            let again = self.importable(&scan, call).await?.into_iter().next();
-            found = again.ok_or_else(|| {
-                Wanted {
-                    new_name: None,
-                    ..wanted
-                }
-                .not_found()
-            })?;
-        }
-        if self.pool(&name).is_ok() {
-            return Err(wanted.refuse(
-                FailureKind::Exists,
-                "another pool has that name; give it a new one",
-                ImportObstacle::NameTaken,
-            ));
-        }
-        let (altroot, mut properties) =
-            take_altroot(&doing, call.altroot.clone(), typed(&call.properties))?;
-        if call.temporary_name {
-            not_at_the_next_start(&mut properties);
-        }
-        let read_only = properties
-            .iter()
-            .any(|(name, value)| name == "readonly" && value == "on");
-        properties.retain(|(name, _)| name != "readonly");
-        let accessed_s = found.timestamp_s;
-        let mut spec = ImportSpec::new(found, self.host.clone());
-        spec.new_name.clone_from(&call.new_name);
-        spec.temporary_name = call.temporary_name;
-        spec.read_only = read_only || call.dry_run;
-        spec.force = call.force;
-        spec.destroyed = call.destroyed;
-        if call.missing_log {
-            spec.missing_logs = MissingLogs::Accepted;
-        }
-        spec.rewind = match (call.txg, call.checkpoint, call.rewind, call.extreme) {
-            (Some(txg), ..) => Rewind::To(Txg::new(txg)),
-            (None, true, ..) => Rewind::Checkpoint,
-            (None, false, true, true) => Rewind::Extreme,
-            (None, false, true, false) => Rewind::Recent,
-            _ => Rewind::No,
-        };
-        let rewind = spec.rewind;
-        spec.altroot = altroot;
-        spec.properties = if call.dry_run { Vec::new() } else { properties };
-        let pool = Pool::import(&self.world, spec)
-            .await
-            .map_err(|error| wanted.refused(&error, rewind, accessed_s))?;
-        let rewound = pool.rewound().filter(|_| !call.checkpoint);
-        let mut imported = ImportedPool {
-            rewound: rewound.map(|rewound| RewindReport {
-                timestamp_s: rewound.timestamp_s,
-                lost_s: rewound.lost_s,
-            }),
-            ..ImportedPool::default()
-        };
-        if pool.is_read_only() && !call.dry_run {
-            let waiting = pool.dsl().datasets_awaiting_replay().await;
-            imported.awaiting_replay = waiting.unwrap_or_default();
-        }
-        if call.dry_run {
-            pool.export(false)
-                .await
-                .map_err(|error| from_pool(&doing, &error))?;
-        } else {
-            self.log_command(&pool, &call.command).await;
-            imported.warnings = self.adopt(pool, !call.no_mount).await;
-        }
-        imported.name = old_name;
-        Ok(imported)
+            .not_found()
+        })?;
     }
+    if service.pools.get(&name).is_ok() {
+        return Err(wanted.refuse(
+            FailureKind::Exists,
+            "another pool has that name; give it a new one",
+            ImportObstacle::NameTaken,
+        ));
+    }
+    let (altroot, mut properties) =
+        take_altroot(&doing, call.altroot.clone(), typed(&call.properties))?;
+    if call.temporary_name {
+        not_at_the_next_start(&mut properties);
+    }
+    let read_only = properties
+        .iter()
+        .any(|(name, value)| name == "readonly" && value == "on");
+    properties.retain(|(name, _)| name != "readonly");
+    let accessed_s = found.timestamp_s;
+    let mut spec = ImportSpec::new(found, service.host.clone());
+    spec.new_name.clone_from(&call.new_name);
+    spec.temporary_name = call.temporary_name;
+    spec.read_only = read_only || call.dry_run;
+    spec.force = call.force;
+    spec.destroyed = call.destroyed;
+    if call.missing_log {
+        spec.missing_logs = MissingLogs::Accepted;
+    }
+    spec.rewind = match (call.txg, call.checkpoint, call.rewind, call.extreme) {
+        (Some(txg), ..) => Rewind::To(Txg::new(txg)),
+        (None, true, ..) => Rewind::Checkpoint,
+        (None, false, true, true) => Rewind::Extreme,
+        (None, false, true, false) => Rewind::Recent,
+        _ => Rewind::No,
+    };
+    let rewind = spec.rewind;
+    spec.altroot = altroot;
+    spec.properties = if call.dry_run { Vec::new() } else { properties };
+    let pool = Pool::import(&service.world, spec)
+        .await
+        .map_err(|error| wanted.refused(&error, rewind, accessed_s))?;
+    let rewound = pool.rewound().filter(|_| !call.checkpoint);
+    let mut imported = ImportedPool {
+        rewound: rewound.map(|rewound| RewindReport {
+            timestamp_s: rewound.timestamp_s,
+            lost_s: rewound.lost_s,
+        }),
+        ..ImportedPool::default()
+    };
+    if pool.is_read_only() && !call.dry_run {
+        let waiting = pool.dsl().datasets_awaiting_replay().await;
+        imported.awaiting_replay = waiting.unwrap_or_default();
+    }
+    if call.dry_run {
+        pool.export(false)
+            .await
+            .map_err(|error| from_pool(&doing, &error))?;
+    } else {
+        crate::zpool::log_command(&pool, &call.command).await;
+        imported.warnings = service.adopt(pool, !call.no_mount).await;
+    }
+    imported.name = old_name;
+    Ok(imported)
 }
 
 /// What `zpool import` tells of a pool.

@@ -1,7 +1,8 @@
 //! Keys of encrypted datasets: what `zfs load-key` and `zfs unload-key` ask for.
 //!
-//! The command derives the wrapping key from what the user gives, so that a passphrase never leaves it. Here it is
-//! loaded; then the volumes that it opens are, as after an import. Unloading closes those first.
+//! The command derives the wrapping key from what the user gives, so that a passphrase never leaves
+//! it. Here it is loaded; then the volumes that it opens are, as after an import. Unloading closes
+//! those first.
 
 use api::{
     Empty, Failure, FailureKind, KeyDetails, KeyFormat as ApiFormat, KeyReport, ZfsKeys,
@@ -13,7 +14,8 @@ use serve_fuse::UnmountMode;
 
 use crate::error::from_dataset;
 use crate::mounts::is_at_or_below;
-use crate::service::{OpenPool, Service};
+use crate::pools::OpenPool;
+use crate::service::Service;
 
 fn details(info: KeyInfo) -> KeyDetails {
     KeyDetails {
@@ -41,154 +43,159 @@ fn wrapping_key(digits: &str) -> Option<WrappingKey> {
     Some(key)
 }
 
-impl Service {
-    /// The keys of datasets.
-    pub(crate) async fn zfs_keys(&self, call: &ZfsKeys) -> Result<ZfsKeysReply, Failure> {
-        let everything = call.names.is_empty();
-        let names: Vec<String> = if everything {
-            self.pools().iter().map(|open| open.pool.name()).collect()
-        } else {
-            call.names.clone()
-        };
-        let options = ListOptions {
-            filesystems: true,
-            volumes: true,
-            snapshots: false,
-            depth: (!everything && !call.recursive).then_some(0),
-        };
-        let mut reply = ZfsKeysReply::default();
-        for name in names {
-            let open = self.pool_of(&name)?;
-            let dsl = open.pool.dsl();
-            let failed = |error| from_dataset(&format!("cannot open '{name}'"), &error);
-            if name.contains(['@', '#']) {
-                return Err(Failure::new(
-                    FailureKind::Invalid,
-                    format!(
-                        "cannot open '{name}': operation not applicable to datasets of this type"
-                    ),
-                ));
-            }
-            for info in dsl.list(&name, &options).await.map_err(failed)? {
-                let key = dsl.key_info(&info.name).await.map_err(failed)?;
-                reply.datasets.push(KeyReport {
-                    name: info.name,
-                    key: key.map(details),
-                });
-            }
-        }
-        Ok(reply)
-    }
-
-    /// `zfs load-key`.
-    pub(crate) async fn zfs_load_key(&self, call: ZfsLoadKey) -> Result<Empty, Failure> {
-        let open = self.pool_of(&call.name)?;
-        let _admin = open.admin.lock().await;
-        let Some(key) = wrapping_key(&call.key.0) else {
+/// The keys of datasets.
+pub(crate) async fn zfs_keys(service: &Service, call: &ZfsKeys) -> Result<ZfsKeysReply, Failure> {
+    let everything = call.names.is_empty();
+    let names: Vec<String> = if everything {
+        service
+            .pools
+            .all()
+            .iter()
+            .map(|open| open.pool.name())
+            .collect()
+    } else {
+        call.names.clone()
+    };
+    let options = ListOptions {
+        filesystems: true,
+        volumes: true,
+        snapshots: false,
+        depth: (!everything && !call.recursive).then_some(0),
+    };
+    let mut reply = ZfsKeysReply::default();
+    for name in names {
+        let open = service.pools.of_dataset(&name)?;
+        let dsl = open.pool.dsl();
+        let failed = |error| from_dataset(&format!("cannot open '{name}'"), &error);
+        if name.contains(['@', '#']) {
             return Err(Failure::new(
                 FailureKind::Invalid,
-                "the request holds no key of 32 bytes; is the command of another version than the daemon?",
+                format!("cannot open '{name}': operation not applicable to datasets of this type"),
             ));
-        };
-        let dsl = open.pool.dsl();
-        dsl.load_key(&call.name, key, call.only_check)
-            .await
-            .map_err(|error| from_dataset("Key load error", &error))?;
-        if call.only_check {
-            return Ok(Empty {});
         }
-        let mut failures = Vec::new();
-        for name in self.volumes_of_key(&open, &call.name).await? {
-            if let Err(failure) = self.open_volume(&open, &name).await {
-                failures.push(failure.message);
-            }
+        for info in dsl.list(&name, &options).await.map_err(failed)? {
+            let key = dsl.key_info(&info.name).await.map_err(failed)?;
+            reply.datasets.push(KeyReport {
+                name: info.name,
+                key: key.map(details),
+            });
         }
-        if call.mount {
-            failures.extend(self.mount_all(&open).await);
-        }
-        if failures.is_empty() {
-            return Ok(Empty {});
-        }
-        Err(Failure::new(
-            FailureKind::Other,
-            format!(
-                "the key of '{}' is loaded, but: {}",
-                call.name,
-                failures.join("\n")
-            ),
-        ))
     }
+    Ok(reply)
+}
 
-    /// `zfs unload-key`.
-    pub(crate) async fn zfs_unload_key(&self, call: ZfsUnloadKey) -> Result<Empty, Failure> {
-        let open = self.pool_of(&call.name)?;
-        let _admin = open.admin.lock().await;
-        let name = &call.name;
-        let of_error = |error: DatasetError| match error {
-            DatasetError::KeyNotLoaded { .. } => Failure::new(
-                FailureKind::Invalid,
-                format!("Key unload error: Key already unloaded for '{name}'."),
-            ),
-            DatasetError::Busy { .. } => Failure::new(
+/// `zfs load-key`.
+pub(crate) async fn zfs_load_key(service: &Service, call: ZfsLoadKey) -> Result<Empty, Failure> {
+    let open = service.pools.of_dataset(&call.name)?;
+    let _admin = open.admin.lock().await;
+    let Some(key) = wrapping_key(&call.key.0) else {
+        return Err(Failure::new(
+            FailureKind::Invalid,
+            "the request holds no key of 32 bytes; is the command of another version than the \
+             daemon?",
+        ));
+    };
+    let dsl = open.pool.dsl();
+    dsl.load_key(&call.name, key, call.only_check)
+        .await
+        .map_err(|error| from_dataset("Key load error", &error))?;
+    if call.only_check {
+        return Ok(Empty {});
+    }
+    let mut failures = Vec::new();
+    for name in volumes_of_key(&open, &call.name).await? {
+        if let Err(failure) = service.open_volume(&open, &name).await {
+            failures.push(failure.message);
+        }
+    }
+    if call.mount {
+        failures.extend(service.mount_all(&open).await);
+    }
+    if failures.is_empty() {
+        return Ok(Empty {});
+    }
+    Err(Failure::new(
+        FailureKind::Other,
+        format!(
+            "the key of '{}' is loaded, but: {}",
+            call.name,
+            failures.join("\n")
+        ),
+    ))
+}
+
+/// `zfs unload-key`.
+pub(crate) async fn zfs_unload_key(
+    service: &Service,
+    call: ZfsUnloadKey,
+) -> Result<Empty, Failure> {
+    let open = service.pools.of_dataset(&call.name)?;
+    let _admin = open.admin.lock().await;
+    let name = &call.name;
+    let of_error = |error: DatasetError| match error {
+        DatasetError::KeyNotLoaded { .. } => Failure::new(
+            FailureKind::Invalid,
+            format!("Key unload error: Key already unloaded for '{name}'."),
+        ),
+        DatasetError::Busy { .. } => Failure::new(
+            FailureKind::Busy,
+            format!("Key unload error: '{name}' is busy."),
+        ),
+        error => from_dataset("Key unload error", &error),
+    };
+    let mounted = service.mounts.below(name);
+    for dataset in mounted {
+        let info = open.pool.dsl().key_info(&dataset).await.map_err(of_error)?;
+        if info.is_some_and(|info| info.root == *name) {
+            return Err(Failure::new(
                 FailureKind::Busy,
                 format!("Key unload error: '{name}' is busy."),
-            ),
-            error => from_dataset("Key unload error", &error),
-        };
-        let mounted = self.mounts.below(name);
-        for dataset in mounted {
-            let info = open.pool.dsl().key_info(&dataset).await.map_err(of_error)?;
-            if info.is_some_and(|info| info.root == *name) {
-                return Err(Failure::new(
-                    FailureKind::Busy,
-                    format!("Key unload error: '{name}' is busy."),
-                ));
-            }
+            ));
         }
-        let volumes = self.volumes_of_key(&open, name).await?;
+    }
+    let volumes = volumes_of_key(&open, name).await?;
+    for volume in &volumes {
+        service.close_volume(volume, UnmountMode::Clean).await?;
+    }
+    let result = open.pool.dsl().unload_key(name).await;
+    if result.is_err() {
         for volume in &volumes {
-            self.close_volume(volume, UnmountMode::Clean).await?;
-        }
-        let result = open.pool.dsl().unload_key(name).await;
-        if result.is_err() {
-            for volume in &volumes {
-                if let Err(failure) = self.open_volume(&open, volume).await {
-                    tracing::warn!("{failure}");
-                }
+            if let Err(failure) = service.open_volume(&open, volume).await {
+                tracing::warn!("{failure}");
             }
         }
-        result.map(|()| Empty {}).map_err(of_error)
     }
+    result.map(|()| Empty {}).map_err(of_error)
+}
 
-    /// Volumes whose encryption root this is.
-    async fn volumes_of_key(&self, open: &OpenPool, root: &str) -> Result<Vec<String>, Failure> {
-        let options = ListOptions {
-            filesystems: false,
-            volumes: true,
-            snapshots: false,
-            depth: None,
-        };
-        let dsl = open.pool.dsl();
-        let failed = |error| from_dataset(&format!("cannot open '{root}'"), &error);
-        let mut names = Vec::new();
-        for info in dsl.list(root, &options).await.map_err(failed)? {
-            debug_assert!(is_at_or_below(&info.name, root));
-            if info.kind != DatasetKind::Volume {
-                continue;
-            }
-            let key = dsl.key_info(&info.name).await.map_err(failed)?;
-            if key.is_some_and(|key| key.root == root) {
-                names.push(info.name);
-            }
+/// Volumes whose encryption root this is.
+async fn volumes_of_key(open: &OpenPool, root: &str) -> Result<Vec<String>, Failure> {
+    let options = ListOptions {
+        filesystems: false,
+        volumes: true,
+        snapshots: false,
+        depth: None,
+    };
+    let dsl = open.pool.dsl();
+    let failed = |error| from_dataset(&format!("cannot open '{root}'"), &error);
+    let mut names = Vec::new();
+    for info in dsl.list(root, &options).await.map_err(failed)? {
+        debug_assert!(is_at_or_below(&info.name, root));
+        if info.kind != DatasetKind::Volume {
+            continue;
         }
-        Ok(names)
+        let key = dsl.key_info(&info.name).await.map_err(failed)?;
+        if key.is_some_and(|key| key.root == root) {
+            names.push(info.name);
+        }
     }
+    Ok(names)
+}
 
-    /// Whether a dataset cannot be opened for want of its key.
-    pub(crate) async fn is_locked(&self, open: &OpenPool, name: &str) -> bool {
-        let info = open.pool.dsl().key_info(name).await;
-        matches!(info, Ok(Some(info)) if !info.is_loaded)
-    }
+/// Whether a dataset cannot be opened for want of its key.
+pub(crate) async fn is_locked(open: &OpenPool, name: &str) -> bool {
+    let info = open.pool.dsl().key_info(name).await;
+    matches!(info, Ok(Some(info)) if !info.is_loaded)
 }
 
 #[cfg(test)]

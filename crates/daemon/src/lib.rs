@@ -1,8 +1,9 @@
 //! The process that owns the pools: its API, its mounts, its shares.
 //!
-//! One [`service::Service`] holds every imported pool, what is mounted and what is offered. Requests
-//! come over HTTP on a Unix socket in the state directory ([`http`]) and are carried out by the
-//! modules named after the command lines ([`zpool`], [`zfs`]).
+//! One [`service::Service`] holds every imported pool ([`pools`]), what is mounted and what is
+//! offered. Requests come over HTTP on a Unix socket in the state directory ([`http`]) and are
+//! carried out by functions of the modules named after the command lines ([`zpool`], [`zfs`]). What
+//! takes long is a job ([`jobs`]), and what happens is told as events ([`events`]).
 //!
 //! State directory: `millpond.lock` (held while the daemon lives), `millpond.sock` (the API),
 //! `pools.json` (what to import at the next start), `iscsi-secrets.json` (for CHAP), `zvol/`
@@ -32,6 +33,7 @@ mod keys;
 mod mounts;
 mod names;
 mod owners;
+mod pools;
 mod properties;
 mod replication;
 mod reports;
@@ -56,7 +58,8 @@ pub use error::DaemonError;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use service::Service;
 
-/// Descriptors that a process has at most where it has no limit of its own (`fs.nr_open`, as kernels come).
+/// Descriptors that a process has at most where it has no limit of its own (`fs.nr_open`, as
+/// kernels come).
 const DESCRIPTORS_MAX: u64 = 1 << 20;
 
 /// How long what still runs may take when everything is exported.
@@ -121,10 +124,11 @@ fn keep_files_private() {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
 }
 
-/// Keeps the kernel from backing our memory with huge pages, which the allocator asks for. Blocks come and go in pieces of 128 KiB and
-/// more; whoever first touches one of 2 MiB of fresh memory would wait until all of it is cleared, in a virtual
-/// machine also until the host has found it (measured there: sequential writes took five times as long). `MILLPOND_HUGE_PAGES=on`
-/// leaves it to the kernel.
+/// Keeps the kernel from backing our memory with huge pages, which the allocator asks for. Blocks
+/// come and go in pieces of 128 KiB and more; whoever first touches one of 2 MiB of fresh memory
+/// would wait until all of it is cleared, in a virtual machine also until the host has found it
+/// (measured there: sequential writes took five times as long). `MILLPOND_HUGE_PAGES=on` leaves it
+/// to the kernel.
 fn avoid_huge_pages() {
     if std::env::var("MILLPOND_HUGE_PAGES").as_deref() == Ok("on") {
         return;
@@ -134,8 +138,8 @@ fn avoid_huge_pages() {
     }
 }
 
-/// Lets the process have as many descriptors as it may: a mounted filesystem takes some for each of its threads, and the
-/// usual limit of 1024 is kept for programs that use select(2).
+/// Lets the process have as many descriptors as it may: a mounted filesystem takes some for each of
+/// its threads, and the usual limit of 1024 is kept for programs that use select(2).
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let most = limit.maximum.unwrap_or(DESCRIPTORS_MAX);
@@ -147,7 +151,8 @@ fn raise_descriptor_limit() {
         ..limit
     };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::warn!(%error, "the limit of open files stays as it is; some hundred filesystems may reach it");
+        tracing::warn!(%error, "the limit of open files stays as it is; some hundred filesystems \
+             may reach it");
     }
 }
 
@@ -173,7 +178,8 @@ async fn serve(options: Options, default_pool: Option<DefaultPool>) -> Result<()
         wait_for_stop(&service).await;
         if default_pool.is_some() {
             eprintln!(
-                "stopping: exporting pools (once more Ctrl-C leaves at once; nothing that was synced is lost)"
+                "stopping: exporting pools (once more Ctrl-C leaves at once; nothing that was \
+                 synced is lost)"
             );
         }
     }

@@ -17,7 +17,8 @@ use parking_lot::Mutex;
 use serve_fuse::{Mount, MountOptions, MountTable, UnmountMode};
 
 use crate::error::{from_access, from_dataset, from_mount, suspended};
-use crate::service::{OpenPool, Service};
+use crate::pools::OpenPool;
+use crate::service::Service;
 
 /// A mounted filesystem. Its lease keeps the dataset from being destroyed.
 pub(crate) struct Mounted {
@@ -269,7 +270,7 @@ impl Service {
     /// another has.
     pub(crate) async fn mount_everything(&self) -> Vec<String> {
         let (mut wanted, mut failures) = (Vec::new(), Vec::new());
-        for open in self.pools() {
+        for open in self.pools.all() {
             let _admin = open.admin.lock().await;
             let (of_pool, failed) = self.wanted_mounts(&open).await;
             failures.extend(failed);
@@ -306,7 +307,7 @@ impl Service {
         let (mut wanted, mut failures) = (Vec::new(), Vec::new());
         for info in listed {
             // What has no key loaded is left alone, as `zfs mount -a` does.
-            if self.is_locked(open, &info.name).await {
+            if crate::keys::is_locked(open, &info.name).await {
                 continue;
             }
             match self.place(open, &info.name).await {

@@ -1,9 +1,10 @@
-//! Names of pools that are being made or taken in: for as long as that takes, nobody else gets them.
+//! Names of pools that are being made or taken in: for as long as that takes, nobody else gets
+//! them.
 //!
-//! A pool is known to the server only when it is open. Without this two requests could open the same devices, or two
-//! pools of one name, of which the second would put the first out of the server's hands with what is mounted of it.
-//! OpenZFS holds `spa_namespace_lock` meanwhile, which stops all pools when one waits for its devices; here only those
-//! wait that want the same.
+//! A pool is known to the server only when it is open. Without this two requests could open the
+//! same devices, or two pools of one name, of which the second would put the first out of the
+//! server's hands with what is mounted of it. OpenZFS holds `spa_namespace_lock` meanwhile, which
+//! stops all pools when one waits for its devices; here only those wait that want the same.
 
 use std::collections::BTreeSet;
 
@@ -93,7 +94,8 @@ mod tests {
         keys.iter().map(|&key| key.to_owned()).collect()
     }
 
-    /// Goal: only who wants the same waits; once closed nobody gets anything, and that waits for who has something.
+    /// Goal: only who wants the same waits; once closed nobody gets anything, and that waits for
+    /// who has something.
     #[tokio::test]
     async fn who_wants_the_same_waits() {
         let names = PoolNames::default();

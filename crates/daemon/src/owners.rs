@@ -11,7 +11,8 @@ use api::{
 use filesystem::{Caller, FileKind, Filesystem, FsError, QuotaKind, SetAttributes, pflags};
 
 use crate::error::{from_access, from_dataset};
-use crate::service::{OpenPool, Service};
+use crate::pools::OpenPool;
+use crate::service::Service;
 use crate::usage::id_of;
 
 /// What FS_IOC_FSSETXATTR changes of a file's flags; [`SetAttributes::flags`] leaves others alone.
@@ -100,205 +101,205 @@ impl OwnedQuota {
     }
 }
 
-impl Service {
-    /// A lease on a filesystem or snapshot by its name, mounted or not, for a command. Give it back
-    /// soon: who unmounts waits for it.
-    pub(crate) async fn borrow(
-        &self,
-        open: &OpenPool,
-        name: &str,
-        doing: &str,
-        command: &'static str,
-    ) -> Result<Lease<Filesystem>, Failure> {
-        let user = User::Command { name: command };
-        let lease = open.access.filesystem(name, user).await;
-        lease.map_err(|error| from_access(doing, &error))
-    }
+/// A lease on a filesystem or snapshot by its name, mounted or not, for a command. Give it back
+/// soon: who unmounts waits for it.
+pub(crate) async fn borrow(
+    open: &OpenPool,
+    name: &str,
+    doing: &str,
+    command: &'static str,
+) -> Result<Lease<Filesystem>, Failure> {
+    let user = User::Command { name: command };
+    let lease = open.access.filesystem(name, user).await;
+    lease.map_err(|error| from_access(doing, &error))
+}
 
-    /// Refuses quotas of owners where there are no files.
-    pub(crate) async fn check_owned_quotas(
-        &self,
-        name: &str,
-        quotas: &[OwnedQuota],
-    ) -> Result<(), Failure> {
-        let open = self.pool_of(name)?;
-        let doing = format!("cannot set property for '{name}'");
-        let found = open.pool.dsl().lookup(name).await;
-        let info = found.map_err(|error| from_dataset(&doing, &error))?;
-        match quotas.first() {
-            Some(first) if info.kind != dataset::DatasetKind::Filesystem => {
-                let message = format!(
-                    "{doing}: '{}' does not apply to datasets of this type",
-                    first.name
-                );
-                Err(Failure::new(FailureKind::Invalid, message))
-            }
-            _ => Ok(()),
+/// Refuses quotas of owners where there are no files.
+pub(crate) async fn check_owned_quotas(
+    service: &Service,
+    name: &str,
+    quotas: &[OwnedQuota],
+) -> Result<(), Failure> {
+    let open = service.pools.of_dataset(name)?;
+    let doing = format!("cannot set property for '{name}'");
+    let found = open.pool.dsl().lookup(name).await;
+    let info = found.map_err(|error| from_dataset(&doing, &error))?;
+    match quotas.first() {
+        Some(first) if info.kind != dataset::DatasetKind::Filesystem => {
+            let message = format!(
+                "{doing}: '{}' does not apply to datasets of this type",
+                first.name
+            );
+            Err(Failure::new(FailureKind::Invalid, message))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Sets quotas of owners of one filesystem.
+pub(crate) async fn set_owned_quotas(
+    service: &Service,
+    open: &OpenPool,
+    name: &str,
+    quotas: &[OwnedQuota],
+) -> Result<(), Failure> {
+    if quotas.is_empty() {
+        return Ok(());
+    }
+    check_owned_quotas(service, name, quotas).await?;
+    let doing = format!("cannot set property for '{name}'");
+    let borrowed = borrow(open, name, &doing, "set").await?;
+    let mut outcome = Ok(());
+    for quota in quotas {
+        outcome = borrowed
+            .get()
+            .set_quota(quota.kind, quota.id, quota.of_objects, quota.amount)
+            .await;
+        if outcome.is_err() {
+            break;
         }
     }
-
-    /// Sets quotas of owners of one filesystem.
-    pub(crate) async fn set_owned_quotas(
-        &self,
-        open: &OpenPool,
-        name: &str,
-        quotas: &[OwnedQuota],
-    ) -> Result<(), Failure> {
-        if quotas.is_empty() {
-            return Ok(());
-        }
-        self.check_owned_quotas(name, quotas).await?;
-        let doing = format!("cannot set property for '{name}'");
-        let borrowed = self.borrow(open, name, &doing, "set").await?;
-        let mut outcome = Ok(());
-        for quota in quotas {
-            outcome = borrowed
-                .get()
-                .set_quota(quota.kind, quota.id, quota.of_objects, quota.amount)
-                .await;
-            if outcome.is_err() {
-                break;
-            }
-        }
-        let closed = borrowed.close().await;
-        outcome.map_err(|error| {
-            let kind = match error {
-                FsError::ReadOnly => FailureKind::Invalid,
-                FsError::Unsupported { .. } => FailureKind::Unsupported,
-                _ => FailureKind::Io,
-            };
-            Failure::new(kind, format!("{doing}: {error}"))
-        })?;
-        closed.map_err(|error| from_access(&doing, &error))
-    }
-
-    /// `zfs project`: what it lists, or changes.
-    pub(crate) async fn zfs_project(&self, call: ZfsProject) -> Result<ZfsProjectReply, Failure> {
-        let mut reply = ZfsProjectReply::default();
-        for shown in &call.paths {
-            self.project_of(&call, shown, &mut reply).await?;
-        }
-        Ok(reply)
-    }
-
-    async fn project_of(
-        &self,
-        call: &ZfsProject,
-        path: &str,
-        reply: &mut ZfsProjectReply,
-    ) -> Result<(), Failure> {
-        let doing = format!("cannot tell or change the project of '{path}'");
-        let failed = |error: FsError| {
-            let kind = match error {
-                FsError::NotFound { .. } => FailureKind::NotFound,
-                FsError::Unsupported { .. } => FailureKind::Unsupported,
-                FsError::ReadOnly => FailureKind::Invalid,
-                _ => FailureKind::Io,
-            };
-            Failure::new(kind, format!("{doing}: {error}"))
+    let closed = borrowed.close().await;
+    outcome.map_err(|error| {
+        let kind = match error {
+            FsError::ReadOnly => FailureKind::Invalid,
+            FsError::Unsupported { .. } => FailureKind::Unsupported,
+            _ => FailureKind::Io,
         };
-        let invalid = |why: &str| Failure::new(FailureKind::Invalid, format!("{doing}: {why}"));
-        let (lease, below) = self
-            .mounted_above(Path::new(path), "project")
-            .await
-            .ok_or_else(|| invalid("it is in no filesystem that is mounted here"))?;
-        let filesystem = lease.get();
-        let mut at = filesystem
-            .attributes(filesystem.root())
-            .await
-            .map_err(failed)?;
-        for part in below.components() {
-            use std::os::unix::ffi::OsStrExt;
-            let name = part.as_os_str().as_bytes();
-            at = filesystem.lookup(at.ino, name).await.map_err(failed)?;
-        }
-        let is_directory = at.kind == FileKind::Directory;
-        if !is_directory && at.kind != FileKind::Regular {
-            return Err(invalid("only regular files and directories have projects"));
-        }
-        if !is_directory && (call.recursive || call.directory_only) {
-            return Err(invalid("'-r' and '-d' are for directories"));
-        }
-        // Where none is given it is the project of what is named.
-        let top_project = at.project.unwrap_or(0);
-        let descends =
-            is_directory && !call.directory_only && (call.recursive || call.change.is_none());
-        let mut pending = vec![(at, PathBuf::from(path), descends)];
-        while let Some((found, path, descends)) = pending.pop() {
-            let change = call.change.as_ref();
-            let was = found.project.unwrap_or(0);
-            let (project, flags) = match change {
-                None => (was, found.flags),
-                Some(ProjectChange::Set { project, inherit }) => (
-                    project.unwrap_or(top_project),
-                    found.flags | if *inherit { pflags::PROJINHERIT } else { 0 },
-                ),
-                Some(ProjectChange::Clear { keep_project }) => (
-                    if *keep_project { was } else { 0 },
-                    found.flags & !pflags::PROJINHERIT,
-                ),
+        Failure::new(kind, format!("{doing}: {error}"))
+    })?;
+    closed.map_err(|error| from_access(&doing, &error))
+}
+
+/// `zfs project`: what it lists, or changes.
+pub(crate) async fn zfs_project(
+    service: &Service,
+    call: ZfsProject,
+) -> Result<ZfsProjectReply, Failure> {
+    let mut reply = ZfsProjectReply::default();
+    for shown in &call.paths {
+        project_of(service, &call, shown, &mut reply).await?;
+    }
+    Ok(reply)
+}
+
+async fn project_of(
+    service: &Service,
+    call: &ZfsProject,
+    path: &str,
+    reply: &mut ZfsProjectReply,
+) -> Result<(), Failure> {
+    let doing = format!("cannot tell or change the project of '{path}'");
+    let failed = |error: FsError| {
+        let kind = match error {
+            FsError::NotFound { .. } => FailureKind::NotFound,
+            FsError::Unsupported { .. } => FailureKind::Unsupported,
+            FsError::ReadOnly => FailureKind::Invalid,
+            _ => FailureKind::Io,
+        };
+        Failure::new(kind, format!("{doing}: {error}"))
+    };
+    let invalid = |why: &str| Failure::new(FailureKind::Invalid, format!("{doing}: {why}"));
+    let (lease, below) = service
+        .mounted_above(Path::new(path), "project")
+        .await
+        .ok_or_else(|| invalid("it is in no filesystem that is mounted here"))?;
+    let filesystem = lease.get();
+    let mut at = filesystem
+        .attributes(filesystem.root())
+        .await
+        .map_err(failed)?;
+    for part in below.components() {
+        use std::os::unix::ffi::OsStrExt;
+        let name = part.as_os_str().as_bytes();
+        at = filesystem.lookup(at.ino, name).await.map_err(failed)?;
+    }
+    let is_directory = at.kind == FileKind::Directory;
+    if !is_directory && at.kind != FileKind::Regular {
+        return Err(invalid("only regular files and directories have projects"));
+    }
+    if !is_directory && (call.recursive || call.directory_only) {
+        return Err(invalid("'-r' and '-d' are for directories"));
+    }
+    // Where none is given it is the project of what is named.
+    let top_project = at.project.unwrap_or(0);
+    let descends =
+        is_directory && !call.directory_only && (call.recursive || call.change.is_none());
+    let mut pending = vec![(at, PathBuf::from(path), descends)];
+    while let Some((found, path, descends)) = pending.pop() {
+        let change = call.change.as_ref();
+        let was = found.project.unwrap_or(0);
+        let (project, flags) = match change {
+            None => (was, found.flags),
+            Some(ProjectChange::Set { project, inherit }) => (
+                project.unwrap_or(top_project),
+                found.flags | if *inherit { pflags::PROJINHERIT } else { 0 },
+            ),
+            Some(ProjectChange::Clear { keep_project }) => (
+                if *keep_project { was } else { 0 },
+                found.flags & !pflags::PROJINHERIT,
+            ),
+        };
+        if (project, flags) != (was, found.flags) {
+            let set = SetAttributes {
+                flags: Some(flags & FLAGS),
+                project: (project != was).then_some(project),
+                ..SetAttributes::default()
             };
-            if (project, flags) != (was, found.flags) {
-                let set = SetAttributes {
-                    flags: Some(flags & FLAGS),
-                    project: (project != was).then_some(project),
-                    ..SetAttributes::default()
+            filesystem
+                .set_attributes(found.ino, &set, Caller::ROOT)
+                .await
+                .map_err(failed)?;
+        }
+        if change.is_none() {
+            reply.files.push(ProjectReport {
+                path: path.to_string_lossy().into_owned(),
+                project: was,
+                inherits: found.flags & pflags::PROJINHERIT != 0,
+            });
+        }
+        if !descends {
+            continue;
+        }
+        let mut cookie = 0;
+        loop {
+            let entries = filesystem
+                .read_directory_with_attributes(found.ino, cookie, 512)
+                .await
+                .map_err(failed)?;
+            let Some((last, _)) = entries.last() else {
+                break;
+            };
+            cookie = last.next_cookie;
+            for (entry, attributes) in entries {
+                use std::os::unix::ffi::OsStrExt;
+                let Some(attributes) = attributes else {
+                    continue;
                 };
-                filesystem
-                    .set_attributes(found.ino, &set, Caller::ROOT)
-                    .await
-                    .map_err(failed)?;
-            }
-            if change.is_none() {
-                reply.files.push(ProjectReport {
-                    path: path.to_string_lossy().into_owned(),
-                    project: was,
-                    inherits: found.flags & pflags::PROJINHERIT != 0,
-                });
-            }
-            if !descends {
-                continue;
-            }
-            let mut cookie = 0;
-            loop {
-                let entries = filesystem
-                    .read_directory_with_attributes(found.ino, cookie, 512)
-                    .await
-                    .map_err(failed)?;
-                let Some((last, _)) = entries.last() else {
-                    break;
-                };
-                cookie = last.next_cookie;
-                for (entry, attributes) in entries {
-                    use std::os::unix::ffi::OsStrExt;
-                    let Some(attributes) = attributes else {
-                        continue;
-                    };
-                    let name = std::ffi::OsStr::from_bytes(&entry.name);
-                    if matches!(attributes.kind, FileKind::Regular | FileKind::Directory)
-                        && name != "."
-                        && name != ".."
-                    {
-                        let deeper = call.recursive && attributes.kind == FileKind::Directory;
-                        pending.push((attributes, path.join(name), deeper));
-                    }
+                let name = std::ffi::OsStr::from_bytes(&entry.name);
+                if matches!(attributes.kind, FileKind::Regular | FileKind::Directory)
+                    && name != "."
+                    && name != ".."
+                {
+                    let deeper = call.recursive && attributes.kind == FileKind::Directory;
+                    pending.push((attributes, path.join(name), deeper));
                 }
             }
         }
-        Ok(())
     }
+    Ok(())
+}
 
-    /// Sets quotas; the part of `zfs set` that is about them.
-    pub(crate) async fn set_quotas_of(
-        &self,
-        name: &str,
-        quotas: &[OwnedQuota],
-    ) -> Result<Empty, Failure> {
-        let open = self.pool_of(name)?;
-        let _admin = open.admin.lock().await;
-        self.set_owned_quotas(&open, name, quotas).await?;
-        Ok(Empty {})
-    }
+/// Sets quotas; the part of `zfs set` that is about them.
+pub(crate) async fn set_quotas_of(
+    service: &Service,
+    name: &str,
+    quotas: &[OwnedQuota],
+) -> Result<Empty, Failure> {
+    let open = service.pools.of_dataset(name)?;
+    let _admin = open.admin.lock().await;
+    set_owned_quotas(service, &open, name, quotas).await?;
+    Ok(Empty {})
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
-//! `zfs set` and `zfs inherit`: properties, and what they mean for mounts and volumes that are open.
+//! `zfs set` and `zfs inherit`: properties, and what they mean for mounts and volumes that are
+//! open.
 //!
-//! A list of changes is looked through as a whole before anything is done, so that one that is refused changes nothing.
-//! What the dataset keeps as properties is then stored at once, all or none; a volume gets its new size last, as what is
-//! cut off is gone.
+//! A list of changes is looked through as a whole before anything is done, so that one that is
+//! refused changes nothing. What the dataset keeps as properties is then stored at once, all or
+//! none; a volume gets its new size last, as what is cut off is gone.
 
 use api::{Failure, FailureKind, ZfsChanged, ZfsInherit, ZfsSet};
 use dataset::props::{find, full_name};
@@ -14,7 +15,8 @@ use crate::create::volume_reservation;
 use crate::error::{all_done, from_access, from_dataset};
 use crate::mounts::{Place, Taken, is_at_or_below};
 use crate::owners::OwnedQuota;
-use crate::service::{OpenPool, Service};
+use crate::pools::OpenPool;
+use crate::service::Service;
 use crate::shares::ISCSI_PROPERTY;
 
 /// Properties that the kernel's mount has a part in.
@@ -55,474 +57,482 @@ pub(crate) fn by_full_names(mut properties: Vec<(String, String)>) -> Vec<(Strin
     properties
 }
 
-impl Service {
-    /// What `refreservation=auto` and a new size mean for what a volume reserves: one that reserved
-    /// all of its size goes on doing so (`zfs_fix_auto_resv`, `zfs_add_synthetic_resv`,
-    /// lib/libzfs/libzfs_dataset.c).
-    async fn plan_volume_change(
-        &self,
-        open: &OpenPool,
-        name: &str,
-        new_size_bytes: Option<u64>,
-        wants_auto: bool,
-        others: &[(String, PropertyChange)],
-    ) -> Result<VolumeChange, Failure> {
-        let mut change = VolumeChange::default();
-        if new_size_bytes.is_none() && !wants_auto {
-            return Ok(change);
-        }
-        let doing = format!("cannot set property for '{name}'");
-        let dsl = open.pool.dsl();
-        let kind = dsl
-            .lookup(name)
-            .await
-            .map_err(|error| from_dataset(&doing, &error))?
-            .kind;
-        if kind != DatasetKind::Volume {
-            let message = match wants_auto {
-                true => format!("{doing}: 'refreservation=auto' only allowed on volumes"),
-                false => format!("{doing}: 'volsize' does not apply to datasets of this type"),
-            };
-            return Err(Failure::new(FailureKind::Invalid, message));
-        }
-        let mut numbers = [0; 4];
-        let asked = ["volsize", "volblocksize", "copies", "refreservation"];
-        for (number, property) in numbers.iter_mut().zip(asked) {
-            let setting = dsl.property(name, property).await;
-            let setting = setting.map_err(|error| from_dataset(&doing, &error))?;
-            *number = setting.value.number().unwrap_or(0);
-        }
-        let [old_bytes, block_bytes, copies, reserved] = numbers;
-        let block_bytes = block_bytes.max(512);
-        let new_bytes = new_size_bytes.unwrap_or(old_bytes);
-        let set_otherwise = others.iter().any(|(other, _)| other == "refreservation");
-        let was_full = reserved == volume_reservation(open, old_bytes, block_bytes, copies.max(1));
-        if wants_auto || was_full && !set_otherwise {
-            let bytes = volume_reservation(open, new_bytes, block_bytes, copies.max(1));
-            if new_bytes >= old_bytes {
-                change.reserve_before = Some(bytes);
-            } else {
-                change.reserve_after = Some(bytes);
-            }
-        }
-        Ok(change)
+/// What `refreservation=auto` and a new size mean for what a volume reserves: one that reserved
+/// all of its size goes on doing so (`zfs_fix_auto_resv`, `zfs_add_synthetic_resv`,
+/// lib/libzfs/libzfs_dataset.c).
+async fn plan_volume_change(
+    open: &OpenPool,
+    name: &str,
+    new_size_bytes: Option<u64>,
+    wants_auto: bool,
+    others: &[(String, PropertyChange)],
+) -> Result<VolumeChange, Failure> {
+    let mut change = VolumeChange::default();
+    if new_size_bytes.is_none() && !wants_auto {
+        return Ok(change);
     }
-
-    /// A filesystem's version can be set to what it is, and to nothing else.
-    async fn check_version(&self, open: &OpenPool, name: &str, typed: &str) -> Result<(), Failure> {
-        let doing = format!("cannot set property for '{name}'");
-        let setting = open.pool.dsl().property(name, "version").await;
-        let is = setting
-            .map_err(|error| from_dataset(&doing, &error))?
-            .value
-            .number()
-            .unwrap_or(0);
-        let wanted = match typed {
-            "current" => 5,
-            other => other.parse().unwrap_or(0),
+    let doing = format!("cannot set property for '{name}'");
+    let dsl = open.pool.dsl();
+    let kind = dsl
+        .lookup(name)
+        .await
+        .map_err(|error| from_dataset(&doing, &error))?
+        .kind;
+    if kind != DatasetKind::Volume {
+        let message = match wants_auto {
+            true => format!("{doing}: 'refreservation=auto' only allowed on volumes"),
+            false => format!("{doing}: 'volsize' does not apply to datasets of this type"),
         };
-        if wanted == is {
-            return Ok(());
-        }
-        Err(Failure::new(
-            FailureKind::Unsupported,
-            format!(
-                "{doing}: 'version={typed}' has no effect here: filesystems keep the version that they were made with ({is}); copy the files into a new one"
-            ),
-        ))
+        return Err(Failure::new(FailureKind::Invalid, message));
     }
-
-    /// A filesystem of the newest version counts all that its pool can count
-    /// (`zfs_ioc_id_quota_upgrade`, module/zfs/zfs_ioctl.c).
-    async fn count_owners(&self, open: &OpenPool, name: &str) -> Result<(), Failure> {
-        let doing = format!("cannot count what owners use of '{name}'");
-        let failed = |error: FsError| Failure::new(FailureKind::Io, format!("{doing}: {error}"));
-        let borrowed = self.borrow(open, name, &doing, "set").await?;
-        let counted = borrowed.get().count_owners().await;
-        let closed = borrowed.close().await;
-        closed.map_err(|error| from_access(&doing, &error))?;
-        match counted {
-            Err(FsError::ReadOnly) => Ok(()),
-            counted => counted.map_err(failed),
+    let mut numbers = [0; 4];
+    let asked = ["volsize", "volblocksize", "copies", "refreservation"];
+    for (number, property) in numbers.iter_mut().zip(asked) {
+        let setting = dsl.property(name, property).await;
+        let setting = setting.map_err(|error| from_dataset(&doing, &error))?;
+        *number = setting.value.number().unwrap_or(0);
+    }
+    let [old_bytes, block_bytes, copies, reserved] = numbers;
+    let block_bytes = block_bytes.max(512);
+    let new_bytes = new_size_bytes.unwrap_or(old_bytes);
+    let set_otherwise = others.iter().any(|(other, _)| other == "refreservation");
+    let was_full = reserved == volume_reservation(open, old_bytes, block_bytes, copies.max(1));
+    if wants_auto || was_full && !set_otherwise {
+        let bytes = volume_reservation(open, new_bytes, block_bytes, copies.max(1));
+        if new_bytes >= old_bytes {
+            change.reserve_before = Some(bytes);
+        } else {
+            change.reserve_after = Some(bytes);
         }
     }
+    Ok(change)
+}
 
-    /// `zfs set`.
-    pub(crate) async fn zfs_set(&self, call: ZfsSet) -> Result<ZfsChanged, Failure> {
-        let properties = by_full_names(call.properties.into_iter().collect());
-        for (name, value) in &properties {
-            if name == ISCSI_PROPERTY {
-                self.check_share(value)?;
+/// A filesystem's version can be set to what it is, and to nothing else.
+async fn check_version(open: &OpenPool, name: &str, typed: &str) -> Result<(), Failure> {
+    let doing = format!("cannot set property for '{name}'");
+    let setting = open.pool.dsl().property(name, "version").await;
+    let is = setting
+        .map_err(|error| from_dataset(&doing, &error))?
+        .value
+        .number()
+        .unwrap_or(0);
+    let wanted = match typed {
+        "current" => 5,
+        other => other.parse().unwrap_or(0),
+    };
+    if wanted == is {
+        return Ok(());
+    }
+    Err(Failure::new(
+        FailureKind::Unsupported,
+        format!(
+            "{doing}: 'version={typed}' has no effect here: filesystems keep the version that \
+             they were made with ({is}); copy the files into a new one"
+        ),
+    ))
+}
+
+/// A filesystem of the newest version counts all that its pool can count
+/// (`zfs_ioc_id_quota_upgrade`, module/zfs/zfs_ioctl.c).
+async fn count_owners(open: &OpenPool, name: &str) -> Result<(), Failure> {
+    let doing = format!("cannot count what owners use of '{name}'");
+    let failed = |error: FsError| Failure::new(FailureKind::Io, format!("{doing}: {error}"));
+    let borrowed = crate::owners::borrow(open, name, &doing, "set").await?;
+    let counted = borrowed.get().count_owners().await;
+    let closed = borrowed.close().await;
+    closed.map_err(|error| from_access(&doing, &error))?;
+    match counted {
+        Err(FsError::ReadOnly) => Ok(()),
+        counted => counted.map_err(failed),
+    }
+}
+
+/// `zfs set`.
+pub(crate) async fn zfs_set(service: &Service, call: ZfsSet) -> Result<ZfsChanged, Failure> {
+    let properties = by_full_names(call.properties.into_iter().collect());
+    for (name, value) in &properties {
+        if name == ISCSI_PROPERTY {
+            service.check_share(value)?;
+        }
+    }
+    let (quotas, properties) = OwnedQuota::split("cannot set property", &properties)?;
+    let changes: Vec<(String, PropertyChange)> = properties
+        .into_iter()
+        .map(|(name, value)| (name, PropertyChange::Set(value)))
+        .collect();
+    let mut changed = ZfsChanged::default();
+    let mut failures = Vec::new();
+    for name in &call.names {
+        let done = async {
+            if !quotas.is_empty() {
+                crate::owners::check_owned_quotas(service, name, &quotas).await?;
             }
-        }
-        let (quotas, properties) = OwnedQuota::split("cannot set property", &properties)?;
-        let changes: Vec<(String, PropertyChange)> = properties
-            .into_iter()
-            .map(|(name, value)| (name, PropertyChange::Set(value)))
-            .collect();
-        let mut changed = ZfsChanged::default();
-        let mut failures = Vec::new();
-        for name in &call.names {
-            let done = async {
-                if !quotas.is_empty() {
-                    self.check_owned_quotas(name, &quotas).await?;
-                }
-                if !changes.is_empty() || quotas.is_empty() {
-                    let warnings = self
-                        .change_properties(name, &changes, call.no_mount, &call.command)
+            if !changes.is_empty() || quotas.is_empty() {
+                let warnings =
+                    change_properties(service, name, &changes, call.no_mount, &call.command)
                         .await?;
-                    changed.warnings.extend(warnings);
+                changed.warnings.extend(warnings);
+            }
+            if !quotas.is_empty() {
+                crate::owners::set_quotas_of(service, name, &quotas).await?;
+                if changes.is_empty() {
+                    let open = service.pools.of_dataset(name)?;
+                    crate::zpool::log_command(&open.pool, &call.command).await;
                 }
-                if !quotas.is_empty() {
-                    self.set_quotas_of(name, &quotas).await?;
-                    if changes.is_empty() {
-                        let open = self.pool_of(name)?;
-                        self.log_command(&open.pool, &call.command).await;
+            }
+            Ok(())
+        };
+        failures.extend(done.await.err());
+    }
+    all_done(&failures).map(|_| changed)
+}
+
+/// `zfs inherit`.
+pub(crate) async fn zfs_inherit(
+    service: &Service,
+    call: ZfsInherit,
+) -> Result<ZfsChanged, Failure> {
+    let change = match call.received {
+        true => PropertyChange::Received,
+        false => PropertyChange::Inherit,
+    };
+    let property = full_name(&call.property);
+    let changes = [(property.to_owned(), change)];
+    let mut changed = ZfsChanged::default();
+    let mut failures = Vec::new();
+    for name in &call.names {
+        let names = match call.recursive {
+            true => having(service, property, name).await,
+            false => Ok(vec![name.clone()]),
+        };
+        match names {
+            Ok(names) => {
+                for name in names {
+                    let done = change_properties(service, &name, &changes, false, &call.command);
+                    match done.await {
+                        Ok(warnings) => changed.warnings.extend(warnings),
+                        Err(failure) => failures.push(failure),
                     }
                 }
-                Ok(())
-            };
-            failures.extend(done.await.err());
-        }
-        all_done(&failures).map(|_| changed)
-    }
-
-    /// `zfs inherit`.
-    pub(crate) async fn zfs_inherit(&self, call: ZfsInherit) -> Result<ZfsChanged, Failure> {
-        let change = match call.received {
-            true => PropertyChange::Received,
-            false => PropertyChange::Inherit,
-        };
-        let property = full_name(&call.property);
-        let changes = [(property.to_owned(), change)];
-        let mut changed = ZfsChanged::default();
-        let mut failures = Vec::new();
-        for name in &call.names {
-            let names = match call.recursive {
-                true => self.having(property, name).await,
-                false => Ok(vec![name.clone()]),
-            };
-            match names {
-                Ok(names) => {
-                    for name in names {
-                        let done = self.change_properties(&name, &changes, false, &call.command);
-                        match done.await {
-                            Ok(warnings) => changed.warnings.extend(warnings),
-                            Err(failure) => failures.push(failure),
-                        }
-                    }
-                }
-                Err(failure) => failures.push(failure),
             }
-        }
-        all_done(&failures).map(|_| changed)
-    }
-
-    /// Datasets at and below `top` of the kinds that have a property (`inherit_recurse_cb`,
-    /// cmd/zfs/zfs_main.c).
-    async fn having(&self, property: &str, top: &str) -> Result<Vec<String>, Failure> {
-        let open = self.pool_of(top)?;
-        let doing = format!("cannot open '{top}'");
-        let failed = |error| from_dataset(&doing, &error);
-        let dsl = open.pool.dsl();
-        let listed = match top.contains('@') {
-            true => vec![dsl.lookup(top).await.map_err(failed)?],
-            false => {
-                let of_users = find(property).is_none();
-                let options = ListOptions {
-                    snapshots: of_users,
-                    ..ListOptions::default()
-                };
-                dsl.list(top, &options).await.map_err(failed)?
-            }
-        };
-        let has = |kind: DatasetKind| {
-            find(property).is_none_or(|property| property.kinds.meets(kind.kinds()))
-        };
-        let mut names = Vec::new();
-        for info in listed.into_iter().filter(|info| has(info.kind)) {
-            if info.kind == DatasetKind::Snapshot {
-                // Most have none of their own, and each change takes its time.
-                let setting = dsl.property(&info.name, property).await;
-                let source = setting.map(|setting| setting.source);
-                if !matches!(source, Ok(PropertySource::Local | PropertySource::Received)) {
-                    continue;
-                }
-            }
-            names.push(info.name);
-        }
-        Ok(names)
-    }
-
-    async fn names_below(&self, top: &str) -> Result<Vec<String>, Failure> {
-        let open = self.pool_of(top)?;
-        let listed = open.pool.dsl().list(top, &ListOptions::default()).await;
-        let listed =
-            listed.map_err(|error| from_dataset(&format!("cannot open '{top}'"), &error))?;
-        Ok(listed.into_iter().map(|info| info.name).collect())
-    }
-
-    /// Looks through changes, and refuses what cannot be done.
-    async fn plan_changes(
-        &self,
-        open: &OpenPool,
-        name: &str,
-        changes: &[(String, PropertyChange)],
-    ) -> Result<Plan, Failure> {
-        let doing = format!("cannot set property for '{name}'");
-        let invalid = |why: &dyn std::fmt::Display| {
-            Failure::new(FailureKind::Invalid, format!("{doing}: {why}"))
-        };
-        let mut plan = Plan::default();
-        let mut wants_auto = false;
-        for (property, change) in changes {
-            match (property.as_str(), change) {
-                ("volsize", PropertyChange::Set(text)) => {
-                    let size = dataset::props::parse_size(text);
-                    plan.new_size_bytes = Some(size.map_err(|error| invalid(&error))?);
-                }
-                ("refreservation", PropertyChange::Set(text)) if text == "auto" => {
-                    wants_auto = true;
-                }
-                ("version", PropertyChange::Set(text)) => {
-                    self.check_version(open, name, text).await?;
-                }
-                _ => plan.settings.push((property.clone(), change.clone())),
-            }
-        }
-        let of_volume = self
-            .plan_volume_change(open, name, plan.new_size_bytes, wants_auto, &plan.settings)
-            .await?;
-        // What a bigger volume needs is reserved before it is bigger; of a smaller one it is let go after.
-        plan.settings
-            .extend(of_volume.reserve_before.map(reservation));
-        plan.reserve_after = of_volume.reserve_after;
-        if let Some(size_bytes) = plan.new_size_bytes {
-            let volume = self.volumes.get(name);
-            let volume =
-                volume.ok_or_else(|| invalid(&format!("'{name}' is not an open volume")))?;
-            volume
-                .check_size(size_bytes)
-                .map_err(|error| invalid(&error))?;
-        }
-        let checked = open.pool.dsl().check_properties(name, &plan.settings).await;
-        checked.map_err(|error| from_dataset(&doing, &error))?;
-        Ok(plan)
-    }
-
-    async fn carry_out(&self, open: &OpenPool, name: &str, plan: &Plan) -> Result<(), Failure> {
-        let doing = format!("cannot set property for '{name}'");
-        let failed = |error: DatasetError| from_dataset(&doing, &error);
-        let dsl = open.pool.dsl();
-        if !plan.settings.is_empty() {
-            let set = dsl.set_properties(name, &plan.settings).await;
-            set.map_err(failed)?;
-        }
-        if let Some(size_bytes) = plan.new_size_bytes {
-            let volume = self.volumes.get(name).ok_or_else(|| {
-                let message = format!("{doing}: '{name}' is not an open volume");
-                Failure::new(FailureKind::Invalid, message)
-            })?;
-            let resized = volume.resize(size_bytes).await;
-            resized
-                .map_err(|error| Failure::new(FailureKind::Invalid, format!("{doing}: {error}")))?;
-            // What is written beyond the old end, and flushed, must find room there after a crash too
-            // (`zvol_update_volsize` waits likewise).
-            let synced = open.pool.sync().await;
-            synced.map_err(|error| Failure::new(FailureKind::Io, format!("{doing}: {error}")))?;
-            self.show_new_size(name).await;
-        }
-        if let Some(bytes) = plan.reserve_after {
-            let set = dsl.set_properties(name, &[reservation(bytes)]).await;
-            set.map_err(failed)?;
-        }
-        Ok(())
-    }
-
-    /// Changes properties, then does what they mean for mounts and shares. Answers what could not
-    /// be mounted.
-    async fn change_properties(
-        &self,
-        name: &str,
-        changes: &[(String, PropertyChange)],
-        no_mount: bool,
-        command: &str,
-    ) -> Result<Vec<String>, Failure> {
-        let open = self.pool_of(name)?;
-        let _admin = open.admin.lock().await;
-        let doing = format!("cannot set property for '{name}'");
-        let found = open.pool.dsl().lookup(name).await;
-        let kind = found.map_err(|error| from_dataset(&doing, &error))?.kind;
-        let is_filesystem = kind == DatasetKind::Filesystem;
-        let plan = self.plan_changes(&open, name, changes).await?;
-        let refused = |failure: Failure| Failure::new(failure.kind, format!("{doing}: {failure}"));
-        let hides = self.hides_snapshots(&open, name, changes).await?;
-        if hides && let Err(failure) = self.hide_following_snapshots(&open, name).await {
-            let _ = self.show_snapshots_below(&open, name).await;
-            return Err(refused(failure));
-        }
-        let mut taken = Vec::new();
-        let moves = is_filesystem && !no_mount && changes.iter().any(is_move);
-        if moves {
-            let names = self.mounts.with_inside(name, &open.pool.name());
-            taken = self.take_away(&open, names, UnmountMode::Clean).await?;
-        }
-        if let Err(failure) = self.carry_out(&open, name, &plan).await {
-            let _ = self.bring_back(&open, taken).await;
-            if hides {
-                let _ = self.show_snapshots_below(&open, name).await;
-            }
-            return Err(failure);
-        }
-        if is_filesystem && changes.iter().any(|(changed, _)| changed == "version") {
-            self.count_owners(&open, name).await?;
-        }
-        self.log_command(&open.pool, command).await;
-        let mut warnings = Vec::new();
-        if moves {
-            let has_new_place = changes.iter().any(|(changed, _)| changed == "mountpoint");
-            warnings = self
-                .put_where_it_belongs(&open, name, taken, has_new_place)
-                .await?;
-        }
-        self.follow_properties(&open, name, is_filesystem, changes)
-            .await?;
-        Ok(warnings)
-    }
-
-    /// Whether changes hide the snapshots of volumes that are shown as files.
-    async fn hides_snapshots(
-        &self,
-        open: &OpenPool,
-        name: &str,
-        changes: &[(String, PropertyChange)],
-    ) -> Result<bool, Failure> {
-        let change = changes.iter().find(|(changed, _)| changed == "snapdev");
-        match change.map(|(_, change)| change) {
-            None | Some(PropertyChange::Received) => Ok(false),
-            Some(PropertyChange::Set(word)) => Ok(word != "visible"),
-            Some(PropertyChange::Inherit) => match dataset::name::split_parent(name) {
-                (Some(parent), _) => self.shows_snapshots(open, parent).await.map(|shows| !shows),
-                (None, _) => Ok(true),
-            },
+            Err(failure) => failures.push(failure),
         }
     }
+    all_done(&failures).map(|_| changed)
+}
 
-    /// Hides the snapshots of the volumes whose `snapdev` is what a dataset's is.
-    async fn hide_following_snapshots(&self, open: &OpenPool, name: &str) -> Result<(), Failure> {
-        for volume in self.volumes.below(name) {
-            if !volume.contains('@') && self.follows(open, "snapdev", name, &volume).await? {
-                self.hide_volume_snapshots(&volume, UnmountMode::Clean)
-                    .await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether a property of `below`, which is `name` or below it, changes with that of `name`.
-    async fn follows(
-        &self,
-        open: &OpenPool,
-        property: &str,
-        name: &str,
-        below: &str,
-    ) -> Result<bool, Failure> {
-        if below == name {
-            return Ok(true);
-        }
-        let setting = open.pool.dsl().property(below, property).await;
-        let setting =
-            setting.map_err(|error| from_dataset(&format!("cannot open '{below}'"), &error))?;
-        Ok(match setting.source {
-            PropertySource::Default => true,
-            PropertySource::Inherited(from) => is_at_or_below(name, &from),
-            _ => false,
-        })
-    }
-
-    /// Mounts again what was unmounted, where it belongs now. With a new mount point, all that
-    /// inherit it and want to be mounted are. What cannot be mounted is answered: the property is
-    /// set all the same (`changelist_postfix`, lib/libzfs/libzfs_changelist.c).
-    async fn put_where_it_belongs(
-        &self,
-        open: &OpenPool,
-        name: &str,
-        taken: Vec<Taken>,
-        has_new_place: bool,
-    ) -> Result<Vec<String>, Failure> {
-        self.remove_directories(taken.iter().filter_map(Taken::own_directory).collect())
-            .await;
-        let mut names: Vec<String> = taken.into_iter().map(|one| one.name).collect();
-        if has_new_place {
-            for below in self.names_below(name).await? {
-                let is_wanted = matches!(self.place(open, &below).await, Ok((Place::At(_), true)))
-                    && self.follows(open, "mountpoint", name, &below).await?
-                    && !self.is_locked(open, &below).await;
-                if is_wanted {
-                    names.push(below);
-                }
-            }
-        }
-        names.sort();
-        names.dedup();
-        let mut warnings = Vec::new();
-        for one in names {
-            if let Err(failure) = self.mount_again(open, &one).await {
-                warnings.push(format!("property set, but {failure}"));
-            }
-        }
-        Ok(warnings)
-    }
-
-    /// Does what properties that were changed mean for what is mounted, shared and shown.
-    async fn follow_properties(
-        &self,
-        open: &OpenPool,
-        name: &str,
-        is_filesystem: bool,
-        changes: &[(String, PropertyChange)],
-    ) -> Result<(), Failure> {
-        let changes_any = |names: &[&str]| {
-            changes
-                .iter()
-                .any(|(changed, _)| names.contains(&changed.as_str()))
-        };
-        if changes_any(&[ISCSI_PROPERTY]) {
+/// Datasets at and below `top` of the kinds that have a property (`inherit_recurse_cb`,
+/// cmd/zfs/zfs_main.c).
+async fn having(service: &Service, property: &str, top: &str) -> Result<Vec<String>, Failure> {
+    let open = service.pools.of_dataset(top)?;
+    let doing = format!("cannot open '{top}'");
+    let failed = |error| from_dataset(&doing, &error);
+    let dsl = open.pool.dsl();
+    let listed = match top.contains('@') {
+        true => vec![dsl.lookup(top).await.map_err(failed)?],
+        false => {
+            let of_users = find(property).is_none();
             let options = ListOptions {
-                filesystems: false,
+                snapshots: of_users,
                 ..ListOptions::default()
             };
-            let listed = open.pool.dsl().list(name, &options).await;
-            let doing = format!("cannot set property for '{name}'");
-            for info in listed.map_err(|error| from_dataset(&doing, &error))? {
-                self.share_volume(open, &info.name).await?;
+            dsl.list(top, &options).await.map_err(failed)?
+        }
+    };
+    let has = |kind: DatasetKind| {
+        find(property).is_none_or(|property| property.kinds.meets(kind.kinds()))
+    };
+    let mut names = Vec::new();
+    for info in listed.into_iter().filter(|info| has(info.kind)) {
+        if info.kind == DatasetKind::Snapshot {
+            // Most have none of their own, and each change takes its time.
+            let setting = dsl.property(&info.name, property).await;
+            let source = setting.map(|setting| setting.source);
+            if !matches!(source, Ok(PropertySource::Local | PropertySource::Received)) {
+                continue;
             }
         }
-        if is_filesystem && (changes_any(&ON_MOUNTS) || changes_any(&OURS_ON_MOUNTS)) {
-            // What was asked for one mount only, as it was mounted, gives way.
-            for mounted in self.mounts.below(name) {
-                for (changed, _) in changes {
-                    if self.follows(open, changed, name, &mounted).await? {
-                        self.mounts.forget_temporary(&mounted, changed);
-                    }
+        names.push(info.name);
+    }
+    Ok(names)
+}
+
+async fn names_below(service: &Service, top: &str) -> Result<Vec<String>, Failure> {
+    let open = service.pools.of_dataset(top)?;
+    let listed = open.pool.dsl().list(top, &ListOptions::default()).await;
+    let listed = listed.map_err(|error| from_dataset(&format!("cannot open '{top}'"), &error))?;
+    Ok(listed.into_iter().map(|info| info.name).collect())
+}
+
+/// Looks through changes, and refuses what cannot be done.
+async fn plan_changes(
+    service: &Service,
+    open: &OpenPool,
+    name: &str,
+    changes: &[(String, PropertyChange)],
+) -> Result<Plan, Failure> {
+    let doing = format!("cannot set property for '{name}'");
+    let invalid =
+        |why: &dyn std::fmt::Display| Failure::new(FailureKind::Invalid, format!("{doing}: {why}"));
+    let mut plan = Plan::default();
+    let mut wants_auto = false;
+    for (property, change) in changes {
+        match (property.as_str(), change) {
+            ("volsize", PropertyChange::Set(text)) => {
+                let size = dataset::props::parse_size(text);
+                plan.new_size_bytes = Some(size.map_err(|error| invalid(&error))?);
+            }
+            ("refreservation", PropertyChange::Set(text)) if text == "auto" => {
+                wants_auto = true;
+            }
+            ("version", PropertyChange::Set(text)) => {
+                check_version(open, name, text).await?;
+            }
+            _ => plan.settings.push((property.clone(), change.clone())),
+        }
+    }
+    let of_volume =
+        plan_volume_change(open, name, plan.new_size_bytes, wants_auto, &plan.settings).await?;
+    // What a bigger volume needs is reserved before it is bigger; of a smaller one it is let go
+    // after.
+    plan.settings
+        .extend(of_volume.reserve_before.map(reservation));
+    plan.reserve_after = of_volume.reserve_after;
+    if let Some(size_bytes) = plan.new_size_bytes {
+        let volume = service.volumes.get(name);
+        let volume = volume.ok_or_else(|| invalid(&format!("'{name}' is not an open volume")))?;
+        volume
+            .check_size(size_bytes)
+            .map_err(|error| invalid(&error))?;
+    }
+    let checked = open.pool.dsl().check_properties(name, &plan.settings).await;
+    checked.map_err(|error| from_dataset(&doing, &error))?;
+    Ok(plan)
+}
+
+async fn carry_out(
+    service: &Service,
+    open: &OpenPool,
+    name: &str,
+    plan: &Plan,
+) -> Result<(), Failure> {
+    let doing = format!("cannot set property for '{name}'");
+    let failed = |error: DatasetError| from_dataset(&doing, &error);
+    let dsl = open.pool.dsl();
+    if !plan.settings.is_empty() {
+        let set = dsl.set_properties(name, &plan.settings).await;
+        set.map_err(failed)?;
+    }
+    if let Some(size_bytes) = plan.new_size_bytes {
+        let volume = service.volumes.get(name).ok_or_else(|| {
+            let message = format!("{doing}: '{name}' is not an open volume");
+            Failure::new(FailureKind::Invalid, message)
+        })?;
+        let resized = volume.resize(size_bytes).await;
+        resized.map_err(|error| Failure::new(FailureKind::Invalid, format!("{doing}: {error}")))?;
+        // What is written beyond the old end, and flushed, must find room there after a crash too
+        // (`zvol_update_volsize` waits likewise).
+        let synced = open.pool.sync().await;
+        synced.map_err(|error| Failure::new(FailureKind::Io, format!("{doing}: {error}")))?;
+        service.show_new_size(name).await;
+    }
+    if let Some(bytes) = plan.reserve_after {
+        let set = dsl.set_properties(name, &[reservation(bytes)]).await;
+        set.map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Changes properties, then does what they mean for mounts and shares. Answers what could not
+/// be mounted.
+async fn change_properties(
+    service: &Service,
+    name: &str,
+    changes: &[(String, PropertyChange)],
+    no_mount: bool,
+    command: &str,
+) -> Result<Vec<String>, Failure> {
+    let open = service.pools.of_dataset(name)?;
+    let _admin = open.admin.lock().await;
+    let doing = format!("cannot set property for '{name}'");
+    let found = open.pool.dsl().lookup(name).await;
+    let kind = found.map_err(|error| from_dataset(&doing, &error))?.kind;
+    let is_filesystem = kind == DatasetKind::Filesystem;
+    let plan = plan_changes(service, &open, name, changes).await?;
+    let refused = |failure: Failure| Failure::new(failure.kind, format!("{doing}: {failure}"));
+    let hides = hides_snapshots(service, &open, name, changes).await?;
+    if hides && let Err(failure) = hide_following_snapshots(service, &open, name).await {
+        let _ = service.show_snapshots_below(&open, name).await;
+        return Err(refused(failure));
+    }
+    let mut taken = Vec::new();
+    let moves = is_filesystem && !no_mount && changes.iter().any(is_move);
+    if moves {
+        let names = service.mounts.with_inside(name, &open.pool.name());
+        taken = service.take_away(&open, names, UnmountMode::Clean).await?;
+    }
+    if let Err(failure) = carry_out(service, &open, name, &plan).await {
+        let _ = service.bring_back(&open, taken).await;
+        if hides {
+            let _ = service.show_snapshots_below(&open, name).await;
+        }
+        return Err(failure);
+    }
+    if is_filesystem && changes.iter().any(|(changed, _)| changed == "version") {
+        count_owners(&open, name).await?;
+    }
+    crate::zpool::log_command(&open.pool, command).await;
+    let mut warnings = Vec::new();
+    if moves {
+        let has_new_place = changes.iter().any(|(changed, _)| changed == "mountpoint");
+        warnings = put_where_it_belongs(service, &open, name, taken, has_new_place).await?;
+    }
+    follow_properties(service, &open, name, is_filesystem, changes).await?;
+    Ok(warnings)
+}
+
+/// Whether changes hide the snapshots of volumes that are shown as files.
+async fn hides_snapshots(
+    service: &Service,
+    open: &OpenPool,
+    name: &str,
+    changes: &[(String, PropertyChange)],
+) -> Result<bool, Failure> {
+    let change = changes.iter().find(|(changed, _)| changed == "snapdev");
+    match change.map(|(_, change)| change) {
+        None | Some(PropertyChange::Received) => Ok(false),
+        Some(PropertyChange::Set(word)) => Ok(word != "visible"),
+        Some(PropertyChange::Inherit) => match dataset::name::split_parent(name) {
+            (Some(parent), _) => service
+                .shows_snapshots(open, parent)
+                .await
+                .map(|shows| !shows),
+            (None, _) => Ok(true),
+        },
+    }
+}
+
+/// Hides the snapshots of the volumes whose `snapdev` is what a dataset's is.
+async fn hide_following_snapshots(
+    service: &Service,
+    open: &OpenPool,
+    name: &str,
+) -> Result<(), Failure> {
+    for volume in service.volumes.below(name) {
+        if !volume.contains('@') && follows(open, "snapdev", name, &volume).await? {
+            service
+                .hide_volume_snapshots(&volume, UnmountMode::Clean)
+                .await?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a property of `below`, which is `name` or below it, changes with that of `name`.
+async fn follows(
+    open: &OpenPool,
+    property: &str,
+    name: &str,
+    below: &str,
+) -> Result<bool, Failure> {
+    if below == name {
+        return Ok(true);
+    }
+    let setting = open.pool.dsl().property(below, property).await;
+    let setting =
+        setting.map_err(|error| from_dataset(&format!("cannot open '{below}'"), &error))?;
+    Ok(match setting.source {
+        PropertySource::Default => true,
+        PropertySource::Inherited(from) => is_at_or_below(name, &from),
+        _ => false,
+    })
+}
+
+/// Mounts again what was unmounted, where it belongs now. With a new mount point, all that
+/// inherit it and want to be mounted are. What cannot be mounted is answered: the property is
+/// set all the same (`changelist_postfix`, lib/libzfs/libzfs_changelist.c).
+async fn put_where_it_belongs(
+    service: &Service,
+    open: &OpenPool,
+    name: &str,
+    taken: Vec<Taken>,
+    has_new_place: bool,
+) -> Result<Vec<String>, Failure> {
+    service
+        .remove_directories(taken.iter().filter_map(Taken::own_directory).collect())
+        .await;
+    let mut names: Vec<String> = taken.into_iter().map(|one| one.name).collect();
+    if has_new_place {
+        for below in names_below(service, name).await? {
+            let is_wanted = matches!(service.place(open, &below).await, Ok((Place::At(_), true)))
+                && follows(open, "mountpoint", name, &below).await?
+                && !crate::keys::is_locked(open, &below).await;
+            if is_wanted {
+                names.push(below);
+            }
+        }
+    }
+    names.sort();
+    names.dedup();
+    let mut warnings = Vec::new();
+    for one in names {
+        if let Err(failure) = service.mount_again(open, &one).await {
+            warnings.push(format!("property set, but {failure}"));
+        }
+    }
+    Ok(warnings)
+}
+
+/// Does what properties that were changed mean for what is mounted, shared and shown.
+async fn follow_properties(
+    service: &Service,
+    open: &OpenPool,
+    name: &str,
+    is_filesystem: bool,
+    changes: &[(String, PropertyChange)],
+) -> Result<(), Failure> {
+    let changes_any = |names: &[&str]| {
+        changes
+            .iter()
+            .any(|(changed, _)| names.contains(&changed.as_str()))
+    };
+    if changes_any(&[ISCSI_PROPERTY]) {
+        let options = ListOptions {
+            filesystems: false,
+            ..ListOptions::default()
+        };
+        let listed = open.pool.dsl().list(name, &options).await;
+        let doing = format!("cannot set property for '{name}'");
+        for info in listed.map_err(|error| from_dataset(&doing, &error))? {
+            service.share_volume(open, &info.name).await?;
+        }
+    }
+    if is_filesystem && (changes_any(&ON_MOUNTS) || changes_any(&OURS_ON_MOUNTS)) {
+        // What was asked for one mount only, as it was mounted, gives way.
+        for mounted in service.mounts.below(name) {
+            for (changed, _) in changes {
+                if follows(open, changed, name, &mounted).await? {
+                    service.mounts.forget_temporary(&mounted, changed);
                 }
             }
         }
-        if is_filesystem && changes_any(&ON_MOUNTS) {
-            self.refresh_mounts(open, name, changes_any(&["acltype"]))
-                .await?;
-        }
-        if changes_any(&["volmode"]) {
-            self.show_volumes_below(open, name).await?;
-        }
-        if changes_any(&["snapdev"]) {
-            let shown = self.show_snapshots_below(open, name).await;
-            shown.map_err(|failure| {
-                Failure::new(failure.kind, format!("property set, but {failure}"))
-            })?;
-        }
-        Ok(())
     }
+    if is_filesystem && changes_any(&ON_MOUNTS) {
+        service
+            .refresh_mounts(open, name, changes_any(&["acltype"]))
+            .await?;
+    }
+    if changes_any(&["volmode"]) {
+        service.show_volumes_below(open, name).await?;
+    }
+    if changes_any(&["snapdev"]) {
+        let shown = service.show_snapshots_below(open, name).await;
+        shown.map_err(|failure| {
+            Failure::new(failure.kind, format!("property set, but {failure}"))
+        })?;
+    }
+    Ok(())
 }
 
 /// Whether a change takes mounts away. Of `canmount` only `off` does (`zfs_prop_set_list_flags`,

@@ -8,74 +8,79 @@ use pool::ScrubCommand;
 
 use crate::caller::Caller;
 use crate::error::from_pool;
-use crate::service::{OpenPool, Service};
+use crate::pools::OpenPool;
+use crate::service::Service;
 
-impl Service {
-    /// `zpool scrub`.
-    pub(crate) async fn zpool_scrub(&self, call: &ZpoolScrub) -> Result<Empty, Failure> {
-        let pools = if call.all {
-            self.pools()
-        } else {
-            self.pools_named(&call.names)?
-        };
-        for open in &pools {
-            scrub(open, call.action).await?;
-        }
-        Ok(Empty {})
+/// `zpool scrub`.
+pub(crate) async fn zpool_scrub(service: &Service, call: &ZpoolScrub) -> Result<Empty, Failure> {
+    let pools = if call.all {
+        service.pools.all()
+    } else {
+        service.pools.named(&call.names)?
+    };
+    for open in &pools {
+        scrub(open, call.action).await?;
     }
+    Ok(Empty {})
+}
 
-    /// `zpool checkpoint`.
-    pub(crate) async fn zpool_checkpoint(&self, call: &ZpoolCheckpoint) -> Result<Empty, Failure> {
-        let open = self.pool(&call.name)?;
-        let _admin = open.admin.lock().await;
-        let (doing, done) = match call.discard {
-            true => (
-                format!("cannot discard checkpoint in '{}'", call.name),
-                open.pool.discard_checkpoint().await,
-            ),
-            false => (
-                format!("cannot checkpoint '{}'", call.name),
-                open.pool.checkpoint().await,
-            ),
-        };
-        done.map_err(|error| from_pool(&doing, &error))?;
-        self.log_command(&open.pool, &call.command).await;
-        open.background.poke(&open.pool);
-        self.events.tell_of(&open.pool, EventKind::PoolChanged);
-        Ok(Empty {})
-    }
+/// `zpool checkpoint`.
+pub(crate) async fn zpool_checkpoint(
+    service: &Service,
+    call: &ZpoolCheckpoint,
+) -> Result<Empty, Failure> {
+    let open = service.pools.get(&call.name)?;
+    let _admin = open.admin.lock().await;
+    let (doing, done) = match call.discard {
+        true => (
+            format!("cannot discard checkpoint in '{}'", call.name),
+            open.pool.discard_checkpoint().await,
+        ),
+        false => (
+            format!("cannot checkpoint '{}'", call.name),
+            open.pool.checkpoint().await,
+        ),
+    };
+    done.map_err(|error| from_pool(&doing, &error))?;
+    crate::zpool::log_command(&open.pool, &call.command).await;
+    open.background.poke(&open.pool);
+    service.events.tell_of(&open.pool, EventKind::PoolChanged);
+    Ok(Empty {})
+}
 
-    /// Lists jobs; what was begun before this was asked is among them.
-    pub(crate) fn job_list(&self, call: &JobList, caller: &Caller) -> JobListReply {
-        for open in self.pools() {
-            open.background.look(&open.pool);
-        }
-        let jobs = self.jobs.list(call.pool.as_deref()).into_iter();
-        JobListReply {
-            jobs: jobs.map(|job| as_seen_by(caller, job)).collect(),
-        }
+/// Lists jobs; what was begun before this was asked is among them.
+pub(crate) fn job_list(service: &Service, call: &JobList, caller: &Caller) -> JobListReply {
+    for open in service.pools.all() {
+        open.background.look(&open.pool);
     }
+    let jobs = service.jobs.list(call.pool.as_deref()).into_iter();
+    JobListReply {
+        jobs: jobs.map(|job| as_seen_by(caller, job)).collect(),
+    }
+}
 
-    /// Tells of a job.
-    pub(crate) fn job_get(&self, call: &JobGet, caller: &Caller) -> Result<Job, Failure> {
-        let job = self.jobs.get(call.id)?;
-        Ok(as_seen_by(caller, job))
-    }
+/// Tells of a job.
+pub(crate) fn job_get(service: &Service, call: &JobGet, caller: &Caller) -> Result<Job, Failure> {
+    let job = service.jobs.get(call.id)?;
+    Ok(as_seen_by(caller, job))
+}
 
-    /// What a request that became a job is answered.
-    pub(crate) fn job_result(&self, call: &JobResult) -> Result<serde_json::Value, Failure> {
-        self.jobs.outcome(call.id)
-    }
+/// What a request that became a job is answered.
+pub(crate) fn job_result(
+    service: &Service,
+    call: &JobResult,
+) -> Result<serde_json::Value, Failure> {
+    service.jobs.outcome(call.id)
+}
 
-    /// Asks a job to stop.
-    pub(crate) async fn job_cancel(&self, call: &JobCancel) -> Result<Empty, Failure> {
-        self.jobs.cancel(call.id)?;
-        let job = self.jobs.get(call.id)?;
-        if let (JobKind::Scrub, Some(pool)) = (job.kind, &job.pool) {
-            scrub(&*self.pool(pool)?, ScrubAction::Stop).await?;
-        }
-        Ok(Empty {})
+/// Asks a job to stop.
+pub(crate) async fn job_cancel(service: &Service, call: &JobCancel) -> Result<Empty, Failure> {
+    service.jobs.cancel(call.id)?;
+    let job = service.jobs.get(call.id)?;
+    if let (JobKind::Scrub, Some(pool)) = (job.kind, &job.pool) {
+        scrub(&*service.pools.get(pool)?, ScrubAction::Stop).await?;
     }
+    Ok(Empty {})
 }
 
 async fn scrub(open: &OpenPool, action: ScrubAction) -> Result<(), Failure> {

@@ -1,11 +1,13 @@
-//! What the daemon holds: imported pools, mounts, volumes, targets.
+//! What the daemon holds: imported pools, mounts, volumes, targets, jobs and events, each a part
+//! that owns what it changes. Requests are functions of the modules named after what they are
+//! about; they change the parts through their own methods, and pools and what is served of them
+//! through the service's.
 //!
 //! Locks, in the order in which they are taken: a pool's `admin` lock (one change to its datasets,
-//! mounts or shares at a time; held across awaits), then the short locks of [`crate::mounts::Mounts`]
-//! and [`crate::volumes::Volumes`], then `pools`. Short locks are never held across an await, so a
-//! pool that hangs stops only requests about itself.
+//! mounts or shares at a time; held across awaits), then the short locks of
+//! [`crate::mounts::Mounts`] and [`crate::volumes::Volumes`], then `pools`. Short locks are never
+//! held across an await, so a pool that hangs stops only requests about itself.
 
-use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,62 +21,15 @@ use serve_fuse::UnmountMode;
 use tokio::sync::{Notify, watch};
 
 use crate::background::{self, Background};
-use crate::error::{all_done, from_access, from_pool, suspended};
+use crate::error::{from_access, from_pool, suspended};
 use crate::events::Events;
 use crate::jobs::Jobs;
 use crate::mounts::Mounts;
-use crate::names::{Claim, PoolNames};
+use crate::pools::{OpenPool, Pools};
 use crate::secrets::Secrets;
 use crate::state::{CachedPool, State};
 use crate::volumes::Volumes;
 use crate::{DaemonError, Options};
-
-/// An imported pool and what is known of it besides.
-pub(crate) struct OpenPool {
-    /// The pool.
-    pub(crate) pool: Arc<Pool>,
-    /// Serialises changes to its datasets, mounts and shares.
-    pub(crate) admin: tokio::sync::Mutex<()>,
-    /// What it does in the background.
-    pub(crate) background: Background,
-    /// What is open of it.
-    pub(crate) access: Arc<Access>,
-    /// The guid that it is being given, while it is.
-    pub(crate) next_guid: Mutex<Option<u64>>,
-}
-
-impl OpenPool {
-    /// Whether it is imported again at the next start.
-    fn is_cached(&self) -> bool {
-        let cachefile = self.pool.prop("cachefile");
-        cachefile.is_none_or(|property| property.value != "none")
-    }
-}
-
-/// A pool that was imported when the server last ran, and is not any more.
-struct Absent {
-    cached: CachedPool,
-    /// Why it could not be imported, once that was tried.
-    why: Option<String>,
-}
-
-impl Absent {
-    fn new(cached: CachedPool) -> Self {
-        Self { cached, why: None }
-    }
-
-    fn told(&self) -> String {
-        let name = &self.cached.name;
-        let why = self.why.as_deref().unwrap_or("it was not tried yet");
-        format!(
-            "pool '{name}' could not be imported: {why}\nThe next start tries again, unless 'zpool export {name}' ends that."
-        )
-    }
-}
-
-/// How much of a pool may be dirty at least, and at most.
-const DIRTY_BYTES_MIN: u64 = 512 << 20;
-const DIRTY_BYTES_MAX: u64 = 4 << 30;
 
 /// How much memory iSCSI sessions may have together at least, and at most; between these it is a
 /// quarter of the cache's limit.
@@ -84,8 +39,8 @@ const ISCSI_BYTES_MAX: u64 = 4 << 30;
 /// How long those who make or import a pool may take when the server leaves.
 const LAST_IMPORTS: Duration = Duration::from_secs(30);
 
-/// How long a pool's export may take when the server leaves. Long enough for all that may be dirty to reach slow disks:
-/// what is left behind is lost like in a crash.
+/// How long a pool's export may take when the server leaves. Long enough for all that may be dirty
+/// to reach slow disks: what is left behind is lost like in a crash.
 const LAST_EXPORT: Duration = Duration::from_secs(300);
 
 /// The daemon's state. See the module's header for the order of locks.
@@ -97,12 +52,8 @@ pub(crate) struct Service {
     pub(crate) secrets: Secrets,
     pub(crate) events: Arc<Events>,
     pub(crate) jobs: Arc<Jobs>,
-    state: State,
-    cache_bytes: u64,
-    pools: Mutex<BTreeMap<String, Arc<OpenPool>>>,
-    names: PoolNames,
-    /// Pools of the last run that are not imported, or not yet: they stay on the list for the next start.
-    absent: Mutex<Vec<Absent>>,
+    pub(crate) pools: Pools,
+    state: Arc<State>,
     stop: Notify,
     /// Whether all is left: what [`Service::shut_down`] does is done.
     stopped: watch::Sender<bool>,
@@ -119,6 +70,7 @@ impl Service {
             options.iscsi_insecure,
             (cache_bytes / 4).clamp(ISCSI_BYTES_MIN, ISCSI_BYTES_MAX),
         );
+        let state = Arc::new(state);
         let events = Arc::new(Events::default());
         Ok(Arc::new(Self {
             jobs: Jobs::new(Arc::clone(&events)),
@@ -128,11 +80,8 @@ impl Service {
             mounts: Mounts::default(),
             volumes,
             secrets: Secrets::load(state.directory()),
+            pools: Pools::new(Arc::clone(&state), cache_bytes),
             state,
-            cache_bytes,
-            pools: Mutex::new(BTreeMap::new()),
-            names: PoolNames::default(),
-            absent: Mutex::new(Vec::new()),
             stop: Notify::new(),
             stopped: watch::Sender::new(false),
         }))
@@ -159,95 +108,9 @@ impl Service {
         let _ = stopped.wait_for(|stopped| *stopped).await;
     }
 
-    /// Every imported pool, by name.
-    pub(crate) fn pools(&self) -> Vec<Arc<OpenPool>> {
-        self.pools.lock().values().cloned().collect()
-    }
-
-    /// The pools of these names; every pool where there are none.
-    pub(crate) fn pools_named(&self, names: &[String]) -> Result<Vec<Arc<OpenPool>>, Failure> {
-        if names.is_empty() {
-            return Ok(self.pools());
-        }
-        names.iter().map(|name| self.pool(name)).collect()
-    }
-
-    /// The pools of these names that are here, each once, and why others are not; fails where none is here. Every pool
-    /// where there are no names.
-    pub(crate) fn pools_found(
-        &self,
-        names: &[String],
-    ) -> Result<(Vec<Arc<OpenPool>>, Vec<Failure>), Failure> {
-        if names.is_empty() {
-            return Ok((self.pools(), self.absent()));
-        }
-        let mut names: Vec<&String> = names.iter().collect();
-        let mut seen = HashSet::new();
-        names.retain(|name| seen.insert(*name));
-        let (mut found, mut failures) = (Vec::new(), Vec::new());
-        for name in names {
-            match self.pool(name) {
-                Ok(open) => found.push(open),
-                Err(failure) => failures.push(failure),
-            }
-        }
-        if found.is_empty() {
-            all_done(&failures)?;
-        }
-        Ok((found, failures))
-    }
-
-    /// The pool of this name.
-    pub(crate) fn pool(&self, name: &str) -> Result<Arc<OpenPool>, Failure> {
-        let found = self.pools.lock().get(name).cloned();
-        found.ok_or_else(|| {
-            let absent = self.absent.lock();
-            let known = absent
-                .iter()
-                .find(|absent| absent.cached.name == name && absent.why.is_some());
-            let why = known.map_or_else(
-                || "no such pool; 'zpool list' shows those that are imported".to_owned(),
-                Absent::told,
-            );
-            Failure::new(
-                FailureKind::NotFound,
-                format!("cannot open '{name}': {why}"),
-            )
-        })
-    }
-
-    /// The pool that a dataset belongs to.
-    pub(crate) fn pool_of(&self, dataset: &str) -> Result<Arc<OpenPool>, Failure> {
-        let pool = dataset.split(['/', '@', '#']).next().unwrap_or(dataset);
-        let found = self.pools.lock().get(pool).cloned();
-        found.ok_or_else(|| {
-            Failure::new(
-                FailureKind::NotFound,
-                format!(
-                    "cannot open '{dataset}': dataset does not exist (there is no pool '{pool}')"
-                ),
-            )
-        })
-    }
-
-    /// Has a pool of this name, and with this guid if it has one yet, for whoever makes it or takes it in; until then
-    /// nobody else does.
-    pub(crate) async fn claim(
-        &self,
-        doing: &str,
-        name: &str,
-        guid: Option<format::Guid>,
-    ) -> Result<Claim<'_>, Failure> {
-        let guid = guid.map(|guid| guid.get().to_string());
-        let keys = std::iter::once(name.to_owned()).chain(guid).collect();
-        self.names.claim(keys).await.ok_or_else(|| {
-            let message = format!("{doing}: the server is stopping; start it again for this");
-            Failure::new(FailureKind::Busy, message)
-        })
-    }
-
-    /// Takes a pool in that was created or imported, while its name is claimed, mounts and shares what it holds unless told not to.
-    /// What could not be mounted or shared is answered as warnings.
+    /// Takes a pool in that was created or imported, while its name is claimed, mounts and shares
+    /// what it holds unless told not to. What could not be mounted or shared is answered as
+    /// warnings.
     pub(crate) async fn adopt(&self, pool: Arc<Pool>, mount: bool) -> Vec<String> {
         pool.dsl().refuse_while_suspended();
         let access = Access::new(Arc::clone(pool.dsl()), self.world.clone());
@@ -258,11 +121,7 @@ impl Service {
             access: Arc::new(access),
             next_guid: Mutex::new(None),
         });
-        self.pools
-            .lock()
-            .insert(open.pool.name(), Arc::clone(&open));
-        self.share_out_cache();
-        self.save_cached_pools();
+        self.pools.insert(&open);
         self.events.tell_of(&open.pool, EventKind::PoolImported);
         tokio::spawn(background::watch(Arc::clone(&open)));
         let _admin = open.admin.lock().await;
@@ -274,96 +133,17 @@ impl Service {
         warnings
     }
 
-    /// Forgets a pool that was exported or destroyed.
-    pub(crate) fn forget(&self, name: &str, keep_cached: bool) {
-        let forgotten = self.pools.lock().remove(name);
-        if let Some(open) = forgotten {
-            open.background.close(&open.pool);
-        }
-        self.share_out_cache();
-        if !keep_cached {
-            self.save_cached_pools();
-        }
-    }
-
-    /// Every pool gets the same part of the memory for caching, and may have as much dirty as OpenZFS allows where
-    /// the cache has a quarter of the memory: a tenth of it, at most 4 GiB (`zfs_dirty_data_max`, `..._max_max`).
-    fn share_out_cache(&self) {
-        let pools = self.pools.lock();
-        let share = self.cache_bytes / pools.len().max(1) as u64;
-        for open in pools.values() {
-            open.pool.pipeline().cache().set_limit_bytes(share);
-            open.pool
-                .set_dirty_max_bytes((share / 5 * 2).clamp(DIRTY_BYTES_MIN, DIRTY_BYTES_MAX));
-        }
-    }
-
-    /// Keeps which pools are open, with their devices, for the next start.
-    pub(crate) fn save_cached_pools(&self) {
-        let pools = self.pools();
-        let mut absent = self.absent.lock();
-        absent.retain(|absent| {
-            pools
-                .iter()
-                .all(|open| !absent.cached.is(open.pool.guid().get()))
-        });
-        let mut cached: Vec<CachedPool> = pools
-            .iter()
-            .filter(|open| open.is_cached())
-            .map(|open| CachedPool {
-                name: open.pool.name(),
-                guid: open.pool.guid().get(),
-                next_guid: *open.next_guid.lock(),
-                devices: crate::reports::device_paths(&open.pool.status()),
-                read_only: open.pool.is_read_only(),
-            })
-            .collect();
-        cached.extend(absent.iter().map(|absent| absent.cached.clone()));
-        if let Err(error) = self.state.set_cached_pools(&cached) {
-            tracing::warn!(
-                "the list of pools could not be kept: {error}; they must be imported by hand at the next start"
-            );
-        }
-    }
-
-    /// Imports what was imported when the daemon last ran. What cannot be is reported, and tried again at the next start:
-    /// a disk that came too late must not cost a pool its place.
+    /// Imports what was imported when the daemon last ran. What cannot be is reported, and tried
+    /// again at the next start: a disk that came too late must not cost a pool its place.
     pub(crate) async fn import_cached(&self) {
-        let cached = self.state.cached_pools();
-        *self.absent.lock() = cached.iter().cloned().map(Absent::new).collect();
-        for cached in cached {
+        for cached in self.pools.expect_cached() {
             if let Err(failure) = self.import_one_cached(&cached).await {
                 tracing::error!("pool '{}' of the last run: {failure}", cached.name);
-                let mut absent = self.absent.lock();
-                let listed = absent.iter_mut();
-                for one in listed.filter(|one| one.cached.guid == cached.guid) {
-                    one.why = Some(failure.to_string());
-                    eprintln!("{}", one.told());
+                for told in self.pools.could_not_be_imported(cached.guid, &failure) {
+                    eprintln!("{told}");
                 }
             }
         }
-    }
-
-    /// Of every pool that could not be imported at the start and is still waited for, why.
-    pub(crate) fn absent(&self) -> Vec<Failure> {
-        let absent = self.absent.lock();
-        let failed = absent.iter().filter(|absent| absent.why.is_some());
-        let told = failed.map(Absent::told);
-        told.map(|why| Failure::new(FailureKind::NotFound, why))
-            .collect()
-    }
-
-    /// Forgets a pool that is not here, so that no start looks for it again; tells whether it was on the list.
-    pub(crate) fn forget_absent(&self, name: &str) -> bool {
-        let mut absent = self.absent.lock();
-        let before = absent.len();
-        absent.retain(|absent| absent.cached.name != name);
-        let forgotten = absent.len() < before;
-        drop(absent);
-        if forgotten {
-            self.save_cached_pools();
-        }
-        forgotten
     }
 
     async fn import_one_cached(&self, cached: &CachedPool) -> Result<(), Failure> {
@@ -379,13 +159,17 @@ impl Service {
         let mut found = found.into_iter();
         let Some(found) = found.find(|found| cached.is(found.guid.get())) else {
             let message = format!(
-                "{doing}: none of its devices is there ({}); bring them back and run 'zpool import -d DIR {}'",
+                "{doing}: none of its devices is there ({}); bring them back and run 'zpool \
+                 import -d DIR {}'",
                 cached.devices.join(", "),
                 cached.name
             );
             return Err(Failure::new(FailureKind::NotFound, message));
         };
-        let _claim = self.claim(&doing, &cached.name, Some(found.guid)).await?;
+        let _claim = self
+            .pools
+            .claim(&doing, &cached.name, Some(found.guid))
+            .await?;
         let mut import = ImportSpec::new(found, self.host.clone());
         import.read_only = cached.read_only;
         import.missing_logs = MissingLogs::AcceptedIfUnused;
@@ -403,13 +187,13 @@ impl Service {
     pub(crate) async fn shut_down(&self) {
         self.volumes.stop_serving().await;
         // What is being imported is exported below; what hangs meanwhile is as after a crash.
-        if tokio::time::timeout(LAST_IMPORTS, self.names.close())
+        if tokio::time::timeout(LAST_IMPORTS, self.pools.close_names())
             .await
             .is_err()
         {
             tracing::warn!("pools are still being imported; leaving");
         }
-        let pools = self.pools();
+        let pools = self.pools.all();
         let leaving = pools.iter().map(|open| {
             let left: BoxFuture<'_, ()> = Box::pin(self.leave_pool(open));
             (open.pool.name(), left)
@@ -444,7 +228,7 @@ impl Service {
             exported.map_err(|error| from_pool(&doing, &error))
         };
         match self.leaving(open, &doing, true, work).await {
-            Ok(()) => self.forget(&name, true),
+            Ok(()) => self.pools.remove(&name, true),
             Err(failure) => {
                 tracing::error!("{failure}");
                 eprintln!("{failure}");
@@ -488,14 +272,15 @@ impl Service {
         Ok(leaving)
     }
 
-    /// Gives leases on a dataset, `name`, back. While its pool is suspended closing it goes on in the
-    /// registry (what is not written yet stays in memory until the pool is cleared or left): `None`.
+    /// Gives leases on a dataset, `name`, back. While its pool is suspended closing it goes on in
+    /// the registry (what is not written yet stays in memory until the pool is cleared or left):
+    /// `None`.
     pub(crate) async fn unless_suspended<T>(
         &self,
         name: &str,
         closing: impl Future<Output = T>,
     ) -> Option<T> {
-        let Ok(open) = self.pool_of(name) else {
+        let Ok(open) = self.pools.of_dataset(name) else {
             return Some(closing.await);
         };
         let result = tokio::select! {
@@ -514,8 +299,8 @@ impl Service {
         }
     }
 
-    /// Runs an export, a sync or the like of a pool. When the pool is suspended, or gets so, that fails at once, or by
-    /// force the pool is given up, so that nothing waits for it any more.
+    /// Runs an export, a sync or the like of a pool. When the pool is suspended, or gets so, that
+    /// fails at once, or by force the pool is given up, so that nothing waits for it any more.
     pub(crate) async fn leaving<T>(
         &self,
         open: &OpenPool,
@@ -542,7 +327,12 @@ impl Service {
         ServerInfoReply {
             version: env!("CARGO_PKG_VERSION").into(),
             process_id: std::process::id(),
-            pools: self.pools().iter().map(|open| open.pool.name()).collect(),
+            pools: self
+                .pools
+                .all()
+                .iter()
+                .map(|open| open.pool.name())
+                .collect(),
             shares: self.volumes.shares(&self.secrets),
             not_shared: self.volumes.not_shared(),
         }
@@ -557,7 +347,8 @@ pub(crate) fn exclusion(mode: UnmountMode) -> Exclusion {
     }
 }
 
-/// Does all of these at the same time, each for no longer than `limit`; gives the names of those that were not done.
+/// Does all of these at the same time, each for no longer than `limit`; gives the names of those
+/// that were not done.
 async fn side_by_side(all: Vec<(String, BoxFuture<'_, ()>)>, limit: Duration) -> Vec<String> {
     let limited = all.into_iter().map(|(name, work)| async move {
         let done = tokio::time::timeout(limit, work).await;
@@ -566,8 +357,8 @@ async fn side_by_side(all: Vec<(String, BoxFuture<'_, ()>)>, limit: Duration) ->
     join_all(limited).await.into_iter().flatten().collect()
 }
 
-/// `gethostid(3)` as OpenZFS on Linux finds it: `$ZFS_HOSTID` (`get_system_hostid`, lib/libspl), `/etc/hostid`,
-/// else zero (no check of owners).
+/// `gethostid(3)` as OpenZFS on Linux finds it: `$ZFS_HOSTID` (`get_system_hostid`, lib/libspl),
+/// `/etc/hostid`, else zero (no check of owners).
 fn host_identity() -> HostIdentity {
     let of_file = || {
         let raw = std::fs::read("/etc/hostid").ok()?;
@@ -583,7 +374,8 @@ fn host_identity() -> HostIdentity {
             Ok(hostid) => Some(hostid),
             Err(_) => {
                 tracing::warn!(
-                    "ZFS_HOSTID is ignored, as it is no number of 32 bits: '{text}'; write it as 0x12345678"
+                    "ZFS_HOSTID is ignored, as it is no number of 32 bits: '{text}'; write it as \
+                     0x12345678"
                 );
                 None
             }

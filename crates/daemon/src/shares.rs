@@ -21,8 +21,9 @@ use api::{
 };
 use serve_iscsi::{Authentication, ChapCredentials, Target, TargetOptions, VolumeUnit};
 
+use crate::pools::OpenPool;
 use crate::secrets::{Credentials, Secrets, generate};
-use crate::service::{OpenPool, Service};
+use crate::service::Service;
 use crate::volumes::Volumes;
 
 /// The user property that shares a volume by iSCSI.
@@ -359,7 +360,7 @@ impl Service {
     /// Shares or unshares the volumes that a secret is about as the secrets say now. Pools do not
     /// wait for each other.
     async fn follow_secret(&self, secret: &str) {
-        let pools = self.pools();
+        let pools = self.pools.all();
         let all = pools.iter().map(|open| async {
             let names = self.volumes.below(&open.pool.name()).into_iter();
             let is_meant = |name: &String| match self.volumes.sharing_of(name) {

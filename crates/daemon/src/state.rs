@@ -16,7 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::DaemonError;
 
-/// How often and how long to wait for the lock: a daemon that has answered `millpond down` holds it until its process has ended.
+/// How often and how long to wait for the lock: a daemon that has answered `millpond down` holds it
+/// until its process has ended.
 const LOCK_TRIES: u32 = 40;
 const LOCK_PAUSE: Duration = Duration::from_millis(25);
 

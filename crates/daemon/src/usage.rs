@@ -12,7 +12,8 @@ use filesystem::QuotaKind;
 use format::SnapshotBookmark;
 
 use crate::error::from_dataset;
-use crate::service::{OpenPool, Service};
+use crate::pools::OpenPool;
+use crate::service::Service;
 
 /// Names by number from `/etc/passwd` or `/etc/group`, which have the number in the third field
 /// (passwd(5), group(5)).
@@ -43,168 +44,171 @@ pub(crate) fn id_of(owner: SpaceOwner, whose: &str) -> Option<u64> {
     names.find(|(_, known)| known == whose).map(|(id, _)| id)
 }
 
-impl Service {
-    /// `zfs userspace`, `zfs groupspace`, `zfs projectspace`.
-    pub(crate) async fn zfs_space(&self, call: &ZfsSpace) -> Result<ZfsSpaceReply, Failure> {
-        let name = &call.name;
-        let open = self.pool_of(name)?;
-        let doing = format!("cannot get used/quota for '{name}'");
-        let failed = |error| from_dataset(&doing, &error);
-        let dsl = open.pool.dsl();
-        let info = dsl.lookup(name).await.map_err(failed)?;
-        if info.head_kind != dataset::DatasetKind::Filesystem {
-            let message =
-                format!("{doing}: operation is only applicable to filesystems and their snapshots");
-            return Err(Failure::new(FailureKind::Invalid, message));
-        }
-        // What is not mounted is opened for this: nobody shall find the dataset busy for that.
-        let is_mounted = self.mounts.mountpoint(name).is_some();
-        let _admin = match is_mounted {
-            true => None,
-            false => Some(open.admin.lock().await),
-        };
-        let borrowed = self.borrow(&open, name, &doing, "userspace").await?;
-        let filesystem = borrowed.get();
-        let mut reply = ZfsSpaceReply::default();
-        let mut outcome = Ok(());
-        for owner in &call.owners {
-            if *owner == SpaceOwner::Project && !filesystem.has_projects() {
-                let message = format!("{doing}: unsupported version or feature");
-                outcome = Err(Failure::new(FailureKind::Unsupported, message));
-                continue;
-            }
-            let (kind, names) = match owner {
-                SpaceOwner::User => (QuotaKind::User, names_in("/etc/passwd")),
-                SpaceOwner::Group => (QuotaKind::Group, names_in("/etc/group")),
-                SpaceOwner::Project => (QuotaKind::Project, BTreeMap::new()),
-            };
-            // What is not used and has no quota is not kept.
-            let kept = |used, quota| (used != 0 || quota != 0).then_some(Usage { used, quota });
-            match filesystem.space_by(kind).await {
-                Ok(uses) => reply.uses.extend(uses.into_iter().map(|used| SpaceReport {
-                    owner: *owner,
-                    id: used.id,
-                    name: names.get(&used.id).cloned(),
-                    bytes: kept(used.used_bytes, used.quota_bytes),
-                    objects: kept(used.used_objects, used.quota_objects),
-                })),
-                Err(error) => {
-                    outcome = Err(Failure::new(FailureKind::Io, format!("{doing}: {error}")));
-                }
-            }
-        }
-        if let Err(error) = borrowed.close().await {
-            tracing::warn!("{name}: {error}");
-        }
-        outcome.map(|()| reply)
+/// `zfs userspace`, `zfs groupspace`, `zfs projectspace`.
+pub(crate) async fn zfs_space(
+    service: &Service,
+    call: &ZfsSpace,
+) -> Result<ZfsSpaceReply, Failure> {
+    let name = &call.name;
+    let open = service.pools.of_dataset(name)?;
+    let doing = format!("cannot get used/quota for '{name}'");
+    let failed = |error| from_dataset(&doing, &error);
+    let dsl = open.pool.dsl();
+    let info = dsl.lookup(name).await.map_err(failed)?;
+    if info.head_kind != dataset::DatasetKind::Filesystem {
+        let message =
+            format!("{doing}: operation is only applicable to filesystems and their snapshots");
+        return Err(Failure::new(FailureKind::Invalid, message));
     }
-
-    /// A property that names whose it is: `written@SNAPSHOT`, `userused@USER`,
-    /// `groupobjquota@GROUP` and such (`zfs_userquota_prop_prefixes`, module/zcommon/zfs_prop.c).
-    /// None where it does not apply.
-    pub(crate) async fn owned(
-        &self,
-        open: &OpenPool,
-        name: &str,
-        property: &str,
-    ) -> Option<Property> {
-        let (prefix, whose) = property.split_once('@')?;
-        if prefix == "written" {
-            let setting = open.pool.dsl().property(name, property).await.ok()?;
-            let value = setting.value.number()?;
-            return Some(Property {
-                value: value.to_string(),
-                source: api::Source::Local,
-            });
+    // What is not mounted is opened for this: nobody shall find the dataset busy for that.
+    let is_mounted = service.mounts.mountpoint(name).is_some();
+    let _admin = match is_mounted {
+        true => None,
+        false => Some(open.admin.lock().await),
+    };
+    let borrowed = crate::owners::borrow(&open, name, &doing, "userspace").await?;
+    let filesystem = borrowed.get();
+    let mut reply = ZfsSpaceReply::default();
+    let mut outcome = Ok(());
+    for owner in &call.owners {
+        if *owner == SpaceOwner::Project && !filesystem.has_projects() {
+            let message = format!("{doing}: unsupported version or feature");
+            outcome = Err(Failure::new(FailureKind::Unsupported, message));
+            continue;
         }
-        let (owner, what) = [
-            ("user", SpaceOwner::User),
-            ("group", SpaceOwner::Group),
-            ("project", SpaceOwner::Project),
-        ]
-        .iter()
-        .find_map(|(word, owner)| Some((*owner, prefix.strip_prefix(word)?)))?;
-        let id = id_of(owner, whose)?;
-        let call = ZfsSpace {
-            name: name.to_owned(),
-            owners: vec![owner],
+        let (kind, names) = match owner {
+            SpaceOwner::User => (QuotaKind::User, names_in("/etc/passwd")),
+            SpaceOwner::Group => (QuotaKind::Group, names_in("/etc/group")),
+            SpaceOwner::Project => (QuotaKind::Project, BTreeMap::new()),
         };
-        let uses = self.zfs_space(&call).await.ok()?.uses;
-        let found = uses.into_iter().find(|used| used.id == id);
-        let (bytes, objects) = found.map_or((None, None), |used| (used.bytes, used.objects));
-        let value = match what {
-            "used" => bytes.map_or(0, |usage| usage.used),
-            "quota" => bytes.map_or(0, |usage| usage.quota),
-            "objused" => objects.map_or(0, |usage| usage.used),
-            "objquota" => objects.map_or(0, |usage| usage.quota),
-            _ => return None,
-        };
-        Some(Property {
+        // What is not used and has no quota is not kept.
+        let kept = |used, quota| (used != 0 || quota != 0).then_some(Usage { used, quota });
+        match filesystem.space_by(kind).await {
+            Ok(uses) => reply.uses.extend(uses.into_iter().map(|used| SpaceReport {
+                owner: *owner,
+                id: used.id,
+                name: names.get(&used.id).cloned(),
+                bytes: kept(used.used_bytes, used.quota_bytes),
+                objects: kept(used.used_objects, used.quota_objects),
+            })),
+            Err(error) => {
+                outcome = Err(Failure::new(FailureKind::Io, format!("{doing}: {error}")));
+            }
+        }
+    }
+    if let Err(error) = borrowed.close().await {
+        tracing::warn!("{name}: {error}");
+    }
+    outcome.map(|()| reply)
+}
+
+/// A property that names whose it is: `written@SNAPSHOT`, `userused@USER`, `groupobjquota@GROUP`
+/// and such (`zfs_userquota_prop_prefixes`, module/zcommon/zfs_prop.c). None where it does not
+/// apply.
+pub(crate) async fn owned(
+    service: &Service,
+    open: &OpenPool,
+    name: &str,
+    property: &str,
+) -> Option<Property> {
+    let (prefix, whose) = property.split_once('@')?;
+    if prefix == "written" {
+        let setting = open.pool.dsl().property(name, property).await.ok()?;
+        let value = setting.value.number()?;
+        return Some(Property {
             value: value.to_string(),
             source: api::Source::Local,
-        })
+        });
     }
+    let (owner, what) = [
+        ("user", SpaceOwner::User),
+        ("group", SpaceOwner::Group),
+        ("project", SpaceOwner::Project),
+    ]
+    .iter()
+    .find_map(|(word, owner)| Some((*owner, prefix.strip_prefix(word)?)))?;
+    let id = id_of(owner, whose)?;
+    let call = ZfsSpace {
+        name: name.to_owned(),
+        owners: vec![owner],
+    };
+    let uses = zfs_space(service, &call).await.ok()?.uses;
+    let found = uses.into_iter().find(|used| used.id == id);
+    let (bytes, objects) = found.map_or((None, None), |used| (used.bytes, used.objects));
+    let value = match what {
+        "used" => bytes.map_or(0, |usage| usage.used),
+        "quota" => bytes.map_or(0, |usage| usage.quota),
+        "objused" => objects.map_or(0, |usage| usage.used),
+        "objquota" => objects.map_or(0, |usage| usage.quota),
+        _ => return None,
+    };
+    Some(Property {
+        value: value.to_string(),
+        source: api::Source::Local,
+    })
+}
 
-    /// `zfs holds`.
-    pub(crate) async fn zfs_holds(&self, call: &ZfsHolds) -> Result<ZfsHoldsReply, Failure> {
-        let mut reply = ZfsHoldsReply::default();
-        for name in &call.names {
-            let Some((head, short)) = name.split_once('@') else {
-                return Err(Failure::new(
-                    FailureKind::Invalid,
-                    format!("'{name}' is not a snapshot"),
-                ));
+/// `zfs holds`.
+pub(crate) async fn zfs_holds(
+    service: &Service,
+    call: &ZfsHolds,
+) -> Result<ZfsHoldsReply, Failure> {
+    let mut reply = ZfsHoldsReply::default();
+    for name in &call.names {
+        let Some((head, short)) = name.split_once('@') else {
+            return Err(Failure::new(
+                FailureKind::Invalid,
+                format!("'{name}' is not a snapshot"),
+            ));
+        };
+        let open = service.pools.of_dataset(name)?;
+        let doing = format!("cannot get holds for '{name}'");
+        let failed = |error| from_dataset(&doing, &error);
+        let dsl = open.pool.dsl();
+        let mut snapshots = vec![name.clone()];
+        if call.recursive {
+            let options = ListOptions {
+                snapshots: true,
+                ..ListOptions::default()
             };
-            let open = self.pool_of(name)?;
-            let doing = format!("cannot get holds for '{name}'");
-            let failed = |error| from_dataset(&doing, &error);
-            let dsl = open.pool.dsl();
-            let mut snapshots = vec![name.clone()];
-            if call.recursive {
-                let options = ListOptions {
-                    snapshots: true,
-                    ..ListOptions::default()
-                };
-                let listed = dsl.list(head, &options).await.map_err(failed)?;
-                snapshots = listed
-                    .into_iter()
-                    .filter(|info| info.name.split_once('@').is_some_and(|(_, of)| of == short))
-                    .map(|info| info.name)
-                    .collect();
-            }
-            for snapshot in snapshots {
-                let holds = dsl.holds(&snapshot).await.map_err(failed)?;
-                reply
-                    .holds
-                    .extend(holds.into_iter().map(|(tag, time_s)| HoldReport {
-                        name: snapshot.clone(),
-                        tag,
-                        time_s,
-                    }));
-            }
+            let listed = dsl.list(head, &options).await.map_err(failed)?;
+            snapshots = listed
+                .into_iter()
+                .filter(|info| info.name.split_once('@').is_some_and(|(_, of)| of == short))
+                .map(|info| info.name)
+                .collect();
         }
-        Ok(reply)
+        for snapshot in snapshots {
+            let holds = dsl.holds(&snapshot).await.map_err(failed)?;
+            reply
+                .holds
+                .extend(holds.into_iter().map(|(tag, time_s)| HoldReport {
+                    name: snapshot.clone(),
+                    tag,
+                    time_s,
+                }));
+        }
     }
+    Ok(reply)
+}
 
-    /// Bookmarks of a dataset, or the one that `only` names.
-    pub(crate) async fn bookmark_reports(
-        &self,
-        open: &OpenPool,
-        head: &str,
-        only: Option<&str>,
-    ) -> Result<Vec<DatasetReport>, Failure> {
-        let bookmarks = open
-            .pool
-            .dsl()
-            .bookmarks(head)
-            .await
-            .map_err(|error| from_dataset(&format!("cannot open '{head}'"), &error))?;
-        Ok(bookmarks
-            .into_iter()
-            .filter(|bookmark| only.is_none_or(|only| bookmark.name == only))
-            .map(bookmark_report)
-            .collect())
-    }
+/// Bookmarks of a dataset, or the one that `only` names.
+pub(crate) async fn bookmark_reports(
+    open: &OpenPool,
+    head: &str,
+    only: Option<&str>,
+) -> Result<Vec<DatasetReport>, Failure> {
+    let bookmarks = open
+        .pool
+        .dsl()
+        .bookmarks(head)
+        .await
+        .map_err(|error| from_dataset(&format!("cannot open '{head}'"), &error))?;
+    Ok(bookmarks
+        .into_iter()
+        .filter(|bookmark| only.is_none_or(|only| bookmark.name == only))
+        .map(bookmark_report)
+        .collect())
 }
 
 /// What a bookmark tells (`dsl_bookmark_fetch_props`, module/zfs/dsl_bookmark.c).

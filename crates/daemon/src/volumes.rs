@@ -19,7 +19,8 @@ use volume::Volume;
 
 use crate::error::{from_access, from_dataset, from_mount};
 use crate::mounts::is_at_or_below;
-use crate::service::{OpenPool, Service};
+use crate::pools::OpenPool;
+use crate::service::Service;
 use crate::shares::Sharing;
 
 /// How often it is asked whether an open file is still open, and how long apart.
@@ -218,7 +219,7 @@ impl Service {
             Ok(listed) => {
                 let mut failures = Vec::new();
                 for info in listed {
-                    if self.is_locked(open, &info.name).await {
+                    if crate::keys::is_locked(open, &info.name).await {
                         continue;
                     }
                     if let Err(failure) = self.open_volume(open, &info.name).await {
@@ -459,7 +460,7 @@ impl Service {
         let Some(kept) = self.volumes.by_name.lock().remove(name) else {
             return Ok(());
         };
-        let open = self.pool_of(name)?;
+        let open = self.pools.of_dataset(name)?;
         let closing = async {
             let closed = kept.lease.close().await;
             // Requests that are under way at its file or target are cut off.

@@ -13,8 +13,9 @@ use serve_fuse::{MountTable, UnmountMode};
 
 use crate::error::{all_done, from_access, from_dataset};
 use crate::mounts::{Place, Taken};
+use crate::pools::OpenPool;
 use crate::reports;
-use crate::service::{OpenPool, Service};
+use crate::service::Service;
 use crate::zpool::typed;
 
 pub(crate) fn mode(force: bool) -> UnmountMode {
@@ -34,495 +35,507 @@ pub(crate) fn everything(depth: Option<usize>) -> ListOptions {
     }
 }
 
-impl Service {
-    /// `zfs list` and `zfs get`.
-    pub(crate) async fn zfs_list(&self, call: &ZfsList) -> Result<ZfsListReply, Failure> {
-        let names: Vec<String> = if call.names.is_empty() {
-            self.pools().iter().map(|open| open.pool.name()).collect()
-        } else {
-            call.names.clone()
-        };
-        let mut reply = ZfsListReply::default();
-        let mut seen = BTreeSet::new();
-        for name in names {
-            // What is wrong with one does not keep the others from being shown.
-            if let Err(failure) = self
-                .list_one(call, name, &mut seen, &mut reply.datasets)
-                .await
-            {
-                reply.failures.push(failure);
-            }
-        }
-        match reply.datasets.is_empty() {
-            true => all_done(&reply.failures).map(|_| reply),
-            false => Ok(reply),
+/// `zfs list` and `zfs get`.
+pub(crate) async fn zfs_list(service: &Service, call: &ZfsList) -> Result<ZfsListReply, Failure> {
+    let names: Vec<String> = if call.names.is_empty() {
+        service
+            .pools
+            .all()
+            .iter()
+            .map(|open| open.pool.name())
+            .collect()
+    } else {
+        call.names.clone()
+    };
+    let mut reply = ZfsListReply::default();
+    let mut seen = BTreeSet::new();
+    for name in names {
+        // What is wrong with one does not keep the others from being shown.
+        if let Err(failure) = list_one(service, call, name, &mut seen, &mut reply.datasets).await {
+            reply.failures.push(failure);
         }
     }
+    match reply.datasets.is_empty() {
+        true => all_done(&reply.failures).map(|_| reply),
+        false => Ok(reply),
+    }
+}
 
-    /// Adds a dataset and what is asked for below it to a list, as far as it is not there yet.
-    async fn list_one(
-        &self,
-        call: &ZfsList,
-        name: String,
-        seen: &mut BTreeSet<String>,
-        datasets: &mut Vec<DatasetReport>,
-    ) -> Result<(), Failure> {
-        let has = |kind| call.kinds.contains(&kind);
+/// Adds a dataset and what is asked for below it to a list, as far as it is not there yet.
+async fn list_one(
+    service: &Service,
+    call: &ZfsList,
+    name: String,
+    seen: &mut BTreeSet<String>,
+    datasets: &mut Vec<DatasetReport>,
+) -> Result<(), Failure> {
+    let has = |kind| call.kinds.contains(&kind);
+    let options = ListOptions {
+        filesystems: call.kinds.is_empty() || has(ApiKind::Filesystem),
+        volumes: call.kinds.is_empty() || has(ApiKind::Volume),
+        snapshots: has(ApiKind::Snapshot),
+        depth: call.depth.map(|depth| depth as usize),
+    };
+    let open = service.pools.of_dataset(&name)?;
+    let doing = format!("cannot open '{name}'");
+    let failed = |error| from_dataset(&doing, &error);
+    if let Some((head, _)) = name.split_once('#') {
+        let found = crate::usage::bookmark_reports(&open, head, Some(&name)).await?;
+        if found.is_empty() {
+            let message = format!("{doing}: dataset does not exist");
+            return Err(Failure::new(FailureKind::NotFound, message));
+        }
+        datasets.extend(found);
+        return Ok(());
+    }
+    let alone = call.depth == Some(0) || name.contains('@');
+    let listed = if alone {
+        vec![open.pool.dsl().lookup(&name).await.map_err(failed)?]
+    } else {
+        // A pool may have its snapshots listed by themselves.
+        let listsnapshots = call.kinds.is_empty()
+            && open
+                .pool
+                .prop("listsnapshots")
+                .is_some_and(|on| on.value == "on");
         let options = ListOptions {
-            filesystems: call.kinds.is_empty() || has(ApiKind::Filesystem),
-            volumes: call.kinds.is_empty() || has(ApiKind::Volume),
-            snapshots: has(ApiKind::Snapshot),
-            depth: call.depth.map(|depth| depth as usize),
+            snapshots: options.snapshots || listsnapshots,
+            ..options.clone()
         };
-        let open = self.pool_of(&name)?;
-        let doing = format!("cannot open '{name}'");
-        let failed = |error| from_dataset(&doing, &error);
-        if let Some((head, _)) = name.split_once('#') {
-            let found = self.bookmark_reports(&open, head, Some(&name)).await?;
-            if found.is_empty() {
-                let message = format!("{doing}: dataset does not exist");
-                return Err(Failure::new(FailureKind::NotFound, message));
-            }
-            datasets.extend(found);
-            return Ok(());
-        }
-        let alone = call.depth == Some(0) || name.contains('@');
-        let listed = if alone {
-            vec![open.pool.dsl().lookup(&name).await.map_err(failed)?]
-        } else {
-            // A pool may have its snapshots listed by themselves.
-            let listsnapshots = call.kinds.is_empty()
-                && open
-                    .pool
-                    .prop("listsnapshots")
-                    .is_some_and(|on| on.value == "on");
-            let options = ListOptions {
-                snapshots: options.snapshots || listsnapshots,
-                ..options.clone()
-            };
-            open.pool
-                .dsl()
-                .list(&name, &options)
-                .await
-                .map_err(failed)?
-        };
-        let table = MountTable::now();
-        for info in listed {
-            if seen.insert(info.name.clone()) {
-                let wanted = call.properties.as_deref();
-                let mut report = self.report(&open, table.as_ref(), info, wanted).await?;
-                for property in wanted.unwrap_or_default() {
-                    if let Some(found) = self.owned(&open, &report.name, property).await {
-                        report.properties.insert(property.clone(), found);
-                    }
-                }
-                datasets.push(report);
-            }
-        }
-        if !has(ApiKind::Bookmark) || alone {
-            return Ok(());
-        }
-        // Bookmarks of a dataset are one level below it, as snapshots are.
-        let heads = ListOptions {
-            depth: call.depth.map(|depth| depth.saturating_sub(1) as usize),
-            ..ListOptions::default()
-        };
-        for head in open.pool.dsl().list(&name, &heads).await.map_err(failed)? {
-            for bookmark in self.bookmark_reports(&open, &head.name, None).await? {
-                if seen.insert(bookmark.name.clone()) {
-                    datasets.push(bookmark);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    async fn report(
-        &self,
-        open: &OpenPool,
-        table: Option<&MountTable>,
-        info: DatasetInfo,
-        wanted: Option<&[String]>,
-    ) -> Result<DatasetReport, Failure> {
-        let dsl = open.pool.dsl();
-        let settings = match wanted {
-            None => dsl.properties(&info.name).await,
-            Some(wanted) => dsl.properties_named(&info.name, wanted).await,
-        };
-        let settings = settings
-            .map_err(|error| from_dataset(&format!("cannot open '{}'", info.name), &error))?;
-        let mut properties = reports::properties(settings);
-        if info.kind == DatasetKind::Filesystem {
-            let is_mounted = self.mounts.is_mounted_in(table, &info.name);
-            if wanted.is_none_or(|wanted| wanted.iter().any(|name| name == "mounted")) {
-                let mounted = if is_mounted { "yes" } else { "no" };
-                properties.insert("mounted".into(), Property::statistic(mounted));
-            }
-            let temporary = is_mounted.then(|| self.mounts.temporary(&info.name));
-            for (name, word) in temporary.unwrap_or_default() {
-                if let Some(property) = properties.get_mut(name)
-                    && property.value != word
-                    // A filesystem that may not be written is not writable by its mount.
-                    && (name, word) != ("readonly", "off")
-                {
-                    property.value = word.to_owned();
-                    property.source = api::Source::Temporary;
-                }
-            }
-            reports::put_in_order(&mut properties);
-            if let Some(property) = properties.get_mut("mountpoint")
-                && property.value.starts_with('/')
-            {
-                property.value = crate::mounts::below_altroot(open.pool.altroot(), &property.value)
-                    .to_string_lossy()
-                    .into_owned();
-            }
-        }
-        Ok(DatasetReport {
-            kind: reports::kind(info.kind),
-            create_txg: info.createtxg.get(),
-            name: info.name,
-            properties,
-        })
-    }
-
-    pub(crate) async fn mount_created(&self, open: &OpenPool, name: &str) -> Result<(), Failure> {
-        match self.place(open, name).await? {
-            (Place::At(path), true) => self.mount_at(open, name, &path, false, &[]).await,
-            _ => Ok(()),
-        }
-    }
-
-    /// `zfs snapshot`.
-    pub(crate) async fn zfs_snapshot(&self, call: ZfsSnapshot) -> Result<Empty, Failure> {
-        let Some(first) = call.names.first() else {
-            return Err(Failure::new(
-                FailureKind::Invalid,
-                "missing snapshot argument",
-            ));
-        };
-        let open = self.pool_of(first)?;
-        if let Some(other) = call.names.iter().find(|name| {
-            self.pool_of(name)
-                .map_or(true, |pool| !Arc::ptr_eq(&pool, &open))
-        }) {
-            let message = format!(
-                "cannot create snapshots: '{other}' is not in the same pool as '{first}'; snapshots must be in one pool"
-            );
-            return Err(Failure::new(FailureKind::Invalid, message));
-        }
-        let _admin = open.admin.lock().await;
-        let mut names = Vec::new();
-        for name in &call.names {
-            let (head, snapshot) = name.split_once('@').unwrap_or((name, ""));
-            if call.recursive {
-                let listed = open
-                    .pool
-                    .dsl()
-                    .list(head, &ListOptions::default())
-                    .await
-                    .map_err(|error| {
-                        from_dataset(&format!("cannot create snapshot '{name}'"), &error)
-                    })?;
-                names.extend(
-                    listed
-                        .iter()
-                        .map(|info| format!("{}@{snapshot}", info.name)),
-                );
-            } else {
-                names.push(name.clone());
-            }
-        }
-        let doing = format!("cannot create snapshot '{first}'");
         open.pool
             .dsl()
-            .snapshot(&names, &typed(&call.properties))
+            .list(&name, &options)
             .await
-            .map_err(|error| from_dataset(&doing, &error))?;
-        self.log_command(&open.pool, &call.command).await;
-        self.events.tell(EventKind::DatasetsCreated {
-            names: names.clone(),
-        });
-        for name in &names {
-            let head = name.split('@').next().unwrap_or(name);
-            self.show_volume_snapshots(&open, head).await?;
+            .map_err(failed)?
+    };
+    let table = MountTable::now();
+    for info in listed {
+        if seen.insert(info.name.clone()) {
+            let wanted = call.properties.as_deref();
+            let mut report = report(service, &open, table.as_ref(), info, wanted).await?;
+            for property in wanted.unwrap_or_default() {
+                if let Some(found) =
+                    crate::usage::owned(service, &open, &report.name, property).await
+                {
+                    report.properties.insert(property.clone(), found);
+                }
+            }
+            datasets.push(report);
         }
-        Ok(Empty {})
     }
-
-    /// `zfs rollback`.
-    pub(crate) async fn zfs_rollback(&self, call: ZfsRollback) -> Result<Empty, Failure> {
-        let open = self.pool_of(&call.snapshot)?;
-        let _admin = open.admin.lock().await;
-        let doing = format!("cannot rollback to '{}'", call.snapshot);
-        let failed = |error: DatasetError| from_dataset(&doing, &error);
-        let Some((head, _)) = call.snapshot.split_once('@') else {
-            return Err(Failure::new(
-                FailureKind::Invalid,
-                format!("{doing}: it is not a snapshot; give FILESYSTEM@SNAPSHOT"),
-            ));
-        };
-        let dsl = open.pool.dsl();
-        let target = dsl.lookup(&call.snapshot).await.map_err(failed)?;
-        let listed = dsl.list(head, &everything(Some(1))).await.map_err(failed)?;
-        let newer: Vec<String> = listed
-            .iter()
-            .filter(|info| {
-                info.name.split_once('@').is_some_and(|(of, _)| of == head)
-                    && (info.createtxg, info.object) > (target.createtxg, target.object)
-            })
-            .map(|info| info.name.clone())
-            .collect();
-        let bookmarks = dsl.bookmarks(head).await.map_err(failed)?.into_iter();
-        let newer_bookmarks: Vec<String> = bookmarks
-            .filter(|bookmark| bookmark.phys.creation_txg > target.createtxg)
-            .map(|bookmark| bookmark.name)
-            .collect();
-        let in_the_way = [newer.as_slice(), &newer_bookmarks].concat();
-        if !in_the_way.is_empty() && !call.destroy_newer && !call.destroy_clones {
-            let message = format!(
-                "{doing}: more recent snapshots or bookmarks exist\nuse '-r' to force deletion of the following snapshots and bookmarks:\n{}",
-                in_the_way.join("\n")
-            );
-            return Err(Failure::new(FailureKind::Busy, message));
-        }
-        if call.destroy_clones {
-            let mut doomed: Vec<DatasetInfo> = listed
-                .iter()
-                .filter(|info| newer.contains(&info.name))
-                .cloned()
-                .collect();
-            let destroy = ZfsDestroy {
-                target: call.snapshot.clone(),
-                dependents: true,
-                force: call.force,
-                ..ZfsDestroy::default()
-            };
-            self.add_clones(&open, &destroy, &mut doomed).await?;
-            for info in doomed
-                .iter()
-                .rev()
-                .filter(|info| !newer.contains(&info.name))
-            {
-                self.close_volume(&info.name, mode(call.force)).await?;
-                self.unmount(&info.name, mode(call.force)).await?;
-                dsl.destroy(&info.name).await.map_err(failed)?;
+    if !has(ApiKind::Bookmark) || alone {
+        return Ok(());
+    }
+    // Bookmarks of a dataset are one level below it, as snapshots are.
+    let heads = ListOptions {
+        depth: call.depth.map(|depth| depth.saturating_sub(1) as usize),
+        ..ListOptions::default()
+    };
+    for head in open.pool.dsl().list(&name, &heads).await.map_err(failed)? {
+        for bookmark in crate::usage::bookmark_reports(&open, &head.name, None).await? {
+            if seen.insert(bookmark.name.clone()) {
+                datasets.push(bookmark);
             }
         }
-        // A filesystem is unmounted, then put back where it was, with what is mounted inside; who uses
-        // it, or a volume, goes on with what the snapshot has.
-        let was_volume = self.volumes.get(head).is_some();
-        self.hide_volume_snapshots(head, mode(call.force)).await?;
-        let inside = match self.mounts.mountpoint(head) {
-            Some(path) => self.mounts.inside(&path, &open.pool.name()),
-            None => Vec::new(),
-        };
-        let mut away = self.mounts.last_first(&open.pool.name());
-        away.retain(|name| name == head || inside.contains(name));
-        let roll_back = async || {
-            let (dsl, access) = (Arc::clone(dsl), Arc::clone(&open.access));
-            let (newer, newer_bookmarks) = (newer.clone(), newer_bookmarks.clone());
-            let (head_name, snapshot) = (head.to_owned(), call.snapshot.clone());
-            let work = async move {
-                if !newer.is_empty() {
-                    let _nobody = access.exclusive(&newer, Exclusion::Refused).await?;
-                    dsl.destroy_snapshots(&newer, false).await?;
-                }
-                if !newer_bookmarks.is_empty() {
-                    dsl.destroy_bookmarks(&newer_bookmarks).await?;
-                }
-                dsl.rollback(&head_name, Some(&snapshot)).await?;
-                Ok(())
-            };
-            open.access.exchange(head, work).await.and_then(|done| done)
-        };
-        let mut taken = Vec::new();
-        let outcome = match self
-            .take_away(&open, away.clone(), UnmountMode::Clean)
-            .await
+    }
+    Ok(())
+}
+
+async fn report(
+    service: &Service,
+    open: &OpenPool,
+    table: Option<&MountTable>,
+    info: DatasetInfo,
+    wanted: Option<&[String]>,
+) -> Result<DatasetReport, Failure> {
+    let dsl = open.pool.dsl();
+    let settings = match wanted {
+        None => dsl.properties(&info.name).await,
+        Some(wanted) => dsl.properties_named(&info.name, wanted).await,
+    };
+    let settings =
+        settings.map_err(|error| from_dataset(&format!("cannot open '{}'", info.name), &error))?;
+    let mut properties = reports::properties(settings);
+    if info.kind == DatasetKind::Filesystem {
+        let is_mounted = service.mounts.is_mounted_in(table, &info.name);
+        if wanted.is_none_or(|wanted| wanted.iter().any(|name| name == "mounted")) {
+            let mounted = if is_mounted { "yes" } else { "no" };
+            properties.insert("mounted".into(), Property::statistic(mounted));
+        }
+        let temporary = is_mounted.then(|| service.mounts.temporary(&info.name));
+        for (name, word) in temporary.unwrap_or_default() {
+            if let Some(property) = properties.get_mut(name)
+                && property.value != word
+                // A filesystem that may not be written is not writable by its mount.
+                && (name, word) != ("readonly", "off")
+            {
+                property.value = word.to_owned();
+                property.source = api::Source::Temporary;
+            }
+        }
+        reports::put_in_order(&mut properties);
+        if let Some(property) = properties.get_mut("mountpoint")
+            && property.value.starts_with('/')
         {
-            Ok(unmounted) => {
-                taken = unmounted;
+            property.value = crate::mounts::below_altroot(open.pool.altroot(), &property.value)
+                .to_string_lossy()
+                .into_owned();
+        }
+    }
+    Ok(DatasetReport {
+        kind: reports::kind(info.kind),
+        create_txg: info.createtxg.get(),
+        name: info.name,
+        properties,
+    })
+}
+
+pub(crate) async fn mount_created(
+    service: &Service,
+    open: &OpenPool,
+    name: &str,
+) -> Result<(), Failure> {
+    match service.place(open, name).await? {
+        (Place::At(path), true) => service.mount_at(open, name, &path, false, &[]).await,
+        _ => Ok(()),
+    }
+}
+
+/// `zfs snapshot`.
+pub(crate) async fn zfs_snapshot(service: &Service, call: ZfsSnapshot) -> Result<Empty, Failure> {
+    let Some(first) = call.names.first() else {
+        return Err(Failure::new(
+            FailureKind::Invalid,
+            "missing snapshot argument",
+        ));
+    };
+    let open = service.pools.of_dataset(first)?;
+    if let Some(other) = call.names.iter().find(|name| {
+        service
+            .pools
+            .of_dataset(name)
+            .map_or(true, |pool| !Arc::ptr_eq(&pool, &open))
+    }) {
+        let message = format!(
+            "cannot create snapshots: '{other}' is not in the same pool as '{first}'; snapshots must be in one pool"
+        );
+        return Err(Failure::new(FailureKind::Invalid, message));
+    }
+    let _admin = open.admin.lock().await;
+    let mut names = Vec::new();
+    for name in &call.names {
+        let (head, snapshot) = name.split_once('@').unwrap_or((name, ""));
+        if call.recursive {
+            let listed = open
+                .pool
+                .dsl()
+                .list(head, &ListOptions::default())
+                .await
+                .map_err(|error| {
+                    from_dataset(&format!("cannot create snapshot '{name}'"), &error)
+                })?;
+            names.extend(
+                listed
+                    .iter()
+                    .map(|info| format!("{}@{snapshot}", info.name)),
+            );
+        } else {
+            names.push(name.clone());
+        }
+    }
+    let doing = format!("cannot create snapshot '{first}'");
+    open.pool
+        .dsl()
+        .snapshot(&names, &typed(&call.properties))
+        .await
+        .map_err(|error| from_dataset(&doing, &error))?;
+    crate::zpool::log_command(&open.pool, &call.command).await;
+    service.events.tell(EventKind::DatasetsCreated {
+        names: names.clone(),
+    });
+    for name in &names {
+        let head = name.split('@').next().unwrap_or(name);
+        service.show_volume_snapshots(&open, head).await?;
+    }
+    Ok(Empty {})
+}
+
+/// `zfs rollback`.
+pub(crate) async fn zfs_rollback(service: &Service, call: ZfsRollback) -> Result<Empty, Failure> {
+    let open = service.pools.of_dataset(&call.snapshot)?;
+    let _admin = open.admin.lock().await;
+    let doing = format!("cannot rollback to '{}'", call.snapshot);
+    let failed = |error: DatasetError| from_dataset(&doing, &error);
+    let Some((head, _)) = call.snapshot.split_once('@') else {
+        return Err(Failure::new(
+            FailureKind::Invalid,
+            format!("{doing}: it is not a snapshot; give FILESYSTEM@SNAPSHOT"),
+        ));
+    };
+    let dsl = open.pool.dsl();
+    let target = dsl.lookup(&call.snapshot).await.map_err(failed)?;
+    let listed = dsl.list(head, &everything(Some(1))).await.map_err(failed)?;
+    let newer: Vec<String> = listed
+        .iter()
+        .filter(|info| {
+            info.name.split_once('@').is_some_and(|(of, _)| of == head)
+                && (info.createtxg, info.object) > (target.createtxg, target.object)
+        })
+        .map(|info| info.name.clone())
+        .collect();
+    let bookmarks = dsl.bookmarks(head).await.map_err(failed)?.into_iter();
+    let newer_bookmarks: Vec<String> = bookmarks
+        .filter(|bookmark| bookmark.phys.creation_txg > target.createtxg)
+        .map(|bookmark| bookmark.name)
+        .collect();
+    let in_the_way = [newer.as_slice(), &newer_bookmarks].concat();
+    if !in_the_way.is_empty() && !call.destroy_newer && !call.destroy_clones {
+        let message = format!(
+            "{doing}: more recent snapshots or bookmarks exist\nuse '-r' to force deletion of the following snapshots and bookmarks:\n{}",
+            in_the_way.join("\n")
+        );
+        return Err(Failure::new(FailureKind::Busy, message));
+    }
+    if call.destroy_clones {
+        let mut doomed: Vec<DatasetInfo> = listed
+            .iter()
+            .filter(|info| newer.contains(&info.name))
+            .cloned()
+            .collect();
+        let destroy = ZfsDestroy {
+            target: call.snapshot.clone(),
+            dependents: true,
+            force: call.force,
+            ..ZfsDestroy::default()
+        };
+        crate::destroy::add_clones(&open, &destroy, &mut doomed).await?;
+        for info in doomed
+            .iter()
+            .rev()
+            .filter(|info| !newer.contains(&info.name))
+        {
+            service.close_volume(&info.name, mode(call.force)).await?;
+            service.unmount(&info.name, mode(call.force)).await?;
+            dsl.destroy(&info.name).await.map_err(failed)?;
+        }
+    }
+    // A filesystem is unmounted, then put back where it was, with what is mounted inside; who uses
+    // it, or a volume, goes on with what the snapshot has.
+    let was_volume = service.volumes.get(head).is_some();
+    service
+        .hide_volume_snapshots(head, mode(call.force))
+        .await?;
+    let inside = match service.mounts.mountpoint(head) {
+        Some(path) => service.mounts.inside(&path, &open.pool.name()),
+        None => Vec::new(),
+    };
+    let mut away = service.mounts.last_first(&open.pool.name());
+    away.retain(|name| name == head || inside.contains(name));
+    let roll_back = async || {
+        let (dsl, access) = (Arc::clone(dsl), Arc::clone(&open.access));
+        let (newer, newer_bookmarks) = (newer.clone(), newer_bookmarks.clone());
+        let (head_name, snapshot) = (head.to_owned(), call.snapshot.clone());
+        let work = async move {
+            if !newer.is_empty() {
+                let _nobody = access.exclusive(&newer, Exclusion::Refused).await?;
+                dsl.destroy_snapshots(&newer, false).await?;
+            }
+            if !newer_bookmarks.is_empty() {
+                dsl.destroy_bookmarks(&newer_bookmarks).await?;
+            }
+            dsl.rollback(&head_name, Some(&snapshot)).await?;
+            Ok(())
+        };
+        open.access.exchange(head, work).await.and_then(|done| done)
+    };
+    let mut taken = Vec::new();
+    let outcome = match service
+        .take_away(&open, away.clone(), UnmountMode::Clean)
+        .await
+    {
+        Ok(unmounted) => {
+            taken = unmounted;
+            roll_back().await
+        }
+        Err(busy) => match roll_back().await {
+            Err(AccessError::InUse { name, .. }) if name == head => {
+                if !call.force {
+                    return Err(busy);
+                }
+                taken = service.take_away(&open, away, mode(true)).await?;
                 roll_back().await
             }
-            Err(busy) => match roll_back().await {
-                Err(AccessError::InUse { name, .. }) if name == head => {
-                    if !call.force {
-                        return Err(busy);
-                    }
-                    taken = self.take_away(&open, away, mode(true)).await?;
-                    roll_back().await
-                }
-                outcome => outcome,
-            },
-        };
-        let mut back = self.bring_back(&open, taken).await;
-        if was_volume {
-            if let Err(AccessError::NotReopened { .. }) = &outcome {
-                let _ = self.close_volume(head, mode(true)).await;
-            }
-            back = self.open_volume(&open, head).await;
+            outcome => outcome,
+        },
+    };
+    let mut back = service.bring_back(&open, taken).await;
+    if was_volume {
+        if let Err(AccessError::NotReopened { .. }) = &outcome {
+            let _ = service.close_volume(head, mode(true)).await;
         }
-        outcome.map_err(|error| from_access(&doing, &error))?;
-        self.log_command(&open.pool, &call.command).await;
-        let done = format!(
-            "rolled back to '{}', but not all is as it was",
-            call.snapshot
-        );
-        back.map(|()| Empty {})
-            .map_err(|failure| Failure::new(failure.kind, format!("{done}:\n{failure}")))
+        back = service.open_volume(&open, head).await;
     }
+    outcome.map_err(|error| from_access(&doing, &error))?;
+    crate::zpool::log_command(&open.pool, &call.command).await;
+    let done = format!(
+        "rolled back to '{}', but not all is as it was",
+        call.snapshot
+    );
+    back.map(|()| Empty {})
+        .map_err(|failure| Failure::new(failure.kind, format!("{done}:\n{failure}")))
+}
 
-    /// `zfs rename`.
-    pub(crate) async fn zfs_rename(&self, call: ZfsRename) -> Result<Empty, Failure> {
-        let open = self.pool_of(&call.from)?;
-        let _admin = open.admin.lock().await;
-        let doing = format!("cannot rename '{}'", call.from);
-        let failed = |error: DatasetError| from_dataset(&doing, &error);
-        let dsl = open.pool.dsl();
-        let refused = |what: &str| Failure::new(FailureKind::Invalid, format!("{doing}: {what}"));
-        if let Some((head, old)) = call.from.split_once('@') {
-            let (new_head, new) = call.to.split_once('@').unwrap_or((head, &call.to));
-            if new_head != head && !new_head.is_empty() {
-                return Err(refused("snapshots must be part of same dataset"));
-            }
-            self.hide_snapshots_below(head, mode(call.force)).await?;
-            let outcome = if call.recursive {
-                dsl.rename_snapshots(head, old, new).await
-            } else {
-                dsl.rename(&call.from, &format!("{head}@{new}")).await
-            };
-            let shown = self.show_snapshots_below(&open, head).await;
-            outcome.map_err(failed)?;
-            // What is open through `.zfs/snapshot` is known there by the old name, under which nobody would close it.
-            let old_names: Vec<String> = self
-                .mounts
-                .below(head)
-                .into_iter()
-                .map(|of| format!("{of}@{old}"))
-                .collect();
-            self.release_snapshots(&old_names).await;
-            shown?;
-            self.log_command(&open.pool, &call.command).await;
-            return Ok(Empty {});
+/// `zfs rename`.
+pub(crate) async fn zfs_rename(service: &Service, call: ZfsRename) -> Result<Empty, Failure> {
+    let open = service.pools.of_dataset(&call.from)?;
+    let _admin = open.admin.lock().await;
+    let doing = format!("cannot rename '{}'", call.from);
+    let failed = |error: DatasetError| from_dataset(&doing, &error);
+    let dsl = open.pool.dsl();
+    let refused = |what: &str| Failure::new(FailureKind::Invalid, format!("{doing}: {what}"));
+    if let Some((head, old)) = call.from.split_once('@') {
+        let (new_head, new) = call.to.split_once('@').unwrap_or((head, &call.to));
+        if new_head != head && !new_head.is_empty() {
+            return Err(refused("snapshots must be part of same dataset"));
         }
-        if call.recursive {
-            return Err(refused("only snapshots are renamed recursively"));
-        }
-        let pool_name = open.pool.name();
-        if call.to.split('/').next() != Some(pool_name.as_str()) {
-            return Err(refused("datasets must be within same pool"));
-        }
-        if call.parents {
-            self.make_parents(&open, &call.to, &doing, false).await?;
-        }
-        dsl.lookup(&call.from).await.map_err(failed)?;
-        if call.from == call.to {
-            return Ok(Empty {});
-        }
-        let away = match call.no_mount {
-            true => Vec::new(),
-            false => self.mounts.last_first(&call.from),
-        };
-        let taken = self.take_away(&open, away, mode(call.force)).await?;
-        let outcome = dsl.rename(&call.from, &call.to).await.map_err(failed);
-        let new_name = |name: &str| format!("{}{}", call.to, &name[call.from.len()..]);
-        let mut put_back = Ok(());
-        if outcome.is_ok() {
-            self.mounts.renamed(&call.from, &call.to);
-            self.remove_directories(taken.iter().filter_map(Taken::own_directory).collect())
-                .await;
-            for one in taken.iter().rev() {
-                if let Err(failure) = self.mount_again(&open, &new_name(&one.name)).await {
-                    put_back = Err(failure);
-                }
-            }
-            for name in self.volumes.below(&call.from) {
-                let now = new_name(&name);
-                if let Err(failure) = self.volume_renamed(&open, &name, &now).await {
-                    put_back = Err(failure);
-                }
-            }
+        service.hide_snapshots_below(head, mode(call.force)).await?;
+        let outcome = if call.recursive {
+            dsl.rename_snapshots(head, old, new).await
         } else {
-            put_back = self.bring_back(&open, taken).await;
-        }
-        outcome?;
-        self.log_command(&open.pool, &call.command).await;
-        put_back.map(|()| Empty {})
-    }
-
-    /// `zfs mount`.
-    pub(crate) async fn zfs_mount(&self, call: ZfsMount) -> Result<Empty, Failure> {
-        let Some(name) = &call.name else {
-            let failures = self.mount_everything().await;
-            return if failures.is_empty() {
-                Ok(Empty {})
-            } else {
-                Err(Failure::new(FailureKind::Other, failures.join("\n")))
-            };
+            dsl.rename(&call.from, &format!("{head}@{new}")).await
         };
-        let open = self.pool_of(name)?;
-        let _admin = open.admin.lock().await;
-        if self.mounts.mountpoint(name).is_some()
-            && call.options.iter().any(|option| option == "remount")
-        {
-            let remounted = self.remount(&open, name, &call.options).await;
-            return remounted.map(|()| Empty {});
-        }
-        match self.place(&open, name).await? {
-            (Place::At(path), _) => self
-                .mount_at(&open, name, &path, call.overlay, &call.options)
-                .await
-                .map(|()| Empty {}),
-            (Place::Nowhere("mountpoint=legacy"), _) => Err(Failure::new(
-                FailureKind::Invalid,
-                format!(
-                    "cannot mount '{name}': legacy mountpoint\nset 'mountpoint' to a path to mount it"
-                ),
-            )),
-            (Place::Nowhere("mountpoint=none"), _) => Err(Failure::new(
-                FailureKind::Invalid,
-                format!("cannot mount '{name}': no mountpoint set"),
-            )),
-            (Place::Nowhere(why), _) => Err(Failure::new(
-                FailureKind::Invalid,
-                format!("cannot mount '{name}': '{why}'"),
-            )),
-        }
+        let shown = service.show_snapshots_below(&open, head).await;
+        outcome.map_err(failed)?;
+        // What is open through `.zfs/snapshot` is known there by the old name, under which nobody
+        // would close it.
+        let old_names: Vec<String> = service
+            .mounts
+            .below(head)
+            .into_iter()
+            .map(|of| format!("{of}@{old}"))
+            .collect();
+        service.release_snapshots(&old_names).await;
+        shown?;
+        crate::zpool::log_command(&open.pool, &call.command).await;
+        return Ok(Empty {});
     }
-
-    /// `zfs unmount`.
-    pub(crate) async fn zfs_unmount(&self, call: ZfsUnmount) -> Result<Empty, Failure> {
-        if call.all {
-            // What a pool has mounted may be inside of what another has.
-            let mut failures = Vec::new();
-            for name in self.mounts.all_last_first() {
-                let Ok(open) = self.pool_of(&name) else {
-                    continue;
-                };
-                let _admin = open.admin.lock().await;
-                if let Err(failure) = self.unmount(&name, mode(call.force)).await {
-                    failures.push(failure);
-                }
+    if call.recursive {
+        return Err(refused("only snapshots are renamed recursively"));
+    }
+    let pool_name = open.pool.name();
+    if call.to.split('/').next() != Some(pool_name.as_str()) {
+        return Err(refused("datasets must be within same pool"));
+    }
+    if call.parents {
+        crate::create::make_parents(service, &open, &call.to, &doing, false).await?;
+    }
+    dsl.lookup(&call.from).await.map_err(failed)?;
+    if call.from == call.to {
+        return Ok(Empty {});
+    }
+    let away = match call.no_mount {
+        true => Vec::new(),
+        false => service.mounts.last_first(&call.from),
+    };
+    let taken = service.take_away(&open, away, mode(call.force)).await?;
+    let outcome = dsl.rename(&call.from, &call.to).await.map_err(failed);
+    let new_name = |name: &str| format!("{}{}", call.to, &name[call.from.len()..]);
+    let mut put_back = Ok(());
+    if outcome.is_ok() {
+        service.mounts.renamed(&call.from, &call.to);
+        service
+            .remove_directories(taken.iter().filter_map(Taken::own_directory).collect())
+            .await;
+        for one in taken.iter().rev() {
+            if let Err(failure) = service.mount_again(&open, &new_name(&one.name)).await {
+                put_back = Err(failure);
             }
-            return crate::error::all_done(&failures);
         }
-        let word = call.name.unwrap_or_default();
-        let name = if word.starts_with('/') {
-            self.mounted_dataset_at(&word).unwrap_or(word)
-        } else {
-            word
-        };
-        if self.mounts.mountpoint(&name).is_none() {
-            return Err(Failure::new(
-                FailureKind::NotFound,
-                format!("cannot unmount '{name}': not currently mounted"),
-            ));
+        for name in service.volumes.below(&call.from) {
+            let now = new_name(&name);
+            if let Err(failure) = service.volume_renamed(&open, &name, &now).await {
+                put_back = Err(failure);
+            }
         }
-        let open = self.pool_of(&name)?;
-        let _admin = open.admin.lock().await;
-        let names = self.mounts.last_first(&name);
-        self.take_away(&open, names, mode(call.force)).await?;
-        Ok(Empty {})
+    } else {
+        put_back = service.bring_back(&open, taken).await;
     }
+    outcome?;
+    crate::zpool::log_command(&open.pool, &call.command).await;
+    put_back.map(|()| Empty {})
+}
+
+/// `zfs mount`.
+pub(crate) async fn zfs_mount(service: &Service, call: ZfsMount) -> Result<Empty, Failure> {
+    let Some(name) = &call.name else {
+        let failures = service.mount_everything().await;
+        return if failures.is_empty() {
+            Ok(Empty {})
+        } else {
+            Err(Failure::new(FailureKind::Other, failures.join("\n")))
+        };
+    };
+    let open = service.pools.of_dataset(name)?;
+    let _admin = open.admin.lock().await;
+    if service.mounts.mountpoint(name).is_some()
+        && call.options.iter().any(|option| option == "remount")
+    {
+        let remounted = service.remount(&open, name, &call.options).await;
+        return remounted.map(|()| Empty {});
+    }
+    match service.place(&open, name).await? {
+        (Place::At(path), _) => service
+            .mount_at(&open, name, &path, call.overlay, &call.options)
+            .await
+            .map(|()| Empty {}),
+        (Place::Nowhere("mountpoint=legacy"), _) => Err(Failure::new(
+            FailureKind::Invalid,
+            format!(
+                "cannot mount '{name}': legacy mountpoint\nset 'mountpoint' to a path to mount it"
+            ),
+        )),
+        (Place::Nowhere("mountpoint=none"), _) => Err(Failure::new(
+            FailureKind::Invalid,
+            format!("cannot mount '{name}': no mountpoint set"),
+        )),
+        (Place::Nowhere(why), _) => Err(Failure::new(
+            FailureKind::Invalid,
+            format!("cannot mount '{name}': '{why}'"),
+        )),
+    }
+}
+
+/// `zfs unmount`.
+pub(crate) async fn zfs_unmount(service: &Service, call: ZfsUnmount) -> Result<Empty, Failure> {
+    if call.all {
+        // What a pool has mounted may be inside of what another has.
+        let mut failures = Vec::new();
+        for name in service.mounts.all_last_first() {
+            let Ok(open) = service.pools.of_dataset(&name) else {
+                continue;
+            };
+            let _admin = open.admin.lock().await;
+            if let Err(failure) = service.unmount(&name, mode(call.force)).await {
+                failures.push(failure);
+            }
+        }
+        return crate::error::all_done(&failures);
+    }
+    let word = call.name.unwrap_or_default();
+    let name = if word.starts_with('/') {
+        service.mounted_dataset_at(&word).unwrap_or(word)
+    } else {
+        word
+    };
+    if service.mounts.mountpoint(&name).is_none() {
+        return Err(Failure::new(
+            FailureKind::NotFound,
+            format!("cannot unmount '{name}': not currently mounted"),
+        ));
+    }
+    let open = service.pools.of_dataset(&name)?;
+    let _admin = open.admin.lock().await;
+    let names = service.mounts.last_first(&name);
+    service.take_away(&open, names, mode(call.force)).await?;
+    Ok(Empty {})
 }

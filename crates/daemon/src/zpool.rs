@@ -19,10 +19,11 @@ use crate::compatibility::Compatibility;
 use crate::error::{all_done, from_pool, suspended};
 use crate::mounts::below_altroot;
 use crate::owners::OwnedQuota;
+use crate::pools::OpenPool;
 use crate::properties::by_full_names;
 use crate::replication;
 use crate::reports;
-use crate::service::{OpenPool, Service};
+use crate::service::Service;
 use crate::shares::ISCSI_PROPERTY;
 
 /// How long `zpool clear` looks whether the pool goes on.
@@ -125,8 +126,9 @@ pub(crate) fn typed(settings: &Settings) -> Properties {
     settings.clone().into_iter().collect()
 }
 
-/// Takes the alternate root (`-R`, or `-o altroot=`) out of the properties that a pool is created or imported with. As with
-/// OpenZFS, a pool that has one is not imported again at the next start, unless `cachefile` is given as well.
+/// Takes the alternate root (`-R`, or `-o altroot=`) out of the properties that a pool is created
+/// or imported with. As with OpenZFS, a pool that has one is not imported again at the next start,
+/// unless `cachefile` is given as well.
 pub(crate) fn take_altroot(
     doing: &str,
     option: Option<String>,
@@ -171,7 +173,8 @@ async fn refuse_used_mountpoint(
     // It may be in a filesystem that this process serves.
     let directory = path.clone();
     let look = move || {
-        // The mount of a server that crashed would be taken away before its place is used; what is below it counts.
+        // The mount of a server that crashed would be taken away before its place is used; what is
+        // below it counts.
         if !dry_run {
             let _ = serve_fuse::take_away_dead_mounts(&directory);
         }
@@ -207,7 +210,8 @@ fn check_special_small_blocks(
     let most = number("recordsize").unwrap_or(USUAL_RECORD_BYTES);
     let why = if bytes > most {
         format!(
-            "invalid 'special_small_blocks={bytes}' property: must be zero or a power of 2 from 512B to {}",
+            "invalid 'special_small_blocks={bytes}' property: must be zero or a power of 2 from \
+             512B to {}",
             dataset::props::format_size(most)
         )
     } else if !vdevs
@@ -224,328 +228,335 @@ fn check_special_small_blocks(
     ))
 }
 
-impl Service {
-    /// `zpool create`.
-    pub(crate) async fn zpool_create(
-        &self,
-        call: ZpoolCreate,
-    ) -> Result<ZpoolCreateReply, Failure> {
-        let doing = format!("cannot create '{}'", call.name);
-        let given = by_full_names(typed(&call.filesystem_properties));
-        check_special_small_blocks(&doing, &call.vdevs, &given)?;
-        let (quotas, root_properties) = OwnedQuota::split(&doing, &given)?;
-        let name = call.properties.get("tname").unwrap_or(&call.name);
-        let _claim = self.claim(&doing, name, None).await?;
-        if self.pool(name).is_ok() {
-            return Err(Failure::new(
-                FailureKind::Exists,
-                format!("{doing}: pool already exists"),
-            ));
-        }
-        let vdevs = call
-            .vdevs
-            .iter()
-            .map(layout)
-            .collect::<Result<Vec<_>, _>>()?;
-        if !call.force {
-            replication::check(&[], &vdevs)?;
-        }
-        self.refuse_open_devices(&vdevs, call.force)?;
-        let (altroot, mut properties) =
-            take_altroot(&doing, call.altroot.clone(), typed(&call.properties))?;
-        if properties.iter().any(|(name, _)| name == "tname") {
-            not_at_the_next_start(&mut properties);
-        }
-        refuse_used_mountpoint(
-            &call.name,
-            altroot.as_deref(),
-            &root_properties,
-            call.dry_run,
-        )
-        .await?;
-        for (name, value) in &root_properties {
-            if name == ISCSI_PROPERTY {
-                self.check_share(value)?;
-            }
-        }
-        let mut features = if call.no_features {
-            FeatureChoice::None
-        } else {
-            FeatureChoice::All
-        };
-        let compatible = properties
-            .iter()
-            .find(|(name, _)| name == "compatibility")
-            .map(|(_, value)| Compatibility::load(value))
-            .transpose()?;
-        if let Some(compatible) = compatible.filter(|_| !call.no_features) {
-            features = FeatureChoice::None;
-            let allowed = compatible.choose().map(|name| format!("feature@{name}"));
-            // What was asked for by name comes later, and counts.
-            let allowed = allowed.map(|name| (name, "enabled".to_owned()));
-            properties = allowed.chain(properties).collect();
-        }
-        let spec = CreateSpec {
-            name: call.name.clone(),
-            vdevs,
-            properties,
-            features,
-            root_properties,
-            root_init: Arc::new(crate::create::new_filesystem()),
-            altroot,
-            force: call.force,
-            host: self.host.clone(),
-        };
-        if call.dry_run {
-            let checked = Pool::check_create(&self.world, &spec).await;
-            checked.map_err(|error| create_failure(&doing, &error))?;
-            return Ok(ZpoolCreateReply {
-                layout: described(&call.vdevs, &spec.vdevs),
-                warnings: Vec::new(),
-            });
-        }
-        let pool = Pool::create(&self.world, spec)
-            .await
-            .map_err(|error| create_failure(&doing, &error))?;
-        self.log_command(&pool, &call.command).await;
-        let root = pool.name();
-        let mut warnings = self.adopt(pool, true).await;
-        let open = self.pool_of(&root)?;
-        let _admin = open.admin.lock().await;
-        if let Err(failure) = self.set_owned_quotas(&open, &root, &quotas).await {
-            warnings.push(format!("'{root}' was created, but: {failure}"));
-        }
-        Ok(ZpoolCreateReply {
-            layout: Vec::new(),
-            warnings,
-        })
+/// `zpool create`.
+pub(crate) async fn zpool_create(
+    service: &Service,
+    call: ZpoolCreate,
+) -> Result<ZpoolCreateReply, Failure> {
+    let doing = format!("cannot create '{}'", call.name);
+    let given = by_full_names(typed(&call.filesystem_properties));
+    check_special_small_blocks(&doing, &call.vdevs, &given)?;
+    let (quotas, root_properties) = OwnedQuota::split(&doing, &given)?;
+    let name = call.properties.get("tname").unwrap_or(&call.name);
+    let _claim = service.pools.claim(&doing, name, None).await?;
+    if service.pools.get(name).is_ok() {
+        return Err(Failure::new(
+            FailureKind::Exists,
+            format!("{doing}: pool already exists"),
+        ));
     }
-
-    /// A device that belongs to a pool that is open here cannot be used again, not even with force, whatever name it
-    /// goes by.
-    pub(crate) fn refuse_open_devices(
-        &self,
-        vdevs: &[VdevSpec],
-        force: bool,
-    ) -> Result<(), Failure> {
-        for open in self.pools() {
-            let used = reports::device_paths(&open.pool.status());
-            let is_used =
-                |leaf: &LeafSpec| used.iter().any(|path| is_same_device(path, &leaf.path));
-            let mut leaves = vdevs.iter().flat_map(|vdev| vdev.layout.leaves());
-            if let Some(leaf) = leaves.find(|leaf| is_used(leaf)) {
-                let why = format!(
-                    "{} is part of active pool '{}'",
-                    leaf.path,
-                    open.pool.name()
-                );
-                return Err(in_use(why, force));
-            }
-        }
-        Ok(())
+    let vdevs = call
+        .vdevs
+        .iter()
+        .map(layout)
+        .collect::<Result<Vec<_>, _>>()?;
+    if !call.force {
+        replication::check(&[], &vdevs)?;
     }
-
-    pub(crate) async fn log_command(&self, pool: &Pool, command: &str) {
-        if pool.is_read_only() || command.is_empty() {
-            return;
+    refuse_open_devices(service, &vdevs, call.force)?;
+    let (altroot, mut properties) =
+        take_altroot(&doing, call.altroot.clone(), typed(&call.properties))?;
+    if properties.iter().any(|(name, _)| name == "tname") {
+        not_at_the_next_start(&mut properties);
+    }
+    refuse_used_mountpoint(
+        &call.name,
+        altroot.as_deref(),
+        &root_properties,
+        call.dry_run,
+    )
+    .await?;
+    for (name, value) in &root_properties {
+        if name == ISCSI_PROPERTY {
+            service.check_share(value)?;
         }
-        if let Err(error) = pool.log_history(command).await {
-            tracing::warn!(
-                "the history of '{}' could not be written: {error}",
-                pool.name()
+    }
+    let mut features = if call.no_features {
+        FeatureChoice::None
+    } else {
+        FeatureChoice::All
+    };
+    let compatible = properties
+        .iter()
+        .find(|(name, _)| name == "compatibility")
+        .map(|(_, value)| Compatibility::load(value))
+        .transpose()?;
+    if let Some(compatible) = compatible.filter(|_| !call.no_features) {
+        features = FeatureChoice::None;
+        let allowed = compatible.choose().map(|name| format!("feature@{name}"));
+        // What was asked for by name comes later, and counts.
+        let allowed = allowed.map(|name| (name, "enabled".to_owned()));
+        properties = allowed.chain(properties).collect();
+    }
+    let spec = CreateSpec {
+        name: call.name.clone(),
+        vdevs,
+        properties,
+        features,
+        root_properties,
+        root_init: Arc::new(crate::create::new_filesystem()),
+        altroot,
+        force: call.force,
+        host: service.host.clone(),
+    };
+    if call.dry_run {
+        let checked = Pool::check_create(&service.world, &spec).await;
+        checked.map_err(|error| create_failure(&doing, &error))?;
+        return Ok(ZpoolCreateReply {
+            layout: described(&call.vdevs, &spec.vdevs),
+            warnings: Vec::new(),
+        });
+    }
+    let pool = Pool::create(&service.world, spec)
+        .await
+        .map_err(|error| create_failure(&doing, &error))?;
+    log_command(&pool, &call.command).await;
+    let root = pool.name();
+    let mut warnings = service.adopt(pool, true).await;
+    let open = service.pools.of_dataset(&root)?;
+    let _admin = open.admin.lock().await;
+    if let Err(failure) = crate::owners::set_owned_quotas(service, &open, &root, &quotas).await {
+        warnings.push(format!("'{root}' was created, but: {failure}"));
+    }
+    Ok(ZpoolCreateReply {
+        layout: Vec::new(),
+        warnings,
+    })
+}
+
+/// A device that belongs to a pool that is open here cannot be used again, not even with force,
+/// whatever name it goes by.
+pub(crate) fn refuse_open_devices(
+    service: &Service,
+    vdevs: &[VdevSpec],
+    force: bool,
+) -> Result<(), Failure> {
+    for open in service.pools.all() {
+        let used = reports::device_paths(&open.pool.status());
+        let is_used = |leaf: &LeafSpec| used.iter().any(|path| is_same_device(path, &leaf.path));
+        let mut leaves = vdevs.iter().flat_map(|vdev| vdev.layout.leaves());
+        if let Some(leaf) = leaves.find(|leaf| is_used(leaf)) {
+            let why = format!(
+                "{} is part of active pool '{}'",
+                leaf.path,
+                open.pool.name()
             );
+            return Err(in_use(why, force));
         }
     }
+    Ok(())
+}
 
-    /// `zpool destroy`.
-    pub(crate) async fn zpool_destroy(&self, call: ZpoolDestroy) -> Result<Empty, Failure> {
-        let open = self.pool(&call.name)?;
-        let doing = format!("cannot destroy '{}'", call.name);
+pub(crate) async fn log_command(pool: &Pool, command: &str) {
+    if pool.is_read_only() || command.is_empty() {
+        return;
+    }
+    if let Err(error) = pool.log_history(command).await {
+        tracing::warn!(
+            "the history of '{}' could not be written: {error}",
+            pool.name()
+        );
+    }
+}
+
+/// `zpool destroy`.
+pub(crate) async fn zpool_destroy(service: &Service, call: ZpoolDestroy) -> Result<Empty, Failure> {
+    let open = service.pools.get(&call.name)?;
+    let doing = format!("cannot destroy '{}'", call.name);
+    let work = async {
+        let _admin = open.admin.lock().await;
+        let _nobody = service.release_pool(&open, mode(call.force)).await?;
+        let destroyed = open.pool.destroy(call.force).await;
+        destroyed.map_err(|error| from_pool(&doing, &error))
+    };
+    service.leaving(&open, &doing, call.force, work).await?;
+    service.pools.remove(&call.name, false);
+    Ok(Empty {})
+}
+
+/// `zpool export`.
+/// A pool that cannot be exported keeps no other from it.
+pub(crate) async fn zpool_export(service: &Service, call: ZpoolExport) -> Result<Empty, Failure> {
+    let (mut pools, mut failures) = (Vec::new(), Vec::new());
+    if call.all {
+        pools = service.pools.all();
+    }
+    for name in &call.names {
+        match service.pools.get(name) {
+            Ok(open) => pools.push(open),
+            // One that could not be imported at the start is not here, but waited for.
+            Err(_) if service.pools.forget_absent(name) => {}
+            Err(failure) => failures.push(failure),
+        }
+    }
+    for open in pools {
+        let name = open.pool.name();
+        let doing = format!("cannot export '{name}'");
         let work = async {
             let _admin = open.admin.lock().await;
-            let _nobody = self.release_pool(&open, mode(call.force)).await?;
-            let destroyed = open.pool.destroy(call.force).await;
-            destroyed.map_err(|error| from_pool(&doing, &error))
+            let released = service.release_pool(&open, mode(call.force)).await;
+            let _nobody = released
+                .map_err(|failure| Failure::new(failure.kind, format!("{doing}: {failure}")))?;
+            let exported = open.pool.export(call.force).await;
+            exported.map_err(|error| from_pool(&doing, &error))
         };
-        self.leaving(&open, &doing, call.force, work).await?;
-        self.forget(&call.name, false);
-        Ok(Empty {})
+        match service.leaving(&open, &doing, call.force, work).await {
+            Ok(()) => service.pools.remove(&name, false),
+            Err(failure) => failures.push(failure),
+        }
     }
+    all_done(&failures)
+}
 
-    /// `zpool export`.
-    /// A pool that cannot be exported keeps no other from it.
-    pub(crate) async fn zpool_export(&self, call: ZpoolExport) -> Result<Empty, Failure> {
-        let (mut pools, mut failures) = (Vec::new(), Vec::new());
-        if call.all {
-            pools = self.pools();
+/// `zpool list` and `zpool get`.
+pub(crate) async fn zpool_list(
+    service: &Service,
+    call: &ZpoolList,
+) -> Result<ZpoolListReply, Failure> {
+    let (pools, absent) = service.pools.found(&call.names)?;
+    let mut reply = ZpoolListReply {
+        absent,
+        ..ZpoolListReply::default()
+    };
+    for open in pools {
+        let mut report = reports::pool(&open.pool);
+        if call.io {
+            reports::add_io(&mut report.tree, &open.pool);
         }
-        for name in &call.names {
-            match self.pool(name) {
-                Ok(open) => pools.push(open),
-                // One that could not be imported at the start is not here, but waited for.
-                Err(_) if self.forget_absent(name) => {}
-                Err(failure) => failures.push(failure),
-            }
+        match open.pool.bootfs().await {
+            Ok(None) => {}
+            Ok(Some(dataset)) => reports::set_bootfs(&mut report, dataset),
+            Err(error) => tracing::warn!("'bootfs' of '{}': {error}", report.name),
         }
-        for open in pools {
-            let name = open.pool.name();
-            let doing = format!("cannot export '{name}'");
-            let work = async {
-                let _admin = open.admin.lock().await;
-                let released = self.release_pool(&open, mode(call.force)).await;
-                let _nobody = released
-                    .map_err(|failure| Failure::new(failure.kind, format!("{doing}: {failure}")))?;
-                let exported = open.pool.export(call.force).await;
-                exported.map_err(|error| from_pool(&doing, &error))
-            };
-            match self.leaving(&open, &doing, call.force, work).await {
-                Ok(()) => self.forget(&name, false),
-                Err(failure) => failures.push(failure),
-            }
-        }
-        all_done(&failures)
+        reply.pools.push(report);
     }
+    Ok(reply)
+}
 
-    /// `zpool list` and `zpool get`.
-    pub(crate) async fn zpool_list(&self, call: &ZpoolList) -> Result<ZpoolListReply, Failure> {
-        let (pools, absent) = self.pools_found(&call.names)?;
-        let mut reply = ZpoolListReply {
-            absent,
-            ..ZpoolListReply::default()
-        };
-        for open in pools {
-            let mut report = reports::pool(&open.pool);
-            if call.io {
-                reports::add_io(&mut report.tree, &open.pool);
+/// `zpool status`.
+pub(crate) async fn zpool_status(
+    service: &Service,
+    call: &ZpoolStatus,
+    may_name_damaged: bool,
+) -> Result<ZpoolStatusReply, Failure> {
+    let (pools, absent) = service.pools.found(&call.names)?;
+    let mut reply = ZpoolStatusReply {
+        absent,
+        ..ZpoolStatusReply::default()
+    };
+    for open in pools {
+        let mut report = reports::pool_status(&open.pool);
+        match call.verbose {
+            true if may_name_damaged => {
+                report.damaged = crate::damage::damaged_names(service, &open).await
             }
-            match open.pool.bootfs().await {
-                Ok(None) => {}
-                Ok(Some(dataset)) => reports::set_bootfs(&mut report, dataset),
-                Err(error) => tracing::warn!("'bootfs' of '{}': {error}", report.name),
-            }
-            reply.pools.push(report);
+            true => report.damaged_denied = true,
+            false => {}
         }
-        Ok(reply)
+        reply.pools.push(report);
     }
+    Ok(reply)
+}
 
-    /// `zpool status`.
-    pub(crate) async fn zpool_status(
-        &self,
-        call: &ZpoolStatus,
-        may_name_damaged: bool,
-    ) -> Result<ZpoolStatusReply, Failure> {
-        let (pools, absent) = self.pools_found(&call.names)?;
-        let mut reply = ZpoolStatusReply {
-            absent,
-            ..ZpoolStatusReply::default()
-        };
-        for open in pools {
-            let mut report = reports::pool_status(&open.pool);
-            match call.verbose {
-                true if may_name_damaged => report.damaged = self.damaged_names(&open).await,
-                true => report.damaged_denied = true,
-                false => {}
-            }
-            reply.pools.push(report);
+/// `zpool set`.
+pub(crate) async fn zpool_set(service: &Service, call: ZpoolSet) -> Result<Empty, Failure> {
+    let open = service.pools.get(&call.name)?;
+    let _admin = open.admin.lock().await;
+    match &call.vdev {
+        None => {
+            let doing = format!("cannot set property for '{}'", call.name);
+            let set = open.pool.set_prop(&call.property, &call.value).await;
+            set.map_err(|error| from_pool(&doing, &error))?;
         }
-        Ok(reply)
+        Some(vdev) => {
+            let doing = format!(
+                "cannot set property {} for {} on {}",
+                call.property, vdev.name, call.name
+            );
+            let guid = Guid::new(vdev.guid.0);
+            let set = open.pool.set_vdev_prop(guid, &call.property, &call.value);
+            set.await.map_err(|error| from_pool(&doing, &error))?;
+        }
     }
-
-    /// `zpool set`.
-    pub(crate) async fn zpool_set(&self, call: ZpoolSet) -> Result<Empty, Failure> {
-        let open = self.pool(&call.name)?;
-        let _admin = open.admin.lock().await;
-        match &call.vdev {
-            None => {
-                let doing = format!("cannot set property for '{}'", call.name);
-                let set = open.pool.set_prop(&call.property, &call.value).await;
-                set.map_err(|error| from_pool(&doing, &error))?;
-            }
-            Some(vdev) => {
-                let doing = format!(
-                    "cannot set property {} for {} on {}",
-                    call.property, vdev.name, call.name
-                );
-                let guid = Guid::new(vdev.guid.0);
-                let set = open.pool.set_vdev_prop(guid, &call.property, &call.value);
-                set.await.map_err(|error| from_pool(&doing, &error))?;
-            }
-        }
-        self.log_command(&open.pool, &call.command).await;
-        self.events.tell_of(&open.pool, EventKind::PoolChanged);
-        if call.vdev.is_none() && call.property == "cachefile" {
-            self.save_cached_pools();
-        }
-        Ok(Empty {})
+    log_command(&open.pool, &call.command).await;
+    service.events.tell_of(&open.pool, EventKind::PoolChanged);
+    if call.vdev.is_none() && call.property == "cachefile" {
+        service.pools.save_cached();
     }
+    Ok(Empty {})
+}
 
-    /// `zpool history`.
-    pub(crate) async fn zpool_history(
-        &self,
-        call: &ZpoolHistory,
-    ) -> Result<ZpoolHistoryReply, Failure> {
-        let (pools, absent) = self.pools_found(&call.names)?;
-        let mut reply = ZpoolHistoryReply {
-            absent,
-            ..ZpoolHistoryReply::default()
-        };
-        for open in pools {
-            let name = open.pool.name();
-            let records =
-                open.pool.history().await.map_err(|error| {
-                    from_pool(&format!("cannot get history for '{name}'"), &error)
-                })?;
-            reply.pools.push(PoolHistory {
-                name,
-                records: records.into_iter().map(reports::history).collect(),
-            });
-        }
-        Ok(reply)
-    }
-
-    /// `zpool sync`. A pool that cannot be written, or not now, keeps no other from it.
-    pub(crate) async fn zpool_sync(&self, call: &ZpoolSync) -> Result<Empty, Failure> {
-        let mut failures = Vec::new();
-        for open in self.pools_named(&call.names)? {
-            let doing = format!("sync of pool '{}' failed", open.pool.name());
-            let work = async {
-                let synced = match call.force {
-                    true => open.pool.sync_config().await,
-                    false => open.pool.sync().await,
-                };
-                synced.map_err(|error| from_pool(&doing, &error))
-            };
-            if let Err(failure) = self.leaving(&open, &doing, false, work).await {
-                failures.push(failure);
-            }
-        }
-        all_done(&failures)
-    }
-
-    /// `zpool clear`.
-    pub(crate) async fn zpool_clear(&self, call: &ZpoolClear) -> Result<Empty, Failure> {
-        let open: Arc<OpenPool> = self.pool(&call.name)?;
-        let doing = format!("cannot clear errors for {}", call.name);
-        let was_suspended = open.pool.suspended().is_some();
-        open.pool
-            .clear(call.vdev.as_deref())
+/// `zpool history`.
+pub(crate) async fn zpool_history(
+    service: &Service,
+    call: &ZpoolHistory,
+) -> Result<ZpoolHistoryReply, Failure> {
+    let (pools, absent) = service.pools.found(&call.names)?;
+    let mut reply = ZpoolHistoryReply {
+        absent,
+        ..ZpoolHistoryReply::default()
+    };
+    for open in pools {
+        let name = open.pool.name();
+        let records = open
+            .pool
+            .history()
             .await
-            .map_err(|error| from_pool(&doing, &error))?;
-        open.background.poke(&open.pool);
-        if was_suspended {
-            self.look_whether_it_goes(&open, &doing).await?;
-        }
-        Ok(Empty {})
+            .map_err(|error| from_pool(&format!("cannot get history for '{name}'"), &error))?;
+        reply.pools.push(PoolHistory {
+            name,
+            records: records.into_iter().map(reports::history).collect(),
+        });
     }
+    Ok(reply)
+}
 
-    /// A pool that was resumed and stops again at once was not cured.
-    async fn look_whether_it_goes(&self, open: &OpenPool, doing: &str) -> Result<(), Failure> {
-        tokio::select! {
-            biased;
-            () = open.pool.until_suspended() => Err(suspended(doing)),
-            _ = open.pool.sync() => Ok(()),
-            () = self.world.clock.sleep(CURED_AFTER) => Ok(()),
+/// `zpool sync`. A pool that cannot be written, or not now, keeps no other from it.
+pub(crate) async fn zpool_sync(service: &Service, call: &ZpoolSync) -> Result<Empty, Failure> {
+    let mut failures = Vec::new();
+    for open in service.pools.named(&call.names)? {
+        let doing = format!("sync of pool '{}' failed", open.pool.name());
+        let work = async {
+            let synced = match call.force {
+                true => open.pool.sync_config().await,
+                false => open.pool.sync().await,
+            };
+            synced.map_err(|error| from_pool(&doing, &error))
+        };
+        if let Err(failure) = service.leaving(&open, &doing, false, work).await {
+            failures.push(failure);
         }
+    }
+    all_done(&failures)
+}
+
+/// `zpool clear`.
+pub(crate) async fn zpool_clear(service: &Service, call: &ZpoolClear) -> Result<Empty, Failure> {
+    let open: Arc<OpenPool> = service.pools.get(&call.name)?;
+    let doing = format!("cannot clear errors for {}", call.name);
+    let was_suspended = open.pool.suspended().is_some();
+    open.pool
+        .clear(call.vdev.as_deref())
+        .await
+        .map_err(|error| from_pool(&doing, &error))?;
+    open.background.poke(&open.pool);
+    if was_suspended {
+        look_whether_it_goes(service, &open, &doing).await?;
+    }
+    Ok(Empty {})
+}
+
+/// A pool that was resumed and stops again at once was not cured.
+async fn look_whether_it_goes(
+    service: &Service,
+    open: &OpenPool,
+    doing: &str,
+) -> Result<(), Failure> {
+    tokio::select! {
+        biased;
+        () = open.pool.until_suspended() => Err(suspended(doing)),
+        _ = open.pool.sync() => Ok(()),
+        () = service.world.clock.sleep(CURED_AFTER) => Ok(()),
     }
 }
 
@@ -568,8 +579,8 @@ pub(crate) fn vdev_failure(doing: &str, error: &PoolError) -> Failure {
     }
 }
 
-/// A refused `zpool create`; what is reserved for the root filesystem and is not there is said in OpenZFS's words
-/// (`zpool_create`, lib/libzfs/libzfs_pool.c).
+/// A refused `zpool create`; what is reserved for the root filesystem and is not there is said in
+/// OpenZFS's words (`zpool_create`, lib/libzfs/libzfs_pool.c).
 fn create_failure(doing: &str, error: &PoolError) -> Failure {
     match error {
         PoolError::Dataset(DatasetError::NoSpace { .. }) => {

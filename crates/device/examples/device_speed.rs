@@ -1,6 +1,7 @@
 //! What the engines give against plain system calls in a loop, on one file, as ratios.
 //!
-//! `cargo run --release -p device --example device_speed -- PATH [MIB]`: PATH is created, used and removed.
+//! `cargo run --release -p device --example device_speed -- PATH [MIB]`: PATH is created, used and
+//! removed.
 
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -109,7 +110,8 @@ fn main() {
                 }
                 let way = if direct { "direct" } else { "buffered" };
                 println!(
-                    "  {engine:?} {way}: write {write:.2} GB/s (x{:.2}), read {read:.2} GB/s (x{:.2})",
+                    "  {engine:?} {way}: write {write:.2} GB/s (x{:.2}), read {read:.2} GB/s \
+                     (x{:.2})",
                     write / raw_write,
                     read / raw_read
                 );

@@ -1,11 +1,13 @@
 //! Where memory comes from: mimalloc, but for the very big.
 //!
-//! Blocks of 128 KiB and more come and go all the time. The C library's allocator takes each from the kernel and
-//! gives it back, page by page, or trims its heap after each file that is deleted; mimalloc does not.
+//! Blocks of 128 KiB and more come and go all the time. The C library's allocator takes each from
+//! the kernel and gives it back, page by page, or trims its heap after each file that is deleted;
+//! mimalloc does not.
 //!
-//! Each thread that reads FUSE requests has a zeroed buffer of 16 MiB and a page, of which it mostly needs little. From
-//! an allocator that has such memory again it would be cleared, and so be there whole: for each mount 64 MiB. What is
-//! bigger than the biggest block is therefore mapped by itself, and costs what is touched of it.
+//! Each thread that reads FUSE requests has a zeroed buffer of 16 MiB and a page, of which it
+//! mostly needs little. From an allocator that has such memory again it would be cleared, and so be
+//! there whole: for each mount 64 MiB. What is bigger than the biggest block is therefore mapped by
+//! itself, and costs what is touched of it.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::null_mut;
@@ -29,14 +31,15 @@ fn is_mapped(layout: &Layout) -> bool {
 /// New pages, which are zero.
 fn map(length: usize) -> *mut u8 {
     let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new private mapping where the kernel likes, which touches no memory that anybody has.
+    // SAFETY: a new private mapping where the kernel likes, which touches no memory that anybody
+    // has.
     let mapped = unsafe { mmap_anonymous(null_mut(), length, access, MapFlags::PRIVATE) };
     mapped.map_or(null_mut(), <*mut _>::cast)
 }
 
-// SAFETY: memory of one layout always comes from the same place and goes back there, as `is_mapped` depends on the
-// layout alone; what mimalloc promises holds for its part, and the kernel's mappings are zeroed, of page alignment and
-// of the size asked for.
+// SAFETY: memory of one layout always comes from the same place and goes back there, as `is_mapped`
+// depends on the layout alone; what mimalloc promises holds for its part, and the kernel's mappings
+// are zeroed, of page alignment and of the size asked for.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match is_mapped(&layout) {
@@ -57,8 +60,8 @@ unsafe impl GlobalAlloc for Allocator {
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         match is_mapped(&layout) {
             true => {
-                // SAFETY: mapped with this length, and the caller gives it up. Where unmapping fails (the process has
-                // too many mappings), the memory stays lost.
+                // SAFETY: mapped with this length, and the caller gives it up. Where unmapping
+                // fails (the process has too many mappings), the memory stays lost.
                 let _ = unsafe { munmap(memory.cast(), layout.size()) };
             }
             // SAFETY: the caller's promise; it came from there.
@@ -78,8 +81,8 @@ unsafe impl GlobalAlloc for Allocator {
                 let mapped = unsafe { mremap(memory.cast(), layout.size(), length, may_move) };
                 mapped.map_or(null_mut(), <*mut _>::cast)
             }
-            // SAFETY: two allocations do not overlap, and both have the bytes that are copied; where there is no new
-            // one the old one stays the caller's.
+            // SAFETY: two allocations do not overlap, and both have the bytes that are copied;
+            // where there is no new one the old one stays the caller's.
             _ => unsafe {
                 let new = self.alloc(wanted);
                 if !new.is_null() {

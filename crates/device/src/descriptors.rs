@@ -5,16 +5,18 @@ use std::io;
 /// The first descriptor after standard input, output and error.
 const FIRST_OTHER: libc::c_uint = 3;
 
-/// Gives the calling thread a table of descriptors of its own, in which there are standard input, output and error and
-/// no others; those of the other threads stay as they are. What was opened before must not be used by this thread: its
-/// numbers may come to be others'.
+/// Gives the calling thread a table of descriptors of its own, in which there are standard input,
+/// output and error and no others; those of the other threads stay as they are. What was opened
+/// before must not be used by this thread: its numbers may come to be others'.
 ///
 /// # Errors
-/// Where the kernel has no such call (before Linux 5.9), or a sandbox forbids it; then nothing is changed.
+/// Where the kernel has no such call (before Linux 5.9), or a sandbox forbids it; then nothing is
+/// changed.
 ///
 /// Source: close_range(2), `CLOSE_RANGE_UNSHARE`.
 pub fn leave_descriptors() -> io::Result<()> {
-    // SAFETY: it takes no memory. Others' descriptors stay open, as they are closed in this thread's own table.
+    // SAFETY: it takes no memory. Others' descriptors stay open, as they are closed in this
+    // thread's own table.
     let result = unsafe {
         libc::syscall(
             libc::SYS_close_range,

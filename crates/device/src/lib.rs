@@ -13,12 +13,14 @@
 //! | [`Cpu`] | [`CpuPool`] | [`InlineCpu`] |
 //! | [`Opener`] | [`SystemOpener`] | [`sim::SimWorld`], disks by name |
 //!
-//! [`Tasks`] owns the tasks that belong together: it hears of their panics, cancels them and waits for them.
+//! [`Tasks`] owns the tasks that belong together: it hears of their panics, cancels them and waits
+//! for them.
 //!
 //! [`Allocator`] is where the process has its memory from.
 //!
-//! `unsafe` appears in `allocator`, `descriptors`, `file::buffer` (aligned, recycled buffers), `file::request` (how full they are), `file::uring` (submission
-//! queue entries that point into buffers the ring's owner keeps alive) and one ioctl.
+//! `unsafe` appears in `allocator`, `descriptors`, `file::buffer` (aligned, recycled buffers),
+//! `file::request` (how full they are), `file::uring` (submission queue entries that point into
+//! buffers the ring's owner keeps alive) and one ioctl.
 
 mod allocator;
 mod cpu;

@@ -1,7 +1,8 @@
 //! Tasks with an owner.
 //!
-//! Who starts a task through [`Tasks`] can cancel it, wait until nothing of it is left, and hears when it panics: whoever
-//! waits for something that the task was to do would else wait for ever. What a panic means is for the owner to say.
+//! Who starts a task through [`Tasks`] can cancel it, wait until nothing of it is left, and hears
+//! when it panics: whoever waits for something that the task was to do would else wait for ever.
+//! What a panic means is for the owner to say.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
@@ -34,7 +35,8 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    /// An owner without tasks. `on_panic` hears of every task that panics, on that task, and must not block.
+    /// An owner without tasks. `on_panic` hears of every task that panics, on that task, and must
+    /// not block.
     pub fn new(world: &World, on_panic: impl Fn(TaskPanic) + Send + Sync + 'static) -> Self {
         Tasks {
             spawn: world.spawn.clone(),
@@ -44,8 +46,9 @@ impl Tasks {
         }
     }
 
-    /// Tasks that are of no use without each other: they can be cancelled and waited for on their own, they are cancelled
-    /// with the others of this owner, and when one panics, which this owner hears of too, the rest is cancelled.
+    /// Tasks that are of no use without each other: they can be cancelled and waited for on their
+    /// own, they are cancelled with the others of this owner, and when one panics, which this owner
+    /// hears of too, the rest is cancelled.
     #[must_use]
     pub fn group(&self) -> Tasks {
         let cancel = self.cancel.child_token();
@@ -78,7 +81,8 @@ impl Tasks {
     {
         let on_panic = self.on_panic.clone();
         self.tracker.track_future(async move {
-            // What a task leaves half done is not used any more: that is what the owner is told for.
+            // What a task leaves half done is not used any more: that is what the owner is told
+            // for.
             if let Err(payload) = AssertUnwindSafe(task).catch_unwind().await {
                 let message = message_of(&*payload);
                 tracing::error!(task = name, message, "a task panicked");

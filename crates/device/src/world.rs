@@ -18,7 +18,8 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub enum DeviceError {
     /// The operating system refused or failed the operation.
     #[error(
-        "{path}: {op} of {length_bytes} bytes at offset {offset_bytes} failed: {source}; check the device and its cabling"
+        "{path}: {op} of {length_bytes} bytes at offset {offset_bytes} failed: {source}; check the \
+         device and its cabling"
     )]
     Io {
         /// Path of the device.
@@ -34,7 +35,8 @@ pub enum DeviceError {
     },
     /// The operation reaches past the end of the device.
     #[error(
-        "{path}: {op} of {length_bytes} bytes at offset {offset_bytes} reaches past the device's end at {size_bytes}; the device may have shrunk"
+        "{path}: {op} of {length_bytes} bytes at offset {offset_bytes} reaches past the device's \
+         end at {size_bytes}; the device may have shrunk"
     )]
     OutOfRange {
         /// Path of the device.
@@ -50,7 +52,8 @@ pub enum DeviceError {
     },
     /// The device could not be opened.
     #[error(
-        "{path}: cannot be opened: {source}; check that it exists and that this user may read and write it"
+        "{path}: cannot be opened: {source}; check that it exists and that this user may read and \
+         write it"
     )]
     Open {
         /// Path of the device.
@@ -60,7 +63,8 @@ pub enum DeviceError {
     },
     /// Another process (or another opening in this one) holds the device for writing.
     #[error(
-        "{path}: the device is in use by another process; export its pool there, or stop that process"
+        "{path}: the device is in use by another process; export its pool there, or stop that \
+         process"
     )]
     InUse {
         /// Path of the device.
@@ -68,7 +72,8 @@ pub enum DeviceError {
     },
     /// What other software has on the device cannot be found out.
     #[error(
-        "{path}: whether it holds data of other software cannot be found out: {why}; mend that, or use '-f' if nothing on it is needed"
+        "{path}: whether it holds data of other software cannot be found out: {why}; mend that, or \
+         use '-f' if nothing on it is needed"
     )]
     Unexamined {
         /// Path of the device.
@@ -137,7 +142,8 @@ pub enum WriteFlushedError {
     /// The write; nothing was flushed.
     #[error(transparent)]
     Write(DeviceError),
-    /// The flush: the device has the data, and nobody knows what of it and of writes before is durable.
+    /// The flush: the device has the data, and nobody knows what of it and of writes before is
+    /// durable.
     #[error(transparent)]
     Flush(DeviceError),
 }
@@ -155,9 +161,9 @@ pub trait Device: Send + Sync + Debug {
     fn sector_bytes(&self) -> u32;
     /// Whether writes are refused.
     fn is_read_only(&self) -> bool;
-    /// Nobody else gets the device for writing as long as this one is open, where the system can arrange that
-    /// (of a device that was opened for writing that is true anyway). Fails with [`DeviceError::InUse`] when somebody has
-    /// it for writing already.
+    /// Nobody else gets the device for writing as long as this one is open, where the system can
+    /// arrange that (of a device that was opened for writing that is true anyway). Fails with
+    /// [`DeviceError::InUse`] when somebody has it for writing already.
     fn keep_writers_out(&self) -> BoxFuture<'_, Result<(), DeviceError>> {
         Box::pin(async { Ok(()) })
     }
@@ -186,8 +192,8 @@ pub trait Device: Send + Sync + Debug {
     }
     /// Makes every completed write durable.
     fn flush(&self) -> BoxFuture<'_, Result<(), DeviceError>>;
-    /// A write and then a flush, in one go where the device can: whoever waits for both is woken once. What
-    /// failed is told apart; a write that failed was not flushed.
+    /// A write and then a flush, in one go where the device can: whoever waits for both is woken
+    /// once. What failed is told apart; a write that failed was not flushed.
     fn write_flushed(
         &self,
         offset_bytes: u64,
@@ -257,14 +263,15 @@ pub trait Opener: Send + Sync {
         read_only: bool,
     ) -> BoxFuture<'a, Result<Arc<dyn Device>, DeviceError>>;
 
-    /// Whether another process holds the device for writing, so that what is read of it may change at any time. Never
-    /// where devices belong to this process alone.
+    /// Whether another process holds the device for writing, so that what is read of it may change
+    /// at any time. Never where devices belong to this process alone.
     fn is_held<'a>(&'a self, _path: &'a str) -> BoxFuture<'a, bool> {
         Box::pin(async { false })
     }
 
-    /// What other software has on the device: who is about to overwrite it asks. Nothing where devices belong to this
-    /// process alone. Fails with [`DeviceError::Unexamined`] when that cannot be found out.
+    /// What other software has on the device: who is about to overwrite it asks. Nothing where
+    /// devices belong to this process alone. Fails with [`DeviceError::Unexamined`] when that
+    /// cannot be found out.
     fn foreign<'a>(
         &'a self,
         _path: &'a str,
@@ -272,8 +279,8 @@ pub trait Opener: Send + Sync {
         Box::pin(async { Ok(None) })
     }
 
-    /// Keeps others off a device that is not used for now, where the system can arrange that. Fails with
-    /// [`DeviceError::InUse`] when another process has it.
+    /// Keeps others off a device that is not used for now, where the system can arrange that. Fails
+    /// with [`DeviceError::InUse`] when another process has it.
     fn hold<'a>(&'a self, _path: &'a str) -> BoxFuture<'a, Result<Hold, DeviceError>> {
         Box::pin(async { Ok(Hold::default()) })
     }

@@ -1,8 +1,10 @@
 //! Measures a pool's reading side without a mount in the way: `pool_speed WHAT DIRECTORY [MORE]`.
 //!
-//! * `make DIR MEGABYTES`: a pool `bench` in the image `DIR/d0.img`: a file of half that size, many small ones.
+//! * `make DIR MEGABYTES`: a pool `bench` in the image `DIR/d0.img`: a file of half that size, many
+//!   small ones.
 //! * `scrub DIR`: verifies the pool there; prints bytes and seconds.
-//! * `read DIR DATASET PATH`: reads a file from its begin to its end in pieces of 1 MiB; prints bytes and seconds.
+//! * `read DIR DATASET PATH`: reads a file from its begin to its end in pieces of 1 MiB; prints
+//!   bytes and seconds.
 //! * `raw FILE BYTES`: the same of so much of any file, by plain reads.
 
 use std::io::Read;
@@ -193,7 +195,8 @@ async fn main() -> Outcome<()> {
         ["read", dir, dataset, path] => read(&world, dir, dataset, path).await,
         ["raw", file, bytes] => raw(file, bytes.parse()?),
         _ => Err(
-            "usage: pool_speed make DIR MEGABYTES | scrub DIR | read DIR DATASET PATH | raw FILE BYTES"
+            "usage: pool_speed make DIR MEGABYTES | scrub DIR | read DIR DATASET PATH | raw FILE \
+             BYTES"
                 .into(),
         ),
     }

@@ -227,10 +227,10 @@ impl Acl {
         })
     }
 
-    /// What a new file or directory gets from this list of its directory by `how` (`zfs_acl_inherit`):
-    /// inheritable entries; then the mode is applied, unless entries for owner@, group@ or everyone@
-    /// are passed through or (`keep`, `aclmode=restricted`) anything was inherited. Returns the mode
-    /// that the list amounts to.
+    /// What a new file or directory gets from this list of its directory by `how`
+    /// (`zfs_acl_inherit`): inheritable entries; then the mode is applied, unless entries for
+    /// owner@, group@ or everyone@ are passed through or (`keep`, `aclmode=restricted`) anything
+    /// was inherited. Returns the mode that the list amounts to.
     pub(crate) fn inherited(
         &self,
         how: AclInherit,

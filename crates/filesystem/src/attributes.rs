@@ -43,8 +43,9 @@ const EXTENDED_FLAGS: [(u32, u64); 15] = [
 /// `XAT0_PROJID`: the project is where the anti-virus stamp would be.
 const EXTENDED_PROJECT: u32 = 0x4_0000;
 
-/// The mode without its set-id bits, as Linux takes them away (`setattr_should_drop_sgid`, fs/attr.c): set-group-id stays
-/// where the group may not execute, unless the caller is a stranger to the group.
+/// The mode without its set-id bits, as Linux takes them away (`setattr_should_drop_sgid`,
+/// fs/attr.c): set-group-id stays where the group may not execute, unless the caller is a stranger
+/// to the group.
 pub(crate) fn without_set_id(znode: &Znode, caller: Caller) -> u32 {
     let group_id = match znode.mode & 0o2010 {
         0o2010 => 0o2000,
@@ -54,8 +55,8 @@ pub(crate) fn without_set_id(znode: &Znode, caller: Caller) -> u32 {
     znode.mode & !(0o4000 | group_id)
 }
 
-/// Whether a change takes set-id bits away: one of owner always does, also root's; one of content does unless it is root's
-/// (`CAP_FSETID`).
+/// Whether a change takes set-id bits away: one of owner always does, also root's; one of content
+/// does unless it is root's (`CAP_FSETID`).
 fn strips_set_id(before: &Znode, set: &SetAttributes, caller: Caller) -> bool {
     let owner = set.uid.is_some() || set.gid.is_some();
     let content = set.size_bytes.is_some() && caller.uid != 0;
@@ -103,8 +104,8 @@ impl Filesystem {
         Ok(self.attributes_of(&node))
     }
 
-    /// Fails where the file's flags or list of access forbid the change (`may_setattr`, fs/attr.c). What the log of a crash
-    /// says was permitted.
+    /// Fails where the file's flags or list of access forbid the change (`may_setattr`, fs/attr.c).
+    /// What the log of a crash says was permitted.
     fn may_set(&self, ino: u64, before: &Znode, set: &SetAttributes) -> Result<()> {
         if self.replaying() {
             return Ok(());
@@ -115,7 +116,8 @@ impl Filesystem {
         if before.flags & pflags::IMMUTABLE != 0 && !flags_only {
             return forbidden("it is immutable; change that with chattr");
         }
-        // Both times set to the present are those of a file that is used: whoever may write it may do that.
+        // Both times set to the present are those of a file that is used: whoever may write it may
+        // do that.
         let times = (set.atime, set.mtime);
         let is_touch = times == (Some(SetTime::Now), Some(SetTime::Now));
         let times_given = times != (None, None) && !is_touch;
@@ -293,8 +295,9 @@ impl Owner {
 }
 
 impl Filesystem {
-    /// Gives a directory of extended attributes, and the files in it, to whom their file was given (`zfs_setattr_dir`,
-    /// module/os/linux/zfs/zfs_vnops_os.c). Each is a transaction: after a crash some may be as they were.
+    /// Gives a directory of extended attributes, and the files in it, to whom their file was given
+    /// (`zfs_setattr_dir`, module/os/linux/zfs/zfs_vnops_os.c). Each is a transaction: after a
+    /// crash some may be as they were.
     async fn give_entries(&self, directory: &Arc<Node>, owner: Owner) -> Result<()> {
         const BATCH: usize = 64;
         self.give(directory, owner).await?;

@@ -28,13 +28,14 @@ pub struct ZplInit {
 const OWN_PROPERTIES: &[&str] = &["version", "normalization", "utf8only", "casesensitivity"];
 
 impl ZplInit {
-    /// One for all datasets, whose root directories belong to root: what else differs comes from their properties.
+    /// One for all datasets, whose root directories belong to root: what else differs comes from
+    /// their properties.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same, but root directories belong to this user and group: who makes a filesystem can use it (`zfs_create_fs`
-    /// takes the caller's).
+    /// The same, but root directories belong to this user and group: who makes a filesystem can use
+    /// it (`zfs_create_fs` takes the caller's).
     pub fn owned_by(uid: u32, gid: u32) -> Self {
         Self { uid, gid }
     }

@@ -12,8 +12,8 @@ const DEPTH_MAX: usize = 1 << 16;
 const XATTR_DIRECTORY: &[u8] = b"<xattrdir>";
 
 impl Filesystem {
-    /// A path of a file below the filesystem's root, beginning with a slash; of several links the one that its
-    /// attributes lead to.
+    /// A path of a file below the filesystem's root, beginning with a slash; of several links the
+    /// one that its attributes lead to.
     ///
     /// # Errors
     /// [`FsError::Stale`] where the object is no file, or a file without a name; errors of reading.

@@ -1,6 +1,7 @@
 //! POSIX access control lists, as Linux passes them in extended attributes
 //! (include/uapi/linux/posix_acl_xattr.h): a little-endian `version: u32 = 2`, then entries of
-//! `tag: u16, permissions: u16, id: u32`. OpenZFS keeps these very bytes (module/os/linux/zfs/zpl_xattr.c).
+//! `tag: u16, permissions: u16, id: u32`. OpenZFS keeps these very bytes
+//! (module/os/linux/zfs/zpl_xattr.c).
 //!
 //! FUSE leaves to us what the kernel does for its own filesystems: the mode follows the list
 //! (`posix_acl_update_mode`), the list follows `chmod` (`__posix_acl_chmod_masq`), and new files

@@ -213,8 +213,9 @@ impl Filesystem {
         Ok(found.into_values().collect())
     }
 
-    /// [`Self::statistics`] as a file or directory shows them: where new files are of a project with quotas, all room is
-    /// what the project may use (`zfs_statfs_project`, module/os/linux/zfs/zfs_vfsops.c).
+    /// [`Self::statistics`] as a file or directory shows them: where new files are of a project
+    /// with quotas, all room is what the project may use (`zfs_statfs_project`,
+    /// module/os/linux/zfs/zfs_vfsops.c).
     pub async fn statistics_at(&self, ino: u64) -> Result<FsStatistics> {
         let mut found = self.statistics().await?;
         let attributes = self.attributes(ino).await?;

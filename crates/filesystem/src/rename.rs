@@ -1,7 +1,8 @@
 //! Renaming: into place, over what is there, refusing to, or in exchange.
 //!
-//! One transaction, whatever is moved. Directories are locked top-down (or by number where neither is
-//! above the other), then the children by number; `renames` is held while the tree's shape changes.
+//! One transaction, whatever is moved. Directories are locked top-down (or by number where neither
+//! is above the other), then the children by number; `renames` is held while the tree's shape
+//! changes.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 //! What is left of a damaged filesystem.
 //!
 //! [`SalvagedFilesystem`] reads a filesystem's files one by one, by the same layouts and rules as
-//! [`crate::Filesystem`], but none of them depends on another: where the master node is damaged, what it
-//! points to is found by the objects' types; a damaged directory gives the entries of those of its blocks
-//! that can be read; files that no directory has any more are found by their dnodes.
+//! [`crate::Filesystem`], but none of them depends on another: where the master node is damaged,
+//! what it points to is found by the objects' types; a damaged directory gives the entries of those
+//! of its blocks that can be read; files that no directory has any more are found by their dnodes.
 //!
 //! For object sets that nothing is written to. Who reads the objects holds no locks.
 
@@ -74,8 +74,8 @@ impl SalvagedFilesystem {
     /// Opens what is left.
     ///
     /// # Errors
-    /// When the layouts of the files' attributes cannot be read: without them no file can be told from
-    /// another.
+    /// When the layouts of the files' attributes cannot be read: without them no file can be told
+    /// from another.
     pub async fn open(objset: Arc<ObjectSet>) -> Result<Self> {
         let mut problems = Vec::new();
         let mut places = Places::default();

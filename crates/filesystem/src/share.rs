@@ -1,10 +1,11 @@
 //! Sharing blocks between files instead of copying them (block cloning): `copy_file_range`.
 //!
-//! Whole blocks are shared when they are on disk and both files have blocks of the same size; anything else is
-//! copied. A range is shared in parts, each one transaction and one log record, as far as that goes.
+//! Whole blocks are shared when they are on disk and both files have blocks of the same size;
+//! anything else is copied. A range is shared in parts, each one transaction and one log record, as
+//! far as that goes.
 //!
-//! Locks: the ranges of both files, whole blocks, in the order of their numbers, so that two copies in opposite
-//! directions do not wait for each other; then the target.
+//! Locks: the ranges of both files, whole blocks, in the order of their numbers, so that two copies
+//! in opposite directions do not wait for each other; then the target.
 //!
 //! Source: module/zfs/zfs_vnops.c (`zfs_clone_range_locked`, `zfs_clone_range_replay`).
 
@@ -101,7 +102,8 @@ fn shape(node: &Node) -> Shape {
 }
 
 impl Filesystem {
-    /// Shares blocks from the start of a range, as far as that goes at once; how many bytes: 0 when they must be copied.
+    /// Shares blocks from the start of a range, as far as that goes at once; how many bytes: 0 when
+    /// they must be copied.
     pub(crate) async fn share_range(
         &self,
         source: &Arc<Node>,
@@ -125,8 +127,9 @@ impl Filesystem {
         if grows && source.ino == target.ino {
             return Ok(0);
         }
-        // Whole blocks: else somebody could write into the last one behind the range, so that the source's were freed
-        // before anybody heard that it is shared, or what is written into the target's were lost.
+        // Whole blocks: else somebody could write into the last one behind the range, so that the
+        // source's were freed before anybody heard that it is shared, or what is written into the
+        // target's were lost.
         let end = |start: u64| start.saturating_add(locked_bytes);
         let (start, whole_end) = if grows { (0, u64::MAX) } else { (to, end(to)) };
         let (_first, _second);
@@ -135,7 +138,8 @@ impl Filesystem {
                 _first = source.ranges.lock(from, end(from), false).await;
                 _second = Some(target.ranges.lock(start, whole_end, true).await);
             }
-            // One lock over both: who waits for the first range, and what is between, is before us at the second.
+            // One lock over both: who waits for the first range, and what is between, is before us
+            // at the second.
             Ordering::Equal => {
                 _first = target
                     .ranges
@@ -182,8 +186,8 @@ impl Filesystem {
         Ok(if done { shared.length_bytes } else { 0 })
     }
 
-    /// Puts pointers into a file, with size, times and a log record; `false`, and nothing is done, when its blocks
-    /// cannot be of that size. The range is locked by the caller.
+    /// Puts pointers into a file, with size, times and a log record; `false`, and nothing is done,
+    /// when its blocks cannot be of that size. The range is locked by the caller.
     async fn put_shared(&self, node: &Locked, blocks: Blocks<'_>, caller: Caller) -> Result<bool> {
         let Blocks {
             offset_bytes: to,

@@ -135,8 +135,8 @@ pub struct Caller {
     pub groups: Option<AskGroups>,
 }
 
-/// Whether a caller is of a group besides its first. Asked only where that decides; what cannot be found out is no. It
-/// must not wait.
+/// Whether a caller is of a group besides its first. Asked only where that decides; what cannot be
+/// found out is no. It must not wait.
 pub type AskGroups = fn(&Caller, u32) -> bool;
 
 impl Caller {
@@ -154,8 +154,8 @@ impl Caller {
         }
     }
 
-    /// Whether a file's set-group-id bit may stay when this caller changes the file (`in_group_or_capable`, fs/inode.c of
-    /// Linux; only root is known to have `CAP_FSETID`).
+    /// Whether a file's set-group-id bit may stay when this caller changes the file
+    /// (`in_group_or_capable`, fs/inode.c of Linux; only root is known to have `CAP_FSETID`).
     pub(crate) fn may_keep_set_group_id(&self, gid: u64) -> bool {
         let asked = || match (self.groups, u32::try_from(gid)) {
             (Some(ask), Ok(gid)) => ask(self, gid),

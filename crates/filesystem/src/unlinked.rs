@@ -8,9 +8,10 @@
 //! attributes goes the same way after its owner.
 //!
 //! # Who frees
-//! Files are often removed one after the other, and freeing one takes about as long as removing its name. So that the
-//! second does not wait for the first, numbers are listed, and one task frees what has gathered in a
-//! millisecond ([`Reaps`]): it is woken once for many, on another CPU. Long files get a task each.
+//! Files are often removed one after the other, and freeing one takes about as long as removing its
+//! name. So that the second does not wait for the first, numbers are listed, and one task frees
+//! what has gathered in a millisecond ([`Reaps`]): it is woken once for many, on another CPU. Long
+//! files get a task each.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -76,8 +77,8 @@ impl Filesystem {
         }
     }
 
-    /// Frees what is listed, until nothing is. Two who do so take turns, so that nothing is under way when
-    /// the first returns.
+    /// Frees what is listed, until nothing is. Two who do so take turns, so that nothing is under
+    /// way when the first returns.
     pub(crate) async fn free_listed(&self) {
         loop {
             let _turn = self.reaping.lock().await;
@@ -94,8 +95,8 @@ impl Filesystem {
         }
     }
 
-    /// Frees an unlinked file, unless somebody uses it. One that cannot be freed stays in the queue until
-    /// the filesystem is opened the next time.
+    /// Frees an unlinked file, unless somebody uses it. One that cannot be freed stays in the queue
+    /// until the filesystem is opened the next time.
     pub async fn free_unlinked(&self, ino: u64) {
         match self.reap(ino).await {
             Ok(()) | Err(FsError::Closed | FsError::Stale { .. }) => {}

@@ -1,10 +1,10 @@
-//! Goal: whatever of a device is wrong, readers get right data or a typed error: never wrong data, a panic, a
-//! hang, or memory without limit.
-//! Method: golden pools whose images have seeded changes laid over them (bits, bytes, sectors, misplaced
-//! writes; configurations and uberblocks that lie under right checksums) are opened and read, by the strict readers and by those that go on past damage.
-//! Then they are imported for writing, and everything that users do is done there: what nobody
-//! changed stays right, and another pool in the same process goes on.
-//! `MILLPOND_LONG=1` makes thousands of runs, `MILLPOND_SEED=N` repeats one.
+//! Goal: whatever of a device is wrong, readers get right data or a typed error: never wrong data,
+//! a panic, a hang, or memory without limit. Method: golden pools whose images have seeded changes
+//! laid over them (bits, bytes, sectors, misplaced writes; configurations and uberblocks that lie
+//! under right checksums) are opened and read, by the strict readers and by those that go on past
+//! damage. Then they are imported for writing, and everything that users do is done there: what
+//! nobody changed stays right, and another pool in the same process goes on. `MILLPOND_LONG=1`
+//! makes thousands of runs, `MILLPOND_SEED=N` repeats one.
 
 #[path = "all/common/change.rs"]
 mod change;

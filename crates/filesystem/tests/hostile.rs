@@ -1,8 +1,8 @@
-//! Goal: blocks that pass their checksums and hold anything whatsoever harm nobody: typed errors, no panic, no
-//! hang, no memory without limit. Changes on the device alone rarely get past the checksums.
-//! Method: the pipeline changes verified blocks of golden pools (feature `hostile`), seeded, while everything
-//! is read, and while everything is changed that users change. `MILLPOND_LONG=1` makes thousands of
-//! runs, `MILLPOND_SEED=N` repeats one.
+//! Goal: blocks that pass their checksums and hold anything whatsoever harm nobody: typed errors,
+//! no panic, no hang, no memory without limit. Changes on the device alone rarely get past the
+//! checksums. Method: the pipeline changes verified blocks of golden pools (feature `hostile`),
+//! seeded, while everything is read, and while everything is changed that users change.
+//! `MILLPOND_LONG=1` makes thousands of runs, `MILLPOND_SEED=N` repeats one.
 
 #[path = "all/common/change.rs"]
 mod change;

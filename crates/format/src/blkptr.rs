@@ -609,14 +609,15 @@ impl BlockPointer {
         })
     }
 
-    /// Whether it points to an indirect block and sums up the MACs below (`BP_HAS_INDIRECT_MAC_CKSUM`).
+    /// Whether it points to an indirect block and sums up the MACs below
+    /// (`BP_HAS_INDIRECT_MAC_CKSUM`).
     pub const fn has_mac_of_macs(&self) -> bool {
         self.uses_crypt() && self.level() > 0
     }
 
-    /// The MAC of an encrypted or authenticated block, or the sum of the MACs below: the last two words
-    /// of the checksum as bytes in the block's own order; zeros for object sets' roots, whose MACs are
-    /// in the block (`zio_crypt_decode_mac_bp`).
+    /// The MAC of an encrypted or authenticated block, or the sum of the MACs below: the last two
+    /// words of the checksum as bytes in the block's own order; zeros for object sets' roots, whose
+    /// MACs are in the block (`zio_crypt_decode_mac_bp`).
     pub fn mac(&self) -> [u8; 16] {
         let mut mac = [0; 16];
         if self.object_type() != ObjectType::OBJSET {

@@ -165,7 +165,8 @@ impl DdtClass {
 /// Where a deduplicated block is, and how often it is referred to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DdtPlace {
-    /// The copies' words as in a pointer: the third of an encrypted block is its salt and part of its IV.
+    /// The copies' words as in a pointer: the third of an encrypted block is its salt and part of
+    /// its IV.
     pub words: [[u64; 2]; 3],
     /// References.
     pub references: u64,

@@ -1,9 +1,11 @@
-//! Keys of the persistent error logs (`bookmark_to_name` and `errphys_to_name`, module/zfs/spa_errlog.c).
+//! Keys of the persistent error logs (`bookmark_to_name` and `errphys_to_name`,
+//! module/zfs/spa_errlog.c).
 //!
-//! A log is a ZAP of type [`crate::ObjectType::ERROR_LOG`], named in the MOS's object directory. Without feature
-//! `head_errlog` its keys are bookmarks, `objset:object:level:block`. With it the keys are object numbers of live
-//! datasets and the values numbers of one more ZAP each, with keys `object:level:block:birth`. All numbers are
-//! hexadecimal and without prefix, a level below zero as 64 bits; values of the entries are empty strings.
+//! A log is a ZAP of type [`crate::ObjectType::ERROR_LOG`], named in the MOS's object directory.
+//! Without feature `head_errlog` its keys are bookmarks, `objset:object:level:block`. With it the
+//! keys are object numbers of live datasets and the values numbers of one more ZAP each, with keys
+//! `object:level:block:birth`. All numbers are hexadecimal and without prefix, a level below zero
+//! as 64 bits; values of the entries are empty strings.
 
 use crate::{Bookmark, ErrorBookmark};
 

@@ -1,9 +1,9 @@
 //! Feature flags (module/zcommon/zfeature_common.c): what a pool may have that others cannot read.
 //!
-//! A feature is disabled, enabled (it may be used) or active (it is used). The MOS has two ZAPs from
-//! feature to count: `features_for_read` holds those without which the pool cannot even be read,
-//! `features_for_write` those that only writers must know. A count of zero is "enabled", a missing
-//! entry "disabled".
+//! A feature is disabled, enabled (it may be used) or active (it is used). The MOS has two ZAPs
+//! from feature to count: `features_for_read` holds those without which the pool cannot even be
+//! read, `features_for_write` those that only writers must know. A count of zero is "enabled", a
+//! missing entry "disabled".
 
 /// A feature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,7 +117,8 @@ features! {
         "Support for redacted datasets, produced by receiving a redacted zfs send stream."
         [dataset] [ExtensibleDataset];
     BookmarkWritten "com.delphix:bookmark_written" "bookmark_written"
-        "Additional accounting, enabling the written#<bookmark> property (space written since a bookmark), and estimates of send stream sizes for incrementals from bookmarks."
+        "Additional accounting, enabling the written#<bookmark> property (space written since a \
+         bookmark), and estimates of send stream sizes for incrementals from bookmarks."
         [] [BookmarkV2 ExtensibleDataset Bookmarks];
     DeviceRemoval "com.delphix:device_removal" "device_removal"
         "Top-level vdevs can be removed, reducing logical pool size." [label] [];

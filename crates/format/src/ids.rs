@@ -61,7 +61,8 @@ identifier! {
     ObjectId(u64)
 }
 identifier! {
-    /// Number of a dataset's object in the MOS, as used in bookmarks and error logs. Zero is the MOS.
+    /// Number of a dataset's object in the MOS, as used in bookmarks and error logs. Zero is the
+    /// MOS.
     ObjsetId(u64)
 }
 identifier! {

@@ -176,7 +176,8 @@ impl Checksum {
         }
     }
 
-    /// Whether the checksum is stored in the block itself ([`crate::Eck`]) rather than in its pointer.
+    /// Whether the checksum is stored in the block itself ([`crate::Eck`]) rather than in its
+    /// pointer.
     pub const fn is_embedded(self) -> bool {
         matches!(
             self,
@@ -285,7 +286,10 @@ struct TypeInfo {
 }
 
 macro_rules! object_types {
-    ($($code:literal $name:ident $swap:ident $metadata:literal $hot:literal $encrypted:literal $text:literal;)*) => {
+    ($(
+        $code:literal $name:ident $swap:ident
+        $metadata:literal $hot:literal $encrypted:literal $text:literal;
+    )*) => {
         impl ObjectType {
             $(#[doc = concat!("\"", $text, "\" (`DMU_OT_", stringify!($name), "`).")]
             pub const $name: Self = Self($code);)*

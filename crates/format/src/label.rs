@@ -41,7 +41,8 @@ pub const LABEL_UBERBLOCK_RING_BYTES: u64 = 128 << 10;
 pub const BOOT_OFFSET: u64 = 2 * LABEL_BYTES;
 /// Size of the space for boot loaders (`VDEV_BOOT_SIZE`). Raid-Z expansion uses it as scratch.
 pub const BOOT_BYTES: u64 = 7 << 19;
-/// Bytes at a leaf's front that are not allocated (`VDEV_LABEL_START_SIZE`); DVA offsets start here.
+/// Bytes at a leaf's front that are not allocated (`VDEV_LABEL_START_SIZE`); DVA offsets start
+/// here.
 pub const LABEL_START_BYTES: u64 = BOOT_OFFSET + BOOT_BYTES;
 /// Bytes at a leaf's end that are not allocated (`VDEV_LABEL_END_SIZE`).
 pub const LABEL_END_BYTES: u64 = 2 * LABEL_BYTES;

@@ -1,4 +1,5 @@
-//! Every on-disk structure of a ZFS pool as pure encode and decode: no I/O, no clock, no allocation sized by input.
+//! Every on-disk structure of a ZFS pool as pure encode and decode: no I/O, no clock, no allocation
+//! sized by input.
 //!
 //! This crate is the lowest layer and the one place where a layout is written down: each module's
 //! head holds the tables of offsets and bits for the structures in it. Rules for all of it:

@@ -1,5 +1,5 @@
-//! Names that are stored: keys of configuration lists and of ZAPs. They are facts of the format, each
-//! after OpenZFS's constant of the same name.
+//! Names that are stored: keys of configuration lists and of ZAPs. They are facts of the format,
+//! each after OpenZFS's constant of the same name.
 
 macro_rules! names {
     ($($name:ident $text:literal;)*) => {

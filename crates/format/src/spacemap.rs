@@ -252,8 +252,9 @@ impl SpaceMapReader {
         Ok(())
     }
 
-    /// The last entries of a block, at most `max` of them, and the bytes of the block that are before them: for
-    /// taking a map apart from its end (`space_map_incremental_destroy`, module/zfs/space_map.c).
+    /// The last entries of a block, at most `max` of them, and the bytes of the block that are
+    /// before them: for taking a map apart from its end (`space_map_incremental_destroy`,
+    /// module/zfs/space_map.c).
     ///
     /// # Errors
     /// As [`Self::read_block`].

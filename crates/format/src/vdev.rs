@@ -212,8 +212,8 @@ disk_struct! {
 }
 
 disk_struct! {
-    /// State of a sequential rebuild (`vdev_rebuild_phys_t`, include/sys/vdev_rebuild.h): a value in
-    /// the vdev's ZAP.
+    /// State of a sequential rebuild (`vdev_rebuild_phys_t`, include/sys/vdev_rebuild.h): a value
+    /// in the vdev's ZAP.
     RebuildPhys, "vdev_rebuild_phys_t", 96 {
         /// None 0, active 1, canceled 2, complete 3.
         state: u64,

@@ -109,7 +109,10 @@ macro_rules! disk_struct {
             ///
             /// # Errors
             /// [`crate::FormatError::TooShort`].
-            pub fn decode(bytes: &[u8], endian: $crate::bytes::Endian) -> $crate::error::Result<Self> {
+            pub fn decode(
+                bytes: &[u8],
+                endian: $crate::bytes::Endian,
+            ) -> $crate::error::Result<Self> {
                 let mut reader = $crate::bytes::Reader::new($disk, bytes, endian);
                 <Self as $crate::words::Field>::read(&mut reader, endian)
             }

@@ -1,5 +1,5 @@
-//! Labels of pools that OpenZFS made: every configuration and every uberblock decodes, encodes to the
-//! same bytes, and says what the pool's manifest says.
+//! Labels of pools that OpenZFS made: every configuration and every uberblock decodes, encodes to
+//! the same bytes, and says what the pool's manifest says.
 //!
 //! The pools are looked for in `MILLPOND_GOLDEN` or `../shared/golden` beside the workspace, as
 //! `NAME.tar.zst` with `NAME.json`, or unpacked as `NAME/*.img`. Without them the test says so

@@ -1,5 +1,5 @@
-//! Writes seeds for cargo-fuzz: `cargo run -p fuzzing --example seeds -- fuzz/corpus`, with the golden pools in
-//! `MILLPOND_GOLDEN`.
+//! Writes seeds for cargo-fuzz: `cargo run -p fuzzing --example seeds -- fuzz/corpus`, with the
+//! golden pools in `MILLPOND_GOLDEN`.
 
 #[path = "../tests/common/mod.rs"]
 mod common;

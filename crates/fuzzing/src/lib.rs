@@ -1,12 +1,12 @@
 //! Every decoder of bytes from disks and networks as a function that a fuzzer can call.
 //!
-//! [`TARGETS`] names them. cargo-fuzz calls them from `fuzz/` (a workspace of its own, as it needs a nightly
-//! compiler); [`run`] does the same without it, with seeded mutations of seeds, so that the tests call
-//! every target in each run. A target panics only when a decoder breaks its promise: it gives a
-//! typed error or a value that holds together.
+//! [`TARGETS`] names them. cargo-fuzz calls them from `fuzz/` (a workspace of its own, as it needs
+//! a nightly compiler); [`run`] does the same without it, with seeded mutations of seeds, so that
+//! the tests call every target in each run. A target panics only when a decoder breaks its promise:
+//! it gives a typed error or a value that holds together.
 //!
-//! Seeds are blocks of golden pools: `cargo run -p fuzzing --example seeds -- GOLDEN OUT` writes them.
-//! Inputs that once made a target panic are kept in `regressions/TARGET/`.
+//! Seeds are blocks of golden pools: `cargo run -p fuzzing --example seeds -- GOLDEN OUT` writes
+//! them. Inputs that once made a target panic are kept in `regressions/TARGET/`.
 
 #![forbid(unsafe_code)]
 

@@ -156,7 +156,8 @@ fn zap_leaf(data: &[u8]) {
     }
 }
 
-/// The first byte says how many attributes the layout has, then come their numbers, then the buffer.
+/// The first byte says how many attributes the layout has, then come their numbers, then the
+/// buffer.
 fn system_attributes(data: &[u8]) {
     let Some((count, rest)) = data.split_first() else {
         return;
@@ -222,7 +223,8 @@ fn dsl(data: &[u8]) {
     }
 }
 
-/// What a removed device leaves: entries of its mapping, then the births, as long as the input lasts.
+/// What a removed device leaves: entries of its mapping, then the births, as long as the input
+/// lasts.
 fn indirect_map(data: &[u8]) {
     for endian in ENDIANS {
         let entries = data.chunks(IndirectMappingEntry::BYTES);

@@ -1,6 +1,6 @@
-//! Goal: no decoder panics, whatever the bytes.
-//! Method: every target gets what once made one panic, then thousands of seeded inputs: changed blocks of
-//! golden pools, and bytes of no sense. `MILLPOND_LONG=1` makes it millions.
+//! Goal: no decoder panics, whatever the bytes. Method: every target gets what once made one panic,
+//! then thousands of seeded inputs: changed blocks of golden pools, and bytes of no sense.
+//! `MILLPOND_LONG=1` makes it millions.
 
 mod common;
 

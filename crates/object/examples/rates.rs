@@ -1,4 +1,5 @@
-//! Rates of the object layer over a device in memory: `cargo run --release -p object --example rates`.
+//! Rates of the object layer over a device in memory: `cargo run --release -p object --example
+//! rates`.
 
 #[path = "../tests/common/mod.rs"]
 mod common;

@@ -15,16 +15,16 @@ pub struct AccountingIds {
     pub project: u64,
 }
 
-/// Tells whose an object is (`zpl_get_file_info`, module/zfs/zfs_quota.c). A filesystem's object set
-/// uses [`ZplAccounting`] unless told otherwise.
+/// Tells whose an object is (`zpl_get_file_info`, module/zfs/zfs_quota.c). A filesystem's object
+/// set uses [`ZplAccounting`] unless told otherwise.
 pub trait AccountingKeys: Send + Sync {
     /// The owner of the object that has this bonus (already in our byte order), or `None` when its
     /// space is not counted.
     fn ids(&self, bonus_type: ObjectType, bonus: &[u8]) -> Option<AccountingIds>;
 }
 
-/// Reads the owner from znodes and system attributes at their fixed places
-/// (`SA_UID_OFFSET` ..., include/sys/zfs_sa.h): every layout of the ZPL starts with the same attributes.
+/// Reads the owner from znodes and system attributes at their fixed places (`SA_UID_OFFSET` ...,
+/// include/sys/zfs_sa.h): every layout of the ZPL starts with the same attributes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ZplAccounting;
 

@@ -1,5 +1,6 @@
-//! What a change adds to what its txg has to write: the first change of a block in a txg brings the block, the first
-//! below an indirect block brings that one (`dbuf_dirty`, `dnode_willuse_space`, module/zfs/dbuf.c and dnode.c).
+//! What a change adds to what its txg has to write: the first change of a block in a txg brings the
+//! block, the first below an indirect block brings that one (`dbuf_dirty`, `dnode_willuse_space`,
+//! module/zfs/dbuf.c and dnode.c).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,7 +10,8 @@ use zio::Added;
 
 use crate::dnode::{DnodeState, Slot, shl, shr};
 
-/// What a block costs besides itself and the blocks above it, in bytes: entries of space maps, deadlists and tables.
+/// What a block costs besides itself and the blocks above it, in bytes: entries of space maps,
+/// deadlists and tables.
 const ENTRY_BYTES: u64 = 1 << 10;
 /// Levels of indirect blocks above dnodes that are counted: those of 2^35 objects.
 const DNODE_LEVELS: u8 = 3;
@@ -33,7 +35,8 @@ fn indirect_bytes(
         .sum()
 }
 
-/// What `length` more bytes of data block `block` add. It is not in `slot` yet when it `is_new` there.
+/// What `length` more bytes of data block `block` add. It is not in `slot` yet when it `is_new`
+/// there.
 pub(crate) fn by_block(
     state: &DnodeState,
     slot: &Slot,

@@ -1,5 +1,5 @@
-//! Lists of block pointers (bpobj, module/zfs/bpobj.c): deadlists, deferred frees, what is to be freed in
-//! the background.
+//! Lists of block pointers (bpobj, module/zfs/bpobj.c): deadlists, deferred frees, what is to be
+//! freed in the background.
 //!
 //! The object is an array of block pointers; its bonus counts them and their space. A list may
 //! include others ("subobjs"): an object that is an array of their numbers; their space is part of
@@ -258,7 +258,8 @@ impl Bpobj {
     /// empty one is freed instead; a short one's content is copied and the list freed.
     ///
     /// # Errors
-    /// [`ObjectError::Misuse`] when this list is of a version without included lists; errors of reading.
+    /// [`ObjectError::Misuse`] when this list is of a version without included lists; errors of
+    /// reading.
     pub async fn include(&self, tx: &Tx, other: ObjectId) -> Result<()> {
         let list = Bpobj::open(self.objset(), other).await?;
         if list.is_empty().await? {
@@ -436,8 +437,8 @@ impl Bpobj {
     }
 
     /// Takes up to `limit` blocks off the end, calling `visit` with each; included lists that
-    /// become empty are freed. Returns how many were taken. When `visit` fails, nothing of the batch
-    /// (at most a block of pointers) that it failed in is taken off.
+    /// become empty are freed. Returns how many were taken. When `visit` fails, nothing of the
+    /// batch (at most a block of pointers) that it failed in is taken off.
     ///
     /// # Errors
     /// Errors of reading, and what `visit` returns.

@@ -7,8 +7,8 @@
 //!   disk                      meta, block tree
 //! ```
 //! A layer's `meta` replaces the one below it whole; its `blocks` and `freed` hide blocks of the
-//! layers below. Only the sync of a txg changes the disk layer, and it clears that txg's slot in the
-//! same critical section, so no reader sees a state in between.
+//! layers below. Only the sync of a txg changes the disk layer, and it clears that txg's slot in
+//! the same critical section, so no reader sees a state in between.
 //!
 //! # Locks
 //! `state` guards everything but `zap`. It is never held across an await.
@@ -137,7 +137,8 @@ pub(crate) struct Slot {
     pub dirty: bool,
     pub meta: Option<Meta>,
     pub blocks: Arc<BTreeMap<u64, Bytes>>,
-    /// Blocks that are to be shared with others: pointers as they were read, never holes. None is in `blocks` too.
+    /// Blocks that are to be shared with others: pointers as they were read, never holes. None is
+    /// in `blocks` too.
     pub cloned: Arc<BTreeMap<u64, BlockPointer>>,
     pub freed: RangeSet,
     pub spill: SpillChange,

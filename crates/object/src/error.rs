@@ -22,7 +22,8 @@ pub enum ObjectError {
     },
     /// There is no such object.
     #[error(
-        "object {object} does not exist; whatever refers to it is stale, so look it up again or scrub the pool"
+        "object {object} does not exist; whatever refers to it is stale, so look it up again or \
+         scrub the pool"
     )]
     NoSuchObject {
         /// The object.
@@ -39,7 +40,8 @@ pub enum ObjectError {
     OutOfObjects,
     /// The object is of another type than the operation needs.
     #[error(
-        "object {object} is of type {found}, not {expected}; whatever refers to it is stale or damaged, so scrub the pool"
+        "object {object} is of type {found}, not {expected}; whatever refers to it is stale or \
+         damaged, so scrub the pool"
     )]
     WrongType {
         /// The object.
@@ -95,7 +97,8 @@ pub enum ObjectError {
     },
     /// The block size cannot be changed any more.
     #[error(
-        "object {object}: the block size cannot change once there is more than one block; copy the data into a new object"
+        "object {object}: the block size cannot change once there is more than one block; copy the \
+         data into a new object"
     )]
     BlockSizeFixed {
         /// The object.

@@ -17,13 +17,13 @@
 //!
 //! # Locks
 //! In this order, none of them held across an await except where said: the object set's table of
-//! objects (sharded), one object's state, the cache of indirect blocks. Across awaits may be held: a
-//! ZAP's reader/writer lock, and the lock of the allocator of object numbers.
+//! objects (sharded), one object's state, the cache of indirect blocks. Across awaits may be held:
+//! a ZAP's reader/writer lock, and the lock of the allocator of object numbers.
 //!
 //! # Dropped futures
 //! One operation on an object or a ZAP is done whole or not at all, also when its future is dropped
-//! (a write of several blocks may stop between blocks). What several operations do together is for the
-//! caller to protect: the txg keeps whatever was done.
+//! (a write of several blocks may stop between blocks). What several operations do together is for
+//! the caller to protect: the txg keeps whatever was done.
 //!
 //! # What a crash leaves
 //! Nothing here is on disk before the uberblock that points to it: a crash leaves the last synced

@@ -35,7 +35,8 @@ pub(crate) struct IdAllocator {
     pub hints: BTreeSet<u64>,
 }
 
-/// Object numbers given out in a txg that is not on disk yet: by block, slots taken and first slots.
+/// Object numbers given out in a txg that is not on disk yet: by block, slots taken and first
+/// slots.
 #[derive(Debug, Default)]
 pub(crate) struct PendingIds(pub BTreeMap<u64, (u32, u32)>);
 

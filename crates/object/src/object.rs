@@ -3,9 +3,9 @@
 //! # Writing part of a block
 //! What a block held before is read without a lock; then, under the object's lock, the new bytes
 //! are merged into the open slot's version when there is one by now, else into what was read. That
-//! is right because the layers below the open slot cannot change their content while the [`Tx`] is held.
-//! Blocks are immutable [`Bytes`]: a version that a reader or the sync still holds is copied, one
-//! that nobody holds is changed in place.
+//! is right because the layers below the open slot cannot change their content while the [`Tx`] is
+//! held. Blocks are immutable [`Bytes`]: a version that a reader or the sync still holds is copied,
+//! one that nobody holds is changed in place.
 
 use std::sync::Arc;
 
@@ -355,7 +355,8 @@ impl Object {
         self.set_bonus_and_spill(tx, bonus, None)
     }
 
-    /// The newest content of a block in our byte order; `None` for zeros. Outer `None`: not in memory.
+    /// The newest content of a block in our byte order; `None` for zeros. Outer `None`: not in
+    /// memory.
     pub(crate) fn try_block(&self, block: u64) -> Option<Result<Option<Bytes>>> {
         let found = self.set.try_block(&self.dnode, block)?;
         Some(self.native(found))
@@ -519,7 +520,8 @@ impl Object {
         Ok(())
     }
 
-    /// Puts a block into the slot. How many bytes of it were not dirty yet, which the caller is to account for.
+    /// Puts a block into the slot. How many bytes of it were not dirty yet, which the caller is to
+    /// account for.
     fn insert_block(
         &self,
         state: &mut DnodeState,
@@ -618,7 +620,8 @@ impl Object {
         Ok(result)
     }
 
-    /// Changes a block in place if it is dirty in `tx` already, and `length` bytes long; else false, with nothing done.
+    /// Changes a block in place if it is dirty in `tx` already, and `length` bytes long; else
+    /// false, with nothing done.
     pub(crate) fn change_dirty_block(
         &self,
         tx: &Tx,
@@ -783,7 +786,8 @@ impl Object {
         Ok(())
     }
 
-    /// Offset of the first data at or after `offset_bytes` (`SEEK_DATA`), unwritten changes included.
+    /// Offset of the first data at or after `offset_bytes` (`SEEK_DATA`), unwritten changes
+    /// included.
     ///
     /// # Errors
     /// Errors of reading indirect blocks.
@@ -830,7 +834,8 @@ impl Object {
                     Found::Data(_) | Found::Cloned(_) => None,
                     Found::Disk if on_disk == Some(block) => None,
                     _ => {
-                        // A freed range hides what is below it, but may have been written again above.
+                        // A freed range hides what is below it, but may have been written again
+                        // above.
                         let hidden = state
                             .layers(NEWEST)
                             .filter_map(|slot| slot.freed.end_of(block))
@@ -930,7 +935,8 @@ impl Object {
         self.set.resolve(self.id(), &tree, block_id).await
     }
 
-    /// The pointer of a block of any level as of the last sync; a hole where there is no such block.
+    /// The pointer of a block of any level as of the last sync; a hole where there is no such
+    /// block.
     ///
     /// # Errors
     /// Errors of reading indirect blocks.

@@ -283,7 +283,8 @@ impl ObjectSet {
         self.long_names.load(Ordering::Relaxed)
     }
 
-    /// The block that the last sync wrote (or that it was opened from); a hole before the first sync.
+    /// The block that the last sync wrote (or that it was opened from); a hole before the first
+    /// sync.
     pub fn root(&self) -> BlockPointer {
         self.head.lock().root
     }
@@ -313,7 +314,8 @@ impl ObjectSet {
         *self.properties.write() = properties;
     }
 
-    /// Replaces who tells whose space an object is. A filesystem has [`ZplAccounting`] from the start.
+    /// Replaces who tells whose space an object is. A filesystem has [`ZplAccounting`] from the
+    /// start.
     pub fn set_accounting(&self, keys: Arc<dyn AccountingKeys>) {
         *self.accounting.write() = Some(keys);
     }

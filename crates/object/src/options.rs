@@ -31,7 +31,8 @@ pub enum RedundantMetadata {
 pub struct WriteProperties {
     /// Checksum of data, never `Inherit` or `On`.
     pub checksum: Checksum,
-    /// Blocks of data that are the same are stored once: by which checksum, which then replaces [`Self::checksum`].
+    /// Blocks of data that are the same are stored once: by which checksum, which then replaces
+    /// [`Self::checksum`].
     pub dedup: Option<DedupProperty>,
     /// Compression of data, never `Inherit` or `On`.
     pub compression: Compression,
@@ -123,10 +124,11 @@ pub struct ObjsetOptions {
     pub lz4_metadata: bool,
     /// Nothing will be written.
     pub read_only: bool,
-    /// The dataset is encrypted: what is written is encrypted or authenticated with the key that the pipeline knows
-    /// for [`Self::dataset`].
+    /// The dataset is encrypted: what is written is encrypted or authenticated with the key that
+    /// the pipeline knows for [`Self::dataset`].
     pub encrypted: bool,
-    /// The key is not loaded: only what is in the clear can be read, its MACs unchecked, and nothing written.
+    /// The key is not loaded: only what is in the clear can be read, its MACs unchecked, and
+    /// nothing written.
     pub without_key: bool,
     /// Idle clean objects that stay in memory.
     pub object_cache_limit: usize,
@@ -156,7 +158,8 @@ impl Default for ObjsetOptions {
 pub struct NewObject {
     /// Its type.
     pub object_type: ObjectType,
-    /// Size of its data blocks in bytes; 0 for the default (one 512-byte sector, growing while single).
+    /// Size of its data blocks in bytes; 0 for the default (one 512-byte sector, growing while
+    /// single).
     pub data_block_bytes: u32,
     /// log2 of the size of its indirect blocks; 0 for the default (17).
     pub indirect_block_shift: u8,

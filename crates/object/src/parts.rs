@@ -1,8 +1,9 @@
 //! Freeing long ranges in parts, so that one txg does not get all of the work.
 //!
-//! What a part costs goes by the blocks in it, not by its length: a file of exabytes may hold next to nothing. So parts
-//! are at most [`FREE_BYTES_MAX`] long from the first to the last block in them, whatever holes are around, and an object that takes
-//! little space is freed at once (`get_next_chunk`, module/zfs/dmu.c, counts indirect blocks for that).
+//! What a part costs goes by the blocks in it, not by its length: a file of exabytes may hold next
+//! to nothing. So parts are at most [`FREE_BYTES_MAX`] long from the first to the last block in
+//! them, whatever holes are around, and an object that takes little space is freed at once
+//! (`get_next_chunk`, module/zfs/dmu.c, counts indirect blocks for that).
 
 use std::ops::Range;
 
@@ -11,8 +12,8 @@ use crate::object::Object;
 
 /// Most that one part frees of what may hold data, in bytes.
 const FREE_BYTES_MAX: u64 = 8 << 30;
-/// An object that uses no more space than this, in bytes, is freed in one part. What is not written yet is bounded by the dirty
-/// data that a pool may have.
+/// An object that uses no more space than this, in bytes, is freed in one part. What is not written
+/// yet is bounded by the dirty data that a pool may have.
 const SMALL_BYTES: u64 = 1 << 30;
 
 impl Object {
@@ -98,8 +99,8 @@ mod tests {
 
     const LIMIT: u64 = i64::MAX as u64;
 
-    /// Frees all of `range` of a file with data at these offsets, from the end or from the start. Checks each part;
-    /// returns how many there were.
+    /// Frees all of `range` of a file with data at these offsets, from the end or from the start.
+    /// Checks each part; returns how many there were.
     fn free(mut data: BTreeSet<u64>, mut range: Range<u64>, from_end: bool) -> usize {
         let outside: BTreeSet<u64> = data
             .iter()

@@ -1,9 +1,10 @@
 //! Read-ahead: sequential reads of one handle start reading what comes next.
 //!
 //! A read that begins where the last one ended doubles the window, from two blocks' worth up to
-//! [`WINDOW_MAX_BYTES`]; one elsewhere closes it. Reads that overtook each other on their way here (the kernel has several under
-//! way) come soon before or after that place, and belong to the stream as well. Blocks are found through the tree and handed to
-//! the pipeline's own background reads, which bound how much is under way.
+//! [`WINDOW_MAX_BYTES`]; one elsewhere closes it. Reads that overtook each other on their way here
+//! (the kernel has several under way) come soon before or after that place, and belong to the
+//! stream as well. Blocks are found through the tree and handed to the pipeline's own background
+//! reads, which bound how much is under way.
 
 use std::sync::Arc;
 

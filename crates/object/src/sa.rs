@@ -9,8 +9,9 @@
 //!
 //! # Locks
 //! `state` is a short lock over registry and layouts in memory. `growing`, held across awaits, lets
-//! one task at a time add to them. Whoever sets attributes of one object must not do so twice
-//! at the same time: reading, changing and writing the bonus is not one step (the ZPL's lock per inode).
+//! one task at a time add to them. Whoever sets attributes of one object must not do so twice at
+//! the same time: reading, changing and writing the bonus is not one step (the ZPL's lock per
+//! inode).
 //!
 //! # Crash
 //! A layout is in the same txg as the first object that uses it, or an earlier one.
@@ -448,8 +449,8 @@ impl Sa {
         Ok(found.into_iter().next().flatten())
     }
 
-    /// Like [`Self::get`] when the attribute is in the bonus; outer `None` when the spill block must
-    /// be read.
+    /// Like [`Self::get`] when the attribute is in the bonus; outer `None` when the spill block
+    /// must be read.
     pub fn try_get(
         &self,
         object: &Object,
@@ -532,8 +533,9 @@ impl Sa {
         Ok(out)
     }
 
-    /// Sets attributes in place, where all of them are in the bonus with the same length: most changes of a file are
-    /// that. Else false, with nothing changed: then it is up to [`Self::set`].
+    /// Sets attributes in place, where all of them are in the bonus with the same length: most
+    /// changes of a file are that. Else false, with nothing changed: then it is up to
+    /// [`Self::set`].
     ///
     /// # Errors
     /// Damage; [`ObjectError::Misuse`] as with [`Self::set`].
@@ -628,8 +630,8 @@ impl Sa {
         self.write(object, tx, values).await
     }
 
-    /// Replaces all attributes, in this order (`sa_replace_all_by_template`): for new objects, and to
-    /// turn an old znode into system attributes.
+    /// Replaces all attributes, in this order (`sa_replace_all_by_template`): for new objects, and
+    /// to turn an old znode into system attributes.
     ///
     /// # Errors
     /// As [`Self::set`].
@@ -675,7 +677,8 @@ impl Sa {
                 return Err(ObjectError::TooBig {
                     object: object.id(),
                     what: format!(
-                        "attribute {number} of {} bytes (registered are {registered}, 0 is variable)",
+                        "attribute {number} of {} bytes (registered are {registered}, 0 is \
+                         variable)",
                         data.len()
                     ),
                 });

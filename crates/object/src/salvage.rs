@@ -1,14 +1,14 @@
 //! Reading on past damage.
 //!
-//! The ordinary readers stop at the first block that cannot be read, as whoever goes on after that must
-//! know what is missing. Here every step tells what was lost instead and where to go on: the blocks
-//! of an object, the dnodes of an object set, the entries of a ZAP. For object sets that nothing is
-//! written to: unwritten changes are not looked at.
+//! The ordinary readers stop at the first block that cannot be read, as whoever goes on after that
+//! must know what is missing. Here every step tells what was lost instead and where to go on: the
+//! blocks of an object, the dnodes of an object set, the entries of a ZAP. For object sets that
+//! nothing is written to: unwritten changes are not looked at.
 //!
-//! A ZAP whose header or pointer table is damaged still has its leaves, which say themselves what they
-//! are (`ZBT_LEAF`, include/sys/zap_leaf.h) and which hashes are theirs: they are looked for in every
-//! block. A block that was a leaf and is none any more is a hole, as the DMU frees it (module/zfs/zap.c
-//! `zap_trunc`), so none is found twice.
+//! A ZAP whose header or pointer table is damaged still has its leaves, which say themselves what
+//! they are (`ZBT_LEAF`, include/sys/zap_leaf.h) and which hashes are theirs: they are looked for
+//! in every block. A block that was a leaf and is none any more is a hole, as the DMU frees it
+//! (module/zfs/zap.c `zap_trunc`), so none is found twice.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -142,8 +142,8 @@ impl Object {
         }
     }
 
-    /// The next piece of the first `size_bytes` bytes at or after `offset_bytes`; what lies before it is a hole.
-    /// `None` when nothing but a hole is left.
+    /// The next piece of the first `size_bytes` bytes at or after `offset_bytes`; what lies before
+    /// it is a hole. `None` when nothing but a hole is left.
     pub async fn next_piece(&self, offset_bytes: u64, size_bytes: u64) -> Option<Piece> {
         if offset_bytes >= size_bytes {
             return None;
@@ -170,7 +170,10 @@ impl Object {
         let mut end = block_end(start);
         while end < size_bytes
             && end - start < PIECE_BYTES
-            && matches!(self.next_written(end).await, Written::Block { start_bytes } if start_bytes == end)
+            && matches!(
+                self.next_written(end).await,
+                Written::Block { start_bytes } if start_bytes == end
+            )
         {
             end = block_end(end);
         }

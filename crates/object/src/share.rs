@@ -1,8 +1,10 @@
-//! Sharing blocks between objects (block cloning): reading the pointers of one and putting them into another.
+//! Sharing blocks between objects (block cloning): reading the pointers of one and putting them
+//! into another.
 //!
-//! Only blocks of the last synced state are shared: what is dirty has no pointer yet, and a pointer to what a crash
-//! would take away must not get into the intent log. Whoever shares blocks keeps the source as it is until it has
-//! the transaction ([`Object::share_blocks`] announces them; from then on nobody frees them unasked).
+//! Only blocks of the last synced state are shared: what is dirty has no pointer yet, and a pointer
+//! to what a crash would take away must not get into the intent log. Whoever shares blocks keeps
+//! the source as it is until it has the transaction ([`Object::share_blocks`] announces them; from
+//! then on nobody frees them unasked).
 //!
 //! Source: module/zfs/dmu.c (`dmu_read_l0_bps`, `dmu_brt_clone`).
 
@@ -20,9 +22,9 @@ use crate::tree::NEWEST;
 const DIRTY_BYTES: u64 = 512;
 
 impl Object {
-    /// The pointers of `count` blocks from `first` on, holes included, for [`Self::share_blocks`]. `None` when some
-    /// are not on disk as of `synced`, the last synced txg, or cannot be shared (those in their pointers, deduplicated
-    /// ones).
+    /// The pointers of `count` blocks from `first` on, holes included, for [`Self::share_blocks`].
+    /// `None` when some are not on disk as of `synced`, the last synced txg, or cannot be shared
+    /// (those in their pointers, deduplicated ones).
     ///
     /// # Errors
     /// Errors of reading indirect blocks.
@@ -73,8 +75,8 @@ impl Object {
         }
     }
 
-    /// Puts pointers that [`Self::shareable_blocks`] gave in the place of blocks from `first` on. Blocks keep their
-    /// size, so it must be the same here; holes are made.
+    /// Puts pointers that [`Self::shareable_blocks`] gave in the place of blocks from `first` on.
+    /// Blocks keep their size, so it must be the same here; holes are made.
     ///
     /// # Errors
     /// [`ObjectError::NoSuchObject`]; [`ObjectError::Misuse`] when sizes differ; errors of reading

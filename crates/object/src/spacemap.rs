@@ -1,7 +1,7 @@
 //! Space map objects: logs of allocated and freed ranges (module/zfs/space_map.c).
 //!
-//! The head is in the bonus: length of the log, bytes allocated, histogram of free ranges. They live in
-//! the MOS and are changed in syncing context only, by one task.
+//! The head is in the bonus: length of the log, bytes allocated, histogram of free ranges. They
+//! live in the MOS and are changed in syncing context only, by one task.
 
 use std::sync::Arc;
 
@@ -130,7 +130,8 @@ impl SpaceMapObject {
         })
     }
 
-    /// Whether entries of two words may be written (feature `spacemap_v2`; yes unless said otherwise).
+    /// Whether entries of two words may be written (feature `spacemap_v2`; yes unless said
+    /// otherwise).
     pub fn with_two_words(self, two_words: bool) -> Self {
         SpaceMapObject { two_words, ..self }
     }
@@ -264,9 +265,10 @@ impl SpaceMapObject {
         Ok(())
     }
 
-    /// Takes the last entries off the log, at most `max` of them and those of one block (more may be before them
-    /// unless the log is empty then), and gives them, oldest first. A log that ends in the middle of a block is not
-    /// to be appended to any more: this is for maps that are taken apart (`space_map_incremental_destroy`).
+    /// Takes the last entries off the log, at most `max` of them and those of one block (more may
+    /// be before them unless the log is empty then), and gives them, oldest first. A log that ends
+    /// in the middle of a block is not to be appended to any more: this is for maps that are taken
+    /// apart (`space_map_incremental_destroy`).
     ///
     /// # Errors
     /// Errors of reading; [`ObjectError::Format`].
@@ -315,8 +317,8 @@ impl SpaceMapObject {
         Ok(out)
     }
 
-    /// Empties the log (before writing it anew, condensed). A `block_bytes` other than 0 changes the
-    /// size of its blocks when the object allows that.
+    /// Empties the log (before writing it anew, condensed). A `block_bytes` other than 0 changes
+    /// the size of its blocks when the object allows that.
     ///
     /// # Errors
     /// Errors of reading.
@@ -338,7 +340,8 @@ impl SpaceMapObject {
         self.object.set_bonus(tx, phys.encode())
     }
 
-    /// Replaces the histogram (32 buckets; more are added to the last one). A map without one gets one.
+    /// Replaces the histogram (32 buckets; more are added to the last one). A map without one gets
+    /// one.
     ///
     /// # Errors
     /// [`ObjectError::TooBig`] when the dnode has no room for it.

@@ -7,7 +7,8 @@
 //!
 //! # After each object
 //! Its slot is cleared and its disk layer replaced in one critical section, so readers never miss a
-//! version. An error ends the sync for good: the txg cannot become durable, and the pool must be left.
+//! version. An error ends the sync for good: the txg cannot become durable, and the pool must be
+//! left.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,7 +42,8 @@ const DNODE_READS_IN_FLIGHT: usize = 32;
 pub struct SyncContext {
     /// The txg that is written.
     pub txg: Txg,
-    /// The pass, from 1 (`spa_sync_pass`). From pass 2 on, MOS blocks born in this txg are rewritten in place.
+    /// The pass, from 1 (`spa_sync_pass`). From pass 2 on, MOS blocks born in this txg are
+    /// rewritten in place.
     pub pass: u32,
     /// Where blocks go.
     pub pipeline: Arc<Pipeline>,
@@ -52,8 +54,9 @@ pub struct SyncContext {
 }
 
 /// Hears of every block that a sync writes or lets go. The dataset decides whether a dead block is
-/// freed or goes to a deadlist. Holes are never reported, embedded blocks are (they count as uncompressed data); a block
-/// rewritten in place is neither born nor dead. The object set's root block is reported like any other.
+/// freed or goes to a deadlist. Holes are never reported, embedded blocks are (they count as
+/// uncompressed data); a block rewritten in place is neither born nor dead. The object set's root
+/// block is reported like any other.
 pub trait BlockAccounting: Send + Sync {
     /// `block` was written in this txg.
     fn born(&self, block: &BlockPointer);

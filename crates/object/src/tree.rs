@@ -140,7 +140,8 @@ impl ObjectSet {
         Ok(pointer)
     }
 
-    /// The pointer of block `number` of a level above 0, as on disk; a hole where the tree has no such block.
+    /// The pointer of block `number` of a level above 0, as on disk; a hole where the tree has no
+    /// such block.
     pub(crate) async fn resolve_above(
         &self,
         object: ObjectId,

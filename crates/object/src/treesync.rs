@@ -140,8 +140,8 @@ impl<'a> TreeSync<'a> {
         .unwrap_or(BlockPointer::HOLE)
     }
 
-    /// Has a block shared that another pointer leads to, in the place of `old` (`dmu_brt_clone`, module/zfs/dmu.c):
-    /// it is born anew in this txg, its bytes are as old as they are.
+    /// Has a block shared that another pointer leads to, in the place of `old` (`dmu_brt_clone`,
+    /// module/zfs/dmu.c): it is born anew in this txg, its bytes are as old as they are.
     fn share(&self, old: &BlockPointer, shared: &BlockPointer) -> BlockPointer {
         let txg = self.ctx.txg;
         let mut new = *shared;
@@ -324,7 +324,8 @@ impl<'a> TreeSync<'a> {
         out
     }
 
-    /// The pointers in an indirect block; in one that is made anew, holes as old as the one it replaces.
+    /// The pointers in an indirect block; in one that is made anew, holes as old as the one it
+    /// replaces.
     async fn children(
         &self,
         level: u8,

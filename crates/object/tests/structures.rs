@@ -1,5 +1,5 @@
-//! What is built from objects and ZAPs: lists of block pointers, queues of trees, space maps, system
-//! attributes, accounting; and syncing a pool's own objects in several passes.
+//! What is built from objects and ZAPs: lists of block pointers, queues of trees, space maps,
+//! system attributes, accounting; and syncing a pool's own objects in several passes.
 
 mod common;
 

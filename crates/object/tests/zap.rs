@@ -61,8 +61,9 @@ fn value(dice: &mut Dice, only_words: bool) -> ZapValue {
     }
 }
 
-/// Goal: a ZAP is a map, in its micro form, through the upgrade, and with leaves that split; cursors
-/// list every name once. Method: random changes against a `BTreeMap`, read back in place and from disk.
+/// Goal: a ZAP is a map, in its micro form, through the upgrade, and with leaves that split;
+/// cursors list every name once. Method: random changes against a `BTreeMap`, read back in place
+/// and from disk.
 #[tokio::test]
 async fn a_zap_is_a_map() {
     for seed in 1..=6 {

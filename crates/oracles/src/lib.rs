@@ -1,7 +1,9 @@
-//! What tests compare Millpond with: golden pools, which OpenZFS made, and the peer, a virtual machine that runs it.
+//! What tests compare Millpond with: golden pools, which OpenZFS made, and the peer, a virtual
+//! machine that runs it.
 //!
-//! Both lie outside the repository: in `MILLPOND_GOLDEN` and `MILLPOND_PEER`, or else in `../shared/golden` and
-//! `../shared/peer` beside it. Where one is missing, tests that need it are left out and say so; with `CI=true` they fail.
+//! Both lie outside the repository: in `MILLPOND_GOLDEN` and `MILLPOND_PEER`, or else in
+//! `../shared/golden` and `../shared/peer` beside it. Where one is missing, tests that need it are
+//! left out and say so; with `CI=true` they fail.
 //!
 //! For tests only: whatever is wrong panics.
 
@@ -12,8 +14,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Before each script in the peer: there is no udev in it, and `zpool import` would wait seconds for it to name each disk
-/// (`update_vdev_config_dev_strs`, lib/libzutil/os/linux/zutil_import_os.c).
+/// Before each script in the peer: there is no udev in it, and `zpool import` would wait seconds
+/// for it to name each disk (`update_vdev_config_dev_strs`,
+/// lib/libzutil/os/linux/zutil_import_os.c).
 const NO_UDEV: &str = "export ZFS_VDEV_DEVID_OPT_OUT=YES\n";
 /// How often a script is begun: the emulated machine now and then stops dead.
 const ATTEMPTS: u32 = 2;
@@ -38,8 +41,8 @@ pub fn need(what: &str, is_there: bool) -> bool {
     is_there
 }
 
-/// Tells who runs the tests (`cargo xtask ci`) that one is left out: a line in the file that `MILLPOND_LEFT_OUT` names.
-/// What a test that passes prints is not shown.
+/// Tells who runs the tests (`cargo xtask ci`) that one is left out: a line in the file that
+/// `MILLPOND_LEFT_OUT` names. What a test that passes prints is not shown.
 fn note_left_out(what: &str) {
     let Some(path) = std::env::var_os("MILLPOND_LEFT_OUT") else {
         return;
@@ -62,7 +65,8 @@ fn shared(variable: &str, name: &str) -> PathBuf {
     std::env::var_os(variable).map_or_else(beside, PathBuf::from)
 }
 
-/// The directory of the golden pools: `NAME.tar.zst` with images, `NAME.json` with what OpenZFS says of them.
+/// The directory of the golden pools: `NAME.tar.zst` with images, `NAME.json` with what OpenZFS
+/// says of them.
 pub fn golden() -> Option<PathBuf> {
     let path = shared("MILLPOND_GOLDEN", "golden");
     need(
@@ -72,7 +76,8 @@ pub fn golden() -> Option<PathBuf> {
     .then_some(path)
 }
 
-/// OpenZFS's own test suite, as its package has it (`.../zfs-tests`), where `scripts/install test` unpacks it.
+/// OpenZFS's own test suite, as its package has it (`.../zfs-tests`), where `scripts/install test`
+/// unpacks it.
 pub fn zfs_test_suite() -> Option<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
@@ -144,11 +149,17 @@ impl Peer {
         &self.program
     }
 
-    /// Waits until no other test uses the machine, of this process or another. The turn lasts until the file is closed.
+    /// Waits until no other test uses the machine, of this process or another. The turn lasts until
+    /// the file is closed.
     ///
     /// # Panics
-    /// When the temporary directory cannot hold a lock.
+    /// When the temporary directory cannot hold a lock, or when `cargo nextest` does not know that
+    /// this test uses the machine.
     pub fn turn() -> File {
+        if let Ok(group) = std::env::var("NEXTEST_TEST_GROUP") {
+            let advice = "add it to the group `peer` in .config/nextest.toml";
+            assert_eq!(group, "peer", "this test uses the peer: {advice}");
+        }
         let path = std::env::temp_dir().join("millpond-peer.lock");
         let file = File::options().create(true).append(true).open(path);
         let file = file.expect("the lock of the peer");
@@ -156,8 +167,8 @@ impl Peer {
         file
     }
 
-    /// Runs a script in it, as root, with these disks (`PATH,NAME`) and options of `peer-vm` (without: for 15 minutes at
-    /// most); answers what it printed. Waits for its turn.
+    /// Runs a script in it, as root, with these disks (`PATH,NAME`) and options of `peer-vm`
+    /// (without: for 15 minutes at most); answers what it printed. Waits for its turn.
     ///
     /// # Panics
     /// With what it printed when the script fails, or the machine stops again and again.

@@ -46,7 +46,8 @@ pub enum TargetError {
     },
     /// A logical unit cannot be offered.
     #[error(
-        "logical unit {lun} of target {iqn} cannot be offered ({problem}); fix the volume or choose another number"
+        "logical unit {lun} of target {iqn} cannot be offered ({problem}); fix the volume or \
+         choose another number"
     )]
     BadLun {
         /// The target's name.
@@ -74,7 +75,8 @@ pub enum TargetError {
 pub enum ServerError {
     /// The address is taken.
     #[error(
-        "cannot listen on {address}: another program has the port; stop it (`ss -ltnp` names it) or choose another port"
+        "cannot listen on {address}: another program has the port; stop it (`ss -ltnp` names it) \
+         or choose another port"
     )]
     AddressInUse {
         /// The address asked for.
@@ -82,7 +84,8 @@ pub enum ServerError {
     },
     /// We may not.
     #[error(
-        "cannot listen on {address}: not allowed; use a port above 1023 or run with the capability CAP_NET_BIND_SERVICE"
+        "cannot listen on {address}: not allowed; use a port above 1023 or run with the capability \
+         CAP_NET_BIND_SERVICE"
     )]
     NotAllowed {
         /// The address asked for.
@@ -90,7 +93,8 @@ pub enum ServerError {
     },
     /// This machine has no such address.
     #[error(
-        "cannot listen on {address}: this machine has no such address; use one that `ip address` lists, or 0.0.0.0"
+        "cannot listen on {address}: this machine has no such address; use one that `ip address` \
+         lists, or 0.0.0.0"
     )]
     NoSuchAddress {
         /// The address asked for.

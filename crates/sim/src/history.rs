@@ -168,8 +168,8 @@ impl History {
         Ok(())
     }
 
-    /// A volume is as after a step, with a part of the next one: that was logged, and not acknowledged. Whole sectors of
-    /// it, in order.
+    /// A volume is as after a step, with a part of the next one: that was logged, and not
+    /// acknowledged. Whole sectors of it, in order.
     fn sectors_fit(&self, name: &str, from: usize, found: &VolumeModel) -> Result<(), String> {
         let mut versions: Vec<&VolumeModel> = self
             .since(from)

@@ -1,5 +1,6 @@
-//! Tables of cloned blocks against the pointers that there are: an entry counts the pointers beyond the first, a block of
-//! one pointer has none, and what a table says in sum is the sum of its entries.
+//! Tables of cloned blocks against the pointers that there are: an entry counts the pointers beyond
+//! the first, a block of one pointer has none, and what a table says in sum is the sum of its
+//! entries.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -109,7 +110,8 @@ impl Walk<'_> {
             self.report.cloned_references += says;
             if says + 1 < *sure || says + 1 > sure + perhaps {
                 self.problem(format!(
-                    "{says} references to a cloned block beyond the first, there are {sure} pointers (and perhaps {perhaps}): {key:?} of {birth}"
+                    "{says} references to a cloned block beyond the first, there are {sure} \
+                     pointers (and perhaps {perhaps}): {key:?} of {birth}"
                 ));
             }
         }

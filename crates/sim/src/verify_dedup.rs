@@ -1,5 +1,5 @@
-//! Dedup tables against the pointers that there are: every entry counts its references, every pointer with the D bit has an
-//! entry, statistics are the sums of the entries.
+//! Dedup tables against the pointers that there are: every entry counts its references, every
+//! pointer with the D bit has an entry, statistics are the sums of the entries.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -134,7 +134,8 @@ impl Walk<'_> {
             let (sure, perhaps, _) = references.remove(&at).unwrap_or((0, 0, BlockPointer::HOLE));
             if says < sure || says > sure + perhaps {
                 self.problem(format!(
-                    "a dedup entry counts {says} references, there are {sure} (and perhaps {perhaps}): {name:?} {one:?}"
+                    "a dedup entry counts {says} references, there are {sure} (and perhaps \
+                     {perhaps}): {name:?} {one:?}"
                 ));
             }
             let block = pointer_of_place(name, one)?;

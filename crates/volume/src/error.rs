@@ -8,7 +8,8 @@ use zio::ZioError;
 pub enum VolumeError {
     /// The range reaches beyond the end.
     #[error(
-        "volume {name}: {length_bytes} bytes at {offset_bytes} reach beyond its end at {size_bytes}; stay within its size"
+        "volume {name}: {length_bytes} bytes at {offset_bytes} reach beyond its end at \
+         {size_bytes}; stay within its size"
     )]
     OutOfRange {
         /// The volume.
@@ -34,7 +35,8 @@ pub enum VolumeError {
     },
     /// The size is not one that a volume can have.
     #[error(
-        "volume {name}: a size of {size_bytes} bytes cannot be; use a multiple of {block_bytes} above zero"
+        "volume {name}: a size of {size_bytes} bytes cannot be; use a multiple of {block_bytes} \
+         above zero"
     )]
     BadSize {
         /// The volume.

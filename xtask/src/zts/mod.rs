@@ -77,7 +77,16 @@ fn binary() -> anyhow::Result<PathBuf> {
     crate::step(
         "build",
         "cargo",
-        &["build", "--locked", "-p", "cli", "--bin", "millpond"],
+        &[
+            "build",
+            "--locked",
+            "--profile",
+            "ci",
+            "-p",
+            "cli",
+            "--bin",
+            "millpond",
+        ],
     )?;
     let own = std::env::current_exe().context("where this program is")?;
     let binary = own.with_file_name("millpond");

@@ -100,7 +100,8 @@ mod tests {
     fn groups_have_the_tests_of_all_their_sections() {
         let text = "# a comment = no key\n[DEFAULT]\npre = setup\nuser = root\npost = cleanup\n\n\
             [tests/functional/acl/off]\ntests = ['dosmode', 'posixmode']\ntags = ['functional']\n\n\
-            [tests/functional/cli_user/misc:Linux]\ntests = ['a',\n    'b',\n    'c']\nuser =\npre =\n\n\
+            [tests/functional/cli_user/misc:Linux]\ntests = ['a',\n    'b',\n    'c']\n\
+            user =\npre =\n\n\
             [tests/functional/acl/off:Linux]\ntests = ['posixmode', 'more']\n";
         let mut groups = BTreeMap::new();
         parse(text, &mut groups);

@@ -110,7 +110,8 @@ fn kinds(types: Option<&str>) -> anyhow::Result<Vec<DatasetKind>> {
 }
 
 /// How far below the named datasets to go: `-d` wins, `-r` has no limit; a type given without
-/// names searches everything, as `zfs list -t snapshot` does, and with the name of a filesystem or volume its snapshots.
+/// names searches everything, as `zfs list -t snapshot` does, and with the name of a filesystem or
+/// volume its snapshots.
 fn depth_of(
     recursive: bool,
     depth: Option<u32>,
@@ -127,7 +128,8 @@ fn depth_of(
     }
 }
 
-/// The name of a dataset; a path stands for the filesystem that it is in (`zfs_path_to_zhandle`, lib/libzfs/libzfs_util.c).
+/// The name of a dataset; a path stands for the filesystem that it is in (`zfs_path_to_zhandle`,
+/// lib/libzfs/libzfs_util.c).
 pub fn dataset_of(word: &str, client: &Client) -> anyhow::Result<String> {
     if !word.starts_with('/') && !word.starts_with("./") {
         return Ok(word.to_owned());
@@ -266,8 +268,9 @@ impl List {
     }
 }
 
-/// What to sort by, most important first, and whether descending. The options may alternate, so their order
-/// is that of the words of the command line, where `-s NAME` and `-S NAME` are what was parsed.
+/// What to sort by, most important first, and whether descending. The options may alternate, so
+/// their order is that of the words of the command line, where `-s NAME` and `-S NAME` are what was
+/// parsed.
 fn sort_keys(
     words: impl Iterator<Item = String>,
     ascending: &[String],

@@ -526,7 +526,8 @@ fn run_mount(mount: Mount, client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What `zfs mount -R` mounts: the filesystem and those below it that want to be mounted and are not.
+/// What `zfs mount -R` mounts: the filesystem and those below it that want to be mounted and are
+/// not.
 fn to_mount_below(top: &str, client: &Client) -> anyhow::Result<Vec<Option<String>>> {
     let listed = client.call(&ZfsList {
         names: vec![top.to_owned()],

@@ -1,5 +1,5 @@
-//! `zfs userspace`, `groupspace`, `projectspace` (`zfs_do_userspace`, cmd/zfs/zfs_main.c) and `zfs holds`
-//! (`zfs_do_holds`).
+//! `zfs userspace`, `groupspace`, `projectspace` (`zfs_do_userspace`, cmd/zfs/zfs_main.c) and `zfs
+//! holds` (`zfs_do_holds`).
 
 use std::cmp::Ordering;
 

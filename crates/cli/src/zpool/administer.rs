@@ -181,8 +181,8 @@ pub struct Upgrade {
     pools: Vec<String>,
 }
 
-/// Version of pools that have features instead of versions (`SPA_VERSION_FEATURES`, include/sys/fs/zfs.h), and the last
-/// one before (`SPA_VERSION_BEFORE_FEATURES`).
+/// Version of pools that have features instead of versions (`SPA_VERSION_FEATURES`,
+/// include/sys/fs/zfs.h), and the last one before (`SPA_VERSION_BEFORE_FEATURES`).
 const VERSION_FEATURES: u64 = 5000;
 const VERSION_LEGACY_MAX: u64 = 28;
 
@@ -235,8 +235,15 @@ fn legacy_versions() -> String {
 fn pool_version(text: &str) -> Result<u64, String> {
     text.parse()
         .ok()
-        .filter(|version| (1..=VERSION_LEGACY_MAX).contains(version) || *version == VERSION_FEATURES)
-        .ok_or_else(|| format!("invalid version '{text}': there are 1 to {VERSION_LEGACY_MAX} and {VERSION_FEATURES}"))
+        .filter(|version| {
+            (1..=VERSION_LEGACY_MAX).contains(version) || *version == VERSION_FEATURES
+        })
+        .ok_or_else(|| {
+            format!(
+                "invalid version '{text}': there are 1 to {VERSION_LEGACY_MAX} and \
+             {VERSION_FEATURES}"
+            )
+        })
 }
 
 impl Upgrade {
@@ -279,7 +286,8 @@ impl Upgrade {
     }
 }
 
-/// What is said of pools that are to be of a version without features: they are, or have a later one.
+/// What is said of pools that are to be of a version without features: they are, or have a later
+/// one.
 fn kept(pools: &[PoolUpgrade], wanted: u64) -> anyhow::Result<String> {
     let mut out = String::new();
     for PoolUpgrade { name, version, .. } in pools {
@@ -323,7 +331,11 @@ fn upgraded(pools: &[PoolUpgrade], all: bool) -> String {
         out.push('\n');
     }
     if all && out.is_empty() {
-        out.push_str("All pools are already formatted using feature flags.\n\nEvery feature flags pool already has all supported and requested features enabled.\n");
+        out.push_str(
+            "All pools are already formatted using feature flags.\n\
+             \n\
+             Every feature flags pool already has all supported and requested features enabled.\n",
+        );
     } else if !all {
         for pool in pools.iter().filter(|pool| !is_changed(pool)) {
             out.push_str(&format!(
@@ -344,7 +356,15 @@ fn listed(pools: &[PoolUpgrade]) -> String {
     if old.is_empty() {
         out.push_str("All pools are formatted using feature flags.\n\n");
     } else {
-        out.push_str("The following pools are formatted with legacy version numbers and can\nbe upgraded to use feature flags.  After being upgraded, these pools\nwill no longer be accessible by software that does not support feature\nflags.  Versions before 28 are only read by this release.\n\nVER  POOL\n---  ------------\n");
+        out.push_str(
+            "The following pools are formatted with legacy version numbers and can\n\
+             be upgraded to use feature flags.  After being upgraded, these pools\n\
+             will no longer be accessible by software that does not support feature\n\
+             flags.  Versions before 28 are only read by this release.\n\
+             \n\
+             VER  POOL\n\
+             ---  ------------\n",
+        );
         for pool in old {
             out.push_str(&format!("{:2}   {}\n", pool.version, pool.name));
         }
@@ -360,7 +380,15 @@ fn listed(pools: &[PoolUpgrade]) -> String {
         );
         return out;
     }
-    out.push_str("Some supported features are not enabled on the following pools. Systems that do\nnot know a feature may be unable to use a pool once it is enabled: see\nzpool-features(7). The property 'compatibility' keeps features from being enabled.\n\nPOOL  FEATURE\n---------------\n");
+    out.push_str(
+        "Some supported features are not enabled on the following pools. Systems that \
+         do\n\
+         not know a feature may be unable to use a pool once it is enabled: see\n\
+         zpool-features(7). The property 'compatibility' keeps features from being enabled.\n\
+         \n\
+         POOL  FEATURE\n\
+         ---------------\n",
+    );
     for pool in lacking {
         out.push_str(&format!("{}\n", pool.name));
         for feature in &pool.features {
@@ -393,7 +421,10 @@ mod tests {
         let text = kept(&[of(28), of(5000)], 28).unwrap();
         assert_eq!(
             text,
-            "Pool 'p' is already formatted using version 28.\n\nPool 'p' is already formatted using more current version 5000.\n\n"
+            "Pool 'p' is already formatted using version 28.\n\
+             \n\
+             Pool 'p' is already formatted using more current version 5000.\n\
+             \n"
         );
         let refused = kept(&[of(15)], 28).unwrap_err().to_string();
         assert!(refused.contains("only read"), "{refused}");

@@ -226,8 +226,8 @@ pub struct DraidWord {
 }
 
 impl DraidWord {
-    /// Reads the word for so many devices (`draid_config_by_type`, cmd/zpool/zpool_vdev.c). `None` when it is
-    /// none that begins a dRAID vdev.
+    /// Reads the word for so many devices (`draid_config_by_type`, cmd/zpool/zpool_vdev.c). `None`
+    /// when it is none that begins a dRAID vdev.
     ///
     /// # Errors
     /// Why there can be no such vdev.
@@ -278,7 +278,8 @@ impl DraidWord {
             .filter(|room| *room > 0)
             .ok_or_else(|| {
                 format!(
-                    "requested number of distributed spares {spares} and parity level {parity} leaves no disks available for data"
+                    "requested number of distributed spares {spares} and parity level {parity} \
+                     leaves no disks available for data"
                 )
             })?;
         // Wide enough to be economical, narrow enough to be quick.
@@ -286,7 +287,8 @@ impl DraidWord {
         let data = data.unwrap_or(room.min(DATA_DEFAULT));
         if data == 0 || data > room {
             return Err(format!(
-                "requested number of dRAID data disks per group {data} is too high, at most {room} disks are available for data"
+                "requested number of dRAID data disks per group {data} is too high, at most \
+                 {room} disks are available for data"
             ));
         }
         if spares > 100 {
@@ -317,7 +319,8 @@ fn device(word: &str) -> anyhow::Result<DeviceSpec> {
             in_dev
         } else {
             bail!(
-                "cannot open '{word}': no such device in /dev\nmust be a full path or shorthand device name"
+                "cannot open '{word}': no such device in /dev\n\
+                 must be a full path or shorthand device name"
             );
         }
     };

@@ -263,8 +263,8 @@ fn all_vdevs(pool: &PoolReport) -> Vec<(String, VdevReport, PropertyMap)> {
     out
 }
 
-/// Properties of a vdev in the order of `vdev_prop_t` (include/sys/fs/zfs.h), then those of users. Those that only
-/// OpenZFS counts (kinds of operations by class) have the value that means "none".
+/// Properties of a vdev in the order of `vdev_prop_t` (include/sys/fs/zfs.h), then those of users.
+/// Those that only OpenZFS counts (kinds of operations by class) have the value that means "none".
 fn properties_of(
     vdev: &VdevReport,
     name: &str,

@@ -174,7 +174,9 @@ fn print_imported(pool: &ImportedPool, dry_run: bool) {
     }
     if !pool.awaiting_replay.is_empty() {
         println!(
-            "The intent logs of {} were not replayed: what was written just before the pool was lost does not show.\nImport the pool without '-o readonly=on' to have it.",
+            "The intent logs of {} were not replayed: what was written just before the pool was \
+             lost does not show.\n\
+             Import the pool without '-o readonly=on' to have it.",
             pool.awaiting_replay.join(", ")
         );
     }

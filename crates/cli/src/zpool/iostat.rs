@@ -1,9 +1,11 @@
-//! `zpool iostat`: how much pools and vdevs read and write, and how long it takes, laid out as OpenZFS does
-//! (`print_iostat`, `print_vdev_stats`, `print_iostat_histos`, cmd/zpool/zpool_main.c). The first report is of the
-//! time since the import, later ones are of the interval.
+//! `zpool iostat`: how much pools and vdevs read and write, and how long it takes, laid out as
+//! OpenZFS does (`print_iostat`, `print_vdev_stats`, `print_iostat_histos`,
+//! cmd/zpool/zpool_main.c). The first report is of the time since the import, later ones are of the
+//! interval.
 //!
-//! What the classes of I/O in `-l`, `-q`, `-r` and `-w` are here is told by the counters (`pool`, `vdev/meter.rs`):
-//! there is no queue per class, trims do not wait in one, and rebuilds are always zero.
+//! What the classes of I/O in `-l`, `-q`, `-r` and `-w` are here is told by the counters (`pool`,
+//! `vdev/meter.rs`): there is no queue per class, trims do not wait in one, and rebuilds are always
+//! zero.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -221,7 +223,8 @@ fn mean(histogram: &[u64]) -> u64 {
     u64::try_from(total.checked_div(count).unwrap_or(0)).unwrap_or(u64::MAX)
 }
 
-/// What the words are about: the GUIDs of pools (all if there are none), and names of vdevs in them.
+/// What the words are about: the GUIDs of pools (all if there are none), and names of vdevs in
+/// them.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Choice {
     pools: Vec<Guid>,
@@ -341,7 +344,8 @@ impl Iostat {
         below.any(|child| any(child, &|vdev| self.is_called(vdev, word)))
     }
 
-    /// Whether a word means this vdev: its name as it is shown, its GUID, its path or the last part of that.
+    /// Whether a word means this vdev: its name as it is shown, its GUID, its path or the last part
+    /// of that.
     fn is_called(&self, vdev: &VdevReport, word: &str) -> bool {
         let by_path = vdev
             .path
@@ -774,7 +778,8 @@ mod tests {
         pool
     }
 
-    /// Goal: the table is OpenZFS's. Method: one compared with what OpenZFS 2.3 prints for such numbers.
+    /// Goal: the table is OpenZFS's. Method: one compared with what OpenZFS 2.3 prints for such
+    /// numbers.
     #[test]
     fn reports_look_like_those_of_openzfs() {
         let none = BTreeMap::new();
@@ -800,7 +805,8 @@ mod tests {
         }
     }
 
-    /// Goal: the same with latencies and queues. Method: headings as OpenZFS 2.3 printed them, and numbers by hand.
+    /// Goal: the same with latencies and queues. Method: headings as OpenZFS 2.3 printed them, and
+    /// numbers by hand.
     #[test]
     fn latencies_and_queues_look_like_those_of_openzfs() {
         let none = BTreeMap::new();

@@ -212,7 +212,8 @@ impl List {
             .iter()
             .map(|name| {
                 match *name {
-                    // A number to OpenZFS, with a width of its own (`zprop_width`, module/zcommon/zfs_prop.c).
+                    // A number to OpenZFS, with a width of its own (`zprop_width`,
+                    // module/zcommon/zfs_prop.c).
                     "health" => Column {
                         least_width: 8,
                         ..Column::right("HEALTH")

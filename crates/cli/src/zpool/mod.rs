@@ -152,7 +152,8 @@ struct Sync {
 
 #[derive(Debug, Args)]
 struct Clear {
-    /// Go back to an older state where the newest cannot be read: a pool that is imported can be, so nothing is lost
+    /// Go back to an older state where the newest cannot be read: a pool that is imported can be,
+    /// so nothing is lost
     #[arg(short = 'F')]
     rewind: bool,
     /// With -F, only say whether it would work: nothing is cleared

@@ -1,6 +1,6 @@
-//! What `zpool status` says of removals, checkpoints, RAID-Z expansions and dedup tables (`print_checkpoint_status`,
-//! `print_raidz_expand_status` and `print_dedup_stats`, cmd/zpool/zpool_main.c; `zpool_dump_ddt`,
-//! lib/libzutil/zutil_pool.c).
+//! What `zpool status` says of removals, checkpoints, RAID-Z expansions and dedup tables
+//! (`print_checkpoint_status`, `print_raidz_expand_status` and `print_dedup_stats`,
+//! cmd/zpool/zpool_main.c; `zpool_dump_ddt`, lib/libzutil/zutil_pool.c).
 
 use api::{
     CheckpointReport, DedupCounts, DedupReport, ExpansionReport, RemovalReport, RemovalState,
@@ -21,7 +21,8 @@ pub fn checkpoint(report: &CheckpointReport) -> String {
     }
 }
 
-/// That a scrub leaves out what only the checkpoint has, if it does or did (`print_checkpoint_scan_warning`).
+/// That a scrub leaves out what only the checkpoint has, if it does or did
+/// (`print_checkpoint_scan_warning`).
 pub fn scan_warning(
     scan: &ScanReport,
     checkpoint: Option<&CheckpointReport>,
@@ -67,7 +68,8 @@ pub fn removal(report: &RemovalReport) -> String {
                 "(copy is slow, no estimated time)".to_owned()
             };
             format!(
-                "Evacuation of {} in progress since {}\n\t{copied} copied out of {} at {}/s, {done:.2}% done, {estimate}",
+                "Evacuation of {} in progress since {}\n\
+                 \t{copied} copied out of {} at {}/s, {done:.2}% done, {estimate}",
                 report.name,
                 numbers::local_ctime(report.start_s),
                 numbers::nice_count(report.total_bytes),
@@ -108,7 +110,8 @@ pub fn expansion(report: &ExpansionReport) -> String {
         "(copy is slow, no estimated time)".to_owned()
     };
     format!(
-        "expansion of {vdev} in progress since {}\n\t{copied} / {} copied at {}/s, {done:.2}% done, {estimate}",
+        "expansion of {vdev} in progress since {}\n\
+         \t{copied} / {} copied at {}/s, {done:.2}% done, {estimate}",
         numbers::local_ctime(report.start_s),
         numbers::nice_count(report.total_bytes),
         numbers::nice_count(rate)

@@ -69,7 +69,8 @@ impl Checkpoint {
     pub fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
         if self.pool.contains('/') {
             anyhow::bail!(
-                "'zpool checkpoint' doesn't work on datasets. To save the state of a dataset from a specific point in time please use 'zfs snapshot'"
+                "'zpool checkpoint' doesn't work on datasets. To save the state of a dataset from \
+                 a specific point in time please use 'zfs snapshot'"
             );
         }
         client.call(&ZpoolCheckpoint {

@@ -100,7 +100,8 @@ pub fn leaf_name(vdev: &VdevReport, naming: Naming) -> String {
     }
 }
 
-/// What a device is called. Files are always shown in full; disks by their last component unless -P.
+/// What a device is called. Files are always shown in full; disks by their last component unless
+/// -P.
 fn device_name(path: &str, is_file: bool, naming: Naming) -> String {
     let real = naming.real_paths.then(|| std::fs::canonicalize(path).ok());
     let path = match real.flatten() {
@@ -155,8 +156,8 @@ pub fn class_heading(class: VdevClass) -> &'static str {
     }
 }
 
-/// A pool of the vdevs that it has and those that it would get, class by class (`print_vdev_tree`, `print_cache_list`,
-/// `print_spare_list`, cmd/zpool/zpool_main.c). New vdevs have no GUID yet.
+/// A pool of the vdevs that it has and those that it would get, class by class (`print_vdev_tree`,
+/// `print_cache_list`, `print_spare_list`, cmd/zpool/zpool_main.c). New vdevs have no GUID yet.
 pub fn planned_layout(pool: &str, old: &[VdevReport], new: &[VdevSpec], naming: Naming) -> String {
     let mut out = format!("\t{pool}\n");
     let device = |path: &str, kind| match naming.guids {
@@ -307,7 +308,8 @@ fn config_line(
             };
             text.push_str(&format!(" {slow:>5}"));
         }
-        // No write goes past the cache here in a way that its data could change meanwhile: there is nothing to check.
+        // No write goes past the cache here in a way that its data could change meanwhile: there is
+        // nothing to check.
         if columns.direct {
             text.push_str(&format!(" {:>5}", 0));
         }
@@ -334,8 +336,8 @@ fn config_line(
     text
 }
 
-/// How far a leaf was initialized or trimmed (`print_status_initialize`, `print_status_trim`), in the words for: done, not
-/// done, under way.
+/// How far a leaf was initialized or trimmed (`print_status_initialize`, `print_status_trim`), in
+/// the words for: done, not done, under way.
 fn activity(
     report: Option<&ActivityReport>,
     detailed: bool,
@@ -405,7 +407,8 @@ mod tests {
         assert_eq!(
             line(&leaf, columns),
             format!(
-                "\t/d    ONLINE       0     0     0 1.21K  (49% initialized, suspended, started at {when})  (trim unsupported)"
+                "\t/d    ONLINE       0     0     0 1.21K  (49% initialized, suspended, started \
+                 at {when})  (trim unsupported)"
             )
         );
         leaf.trim = Some(report(ActivityState::Complete));
@@ -464,7 +467,17 @@ mod tests {
         ];
         assert_eq!(
             planned_layout("tank", &[mirror], &new, Naming::default()),
-            "\ttank\n\t  mirror-0\n\t    /a\n\t    b\n\tspecial\n\t  mirror\n\t    /s\n\tlogs\n\t  /l\n\tcache\n\t  sdc\n"
+            "\ttank\n\
+             \t  mirror-0\n\
+             \t    /a\n\
+             \t    b\n\
+             \tspecial\n\
+             \t  mirror\n\
+             \t    /s\n\
+             \tlogs\n\
+             \t  /l\n\
+             \tcache\n\
+             \t  sdc\n"
         );
     }
 }

@@ -42,8 +42,8 @@ fn a_filesystem_is_open_once_whoever_asks() {
     done(&server);
 }
 
-/// `zfs rename -u` leaves what is mounted where it is, in use or not, and a volume that is open stays open under its new
-/// name.
+/// `zfs rename -u` leaves what is mounted where it is, in use or not, and a volume that is open
+/// stays open under its new name.
 #[test]
 fn what_is_in_use_is_renamed() {
     if !can_mount() {
@@ -110,8 +110,8 @@ fn what_is_in_use_is_renamed() {
     done(&server);
 }
 
-/// What a pool has mounted inside of what another has is mounted after it, and unmounted before; one in use does not keep
-/// others mounted.
+/// What a pool has mounted inside of what another has is mounted after it, and unmounted before;
+/// one in use does not keep others mounted.
 #[test]
 fn pools_mount_inside_of_each_other() {
     if !can_mount() {
@@ -141,8 +141,8 @@ fn pools_mount_inside_of_each_other() {
     done(&server);
 }
 
-/// A rollback of a filesystem that is in use, with another mounted inside that is too: nothing is unmounted, and whoever
-/// has files open goes on with what the snapshot has.
+/// A rollback of a filesystem that is in use, with another mounted inside that is too: nothing is
+/// unmounted, and whoever has files open goes on with what the snapshot has.
 #[test]
 fn what_is_in_use_is_rolled_back() {
     if !can_mount() {

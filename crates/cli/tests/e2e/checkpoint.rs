@@ -1,12 +1,14 @@
-//! Goal: `zpool checkpoint` keeps the pool's state while programs write, also synchronously; going back gives it again, and
-//! discarding leaves nothing of it. OpenZFS agrees: zdb on both states, and the real one goes on from either.
-//! Method: a mounted pool; zdb after each turn; the machine with the real OpenZFS discards and rewinds ours.
+//! Goal: `zpool checkpoint` keeps the pool's state while programs write, also synchronously; going
+//! back gives it again, and discarding leaves nothing of it. OpenZFS agrees: zdb on both states,
+//! and the real one goes on from either. Method: a mounted pool; zdb after each turn; the machine
+//! with the real OpenZFS discards and rewinds ours.
 
 use std::path::Path;
 
 use crate::harness::{Peer, Server, ZDB, can_mount, run, text_of, zdb_is_clean};
 
-/// A pool with a file and a checkpoint, and changes after it. A program writes synchronously all the while.
+/// A pool with a file and a checkpoint, and changes after it. A program writes synchronously all
+/// the while.
 struct Bed {
     server: Server,
     disks: Vec<String>,
@@ -37,7 +39,8 @@ impl Bed {
         server.ok("zfs create tank/gone");
         let fill = |what: &str| {
             shell(&format!(
-                "cd {at}; for i in 1 2 3 4; do head -c 900000 /dev/urandom >{what}$i; done; head -c 50000 /dev/urandom >gone/f{what}"
+                "cd {at}; for i in 1 2 3 4; do head -c 900000 /dev/urandom >{what}$i; done; head \
+                 -c 50000 /dev/urandom >gone/f{what}"
             ))
         };
         fill("f");
@@ -51,7 +54,8 @@ impl Bed {
         server.ok("zpool checkpoint tank");
         std::thread::sleep(std::time::Duration::from_millis(200));
         shell(&format!(
-            "cd {at}; rm f1; printf changed | dd of=f2 bs=1 seek=200000 conv=notrunc status=none; mv f3 f5; sync -f ."
+            "cd {at}; rm f1; printf changed | dd of=f2 bs=1 seek=200000 conv=notrunc status=none; \
+             mv f3 f5; sync -f ."
         ));
         writer.kill().expect("kill");
         writer.wait().expect("wait");

@@ -1,11 +1,12 @@
-//! Pools with log, cache, spare, special and dedup devices, made and changed by the command lines; then zdb, then
-//! the real OpenZFS, then back here.
+//! Pools with log, cache, spare, special and dedup devices, made and changed by the command lines;
+//! then zdb, then the real OpenZFS, then back here.
 
 use std::path::Path;
 
 use crate::harness::{Peer, Server, can_mount, need, run, zdb_is_clean};
 
-/// Goal: a pool with vdevs of every class, some there from the start, some added, some removed, is right for OpenZFS.
+/// Goal: a pool with vdevs of every class, some there from the start, some added, some removed, is
+/// right for OpenZFS.
 #[test]
 fn pools_of_every_class_go_to_openzfs_and_back() {
     if !can_mount() || !need("loop devices", Path::new("/dev/loop-control").exists()) {
@@ -16,8 +17,15 @@ fn pools_of_every_class_go_to_openzfs_and_back() {
     let d = server.attach(&disks);
     let mountpoint = server.path("mnt");
     server.ok(&format!(
-        "zpool create -o ashift=12 -O special_small_blocks=16K -m {} tank mirror {} {} special mirror {} {} log {} spare {}",
-        mountpoint.display(), d[0], d[1], d[2], d[3], d[4], d[5]
+        "zpool create -o ashift=12 -O special_small_blocks=16K -m {} tank mirror {} {} special \
+         mirror {} {} log {} spare {}",
+        mountpoint.display(),
+        d[0],
+        d[1],
+        d[2],
+        d[3],
+        d[4],
+        d[5]
     ));
     let refused = server.fails(&format!("zpool add tank {}", d[6]));
     assert!(
@@ -46,7 +54,9 @@ fn pools_of_every_class_go_to_openzfs_and_back() {
     ));
     let write = |name: &str| {
         let script = format!(
-            "cd '{}' && mkdir {name} && for i in $(seq 200); do head -c $((i * 100)) /dev/urandom > {name}/s$i; done && for i in 1 2 3 4; do dd if=/dev/urandom of={name}/b$i bs=1M count=4 conv=fsync status=none; done",
+            "cd '{}' && mkdir {name} && for i in $(seq 200); do head -c $((i * 100)) /dev/urandom \
+             > {name}/s$i; done && for i in 1 2 3 4; do dd if=/dev/urandom of={name}/b$i bs=1M \
+             count=4 conv=fsync status=none; done",
             mountpoint.display()
         );
         run("sh", &["-c", &script]);
@@ -122,7 +132,8 @@ fn options_and_refusals_are_those_of_zpool() {
     ));
     assert!(refused.contains("given twice"), "{refused}");
     server.ok(&format!(
-        "zpool create -t short -d -o comment=hello -o feature@lz4_compress=enabled -m {mountpoint} tank {} log {}",
+        "zpool create -t short -d -o comment=hello -o feature@lz4_compress=enabled -m {mountpoint} \
+         tank {} log {}",
         disks[0], disks[1]
     ));
     assert_eq!(server.ok("zpool list -H -o name"), "short\n");

@@ -2,8 +2,9 @@
 
 use crate::harness::{Server, can_mount};
 
-/// Goal: a device that comes back without what was written while it was away is not passed off as healthy. Method: one
-/// side of a mirror is hidden for an import, and what is read afterwards is the new data.
+/// Goal: a device that comes back without what was written while it was away is not passed off as
+/// healthy. Method: one side of a mirror is hidden for an import, and what is read afterwards is
+/// the new data.
 #[test]
 fn a_device_that_comes_back_lacks_data_and_status_says_so() {
     if !can_mount() {
@@ -58,7 +59,8 @@ fn a_device_that_comes_back_lacks_data_and_status_says_so() {
     server.ok("zpool destroy tank");
 }
 
-/// Goal: features are missing or too many only with regard to what the property `compatibility` requests.
+/// Goal: features are missing or too many only with regard to what the property `compatibility`
+/// requests.
 #[test]
 fn features_are_judged_by_the_compatibility_that_is_asked_for() {
     let server = Server::start();

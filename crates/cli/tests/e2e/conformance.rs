@@ -49,7 +49,8 @@ fn attributes_are_never_old() {
     done(&server);
 }
 
-/// `mount -o noxattr`, projects of files with attributes in a directory, words that win over earlier ones.
+/// `mount -o noxattr`, projects of files with attributes in a directory, words that win over
+/// earlier ones.
 #[test]
 fn extended_attributes_and_projects() {
     if !can_mount() || !finds("setfattr") || !finds("chattr") {

@@ -1,7 +1,7 @@
-//! Goal: the options of the inspecting commands do what OpenZFS's do, and `-j` has the structure of OpenZFS 2.3.
-//! Method: golden pools, imported read-only without mounts; figures are those of their manifests. Keys and
-//! nesting are those of `zpool_do_list`, `status_callback_json`, `get_callback` (cmd/zpool/zpool_main.c) and
-//! `fill_dataset_info` (cmd/zfs/zfs_main.c).
+//! Goal: the options of the inspecting commands do what OpenZFS's do, and `-j` has the structure of
+//! OpenZFS 2.3. Method: golden pools, imported read-only without mounts; figures are those of their
+//! manifests. Keys and nesting are those of `zpool_do_list`, `status_callback_json`, `get_callback`
+//! (cmd/zpool/zpool_main.c) and `fill_dataset_info` (cmd/zfs/zfs_main.c).
 
 use serde_json::Value;
 

@@ -1,7 +1,8 @@
-//! Goal: what is deduplicated here is right for OpenZFS, and the other way round: files, tables, counts of references.
-//! Method: pools with each kind of dedup table and an encrypted dataset; many files with the same data go to the machine with the
-//! real OpenZFS, which scrubs, compares, adds and removes, and come back to be compared and emptied; zdb after every turn.
-//! `MILLPOND_LONG=1`: three rounds.
+//! Goal: what is deduplicated here is right for OpenZFS, and the other way round: files, tables,
+//! counts of references. Method: pools with each kind of dedup table and an encrypted dataset; many
+//! files with the same data go to the machine with the real OpenZFS, which scrubs, compares, adds
+//! and removes, and come back to be compared and emptied; zdb after every turn. `MILLPOND_LONG=1`:
+//! three rounds.
 
 use std::path::Path;
 
@@ -156,7 +157,8 @@ fn deduplicated_files_go_to_openzfs_and_back() {
         devices[0], devices[1]
     ));
     bed.server.ok(&format!(
-        "zpool create -R {root} -o feature@fast_dedup=disabled -O dedup=on -O recordsize=16K old {}",
+        "zpool create -R {root} -o feature@fast_dedup=disabled -O dedup=on -O recordsize=16K old \
+         {}",
         devices[2]
     ));
     bed.server

@@ -1,6 +1,6 @@
 //! Goal: devices that have grown are used when that is wanted (`autoexpand=on`), else only told of.
-//! Method: pools of all layouts on devices that grow between export and import; filled beyond what they had before;
-//! zdb and the real OpenZFS find everything right, and the same size.
+//! Method: pools of all layouts on devices that grow between export and import; filled beyond what
+//! they had before; zdb and the real OpenZFS find everything right, and the same size.
 
 use std::fs::File;
 use std::path::Path;
@@ -120,7 +120,8 @@ fn devices_that_grew_are_used_with_autoexpand() {
         .iter()
         .map(|(name, _)| {
             format!(
-                "zpool import -d /dev/disk/peer -R /mnt {name} 2>&1\nzpool scrub -w {name}\nzpool status {name} | grep -q 'with 0 errors'\n\
+                "zpool import -d /dev/disk/peer -R /mnt {name} 2>&1\nzpool scrub -w {name}\nzpool \
+                 status {name} | grep -q 'with 0 errors'\n\
                  echo BEGIN; zpool get -Hpo value size {name}; cd \"$(zfs get -H -o value mountpoint {name})\"; sha256sum first second; cd /; echo END\n\
                  zpool export {name}\n"
             )

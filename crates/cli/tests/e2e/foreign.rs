@@ -50,8 +50,8 @@ fn luks(path: &str) {
     put(path, 0, &header);
 }
 
-/// `zpool create` and `zpool add` find what other software has on a device, say what it is, and leave it alone; by
-/// force they take the device, and then nothing of it is left to be found.
+/// `zpool create` and `zpool add` find what other software has on a device, say what it is, and
+/// leave it alone; by force they take the device, and then nothing of it is left to be found.
 #[test]
 fn what_is_not_zfs_is_overwritten_by_force_only() {
     if !need("mkfs.ext4", finds("mkfs.ext4")) {
@@ -107,7 +107,8 @@ fn take(device: &str) -> std::io::Result<File> {
         .open(device)
 }
 
-/// Spares and cache devices of an imported pool are held, until they are removed or the pool is exported.
+/// Spares and cache devices of an imported pool are held, until they are removed or the pool is
+/// exported.
 #[test]
 fn spares_and_cache_devices_are_kept_from_others() {
     if !need(

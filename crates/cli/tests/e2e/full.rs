@@ -1,8 +1,9 @@
-//! Goal: a pool that was filled to the last block, here or by OpenZFS, is right for the other, and can be cleared out.
-//! Method: small pools are filled by a script until there is no space, twice, so that the second time only crumbs are
-//! left; a third of the files is removed from the full pool. Then OpenZFS checks, scrubs, compares and changes all;
-//! with `MILLPOND_LONG=1` it fills the pools in turn (each of the last blocks takes it a txg, so minutes on an emulated
-//! machine), of more layouts, three rounds.
+//! Goal: a pool that was filled to the last block, here or by OpenZFS, is right for the other, and
+//! can be cleared out. Method: small pools are filled by a script until there is no space, twice,
+//! so that the second time only crumbs are left; a third of the files is removed from the full
+//! pool. Then OpenZFS checks, scrubs, compares and changes all; with `MILLPOND_LONG=1` it fills the
+//! pools in turn (each of the last blocks takes it a txg, so minutes on an emulated machine), of
+//! more layouts, three rounds.
 
 use crate::harness::{Peer, is_long};
 use crate::matrix::{Bed, Besides, can_go, same};

@@ -18,7 +18,8 @@ pub struct Golden {
     pub directory: String,
 }
 
-/// Unpacks the images of the pool called `name` below `directory`; answers its manifest and where they are.
+/// Unpacks the images of the pool called `name` below `directory`; answers its manifest and where
+/// they are.
 pub fn unpack_into(directory: &Path, name: &str) -> Option<(Value, PathBuf)> {
     let golden = oracles::golden()?;
     let manifest = oracles::manifest(&golden, name);
@@ -94,9 +95,9 @@ impl Golden {
     fn status_of(&self, text: &str) -> Vec<Vec<String>> {
         let mut lines = self.words_of(text);
         lines.retain(|line| {
-            // An expansion that is under way: how fast depends on the time, and how much is allocated a
-            // read-only import of OpenZFS does not know.
-            // What a scrub says has tests of its own.
+            // An expansion that is under way: how fast depends on the time, and how much is
+            // allocated a read-only import of OpenZFS does not know. What a scrub says has tests of
+            // its own.
             let first = line.first().map(String::as_str);
             // The same goes for a removal.
             first != Some("scan:") && !line.contains(&"copied".into())
@@ -289,14 +290,16 @@ fn import_lists_what_is_there_and_what_is_missing() {
         .as_str()
         .expect("guid");
     let expected = format!(
-        "  pool: g_mirror3\n    id: {id}\n state: ONLINE\naction: The pool can be imported using its name or numeric identifier.\nconfig:\n\n"
+        "  pool: g_mirror3\n    id: {id}\n state: ONLINE\naction: The pool can be imported using \
+         its name or numeric identifier.\nconfig:\n\n"
     );
     assert!(text.starts_with(&expected), "{text}");
     std::fs::remove_file(format!("{}/d1.img", golden.directory)).expect("d1 is there");
     let text = golden.server.ok(&list);
     for part in [
         " state: DEGRADED\nstatus: One or more devices are missing from the system.\n",
-        "action: The pool can be imported despite missing or damaged devices.  The\n\tfault tolerance of the pool may be compromised if imported.\n",
+        "action: The pool can be imported despite missing or damaged devices.  The\n\tfault \
+         tolerance of the pool may be compromised if imported.\n",
         "   see: https://openzfs.github.io/openzfs-docs/msg/ZFS-8000-2Q\n",
         "  UNAVAIL  cannot open\n",
     ] {
@@ -311,15 +314,18 @@ fn import_lists_what_is_there_and_what_is_missing() {
     assert_eq!(text.trim(), "other\tDEGRADED");
 }
 
-/// Goal: a pool that lacks too much is listed with what it lacks. Method: what OpenZFS says where a vdev misses more devices than it
-/// has parity, and where nothing of a vdev is there (`show_import`, `print_import_config`; cmd/zpool/zpool_main.c).
+/// Goal: a pool that lacks too much is listed with what it lacks. Method: what OpenZFS says where a
+/// vdev misses more devices than it has parity, and where nothing of a vdev is there
+/// (`show_import`, `print_import_config`; cmd/zpool/zpool_main.c).
 #[test]
 fn a_pool_that_cannot_be_imported_is_listed_with_why() {
     for (name, gone, config, status, see, footer) in [
         (
             "raidz1_3",
             &["d0.img", "d2.img"][..],
-            "g_raidz1_3  UNAVAIL  insufficient replicas\n  raidz1-0        UNAVAIL  insufficient replicas\n    disk/peer/d0  UNAVAIL  cannot open\n    disk/peer/d1  ONLINE\n    disk/peer/d2  UNAVAIL  cannot open\n",
+            "g_raidz1_3  UNAVAIL  insufficient replicas\n  raidz1-0        UNAVAIL  insufficient \
+             replicas\n    disk/peer/d0  UNAVAIL  cannot open\n    disk/peer/d1  ONLINE\n    \
+             disk/peer/d2  UNAVAIL  cannot open\n",
             "One or more devices are missing from the system.",
             "ZFS-8000-3C",
             "",
@@ -327,10 +333,12 @@ fn a_pool_that_cannot_be_imported_is_listed_with_why() {
         (
             "stripe_of_mirrors",
             &["d2.img", "d3.img"][..],
-            "stripe_of_mirrors  UNAVAIL  missing device\n  mirror-0  ONLINE\n    disk/peer/d0  ONLINE\n    disk/peer/d1  ONLINE\n",
+            "stripe_of_mirrors  UNAVAIL  missing device\n  mirror-0  ONLINE\n    disk/peer/d0  \
+             ONLINE\n    disk/peer/d1  ONLINE\n",
             "One or more devices are missing from the system.",
             "ZFS-8000-6X",
-            "\n\tAdditional devices are known to be part of this pool, though their\n\texact configuration cannot be determined.\n",
+            "\n\tAdditional devices are known to be part of this pool, though their\n\texact \
+             configuration cannot be determined.\n",
         ),
     ] {
         let Some(golden) = Golden::unpack(name) else {
@@ -362,9 +370,10 @@ fn a_pool_that_cannot_be_imported_is_listed_with_why() {
     }
 }
 
-/// Goal: without its log a pool is listed as OpenZFS lists it, and what `-m` would lose is told besides. Method: what
-/// OpenZFS 2.3.2 printed of these images without the logs; only that it says "corrupted data" (and nothing of the
-/// devices themselves) of disks that are not there, where we say what it says of files.
+/// Goal: without its log a pool is listed as OpenZFS lists it, and what `-m` would lose is told
+/// besides. Method: what OpenZFS 2.3.2 printed of these images without the logs; only that it says
+/// "corrupted data" (and nothing of the devices themselves) of disks that are not there, where we
+/// say what it says of files.
 #[test]
 fn a_missing_log_is_listed_with_what_to_do() {
     let found = "  disk/peer/d0    ONLINE\n";
@@ -407,7 +416,9 @@ fn a_missing_log_is_listed_with_what_to_do() {
         );
         let (config, footer) = rest.split_once("\n\n").expect("a footer");
         let expected = format!(
-            "{name}  DEGRADED\n{data}{cache}logs\n  mirror-1        UNAVAIL  insufficient replicas\n    disk/peer/l0  UNAVAIL  cannot open\n    disk/peer/l1  UNAVAIL  cannot open\n"
+            "{name}  DEGRADED\n{data}{cache}logs\n  mirror-1        UNAVAIL  insufficient \
+             replicas\n    disk/peer/l0  UNAVAIL  cannot open\n    disk/peer/l1  UNAVAIL  cannot \
+             open\n"
         );
         assert_eq!(
             golden.words_of(config),
@@ -447,7 +458,8 @@ fn iostat_tells_of_latencies_and_sizes() {
         rows.map(|count| count.parse::<u64>().expect("a count"))
             .sum()
     };
-    // Blocks are read synchronously or ahead, one by one; nothing is written to a pool that is read-only.
+    // Blocks are read synchronously or ahead, one by one; nothing is written to a pool that is
+    // read-only.
     let sizes = server.ok("zpool iostat -rHp logs_cache");
     let read = sum(&sizes, 1) + sum(&sizes, 5);
     assert!(read > 0 && sum(&sizes, 3) + sum(&sizes, 7) == 0, "{sizes}");
@@ -483,7 +495,8 @@ fn what_is_missing_is_named_and_everything_else_is_there() {
     golden.import();
     let text = golden.text("zpool status -v degraded");
     for part in [
-        " state: DEGRADED\nstatus: One or more devices could not be opened.  Sufficient replicas exist for\n",
+        " state: DEGRADED\nstatus: One or more devices could not be opened.  Sufficient replicas \
+         exist for\n",
         "action: Attach the missing device and online it using 'zpool online'.\n",
         "   see: https://openzfs.github.io/openzfs-docs/msg/ZFS-8000-2Q\n",
         "  UNAVAIL      0     0     0  was /dev/disk/peer/d1\n",

@@ -263,8 +263,8 @@ impl Server {
             .collect()
     }
 
-    /// Makes block devices of files, so that their vdevs are of type `disk`: the real OpenZFS takes a
-    /// vdev of type `file` only where it finds a file again.
+    /// Makes block devices of files, so that their vdevs are of type `disk`: the real OpenZFS takes
+    /// a vdev of type `file` only where it finds a file again.
     pub fn attach(&mut self, disks: &[String]) -> Vec<String> {
         let devices: Vec<String> = disks
             .iter()
@@ -333,8 +333,8 @@ impl Drop for Server {
     }
 }
 
-/// Demands that zdb finds every checksum right and no block leaked or lost in an exported pool whose
-/// devices are in `directory`.
+/// Demands that zdb finds every checksum right and no block leaked or lost in an exported pool
+/// whose devices are in `directory`.
 pub fn zdb_finds_no_leaks(directory: &Path, pool: &str) {
     if !need("zdb", finds("zdb")) {
         return;

@@ -1,5 +1,6 @@
 //! Goal: keys are loaded, found wrong and unloaded as with OpenZFS, and open what they should.
-//! Method: the golden pool of encrypted datasets, with keys from standard input and from files, mounted.
+//! Method: the golden pool of encrypted datasets, with keys from standard input and from files,
+//! mounted.
 
 use std::io::Write;
 use std::path::Path;
@@ -84,7 +85,8 @@ fn keys_are_loaded_used_and_unloaded() {
     let error = server.fails("zfs load-key encrypted/enc/child");
     assert_eq!(
         error.trim(),
-        "Key load error: Keys must be loaded for encryption root of 'encrypted/enc/child' (encrypted/enc)."
+        "Key load error: Keys must be loaded for encryption root of 'encrypted/enc/child' \
+         (encrypted/enc)."
     );
     let error = server.fails("zfs load-key encrypted");
     assert_eq!(

@@ -70,7 +70,8 @@ fn write_until_dead(
             .unwrap()
             .push((name.clone(), length as u64));
         if count % 5 == 0 {
-            // Renames and removals under load; a removal is forgotten first, since it need not be durable.
+            // Renames and removals under load; a removal is forgotten first, since it need not be
+            // durable.
             let renamed = format!("{name}-renamed");
             acknowledged
                 .lock()
@@ -164,8 +165,8 @@ fn what_fsync_acknowledged_survives_kills_at_random_moments() {
     zdb_is_clean(&server.path("disks"), "tank");
 }
 
-/// The dead mounts of a server that was killed are taken away by the next one, also while the kernel still remembers
-/// what was in them.
+/// The dead mounts of a server that was killed are taken away by the next one, also while the
+/// kernel still remembers what was in them.
 #[test]
 fn the_next_server_takes_over_what_was_mounted() {
     if !can_mount() {

@@ -1,12 +1,14 @@
-//! Every layout through its whole life: a real tree copied in, changed, snapshotted, rolled back, the
-//! pool filled and emptied; then zdb, then the real OpenZFS, then back here. All pools visit OpenZFS together, as
-//! starting its machine takes long; with `MILLPOND_LONG=1` they are big, and one after the other.
+//! Every layout through its whole life: a real tree copied in, changed, snapshotted, rolled back,
+//! the pool filled and emptied; then zdb, then the real OpenZFS, then back here. All pools visit
+//! OpenZFS together, as starting its machine takes long; with `MILLPOND_LONG=1` they are big, and
+//! one after the other.
 
 use std::path::{Path, PathBuf};
 
 use crate::harness::{Peer, Server, can_mount, is_long, need, run, zdb_is_clean};
 
-/// Name of the pool (those of layouts are reserved), its vdevs, ashift, and options of `zpool create`.
+/// Name of the pool (those of layouts are reserved), its vdevs, ashift, and options of `zpool
+/// create`.
 const LAYOUTS: [(&str, &str, u32, &str); 6] = [
     ("alone", "D", 9, ""),
     ("stripe", "D D", 12, "-O compression=zstd"),
@@ -21,8 +23,8 @@ const LAYOUTS: [(&str, &str, u32, &str); 6] = [
     ),
 ];
 
-/// What is copied: a part of the system (some hundred files); in the long run `MILLPOND_TREE`, or all of `/usr` (over a
-/// gigabyte, over 50,000 files).
+/// What is copied: a part of the system (some hundred files); in the long run `MILLPOND_TREE`, or
+/// all of `/usr` (over a gigabyte, over 50,000 files).
 fn source() -> String {
     if is_long() {
         std::env::var("MILLPOND_TREE").unwrap_or_else(|_| "/usr".to_owned())
@@ -45,7 +47,8 @@ fn same_tree(left: &Path, right: &Path) {
 
 fn sums(root: &Path) -> String {
     let script = format!(
-        "cd '{}' && find . -path ./from-peer -prune -o -type f -print0 | LC_ALL=C sort -z | xargs -0 -r sha256sum",
+        "cd '{}' && find . -path ./from-peer -prune -o -type f -print0 | LC_ALL=C sort -z | xargs \
+         -0 -r sha256sum",
         root.display()
     );
     run("sh", &["-c", &script])
@@ -119,7 +122,9 @@ fn live(
 
     // Change and delete a part, then return to the snapshot.
     let script = format!(
-        "cd '{}' && find . -type f | LC_ALL=C sort | awk 'NR%3==0' | tr '\\n' '\\0' | xargs -0 -r rm -f && find . -type f | LC_ALL=C sort | awk 'NR%5==0' | while read -r f; do echo changed >> \"$f\"; done",
+        "cd '{}' && find . -type f | LC_ALL=C sort | awk 'NR%3==0' | tr '\\n' '\\0' | xargs -0 -r \
+         rm -f && find . -type f | LC_ALL=C sort | awk 'NR%5==0' | while read -r f; do echo \
+         changed >> \"$f\"; done",
         inside.display()
     );
     run("sh", &["-c", &script]);
@@ -173,7 +178,8 @@ fn visit(server: &mut Server, pools: &[Pool]) {
         .map(|pool| {
             let name = pool.name;
             format!(
-                "zpool import -d /dev/disk/peer -R /mnt {name} 2>&1\nzpool scrub -w {name}\nzpool status {name}\n\
+                "zpool import -d /dev/disk/peer -R /mnt {name} 2>&1\nzpool scrub -w {name}\nzpool \
+                 status {name}\n\
                  cd \"$(zfs get -H -o value mountpoint {name})\"\n\
                  find . -type f -print0 | LC_ALL=C sort -z | xargs -0 -r sha256sum > /peer/out/{name}\n\
                  mkdir from-peer && cp -a /bin/busybox from-peer/ && (cd from-peer && sha256sum busybox > sum) && cd /\nzpool export {name}\n"

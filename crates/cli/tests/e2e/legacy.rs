@@ -1,6 +1,8 @@
-//! Goal: a pool of version 28, from before feature flags, is written so that OpenZFS finds nothing wrong, and upgraded.
-//! Method: the golden pool, given filesystems of the old layouts too (znodes without system attributes), changed, snapshotted and
-//! thinned; zdb after each step; then `zpool upgrade`, and features used; the real OpenZFS reads, scrubs and writes before, with `MILLPOND_LONG=1` also after.
+//! Goal: a pool of version 28, from before feature flags, is written so that OpenZFS finds nothing
+//! wrong, and upgraded. Method: the golden pool, given filesystems of the old layouts too (znodes
+//! without system attributes), changed, snapshotted and thinned; zdb after each step; then `zpool
+//! upgrade`, and features used; the real OpenZFS reads, scrubs and writes before, with
+//! `MILLPOND_LONG=1` also after.
 
 use std::path::{Path, PathBuf};
 

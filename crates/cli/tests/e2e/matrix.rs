@@ -1,11 +1,13 @@
-//! Goal: whatever is written here is right for OpenZFS, and what it writes then is right here: layouts by record
-//! sizes by compressions by checksums, through rounds of changes by turns.
-//! Method: pools with several filesystems and a volume each, no two alike, changed by a script (`matrix.sh`) that
-//! runs here and in the machine with the real OpenZFS. After each turn: `zdb -bcc`, a scrub by OpenZFS, and every
-//! path, attribute, content and space figure compared by the other side. The same beginning with golden pools,
-//! whose features must stay as they were. `MILLPOND_LONG=1`: all layouts, three rounds, two pools at a time, and every
-//! pair of settings (two seeds; thirteen make every combination of record size, compression and checksum);
-//! `MILLPOND_SEED=N`: one seed only; `MILLPOND_POOLS='raidz1_5 removed'`: only these golden pools (`'m2 m5'`: layouts).
+//! Goal: whatever is written here is right for OpenZFS, and what it writes then is right here:
+//! layouts by record sizes by compressions by checksums, through rounds of changes by turns.
+//! Method: pools with several filesystems and a volume each, no two alike, changed by a script
+//! (`matrix.sh`) that runs here and in the machine with the real OpenZFS. After each turn: `zdb
+//! -bcc`, a scrub by OpenZFS, and every path, attribute, content and space figure compared by the
+//! other side. The same beginning with golden pools, whose features must stay as they were.
+//! `MILLPOND_LONG=1`: all layouts, three rounds, two pools at a time, and every pair of settings
+//! (two seeds; thirteen make every combination of record size, compression and checksum);
+//! `MILLPOND_SEED=N`: one seed only; `MILLPOND_POOLS='raidz1_5 removed'`: only these golden pools
+//! (`'m2 m5'`: layouts).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -75,10 +77,12 @@ pub struct Besides {
     pub last: String,
 }
 
-/// Small files that the peer makes in each filesystem, at most: on an emulated machine each process takes tens of milliseconds.
+/// Small files that the peer makes in each filesystem, at most: on an emulated machine each process
+/// takes tens of milliseconds.
 const PEER_FILES_MAX: u32 = 20;
 
-/// Filesystems of a golden pool that are changed in one turn, at most: they are small pools, some with dozens.
+/// Filesystems of a golden pool that are changed in one turn, at most: they are small pools, some
+/// with dozens.
 const GOLDEN_CHANGED_MAX: usize = 6;
 
 /// Whether pools can go to OpenZFS and back here.
@@ -173,7 +177,8 @@ impl Bed {
         });
     }
 
-    /// Looking is not to change anything: access times are written when a filesystem is left, after it told its size.
+    /// Looking is not to change anything: access times are written when a filesystem is left, after
+    /// it told its size.
     pub fn keep_access_times(&self) {
         for pool in &self.pools {
             self.server.ok(&format!("zfs set atime=off {}", pool.name));
@@ -209,7 +214,8 @@ impl Bed {
             .collect()
     }
 
-    /// Size of the file that has more than one record also where records are large: made once, by long runs.
+    /// Size of the file that has more than one record also where records are large: made once, by
+    /// long runs.
     fn large_bytes(&self, filesystem: &str, seed: u32) -> u64 {
         if !is_long() || seed != 1 {
             return 0;
@@ -261,7 +267,8 @@ impl Bed {
                     &[
                         "-c",
                         &format!(
-                            "head -c 700000 /dev/urandom | dd of='{}' bs=4k seek={} conv=notrunc,fsync iflag=fullblock status=none",
+                            "head -c 700000 /dev/urandom | dd of='{}' bs=4k seek={} \
+                             conv=notrunc,fsync iflag=fullblock status=none",
                             path.display(),
                             seed * 131 % 1000
                         ),
@@ -292,7 +299,8 @@ impl Bed {
             views.insert(
                 format!("space%{}", pool.name),
                 self.server.ok(&format!(
-                    "zfs list -Hp -t filesystem,volume,snapshot -o name,refer,lrefer,usedds,usedsnap -r {}",
+                    "zfs list -Hp -t filesystem,volume,snapshot -o \
+                     name,refer,lrefer,usedds,usedsnap -r {}",
                     pool.name
                 )),
             );
@@ -301,7 +309,8 @@ impl Bed {
                 self.server
                     .ok(&format!("zpool get -H -o property,value all {}", pool.name))
                     .lines()
-                    // Active as long as there is an intent log, which an import of an exported pool has not.
+                    // Active as long as there is an intent log, which an import of an exported pool
+                    // has not.
                     .filter(|line| line.starts_with("feature@") && !line.contains("zilsaxattr"))
                     .map(|line| format!("{line}\n"))
                     .collect(),
@@ -547,7 +556,8 @@ pub fn same(left: &Views, right: &Views, what: &str) {
     assert!(all.is_empty(), "{what}:\n{}", all.join("\n"));
 }
 
-/// Pools of these layouts; filesystems get the next of every list, beginning where seed and first layout say.
+/// Pools of these layouts; filesystems get the next of every list, beginning where seed and first
+/// layout say.
 fn batch(seed: usize, layouts: &[usize], filesystems: usize, rounds: u32) {
     if !can_go() {
         return;
@@ -562,7 +572,8 @@ fn batch(seed: usize, layouts: &[usize], filesystems: usize, rounds: u32) {
         for filesystem in 0..filesystems {
             next += 1;
             bed.server.ok(&format!(
-                "zfs create -o recordsize={} -o compression={} -o checksum={} -o xattr={} -o dnodesize={} -o copies={} {name}/fs{filesystem}",
+                "zfs create -o recordsize={} -o compression={} -o checksum={} -o xattr={} -o \
+                 dnodesize={} -o copies={} {name}/fs{filesystem}",
                 RECORD_SIZES[next % RECORD_SIZES.len()],
                 COMPRESSIONS[next % COMPRESSIONS.len()],
                 CHECKSUMS[next % CHECKSUMS.len()],
@@ -639,8 +650,9 @@ fn golden(names: &[&str], rounds: u32) {
         views
             .into_iter()
             .filter(|(name, _)| is_features(name))
-            // These are active when the first block that needs them is written, wherever that is done; gang
-            // blocks are not deduplicated, so that there the first table is made in the turns.
+            // These are active when the first block that needs them is written, wherever that is
+            // done; gang blocks are not deduplicated, so that there the first table is made in the
+            // turns.
             .map(|(name, mut text)| {
                 let by_content = ["sha512", "skein", "edonr", "blake3"].iter();
                 let tables = (name == "features%gang").then_some(&"fast_dedup");

@@ -1,7 +1,8 @@
-//! Goal: a pool with a million small files is right for OpenZFS, and what it leaves of them right here.
-//! Method: half of the files in one directory, half in five hundred; contents that tell their names, a quarter of them
-//! embedded in block pointers. OpenZFS scrubs, counts, compares a part, removes some and adds some; here all that is
-//! left is compared, and then most of it removed. Only with `MILLPOND_LONG=1`: it takes half an hour.
+//! Goal: a pool with a million small files is right for OpenZFS, and what it leaves of them right
+//! here. Method: half of the files in one directory, half in five hundred; contents that tell their
+//! names, a quarter of them embedded in block pointers. OpenZFS scrubs, counts, compares a part,
+//! removes some and adds some; here all that is left is compared, and then most of it removed. Only
+//! with `MILLPOND_LONG=1`: it takes half an hour.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -123,7 +124,8 @@ fn a_million_files_go_to_openzfs_and_back() {
         &attached,
         &["-t", "5400", "-m", "4096", "-i", &inside.to_string_lossy()],
         &format!(
-            "set -e; zpool import -d /dev/disk/peer -R /mnt million; zpool scrub -w million; zpool status million; \
+            "set -e; zpool import -d /dev/disk/peer -R /mnt million; zpool scrub -w million; zpool \
+             status million; \
              cd /mnt/million; echo \"files: $(find . -type f | wc -l)\"; \
              sha256sum -c /peer/sums >/tmp/sums && echo same || grep -v OK /tmp/sums | head; \
              for d in $(seq 0 {}); do rm -r tree/d$d; done; \

@@ -8,7 +8,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::harness::{Server, can_mount, run};
 use crate::properties::{done, tank, value};
 
-/// Whatever the names say: what is mounted inside of another filesystem goes first, and all stay when one is in use.
+/// Whatever the names say: what is mounted inside of another filesystem goes first, and all stay
+/// when one is in use.
 #[test]
 fn what_was_mounted_last_is_unmounted_first() {
     if !can_mount() {
@@ -42,8 +43,8 @@ fn what_was_mounted_last_is_unmounted_first() {
     done(&server);
 }
 
-/// What is mounted inside of a directory is still to be reached, and to be unmounted, after that has a filesystem of its
-/// own; one in use keeps it from being mounted.
+/// What is mounted inside of a directory is still to be reached, and to be unmounted, after that
+/// has a filesystem of its own; one in use keeps it from being mounted.
 #[test]
 fn nothing_of_ours_is_covered() {
     if !can_mount() {
@@ -92,8 +93,8 @@ fn nothing_of_ours_is_covered() {
     done(&server);
 }
 
-/// A rollback to before the directories of filesystems inside were made, where they cannot be made anew, says that it was
-/// done, and names each that is not mounted any more.
+/// A rollback to before the directories of filesystems inside were made, where they cannot be made
+/// anew, says that it was done, and names each that is not mounted any more.
 #[test]
 fn a_rollback_tells_what_has_lost_its_place() {
     if !can_mount() {
@@ -364,8 +365,9 @@ fn covered_mounts_are_told_and_left_alone() {
     assert!(!server.path("place/lower").exists());
 }
 
-/// Goal: filesystems are cheap to have mounted, also when they are mounted again. (Zeroed buffers of their threads, taken
-/// from memory that was used before, were there whole: 64 MiB for each mount.)
+/// Goal: filesystems are cheap to have mounted, also when they are mounted again. (Zeroed buffers
+/// of their threads, taken from memory that was used before, were there whole: 64 MiB for each
+/// mount.)
 #[test]
 fn many_mounts_take_little_memory() {
     const COUNT: u64 = 40;

@@ -1,5 +1,6 @@
-//! Two hosts and one pool with `multihost=on`: the server here, and the real OpenZFS in the peer machine. Neither takes
-//! the pool while the other has it; after a power cut it can be taken by force.
+//! Two hosts and one pool with `multihost=on`: the server here, and the real OpenZFS in the peer
+//! machine. Neither takes the pool while the other has it; after a power cut it can be taken by
+//! force.
 
 use std::io::Write;
 use std::path::Path;
@@ -26,12 +27,13 @@ fn no_two_hosts_have_a_pool() {
     ));
     std::fs::write(format!("{mount}/ours"), "ours").expect("a file");
     server.ok("zpool sync shared");
-    // On its second sector the peer tells that it has the pool; on the first it is told when to go down.
+    // On its second sector the peer tells that it has the pool; on the first it is told when to go
+    // down.
     let signal = server.path("signal");
     std::fs::write(&signal, [0; 4096]).expect("a disk for the signal");
     let attached = [format!("{disk},d0"), format!("{},signal", signal.display())];
-    // The peer's disks are loop devices that cache what they read: it would never see our heartbeats. So it takes
-    // the disk below.
+    // The peer's disks are loop devices that cache what they read: it would never see our
+    // heartbeats. So it takes the disk below.
     let host = "echo 0x55667788 >/sys/module/spl/parameters/spl_hostid; \
         disk=/dev/$(basename $(dirname $(grep -lx d0 /sys/block/vd*/serial))); \
         signal=/dev/$(basename $(dirname $(grep -lx signal /sys/block/vd*/serial))); \
@@ -60,7 +62,8 @@ fn no_two_hosts_have_a_pool() {
                 &attached,
                 &["-k"],
                 &format!(
-                    "{host} set -e; zpool import -d $disk -R /mnt shared; cat /mnt/*/ours /mnt{mount}/ours 2>/dev/null | head -c 4; \
+                    "{host} set -e; zpool import -d $disk -R /mnt shared; cat /mnt/*/ours \
+                     /mnt{mount}/ours 2>/dev/null | head -c 4; \
                      echo theirs >/mnt{mount}/theirs; zpool sync shared; \
                      printf up | dd of=$signal bs=512 seek=1 conv=sync oflag=direct 2>/dev/null; \
                      for i in $(seq 400); do dd if=$signal bs=512 count=1 iflag=direct 2>/dev/null | grep -q down && break; sleep 1; done; \

@@ -473,7 +473,8 @@ fn quotas_and_reservations_hold() {
         let message = server.fails(&format!("zfs set {setting} tank/own"));
         assert!(message.contains(reason), "{message}");
     }
-    // Limits of filesystems and snapshots; also of what was made before there were any, and comes by another name.
+    // Limits of filesystems and snapshots; also of what was made before there were any, and comes
+    // by another name.
     server.ok("zfs create -p tank/before/below");
     server.ok("zfs create tank/few");
     server.ok("zfs set filesystem_limit=1 snapshot_limit=1 tank/few");

@@ -1,4 +1,5 @@
-//! Requests that want the same at the same time: one gets it, the others are told why not, and nothing is lost.
+//! Requests that want the same at the same time: one gets it, the others are told why not, and
+//! nothing is lost.
 
 use std::process::Output;
 
@@ -29,7 +30,8 @@ fn one_of(outputs: &[Output], refusals: &[&str]) {
     }
 }
 
-/// Goal: of several who make a pool of one name, or import one pool, one does; the others are told that it is there.
+/// Goal: of several who make a pool of one name, or import one pool, one does; the others are told
+/// that it is there.
 #[test]
 fn one_of_many_gets_a_pool() {
     if !can_mount() {
@@ -75,7 +77,8 @@ fn one_of_many_gets_a_pool() {
     }
 }
 
-/// Goal: a pool that is not there at one start keeps its place, whatever happens to others meanwhile, until it is exported.
+/// Goal: a pool that is not there at one start keeps its place, whatever happens to others
+/// meanwhile, until it is exported.
 #[test]
 fn a_pool_that_comes_too_late_is_imported_by_the_next_start() {
     if !can_mount() {
@@ -131,7 +134,8 @@ fn a_pool_that_comes_too_late_is_imported_by_the_next_start() {
     zdb_is_clean(&server.path("disks"), "b");
 }
 
-/// Goal: of several commands that start a server at once one does; what 'millpond down' stopped stays so.
+/// Goal: of several commands that start a server at once one does; what 'millpond down' stopped
+/// stays so.
 #[test]
 fn nobody_takes_over_from_a_server_that_was_told_to_stop() {
     if !can_mount() {

@@ -12,8 +12,9 @@ fn sum(path: &str) -> u64 {
     hasher.finish()
 }
 
-/// Goal: a `zpool create` that is refused has not overwritten what was on the devices. Method: a destroyed pool on one
-/// that must still be there afterwards, and every kind of setting that cannot be.
+/// Goal: a `zpool create` that is refused has not overwritten what was on the devices. Method: a
+/// destroyed pool on one that must still be there afterwards, and every kind of setting that cannot
+/// be.
 #[test]
 fn a_refused_create_leaves_its_devices_as_they_were() {
     let server = Server::start();
@@ -88,7 +89,8 @@ fn a_refused_create_leaves_its_devices_as_they_were() {
 
     // Features that are given along count, with those that they need.
     server.ok(&format!(
-        "zpool create -d -o feature@skein=enabled -O checksum=skein -O canmount=off -m none new {disk}"
+        "zpool create -d -o feature@skein=enabled -O checksum=skein -O canmount=off -m none new \
+         {disk}"
     ));
     let text = server.fails("zpool set feature@edonr=active new");
     assert!(text.contains("'enabled' or 'disabled'"), "{text}");
@@ -104,8 +106,8 @@ fn a_refused_create_leaves_its_devices_as_they_were() {
     assert_eq!(server.ok(get), format!("{root}\n-\n"));
 }
 
-/// Goal: commands about devices and pools that there are not, or not so, say so with exit status 1, and with 2 when the
-/// words make no sense.
+/// Goal: commands about devices and pools that there are not, or not so, say so with exit status 1,
+/// and with 2 when the words make no sense.
 #[test]
 fn what_is_not_there_is_named_and_the_exit_status_tells() {
     let server = Server::start();
@@ -132,7 +134,8 @@ fn what_is_not_there_is_named_and_the_exit_status_tells() {
         ("zpool remove tank nosuch", "there is no such device"),
         (
             &format!("zpool import -d {d0} tank"),
-            "a pool with that name is already created/imported,\nand no additional pools with that name were found",
+            "a pool with that name is already created/imported,\nand no additional pools with that \
+             name were found",
         ),
     ] {
         let text = server.fails(command);
@@ -206,7 +209,8 @@ fn a_pool_of_another_server_is_left_to_it() {
     other.ok("zpool destroy tank");
 }
 
-/// Goal: of two servers that make or import a pool of the same devices at the same moment, one gets it, not none.
+/// Goal: of two servers that make or import a pool of the same devices at the same moment, one gets
+/// it, not none.
 #[test]
 fn of_two_servers_at_once_one_gets_the_pool() {
     let (server, other) = (Server::start(), Server::start());
@@ -237,8 +241,8 @@ fn of_two_servers_at_once_one_gets_the_pool() {
     }
 }
 
-/// Goal: a name that is not here, or a pool in use, keeps a command from none of the other pools. Status 1 says that
-/// something failed, 2 that the words were wrong.
+/// Goal: a name that is not here, or a pool in use, keeps a command from none of the other pools.
+/// Status 1 says that something failed, 2 that the words were wrong.
 #[test]
 fn what_fails_for_one_pool_is_done_for_the_others() {
     let server = Server::start();

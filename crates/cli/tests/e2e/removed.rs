@@ -1,8 +1,9 @@
-//! Goal: what is freed on removed vdevs is free where it is now, for OpenZFS too, and stays where a checkpoint has it.
-//! Method: golden pool `removed`, two of whose vdevs are gone, with a checkpoint of ours; with `MILLPOND_LONG=1` with one
-//! made by OpenZFS, and without. By turns its old files and snapshots are removed and written over, most of which lie on those vdevs; `zdb -bcc`,
-//! scrubs and every content by the other side, as in the matrix. Then the state goes back to the checkpoint, here and
-//! there, and where it does not, the checkpoint is discarded.
+//! Goal: what is freed on removed vdevs is free where it is now, for OpenZFS too, and stays where a
+//! checkpoint has it. Method: golden pool `removed`, two of whose vdevs are gone, with a checkpoint
+//! of ours; with `MILLPOND_LONG=1` with one made by OpenZFS, and without. By turns its old files
+//! and snapshots are removed and written over, most of which lie on those vdevs; `zdb -bcc`, scrubs
+//! and every content by the other side, as in the matrix. Then the state goes back to the
+//! checkpoint, here and there, and where it does not, the checkpoint is discarded.
 
 use std::path::Path;
 

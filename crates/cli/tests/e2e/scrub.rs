@@ -1,5 +1,6 @@
-//! Goal: a damaged file is named, by its path and nothing else with it. Method: files with content that can be found on the
-//! disk, of which some is overwritten there; then the pool imported read-only, and scrubbed.
+//! Goal: a damaged file is named, by its path and nothing else with it. Method: files with content
+//! that can be found on the disk, of which some is overwritten there; then the pool imported
+//! read-only, and scrubbed.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -127,8 +128,8 @@ fn listed(server: &Server) -> Vec<String> {
     lines.filter(|line| !line.is_empty()).collect()
 }
 
-/// Goal: what was found damaged is on record across imports, named as OpenZFS names it, until nobody has it any more. Method:
-/// files that are read where they are damaged.
+/// Goal: what was found damaged is on record across imports, named as OpenZFS names it, until
+/// nobody has it any more. Method: files that are read where they are damaged.
 #[test]
 fn damaged_files_stay_on_record() {
     if !can_mount() {
@@ -200,8 +201,9 @@ fn damaged_files_stay_on_record() {
     zdb_is_clean(Path::new(&disk), "tank");
 }
 
-/// Goal: OpenZFS names what we found, and we name what it found, in both forms of the log; and what it initialized is told here.
-/// Method: a pool with feature `head_errlog` and one without; OpenZFS scrubs, which replaces the logs.
+/// Goal: OpenZFS names what we found, and we name what it found, in both forms of the log; and what
+/// it initialized is told here. Method: a pool with feature `head_errlog` and one without; OpenZFS
+/// scrubs, which replaces the logs.
 #[test]
 fn openzfs_and_we_read_each_others_error_logs() {
     // A visit of its own, as its pools are damaged: with `MILLPOND_LONG=1` only.
@@ -219,7 +221,8 @@ fn openzfs_and_we_read_each_others_error_logs() {
         let disk = std::slice::from_ref(disk);
         let device = server.attach(disk).remove(0);
         server.ok(&format!(
-            "zpool create -o ashift=12 -o feature@head_errlog={feature} -O compression=off -R {mount}/{pool} -m / {pool} {device}"
+            "zpool create -o ashift=12 -o feature@head_errlog={feature} -O compression=off -R \
+             {mount}/{pool} -m / {pool} {device}"
         ));
         server.ok(&format!("zfs create {pool}/home"));
         let directory = format!("{mount}/{pool}/home/deep");
@@ -251,7 +254,8 @@ fn openzfs_and_we_read_each_others_error_logs() {
     let mut found = part("BEFORE new", "BEFORE old");
     found.sort();
     assert_eq!(found, both, "{text}");
-    // Without the feature it is told where it was found: here in the live dataset, by a scrub in the oldest snapshot.
+    // Without the feature it is told where it was found: here in the live dataset, by a scrub in
+    // the oldest snapshot.
     assert_eq!(part("BEFORE old", "AFTER new"), ["old/home:/deep/lost"]);
     let mut found = part("AFTER new", "AFTER old");
     found.sort();

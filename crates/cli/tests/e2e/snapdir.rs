@@ -7,8 +7,9 @@ use std::process::{Command, Stdio};
 
 use crate::harness::{Server, can_mount, run, zdb_is_clean};
 
-/// Goal: a snapshot with an open file, or a process's directory, is not destroyed and stays whole; idle, it is.
-/// Method: all kinds of use, each tried twice, and the content read while and after it was refused.
+/// Goal: a snapshot with an open file, or a process's directory, is not destroyed and stays whole;
+/// idle, it is. Method: all kinds of use, each tried twice, and the content read while and after it
+/// was refused.
 #[test]
 fn a_snapshot_in_use_is_not_destroyed() {
     if !can_mount() {

@@ -1,4 +1,5 @@
-//! Which pools a start brings back, after a stop and after `kill -9`, and what those leave that it does not.
+//! Which pools a start brings back, after a stop and after `kill -9`, and what those leave that it
+//! does not.
 
 use std::time::Duration;
 
@@ -8,8 +9,8 @@ fn names(server: &Server) -> String {
     server.ok("zpool list -H -o name").replace('\n', " ")
 }
 
-/// Goal: a pool keeps its place wherever a crash stops `zpool reguid`. Method: kills around it, then the list as a crash
-/// leaves it that came between the labels and the list.
+/// Goal: a pool keeps its place wherever a crash stops `zpool reguid`. Method: kills around it,
+/// then the list as a crash leaves it that came between the labels and the list.
 #[test]
 fn a_pool_that_was_just_given_another_guid_is_found() {
     let mut server = Server::start();
@@ -87,7 +88,8 @@ fn a_start_does_without_a_log_on_which_nothing_is() {
     server.stop();
     server.launch(&["daemon"]);
     assert!(mount.join("logged").exists(), "{}", server.log());
-    // All is in the pool when the server has left it; and what is logged without the log is in the pool.
+    // All is in the pool when the server has left it; and what is logged without the log is in the
+    // pool.
     server.stop();
     std::fs::rename(&disks[1], &away).expect("the log goes");
     server.launch(&["daemon"]);
@@ -110,8 +112,8 @@ fn a_start_does_without_a_log_on_which_nothing_is() {
     zdb_is_clean(&server.path("disks"), "tank");
 }
 
-/// Goal: a pool with a temporary name is not imported at the next start, as OpenZFS says of `-t`; what is left of its
-/// mount is in nobody's way.
+/// Goal: a pool with a temporary name is not imported at the next start, as OpenZFS says of `-t`;
+/// what is left of its mount is in nobody's way.
 #[test]
 fn a_temporary_name_lasts_no_longer_than_the_server() {
     if !can_mount() {

@@ -163,8 +163,8 @@ fn a_default_pool_that_was_open_gets_a_secret() {
     );
 }
 
-/// Goal: while a server is busy importing, a command waits for it, longer than it would for one that fails to start.
-/// Method: the test holds the lock in its place.
+/// Goal: while a server is busy importing, a command waits for it, longer than it would for one
+/// that fails to start. Method: the test holds the lock in its place.
 #[test]
 fn a_command_waits_for_a_server_that_has_not_answered_yet() {
     let server = Server::prepare();

@@ -225,7 +225,8 @@ fn files_are_their_owners_and_mounts_are_for_all() {
     let at = mount.display();
     assert_eq!(mode(&mount), 0o755);
     shell(&format!(
-        "umask 022; echo hello >{at}/file; mkdir {at}/directory; umask 0; echo >{at}/open; mkdir {at}/wide"
+        "umask 022; echo hello >{at}/file; mkdir {at}/directory; umask 0; echo >{at}/open; mkdir \
+         {at}/wide"
     ));
     for (name, expected) in [
         ("file", 0o644),

@@ -1,4 +1,5 @@
-//! Properties of vdevs: set and read by the command lines, kept over an export, and the same for the real OpenZFS.
+//! Properties of vdevs: set and read by the command lines, kept over an export, and the same for
+//! the real OpenZFS.
 
 use std::path::Path;
 
@@ -16,7 +17,8 @@ fn rows(server: &Server, vdev: &str) -> Vec<String> {
 
 const SIZES: &str = "asize,psize,ashift,size,parity";
 
-/// Goal: what is set on a vdev by any of its names is told, survives export and import, and goes to OpenZFS and back.
+/// Goal: what is set on a vdev by any of its names is told, survives export and import, and goes to
+/// OpenZFS and back.
 #[test]
 fn properties_of_vdevs_are_kept_and_go_to_openzfs_and_back() {
     if !need("loop devices", Path::new("/dev/loop-control").exists()) {

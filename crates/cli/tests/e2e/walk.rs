@@ -1,13 +1,14 @@
-//! Goal: what OpenZFS wrote looks through our mounts as it looked through those of OpenZFS, in every
-//! field, snapshots below `.zfs/snapshot` and volumes as files included.
-//! Method: golden pools (shared/golden/README.md), imported read-only below an altroot and walked with
-//! the ordinary system calls; every path of every tree in the manifest is compared: type, mode, owner,
-//! links, number, times, space, content, target, device, extended attributes. To add a pool, add its name below.
+//! Goal: what OpenZFS wrote looks through our mounts as it looked through those of OpenZFS, in
+//! every field, snapshots below `.zfs/snapshot` and volumes as files included. Method: golden pools
+//! (shared/golden/README.md), imported read-only below an altroot and walked with the ordinary
+//! system calls; every path of every tree in the manifest is compared: type, mode, owner, links,
+//! number, times, space, content, target, device, extended attributes. To add a pool, add its name
+//! below.
 //!
-//! Two fields cannot come through FUSE. Times of birth need the request `FUSE_STATX`, so they are compared where the
-//! mount tells them. The number of a snapshot's root in a manifest is that of the directory which
-//! OpenZFS mounted it at, made up at that moment. And all snapshots are one device here, so the numbers of
-//! their files have something more in the upper 16 bits.
+//! Two fields cannot come through FUSE. Times of birth need the request `FUSE_STATX`, so they are
+//! compared where the mount tells them. The number of a snapshot's root in a manifest is that of
+//! the directory which OpenZFS mounted it at, made up at that moment. And all snapshots are one
+//! device here, so the numbers of their files have something more in the upper 16 bits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, Metadata};
@@ -67,8 +68,8 @@ fn hash(file: &mut File) -> String {
     }
 }
 
-/// The hash of a file that is read only where `lseek` says that there is data, and that is zero elsewhere;
-/// and whether it had holes at all.
+/// The hash of a file that is read only where `lseek` says that there is data, and that is zero
+/// elsewhere; and whether it had holes at all.
 fn hash_by_extents(file: &mut File, size: u64) -> (String, bool) {
     let mut hasher = Sha256::new();
     let zeroes = vec![0; 1 << 20];
@@ -116,7 +117,8 @@ fn xattrs_of(path: &Path) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Every path below a directory, `/` for itself, but not what other filesystems hold that are mounted there.
+/// Every path below a directory, `/` for itself, but not what other filesystems hold that are
+/// mounted there.
 fn paths_below(root: &Path) -> BTreeSet<Vec<u8>> {
     let device = root.symlink_metadata().expect("the root").dev();
     let mut found = BTreeSet::from([b"/".to_vec()]);
@@ -225,8 +227,8 @@ impl Walk<'_> {
             }
             if let (Some(mut wanted), Some(value)) = (entry[field].as_i64().map(i128::from), value)
             {
-                // Moments before 1970 were read from text like "-3.5" by the manifest's maker, which is
-                // half a second after 3 seconds before.
+                // Moments before 1970 were read from text like "-3.5" by the manifest's maker,
+                // which is half a second after 3 seconds before.
                 if wanted < 0 && field.ends_with("time") {
                     wanted -= 2 * (wanted % 1_000_000_000);
                 }
@@ -392,7 +394,8 @@ fn check(name: &str) {
             expected += paths.filter(|path| !path.starts_with(b"/.zfs/")).count();
             walk.tree(dataset, &place, tree);
         }
-        // Another test's child may have our files open for as long as it has not become its program.
+        // Another test's child may have our files open for as long as it has not become its
+        // program.
         golden.server.wait_until("it is not in use", || {
             let output = golden.server.command(&["zfs", "unmount", head]);
             output.status.success()

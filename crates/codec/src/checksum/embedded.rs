@@ -8,8 +8,8 @@
 //! | zilog | fletcher2 | last 40 bytes | the log block pointer's checksum words |
 //! | zilog2 | fletcher4 | bytes 144 to 183 of the used part | the log block pointer's checksum words |
 //!
-//! `zio_eck_t`: `zec_magic` (8 bytes), `zec_cksum` (4 words of 8 bytes). Zilog2 covers only the used part of
-//! the block: `zc_nused` (at byte 136 of `zil_chain_t`) rounded up to 4096 bytes.
+//! `zio_eck_t`: `zec_magic` (8 bytes), `zec_cksum` (4 words of 8 bytes). Zilog2 covers only the
+//! used part of the block: `zc_nused` (at byte 136 of `zil_chain_t`) rounded up to 4096 bytes.
 
 use format::{Checksum, Endian};
 
@@ -97,8 +97,8 @@ fn sum(
 
 /// Stores magic and checksum into `data`, in byte order `endian` (ours is little-endian).
 ///
-/// For zilog2 the caller has set the chain header, whose used length says what is covered. The log kinds
-/// take as `verifier` the checksum words of the block pointer that leads to the block.
+/// For zilog2 the caller has set the chain header, whose used length says what is covered. The log
+/// kinds take as `verifier` the checksum words of the block pointer that leads to the block.
 ///
 /// # Errors
 ///
@@ -126,8 +126,8 @@ pub fn seal(
     Ok(())
 }
 
-/// The same for a block of an encrypted intent log: the last two words stay as they are, its MAC, and the sum
-/// is folded into the first two (`zio_checksum_handle_crypt`).
+/// The same for a block of an encrypted intent log: the last two words stay as they are, its MAC,
+/// and the sum is folded into the first two (`zio_checksum_handle_crypt`).
 ///
 /// # Errors
 ///
@@ -178,8 +178,8 @@ pub fn verify_embedded(
     }
 }
 
-/// The same for a block of an encrypted intent log, as it is stored: the last two words are its MAC, and only
-/// the first two are checked (`zio_checksum_error_impl`).
+/// The same for a block of an encrypted intent log, as it is stored: the last two words are its
+/// MAC, and only the first two are checked (`zio_checksum_error_impl`).
 ///
 /// # Errors
 ///

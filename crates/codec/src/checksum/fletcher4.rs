@@ -7,10 +7,10 @@
 //! a = Σ w    b = Σ m·w    c = Σ m(m+1)/2·w    d = Σ m(m+1)(m+2)/6·w
 //! ```
 //!
-//! These polynomials are what makes the sum parallel. With `L` lanes, lane `j` sums the words
-//! `j, j+L, j+2L, …` on its own; a word with `m` lane-words left has `M = L·m − j` words left overall,
-//! and the polynomials in `M`, written in the basis `1, m, m(m+1)/2, m(m+1)(m+2)/6`, say how to
-//! add up the lanes ([`merge_lanes`]). Likewise a piece summed from zero is appended to what came
+//! These polynomials are what makes the sum parallel. With `L` lanes, lane `j` sums the words `j,
+//! j+L, j+2L, …` on its own; a word with `m` lane-words left has `M = L·m − j` words left overall,
+//! and the polynomials in `M`, written in the basis `1, m, m(m+1)/2, m(m+1)(m+2)/6`, say how to add
+//! up the lanes ([`merge_lanes`]). Likewise a piece summed from zero is appended to what came
 //! before it ([`Fletcher4::append`]), so the sum can be computed in pieces.
 
 use std::sync::OnceLock;

@@ -4,9 +4,9 @@
 //!
 //! - **In the pointer** ([`compute`], [`verify`]): fletcher2, fletcher4, sha256, sha512, skein,
 //!   edonr, blake3.
-//! - **Embedded in the block** ([`seal`], [`verify_embedded`]): label, gang header, zilog, zilog2. The
-//!   block holds a `zio_eck_t` (magic, then four words); the sum is taken with a *verifier*, which
-//!   says what block this must be, in the place of the four words.
+//! - **Embedded in the block** ([`seal`], [`verify_embedded`]): label, gang header, zilog, zilog2.
+//!   The block holds a `zio_eck_t` (magic, then four words); the sum is taken with a *verifier*,
+//!   which says what block this must be, in the place of the four words.
 //!
 //! # Byte order
 //!
@@ -46,7 +46,8 @@ pub type ChecksumWords = [u64; 4];
 pub enum ChecksumError {
     /// The data is not what the checksum was computed of.
     #[error(
-        "{kind} checksum mismatch: expected {expected:016x?}, found {found:016x?}; the data is damaged, read another copy or restore it"
+        "{kind} checksum mismatch: expected {expected:016x?}, found {found:016x?}; the data is \
+         damaged, read another copy or restore it"
     )]
     Mismatch {
         /// Which checksum.
@@ -58,7 +59,8 @@ pub enum ChecksumError {
     },
     /// The block does not contain an embedded checksum.
     #[error(
-        "the block holds no {kind} checksum (its magic is {magic:#x}); it was never written or is damaged, use another copy"
+        "the block holds no {kind} checksum (its magic is {magic:#x}); it was never written or is \
+         damaged, use another copy"
     )]
     NoMagic {
         /// Which checksum was looked for.
@@ -68,7 +70,8 @@ pub enum ChecksumError {
     },
     /// The data's length suits no block of this kind.
     #[error(
-        "{length_bytes} bytes cannot hold a block with {kind} checksum; the block pointer is damaged, scrub the pool"
+        "{length_bytes} bytes cannot hold a block with {kind} checksum; the block pointer is \
+         damaged, scrub the pool"
     )]
     Length {
         /// Which checksum.
@@ -86,7 +89,8 @@ pub enum ChecksumError {
     },
     /// The code names no checksum that can be computed.
     #[error(
-        "{kind} is not a checksum that can be computed; upgrade Millpond, or the block pointer is damaged"
+        "{kind} is not a checksum that can be computed; upgrade Millpond, or the block pointer is \
+         damaged"
     )]
     Unsupported {
         /// Which checksum.

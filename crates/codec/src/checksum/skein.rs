@@ -1,4 +1,5 @@
-//! Skein-512 with 256 bits of output, keyed (Skein 1.3, sections 3.4 and 3.5): Threefish-512 chained by UBI.
+//! Skein-512 with 256 bits of output, keyed (Skein 1.3, sections 3.4 and 3.5): Threefish-512
+//! chained by UBI.
 //!
 //! ZFS keys it with the pool's salt (module/zfs/skein_zfs.c, `Skein_512_InitExt` with a key).
 
@@ -35,8 +36,8 @@ const ROTATIONS: [[u32; 4]; 8] = [
     [25, 29, 39, 43],
     [8, 35, 56, 22],
 ];
-/// Which words pair up in each of four rounds: the permutation of words between rounds (table 3) has
-/// the order four, and permuting the indices instead of the words saves moving them.
+/// Which words pair up in each of four rounds: the permutation of words between rounds (table 3)
+/// has the order four, and permuting the indices instead of the words saves moving them.
 const PAIRS: [[[usize; 2]; 4]; 4] = [
     [[0, 1], [2, 3], [4, 5], [6, 7]],
     [[2, 1], [4, 7], [6, 5], [0, 3]],

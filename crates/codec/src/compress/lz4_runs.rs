@@ -1,15 +1,15 @@
 //! LZ4 blocks that are mostly runs: indirect blocks, dnodes and the like, which are mainly zeros.
 //!
 //! `lz4_flex` copies a match that overlaps itself byte by byte. That is right for text, but makes a
-//! block of zeros the slowest of all to decompress: a scrub of many small files spent a quarter of its time there.
-//! Here runs are filled, and longer patterns doubled. Format: lz4_Block_format.md of the LZ4 project; the decoder of
-//! OpenZFS is module/zfs/lz4.c.
+//! block of zeros the slowest of all to decompress: a scrub of many small files spent a quarter of
+//! its time there. Here runs are filled, and longer patterns doubled. Format: lz4_Block_format.md
+//! of the LZ4 project; the decoder of OpenZFS is module/zfs/lz4.c.
 
 /// Least ratio of output to input from which on this decoder is used: matches are long then.
 pub(super) const RATIO_MIN: usize = 16;
 
-/// Decompresses into `out`, which must be zeros; the number of bytes written. `None`: the block is damaged or
-/// too long for `out`.
+/// Decompresses into `out`, which must be zeros; the number of bytes written. `None`: the block is
+/// damaged or too long for `out`.
 pub(super) fn decompress(block: &[u8], out: &mut [u8]) -> Option<usize> {
     let mut input = block;
     let mut at = 0usize;

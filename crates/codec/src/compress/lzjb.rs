@@ -1,6 +1,6 @@
 //! LZJB (module/zfs/lzjb.c): items of one literal byte, or of a match of 3 to 66 bytes at most 1023
-//! bytes back in two bytes (6 bits of length less 3, 10 bits of distance, big-endian). A byte of eight
-//! flags, lowest bit first, stands before each eight items; a set bit is a match.
+//! bytes back in two bytes (6 bits of length less 3, 10 bits of distance, big-endian). A byte of
+//! eight flags, lowest bit first, stands before each eight items; a set bit is a match.
 
 const MATCH_MIN: usize = 3;
 const MATCH_MAX: usize = 66;

@@ -1,8 +1,8 @@
 //! Block compression (`zio_compress_table`, module/zfs/zio_compress.c).
 //!
-//! On disk a compressed block is padded with zeros to whole sectors, so what [`decompress`] gets may
-//! be longer than what [`compress`] gave: lz4 and zstd blocks start with their exact length, the
-//! others know their end from the output's length.
+//! On disk a compressed block is padded with zeros to whole sectors, so what [`decompress`] gets
+//! may be longer than what [`compress`] gave: lz4 and zstd blocks start with their exact length,
+//! the others know their end from the output's length.
 //!
 //! A block is stored compressed only when that saves an eighth ([`worthwhile_bytes`]).
 //!
@@ -53,7 +53,8 @@ pub enum CompressError {
 pub enum DecompressError {
     /// The data is no block of this kind that has this length.
     #[error(
-        "{input_bytes} bytes do not decompress with {kind} to {output_bytes} bytes; the block is damaged, read another copy or restore it"
+        "{input_bytes} bytes do not decompress with {kind} to {output_bytes} bytes; the block is \
+         damaged, read another copy or restore it"
     )]
     Corrupt {
         /// Which compression.
@@ -65,7 +66,8 @@ pub enum DecompressError {
     },
     /// The output would be longer than any block.
     #[error(
-        "a block of {output_bytes} bytes is longer than any ({BLOCK_BYTES_MAX}); the block pointer is damaged, scrub the pool"
+        "a block of {output_bytes} bytes is longer than any ({BLOCK_BYTES_MAX}); the block pointer \
+         is damaged, scrub the pool"
     )]
     TooLong {
         /// Length that the block pointer promises.
@@ -73,7 +75,8 @@ pub enum DecompressError {
     },
     /// The code names no compression that is ever stored.
     #[error(
-        "{kind} is not a compression that blocks have; upgrade Millpond, or the block pointer is damaged"
+        "{kind} is not a compression that blocks have; upgrade Millpond, or the block pointer is \
+         damaged"
     )]
     Unsupported {
         /// Which compression.
@@ -88,8 +91,8 @@ pub const fn worthwhile_bytes(length_bytes: usize) -> usize {
     length_bytes - (length_bytes >> 3)
 }
 
-/// Compresses `data` to at most `output_bytes_max` bytes (use [`worthwhile_bytes`]), or tells that it
-/// does not fit (`None`): such a block is stored as it is.
+/// Compresses `data` to at most `output_bytes_max` bytes (use [`worthwhile_bytes`]), or tells that
+/// it does not fit (`None`): such a block is stored as it is.
 ///
 /// `level` matters to zstd only. Kinds that do not compress (`Off`, `Empty`, property values
 /// and unknown codes) give `None`.
@@ -204,8 +207,8 @@ fn lz4_decompress(data: &[u8], output_bytes: usize) -> Option<Vec<u8>> {
     (written == output_bytes).then_some(out)
 }
 
-/// Whether zstd may shrink `data` enough: for big blocks at level 3 and above, whose attempts are dear,
-/// only if lz4 or zstd-1 can (the heuristic of `zfs_zstd_compress_buf`).
+/// Whether zstd may shrink `data` enough: for big blocks at level 3 and above, whose attempts are
+/// dear, only if lz4 or zstd-1 can (the heuristic of `zfs_zstd_compress_buf`).
 fn zstd_is_worth_trying(
     level: ZstdLevel,
     data: &[u8],

@@ -28,8 +28,9 @@ const SESSIONS_MAX: usize = 16;
 /// A key that wraps other keys. Overwritten with zeros when dropped.
 pub type WrappingKey = Zeroizing<[u8; WRAPPING_KEY_BYTES]>;
 
-/// The wrapping key of a passphrase: PBKDF2 with HMAC-SHA1 (RFC 8018, section 5.2). The salt is the number
-/// stored beside the key, its bytes little-endian (`derive_key`, lib/libzfs/libzfs_crypto.c).
+/// The wrapping key of a passphrase: PBKDF2 with HMAC-SHA1 (RFC 8018, section 5.2). The salt is the
+/// number stored beside the key, its bytes little-endian (`derive_key`,
+/// lib/libzfs/libzfs_crypto.c).
 pub fn passphrase_key(passphrase: &[u8], salt: u64, iterations: u32) -> WrappingKey {
     let mut key = Zeroizing::new([0; WRAPPING_KEY_BYTES]);
     pbkdf2::pbkdf2_hmac::<Sha1>(
@@ -44,7 +45,8 @@ pub fn passphrase_key(passphrase: &[u8], salt: u64, iterations: u32) -> Wrapping
 /// A data key as it is stored (`DSL_CRYPTO_*` of a crypto key object; `zio_crypt_key_wrap`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WrappedKey {
-    /// The cipher for the data. Wrapping takes the same mode, always with the 256 bits of the wrapping key.
+    /// The cipher for the data. Wrapping takes the same mode, always with the 256 bits of the
+    /// wrapping key.
     pub suite: Suite,
     /// Version of what is authenticated: 0 or 1.
     pub version: u64,
@@ -95,7 +97,8 @@ struct Session {
     cipher: Arc<Cipher>,
 }
 
-/// The key of a dataset's blocks: of a family of clones, in fact. See the module's docs for what is done with it.
+/// The key of a dataset's blocks: of a family of clones, in fact. See the module's docs for what is
+/// done with it.
 pub struct DataKey {
     suite: Suite,
     version: u64,
@@ -178,8 +181,8 @@ impl DataKey {
         self.version
     }
 
-    /// The session key of a salt: HKDF-SHA512 (RFC 5869) of the master key, without HKDF's own salt,
-    /// the block's salt as "info" (`zio_do_crypt_data`).
+    /// The session key of a salt: HKDF-SHA512 (RFC 5869) of the master key, without HKDF's own
+    /// salt, the block's salt as "info" (`zio_do_crypt_data`).
     fn session(&self, salt: &[u8; SALT_BYTES]) -> Arc<Cipher> {
         let lock = || self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         let known = |sessions: &[Session]| {
@@ -224,7 +227,8 @@ impl DataKey {
         *digest.first_chunk().expect("64 bytes start with 16")
     }
 
-    /// Whether `mac` is that of a block that is only authenticated. Takes the same time whatever differs.
+    /// Whether `mac` is that of a block that is only authenticated. Takes the same time whatever
+    /// differs.
     pub fn mac_holds(&self, stored: &[u8], mac: &[u8; MAC_BYTES]) -> bool {
         let found = self.mac(stored);
         found.iter().zip(mac).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
@@ -261,8 +265,8 @@ impl DataKey {
         }
     }
 
-    /// Encrypts a block in place, as much of it as its type says, and gives its MAC. Never use an IV twice
-    /// with one salt.
+    /// Encrypts a block in place, as much of it as its type says, and gives its MAC. Never use an
+    /// IV twice with one salt.
     ///
     /// # Errors
     /// [`CryptError::TooLong`], and [`CryptError::Layout`] when it is not a block of that type.

@@ -18,13 +18,15 @@ fn sum_of_macs(block: &[u8], endian: Endian, version: u64) -> [u8; MAC_BYTES] {
     *digest.first_chunk().expect("64 bytes start with 16")
 }
 
-/// The sum of the MACs in an indirect block, which its pointer keeps in the place of a MAC: SHA-512, first
-/// 16 bytes, over each pointer's portable properties and MAC (`zio_crypt_do_indirect_mac_checksum`).
+/// The sum of the MACs in an indirect block, which its pointer keeps in the place of a MAC:
+/// SHA-512, first 16 bytes, over each pointer's portable properties and MAC
+/// (`zio_crypt_do_indirect_mac_checksum`).
 pub fn mac_of_macs(block: &[u8], endian: Endian) -> [u8; MAC_BYTES] {
     sum_of_macs(block, endian, VERSIONS[0])
 }
 
-/// Whether that is `expected`, also as the first version of the format had it: no key tells which it is.
+/// Whether that is `expected`, also as the first version of the format had it: no key tells which
+/// it is.
 pub fn mac_of_macs_holds(block: &[u8], endian: Endian, expected: &[u8; MAC_BYTES]) -> bool {
     VERSIONS
         .iter()
@@ -62,15 +64,17 @@ impl ObjsetMacs {
         block[Self::OFFSET + 32..Self::OFFSET + 64].copy_from_slice(&self.local);
     }
 
-    /// Whether a block that holds `stored` is right when these were computed. A missing local MAC where
-    /// one is stored is let pass, as OpenZFS does (`spa_do_crypt_objset_mac_abd`, module/zfs/dsl_crypt.c).
+    /// Whether a block that holds `stored` is right when these were computed. A missing local MAC
+    /// where one is stored is let pass, as OpenZFS does (`spa_do_crypt_objset_mac_abd`,
+    /// module/zfs/dsl_crypt.c).
     pub fn accept(&self, stored: &ObjsetMacs) -> bool {
         self.portable == stored.portable && (self.local == stored.local || self.local == [0; 32])
     }
 }
 
 /// What an object set's flags and dnodes give (`zio_crypt_do_objset_hmacs`): over words of one
-/// order whatever the block's, because blocks may be written anew, without the key, by a machine of another order.
+/// order whatever the block's, because blocks may be written anew, without the key, by a machine of
+/// another order.
 pub(super) fn objset_macs(
     key: &DataKey,
     block: &[u8],

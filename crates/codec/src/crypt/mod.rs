@@ -23,11 +23,12 @@
 //! | indirect | | SHA-512 over the MACs below, needs no key ([`mac_of_macs`]) |
 //! | root of an object set | | its dnodes' MACs, in two HMACs within it ([`DataKey::objset_macs`]) |
 //!
-//! AES in CCM or GCM mode, IV of 12 bytes, MAC of 16 bytes. A block is compressed before it is encrypted.
+//! AES in CCM or GCM mode, IV of 12 bytes, MAC of 16 bytes. A block is compressed before it is
+//! encrypted.
 //!
 //! # State and locks
-//! The session keys of a [`DataKey`], behind a mutex that is held for a look-up or a push, never while
-//! blocks are worked on.
+//! The session keys of a [`DataKey`], behind a mutex that is held for a look-up or a push, never
+//! while blocks are worked on.
 
 mod cipher;
 mod key;
@@ -55,7 +56,8 @@ pub const MAC_BYTES: usize = 16;
 pub enum CryptError {
     /// The MAC does not fit: other bytes, or another key.
     #[error(
-        "authentication failed: the data or the key is not the right one; restore it from a backup if the key is right"
+        "authentication failed: the data or the key is not the right one; restore it from a backup \
+         if the key is right"
     )]
     Authentication,
     /// The block is not laid out as its type says.

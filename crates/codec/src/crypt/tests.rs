@@ -61,8 +61,8 @@ fn gcm_gives_the_published_ciphertexts_and_tags() {
     }
 }
 
-/// NIST SP 800-38C, example 3: 12-byte nonce, but a tag of 8 bytes; so the ciphertext is compared, and the
-/// tag with the same cipher at that length.
+/// NIST SP 800-38C, example 3: 12-byte nonce, but a tag of 8 bytes; so the ciphertext is compared,
+/// and the tag with the same cipher at that length.
 #[test]
 fn ccm_gives_the_published_ciphertext() {
     let key = hex("404142434445464748494a4b4c4d4e4f");

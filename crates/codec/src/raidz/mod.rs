@@ -38,7 +38,8 @@ pub const DATA_COLUMNS_MAX: usize = 255;
 pub enum RaidzError {
     /// More columns are missing than there is parity for.
     #[error(
-        "{missing} columns are missing and {parity} parity columns are left; bring back a device of this vdev, or restore the data"
+        "{missing} columns are missing and {parity} parity columns are left; bring back a device \
+         of this vdev, or restore the data"
     )]
     TooManyMissing {
         /// Missing columns, data and parity.
@@ -48,7 +49,8 @@ pub enum RaidzError {
     },
     /// The columns do not form a row.
     #[error(
-        "{columns} columns, {parity} of them parity, with these lengths form no RAID-Z row; report this as a bug"
+        "{columns} columns, {parity} of them parity, with these lengths form no RAID-Z row; report \
+         this as a bug"
     )]
     Shape {
         /// Columns given.
@@ -60,7 +62,8 @@ pub enum RaidzError {
 
 /// Horner's scheme over one segment: data columns (`None` where too short) to parity columns.
 type Generate = fn(&[Option<&[u8]>], &mut [&mut [u8]]);
-/// `outputs[o] = Σ coefficients[o][s] · sources[s]` over one segment: sources, coefficients, outputs.
+/// `outputs[o] = Σ coefficients[o][s] · sources[s]` over one segment: sources, coefficients,
+/// outputs.
 type Combine = fn(&[&[u8]], &[Vec<u8>], &mut [&mut [u8]]);
 
 /// A set of kernels. Every column given covers the segment whole.
@@ -131,12 +134,13 @@ impl Implementation {
     }
 }
 
-/// Computes the parity columns of `data`: one (P), two (P, Q) or three (P, Q, R). Each parity column
-/// is as long as the longest data column; what shorter ones lack counts as zeros.
+/// Computes the parity columns of `data`: one (P), two (P, Q) or three (P, Q, R). Each parity
+/// column is as long as the longest data column; what shorter ones lack counts as zeros.
 ///
 /// # Errors
 ///
-/// [`RaidzError::Shape`] when there are no or too many columns, or a parity column has another length.
+/// [`RaidzError::Shape`] when there are no or too many columns, or a parity column has another
+/// length.
 pub fn generate(data: &[&[u8]], parity: &mut [&mut [u8]]) -> Result<(), RaidzError> {
     generate_with(best(), data, parity)
 }
@@ -157,8 +161,9 @@ pub fn generate_columns(parity_count: usize, data: &[&[u8]]) -> Result<Vec<Vec<u
 /// Computes the missing columns of a row.
 ///
 /// `columns` are the row's columns in ZFS's order, the `parity_count` parity columns first, `None`
-/// where missing. `missing` names each column that is to be computed (by its index) with room of its exact
-/// length. A column that is `None` but not named is taken for lost all the same, it is only not written.
+/// where missing. `missing` names each column that is to be computed (by its index) with room of
+/// its exact length. A column that is `None` but not named is taken for lost all the same, it is
+/// only not written.
 ///
 /// # Errors
 ///

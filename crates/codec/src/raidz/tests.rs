@@ -257,7 +257,8 @@ proptest! {
                 .enumerate()
                 .map(|(index, column)| (!lost.contains(&index)).then_some(column.as_slice()))
                 .collect();
-            let mut rooms: Vec<Vec<u8>> = lost.iter().map(|index| vec![0; all[*index].len()]).collect();
+            let mut rooms: Vec<Vec<u8>> =
+                lost.iter().map(|index| vec![0; all[*index].len()]).collect();
             let mut missing: Vec<(usize, &mut [u8])> =
                 lost.iter().copied().zip(rooms.iter_mut().map(Vec::as_mut_slice)).collect();
             implementation.reconstruct_into(3, &columns, &mut missing).unwrap();

@@ -1,8 +1,8 @@
 //! The engine of threads: each operation is a blocking system call on a worker.
 //!
-//! Used where io_uring is missing or switched off (many containers forbid it), and always for
-//! the calls that io_uring lacks, and for a write with a flush behind it: the flush blocks in any case, and one thread
-//! that does both is woken once.
+//! Used where io_uring is missing or switched off (many containers forbid it), and always for the
+//! calls that io_uring lacks, and for a write with a flush behind it: the flush blocks in any case,
+//! and one thread that does both is woken once.
 
 use std::io::{self, IoSlice};
 use std::sync::{Arc, OnceLock};
@@ -36,7 +36,8 @@ pub(super) enum Step {
     Flush,
 }
 
-/// Carries out a write, and a flush if it succeeds, on one worker. It happens also when nobody waits any more.
+/// Carries out a write, and a flush if it succeeds, on one worker. It happens also when nobody
+/// waits any more.
 pub(super) async fn write_flushed(
     files: Arc<Descriptors>,
     direct: bool,

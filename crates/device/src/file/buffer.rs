@@ -6,11 +6,12 @@
 //! [`KEPT_BYTES_MAX`] in total for the process, and the next one of about that size takes one;
 //! what nobody took for a while is given back ([`give_back_unused`]).
 //!
-//! Where copies of a size are wanted faster than such buffers come back, a thread of its own gets some in advance
-//! ([`READY_BYTES`]), with pages, so that who copies does not wait for each page.
+//! Where copies of a size are wanted faster than such buffers come back, a thread of its own gets
+//! some in advance ([`READY_BYTES`]), with pages, so that who copies does not wait for each page.
 //!
-//! Fresh memory is not cleared: the kernel mostly fills all of it. How much of it holds something is kept
-//! track of, and only that can be seen; what a recycled buffer held before is never shown, as only what was filled is.
+//! Fresh memory is not cleared: the kernel mostly fills all of it. How much of it holds something
+//! is kept track of, and only that can be seen; what a recycled buffer held before is never shown,
+//! as only what was filled is.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::collections::BTreeMap;
@@ -68,8 +69,9 @@ impl Memory {
     fn populated(layout: Layout) -> Self {
         let memory = Memory::new(layout);
         if layout.size() >= POPULATED_BYTES_MIN {
-            // SAFETY: whole pages (`layout_for`) of memory that was just allocated and belongs to nobody else; what
-            // they hold stays as it is. Old kernels do not know this advice (before 5.14), and do nothing.
+            // SAFETY: whole pages (`layout_for`) of memory that was just allocated and belongs to
+            // nobody else; what they hold stays as it is. Old kernels do not know this advice
+            // (before 5.14), and do nothing.
             let _ = unsafe {
                 let start = memory.start.as_ptr().cast();
                 madvise(start, layout.size(), Advice::LinuxPopulateWrite)
@@ -265,9 +267,9 @@ impl AlignedBuffer {
     /// Copies `data` behind what is filled.
     fn append(&mut self, data: &[u8]) {
         assert!(data.len() <= self.length - self.filled);
-        // SAFETY: `length` bytes from `start` are allocated, and owned by `self`, which is borrowed mutably; `data`
-        // fits behind the first `filled` of them, and so they do not overlap. All that is said to be filled then
-        // has been stored.
+        // SAFETY: `length` bytes from `start` are allocated, and owned by `self`, which is borrowed
+        // mutably; `data` fits behind the first `filled` of them, and so they do not overlap. All
+        // that is said to be filled then has been stored.
         unsafe {
             let target = self.start().as_ptr().add(self.filled);
             target.copy_from_nonoverlapping(data.as_ptr(), data.len());
@@ -304,8 +306,9 @@ impl AlignedBuffer {
     pub(super) fn unfilled_slice(&mut self) -> &mut [u8] {
         let (filled, length) = (self.filled, self.length);
         let memory = self.memory();
-        // SAFETY: `filled <= initialised`, and `filled <= length`; `length` bytes from `start` are allocated and owned
-        // by `self`, which is borrowed mutably. Those of them that were not stored yet are zeroed first.
+        // SAFETY: `filled <= initialised`, and `filled <= length`; `length` bytes from `start` are
+        // allocated and owned by `self`, which is borrowed mutably. Those of them that were not
+        // stored yet are zeroed first.
         unsafe {
             let start = memory.start.as_ptr();
             if memory.initialised < length {
@@ -351,7 +354,8 @@ impl AlignedBuffer {
 
 impl AsRef<[u8]> for AlignedBuffer {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: `filled` bytes from `start` are allocated, have been stored, and are owned by `self`.
+        // SAFETY: `filled` bytes from `start` are allocated, have been stored, and are owned by
+        // `self`.
         unsafe { std::slice::from_raw_parts(self.start().as_ptr(), self.filled) }
     }
 }

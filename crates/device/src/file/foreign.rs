@@ -1,8 +1,8 @@
 //! What other software has on a device.
 //!
-//! Whoever is about to overwrite a device asks first. There are hundreds of formats, so the answer is libblkid's, by
-//! the program `blkid` (package util-linux): in a process of its own, a parser in C that a hostile disk leads astray
-//! takes no pool with it.
+//! Whoever is about to overwrite a device asks first. There are hundreds of formats, so the answer
+//! is libblkid's, by the program `blkid` (package util-linux): in a process of its own, a parser in
+//! C that a hostile disk leads astray takes no pool with it.
 //!
 //! Source: blkid(8), "-p, --probe" and "EXIT STATUS".
 

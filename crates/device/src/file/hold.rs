@@ -1,8 +1,8 @@
 //! Devices that are kept from others without being used: spares and cache devices.
 //!
-//! A pool's spare is read and written by nobody for years; unless it is held, the next `mkfs` takes it. Block devices are
-//! opened `O_EXCL`, files locked. Several pools may have the same spare, so within the process a device is held
-//! once for all who hold it.
+//! A pool's spare is read and written by nobody for years; unless it is held, the next `mkfs` takes
+//! it. Block devices are opened `O_EXCL`, files locked. Several pools may have the same spare, so
+//! within the process a device is held once for all who hold it.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;

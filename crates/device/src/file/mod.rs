@@ -1,26 +1,29 @@
 //! Files and block devices.
 //!
 //! An operation becomes a [`request::Request`] that owns its memory, goes to one of two engines
-//! (io_uring rings with an owner thread each, or a pool of threads that block), and answers
-//! through a channel. Reads that the page cache can answer never leave the caller's task. Dropping the future of an operation does not take the operation back: the
-//! kernel may already be at it, so it happens, and its memory lives until it has.
+//! (io_uring rings with an owner thread each, or a pool of threads that block), and answers through
+//! a channel. Reads that the page cache can answer never leave the caller's task. Dropping the
+//! future of an operation does not take the operation back: the kernel may already be at it, so it
+//! happens, and its memory lives until it has.
 //!
 //! # The page cache
 //!
 //! The engine above has a cache of its own, so that the page cache would hold everything twice, and
-//! copying into it costs more than all else that a write does. So besides the plain descriptor there is one opened with
-//! `O_DIRECT`, and what is aligned (to the logical block of a block device; to a page in a file) goes direct, from
-//! aligned memory ([`FileDevice::aligned_copy`]) without any copy; other memory is copied once. The rest, and all where the
-//! filesystem has no direct I/O, goes through the page cache ([`FileOptions::direct`]); so does a file that is only
-//! read, which others may have read before. The kernel keeps the two
-//! ways coherent: a direct operation writes back and drops the cached pages of its range. A flush covers both.
+//! copying into it costs more than all else that a write does. So besides the plain descriptor
+//! there is one opened with `O_DIRECT`, and what is aligned (to the logical block of a block
+//! device; to a page in a file) goes direct, from aligned memory ([`FileDevice::aligned_copy`])
+//! without any copy; other memory is copied once. The rest, and all where the filesystem has no
+//! direct I/O, goes through the page cache ([`FileOptions::direct`]); so does a file that is only
+//! read, which others may have read before. The kernel keeps the two ways coherent: a direct
+//! operation writes back and drops the cached pages of its range. A flush covers both.
 //!
 //! # Two daemons, one device
 //!
 //! A device opened for writing is locked (`flock`, exclusive) until it is closed; block devices are
 //! also opened `O_EXCL`, which the kernel refuses while they are mounted or held by another
-//! subsystem. Looking at labels while another process owns the pool is normal, so readers take no lock, until
-//! they ask that what they read stays as it is ([`Device::keep_writers_out`]: `flock`, shared).
+//! subsystem. Looking at labels while another process owns the pool is normal, so readers take no
+//! lock, until they ask that what they read stays as it is ([`Device::keep_writers_out`]: `flock`,
+//! shared).
 //!
 //! # What a crash leaves
 //!
@@ -31,7 +34,8 @@ mod buffer;
 mod foreign;
 mod hold;
 mod request;
-/// Whether the kernel passes discards on to a disk, or the disk of a partition; where it does not tell, it may.
+/// Whether the kernel passes discards on to a disk, or the disk of a partition; where it does not
+/// tell, it may.
 fn can_discard(rdev: u64) -> bool {
     let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
     ["queue", "../queue"].iter().find_map(|queue| {
@@ -88,8 +92,9 @@ pub enum IoEngine {
 pub struct FileOptions {
     /// Refuse writes, and take no lock until [`Device::keep_writers_out`].
     pub read_only: bool,
-    /// Bypass the page cache for aligned operations: `Some` decides. `None` means block devices do, and files
-    /// that are opened for writing unless the environment variable `MILLPOND_DIRECT` is `off`.
+    /// Bypass the page cache for aligned operations: `Some` decides. `None` means block devices do,
+    /// and files that are opened for writing unless the environment variable `MILLPOND_DIRECT` is
+    /// `off`.
     pub direct: Option<bool>,
     /// Which engine to use.
     pub engine: IoEngine,
@@ -145,8 +150,8 @@ impl FileDevice {
         away(move || FileDevice::open(path, &options)).await
     }
 
-    /// Whether somebody holds `path` for writing, after a moment of patience. False as well where that cannot be
-    /// found out.
+    /// Whether somebody holds `path` for writing, after a moment of patience. False as well where
+    /// that cannot be found out.
     pub async fn is_held(path: String) -> bool {
         away(move || is_held(&path)).await
     }
@@ -159,7 +164,8 @@ impl FileDevice {
         away(move || foreign::probe(&path)).await
     }
 
-    /// Keeps others off `path`, which is not opened for use; within this process it may be held more than once.
+    /// Keeps others off `path`, which is not opened for use; within this process it may be held
+    /// more than once.
     ///
     /// # Errors
     /// [`DeviceError::InUse`] when somebody has it, [`DeviceError::Open`] with the system's answer.
@@ -314,8 +320,8 @@ impl FileDevice {
         AlignedBuffer::gather(parts).into_bytes()
     }
 
-    /// Gives back memory that was kept for reuse and that nobody needed since this was called last. To be called now
-    /// and then.
+    /// Gives back memory that was kept for reuse and that nobody needed since this was called last.
+    /// To be called now and then.
     pub fn give_back_unused_memory() {
         buffer::give_back_unused();
     }

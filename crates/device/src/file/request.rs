@@ -91,8 +91,8 @@ impl Request {
                 if count == 0 && buffer.unfilled().1 > 0 {
                     return Progress::Finished(Err(io::ErrorKind::UnexpectedEof.into()));
                 }
-                // SAFETY: the system call that was made for this request stored so many bytes in what it was given: the
-                // buffer's unfilled part, from its start.
+                // SAFETY: the system call that was made for this request stored so many bytes in
+                // what it was given: the buffer's unfilled part, from its start.
                 unsafe { buffer.assume_filled(count) };
                 if buffer.unfilled().1 == 0 {
                     return Progress::Finished(Ok(()));

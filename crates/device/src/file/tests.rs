@@ -434,7 +434,8 @@ proptest! {
         let runtime = runtime();
         for engine in engines() {
             for direct in [false, true] {
-                let device = FileDevice::open(new_file(&dir, SIZE), &options(engine, direct)).unwrap();
+                let file = new_file(&dir, SIZE);
+                let device = FileDevice::open(file, &options(engine, direct)).unwrap();
                 let model = crate::MemoryDevice::new("model", SIZE);
                 runtime.block_on(async {
                     for step in &steps {

@@ -1,7 +1,7 @@
 //! The engine of io_uring: a few rings, each with a thread that owns it.
 //!
-//! Only its owner touches a ring. Others put requests into the ring's inbox, and wake the
-//! owner through an eventfd if it sleeps in the kernel. The owner moves requests into slots, submits an
+//! Only its owner touches a ring. Others put requests into the ring's inbox, and wake the owner
+//! through an eventfd if it sleeps in the kernel. The owner moves requests into slots, submits an
 //! entry for each, and on completion continues it (short transfers) or answers. With many
 //! operations in flight a trip into the kernel submits and reaps many at once.
 //!

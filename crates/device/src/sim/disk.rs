@@ -74,7 +74,8 @@ pub enum FaultEffect {
     Misdirected(u64),
     /// Takes this much longer.
     Delay(Duration),
-    /// Is accepted and not answered until [`SimDisk::release`]. Nothing of it reaches the medium before that.
+    /// Is accepted and not answered until [`SimDisk::release`]. Nothing of it reaches the medium
+    /// before that.
     Stall,
     /// The disk disappears: this and every later operation fails, and it can't be opened.
     Vanish,
@@ -173,8 +174,8 @@ impl Change {
         }
     }
 
-    /// Applies each piece of a write on its own, or not. A discard is a hint to the disk, which takes
-    /// it whole or not at all.
+    /// Applies each piece of a write on its own, or not. A discard is a hint to the disk, which
+    /// takes it whole or not at all.
     fn apply_torn(&self, to: &mut Sparse, rng: &mut Rng) {
         let Change::Write { offset_bytes, data } = self else {
             return;
@@ -215,7 +216,8 @@ pub(super) struct DiskState {
     next_operation: u64,
     /// How often [`SimDisk::release`] was called.
     releases: u64,
-    /// Stalled operations that nobody waits for any more; the disk still does them once it is released.
+    /// Stalled operations that nobody waits for any more; the disk still does them once it is
+    /// released.
     left: Vec<u64>,
     /// When the disk has moved all data it was asked to, in virtual time.
     busy_until_ns: u64,
@@ -751,8 +753,8 @@ impl SimDisk {
         self.shared.released.send_replace(());
     }
 
-    /// Discards take effect when they are issued, and again when they complete, and no power cut takes them back: as badly
-    /// as a disk may do it.
+    /// Discards take effect when they are issued, and again when they complete, and no power cut
+    /// takes them back: as badly as a disk may do it.
     pub fn set_eager_discards(&self, eager: bool) {
         self.with(|disk, _| disk.eager_discards = eager);
     }
@@ -762,8 +764,8 @@ impl SimDisk {
         self.with(|disk, _| disk.gone = gone);
     }
 
-    /// The disk is reset: what it had not made durable survives as `how` says. With a fault that fails what comes
-    /// next, or [`Self::set_gone`], this is a disk that goes away.
+    /// The disk is reset: what it had not made durable survives as `how` says. With a fault that
+    /// fails what comes next, or [`Self::set_gone`], this is a disk that goes away.
     pub fn lose_cache(&self, how: PowerCut) {
         self.with(|disk, rng| {
             let in_flight = std::mem::take(&mut disk.in_flight);

@@ -378,8 +378,8 @@ async fn bandwidth_is_shared_by_operations_in_flight() {
     assert!((Duration::from_millis(1990)..Duration::from_millis(2100)).contains(&took));
 }
 
-/// A stalled operation is neither done nor answered before the disk is released, whether somebody still waits for it or
-/// not; another host's operations go on.
+/// A stalled operation is neither done nor answered before the disk is released, whether somebody
+/// still waits for it or not; another host's operations go on.
 #[tokio::test(start_paused = true)]
 async fn a_stalled_disk_answers_when_it_is_released() {
     let sim = SimWorld::new(9);

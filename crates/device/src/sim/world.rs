@@ -216,8 +216,8 @@ impl SimWorld {
         }
     }
 
-    /// Another host that reaches the same disks: nothing keeps it from opening for writing what another one has open
-    /// so. It shares the power, and a crash stops its tasks as well.
+    /// Another host that reaches the same disks: nothing keeps it from opening for writing what
+    /// another one has open so. It shares the power, and a crash stops its tasks as well.
     pub fn another_host(&self) -> SimWorld {
         SimWorld {
             shared: self.shared.clone(),
@@ -315,8 +315,8 @@ impl SimWorld {
         let _ = watch.wait_for(|powered| !powered).await;
     }
 
-    /// Ends every task that the engine started, and waits until they are gone. Not to be called from
-    /// one of them.
+    /// Ends every task that the engine started, and waits until they are gone. Not to be called
+    /// from one of them.
     pub async fn kill_tasks(&self) {
         loop {
             let tasks = std::mem::take(&mut *self.shared.tasks.lock());

@@ -1,6 +1,7 @@
-//! Goal: synchronous writes into a pool that is getting full end with "no space", as others do: what the intent log holds
-//! leaves room for what is to be written, and for the replay after a power cut. Method: pools of several sizes and writers,
-//! until nobody can write any more; then a copy of the disk as it is at that moment is imported.
+//! Goal: synchronous writes into a pool that is getting full end with "no space", as others do:
+//! what the intent log holds leaves room for what is to be written, and for the replay after a
+//! power cut. Method: pools of several sizes and writers, until nobody can write any more; then a
+//! copy of the disk as it is at that moment is imported.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

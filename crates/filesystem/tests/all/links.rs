@@ -1,5 +1,6 @@
-//! Goal: a directory whose number of links on disk is as high as can be refuses more with an error, and everything else
-//! in it works. Method: the number is changed in the object's bonus, below the filesystem.
+//! Goal: a directory whose number of links on disk is as high as can be refuses more with an error,
+//! and everything else in it works. Method: the number is changed in the object's bonus, below the
+//! filesystem.
 
 use crate::common::*;
 use device::World;

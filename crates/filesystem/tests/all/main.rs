@@ -1,5 +1,6 @@
-//! The filesystem from outside: one binary, since every binary compiles all that its tests wait for anew. Tests of what
-//! a whole process has (its memory, its panics, a hook) are binaries of their own.
+//! The filesystem from outside: one binary, since every binary compiles all that its tests wait for
+//! anew. Tests of what a whole process has (its memory, its panics, a hook) are binaries of their
+//! own.
 
 mod attributes;
 mod clones;

@@ -1,5 +1,6 @@
-//! Goal: the set-group-id bit stays only where Linux leaves it, and who is of a group is asked only where that decides.
-//! Method: a caller whose groups are looked up in a function that counts, and one without such a function.
+//! Goal: the set-group-id bit stays only where Linux leaves it, and who is of a group is asked only
+//! where that decides. Method: a caller whose groups are looked up in a function that counts, and
+//! one without such a function.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -361,11 +361,13 @@ async fn zil_dirty() {
     }
 }
 
-/// Bytes from one place of an image that may have an uberblock to the next, and their range in each of the four labels.
+/// Bytes from one place of an image that may have an uberblock to the next, and their range in each
+/// of the four labels.
 const UBERBLOCK_STEP: usize = 1024;
 const UBERBLOCKS: std::ops::Range<u64> = 128 << 10..256 << 10;
 
-/// Shows every uberblock of an image to `visit`, with its txg; those for which it says so are erased.
+/// Shows every uberblock of an image to `visit`, with its txg; those for which it says so are
+/// erased.
 fn erase_uberblocks(image: &Image, mut visit: impl FnMut(u64) -> bool) {
     use std::os::unix::fs::FileExt;
     let path = image.path().join("d0.img");
@@ -386,9 +388,10 @@ fn erase_uberblocks(image: &Image, mut visit: impl FnMut(u64) -> bool) {
     }
 }
 
-/// Goal: a log is replayed that gives an object number again which the last txg still has in use: named, with the removal
-/// in the log, or without a name in the delete queue. Method: what a power cut leaves when it comes after the dataset of a
-/// txg is written and before its uberblock is; here the uberblock is taken away.
+/// Goal: a log is replayed that gives an object number again which the last txg still has in use:
+/// named, with the removal in the log, or without a name in the delete queue. Method: what a power
+/// cut leaves when it comes after the dataset of a txg is written and before its uberblock is; here
+/// the uberblock is taken away.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_number_is_given_again_before_the_txg_that_freed_it_is_over() {
     for is_queued in [false, true] {

@@ -1,6 +1,6 @@
-//! Goal: what a file's size costs goes by what is in it: files of exabytes with a few blocks are cut, punched and deleted at
-//! once; and closing does not wait for those with many. Method: sizes up to the largest, with blocks far apart; freeing them
-//! by length would take years.
+//! Goal: what a file's size costs goes by what is in it: files of exabytes with a few blocks are
+//! cut, punched and deleted at once; and closing does not wait for those with many. Method: sizes
+//! up to the largest, with blocks far apart; freeing them by length would take years.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,6 @@
-//! Goal: unlinked files are freed when nobody uses them any more, all of those that gathered, also when the
-//! filesystem is closed at that very moment. Method: the delete queue and the objects on disk are counted.
+//! Goal: unlinked files are freed when nobody uses them any more, all of those that gathered, also
+//! when the filesystem is closed at that very moment. Method: the delete queue and the objects on
+//! disk are counted.
 
 use crate::common::*;
 use dataset::Dataset;

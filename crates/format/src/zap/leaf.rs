@@ -19,9 +19,9 @@
 //!
 //! A chunk starts with its type. *Entry* (252): size of the value's integers (1 byte), next in the
 //! chain (2), first chunk of the key (2), its integers (2), first chunk of the value (2), its
-//! integers (2), number among keys of the same hash (4), hash (8). *Array* (251): 21 bytes of key or
-//! value, big-endian, and the next chunk (2). *Free* (253): 21 zeros and the next free chunk (2).
-//! 65535 ends every chain. Names are stored with their zero byte.
+//! integers (2), number among keys of the same hash (4), hash (8). *Array* (251): 21 bytes of key
+//! or value, big-endian, and the next chunk (2). *Free* (253): 21 zeros and the next free chunk
+//! (2). 65535 ends every chain. Names are stored with their zero byte.
 //!
 //! Reading works on borrowed bytes in either byte order, checks every step and follows no chain
 //! further than there are chunks. [`ZapLeaf::verify`] checks the whole structure.

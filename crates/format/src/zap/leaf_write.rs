@@ -1,5 +1,5 @@
-//! Changing the leaves of fat ZAPs; the layout is in the head of `leaf.rs`. A leaf that is changed is
-//! little-endian. All that a change will touch is checked before anything is changed, so that an
+//! Changing the leaves of fat ZAPs; the layout is in the head of `leaf.rs`. A leaf that is changed
+//! is little-endian. All that a change will touch is checked before anything is changed, so that an
 //! error leaves the leaf as it was, also in a block that was not checked as a whole.
 
 use super::leaf::{

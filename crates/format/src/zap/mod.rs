@@ -1,4 +1,5 @@
-//! ZAP blocks (include/sys/zap_impl.h, zap_leaf.h): ZFS's maps from names to values, block by block.
+//! ZAP blocks (include/sys/zap_impl.h, zap_leaf.h): ZFS's maps from names to values, block by
+//! block.
 //!
 //! A ZAP is one object. As a *micro ZAP* ([`MicroZap`]) it is a single block of fixed entries; once
 //! a name or value does not fit that, it becomes a *fat ZAP*: block 0 is the header

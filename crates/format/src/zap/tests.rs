@@ -231,7 +231,9 @@ proptest! {
         let mut model: BTreeMap<Vec<u8>, Vec<u64>> = BTreeMap::new();
         let key = |name: &[u8]| match kind {
             ZapKeyKind::Name => ZapKeyBuf::Name(name.to_vec()),
-            ZapKeyKind::Words => ZapKeyBuf::Words(name.iter().map(|b| u64::from(*b) << 40).collect()),
+            ZapKeyKind::Words => {
+                ZapKeyBuf::Words(name.iter().map(|b| u64::from(*b) << 40).collect())
+            }
         };
         for step in steps {
             match step {
@@ -291,7 +293,10 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_decode_or_fail(mut bytes in proptest::collection::vec(any::<u8>(), 512), kind in 0u8..4) {
+    fn any_bytes_decode_or_fail(
+        mut bytes in proptest::collection::vec(any::<u8>(), 512),
+        kind in 0u8..4,
+    ) {
         let first: u64 = (1 << 63) | u64::from(kind);
         bytes[..8].copy_from_slice(&first.to_le_bytes());
         if kind == 0 {
@@ -317,11 +322,14 @@ proptest! {
 
     /// Damage is found when the leaf is decoded, or does no harm.
     #[test]
-    fn damaged_leaves_decode_or_fail(damage in proptest::collection::vec((0usize..1024, any::<u8>()), 1..6)) {
+    fn damaged_leaves_decode_or_fail(
+        damage in proptest::collection::vec((0usize..1024, any::<u8>()), 1..6),
+    ) {
         let mut leaf = ZapLeaf::new(10, true, ZapKeyKind::Name).unwrap();
         for number in 0..8u64 {
+            let value = ZapValue::one(number);
             let _ = leaf
-                .insert(number << 60, ZapKey::Name(&name(number as u16)), &ZapValue::one(number), None)
+                .insert(number << 60, ZapKey::Name(&name(number as u16)), &value, None)
                 .unwrap();
         }
         let mut bytes = leaf.into_bytes();

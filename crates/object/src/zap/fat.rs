@@ -396,7 +396,8 @@ impl Fat<'_> {
     async fn double_table(&self, tx: &Tx, header: FatZapHeader) -> Result<FatZapHeader> {
         let limit = header.hasher().bits() - 2;
         if header.table.shift >= limit {
-            // ENOSPC of `zap_grow_ptrtbl`: what does not fit differs in none of the bits that count.
+            // ENOSPC of `zap_grow_ptrtbl`: what does not fit differs in none of the bits that
+            // count.
             return Err(ObjectError::NoRoomForName {
                 object: self.object.id(),
             });

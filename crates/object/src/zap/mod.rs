@@ -360,8 +360,8 @@ impl Zap {
         self.object.write(tx, 0, block).await
     }
 
-    /// [`Self::put_micro`] where only the entry at `place` (in bytes) has changed since: usually the block is dirty in
-    /// this txg, and need not be copied.
+    /// [`Self::put_micro`] where only the entry at `place` (in bytes) has changed since: usually
+    /// the block is dirty in this txg, and need not be copied.
     async fn put_micro_entry(
         &self,
         tx: &Tx,
@@ -453,7 +453,8 @@ impl Zap {
         }
     }
 
-    /// Like [`Self::lookup_u64`] when all blocks are in memory and no writer is active: never awaits.
+    /// Like [`Self::lookup_u64`] when all blocks are in memory and no writer is active: never
+    /// awaits.
     pub fn try_lookup_u64(&self, name: impl AsRef<[u8]>) -> Option<Result<Option<u64>>> {
         let name = name.as_ref();
         let form = self.shared.form.try_read().ok()?;

@@ -196,7 +196,8 @@ impl Worker {
         let length = 128 << 10;
         let end = (start + length).min(source.len() as u64);
         let target_end = model.files[&to].data.len() as u64;
-        // Not more than one transaction takes, for a power cut may end it in between: blocks are shared or all is copied.
+        // Not more than one transaction takes, for a power cut may end it in between: blocks are
+        // shared or all is copied.
         let is_whole = end == start + length || at + (end - start) >= target_end;
         if end <= start || from == to || !is_whole || at + length > self.options.file_bytes_max {
             return Ok(());

@@ -55,7 +55,8 @@ pub fn run_all(seeds: &[u64], plan: impl Fn(u64) -> Plan + Sync) {
     );
 }
 
-/// Runs a plan to its end, then with the power cut at every one of its writes and flushes (at each `stride`th).
+/// Runs a plan to its end, then with the power cut at every one of its writes and flushes (at each
+/// `stride`th).
 pub fn run_every_moment(plan: Plan, stride: u64) {
     let base = Plan {
         cut: Cut::Never,
@@ -95,8 +96,8 @@ fn failing_disks_and_power_cuts_lose_nothing() {
     run_all(&seeds(12), with_failing_disks);
 }
 
-/// The same with pools that stand still now and then, since all their disks refuse writes and forget what they had
-/// in their caches.
+/// The same with pools that stand still now and then, since all their disks refuse writes and
+/// forget what they had in their caches.
 #[test]
 fn pools_that_stood_still_lose_nothing() {
     run_all(&seeds(12), with_standstills);
@@ -136,8 +137,8 @@ fn a_pool_that_stood_still_waits_for_what_it_must_read() {
     run_all(&[35], with_standstills);
 }
 
-/// A log block that could not be written once left those behind it allocated, where no chain leads to them, until the
-/// txg after the next; a power cut in between leaked them.
+/// A log block that could not be written once left those behind it allocated, where no chain leads
+/// to them, until the txg after the next; a power cut in between leaked them.
 #[test]
 fn log_blocks_behind_one_that_failed_do_not_leak() {
     run_all(&[165], with_standstills);
@@ -195,7 +196,8 @@ fn with_failing_disks(seed: u64) -> Plan {
     }
 }
 
-/// What was under way once outgrew the reserve of a full pool: a file was made longer and refused at the same time.
+/// What was under way once outgrew the reserve of a full pool: a file was made longer and refused
+/// at the same time.
 #[test]
 fn a_full_pool_refuses_whole_operations_only() {
     run_all(&[3275], with_failing_disks);
@@ -287,8 +289,9 @@ fn log_and_special_vdevs_lose_nothing() {
     run_all(&seeds(12), with_log_vdevs);
 }
 
-/// A write of a volume that was not acknowledged was once torn within a sector, where a log block ended; and a change of
-/// a file that was removed later could not be replayed when the file went away meanwhile.
+/// A write of a volume that was not acknowledged was once torn within a sector, where a log block
+/// ended; and a change of a file that was removed later could not be replayed when the file went
+/// away meanwhile.
 #[test]
 fn logs_are_cut_and_replayed_in_whole_steps() {
     run_all(&[221, 562], with_log_vdevs);

@@ -1,4 +1,5 @@
-//! Torture in the simulated world: one binary, since every binary compiles all that its tests wait for anew.
+//! Torture in the simulated world: one binary, since every binary compiles all that its tests wait
+//! for anew.
 
 mod common;
 mod crash;

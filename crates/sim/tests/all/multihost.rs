@@ -1,5 +1,5 @@
-//! Goal: no two hosts write a pool with `multihost=on`, whatever becomes of their ways to its devices.
-//! Method: one or two hosts at the same simulated disks.
+//! Goal: no two hosts write a pool with `multihost=on`, whatever becomes of their ways to its
+//! devices. Method: one or two hosts at the same simulated disks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,8 +25,8 @@ async fn import_by(sim: &SimWorld, hostid: u64, force: bool) -> Result<Arc<Pool>
     Pool::import(&sim.world(), spec).await
 }
 
-/// A pool with multihost=on is left alone by other hosts while somebody is at work on it, idle or not; when that
-/// host is dead it is taken; and a host without an identity gets nothing.
+/// A pool with multihost=on is left alone by other hosts while somebody is at work on it, idle or
+/// not; when that host is dead it is taken; and a host without an identity gets nothing.
 #[test]
 fn a_pool_in_use_elsewhere_is_not_imported() {
     for layout in [Layout::Single, Layout::Mirror(2), Layout::Raidz(1, 3)] {
@@ -99,7 +99,8 @@ async fn inspect_unwatched(sim: &SimWorld) {
     assert!(sim.elapsed() - before < Duration::from_secs(10));
 }
 
-/// Who cannot write heartbeats stops, as another host may take the pool; and goes on only if none has.
+/// Who cannot write heartbeats stops, as another host may take the pool; and goes on only if none
+/// has.
 #[test]
 fn without_heartbeats_the_pool_stops() {
     simulate(async {
@@ -111,7 +112,8 @@ fn without_heartbeats_the_pool_stops() {
         pool.set_prop("multihost", "on").await.unwrap();
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert!(pool.suspended().is_none());
-        // Only the slots of heartbeats fail, the last ones of the rings: transaction groups could go on.
+        // Only the slots of heartbeats fail, the last ones of the rings: transaction groups could
+        // go on.
         let disk = sim.disk("disk0").unwrap();
         let slot = (128 << 10) + 31 * 4096;
         for label in 0..4 {
@@ -182,8 +184,9 @@ async fn is_suspended_for_silence(pool: &Pool) {
     assert!(why.contains("heartbeat"), "{why}");
 }
 
-/// A host whose way to the disks stalls stops before another one takes the pool, and gives them nothing afterwards: not
-/// the uberblock of the txg that it was writing either. It does not go on when the disks answer again.
+/// A host whose way to the disks stalls stops before another one takes the pool, and gives them
+/// nothing afterwards: not the uberblock of the txg that it was writing either. It does not go on
+/// when the disks answer again.
 #[test]
 fn a_host_that_stalls_stops_before_another_takes_the_pool() {
     for (seed, layout) in [
@@ -256,8 +259,8 @@ fn a_host_that_stalls_stops_before_another_takes_the_pool() {
     }
 }
 
-/// What a host's late heartbeats and its late uberblock left is its own: it goes on when the disks answer again, after it
-/// was told to, and what it was writing is there.
+/// What a host's late heartbeats and its late uberblock left is its own: it goes on when the disks
+/// answer again, after it was told to, and what it was writing is there.
 #[test]
 fn late_heartbeats_are_ones_own() {
     for uberblock in [false, true] {
@@ -295,8 +298,8 @@ fn late_heartbeats_are_ones_own() {
     }
 }
 
-/// Whether another host has the pool cannot be told while a disk does not answer: 'zpool clear' says so instead of waiting
-/// for it, and the pool can be given up.
+/// Whether another host has the pool cannot be told while a disk does not answer: 'zpool clear'
+/// says so instead of waiting for it, and the pool can be given up.
 #[test]
 fn a_disk_that_does_not_answer_keeps_nobody_waiting() {
     simulate(async {

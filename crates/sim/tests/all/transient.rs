@@ -1,6 +1,7 @@
-//! Goal: a device that fails now and then, and otherwise works, costs at most a standstill until the pool is cleared,
-//! and nothing that was promised; also where nothing else has its data.
-//! Method: scripts in the simulated world, with faults that pass by themselves or stay in one place.
+//! Goal: a device that fails now and then, and otherwise works, costs at most a standstill until
+//! the pool is cleared, and nothing that was promised; also where nothing else has its data.
+//! Method: scripts in the simulated world, with faults that pass by themselves or stay in one
+//! place.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -51,7 +52,8 @@ async fn sync_with_clears(pool: &Arc<Pool>) -> u32 {
     clears
 }
 
-/// A pool with a file to keep and one to remove, of which nothing is in memory but what removing needs at once.
+/// A pool with a file to keep and one to remove, of which nothing is in memory but what removing
+/// needs at once.
 async fn with_files(sim: &SimWorld, layout: Layout) -> (Arc<Pool>, Arc<Filesystem>) {
     let pool = create(sim, layout, DISK_MIB, false).await.unwrap();
     let fs = open(sim, &pool).await.unwrap();
@@ -97,8 +99,8 @@ async fn check(sim: &SimWorld, pool: Arc<Pool>, fs: Arc<Filesystem>, files: &[(&
     pool.export(false).await.unwrap();
 }
 
-/// What the sync loop must read fails although the device is there: the pool stands still until it is cleared, and
-/// goes on. The sync loop once ended there, and only an export by force was left.
+/// What the sync loop must read fails although the device is there: the pool stands still until it
+/// is cleared, and goes on. The sync loop once ended there, and only an export by force was left.
 #[test]
 fn the_sync_loop_waits_for_a_read_that_fails() {
     for (seed, layout) in [
@@ -175,8 +177,8 @@ fn a_pool_that_waits_for_a_read_can_be_left() {
     });
 }
 
-/// Reads that fail once are made once more; of those that fail a few times, the sync loop makes the rest when the pool
-/// is cleared.
+/// Reads that fail once are made once more; of those that fail a few times, the sync loop makes the
+/// rest when the pool is cleared.
 #[test]
 fn reads_that_fail_a_few_times_cost_nothing() {
     for times in [1, 2, 3, 5, 9] {
@@ -262,8 +264,8 @@ fn whatever_fails_a_few_times_costs_nothing() {
     }
 }
 
-/// A place that takes no writes, on a device that works elsewhere: blocks go elsewhere, the pool goes on, and what
-/// was taken in vain is free again. Once it stood still, and no clear helped.
+/// A place that takes no writes, on a device that works elsewhere: blocks go elsewhere, the pool
+/// goes on, and what was taken in vain is free again. Once it stood still, and no clear helped.
 #[test]
 fn blocks_go_around_a_bad_place() {
     for effect in [FaultEffect::Error, FaultEffect::NoSpace] {
@@ -348,8 +350,8 @@ fn import_and_create_do_not_hang_on_a_bad_disk() {
     }
 }
 
-/// What a suspended pool refuses is refused by a pool whose sync loop waits for a read, too; and a file that was removed
-/// meanwhile comes back to nobody.
+/// What a suspended pool refuses is refused by a pool whose sync loop waits for a read, too; and a
+/// file that was removed meanwhile comes back to nobody.
 #[test]
 fn a_pool_that_waits_for_a_read_serves_what_it_has() {
     simulate(async {

@@ -1,7 +1,7 @@
-//! Goal: with `autotrim=on`, whatever moment the power goes at, everything that was said to be durable is there; and the
-//! states before the newest are whole as well, as `zpool import -F` may choose them.
-//! Method: disks on which a discard takes effect at once and for good, while writes that were not flushed may be lost;
-//! freed space is gathered for as short as can be.
+//! Goal: with `autotrim=on`, whatever moment the power goes at, everything that was said to be
+//! durable is there; and the states before the newest are whole as well, as `zpool import -F` may
+//! choose them. Method: disks on which a discard takes effect at once and for good, while writes
+//! that were not flushed may be lost; freed space is gathered for as short as can be.
 
 use sim::torture::{Cut, Layout, Plan, run_plan, seeds};
 use sim::work::WorkOptions;
@@ -74,14 +74,15 @@ fn discards_on_failing_disks_lose_nothing() {
     run_all(&seeds(8), on_failing_disks);
 }
 
-/// A block is cloned twice in one txg, and both clones are dead in a later snapshot: the checker took that for a mistake.
+/// A block is cloned twice in one txg, and both clones are dead in a later snapshot: the checker
+/// took that for a mistake.
 #[test]
 fn clones_of_one_txg_may_die_together() {
     run_all(&[1115], on_failing_disks);
 }
 
-/// Every write, flush and discard of a small workload as the moment at which the power goes (a sample of them by default,
-/// all with `MILLPOND_LONG=1`).
+/// Every write, flush and discard of a small workload as the moment at which the power goes (a
+/// sample of them by default, all with `MILLPOND_LONG=1`).
 #[test]
 fn every_moment_with_discards() {
     let stride = match std::env::var_os("MILLPOND_LONG") {

@@ -1,6 +1,6 @@
-//! Goal: whatever moment the power goes at while a pool is made or gets new vdevs, there is no pool or a whole one, and
-//! the vdevs are part of it or not; what was there before is there.
-//! Method: every write and flush as the moment (a sample of them by default, all with `MILLPOND_LONG=1`).
+//! Goal: whatever moment the power goes at while a pool is made or gets new vdevs, there is no pool
+//! or a whole one, and the vdevs are part of it or not; what was there before is there. Method:
+//! every write and flush as the moment (a sample of them by default, all with `MILLPOND_LONG=1`).
 
 use std::sync::Arc;
 

@@ -1,10 +1,11 @@
-//! Turns a golden pool into one that a big-endian machine wrote: every block of metadata is swapped by
-//! its type and written anew behind the last metaslab, with the checksum that such a
-//! machine computes; data stays where it is, but with that checksum. Space maps are not kept up: such a
+//! Turns a golden pool into one that a big-endian machine wrote: every block of metadata is swapped
+//! by its type and written anew behind the last metaslab, with the checksum that such a machine
+//! computes; data stays where it is, but with that checksum. Space maps are not kept up: such a
 //! pool can only be read.
 //!
-//! The layouts are spelled out here once more (include/sys/zap_impl.h, zap_leaf.h, dnode.h, dmu_objset.h,
-//! dsl_dataset.h, sa_impl.h, zfs_znode.h, zfs_acl.h), so that a mistake in the reader's is seen.
+//! The layouts are spelled out here once more (include/sys/zap_impl.h, zap_leaf.h, dnode.h,
+//! dmu_objset.h, dsl_dataset.h, sa_impl.h, zfs_znode.h, zfs_acl.h), so that a mistake in the
+//! reader's is seen.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -211,7 +212,8 @@ impl Rewriter {
                 .iter()
                 .map(|path| open(path).expect("a disk"))
                 .collect(),
-            // Disks of 64 MiB have three metaslabs of 16 MiB; behind the last one nothing is allocated.
+            // Disks of 64 MiB have three metaslabs of 16 MiB; behind the last one nothing is
+            // allocated.
             next: 48 << 20,
             done: HashMap::new(),
             layouts,
