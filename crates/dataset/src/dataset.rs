@@ -3,19 +3,19 @@
 //! The object set, its intent log and its settings are opened once for all handles
 //! ([`OpenState`]), and let go of when the last handle is gone and everything is written.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use format::{Guid, ObjectId, ObjsetKind, Txg};
 use object::{ObjectSet, ObjsetOptions};
 use pool::Tx;
 use tokio::sync::watch;
+use zil::{LogOwner, LogSettings, SyncMode, Zil};
 
 use crate::create::kind_of;
 use crate::dsl::DslPool;
 use crate::features::guid;
 use crate::space::{Cost, Room};
 use crate::state::Ds;
-use crate::zil::Zil;
 use crate::{DatasetError, DatasetKind, DirtyEstimate, PropertySetting};
 
 /// Objects of a dataset kept in memory although nobody uses them.
@@ -66,16 +66,33 @@ pub struct DatasetSettings {
     pub canmount: u64,
 }
 
-/// Property `sync`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum SyncMode {
-    /// What is asked to be synchronous is.
-    #[default]
-    Standard,
-    /// Everything is.
-    Always,
-    /// Nothing is.
-    Disabled,
+/// A dataset as its intent log knows it: the log does not keep it open.
+struct Owner {
+    dsl: Weak<DslPool>,
+    dataset: Weak<Ds>,
+    settings: watch::Receiver<DatasetSettings>,
+}
+
+impl LogOwner for Owner {
+    fn name(&self) -> String {
+        match (self.dsl.upgrade(), self.dataset.upgrade()) {
+            (Some(dsl), Some(dataset)) => dataset.dir().full_name(&dsl.pool_name()),
+            _ => "a closed dataset".to_owned(),
+        }
+    }
+
+    fn has_room(&self, bytes: u64) -> bool {
+        let dsl = self.dsl.upgrade();
+        dsl.is_some_and(|dsl| dsl.has_log_room(bytes))
+    }
+
+    fn settings(&self) -> LogSettings {
+        let settings = self.settings.borrow();
+        LogSettings {
+            sync: settings.sync,
+            throughput: settings.log_throughput,
+        }
+    }
 }
 
 /// What all handles on an open dataset share.
@@ -201,20 +218,13 @@ impl DslPool {
         let settings = watch::Sender::new(self.dataset_settings(dataset).await?);
         let writable = !self.env().read_only && !dataset.is_snapshot();
         let log = (with_log && writable).then(|| {
-            let (dsl, weak) = (Arc::downgrade(self), Arc::downgrade(dataset));
-            let name = move || match (dsl.upgrade(), weak.upgrade()) {
-                (Some(dsl), Some(dataset)) => dataset.dir().full_name(&dsl.pool_name()),
-                _ => "a closed dataset".to_owned(),
+            let owner = Owner {
+                dsl: Arc::downgrade(self),
+                dataset: Arc::downgrade(dataset),
+                settings: settings.subscribe(),
             };
-            let dsl = Arc::downgrade(self);
-            let has_room = move |bytes| dsl.upgrade().is_some_and(|dsl| dsl.has_log_room(bytes));
-            Zil::open(
-                Box::new(name),
-                Box::new(has_room),
-                objset.clone(),
-                self.env().txgs.clone(),
-                settings.subscribe(),
-            )
+            let txgs = self.env().txgs.clone();
+            Zil::open(Box::new(owner), objset.clone(), txgs)
         });
         let open = Arc::new(OpenState {
             objset,
@@ -467,7 +477,7 @@ impl Dataset {
     /// When the pool fails.
     pub async fn commit(&self, object: ObjectId) -> Result<(), DatasetError> {
         match &self.open.log {
-            Some(log) => log.commit(object).await,
+            Some(log) => Ok(log.commit(object).await?),
             None if self.hold.dsl.env().read_only || self.is_snapshot() => Ok(()),
             None if self.settings().sync == SyncMode::Disabled => Ok(()),
             None => {

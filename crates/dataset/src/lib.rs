@@ -1,4 +1,4 @@
-//! The DSL: directories, datasets, snapshots, properties, space accounting; and the intent log.
+//! The DSL: directories, datasets, snapshots, properties, keys and space accounting.
 //!
 //! | Module | ZFS's words | What it is |
 //! |---|---|---|
@@ -7,7 +7,6 @@
 //! | [`KeyInfo`] | `dsl_crypt` | keys of encrypted datasets: loading, unloading |
 //! | [`props`] | `dsl_prop`, `zfs_prop` | properties: table, values, inheritance |
 //! | [`features`] | `zfeature` | feature flags and their refcounts |
-//! | [`zil`] | ZIL | the intent log |
 //!
 //! Everything in the MOS changes in syncing context only, by the sync loop's task.
 
@@ -43,12 +42,11 @@ mod state;
 mod stored;
 mod sync;
 mod task;
-pub mod zil;
 
 pub use bookmark::BookmarkInfo;
 pub use crypto::{KeyFormat, KeyInfo};
 pub use damage::DamagedIn;
-pub use dataset::{Dataset, DatasetSettings, SyncMode};
+pub use dataset::{Dataset, DatasetSettings};
 pub use dsl::{CreateParams, DslEnvironment, DslPool, ObjsetInit};
 pub use error::DatasetError;
 pub use features::Features;

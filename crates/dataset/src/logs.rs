@@ -10,14 +10,15 @@ use format::{
 use futures::future::try_join_all;
 use object::{BlockAccounting, SyncContext};
 use pool::{PoolError, ReadContext, Tx, WritePolicy};
+use zil::{
+    Zil, ZilError, awaits_replay, claim, free_chain, free_until, is_cut_off, is_far_ahead,
+    visit_log,
+};
 
 use crate::DatasetError;
 use crate::account::HeadAccounting;
 use crate::dsl::DslPool;
 use crate::state::Ds;
-use crate::zil::{
-    Zil, awaits_replay, claim, free_chain, free_until, is_cut_off, is_far_ahead, visit_log,
-};
 
 /// Where the log's head is in an object set's root block (`os_zil_header`, include/sys/dmu_objset.h).
 const ZIL_HEADER_OFFSET: usize = 512;
@@ -228,11 +229,15 @@ impl DslPool {
                 continue;
             }
             let name = self.full_name(&head).await?;
-            let unreadable = |error: PoolError| DatasetError::Log {
-                name: name.clone(),
-                reason: format!(
-                    "it cannot be read to its end, so what was written synchronously in the last seconds before the crash may be lost ({error}); attach all of the pool's devices, or use 'zpool import -m' to go on without that"
-                ),
+            let unreadable = |error: PoolError| {
+                DatasetError::Log(ZilError::Log {
+                    name: name.clone(),
+                    reason: format!(
+                        "it cannot be read to its end, so what was written synchronously in the \
+                         last seconds before the crash may be lost ({error}); attach all of the \
+                         pool's devices, or use 'zpool import -m' to go on without that"
+                    ),
+                })
             };
             if how.is_dropped {
                 free_until(pipeline, ctx.txg, how.first_txg, &header).await;

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use codec::compress::ZstdLevel;
 use format::{Checksum, Compression};
 use object::{Cached, DedupProperty, RedundantMetadata, WriteProperties};
+use zil::SyncMode;
 
 use crate::DatasetError;
-use crate::dataset::{DatasetSettings, SyncMode};
+use crate::dataset::DatasetSettings;
 use crate::dsl::DslPool;
 use crate::features::guid;
 use crate::state::{Dir, Ds};

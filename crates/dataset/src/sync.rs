@@ -22,7 +22,7 @@ use crate::dsl::{DslPool, slot};
 use crate::features::guid;
 use crate::state::{Dir, DirtyItem, Ds};
 use crate::task::{SpaceCheck, SyncTask};
-use crate::zil::ChainChange;
+use zil::ChainChange;
 
 /// Datasets written at the same time.
 const SYNC_DATASETS_MAX: usize = 8;

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use dataset::DirtyEstimate;
-use format::{ObjectId, ObjectType};
+use format::{LogKind, ObjectId, ObjectType};
 use object::{NewObject, Object, Zap, ZapOptions};
 use pool::Tx;
 
 use crate::acl::{ACLMODE_RESTRICTED, Acl, AclInherit};
 use crate::error::{FsError, Result};
 use crate::filesystem::Filesystem;
-use crate::log::{self, kind};
+use crate::log;
 use crate::namespace::{
     LINKS_MAX, PARENT_ATTRIBUTES, TARGET_BYTES_MAX, may_change_entries, parent_changed,
 };
@@ -403,9 +403,9 @@ impl Filesystem {
         self.store(&tx, directory, changed, &PARENT_ATTRIBUTES, [])
             .await?;
         let record_kind = match make.kind {
-            FileKind::Directory => kind::MKDIR,
-            FileKind::Symlink => kind::SYMLINK,
-            _ => kind::CREATE,
+            FileKind::Directory => LogKind::Mkdir,
+            FileKind::Symlink => LogKind::Symlink,
+            _ => LogKind::Create,
         };
         let slots = object.info().slots;
         let record = log::created(

@@ -10,10 +10,10 @@
 
 use bytes::Bytes;
 use dataset::DirtyEstimate;
-use dataset::zil::LogRecord;
 use format::ObjectId;
 use object::ObjectError;
 use pool::Tx;
+use zil::LogRecord;
 
 use crate::attributes::without_set_id;
 use crate::create::acl_to_store;

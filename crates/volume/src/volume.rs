@@ -5,22 +5,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use dataset::range_lock::RangeLock;
-use dataset::zil::{LogRecord, Zil};
-use dataset::{Dataset, DatasetError, DatasetSettings, DirtyEstimate, SyncMode};
+use dataset::{Dataset, DatasetError, DatasetSettings, DirtyEstimate};
 use device::World;
-use format::{Guid, ObjsetKind};
+use format::{Guid, LogKind, ObjsetKind};
 use object::{Object, ObjectError, ObjectSet, Zap};
 use parking_lot::RwLock;
 use pool::{PoolError, Tx};
 use tokio::sync::{RwLockReadGuard, watch};
+use zil::{LogRecord, SyncMode, Zil};
 
 use crate::error::{Result, VolumeError};
 use crate::init::{DATA, PROPERTIES, SIZE};
 
 /// Most bytes written in one transaction.
 const WRITE_BYTES_MAX: u64 = 4 << 20;
-/// `TX_TRUNCATE`.
-const LOG_TRUNCATE: u64 = 10;
 
 /// A run of bytes that are all backed by storage, or all not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,7 +98,7 @@ impl Volume {
             let count = log
                 .replay(&*volume)
                 .await
-                .map_err(|error| volume.of_dataset(error))?;
+                .map_err(|error| volume.of_dataset(error.into()))?;
             tracing::info!(volume = %volume.name, records = count, "replayed the intent log");
         }
         Ok(volume)
@@ -369,7 +367,10 @@ impl Volume {
                 for word in [DATA.get(), start, part_end - start] {
                     body.extend_from_slice(&word.to_le_bytes());
                 }
-                log.record(&tx, LogRecord::of_object(LOG_TRUNCATE, DATA, false, body));
+                log.record(
+                    &tx,
+                    LogRecord::of_object(LogKind::Truncate, DATA, false, body),
+                );
             }
             drop(tx);
             start = part_end;

@@ -15,7 +15,6 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dataset::zil::visit_log;
 use format::{
     BlockPointer, Bookmark as DiskBookmark, DNODE_SLOT_BYTES, DnodePhys, DslDatasetPhys, Endian,
     ObjectId, ObjectType, ObjsetId, ObjsetPhys, Txg,
@@ -23,6 +22,7 @@ use format::{
 use parking_lot::Mutex;
 use pool::Bookmark;
 use tokio::sync::{Notify, mpsc};
+use zil::visit_log;
 
 use super::{Found, Run};
 

@@ -3,10 +3,10 @@
 //!
 //! # A log block
 //!
-//! With the checksum [`Checksum::Zilog2`] the chain's link comes first, then the records up to
-//! the link's used bytes (which count the link). With [`Checksum::Zilog`] (old pools) records come
-//! first and the link is at the block's end (and is not counted). The link ([`ZilLink`], 184 bytes):
-//! zero (8), pointer to the next block (128), used bytes (8), [`Eck`] (40).
+//! With the checksum [`Checksum::Zilog2`] the chain's link comes first, then the records up to the
+//! link's used bytes (which count the link). With [`Checksum::Zilog`] (old pools) records come
+//! first and the link is at the block's end (and is not counted). The link ([`ZilLink`], 184
+//! bytes): zero (8), pointer to the next block (128), used bytes (8), [`Eck`] (40).
 //!
 //! The next block's pointer is written before that block is: the block exists when its checksum
 //! holds, and its sequence number is one more than this block's. In a log block's pointer, the
@@ -18,8 +18,12 @@
 //! Type (8 bytes, bit 63: names without regard to case), length with this header (8, a multiple
 //! of 8), txg (8), sequence number (8), then what the type says: see [`LogBody`].
 
+mod kind;
+mod raw;
 mod record;
 
+pub use kind::LogKind;
+pub use raw::{LogCloneBody, LogHeader, LogWriteBody, log_object, log_word};
 pub use record::{
     Log64Time, LogAcl, LogAttributes, LogBody, LogCreate, LogCreateKind, LogObject, LogRecord,
     LogRename, LogSetAttributes, LogWhiteout, LogWrite, RenameKind,

@@ -6,7 +6,6 @@ use std::process::Command;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use dataset::zil::LogRecord;
 use dataset::{Dataset, DirtyEstimate, ObjsetInit, PropertyValue};
 use device::{BoxFuture, World};
 use engine::{
@@ -18,6 +17,7 @@ use object::{NewObject, ObjectSet, Zap, ZapOptions};
 use oracles::images;
 pub use oracles::{Peer, golden, unpack};
 use pool::Tx;
+use zil::LogRecord;
 
 /// Fills the root dataset with the least that a filesystem has; what the tests need is objects.
 pub struct BareFilesystem;
