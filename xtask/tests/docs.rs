@@ -255,20 +255,16 @@ fn every_property_and_feature_is_documented() {
         "\n];",
     );
     let datasets = firsts(&datasets, &["text(", "number(", "index(", "boolean("]);
-    let pools = section("crates/engine/src/props.rs", "const TABLE: &[Row]", "\n];");
+    let pools = section("crates/pool/src/props.rs", "const TABLE: &[Row]", "\n];");
     let pools = firsts(&pools, &["row("]);
-    let vdevs = "crates/engine/src/vdevprops.rs";
+    let vdevs = "crates/pool/src/vdevprops.rs";
     let settable = section(vdevs, "const TABLE: &[(&str, Kind)]", "\n];");
     let computed = section(vdevs, "const READ_ONLY: &[&str]", "\n];");
     let vdevs: BTreeSet<String> = strings(&settable)
         .into_iter()
         .chain(strings(&computed))
         .collect();
-    let features = section(
-        "crates/engine/src/features.rs",
-        "const TABLE: &[Row]",
-        "\n];",
-    );
+    let features = section("crates/pool/src/features.rs", "const TABLE: &[Row]", "\n];");
     // A row names a feature by its GUID, `com.delphix:bookmarks`, and by its name.
     let features: BTreeSet<String> = strings(&features)
         .into_iter()

@@ -5,8 +5,8 @@ use anyhow::{Context, bail};
 use clap::Args;
 use device::World;
 use format::{NvList, NvValue, Uberblock};
-use pool::vdev::{LabelSurvey, survey_labels};
 use serde_json::{Map, Value, json};
+use vdev::{LabelSurvey, survey_labels};
 
 /// Show the labels and uberblocks of a device or file.
 #[derive(Debug, Args)]

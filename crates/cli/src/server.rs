@@ -44,7 +44,7 @@ fn complete(error: daemon::DaemonError) -> anyhow::Error {
     anyhow::Error::msg(error.to_string())
 }
 
-/// Prints what the server has to say to stderr: warnings and errors, or what `MILLPOND_LOG` asks for (`info`, `engine=debug`, ...).
+/// Prints what the server has to say to stderr: warnings and errors, or what `MILLPOND_LOG` asks for (`info`, `pool=debug`, ...).
 fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("MILLPOND_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,fuser=error"));

@@ -12,9 +12,9 @@ use std::process::Command;
 use std::sync::Arc;
 
 use device::World;
-use engine::{FoundPool, HostIdentity, ImportSpec, Pool, ScanSpec};
 use format::{BlockPointer, NvList, ObjectId};
 use object::{Object, ObjectSet, ObjsetOptions, Zap};
+use pool::{FoundPool, HostIdentity, ImportSpec, Pool, ScanSpec};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -76,7 +76,7 @@ impl Bed {
             paths: vec![images.to_str().expect("UTF-8").to_owned()],
             ..ScanSpec::default()
         };
-        let mut all = engine::scan(&world, &spec).await.expect("scan");
+        let mut all = pool::scan(&world, &spec).await.expect("scan");
         let found = all.remove(0);
         let mut spec = ImportSpec::new(found.clone(), HostIdentity::default());
         spec.read_only = true;
@@ -225,7 +225,7 @@ impl Bed {
         let newest = self.found.uberblock_txg;
         for path in self.found.paths.values() {
             let device = self.world.opener.open(path, true).await.expect("a device");
-            let labels = pool::vdev::survey_labels(&*device).await.expect("labels");
+            let labels = vdev::survey_labels(&*device).await.expect("labels");
             let shift = labels
                 .iter()
                 .find_map(|label| label.config.as_ref()?.list("vdev_tree")?.u64("ashift"))

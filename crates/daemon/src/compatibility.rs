@@ -58,7 +58,7 @@ impl Compatibility {
 
     /// The features that a new pool gets.
     pub(crate) fn choose(self) -> impl Iterator<Item = &'static str> {
-        let supported = engine::supported_features().into_iter();
+        let supported = pool::supported_features().into_iter();
         supported.filter_map(move |(name, _)| self.allows(name).then_some(name))
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use api::{Empty, Failure, FailureKind};
 use dataset::DatasetError;
-use engine::EngineError;
+use pool::PoolError;
 use serve_fuse::MountError;
 
 /// Why the daemon could not start or had to stop.
@@ -69,36 +69,36 @@ pub(crate) fn suspended(doing: &str) -> Failure {
 }
 
 /// Turns an error of the engine into an answer.
-pub(crate) fn from_engine(doing: &str, error: &EngineError) -> Failure {
-    if let EngineError::Pool(error @ pool::PoolError::TaskPanicked { .. }) = error {
+pub(crate) fn from_engine(doing: &str, error: &PoolError) -> Failure {
+    if let PoolError::Zio(error @ zio::ZioError::TaskPanicked { .. }) = error {
         return Failure::new(FailureKind::Io, format!("{doing}: {error}"));
     }
     if error.is_suspended() {
         return suspended(doing);
     }
     let kind = match error {
-        EngineError::BadName { .. }
-        | EngineError::BadVdevs { .. }
-        | EngineError::BadProperty { .. }
-        | EngineError::BadVdevProperty { .. }
-        | EngineError::TooSmall { .. } => FailureKind::Invalid,
-        EngineError::DeviceInUse { .. }
-        | EngineError::ForeignHost { .. }
-        | EngineError::DiscardingCheckpoint { .. }
-        | EngineError::ScrubActive { .. }
-        | EngineError::ScrubPaused { .. } => FailureKind::Busy,
-        EngineError::UnsupportedFeatures { .. }
-        | EngineError::UnsupportedForWrite { .. }
-        | EngineError::UnsupportedVersion { .. }
-        | EngineError::ScrubForWrite { .. }
-        | EngineError::BadFeature { .. } => FailureKind::Unsupported,
-        EngineError::HasCheckpoint { .. } => FailureKind::Exists,
-        EngineError::Destroyed { .. }
-        | EngineError::NoCheckpointToDiscard { .. }
-        | EngineError::NoScrub { .. } => FailureKind::NotFound,
-        EngineError::MissingDevices { .. }
-        | EngineError::Damaged { .. }
-        | EngineError::Suspended { .. } => FailureKind::Io,
+        PoolError::BadName { .. }
+        | PoolError::BadVdevs { .. }
+        | PoolError::BadProperty { .. }
+        | PoolError::BadVdevProperty { .. }
+        | PoolError::TooSmall { .. } => FailureKind::Invalid,
+        PoolError::DeviceInUse { .. }
+        | PoolError::ForeignHost { .. }
+        | PoolError::DiscardingCheckpoint { .. }
+        | PoolError::ScrubActive { .. }
+        | PoolError::ScrubPaused { .. } => FailureKind::Busy,
+        PoolError::UnsupportedFeatures { .. }
+        | PoolError::UnsupportedForWrite { .. }
+        | PoolError::UnsupportedVersion { .. }
+        | PoolError::ScrubForWrite { .. }
+        | PoolError::BadFeature { .. } => FailureKind::Unsupported,
+        PoolError::HasCheckpoint { .. } => FailureKind::Exists,
+        PoolError::Destroyed { .. }
+        | PoolError::NoCheckpointToDiscard { .. }
+        | PoolError::NoScrub { .. } => FailureKind::NotFound,
+        PoolError::MissingDevices { .. }
+        | PoolError::Damaged { .. }
+        | PoolError::Suspended { .. } => FailureKind::Io,
         _ => FailureKind::Other,
     };
     Failure::new(kind, prefixed(doing, &error.to_string()))
@@ -106,9 +106,8 @@ pub(crate) fn from_engine(doing: &str, error: &EngineError) -> Failure {
 
 /// Turns an error of datasets into an answer.
 pub(crate) fn from_dataset(doing: &str, error: &DatasetError) -> Failure {
-    if let DatasetError::Pool(
-        pool::PoolError::Suspended { .. } | pool::PoolError::TaskPanicked { .. },
-    ) = error
+    if let DatasetError::Zio(zio::ZioError::Suspended { .. } | zio::ZioError::TaskPanicked { .. }) =
+        error
     {
         return suspended(doing);
     }
@@ -127,7 +126,7 @@ pub(crate) fn from_dataset(doing: &str, error: &DatasetError) -> Failure {
         DatasetError::WrongKey { .. } => FailureKind::WrongKey,
         DatasetError::KeyLoaded { .. } => FailureKind::Exists,
         DatasetError::NoSpace { .. } | DatasetError::QuotaExceeded { .. } => FailureKind::NoSpace,
-        DatasetError::Pool(_)
+        DatasetError::Zio(_)
         | DatasetError::Object(_)
         | DatasetError::Format(_)
         | DatasetError::Corrupt { .. } => FailureKind::Io,

@@ -5,11 +5,11 @@
 use std::sync::Arc;
 
 use api::{Failure, FailureKind, FoundPoolReport, VdevReport, ZpoolImport, ZpoolImportReply};
-use engine::{
-    EngineError, FoundPool, FoundState, ImportSpec, MissingLogs, Pool, Probe, Rewind, ScanSpec,
+use format::Txg;
+use pool::{
+    FoundPool, FoundState, ImportSpec, MissingLogs, Pool, PoolError, Probe, Rewind, ScanSpec,
     Unusable, VdevState,
 };
-use format::Txg;
 
 use crate::error::from_engine;
 use crate::reports;
@@ -69,7 +69,7 @@ impl Service {
             let mut reply = ZpoolImportReply::default();
             for pool in found {
                 if !call.all {
-                    let probe = engine::probe(&self.world, &pool)
+                    let probe = pool::probe(&self.world, &pool)
                         .await
                         .map_err(|error| from_engine("cannot look at a pool", &error))?;
                     let foreign = pool.state == FoundState::Active
@@ -133,7 +133,7 @@ impl Service {
         scan: &ScanSpec,
         call: &ZpoolImport,
     ) -> Result<Vec<FoundPool>, Failure> {
-        let mut found = engine::scan(&self.world, scan)
+        let mut found = pool::scan(&self.world, scan)
             .await
             .map_err(|error| from_engine("cannot search for pools", &error))?;
         let open_guids: Vec<_> = self.pools().iter().map(|open| open.pool.guid()).collect();
@@ -267,23 +267,23 @@ fn local_time(seconds: u64) -> String {
 }
 
 /// A refused import in OpenZFS's words.
-fn refusal(doing: &str, error: &EngineError, rewind: Rewind, accessed_s: u64) -> Failure {
+fn refusal(doing: &str, error: &PoolError, rewind: Rewind, accessed_s: u64) -> Failure {
     let message = match error {
-        EngineError::ForeignHost {
+        PoolError::ForeignHost {
             hostname, hostid, ..
         } => format!(
             "{doing}: pool was previously in use from another system.\nLast accessed by {hostname} (hostid={hostid:x}) at {}\nThe pool can be imported, use 'zpool import -f' to import the pool.",
             local_time(accessed_s)
         ),
-        EngineError::UnsupportedForWrite { features, .. } => format!(
+        PoolError::UnsupportedForWrite { features, .. } => format!(
             "This pool uses the following feature(s) not supported by this system:\n{}All unsupported features are only required for writing to the pool.\nThe pool can be imported using '-o readonly=on'.\n{doing}: unsupported version or feature",
             feature_lines(features)
         ),
-        EngineError::UnsupportedFeatures { features, .. } => format!(
+        PoolError::UnsupportedFeatures { features, .. } => format!(
             "This pool uses the following feature(s) not supported by this system:\n{}{doing}: unsupported version or feature",
             feature_lines(features)
         ),
-        EngineError::MissingLog { .. } => error.to_string(),
+        PoolError::MissingLog { .. } => error.to_string(),
         _ if error.is_damage() && rewind == Rewind::No => format!(
             "{}\nAn older state may be whole: 'zpool import -F' goes back a little, and with '-n' says what that would lose.",
             from_engine(doing, error)

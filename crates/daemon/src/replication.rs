@@ -5,7 +5,7 @@
 use std::io::{Seek, SeekFrom};
 
 use api::Failure;
-use engine::{LeafSpec, VdevClass, VdevLayout, VdevSpec, VdevStatus};
+use pool::{LeafSpec, VdevClass, VdevLayout, VdevSpec, VdevStatus};
 
 use crate::zpool::in_use;
 

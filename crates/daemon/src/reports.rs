@@ -8,12 +8,12 @@ use api::{
     RemovalReport, ScanReport, Source, VdevReport,
 };
 use dataset::{DatasetKind, PropertySetting, props};
-use engine::{
+use format::{Guid, NvList, NvValue};
+use pool::{
     ActivityState, ActivityStatus, FeatureState, FeatureStatus, HistoryRecord, HistoryWhat,
     IoStats, Pool, PoolStatus, PropertySource, RemovalState, RemovalStatus, ScanStatus, VdevClass,
     VdevState, VdevStatus,
 };
-use format::{Guid, NvList, NvValue};
 
 use crate::compatibility::{self, Compatibility};
 

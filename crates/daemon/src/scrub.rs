@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use api::{Empty, Failure, FailureKind, ScrubAction, ZpoolCheckpoint, ZpoolScrub, ZpoolWait};
-use engine::ScrubCommand;
+use pool::ScrubCommand;
 
 use crate::error::from_engine;
 use crate::service::Service;

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use api::{Failure, FailureKind, ServerInfoReply};
 use device::{BoxFuture, World};
-use engine::{HostIdentity, ImportSpec, MissingLogs, Pool, ScanSpec};
 use futures::future::join_all;
 use parking_lot::Mutex;
+use pool::{HostIdentity, ImportSpec, MissingLogs, Pool, ScanSpec};
 use serve_fuse::UnmountMode;
 use tokio::sync::{Notify, watch};
 
@@ -354,7 +354,7 @@ impl Service {
             guid: None,
             name: None,
         };
-        let found = engine::scan(&self.world, &spec)
+        let found = pool::scan(&self.world, &spec)
             .await
             .map_err(|error| from_engine(&doing, &error))?;
         let mut found = found.into_iter();

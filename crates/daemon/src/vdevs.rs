@@ -4,8 +4,8 @@ use api::{
     Empty, Failure, FailureKind, PoolUpgrade, ZpoolAdd, ZpoolAddReply, ZpoolLabelClear,
     ZpoolReguid, ZpoolRemove, ZpoolUpgrade, ZpoolUpgradeReply,
 };
-use engine::AddSpec;
 use format::{Guid, Uberblock};
+use pool::AddSpec;
 
 use crate::caller::denied;
 use crate::compatibility::Compatibility;
@@ -119,10 +119,10 @@ impl Service {
                 return Err(Failure::new(FailureKind::Busy, message));
             }
         }
-        engine::clear_label(&self.world, &call.device, call.force)
+        pool::clear_label(&self.world, &call.device, call.force)
             .await
             .map_err(|error| match &error {
-                engine::EngineError::DeviceInUse { path, why } => {
+                pool::PoolError::DeviceInUse { path, why } => {
                     let why = why.replace("is part of", "is a member of");
                     let message =
                         format!("use '-f' to override the following error:\n{path} {why}");
@@ -142,7 +142,7 @@ impl Service {
         call: &ZpoolUpgrade,
         may_change: bool,
     ) -> Result<ZpoolUpgradeReply, Failure> {
-        let supported = engine::supported_features();
+        let supported = pool::supported_features();
         let mut reply = ZpoolUpgradeReply {
             supported: supported
                 .into_iter()

@@ -10,10 +10,8 @@ use api::{
     ZpoolListReply, ZpoolSet, ZpoolStatus, ZpoolStatusReply, ZpoolSync,
 };
 use dataset::DatasetError;
-use engine::{
-    CreateSpec, EngineError, FeatureChoice, LeafSpec, Pool, VdevClass, VdevLayout, VdevSpec,
-};
 use format::Guid;
+use pool::{CreateSpec, FeatureChoice, LeafSpec, Pool, PoolError, VdevClass, VdevLayout, VdevSpec};
 use serve_fuse::UnmountMode;
 
 use crate::compatibility::Compatibility;
@@ -575,18 +573,18 @@ pub(crate) fn in_use(why: &str, force: bool) -> Failure {
 }
 
 /// A refused `zpool create` or `zpool add`.
-pub(crate) fn vdev_failure(doing: &str, error: &EngineError) -> Failure {
+pub(crate) fn vdev_failure(doing: &str, error: &PoolError) -> Failure {
     match error {
-        EngineError::DeviceInUse { path, why } => in_use(&format!("{path} {why}"), false),
+        PoolError::DeviceInUse { path, why } => in_use(&format!("{path} {why}"), false),
         _ => from_engine(doing, error),
     }
 }
 
 /// A refused `zpool create`; what is reserved for the root filesystem and is not there is said in OpenZFS's words
 /// (`zpool_create`, lib/libzfs/libzfs_pool.c).
-fn create_failure(doing: &str, error: &EngineError) -> Failure {
+fn create_failure(doing: &str, error: &PoolError) -> Failure {
     match error {
-        EngineError::Dataset(DatasetError::NoSpace { .. }) => {
+        PoolError::Dataset(DatasetError::NoSpace { .. }) => {
             let message = format!(
                 "{doing}: one or more devices is out of space; reserve less, or use larger devices"
             );

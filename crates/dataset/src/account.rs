@@ -7,7 +7,7 @@ use std::sync::Arc;
 use format::{BlockPointer, Checksum, Compression, OLD_MAX_BLOCK_BYTES, Txg, UsedBy};
 use object::BlockAccounting;
 use parking_lot::Mutex;
-use pool::Pipeline;
+use zio::Pipeline;
 
 use crate::features::guid;
 use crate::state::{Ds, DsState, Space, accounted_delta, apply};

@@ -20,7 +20,8 @@ use format::{
     ObjectType, ObjsetId, ObjsetPhys, Txg, UsedBy,
 };
 use object::{Bpobj, Bptree, SyncContext, Zap, ZapCursor};
-use pool::{CacheUse, Pipeline, Priority, ReadContext, Tx};
+use vdev::Priority;
+use zio::{CacheUse, Pipeline, ReadContext, Tx};
 
 use crate::DatasetError;
 use crate::deadlist::Deadlist;
@@ -565,12 +566,7 @@ impl Walk<'_> {
 
     fn context(&self, at: &Bookmark) -> ReadContext {
         ReadContext {
-            bookmark: pool::Bookmark {
-                objset: at.objset,
-                object: at.object,
-                level: at.level.clamp(-2, 127) as i8,
-                block: at.block_id,
-            },
+            bookmark: *at,
             priority: Priority::Async,
             cache: CacheUse::NoFill,
             speculative: false,

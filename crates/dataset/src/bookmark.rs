@@ -10,7 +10,7 @@ use std::sync::Arc;
 use device::BoxFuture;
 use format::{BlockPointer, ObjectId, SnapshotBookmark, Txg, names};
 use object::{SyncContext, Zap, ZapValue};
-use pool::Tx;
+use zio::Tx;
 
 use crate::DatasetError;
 use crate::dsl::DslPool;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use device::BoxFuture;
 use format::{DslDatasetPhys, DslDirPhys, ObjectId, ObjectType, ObjsetKind, Txg, ZilHeader};
 use object::{NewObject, ObjectSet, SyncContext, Zap, ZapOptions};
-use pool::Tx;
+use zio::Tx;
 
 use crate::deadlist::Deadlist;
 use crate::dsl::{CreateParams, DslPool, ORIGIN_DIR, ObjsetInit};

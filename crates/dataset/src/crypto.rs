@@ -21,8 +21,8 @@ use codec::crypt::{DataKey, IV_BYTES, Suite, WrappedKey, WrappingKey};
 use format::{ObjectId, ObjectType, ObjsetId, names};
 use object::{SyncContext, Zap, ZapOptions, ZapValue};
 use parking_lot::Mutex;
-use pool::Tx;
-use pool::pipeline::BlockKey;
+use zio::Tx;
+use zio::pipeline::BlockKey;
 
 use crate::dsl::DslPool;
 use crate::features::guid;

@@ -7,9 +7,9 @@ use std::sync::{Arc, Weak};
 
 use format::{Guid, ObjectId, ObjsetKind, Txg};
 use object::{ObjectSet, ObjsetOptions};
-use pool::Tx;
 use tokio::sync::watch;
 use zil::{LogOwner, LogSettings, SyncMode, Zil};
+use zio::Tx;
 
 use crate::create::kind_of;
 use crate::dsl::DslPool;

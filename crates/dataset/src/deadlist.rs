@@ -17,7 +17,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use format::{BlockPointer, DeadlistPhys, Endian, ObjectId, ObjectType, Txg};
 use object::{Bpobj, ObjectSet, SyncContext, Zap, ZapOptions};
-use pool::Tx;
+use zio::Tx;
 
 use crate::DatasetError;
 use crate::dsl::DslPool;

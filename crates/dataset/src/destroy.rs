@@ -9,7 +9,7 @@ use std::sync::Arc;
 use device::BoxFuture;
 use format::{BlockPointer, DslDatasetPhys, ObjectId, Txg, UsedBy};
 use object::{Bptree, BptreeEntry, SyncContext, Zap};
-use pool::Tx;
+use zio::Tx;
 
 use crate::DatasetError;
 use crate::create::{FILESYSTEM_COUNT, SNAPSHOT_COUNT};

@@ -23,8 +23,8 @@ use format::{
 };
 use object::{Bpobj, ObjectSet, ObjsetOptions, SyncContext, Zap, ZapOptions};
 use parking_lot::{Mutex, RwLock};
-use pool::{Pipeline, Tx, TxgManager};
 use tokio::sync::{MappedMutexGuard, MutexGuard};
+use zio::{Pipeline, Tx, TxgManager};
 
 use crate::bookmark::SnapshotBookmarks;
 use crate::crypto::KeyStore;

@@ -172,7 +172,7 @@ pub enum DatasetError {
     Object(#[from] object::ObjectError),
     /// The pool layer failed.
     #[error("{0}")]
-    Pool(#[from] pool::PoolError),
+    Zio(#[from] zio::ZioError),
     /// A structure on disk could not be decoded.
     #[error("{0}")]
     Format(#[from] format::FormatError),
@@ -181,7 +181,7 @@ pub enum DatasetError {
 impl From<ZilError> for DatasetError {
     fn from(error: ZilError) -> Self {
         match error {
-            ZilError::Pool(error) => Self::Pool(error),
+            ZilError::Zio(error) => Self::Zio(error),
             ZilError::Closed => Self::Closed,
             other => Self::Log(other),
         }

@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock};
 use format::{Feature, FeatureInfo, ObjectId, ObjectType, Txg};
 use object::{ObjectSet, SyncContext, Zap, ZapOptions, ZapValue};
 use parking_lot::Mutex;
-use pool::Tx;
+use zio::Tx;
 
 use crate::DatasetError;
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use device::BoxFuture;
 use format::{DslDatasetPhys, ObjectId, ObjectType};
 use object::{ObjectError, SyncContext, Zap, ZapOptions};
-use pool::Tx;
+use zio::Tx;
 
 use crate::DatasetError;
 use crate::dsl::DslPool;

@@ -9,11 +9,11 @@ use format::{
 };
 use futures::future::try_join_all;
 use object::{BlockAccounting, SyncContext};
-use pool::{PoolError, ReadContext, Tx, WritePolicy};
 use zil::{
     Zil, ZilError, awaits_replay, claim, free_chain, free_until, is_cut_off, is_far_ahead,
     visit_log,
 };
+use zio::{ReadContext, Tx, WritePolicy, ZioError};
 
 use crate::DatasetError;
 use crate::account::HeadAccounting;
@@ -229,7 +229,7 @@ impl DslPool {
                 continue;
             }
             let name = self.full_name(&head).await?;
-            let unreadable = |error: PoolError| {
+            let unreadable = |error: ZioError| {
                 DatasetError::Log(ZilError::Log {
                     name: name.clone(),
                     reason: format!(
@@ -293,10 +293,10 @@ impl DslPool {
         let block = head.phys().block;
         let context = ReadContext {
             without_key: true,
-            ..ReadContext::new(pool::Bookmark {
+            ..ReadContext::new(format::Bookmark {
                 objset: head.object.get().into(),
                 level: -1,
-                ..pool::Bookmark::default()
+                ..format::Bookmark::default()
             })
         };
         let data = self.env().pipeline.read(&block, &context).await?;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use format::{DslDatasetPhys, ObjectId, ObjsetKind, ObjsetPhys};
 use object::Zap;
-use pool::ReadContext;
+use zio::ReadContext;
 
 use crate::create::{FILESYSTEM_COUNT, SNAPSHOT_COUNT, kind_of};
 use crate::dsl::DslPool;
@@ -170,10 +170,10 @@ impl DslPool {
             // Of an encrypted dataset this is in the clear, and shown without its key.
             let context = ReadContext {
                 without_key: true,
-                ..ReadContext::new(pool::Bookmark {
+                ..ReadContext::new(format::Bookmark {
                     objset: dataset.object.get().into(),
                     level: -1,
-                    ..pool::Bookmark::default()
+                    ..format::Bookmark::default()
                 })
             };
             let data = self.env().pipeline.read(&root, &context).await?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use device::BoxFuture;
 use format::{ObjectId, ObjectType, Txg, UsedBy};
 use object::{SyncContext, Zap, ZapOptions};
-use pool::Tx;
+use zio::Tx;
 
 use crate::DatasetError;
 use crate::create::SNAPSHOT_COUNT;

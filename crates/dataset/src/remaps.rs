@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use format::{ObjectId, Txg};
 use object::{SyncContext, Zap};
-use pool::Tx;
+use zio::Tx;
 
 use crate::DatasetError;
 use crate::deadlist::Deadlist;

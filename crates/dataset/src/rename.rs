@@ -6,7 +6,7 @@ use std::sync::Arc;
 use device::BoxFuture;
 use format::{ObjsetKind, UsedBy};
 use object::{SyncContext, Zap};
-use pool::Tx;
+use zio::Tx;
 
 use crate::create::{FILESYSTEM_COUNT, SNAPSHOT_COUNT, kind_of};
 use crate::dsl::DslPool;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use device::BoxFuture;
 use format::{DslDatasetPhys, ObjectType, Txg, UsedBy};
 use object::{NewObject, SyncContext, Zap, ZapValue};
-use pool::Tx;
+use zio::Tx;
 
 use crate::create::SNAPSHOT_COUNT;
 use crate::dsl::{DslPool, ORIGIN_DIR};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use format::{DNODE_BLOCK_BYTES, Txg};
 use object::WriteProperties;
-use pool::{Added, Allocator};
+use zio::{Added, Allocator};
 
 use crate::DatasetError;
 use crate::DirtyEstimate;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use format::{BlockPointer, DslDatasetPhys, DslDirPhys, ObjectId, ObjsetKind, Txg, UsedBy};
 use object::{ObjectSet, ZapValue};
 use parking_lot::{Mutex, MutexGuard};
-use pool::Pipeline;
+use zio::Pipeline;
 
 use crate::bookmark::SnapshotBookmarks;
 use crate::dataset::OpenState;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use format::{Compression, ObjectId, ObjectType, UsedBy};
 use object::{SyncContext, Zap, ZapOptions, ZapValue};
-use pool::Tx;
+use zio::Tx;
 
 use crate::dsl::DslPool;
 use crate::features::guid;

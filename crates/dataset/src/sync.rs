@@ -13,8 +13,8 @@ use device::BoxFuture;
 use format::{ObjectId, ObjectType, ObjsetKind, Txg, UsedBy};
 use futures::stream::{FuturesUnordered, StreamExt};
 use object::{SyncContext, Zap};
-use pool::Tx;
 use tokio::sync::oneshot;
+use zio::Tx;
 
 use crate::DatasetError;
 use crate::account::{HeadAccounting, MosAccounting};

@@ -17,11 +17,11 @@ use dataset::{
 use device::World;
 use format::{Guid, NvList, NvValue, Txg, Uberblock, names};
 use oracles::{golden, unpack};
-use pool::alloc::Allocator;
-use pool::pipeline::IgnoreErrors;
-use pool::vdev::{OpenOptions, VdevTree, read_labels};
-use pool::{Cache, Pipeline, PipelineOptions, TxgLimits, TxgManager};
 use serde_json::Value;
+use vdev::IgnoreErrors;
+use vdev::{OpenOptions, VdevTree, read_labels};
+use zio::alloc::Allocator;
+use zio::{Cache, Pipeline, PipelineOptions, TxgLimits, TxgManager};
 
 /// Opens the datasets of the pool whose images are in `images`, read-only.
 async fn open(images: &Path, pool_name: &str) -> Arc<DslPool> {

@@ -12,11 +12,11 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use device::World;
-use engine::{
+use filesystem::{Caller, Filesystem, ZplInit};
+use pool::{
     CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, Pool, ScanSpec, ScrubCommand,
     VdevClass, VdevLayout, VdevSpec,
 };
-use filesystem::{Caller, Filesystem, ZplInit};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -34,7 +34,7 @@ async fn import(world: &World, dir: &str) -> Outcome<Arc<Pool>> {
         paths: vec![dir.to_owned()],
         ..ScanSpec::default()
     };
-    let found = engine::scan(world, &spec).await?.pop();
+    let found = pool::scan(world, &spec).await?.pop();
     let mut spec = ImportSpec::new(found.ok_or("no pool there")?, host());
     spec.read_only = true;
     Ok(Pool::import(world, spec).await?)

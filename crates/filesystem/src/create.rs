@@ -6,7 +6,7 @@ use bytes::Bytes;
 use dataset::DirtyEstimate;
 use format::{LogKind, ObjectId, ObjectType};
 use object::{NewObject, Object, Zap, ZapOptions};
-use pool::Tx;
+use zio::Tx;
 
 use crate::acl::{ACLMODE_RESTRICTED, Acl, AclInherit};
 use crate::error::{FsError, Result};

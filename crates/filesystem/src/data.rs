@@ -12,8 +12,8 @@ use bytes::Bytes;
 use dataset::DirtyEstimate;
 use format::ObjectId;
 use object::ObjectError;
-use pool::Tx;
 use zil::LogRecord;
+use zio::Tx;
 
 use crate::attributes::without_set_id;
 use crate::create::acl_to_store;

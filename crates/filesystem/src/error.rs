@@ -189,7 +189,7 @@ pub mod errno {
 impl From<object::ObjectError> for FsError {
     fn from(error: object::ObjectError) -> Self {
         match error {
-            object::ObjectError::Pool(error) => error.into(),
+            object::ObjectError::Zio(error) => error.into(),
             object::ObjectError::NameExists { object, .. } => Self::Exists { ino: object.get() },
             object::ObjectError::NoSuchName { object, .. } => Self::NotFound { ino: object.get() },
             object::ObjectError::NoSuchObject { object } => Self::Stale { ino: object.get() },
@@ -204,16 +204,16 @@ impl From<object::ObjectError> for FsError {
     }
 }
 
-impl From<pool::PoolError> for FsError {
-    fn from(error: pool::PoolError) -> Self {
+impl From<zio::ZioError> for FsError {
+    fn from(error: zio::ZioError) -> Self {
         match error {
-            pool::PoolError::NoSpace { .. } => Self::NoSpace,
-            pool::PoolError::Suspended { reason } => Self::Suspended { reason },
-            error @ pool::PoolError::TaskPanicked { .. } => Self::Suspended {
+            zio::ZioError::NoSpace { .. } => Self::NoSpace,
+            zio::ZioError::Suspended { reason } => Self::Suspended { reason },
+            error @ zio::ZioError::TaskPanicked { .. } => Self::Suspended {
                 reason: error.to_string(),
             },
-            pool::PoolError::ReadOnly => Self::ReadOnly,
-            pool::PoolError::Closing => Self::Closed,
+            zio::ZioError::ReadOnly => Self::ReadOnly,
+            zio::ZioError::Closing => Self::Closed,
             other => Self::Object {
                 source: Box::new(other),
             },
@@ -231,7 +231,7 @@ impl From<dataset::DatasetError> for FsError {
             DatasetError::ReadOnly { .. } => Self::ReadOnly,
             DatasetError::Closed => Self::Closed,
             DatasetError::Object(error) => error.into(),
-            DatasetError::Pool(error) => error.into(),
+            DatasetError::Zio(error) => error.into(),
             other => Self::Object {
                 source: Box::new(other),
             },

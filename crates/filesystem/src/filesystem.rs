@@ -9,9 +9,9 @@ use device::World;
 use format::{OBJSET_FLAG_PROJECT_QUOTA, ObjectId, ObjectType, ObjsetKind};
 use object::{ObjectInfo, ObjectSet, Sa, SaAttribute, Zap};
 use parking_lot::{Mutex, RwLock};
-use pool::Tx;
 use tokio::sync::watch;
 use zil::{LogRecord, SyncMode, Zil};
+use zio::Tx;
 
 use crate::error::{FsError, Result};
 use crate::names::NameRules;

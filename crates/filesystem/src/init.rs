@@ -9,7 +9,7 @@ use dataset::{ObjsetInit, PropertyValue};
 use device::BoxFuture;
 use format::{OBJSET_FLAG_PROJECT_QUOTA, ObjectId, ObjectType, ObjsetKind};
 use object::{ObjectSet, Sa, Zap, ZapOptions};
-use pool::Tx;
+use zio::Tx;
 
 use crate::acl::Acl;
 use crate::error::Result;

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use dataset::DirtyEstimate;
 use format::{LogKind, ObjectId};
 use object::{Object, Sa};
-use pool::Tx;
+use zio::Tx;
 
 use crate::acl::Acl;
 use crate::error::{FsError, Result};

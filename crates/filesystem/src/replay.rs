@@ -10,9 +10,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use dataset::DirtyEstimate;
 use device::BoxFuture;
-use format::{BLOCK_POINTER_BYTES, BlockPointer, Endian, LogKind, ObjectId};
-use pool::{Bookmark, ReadContext};
+use format::{BLOCK_POINTER_BYTES, BlockPointer, Bookmark, Endian, LogKind, ObjectId};
 use zil::{LogRecord, ReplayError, ReplayRecord, ReplayTarget};
+use zio::ReadContext;
 
 use crate::acl::Acl;
 use crate::attributes::parse_extended;

@@ -19,7 +19,7 @@ use std::time::Duration;
 use dataset::DirtyEstimate;
 use format::ObjectId;
 use object::ZapCursor;
-use pool::Tx;
+use zio::Tx;
 
 use crate::error::{FsError, Result};
 use crate::filesystem::Filesystem;

@@ -66,7 +66,7 @@ async fn hostile_blocks_give_errors() {
         let mut seen = Seen::default();
         for seed in seeds_with(&FOUND, name, 25) {
             let about = format!("{name}, MILLPOND_SEED={seed}");
-            pool::hostile::set_block_hook(Arc::new(move |pointer, data| {
+            zio::hostile::set_block_hook(Arc::new(move |pointer, data| {
                 change(seed, one_in(seed), pointer, data)
             }));
             let world = images.world(&base, &Vec::new());
@@ -82,7 +82,7 @@ async fn hostile_blocks_met_while_writing_give_errors() {
     let _alone = HOOK.lock().await;
     count_panics();
     let base = World::system(2);
-    pool::hostile::set_block_hook(Arc::new(|_, data| data));
+    zio::hostile::set_block_hook(Arc::new(|_, data| data));
     let neighbour = Neighbour::new(&base).await;
     for name in [
         "nofeat",
@@ -103,13 +103,13 @@ async fn hostile_blocks_met_while_writing_give_errors() {
             let about = format!("{name}, MILLPOND_SEED={seed}");
             // Few enough that imports get somewhere.
             let one_in = one_in(seed) * 4;
-            pool::hostile::set_block_hook(Arc::new(move |pointer, data| {
+            zio::hostile::set_block_hook(Arc::new(move |pointer, data| {
                 change(seed, one_in, pointer, data)
             }));
             let world = images.writable_world(&base, &Vec::new());
             ended += exercise_changes(&images, &world, seed, &about).await.0;
             // Its blocks go through the hook as well.
-            pool::hostile::set_block_hook(Arc::new(|_, data| data));
+            zio::hostile::set_block_hook(Arc::new(|_, data| data));
             neighbour.goes_on(&about).await;
         }
         eprintln!("{name}: {ended:?}");

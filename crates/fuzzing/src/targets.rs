@@ -12,7 +12,7 @@ use format::{
     ZapFlags, ZapHasher, ZapKeyKind, ZapLeaf, ZilHeader, ZnodeAcl, ZnodePhys, decode_gang_header,
     decode_history_record, decode_label_config, decode_log_block,
 };
-use pool::vdev::{IndirectMap, OpenOptions, Scope, VdevTree};
+use vdev::{IndirectMap, OpenOptions, Scope, VdevTree};
 
 use crate::Target;
 

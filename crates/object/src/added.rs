@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use format::{DNODE_BLOCK_BYTES, DNODES_PER_BLOCK, MAX_INDIRECT_SHIFT};
-use pool::Added;
+use zio::Added;
 
 use crate::dnode::{DnodeState, Slot, shl, shr};
 

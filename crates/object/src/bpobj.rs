@@ -16,7 +16,7 @@ use format::{
     BLOCK_POINTER_BYTES, BlockPointer, BpobjPhys, BpobjSizes, BpobjSublists, Endian, ObjectId,
     ObjectType, Txg,
 };
-use pool::Tx;
+use zio::Tx;
 
 use crate::error::{ObjectError, OfObject, Result, damaged};
 use crate::object::Object;
@@ -41,7 +41,7 @@ pub struct BpobjSpace {
 
 impl BpobjSpace {
     /// Space of one block, as lists count it (`bpobj_enqueue`).
-    pub fn of_block(pipeline: &pool::Pipeline, block: &BlockPointer) -> Self {
+    pub fn of_block(pipeline: &zio::Pipeline, block: &BlockPointer) -> Self {
         let uncompressed_bytes = if block.is_metadata() {
             block.psize_bytes()
         } else {

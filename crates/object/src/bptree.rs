@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use format::{BlockPointer, Bookmark, BptreePhys, Endian, ObjectId, ObjectType, ObjsetId, Txg};
-use pool::Tx;
+use zio::Tx;
 
 use crate::bpobj::BpobjSpace;
 use crate::error::{ObjectError, OfObject, Result};

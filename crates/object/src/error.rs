@@ -1,7 +1,6 @@
 //! The one error type of this crate.
 
 use format::{FormatError, ObjectId, ObjectType};
-use pool::PoolError;
 
 /// Short for a result with an [`ObjectError`].
 pub type Result<T> = std::result::Result<T, ObjectError>;
@@ -12,7 +11,7 @@ pub type Result<T> = std::result::Result<T, ObjectError>;
 pub enum ObjectError {
     /// The pool could not read or write a block.
     #[error(transparent)]
-    Pool(#[from] PoolError),
+    Zio(#[from] zio::ZioError),
     /// A structure on disk is not what it must be.
     #[error("object {object}: {source}")]
     Format {

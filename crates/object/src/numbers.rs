@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use format::{BlockPointer, DNODE_SLOT_BYTES, DNODES_PER_BLOCK, ObjectId};
-use pool::Tx;
+use zio::Tx;
 
 use crate::dnode::{Dnode, Meta, parity, shl};
 use crate::error::{ObjectError, Result};

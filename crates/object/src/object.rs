@@ -14,7 +14,7 @@ use format::{
     Bookmark, Checksum, Compression, DNODE_SLOT_BYTES, Endian, ObjectId, ObjectType, SECTOR_BYTES,
 };
 use futures::StreamExt;
-use pool::{Added, Tx};
+use zio::{Added, Tx};
 
 use crate::added;
 use crate::byteswap::to_native;

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use device::World;
+use format::Bookmark;
 use format::{
     BlockPointer, DNODE_BLOCK_BYTES, DNODE_SLOT_BYTES, DNODES_PER_BLOCK, DnodePhys, Endian,
     MAX_DNODE_POINTERS, MAX_INDIRECT_SHIFT, OBJSET_FLAG_PROJECT_QUOTA, OBJSET_FLAG_USER_ACCOUNTING,
@@ -22,7 +23,7 @@ use format::{
     Txg, ZilHeader,
 };
 use parking_lot::{Mutex, RwLock};
-use pool::{Bookmark, Pipeline, ReadContext, Tx};
+use zio::{Pipeline, ReadContext, Tx};
 
 use crate::accounting::{AccountingKeys, ZplAccounting};
 use crate::added;
@@ -121,7 +122,7 @@ impl ObjectSet {
             objset: ObjsetId::new(options.dataset.get()),
             object: ObjectId::ZERO,
             level: -1,
-            block: 0,
+            block_id: 0,
         };
         if root.is_hole() {
             return Err(damaged(

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use pool::ReadContext;
+use zio::ReadContext;
 
 use crate::dnode::{Dnode, Found};
 use crate::objset::ObjectSet;

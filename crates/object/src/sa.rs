@@ -24,7 +24,7 @@ use format::{
     SaHeader, encode_sa, max_bonus_bytes,
 };
 use parking_lot::Mutex;
-use pool::Tx;
+use zio::Tx;
 
 use crate::byteswap::swap_words;
 use crate::error::{ObjectError, OfObject, Result, damaged};

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use format::{BlockPointer, Txg};
-use pool::{Added, CloneKey, Tx};
+use zio::{Added, CloneKey, Tx};
 
 use crate::dnode::{Found, shr};
 use crate::error::{ObjectError, Result};

@@ -10,7 +10,7 @@ use format::{
     Endian, ObjectId, ObjectType, SPACE_MAP_BUCKETS, SpaceMapPhys, SpaceMapRange, SpaceMapReader,
     SpaceMapWriter, VdevId,
 };
-use pool::Tx;
+use zio::Tx;
 
 use crate::error::{ObjectError, OfObject, Result, damaged};
 use crate::object::Object;

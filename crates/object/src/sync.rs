@@ -20,7 +20,7 @@ use format::{
     OBJSET_FLAG_USER_OBJECT_ACCOUNTING, ObjectId, ObjectType, Txg,
 };
 use futures::StreamExt;
-use pool::{Pipeline, Tx, TxgManager};
+use zio::{Pipeline, Tx, TxgManager};
 
 use crate::accounting::{AccountDeltas, AccountScope, AccountingIds};
 use crate::byteswap::swap_dnodes;

@@ -1,8 +1,9 @@
 //! Finding and reading blocks through an object's tree on disk.
 
 use bytes::Bytes;
+use format::Bookmark;
 use format::{BlockPointer, Endian, ObjectId, ObjectType, ObjsetId, Txg};
-use pool::{Bookmark, CacheUse, ReadContext};
+use zio::{CacheUse, ReadContext};
 
 use crate::dnode::{Dnode, Found, Tree, shl, shr};
 use crate::error::{ObjectError, Result, damaged};
@@ -34,8 +35,8 @@ impl ObjectSet {
         Bookmark {
             objset: ObjsetId::new(self.options().dataset.get()),
             object,
-            level: level as i8,
-            block,
+            level: i64::from(level),
+            block_id: block,
         }
     }
 

@@ -14,13 +14,16 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use bytes::Bytes;
 use device::BoxFuture;
+use format::Bookmark;
 use format::{
     BLOCK_POINTER_BYTES, BlockPointer, Checksum, Compression, DNODE_SLOT_BYTES, HolePointer,
     ObjectId, ObjectType, ObjsetKind, Txg,
 };
 use futures::StreamExt;
-use pool::pipeline::{AllocClass, DedupPolicy};
-use pool::{Bookmark, PoolError, Priority, WritePolicy};
+use vdev::AllocClass;
+use vdev::Priority;
+use zio::pipeline::DedupPolicy;
+use zio::{WritePolicy, ZioError};
 
 use crate::dnode::{Meta, Tree, shl, shr};
 use crate::error::Result;
@@ -383,11 +386,11 @@ impl<'a> TreeSync<'a> {
                 match read {
                     Ok(data) => self.free_children(level, number, &pointer, data).await?,
                     Err(
-                        error @ crate::ObjectError::Pool(
-                            PoolError::Checksum { .. }
-                            | PoolError::Corrupt { .. }
-                            | PoolError::Format(_)
-                            | PoolError::BadPointer { .. },
+                        error @ crate::ObjectError::Zio(
+                            ZioError::Checksum { .. }
+                            | ZioError::Corrupt { .. }
+                            | ZioError::Vdev(vdev::VdevError::Format(_))
+                            | ZioError::BadPointer { .. },
                         ),
                     ) => tracing::error!(
                         object = self.object.get(),
@@ -600,7 +603,7 @@ impl<'a> TreeSync<'a> {
         };
         let block_level = match role {
             Role::Root => -1,
-            _ => level as i8,
+            _ => i64::from(level),
         };
         WritePolicy {
             object_type,

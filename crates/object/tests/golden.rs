@@ -20,12 +20,12 @@ use object::{
     Bpobj, Object, ObjectSet, ObjsetOptions, Sa, SaAttribute, SaRegistration, SpaceMapKind,
     SpaceMapObject, Zap,
 };
-use pool::alloc::Allocator;
-use pool::pipeline::IgnoreErrors;
-use pool::vdev::{OpenOptions, VdevTree, read_labels};
-use pool::{Cache, Pipeline, PipelineOptions};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use vdev::IgnoreErrors;
+use vdev::{OpenOptions, VdevTree, read_labels};
+use zio::alloc::Allocator;
+use zio::{Cache, Pipeline, PipelineOptions};
 
 const fn attribute(name: &'static str, length_bytes: u16) -> SaRegistration {
     SaRegistration {

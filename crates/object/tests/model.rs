@@ -10,7 +10,7 @@ use bytes::Bytes;
 use common::{Bed, Dice, all_objects, id};
 use format::{ObjectType, ObjsetKind};
 use object::{NewObject, Object, ObjectSet, ObjsetOptions};
-use pool::Tx;
+use zio::Tx;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Model {

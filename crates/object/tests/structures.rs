@@ -12,7 +12,7 @@ use object::{
     Bpobj, BpobjSpace, Bptree, BptreeEntry, NewObject, ObjectError, ObjectSet, ObjsetOptions, Sa,
     SaAttribute, SaRegistration, SpaceMapKind, SpaceMapObject, WriteProperties, Zap, ZapOptions,
 };
-use pool::{Tx, WritePolicy};
+use zio::{Tx, WritePolicy};
 
 async fn mos() -> Bed {
     let options = ObjsetOptions {

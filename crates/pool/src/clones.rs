@@ -1,307 +1,384 @@
-//! Cloned blocks: which blocks more than one file may point to, and what a txg does to their references.
+//! Tables of cloned blocks (feature `block_cloning`): how often each is referenced beyond the first time.
 //!
-//! A table per top-level vdev (crate `engine`, `clones`) counts the references of a block beyond the first. It
-//! is too large for memory, so what is here is one 16-bit count per range of the vdev ([`Clones::load`]): how many
-//! entries the table has there. A data block that is freed where the count is zero is free; any other is kept until the
-//! sync loop has asked the table ([`Clones::take`]).
+//! A top-level vdev that has cloned blocks has a table, two objects of the MOS: an array of 16-bit counts, one per
+//! range of the vdev ([`BrtVdevPhys`] is its bonus; the object directory names it), and a ZAP from a block's offset
+//! to its references beyond the first. A block that leaves the ZAP has one reference left: its next free
+//! frees its space. The feature's refcount is the number of tables.
 //!
-//! # Order within a txg
-//! A clone is announced while its txg is open ([`Clones::announce`]), before anything could free the block it shares;
-//! its reference is added when the pointer is written, in syncing context ([`Clones::add`]), so one that
-//! never came to be written costs nothing. The sync loop applies the references added before it applies the
-//! frees: the order in which the datasets were written does not matter.
+//! The sync loop applies what a txg did ([`zio::Clones`]) after it has written the datasets, in every pass, so that
+//! the changes of the tables and the frees of space are in the same txg as the pointers. Only the counts are in memory
+//! (2 bytes per 16 MiB); entries are read as they are needed.
 //!
-//! Locks: `counts`, `txgs`, each for a map operation. Nothing here is durable: a crash leaves the table of the last
-//! synced txg, and pointers to match.
+//! Locks: `tables`, for a map operation; only the sync loop changes it.
 //!
-//! Source: module/zfs/brt.c (`brt_maybe_exists`, `brt_pending_apply`, `brt_entry_decref`), zio.c (`zio_brt_free`).
+//! Source: module/zfs/brt.c (`brt_load`, `brt_pending_apply`, `brt_entry_decref`, `brt_sync`).
 
-use std::collections::{BTreeMap, HashSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use format::{BlockPointer, Txg, VdevId};
-use parking_lot::{Mutex, RwLock};
+use bytes::Bytes;
+use dataset::Features;
+use format::{BlockPointer, BrtVdevPhys, Endian, ObjectId, ObjectType, VdevId};
+use futures::{StreamExt, TryStreamExt};
+use object::{NewObject, ObjectSet, SyncContext, Zap, ZapOptions, ZapValue};
+use parking_lot::Mutex;
+use vdev::VdevTree;
+use zio::{CloneKey, Pipeline, Tx};
 
-/// What a table knows a block by: where its first copy is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct CloneKey {
-    /// The top-level vdev.
-    pub vdev: VdevId,
-    /// Offset in bytes.
-    pub offset_bytes: u64,
+use crate::features::BLOCK_CLONING;
+use crate::tables::CloneStatus;
+use crate::{PoolError, directory};
+
+/// Entries that are looked up at the same time.
+const LOOKUPS_IN_FLIGHT: usize = 64;
+/// log2 of the block size of a table's ZAP and of its indirect blocks (`brt_zap_default_bs`, `brt_zap_default_ibs`).
+const ZAP_BLOCK_SHIFT: u8 = 12;
+/// Counts in a block of the array.
+const COUNTS_PER_BLOCK: usize = BrtVdevPhys::BLOCK_BYTES as usize / 2;
+/// Ranges of one vdev that are believed, at most: those of 16 EiB in 2^40 would not fit in memory.
+const RANGES_MAX: u64 = 1 << 30;
+
+/// A vdev's table.
+#[derive(Debug, Clone)]
+struct Table {
+    array: ObjectId,
+    phys: BrtVdevPhys,
 }
 
-impl CloneKey {
-    /// The key of a block that may be cloned: one of data, that has a place.
-    pub fn of(block: &BlockPointer) -> Option<Self> {
-        if block.is_hole() || block.level() > 0 || block.object_type().is_metadata() {
-            return None;
-        }
-        let dva = block.dva(0)?;
-        Some(CloneKey {
-            vdev: dva.vdev(),
-            offset_bytes: dva.offset_bytes(),
-        })
-    }
-}
-
-/// What a txg did.
-#[derive(Debug, Default)]
-pub struct CloneChanges {
-    /// Blocks that one more pointer leads to, as often as there are such pointers.
-    pub added: Vec<BlockPointer>,
-    /// Blocks that one pointer less leads to.
-    pub freed: Vec<BlockPointer>,
-}
-
-impl CloneChanges {
-    /// Whether there is nothing to do.
-    pub fn is_empty(&self) -> bool {
-        self.added.is_empty() && self.freed.is_empty()
-    }
-}
-
-/// Entries of a vdev's table per range of the vdev.
+/// All tables of a pool.
 #[derive(Debug)]
-struct Ranges {
-    range_bytes: u64,
-    counts: Vec<u16>,
+pub(crate) struct CloneTables {
+    /// Name of the pool, for errors.
+    pool: String,
+    tables: Mutex<BTreeMap<VdevId, Table>>,
 }
 
-impl Ranges {
-    fn index(&self, offset_bytes: u64) -> usize {
-        usize::try_from(offset_bytes / self.range_bytes).unwrap_or(usize::MAX)
+/// What a txg did to one block.
+#[derive(Debug)]
+struct Change {
+    block: BlockPointer,
+    added: u64,
+    freed: Vec<BlockPointer>,
+    /// References in the table before.
+    stored: u64,
+}
+
+/// What a table is changed with.
+pub(crate) struct CloneSync<'a> {
+    pub(crate) ctx: &'a SyncContext,
+    pub(crate) tx: &'a Tx,
+    pub(crate) mos: &'a Arc<ObjectSet>,
+    pub(crate) features: &'a Features,
+    pub(crate) pipeline: &'a Pipeline,
+}
+
+fn damaged(pool: &str, vdev: VdevId, why: impl Into<String>) -> PoolError {
+    PoolError::Damaged {
+        pool: pool.to_owned(),
+        what: format!("the table of cloned blocks of vdev {vdev}"),
+        why: why.into(),
     }
 }
 
-#[derive(Debug, Default)]
-struct OfTxg {
-    announced: HashSet<CloneKey>,
-    changes: CloneChanges,
+/// Name of a vdev's table in the object directory.
+fn name_of(vdev: VdevId) -> String {
+    format!("{}{vdev}", directory::BRT_VDEV_PREFIX)
 }
 
-/// See the module.
-#[derive(Debug, Default)]
-pub struct Clones {
-    counts: RwLock<BTreeMap<VdevId, Ranges>>,
-    txgs: Mutex<BTreeMap<Txg, OfTxg>>,
-    /// Whether the two above may hold anything: pools without clones pay for this look only.
-    in_use: AtomicBool,
-}
-
-impl Clones {
-    /// Sets the counts of a vdev's table, at import and when it gets one.
-    pub fn load(&self, vdev: VdevId, range_bytes: u64, counts: Vec<u16>) {
-        let range_bytes = range_bytes.max(1);
-        self.counts.write().insert(
-            vdev,
-            Ranges {
-                range_bytes,
-                counts,
-            },
-        );
-        self.in_use.store(true, Ordering::Release);
+impl CloneTables {
+    /// Those of a pool that has none.
+    pub(crate) fn none(pool: &str) -> Self {
+        CloneTables {
+            pool: pool.to_owned(),
+            tables: Mutex::default(),
+        }
     }
 
-    /// Forgets a vdev's table, which has no entries left.
-    pub fn forget(&self, vdev: VdevId) {
-        self.counts.write().remove(&vdev);
-    }
-
-    /// How many entries the table has in the range of this block.
-    pub fn entries_near(&self, key: CloneKey) -> u16 {
-        let counts = self.counts.read();
-        counts.get(&key.vdev).map_or(0, |ranges| {
-            let count = ranges.counts.get(ranges.index(key.offset_bytes));
-            count.copied().unwrap_or(0)
+    /// Reads the heads and counts of all tables, at import.
+    pub(crate) async fn load(
+        pool: &str,
+        mos: &Arc<ObjectSet>,
+        tree: &VdevTree,
+        pipeline: &Pipeline,
+    ) -> Result<Self, PoolError> {
+        let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
+        let mut tables = BTreeMap::new();
+        for top in tree.tops() {
+            let Ok(vdev) = u32::try_from(top.id()).map(VdevId::new) else {
+                continue;
+            };
+            let Some(array) = directory.lookup_u64(name_of(vdev)).await? else {
+                continue;
+            };
+            let array = mos.hold(ObjectId::new(array)).await?;
+            let phys = BrtVdevPhys::decode(&array.bonus(), Endian::Little)?;
+            if phys.size > RANGES_MAX || phys.range_bytes == 0 {
+                return Err(damaged(
+                    pool,
+                    vdev,
+                    format!("{} ranges of {} bytes", phys.size, phys.range_bytes),
+                ));
+            }
+            let stored = array.read_bytes(0, phys.size as usize * 2).await?;
+            let counts = stored
+                .as_chunks::<2>()
+                .0
+                .iter()
+                .map(|count| u16::from_le_bytes(*count))
+                .collect();
+            pipeline.clones().load(vdev, phys.range_bytes, counts);
+            let array = array.id();
+            tables.insert(vdev, Table { array, phys });
+        }
+        Ok(CloneTables {
+            pool: pool.to_owned(),
+            tables: Mutex::new(tables),
         })
     }
 
-    /// Counts one entry more (`true`) or less in the range of this block. The vdev has `ranges` ranges now; it may
-    /// have grown. Returns the range's number, or `None` when the count would leave its bounds or the block is
-    /// outside.
-    pub fn count(&self, key: CloneKey, more: bool, ranges: usize) -> Option<usize> {
-        let mut counts = self.counts.write();
-        let of_vdev = counts.get_mut(&key.vdev)?;
-        let index = of_vdev.index(key.offset_bytes);
-        if index >= of_vdev.counts.len() && index < ranges {
-            of_vdev.counts.resize(ranges, 0);
+    /// Whether a host of the other byte order made a table: its counts of references are in that order too, and
+    /// nothing says so (the feature `block_cloning_endian` was made for that).
+    pub(crate) fn is_foreign(&self) -> bool {
+        let tables = self.tables.lock();
+        tables.values().any(|table| table.phys.byte_order != 0)
+    }
+
+    /// Sums over all tables.
+    pub(crate) fn status(&self) -> CloneStatus {
+        let mut out = CloneStatus::default();
+        for table in self.tables.lock().values() {
+            out.used_bytes = out.used_bytes.saturating_add(table.phys.used_bytes);
+            out.saved_bytes = out.saved_bytes.saturating_add(table.phys.saved_bytes);
         }
-        let count = of_vdev.counts.get_mut(index)?;
-        *count = if more {
-            count.checked_add(1)?
-        } else {
-            count.checked_sub(1)?
-        };
-        Some(index)
+        out
     }
 
-    /// How many ranges a vdev's table has.
-    pub fn range_count(&self, vdev: VdevId) -> usize {
-        let counts = self.counts.read();
-        counts.get(&vdev).map_or(0, |ranges| ranges.counts.len())
-    }
-
-    /// The counts of these ranges as they are stored, little-endian; shorter at the end.
-    pub fn stored_counts(&self, vdev: VdevId, ranges: std::ops::Range<usize>) -> Vec<u8> {
-        let counts = self.counts.read();
-        let Some(of_vdev) = counts.get(&vdev) else {
-            return Vec::new();
-        };
-        let end = ranges.end.min(of_vdev.counts.len());
-        of_vdev.counts[ranges.start.min(end)..end]
-            .iter()
-            .flat_map(|count| count.to_le_bytes())
-            .collect()
-    }
-
-    /// A block is going to be cloned in `txg`, which the caller holds open: from now on nobody frees it without
-    /// asking. Say so before the pointer is put anywhere, while the file it comes from cannot change.
-    pub fn announce(&self, txg: Txg, block: &BlockPointer) {
-        let Some(key) = CloneKey::of(block) else {
-            return;
-        };
-        let mut txgs = self.txgs.lock();
-        txgs.entry(txg).or_default().announced.insert(key);
-        self.in_use.store(true, Ordering::Release);
-    }
-
-    /// One more pointer to this block is written in `txg`, in syncing context.
-    pub fn add(&self, txg: Txg, block: &BlockPointer) {
-        let Some(key) = CloneKey::of(block) else {
-            return;
-        };
-        let mut txgs = self.txgs.lock();
-        let of_txg = txgs.entry(txg).or_default();
-        of_txg.announced.insert(key);
-        of_txg.changes.added.push(*block);
-        self.in_use.store(true, Ordering::Release);
-    }
-
-    /// Keeps a block that is freed in `txg` if others may point to it. `false`: nobody does, its space is free.
-    pub fn keep(&self, txg: Txg, block: &BlockPointer) -> bool {
-        if !self.in_use.load(Ordering::Acquire) {
-            return false;
+    /// Applies what was cloned and freed since the last call, in syncing context: the references added first, then
+    /// the frees. Frees the space of blocks whose last reference went.
+    ///
+    /// # Errors
+    /// Of reading and writing the tables.
+    pub(crate) async fn sync(&self, sync: &CloneSync<'_>) -> Result<(), PoolError> {
+        let changes = sync.pipeline.clones().take(sync.ctx.txg);
+        if changes.is_empty() {
+            return Ok(());
         }
-        let Some(key) = CloneKey::of(block) else {
-            return false;
-        };
-        let is_near = self.entries_near(key) > 0;
-        let mut txgs = self.txgs.lock();
-        if !is_near
-            && !txgs
-                .get(&txg)
-                .is_some_and(|of_txg| of_txg.announced.contains(&key))
+        let mut by_vdev: BTreeMap<VdevId, BTreeMap<CloneKey, Change>> = BTreeMap::new();
+        let blocks = changes.added.into_iter().map(|block| (block, true));
+        for (block, is_added) in blocks.chain(changes.freed.into_iter().map(|block| (block, false)))
         {
-            return false;
+            let Some(key) = CloneKey::of(&block) else {
+                continue;
+            };
+            // Those that are in a dedup table are counted there (`brt_pending_apply`).
+            if is_added && block.is_dedup() && sync.pipeline.add_dedup_reference(&block).await? {
+                continue;
+            }
+            let of_vdev = by_vdev.entry(key.vdev).or_default();
+            let change = of_vdev.entry(key).or_insert_with(|| Change {
+                block,
+                added: 0,
+                freed: Vec::new(),
+                stored: 0,
+            });
+            if is_added {
+                change.added += 1;
+            } else {
+                change.freed.push(block);
+            }
         }
-        txgs.entry(txg).or_default().changes.freed.push(*block);
-        true
+        for (vdev, changes) in by_vdev {
+            self.sync_vdev(sync, vdev, changes).await?;
+        }
+        Ok(())
     }
 
-    /// What was done in `txg` since the last call; in syncing context.
-    pub fn take(&self, txg: Txg) -> CloneChanges {
-        if !self.in_use.load(Ordering::Acquire) {
-            return CloneChanges::default();
+    async fn sync_vdev(
+        &self,
+        sync: &CloneSync<'_>,
+        vdev: VdevId,
+        mut changes: BTreeMap<CloneKey, Change>,
+    ) -> Result<(), PoolError> {
+        let clones = sync.pipeline.clones();
+        let table = self.tables.lock().get(&vdev).cloned();
+        let mut entries = match &table {
+            Some(table) => Some(Zap::hold(sync.mos, table.phys.entries).await?),
+            None => None,
+        };
+        if let Some(entries) = &entries {
+            self.look_up(sync, entries, &mut changes).await?;
         }
-        let mut txgs = self.txgs.lock();
-        txgs.get_mut(&txg)
-            .map(|of_txg| std::mem::take(&mut of_txg.changes))
-            .unwrap_or_default()
+        let mut table = table;
+        let mut touched = BTreeSet::new();
+        let range_bytes = table
+            .as_ref()
+            .map_or(BrtVdevPhys::RANGE_BYTES, |table| table.phys.range_bytes);
+        let ranges = ranges_of(sync.pipeline, vdev, range_bytes);
+        for (key, change) in changes {
+            let sum = change.stored.saturating_add(change.added);
+            let taken = sum.min(change.freed.len() as u64);
+            let left = sum - taken;
+            // One of a block's pointers had no reference in the table: when it goes last, the block does.
+            for block in &change.freed[taken as usize..] {
+                sync.pipeline.free_space(sync.ctx.txg, block);
+            }
+            if left == change.stored {
+                continue;
+            }
+            let entries = match &entries {
+                Some(entries) => entries,
+                None => {
+                    let (made, zap) = create(sync, vdev, ranges).await?;
+                    table = Some(made);
+                    entries.insert(zap)
+                }
+            };
+            let Some(table) = &mut table else { continue };
+            let words = [key.offset_bytes];
+            if left == 0 {
+                entries.remove_u64_key(sync.tx, &words).await?;
+            } else {
+                let value = ZapValue::from_bytes(left.to_le_bytes().to_vec());
+                entries.update_u64_key(sync.tx, &words, value).await?;
+            }
+            let phys = &mut table.phys;
+            let bytes = sync.pipeline.dsize_bytes(&change.block);
+            let saved = |references: u64| bytes.saturating_mul(references);
+            phys.saved_bytes = phys
+                .saved_bytes
+                .saturating_add(saved(left))
+                .saturating_sub(saved(change.stored));
+            if (left == 0) == (change.stored == 0) {
+                continue;
+            }
+            let index = clones.count(key, left > 0, ranges).ok_or_else(|| {
+                let why = format!("its count around {} is wrong", key.offset_bytes);
+                damaged(&self.pool, vdev, why)
+            })?;
+            touched.insert(index / COUNTS_PER_BLOCK);
+            if left > 0 {
+                phys.total_count += 1;
+                phys.used_bytes = phys.used_bytes.saturating_add(bytes);
+            } else {
+                phys.total_count = phys.total_count.saturating_sub(1);
+                phys.used_bytes = phys.used_bytes.saturating_sub(bytes);
+            }
+        }
+        let Some(mut table) = table else {
+            return Ok(());
+        };
+        if table.phys.total_count == 0 {
+            destroy(sync, vdev, &table).await?;
+            self.tables.lock().remove(&vdev);
+            return Ok(());
+        }
+        let array = sync.mos.hold(table.array).await?;
+        for block in touched {
+            let first = block * COUNTS_PER_BLOCK;
+            let mut data = clones.stored_counts(vdev, first..first + COUNTS_PER_BLOCK);
+            data.resize(BrtVdevPhys::BLOCK_BYTES as usize, 0);
+            let offset_bytes = block as u64 * BrtVdevPhys::BLOCK_BYTES;
+            array
+                .write(sync.tx, offset_bytes, Bytes::from(data))
+                .await?;
+        }
+        table.phys.size = clones.range_count(vdev) as u64;
+        array.set_bonus(sync.tx, table.phys.encode().to_vec())?;
+        self.tables.lock().insert(vdev, table);
+        Ok(())
     }
 
-    /// `txg` is on disk.
-    pub fn sync_done(&self, txg: Txg) {
-        if !self.in_use.load(Ordering::Acquire) {
-            return;
+    /// Reads the references that the table has of these blocks.
+    async fn look_up(
+        &self,
+        sync: &CloneSync<'_>,
+        entries: &Zap,
+        changes: &mut BTreeMap<CloneKey, Change>,
+    ) -> Result<(), PoolError> {
+        let wanted: Vec<CloneKey> = changes
+            .keys()
+            .filter(|key| sync.pipeline.clones().entries_near(**key) > 0)
+            .copied()
+            .collect();
+        let found: Vec<(CloneKey, u64)> = futures::stream::iter(wanted)
+            .map(|key| async move {
+                let value = entries.lookup_u64_key(&[key.offset_bytes]).await?;
+                let references = match value {
+                    None => 0,
+                    Some(value) => value
+                        .data
+                        .first_chunk()
+                        .map(|word| u64::from_le_bytes(*word))
+                        .ok_or_else(|| {
+                            damaged(&self.pool, key.vdev, "an entry is not eight bytes long")
+                        })?,
+                };
+                Ok::<_, PoolError>((key, references))
+            })
+            .buffer_unordered(LOOKUPS_IN_FLIGHT)
+            .try_collect()
+            .await?;
+        for (key, references) in found {
+            if let Some(change) = changes.get_mut(&key) {
+                change.stored = references;
+            }
         }
-        let mut txgs = self.txgs.lock();
-        if let Some(left) = txgs.remove(&txg)
-            && !left.changes.is_empty()
-        {
-            tracing::error!(%txg, ?left, "references of cloned blocks were changed too late; their space is lost until the pool is checked");
-        }
+        Ok(())
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use format::{Checksum, Compression, Dva, Endian, ObjectType, RegularPointer};
+/// How many ranges a vdev has (`brt_vdev_realloc`): its space is whole metaslabs.
+fn ranges_of(pipeline: &Pipeline, vdev: VdevId, range_bytes: u64) -> usize {
+    let spaces = pipeline.allocator().top_spaces();
+    let size_bytes = spaces
+        .iter()
+        .find(|space| space.vdev == vdev)
+        .map_or(0, |space| space.size_bytes);
+    size_bytes.div_ceil(range_bytes) as usize
+}
 
-    const TXG: Txg = Txg::new(7);
+/// Makes a vdev's table (`brt_vdev_create`).
+async fn create(
+    sync: &CloneSync<'_>,
+    vdev: VdevId,
+    ranges: usize,
+) -> Result<(Table, Zap), PoolError> {
+    let mut options = ZapOptions::new(ObjectType::OTN_ZAP_METADATA);
+    options.flags = Zap::FLAG_HASH64 | Zap::FLAG_UINT64_KEY;
+    options.block_shift = ZAP_BLOCK_SHIFT;
+    options.indirect_block_shift = ZAP_BLOCK_SHIFT;
+    let entries = Zap::create(sync.mos, sync.tx, options).await?;
+    let phys = BrtVdevPhys {
+        entries: entries.id(),
+        size: ranges as u64,
+        byte_order: 0,
+        total_count: 0,
+        range_bytes: BrtVdevPhys::RANGE_BYTES,
+        used_bytes: 0,
+        saved_bytes: 0,
+    };
+    let kind = ObjectType::OTN_UINT64_METADATA;
+    let new = NewObject::new(kind)
+        .with_block_bytes(BrtVdevPhys::BLOCK_BYTES as u32)
+        .with_bonus(kind, phys.encode().to_vec());
+    let array = sync.mos.allocate(sync.tx, new).await?.id();
+    let directory = Zap::hold(sync.mos, ObjectId::POOL_DIRECTORY).await?;
+    directory
+        .add_u64(sync.tx, name_of(vdev), array.get())
+        .await?;
+    sync.features.increment(sync.ctx, BLOCK_CLONING).await?;
+    let clones = sync.pipeline.clones();
+    clones.load(vdev, phys.range_bytes, vec![0; ranges]);
+    Ok((Table { array, phys }, entries))
+}
 
-    fn block(object_type: ObjectType, level: u8, offset_bytes: u64) -> BlockPointer {
-        let dva = Dva::new(VdevId::new(0), offset_bytes, 4096, false).expect("a place");
-        BlockPointer::regular(&RegularPointer {
-            dvas: [Some(dva), None, None],
-            lsize_bytes: 4096,
-            psize_bytes: 4096,
-            compression: Compression::Off,
-            checksum_kind: Checksum::Fletcher4,
-            object_type,
-            level,
-            dedup: false,
-            uses_crypt: false,
-            rewritten: false,
-            endian: Endian::Little,
-            fill: 1,
-            logical_birth: Txg::new(5),
-            physical_birth: Txg::new(5),
-            checksum: [0; 4],
-            crypt: None,
-        })
-        .expect("a pointer")
-    }
-
-    fn data(offset_bytes: u64) -> BlockPointer {
-        block(ObjectType::PLAIN_FILE_CONTENTS, 0, offset_bytes)
-    }
-
-    #[test]
-    fn only_data_where_the_table_has_entries_is_kept() {
-        let clones = Clones::default();
-        assert!(!clones.keep(TXG, &data(0)));
-        clones.load(VdevId::new(0), 1 << 20, vec![0, 3]);
-        assert!(!clones.keep(TXG, &data(0)));
-        assert!(clones.keep(TXG, &data(1 << 20)));
-        assert!(!clones.keep(TXG, &data(2 << 20)), "beyond the table");
-        let indirect = block(ObjectType::PLAIN_FILE_CONTENTS, 1, 1 << 20);
-        assert!(!clones.keep(TXG, &indirect));
-        assert!(!clones.keep(TXG, &block(ObjectType::DNODE, 0, 1 << 20)));
-        let changes = clones.take(TXG);
-        assert_eq!(changes.freed, [data(1 << 20)]);
-        assert!(clones.take(TXG).is_empty());
-    }
-
-    #[test]
-    fn what_is_announced_is_kept_in_its_txg_only() {
-        let clones = Clones::default();
-        clones.announce(TXG, &data(4096));
-        assert!(clones.take(TXG).is_empty(), "nothing was written");
-        assert!(clones.keep(TXG, &data(4096)));
-        assert!(!clones.keep(TXG.next(), &data(4096)));
-        clones.add(TXG, &data(4096));
-        let changes = clones.take(TXG);
-        assert_eq!((changes.added.len(), changes.freed.len()), (1, 1));
-        clones.sync_done(TXG);
-        assert!(!clones.keep(TXG, &data(4096)));
-    }
-
-    #[test]
-    fn counts_stay_in_bounds_and_grow_with_the_vdev() {
-        let clones = Clones::default();
-        let vdev = VdevId::new(0);
-        clones.load(vdev, 1 << 20, vec![0, u16::MAX]);
-        let key = |offset_bytes| CloneKey { vdev, offset_bytes };
-        assert_eq!(clones.count(key(0), false, 2), None);
-        assert_eq!(clones.count(key(1 << 20), true, 2), None);
-        assert_eq!(clones.count(key(0), true, 2), Some(0));
-        assert_eq!(clones.count(key(3 << 20), true, 3), None, "outside");
-        assert_eq!(clones.count(key(3 << 20), true, 5), Some(3));
-        assert_eq!(clones.range_count(vdev), 5);
-        assert_eq!(clones.stored_counts(vdev, 3..9), [1, 0, 0, 0]);
-        clones.forget(vdev);
-        assert_eq!(clones.entries_near(key(0)), 0);
-    }
+/// Removes a table without entries (`brt_vdev_destroy`).
+async fn destroy(sync: &CloneSync<'_>, vdev: VdevId, table: &Table) -> Result<(), PoolError> {
+    sync.mos.free(sync.tx, table.phys.entries).await?;
+    sync.mos.free(sync.tx, table.array).await?;
+    let directory = Zap::hold(sync.mos, ObjectId::POOL_DIRECTORY).await?;
+    directory.remove(sync.tx, name_of(vdev)).await?;
+    sync.pipeline.clones().forget(vdev);
+    sync.features.decrement(sync.ctx, BLOCK_CLONING).await?;
+    Ok(())
 }

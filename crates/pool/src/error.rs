@@ -1,233 +1,405 @@
 //! The one error type of this crate.
 
-use std::sync::Arc;
-
-use device::DeviceError;
-use format::{FormatError, Guid, ObjsetId, Txg, VdevId};
 use thiserror::Error;
 
-/// Why a pool could not do what it was asked. Cheap to clone, so that one failure can be told to
-/// everybody who waits for it.
-#[derive(Debug, Clone, Error)]
+/// Why a pool could not be created, found, imported, changed or exported.
+#[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PoolError {
-    /// No vdev has room for the block, not even in pieces.
+    /// The name is not one a pool may have.
     #[error(
-        "no space for {size_bytes} bytes in txg {txg}; destroy files or snapshots, or add a vdev"
+        "'{name}' cannot be a pool's name: {why}; choose a name that begins with a letter and holds only letters, digits, '-', '_', '.', ':' and spaces"
     )]
-    NoSpace {
-        /// Bytes that were asked for.
-        size_bytes: u64,
-        /// The txg that asked.
-        txg: Txg,
-    },
-    /// Every copy that could be read fails its checksum.
-    #[error(
-        "{block}: no copy has the right checksum; restore the affected file from a backup, and scrub the pool to find out what else is damaged"
-    )]
-    Checksum {
-        /// The block.
-        block: String,
-        /// A device that was there failed as well: the same read may succeed another time.
-        device_failed: bool,
-    },
-    /// No copy could be read, because of device errors or missing devices.
-    #[error(
-        "{block}: no copy can be read ({cause}); reattach the missing devices and run 'zpool clear'"
-    )]
-    Unreadable {
-        /// The block.
-        block: String,
-        /// The last failure.
-        cause: String,
-        /// A device that was there failed: the same read may succeed another time.
-        device_failed: bool,
-    },
-    /// Some write or flush could not be absorbed by redundancy, and the pool has stopped writing.
-    #[error("the pool is suspended: {reason}; reattach its devices and run 'zpool clear'")]
-    Suspended {
-        /// What happened.
-        reason: String,
-    },
-    /// No heartbeat of multi-host protection could be written for long: another host may take the pool.
-    #[error(
-        "no multihost heartbeat could be written for {silent_ms} ms; make the pool's devices available and run 'zpool clear'"
-    )]
-    HeartbeatsFailed {
-        /// For how long.
-        silent_ms: u64,
-    },
-    /// A task of the pool panicked: what it left half done must not be written.
-    #[error(
-        "its task '{task}' failed ({message}); what was not written yet is lost: run 'zpool export -f' and import it again, and report this"
-    )]
-    TaskPanicked {
-        /// The task.
-        task: &'static str,
-        /// What the panic said.
-        message: String,
-    },
-    /// A device neither does what it was asked nor fails.
-    #[error(
-        "{vdev}: the device does not answer; make it answer again or take it away from this host, then run 'zpool clear'"
-    )]
-    Stalled {
-        /// Which device.
-        vdev: String,
-    },
-    /// A device failed.
-    #[error(transparent)]
-    Device(Arc<DeviceError>),
-    /// Bytes from disk are not what they must be.
-    #[error(transparent)]
-    Format(#[from] FormatError),
-    /// A block passed its checksum, but does not decompress or cannot be interpreted.
-    #[error(
-        "{block}: {what}; the block was damaged before it was written, so restore the affected file from a backup"
-    )]
-    Corrupt {
-        /// The block.
-        block: String,
-        /// What is wrong.
-        what: String,
-    },
-    /// A block of an encrypted dataset was asked for without its key.
-    #[error("{block}: the key of dataset {objset} is not loaded; load it with 'zfs load-key'")]
-    KeyNotLoaded {
-        /// The block.
-        block: String,
-        /// The dataset, by its object number.
-        objset: ObjsetId,
-    },
-    /// A block passed its checksum, but not its MAC: somebody without the key wrote it, or another key is loaded.
-    #[error(
-        "{block}: the block is not what was encrypted (its MAC does not fit); restore the affected file from a backup"
-    )]
-    Authentication {
-        /// The block.
-        block: String,
-    },
-    /// A block pointer cannot be right: it must not be followed.
-    #[error(
-        "{block}: the block pointer is damaged ({what}); restore the affected file from a backup"
-    )]
-    BadPointer {
-        /// The pointer, as text.
-        block: String,
+    BadName {
+        /// The name.
+        name: String,
         /// What is wrong with it.
-        what: String,
+        why: String,
     },
-    /// A top-level vdev that does not exist was referred to.
-    #[error("the pool has no top-level vdev {vdev}; import it with all its devices present")]
-    NoSuchVdev {
-        /// The vdev.
-        vdev: VdevId,
+    /// The vdevs asked for do not make a pool.
+    #[error("invalid vdev specification: {why}; change the list of devices")]
+    BadVdevs {
+        /// What is wrong with them.
+        why: String,
     },
-    /// A vdev has too few working children.
-    #[error(
-        "{vdev}: too few working devices ({cause}); reattach the missing devices and run 'zpool clear'"
-    )]
-    VdevUnavailable {
-        /// Which vdev, as a person would name it.
-        vdev: String,
-        /// What is missing.
-        cause: String,
-    },
-    /// A vdev of a kind that this release cannot do I/O on.
-    #[error("{vdev}: vdevs of the type '{kind}' are not supported yet; use OpenZFS for this pool")]
-    UnsupportedVdev {
-        /// Which vdev.
-        vdev: String,
-        /// Its type.
-        kind: String,
-    },
-    /// The configuration of the pool or of a vdev cannot be right.
-    #[error(
-        "the pool's configuration is damaged: {what}; try another device's label, or import with -F"
-    )]
-    BadConfig {
-        /// What is wrong.
-        what: String,
-    },
-    /// A device's label does not belong where the device is.
-    #[error(
-        "{path}: the device holds vdev {found} and not {expected}; give the right device, or replace it"
-    )]
-    WrongDevice {
-        /// Path of the device.
+    /// A device seems to hold something that creating the pool would destroy.
+    #[error("{path} {why}; use '-f' to overwrite it if that is really meant")]
+    DeviceInUse {
+        /// The device.
         path: String,
-        /// The guid in its label.
-        found: Guid,
-        /// The guid that it should have.
-        expected: Guid,
+        /// What it holds, as a sentence's end: "is part of active pool 'tank'".
+        why: String,
     },
-    /// No valid label was found.
-    #[error("{path}: no valid ZFS label; check that this is a device of the pool")]
+    /// The vdevs to add have another sector size than the pool's.
+    #[error(
+        "the new devices would have an ashift of {new} and those of '{pool}' have {known}; give '-o ashift={known}', or use '--allow-ashift-mismatch' if that is really meant"
+    )]
+    AshiftMismatch {
+        /// The pool.
+        pool: String,
+        /// log2 of the new vdev's smallest block.
+        new: u64,
+        /// That of the pool's vdevs.
+        known: u64,
+    },
+    /// There is nothing to clear.
+    #[error("failed to read label from {path}: it has none that is valid; nothing is to be done")]
     NoLabel {
-        /// Path of the device.
+        /// The device.
         path: String,
     },
-    /// A device is smaller than ZFS's minimum, or than it was.
+    /// A device cannot be removed.
+    #[error("cannot remove {device}: {why}")]
+    CannotRemove {
+        /// The device, as it was called.
+        device: String,
+        /// Why not, with what to do.
+        why: String,
+    },
+    /// No device of the pool goes by that name.
+    #[error("cannot clear errors for {device}: no such device in pool")]
+    NoSuchDevice {
+        /// The device, as it was called.
+        device: String,
+    },
+    /// Going back to the checkpoint would not be possible afterwards.
     #[error(
-        "{path}: {size_bytes} bytes is too small, {needed_bytes} are needed; use a bigger device"
+        "checkpoint exists; discard it first with 'zpool checkpoint -d {pool}', if the pool will not have to go back to it"
+    )]
+    HasCheckpoint {
+        /// The pool.
+        pool: String,
+    },
+    /// What is left of the checkpoint must go first.
+    #[error(
+        "currently discarding checkpoint; wait until that is done with 'zpool wait -t discard {pool}'"
+    )]
+    DiscardingCheckpoint {
+        /// The pool.
+        pool: String,
+    },
+    /// There is no checkpoint to discard.
+    #[error("checkpoint does not exist; 'zpool checkpoint {pool}' makes one")]
+    NoCheckpointToDiscard {
+        /// The pool.
+        pool: String,
+    },
+    /// A checkpoint cannot be made.
+    #[error("cannot checkpoint '{pool}': {why}")]
+    CannotCheckpoint {
+        /// The pool.
+        pool: String,
+        /// Why not, with what to do.
+        why: String,
+    },
+    /// Only a pool with all its devices can be given another guid.
+    #[error("the devices of pool '{pool}' are not all online; repair it first")]
+    NotHealthy {
+        /// The pool.
+        pool: String,
+    },
+    /// Log devices are missing, and nobody said that the pool is to be opened without them.
+    #[error(
+        "The devices below are missing or corrupted, use '-m' to import the pool anyway:\n\t{}\n{}\ncannot import '{pool}': one or more devices is currently unavailable",
+        devices.join("\n\t"), lost_with_logs(datasets)
+    )]
+    MissingLog {
+        /// The pool.
+        pool: String,
+        /// The log devices.
+        devices: Vec<String>,
+        /// What was logged on them and is not in the pool is of these.
+        datasets: Vec<String>,
+    },
+    /// A device is smaller than a vdev must be.
+    #[error(
+        "{path} has {size_bytes} bytes but a vdev needs at least {needed_bytes}; use a larger device"
     )]
     TooSmall {
-        /// Path of the device.
+        /// The device.
         path: String,
         /// Its size.
         size_bytes: u64,
-        /// The size that is needed.
+        /// The least size (`SPA_MINDEVSIZE`).
         needed_bytes: u64,
     },
-    /// Something that is not done yet for blocks of this kind.
-    #[error("{block}: {what} is not supported yet; use OpenZFS for this dataset")]
-    Unsupported {
-        /// The block.
-        block: String,
-        /// What it needs.
-        what: String,
+    /// A pool property does not exist, cannot be set, or cannot have that value.
+    #[error("cannot set property '{property}' to '{value}': {why}; see zpoolprops(7)")]
+    BadProperty {
+        /// The property.
+        property: String,
+        /// The value asked for.
+        value: String,
+        /// What is wrong with it.
+        why: String,
     },
-    /// Writing to a pool that was opened read-only.
-    #[error("the pool is open read-only; import it for writing")]
-    ReadOnly,
-    /// The pool is being closed.
-    #[error("the pool is closing; try again after it was imported")]
-    Closing,
-    /// A metaslab's space map could not be loaded.
-    #[error("metaslab {metaslab} of vdev {vdev}: cannot be loaded: {cause}; scrub the pool")]
-    MetaslabLoad {
-        /// The top-level vdev.
-        vdev: VdevId,
-        /// Index of the metaslab in it.
-        metaslab: u64,
-        /// Why.
-        cause: String,
+    /// A property of a vdev does not exist, cannot be set, or cannot have that value.
+    #[error("{why}; see vdevprops(7)")]
+    BadVdevProperty {
+        /// The property.
+        property: String,
+        /// The vdev.
+        vdev: String,
+        /// What is wrong with it.
+        why: String,
     },
-    /// Space that is allocated already was claimed, or free space freed: the space maps are wrong.
+    /// The pool uses features that this release cannot read.
     #[error(
-        "vdev {vdev}: {length_bytes} bytes at {offset_bytes:#x} are {found}; the pool's space maps are damaged, so import it read-only and copy its data"
+        "cannot import '{pool}': it uses features that are not supported: {}; use a release that supports them",
+        features.join(", ")
     )]
-    SpaceMap {
-        /// The top-level vdev.
-        vdev: VdevId,
-        /// First byte.
-        offset_bytes: u64,
-        /// Length in bytes.
-        length_bytes: u64,
-        /// What was found.
-        found: &'static str,
+    UnsupportedFeatures {
+        /// The pool.
+        pool: String,
+        /// The features' names.
+        features: Vec<String>,
     },
+    /// The pool uses features that this release can read around but not write.
+    #[error(
+        "cannot import '{pool}' for writing: it uses features that are supported for reading only: {}; import it with '-o readonly=on'",
+        features.join(", ")
+    )]
+    UnsupportedForWrite {
+        /// The pool.
+        pool: String,
+        /// The features' names.
+        features: Vec<String>,
+    },
+    /// The pool's version is older than this release writes.
+    #[error(
+        "cannot import '{pool}': its version is {version}, and this release supports {supported}; {advice}"
+    )]
+    UnsupportedVersion {
+        /// The pool.
+        pool: String,
+        /// The version found.
+        version: u64,
+        /// What is supported, in words.
+        supported: &'static str,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// The pool seems to be in use by another system.
+    #[error(
+        "cannot import '{pool}': it was last used by the host '{hostname}' (id {hostid:#x}) and not exported; export it there, or use 'zpool import -f' if that host is gone"
+    )]
+    ForeignHost {
+        /// The pool.
+        pool: String,
+        /// Name of the host that used it last.
+        hostname: String,
+        /// Its id.
+        hostid: u64,
+    },
+    /// Another host uses the pool at this moment; that is seen by its heartbeats.
+    #[error(
+        "cannot import '{pool}': pool is imported on host '{hostname}' (hostid={hostid:x}).\nExport the pool on the other system, then run 'zpool import'."
+    )]
+    RemoteActive {
+        /// The pool.
+        pool: String,
+        /// Name of the host, as the labels tell.
+        hostname: String,
+        /// Its id.
+        hostid: u64,
+    },
+    /// Another host imported the pool while it was suspended here.
+    #[error(
+        "pool '{pool}': another host has imported it since it was suspended here; give it up with 'zpool export -f {pool}'"
+    )]
+    TakenOver {
+        /// The pool.
+        pool: String,
+    },
+    /// The property multihost is on, and this host has no id.
+    #[error(
+        "cannot import '{pool}': pool has the multihost property on and the system's hostid is not set.\nSet a unique system hostid with the zgenhostid(8) command."
+    )]
+    NoHostid {
+        /// The pool.
+        pool: String,
+    },
+    /// The pool was destroyed.
+    #[error("cannot import '{pool}': it was destroyed; use 'zpool import -D' to bring it back")]
+    Destroyed {
+        /// The pool.
+        pool: String,
+    },
+    /// Too many devices are missing or damaged.
+    #[error("cannot open pool '{pool}': {why}; attach the missing devices and try again")]
+    MissingDevices {
+        /// The pool.
+        pool: String,
+        /// Which ones.
+        why: String,
+    },
+    /// What the pool's own metadata says contradicts itself.
+    #[error(
+        "pool '{pool}': {what} is damaged: {why}; recover the pool from a copy, or import it read-only to save what can be read"
+    )]
+    Damaged {
+        /// The pool.
+        pool: String,
+        /// Which piece of metadata.
+        what: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// None of the states asked for can be read.
+    #[error(
+        "cannot import '{pool}': none of {tried} states from transaction group {oldest} to {newest} can be read; of the newest: {why}; try '-FX' or '-T' with '-o readonly=on', or recover the pool from a copy"
+    )]
+    NoState {
+        /// The pool.
+        pool: String,
+        /// How many were tried.
+        tried: usize,
+        /// The first of them.
+        oldest: u64,
+        /// The last of them.
+        newest: u64,
+        /// What is wrong with the newest.
+        why: String,
+    },
+    /// There is no checkpoint to go back to.
+    #[error(
+        "cannot import '{pool}': the pool has no checkpoint; import it without '--rewind-to-checkpoint'"
+    )]
+    NoCheckpoint {
+        /// The pool.
+        pool: String,
+    },
+    /// What is asked is not for a spare that stands by (`EZFS_ISSPARE`, lib/libzfs/libzfs_util.c).
+    #[error("device is reserved as a hot spare; name one that is in use")]
+    IsSpare {
+        /// The device, as it was named.
+        device: String,
+    },
+    /// The pool is open read-only.
+    #[error("pool '{pool}' is read-only; export it and import it without 'readonly=on'")]
+    ReadOnly {
+        /// The pool.
+        pool: String,
+    },
+    /// The pool is suspended after an I/O failure.
+    #[error(
+        "pool '{pool}' is suspended: {why}; make its devices available again and run 'zpool clear {pool}'"
+    )]
+    Suspended {
+        /// The pool.
+        pool: String,
+        /// The failure.
+        why: String,
+    },
+    /// The pool was exported or destroyed meanwhile.
+    #[error("pool '{pool}' is no longer open; import it again")]
+    Closed {
+        /// The pool.
+        pool: String,
+    },
+    /// A feature flag is not known, or cannot be enabled by this release.
+    #[error("cannot enable feature '{feature}': {why}; see zpool-features(7)")]
+    BadFeature {
+        /// The feature.
+        feature: String,
+        /// Why not.
+        why: String,
+    },
+    /// The layer of datasets failed.
+    #[error(transparent)]
+    Dataset(#[from] dataset::DatasetError),
+    /// The layer of objects failed.
+    #[error(transparent)]
+    Object(#[from] object::ObjectError),
+    /// The layer of vdevs and blocks failed.
+    #[error(transparent)]
+    Zio(#[from] zio::ZioError),
+    /// A configuration cannot be encoded or decoded.
+    #[error(transparent)]
+    Format(#[from] format::FormatError),
+    /// A device failed.
+    #[error(transparent)]
+    Device(#[from] device::DeviceError),
+    /// Only pools that were imported read-only can be scrubbed so far.
+    #[error(
+        "cannot scrub '{pool}': it is open for writing, which scrubs do not support yet; export it, import it with '-o readonly=on', and scrub it then"
+    )]
+    ScrubForWrite {
+        /// The pool.
+        pool: String,
+    },
+    /// A scrub is under way.
+    #[error("cannot scrub '{pool}': currently scrubbing; use 'zpool scrub -s' to cancel scrub")]
+    ScrubActive {
+        /// The pool.
+        pool: String,
+    },
+    /// The scrub is paused already.
+    #[error("cannot pause scrubbing '{pool}': scrub is paused; use 'zpool scrub' to resume scrub")]
+    ScrubPaused {
+        /// The pool.
+        pool: String,
+    },
+    /// There is no scrub to pause or stop.
+    #[error("there is no active scrub; start one with 'zpool scrub {pool}'")]
+    NoScrub {
+        /// The pool.
+        pool: String,
+    },
+}
+
+/// What an import without log devices loses, as a sentence.
+fn lost_with_logs(datasets: &[String]) -> String {
+    if datasets.is_empty() {
+        return "No intent log is on them: nothing is lost without them.".to_owned();
+    }
+    format!(
+        "What was written synchronously in the last seconds of use may be lost in: {}",
+        datasets.join(", ")
+    )
 }
 
 impl PoolError {
-    /// Whether a pool that is suspended for it can only be given up.
-    pub fn is_final(&self) -> bool {
-        matches!(self, PoolError::TaskPanicked { .. })
+    /// Whether the error says that what is on the devices is not as it was written, or cannot be read.
+    pub fn is_damage(&self) -> bool {
+        use dataset::DatasetError;
+        use object::ObjectError;
+        use zio::ZioError;
+        let pool = match self {
+            Self::Damaged { .. }
+            | Self::Object(ObjectError::Format { .. } | ObjectError::Damaged { .. })
+            | Self::Dataset(DatasetError::Object(
+                ObjectError::Format { .. } | ObjectError::Damaged { .. },
+            )) => return true,
+            Self::Zio(error)
+            | Self::Object(ObjectError::Zio(error))
+            | Self::Dataset(
+                DatasetError::Zio(error) | DatasetError::Object(ObjectError::Zio(error)),
+            ) => error,
+            _ => return false,
+        };
+        matches!(
+            pool,
+            ZioError::Checksum { .. } | ZioError::Unreadable { .. }
+        )
+    }
+
+    /// Whether the error says that the pool is suspended or was given up.
+    pub fn is_suspended(&self) -> bool {
+        matches!(
+            self,
+            Self::Suspended { .. }
+                | Self::Zio(zio::ZioError::Suspended { .. } | zio::ZioError::Closing)
+                | Self::Zio(zio::ZioError::TaskPanicked { .. })
+                | Self::Dataset(dataset::DatasetError::Zio(
+                    zio::ZioError::Suspended { .. } | zio::ZioError::TaskPanicked { .. }
+                ))
+        )
     }
 }
 
-impl From<DeviceError> for PoolError {
-    fn from(error: DeviceError) -> Self {
-        PoolError::Device(Arc::new(error))
+impl From<vdev::VdevError> for PoolError {
+    fn from(error: vdev::VdevError) -> Self {
+        PoolError::Zio(error.into())
     }
 }

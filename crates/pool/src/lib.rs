@@ -1,39 +1,93 @@
-//! Vdev tree, I/O pipeline, allocation, cache and transaction groups.
+//! Pools as a whole: create, find, import, sync, export, destroy.
 //!
-//! | Module | What it is | OpenZFS's words |
-//! |---|---|---|
-//! | [`vdev`] | leaves, mirrors, RAID-Z, labels: bytes at (vdev, offset) with redundancy | VDEV |
-//! | [`alloc`] | which bytes of which vdev are free; per-txg changes | METASLAB |
-//! | [`cache`] | verified logical blocks in memory, bounded, scan resistant | ARC |
-//! | [`clones`] | which blocks may be shared by several files | BRT |
-//! | [`pipeline`] | block pointers to data and back: compression, checksums, copies, gangs | ZIO |
-//! | [`txg`] | open / quiesced / synced transaction groups and the write throttle | TXG |
+//! OpenZFS calls this layer the SPA (module/zfs/spa.c). It owns what belongs to no single
+//! dataset: the pool's configuration, the object directory of the MOS, feature flags, pool
+//! properties, the command history, the space maps that say which bytes of each vdev are
+//! allocated, the frees that wait for the next transaction group, and the task that writes
+//! transaction groups to disk one after the other.
 //!
-//! Lock order inside this crate (a later lock may be taken while an earlier one is held, never the
-//! other way; no lock is held across an await): txg state; allocator rotor; allocator top;
-//! cache shard; vdev queue; vdev leaf. In practice most code holds one of them at a time.
+//! | Module | In OpenZFS |
+//! |---|---|
+//! | [`Pool`], `create`, `layout`, `open` | spa.c: `spa_create`, `spa_load`, `spa_export_common` |
+//! | `rewind`, [`probe`] | spa.c: `spa_load_best`, `spa_ld_checkpoint_rewind`, `spa_tryimport` |
+//! | `sync` | spa.c: `spa_sync`; vdev_label.c: `vdev_config_sync` |
+//! | `space`, `logmaps` | metaslab.c, spa_log_spacemap.c |
+//! | `removed` | vdev_removal.c: `spa_remove_init` |
+//! | `auxiliary` | spa.c: `spa_load_spares`, `spa_load_l2cache`, `spa_sync_aux_dev` |
+//! | [`AddSpec`] and `vdevs` | spa.c: `spa_vdev_add`, `spa_change_guid`; vdev_removal.c: `spa_vdev_remove_log` |
+//! | `multihost` | mmp.c |
+//! | `clones` | brt.c |
+//! | `trim` | vdev_trim.c: `vdev_autotrim_thread` |
+//! | `checkpoint` | spa_checkpoint.c |
+//! | `tables` | ddt.c as far as it is read |
+//! | `dtl` | vdev.c: `vdev_dtl_sync`, `vdev_dtl_load` |
+//! | [`Salvage`] | (ours) opening what is left of a damaged pool |
+//! | [`scan`] | libzutil's zutil_import.c |
+//! | [`ScrubCommand`] and `scrub` | dsl_scan.c |
+//! | `config` | spa_config.c |
+//! | [`FeatureState`] and `features` | zfeature.c |
+//! | [`HistoryRecord`] and `history` | spa_history.c |
+//! | `props` | spa.c: `spa_prop_get`, `spa_sync_props` |
+//! | `vdevprops` | vdev.c: `vdev_prop_get`, `vdev_prop_set`, `vdev_props_set_sync` |
 
 #![forbid(unsafe_code)]
 
-pub mod alloc;
-pub mod cache;
-pub mod clones;
+mod activity;
+mod auxiliary;
+mod bootfs;
+mod checkpoint;
+mod clones;
+mod config;
+mod core;
+mod create;
+mod dedup;
+mod directory;
+mod dtl;
+mod errlog;
 mod error;
-#[cfg(feature = "hostile")]
-pub mod hostile;
-pub mod pipeline;
-#[cfg(test)]
-mod testing;
-pub mod txg;
-pub mod vdev;
+mod errors;
+mod features;
+mod history;
+mod layout;
+mod logmaps;
+mod multihost;
+mod open;
+mod pool;
+mod probe;
+mod props;
+mod removed;
+mod rewind;
+mod salvage;
+mod scan;
+mod scrub;
+mod space;
+mod spec;
+mod status;
+mod sync;
+mod tables;
+mod trim;
+mod vdevprops;
+mod vdevs;
 
-pub use alloc::{Allocator, MetaslabChange, MetaslabSource};
-pub use cache::Cache;
-pub use clones::{CloneChanges, CloneKey, Clones};
+pub use activity::{ActivityState, ActivityStatus};
+pub use checkpoint::CheckpointStatus;
 pub use error::PoolError;
-pub use pipeline::{
-    Bookmark, CacheUse, ErrorReport, ErrorSink, Pipeline, PipelineOptions, Priority, ReadContext,
-    WritePolicy,
+pub use features::supported_features;
+pub use history::{HistoryRecord, HistoryWhat};
+pub use pool::{Pool, PoolNumbers};
+pub use probe::{Probe, Unusable, probe};
+pub use props::{PoolProperty, PropertySource};
+pub use removed::{RemovalState, RemovalStatus};
+pub use salvage::{Problem, Salvage, SalvageSpec, SalvagedDataset};
+pub use scan::{FoundPool, FoundState, ScanSpec, scan};
+pub use scrub::{ScrubCommand, ScrubNumbers};
+pub use spec::{
+    CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, MissingLogs, Rewind, Rewound,
+    VdevClass, VdevLayout, VdevSpec,
 };
-pub use txg::{Added, Settle, Tx, TxgLimits, TxgManager};
-pub use vdev::VdevTree;
+pub use status::{
+    FeatureState, FeatureStatus, PoolHealth, PoolStatus, ScanStatus, VdevState, VdevStatus,
+};
+pub use tables::{CloneStatus, DedupStatus, ExpansionStatus};
+pub use vdev::IoStats;
+pub use vdevs::{AddSpec, clear_label};

@@ -1,7 +1,7 @@
 //! Torture with deduplication: small records, of few kinds, so that most blocks are shared and many entries come and go.
 
 use dataset::PropertyChange;
-use engine::Pool;
+use pool::Pool;
 
 use crate::rng::Rng;
 use crate::torture::POOL;

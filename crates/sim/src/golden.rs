@@ -12,10 +12,10 @@ use bytes::Bytes;
 use codec::crypt::{WRAPPING_KEY_BYTES, WrappingKey, passphrase_key};
 use dataset::{DatasetError, KeyFormat};
 use device::sim::{PowerCut, SimWorld};
-use engine::{ImportSpec, Pool};
 use filesystem::{Caller, Filesystem};
 use format::ObjsetKind;
 use parking_lot::Mutex;
+use pool::{ImportSpec, Pool};
 use volume::Volume;
 
 use crate::model::{State, list};

@@ -11,13 +11,13 @@ use std::time::Duration;
 use dataset::PropertySource;
 use device::sim::{Fault, FaultEffect, PowerCut, SimDisk, SimOp, SimWorld};
 use device::{BoxFuture, World};
-use engine::{
+use format::Txg;
+use parking_lot::Mutex;
+use pool::{
     CreateSpec, FeatureChoice, FoundPool, HostIdentity, ImportSpec, LeafSpec, Pool, Rewind,
     ScanSpec, VdevClass, VdevLayout, VdevSpec, VdevStatus,
 };
-use format::Txg;
-use parking_lot::Mutex;
-use pool::alloc::DEFER_TXGS;
+use zio::alloc::DEFER_TXGS;
 
 use crate::golden::Golden;
 use crate::history::History;
@@ -353,7 +353,7 @@ pub async fn find(sim: &SimWorld) -> Result<FoundPool, Failure> {
         paths: sim.disk_names(),
         ..ScanSpec::default()
     };
-    let mut found = engine::scan(&sim.world(), &spec).await?;
+    let mut found = pool::scan(&sim.world(), &spec).await?;
     if found.len() != 1 {
         return Err(format!("{} pools found, not one", found.len()).into());
     }
@@ -376,7 +376,7 @@ async fn inspect_older(sim: &SimWorld, first: Txg) -> Result<u64, Failure> {
     let mut txgs = BTreeSet::new();
     for name in sim.disk_names() {
         let device = sim.world().opener.open(&name, true).await?;
-        let labels = pool::vdev::read_labels(&*device).await?.labels;
+        let labels = vdev::read_labels(&*device).await?.labels;
         let uberblocks = labels.iter().flat_map(|label| &label.uberblocks);
         txgs.extend(uberblocks.map(|uberblock| uberblock.txg));
     }
@@ -936,7 +936,7 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
 }
 
 /// A pool that is gone must not be held by anything: a server imports and exports pools for years.
-fn nothing_left(pipeline: &Weak<pool::Pipeline>, after: &str) -> Result<(), Failure> {
+fn nothing_left(pipeline: &Weak<zio::Pipeline>, after: &str) -> Result<(), Failure> {
     match pipeline.strong_count() {
         0 => Ok(()),
         count => Err(format!("after {after} the pool is still held {count} times").into()),

@@ -18,16 +18,17 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use device::BoxFuture;
-use engine::Pool;
+use format::Bookmark;
 use format::{
     BlockPointer, DeadlistPhys, DnodeFlags, DnodePhys, DslDatasetPhys, DslDirPhys, Endian,
     ObjectId, ObjectType, ObjsetId, ObjsetPhys, Txg, UsedBy, VdevId, ZilHeader,
 };
 use object::{Bpobj, BpobjSpace, Bptree, ObjectSet, SpaceMapKind, SpaceMapObject, Zap};
-use pool::alloc::RangeSet;
-use pool::pipeline::CacheUse;
-use pool::vdev::{VdevKind, metaslab_span};
-use pool::{Bookmark, CloneKey, Pipeline, ReadContext};
+use pool::Pool;
+use vdev::RangeSet;
+use vdev::{VdevKind, metaslab_span};
+use zio::pipeline::CacheUse;
+use zio::{CloneKey, Pipeline, ReadContext};
 
 use crate::verify_clones::Clones;
 use crate::verify_dedup::Shared;
@@ -636,7 +637,7 @@ impl Walk<'_> {
                 continue;
             }
             let stripe_bytes = match top.kind() {
-                VdevKind::Draid(draid) => (draid.data + draid.parity) << top.ashift(),
+                VdevKind::Draid(draid) => (draid.layout.data + draid.layout.parity) << top.ashift(),
                 _ => 0,
             };
             shifts.insert(vdev, (shift, stripe_bytes));

@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use engine::Pool;
 use format::{BlockPointer, BrtVdevPhys, Endian, ObjectId};
 use object::{ObjectSet, Zap};
-use pool::CloneKey;
+use pool::Pool;
+use zio::CloneKey;
 
 use crate::verify::{Failure, Walk};
 

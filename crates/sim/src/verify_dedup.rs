@@ -10,7 +10,7 @@ use format::{
     decode_ddt_value_head,
 };
 use object::{ObjectSet, Zap};
-use pool::pipeline::{DedupName, pointer_of_place};
+use zio::pipeline::{DedupName, pointer_of_place};
 
 use crate::verify::{Failure, Walk};
 

@@ -5,7 +5,7 @@ use format::{
     BlockPointer, Endian, LogCloneBody, LogHeader, LogKind, LogWriteBody, ZilHeader, ZilSequence,
     decode_log_block,
 };
-use pool::ReadContext;
+use zio::ReadContext;
 
 use crate::verify::Walk;
 

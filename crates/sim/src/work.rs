@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use dataset::DatasetError;
 use device::World;
-use engine::Pool;
 use filesystem::{FileKind, Filesystem, FsError};
 use parking_lot::Mutex;
+use pool::Pool;
 use volume::{Volume, VolumeError};
 
 use crate::golden::Golden;

@@ -1,6 +1,6 @@
 //! Why an operation on a volume failed.
 
-use pool::PoolError;
+use zio::ZioError;
 
 /// Why an operation on a volume failed.
 #[derive(Debug, thiserror::Error)]
@@ -66,7 +66,7 @@ pub enum VolumeError {
         /// Where, in bytes.
         offset_bytes: u64,
         /// The block that cannot be read.
-        source: PoolError,
+        source: ZioError,
     },
     /// The dataset is no volume that we can serve.
     #[error("dataset {name}: {what}")]

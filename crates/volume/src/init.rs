@@ -6,7 +6,7 @@ use dataset::{ObjsetInit, PropertyValue};
 use device::BoxFuture;
 use format::{ObjectId, ObjectType, ObjsetKind};
 use object::{NewObject, ObjectSet, Zap, ZapOptions};
-use pool::Tx;
+use zio::Tx;
 
 /// The object that holds a volume's data (`ZVOL_OBJ`).
 pub(crate) const DATA: ObjectId = ObjectId::new(1);

@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use device::BoxFuture;
-use format::{BLOCK_POINTER_BYTES, BlockPointer, Endian, LogKind};
-use pool::{Bookmark, ReadContext};
+use format::{BLOCK_POINTER_BYTES, BlockPointer, Bookmark, Endian, LogKind};
 use zil::{ReplayError, ReplayRecord, ReplayTarget};
+use zio::ReadContext;
 
 use crate::init::DATA;
 use crate::volume::Volume;

@@ -10,9 +10,9 @@ use device::World;
 use format::{Guid, LogKind, ObjsetKind};
 use object::{Object, ObjectError, ObjectSet, Zap};
 use parking_lot::RwLock;
-use pool::{PoolError, Tx};
 use tokio::sync::{RwLockReadGuard, watch};
 use zil::{LogRecord, SyncMode, Zil};
+use zio::{Tx, ZioError};
 
 use crate::error::{Result, VolumeError};
 use crate::init::{DATA, PROPERTIES, SIZE};
@@ -154,8 +154,8 @@ impl Volume {
     /// What reading for a request at this offset failed with.
     fn damaged_at(&self, offset_bytes: u64, error: ObjectError) -> VolumeError {
         match error {
-            ObjectError::Pool(
-                source @ (PoolError::Checksum { .. } | PoolError::Unreadable { .. }),
+            ObjectError::Zio(
+                source @ (ZioError::Checksum { .. } | ZioError::Unreadable { .. }),
             ) => VolumeError::Damaged {
                 name: self.name(),
                 offset_bytes,
@@ -173,7 +173,7 @@ impl Volume {
             }
             DatasetError::ReadOnly { .. } => VolumeError::ReadOnly { name },
             DatasetError::Closed => VolumeError::Closed { name },
-            DatasetError::Pool(error) => of_pool(&name, error),
+            DatasetError::Zio(error) => of_pool(&name, error),
             DatasetError::Object(error) => of_object(&name, error),
             other => VolumeError::Object {
                 name,
@@ -494,7 +494,7 @@ impl Volume {
 
 fn of_object(name: &str, error: ObjectError) -> VolumeError {
     match error {
-        ObjectError::Pool(error) => of_pool(name, error),
+        ObjectError::Zio(error) => of_pool(name, error),
         other => VolumeError::Object {
             name: name.to_owned(),
             source: Box::new(other),
@@ -502,15 +502,15 @@ fn of_object(name: &str, error: ObjectError) -> VolumeError {
     }
 }
 
-fn of_pool(name: &str, error: PoolError) -> VolumeError {
+fn of_pool(name: &str, error: ZioError) -> VolumeError {
     let name = name.to_owned();
     match error {
-        PoolError::NoSpace { .. } => VolumeError::NoSpace { name },
-        PoolError::Suspended { .. } | PoolError::TaskPanicked { .. } => {
+        ZioError::NoSpace { .. } => VolumeError::NoSpace { name },
+        ZioError::Suspended { .. } | ZioError::TaskPanicked { .. } => {
             VolumeError::Suspended { name }
         }
-        PoolError::Closing => VolumeError::Closed { name },
-        PoolError::ReadOnly => VolumeError::ReadOnly { name },
+        ZioError::Closing => VolumeError::Closed { name },
+        ZioError::ReadOnly => VolumeError::ReadOnly { name },
         other => VolumeError::Object {
             name,
             source: Box::new(other),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use dataset::PropertyValue;
 use device::World;
-use engine::{
+use pool::{
     CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, Pool, ScanSpec, VdevClass,
     VdevLayout, VdevSpec,
 };
@@ -32,7 +32,7 @@ impl dataset::ObjsetInit for Nothing {
         &'a self,
         objset: &'a Arc<object::ObjectSet>,
         _properties: &'a [(String, PropertyValue)],
-        tx: &'a pool::Tx,
+        tx: &'a zio::Tx,
     ) -> device::BoxFuture<'a, Result<(), Box<dyn std::error::Error + Send + Sync>>> {
         Box::pin(async move {
             let mut options = object::ZapOptions::new(format::ObjectType::MASTER_NODE);
@@ -85,7 +85,7 @@ async fn find(world: &World, dir: &Path) -> ImportSpec {
         paths: vec![dir.to_str().expect("UTF-8").into()],
         ..ScanSpec::default()
     };
-    let mut found = engine::scan(world, &spec).await.expect("scan");
+    let mut found = pool::scan(world, &spec).await.expect("scan");
     ImportSpec::new(found.remove(0), host())
 }
 

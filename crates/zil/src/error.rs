@@ -17,5 +17,5 @@ pub enum ZilError {
     Closed,
     /// The pool failed: blocks, devices, or a transaction group.
     #[error("{0}")]
-    Pool(#[from] pool::PoolError),
+    Zio(#[from] zio::ZioError),
 }

@@ -10,8 +10,8 @@ use device::World;
 use format::{BlockPointer, ObjectId, Txg, ZilHeader};
 use object::{ObjectSet, SyncContext};
 use parking_lot::Mutex;
-use pool::{Tx, TxgManager};
 use tokio::sync::{Notify, oneshot};
+use zio::{Tx, TxgManager};
 
 use crate::ZilError;
 use crate::pending::{Entry, EntryBody, OBJECT_BYTES_MAX, Pending};
@@ -264,7 +264,7 @@ impl Zil {
     /// with a [`Tx`] held.
     ///
     /// # Errors
-    /// [`ZilError::Pool`] when the pool is closing, or suspended with `failmode=continue`: then it
+    /// [`ZilError::Zio`] when the pool is closing, or suspended with `failmode=continue`: then it
     /// is not known what is durable. With `failmode=wait` it waits.
     pub async fn commit(&self, object: ObjectId) -> Result<(), ZilError> {
         let shared = &self.shared;

@@ -19,8 +19,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use format::{LogKind, ObjectId, Txg};
-use pool::PoolError;
 use tokio::sync::oneshot;
+use zio::ZioError;
 
 /// Bytes of one object that wait in one txg, at most.
 pub(crate) const OBJECT_BYTES_MAX: u64 = 16 << 20;
@@ -115,7 +115,7 @@ impl TxgRecords {
 }
 
 /// Somebody who waits for a commit.
-pub(crate) type Ticket = oneshot::Sender<Result<(), PoolError>>;
+pub(crate) type Ticket = oneshot::Sender<Result<(), ZioError>>;
 
 /// What a round of the writer is about.
 #[derive(Debug, Default)]

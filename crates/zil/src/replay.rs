@@ -29,7 +29,8 @@ use bytes::Bytes;
 use device::BoxFuture;
 use format::{Endian, LogKind, Txg, ZilSequence};
 use object::ObjectError;
-use pool::PoolError;
+use vdev::VdevError;
+use zio::ZioError;
 
 use crate::ZilError;
 use crate::log::{Inherited, Replaying, Shared, Zil};
@@ -118,19 +119,19 @@ fn made(record: &RawRecord) -> Option<u64> {
 /// Whether an error is that of a block of which no good copy is left, devices that are missing
 /// aside.
 fn is_damage(error: &(dyn Error + 'static)) -> bool {
-    let of_pool = |error: &PoolError| {
+    let of_pool = |error: &ZioError| {
         matches!(
             error,
-            PoolError::Checksum { .. }
-                | PoolError::Unreadable { .. }
-                | PoolError::Corrupt { .. }
-                | PoolError::Authentication { .. }
-                | PoolError::BadPointer { .. }
-                | PoolError::Format(_)
+            ZioError::Checksum { .. }
+                | ZioError::Unreadable { .. }
+                | ZioError::Corrupt { .. }
+                | ZioError::Authentication { .. }
+                | ZioError::BadPointer { .. }
+                | ZioError::Vdev(VdevError::Format(_))
         )
     };
     let of_object = |error: &ObjectError| match error {
-        ObjectError::Pool(error) => of_pool(error),
+        ObjectError::Zio(error) => of_pool(error),
         ObjectError::Format { .. } | ObjectError::Damaged { .. } => true,
         _ => false,
     };
@@ -161,7 +162,7 @@ impl Zil {
     ///
     /// # Errors
     /// [`ZilError::Log`] when a record cannot be replayed or read: the log stays, and what was
-    /// replayed before it is kept. [`ZilError::Pool`] when the pool fails.
+    /// replayed before it is kept. [`ZilError::Zio`] when the pool fails.
     pub async fn replay(&self, target: &dyn ReplayTarget) -> Result<u64, ZilError> {
         let shared = &self.shared;
         if !self.needs_replay() {

@@ -11,13 +11,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use format::{
-    BlockPointer, Endian, LogCloneBody, LogHeader, LogKind, LogWriteBody, ObjectId, ObjsetId, Txg,
-    ZilHeader, ZilSequence, decode_log_block, log_object, log_word,
+    BlockPointer, Bookmark, Endian, LogCloneBody, LogHeader, LogKind, LogWriteBody, ObjectId,
+    ObjsetId, Txg, ZilHeader, ZilSequence, decode_log_block, log_object, log_word,
 };
-use pool::{Bookmark, CacheUse, CloneKey, Pipeline, PoolError, ReadContext};
+use vdev::VdevError;
+use zio::{CacheUse, CloneKey, Pipeline, ReadContext, ZioError};
 
 /// Level of bookmarks of log blocks (`ZB_ZIL_LEVEL`).
-const LEVEL: i8 = -2;
+const LEVEL: i64 = Bookmark::ZIL_LEVEL;
 /// How many transaction groups a block of a log may be newer than the pool's synced state. An
 /// import waits until that group has passed (`spa_claim_max_txg`). OpenZFS closes an empty group
 /// every five seconds and leaves no trace of it, so this is ten years of an idle pool; more is
@@ -97,7 +98,7 @@ pub(crate) enum End {
     /// Where it should: at a block that was not written, or where it was claimed to.
     Normal,
     /// A block could not be read.
-    Unreadable(PoolError),
+    Unreadable(ZioError),
 }
 
 /// A chain while it is read: [`Chain::pointer`], then [`Chain::read`], and again.
@@ -191,7 +192,7 @@ impl<'a> Chain<'a> {
                 objset: place.objset,
                 object: ObjectId::ZERO,
                 level: LEVEL,
-                block: place.sequence,
+                block_id: place.sequence,
             },
             cache: CacheUse::Bypass,
             speculative: true,
@@ -249,13 +250,13 @@ impl<'a> Chain<'a> {
 /// written, and ends the log, if that is certain: no device is missing, failing or known to lack it
 /// that might have had it (OpenZFS looks for failing ones only: `zil_check_log_chain`,
 /// module/zfs/zil.c; `vdev_mirror_worst_error`, module/zfs/vdev_mirror.c).
-fn end_of(pipeline: &Pipeline, pointer: &BlockPointer, error: &PoolError) -> End {
+fn end_of(pipeline: &Pipeline, pointer: &BlockPointer, error: &ZioError) -> End {
     let is_unsure = match error {
         _ if pipeline.is_given_up(pointer) => false,
-        PoolError::Unreadable { .. } | PoolError::VdevUnavailable { .. } | PoolError::Device(_) => {
-            true
-        }
-        PoolError::Checksum { device_failed, .. } => {
+        ZioError::Unreadable { .. }
+        | ZioError::Vdev(VdevError::VdevUnavailable { .. })
+        | ZioError::Vdev(VdevError::Device(_)) => true,
+        ZioError::Checksum { device_failed, .. } => {
             *device_failed || !pipeline.tree().tells_of(pointer)
         }
         _ => false,
@@ -273,7 +274,7 @@ fn data_context(record: &RawRecord, pointer: &BlockPointer, objset: ObjsetId) ->
             objset,
             object: ObjectId::new(record.word(0).unwrap_or(0)),
             level: LEVEL,
-            block: record.word(1).unwrap_or(0) / pointer.lsize_bytes().max(1),
+            block_id: record.word(1).unwrap_or(0) / pointer.lsize_bytes().max(1),
         },
         cache: CacheUse::Bypass,
         ..ReadContext::default()
@@ -286,7 +287,7 @@ pub(crate) async fn read_data(
     record: &RawRecord,
     pointer: &BlockPointer,
     objset: ObjsetId,
-) -> Result<Bytes, PoolError> {
+) -> Result<Bytes, ZioError> {
     if pointer.is_hole() {
         // Zeros, as many as the block would have had (`zil_read_log_data`).
         let length = record.word(2).unwrap_or(0).max(pointer.lsize_bytes());
@@ -333,7 +334,7 @@ pub async fn claim(
     txg: Txg,
     first_txg: Txg,
     header: &mut ZilHeader,
-) -> Result<Claimed, PoolError> {
+) -> Result<Claimed, ZioError> {
     let mut claimed = Claimed::default();
     if header.log.is_hole() || !header.claim_txg.is_zero() {
         return Ok(claimed);
@@ -497,7 +498,7 @@ pub async fn visit_log(
                 objset,
                 object: ObjectId::ZERO,
                 level: LEVEL,
-                block: ZilSequence::from_checksum(pointer.checksum()).sequence,
+                block_id: ZilSequence::from_checksum(pointer.checksum()).sequence,
             };
             visit(pointer, bookmark);
         }

@@ -8,8 +8,8 @@ use device::BoxFuture;
 use format::{BlockPointer, Txg, ZIL_MIN_BLOCK_BYTES, ZilLink, ZilSequence, encode_log_block};
 use futures::future::{Either, select};
 use futures::stream::{StreamExt, TryStreamExt};
-use pool::pipeline::{FailMode, LogPlaces};
-use pool::{PoolError, Tx};
+use zio::pipeline::{FailMode, LogPlaces};
+use zio::{Tx, ZioError};
 
 use crate::blocks::{Bursts, Packer, Records, block_bytes};
 use crate::log::{Inherited, LogBlock, Shared};
@@ -143,7 +143,7 @@ impl Shared {
     }
 
     /// Makes a batch durable, through the log if that can be.
-    async fn log(&self, writer: &mut Writer, mut batch: Batch) -> Result<(), PoolError> {
+    async fn log(&self, writer: &mut Writer, mut batch: Batch) -> Result<(), ZioError> {
         if let Some(txg) = batch.wait {
             self.stats.lock().txg_waits += 1;
             self.wait_durable(txg).await?;
@@ -180,7 +180,7 @@ impl Shared {
 
     /// Begins a chain: allocates its first block and waits until the head on disk has it.
     /// Where there is no room for a block, just waits.
-    async fn create(&self, batch: &Batch) -> Result<(), PoolError> {
+    async fn create(&self, batch: &Batch) -> Result<(), ZioError> {
         let bytes: u64 = batch.entries.iter().map(Entry::bytes).sum();
         let tx = self.txgs.assign(0).await?;
         let txg = tx.txg();
@@ -207,7 +207,7 @@ impl Shared {
                 });
                 self.objset.dirty_root(&tx);
             }
-            Err(PoolError::NoSpace { .. }) => self.stats.lock().txg_waits += 1,
+            Err(ZioError::NoSpace { .. }) => self.stats.lock().txg_waits += 1,
             Err(error) => return Err(error),
         }
         drop(tx);
@@ -215,7 +215,7 @@ impl Shared {
     }
 
     /// Allocates a block.
-    async fn allocate(&self, tx: &Tx, size_bytes: u64) -> Result<BlockPointer, PoolError> {
+    async fn allocate(&self, tx: &Tx, size_bytes: u64) -> Result<BlockPointer, ZioError> {
         let pipeline = self.objset.pipeline();
         // `logbias=throughput` leaves log devices to others.
         let throughput = self.owner.settings().throughput;
@@ -231,7 +231,7 @@ impl Shared {
     }
 
     /// Writes a batch into the chain.
-    async fn append(&self, writer: &mut Writer, batch: &Batch) -> Result<(), PoolError> {
+    async fn append(&self, writer: &mut Writer, batch: &Batch) -> Result<(), ZioError> {
         let first = {
             let chain = self.chain.lock();
             let last = chain.blocks.back();
@@ -298,7 +298,7 @@ impl Shared {
         first: &BlockPointer,
         blocks: &[Records],
         next_bytes: u64,
-    ) -> Result<(Vec<BlockPointer>, InFlight<'_>), PoolError> {
+    ) -> Result<(Vec<BlockPointer>, InFlight<'_>), ZioError> {
         let tx = match self.txgs.try_assign(0) {
             Some(tx) => tx,
             None => self.txgs.assign(0).await?,
@@ -350,7 +350,7 @@ impl Shared {
 
     /// Gives the chain up: frees it in the txg that is open now, and waits for that. A log that
     /// waits for something else stays.
-    async fn give_up(&self, writer: &mut Writer) -> Result<(), PoolError> {
+    async fn give_up(&self, writer: &mut Writer) -> Result<(), ZioError> {
         let inherited = self.chain.lock().inherited;
         self.stats.lock().txg_waits += 1;
         match inherited {
@@ -361,7 +361,7 @@ impl Shared {
         }
     }
 
-    async fn destroy(&self, writer: &mut Writer) -> Result<(), PoolError> {
+    async fn destroy(&self, writer: &mut Writer) -> Result<(), ZioError> {
         let tx = self.txgs.assign(0).await?;
         let txg = tx.txg();
         self.chain.lock().destroy_in(txg);
@@ -373,7 +373,7 @@ impl Shared {
     }
 
     /// See [`crate::Zil::close`].
-    pub(crate) async fn close(&self) -> Result<(), PoolError> {
+    pub(crate) async fn close(&self) -> Result<(), ZioError> {
         let mut writer = self.writer.lock().await;
         let has_chain = {
             let chain = self.chain.lock();
@@ -386,14 +386,14 @@ impl Shared {
     }
 
     /// After a replay: lets go of the log.
-    pub(crate) async fn destroy_inherited(&self) -> Result<(), PoolError> {
+    pub(crate) async fn destroy_inherited(&self) -> Result<(), ZioError> {
         let mut writer = self.writer.lock().await;
         self.destroy(&mut writer).await
     }
 
     /// Waits until `txg` is on disk. While the pool is suspended with `failmode=continue` that is
     /// an error, with `failmode=wait` it takes as long as it takes.
-    pub(crate) async fn wait_durable(&self, txg: Txg) -> Result<(), PoolError> {
+    pub(crate) async fn wait_durable(&self, txg: Txg) -> Result<(), ZioError> {
         let pipeline = self.objset.pipeline();
         let mut suspension = pipeline.suspension();
         let mut synced = pin!(self.txgs.wait_synced(txg));
@@ -408,7 +408,7 @@ impl Shared {
             match select(synced.as_mut(), pin!(suspension.changed())).await {
                 Either::Left((result, _)) => return result,
                 Either::Right((Ok(()), _)) => {}
-                Either::Right((Err(_), _)) => return Err(PoolError::Closing),
+                Either::Right((Err(_), _)) => return Err(ZioError::Closing),
             }
         }
     }

@@ -20,9 +20,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, bail};
 use clap::Args;
 use device::World;
-use engine::{FoundPool, Salvage, SalvageSpec, SalvagedDataset, ScanSpec};
 use filesystem::Time;
 use format::{Guid, Txg};
+use pool::{FoundPool, Salvage, SalvageSpec, SalvagedDataset, ScanSpec};
 
 use self::archive::Archive;
 use self::directory::Directory;
@@ -170,7 +170,7 @@ impl Rescue {
             ..ScanSpec::default()
         };
         let guid = self.pool.parse::<u64>().ok().map(Guid::new);
-        let mut found = engine::scan(world, &spec).await?;
+        let mut found = pool::scan(world, &spec).await?;
         found.retain(|pool| pool.name == self.pool || Some(pool.guid) == guid);
         match found.len() {
             0 => bail!(

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::ops::Range;
 
-use engine::{Salvage, SalvagedDataset};
+use pool::{Salvage, SalvagedDataset};
 use serde::Serialize;
 
 /// Lines of one kind that the text shows for a dataset; JSON has all.

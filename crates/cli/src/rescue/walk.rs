@@ -9,10 +9,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use dataset::DatasetKind;
-use engine::{Salvage, SalvagedDataset};
 use filesystem::{FileKind, FsError, SalvagedFile, SalvagedFilesystem, SalvagedXattrs};
 use format::ObjectId;
 use object::{Object, ObjectSet, salvage_zap};
+use pool::{Salvage, SalvagedDataset};
 
 use super::progress::Progress;
 use super::report::{Damaged, DatasetReport, Lost};

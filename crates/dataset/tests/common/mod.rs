@@ -17,8 +17,8 @@ use device::{BoxFuture, World};
 use format::{BlockPointer, DnodePhys, ObjectId, ObjectType, ObjsetKind, ObjsetPhys, Txg};
 use memory::pipeline;
 use object::{NewObject, ObjectSet, SyncContext, Zap, ZapOptions};
-use pool::txg::Work;
-use pool::{Pipeline, PoolError, ReadContext, Tx, TxgLimits, TxgManager};
+use zio::txg::Work;
+use zio::{Pipeline, ReadContext, Tx, TxgLimits, TxgManager, ZioError};
 
 /// A filesystem's or volume's objects, as far as the DSL looks at them.
 pub struct Init(pub ObjsetKind);
@@ -174,7 +174,7 @@ impl TestPool {
         self.settle().await;
         let synced = self.txgs.synced_txg();
         self.dsl.close();
-        self.txgs.stop(PoolError::Closing);
+        self.txgs.stop(ZioError::Closing);
         let root = self.dsl.root_bp();
         let txgs = TxgManager::new(self.world.clone(), synced, limits());
         let dsl = DslPool::open(environment(&self.world, &self.pipeline, &txgs, false), root)

@@ -1,8 +1,8 @@
 //! Goal: an attribute has its old value or its new one, whatever comes between, and what was synced is there. Method: values
 //! that fit the dnode and that do not, in turn; the image is copied while the pool is open, as a power cut would leave it.
 
-use engine::FeatureChoice;
 use filesystem::{Filesystem, XattrMode};
+use pool::FeatureChoice;
 
 use crate::common::*;
 use device::World;

@@ -10,8 +10,8 @@ use crate::common::tree::{hash, walk};
 use crate::common::*;
 use bytes::Bytes;
 use device::World;
-use engine::{FeatureState, Pool};
 use filesystem::{FileKind, Filesystem};
+use pool::{FeatureState, Pool};
 
 /// Datasets of the golden pool.
 const DATASETS: [&str; 4] = [

@@ -8,8 +8,8 @@ use crate::common::tree::{hash, walk};
 use crate::common::*;
 use bytes::Bytes;
 use device::World;
-use engine::{FeatureState, Pool};
 use filesystem::FileKind;
+use pool::{FeatureState, Pool};
 
 const DATASETS: [&str; 3] = ["a", "b", "c"];
 const POOL: &str = "cloned_blocks";

@@ -9,8 +9,8 @@ use crate::common::*;
 use dataset::props::{find, show_value};
 use dataset::{ListOptions, PropertyChange};
 use device::World;
-use engine::{CreateSpec, FeatureChoice, LeafSpec, Pool, VdevClass, VdevLayout, VdevSpec};
 use filesystem::{Filesystem, XattrMode, ZplInit};
+use pool::{CreateSpec, FeatureChoice, LeafSpec, Pool, VdevClass, VdevLayout, VdevSpec};
 
 /// What both sides are asked about each dataset.
 const HEAD_NUMBERS: &[&str] = &[

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use crate::common::*;
 use dataset::PropertyChange;
 use device::World;
-use engine::{AddSpec, LeafSpec, Pool, VdevClass, VdevLayout, VdevSpec};
 use filesystem::{Filesystem, RenameMode, ZplInit};
+use pool::{AddSpec, LeafSpec, Pool, VdevClass, VdevLayout, VdevSpec};
 
 /// What a new pool with one filesystem has active.
 const OF_A_NEW_POOL: [&str; 12] = [
@@ -357,7 +357,7 @@ async fn a_log_counts_while_it_is_there() {
     let bed = Bed::new(&image, &[]).await;
     let count = || {
         let features = bed.pool.features().into_iter();
-        let of_logs = |feature: &engine::FeatureStatus| feature.name == OF_LOGS;
+        let of_logs = |feature: &pool::FeatureStatus| feature.name == OF_LOGS;
         features
             .filter(of_logs)
             .map(|feature| feature.refcount)

@@ -10,9 +10,9 @@ use crate::common::tree::{bytes_of, hash, hex, kind_word, walk};
 use crate::common::*;
 use dataset::ListOptions;
 use device::World;
-use engine::Rewind;
 use filesystem::{FileKind, Filesystem, FsError, QuotaKind};
 use format::SnapshotBookmark;
+use pool::Rewind;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -159,7 +159,7 @@ impl Golden {
     }
 
     /// Compares everything; gives the pool's status after that.
-    async fn check(&self, rewind: Rewind) -> engine::PoolStatus {
+    async fn check(&self, rewind: Rewind) -> pool::PoolStatus {
         let pool = import_at(&self.world, &self.dir, true, rewind).await;
         load_keys(&pool, &self.manifest).await;
         let mut count = 0;
@@ -202,8 +202,8 @@ impl Golden {
 
 /// After everything was read: errors are counted on the device that was damaged (manifest: `damage`) and on
 /// no other, and nothing was lost.
-fn check_errors(manifest: &Value, status: &engine::PoolStatus) {
-    fn walk(vdev: &engine::VdevStatus, damaged: Option<&str>, found: &mut u64) {
+fn check_errors(manifest: &Value, status: &pool::PoolStatus) {
+    fn walk(vdev: &pool::VdevStatus, damaged: Option<&str>, found: &mut u64) {
         let path = vdev.path.as_deref().unwrap_or("");
         assert_eq!(vdev.read_errors + vdev.write_errors, 0, "{path}");
         if damaged.is_some_and(|image| path.ends_with(image)) {
@@ -223,7 +223,7 @@ fn check_errors(manifest: &Value, status: &engine::PoolStatus) {
 }
 
 impl Golden {
-    async fn check_holds_bookmarks_and_space(&self, pool: &engine::Pool) {
+    async fn check_holds_bookmarks_and_space(&self, pool: &pool::Pool) {
         let datasets = self.manifest["datasets"].as_array().expect("datasets");
         let text = |value: &Value| value.as_str().expect("text").to_owned();
         for dataset in datasets {
@@ -275,7 +275,7 @@ impl Golden {
     }
 
     /// The rows of `zfs userspace` and the like: kind, id, bytes and their quota, objects and theirs.
-    async fn check_space(&self, pool: &engine::Pool, name: &str, rows: &Value) {
+    async fn check_space(&self, pool: &pool::Pool, name: &str, rows: &Value) {
         let rows = rows.as_array().map_or(&[][..], |rows| &rows[..]);
         if rows.is_empty() {
             return;
@@ -319,7 +319,7 @@ async fn check(golden: &Path, name: &str) {
 }
 
 /// SHA-256 of a volume's data, which is its object 1.
-async fn hash_volume(pool: &engine::Pool, name: &str, size_bytes: u64) -> String {
+async fn hash_volume(pool: &pool::Pool, name: &str, size_bytes: u64) -> String {
     let dataset = pool.dsl().open_dataset(name).await.expect("open");
     let data = dataset.objset().hold(1.into()).await.expect("the data");
     let mut hash = Sha256::new();
@@ -371,7 +371,7 @@ async fn nothing_encrypted_is_read_without_its_key() {
 
 /// The manifest's notes on lookups in filesystems where case or form does not count, and on
 /// special files.
-async fn check_names(world: &World, pool: &engine::Pool) {
+async fn check_names(world: &World, pool: &pool::Pool) {
     let finds = async |dataset: &str, path: &str| {
         let filesystem = open(world, pool, dataset).await;
         let mut ino = filesystem.root();

@@ -5,7 +5,7 @@ use crate::common::*;
 use device::World;
 use filesystem::{FsError, RenameMode};
 use format::ObjectId;
-use pool::Tx;
+use zio::Tx;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_directory_with_too_many_links_takes_no_more() {

@@ -8,9 +8,9 @@ use crate::common::*;
 use bytes::Bytes;
 use dataset::DirtyEstimate;
 use device::World;
-use engine::Pool;
 use filesystem::{Filesystem, SetAttributes};
 use format::LogKind;
+use pool::Pool;
 use zil::LogRecord;
 
 const K: u64 = 1024;

@@ -4,9 +4,9 @@
 use crate::common::*;
 use dataset::Dataset;
 use device::World;
-use engine::Pool;
 use format::ObjectId;
 use object::{Zap, ZapCursor};
+use pool::Pool;
 
 const FILES: usize = 300;
 

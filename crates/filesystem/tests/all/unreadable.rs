@@ -10,11 +10,11 @@ use crate::common::*;
 use bytes::Bytes;
 use dataset::Dataset;
 use device::World;
-use engine::Pool;
 use filesystem::{Allocate, Filesystem, SetAttributes, errno};
+use format::Bookmark;
 use format::{BlockPointer, DNODES_PER_BLOCK, ObjectId};
 use object::{Zap, ZapCursor};
-use pool::Bookmark;
+use pool::Pool;
 
 /// `recordsize`: an indirect block then has the pointers of 4 MiB.
 const RECORD: (&str, &str) = ("recordsize", "4K");
@@ -277,7 +277,7 @@ async fn a_logged_write_there_does_not_keep_others_from_being_replayed() {
         objset: head.get().into(),
         object: ObjectId::new(file),
         level: 1,
-        block: 1,
+        block_id: 1,
     };
     assert_eq!(pool.damaged().await, [place]);
     fs.close().await.expect("close");

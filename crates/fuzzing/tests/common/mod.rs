@@ -5,9 +5,9 @@ use std::path::Path;
 
 use codec::compress::{ZstdLevel, compress};
 use device::World;
-use engine::{HostIdentity, ImportSpec, Pool, ScanSpec};
 use format::{ByteswapKind, Compression, Endian, ObjectId, ObjectType, ZapBlockKind};
 use object::{ObjectSet, Written};
+use pool::{HostIdentity, ImportSpec, Pool, ScanSpec};
 
 /// Seeds of one target.
 const SEEDS_MAX: usize = 24;
@@ -56,7 +56,7 @@ pub async fn extract(golden: &Path) -> Seeds {
             paths: vec![dir.path().join(name).to_str().expect("UTF-8").to_owned()],
             ..ScanSpec::default()
         };
-        let found = engine::scan(&world, &spec).await.expect("scan").remove(0);
+        let found = pool::scan(&world, &spec).await.expect("scan").remove(0);
         for path in found.paths.values() {
             let device = world.opener.open(path, true).await.expect("a device");
             let label = device.read(16 << 10, 112 << 10).await.expect("a label");
@@ -88,7 +88,7 @@ pub async fn extract(golden: &Path) -> Seeds {
 
 async fn take(objset: &std::sync::Arc<ObjectSet>, seeds: &mut Seeds) {
     let root = objset.root();
-    let context = pool::ReadContext::new(pool::Bookmark::default());
+    let context = zio::ReadContext::new(format::Bookmark::default());
     let block = objset
         .pipeline()
         .read(&root, &context)

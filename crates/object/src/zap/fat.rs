@@ -13,7 +13,7 @@ use format::{
     Endian, FAT_ZAP_BLOCK_SHIFT, FatZapHeader, LeafEntry, LeafInsert, ZapFlags, ZapKey, ZapKeyKind,
     ZapLeaf, double_pointers, zap_hash_index,
 };
-use pool::Tx;
+use zio::Tx;
 
 use super::value::{ZapCursor, ZapEntry, ZapValue};
 use crate::error::{ObjectError, OfObject, Result, damaged};

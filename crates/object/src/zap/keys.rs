@@ -1,7 +1,7 @@
 //! Keys that are no names: integers written in hexadecimal digits, and arrays of integers.
 
 use format::{ZapFlags, ZapKey};
-use pool::Tx;
+use zio::Tx;
 
 use super::fat::Matches;
 use super::{Form, Zap, ZapValue};

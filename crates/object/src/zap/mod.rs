@@ -25,8 +25,8 @@ use format::{
     ByteswapKind, MicroInsert, MicroZap, ObjectId, ObjectType, ZapBlockKind, ZapFlags, ZapHasher,
     ZapKey,
 };
-use pool::Tx;
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use zio::Tx;
 
 pub use value::{ZapCursor, ZapEntry, ZapValue};
 

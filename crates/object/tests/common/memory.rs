@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use device::{BoxFuture, Device, DeviceError, InlineCpu, MemoryDevice, Opener, World};
 use format::{NvList, NvValue, VdevId};
-use pool::alloc::{AllFree, Allocator};
-use pool::pipeline::IgnoreErrors;
-use pool::vdev::{OpenOptions, VdevTree};
-use pool::{Cache, Pipeline, PipelineOptions};
+use vdev::IgnoreErrors;
+use vdev::{OpenOptions, VdevTree};
+use zio::alloc::{AllFree, Allocator};
+use zio::{Cache, Pipeline, PipelineOptions};
 
 const METASLAB_SHIFT: u32 = 24;
 

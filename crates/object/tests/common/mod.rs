@@ -12,7 +12,7 @@ use format::{BlockPointer, DnodePhys, Endian, ObjectId, ObjsetKind, ObjsetPhys, 
 use memory::pipeline;
 use object::{BlockAccounting, ObjectSet, ObjsetOptions, SyncContext};
 use parking_lot::Mutex;
-use pool::{Pipeline, ReadContext, Tx, TxgLimits, TxgManager};
+use zio::{Pipeline, ReadContext, Tx, TxgLimits, TxgManager};
 
 /// Every block that should be there: born and not dead.
 #[derive(Default)]

@@ -16,10 +16,10 @@ use std::time::Duration;
 
 use dataset::{DslPool, ListOptions};
 use device::{BoxFuture, World};
-use engine::{
+use filesystem::{Filesystem, FsError, ZplInit};
+use pool::{
     CreateSpec, FeatureChoice, HostIdentity, LeafSpec, Pool, VdevClass, VdevLayout, VdevSpec,
 };
-use filesystem::{Filesystem, FsError, ZplInit};
 use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
 use serve_fuse::{
     Mount, MountError, MountOptions, SnapshotEntry, SnapshotProvider, UnmountMode, ZvolDirectory,

@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::common::{ROOT, data, get, open, put, remove, remove_and_forget};
 use dataset::PropertyChange;
 use device::sim::{Fault, FaultEffect, Latency, PowerCut, SimOp, SimWorld};
-use engine::PoolHealth;
 use filesystem::SetAttributes;
+use pool::PoolHealth;
 use sim::torture::{Layout, POOL, create, errors_of, import, inspect, patiently, simulate};
 use sim::verify::verify_pool;
 
@@ -277,7 +277,7 @@ fn a_log_device_may_fail() {
                 assert_eq!(status.health, PoolHealth::Degraded);
                 assert!(!matches!(
                     status.root.children[1].state,
-                    engine::VdevState::Online
+                    pool::VdevState::Online
                 ));
                 // Logs go to the mirror meanwhile.
                 let batches = || {

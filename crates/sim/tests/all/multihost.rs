@@ -6,21 +6,21 @@ use std::time::Duration;
 
 use crate::common::{data, get, open, put};
 use device::sim::{Fault, FaultEffect, PowerCut, SimDisk, SimOp, SimWorld};
-use engine::{EngineError, Pool};
+use pool::{Pool, PoolError};
 use sim::torture::{Layout, create, inspect, patiently, simulate};
 
 /// Imports the pool as another host, even by force.
-async fn import_as(sim: &SimWorld, hostid: u64) -> Result<Arc<Pool>, EngineError> {
+async fn import_as(sim: &SimWorld, hostid: u64) -> Result<Arc<Pool>, PoolError> {
     import_by(sim, hostid, true).await
 }
 
-async fn import_by(sim: &SimWorld, hostid: u64, force: bool) -> Result<Arc<Pool>, EngineError> {
+async fn import_by(sim: &SimWorld, hostid: u64, force: bool) -> Result<Arc<Pool>, PoolError> {
     let found = sim::torture::find(sim).await.unwrap();
-    let host = engine::HostIdentity {
+    let host = pool::HostIdentity {
         hostid,
         hostname: format!("host{hostid}"),
     };
-    let mut spec = engine::ImportSpec::new(found, host);
+    let mut spec = pool::ImportSpec::new(found, host);
     spec.force = force;
     Pool::import(&sim.world(), spec).await
 }
@@ -54,7 +54,7 @@ fn a_pool_in_use_elsewhere_is_not_imported() {
             assert_eq!(pool.synced_txg(), txg);
             // Nobody is told to use force on it.
             let error = import_by(&sim, 2, false).await.unwrap_err();
-            assert!(matches!(error, EngineError::RemoteActive { .. }));
+            assert!(matches!(error, PoolError::RemoteActive { .. }));
             // Its host dies.
             sim.power_cut(PowerCut::LoseUnflushed);
             sim.kill_tasks().await;
@@ -65,7 +65,7 @@ fn a_pool_in_use_elsewhere_is_not_imported() {
             let error = import_as(&sim, 0).await.unwrap_err();
             assert!(error.to_string().contains("hostid is not set"), "{error}");
             let error = import_by(&sim, 2, false).await.unwrap_err();
-            assert!(matches!(error, EngineError::ForeignHost { .. }));
+            assert!(matches!(error, PoolError::ForeignHost { .. }));
             let before = sim.elapsed();
             let pool = import_as(&sim, 2).await.unwrap();
             let took = sim.elapsed() - before;
@@ -94,7 +94,7 @@ fn a_pool_in_use_elsewhere_is_not_imported() {
 async fn inspect_unwatched(sim: &SimWorld) {
     let found = sim::torture::find(sim).await.unwrap();
     let before = sim.elapsed();
-    let probe = engine::probe(&sim.world(), &found).await.unwrap();
+    let probe = pool::probe(&sim.world(), &found).await.unwrap();
     assert!(probe.unusable.is_none(), "{:?}", probe.unusable);
     assert!(sim.elapsed() - before < Duration::from_secs(10));
 }
@@ -223,7 +223,7 @@ fn a_host_that_stalls_stops_before_another_takes_the_pool() {
             assert!(pool.suspended().is_some());
             let error = patiently("clear", pool.clear(None)).await.unwrap();
             assert!(
-                matches!(error, Err(EngineError::TakenOver { .. })),
+                matches!(error, Err(PoolError::TakenOver { .. })),
                 "{error:?}"
             );
             theirs.sync().await.unwrap();
@@ -233,7 +233,7 @@ fn a_host_that_stalls_stops_before_another_takes_the_pool() {
             // It is quiet now, and still not ours.
             let error = patiently("clear", pool.clear(None)).await.unwrap();
             assert!(
-                matches!(error, Err(EngineError::TakenOver { .. })),
+                matches!(error, Err(PoolError::TakenOver { .. })),
                 "{error:?}"
             );
             patiently("export", pool.export(true))

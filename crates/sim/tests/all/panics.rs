@@ -10,8 +10,8 @@ use crate::common::{data, get, open, put};
 use bytes::Bytes;
 use device::sim::SimWorld;
 use device::{BoxFuture, Device, DeviceError, Opener, World, WriteFlushedError};
-use engine::{ImportSpec, Pool, PoolHealth, ScrubCommand};
 use parking_lot::Mutex;
+use pool::{ImportSpec, Pool, PoolHealth, ScrubCommand};
 use sim::torture::{Layout, create, find, host, inspect, patiently, simulate};
 
 /// What makes a device panic, once.

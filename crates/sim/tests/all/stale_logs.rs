@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::common::{data, get, open, put};
 use device::sim::{Fault, FaultEffect, PowerCut, SimOp, SimWorld};
-use engine::{ImportSpec, MissingLogs, Pool};
 use filesystem::Filesystem;
+use pool::{ImportSpec, MissingLogs, Pool};
 use sim::torture::{Layout, create, find, host, import, simulate};
 
 /// A pool whose filesystem has a log on disks 2 and 3, and the disks.

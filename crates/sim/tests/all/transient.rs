@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use crate::common::{ROOT, data, get, open, put, remove, remove_and_forget};
 use device::sim::{Fault, FaultEffect, Latency, SimOp, SimWorld};
-use engine::{Pool, PoolHealth, VdevState};
 use filesystem::Filesystem;
 use format::{LABEL_BYTES, LABEL_START_BYTES};
+use pool::{Pool, PoolHealth, VdevState};
 use sim::torture::{Layout, create, errors_of, import, inspect, patiently, simulate};
 
 const DISK_MIB: u64 = 96;

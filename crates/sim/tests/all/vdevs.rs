@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::common::{data, get, open, put};
 use device::sim::{PowerCut, SimOp, SimWorld};
-use engine::{AddSpec, LeafSpec, Pool, VdevClass, VdevLayout, VdevSpec};
 use format::Guid;
+use pool::{AddSpec, LeafSpec, Pool, VdevClass, VdevLayout, VdevSpec};
 use sim::torture::{Layout, create, create_on, find, import, inspect, patiently, simulate};
 
 const DISK_MIB: u64 = 96;

@@ -15,11 +15,11 @@ use format::{
 };
 use object::{BlockAccounting, NewObject, ObjectSet, ObjsetOptions, SyncContext};
 use parking_lot::Mutex;
-use pool::alloc::{Allocator, MetaslabSource, RangeSet};
-use pool::pipeline::{FailMode, IgnoreErrors};
-use pool::txg::Work;
-use pool::vdev::{OpenOptions, VdevTree};
-use pool::{Cache, Pipeline, PipelineOptions, PoolError, ReadContext, Tx, TxgLimits, TxgManager};
+use vdev::{IgnoreErrors, OpenOptions, RangeSet, VdevTree};
+use zio::alloc::{Allocator, MetaslabSource};
+use zio::pipeline::FailMode;
+use zio::txg::Work;
+use zio::{Cache, Pipeline, PipelineOptions, ReadContext, Tx, TxgLimits, TxgManager, ZioError};
 
 use crate::{LogOwner, LogSettings, SyncMode, Zil, claim};
 
@@ -55,7 +55,7 @@ impl SpaceMaps {
 }
 
 impl MetaslabSource for SpaceMaps {
-    fn load(&self, vdev: VdevId, metaslab: u64) -> BoxFuture<'_, Result<RangeSet, PoolError>> {
+    fn load(&self, vdev: VdevId, metaslab: u64) -> BoxFuture<'_, Result<RangeSet, ZioError>> {
         Box::pin(async move {
             let length = 1 << METASLAB_SHIFT;
             let start = metaslab * length;
@@ -369,7 +369,7 @@ impl Bed {
         self
     }
 
-    async fn sync_txg(&self, txg: Txg) -> Result<(), PoolError> {
+    async fn sync_txg(&self, txg: Txg) -> Result<(), ZioError> {
         let ctx = SyncContext {
             txg,
             pass: 1,
@@ -377,7 +377,7 @@ impl Bed {
             world: self.machine.sim.world(),
             txgs: Some(self.txgs.clone()),
         };
-        let failed = |error: object::ObjectError| PoolError::Suspended {
+        let failed = |error: object::ObjectError| ZioError::Suspended {
             reason: error.to_string(),
         };
         if self.set.is_dirty(txg) {
@@ -401,7 +401,7 @@ impl Bed {
         Ok(())
     }
 
-    async fn record_space(&self, txg: Txg) -> Result<(), PoolError> {
+    async fn record_space(&self, txg: Txg) -> Result<(), ZioError> {
         let changes = self.pipeline.take_changes(txg).await?;
         let maps = &self.machine.maps;
         let mut current = maps.current.lock();
@@ -420,7 +420,7 @@ impl Bed {
         Ok(())
     }
 
-    async fn write_uberblock(&self, txg: Txg, root: &BlockPointer) -> Result<(), PoolError> {
+    async fn write_uberblock(&self, txg: Txg, root: &BlockPointer) -> Result<(), ZioError> {
         let device = match &self.uberblocks {
             Some(device) => device.clone(),
             None => uberblocks(&self.machine.sim.world()).await,
@@ -429,7 +429,8 @@ impl Bed {
         data.extend_from_slice(&root.encode());
         data.resize(UBERBLOCK_BYTES, 0);
         let at = (txg.get() & 1) * UBERBLOCK_BYTES as u64;
-        let gone = |error: device::DeviceError| PoolError::Device(Arc::new(error));
+        let gone =
+            |error: device::DeviceError| ZioError::Vdev(vdev::VdevError::Device(Arc::new(error)));
         device.write(at, data.into()).await.map_err(gone)?;
         device.flush().await.map_err(gone)
     }

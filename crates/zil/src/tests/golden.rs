@@ -12,11 +12,10 @@ use format::{
 };
 use object::{ObjectSet, ObjsetOptions, Zap};
 use oracles::{golden, unpack};
-use pool::alloc::{AllFree, Allocator};
-use pool::pipeline::IgnoreErrors;
-use pool::vdev::{OpenOptions, VdevTree, read_labels};
-use pool::{Cache, Pipeline, PipelineOptions, ReadContext};
 use serde_json::Value;
+use vdev::{IgnoreErrors, OpenOptions, VdevTree, read_labels};
+use zio::alloc::{AllFree, Allocator};
+use zio::{Cache, Pipeline, PipelineOptions, ReadContext};
 
 use crate::walk::{Chain, RawRecord, read_data};
 use crate::{claim, free_chain};

@@ -190,11 +190,11 @@ impl ReplayTarget for Damaged {
             let word = |index: usize| words.get(index).map_or(0, |raw| u64::from_le_bytes(*raw));
             let (first, second) = (word(0), word(1));
             if first == self.0 || record.kind == LogKind::Rename && second == self.0 {
-                let lost = pool::PoolError::Checksum {
+                let lost = zio::ZioError::Checksum {
                     block: "a block".into(),
                     device_failed: false,
                 };
-                return Err(object::ObjectError::Pool(lost).into());
+                return Err(object::ObjectError::Zio(lost).into());
             }
             self.1.lock().push((record.kind, first, second));
             Ok(())

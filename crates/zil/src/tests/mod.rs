@@ -17,7 +17,7 @@ use device::BoxFuture;
 use device::sim::{Fault, FaultEffect, Latency, PowerCut, SimOp};
 use format::{LogKind, ObjectId, Txg, ZilHeader};
 use parking_lot::Mutex;
-use pool::pipeline::{FailMode, LogPlaces};
+use zio::pipeline::{FailMode, LogPlaces};
 
 use crate::blocks::{BLOCK_BYTES_MAX, Bursts, Packer, RECORD_BYTES_MAX, block_bytes};
 use crate::pending::{Entry, EntryBody, OBJECT_BYTES_MAX, Pending};

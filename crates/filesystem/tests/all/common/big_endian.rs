@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 use codec::checksum::{compute, label_verifier, seal};
 use codec::compress::{ZstdLevel, compress, decompress};
 use device::World;
-use engine::Pool;
 use format::{
     BlockPointer, ByteswapKind, Checksum, Endian, LABEL_CONFIG_BYTES, LABEL_CONFIG_OFFSET,
     LABEL_START_BYTES, LABEL_UBERBLOCK_OFFSET, LABEL_UBERBLOCK_RING_BYTES, ObjectId, ObjectType,
     Txg, Uberblock, label_offset, uberblock_shift, uberblock_slot, uberblock_slot_offset,
 };
 use object::Zap;
+use pool::Pool;
 
 const DSL_DATASET: u8 = 16;
 const ZNODE: u8 = 17;
@@ -371,7 +371,7 @@ impl Rewriter {
             .open(first.to_str().expect("UTF-8"), true)
             .await;
         let device = device.expect("open");
-        let labels = ::pool::vdev::read_labels(&*device).await.expect("labels");
+        let labels = vdev::read_labels(&*device).await.expect("labels");
         let mut newest = labels.best_uberblock(Txg::new(u64::MAX)).expect("newest");
         newest.root = self.block(&newest.root, &Layouts::new());
         let slot_bytes = 1usize << uberblock_shift(ashift);

@@ -9,11 +9,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use dataset::{DatasetInfo, DatasetKind, DirtyEstimate, ListOptions, PropertyChange};
 use device::World;
-use engine::{HostIdentity, ImportSpec, Pool, ScanSpec};
 use filesystem::{
     Allocate, Caller, FileKind, Filesystem, RenameMode, SetAttributes, XattrMode, ZplInit,
 };
 use format::ObjectId;
+use pool::{HostIdentity, ImportSpec, Pool, ScanSpec};
 
 use super::flip::{
     Images, MEMORY_KIB_MAX, PANICS, RUN_SECONDS_MAX, Seeded, Touched, peak_memory_kib,
@@ -118,7 +118,7 @@ pub async fn exercise_changes(
             paths: images.paths(),
             ..ScanSpec::default()
         };
-        let found = engine::scan(world, &spec).await.unwrap_or_default();
+        let found = pool::scan(world, &spec).await.unwrap_or_default();
         for found in found {
             let mut spec = ImportSpec::new(found, HostIdentity::default());
             spec.force = true;

@@ -12,7 +12,6 @@ use bytes::Bytes;
 use codec::checksum::{label_verifier, seal};
 use dataset::{DatasetKind, ListOptions};
 use device::{BoxFuture, Device, DeviceError, Opener, World};
-use engine::{HostIdentity, ImportSpec, Pool, Salvage, SalvageSpec, ScanSpec};
 use filesystem::{FileKind, Filesystem, SalvagedFilesystem};
 use format::{
     Checksum, Eck, Endian, LABEL_CONFIG_BYTES, LABEL_CONFIG_OFFSET, LABEL_COUNT,
@@ -20,6 +19,7 @@ use format::{
 };
 use object::Piece;
 use parking_lot::Mutex;
+use pool::{HostIdentity, ImportSpec, Pool, Salvage, SalvageSpec, ScanSpec};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -516,7 +516,7 @@ pub async fn exercise_after(
             paths: images.paths(),
             ..ScanSpec::default()
         };
-        let Ok(found) = engine::scan(world, &spec).await else {
+        let Ok(found) = pool::scan(world, &spec).await else {
             return seen;
         };
         for found in found {

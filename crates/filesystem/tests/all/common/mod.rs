@@ -12,12 +12,12 @@ use std::sync::Arc;
 use codec::crypt::passphrase_key;
 use dataset::KeyFormat;
 use device::World;
-use engine::{
+use filesystem::{Caller, Filesystem, ZplInit};
+pub use oracles::{Peer, golden, unpack};
+use pool::{
     CreateSpec, FeatureChoice, FoundPool, HostIdentity, ImportSpec, LeafSpec, Pool, Rewind,
     ScanSpec, VdevClass, VdevLayout, VdevSpec,
 };
-use filesystem::{Caller, Filesystem, ZplInit};
-pub use oracles::{Peer, golden, unpack};
 
 pub const ROOT: Caller = Caller::ROOT;
 pub const ALICE: Caller = Caller {
@@ -115,7 +115,7 @@ async fn find(world: &World, dir: &Path) -> FoundPool {
         paths: vec![dir.to_str().expect("UTF-8").into()],
         ..ScanSpec::default()
     };
-    let mut found = engine::scan(world, &spec).await.expect("scan");
+    let mut found = pool::scan(world, &spec).await.expect("scan");
     assert_eq!(found.len(), 1, "one pool in {}", dir.display());
     found.remove(0)
 }

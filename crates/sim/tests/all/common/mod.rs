@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use device::sim::SimWorld;
-use engine::Pool;
 use filesystem::{Caller, Filesystem};
+use pool::Pool;
 use sim::torture::POOL;
 use sim::verify::Failure;
 

@@ -1,0 +1,407 @@
+//! Spares and cache devices: what they are, whether they are there, and their lists in the MOS. None is used by this
+//! release: a spare stands in only once an administrator said so (then it is part of the vdev tree), and second-level
+//! caches hold nothing but copies.
+//!
+//! A device's own label has nothing but its guid and what it is for, by which a scan finds it. The lists are written in
+//! syncing context, in the txg that adds or removes devices. A device is labelled before: after a crash in between it
+//! names no pool, and is free for any.
+//!
+//! Source: module/zfs/spa.c (`spa_load_spares`, `spa_load_l2cache`, `spa_sync_aux_dev`,
+//! `spa_validate_aux_devs`), module/zfs/vdev_label.c (`vdev_aux_label_generate`), module/zfs/arc.c
+//! (`l2arc_add_vdev`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use dataset::DatasetError;
+use device::{Device, Hold, World};
+use format::{
+    Guid, LABEL_BYTES, LABEL_END_BYTES, LABEL_START_BYTES, NvEncoding, NvList, NvValue, ObjectId,
+    ObjectType, Txg, Uberblock,
+};
+use object::{NewObject, ObjectSet, Zap};
+use vdev::{VdevTree, read_labels, write_detached_labels};
+use zio::Tx;
+
+use crate::activity::ActivityStatus;
+use crate::layout::{self, LeafFacts, Making};
+use crate::sync::CONFIG_BLOCK_BYTES;
+use crate::{PoolError, VdevClass, VdevSpec, VdevState, VdevStatus, config, directory};
+
+/// Longest packed list that is believed, in bytes.
+const LIST_BYTES_MAX: u64 = 16 << 20;
+/// Least size of the header in front of what a cache device holds (`l2arc_dev_hdr_phys_t`), in bytes.
+const CACHE_HEADER_BYTES: u64 = 512;
+/// What is zeroed of it on a new cache device: enough for every sector size.
+const CACHE_HEADER_BYTES_MAX: usize = 64 << 10;
+
+/// A pool's spares, or its cache devices.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AuxList {
+    /// MOS object of the list; zero without.
+    object: ObjectId,
+    /// The devices as the list has them.
+    configs: Vec<NvList>,
+    /// How they are, in the same order.
+    pub(crate) statuses: Vec<VdevStatus>,
+    /// What keeps others off them, by guid: all that are there and not in the vdev tree, which holds its own.
+    holds: BTreeMap<Guid, Hold>,
+}
+
+impl AuxList {
+    /// The guid of the device that a person calls `name`: path, guid, or the last part of the path.
+    pub(crate) fn find(&self, name: &str) -> Option<Guid> {
+        self.statuses
+            .iter()
+            .find(|vdev| vdev.is_called(name))
+            .map(|vdev| vdev.guid)
+    }
+}
+
+/// Spares and cache devices of a pool.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Auxiliary {
+    pub(crate) spares: AuxList,
+    pub(crate) caches: AuxList,
+}
+
+/// The name of a list in the object directory, and of the pair in it.
+const fn list_name(class: VdevClass) -> &'static str {
+    match class {
+        VdevClass::Spare => directory::SPARES,
+        _ => directory::L2CACHE,
+    }
+}
+
+/// Devices that are to become spares or cache devices, labelled and not in any list yet.
+#[derive(Debug, Default)]
+pub(crate) struct NewAuxiliary {
+    spares: Vec<NvList>,
+    caches: Vec<NvList>,
+}
+
+impl NewAuxiliary {
+    /// Their configurations, with the distributed spares of new dRAID vdevs (`tops`).
+    pub(crate) fn build(
+        vdevs: &[VdevSpec],
+        tops: &[NvList],
+        facts: &[LeafFacts],
+        making: &Making<'_>,
+    ) -> Result<Self, PoolError> {
+        let mut spares = layout::build_auxiliary(VdevClass::Spare, vdevs, facts, making)?;
+        spares.extend(layout::build_draid_spares(tops, making));
+        Ok(Self {
+            spares,
+            caches: layout::build_auxiliary(VdevClass::Cache, vdevs, facts, making)?,
+        })
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.spares.is_empty() && self.caches.is_empty()
+    }
+
+    /// Those of which there are some.
+    pub(crate) fn classes(&self) -> Vec<VdevClass> {
+        let all = [
+            (VdevClass::Spare, &self.spares),
+            (VdevClass::Cache, &self.caches),
+        ];
+        let used = all.into_iter().filter(|(_, configs)| !configs.is_empty());
+        used.map(|(class, _)| class).collect()
+    }
+
+    /// Labels the devices.
+    pub(crate) async fn label(&self, world: &World) -> Result<(), PoolError> {
+        let all = [
+            (config::STATE_SPARE, &self.spares),
+            (config::STATE_L2CACHE, &self.caches),
+        ];
+        for (state, configs) in all {
+            // Distributed spares have no device of their own.
+            let devices = configs
+                .iter()
+                .filter(|list| list.string("type") != Some("dspare"));
+            for list in devices {
+                let path = list.require_string("path")?;
+                let device = world.opener.open(path, false).await?;
+                if state == config::STATE_L2CACHE {
+                    // What another pool cached there must not be taken for ours.
+                    let zeros = Bytes::from(vec![0; CACHE_HEADER_BYTES_MAX]);
+                    device.write(LABEL_START_BYTES, zeros).await?;
+                }
+                let mut label = NvList::new();
+                label
+                    .set("version", Uberblock::VERSION_FEATURES)
+                    .set("state", state)
+                    .set("guid", list.require_u64("guid")?);
+                if state == config::STATE_L2CACHE {
+                    label.set("ashift", list.require_u64("ashift")?);
+                }
+                label.set("path", path);
+                write_detached_labels(&*device, &label).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Auxiliary {
+    /// The list of a class.
+    pub(crate) fn list(&self, class: VdevClass) -> &AuxList {
+        match class {
+            VdevClass::Spare => &self.spares,
+            _ => &self.caches,
+        }
+    }
+
+    fn list_mut(&mut self, class: VdevClass) -> &mut AuxList {
+        match class {
+            VdevClass::Spare => &mut self.spares,
+            _ => &mut self.caches,
+        }
+    }
+
+    /// Adds devices; then [`write`] both lists.
+    pub(crate) fn add(&mut self, new: &NewAuxiliary) {
+        self.spares.configs.extend(new.spares.iter().cloned());
+        self.caches.configs.extend(new.caches.iter().cloned());
+    }
+
+    /// Takes a device out; then [`write`] the list.
+    pub(crate) fn remove(&mut self, class: VdevClass, guid: Guid) {
+        let list = self.list_mut(class);
+        list.configs
+            .retain(|config| config.u64("guid") != Some(guid.get()));
+        list.statuses.retain(|status| status.guid != guid);
+        list.holds.remove(&guid);
+    }
+
+    /// Leaves the devices to others.
+    pub(crate) fn release(&mut self) {
+        self.spares.holds.clear();
+        self.caches.holds.clear();
+    }
+
+    /// Looks at all devices again.
+    pub(crate) async fn look(&self, places: &Places<'_>) -> Self {
+        let mut out = self.clone();
+        for class in [VdevClass::Spare, VdevClass::Cache] {
+            let list = out.list_mut(class);
+            list.statuses.clear();
+            let mut before = std::mem::take(&mut list.holds);
+            for config in &list.configs {
+                let status = status(config, class, places).await;
+                if let Some(path) = status.path.as_deref().filter(|_| is_idle(&status)) {
+                    let hold = match before.remove(&status.guid) {
+                        Some(hold) => Some(hold),
+                        None => hold(path, places).await,
+                    };
+                    list.holds.extend(hold.map(|hold| (status.guid, hold)));
+                }
+                list.statuses.push(status);
+            }
+        }
+        out
+    }
+}
+
+/// Writes a list to the MOS, in syncing context (`spa_sync_aux_dev`). Returns its object.
+pub(crate) async fn write(
+    mos: &Arc<ObjectSet>,
+    tx: &Tx,
+    class: VdevClass,
+    auxiliary: &Auxiliary,
+) -> Result<ObjectId, DatasetError> {
+    let list = auxiliary.list(class);
+    let object = if list.object.is_zero() {
+        let new = NewObject::new(ObjectType::PACKED_NVLIST)
+            .with_block_bytes(CONFIG_BLOCK_BYTES)
+            .with_bonus(ObjectType::PACKED_NVLIST_SIZE, vec![0; 8]);
+        let object = mos.allocate(tx, new).await?;
+        Zap::hold(mos, ObjectId::POOL_DIRECTORY)
+            .await?
+            .add_u64(tx, list_name(class), object.id().get())
+            .await?;
+        object
+    } else {
+        mos.hold(list.object).await?
+    };
+    let mut packed = NvList::new();
+    packed.set(list_name(class), NvValue::ListArray(list.configs.clone()));
+    let mut packed = packed.encode(NvEncoding::Xdr)?;
+    let length = packed.len() as u64;
+    packed.resize(
+        packed.len().next_multiple_of(CONFIG_BLOCK_BYTES as usize),
+        0,
+    );
+    object.write(tx, 0, Bytes::from(packed)).await?;
+    object.set_bonus(tx, length.to_le_bytes().to_vec())?;
+    Ok(object.id())
+}
+
+/// [`write`]s the lists of these classes and remembers their objects.
+pub(crate) async fn write_lists(
+    core: &crate::core::Core,
+    tx: &Tx,
+    classes: &[VdevClass],
+) -> Result<(), DatasetError> {
+    for class in classes {
+        let auxiliary = core.state.lock().auxiliary.clone();
+        let object = write(core.dsl.mos(), tx, *class, &auxiliary).await?;
+        core.state.lock().auxiliary.list_mut(*class).object = object;
+    }
+    Ok(())
+}
+
+/// Where devices are.
+pub(crate) struct Places<'a> {
+    pub(crate) world: &'a World,
+    pub(crate) tree: &'a VdevTree,
+    /// Where a scan found devices, by guid.
+    pub(crate) paths: &'a BTreeMap<Guid, String>,
+    /// The pool is only read: nobody is kept off.
+    pub(crate) read_only: bool,
+}
+
+/// The lists of spares and cache devices in the MOS.
+pub(crate) async fn read(
+    mos: &Arc<ObjectSet>,
+    places: &Places<'_>,
+) -> Result<Auxiliary, PoolError> {
+    let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
+    let mut out = Auxiliary::default();
+    for class in [VdevClass::Spare, VdevClass::Cache] {
+        let id = ObjectId::new(directory.lookup_u64(list_name(class)).await?.unwrap_or(0));
+        if !id.is_zero() {
+            let list = out.list_mut(class);
+            list.object = id;
+            list.configs = read_list(mos, id, list_name(class)).await?;
+        }
+    }
+    Ok(out.look(places).await)
+}
+
+async fn read_list(
+    mos: &Arc<ObjectSet>,
+    id: ObjectId,
+    name: &str,
+) -> Result<Vec<NvList>, PoolError> {
+    let object = mos.hold(id).await?;
+    let bonus = object.bonus();
+    let Some(raw) = bonus.get(..8) else {
+        return Ok(Vec::new());
+    };
+    let length = u64::from_le_bytes(raw.try_into().expect("eight bytes")).min(LIST_BYTES_MAX);
+    let list = NvList::decode(&object.read_bytes(0, length as usize).await?)?;
+    Ok(list.lists(name).unwrap_or(&[]).to_vec())
+}
+
+async fn status(config: &NvList, class: VdevClass, places: &Places<'_>) -> VdevStatus {
+    let guid = Guid::new(config.u64("guid").unwrap_or(0));
+    let kind = config.string("type").unwrap_or("disk").to_owned();
+    let path = places
+        .paths
+        .get(&guid)
+        .cloned()
+        .or_else(|| config.string("path").map(str::to_owned));
+    let mut out = VdevStatus {
+        name: path.clone().unwrap_or_else(|| guid.to_string()),
+        kind,
+        parity: 0,
+        path,
+        guid,
+        class,
+        state: VdevState::Online,
+        why: None,
+        note: None,
+        is_stale: false,
+        read_errors: 0,
+        write_errors: 0,
+        checksum_errors: 0,
+        slow_ios: 0,
+        initialize: ActivityStatus::default(),
+        trim: ActivityStatus::default(),
+        can_trim: true,
+        read_ops: 0,
+        read_bytes: 0,
+        write_ops: 0,
+        write_bytes: 0,
+        trim_ops: 0,
+        trim_bytes: 0,
+        trim_errors: 0,
+        size_bytes: 0,
+        expandable_bytes: 0,
+        physical_bytes: 0,
+        asize_bytes: 0,
+        allocated_bytes: 0,
+        fragmentation_percent: None,
+        ashift: 0,
+        properties: Vec::new(),
+        children: Vec::new(),
+    };
+    if let Some(vdev) = places.tree.find(guid) {
+        out.why = Some("currently in use".to_owned());
+        out.physical_bytes = vdev.physical_bytes().unwrap_or(0);
+        return out;
+    }
+    let found = if out.kind == "dspare" {
+        let top = Guid::new(config.u64("top_guid").unwrap_or(0));
+        let top = places.tree.find(top);
+        top.and_then(|top| top.spare_bytes()).ok_or("cannot open")
+    } else {
+        measure(&out, places.world).await
+    };
+    match found {
+        Ok(bytes) => out.physical_bytes = bytes,
+        Err(why) => {
+            out.state = VdevState::CantOpen;
+            out.why = Some(why.to_owned());
+        }
+    }
+    if class == VdevClass::Cache && out.state == VdevState::Online {
+        let sector = 1u64 << config.u64("ashift").unwrap_or(0).min(16);
+        out.size_bytes = (out.physical_bytes & !(LABEL_BYTES - 1))
+            .saturating_sub(LABEL_START_BYTES + LABEL_END_BYTES)
+            .saturating_sub(sector.max(CACHE_HEADER_BYTES));
+        out.fragmentation_percent = Some(0);
+    }
+    out
+}
+
+/// Whether the device is there and nobody here uses it.
+fn is_idle(status: &VdevStatus) -> bool {
+    status.state == VdevState::Online && status.why.is_none() && status.kind != "dspare"
+}
+
+/// Keeps others off a device. Another pool's server may have the same spare: then it is as it is.
+async fn hold(path: &str, places: &Places<'_>) -> Option<Hold> {
+    if places.read_only {
+        return None;
+    }
+    match places.world.opener.hold(path).await {
+        Ok(hold) => Some(hold),
+        Err(error) => {
+            tracing::warn!(path, %error, "others are not kept off a spare or cache device");
+            None
+        }
+    }
+}
+
+/// Size of the device in bytes, if it is the right one; else why it cannot be used.
+async fn measure(vdev: &VdevStatus, world: &World) -> Result<u64, &'static str> {
+    let path = vdev.path.as_deref().ok_or("cannot open")?;
+    let device: Arc<dyn Device> = match world.opener.open(path, true).await {
+        Ok(device) => device,
+        Err(error) => {
+            tracing::warn!(path, %error, "a spare or cache device cannot be opened");
+            return Err("cannot open");
+        }
+    };
+    let labels = read_labels(&*device).await.map_err(|_| "cannot open")?;
+    let config = labels.config(Txg::new(u64::MAX)).ok_or("corrupted data")?;
+    if config.u64("guid") != Some(vdev.guid.get()) {
+        return Err("corrupted data");
+    }
+    Ok(device.size_bytes())
+}

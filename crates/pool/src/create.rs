@@ -1,0 +1,360 @@
+//! Creating a pool: the first transaction group, with the whole MOS.
+//!
+//! Nothing is written before all that was asked for is checked and every device was looked at; then the labels, then txg 4
+//! (`TXG_INITIAL`). A crash before its uberblock leaves devices whose labels have txg 0 and name a
+//! pool that was never there: `zpool create` may take them again without '-f'.
+//!
+//! Source: module/zfs/spa.c `spa_create`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use dataset::{CreateParams, DslEnvironment, DslPool};
+use device::{BoxFuture, World};
+use format::{Compression, Guid, NvList, ObjectId, ObjectType, Txg, Uberblock};
+use object::{NewObject, Zap};
+use parking_lot::Mutex;
+use vdev::OpenOptions;
+use zio::{TxgLimits, TxgManager};
+
+use crate::auxiliary::{self, NewAuxiliary, Places};
+use crate::bootfs::{self, BootFs};
+use crate::core::{Core, State, unless_suspended};
+use crate::dtl::DirtyTimes;
+use crate::errlog::Hooks;
+use crate::history::{History, HistoryLog};
+use crate::open::{Ground, new_state, software, start};
+use crate::props::{Change, Stored};
+use crate::sync::CONFIG_BLOCK_BYTES;
+use crate::{
+    CreateSpec, FeatureChoice, PoolError, config, directory, features, layout, pool, props,
+};
+
+/// The name that a new pool has until it is exported (`ZPOOL_PROP_TNAME`).
+const TEMPORARY_NAME: &str = "tname";
+
+/// Creates a pool (`spa_create`).
+pub(crate) async fn create(world: &World, spec: CreateSpec) -> Result<Arc<Core>, PoolError> {
+    let (ground, choices) = plan(world, &spec).await?;
+    let pipeline = ground.pipeline.clone();
+    // In a box: its type is too deep for compilers to nest it further.
+    let work: BoxFuture<'_, _> = Box::pin(create_on(world, &spec, choices, &ground));
+    let result = unless_suspended(&pipeline, &spec.name, pipeline.syncing(work)).await;
+    if result.is_err() {
+        ground.tree.close();
+    }
+    result
+}
+
+/// Whether [`create`] would begin to write.
+pub(crate) async fn check(world: &World, spec: &CreateSpec) -> Result<(), PoolError> {
+    let (ground, _) = plan(world, spec).await?;
+    ground.tree.close();
+    Ok(())
+}
+
+/// Checks all that was asked for and opens the devices; nothing is written.
+async fn plan(world: &World, spec: &CreateSpec) -> Result<(Ground, Choices), PoolError> {
+    layout::check_name(&spec.name)?;
+    layout::check_new_pool(&spec.vdevs)?;
+    let mut changes = Vec::new();
+    let mut ashift = 0;
+    let mut guids = match spec.features {
+        FeatureChoice::All => features::defaults(),
+        FeatureChoice::None => Vec::new(),
+    };
+    let mut cachefile = None;
+    let mut temporary_name = None;
+    for (name, value) in &spec.properties {
+        // A feature can be left out of a new pool, and only of a new one.
+        if let (Some(feature), "disabled") = (name.strip_prefix("feature@"), value.as_str()) {
+            let guid = features::guid_to_enable(feature)?;
+            guids.retain(|known| known != guid);
+            continue;
+        }
+        // Not a property of the pool but the name that it has until it is exported, handed over like one.
+        if name == TEMPORARY_NAME {
+            layout::check_name(value)?;
+            temporary_name = Some(value.clone());
+            continue;
+        }
+        match props::parse(name, value)? {
+            Change::Feature(feature) => {
+                let guid = features::guid_to_enable(&feature)?.to_owned();
+                if !guids.contains(&guid) {
+                    guids.push(guid);
+                }
+            }
+            Change::Session("cachefile", value) => {
+                cachefile = (!value.is_empty()).then_some(value);
+            }
+            Change::Session(..) => return Err(props::only_at_import(name, value)),
+            Change::Stored(name, _) if name == bootfs::NAME => {
+                return Err(props::only_later(&name, value));
+            }
+            Change::Version => {}
+            change => {
+                props::check_host(&change, spec.host.hostid)?;
+                if let Change::Stored(name, Stored::Number(number)) = &change
+                    && name == "ashift"
+                {
+                    ashift = *number as u8;
+                }
+                changes.push(change);
+            }
+        }
+    }
+    dataset::check_root_properties(&spec.name, &spec.root_properties, &guids)?;
+
+    let facts = layout::examine(world, &spec.vdevs, spec.force).await?;
+    let guid = loop {
+        let guid = world.random.next_u64();
+        if guid != 0 {
+            break Guid::new(guid);
+        }
+    };
+    features::check_classes(&spec.vdevs, |guid| guids.iter().any(|known| known == guid))?;
+    let making = layout::Making {
+        ashift,
+        create_txg: Txg::INITIAL,
+        random: &*world.random,
+    };
+    let root = layout::build_root(guid, &spec.vdevs, &facts, &making)?;
+    let auxiliary = NewAuxiliary::build(&spec.vdevs, config::children(&root), &facts, &making)?;
+    let mut salt = [0; 32];
+    world.random.fill(&mut salt);
+    let options = OpenOptions {
+        create: true,
+        pool_guid: Some(guid),
+        ..OpenOptions::default()
+    };
+    let ground = Ground::open(world, &root, options, salt).await?;
+    let totals = ground.pipeline.allocator().totals();
+    let usable_bytes = totals
+        .usable_deflated_bytes
+        .saturating_sub(totals.slop_bytes);
+    if let Err(error) = dataset::check_root_space(&spec.name, &spec.root_properties, usable_bytes) {
+        ground.tree.close();
+        return Err(error.into());
+    }
+    let choices = Choices {
+        guid,
+        features: guids,
+        changes,
+        cachefile,
+        name: temporary_name.unwrap_or_else(|| spec.name.clone()),
+        auxiliary,
+        salt,
+    };
+    Ok((ground, choices))
+}
+
+/// What was made of a [`CreateSpec`].
+struct Choices {
+    guid: Guid,
+    features: Vec<String>,
+    changes: Vec<Change>,
+    cachefile: Option<String>,
+    /// The name until it is exported.
+    name: String,
+    auxiliary: NewAuxiliary,
+    salt: [u8; 32],
+}
+
+async fn create_on(
+    world: &World,
+    spec: &CreateSpec,
+    choices: Choices,
+    ground: &Ground,
+) -> Result<Arc<Core>, PoolError> {
+    let Choices {
+        guid,
+        features: feature_guids,
+        changes,
+        cachefile,
+        name,
+        auxiliary,
+        salt,
+    } = choices;
+    let before = Txg::new(Txg::INITIAL.get() - 1);
+    let uberblock = Uberblock {
+        txg: before,
+        ..empty_uberblock()
+    };
+    let state = State {
+        config_dirty: true,
+        salt_missing: Some(salt),
+        cachefile,
+        ..new_state(&name, &spec.name, uberblock)
+    };
+    let labels = label_pairs_of_new(spec, guid);
+    ground
+        .tree
+        .init_labels(&ground.tree.tops(), &labels, Txg::INITIAL)
+        .await?;
+    auxiliary.label(world).await?;
+
+    let txgs = TxgManager::new(world.clone(), before, TxgLimits::default());
+    let history = HistoryLog::new(world.clone(), &spec.host.hostname);
+    let txg = txgs.quiesce().await;
+    let ctx = object::SyncContext {
+        txg,
+        pass: 1,
+        pipeline: ground.pipeline.clone(),
+        world: world.clone(),
+        txgs: Some(txgs.clone()),
+    };
+    let bootfs = Arc::new(BootFs::default());
+    let env = DslEnvironment {
+        pool_name: name,
+        pipeline: ground.pipeline.clone(),
+        world: world.clone(),
+        txgs: txgs.clone(),
+        hooks: Arc::new(Hooks {
+            history: history.clone(),
+            errors: ground.errors.clone(),
+            bootfs: bootfs.clone(),
+        }),
+        read_only: false,
+        spa_version: Uberblock::VERSION_FEATURES,
+    };
+    let params = CreateParams {
+        features: feature_guids,
+        root_properties: spec.root_properties.clone(),
+        root_init: spec.root_init.clone(),
+    };
+    ground.space.start(&ground.shapes());
+    let dsl = DslPool::create(env, &ctx, params).await?;
+    ground.space.set_mos(dsl.mos());
+    let core = Arc::new(Core {
+        world: world.clone(),
+        load_guid: world.random.next_u64(),
+        host: spec.host.clone(),
+        read_only: false,
+        altroot: spec.altroot.clone(),
+        opened_ns: world.clock.monotonic_ns(),
+        tree: ground.tree.clone(),
+        pipeline: ground.pipeline.clone(),
+        txgs: txgs.clone(),
+        dedup: crate::dedup::of_pool(&dsl, &ground.pipeline),
+        dsl,
+        space: ground.space.clone(),
+        dirty_times: DirtyTimes::default(),
+        history,
+        errors: ground.errors.clone(),
+        bootfs,
+        scrub: crate::scrub::Scrub::default(),
+        heart: crate::multihost::Heart::default(),
+        trim: crate::trim::Trim::default(),
+        state: Mutex::new(state),
+        admin: tokio::sync::Mutex::new(()),
+        discard_step: crate::checkpoint::DISCARD_STEP.into(),
+        clones: crate::clones::CloneTables::none(&spec.name),
+        tables: crate::tables::Tables::default(),
+        looping: ground.pipeline.tasks().group(),
+    });
+    make_directory(&core, &ctx).await?;
+    if !auxiliary.is_empty() {
+        add_auxiliary(&core, &zio::Tx::syncing(txg), &auxiliary).await?;
+        look_at_auxiliary(&core).await;
+    }
+    for change in changes {
+        pool::apply_change(&core, &change, &ctx).await?;
+    }
+    core.sync_txg(txg).await?;
+    txgs.synced(txg);
+    start(&core);
+    Ok(core)
+}
+
+/// Adds spares and cache devices to their lists, in syncing context.
+pub(crate) async fn add_auxiliary(
+    core: &Core,
+    tx: &zio::Tx,
+    new: &NewAuxiliary,
+) -> Result<(), dataset::DatasetError> {
+    core.state.lock().auxiliary.add(new);
+    auxiliary::write_lists(core, tx, &new.classes()).await
+}
+
+/// Looks how spares and cache devices are.
+pub(crate) async fn look_at_auxiliary(core: &Core) {
+    let before = core.state.lock().auxiliary.clone();
+    let places = Places {
+        world: &core.world,
+        tree: &core.tree,
+        paths: &BTreeMap::new(),
+        read_only: core.read_only,
+    };
+    let after = before.look(&places).await;
+    core.state.lock().auxiliary = after;
+}
+
+/// The pool-level pairs of the labels that a new pool's devices get first.
+fn label_pairs_of_new(spec: &CreateSpec, guid: Guid) -> NvList {
+    config::PoolPairs {
+        version: Uberblock::VERSION_FEATURES,
+        name: spec.name.clone(),
+        state: config::STATE_ACTIVE,
+        guid: guid.get(),
+        hostid: spec.host.hostid,
+        hostname: spec.host.hostname.clone(),
+        ..config::PoolPairs::default()
+    }
+    .label_config()
+}
+
+fn empty_uberblock() -> Uberblock {
+    Uberblock {
+        endian: format::Endian::Little,
+        version: Uberblock::VERSION_FEATURES,
+        txg: Txg::ZERO,
+        guid_sum: Guid::ZERO,
+        timestamp_seconds: 0,
+        root: format::BlockPointer::HOLE,
+        software_version: Uberblock::VERSION_FEATURES,
+        multihost: None,
+        checkpoint_txg: Txg::ZERO,
+        reflow_offset_bytes: 0,
+        reflow_state: format::ReflowScratchState::from_code(0),
+    }
+}
+
+/// What `spa_create` puts into the object directory after `dsl_pool_create`.
+async fn make_directory(core: &Core, ctx: &object::SyncContext) -> Result<(), PoolError> {
+    let mos = core.dsl.mos();
+    let tx = zio::Tx::syncing(ctx.txg);
+    let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
+    let normal_bytes = core.pipeline.allocator().totals().normal_deflated_bytes;
+    core.history
+        .set(History::create(mos, &tx, normal_bytes).await?);
+    core.history.internal(&tx, "create", software()).await?;
+
+    let new = NewObject::new(ObjectType::PACKED_NVLIST)
+        .with_block_bytes(CONFIG_BLOCK_BYTES)
+        .with_bonus(ObjectType::PACKED_NVLIST_SIZE, vec![0; 8]);
+    let object = mos.allocate(&tx, new).await?;
+    directory
+        .add_u64(&tx, directory::CONFIG, object.id().get())
+        .await?;
+    directory
+        .add_u64(
+            &tx,
+            directory::CREATION_VERSION,
+            Uberblock::VERSION_FEATURES,
+        )
+        .await?;
+    directory.add_u64(&tx, directory::DEFLATE, 1).await?;
+    // Not compressed: syncing takes longer to converge while the block's size keeps changing.
+    let deferred = object::Bpobj::create(mos, &tx, 16 << 10).await?;
+    mos.hold(deferred.id())
+        .await?
+        .set_compression(&tx, Compression::Off)?;
+    directory
+        .add_u64(&tx, directory::SYNC_BPLIST, deferred.id().get())
+        .await?;
+    let mut state = core.state.lock();
+    state.config_object = object.id();
+    state.deferred_frees = deferred.id();
+    Ok(())
+}

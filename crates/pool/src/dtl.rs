@@ -1,0 +1,192 @@
+//! Dirty time logs: which transaction groups a device lacks writes of.
+//!
+//! The vdev tree notes them in memory; this module keeps them in the MOS, so that a device that
+//! comes back later is not trusted with what it missed. Per leaf there is a space map whose
+//! "bytes" are txgs and whose allocated ranges are those missed (`DTL_MISSING`); its object number is
+//! the pair `DTL` of the leaf's configuration. Written in syncing context, whole, when it changed.
+//! A leaf without an object misses nothing. One that cannot be written when a txg syncs misses that txg, whether something
+//! was to be written to it or not: so the state on disk tells that it may lack what came later as well, such as blocks of
+//! intent logs, which are acknowledged before their txg is on disk. Distributed spares of dRAID that stand in for a device have one too.
+//!
+//! Before the MOS can be read, nothing of this is known. What the labels show is taken until then:
+//! a device whose newest uberblock is older than that of another device of the same top-level
+//! vdev missed what lies between.
+//!
+//! Source: module/zfs/vdev.c (`vdev_dtl_sync`, `vdev_dtl_load`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use dataset::DatasetError;
+use format::{Guid, ObjectId, Txg};
+use object::{ObjectError, ObjectSet, SpaceMapKind, SpaceMapObject};
+use parking_lot::Mutex;
+use vdev::RangeSet;
+use vdev::Vdev;
+use vdev::VdevTree;
+
+use crate::space::{SpaceSync, free_map, new_map, writeable};
+
+/// Block size of these space maps (`zfs_vdev_dtl_sm_blksz`), in bytes.
+const BLOCK_BYTES: u32 = 4 << 10;
+/// The leaf's pair.
+const PAIR: &str = "DTL";
+
+/// Until the MOS tells better: devices with an old uberblock lack what came after it.
+pub(crate) async fn distrust_stale(tree: &VdevTree) {
+    let labels = tree.read_all_labels().await;
+    let newest = |guid: Guid| {
+        labels
+            .get(&guid.get())
+            .and_then(|labels| labels.best_uberblock(Txg::new(u64::MAX)))
+            .map_or(0, |uberblock| uberblock.txg.get())
+    };
+    for top in tree.tops() {
+        let leaves = top.leaves();
+        let best = leaves
+            .iter()
+            .map(|vdev| newest(vdev.guid()))
+            .max()
+            .unwrap_or(0);
+        for vdev in &leaves {
+            let own = newest(vdev.guid());
+            if let Some(leaf) = vdev.leaf()
+                && own < best
+            {
+                // A label may tell of any txg.
+                let first = own + 1;
+                let count = (best - own).min(u64::MAX - first);
+                leaf.set_missing(RangeSet::from_iter([(first, count)]));
+            }
+        }
+    }
+}
+
+/// What is recorded in the MOS.
+#[derive(Debug, Default)]
+pub(crate) struct DirtyTimes {
+    recorded: Mutex<BTreeMap<Guid, RangeSet>>,
+}
+
+impl DirtyTimes {
+    /// Reads the logs of all leaves and tells the vdev tree, from the pool's state of `synced`.
+    pub(crate) async fn load(
+        &self,
+        mos: &Arc<ObjectSet>,
+        tree: &VdevTree,
+        synced: Txg,
+    ) -> Result<(), ObjectError> {
+        for vdev in tree.leaves() {
+            let Some(leaf) = vdev.leaf() else { continue };
+            let Some(id) = vdev.config_u64(PAIR).filter(|id| *id != 0) else {
+                leaf.set_missing(RangeSet::default());
+                continue;
+            };
+            let missing = read(mos, ObjectId::new(id)).await?;
+            leaf.set_missing(missing.clone());
+            self.recorded.lock().insert(vdev.guid(), missing);
+        }
+        for spare in tree.draid_spares() {
+            if let Some(id) = spare.config_u64(PAIR).filter(|id| *id != 0) {
+                let missing = read(mos, ObjectId::new(id)).await?;
+                spare.set_spare_missing(missing.clone());
+                self.recorded.lock().insert(spare.guid(), missing);
+            }
+        }
+        self.synced(tree, synced);
+        Ok(())
+    }
+
+    /// What is recorded is on disk, in the state of `txg`: a crash leaves that.
+    pub(crate) fn synced(&self, tree: &VdevTree, txg: Txg) {
+        let recorded = self.recorded.lock();
+        for vdev in tree.leaves().into_iter().chain(tree.draid_spares()) {
+            let missing = recorded.get(&vdev.guid()).cloned().unwrap_or_default();
+            vdev.set_recorded_missing(missing, txg);
+        }
+    }
+
+    /// Writes the logs that changed. Returns whether the configuration did: a leaf got its object.
+    pub(crate) async fn sync(
+        &self,
+        sync: &SpaceSync<'_>,
+        mos: &Arc<ObjectSet>,
+        tree: &VdevTree,
+    ) -> Result<bool, DatasetError> {
+        let mut config_changed = false;
+        // Where nothing can be written the pool stands still, or does without, and nothing is missed.
+        let goes_on = |top: &Arc<Vdev>| top.state().0.is_usable();
+        for top in tree.tops().into_iter().filter(goes_on) {
+            let leaves = top.leaves();
+            for leaf in leaves.iter().filter_map(|vdev| vdev.leaf()) {
+                if !leaf.is_writeable() {
+                    leaf.add_missing(sync.tx.txg());
+                }
+            }
+        }
+        for vdev in tree.leaves().into_iter().chain(tree.draid_spares()) {
+            let missing = match vdev.leaf() {
+                Some(leaf) => leaf.missing(),
+                None => vdev.spare_missing(),
+            };
+            let same = match self.recorded.lock().get(&vdev.guid()) {
+                Some(recorded) => *recorded == missing,
+                None => missing.is_empty(),
+            };
+            if same {
+                continue;
+            }
+            let known = vdev.config_u64(PAIR).filter(|id| *id != 0);
+            let id = match known {
+                Some(id) => ObjectId::new(id),
+                None => {
+                    let id = new_map(sync, mos, BLOCK_BYTES).await?;
+                    vdev.set_config(PAIR, id.get());
+                    config_changed = true;
+                    id
+                }
+            };
+            let map = writeable(sync, open(mos, id).await?);
+            map.truncate(sync.tx, BLOCK_BYTES).await?;
+            let ranges: Vec<(u64, u64)> = missing.iter().collect();
+            map.append(sync.tx, SpaceMapKind::Allocate, None, &ranges)
+                .await?;
+            self.recorded.lock().insert(vdev.guid(), missing);
+        }
+        Ok(config_changed)
+    }
+
+    /// Frees the log of a leaf that leaves the pool.
+    pub(crate) async fn remove(
+        &self,
+        sync: &SpaceSync<'_>,
+        mos: &Arc<ObjectSet>,
+        vdev: &Vdev,
+    ) -> Result<(), DatasetError> {
+        self.recorded.lock().remove(&vdev.guid());
+        if let Some(id) = vdev.config_u64(PAIR).filter(|id| *id != 0) {
+            let map = open(mos, ObjectId::new(id)).await?;
+            free_map(sync, map).await?;
+            vdev.remove_config(PAIR);
+        }
+        Ok(())
+    }
+}
+
+async fn read(mos: &Arc<ObjectSet>, id: ObjectId) -> Result<RangeSet, ObjectError> {
+    let map = open(mos, id).await?;
+    let mut missing = RangeSet::default();
+    map.for_each(map.length_bytes(), &mut |entry| {
+        match entry.kind {
+            SpaceMapKind::Allocate => missing.add(entry.offset_bytes, entry.length_bytes),
+            SpaceMapKind::Free => missing.remove(entry.offset_bytes, entry.length_bytes),
+        };
+        Ok(())
+    })
+    .await?;
+    Ok(missing)
+}
+
+async fn open(mos: &Arc<ObjectSet>, id: ObjectId) -> Result<SpaceMapObject, ObjectError> {
+    SpaceMapObject::open(mos, id, 0, u64::MAX, 0).await
+}

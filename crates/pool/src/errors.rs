@@ -1,0 +1,270 @@
+//! What went wrong with devices and blocks while the pool is open.
+//!
+//! The pipeline reports here. Errors are counted per vdev by the vdev tree itself; this keeps
+//! the blocks of which no good copy is left, for `zpool status`. In a pool that is written they wait here
+//! only until the next txg, which puts them into the logs on disk ([`crate::errlog`]); of one that is only read
+//! they are forgotten with the import, and what the logs said at the import is kept beside them.
+//!
+//! As in OpenZFS there are two lists: what is found while a scrub runs goes into the second, which replaces the first
+//! when the scrub ends (`spa_errlog_rotate`, module/zfs/spa_errlog.c): what a whole scrub did not find any more is
+//! forgotten.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use format::Bookmark;
+use format::{ErrorBookmark, ObjectId, Txg};
+use parking_lot::Mutex;
+use vdev::{ErrorReport, ErrorSink};
+
+/// Damaged blocks that are remembered per list, at most.
+pub(crate) const DAMAGED_MAX: usize = 100_000;
+
+/// Blocks by their place, with the txg in which they were written; zero where that is not known.
+pub(crate) type Lost = BTreeMap<Bookmark, Txg>;
+
+/// Blocks that are lost.
+#[derive(Debug, Default)]
+pub(crate) struct ErrorLog {
+    lists: Mutex<Lists>,
+}
+
+#[derive(Debug, Default)]
+struct Lists {
+    /// Not written to disk, but kept here until the pool is closed.
+    read_only: bool,
+    /// Of a pool that is only read: what its logs say.
+    stored: Lost,
+    /// Of a pool that is written: its logs.
+    logs: Logs,
+    scrubbing: bool,
+    pending: Pending,
+    /// What the logs say in the form of feature `head_errlog`, which is about to be enabled.
+    upgraded: Vec<(ObjectId, ErrorBookmark)>,
+}
+
+/// Logs on disk.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Logs {
+    /// What was found before the last scrub, and since it ended.
+    pub(crate) last: ObjectId,
+    /// What the scrub under way found.
+    pub(crate) scrub: ObjectId,
+    /// Entries of both.
+    pub(crate) count: u64,
+    /// They cannot be read or written: nothing is done about them.
+    pub(crate) is_broken: bool,
+}
+
+/// What is not in the logs on disk yet.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    pub(crate) last: Lost,
+    pub(crate) scrub: Lost,
+    /// A scrub ended: what it found is all there is.
+    pub(crate) rotate: bool,
+    /// Entries of blocks that nobody has any more, by dataset.
+    pub(crate) gone: BTreeSet<(ObjectId, String)>,
+    /// What happened to datasets, in order.
+    pub(crate) changes: Vec<Change>,
+}
+
+impl Pending {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.last.is_empty()
+            && self.scrub.is_empty()
+            && !self.rotate
+            && self.gone.is_empty()
+            && self.changes.is_empty()
+    }
+}
+
+/// What the logs, which are kept per live dataset, have to follow.
+#[derive(Debug, Clone)]
+pub(crate) enum Change {
+    Destroyed(ObjectId),
+    Promoted {
+        new_head: ObjectId,
+        old_head: ObjectId,
+        origin_txg: Txg,
+    },
+    /// Feature `head_errlog` was enabled: the logs' form changes, with what is known of the blocks in them.
+    Upgraded(Vec<(ObjectId, ErrorBookmark)>),
+}
+
+impl ErrorLog {
+    /// How many damaged blocks are known; one that is in a log and was found again may count twice
+    /// (`spa_approx_errlog_size`).
+    pub(crate) fn count(&self) -> u64 {
+        let lists = self.lists.lock();
+        let Lists { pending, logs, .. } = &*lists;
+        let stored = if pending.rotate { 0 } else { logs.count };
+        stored + lists.known().len() as u64
+    }
+
+    /// The blocks that only this knows of, with what the logs of a pool that is only read say.
+    pub(crate) fn known(&self) -> Lost {
+        self.lists.lock().known()
+    }
+
+    /// Whether a scrub found everything anew, so that the first log says nothing any more.
+    pub(crate) fn is_rotating(&self) -> bool {
+        self.lists.lock().pending.rotate
+    }
+
+    /// Remembers a block.
+    pub(crate) fn add(&self, bookmark: Bookmark, birth: Txg) {
+        let mut lists = self.lists.lock();
+        let pending = &lists.pending;
+        let list = if lists.scrubbing || pending.rotate {
+            &mut lists.pending.scrub
+        } else {
+            &mut lists.pending.last
+        };
+        if list.len() >= DAMAGED_MAX {
+            return;
+        }
+        let known = list.entry(bookmark).or_default();
+        if !birth.is_zero() {
+            *known = birth;
+        }
+    }
+
+    /// Forgets what is in no log on disk yet (`zpool clear`): reads fail also while devices are away.
+    pub(crate) fn clear(&self) {
+        let mut lists = self.lists.lock();
+        lists.pending.last.clear();
+        lists.pending.scrub.clear();
+    }
+
+    /// A scrub begins.
+    pub(crate) fn begin_scrub(&self) {
+        self.lists.lock().scrubbing = true;
+    }
+
+    /// A scrub ended; when it was `whole`, what it found is all there is.
+    pub(crate) fn end_scrub(&self, whole: bool) {
+        let mut lists = self.lists.lock();
+        lists.scrubbing = false;
+        if !whole {
+            return;
+        }
+        if lists.read_only {
+            lists.stored.clear();
+            lists.pending.last = std::mem::take(&mut lists.pending.scrub);
+        } else {
+            lists.pending.rotate = true;
+        }
+    }
+
+    /// What the logs of a pool that is only read say.
+    pub(crate) fn set_stored(&self, stored: Lost) {
+        let mut lists = self.lists.lock();
+        lists.read_only = true;
+        lists.stored = stored;
+    }
+
+    pub(crate) fn set_logs(&self, logs: Logs) {
+        self.lists.lock().logs = logs;
+    }
+
+    pub(crate) fn logs(&self) -> Logs {
+        self.lists.lock().logs
+    }
+
+    /// A log has entries of a block that nobody has any more.
+    pub(crate) fn forget(&self, head: ObjectId, key: String) {
+        let mut lists = self.lists.lock();
+        if !lists.read_only && lists.pending.gone.len() < DAMAGED_MAX {
+            lists.pending.gone.insert((head, key));
+        }
+    }
+
+    /// Something happened to a dataset in the txg that is being written.
+    pub(crate) fn note(&self, change: Change) {
+        let mut lists = self.lists.lock();
+        // Without logs there is nothing to follow.
+        if !(lists.logs.last.is_zero() && lists.logs.scrub.is_zero()) {
+            lists.pending.changes.push(change);
+        }
+    }
+
+    /// Feature `head_errlog` may be enabled soon: what the logs say in its form.
+    pub(crate) fn prepare_upgrade(&self, entries: Vec<(ObjectId, ErrorBookmark)>) {
+        self.lists.lock().upgraded = entries;
+    }
+
+    /// The feature was enabled in the txg that is being written.
+    pub(crate) fn upgrade(&self) {
+        let entries = std::mem::take(&mut self.lists.lock().upgraded);
+        self.note(Change::Upgraded(entries));
+    }
+
+    /// Whether something waits to be written.
+    pub(crate) fn has_pending(&self) -> bool {
+        let lists = self.lists.lock();
+        !(lists.read_only || lists.logs.is_broken || lists.pending.is_empty())
+    }
+
+    /// Takes what waits to be written.
+    pub(crate) fn take(&self) -> Pending {
+        std::mem::take(&mut self.lists.lock().pending)
+    }
+
+    /// The logs cannot be written: what was to be stays known until the pool is closed.
+    pub(crate) fn give_up(&self, taken: Pending) {
+        let mut lists = self.lists.lock();
+        lists.logs.is_broken = true;
+        lists.pending.last.extend(taken.last);
+        lists.pending.scrub.extend(taken.scrub);
+    }
+}
+
+impl Lists {
+    fn known(&self) -> Lost {
+        let mut out = if self.pending.rotate {
+            Lost::new()
+        } else {
+            self.stored.clone()
+        };
+        for list in [&self.pending.last, &self.pending.scrub] {
+            for (bookmark, birth) in list {
+                let known = out.entry(*bookmark).or_default();
+                if !birth.is_zero() {
+                    *known = *birth;
+                }
+            }
+        }
+        out
+    }
+}
+
+impl ErrorSink for ErrorLog {
+    fn report(&self, report: ErrorReport) {
+        match report {
+            ErrorReport::Data {
+                bookmark,
+                vdev,
+                offset_bytes,
+                birth,
+            } => {
+                tracing::error!(?bookmark, %vdev, offset_bytes, %birth, "no good copy of a block is left");
+                self.add(bookmark, birth);
+            }
+            ErrorReport::Checksum {
+                leaf,
+                offset_bytes,
+                bookmark,
+            } => {
+                tracing::warn!(%leaf, offset_bytes, ?bookmark, "a device returned wrong data");
+            }
+            ErrorReport::Device {
+                leaf,
+                message,
+                bookmark,
+            } => {
+                tracing::warn!(%leaf, message, ?bookmark, "a device failed");
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,962 @@
+//! Opening pools that exist.
+//!
+//! An import has two rounds. First, the vdevs as the labels tell are opened read-only, the newest
+//! uberblock chosen, and the MOS's own copy of the configuration read. Then everything is closed and
+//! opened again by that copy, which alone knows all vdevs, with the paths where devices were found.
+//! Nothing is written before every check has passed; then one transaction group claims the
+//! intent logs' blocks and says in all labels who has the pool now.
+//!
+//! Source: module/zfs/spa.c (`spa_load_impl` and the `spa_ld_*` functions).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use dataset::{DslEnvironment, DslPool, LogClaim};
+use device::World;
+use format::{Guid, NvList, NvValue, ObjectId, Txg, Uberblock};
+use object::{ObjectSet, ObjsetOptions, WriteProperties, Zap};
+use parking_lot::Mutex;
+use vdev::{OpenOptions, Vdev, VdevKind, VdevTree, best_uberblock};
+use zio::alloc::{Allocator, fragmentation};
+use zio::{Cache, Pipeline, PipelineOptions, TxgLimits, TxgManager, ZioError};
+
+use crate::auxiliary::{self, Auxiliary, Places};
+use crate::bootfs::{self, BootFs};
+use crate::checkpoint::{CheckpointState, DISCARD_STEP};
+use crate::clones::CloneTables;
+use crate::core::{Core, State, unless_suspended};
+use crate::dtl::{DirtyTimes, distrust_stale};
+use crate::errlog::{self, Hooks};
+use crate::errors::ErrorLog;
+use crate::history::{History, HistoryLog, HistoryWhat};
+use crate::props::Stored;
+use crate::space::{Space, TopShape};
+use crate::{
+    FoundState, ImportSpec, MissingLogs, PoolError, ScanStatus, config, directory, features,
+    layout, multihost, removed, tables, vdevprops,
+};
+
+/// Bytes of verified blocks kept in memory unless the caller says otherwise.
+const CACHE_BYTES: u64 = 512 << 20;
+/// Longest packed configuration that is believed, in bytes.
+const CONFIG_BYTES_MAX: u64 = 64 << 20;
+
+/// Everything that is needed before the MOS can be opened.
+pub(crate) struct Ground {
+    pub(crate) tree: Arc<VdevTree>,
+    pub(crate) pipeline: Arc<Pipeline>,
+    pub(crate) space: Arc<Space>,
+    pub(crate) errors: Arc<ErrorLog>,
+}
+
+impl Ground {
+    pub(crate) async fn open(
+        world: &World,
+        root: &NvList,
+        options: OpenOptions,
+        salt: [u8; 32],
+    ) -> Result<Self, PoolError> {
+        let read_only = options.read_only;
+        let tree = VdevTree::open(world.clone(), root, options).await?;
+        let allocator = Arc::new(Allocator::new());
+        let space = Space::new();
+        allocator.set_source(space.clone());
+        for top in tree.tops() {
+            if let Some(spec) = tree.top_spec(&top) {
+                allocator.add_top(spec);
+            }
+        }
+        let errors = Arc::new(ErrorLog::default());
+        tree.set_error_sink(errors.clone());
+        let options = PipelineOptions {
+            salt,
+            read_only,
+            ..PipelineOptions::default()
+        };
+        let cache = Arc::new(Cache::new(CACHE_BYTES));
+        let pipeline = Pipeline::new(
+            world.clone(),
+            tree.clone(),
+            allocator,
+            cache,
+            options,
+            errors.clone(),
+        );
+        Ok(Self {
+            tree,
+            pipeline,
+            space,
+            errors,
+        })
+    }
+
+    pub(crate) fn shapes(&self) -> Vec<TopShape> {
+        self.tree
+            .to_config(vdev::Scope::Mos)
+            .lists("children")
+            .unwrap_or(&[])
+            .iter()
+            .filter_map(TopShape::from_config)
+            .collect()
+    }
+}
+
+pub(crate) fn new_state(name: &str, disk_name: &str, uberblock: Uberblock) -> State {
+    State {
+        name: name.to_owned(),
+        disk_name: disk_name.to_owned(),
+        pool_state: config::STATE_ACTIVE,
+        version: Uberblock::VERSION_FEATURES,
+        errata: 0,
+        comment: None,
+        compatibility: None,
+        config_dirty: false,
+        config_txg: Txg::ZERO,
+        config_object: ObjectId::ZERO,
+        all_vdev_zaps: ObjectId::ZERO,
+        deferred_frees: ObjectId::ZERO,
+        props_object: ObjectId::ZERO,
+        props: BTreeMap::new(),
+        vdev_props: BTreeMap::new(),
+        cachefile: None,
+        uberblock,
+        added_tops: Vec::new(),
+        flush_all: false,
+        claim_logs: None,
+        claimed_birth: Txg::ZERO,
+        salt_missing: None,
+        auxiliary: Auxiliary::default(),
+        checkpoint: CheckpointState::None,
+        scan: None,
+        scan_words: Vec::new(),
+        failure: None,
+        rewound: None,
+        closed: false,
+    }
+}
+
+pub(crate) fn software() -> String {
+    format!(
+        "pool version 5000; software version millpond-{}",
+        env!("CARGO_PKG_VERSION")
+    )
+}
+
+/// Starts the sync loop, and has the transaction groups hear when the pipeline suspends.
+pub(crate) fn start(core: &Arc<Core>) {
+    let (txgs, dsl) = (core.txgs.clone(), Arc::downgrade(&core.dsl));
+    core.pipeline
+        .set_suspend_hook(Arc::new(move |error, fail_mode| {
+            txgs.set_suspended(error.clone(), fail_mode);
+            // Nobody will write a txg any more: who waits for one hears so.
+            if let Some(error) = error.filter(ZioError::is_final) {
+                txgs.stop(error);
+                if let Some(dsl) = dsl.upgrade() {
+                    dsl.close();
+                }
+            }
+        }));
+    let looping = core.clone();
+    core.looping
+        .spawn("sync loop", async move { looping.sync_loop().await });
+    core.start_heart();
+    core.start_trim();
+}
+
+pub(crate) fn damaged(pool: &str, what: &str, why: impl ToString) -> PoolError {
+    PoolError::Damaged {
+        pool: pool.to_owned(),
+        what: what.to_owned(),
+        why: why.to_string(),
+    }
+}
+
+fn check_host(spec: &ImportSpec) -> Result<(), PoolError> {
+    let found = &spec.found;
+    let foreign = found.hostid != 0 && found.hostid != spec.host.hostid;
+    if found.state == FoundState::Active && foreign && !spec.force {
+        return Err(PoolError::ForeignHost {
+            pool: found.name.clone(),
+            hostname: found.hostname.clone(),
+            hostid: found.hostid,
+        });
+    }
+    if found.state == FoundState::Destroyed && !spec.destroyed {
+        return Err(PoolError::Destroyed {
+            pool: found.name.clone(),
+        });
+    }
+    Ok(())
+}
+
+/// Refuses a tree that lacks too much; names what is missing.
+pub(crate) fn check_tree(
+    pool: &str,
+    tree: &VdevTree,
+    missing_logs: MissingLogs,
+) -> Result<(), PoolError> {
+    check_tops(pool, tree, missing_logs, |_| true)
+}
+
+fn check_tops(
+    pool: &str,
+    tree: &VdevTree,
+    missing_logs: MissingLogs,
+    counts: impl Fn(&Arc<Vdev>) -> bool,
+) -> Result<(), PoolError> {
+    let mut lacking = Vec::new();
+    for top in tree.tops().into_iter().filter(counts) {
+        let (state, _) = top.state();
+        let is_log = top.config_u64("is_log") == Some(1);
+        if !(state.is_usable() || is_log && missing_logs != MissingLogs::Refused) {
+            let mut names = unusable_leaves(std::slice::from_ref(&top));
+            if names.is_empty() {
+                names.push(format!("{} is {state}", top.display_name()));
+            }
+            lacking.append(&mut names);
+        }
+    }
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    Err(PoolError::MissingDevices {
+        pool: pool.to_owned(),
+        why: lacking.join(", "),
+    })
+}
+
+/// Names and states of the devices that cannot be used.
+fn unusable_leaves(tops: &[Arc<Vdev>]) -> Vec<String> {
+    let leaves = tops.iter().flat_map(Vdev::leaves);
+    leaves
+        .filter(|vdev| !vdev.state().0.is_usable())
+        .map(|vdev| format!("{} is {}", vdev.display_name(), vdev.state().0))
+        .collect()
+}
+
+/// The log vdevs that are missing or damaged.
+pub(crate) fn lost_logs(tree: &VdevTree) -> Vec<Arc<Vdev>> {
+    let lost = |top: &Arc<Vdev>| top.config_u64("is_log") == Some(1) && !top.state().0.is_usable();
+    tree.tops().into_iter().filter(lost).collect()
+}
+
+/// The refusal to import without log devices, which tells what would be lost.
+fn missing_log(pool: &str, lost: &[Arc<Vdev>], datasets: Vec<String>) -> PoolError {
+    let mut devices = Vec::new();
+    for top in lost {
+        devices.push(format!("    {} [log]", top.display_name()));
+        if top.leaf().is_none() {
+            for leaf in top.leaves() {
+                devices.push(format!("      {}", leaf.display_name()));
+            }
+        }
+    }
+    PoolError::MissingLog {
+        pool: pool.to_owned(),
+        devices,
+        datasets,
+    }
+}
+
+/// [`check_tree`], without top-level vdevs of which nothing was found; tells how many those are.
+pub(crate) fn check_known(
+    pool: &str,
+    tree: &VdevTree,
+    missing_logs: MissingLogs,
+) -> Result<usize, PoolError> {
+    let is_unknown = |top: &Arc<Vdev>| matches!(top.kind(), VdevKind::Missing);
+    let unknown = tree.tops().iter().filter(|top| is_unknown(top)).count();
+    match check_tops(pool, tree, missing_logs, |top| !is_unknown(top)) {
+        Ok(()) => Ok(unknown),
+        Err(error) => Err(error),
+    }
+}
+
+/// Opens the MOS of an uberblock just to read it; before, what has to be known to read anything.
+pub(crate) async fn open_mos(
+    world: &World,
+    ground: &Ground,
+    uberblock: &Uberblock,
+) -> Result<Arc<ObjectSet>, PoolError> {
+    ground.tree.set_uberblock(uberblock);
+    let (pipeline, root) = (ground.pipeline.clone(), uberblock.root);
+    let mos = ObjectSet::open(pipeline, world.clone(), root, mos_options()).await?;
+    removed::load(&ground.tree, &mos).await?;
+    Ok(mos)
+}
+
+/// The vdevs as the configuration in the MOS tells, read-only.
+pub(crate) async fn open_trusted(
+    world: &World,
+    spec: &ImportSpec,
+    config: &NvList,
+) -> Result<Ground, PoolError> {
+    let mut root = config.require_list("vdev_tree")?.clone();
+    config::fix_paths(&mut root, &spec.found.paths);
+    let options = OpenOptions {
+        read_only: true,
+        paths: spec.found.paths.clone(),
+        pool_guid: Some(spec.found.guid),
+        ..OpenOptions::default()
+    };
+    Ground::open(world, &root, options, [0; 32]).await
+}
+
+/// [`add_allocation_bias`] where vdevs were removed: the ZAPs may lie on those, so the tree
+/// has to be known first.
+async fn add_bias_of_removed(
+    world: &World,
+    spec: &ImportSpec,
+    uberblock: &Uberblock,
+    config: &mut NvList,
+) -> Result<(), PoolError> {
+    let ground = open_trusted(world, spec, config).await?;
+    let result = async {
+        let mos = open_mos(world, &ground, uberblock).await?;
+        add_allocation_bias(&mos, config).await
+    }
+    .await;
+    ground.tree.close();
+    result
+}
+
+/// The newest uberblock (or the one given), and the configuration that the MOS it points to holds.
+pub(crate) async fn read_trusted(
+    world: &World,
+    spec: &ImportSpec,
+    given: Option<Uberblock>,
+) -> Result<(Uberblock, NvList), PoolError> {
+    let name = &spec.found.name;
+    let root = spec.found.config.require_list("vdev_tree")?;
+    let options = OpenOptions {
+        read_only: true,
+        paths: spec.found.paths.clone(),
+        pool_guid: Some(spec.found.guid),
+        ..OpenOptions::default()
+    };
+    let ground = Ground::open(world, root, options, [0; 32]).await?;
+    let result = async {
+        // Labels do not tell which vdevs were removed, so what looks missing may not be needed.
+        let placeholders = check_known(name, &ground.tree, MissingLogs::Accepted)?;
+        distrust_stale(&ground.tree).await;
+        let uberblock = match given {
+            Some(uberblock) => uberblock,
+            None => best_uberblock(&ground.tree.uberblocks().await, Txg::new(u64::MAX))
+                .ok_or_else(|| damaged(name, "every uberblock", "none has the right checksum"))?,
+        };
+        if given.is_none() {
+            multihost::check_unused(world, spec, &ground.tree, &uberblock).await?;
+        }
+        check_version(name, uberblock.version, spec.read_only)?;
+        let needed: Vec<(String, u64, bool)> = spec
+            .found
+            .config
+            .list("features_for_read")
+            .map(|list| {
+                list.iter()
+                    .map(|(guid, _)| (guid.to_owned(), 1, true))
+                    .collect()
+            })
+            .unwrap_or_default();
+        features::check(name, &needed, spec.read_only)?;
+        let read = async {
+            let mos = open_mos(world, &ground, &uberblock).await?;
+            let mut config = read_config(name, &mos).await?;
+            if removed::is_in(&config) {
+                add_bias_of_removed(world, spec, &uberblock, &mut config).await?;
+            } else {
+                add_allocation_bias(&mos, &mut config).await?;
+            }
+            Ok::<_, PoolError>(config)
+        };
+        let config = read.await.map_err(|error| {
+            let mut absent = unusable_leaves(&ground.tree.tops());
+            if placeholders > 0 {
+                absent.push(format!("{placeholders} top-level vdevs were not found"));
+            }
+            if absent.is_empty() {
+                return error;
+            }
+            PoolError::MissingDevices {
+                pool: name.clone(),
+                why: format!(
+                    "{}; the others do not hold what was written last ({error})",
+                    absent.join(", ")
+                ),
+            }
+        })?;
+        Ok((uberblock, config))
+    }
+    .await;
+    ground.tree.close();
+    result
+}
+
+/// Pools of version 28 are those of version 5000 without any feature; what older ones lack is only read.
+fn check_version(pool: &str, version: u64, read_only: bool) -> Result<(), PoolError> {
+    let (supported, advice) = match version {
+        Uberblock::VERSION_FEATURES | Uberblock::VERSION_BEFORE_FEATURES => return Ok(()),
+        1..Uberblock::VERSION_BEFORE_FEATURES if read_only => return Ok(()),
+        1..Uberblock::VERSION_BEFORE_FEATURES => (
+            "28 and 5000 for writing",
+            "import it with '-o readonly=on', or upgrade it with OpenZFS ('zpool upgrade')",
+        ),
+        _ => (
+            "5000 (feature flags) and 28, and 1 to 27 for reading",
+            "use a newer release",
+        ),
+    };
+    Err(PoolError::UnsupportedVersion {
+        pool: pool.to_owned(),
+        version,
+        supported,
+        advice,
+    })
+}
+
+/// How the MOS is opened just to be read.
+pub(crate) fn mos_options() -> ObjsetOptions {
+    ObjsetOptions {
+        properties: WriteProperties::mos(),
+        hole_birth: false,
+        embedded_data: false,
+        lz4_metadata: true,
+        read_only: true,
+        object_cache_limit: 1024,
+        ..ObjsetOptions::default()
+    }
+}
+
+/// The configuration that the MOS holds.
+pub(crate) async fn read_trusted_config(
+    pool: &str,
+    mos: &Arc<ObjectSet>,
+) -> Result<NvList, PoolError> {
+    let mut config = read_config(pool, mos).await?;
+    add_allocation_bias(mos, &mut config).await?;
+    Ok(config)
+}
+
+async fn read_config(pool: &str, mos: &Arc<ObjectSet>) -> Result<NvList, PoolError> {
+    let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
+    let id = directory
+        .lookup_u64(directory::CONFIG)
+        .await?
+        .ok_or_else(|| damaged(pool, "the object directory", "it has no configuration"))?;
+    let object = mos.hold(ObjectId::new(id)).await?;
+    let bonus = object.bonus();
+    let length = bonus
+        .get(..8)
+        .map(|raw| u64::from_le_bytes(raw.try_into().expect("eight bytes")))
+        .filter(|length| *length <= CONFIG_BYTES_MAX)
+        .ok_or_else(|| damaged(pool, "the configuration", "its length is wrong"))?;
+    let packed = object.read_bytes(0, length as usize).await?;
+    Ok(NvList::decode(&packed)?)
+}
+
+/// What top-level vdevs are for is in their ZAPs (`vdev_load`).
+async fn add_allocation_bias(mos: &Arc<ObjectSet>, config: &mut NvList) -> Result<(), PoolError> {
+    let Some(tree) = config.list_mut("vdev_tree") else {
+        return Ok(());
+    };
+    let Some(NvValue::ListArray(tops)) = tree.get_mut("children") else {
+        return Ok(());
+    };
+    for top in tops {
+        let id = top.u64(config::TOP_ZAP).unwrap_or(0);
+        if id != 0 {
+            let zap = Zap::hold(mos, ObjectId::new(id)).await?;
+            if let Some(value) = zap.lookup(directory::ALLOCATION_BIAS).await?
+                && let Some(bias) = value.as_str()
+            {
+                top.set("alloc_bias", bias);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What can be refused before any device is read.
+pub(crate) fn check_spec(spec: &ImportSpec) -> Result<(), PoolError> {
+    check_host(spec)?;
+    if let Some(name) = &spec.new_name {
+        layout::check_name(name)?;
+    }
+    Ok(())
+}
+
+/// A state to open a pool at that is older than its newest.
+pub(crate) struct Past {
+    pub(crate) uberblock: Uberblock,
+    /// The newest, which is given up when the pool is opened for writing.
+    pub(crate) newest: Uberblock,
+    /// The state is the pool's checkpoint.
+    pub(crate) is_checkpoint: bool,
+}
+
+/// Imports a pool at its newest uberblock, or at a past one (`spa_import`, `spa_load`).
+///
+/// A past state that is to be written goes on in the transaction group after the newest
+/// (`spa_first_txg`): its first uberblock wins over all that are on disk. A crash before that leaves the
+/// newest in the labels; parts of it may be overwritten, as nothing of it counts as allocated, while
+/// the past state is whole. For a checkpoint, which only the newest state can tell of, an uberblock is
+/// written before anything else.
+pub(crate) async fn import(
+    world: &World,
+    spec: &ImportSpec,
+    past: Option<&Past>,
+) -> Result<Arc<Core>, PoolError> {
+    let (uberblock, trusted) = read_trusted(world, spec, past.map(|past| past.uberblock)).await?;
+    let disk_name = match &spec.new_name {
+        Some(name) if !spec.temporary_name => name.clone(),
+        _ => trusted.require_string("name")?.to_owned(),
+    };
+    let name = spec.new_name.clone().unwrap_or_else(|| disk_name.clone());
+    let guid = Guid::new(trusted.require_u64("pool_guid")?);
+    if guid != spec.found.guid {
+        return Err(damaged(
+            &name,
+            "the configuration",
+            format!("it is of the pool {guid}"),
+        ));
+    }
+    let mut root = trusted.require_list("vdev_tree")?.clone();
+    config::fix_paths(&mut root, &spec.found.paths);
+    let options = OpenOptions {
+        read_only: spec.read_only,
+        // A second server could change what is read here, and mount it over this one's mounts.
+        keep_writers_out: !spec.only_looked_at,
+        paths: spec.found.paths.clone(),
+        pool_guid: Some(guid),
+        ..OpenOptions::default()
+    };
+    let ground = Ground::open(world, &root, options, [0; 32]).await?;
+    let names = (name.as_str(), disk_name.as_str());
+    let result = import_on(world, spec, &ground, uberblock, past, &trusted, names).await;
+    if result.is_err() {
+        ground.tree.close();
+    }
+    result
+}
+
+async fn import_on(
+    world: &World,
+    spec: &ImportSpec,
+    ground: &Ground,
+    uberblock: Uberblock,
+    past: Option<&Past>,
+    trusted: &NvList,
+    (name, disk_name): (&str, &str),
+) -> Result<Arc<Core>, PoolError> {
+    let newest = past.map_or(uberblock, |past| past.newest);
+    check_tree(name, &ground.tree, MissingLogs::Accepted)?;
+    let lost_logs = lost_logs(&ground.tree);
+    if !lost_logs.is_empty() {
+        ground.pipeline.give_up_lost_logs();
+    }
+    if spec.missing_logs == MissingLogs::Accepted {
+        ground.pipeline.give_up_unreadable_logs();
+    }
+    if ground.tree.guid_sum() != uberblock.guid_sum {
+        return Err(PoolError::MissingDevices {
+            pool: name.to_owned(),
+            why: "the devices found are not all devices of the pool".into(),
+        });
+    }
+    let txgs = TxgManager::new(
+        world.clone(),
+        first_synced(&newest, past),
+        TxgLimits::default(),
+    );
+    let history = HistoryLog::new(world.clone(), &spec.host.hostname);
+    let bootfs = Arc::new(BootFs::default());
+    let env = DslEnvironment {
+        pool_name: name.to_owned(),
+        pipeline: ground.pipeline.clone(),
+        world: world.clone(),
+        txgs: txgs.clone(),
+        hooks: Arc::new(Hooks {
+            history: history.clone(),
+            errors: ground.errors.clone(),
+            bootfs: bootfs.clone(),
+        }),
+        read_only: spec.read_only,
+        spa_version: uberblock.version,
+    };
+    multihost::claim(world, spec, &ground.tree, &newest).await?;
+    distrust_stale(&ground.tree).await;
+    open_mos(world, ground, &uberblock).await?;
+    let dsl = DslPool::open(env, uberblock.root).await?;
+    features::check(name, &dsl.features().all(), spec.read_only)?;
+    let under_way = features::under_way(dsl.mos(), &ground.tree).await?;
+    if !under_way.is_empty() && !spec.read_only {
+        return Err(PoolError::UnsupportedForWrite {
+            pool: name.to_owned(),
+            features: under_way,
+        });
+    }
+    if !lost_logs.is_empty() && spec.missing_logs != MissingLogs::Accepted {
+        let datasets = dsl.datasets_with_lost_logs().await?;
+        if !datasets.is_empty() || spec.missing_logs == MissingLogs::Refused {
+            return Err(missing_log(name, &lost_logs, datasets));
+        }
+        let devices = unusable_leaves(&lost_logs).join(", ");
+        tracing::warn!(
+            "pool '{name}' is opened without devices of the intent log, on which nothing was: {devices}"
+        );
+    }
+
+    let mos = dsl.mos().clone();
+    let mut state = State {
+        version: uberblock.version,
+        errata: features::errata(dsl.features(), trusted.u64("errata").unwrap_or(0)),
+        comment: trusted.string("comment").map(str::to_owned),
+        compatibility: trusted.string("compatibility").map(str::to_owned),
+        config_txg: Txg::new(trusted.u64("txg").unwrap_or(0)),
+        claim_logs: (!spec.read_only).then_some(log_claim(&uberblock, past)),
+        config_dirty: !spec.read_only,
+        ..new_state(name, disk_name, uberblock)
+    };
+    load_directory(&mos, &mut state, ground, &history, world, spec).await?;
+    if let Some(Stored::Number(dataset)) = state.props.remove(bootfs::NAME) {
+        bootfs.set(&mos, state.props_object, ObjectId::new(dataset));
+    }
+    if !matches!(state.errata, 0 | features::ERRATA_ENCRYPTION) && !spec.read_only {
+        return Err(damaged(
+            name,
+            "an errata number",
+            format!("{} must be dealt with by OpenZFS first", state.errata),
+        ));
+    }
+    errlog::load(&dsl, &ground.errors, spec.read_only).await?;
+    if !spec.read_only && state.props.get("autoexpand") == Some(&Stored::Number(1)) {
+        expand(name, ground);
+    }
+    load_space(ground, &mos).await?;
+    let allocator = ground.pipeline.allocator();
+    let tables = tables::load(&mos, &ground.tree, allocator).await?;
+    let dedup = crate::dedup::of_pool(&dsl, &ground.pipeline);
+    dedup.set_status(&tables.dedup);
+    if !spec.read_only {
+        dedup.load(name).await?;
+        // Blocks of dedup tables are not freed before the tables are ready.
+        dsl.hold_background(dedup.has_logs());
+    }
+    let clones = CloneTables::load(name, &mos, &ground.tree, &ground.pipeline).await?;
+    if clones.is_foreign() && !spec.read_only {
+        return Err(PoolError::UnsupportedForWrite {
+            pool: name.to_owned(),
+            features: vec![features::FOREIGN_CLONES.to_owned()],
+        });
+    }
+    state.checkpoint = CheckpointState::load(tables.checkpoint.as_ref(), dsl.features());
+    ground.pipeline.set_checkpoint(state.checkpoint.txg());
+    allocator.set_checkpoint_bytes(ground.space.checkpoint_bytes().values().sum());
+    let dirty_times = DirtyTimes::default();
+    dirty_times.load(&mos, &ground.tree, uberblock.txg).await?;
+
+    let core = Arc::new(Core {
+        world: world.clone(),
+        load_guid: world.random.next_u64(),
+        host: spec.host.clone(),
+        read_only: spec.read_only,
+        altroot: spec.altroot.clone(),
+        opened_ns: world.clock.monotonic_ns(),
+        tree: ground.tree.clone(),
+        pipeline: ground.pipeline.clone(),
+        txgs: txgs.clone(),
+        dedup,
+        dsl,
+        space: ground.space.clone(),
+        dirty_times,
+        history,
+        errors: ground.errors.clone(),
+        bootfs,
+        scrub: crate::scrub::Scrub::default(),
+        heart: crate::multihost::Heart::default(),
+        trim: crate::trim::Trim::default(),
+        state: Mutex::new(state),
+        admin: tokio::sync::Mutex::new(()),
+        discard_step: AtomicUsize::new(DISCARD_STEP),
+        clones,
+        tables,
+        looping: ground.pipeline.tasks().group(),
+    });
+    core.apply_fail_mode();
+    core.apply_dedup_quota();
+    core.apply_autotrim();
+    core.note_saved_space();
+    if !spec.read_only {
+        core.history.queue(HistoryWhat::Internal {
+            event: "import".into(),
+            text: software(),
+            txg: 0,
+            dataset: None,
+        });
+        if past.is_some_and(|past| past.is_checkpoint) {
+            core.begin_at_checkpoint(txgs.synced_txg()).await?;
+        }
+        start(&core);
+        txgs.kick();
+        let begin = async {
+            txgs.sync().await?;
+            // Blocks of claimed logs must not be from the future for anything that is written from now
+            // on (`spa_load`: `spa_claim_max_txg`).
+            let newest = core.state.lock().claimed_birth;
+            txgs.wait_synced(newest).await?;
+            while core.dedup.has_logs() {
+                txgs.kick();
+                txgs.sync().await?;
+            }
+            Ok(())
+        };
+        if let Err(error) = unless_suspended(&core.pipeline, name, begin).await {
+            core.txgs.stop(zio::ZioError::Closing);
+            core.pipeline.abandon(zio::ZioError::Closing);
+            core.wait_ended().await;
+            core.close();
+            return Err(error);
+        }
+        core.dsl.hold_background(false);
+    }
+    Ok(core)
+}
+
+/// The txg that counts as synced: the next is the first that is written.
+fn first_synced(newest: &Uberblock, past: Option<&Past>) -> Txg {
+    match past {
+        Some(past) if past.is_checkpoint => newest.txg.next(),
+        _ => newest.txg,
+    }
+}
+
+/// What is done with intent logs that nobody claimed (`spa_min_claim_txg`, `zil_claim`). Those of a
+/// checkpoint are dropped, as blocks of theirs may have been used again since; and so they are
+/// after a crash right after going back to one.
+fn log_claim(uberblock: &Uberblock, past: Option<&Past>) -> LogClaim {
+    if !uberblock.checkpoint_txg.is_zero() {
+        LogClaim {
+            first_txg: uberblock.checkpoint_txg.next(),
+            is_dropped: true,
+        }
+    } else {
+        LogClaim {
+            first_txg: uberblock.txg.next(),
+            is_dropped: past.is_some_and(|past| past.is_checkpoint),
+        }
+    }
+}
+
+/// Takes into use what devices have grown by (`autoexpand=on`). The first txg writes the configuration in any case.
+fn expand(pool: &str, ground: &Ground) {
+    let tree = &ground.tree;
+    for top in tree.tops().iter().filter(|top| tree.expand(top)) {
+        tracing::info!(pool, vdev = %top.display_name(), "its devices are bigger now; it uses all of them");
+        if let Some(spec) = tree.top_spec(top) {
+            ground.pipeline.allocator().add_top(spec);
+        }
+    }
+}
+
+async fn load_space(ground: &Ground, mos: &Arc<ObjectSet>) -> Result<(), PoolError> {
+    let recorded = ground.space.open(mos, &ground.shapes()).await?;
+    let allocator = ground.pipeline.allocator();
+    for metaslab in recorded {
+        // A histogram that tells nothing is as good as none.
+        let histogram = metaslab
+            .histogram
+            .filter(|sizes| fragmentation(sizes).is_some());
+        allocator.set_recorded(
+            metaslab.id.0,
+            metaslab.id.1,
+            metaslab.allocated_bytes,
+            histogram,
+        );
+    }
+    Ok(())
+}
+
+/// Reads what the object directory points to.
+async fn load_directory(
+    mos: &Arc<ObjectSet>,
+    state: &mut State,
+    ground: &Ground,
+    history: &HistoryLog,
+    world: &World,
+    spec: &ImportSpec,
+) -> Result<(), PoolError> {
+    let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
+    let object = async |name: &str| -> Result<ObjectId, PoolError> {
+        Ok(ObjectId::new(
+            directory.lookup_u64(name).await?.unwrap_or(0),
+        ))
+    };
+    state.config_object = object(directory::CONFIG).await?;
+    state.all_vdev_zaps = object(directory::VDEV_ZAP_MAP).await?;
+    state.deferred_frees = object(directory::SYNC_BPLIST).await?;
+    state.props_object = object(directory::POOL_PROPS).await?;
+    let id = object(directory::HISTORY).await?;
+    if !id.is_zero() {
+        history.set(History::open(mos, id).await?);
+    }
+    match directory.lookup(directory::CHECKSUM_SALT).await? {
+        Some(value) => {
+            let salt: [u8; 32] = value.data.as_ref().try_into().map_err(|_| {
+                damaged(
+                    &state.name,
+                    "the checksum salt",
+                    format!("it has {} bytes", value.data.len()),
+                )
+            })?;
+            ground.pipeline.set_salt(salt);
+        }
+        None => {
+            let mut salt = [0; 32];
+            world.random.fill(&mut salt);
+            ground.pipeline.set_salt(salt);
+            state.salt_missing = Some(salt);
+        }
+    }
+    if !state.props_object.is_zero() {
+        for entry in Zap::hold(mos, state.props_object).await?.all().await? {
+            let name = String::from_utf8_lossy(&entry.name).into_owned();
+            let stored = match (entry.value.as_u64(), entry.value.as_str()) {
+                (Some(number), _) => Stored::Number(number),
+                (None, Some(text)) => Stored::Text(text.to_owned()),
+                (None, None) => continue,
+            };
+            state.props.insert(name, stored);
+        }
+    }
+    state.vdev_props = vdevprops::load(mos, &ground.tree).await;
+    if let Some(value) = directory.lookup(directory::SCAN).await? {
+        state.scan_words = value.to_u64s();
+        state.scan = scan_status(&state.scan_words);
+    }
+    let places = Places {
+        world,
+        tree: &ground.tree,
+        paths: &spec.found.paths,
+        read_only: spec.read_only,
+    };
+    state.auxiliary = auxiliary::read(mos, &places).await?;
+    Ok(())
+}
+
+/// `dsl_scan_phys_t`: 24 integers, of which the first 14 matter here.
+pub(crate) fn scan_status(words: &[u64]) -> Option<ScanStatus> {
+    let word = |index: usize| words.get(index).copied().unwrap_or(0);
+    let function = match word(0) {
+        1 => "scrub",
+        2 => "resilver",
+        _ => return None,
+    };
+    let state = match word(1) {
+        1 => "scanning",
+        2 => "finished",
+        3 => "canceled",
+        _ => return None,
+    };
+    Some(ScanStatus {
+        function: function.to_owned(),
+        state: state.to_owned(),
+        start_time_s: word(7),
+        end_time_s: word(8),
+        to_examine_bytes: word(9),
+        examined_bytes: word(10),
+        issued_bytes: word(10),
+        repaired_bytes: word(12),
+        errors: word(13),
+        pause_time_s: 0,
+        elapsed_s: word(8).saturating_sub(word(7)),
+        verify_only: false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{HostIdentity, ScanSpec};
+
+    /// Goal: space maps and logs of OpenZFS's pools add up. Method: what a metaslab has
+    /// allocated by the maps' own totals is what its loaded free ranges leave, on every metaslab.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn space_of_golden_pools_adds_up() {
+        let Some(golden) = oracles::golden() else {
+            return;
+        };
+        for name in [
+            "plain",
+            "mirror3",
+            "stripe_of_mirrors",
+            "raidz1_3",
+            "raidz2_multi",
+            "raidz3_8",
+            "raidz_expanded",
+            "raidz_expanding",
+            "draid",
+            "draid_spare",
+            "removed",
+            "removing",
+        ] {
+            let dir = tempfile::tempdir().expect("a directory");
+            let images = oracles::unpack(&golden, name, dir.path());
+            let world = World::system(1);
+            let path = images.to_str().expect("UTF-8").to_owned();
+            let spec = ScanSpec {
+                paths: vec![path],
+                ..ScanSpec::default()
+            };
+            let found = crate::scan(&world, &spec).await.expect("scan").remove(0);
+            let spec = ImportSpec {
+                read_only: true,
+                ..ImportSpec::new(found, HostIdentity::default())
+            };
+            let (uberblock, config) = read_trusted(&world, &spec, None)
+                .await
+                .expect("trusted configuration");
+            assert_eq!(config.string("name"), Some(spec.found.name.as_str()));
+            let root = config.require_list("vdev_tree").expect("vdev_tree");
+            let options = OpenOptions {
+                read_only: true,
+                paths: spec.found.paths.clone(),
+                pool_guid: Some(spec.found.guid),
+                ..OpenOptions::default()
+            };
+            let ground = Ground::open(&world, root, options, [0; 32])
+                .await
+                .expect("open");
+            assert_eq!(ground.tree.guid_sum(), uberblock.guid_sum);
+            let mos = open_mos(&world, &ground, &uberblock).await.expect("MOS");
+            let shapes = ground.shapes();
+            let recorded = ground.space.open(&mos, &shapes).await.expect("space maps");
+            assert!(
+                recorded
+                    .iter()
+                    .map(|metaslab| metaslab.allocated_bytes)
+                    .sum::<u64>()
+                    > 0
+            );
+            for metaslab in recorded {
+                use zio::alloc::MetaslabSource;
+                let shape = shapes
+                    .iter()
+                    .find(|shape| shape.vdev == metaslab.id.0)
+                    .expect("a shape");
+                let free = ground
+                    .space
+                    .load(metaslab.id.0, metaslab.id.1)
+                    .await
+                    .expect("load");
+                assert_eq!(
+                    free.space() + metaslab.allocated_bytes,
+                    shape.span(metaslab.id.1).end - shape.span(metaslab.id.1).start,
+                    "{name}"
+                );
+            }
+            ground.space.close();
+            ground.tree.close();
+        }
+    }
+}

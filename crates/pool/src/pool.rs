@@ -1,0 +1,988 @@
+//! The handle of an imported pool.
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::Arc;
+
+use dataset::{DatasetError, DslPool, SyncTask};
+use device::{BoxFuture, World};
+use format::Bookmark;
+use format::{Guid, NvList, ObjectId, ObjectType, Txg, Uberblock};
+use futures::future::{Either, select};
+use object::{SyncContext, Zap, ZapOptions, ZapValue};
+use vdev::{IoStats, Scope, Vdev};
+use zio::{Tx, ZioError};
+
+use crate::bootfs;
+use crate::core::Core;
+use crate::history::HistoryWhat;
+use crate::props::{Change, Kind, Row, Stored};
+use crate::{
+    AddSpec, CreateSpec, FeatureStatus, FoundPool, HistoryRecord, ImportSpec, PoolError,
+    PoolHealth, PoolProperty, PoolStatus, PropertySource, Rewound, ScanSpec, ScrubCommand,
+    ScrubNumbers, checkpoint, config, create, directory, features, props, rewind, scrub, status,
+    vdevprops, vdevs,
+};
+
+/// A pool's space in numbers, all in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PoolNumbers {
+    /// Raw space of the normal, special and dedup classes.
+    pub size_bytes: u64,
+    /// Allocated.
+    pub allocated_bytes: u64,
+    /// Free.
+    pub free_bytes: u64,
+    /// Freed in the background, not yet free.
+    pub freeing_bytes: u64,
+    /// Leaked by a failed background free.
+    pub leaked_bytes: u64,
+    /// Fragmentation in percent, when known.
+    pub fragmentation_percent: Option<u8>,
+    /// Space that devices could give to the pool by expansion.
+    pub expandsize_bytes: u64,
+}
+
+impl PoolNumbers {
+    /// Percent allocated.
+    pub const fn capacity_percent(&self) -> u64 {
+        if self.size_bytes == 0 {
+            0
+        } else {
+            (self.allocated_bytes as u128 * 100 / self.size_bytes as u128) as u64
+        }
+    }
+}
+
+/// One imported pool. Dropping the last handle without [`Pool::export`] leaves the pool as a
+/// crash would: consistent at its last synced transaction group.
+pub struct Pool {
+    core: Arc<Core>,
+}
+
+impl Pool {
+    /// Creates a pool and leaves it imported.
+    ///
+    /// # Errors
+    /// [`PoolError::BadName`], [`PoolError::BadVdevs`], [`PoolError::DeviceInUse`],
+    /// [`PoolError::TooSmall`], [`PoolError::BadProperty`], and failures of devices.
+    pub async fn create(world: &World, spec: CreateSpec) -> Result<Arc<Pool>, PoolError> {
+        // In a box: what waits for it would else be a future too deep for the compiler.
+        let created: BoxFuture<'_, _> = Box::pin(create::create(world, spec));
+        Ok(Arc::new(Pool {
+            core: created.await?,
+        }))
+    }
+
+    /// Checks all that [`Pool::create`] checks before it writes; nothing is written.
+    ///
+    /// # Errors
+    /// As [`Pool::create`].
+    pub async fn check_create(world: &World, spec: &CreateSpec) -> Result<(), PoolError> {
+        let checked: BoxFuture<'_, _> = Box::pin(create::check(world, spec));
+        checked.await
+    }
+
+    /// Imports a pool.
+    ///
+    /// # Errors
+    /// [`PoolError::ForeignHost`], [`PoolError::Destroyed`], [`PoolError::MissingDevices`],
+    /// [`PoolError::UnsupportedFeatures`], [`PoolError::UnsupportedForWrite`],
+    /// [`PoolError::UnsupportedVersion`], [`PoolError::Damaged`], and failures of devices.
+    pub async fn import(world: &World, spec: ImportSpec) -> Result<Arc<Pool>, PoolError> {
+        let mut changes = Vec::new();
+        for (name, value) in &spec.properties {
+            let change = props::parse(name, value)?;
+            if matches!(&change, Change::Stored(name, _) if name == bootfs::NAME) {
+                return Err(props::only_later(name, value));
+            }
+            changes.push(change);
+        }
+        let pool = Arc::new(Pool {
+            core: rewind::import(world, spec).await?,
+        });
+        for change in changes {
+            pool.change(change).await?;
+        }
+        Ok(pool)
+    }
+
+    /// Writes everything, marks the pool exported, closes its devices. With `force`, also when it is suspended
+    /// (what was not written is lost, and the pool stays as after a crash).
+    ///
+    /// # Errors
+    /// [`PoolError::Suspended`] without `force`.
+    pub async fn export(&self, force: bool) -> Result<(), PoolError> {
+        self.finish(config::STATE_EXPORTED, force).await
+    }
+
+    /// Marks the pool destroyed and closes its devices. With `force`, a suspended one is just left: its devices,
+    /// when they are back, show it as it was. One that is open read-only is just left too, as
+    /// nothing is written to it (`spa_export_common`, module/zfs/spa.c).
+    ///
+    /// # Errors
+    /// [`PoolError::Suspended`] without `force`.
+    pub async fn destroy(&self, force: bool) -> Result<(), PoolError> {
+        self.finish(config::STATE_DESTROYED, force).await
+    }
+
+    /// Gives a suspended pool up: whatever waits for it fails. Only [`Pool::export`] by force is left then.
+    pub fn give_up(&self) {
+        if self.core.suspended().is_some() {
+            self.core.pipeline.abandon(ZioError::Closing);
+            self.core.txgs.stop(ZioError::Closing);
+        }
+    }
+
+    /// Returns when the pool is suspended.
+    pub async fn until_suspended(&self) {
+        self.core.until_suspended().await;
+    }
+
+    async fn finish(&self, pool_state: u64, force: bool) -> Result<(), PoolError> {
+        let core = &self.core;
+        if core.state.lock().closed {
+            return Err(PoolError::Closed { pool: self.name() });
+        }
+        core.scrub.end(force).await;
+        if !core.read_only {
+            if core.suspended().is_none() {
+                let writing = pin!(self.write_last(pool_state));
+                if let Either::Left((result, _)) =
+                    select(writing, pin!(core.until_suspended())).await
+                    && core.suspended().is_none()
+                {
+                    result?;
+                }
+            }
+            if let Some(why) = core.suspended() {
+                if !force {
+                    let mut state = core.state.lock();
+                    if state.pool_state != config::STATE_ACTIVE {
+                        // When it is cleared it goes on, and says so.
+                        state.pool_state = config::STATE_ACTIVE;
+                        state.flush_all = false;
+                        state.config_dirty = true;
+                    }
+                    return Err(PoolError::Suspended {
+                        pool: state.name.clone(),
+                        why,
+                    });
+                }
+                core.pipeline.abandon(ZioError::Closing);
+            }
+            core.txgs.stop(ZioError::Closing);
+            core.wait_ended().await;
+        }
+        // Nobody else may have the devices while they discard for us. Those of a pool that is given up may never
+        // answer; they stay locked until they do.
+        let _gate = match core.suspended() {
+            None => Some(core.trim.gate.lock().await),
+            Some(_) => core.trim.gate.try_lock().ok(),
+        };
+        core.close();
+        Ok(())
+    }
+
+    /// The last txgs of a pool that is left.
+    async fn write_last(&self, pool_state: u64) -> Result<(), PoolError> {
+        let core = &self.core;
+        core.dsl.close_logs().await?;
+        core.txgs.sync().await?;
+        {
+            let mut state = core.state.lock();
+            state.pool_state = pool_state;
+            state.config_dirty = true;
+            state.flush_all = pool_state == config::STATE_EXPORTED;
+        }
+        // What the frees of the last txgs gave back is not needed any more: one txg,
+        // with the space maps flushed and the new state in every label, is the last.
+        core.txgs.sync().await?;
+        Ok(())
+    }
+
+    fn check_open(&self) -> Result<(), PoolError> {
+        if self.core.state.lock().closed {
+            return Err(PoolError::Closed { pool: self.name() });
+        }
+        Ok(())
+    }
+
+    fn check_writeable(&self) -> Result<(), PoolError> {
+        self.check_open()?;
+        if self.core.read_only {
+            return Err(PoolError::ReadOnly { pool: self.name() });
+        }
+        Ok(())
+    }
+
+    /// Has autotrim gather what comes free over so many txgs (16 unless told) before it discards it.
+    pub fn set_trim_batch_txgs(&self, txgs: u64) {
+        self.core.pipeline.allocator().set_trim_batch_txgs(txgs);
+    }
+
+    /// Name.
+    pub fn name(&self) -> String {
+        self.core.state.lock().name.clone()
+    }
+
+    /// Identity.
+    pub fn guid(&self) -> Guid {
+        self.core.guid()
+    }
+
+    /// Nanoseconds since it was opened: what counters count since then.
+    pub fn uptime_ns(&self) -> u64 {
+        let now_ns = self.core.world.clock.monotonic_ns();
+        now_ns.saturating_sub(self.core.opened_ns)
+    }
+
+    /// Latencies, sizes and queue depths of the vdevs' I/O since it was opened; of the whole pool under its own guid.
+    pub fn io_stats(&self) -> BTreeMap<Guid, IoStats> {
+        fn walk(vdev: &Vdev, out: &mut BTreeMap<Guid, IoStats>) {
+            out.insert(vdev.guid(), vdev.io_stats());
+            vdev.children().iter().for_each(|child| walk(child, out));
+        }
+        let mut out = BTreeMap::new();
+        let mut whole = IoStats::default();
+        for top in self.core.tree.tops() {
+            walk(&top, &mut out);
+            whole.add(&top.io_stats());
+        }
+        out.insert(self.guid(), whole);
+        out
+    }
+
+    /// Whether it was imported read-only.
+    pub fn is_read_only(&self) -> bool {
+        self.core.read_only
+    }
+
+    /// What was given up to import it, when an older state than the newest was imported.
+    pub fn rewound(&self) -> Option<Rewound> {
+        self.core.state.lock().rewound
+    }
+
+    /// Prefix of all mount points.
+    pub fn altroot(&self) -> Option<&str> {
+        self.core.altroot.as_deref()
+    }
+
+    /// Datasets.
+    pub fn dsl(&self) -> &Arc<DslPool> {
+        &self.core.dsl
+    }
+
+    /// The I/O pipeline (cache statistics, limits).
+    pub fn pipeline(&self) -> &Arc<zio::Pipeline> {
+        &self.core.pipeline
+    }
+
+    /// State of the pool and its vdevs.
+    pub fn status(&self) -> PoolStatus {
+        status::pool_status(&self.core)
+    }
+
+    /// Space in numbers.
+    pub fn numbers(&self) -> PoolNumbers {
+        let totals = self.core.pipeline.allocator().totals();
+        let tree = &self.core.tree;
+        let tops = self.core.pipeline.allocator().top_spaces();
+        // Fragmentation of the pool is the mean of its vdevs', by their size.
+        let mut weighted = 0u128;
+        let mut size = 0u128;
+        for top in tops {
+            if let Some(percent) = top.fragmentation_percent {
+                weighted += u128::from(percent) * u128::from(top.size_bytes);
+                size += u128::from(top.size_bytes);
+            }
+        }
+        PoolNumbers {
+            size_bytes: totals.size_bytes,
+            allocated_bytes: totals.allocated_bytes,
+            free_bytes: totals.size_bytes.saturating_sub(totals.allocated_bytes),
+            freeing_bytes: self.core.dsl.freeing_bytes(),
+            leaked_bytes: 0,
+            fragmentation_percent: (size > 0).then(|| (weighted / size) as u8),
+            expandsize_bytes: (tree.tops().iter())
+                .filter(|top| {
+                    let class = top.top().map(|top| top.class);
+                    class == Some(vdev::AllocClass::Normal)
+                })
+                .map(|top| tree.expandable_bytes(top))
+                .sum(),
+        }
+    }
+
+    /// All properties, feature flags included, in the order of `zpool get all`.
+    pub fn props(&self) -> Vec<PoolProperty> {
+        let mut out: Vec<PoolProperty> = props::TABLE.iter().map(|row| self.native(row)).collect();
+        out.extend(self.features().into_iter().map(|feature| PoolProperty {
+            name: format!("feature@{}", feature.name),
+            value: feature.state.word().to_owned(),
+            number: None,
+            source: PropertySource::Local,
+        }));
+        let state = self.core.state.lock();
+        for (name, stored) in &state.props {
+            if let (true, Stored::Text(text)) = (props::is_user(name), stored) {
+                out.push(PoolProperty {
+                    name: name.clone(),
+                    value: text.clone(),
+                    number: None,
+                    source: PropertySource::Local,
+                });
+            }
+        }
+        out
+    }
+
+    /// One property.
+    pub fn prop(&self, name: &str) -> Option<PoolProperty> {
+        match props::find(name) {
+            Some(row) => Some(self.native(row)),
+            None => self.props().into_iter().find(|prop| prop.name == name),
+        }
+    }
+
+    fn native(&self, row: &Row) -> PoolProperty {
+        let number = |number: u64| PoolProperty {
+            name: row.name.to_owned(),
+            value: number.to_string(),
+            number: Some(number),
+            source: PropertySource::None,
+        };
+        let text = |value: &str, source| PoolProperty {
+            name: row.name.to_owned(),
+            value: value.to_owned(),
+            number: None,
+            source,
+        };
+        let ratio = |percent: u64| {
+            let value = format!("{}.{:02}", percent / 100, percent % 100);
+            text(&value, PropertySource::None)
+        };
+        let optional = |value: Option<String>, unset: &str| match value {
+            Some(value) => text(&value, PropertySource::Local),
+            None => text(unset, PropertySource::Default),
+        };
+        let numbers = || self.numbers();
+        match row.name {
+            "size" => number(numbers().size_bytes),
+            "capacity" => number(numbers().capacity_percent()),
+            "free" => number(numbers().free_bytes),
+            "allocated" => number(numbers().allocated_bytes),
+            "freeing" => number(numbers().freeing_bytes),
+            "leaked" => number(numbers().leaked_bytes),
+            "fragmentation" => match numbers().fragmentation_percent {
+                Some(percent) => number(u64::from(percent)),
+                None => text("-", PropertySource::None),
+            },
+            "expandsize" => match numbers().expandsize_bytes {
+                0 => text("-", PropertySource::None),
+                bytes => number(bytes),
+            },
+            "checkpoint" => match self.checkpoint_bytes() {
+                0 => text("-", PropertySource::None),
+                bytes => number(bytes),
+            },
+            "health" => {
+                let health = status::health(&self.core);
+                text(health.word(), PropertySource::None)
+            }
+            "guid" => number(self.core.guid().get()),
+            "load_guid" => number(self.core.load_guid),
+            "version" => {
+                let version = self.core.state.lock().version;
+                if version == 5000 {
+                    text("-", PropertySource::Default)
+                } else {
+                    PoolProperty {
+                        source: PropertySource::Local,
+                        ..number(version)
+                    }
+                }
+            }
+            "dedupratio" => ratio(self.core.dedup.status().ratio_percent()),
+            "dedup_table_size" => number(self.core.dedup.status().table_bytes),
+            "bcloneratio" => ratio(self.core.clones.status().ratio_percent()),
+            "bcloneused" => number(self.core.clones.status().used_bytes),
+            "bclonesaved" => number(self.core.clones.status().saved_bytes),
+            "last_scrubbed_txg" => number(self.core.tables.last_scrubbed),
+            "altroot" => optional(self.core.altroot.clone(), "-"),
+            "cachefile" => optional(self.core.state.lock().cachefile.clone(), "-"),
+            "comment" => optional(self.core.state.lock().comment.clone(), "-"),
+            "compatibility" => optional(self.core.state.lock().compatibility.clone(), "off"),
+            "readonly" => {
+                let value = if self.core.read_only { "on" } else { "off" };
+                text(value, PropertySource::None)
+            }
+            _ => self.stored(row),
+        }
+    }
+
+    /// Full name of the dataset that property `bootfs` names. [`Self::props`] only has the place
+    /// for it.
+    ///
+    /// # Errors
+    /// When the dataset that is stored cannot be read.
+    pub async fn bootfs(&self) -> Result<Option<String>, PoolError> {
+        match self.core.bootfs.dataset() {
+            Some(dataset) => Ok(Some(self.core.dsl.name_of(dataset).await?)),
+            None => Ok(None),
+        }
+    }
+
+    /// Space that only the checkpoint uses.
+    fn checkpoint_bytes(&self) -> u64 {
+        self.core.space.checkpoint_bytes().values().sum()
+    }
+
+    /// A property kept in the `pool_props` object.
+    fn stored(&self, row: &Row) -> PoolProperty {
+        let stored = self.core.state.lock().props.get(row.name).cloned();
+        let (default, is_number) = match row.kind {
+            Kind::Number(default) => (default, true),
+            Kind::Word(_, default) => (default, false),
+            Kind::Text => (0, false),
+        };
+        let (value, number, source) = match (stored, row.kind) {
+            (Some(Stored::Text(text)), _) => (text, None, PropertySource::Local),
+            (None, Kind::Text) => ("-".to_owned(), None, PropertySource::Default),
+            (Some(Stored::Number(number)), _) if number != default => (
+                props::render(row, number),
+                Some(number),
+                PropertySource::Local,
+            ),
+            _ => (
+                props::render(row, default),
+                Some(default),
+                PropertySource::Default,
+            ),
+        };
+        PoolProperty {
+            name: row.name.to_owned(),
+            value,
+            number: number.filter(|_| is_number),
+            source,
+        }
+    }
+
+    /// Sets a property; `feature@NAME` with `enabled` enables a feature.
+    ///
+    /// # Errors
+    /// [`PoolError::BadProperty`], [`PoolError::BadFeature`], [`PoolError::ReadOnly`].
+    pub async fn set_prop(&self, name: &str, value: &str) -> Result<(), PoolError> {
+        self.change(props::parse(name, value)?).await
+    }
+
+    async fn change(&self, change: Change) -> Result<(), PoolError> {
+        let core = self.core.clone();
+        if let Change::Session(name, value) = &change {
+            if *name == "cachefile" {
+                core.state.lock().cachefile = (!value.is_empty()).then(|| value.clone());
+                return Ok(());
+            }
+            return Err(PoolError::BadProperty {
+                property: (*name).to_owned(),
+                value: value.clone(),
+                why: "it can only be set while the pool is created or imported".into(),
+            });
+        }
+        let change = match change {
+            Change::Stored(name, Stored::Text(dataset)) if name == bootfs::NAME => {
+                self.check_open()?;
+                let object = bootfs::find(&core.dsl, &dataset).await?;
+                Change::Stored(name, Stored::Number(object.get()))
+            }
+            change => change,
+        };
+        if let Change::Feature(name) = &change {
+            features::guid_to_enable(name)?;
+            let version = core.state.lock().version;
+            if version != Uberblock::VERSION_FEATURES {
+                return Err(PoolError::BadFeature {
+                    feature: name.clone(),
+                    why: format!(
+                        "the pool is of version {version}, without features: use 'zpool upgrade'"
+                    ),
+                });
+            }
+        }
+        props::check_host(&change, core.host.hostid)?;
+        self.check_writeable()?;
+        if matches!(&change, Change::Feature(name) if features::guid_to_enable(name)? == features::HEAD_ERRLOG)
+        {
+            core.prepare_error_upgrade().await;
+        }
+        let task = ChangeTask {
+            core: core.clone(),
+            change,
+        };
+        core.run_task(task).await?;
+        core.start_heart();
+        core.start_trim();
+        Ok(())
+    }
+
+    /// Sets a property of a vdev, or of the root vdev by the pool's guid (`zpool set PROPERTY=VALUE POOL VDEV`).
+    /// Returns once it is on disk.
+    ///
+    /// # Errors
+    /// [`PoolError::BadVdevProperty`], [`PoolError::NoSuchDevice`], [`PoolError::ReadOnly`].
+    pub async fn set_vdev_prop(
+        &self,
+        vdev: Guid,
+        name: &str,
+        value: &str,
+    ) -> Result<(), PoolError> {
+        self.check_open()?;
+        let change = vdevprops::Change::parse(&self.core, vdev, name, value)?;
+        self.check_writeable()?;
+        vdevprops::set(&self.core, change).await
+    }
+
+    /// Feature flags, in the order of `zpool get all`.
+    pub fn features(&self) -> Vec<FeatureStatus> {
+        features::status(self.core.dsl.features())
+    }
+
+    /// Names of the features that this release supports and the pool has not enabled.
+    pub fn disabled_features(&self) -> Vec<String> {
+        let is_disabled = |feature: &FeatureStatus| {
+            feature.state == crate::FeatureState::Disabled
+                && features::guid_to_enable(&feature.name).is_ok()
+        };
+        let features = self.features().into_iter().filter(is_disabled);
+        features.map(|feature| feature.name).collect()
+    }
+
+    /// Enables the features that this release supports and `wanted` takes (by name), after the step from version 28 to
+    /// feature flags; returns their names.
+    ///
+    /// # Errors
+    /// [`PoolError::ReadOnly`].
+    pub async fn upgrade(
+        &self,
+        wanted: &(dyn Fn(&str) -> bool + Sync),
+    ) -> Result<Vec<String>, PoolError> {
+        self.check_writeable()?;
+        let version = self.core.state.lock().version;
+        if version != Uberblock::VERSION_FEATURES {
+            self.change(Change::Version).await?;
+        }
+        let mut enabled = Vec::new();
+        for name in self.disabled_features() {
+            if wanted(&name) {
+                self.change(Change::Feature(name.clone())).await?;
+                enabled.push(name);
+            }
+        }
+        Ok(enabled)
+    }
+
+    /// Adds vdevs, spares and cache devices (`zpool add`). Returns once they are a part of the pool on disk.
+    ///
+    /// # Errors
+    /// [`PoolError::BadVdevs`], [`PoolError::DeviceInUse`], [`PoolError::TooSmall`],
+    /// [`PoolError::AshiftMismatch`], [`PoolError::ReadOnly`].
+    pub async fn add(&self, spec: &AddSpec) -> Result<(), PoolError> {
+        self.check_writeable()?;
+        vdevs::add(&self.core, spec).await
+    }
+
+    /// Removes a log vdev, a spare or a cache device by its name, path or guid (`zpool remove`). Returns once the pool
+    /// on disk is without it.
+    ///
+    /// # Errors
+    /// [`PoolError::CannotRemove`], [`PoolError::ReadOnly`].
+    pub async fn remove(&self, device: &str) -> Result<(), PoolError> {
+        self.check_writeable()?;
+        vdevs::remove(&self.core, device).await
+    }
+
+    /// Gives the pool another guid, which is not zero (`zpool reguid`).
+    ///
+    /// # Errors
+    /// [`PoolError::NotHealthy`], [`PoolError::ReadOnly`].
+    pub async fn change_guid(&self, guid: Guid) -> Result<(), PoolError> {
+        self.check_writeable()?;
+        vdevs::change_guid(&self.core, guid).await
+    }
+
+    /// Makes a checkpoint of everything done before the call (`zpool checkpoint`): the pool can go back to it at an
+    /// import ([`crate::Rewind::Checkpoint`]) until it is discarded.
+    ///
+    /// # Errors
+    /// [`PoolError::HasCheckpoint`], [`PoolError::DiscardingCheckpoint`], [`PoolError::CannotCheckpoint`],
+    /// [`PoolError::ReadOnly`]; [`DatasetError::NoSpace`] in a full pool.
+    pub async fn checkpoint(&self) -> Result<(), PoolError> {
+        self.check_writeable()?;
+        checkpoint::take(&self.core).await
+    }
+
+    /// Gives the checkpoint up (`zpool checkpoint -d`). What it kept is freed in the background, see
+    /// [`Pool::is_discarding`].
+    ///
+    /// # Errors
+    /// [`PoolError::NoCheckpointToDiscard`], [`PoolError::DiscardingCheckpoint`], [`PoolError::ReadOnly`].
+    pub async fn discard_checkpoint(&self) -> Result<(), PoolError> {
+        self.check_writeable()?;
+        checkpoint::discard(&self.core).await
+    }
+
+    /// Whether what a discarded checkpoint kept is being freed.
+    pub fn is_discarding(&self) -> bool {
+        self.core.is_discarding()
+    }
+
+    /// Changes how many ranges of a discarded checkpoint are freed in one txg (`zfs_spa_discard_memory_limit`).
+    pub fn set_discard_step(&self, ranges: usize) {
+        self.core.set_discard_step(ranges);
+    }
+
+    /// The history, oldest first.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub async fn history(&self) -> Result<Vec<HistoryRecord>, PoolError> {
+        self.check_open()?;
+        if self.core.history.has_pending() && self.core.suspended().is_none() {
+            self.core.txgs.sync().await?;
+        }
+        Ok(self.core.history.read_all().await?)
+    }
+
+    /// Adds a command to the history. Returns once it is queued; it is on disk with the next transaction group.
+    ///
+    /// # Errors
+    /// [`PoolError::ReadOnly`].
+    pub async fn log_history(&self, command: &str) -> Result<(), PoolError> {
+        self.check_writeable()?;
+        self.core
+            .history
+            .queue(HistoryWhat::Command(command.to_owned()));
+        Ok(())
+    }
+
+    /// Returns once everything done before the call is on disk (`zpool sync`).
+    ///
+    /// # Errors
+    /// [`PoolError::Suspended`] when the pool stopped.
+    pub async fn sync(&self) -> Result<(), PoolError> {
+        self.check_writeable()?;
+        self.core.txgs.sync().await?;
+        Ok(())
+    }
+
+    /// [`Self::sync`], which writes the configuration too, whether it changed or not (`zpool sync -f`).
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn sync_config(&self) -> Result<(), PoolError> {
+        self.check_writeable()?;
+        self.core.state.lock().config_dirty = true;
+        self.sync().await
+    }
+
+    /// Changes how many bytes may wait to be written (`zfs_dirty_data_max`).
+    pub fn set_dirty_max_bytes(&self, bytes: u64) {
+        self.core.txgs.set_dirty_max_bytes(bytes);
+    }
+
+    /// Last transaction group on disk.
+    pub fn synced_txg(&self) -> Txg {
+        self.core.txgs.synced_txg()
+    }
+
+    /// Why the pool is suspended, if it is.
+    pub fn suspended(&self) -> Option<String> {
+        self.core.suspended()
+    }
+
+    /// Clears error counters, reopens devices, and resumes a suspended pool (`zpool clear`); `device` limits it to one.
+    ///
+    /// # Errors [`PoolError::NoSuchDevice`]; [`PoolError::IsSpare`]; [`PoolError::ReadOnly`],
+    /// except of a pool that has to be resumed; [`PoolError::Suspended`] when the pool cannot go
+    /// on.
+    pub async fn clear(&self, device: Option<&str>) -> Result<(), PoolError> {
+        self.check_open()?;
+        let core = &self.core;
+        if core.read_only && self.suspended().is_none() {
+            return Err(PoolError::ReadOnly { pool: self.name() });
+        }
+        if let Some(device) = device.filter(|device| vdevs::is_waiting_spare(core, device)) {
+            return Err(PoolError::IsSpare {
+                device: device.to_owned(),
+            });
+        }
+        if let Some(device) = device.filter(|device| !vdevs::has(core, device)) {
+            return Err(PoolError::NoSuchDevice {
+                device: device.to_owned(),
+            });
+        }
+        core.check_tasks()?;
+        core.check_still_ours().await?;
+        core.pipeline.reopen().await?;
+        for top in core.tree.tops() {
+            clear_errors(&top, device);
+        }
+        if device.is_none() {
+            core.errors.clear();
+        }
+        let failure = core.state.lock().failure.clone();
+        if let Some(why) = failure {
+            return Err(PoolError::Suspended {
+                pool: self.name(),
+                why,
+            });
+        }
+        core.pipeline.resume()?;
+        if !core.read_only {
+            core.state.lock().config_dirty = true;
+            core.txgs.kick();
+        }
+        Ok(())
+    }
+
+    /// Starts, pauses, continues or stops a scrub. Starting does not wait for its end, see
+    /// [`Pool::wait_for_scrub`]; stopping does.
+    ///
+    /// # Errors
+    /// [`PoolError::ScrubForWrite`] for a pool that was not imported read-only,
+    /// [`PoolError::ScrubActive`], [`PoolError::ScrubPaused`], [`PoolError::NoScrub`].
+    pub async fn scrub(&self, command: ScrubCommand) -> Result<(), PoolError> {
+        self.check_open()?;
+        scrub::command(&self.core, command)?;
+        if command == ScrubCommand::Stop {
+            self.core.scrub.wait(true).await;
+        }
+        Ok(())
+    }
+
+    /// Waits until no scrub is under way, or it is paused; with `paused`, until a paused one has ended too.
+    pub async fn wait_for_scrub(&self, paused: bool) {
+        self.core.scrub.wait(paused).await;
+    }
+
+    /// What the last scrub since the import has done so far.
+    pub fn scrub_numbers(&self) -> Option<ScrubNumbers> {
+        self.core.scrub.numbers()
+    }
+
+    /// The blocks of which no copy is good, as far as the pool's logs and what was read and scrubbed since the import
+    /// tell, in order of dataset and object; with feature `head_errlog` in every dataset that has them.
+    pub async fn damaged(&self) -> Vec<Bookmark> {
+        self.core.damaged().await
+    }
+
+    /// The configuration as kept in a pool cache: feed it to [`Pool::from_cache`].
+    pub fn cached_config(&self) -> NvList {
+        let core = &self.core;
+        core.pairs(core.txgs.synced_txg())
+            .mos_config(&core.tree.to_config(Scope::Mos))
+    }
+
+    /// What to import from a cached configuration, its devices' labels read afresh.
+    ///
+    /// # Errors
+    /// [`PoolError::MissingDevices`] when no device of the pool can be found.
+    pub async fn from_cache(world: &World, config: &NvList) -> Result<FoundPool, PoolError> {
+        let name = config.require_string("name")?.to_owned();
+        let guid = Guid::new(config.require_u64("pool_guid")?);
+        let mut paths = Vec::new();
+        config::for_each(config.require_list("vdev_tree")?, &mut |vdev| {
+            paths.extend(vdev.string("path").map(str::to_owned));
+        });
+        let spec = ScanSpec {
+            paths,
+            guid: Some(guid),
+            name: None,
+        };
+        let mut found = crate::scan(world, &spec).await?;
+        found.pop().ok_or(PoolError::MissingDevices {
+            pool: name,
+            why: "none of its devices could be found".into(),
+        })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn core_for_tests(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    /// Health.
+    pub fn health(&self) -> PoolHealth {
+        status::health(&self.core)
+    }
+
+    /// Number of log space maps; for tests and statistics.
+    pub fn log_space_maps(&self) -> usize {
+        self.core.space.log_count()
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if self.core.state.lock().closed {
+            return;
+        }
+        self.core.scrub.abandon();
+        // The sync loop holds the core as well: without this it would go on for ever.
+        self.core.txgs.stop(ZioError::Closing);
+        let core = self.core.clone();
+        self.core.world.spawn.spawn(Box::pin(async move {
+            core.wait_ended().await;
+            let _gate = core.trim.gate.lock().await;
+            core.close();
+        }));
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Pool")
+            .field("name", &self.name())
+            .field("guid", &self.guid())
+            .finish()
+    }
+}
+
+fn clear_errors(vdev: &Arc<Vdev>, device: Option<&str>) {
+    if device.is_none_or(|device| vdevs::is_itself_called(vdev, device)) {
+        vdev.clear_errors();
+        return;
+    }
+    for child in vdev.children() {
+        clear_errors(child, device);
+    }
+}
+
+/// Changes a pool property in syncing context (`spa_sync_props`).
+struct ChangeTask {
+    core: Arc<Core>,
+    change: Change,
+}
+
+impl SyncTask for ChangeTask {
+    fn name(&self) -> &'static str {
+        "set pool property"
+    }
+
+    fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(apply_change(&self.core, &self.change, ctx))
+    }
+}
+
+/// Applies a change of a pool property. Syncing context only.
+pub(crate) async fn apply_change(
+    core: &Core,
+    change: &Change,
+    ctx: &SyncContext,
+) -> Result<(), DatasetError> {
+    let tx = Tx::syncing(ctx.txg);
+    match change {
+        Change::Session(..) => {}
+        Change::Version => {
+            // What follows has to be in one txg: an uberblock of version 5000 without the ZAPs is no pool.
+            core.dsl.features().upgrade(ctx).await?;
+            {
+                let mut state = core.state.lock();
+                state.version = Uberblock::VERSION_FEATURES;
+                state.config_dirty = true;
+            }
+            core.history
+                .internal(
+                    &tx,
+                    "set",
+                    format!("version={}", Uberblock::VERSION_FEATURES),
+                )
+                .await?;
+        }
+        Change::Feature(name) => {
+            let guid = features::guid_to_enable(name).expect("checked before it was queued");
+            core.dsl.features().enable(ctx, guid).await?;
+            if guid == features::HEAD_ERRLOG {
+                core.errors.upgrade();
+            }
+            {
+                let mut state = core.state.lock();
+                let errata = features::errata(core.dsl.features(), state.errata);
+                state.config_dirty |= errata != state.errata;
+                state.errata = errata;
+            }
+            let short = guid.rsplit(':').next().unwrap_or(guid);
+            core.history
+                .internal(&tx, "set", format!("feature@{short}=enabled"))
+                .await?;
+        }
+        Change::Config(name, text) => {
+            {
+                let mut state = core.state.lock();
+                let value = (!text.is_empty()).then(|| text.clone());
+                match *name {
+                    "comment" => state.comment = value,
+                    _ => state.compatibility = value,
+                }
+                state.config_dirty = true;
+            }
+            core.history
+                .internal(&tx, "set", format!("{name}={text}"))
+                .await?;
+        }
+        Change::Stored(name, stored) => {
+            let mos = core.dsl.mos();
+            let known = core.state.lock().props_object;
+            let zap = if known.is_zero() {
+                let zap = Zap::create(mos, &tx, ZapOptions::new(ObjectType::POOL_PROPS)).await?;
+                let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
+                directory
+                    .add_u64(&tx, directory::POOL_PROPS, zap.id().get())
+                    .await?;
+                core.state.lock().props_object = zap.id();
+                zap
+            } else {
+                Zap::hold(mos, known).await?
+            };
+            let text = match stored {
+                Stored::Number(number) => {
+                    zap.update_u64(&tx, name, *number).await?;
+                    number.to_string()
+                }
+                Stored::Text(text) if text.is_empty() => {
+                    if zap.lookup(name).await?.is_some() {
+                        zap.remove(&tx, name).await?;
+                    }
+                    String::new()
+                }
+                Stored::Text(text) => {
+                    zap.update(&tx, name, ZapValue::from_str_z(text)).await?;
+                    text.clone()
+                }
+            };
+            match stored {
+                Stored::Number(dataset) if name == bootfs::NAME => {
+                    core.bootfs.set(mos, zap.id(), ObjectId::new(*dataset));
+                }
+                Stored::Text(text) if text.is_empty() => {
+                    core.state.lock().props.remove(name);
+                }
+                stored => {
+                    let mut state = core.state.lock();
+                    state.props.insert(name.clone(), stored.clone());
+                }
+            }
+            core.apply_fail_mode();
+            core.apply_dedup_quota();
+            core.apply_autotrim();
+            core.history
+                .internal(&tx, "set", format!("{name}={text}"))
+                .await?;
+        }
+    }
+    Ok(())
+}

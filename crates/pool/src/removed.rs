@@ -1,0 +1,220 @@
+//! Removed vdevs: loading the mappings that tell where their blocks are now.
+//!
+//! A mapping is an object of the MOS, which may itself lie on vdevs that were removed after it was made. So the
+//! mappings are loaded from the last removal back to the first, along the chain that the configuration
+//! tells; whatever has to be read before that is on vdevs that are there.
+//!
+//! Source: module/zfs/vdev_removal.c (`spa_remove_init`), vdev_indirect.c.
+
+use std::sync::Arc;
+
+use format::{
+    Endian, IndirectBirthEntry, IndirectBirthPhys, IndirectMappingEntry, IndirectMappingPhys,
+    NvList, ObjectId, RemovingPhys, VdevId,
+};
+use object::{ObjectSet, Zap};
+use vdev::{IndirectMap, VdevKind, VdevTree};
+
+use crate::open::damaged;
+use crate::{PoolError, directory};
+
+const MAPPING_OBJECT: &str = "com.delphix:indirect_object";
+const BIRTHS_OBJECT: &str = "com.delphix:indirect_births";
+const PREVIOUS: &str = "com.delphix:prev_indirect_vdev";
+/// Entries of one mapping that are believed.
+const ENTRIES_MAX: u64 = 1 << 26;
+/// Births of one mapping that are believed: there is one per transaction group of a removal.
+const BIRTHS_MAX: u64 = 1 << 20;
+/// Bytes read at a time; a multiple of every entry's size.
+const CHUNK_BYTES: u64 = 24 * 4096;
+
+/// `DSS_SCANNING`, `DSS_FINISHED` and `DSS_CANCELED` (include/sys/fs/zfs.h).
+const SCAN_SCANNING: u64 = 1;
+const SCAN_FINISHED: u64 = 2;
+const SCAN_CANCELED: u64 = 3;
+
+/// How far a removal is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RemovalState {
+    /// Under way: what has not been copied yet is still read where it was.
+    Running,
+    /// Done.
+    Finished,
+    /// Given up.
+    Canceled,
+}
+
+/// The removal of a top-level vdev.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RemovalStatus {
+    /// How far it is.
+    pub state: RemovalState,
+    /// Index of the vdev.
+    pub vdev: u64,
+    /// Its type or path, while it is there.
+    pub name: String,
+    /// When it began, in seconds since 1970.
+    pub start_s: u64,
+    /// When it ended; zero while it is under way.
+    pub end_s: u64,
+    /// All there is to copy.
+    pub to_copy_bytes: u64,
+    /// What has been copied.
+    pub copied_bytes: u64,
+    /// Memory that the mappings of all removed vdevs take.
+    pub mapping_bytes: u64,
+}
+
+/// Whether the pool of this configuration has removed vdevs.
+pub(crate) fn is_in(config: &NvList) -> bool {
+    config
+        .list("vdev_tree")
+        .and_then(|tree| tree.lists("children"))
+        .is_some_and(|tops| {
+            tops.iter()
+                .any(|top| top.string("type") == Some("indirect"))
+        })
+}
+
+/// State of the last removal, if there was one.
+pub(crate) async fn status(mos: &Arc<ObjectSet>) -> Result<Option<RemovingPhys>, PoolError> {
+    let value = Zap::hold(mos, ObjectId::POOL_DIRECTORY)
+        .await?
+        .lookup(directory::REMOVING)
+        .await?;
+    let Some(value) = value else { return Ok(None) };
+    let bytes: Vec<u8> = value
+        .to_u64s()
+        .into_iter()
+        .flat_map(u64::to_le_bytes)
+        .collect();
+    Ok(Some(RemovingPhys::decode(&bytes, Endian::Little)?))
+}
+
+/// Whether a vdev is being removed.
+pub(crate) async fn is_under_way(mos: &Arc<ObjectSet>) -> Result<bool, PoolError> {
+    let removing = status(mos).await?;
+    Ok(removing.is_some_and(|removing| removing.state == SCAN_SCANNING))
+}
+
+/// What is to be told of the last removal (`spa_removal_get_stats`).
+pub(crate) async fn report(
+    mos: &Arc<ObjectSet>,
+    tree: &VdevTree,
+) -> Result<Option<RemovalStatus>, PoolError> {
+    let Some(removing) = status(mos).await? else {
+        return Ok(None);
+    };
+    let state = match removing.state {
+        SCAN_SCANNING => RemovalState::Running,
+        SCAN_FINISHED => RemovalState::Finished,
+        SCAN_CANCELED => RemovalState::Canceled,
+        _ => return Ok(None),
+    };
+    let vdev = u32::try_from(removing.removing_vdev)
+        .ok()
+        .and_then(|id| tree.top(VdevId::new(id)));
+    let name = vdev.map_or_else(String::new, |vdev| {
+        vdev.path().unwrap_or_else(|| match vdev.kind() {
+            VdevKind::Raidz(raidz) => format!("raidz{}", raidz.parity),
+            kind => kind.name().to_owned(),
+        })
+    });
+    Ok(Some(RemovalStatus {
+        state,
+        vdev: removing.removing_vdev,
+        name,
+        start_s: removing.start_time_seconds,
+        end_s: removing.end_time_seconds,
+        to_copy_bytes: removing.to_copy_bytes,
+        copied_bytes: removing.copied_bytes,
+        mapping_bytes: tree
+            .tops()
+            .iter()
+            .filter_map(|top| top.indirect_bytes())
+            .sum(),
+    }))
+}
+
+/// Loads the mappings of a tree that was built from the MOS's configuration, but for those that it has.
+///
+/// # Errors
+/// When a mapping cannot be read or cannot be right.
+pub(crate) async fn load(tree: &VdevTree, mos: &Arc<ObjectSet>) -> Result<(), PoolError> {
+    let tops = tree.tops();
+    let removed = tops.iter().filter(|top| top.kind().is_indirect()).count();
+    if removed == 0 {
+        return Ok(());
+    }
+    let bad = |why: String| damaged("the pool", "the mapping of a removed vdev", why);
+    let mut next = status(mos)
+        .await?
+        .map_or(u64::MAX, |removing| removing.previous_indirect_vdev);
+    for _ in 0..removed {
+        let top = u32::try_from(next)
+            .ok()
+            .and_then(|id| tree.top(VdevId::new(id)))
+            .filter(|top| top.kind().is_indirect())
+            .ok_or_else(|| bad(format!("the chain of removals leads to vdev {next}")))?;
+        if top.indirect_bytes().is_none() {
+            let object = |name: &str| match top.config_u64(name).unwrap_or(0) {
+                0 => Err(bad(format!("{} has no {name}", top.display_name()))),
+                id => Ok(ObjectId::new(id)),
+            };
+            let map = read(mos, object(MAPPING_OBJECT)?, object(BIRTHS_OBJECT)?).await?;
+            tree.set_indirect_map(top.vdev_id(), map)
+                .map_err(|error| bad(error.to_string()))?;
+        }
+        next = top.config_u64(PREVIOUS).unwrap_or(u64::MAX);
+    }
+    Ok(())
+}
+
+async fn read(
+    mos: &Arc<ObjectSet>,
+    mapping: ObjectId,
+    births: ObjectId,
+) -> Result<IndirectMap, PoolError> {
+    let head = IndirectMappingPhys::decode(&mos.hold(mapping).await?.bonus(), Endian::Little)?;
+    let entry = |bytes: &[u8]| IndirectMappingEntry::decode(bytes, Endian::Little);
+    let count = checked(head.entries, ENTRIES_MAX)?;
+    let entries = read_array(mos, mapping, count, IndirectMappingEntry::BYTES, entry).await?;
+    let head = IndirectBirthPhys::decode(&mos.hold(births).await?.bonus(), Endian::Little)?;
+    let entry = |bytes: &[u8]| IndirectBirthEntry::decode(bytes, Endian::Little);
+    let count = checked(head.entries, BIRTHS_MAX)?;
+    let births = read_array(mos, births, count, IndirectBirthEntry::BYTES, entry).await?;
+    Ok(IndirectMap::new(entries, births)?)
+}
+
+fn checked(count: u64, limit: u64) -> Result<u64, PoolError> {
+    if count > limit {
+        return Err(damaged(
+            "the pool",
+            "the mapping of a removed vdev",
+            format!("it claims to have {count} entries"),
+        ));
+    }
+    Ok(count)
+}
+
+async fn read_array<T>(
+    mos: &Arc<ObjectSet>,
+    id: ObjectId,
+    count: u64,
+    entry_bytes: usize,
+    decode: impl Fn(&[u8]) -> format::Result<T>,
+) -> Result<Vec<T>, PoolError> {
+    let total = count * entry_bytes as u64;
+    let object = mos.hold(id).await?;
+    let mut out = Vec::new();
+    let mut at = 0;
+    while at < total {
+        let length = (total - at).min(CHUNK_BYTES);
+        let bytes = object.read_bytes(at, length as usize).await?;
+        for entry in bytes.chunks_exact(entry_bytes) {
+            out.push(decode(entry)?);
+        }
+        at += length;
+    }
+    Ok(out)
+}

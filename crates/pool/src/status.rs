@@ -1,0 +1,515 @@
+//! A pool's state, as `zpool status` and `zpool list` show it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use format::{Guid, Txg, VdevId};
+use vdev::AllocClass;
+use vdev::{Vdev, VdevAux, VdevKind, VdevState as State};
+use zio::alloc::TopSpace;
+
+use crate::VdevClass;
+use crate::activity::ActivityStatus;
+use crate::checkpoint::CheckpointStatus;
+use crate::core::Core;
+use crate::layout::usable_bytes;
+use crate::removed::RemovalStatus;
+use crate::tables::{DedupStatus, ExpansionStatus};
+use crate::vdevprops;
+
+/// State of a vdev (`vdev_state_t`, include/sys/fs/zfs.h), best last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum VdevState {
+    /// Not opened.
+    Closed,
+    /// Taken offline by a person.
+    Offline,
+    /// Removed from the system.
+    Removed,
+    /// Could not be opened.
+    CantOpen,
+    /// Faulted: too many errors, or by hand.
+    Faulted,
+    /// Works with less redundancy than it has.
+    Degraded,
+    /// Works.
+    Online,
+}
+
+impl VdevState {
+    /// The word that `zpool status` prints.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Closed | Self::CantOpen => "UNAVAIL",
+            Self::Offline => "OFFLINE",
+            Self::Removed => "REMOVED",
+            Self::Faulted => "FAULTED",
+            Self::Degraded => "DEGRADED",
+            Self::Online => "ONLINE",
+        }
+    }
+}
+
+/// Health of a whole pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PoolHealth {
+    /// Everything works.
+    Online,
+    /// Works with less redundancy than it has.
+    Degraded,
+    /// Cannot work.
+    Faulted,
+    /// Stopped after an I/O failure, until it is cleared.
+    Suspended,
+}
+
+impl PoolHealth {
+    /// The word that `zpool list` prints.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Online => "ONLINE",
+            Self::Degraded => "DEGRADED",
+            Self::Faulted => "FAULTED",
+            Self::Suspended => "SUSPENDED",
+        }
+    }
+}
+
+/// One vdev, with those below it.
+#[derive(Debug, Clone)]
+pub struct VdevStatus {
+    /// Name as `zpool status` prints it: `raidz1-0`, `mirror-1`, or the device's path.
+    pub name: String,
+    /// `root`, `mirror`, `raidz`, `disk`, `file`, `missing`, `hole`, ...
+    pub kind: String,
+    /// Parity of a raidz or draid, else zero.
+    pub parity: u8,
+    /// Path of a device.
+    pub path: Option<String>,
+    /// Identity.
+    pub guid: Guid,
+    /// Purpose; that of the top-level vdev for those below one.
+    pub class: VdevClass,
+    /// State.
+    pub state: VdevState,
+    /// Why the state is what it is, when it is not [`VdevState::Online`].
+    pub why: Option<String>,
+    /// What else is to be said of it: that it is being removed, or gets no new blocks.
+    pub note: Option<String>,
+    /// Of a device: it is there but lacks writes that were made while it was away.
+    pub is_stale: bool,
+    /// Failed reads.
+    pub read_errors: u64,
+    /// Failed writes.
+    pub write_errors: u64,
+    /// Wrong checksums.
+    pub checksum_errors: u64,
+    /// I/Os of a leaf that took longer than 30 seconds.
+    pub slow_ios: u64,
+    /// Of a leaf: its last `zpool initialize`.
+    pub initialize: ActivityStatus,
+    /// Of a leaf: its last `zpool trim`.
+    pub trim: ActivityStatus,
+    /// Of a leaf: whether discards reach the medium.
+    pub can_trim: bool,
+    /// Reads done, and their bytes.
+    pub read_ops: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Writes done.
+    pub write_ops: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Discards done.
+    pub trim_ops: u64,
+    /// Bytes discarded.
+    pub trim_bytes: u64,
+    /// Of a leaf: discards that failed.
+    pub trim_errors: u64,
+    /// Bytes of space (top-level vdevs; zero below).
+    pub size_bytes: u64,
+    /// Bytes by which a top-level vdev's devices are bigger than what it uses.
+    pub expandable_bytes: u64,
+    /// Bytes of a leaf's device, while it is open.
+    pub physical_bytes: u64,
+    /// Bytes of a top-level vdev, or of a leaf's device without its labels (`vdev_asize`).
+    pub asize_bytes: u64,
+    /// Bytes allocated (top-level vdevs; zero below).
+    pub allocated_bytes: u64,
+    /// Fragmentation in percent, where known (top-level vdevs).
+    pub fragmentation_percent: Option<u8>,
+    /// `log2` of the smallest block of a top-level vdev, or of the sector of a leaf's device; else zero.
+    pub ashift: u8,
+    /// Settable properties that differ from their defaults, and those of users, as text.
+    pub properties: Vec<(String, String)>,
+    /// Those below.
+    pub children: Vec<VdevStatus>,
+}
+
+impl VdevStatus {
+    /// Whether a person may mean this one by `name`: its name, guid, path, or the path's last part.
+    pub(crate) fn is_called(&self, name: &str) -> bool {
+        self.name == name
+            || self.guid.to_string() == name
+            || self.path.as_deref().is_some_and(|path| {
+                path == name || path.rsplit('/').next().is_some_and(|last| last == name)
+            })
+    }
+}
+
+/// The last scrub or resilver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScanStatus {
+    /// `scrub` or `resilver`.
+    pub function: String,
+    /// `scanning`, `finished` or `canceled`.
+    pub state: String,
+    /// Seconds since the epoch.
+    pub start_time_s: u64,
+    /// Seconds since the epoch; zero while it runs.
+    pub end_time_s: u64,
+    /// Bytes to examine.
+    pub to_examine_bytes: u64,
+    /// Bytes found.
+    pub examined_bytes: u64,
+    /// Bytes verified.
+    pub issued_bytes: u64,
+    /// Bytes repaired.
+    pub repaired_bytes: u64,
+    /// Errors found.
+    pub errors: u64,
+    /// Since when it is paused, in seconds since the epoch; zero when it is not.
+    pub pause_time_s: u64,
+    /// Seconds at work, pauses deducted.
+    pub elapsed_s: u64,
+    /// Nothing is repaired, because the pool was imported read-only.
+    pub verify_only: bool,
+}
+
+/// A pool's state.
+#[derive(Debug, Clone)]
+pub struct PoolStatus {
+    /// Name.
+    pub name: String,
+    /// Identity.
+    pub guid: Guid,
+    /// Health.
+    pub health: PoolHealth,
+    /// Why it is suspended.
+    pub suspended_why: Option<String>,
+    /// Whether it was imported read-only.
+    pub read_only: bool,
+    /// Last transaction group on disk.
+    pub synced_txg: Txg,
+    /// The vdevs; the root's children are the top-level vdevs of all classes.
+    pub root: VdevStatus,
+    /// Spares.
+    pub spares: Vec<VdevStatus>,
+    /// Second-level cache devices.
+    pub caches: Vec<VdevStatus>,
+    /// The last scrub or resilver, when there was one.
+    pub scan: Option<ScanStatus>,
+    /// The checkpoint, or what is left of one.
+    pub checkpoint: Option<CheckpointStatus>,
+    /// The RAID-Z expansion that is under way, else the last one.
+    pub expansion: Option<ExpansionStatus>,
+    /// The removal of a vdev that is under way, else the last one.
+    pub removal: Option<RemovalStatus>,
+    /// Dedup tables.
+    pub dedup: DedupStatus,
+    /// Number of blocks with permanent errors in the error log.
+    pub data_errors: u64,
+    /// Version of the pool's format; 5000 has feature flags.
+    pub version: u64,
+    /// Errata number stored in the configuration.
+    pub errata: u64,
+}
+
+/// State of one feature flag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FeatureState {
+    /// The pool knows nothing of it.
+    Disabled,
+    /// It may be used.
+    Enabled,
+    /// It is used.
+    Active,
+}
+
+impl FeatureState {
+    /// The word that `zpool get feature@...` prints.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Disabled => "disabled",
+            Self::Enabled => "enabled",
+            Self::Active => "active",
+        }
+    }
+}
+
+/// One feature flag of a pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FeatureStatus {
+    /// Name on disk: `org.illumos:lz4_compress`.
+    pub guid: String,
+    /// Name in properties: `lz4_compress`.
+    pub name: String,
+    /// State.
+    pub state: FeatureState,
+    /// Reference count as stored.
+    pub refcount: u64,
+    /// Whether this release supports it.
+    pub supported: bool,
+    /// Whether a release without it may import the pool read-only.
+    pub read_only_compatible: bool,
+}
+
+/// Health of a pool, as `zpool list` shows it.
+pub(crate) fn health(core: &Core) -> PoolHealth {
+    if core.suspended().is_some() {
+        return PoolHealth::Suspended;
+    }
+    match root_state(core) {
+        VdevState::Online => PoolHealth::Online,
+        VdevState::Degraded => PoolHealth::Degraded,
+        _ => PoolHealth::Faulted,
+    }
+}
+
+/// State of the root: unusable when a top-level vdev other than a log is, degraded when one is not
+/// whole (`vdev_root_state_change`).
+fn root_state(core: &Core) -> VdevState {
+    let mut worst = VdevState::Online;
+    for top in core.tree.tops() {
+        let (state, _) = top.state();
+        let state = map_state(state);
+        let is_log = top.top().is_some_and(|top| top.class == AllocClass::Log);
+        let counted = match state {
+            VdevState::Online => VdevState::Online,
+            VdevState::Degraded => VdevState::Degraded,
+            _ if is_log => VdevState::Degraded,
+            _ => VdevState::CantOpen,
+        };
+        worst = worst.min(counted);
+    }
+    worst
+}
+
+fn map_state(state: State) -> VdevState {
+    match state {
+        State::Closed => VdevState::Closed,
+        State::Offline => VdevState::Offline,
+        State::Removed => VdevState::Removed,
+        State::CantOpen => VdevState::CantOpen,
+        State::Faulted => VdevState::Faulted,
+        State::Degraded => VdevState::Degraded,
+        State::Healthy => VdevState::Online,
+    }
+}
+
+/// Why a vdev is in its state, in the words of `zpool status`.
+const fn why(aux: VdevAux) -> Option<&'static str> {
+    match aux {
+        VdevAux::None => None,
+        VdevAux::OpenFailed => Some("cannot open"),
+        VdevAux::CorruptData => Some("corrupted data"),
+        VdevAux::NoReplicas => Some("insufficient replicas"),
+        VdevAux::TooSmall => Some("device is too small"),
+        VdevAux::BadLabel => Some("invalid label"),
+        VdevAux::ErrorsExceeded => Some("too many errors"),
+        VdevAux::External => Some("external device fault"),
+    }
+}
+
+const fn map_class(class: AllocClass) -> VdevClass {
+    match class {
+        AllocClass::Normal => VdevClass::Normal,
+        AllocClass::Log => VdevClass::Log,
+        AllocClass::Special => VdevClass::Special,
+        AllocClass::Dedup => VdevClass::Dedup,
+    }
+}
+
+pub(crate) fn vdev_status(
+    vdev: &Arc<Vdev>,
+    class: VdevClass,
+    spaces: &BTreeMap<VdevId, TopSpace>,
+) -> VdevStatus {
+    vdev_status_below(vdev, class, spaces, false)
+}
+
+/// Whether a device lacks writes that others of its top-level vdev have. Of one that is not usable the state says enough.
+fn is_stale(vdev: &Vdev) -> bool {
+    let missing = match vdev.leaf() {
+        Some(leaf) => leaf.missing(),
+        None => vdev.spare_missing(),
+    };
+    !missing.is_empty() && vdev.top().is_none() && vdev.state().0.is_usable()
+}
+
+/// `full` says that the top-level vdev gets no new blocks.
+fn vdev_status_below(
+    vdev: &Arc<Vdev>,
+    class: VdevClass,
+    spaces: &BTreeMap<VdevId, TopSpace>,
+    full: bool,
+) -> VdevStatus {
+    let is_set = |name| vdev.config_u64(name).is_some_and(|value| value != 0);
+    let full = full || is_set("non_allocating");
+    let note = if is_set("removing") {
+        Some("(removing)")
+    } else if full {
+        Some("(non-allocating)")
+    } else {
+        None
+    };
+    let (state, aux) = vdev.state();
+    let counters = vdev.counters();
+    let device = vdev.leaf().and_then(|leaf| leaf.device());
+    let space = vdev.top().and_then(|top| spaces.get(&top.id));
+    let parity = vdev.kind().parity() as u8;
+    VdevStatus {
+        name: vdev.display_name(),
+        kind: vdev.kind().name().to_owned(),
+        parity,
+        path: vdev.path(),
+        guid: vdev.guid(),
+        class,
+        state: map_state(state),
+        why: why(aux).map(str::to_owned),
+        note: note.map(str::to_owned),
+        is_stale: is_stale(vdev),
+        read_errors: counters.read_errors,
+        write_errors: counters.write_errors,
+        checksum_errors: counters.checksum_errors,
+        slow_ios: vdev.leaf().map_or(0, |leaf| leaf.slow_ios()),
+        initialize: ActivityStatus::default(),
+        trim: ActivityStatus::default(),
+        can_trim: vdev.leaf().is_none_or(|leaf| leaf.supports_discard()),
+        read_ops: counters.read_ops,
+        read_bytes: counters.read_bytes,
+        write_ops: counters.write_ops,
+        write_bytes: counters.write_bytes,
+        trim_ops: counters.trim_ops,
+        trim_bytes: counters.trim_bytes,
+        trim_errors: counters.trim_errors,
+        size_bytes: space.map_or(0, |space| space.size_bytes),
+        expandable_bytes: 0,
+        physical_bytes: vdev.physical_bytes().unwrap_or(0),
+        asize_bytes: match vdev.top() {
+            Some(_) => vdev.asize_bytes(),
+            None => vdev.physical_bytes().map_or(0, usable_bytes),
+        },
+        allocated_bytes: space.map_or(0, |space| space.allocated_bytes),
+        fragmentation_percent: space
+            .and_then(|space| space.fragmentation_percent)
+            .map(|percent| percent.min(100) as u8),
+        ashift: match vdev.top() {
+            Some(_) => vdev.ashift() as u8,
+            None => device.map_or(0, |device| device.sector_bytes().trailing_zeros() as u8),
+        },
+        properties: Vec::new(),
+        children: vdev
+            .children()
+            .iter()
+            .map(|child| vdev_status_below(child, class, spaces, full))
+            .collect(),
+    }
+}
+
+/// State of the pool and all its vdevs.
+pub(crate) fn pool_status(core: &Core) -> PoolStatus {
+    let spaces: BTreeMap<VdevId, TopSpace> = core
+        .pipeline
+        .allocator()
+        .top_spaces()
+        .into_iter()
+        .map(|space| (space.vdev, space))
+        .collect();
+    let mut children: Vec<VdevStatus> = core
+        .tree
+        .tops()
+        .iter()
+        .filter(|top| !matches!(top.kind(), VdevKind::Hole))
+        .map(|top| {
+            let class = top
+                .top()
+                .map_or(VdevClass::Normal, |top| map_class(top.class));
+            VdevStatus {
+                expandable_bytes: core.tree.expandable_bytes(top),
+                ..vdev_status(top, class, &spaces)
+            }
+        })
+        .collect();
+    for child in &mut children {
+        core.tables.activities.add_to(child, core);
+        vdevprops::add_to(child, core);
+    }
+    let sum = |field: fn(&VdevStatus) -> u64| children.iter().map(field).sum();
+    // Logs hold no data (`vdev_space_update`, module/zfs/vdev.c).
+    let space = |field: fn(&VdevStatus) -> u64| {
+        let of_data = children.iter();
+        let of_data = of_data.filter(|child| child.class != VdevClass::Log);
+        of_data.map(field).sum()
+    };
+    let name = core.state.lock().name.clone();
+    let root = VdevStatus {
+        name: name.clone(),
+        kind: "root".to_owned(),
+        parity: 0,
+        path: None,
+        guid: core.guid(),
+        class: VdevClass::Normal,
+        state: root_state(core),
+        why: None,
+        note: None,
+        is_stale: false,
+        read_errors: 0,
+        write_errors: 0,
+        checksum_errors: 0,
+        slow_ios: 0,
+        initialize: ActivityStatus::default(),
+        trim: ActivityStatus::default(),
+        can_trim: true,
+        read_ops: sum(|vdev| vdev.read_ops),
+        read_bytes: sum(|vdev| vdev.read_bytes),
+        write_ops: sum(|vdev| vdev.write_ops),
+        write_bytes: sum(|vdev| vdev.write_bytes),
+        trim_ops: sum(|vdev| vdev.trim_ops),
+        trim_bytes: sum(|vdev| vdev.trim_bytes),
+        trim_errors: 0,
+        size_bytes: space(|vdev| vdev.size_bytes),
+        expandable_bytes: sum(|vdev| vdev.expandable_bytes),
+        physical_bytes: 0,
+        asize_bytes: 0,
+        allocated_bytes: space(|vdev| vdev.allocated_bytes),
+        fragmentation_percent: None,
+        ashift: 0,
+        properties: vdevprops::of_root(core),
+        children,
+    };
+    let health = health(core);
+    let suspended_why = core.suspended();
+    let scrub = core.scrub.status();
+    let checkpoint = core.checkpoint();
+    let state = core.state.lock();
+    PoolStatus {
+        name,
+        guid: core.guid(),
+        health,
+        suspended_why,
+        read_only: core.read_only,
+        synced_txg: core.txgs.synced_txg(),
+        root,
+        spares: state.auxiliary.spares.statuses.clone(),
+        caches: state.auxiliary.caches.statuses.clone(),
+        scan: scrub.or_else(|| state.scan.clone()),
+        checkpoint,
+        expansion: core.tables.expansion.clone(),
+        removal: core.tables.removal.clone(),
+        dedup: core.dedup.status(),
+        data_errors: core.errors.count(),
+        version: state.version,
+        errata: state.errata,
+    }
+}

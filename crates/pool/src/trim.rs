@@ -1,0 +1,140 @@
+//! Property `autotrim`: a task that has devices discard what came free.
+//!
+//! What may be discarded, and that nobody gets it meanwhile, is the allocator's business (`zio::alloc`, module `trim`);
+//! which sectors of which device that is, the vdev's (crate `vdev`, `trim`). The sync loop only tells the former
+//! what each txg made free, and wakes the task. The task takes a part of one vdev's free space, waits for its discards, gives
+//! it back, and takes the next.
+//!
+//! It runs while the property is on, beside everything else; while the pool is suspended no discard begins (another host
+//! may have it by then). Whoever takes devices out of the pool's hands (export, removal of a log) holds [`Trim::gate`] over that: then no discard is under way,
+//! and none begins. A crash while it runs leaves what was free, discarded or not.
+//!
+//! An idle pool writes no uberblocks, but nothing gets ripe without them: so it writes its configuration anew, as often as
+//! that takes, for what was freed while it was not idle ([`TrimWait`]).
+//!
+//! Source: module/zfs/vdev_trim.c (`vdev_autotrim_thread`, `vdev_autotrim`, `vdev_autotrim_restart`).
+
+use std::sync::Arc;
+use std::sync::Weak;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use format::Txg;
+use tokio::sync::watch;
+use vdev::Vdev;
+use zio::alloc::TrimWait;
+
+use crate::core::Core;
+use crate::props::Stored;
+
+/// A pool's trimming.
+pub(crate) struct Trim {
+    /// Wakes the task; its end, with the pool, ends the task.
+    wake: watch::Sender<()>,
+    running: AtomicBool,
+    /// Held while discards are under way, and by those who must not have any.
+    pub(crate) gate: tokio::sync::Mutex<()>,
+}
+
+impl Default for Trim {
+    fn default() -> Self {
+        Trim {
+            wake: watch::Sender::new(()),
+            running: AtomicBool::new(false),
+            gate: tokio::sync::Mutex::new(()),
+        }
+    }
+}
+
+impl Core {
+    fn is_autotrim(&self) -> bool {
+        self.state.lock().props.get("autotrim") == Some(&Stored::Number(1))
+    }
+
+    /// Tells the allocator what property `autotrim` says.
+    pub(crate) fn apply_autotrim(&self) {
+        let on = self.is_autotrim() && !self.read_only;
+        self.pipeline.allocator().set_trimming(on);
+        self.trim.wake.send_replace(());
+    }
+
+    /// Starts the task, if the property is on and it does not run.
+    pub(crate) fn start_trim(self: &Arc<Self>) {
+        if self.read_only || !self.is_autotrim() || self.trim.running.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (wake, weak) = (self.trim.wake.subscribe(), Arc::downgrade(self));
+        let trimming = trim_until_closed(wake, weak);
+        self.pipeline.tasks().spawn("autotrim", trimming);
+    }
+
+    /// Whether the task goes on; ends it if not, without a gap in which nobody would start it again.
+    fn trim_goes_on(&self) -> bool {
+        let goes_on = || self.is_autotrim() && !self.state.lock().closed;
+        if goes_on() {
+            return true;
+        }
+        self.trim.running.store(false, Ordering::Release);
+        goes_on() && !self.trim.running.swap(true, Ordering::AcqRel)
+    }
+
+    /// `txg` is on disk, or there was nothing to write.
+    pub(crate) fn txg_trimmed(&self, txg: Txg, wrote: bool) {
+        if self.is_autotrim() {
+            self.pipeline.allocator().age_trim(txg, wrote);
+            self.trim.wake.send_replace(());
+        }
+    }
+
+    /// Whether trimming needs another txg, though nobody else does.
+    pub(crate) fn trim_has_work(&self) -> bool {
+        self.pipeline.allocator().trim_waits().is_some()
+    }
+
+    /// Before `txg` is written: has it leave an uberblock if trimming waits for one.
+    pub(crate) fn write_for_trim(&self, txg: Txg) {
+        let allocator = self.pipeline.allocator();
+        if allocator.trim_waits() == Some(TrimWait::Uberblock) && !self.dsl.has_dirty(txg) {
+            allocator.note_forced_by_trim(txg);
+            self.state.lock().config_dirty = true;
+        }
+    }
+
+    /// Discards all that is ripe.
+    async fn trim_ripe(&self) {
+        for top in self.tree.tops() {
+            while top.can_discard_free() && self.trim_some(&top).await {}
+        }
+    }
+
+    /// Discards a part of what is ripe on a vdev; tells whether there was any.
+    async fn trim_some(&self, top: &Vdev) -> bool {
+        let _gate = self.trim.gate.lock().await;
+        if !self.is_autotrim() || self.state.lock().closed || self.suspended().is_some() {
+            return false;
+        }
+        let Some(hold) = self.pipeline.allocator().hold_for_trim(top.vdev_id()) else {
+            return false;
+        };
+        let held_bytes = hold.ranges().space();
+        let goes_on = || self.suspended().is_none();
+        let discarded = top.discard_free(hold.ranges(), &goes_on).await;
+        hold.done();
+        tracing::debug!(vdev = %top.vdev_id(), held_bytes, ?discarded, "trimmed");
+        true
+    }
+}
+
+async fn trim_until_closed(mut wake: watch::Receiver<()>, weak: Weak<Core>) {
+    loop {
+        {
+            let Some(core) = weak.upgrade() else { return };
+            if !core.trim_goes_on() {
+                return;
+            }
+            core.trim_ripe().await;
+        }
+        if wake.changed().await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,452 @@
+//! Properties of vdevs that can be set: which there are, how values are written as text, where they are stored.
+//!
+//! They are entries of the vdev's ZAP in the MOS, beside what the pool itself keeps there: of the root vdev's (pools with
+//! feature `vdev_zaps_v2`), else the top-level vdev's, else the leaf's. Numbers and switches are one 64-bit integer, the
+//! comment and properties of users are text with its closing zero byte; an entry that is not there has its default. What
+//! is neither a device nor on top (a mirror below `replacing`) has no ZAP, so nothing can be set on it.
+//!
+//! The limits of OpenZFS's fault daemon (`checksum_n` to `slow_io_t`) and `failfast` are kept for the system that the
+//! pool may go to: here is no such daemon, and no block layer to ask. Holes and vdevs whose device is gone keep theirs.
+//!
+//! What is stored is in [`State::vdev_props`](crate::core::State), under the state's lock, by object number: a pool's
+//! guid may change. It changes in syncing context only; who sets holds the pool's `admin` lock, so that the vdev is not
+//! removed meanwhile.
+//!
+//! Source: module/zfs/vdev.c (`vdev_prop_get`, `vdev_prop_set`, `vdev_props_set_sync`), module/zcommon/zpool_prop.c
+//! (`vdev_prop_init`), lib/libzfs/libzfs_pool.c (`zpool_valid_proplist`), vdevprops(7).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use dataset::{DatasetError, SpaceCheck, SyncTask};
+use device::BoxFuture;
+use format::{Guid, ObjectId};
+use object::{ObjectSet, SyncContext, Zap, ZapValue};
+use vdev::{Vdev, VdevTree};
+use zio::Tx;
+
+use crate::core::Core;
+use crate::props::{self, NAME_BYTES_MAX, OFF_ON, Stored, VALUE_BYTES_MAX};
+use crate::{PoolError, VdevStatus, config, directory, features};
+
+/// What is stored for one vdev, by name.
+pub(crate) type VdevProps = BTreeMap<String, Stored>;
+
+/// What kind of value a property has, and its default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Text without a default.
+    Text,
+    /// One of these words, stored as its index.
+    Word(&'static [&'static str], u64),
+    /// A number; [`u64::MAX`] is none, the default.
+    Limit,
+}
+
+/// `failfast` of releases after 2.3 can be left to the vdev above as well.
+const FAILFAST: &[&str] = &["off", "on", "inherit"];
+
+/// What can be set, in the order of `vdev_prop_t` (include/sys/fs/zfs.h).
+const TABLE: &[(&str, Kind)] = &[
+    ("comment", Kind::Text),
+    ("allocating", Kind::Word(OFF_ON, 1)),
+    ("failfast", Kind::Word(FAILFAST, 1)),
+    ("checksum_n", Kind::Limit),
+    ("checksum_t", Kind::Limit),
+    ("io_n", Kind::Limit),
+    ("io_t", Kind::Limit),
+    ("slow_io_n", Kind::Limit),
+    ("slow_io_t", Kind::Limit),
+];
+
+/// What is computed.
+const READ_ONLY: &[&str] = &[
+    "name",
+    "capacity",
+    "state",
+    "guid",
+    "asize",
+    "psize",
+    "ashift",
+    "size",
+    "free",
+    "allocated",
+    "expandsize",
+    "fragmentation",
+    "bootsize",
+    "parity",
+    "devid",
+    "physpath",
+    "encpath",
+    "fru",
+    "parent",
+    "children",
+    "numchildren",
+    "read_errors",
+    "write_errors",
+    "checksum_errors",
+    "initialize_errors",
+    "trim_errors",
+    "slow_ios",
+    "null_ops",
+    "read_ops",
+    "write_ops",
+    "free_ops",
+    "claim_ops",
+    "trim_ops",
+    "null_bytes",
+    "read_bytes",
+    "write_bytes",
+    "free_bytes",
+    "claim_bytes",
+    "trim_bytes",
+    "removing",
+    "raidz_expanding",
+    "trim_support",
+];
+
+/// Entries of vdevs' ZAPs that look like properties of users and are the pool's own (`VDEV_TOP_ZAP_*`,
+/// `VDEV_LEAF_ZAP_*`, include/sys/vdev_impl.h, vdev_rebuild.h, vdev_raidz.h).
+const INTERNAL: &[&str] = &[
+    directory::ALLOCATION_BIAS,
+    directory::MS_UNFLUSHED_PHYS_TXGS,
+    directory::CHECKPOINT_SPACE_MAP,
+    directory::OBSOLETE_SPACE_MAP,
+    "com.delphix:obsolete_counts_are_precise",
+    "org.openzfs:vdev_rebuild",
+    directory::RAIDZ_EXPAND_STATE,
+    directory::RAIDZ_EXPAND_START,
+    directory::RAIDZ_EXPAND_END,
+    directory::RAIDZ_EXPAND_COPIED,
+    directory::INITIALIZE[0],
+    directory::INITIALIZE[1],
+    directory::INITIALIZE[2],
+    directory::TRIM[0],
+    directory::TRIM[1],
+    directory::TRIM[2],
+    "org.zfsonlinux:vdev_trim_rate",
+    "org.zfsonlinux:vdev_trim_partial",
+    "org.zfsonlinux:vdev_trim_secure",
+];
+
+/// Longest text of a native property, in bytes (`ZFS_MAXPROPLEN`), closing zero included.
+const TEXT_BYTES_MAX: usize = 4096;
+
+fn kind_of(name: &str) -> Option<Kind> {
+    let row = TABLE.iter().find(|(known, _)| *known == name);
+    row.map(|(_, kind)| *kind)
+}
+
+/// The object number of a vdev's ZAP.
+fn zap_of(vdev: &Vdev) -> Option<ObjectId> {
+    let of = |pair| vdev.config_u64(pair).filter(|id| *id != 0);
+    of(config::TOP_ZAP)
+        .or_else(|| of(config::LEAF_ZAP))
+        .map(ObjectId::new)
+}
+
+fn zap_of_root(tree: &VdevTree) -> Option<ObjectId> {
+    let id = tree.root_config_u64(config::ROOT_ZAP);
+    id.filter(|id| *id != 0).map(ObjectId::new)
+}
+
+/// Reads what is stored for all vdevs. What cannot be read is left out: no pool is refused for it.
+pub(crate) async fn load(mos: &Arc<ObjectSet>, tree: &VdevTree) -> BTreeMap<ObjectId, VdevProps> {
+    fn walk(vdev: &Vdev, zaps: &mut Vec<ObjectId>) {
+        zaps.extend(zap_of(vdev));
+        vdev.children().iter().for_each(|child| walk(child, zaps));
+    }
+    let mut zaps: Vec<ObjectId> = zap_of_root(tree).into_iter().collect();
+    tree.tops().iter().for_each(|top| walk(top, &mut zaps));
+    let mut out = BTreeMap::new();
+    for id in zaps {
+        let mut stored = VdevProps::new();
+        let entries = async { Zap::hold(mos, id).await?.all().await };
+        let entries = match entries.await {
+            Ok(entries) => entries,
+            Err(error) => {
+                tracing::warn!(zap = %id, %error, "properties of a vdev cannot be read");
+                continue;
+            }
+        };
+        for entry in entries {
+            let name = entry.name_str().into_owned();
+            let value = match (entry.value.as_u64(), entry.value.as_str(), kind_of(&name)) {
+                (Some(number), _, Some(Kind::Word(..) | Kind::Limit)) => Stored::Number(number),
+                (_, Some(text), Some(Kind::Text)) => Stored::Text(text.to_owned()),
+                (_, Some(text), None) if props::is_user(&name) => Stored::Text(text.to_owned()),
+                _ => continue,
+            };
+            stored.insert(name, value);
+        }
+        if !stored.is_empty() {
+            out.insert(id, stored);
+        }
+    }
+    out
+}
+
+/// What differs from the defaults, as text: native properties in their order, then those of users.
+fn texts(stored: &VdevProps) -> Vec<(String, String)> {
+    let native = TABLE.iter().filter_map(|(name, kind)| {
+        let text = match (stored.get(*name)?, kind) {
+            (Stored::Text(text), Kind::Text) => text.clone(),
+            (Stored::Number(number), Kind::Word(words, default)) if number != default => {
+                let word = usize::try_from(*number)
+                    .ok()
+                    .and_then(|index| words.get(index));
+                word.map_or_else(|| number.to_string(), |word| (*word).to_owned())
+            }
+            (Stored::Number(number), Kind::Limit) if *number != u64::MAX => number.to_string(),
+            _ => return None,
+        };
+        Some(((*name).to_owned(), text))
+    });
+    let of_users = stored.iter().filter_map(|(name, value)| match value {
+        Stored::Text(text) if kind_of(name).is_none() => Some((name.clone(), text.clone())),
+        _ => None,
+    });
+    native.chain(of_users).collect()
+}
+
+fn stored_at(core: &Core, zap: Option<ObjectId>) -> Vec<(String, String)> {
+    let state = core.state.lock();
+    let stored = zap.and_then(|zap| state.vdev_props.get(&zap));
+    stored.map(texts).unwrap_or_default()
+}
+
+/// Of the root vdev.
+pub(crate) fn of_root(core: &Core) -> Vec<(String, String)> {
+    stored_at(core, zap_of_root(&core.tree))
+}
+
+impl Core {
+    /// Text was stored in a vdev's ZAP: `zpool get all` shows it, as OpenZFS does, even the pool's own.
+    pub(crate) fn note_vdev_text(&self, zap: ObjectId, name: &str, text: &str) {
+        let mut state = self.state.lock();
+        let stored = state.vdev_props.entry(zap).or_default();
+        stored.insert(name.to_owned(), Stored::Text(text.to_owned()));
+    }
+}
+
+/// Adds them to a vdev and to those below it.
+pub(crate) fn add_to(status: &mut VdevStatus, core: &Core) {
+    if let Some(vdev) = core.tree.find(status.guid) {
+        status.properties = stored_at(core, zap_of(&vdev));
+    }
+    for child in &mut status.children {
+        add_to(child, core);
+    }
+}
+
+/// What setting a property means; checked as far as it can be without a look at the disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Change {
+    /// The vdev; the pool's guid means the root vdev.
+    vdev: Guid,
+    name: String,
+    /// What is stored; `None` removes the entry.
+    value: Option<Stored>,
+}
+
+impl Change {
+    /// Checks a name and a value.
+    pub(crate) fn parse(
+        core: &Core,
+        vdev: Guid,
+        name: &str,
+        value: &str,
+    ) -> Result<Self, PoolError> {
+        let found = core.tree.find(vdev);
+        let called = match &found {
+            Some(vdev) => vdev.display_name(),
+            None if vdev == core.guid() => "root-0".to_owned(),
+            None => {
+                return Err(PoolError::NoSuchDevice {
+                    device: vdev.to_string(),
+                });
+            }
+        };
+        let value = parse_value(name, value).map_err(|why| bad(&called, name, &why))?;
+        Ok(Self {
+            vdev,
+            name: name.to_owned(),
+            value,
+        })
+    }
+
+    /// Finds the ZAP again, as the tree is now.
+    fn zap(&self, core: &Core) -> Option<ObjectId> {
+        match core.tree.find(self.vdev) {
+            Some(vdev) => zap_of(&vdev),
+            None if self.vdev == core.guid() => zap_of_root(&core.tree),
+            None => None,
+        }
+    }
+
+    fn called(&self, core: &Core) -> String {
+        let found = core.tree.find(self.vdev);
+        found.map_or_else(|| "root-0".to_owned(), |vdev| vdev.display_name())
+    }
+
+    /// Why there is no ZAP.
+    fn no_zap(&self, core: &Core) -> PoolError {
+        let why = match core.tree.find(self.vdev) {
+            Some(vdev) if vdev.top().is_none() && vdev.leaf().is_none() => {
+                "only devices, top-level vdevs and root-0 have properties that can be set"
+            }
+            Some(_) => {
+                "the pool keeps nothing for this vdev: it is being removed, or the pool is older than properties of vdevs"
+            }
+            None => {
+                "the pool has no place for root-0's: it needs 'zpool set feature@vdev_zaps_v2=enabled' first"
+            }
+        };
+        bad(&self.called(core), &self.name, why)
+    }
+}
+
+fn bad(vdev: &str, property: &str, why: &str) -> PoolError {
+    PoolError::BadVdevProperty {
+        property: property.to_owned(),
+        vdev: vdev.to_owned(),
+        why: why.to_owned(),
+    }
+}
+
+fn parse_value(name: &str, value: &str) -> Result<Option<Stored>, String> {
+    match name {
+        "path" => {
+            return Err(
+                "'path' cannot be set: paths are those where devices were found at the import"
+                    .to_owned(),
+            );
+        }
+        "allocating" => {
+            return Err(
+                "'allocating' cannot be set by this release, which does not count what is free without a vdev; OpenZFS sets it, and a vdev that gets no new blocks there gets none here"
+                    .to_owned(),
+            );
+        }
+        _ if READ_ONLY.contains(&name) => return Err(format!("'{name}' is readonly")),
+        _ if INTERNAL.contains(&name) => {
+            return Err(format!("'{name}' is readonly: it is the pool's own"));
+        }
+        _ => {}
+    }
+    let number = match kind_of(name) {
+        None if !props::is_user(name) => return Err(format!("invalid property: '{name}'")),
+        None => {
+            if name.len() >= NAME_BYTES_MAX {
+                return Err(format!("property name '{name}' is too long"));
+            }
+            if value.len() >= VALUE_BYTES_MAX {
+                return Err(format!("the value of '{name}' is too long"));
+            }
+            let text = (!value.is_empty()).then(|| value.to_owned());
+            return Ok(text.map(Stored::Text));
+        }
+        Some(Kind::Text) => {
+            if value.len() >= TEXT_BYTES_MAX {
+                return Err(format!("'{name}' is too long"));
+            }
+            // An empty comment is stored as one.
+            return Ok(Some(Stored::Text(value.to_owned())));
+        }
+        Some(Kind::Word(..)) => match OFF_ON.iter().position(|word| *word == value) {
+            Some(index) => index as u64,
+            None => return Err(format!("'{name}' must be one of 'on | off'")),
+        },
+        Some(Kind::Limit) => match value {
+            "none" => u64::MAX,
+            "auto" => return Err(format!("'auto' is invalid value for '{name}'")),
+            _ => props::parse_size(value).ok_or_else(|| format!("bad numeric value '{value}'"))?,
+        },
+    };
+    Ok(Some(Stored::Number(number)))
+}
+
+/// Sets a property; returns once it is on disk.
+pub(crate) async fn set(core: &Arc<Core>, change: Change) -> Result<(), PoolError> {
+    let _admin = core.admin.lock().await;
+    core.check_not_suspended()?;
+    if change.zap(core).is_none()
+        && core.tree.find(change.vdev).is_none()
+        && core.dsl.features().is_enabled(features::VDEV_ZAPS_V2)
+    {
+        // The feature was enabled after the last change of the configuration: that makes the ZAP.
+        core.state.lock().config_dirty = true;
+        core.unless_suspended(core.txgs.sync()).await?;
+    }
+    let zap = change.zap(core).ok_or_else(|| change.no_zap(core))?;
+    let known = Zap::hold(core.dsl.mos(), zap).await?;
+    let known = known.lookup(&change.name).await?;
+    let is_text = !matches!(change.value, Some(Stored::Number(_)));
+    if known.is_some_and(|known| (known.integer_bytes == 1) != is_text) {
+        let why = format!("'{}' is readonly: it is the pool's own", change.name);
+        return Err(bad(&change.called(core), &change.name, &why));
+    }
+    let task = SetTask {
+        core: core.clone(),
+        change,
+    };
+    core.run_task(task).await
+}
+
+struct SetTask {
+    core: Arc<Core>,
+    change: Change,
+}
+
+impl SyncTask for SetTask {
+    fn name(&self) -> &'static str {
+        "set vdev property"
+    }
+
+    fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn space_check(&self) -> SpaceCheck {
+        SpaceCheck::ExtraReserved
+    }
+
+    fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(async move {
+            let Change { vdev, name, value } = &self.change;
+            let Some(id) = self.change.zap(&self.core) else {
+                return Ok(());
+            };
+            let tx = Tx::syncing(ctx.txg);
+            let zap = Zap::hold(self.core.dsl.mos(), id).await?;
+            let text = match value {
+                Some(Stored::Number(number)) => {
+                    zap.update_u64(&tx, name, *number).await?;
+                    // As OpenZFS records it: what means "none" as -1.
+                    number.cast_signed().to_string()
+                }
+                Some(Stored::Text(text)) => {
+                    zap.update(&tx, name, ZapValue::from_str_z(text)).await?;
+                    text.clone()
+                }
+                None => {
+                    if zap.lookup(name).await?.is_some() {
+                        zap.remove(&tx, name).await?;
+                    }
+                    String::new()
+                }
+            };
+            {
+                let mut state = self.core.state.lock();
+                let stored = state.vdev_props.entry(id).or_default();
+                match value {
+                    Some(value) => stored.insert(name.clone(), value.clone()),
+                    None => stored.remove(name),
+                };
+            }
+            let text = format!("vdev_guid={vdev}: {name}={text}");
+            self.core.history.internal(&tx, "vdev set", text).await?;
+            Ok(())
+        })
+    }
+}

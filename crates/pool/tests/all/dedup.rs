@@ -1,0 +1,596 @@
+//! Goal: pools with dedup tables are written to, blocks are shared and freed when nothing refers to them, and zdb agrees with
+//! every step: no leaks, counts of references as they are.
+//! Method: golden pools of both kinds of tables are thinned out, overwritten and emptied; own pools with each kind of table get
+//! random work; zdb after every import, which walks all pointers and compares them with the tables.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::common::*;
+use bytes::Bytes;
+use dataset::{Dataset, DatasetError, DirtyEstimate, ListOptions, PropertyChange};
+use device::World;
+use format::{ObjectId, ObjectType};
+use object::{NewObject, Object};
+use pool::{FeatureChoice, FeatureState, ImportSpec, Pool, VdevLayout};
+
+const KIB: usize = 1 << 10;
+
+fn refcount(pool: &Pool) -> (FeatureState, u64) {
+    let features = pool.features();
+    let feature = features
+        .into_iter()
+        .find(|feature| feature.name == "fast_dedup")
+        .expect("a known feature");
+    (feature.state, feature.refcount)
+}
+
+/// Imports, does something, exports, and asks zdb.
+async fn session<T>(
+    world: &World,
+    dir: &Path,
+    name: &str,
+    work: impl AsyncFnOnce(&Arc<Pool>) -> T,
+) -> T {
+    let found = find(world, dir).await;
+    let mut spec = ImportSpec::new(found, host());
+    spec.force = true;
+    let pool = Pool::import(world, spec).await.expect("import");
+    let out = work(&pool).await;
+    pool.sync().await.expect("sync");
+    let status = pool.status().dedup;
+    let shown = (status.entries, nice(status.total().referenced_blocks));
+    pool.export(false).await.expect("export");
+    let text = zdb(dir, name, &["-bcc"]);
+    assert!(
+        text.contains("No leaks (block sum matches space maps exactly)"),
+        "{text}"
+    );
+    assert_eq!(shown, entries_by_zdb(dir, name), "what zdb counts");
+    out
+}
+
+/// Entries of all tables, and references, as zdb tells them.
+fn entries_by_zdb(dir: &Path, name: &str) -> (u64, String) {
+    let text = zdb(dir, name, &["-DD"]);
+    let mut entries = 0;
+    for line in text.lines() {
+        // DDT-sha256-zap-unique: dspace=23040; mspace=65536; entries=9
+        if let Some((_, count)) = line.split_once("; entries=") {
+            entries += count.trim().parse::<u64>().expect("a number");
+        }
+    }
+    // The walk of all pointers, which zdb makes for -bcc, has compared references already.
+    let statistics = text.split("aggregated over all DDTs").nth(1);
+    let total = statistics.and_then(|text| {
+        text.lines()
+            .find(|line| line.trim_start().starts_with("Total"))
+    });
+    let referenced = total.map_or("0".to_owned(), |line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        words[5].to_owned()
+    });
+    (entries, referenced)
+}
+
+/// As zdb writes a number below ten thousand.
+fn nice(number: u64) -> String {
+    match number {
+        0..1024 => number.to_string(),
+        _ => format!("{:.2}K", number as f64 / 1024.0),
+    }
+}
+
+async fn heads(pool: &Pool) -> Vec<String> {
+    let listed = pool
+        .dsl()
+        .list(
+            &pool.name(),
+            &ListOptions {
+                snapshots: true,
+                ..ListOptions::default()
+            },
+        )
+        .await
+        .expect("list");
+    listed.into_iter().map(|info| info.name).collect()
+}
+
+/// The objects that hold users' data.
+async fn data_objects(dataset: &Dataset) -> Vec<Object> {
+    let mut out = Vec::new();
+    let mut last = None;
+    while let Some(id) = dataset.objset().next_object(last).await.expect("next") {
+        last = Some(id);
+        let object = dataset.objset().hold(id).await.expect("hold");
+        let kind = object.info().object_type;
+        if kind == ObjectType::PLAIN_FILE_CONTENTS || kind == ObjectType::ZVOL {
+            out.push(object);
+        }
+    }
+    out
+}
+
+/// Frees every third block of every file, overwrites another third with the blocks before them, and removes some files.
+async fn thin_out(dataset: &Dataset) {
+    for (number, object) in data_objects(dataset).await.into_iter().enumerate() {
+        let info = object.info();
+        let block_bytes = u64::from(info.data_block_bytes);
+        if number % 7 == 3 && info.object_type == ObjectType::PLAIN_FILE_CONTENTS {
+            let tx = dataset.assign(DirtyEstimate::free()).await.expect("assign");
+            object.free_range(&tx, 0, u64::MAX).await.expect("free");
+            continue;
+        }
+        for block in 0..=info.max_block_id.min(400) {
+            let at = block * block_bytes;
+            match (block + number as u64) % 3 {
+                0 => {
+                    let tx = dataset.assign(DirtyEstimate::free()).await.expect("assign");
+                    object.free_range(&tx, at, block_bytes).await.expect("free");
+                }
+                1 if block > 0 => {
+                    let before = object
+                        .read_bytes(at - block_bytes, block_bytes as usize)
+                        .await
+                        .expect("read");
+                    let tx = dataset
+                        .assign(DirtyEstimate::write(block_bytes))
+                        .await
+                        .expect("assign");
+                    object.write(&tx, at, before).await.expect("write");
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+async fn golden_is_used_up(name: &str) {
+    let Some(golden) = golden() else { return };
+    let images = Images::new();
+    let dir = unpack(&golden, name, images.path());
+    let world = World::system(2);
+    let pool_name = name.to_owned();
+    // The import alone flushes logs.
+    let (entries, snapshots) = session(&world, &dir, name, async |pool| {
+        let names = heads(pool).await;
+        (pool.status().dedup.entries, names)
+    })
+    .await;
+    assert!(entries > 0, "there are tables");
+    session(&world, &dir, name, async |pool| {
+        for head in heads(pool).await {
+            if head.contains('@') {
+                continue;
+            }
+            match pool.dsl().open_dataset(&head).await {
+                Ok(dataset) => thin_out(&dataset).await,
+                Err(DatasetError::KeyNotLoaded { .. }) => {}
+                Err(error) => panic!("{head}: {error}"),
+            }
+        }
+        pool.sync().await.expect("sync");
+    })
+    .await;
+    // Snapshots go, then datasets, then what the root has.
+    session(&world, &dir, name, async |pool| {
+        let mut kept = 0;
+        for snapshot in snapshots.iter().filter(|name| name.contains('@')) {
+            let gone = pool
+                .dsl()
+                .destroy_snapshots(std::slice::from_ref(snapshot), false)
+                .await;
+            kept += u32::from(gone.is_err());
+        }
+        kept
+    })
+    .await;
+    let left = session(&world, &dir, name, async |pool| {
+        // Children before parents, clones before what they come from.
+        for _ in 0..4 {
+            for head in heads(pool).await.into_iter().rev() {
+                if head == pool_name {
+                    continue;
+                }
+                let _ = if head.contains('@') {
+                    pool.dsl().destroy_snapshots(&[head], false).await
+                } else {
+                    pool.dsl().destroy(&head).await
+                };
+            }
+        }
+        let root = pool.dsl().open_dataset(&pool_name).await.expect("open");
+        for object in data_objects(&root).await {
+            let tx = root.assign(DirtyEstimate::free()).await.expect("assign");
+            object.free_range(&tx, 0, u64::MAX).await.expect("free");
+        }
+        drop(root);
+        while pool.dsl().freeing_bytes() > 0 {
+            pool.sync().await.expect("sync");
+        }
+        pool.sync().await.expect("sync");
+        (
+            heads(pool).await,
+            pool.status().dedup.entries,
+            refcount(pool),
+        )
+    })
+    .await;
+    let (names, entries, feature) = left;
+    if names.len() == 1 {
+        assert_eq!(entries, 0, "{name}: {names:?}");
+        assert_eq!(feature.1, 0, "{name}: the feature is in use without tables");
+    }
+    eprintln!("{name}: left {names:?}, {entries} entries");
+}
+
+macro_rules! golden_pools {
+    ($($name:ident)*) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() {
+            golden_is_used_up(stringify!($name)).await;
+        }
+    )*};
+}
+
+golden_pools!(dedup_legacy dedup_fast encrypted);
+
+/// Makes a pool of which both logs hold changes, deletions among them, and of one a part is flushed.
+const WITH_LOGS: &str = r"set -euo pipefail
+cd /sys/module/zfs/parameters
+echo 5 >zfs_dedup_log_flush_entries_min; echo 1 >zfs_dedup_log_flush_min_time_ms
+echo 3 >zfs_dedup_log_txg_max; echo 100000 >zfs_dedup_log_flush_passes_max
+zpool create -o ashift=12 -O dedup=on -O recordsize=4K -O compression=off -O atime=off logs /dev/disk/peer/d0
+cd /logs
+head -c 3000000 /dev/urandom >base; sync -f .; zpool sync logs
+cp --reflink=never base copy; zpool sync logs
+for i in 1 2 3 4; do
+  head -c 400000 /dev/urandom >r$i; dd if=base of=s$i bs=4k count=200 skip=$((i*100)) status=none; zpool sync logs
+done
+rm copy r2 s3; truncate -s 2000000 base; zpool sync logs
+rm r4; cp --reflink=never s1 t1; zpool sync logs
+dd if=/dev/urandom of=s2 bs=4k count=50 conv=notrunc status=none; rm s1; zpool sync logs
+cd /; zpool export logs
+";
+
+/// Logs that OpenZFS left are flushed in steps by the import.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn logs_of_openzfs_are_flushed() {
+    let Some(peer) = Peer::find() else { return };
+    let images = Images::new();
+    images.make(1, 256);
+    run_in_peer(&peer, images.path(), WITH_LOGS);
+    let before = zdb(images.path(), "logs", &["-DD"]);
+    assert!(before.contains("[FLUSHING CHECKPOINT]"), "{before}");
+    let logged = before
+        .lines()
+        .filter(|line| line.starts_with("DDT-log-") && !line.ends_with("entries=0"));
+    assert_eq!(logged.count(), 2, "{before}");
+    let (_, references) = entries_by_zdb(images.path(), "logs");
+    let world = World::system(2);
+    let entries = session(&world, images.path(), "logs", async |pool| {
+        let status = pool.status().dedup;
+        assert_eq!(nice(status.total().referenced_blocks), references);
+        assert_eq!(status.entries, status.total().blocks);
+        status.entries
+    })
+    .await;
+    assert!(entries > 500);
+    let after = zdb(images.path(), "logs", &["-DD"]);
+    assert!(!after.contains("CHECKPOINT"), "{after}");
+    session(&world, images.path(), "logs", async |pool| {
+        let dataset = pool.dsl().open_dataset("logs").await.expect("open");
+        thin_out(&dataset).await;
+    })
+    .await;
+    if std::env::var_os("MILLPOND_LONG").is_none() {
+        return;
+    }
+    // OpenZFS goes on with the empty logs.
+    run_in_peer(
+        &peer,
+        images.path(),
+        r"set -euo pipefail
+zpool import -d /dev/disk/peer logs; cd /logs
+for i in 1 2 3; do cp --reflink=never base more$i; zpool sync logs; done
+rm more1 r1; zpool sync logs; zpool scrub -w logs; zpool status logs | grep 'with 0 errors'
+cd /; zpool export logs
+",
+    );
+    session(&world, images.path(), "logs", async |pool| {
+        let dataset = pool.dsl().open_dataset("logs").await.expect("open");
+        for object in data_objects(&dataset).await {
+            let tx = dataset.assign(DirtyEstimate::free()).await.expect("assign");
+            object.free_range(&tx, 0, u64::MAX).await.expect("free");
+        }
+        pool.sync().await.expect("sync");
+        assert_eq!(pool.status().dedup.entries, 0);
+        assert_eq!(refcount(pool).1, 0);
+    })
+    .await;
+    zdb_is_clean(images.path(), "logs");
+}
+
+/// A pool of its own for random work.
+struct Ground {
+    world: World,
+    images: Images,
+}
+
+impl Ground {
+    async fn new(fast: bool, dedup: &str, more: &[(&str, &str)]) -> (Self, Arc<Pool>) {
+        let world = World::system(2);
+        let images = Images::new();
+        let leaves = images.make(2, 512);
+        let mut spec = spec("tank", vec![normal(VdevLayout::Mirror(leaves))]);
+        if !fast {
+            spec.properties = vec![("feature@fast_dedup".into(), "disabled".into())];
+        }
+        spec.features = FeatureChoice::All;
+        spec.root_properties = vec![("dedup".into(), dedup.into())];
+        for (name, value) in more {
+            spec.root_properties.push(((*name).into(), (*value).into()));
+        }
+        let pool = Pool::create(&world, spec).await.expect("create");
+        (Ground { world, images }, pool)
+    }
+}
+
+async fn new_object(dataset: &Dataset, block_bytes: usize) -> Object {
+    let tx = dataset
+        .assign(DirtyEstimate::write(KIB as u64))
+        .await
+        .expect("assign");
+    let new = NewObject::new(ObjectType::PLAIN_FILE_CONTENTS).with_block_bytes(block_bytes as u32);
+    dataset.objset().allocate(&tx, new).await.expect("allocate")
+}
+
+async fn put(dataset: &Dataset, object: &Object, block: u64, data: Bytes) {
+    let tx = dataset
+        .assign(DirtyEstimate::write(data.len() as u64))
+        .await
+        .expect("assign");
+    let at = block * data.len() as u64;
+    object.write(&tx, at, data).await.expect("write");
+}
+
+/// One of a few contents.
+fn pattern(number: u64) -> Bytes {
+    content(1000 + number, number, 16 * KIB)
+}
+
+/// The same data many times, in one txg and in several, is stored once.
+async fn stored_once(fast: bool, dedup: &str, more: &[(&str, &str)]) {
+    let (ground, pool) = Ground::new(fast, dedup, more).await;
+    let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+    let one = new_object(&dataset, 16 * KIB).await;
+    for block in 0..100 {
+        put(&dataset, &one, block, pattern(block % 5)).await;
+    }
+    pool.sync().await.expect("sync");
+    let two = new_object(&dataset, 16 * KIB).await;
+    for block in 0..50 {
+        put(&dataset, &two, block, pattern(block % 10)).await;
+    }
+    pool.sync().await.expect("sync");
+    let status = pool.status().dedup;
+    assert_eq!(
+        (status.entries, status.total().referenced_blocks),
+        (10, 150)
+    );
+    assert_eq!(status.ratio_percent(), 1500);
+    assert_eq!(pool.prop("dedupratio").expect("a property").value, "15.00");
+    assert_eq!(refcount(&pool).1, u64::from(fast));
+    for (object, count, kinds) in [(&one, 100, 5), (&two, 50, 10)] {
+        for block in 0..count {
+            let data = object.read_bytes(block * 16 * KIB as u64, 16 * KIB).await;
+            assert!(
+                data.expect("read") == pattern(block % kinds),
+                "block {block}"
+            );
+        }
+    }
+    let ids = (one.id(), two.id());
+    drop((one, two, dataset));
+    pool.export(false).await.expect("export");
+    zdb_is_clean(ground.images.path(), "tank");
+    assert_eq!(
+        entries_by_zdb(ground.images.path(), "tank"),
+        (10, nice(150))
+    );
+    // Overwritten with the same, with others, and freed; with a snapshot that keeps some.
+    let (world, dir) = (&ground.world, ground.images.path());
+    session(world, dir, "tank", async |pool| {
+        let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+        let one = dataset.objset().hold(ids.0).await.expect("hold");
+        for block in 0..40 {
+            put(&dataset, &one, block, pattern(block % 5)).await;
+        }
+        pool.sync().await.expect("sync");
+        pool.dsl()
+            .snapshot(&["tank@s".into()], &[])
+            .await
+            .expect("snapshot");
+        for block in 0..20 {
+            put(&dataset, &one, block, pattern(50 + block)).await;
+        }
+        pool.sync().await.expect("sync");
+        let status = pool.status().dedup;
+        assert_eq!(
+            (status.entries, status.total().referenced_blocks),
+            (30, 170)
+        );
+    })
+    .await;
+    session(world, dir, "tank", async |pool| {
+        let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+        free_objects(&dataset, &[ids.0, ids.1]).await;
+        pool.sync().await.expect("sync");
+        let status = pool.status().dedup;
+        assert_eq!(
+            (status.entries, status.total().referenced_blocks),
+            (10, 150)
+        );
+    })
+    .await;
+    session(world, dir, "tank", async |pool| {
+        pool.dsl()
+            .destroy_snapshots(&["tank@s".into()], false)
+            .await
+            .expect("destroy");
+        pool.sync().await.expect("sync");
+        assert_eq!(pool.status().dedup.entries, 0);
+        assert_eq!(refcount(pool).1, 0);
+    })
+    .await;
+    zdb_is_clean(dir, "tank");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn flat_entries_are_stored_once() {
+    stored_once(true, "on", &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn old_entries_are_stored_once() {
+    stored_once(false, "on", &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_checksums_and_verification() {
+    stored_once(true, "blake3,verify", &[("copies", "2")]).await;
+    if std::env::var_os("MILLPOND_LONG").is_none() {
+        return;
+    }
+    stored_once(true, "edonr,verify", &[("compression", "off")]).await;
+    stored_once(false, "edonr,verify", &[]).await;
+    stored_once(false, "skein", &[("copies", "3")]).await;
+    stored_once(true, "sha512", &[("compression", "zstd")]).await;
+}
+
+/// Random writes, frees, snapshots and changes of `copies` and `dedup`.
+async fn random_work(fast: bool, seed: u64) {
+    let (ground, pool) = Ground::new(fast, "on", &[]).await;
+    let (world, dir) = (&ground.world, ground.images.path());
+    pool.dsl()
+        .create_dataset("tank/a", &[], Arc::new(BareFilesystem))
+        .await
+        .expect("create");
+    pool.export(false).await.expect("export");
+    let mut state = seed | 1;
+    let mut random = move |limit: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % limit
+    };
+    // What each block of each object holds.
+    let mut model: Vec<(&str, ObjectId, Vec<Option<u64>>)> = Vec::new();
+    for round in 0..4 {
+        session(world, dir, "tank", async |pool| {
+            for (name, id, blocks) in &model {
+                let dataset = pool.dsl().open_dataset(name).await.expect("open");
+                let object = dataset.objset().hold(*id).await.expect("hold");
+                for (block, kind) in blocks.iter().enumerate() {
+                    let at = block as u64 * 16 * KIB as u64;
+                    let data = object.read_bytes(at, 16 * KIB).await.expect("read");
+                    let expected = kind.map_or(Bytes::from(vec![0; 16 * KIB]), pattern);
+                    assert!(data == expected, "{name} {id} block {block}");
+                }
+            }
+            for step in 0..150 {
+                let name = ["tank", "tank/a"][random(2) as usize];
+                let dataset = pool.dsl().open_dataset(name).await.expect("open");
+                if model.len() < 6 {
+                    let object = new_object(&dataset, 16 * KIB).await;
+                    model.push((name, object.id(), vec![None; 20]));
+                }
+                let index = random(model.len() as u64) as usize;
+                let (name, id, blocks) = &mut model[index];
+                let dataset = pool.dsl().open_dataset(name).await.expect("open");
+                let object = dataset.objset().hold(*id).await.expect("hold");
+                let block = random(20);
+                match random(10) {
+                    0 => {
+                        let tx = dataset.assign(DirtyEstimate::free()).await.expect("assign");
+                        let at = block * 16 * KIB as u64;
+                        object
+                            .free_range(&tx, at, 16 * KIB as u64)
+                            .await
+                            .expect("free");
+                        blocks[block as usize] = None;
+                    }
+                    1 if step % 3 == 0 => {
+                        let copies = ["1", "2", "3"][random(3) as usize];
+                        set(pool, name, "copies", copies).await;
+                        let dedup = ["on", "verify", "off", "on", "sha512"][random(5) as usize];
+                        set(pool, name, "dedup", dedup).await;
+                    }
+                    2 if step % 5 == 0 => {
+                        let snapshot = format!("{name}@{round}-{step}");
+                        pool.dsl()
+                            .snapshot(&[snapshot], &[])
+                            .await
+                            .expect("snapshot");
+                    }
+                    3 if step % 5 == 0 => {
+                        let names = heads(pool).await;
+                        let one = names.into_iter().find(|name| name.contains('@'));
+                        if let Some(one) = one {
+                            pool.dsl()
+                                .destroy_snapshots(&[one], false)
+                                .await
+                                .expect("destroy");
+                        }
+                    }
+                    4 => pool.sync().await.expect("sync"),
+                    _ => {
+                        let kind = random(12);
+                        put(&dataset, &object, block, pattern(kind)).await;
+                        blocks[block as usize] = Some(kind);
+                    }
+                }
+            }
+        })
+        .await;
+    }
+    session(world, dir, "tank", async |pool| {
+        for name in heads(pool)
+            .await
+            .into_iter()
+            .filter(|name| name.contains('@'))
+        {
+            pool.dsl()
+                .destroy_snapshots(&[name], false)
+                .await
+                .expect("destroy");
+        }
+        for (name, id, _) in &model {
+            let dataset = pool.dsl().open_dataset(name).await.expect("open");
+            free_objects(&dataset, &[*id]).await;
+        }
+        pool.sync().await.expect("sync");
+        assert_eq!(pool.status().dedup.entries, 0);
+        assert_eq!(refcount(pool).1, 0);
+    })
+    .await;
+}
+
+async fn set(pool: &Pool, dataset: &str, name: &str, value: &str) {
+    let change = PropertyChange::Set(value.to_owned());
+    pool.dsl()
+        .set_properties(dataset, &[(name.to_owned(), change)])
+        .await
+        .expect("set");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_work_agrees_with_zdb() {
+    let seeds = match std::env::var("MILLPOND_LONG") {
+        Ok(_) => 1..=20,
+        Err(_) => 1..=2,
+    };
+    for seed in seeds {
+        random_work(seed % 2 == 0, seed * 7919).await;
+    }
+}

@@ -1,0 +1,73 @@
+//! What the leaves of a tree share: who hears of their errors, and whether they may be written.
+//!
+//! While a pool is suspended another host may take it (multi-host protection suspends it for that very reason), and from
+//! then on nothing of ours may reach its devices. The pipeline alone cannot see to that: when it is suspended, writes
+//! wait in leaves' queues behind a device that does not answer, and labels are half written. So the last question before
+//! a write, flush or discard goes to a device is [`Halt::is_halted`], and what it stops fails as
+//! [`super::leaf::LeafError::Halted`]: no error of the device, and done again when the pool resumes. What a device
+//! has accepted by then cannot be taken back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::RwLock;
+
+use crate::report::{ErrorReport, ErrorSink, IgnoreErrors};
+
+/// Shared by all leaves of a tree.
+pub(super) struct Common {
+    errors: RwLock<Arc<dyn ErrorSink>>,
+    pub(super) halt: Halt,
+}
+
+impl Default for Common {
+    fn default() -> Self {
+        Common {
+            errors: RwLock::new(Arc::new(IgnoreErrors)),
+            halt: Halt::default(),
+        }
+    }
+}
+
+impl Common {
+    /// Says who hears of errors.
+    pub(super) fn set_error_sink(&self, sink: Arc<dyn ErrorSink>) {
+        *self.errors.write() = sink;
+    }
+
+    pub(super) fn report(&self, report: ErrorReport) {
+        let sink = self.errors.read().clone();
+        sink.report(report);
+    }
+}
+
+/// Whether devices get nothing any more.
+#[derive(Debug, Default)]
+pub(super) struct Halt {
+    /// How often that changed: odd while halted.
+    changes: AtomicU64,
+}
+
+impl Halt {
+    /// Halts, or goes on. Callers take turns.
+    pub(super) fn set(&self, halted: bool) {
+        if self.is_halted() != halted {
+            self.changes.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Whether nothing may go to a device now.
+    pub(super) fn is_halted(&self) -> bool {
+        !self.changes.load(Ordering::Acquire).is_multiple_of(2)
+    }
+
+    /// The present state, for [`Self::is_unchanged`].
+    pub(super) fn mark(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// Whether nothing was halted since `mark`: what began then was not stopped half-way.
+    pub(super) fn is_unchanged(&self, mark: u64) -> bool {
+        self.mark() == mark && mark.is_multiple_of(2)
+    }
+}

@@ -1,0 +1,433 @@
+//! RAID-Z that was widened: blocks of every width that the vdev had are read, whole and damaged.
+//! Method: blocks are written at one width after the other, and between them every sector is moved to
+//! where the wider vdev has it, by hand; the last time perhaps only up to some offset, or into the scratch
+//! space.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use device::BoxFuture;
+use device::sim::{Fault, FaultEffect, SimOp, SimWorld};
+use format::{
+    BOOT_BYTES, BlockPointer, Endian, Guid, LABEL_START_BYTES, NvValue, ReflowScratchState, Txg,
+    Uberblock, VdevId,
+};
+use proptest::prelude::*;
+
+use super::*;
+use crate::error::VdevError;
+use crate::testing::{TestTree, group, noise, pool_config, root, simulate};
+
+const SECTOR: u64 = 512;
+
+/// What a block must be.
+struct Same(Vec<u8>);
+
+impl Verify for Same {
+    fn verify<'a>(&'a self, data: &'a Bytes) -> BoxFuture<'a, bool> {
+        Box::pin(std::future::ready(self.0 == *data))
+    }
+}
+
+struct Block {
+    offset: u64,
+    birth: Txg,
+    data: Vec<u8>,
+}
+
+/// How the last expansion stands.
+#[derive(Debug, Clone, Copy)]
+enum Stand {
+    Done,
+    /// Up to this sector.
+    At(u64),
+    /// Up to this sector, which are all in the scratch space.
+    Scratch(u64),
+}
+
+struct Bed {
+    sim: SimWorld,
+    parity: u64,
+    width: u64,
+    txgs: Vec<u64>,
+    blocks: Vec<Block>,
+    /// First free sector.
+    free: u64,
+    stand: Stand,
+}
+
+impl Bed {
+    fn new(seed: u64, parity: u64, width: u64) -> Self {
+        Self {
+            sim: SimWorld::new(seed),
+            parity,
+            width,
+            txgs: Vec::new(),
+            blocks: Vec::new(),
+            free: 0,
+            stand: Stand::Done,
+        }
+    }
+
+    fn disk(&self, child: u64) -> device::sim::SimDisk {
+        self.sim.disk(&format!("d{child}")).expect("a disk")
+    }
+
+    /// Writes blocks of these many sectors at today's width, one after the other.
+    async fn write(&mut self, sizes: &[u64], seed: u64) {
+        let config = group(&self.sim, "raidz", self.parity, "d", self.width, 10);
+        let pool = TestTree::create(self.sim.clone(), vec![config], 9).await;
+        let tree = &pool.tree;
+        let geometry = tree.tops()[0].geometry().expect("raidz");
+        let birth = Txg::new(self.txgs.last().copied().unwrap_or(5) + 1);
+        for (index, sectors) in sizes.iter().enumerate() {
+            let data = noise((sectors * SECTOR) as usize, seed ^ index as u64);
+            let offset = self.free * SECTOR;
+            let context = IoContext {
+                birth,
+                ..IoContext::default()
+            };
+            tree.write_block(VdevId::new(0), offset, Bytes::from(data.clone()), &context)
+                .await
+                .expect("written");
+            self.free += geometry.asize(sectors * SECTOR) / SECTOR;
+            self.blocks.push(Block {
+                offset,
+                birth,
+                data,
+            });
+        }
+        tree.flush().await.expect("flushed");
+        tree.close();
+    }
+
+    /// Takes one more child in.
+    fn widen(&mut self, stand: Stand) {
+        let (from, to) = (self.width, self.width + 1);
+        // Makes the new disk.
+        group(&self.sim, "raidz", self.parity, "d", to, 10);
+        let count = match stand {
+            Stand::Done => self.free,
+            Stand::At(sector) | Stand::Scratch(sector) => sector.min(self.free),
+        };
+        let base = match stand {
+            Stand::Scratch(_) => LABEL_START_BYTES - BOOT_BYTES,
+            _ => LABEL_START_BYTES,
+        };
+        // A sector's new place is the old one of an earlier sector: in order, none is lost.
+        for sector in 0..count {
+            let old = LABEL_START_BYTES + sector / from * SECTOR;
+            let bytes = self.disk(sector % from).peek(old, SECTOR as usize);
+            self.disk(sector % to)
+                .poke(base + sector / to * SECTOR, &bytes);
+        }
+        self.width = to;
+        self.stand = stand;
+        if matches!(stand, Stand::Done) {
+            self.txgs.push(self.txgs.last().copied().unwrap_or(5) + 5);
+        }
+    }
+
+    async fn open(&self) -> (TestTree, Arc<VdevTree>) {
+        let mut config = group(&self.sim, "raidz", self.parity, "d", self.width, 10);
+        if !self.txgs.is_empty() {
+            config.set("raidz_expand_txgs", NvValue::UInt64Array(self.txgs.clone()));
+        }
+        if !matches!(self.stand, Stand::Done) {
+            config.set("raidz_expanding", NvValue::Boolean);
+        }
+        let options = OpenOptions {
+            create: true,
+            ..OpenOptions::default()
+        };
+        let config = root(vec![config], 9);
+        let tree = VdevTree::open(self.sim.world(), &config, options)
+            .await
+            .expect("opens");
+        tree.init_labels(&tree.tops(), &pool_config(0), Txg::INITIAL)
+            .await
+            .expect("labelled");
+        let (sector, state) = match self.stand {
+            Stand::Done => (0, ReflowScratchState::NotInUse),
+            Stand::At(sector) => (sector, ReflowScratchState::InvalidSyncedReflow),
+            Stand::Scratch(sector) => (sector, ReflowScratchState::Valid),
+        };
+        tree.set_uberblock(&Uberblock {
+            endian: Endian::Little,
+            version: Uberblock::VERSION_FEATURES,
+            txg: Txg::new(100),
+            guid_sum: Guid::new(0),
+            timestamp_seconds: 0,
+            root: BlockPointer::HOLE,
+            software_version: 0,
+            multihost: None,
+            checkpoint_txg: Txg::ZERO,
+            reflow_offset_bytes: sector * SECTOR,
+            reflow_state: state,
+        });
+        let pool = TestTree::over(self.sim.clone(), tree.clone());
+        tree.set_error_sink(pool.reports.clone());
+        (pool, tree)
+    }
+
+    async fn read_all(&self, tree: &VdevTree, scrub: bool) -> Result<(), String> {
+        for block in &self.blocks {
+            let context = IoContext {
+                birth: block.birth,
+                scrub,
+                ..IoContext::default()
+            };
+            let verify = Same(block.data.clone());
+            let read = tree
+                .read_block(
+                    VdevId::new(0),
+                    block.offset,
+                    block.data.len(),
+                    &context,
+                    &verify,
+                )
+                .await;
+            match read {
+                Ok(data) => assert_eq!(data, block.data, "verified data is right"),
+                Err(failure) => {
+                    return Err(format!("block at {:#x}: {}", block.offset, failure.cause));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything that a child has of the pool is lost, and it does not say so.
+    fn garble(&self, child: u64) {
+        self.disk(child).corrupt(
+            LABEL_START_BYTES - BOOT_BYTES,
+            (BOOT_BYTES + 2 * self.free * SECTOR) as usize,
+        );
+    }
+}
+
+fn stands() -> impl Strategy<Value = Stand> {
+    prop_oneof![
+        Just(Stand::Done),
+        (300u64..3000).prop_map(Stand::At),
+        (1u64..600).prop_map(Stand::Scratch),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn blocks_of_all_widths_survive_what_parity_can_make_up_for(
+        parity in 1u64..=3, extra in 1u64..4, seed in any::<u64>(), silent in any::<bool>(),
+        sizes in prop::collection::vec(1u64..260, 1..12), more in prop::collection::vec(1u64..100, 1..6),
+        stand in stands(), early in any::<bool>(),
+    ) {
+        simulate(async move {
+            let mut bed = Bed::new(seed, parity, parity + extra);
+            bed.write(&sizes, seed).await;
+            if early {
+                // A child lied before the vdev was widened, and nobody noticed.
+                bed.garble(seed % bed.width);
+            }
+            bed.widen(Stand::Done);
+            bed.write(&more, !seed).await;
+            bed.widen(stand);
+            if matches!(stand, Stand::Done) {
+                bed.write(&more, seed.rotate_left(7)).await;
+            }
+            let (pool, tree) = bed.open().await;
+            if !early {
+                bed.read_all(&tree, false).await.expect("whole");
+                bed.read_all(&tree, true).await.expect("whole");
+                assert_eq!(pool.reports.checksum(), 0);
+            }
+            let lost = parity - u64::from(early);
+            let bad: BTreeSet<u64> = (0..lost).map(|index| (seed.rotate_left(index as u32 * 9) ^ index) % bed.width).collect();
+            // What lied before is one of each row's wrong columns already.
+            for child in &bad {
+                if silent {
+                    bed.garble(*child);
+                } else {
+                    bed.disk(*child).inject(Fault::new(SimOp::Read, FaultEffect::Error));
+                }
+            }
+            bed.read_all(&tree, false).await.expect("parity makes up for it");
+            tree.close();
+        });
+    }
+}
+
+#[test]
+fn more_damage_than_parity_is_an_error_and_not_wrong_data() {
+    simulate(async {
+        let mut bed = Bed::new(3, 1, 3);
+        bed.write(&[40, 7, 100], 3).await;
+        bed.widen(Stand::Done);
+        let (pool, tree) = bed.open().await;
+        bed.garble(0);
+        bed.read_all(&tree, false).await.expect("one of four");
+        assert!(pool.reports.checksum() > 0);
+        bed.garble(0);
+        bed.garble(2);
+        bed.read_all(&tree, false).await.expect_err("two of four");
+    });
+}
+
+#[test]
+fn nothing_is_written_while_sectors_are_moved() {
+    simulate(async {
+        let mut bed = Bed::new(3, 1, 3);
+        bed.write(&[40, 7, 100], 3).await;
+        bed.widen(Stand::At(60));
+        let (_pool, tree) = bed.open().await;
+        let context = IoContext::default();
+        let block = Bytes::from(noise(512, 1));
+        let refused = tree.write_block(VdevId::new(0), 0, block, &context).await;
+        assert!(refused.is_err(), "it must not be written");
+        assert!(!tree.top_spec(&tree.tops()[0]).expect("a spec").allocatable);
+    });
+}
+
+/// Blocks of the newest width, of the one before and of the first one are written side by side and read again, also
+/// with as many devices lying as there is parity; what was there before stays right.
+#[test]
+fn blocks_of_all_widths_are_written() {
+    for (seed, parity, width) in [(1, 1, 3), (2, 2, 5), (3, 3, 5)] {
+        simulate(async move {
+            let mut bed = Bed::new(seed, parity, width);
+            bed.write(&[40, 7, 100, 1, 2], seed).await;
+            bed.widen(Stand::Done);
+            bed.write(&[33, 9, 1], seed + 1).await;
+            bed.widen(Stand::Done);
+            let births = [
+                3,
+                bed.txgs[0],
+                bed.txgs[1] - 1,
+                bed.txgs[1],
+                bed.txgs[1] + 9,
+            ];
+            let (_pool, tree) = bed.open().await;
+            let top = &tree.tops()[0];
+            let spec = tree.top_spec(top).expect("a spec");
+            assert!(spec.allocatable);
+            assert_eq!(top.geometry().expect("raidz").children(), width + 2);
+            let (from, before) = spec.before.expect("it was narrower");
+            assert_eq!((from.get(), before.children()), (bed.txgs[1], width + 1));
+            for (index, birth) in births.into_iter().cycle().take(40).enumerate() {
+                let sectors = 1 + (index as u64 * 7) % 61;
+                let data = noise((sectors * SECTOR) as usize, seed ^ index as u64);
+                let (birth, offset) = (Txg::new(birth), bed.free * SECTOR);
+                let context = IoContext {
+                    birth,
+                    ..IoContext::default()
+                };
+                tree.write_block(VdevId::new(0), offset, Bytes::from(data.clone()), &context)
+                    .await
+                    .expect("written");
+                // As much as the narrowest takes.
+                let widest = Geometry::raidz(9, width as usize, parity).expect("raidz");
+                bed.free += widest.asize(sectors * SECTOR) / SECTOR;
+                bed.blocks.push(Block {
+                    offset,
+                    birth,
+                    data,
+                });
+            }
+            bed.read_all(&tree, false).await.expect("all is right");
+            for child in 0..parity {
+                bed.garble(child * 2);
+            }
+            bed.read_all(&tree, false)
+                .await
+                .expect("parity makes up for it");
+            bed.read_all(&tree, true).await.expect("repaired");
+        });
+    }
+}
+
+/// A block of an old width is written when no more devices fail than there is parity.
+#[test]
+fn degraded_writes_of_old_widths() {
+    simulate(async {
+        let mut bed = Bed::new(5, 1, 3);
+        bed.write(&[10], 1).await;
+        bed.widen(Stand::Done);
+        let (_pool, tree) = bed.open().await;
+        let context = IoContext {
+            birth: Txg::new(3),
+            ..IoContext::default()
+        };
+        let data = Bytes::from(noise(40 * SECTOR as usize, 9));
+        let offset = 600 * SECTOR;
+        bed.disk(1)
+            .inject(Fault::new(SimOp::Write, FaultEffect::Error));
+        tree.write_block(VdevId::new(0), offset, data.clone(), &context)
+            .await
+            .expect("one of four failed");
+        assert!(
+            !tree.leaves()[1]
+                .leaf()
+                .expect("a leaf")
+                .missing()
+                .is_empty()
+        );
+        let verify = Same(data.to_vec());
+        let read = tree.read_block(VdevId::new(0), offset, data.len(), &context, &verify);
+        assert_eq!(read.await.expect("parity makes up for it"), data);
+        bed.disk(2)
+            .inject(Fault::new(SimOp::Write, FaultEffect::Error));
+        let second = tree.write_block(VdevId::new(0), offset, data, &context);
+        assert!(second.await.is_err(), "two of four failed");
+    });
+}
+
+#[test]
+fn a_failing_sector_does_not_take_its_neighbours_along() {
+    simulate(async {
+        let mut bed = Bed::new(5, 1, 3);
+        bed.write(&[200], 3).await;
+        bed.widen(Stand::Done);
+        let (_pool, tree) = bed.open().await;
+        // Sectors of different rows on two devices.
+        for (child, row) in [(0, 4), (2, 30)] {
+            let at = LABEL_START_BYTES + row * SECTOR;
+            bed.disk(child)
+                .inject(Fault::new(SimOp::Read, FaultEffect::Error).within(at..at + SECTOR));
+        }
+        bed.read_all(&tree, false).await.expect("one in each row");
+    });
+}
+
+#[test]
+fn configurations_that_cannot_be_are_refused() {
+    simulate(async {
+        for (width, txgs, parity) in [
+            (4, vec![5, 6, 7], 1),
+            (4, vec![7, 6], 1),
+            (5, vec![1, 2, 3], 2),
+        ] {
+            let sim = SimWorld::new(1);
+            let mut config = group(&sim, "raidz", parity, "d", width, 10);
+            config.set("raidz_expand_txgs", NvValue::UInt64Array(txgs));
+            let config = root(vec![config], 9);
+            let opened = VdevTree::open(sim.world(), &config, OpenOptions::default()).await;
+            assert!(matches!(opened, Err(VdevError::BadConfig { .. })));
+        }
+    });
+}
+
+#[test]
+fn space_is_counted_by_the_first_width() {
+    simulate(async {
+        let mut bed = Bed::new(5, 1, 3);
+        bed.write(&[1], 1).await;
+        bed.widen(Stand::Done);
+        let (_pool, tree) = bed.open().await;
+        let top = &tree.tops()[0];
+        assert_eq!(top.deflate_ratio(), Some(341));
+        assert_eq!(top.geometry().expect("raidz").children(), 4);
+        assert!(tree.top_spec(top).expect("a spec").allocatable);
+    });
+}

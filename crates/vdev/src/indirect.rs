@@ -1,0 +1,498 @@
+//! Removed vdevs: their blocks lie on others now, as a mapping in the MOS tells
+//! (module/zfs/vdev_indirect.c, vdev_indirect_mapping.c, vdev_indirect_births.c).
+//!
+//! A mapping is a list of segments, sorted by where they were. A block may span several of them, which
+//! then lie in different places; a place may be on a vdev that was removed later, and so on. Only
+//! disks and mirrors can be removed, and only onto such.
+//!
+//! A block in one piece is read as if it had always been there, with the txg of the copy as its
+//! birth (devices may have missed that one). Of a block in several pieces only the whole has a
+//! checksum: if what is read first is wrong, the copies of each piece are tried in all
+//! combinations.
+//!
+//! What is freed on a removed vdev is freed where it is now, piece by piece; the range of the mapping that led
+//! there is *obsolete* then, and so is what was passed on the way. That is recorded (by the engine), so that OpenZFS
+//! can make mappings smaller. Nothing new is ever written to a removed vdev; copies that are repaired are.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use format::{IndirectBirthEntry, IndirectMappingEntry, Txg, VdevId};
+use futures::future::join_all;
+
+use super::kind::VdevKind;
+use super::leaf::IoContext;
+use super::node::{ReadFailure, Unverified, Vdev, Verify, WriteFailure};
+use super::state::Counters;
+use super::tree::VdevTree;
+use crate::error::VdevError;
+
+/// Combinations of copies that are tried for one block (`zfs_reconstruct_indirect_combinations_max`).
+const COMBINATIONS_MAX: usize = 4096;
+/// Pieces of one block; more is damage (a block has 16 MiB, a sector 512 bytes).
+const PIECES_MAX: usize = (16 << 20) / 512;
+
+/// Where the blocks of a removed vdev are.
+#[derive(Debug)]
+pub struct IndirectMap {
+    /// Sorted, not overlapping.
+    entries: Vec<IndirectMappingEntry>,
+    /// Rising in both.
+    births: Vec<IndirectBirthEntry>,
+}
+
+impl IndirectMap {
+    /// The map of these entries, and of the txgs in which they were copied.
+    ///
+    /// # Errors
+    /// [`VdevError::BadConfig`] when they are out of order or empty.
+    pub fn new(
+        entries: Vec<IndirectMappingEntry>,
+        births: Vec<IndirectBirthEntry>,
+    ) -> Result<Self, VdevError> {
+        let empty = entries
+            .iter()
+            .any(|entry| entry.destination.asize_bytes() == 0);
+        let apart = entries.windows(2).all(|pair| {
+            let size = pair[0].destination.asize_bytes();
+            pair[0].source_offset_bytes.checked_add(size) <= Some(pair[1].source_offset_bytes)
+        });
+        let rising = births
+            .windows(2)
+            .all(|pair| pair[0].offset_bytes < pair[1].offset_bytes);
+        if empty || !apart || !rising {
+            return Err(super::config::bad(
+                "the mapping of a removed vdev is out of order",
+            ));
+        }
+        Ok(IndirectMap { entries, births })
+    }
+
+    /// Bytes of memory that it takes (what `zpool status` shows).
+    pub fn memory_bytes(&self) -> u64 {
+        (self.entries.len() * IndirectMappingEntry::BYTES) as u64
+    }
+
+    /// Where a range is: pieces in order; `None` if parts of it are nowhere.
+    fn pieces(&self, offset: u64, length: u64) -> Option<Vec<Piece>> {
+        let end = offset.checked_add(length)?;
+        let first = self.entries.partition_point(|entry| {
+            entry
+                .source_offset_bytes
+                .saturating_add(entry.destination.asize_bytes())
+                <= offset
+        });
+        let mut at = offset;
+        let mut pieces = Vec::new();
+        for entry in &self.entries[first..] {
+            if at >= end {
+                break;
+            }
+            let inside = at.checked_sub(entry.source_offset_bytes)?;
+            let length = (entry.destination.asize_bytes() - inside).min(end - at);
+            pieces.push(Piece {
+                vdev: entry.destination.vdev(),
+                offset: entry.destination.offset_bytes().checked_add(inside)?,
+                length,
+                birth: self.birth(at),
+            });
+            at += length;
+        }
+        (at >= end).then_some(pieces)
+    }
+
+    fn birth(&self, offset: u64) -> Txg {
+        let at = self
+            .births
+            .partition_point(|entry| entry.offset_bytes <= offset);
+        self.births
+            .get(at)
+            .map_or(Txg::ZERO, |entry| entry.physical_birth)
+    }
+}
+
+/// Where a range of a removed vdev is now, and by which mappings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remapped {
+    /// Places on vdevs that are there: vdev, offset, length in bytes.
+    pub places: Vec<(VdevId, u64, u64)>,
+    /// Ranges of removed vdevs that lead there, likewise.
+    pub passed: Vec<(VdevId, u64, u64)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Piece {
+    vdev: VdevId,
+    offset: u64,
+    length: u64,
+    birth: Txg,
+}
+
+impl VdevTree {
+    /// Says where the blocks of a removed vdev are. Nothing can be read from it before.
+    ///
+    /// # Errors
+    /// [`VdevError::NoSuchVdev`] when there is no removed vdev with this id, or it has a map.
+    pub fn set_indirect_map(&self, id: VdevId, map: IndirectMap) -> Result<(), VdevError> {
+        self.top(id)
+            .and_then(|top| match top.kind() {
+                VdevKind::Indirect(indirect) => indirect.map.set(map).ok(),
+                _ => None,
+            })
+            .ok_or(VdevError::NoSuchVdev { vdev: id })
+    }
+
+    /// Where a range of a vdev is now, if that one was removed; `None` if it was not.
+    ///
+    /// # Errors
+    /// [`VdevError::VdevUnavailable`] when the mappings do not have the range, [`VdevError::NoSuchVdev`].
+    pub fn remap(
+        &self,
+        id: VdevId,
+        offset: u64,
+        length: u64,
+    ) -> Result<Option<Remapped>, VdevError> {
+        let Some(top) = self.top(id).filter(|top| top.kind().is_indirect()) else {
+            return Ok(None);
+        };
+        let mut passed = vec![(id, offset, length)];
+        let pieces = self.concrete(&top, offset, length, &mut passed)?;
+        let places = pieces
+            .iter()
+            .map(|piece| (piece.vdev, piece.offset, piece.length))
+            .collect();
+        Ok(Some(Remapped { places, passed }))
+    }
+
+    /// The pieces of a range on vdevs that are there. Tells which other removed vdevs they were on (`passed`).
+    fn concrete(
+        &self,
+        top: &Vdev,
+        offset: u64,
+        length: u64,
+        passed: &mut Vec<(VdevId, u64, u64)>,
+    ) -> Result<Vec<Piece>, VdevError> {
+        let gone = |cause: &str| VdevError::VdevUnavailable {
+            vdev: top.display_name(),
+            cause: cause.to_owned(),
+        };
+        let map = map_of(top).ok_or_else(|| gone("its mapping is not loaded"))?;
+        let mut done = Vec::new();
+        let mut open = map
+            .pieces(offset, length)
+            .ok_or_else(|| gone("its mapping does not have this range"))?;
+        open.reverse();
+        let mut steps = 0;
+        while let Some(piece) = open.pop() {
+            steps += 1;
+            if steps > PIECES_MAX {
+                return Err(gone("its mapping goes in circles"));
+            }
+            let on = self
+                .top(piece.vdev)
+                .ok_or(VdevError::NoSuchVdev { vdev: piece.vdev })?;
+            if !on.kind().is_indirect() {
+                done.push(piece);
+                continue;
+            }
+            passed.push((piece.vdev, piece.offset, piece.length));
+            let mut next = map_of(&on)
+                .and_then(|map| map.pieces(piece.offset, piece.length))
+                .ok_or_else(|| gone("what its mapping points to is not mapped"))?;
+            next.reverse();
+            open.append(&mut next);
+        }
+        Ok(done)
+    }
+
+    /// Reads a block of a removed vdev.
+    pub(super) async fn read_indirect(
+        &self,
+        top: &Arc<Vdev>,
+        offset: u64,
+        psize: usize,
+        context: &IoContext,
+        verify: &dyn Verify,
+    ) -> Result<Bytes, ReadFailure> {
+        let failed = |error: VdevError| ReadFailure {
+            checksum: false,
+            device: false,
+            cause: error.to_string(),
+        };
+        let sector = 1u64 << top.ashift().clamp(9, 16);
+        let length = (psize as u64).next_multiple_of(sector);
+        let pieces = self
+            .concrete(top, offset, length, &mut Vec::new())
+            .map_err(failed)?;
+        let mut places = Vec::with_capacity(pieces.len());
+        for piece in &pieces {
+            let on = self
+                .check_range(piece.vdev, piece.offset, piece.length)
+                .map_err(failed)?;
+            places.push((on, *piece));
+        }
+        if let [(on, piece)] = &places[..] {
+            let context = IoContext {
+                birth: piece.birth,
+                ..*context
+            };
+            return on.read_block(piece.offset, psize, &context, verify).await;
+        }
+        if !context.scrub {
+            let reads = places.iter().map(|(on, piece)| async move {
+                let context = IoContext {
+                    birth: piece.birth,
+                    ..*context
+                };
+                on.read_block(piece.offset, piece.length as usize, &context, &Unverified)
+                    .await
+            });
+            let parts: Result<Vec<Bytes>, ReadFailure> =
+                join_all(reads).await.into_iter().collect();
+            if let Ok(parts) = parts {
+                let block = join(&parts, psize);
+                if verify.verify(&block).await {
+                    return Ok(block);
+                }
+            }
+        }
+        self.combine(top, &places, psize, context, verify).await
+    }
+
+    /// Writes a copy of a block of a removed vdev that was found to be wrong.
+    pub(super) async fn repair_indirect(
+        &self,
+        top: &Arc<Vdev>,
+        offset: u64,
+        data: Bytes,
+        context: &IoContext,
+    ) -> Result<(), WriteFailure> {
+        let failed = |error: VdevError| WriteFailure::new(error.to_string());
+        let sector = 1usize << top.ashift().clamp(9, 16);
+        let length = data.len().next_multiple_of(sector);
+        let mut padded = BytesMut::from(&data[..]);
+        padded.resize(length, 0);
+        let mut rest = padded.freeze();
+        let pieces = self
+            .concrete(top, offset, length as u64, &mut Vec::new())
+            .map_err(failed)?;
+        for piece in pieces {
+            let on = self
+                .check_range(piece.vdev, piece.offset, piece.length)
+                .map_err(failed)?;
+            let context = IoContext {
+                birth: piece.birth,
+                ..*context
+            };
+            let part = rest.split_to(piece.length as usize);
+            on.write_block(piece.offset, part, &context).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads all copies of all pieces, and finds those that make up the block.
+    async fn combine(
+        &self,
+        top: &Arc<Vdev>,
+        places: &[(Arc<Vdev>, Piece)],
+        psize: usize,
+        context: &IoContext,
+        verify: &dyn Verify,
+    ) -> Result<Bytes, ReadFailure> {
+        // Of each piece: every copy, and who has it.
+        let mut copies: Vec<Vec<(Arc<Vdev>, Bytes)>> = Vec::with_capacity(places.len());
+        let mut cause = "no device is there".to_owned();
+        let mut device = false;
+        for (on, piece) in places {
+            let mut sources = Vec::new();
+            sources_of(on, &mut sources);
+            let mut found = Vec::new();
+            for source in sources {
+                match source
+                    .read_part(piece.offset, piece.length as usize, context)
+                    .await
+                {
+                    Ok(data) => found.push((source, data)),
+                    Err(error) => {
+                        device |= error.device;
+                        cause = error.cause;
+                    }
+                }
+            }
+            if found.is_empty() {
+                Counters::add(&top.counters.read_errors, u64::from(!context.speculative));
+                return Err(ReadFailure {
+                    checksum: false,
+                    device,
+                    cause: format!("{}: {cause}", top.display_name()),
+                });
+            }
+            copies.push(found);
+        }
+        let different: Vec<Vec<Bytes>> = copies.iter().map(|found| distinct(found)).collect();
+        let mut choice = vec![0usize; different.len()];
+        for _ in 0..COMBINATIONS_MAX {
+            let parts: Vec<Bytes> = choice
+                .iter()
+                .zip(&different)
+                .map(|(index, versions)| versions[*index].clone())
+                .collect();
+            let block = join(&parts, psize);
+            if verify.verify(&block).await {
+                for ((found, right), (_, piece)) in copies.iter().zip(&parts).zip(places) {
+                    for (source, data) in found {
+                        if data != right {
+                            source.note_checksum_error(piece.offset, context);
+                            source.repair(piece.offset, right.clone(), context).await;
+                        }
+                    }
+                }
+                return Ok(block);
+            }
+            if !next_choice(&mut choice, &different) {
+                break;
+            }
+        }
+        if !context.speculative {
+            Counters::add(&top.counters.checksum_errors, 1);
+        }
+        Err(ReadFailure {
+            checksum: true,
+            device,
+            cause: format!(
+                "{}: wrong checksum, and no combination of the copies of its {} pieces is right",
+                top.display_name(),
+                places.len()
+            ),
+        })
+    }
+}
+
+fn map_of(vdev: &Vdev) -> Option<&IndirectMap> {
+    match vdev.kind() {
+        VdevKind::Indirect(indirect) => indirect.map.get(),
+        _ => None,
+    }
+}
+
+/// The devices that each hold a whole copy.
+fn sources_of(vdev: &Arc<Vdev>, out: &mut Vec<Arc<Vdev>>) {
+    if vdev.children().is_empty() || matches!(vdev.kind(), VdevKind::Raidz(_)) {
+        if vdev.is_readable() {
+            out.push(vdev.clone());
+        }
+        return;
+    }
+    for child in vdev.children() {
+        sources_of(child, out);
+    }
+}
+
+fn distinct(found: &[(Arc<Vdev>, Bytes)]) -> Vec<Bytes> {
+    let mut out: Vec<Bytes> = Vec::new();
+    for (_, data) in found {
+        if !out.contains(data) {
+            out.push(data.clone());
+        }
+    }
+    out
+}
+
+/// Counts up; whether there was another combination.
+fn next_choice(choice: &mut [usize], different: &[Vec<Bytes>]) -> bool {
+    for (index, versions) in choice.iter_mut().zip(different) {
+        *index += 1;
+        if *index < versions.len() {
+            return true;
+        }
+        *index = 0;
+    }
+    false
+}
+
+fn join(parts: &[Bytes], length: usize) -> Bytes {
+    let mut out = BytesMut::with_capacity(parts.iter().map(Bytes::len).sum());
+    for part in parts {
+        out.extend_from_slice(part);
+    }
+    out.truncate(length);
+    out.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use format::Dva;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn map(sizes: &[u64]) -> IndirectMap {
+        let mut source = 0;
+        let mut entries = Vec::new();
+        for (index, size) in sizes.iter().enumerate() {
+            // Every other gap is unmapped.
+            source += (index as u64 % 2) * 512;
+            let destination = Dva::new(VdevId::new(7), (index as u64) << 30, size * 512, false);
+            entries.push(IndirectMappingEntry {
+                source_offset_bytes: source,
+                destination: destination.expect("a place"),
+            });
+            source += size * 512;
+        }
+        let births = vec![
+            IndirectBirthEntry {
+                offset_bytes: 4096,
+                physical_birth: Txg::new(10),
+            },
+            IndirectBirthEntry {
+                offset_bytes: u64::MAX,
+                physical_birth: Txg::new(11),
+            },
+        ];
+        IndirectMap::new(entries, births).expect("in order")
+    }
+
+    #[test]
+    fn births_hold_up_to_their_offset() {
+        let map = map(&[100]);
+        let births = [0, 4095, 4096, 1 << 40].map(|offset| map.birth(offset).get());
+        assert_eq!(births, [10, 10, 11, 11]);
+    }
+
+    #[test]
+    fn entries_out_of_order_are_refused() {
+        let place = Dva::new(VdevId::new(0), 0, 1024, false).expect("a place");
+        let entry = |source_offset_bytes| IndirectMappingEntry {
+            source_offset_bytes,
+            destination: place,
+        };
+        assert!(IndirectMap::new(vec![entry(0), entry(512)], vec![]).is_err());
+        assert!(IndirectMap::new(vec![entry(2048), entry(0)], vec![]).is_err());
+        assert!(IndirectMap::new(vec![entry(0), entry(1024)], vec![]).is_ok());
+    }
+
+    proptest! {
+        /// Pieces cover exactly the range, or the range has an unmapped sector.
+        #[test]
+        fn pieces_are_those_of_each_sector(
+            sizes in proptest::collection::vec(1u64..20, 1..12),
+            start in 0u64..200,
+            length in 1u64..40,
+        ) {
+            let map = map(&sizes);
+            let one = |sector: u64| map.entries.iter().find_map(|entry| {
+                let inside = (sector * 512).checked_sub(entry.source_offset_bytes)?;
+                (inside < entry.destination.asize_bytes())
+                    .then(|| entry.destination.offset_bytes() + inside)
+            });
+            let expected: Option<Vec<u64>> = (start..start + length).map(one).collect();
+            let found = map.pieces(start * 512, length * 512).map(|pieces| {
+                pieces
+                    .iter()
+                    .flat_map(|piece| (0..piece.length / 512).map(|at| piece.offset + at * 512))
+                    .collect::<Vec<u64>>()
+            });
+            prop_assert_eq!(found, expected);
+        }
+    }
+}

@@ -1,0 +1,636 @@
+//! Labels: reading them, and writing them in the order that survives a crash at any point.
+//!
+//! For the layout see `format::label`. Order of a sync (`vdev_config_sync`, module/zfs/vdev_label.c):
+//!
+//! 1. flush: every block of the txg is on disk;
+//! 2. configurations into labels 0 and 2 of every leaf, flush;
+//! 3. the uberblock into its slot of all four labels, flush;
+//! 4. configurations into labels 1 and 3, flush.
+//!
+//! A crash before 3 leaves the old uberblock as the newest, and labels 1 and 3 describe it; a crash
+//! in or after 3 leaves the new one, which labels 0 and 2 describe. An uberblock slot that was torn
+//! fails its checksum and counts as not there.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use codec::checksum::{label_verifier, seal, verify_embedded};
+use device::Device;
+use format::{
+    Checksum, Endian, Guid, LABEL_BOOT_ENV_BYTES, LABEL_BOOT_ENV_OFFSET, LABEL_BYTES,
+    LABEL_CONFIG_BYTES, LABEL_CONFIG_OFFSET, LABEL_COUNT, LABEL_UBERBLOCK_OFFSET,
+    LABEL_UBERBLOCK_RING_BYTES, NvList, Txg, Uberblock, VdevId, decode_label_config,
+    encode_label_config, label_offset, uberblock_shift, uberblock_slot, uberblock_slot_offset,
+    uberblock_slots,
+};
+use futures::future::join_all;
+
+use super::leaf::Leaf;
+use super::node::Vdev;
+use super::tree::VdevTree;
+use crate::error::VdevError;
+
+/// Top-level vdevs that get the uberblock when no configuration changes (`SPA_SYNC_MIN_VDEVS`).
+const UBERBLOCK_TOPS: usize = 3;
+
+/// One of a leaf's four labels, as far as its checksums hold.
+#[derive(Debug, Clone, Default)]
+pub struct Label {
+    /// The configuration.
+    pub config: Option<NvList>,
+    /// Uberblocks in its ring, in order of slots.
+    pub uberblocks: Vec<Uberblock>,
+}
+
+/// All labels of a device.
+#[derive(Debug, Clone, Default)]
+pub struct Labels {
+    /// The four labels.
+    pub labels: [Label; LABEL_COUNT],
+}
+
+impl Labels {
+    /// The configuration to use: of those not newer than `txg_max`, the one of the highest txg; one
+    /// without a txg (spare, cache, not yet part of a pool) only when there is no other
+    /// (`vdev_label_read_config`).
+    pub fn config(&self, txg_max: Txg) -> Option<&NvList> {
+        let configs = || self.labels.iter().filter_map(|label| label.config.as_ref());
+        let txg = |config: &NvList| config.u64("txg").unwrap_or(0);
+        // The first one among equals, as zdb and zpool take it.
+        configs()
+            .filter(|config| (1..=txg_max.get()).contains(&txg(config)))
+            .fold(None, |best: Option<&NvList>, config| match best {
+                Some(best) if txg(best) >= txg(config) => Some(best),
+                _ => Some(config),
+            })
+            .or_else(|| configs().find(|config| txg(config) == 0))
+    }
+
+    /// The configuration to use for a device of `pool`: the newest one. Where that is of another pool, but others of the very
+    /// same device are of `pool`, those: a crash may have come between labels when the pool's guid was changed.
+    pub fn config_in(&self, pool: Guid) -> Option<&NvList> {
+        let newest = self.config(Txg::new(u64::MAX))?;
+        let is_of_pool = |config: &NvList| config.u64("pool_guid") == Some(pool.get());
+        if is_of_pool(newest) {
+            return Some(newest);
+        }
+        let configs = self.labels.iter().filter_map(|label| label.config.as_ref());
+        configs
+            .filter(|config| is_of_pool(config) && config.u64("guid") == newest.u64("guid"))
+            .max_by_key(|config| config.u64("txg"))
+            .or(Some(newest))
+    }
+
+    /// The newest uberblock, of those not newer than `txg_max`.
+    pub fn best_uberblock(&self, txg_max: Txg) -> Option<Uberblock> {
+        best_uberblock(
+            self.labels.iter().flat_map(|label| &label.uberblocks),
+            txg_max,
+        )
+    }
+}
+
+/// The pool's state among uberblocks: the newest one not newer than `txg_max`.
+pub fn best_uberblock<'a>(
+    uberblocks: impl IntoIterator<Item = &'a Uberblock>,
+    txg_max: Txg,
+) -> Option<Uberblock> {
+    uberblocks
+        .into_iter()
+        .filter(|uberblock| uberblock.txg <= txg_max)
+        .max_by_key(|uberblock| uberblock.recency())
+        .copied()
+}
+
+/// Reads all labels of a device; what is damaged or not there is left out. A device without any
+/// label gives four empty ones.
+///
+/// # Errors
+/// [`VdevError::Device`] when nothing at all could be read, [`VdevError::TooSmall`].
+pub async fn read_labels(device: &dyn Device) -> Result<Labels, VdevError> {
+    let size = device.size_bytes();
+    if label_offset(size, 0).is_none() {
+        return Err(VdevError::TooSmall {
+            path: device.path().to_owned(),
+            size_bytes: size,
+            needed_bytes: format::MIN_DEVICE_BYTES,
+        });
+    }
+    let reads = (0..LABEL_COUNT).map(|index| async move {
+        let start = label_offset(size, index).expect("the size was checked");
+        let data = device.read(start, LABEL_BYTES as usize).await;
+        (start, data)
+    });
+    let results = join_all(reads).await;
+    let mut out = Labels::default();
+    let mut error = None;
+    let mut raw = Vec::new();
+    for (index, (start, data)) in results.into_iter().enumerate() {
+        match data {
+            Ok(data) => {
+                out.labels[index].config = decode_config(start, &data);
+                raw.push((index, start, data));
+            }
+            Err(failure) => error = Some(failure),
+        }
+    }
+    if let (Some(error), true) = (error, raw.is_empty()) {
+        return Err(error.into());
+    }
+    // The slots' size comes from the configuration; any label's will do.
+    let ashift = out
+        .labels
+        .iter()
+        .filter_map(|label| label.config.as_ref())
+        .find_map(|config| config.list("vdev_tree")?.u64("ashift"));
+    for (index, start, data) in raw {
+        out.labels[index].uberblocks = decode_ring(start, &data, ashift);
+    }
+    Ok(out)
+}
+
+fn decode_config(start: u64, label: &[u8]) -> Option<NvList> {
+    let from = LABEL_CONFIG_OFFSET as usize;
+    let bytes = label.get(from..from + LABEL_CONFIG_BYTES)?;
+    let verifier = label_verifier(start + LABEL_CONFIG_OFFSET);
+    verify_embedded(Checksum::Label, &verifier, bytes).ok()?;
+    decode_label_config(bytes).ok()
+}
+
+fn decode_ring(start: u64, label: &[u8], ashift: Option<u64>) -> Vec<Uberblock> {
+    let shifts = match ashift {
+        Some(ashift) => {
+            let shift = uberblock_shift(ashift.min(63) as u32);
+            shift..=shift
+        }
+        // Without a configuration every size is tried; a slot's checksum covers its length.
+        None => 10..=13,
+    };
+    let mut out: Vec<Uberblock> = Vec::new();
+    for shift in shifts {
+        let slot_bytes = 1usize << shift;
+        let ring = LABEL_UBERBLOCK_OFFSET as usize;
+        for at in (ring..ring + LABEL_UBERBLOCK_RING_BYTES as usize).step_by(slot_bytes) {
+            let Some(slot) = label.get(at..at + slot_bytes) else {
+                break;
+            };
+            // Cheap test first: most slots of a new pool are empty.
+            let Ok(uberblock) = Uberblock::decode(slot) else {
+                continue;
+            };
+            let verifier = label_verifier(start + at as u64);
+            if verify_embedded(Checksum::Label, &verifier, slot).is_ok() {
+                out.push(uberblock);
+            }
+        }
+    }
+    out
+}
+
+/// A device that heartbeats can be written to.
+#[derive(Debug, Clone)]
+pub struct HeartbeatTarget {
+    /// Its top-level vdev.
+    pub top: VdevId,
+    ashift: u32,
+    leaf: Arc<Leaf>,
+}
+
+impl HeartbeatTarget {
+    /// The device's guid.
+    pub fn guid(&self) -> Guid {
+        self.leaf.guid()
+    }
+
+    /// Writes a heartbeat of multi-host protection: an uberblock into the last slot of one label's ring
+    /// (`mmp_write_uberblock`, module/zfs/mmp.c).
+    ///
+    /// # Errors
+    /// [`VdevError::VdevUnavailable`].
+    pub async fn write(&self, uberblock: &Uberblock, label: usize) -> Result<(), VdevError> {
+        let gone = |cause: String| VdevError::VdevUnavailable {
+            vdev: self.guid().to_string(),
+            cause,
+        };
+        let start = self
+            .leaf
+            .device()
+            .and_then(|device| label_offset(device.size_bytes(), label))
+            .ok_or_else(|| gone("it is closed".to_owned()))?;
+        let last = uberblock_slots(self.ashift) - 1;
+        let offset = start + uberblock_slot_offset(self.ashift, last);
+        let mut bytes = uberblock.encode_slot(1usize << uberblock_shift(self.ashift))?;
+        seal_label(&label_verifier(offset), &mut bytes)?;
+        self.leaf
+            .write_unkept(offset, bytes.into())
+            .await
+            .map_err(|error| gone(error.to_string()))
+    }
+}
+
+/// What to write into the labels.
+pub struct LabelSync<'a> {
+    /// The new uberblock.
+    pub uberblock: &'a Uberblock,
+    /// Whether multihost keeps the last slot for itself.
+    pub multihost: bool,
+    /// Pool-level pairs of the configuration (version, name, state, txg, pool_guid, ...,
+    /// features_for_read), when it changed or must be brought up to date: all leaves of all top-level vdevs
+    /// get it, with their own `top_guid`, `guid`, `is_log`, `vdev_children` and `vdev_tree`. `None`: only the
+    /// uberblock is written, to some vdevs.
+    pub config: Option<&'a NvList>,
+}
+
+/// A leaf's configuration in its label (`spa_config_generate`, module/zfs/spa_config.c): the pool-level
+/// pairs, then who it is and its top-level vdev's tree, then `features_for_read`.
+pub fn leaf_label_config(pool: &NvList, tree: &VdevTree, top: &Vdev, leaf: &Vdev) -> NvList {
+    let mut out = NvList::new();
+    for (name, value) in pool.iter().filter(|(name, _)| *name != "features_for_read") {
+        out.set(name, value.clone());
+    }
+    out.set("top_guid", top.guid().get());
+    out.set("guid", leaf.guid().get());
+    if leaf.config_u64("is_spare") == Some(1) {
+        out.set("is_spare", 1u64);
+    }
+    if top.config_u64("is_log") == Some(1) {
+        out.set("is_log", 1u64);
+    }
+    out.set("vdev_children", tree.top_count() as u64);
+    out.set("vdev_tree", top.to_config(super::config::Scope::Label));
+    if let Some(features) = pool.get("features_for_read") {
+        out.set("features_for_read", features.clone());
+    }
+    out
+}
+
+/// A sealed configuration for the label that starts at `start`.
+fn sealed_config(config: &NvList, start: u64) -> Result<Bytes, VdevError> {
+    let mut bytes = encode_label_config(config)?;
+    let verifier = label_verifier(start + LABEL_CONFIG_OFFSET);
+    seal_label(&verifier, &mut bytes)?;
+    Ok(bytes.into())
+}
+
+/// Labels a device that is no part of a vdev tree: a spare or a cache device, or one that was removed. All four
+/// labels get `config`, the boot area and the ring of uberblocks are zeroed; then a flush
+/// (`vdev_label_init`, module/zfs/vdev_label.c).
+///
+/// # Errors
+/// [`VdevError::TooSmall`], or what the device says.
+pub async fn write_detached_labels(device: &dyn Device, config: &NvList) -> Result<(), VdevError> {
+    for index in 0..LABEL_COUNT {
+        for (offset, data) in fresh_label(device, index, config)? {
+            device.write(offset, data).await?;
+        }
+    }
+    device.flush().await?;
+    Ok(())
+}
+
+/// The parts of a device's label when it becomes one of ours, and where they go.
+///
+/// The first label starts with zeros, and what follows the last one becomes zeros: there other software keeps what it
+/// knows its data by (boot sectors, superblocks, partition tables and their copies), which would be found beside
+/// ours from then on. OpenZFS clears the first and last 4 KiB (`zero_label`, cmd/zpool/zpool_vdev.c).
+fn fresh_label(
+    device: &dyn Device,
+    index: usize,
+    config: &NvList,
+) -> Result<Vec<(u64, Bytes)>, VdevError> {
+    let start = label_offset(device.size_bytes(), index).ok_or_else(|| VdevError::TooSmall {
+        path: device.path().to_owned(),
+        size_bytes: device.size_bytes(),
+        needed_bytes: format::MIN_DEVICE_BYTES,
+    })?;
+    let zeros = |length: usize| Bytes::from(vec![0; length]);
+    let mut parts = vec![
+        (start + LABEL_BOOT_ENV_OFFSET, zeros(LABEL_BOOT_ENV_BYTES)),
+        (
+            start + LABEL_UBERBLOCK_OFFSET,
+            zeros(LABEL_UBERBLOCK_RING_BYTES as usize),
+        ),
+        (start + LABEL_CONFIG_OFFSET, sealed_config(config, start)?),
+    ];
+    if index == 0 {
+        parts.push((start, zeros(LABEL_BOOT_ENV_OFFSET as usize)));
+    }
+    let end = start + LABEL_BYTES;
+    // Less than a label: labels lie at multiples of their size.
+    let rest = device.size_bytes() - end;
+    if index + 1 == LABEL_COUNT && rest > 0 {
+        parts.push((end, zeros(rest as usize)));
+    }
+    Ok(parts)
+}
+
+/// Makes a device one that holds no pool (`zpool labelclear`): configurations, uberblocks and the boot area of those
+/// labels that have a configuration become zeros. What lies before them (a partition table, perhaps) stays.
+///
+/// # Errors
+/// [`VdevError::TooSmall`], or what the device says.
+pub async fn clear_labels(device: &dyn Device) -> Result<(), VdevError> {
+    let labels = read_labels(device).await?;
+    for (index, label) in labels.labels.iter().enumerate() {
+        let Some(start) =
+            label_offset(device.size_bytes(), index).filter(|_| label.config.is_some())
+        else {
+            continue;
+        };
+        let length = (LABEL_BYTES - LABEL_BOOT_ENV_OFFSET) as usize;
+        device
+            .write(start + LABEL_BOOT_ENV_OFFSET, Bytes::from(vec![0; length]))
+            .await?;
+    }
+    device.flush().await?;
+    Ok(())
+}
+
+fn seal_label(verifier: &[u64; 4], bytes: &mut [u8]) -> Result<(), VdevError> {
+    seal(Checksum::Label, Endian::Little, verifier, bytes).map_err(|error| VdevError::BadConfig {
+        what: error.to_string(),
+    })
+}
+
+/// Leaves that labels can be written to.
+fn writeable_leaves(top: &Arc<Vdev>) -> Vec<(Arc<Vdev>, Arc<Leaf>)> {
+    top.leaves()
+        .into_iter()
+        .filter_map(|vdev| {
+            let leaf = vdev.leaf()?.clone();
+            leaf.is_writeable().then_some((vdev, leaf))
+        })
+        .collect()
+}
+
+impl VdevTree {
+    /// The labels of every open leaf, by guid. Leaves that cannot be read are left out.
+    pub async fn read_all_labels(&self) -> BTreeMap<u64, Labels> {
+        let reads = self.leaves().into_iter().filter_map(|vdev| {
+            let device = vdev.leaf()?.device()?;
+            Some(async move { (vdev.guid().get(), read_labels(&*device).await) })
+        });
+        join_all(reads)
+            .await
+            .into_iter()
+            .filter_map(|(guid, labels)| Some((guid, labels.ok()?)))
+            .collect()
+    }
+
+    /// Every distinct uberblock on any leaf, the newest first.
+    pub async fn uberblocks(&self) -> Vec<Uberblock> {
+        let labels = self.read_all_labels().await;
+        let mut all: Vec<Uberblock> = labels
+            .values()
+            .flat_map(|labels| labels.labels.iter().flat_map(|label| &label.uberblocks))
+            .copied()
+            .collect();
+        all.sort_by_key(|uberblock| std::cmp::Reverse(uberblock.recency()));
+        all.dedup();
+        all
+    }
+
+    /// Labels the leaves of new top-level vdevs (`vdev_label_init`): the configuration with txg
+    /// 0 and `create_txg` into all four labels, the boot area and the ring of uberblocks zeroed,
+    /// then a flush. `config` as in [`LabelSync`].
+    ///
+    /// # Errors
+    /// When any leaf cannot be labelled.
+    pub async fn init_labels(
+        &self,
+        tops: &[Arc<Vdev>],
+        config: &NvList,
+        create_txg: Txg,
+    ) -> Result<(), VdevError> {
+        for top in tops {
+            for vdev in top.leaves() {
+                let leaf = vdev.leaf().filter(|leaf| leaf.is_writeable()).cloned();
+                let (Some(leaf), Some(device)) =
+                    (leaf.clone(), leaf.as_ref().and_then(|leaf| leaf.device()))
+                else {
+                    return Err(VdevError::VdevUnavailable {
+                        vdev: vdev.display_name(),
+                        cause: "it cannot be written".to_owned(),
+                    });
+                };
+                let mut own = leaf_label_config(config, self, top, &vdev);
+                own.set("txg", 0u64);
+                own.set("create_txg", create_txg.get());
+                for index in 0..LABEL_COUNT {
+                    for (offset, data) in fresh_label(&*device, index, &own)? {
+                        leaf.write_raw(offset, data)
+                            .await
+                            .map_err(|error| unavailable(&vdev, &error))?;
+                    }
+                }
+                leaf.flush()
+                    .await
+                    .map_err(|error| unavailable(&vdev, &error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the uberblock, and the configuration if given, in the order that the module's head tells.
+    /// Flushes first, so that all completed writes are durable before.
+    ///
+    /// # Errors
+    /// [`VdevError::NotDurable`] when the flush before failed beyond redundancy, when no leaf of some top-level vdev
+    /// took its configuration, or no leaf at all the uberblock, or the pool was suspended meanwhile; which of them did is then unknown: retry with the
+    /// same uberblock, or leave the pool.
+    pub async fn sync_labels(&self, sync: &LabelSync<'_>) -> Result<(), VdevError> {
+        let mark = self.common.halt.mark();
+        self.flush().await?;
+        let tops: Vec<Arc<Vdev>> = self
+            .tops()
+            .into_iter()
+            .filter(|top| top.kind().is_leaf() || !top.children().is_empty())
+            .collect();
+        if let Some(config) = sync.config {
+            self.write_configs(&tops, config, 0).await?;
+        }
+        let targets: Vec<Arc<Vdev>> = if sync.config.is_some() || tops.len() <= UBERBLOCK_TOPS {
+            tops.clone()
+        } else {
+            // In turn, so that every ring stays reasonably recent.
+            let from = (sync.uberblock.txg.get() % tops.len() as u64) as usize;
+            (0..UBERBLOCK_TOPS)
+                .map(|index| tops[(from + index) % tops.len()].clone())
+                .collect()
+        };
+        self.write_uberblock(&targets, sync.uberblock, sync.multihost)
+            .await?;
+        if let Some(config) = sync.config {
+            self.write_configs(&tops, config, 1).await?;
+        }
+        self.check_not_halted_since(mark)
+    }
+
+    /// Devices that heartbeats can be written to.
+    pub fn heartbeat_targets(&self) -> Vec<HeartbeatTarget> {
+        let of_top = |top: Arc<Vdev>| {
+            let (id, ashift) = (top.vdev_id(), top.ashift());
+            writeable_leaves(&top)
+                .into_iter()
+                .map(move |(_, leaf)| HeartbeatTarget {
+                    top: id,
+                    ashift,
+                    leaf,
+                })
+        };
+        self.tops().into_iter().flat_map(of_top).collect()
+    }
+
+    /// Every uberblock on the devices at the leaves' paths, opened anew, whatever the state of the leaves. Devices that
+    /// cannot be read are left out.
+    ///
+    /// # Errors
+    /// [`VdevError::Stalled`] when one neither answers nor fails: nobody knows what is on it.
+    pub async fn uberblocks_on_paths(&self) -> Result<Vec<Uberblock>, VdevError> {
+        let reads = self.leaves().into_iter().map(|vdev| async move {
+            let read = async {
+                let path = self.device_path(&vdev)?;
+                let device = self.world().opener.open(&path, true).await.ok()?;
+                let labels = read_labels(&*device).await.ok()?;
+                let own = labels.config(Txg::new(u64::MAX))?.u64("guid");
+                (own == Some(vdev.guid().get())).then_some(labels)
+            };
+            self.patiently(&vdev, read).await
+        });
+        let found: Vec<Option<Labels>> = join_all(reads)
+            .await
+            .into_iter()
+            .collect::<Result<_, _>>()?;
+        let labels = found.iter().flatten().flat_map(|labels| &labels.labels);
+        Ok(labels
+            .flat_map(|label| &label.uberblocks)
+            .copied()
+            .collect())
+    }
+
+    /// Configurations into labels `first` and `first + 2` of all leaves, then a flush.
+    async fn write_configs(
+        &self,
+        tops: &[Arc<Vdev>],
+        config: &NvList,
+        first: usize,
+    ) -> Result<(), VdevError> {
+        let mut writes = Vec::new();
+        for (top_index, top) in tops.iter().enumerate() {
+            for (vdev, leaf) in writeable_leaves(top) {
+                let Some(device) = leaf.device() else {
+                    continue;
+                };
+                let own = leaf_label_config(config, self, top, &vdev);
+                let mut images = Vec::new();
+                for index in [first, first + 2] {
+                    if let Some(start) = label_offset(device.size_bytes(), index) {
+                        let data = sealed_config(&own, start)?;
+                        images.push((start + LABEL_CONFIG_OFFSET, data));
+                    }
+                }
+                let name = vdev.display_name();
+                writes.push(async move {
+                    let mut failure = images.is_empty().then(|| format!("{name} is too small"));
+                    for (offset, data) in images {
+                        if let Err(error) = leaf.write_raw(offset, data).await {
+                            failure = Some(format!("{name}: {error}"));
+                        }
+                    }
+                    if let Err(error) = leaf.flush().await {
+                        failure = Some(format!("{name}: {error}"));
+                    }
+                    (top_index, failure)
+                });
+            }
+        }
+        let mut good = vec![false; tops.len()];
+        let mut cause = "no device is there".to_owned();
+        for (top_index, failure) in join_all(writes).await {
+            match failure {
+                None => good[top_index] = true,
+                Some(failure) => cause = failure,
+            }
+        }
+        // A log vdev may be gone: the pool does without it.
+        let lost = tops
+            .iter()
+            .zip(good)
+            .find(|(top, good)| !good && top.config_u64("is_log") != Some(1));
+        match lost {
+            None => Ok(()),
+            Some((top, _)) => Err(VdevError::NotDurable {
+                reason: format!(
+                    "no label of {} could be written ({cause})",
+                    top.display_name()
+                ),
+            }),
+        }
+    }
+
+    /// The uberblock into its slot of all labels of the leaves of `tops`, then a flush.
+    async fn write_uberblock(
+        &self,
+        tops: &[Arc<Vdev>],
+        uberblock: &Uberblock,
+        multihost: bool,
+    ) -> Result<(), VdevError> {
+        let mut writes = Vec::new();
+        for top in tops {
+            let ashift = top.ashift();
+            let slot = uberblock_slot(ashift, uberblock.txg, multihost);
+            let in_label = uberblock_slot_offset(ashift, slot);
+            let slot_bytes = 1usize << uberblock_shift(ashift);
+            for (vdev, leaf) in writeable_leaves(top) {
+                let Some(device) = leaf.device() else {
+                    continue;
+                };
+                let name = vdev.display_name();
+                let mut images = Vec::new();
+                for index in 0..LABEL_COUNT {
+                    if let Some(start) = label_offset(device.size_bytes(), index) {
+                        let mut bytes = uberblock.encode_slot(slot_bytes)?;
+                        seal_label(&label_verifier(start + in_label), &mut bytes)?;
+                        images.push((start + in_label, Bytes::from(bytes)));
+                    }
+                }
+                writes.push(async move {
+                    let results = join_all(
+                        images
+                            .into_iter()
+                            .map(|(offset, data)| leaf.write_raw(offset, data)),
+                    )
+                    .await;
+                    // One good copy on the leaf is enough, once it is durable.
+                    let written = results.iter().any(Result::is_ok);
+                    let failed = results.into_iter().find_map(Result::err);
+                    match (leaf.flush().await, failed) {
+                        (Ok(()), _) if written => Ok(()),
+                        (Err(error), _) | (_, Some(error)) => Err(format!("{name}: {error}")),
+                        (Ok(()), None) => Err(format!("{name} is too small")),
+                    }
+                });
+            }
+        }
+        let results = join_all(writes).await;
+        if results.iter().any(Result::is_ok) {
+            return Ok(());
+        }
+        let cause = results.into_iter().find_map(Result::err);
+        let cause = cause.unwrap_or_else(|| "no device is there".to_owned());
+        Err(VdevError::NotDurable {
+            reason: format!(
+                "the uberblock of txg {} could not be written ({cause})",
+                uberblock.txg
+            ),
+        })
+    }
+}
+
+fn unavailable(vdev: &Vdev, error: &super::leaf::LeafError) -> VdevError {
+    VdevError::VdevUnavailable {
+        vdev: vdev.display_name(),
+        cause: error.to_string(),
+    }
+}

@@ -1,0 +1,172 @@
+//! What a vdev lacks: writes that did not reach its devices (DTLs, `vdev_dtl_*`, module/zfs/vdev.c).
+//!
+//! A device knows the txgs whose writes it lacks; so does a dRAID spare, which has no device of its own. Vdevs above them lack what more
+//! children lack than redundancy makes up for. Where a question is about a block, dRAID asks the columns that the block is on.
+//!
+//! **A crash leaves** what the pool's state on disk says of it ([`Vdev::set_recorded_missing`]): what was missed since, nobody
+//! would know any more ([`Vdev::forgets_missing`]).
+
+use format::Txg;
+use parking_lot::Mutex;
+
+use super::kind::{LeafVdev, VdevKind};
+use super::node::Vdev;
+use crate::range_set::RangeSet;
+
+/// Which txgs' writes a device lacks, as a crash would leave it.
+#[derive(Debug, Default)]
+pub(super) struct Recorded {
+    missing: RangeSet,
+    /// The pool's state is of this txg.
+    synced: Txg,
+}
+
+impl Recorded {
+    /// Whether it lacks writes of `txg`; a device that lacks the last txg lacks what came later as well.
+    fn contains(&self, txg: Txg) -> bool {
+        let txg = txg.min(self.synced);
+        !txg.is_zero() && self.missing.contains(txg.get(), 1)
+    }
+}
+
+impl Vdev {
+    /// The transaction groups whose writes a dRAID spare lacks; nothing of other kinds.
+    pub fn spare_missing(&self) -> RangeSet {
+        match &self.kind {
+            VdevKind::DraidSpare(spare) => spare.missing.lock().clone(),
+            _ => RangeSet::default(),
+        }
+    }
+
+    /// Says which transaction groups' writes a dRAID spare lacks; until it was rebuilt, that is
+    /// most of them.
+    pub fn set_spare_missing(&self, missing: RangeSet) {
+        if let VdevKind::DraidSpare(spare) = &self.kind {
+            *spare.missing.lock() = missing;
+        }
+    }
+
+    fn recorded(&self) -> Option<&Mutex<Recorded>> {
+        match &self.kind {
+            VdevKind::Leaf(leaf) => Some(&leaf.recorded),
+            VdevKind::DraidSpare(spare) => Some(&spare.recorded),
+            _ => None,
+        }
+    }
+
+    /// Notes which transaction groups' writes this device or dRAID spare lacks by the state of the
+    /// pool that is on disk, which is of `synced`: when that was written or read.
+    pub fn set_recorded_missing(&self, missing: RangeSet, synced: Txg) {
+        if let Some(recorded) = self.recorded() {
+            *recorded.lock() = Recorded { missing, synced };
+        }
+    }
+
+    /// Whether this device or dRAID spare lacks writes of `txg`, and no crash would let that be forgotten.
+    fn is_recorded_missing(&self, txg: Txg) -> bool {
+        self.recorded()
+            .is_some_and(|recorded| recorded.lock().contains(txg))
+    }
+
+    /// Whether this device or dRAID spare lacks writes of `txg`, and a crash would let that be forgotten.
+    pub(super) fn forgets_missing(&self, txg: Txg) -> bool {
+        self.lacks_txg(txg) && !self.is_recorded_missing(txg)
+    }
+
+    /// Whether more children than redundancy makes up for lack writes of `txg`.
+    pub(super) fn lacks_txg(&self, txg: Txg) -> bool {
+        match &self.kind {
+            VdevKind::Leaf(vdev) => vdev.leaf.is_missing(txg),
+            VdevKind::DraidSpare(spare) => spare.is_missing(txg),
+            kind => {
+                let children = kind.children().iter();
+                children.filter(|child| child.lacks_txg(txg)).count() > self.redundancy()
+            }
+        }
+    }
+
+    /// Whether a block of `txg` of `length` bytes that is not found at `offset` of this top-level vdev may have been written
+    /// all the same: more devices than redundancy makes up for are not there, or are known not to have all of that txg.
+    pub(super) fn may_lack_block(&self, offset: u64, length: usize, txg: Txg) -> bool {
+        let VdevKind::Draid(draid) = &self.kind else {
+            return self.may_lack(offset, txg);
+        };
+        // What a spare stands on depends on where the block's columns are, not on where the block is. Blocks of logs
+        // may be smaller than sectors.
+        let length = length.next_multiple_of(1 << self.ashift());
+        let rows = draid.layout.rows(self.ashift(), offset, length);
+        rows.is_none_or(|rows| {
+            rows.iter().any(|row| {
+                let columns = row.columns.iter().filter(|column| column.length > 0);
+                let lacking = columns.filter(|column| {
+                    let child = draid.children.get(column.child);
+                    child.is_none_or(|child| child.may_lack(column.offset, txg))
+                });
+                lacking.count() > row.parity
+            })
+        })
+    }
+
+    /// [`Self::may_lack_block`], of the part of a block that is at `offset` of this vdev; of all of a RAID-Z vdev.
+    fn may_lack(&self, offset: u64, txg: Txg) -> bool {
+        match &self.kind {
+            VdevKind::Leaf(LeafVdev { leaf, .. }) => {
+                !leaf.is_readable() || leaf.is_missing(txg) || self.is_recorded_missing(txg)
+            }
+            VdevKind::DraidSpare(spare) => {
+                spare.is_missing(txg)
+                    || self.is_recorded_missing(txg)
+                    || spare
+                        .child(offset)
+                        .is_none_or(|child| child.may_lack(offset, txg))
+            }
+            // Its blocks are elsewhere.
+            VdevKind::Indirect(_) => false,
+            kind if kind.children().is_empty() => true,
+            kind => {
+                let lacking = kind.children().iter();
+                let lacking = lacking.filter(|child| child.may_lack(offset, txg));
+                lacking.count() > self.redundancy()
+            }
+        }
+    }
+
+    /// Whether it lacks writes of this txg at this offset: all of its children that are there do, and of a dRAID
+    /// spare the device that has the offset does (`vdev_draid_missing`, module/zfs/vdev_draid.c).
+    pub fn is_missing(&self, offset: u64, txg: Txg) -> bool {
+        match &self.kind {
+            VdevKind::Leaf(vdev) => vdev.leaf.is_missing(txg),
+            VdevKind::DraidSpare(spare) => {
+                spare.is_missing(txg)
+                    || spare
+                        .child(offset)
+                        .is_some_and(|child| child.is_missing(offset, txg))
+            }
+            // Nothing is missing where nothing can be.
+            kind if kind.children().is_empty() => false,
+            kind => kind
+                .children()
+                .iter()
+                .filter(|child| child.is_readable())
+                .all(|child| child.is_missing(offset, txg)),
+        }
+    }
+
+    /// Whether some of its data is not on it, or on devices that cannot be used now (`vdev_dtl_required`,
+    /// module/zfs/vdev.c). Rows of dRAID keep the columns of a device and of its spare apart, so that a spare counts
+    /// for itself, whatever becomes of the devices that it is on.
+    pub(super) fn lacks_data(&self) -> bool {
+        match &self.kind {
+            VdevKind::Leaf(LeafVdev { leaf, .. }) => {
+                !leaf.is_readable() || !leaf.missing().is_empty()
+            }
+            VdevKind::DraidSpare(spare) => {
+                spare.top.get().is_none() || !spare.missing.lock().is_empty()
+            }
+            kind => {
+                let children = kind.children().iter();
+                children.filter(|child| child.lacks_data()).count() > self.redundancy()
+            }
+        }
+    }
+}

@@ -1,0 +1,745 @@
+//! A leaf: one device, its state, its counters, its queue.
+//!
+//! Offsets are those of the vdev's data: byte 0 is behind the front labels
+//! ([`format::LABEL_START_BYTES`]), unless a function says "raw".
+//!
+//! Errors: a device that is gone is `Removed` at once. After any other failed write or flush, and
+//! after a failed read, the device is *probed* (a small read and write in its label's padding);
+//! if that fails as well it is `Faulted` and not used any more, until it is cleared or reopened
+//! (`vdev_probe`, module/zfs/vdev.c). A failed flush faults the device in any case: what it had
+//! acknowledged may be lost, and asking again would say that all is well.
+//!
+//! Which txgs the leaf misses writes of (`DTL_MISSING`) is kept in `missing`: its content
+//! of those txgs is not trusted.
+//!
+//! What the device has taken since its last flush may be lost when it goes away. So it is kept
+//! (`kept`; the buffers are shared, and the device is flushed when they grow to [`KEPT_BYTES_MAX`]). When the
+//! device is back, either others had its data meanwhile, and it misses those txgs
+//! ([`Leaf::forget_kept`]); or the pool stood still without it, and they are written again
+//! ([`Leaf::rewrite_kept`]). OpenZFS does not do this: there, such a pool may be resumed without them.
+//!
+//! Nothing that changes the device is given to it while the pool is suspended (`common`), but for what `zpool clear` does.
+//!
+//! Locks: `device` (read-mostly), `status`, `missing`, `kept`; each for a few instructions, never nested.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use device::{Device, DeviceError, World, WriteFlushedError};
+use format::{BOOT_BYTES, Bookmark, Guid, LABEL_START_BYTES, Txg};
+use parking_lot::{Mutex, RwLock};
+
+use super::common::Common;
+use super::meter::{IoClass, IoStats, Place};
+use super::queue::Queue;
+use super::state::{Counters, VdevAux, VdevState};
+use crate::range_set::RangeSet;
+use crate::report::{ErrorReport, Priority};
+
+/// Bytes of writes that are kept until the device was flushed; then it is flushed for that.
+const KEPT_BYTES_MAX: u64 = 128 << 20;
+
+/// Writes that a device took since its last flush, in the order in which it did.
+#[derive(Debug, Default)]
+struct Kept {
+    writes: Vec<(u64, Bytes)>,
+    bytes: u64,
+    /// First and last txg of them; labels have none.
+    txgs: Option<(u64, u64)>,
+}
+
+impl Kept {
+    fn push(&mut self, raw: u64, data: Bytes, birth: Txg) {
+        self.bytes += data.len() as u64;
+        self.writes.push((raw, data));
+        if !birth.is_zero() {
+            self.add_txgs(Some((birth.get(), birth.get())));
+        }
+    }
+
+    /// Puts those that are older in front.
+    fn prepend(&mut self, mut older: Kept) {
+        older.writes.append(&mut self.writes);
+        self.bytes += older.bytes;
+        self.writes = older.writes;
+        self.add_txgs(older.txgs);
+    }
+
+    fn add_txgs(&mut self, more: Option<(u64, u64)>) {
+        self.txgs = match (self.txgs, more) {
+            (Some((first, last)), Some(more)) => Some((first.min(more.0), last.max(more.1))),
+            (txgs, more) => txgs.or(more),
+        };
+    }
+}
+
+/// Writes whose flush is under way: kept again unless it succeeds.
+struct Flushing<'a> {
+    leaf: &'a Leaf,
+    writes: Kept,
+}
+
+impl Drop for Flushing<'_> {
+    fn drop(&mut self) {
+        let writes = std::mem::take(&mut self.writes);
+        self.leaf.kept.lock().prepend(writes);
+    }
+}
+
+/// While this is held a leaf takes no writes and no flushes.
+pub(super) struct Stopped<'a> {
+    _writing: tokio::sync::RwLockWriteGuard<'a, ()>,
+}
+
+/// Circumstances of a vdev I/O.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct IoContext {
+    /// Whose block it is.
+    pub bookmark: Bookmark,
+    /// How urgent.
+    pub priority: Priority,
+    /// Txg in which the block was written; zero when that is not known.
+    pub birth: Txg,
+    /// Failures are expected and not reported.
+    pub speculative: bool,
+    /// Read and check every copy and parity, and repair what is wrong (scrub).
+    pub scrub: bool,
+    /// A write of [`Priority::Sync`] is durable when it is done, and so are all writes before it (intent log).
+    pub flush: bool,
+}
+
+/// Why a leaf did not do an I/O.
+#[derive(Debug, Clone)]
+pub(crate) enum LeafError {
+    /// There is no usable device.
+    Unavailable(VdevState),
+    /// The device is open for reading only.
+    ReadOnly,
+    /// The pool is suspended: devices get nothing. The device itself is well, and the I/O is to be done again
+    /// when the pool resumes.
+    Halted,
+    /// The device failed.
+    Device(Arc<DeviceError>),
+    /// The device took a write, and failed to flush: it is faulted, and the write is kept.
+    Flush(Arc<DeviceError>),
+}
+
+impl std::fmt::Display for LeafError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            LeafError::Unavailable(state) => write!(f, "a device is {state}"),
+            LeafError::ReadOnly => f.write_str("a device is open for reading only"),
+            LeafError::Halted => f.write_str("the pool is suspended"),
+            LeafError::Device(error) | LeafError::Flush(error) => error.fmt(f),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Status {
+    state: VdevState,
+    aux: VdevAux,
+}
+
+/// One device of the pool.
+pub struct Leaf {
+    guid: Guid,
+    world: World,
+    common: Arc<Common>,
+    device: RwLock<Option<Arc<dyn Device>>>,
+    status: Mutex<Status>,
+    /// Same as `status.state.is_usable()`, for the fast path.
+    usable: AtomicBool,
+    /// The device was there at some time since the pool was opened.
+    was_open: AtomicBool,
+    probing: AtomicBool,
+    reads_in_flight: AtomicUsize,
+    pub(super) counters: Arc<Counters>,
+    queue: Queue,
+    missing: Mutex<RangeSet>,
+    has_missing: AtomicBool,
+    kept: Mutex<Kept>,
+    /// Held shared by writes and flushes under way; alone from before a device is back until its writes are made
+    /// again. So none overtakes a later one, and no flush takes for durable what the device has lost.
+    writing: tokio::sync::RwLock<()>,
+}
+
+impl Leaf {
+    pub(super) fn new(
+        guid: Guid,
+        world: World,
+        common: Arc<Common>,
+        counters: Arc<Counters>,
+    ) -> Self {
+        Leaf {
+            guid,
+            queue: Queue::new(world.clock.clone()),
+            world,
+            common,
+            device: RwLock::new(None),
+            status: Mutex::new(Status {
+                state: VdevState::Closed,
+                aux: VdevAux::None,
+            }),
+            usable: AtomicBool::new(false),
+            was_open: AtomicBool::new(false),
+            probing: AtomicBool::new(false),
+            reads_in_flight: AtomicUsize::new(0),
+            counters,
+            missing: Mutex::new(RangeSet::new()),
+            has_missing: AtomicBool::new(false),
+            kept: Mutex::default(),
+            writing: tokio::sync::RwLock::new(()),
+        }
+    }
+
+    /// Its guid.
+    pub fn guid(&self) -> Guid {
+        self.guid
+    }
+
+    /// Its state and why.
+    pub fn state(&self) -> (VdevState, VdevAux) {
+        let status = self.status.lock();
+        (status.state, status.aux)
+    }
+
+    pub(super) fn set_state(&self, state: VdevState, aux: VdevAux) {
+        {
+            let mut status = self.status.lock();
+            *status = Status { state, aux };
+        }
+        self.usable.store(state.is_usable(), Ordering::Release);
+    }
+
+    /// Attaches the open device, or takes it away.
+    pub(super) fn set_device(&self, device: Option<Arc<dyn Device>>) {
+        if device.is_some() {
+            self.was_open.store(true, Ordering::Relaxed);
+        }
+        *self.device.write() = device;
+    }
+
+    /// The open device, usable or not.
+    pub fn device(&self) -> Option<Arc<dyn Device>> {
+        self.device.read().clone()
+    }
+
+    /// How long its I/O takes, how large it is, and how much waits.
+    pub fn io_stats(&self) -> IoStats {
+        self.queue.meter().values()
+    }
+
+    /// Whether discards reach the medium; true while that is not known.
+    pub fn supports_discard(&self) -> bool {
+        let device = self.device.read();
+        device
+            .as_ref()
+            .is_none_or(|device| device.supports_discard())
+    }
+
+    /// I/Os that took the device longer than 30 seconds, since the last 'zpool clear'.
+    pub fn slow_ios(&self) -> u64 {
+        self.queue.meter().slow()
+    }
+
+    /// Forgets the slow I/Os.
+    pub(super) fn clear_slow_ios(&self) {
+        self.queue.meter().clear_slow();
+    }
+
+    /// Whether it can be read now.
+    pub fn is_readable(&self) -> bool {
+        self.usable.load(Ordering::Acquire)
+    }
+
+    /// Whether it stopped working since the pool was opened: 'zpool clear' may bring it back, with all it has.
+    pub(super) fn is_out(&self) -> bool {
+        !self.is_readable() && self.was_open.load(Ordering::Relaxed)
+    }
+
+    /// Whether it can be written now.
+    pub fn is_writeable(&self) -> bool {
+        self.is_readable()
+            && self
+                .device
+                .read()
+                .as_ref()
+                .is_some_and(|d| !d.is_read_only())
+    }
+
+    pub(super) fn reads_in_flight(&self) -> usize {
+        self.reads_in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Whether it lacks writes of this txg.
+    pub(crate) fn is_missing(&self, txg: Txg) -> bool {
+        self.has_missing.load(Ordering::Acquire)
+            && !txg.is_zero()
+            && self.missing.lock().contains(txg.get(), 1)
+    }
+
+    /// The txgs that it lacks writes of.
+    pub fn missing(&self) -> RangeSet {
+        self.missing.lock().clone()
+    }
+
+    /// Replaces the txgs that it lacks writes of (from the pool's DTL objects; after a resilver).
+    pub fn set_missing(&self, missing: RangeSet) {
+        self.has_missing
+            .store(!missing.is_empty(), Ordering::Release);
+        *self.missing.lock() = missing;
+    }
+
+    /// It lacks writes of this txg.
+    pub fn add_missing(&self, txg: Txg) {
+        if txg.is_zero() {
+            return;
+        }
+        self.missing.lock().add(txg.get(), 1);
+        self.has_missing.store(true, Ordering::Release);
+    }
+
+    fn usable_device(&self) -> Result<Arc<dyn Device>, LeafError> {
+        let device = if self.is_readable() {
+            self.device.read().clone()
+        } else {
+            None
+        };
+        device.ok_or_else(|| LeafError::Unavailable(self.state().0))
+    }
+
+    /// To be asked right before anything goes to the device that changes it.
+    fn check_not_halted(&self) -> Result<(), LeafError> {
+        match self.common.halt.is_halted() {
+            true => Err(LeafError::Halted),
+            false => Ok(()),
+        }
+    }
+
+    /// Reads `length` bytes at `offset`.
+    pub(crate) async fn read(
+        self: &Arc<Self>,
+        offset: u64,
+        length: usize,
+        context: &IoContext,
+    ) -> Result<Bytes, LeafError> {
+        let device = self.usable_device()?;
+        struct InFlight<'a>(&'a AtomicUsize);
+        impl Drop for InFlight<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        self.reads_in_flight.fetch_add(1, Ordering::Relaxed);
+        let in_flight = InFlight(&self.reads_in_flight);
+        let place = self.queue.read_place(context).await;
+        // Just below zero is the space for boot loaders, the scratch space of a RAID-Z expansion.
+        let raw = if offset >= BOOT_BYTES.wrapping_neg() {
+            offset.wrapping_add(LABEL_START_BYTES)
+        } else {
+            offset.saturating_add(LABEL_START_BYTES)
+        };
+        let result = device.read(raw, length).await;
+        end(place, &result, length);
+        drop(in_flight);
+        match result {
+            Ok(data) => {
+                Counters::add(&self.counters.read_ops, 1);
+                Counters::add(&self.counters.read_bytes, length as u64);
+                Ok(data)
+            }
+            Err(error) => {
+                Counters::add(&self.counters.read_errors, 1);
+                let error = Arc::new(error);
+                self.failed(&error, context, true);
+                Err(LeafError::Device(error))
+            }
+        }
+    }
+
+    /// Writes at `offset`. Writes of [`Priority::Sync`] go straight to the device, others through
+    /// the queue. What fails is written once more (`zio_vdev_io_assess`, module/zfs/zio.c).
+    pub(crate) async fn write(
+        self: &Arc<Self>,
+        offset: u64,
+        data: Bytes,
+        context: &IoContext,
+    ) -> Result<(), LeafError> {
+        let _writing = self.writing.read().await;
+        let device = self.usable_device()?;
+        if device.is_read_only() {
+            return Err(LeafError::ReadOnly);
+        }
+        let raw = offset.saturating_add(LABEL_START_BYTES);
+        if context.flush && context.priority == Priority::Sync {
+            return self.write_flushed(&*device, raw, data, context).await;
+        }
+        let kept = data.clone();
+        let mut result = if context.priority == Priority::Sync {
+            self.write_now(&*device, raw, data, context).await
+        } else {
+            let (done, start) = self.queue.push(raw, data);
+            if let Some(started_ns) = start {
+                let (leaf, device) = (self.clone(), device.clone());
+                self.world.spawn.spawn(Box::pin(async move {
+                    let halt = &leaf.common.halt;
+                    leaf.queue.run_writer(&*device, halt, started_ns).await;
+                }));
+            }
+            match done.await {
+                Ok(result) => result,
+                // The writer's task was ended, with the process or the simulated machine.
+                Err(_) => return Err(LeafError::Unavailable(VdevState::Closed)),
+            }
+        };
+        if let Err(LeafError::Device(error)) = &result {
+            Counters::add(&self.counters.write_errors, 1);
+            self.failed(error, context, true);
+            if self.is_readable() {
+                result = self.write_now(&*device, raw, kept.clone(), context).await;
+            }
+        }
+        self.note_write(result, raw, kept, context).await
+    }
+
+    /// Writes past the queue. `writing` is held.
+    async fn write_now(
+        &self,
+        device: &dyn Device,
+        raw: u64,
+        data: Bytes,
+        context: &IoContext,
+    ) -> Result<(), LeafError> {
+        let length = data.len();
+        let place = self.queue.sync_write_place(context).await;
+        self.check_not_halted()?;
+        let result = device.write(raw, data).await;
+        end(place, &result, length);
+        result.map_err(|error| LeafError::Device(Arc::new(error)))
+    }
+
+    /// A write and a flush in one go; what fails is written once more. `writing` is held.
+    async fn write_flushed(
+        self: &Arc<Self>,
+        device: &dyn Device,
+        raw: u64,
+        data: Bytes,
+        context: &IoContext,
+    ) -> Result<(), LeafError> {
+        let length = data.len();
+        let place = self.queue.sync_write_place(context).await;
+        self.check_not_halted()?;
+        let mut flushing = self.begin_flush();
+        let mut result = device.write_flushed(raw, data.clone()).await;
+        if let Err(WriteFlushedError::Write(error)) = result {
+            let error = Arc::new(error);
+            Counters::add(&self.counters.write_errors, 1);
+            self.failed(&error, context, true);
+            result = match self.is_readable() && !self.common.halt.is_halted() {
+                true => device.write_flushed(raw, data.clone()).await,
+                false => {
+                    drop(flushing);
+                    return Err(LeafError::Device(error));
+                }
+            };
+        }
+        let error = match result {
+            Ok(()) => {
+                flushing.writes = Kept::default();
+                place.done(length as u64);
+                Counters::add(&self.counters.write_ops, 1);
+                Counters::add(&self.counters.write_bytes, length as u64);
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        drop(flushing);
+        match error {
+            WriteFlushedError::Write(error) => {
+                let error = Arc::new(error);
+                Counters::add(&self.counters.write_errors, 1);
+                self.failed(&error, context, true);
+                Err(LeafError::Device(error))
+            }
+            WriteFlushedError::Flush(error) => {
+                self.kept.lock().push(raw, data, context.birth);
+                Err(LeafError::Flush(self.flush_failed(error)))
+            }
+        }
+    }
+
+    async fn note_write(
+        self: &Arc<Self>,
+        result: Result<(), LeafError>,
+        raw: u64,
+        data: Bytes,
+        context: &IoContext,
+    ) -> Result<(), LeafError> {
+        match result {
+            Ok(()) => {
+                Counters::add(&self.counters.write_ops, 1);
+                Counters::add(&self.counters.write_bytes, data.len() as u64);
+                let is_full = {
+                    let mut kept = self.kept.lock();
+                    kept.push(raw, data, context.birth);
+                    kept.bytes > KEPT_BYTES_MAX
+                };
+                // A device that is gone by now is somebody else's business: the write is kept.
+                if is_full && self.is_readable() && !self.common.halt.is_halted() {
+                    self.flush_kept().await?;
+                }
+                Ok(())
+            }
+            Err(LeafError::Device(error)) => {
+                Counters::add(&self.counters.write_errors, 1);
+                self.failed(&error, context, true);
+                Err(LeafError::Device(error))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A place whose content does not matter, next to others that are written.
+    pub(crate) fn write_optional(&self, offset: u64, length: usize) {
+        if self.is_readable() {
+            self.queue
+                .push_optional(offset.saturating_add(LABEL_START_BYTES), length as u64);
+        }
+    }
+
+    /// Makes completed writes durable.
+    pub(crate) async fn flush(self: &Arc<Self>) -> Result<(), LeafError> {
+        self.queue.clear_optional();
+        let _writing = self.writing.read().await;
+        self.check_not_halted()?;
+        self.flush_kept().await
+    }
+
+    async fn flush_kept(self: &Arc<Self>) -> Result<(), LeafError> {
+        let device = self.usable_device()?;
+        if device.is_read_only() {
+            return Ok(());
+        }
+        let mut flushing = self.begin_flush();
+        match device.flush().await {
+            Ok(()) => {
+                flushing.writes = Kept::default();
+                Ok(())
+            }
+            Err(error) => {
+                drop(flushing);
+                Err(LeafError::Flush(self.flush_failed(error)))
+            }
+        }
+    }
+
+    /// Takes what a flush that begins now makes durable. A write that the device takes from now on is kept when it is
+    /// done, with its txg.
+    fn begin_flush(&self) -> Flushing<'_> {
+        Flushing {
+            leaf: self,
+            writes: std::mem::take(&mut *self.kept.lock()),
+        }
+    }
+
+    /// A flush failed, and what it was to make durable is kept again.
+    fn flush_failed(self: &Arc<Self>, error: DeviceError) -> Arc<DeviceError> {
+        let error = Arc::new(error);
+        Counters::add(&self.counters.write_errors, 1);
+        self.failed(&error, &IoContext::default(), false);
+        if self.is_readable() {
+            self.set_state(VdevState::Faulted, VdevAux::ErrorsExceeded);
+        }
+        error
+    }
+
+    /// Whether there are writes that no flush has covered yet.
+    pub(super) fn has_kept(&self) -> bool {
+        !self.kept.lock().writes.is_empty()
+    }
+
+    /// The pool goes on without this device, which may have lost its last writes: it misses their txgs.
+    pub(super) fn forget_kept(&self) {
+        let forgotten = std::mem::take(&mut *self.kept.lock());
+        if let Some((first, last)) = forgotten.txgs {
+            self.missing.lock().add(first, last - first + 1);
+            self.has_missing.store(true, Ordering::Release);
+        }
+    }
+
+    /// Waits for writes and flushes under way, and lets no others begin: before a device is opened again, or to know
+    /// what it has taken and not flushed.
+    pub(super) async fn stop_writes(&self) -> Stopped<'_> {
+        Stopped {
+            _writing: self.writing.write().await,
+        }
+    }
+
+    /// The device is back, and the pool stood still without it: writes again what it may have lost.
+    pub(super) async fn rewrite_kept(
+        self: &Arc<Self>,
+        _stopped: &Stopped<'_>,
+    ) -> Result<(), LeafError> {
+        let writes = self.kept.lock().writes.clone();
+        if writes.is_empty() {
+            return Ok(());
+        }
+        tracing::info!(leaf = %self.guid, count = writes.len(), "a device is back: writing again what it may have lost");
+        let device = self.usable_device()?;
+        for (raw, data) in writes {
+            if let Err(error) = device.write(raw, data).await {
+                let error = Arc::new(error);
+                Counters::add(&self.counters.write_errors, 1);
+                self.failed(&error, &IoContext::default(), false);
+                if self.is_readable() {
+                    self.set_state(VdevState::Faulted, VdevAux::ErrorsExceeded);
+                }
+                return Err(LeafError::Device(error));
+            }
+        }
+        self.flush_kept().await
+    }
+
+    /// Tells the device that a range holds nothing any more.
+    pub(crate) async fn discard(&self, offset: u64, length: u64) -> Result<(), LeafError> {
+        let device = self.usable_device()?;
+        self.check_not_halted()?;
+        let meter = self.queue.meter();
+        let _active = meter.work(IoClass::Trim);
+        let raw = offset.saturating_add(LABEL_START_BYTES);
+        if let Err(error) = device.discard(raw, length).await {
+            Counters::add(&self.counters.trim_errors, 1);
+            return Err(LeafError::Device(Arc::new(error)));
+        }
+        meter.count_size(IoClass::Trim, length, false);
+        Counters::add(&self.counters.trim_ops, 1);
+        Counters::add(&self.counters.trim_bytes, length);
+        Ok(())
+    }
+
+    /// Writes at an offset of the device itself (labels).
+    pub(crate) async fn write_raw(
+        self: &Arc<Self>,
+        raw: u64,
+        data: Bytes,
+    ) -> Result<(), LeafError> {
+        let _writing = self.writing.read().await;
+        let device = self.usable_device()?;
+        let context = IoContext::default();
+        let result = self.write_now(&*device, raw, data.clone(), &context).await;
+        self.note_write(result, raw, data, &context).await
+    }
+
+    /// Writes at an offset of the device itself what need not be written again when it was lost (heartbeats).
+    pub(super) async fn write_unkept(
+        self: &Arc<Self>,
+        raw: u64,
+        data: Bytes,
+    ) -> Result<(), LeafError> {
+        let device = self.usable_device()?;
+        self.check_not_halted()?;
+        let length = data.len() as u64;
+        match device.write(raw, data).await {
+            Ok(()) => {
+                Counters::add(&self.counters.write_ops, 1);
+                Counters::add(&self.counters.write_bytes, length);
+                Ok(())
+            }
+            Err(error) => {
+                let error = Arc::new(error);
+                Counters::add(&self.counters.write_errors, 1);
+                self.failed(&error, &IoContext::default(), true);
+                Err(LeafError::Device(error))
+            }
+        }
+    }
+
+    /// Counts and reports wrong data from this device.
+    pub(crate) fn note_checksum_error(&self, offset: u64, context: &IoContext) {
+        if context.speculative {
+            return;
+        }
+        Counters::add(&self.counters.checksum_errors, 1);
+        self.common.report(ErrorReport::Checksum {
+            leaf: self.guid,
+            offset_bytes: offset.saturating_add(LABEL_START_BYTES),
+            bookmark: context.bookmark,
+        });
+    }
+
+    pub(crate) fn note_repaired(&self, length: u64) {
+        Counters::add(&self.counters.repaired_bytes, length);
+    }
+
+    fn failed(self: &Arc<Self>, error: &Arc<DeviceError>, context: &IoContext, probe: bool) {
+        tracing::debug!(leaf = %self.guid, %error, "a device failed");
+        if !context.speculative {
+            self.common.report(ErrorReport::Device {
+                leaf: self.guid,
+                message: error.to_string(),
+                bookmark: context.bookmark,
+            });
+        }
+        if matches!(**error, DeviceError::Gone { .. }) {
+            self.set_state(VdevState::Removed, VdevAux::None);
+        } else if probe && !self.probing.swap(true, Ordering::AcqRel) {
+            let leaf = self.clone();
+            self.world.spawn.spawn(Box::pin(async move {
+                leaf.probe().await;
+                leaf.probing.store(false, Ordering::Release);
+            }));
+        }
+    }
+
+    /// Whether the device still reads and writes: the padding of the first and last label, which
+    /// holds nothing.
+    async fn probe(self: &Arc<Self>) {
+        let Ok(device) = self.usable_device() else {
+            return;
+        };
+        const PAD_BYTES: usize = 8 << 10;
+        let aligned = device.size_bytes() & !(format::LABEL_BYTES - 1);
+        let mut broken = None;
+        for label in [0, format::LABEL_COUNT - 1] {
+            let Some(raw) = format::label_offset(aligned, label) else {
+                broken = Some("it is too small for labels".to_owned());
+                break;
+            };
+            let may_write = || !device.is_read_only() && !self.common.halt.is_halted();
+            let result = match device.read(raw, PAD_BYTES).await {
+                Ok(data) if may_write() => device.write(raw, data).await,
+                Ok(_) => Ok(()),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = result {
+                broken = Some(error.to_string());
+            }
+        }
+        if let Some(error) = broken
+            && self.is_readable()
+        {
+            let path = device.path();
+            tracing::error!(leaf = %self.guid, path, error, "a device does not work any more: faulted");
+            self.set_state(VdevState::Faulted, VdevAux::ErrorsExceeded);
+        }
+    }
+}
+
+/// Gives the place of an I/O back; what failed is not measured.
+fn end<T, E>(place: Place<'_>, result: &Result<T, E>, length: usize) {
+    if result.is_ok() {
+        place.done(length as u64);
+    }
+}
+
+impl std::fmt::Debug for Leaf {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Leaf")
+            .field("guid", &self.guid)
+            .field("state", &self.state())
+            .field("device", &self.device())
+            .finish_non_exhaustive()
+    }
+}

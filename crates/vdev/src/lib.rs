@@ -1,0 +1,90 @@
+//! The vdev tree: bytes at (top-level vdev, offset), with redundancy.
+//!
+//! | File | Holds |
+//! |---|---|
+//! | `tree` | [`VdevTree`]: opening, flushing, I/O by [`format::VdevId`] |
+//! | `node` | [`Vdev`]: what all kinds have, and where I/O branches |
+//! | `kind` | [`VdevKind`]: the kinds, each with its own data |
+//! | `mirror` | mirror reads and writes |
+//! | `lacking` | writes that a vdev lacks, and blocks that it may lack for that reason |
+//! | `raidz` | RAID-Z reads, reconstruction, writes |
+//! | `geometry` | [`Geometry`]: allocated sizes, RAID-Z columns |
+//! | `expansion` | RAID-Z vdevs that were widened, or are being widened |
+//! | `draid`, `draid_maps` | dRAID's groups, rows and permutations |
+//! | `indirect` | what was on removed vdevs: reading it, and where to free it |
+//! | `leaf`, `queue` | one device: state, counters, bounded and aggregated I/O |
+//! | `meter` | latencies, sizes and queue depths of a leaf's I/O |
+//! | `label` | labels and uberblocks |
+//! | `survey` | labels and uberblocks with what is wrong of them, for people |
+//! | `config` | configurations to trees and back |
+//! | `state` | states, reasons, counters |
+//! | `trim` | discarding free space |
+//!
+//! Ownership: the tree owns its vdevs, a leaf its device. The shape of the tree changes only by
+//! adding top-level vdevs; states change at any time. Locks: `tops` (read-mostly), then a vdev's
+//! `config`, then a leaf's; none is held across I/O.
+
+#![forbid(unsafe_code)]
+
+mod common;
+mod config;
+mod draid;
+mod draid_maps;
+mod error;
+mod expansion;
+#[cfg(test)]
+mod expansion_tests;
+#[cfg(test)]
+mod flushed_tests;
+mod geometry;
+mod indirect;
+mod kind;
+mod label;
+mod lacking;
+mod leaf;
+#[cfg(test)]
+mod mapping_tests;
+mod metaslab;
+mod meter;
+#[cfg(test)]
+mod meter_tests;
+mod mirror;
+mod node;
+mod queue;
+mod raidz;
+mod range_set;
+mod report;
+mod state;
+mod survey;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+mod top_spec;
+mod tree;
+mod trim;
+
+pub use config::Scope;
+pub use draid::Draid;
+pub use error::VdevError;
+pub use geometry::{Column, Columns, Geometry, metaslab_span};
+pub use indirect::{IndirectMap, Remapped};
+pub use kind::{
+    DraidSpareVdev, DraidVdev, IndirectVdev, LeafType, LeafVdev, MirrorRole, MirrorVdev, OtherVdev,
+    RaidzVdev, VdevKind,
+};
+pub use label::{
+    HeartbeatTarget, Label, LabelSync, Labels, best_uberblock, clear_labels, leaf_label_config,
+    read_labels, write_detached_labels,
+};
+pub use leaf::{IoContext, Leaf};
+pub use metaslab::{METASLABS_MAX, metaslab_shift};
+pub use meter::{IO_CLASSES, IoStats, LATENCY_BUCKETS, SIZE_BUCKETS};
+pub use node::{ReadFailure, Top, Vdev, Verify, WriteFailure};
+pub use range_set::RangeSet;
+pub use report::{ErrorReport, ErrorSink, IgnoreErrors, Priority};
+pub use state::{CounterValues, Counters, VdevAux, VdevState};
+pub use survey::{LabelSurvey, SlotSurvey, survey_labels};
+pub use top_spec::{AllocClass, TopSpec};
+pub use tree::{ASHIFT_MAX, ASHIFT_MIN, AllocUnits, OpenOptions, VdevTree};
+pub use trim::TRIM_EXTENT_BYTES_MIN;

@@ -1,0 +1,129 @@
+//! I/O of mirrors, and of vdevs that are like them while a device is replaced or a spare stands in.
+//!
+//! **Reads** (`vdev_mirror_child_select`, module/zfs/vdev_mirror.c) go to the readable child with
+//! the fewest reads in flight that does not miss the block's transaction group; among equals, areas
+//! of 2 MiB take turns. What fails, by the device or by checksum, is read from the others, and then
+//! repaired with what was good.
+//!
+//! **Writes** go to every child that can be written and are good when one is; the others miss the
+//! transaction group from then on.
+
+use bytes::Bytes;
+use format::Txg;
+use futures::future::join_all;
+
+use crate::kind::MirrorVdev;
+use crate::leaf::IoContext;
+use crate::node::{ReadFailure, Vdev, Verify, WriteFailure};
+use crate::state::Counters;
+
+impl MirrorVdev {
+    /// Children in the order in which to try them.
+    fn candidates(&self, offset: u64, birth: Txg) -> Vec<usize> {
+        let count = self.children.len();
+        let preferred = (offset >> 21) as usize % count.max(1);
+        let mut order: Vec<usize> = (0..count)
+            .filter(|index| self.children[*index].is_readable())
+            .collect();
+        order.sort_by_key(|index| {
+            let child = &self.children[*index];
+            (
+                child.is_missing(offset, birth),
+                child.reads_in_flight(),
+                (index + count - preferred) % count,
+            )
+        });
+        order
+    }
+
+    pub(crate) async fn read(
+        &self,
+        vdev: &Vdev,
+        offset: u64,
+        length: usize,
+        context: &IoContext,
+        verify: &dyn Verify,
+    ) -> Result<Bytes, ReadFailure> {
+        let mut failure = ReadFailure {
+            checksum: false,
+            device: false,
+            cause: format!("{}: no device is there", vdev.display_name()),
+        };
+        let mut good: Option<Bytes> = None;
+        let mut bad = Vec::new();
+        for index in self.candidates(offset, context.birth) {
+            let child = &self.children[index];
+            match child.read_part(offset, length, context).await {
+                Ok(data) => {
+                    // A scrub compares with what was verified. What differs may do so where the block does
+                    // not reach (the rest of its last sector).
+                    let right = good.as_ref() == Some(&data) || verify.verify(&data).await;
+                    if right {
+                        good.get_or_insert(data);
+                        if !context.scrub {
+                            break;
+                        }
+                    } else {
+                        bad.push(index);
+                        child.note_checksum_error(offset, context);
+                        failure.checksum = true;
+                        failure.cause = format!("{}: wrong checksum", child.display_name());
+                    }
+                }
+                Err(error) => {
+                    bad.push(index);
+                    failure.checksum |= error.checksum;
+                    failure.device |= error.device;
+                    failure.cause = error.cause;
+                }
+            }
+        }
+        let Some(good) = good else {
+            if failure.checksum && !context.speculative {
+                Counters::add(&vdev.counters.checksum_errors, 1);
+            }
+            return Err(failure);
+        };
+        for index in bad {
+            self.children[index]
+                .repair(offset, good.clone(), context)
+                .await;
+        }
+        Ok(good)
+    }
+
+    /// Writes whole sectors to every child.
+    pub(crate) async fn write(
+        &self,
+        vdev: &Vdev,
+        offset: u64,
+        data: Bytes,
+        context: &IoContext,
+    ) -> Result<(), WriteFailure> {
+        let results = join_all(
+            self.children
+                .iter()
+                .map(|child| child.write_part(offset, data.clone(), context)),
+        )
+        .await;
+        let mut last = WriteFailure::new(format!("{}: no device is there", vdev.display_name()));
+        let mut written = false;
+        for result in results {
+            match result {
+                Ok(()) => written = true,
+                Err(error) => {
+                    last = WriteFailure {
+                        halted: error.halted || last.halted,
+                        ..error
+                    }
+                }
+            }
+        }
+        if written {
+            Ok(())
+        } else {
+            vdev.note_write_failure(&last);
+            Err(last)
+        }
+    }
+}

@@ -1,0 +1,814 @@
+//! Tests of vdevs: layout against a model, redundancy against damage, labels against crashes.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bytes::Bytes;
+use device::BoxFuture;
+use device::sim::{Fault, FaultEffect, Latency, PowerCut, SimOp, SimWorld};
+use format::{Guid, LABEL_START_BYTES, Txg, Uberblock, VdevId};
+use proptest::prelude::*;
+
+use super::geometry::Columns;
+use super::*;
+use crate::error::VdevError;
+use crate::report::Priority;
+use crate::testing::{TestTree, group, leaf, noise, pool_config, simulate};
+
+/// What a block must be.
+struct Same(Vec<u8>);
+
+impl Verify for Same {
+    fn verify<'a>(&'a self, data: &'a Bytes) -> BoxFuture<'a, bool> {
+        Box::pin(std::future::ready(self.0 == *data))
+    }
+}
+
+/// The sectors of a block by going through the vdev's rows one sector at a time, and what they
+/// are: parity in front of every row's data. Data runs down the columns.
+fn sectors_by_hand(
+    offset: u64,
+    sectors: u64,
+    width: u64,
+    parity: u64,
+) -> (BTreeSet<(u64, u64)>, u64) {
+    let mut places = BTreeSet::new();
+    let mut left = sectors;
+    let mut at = offset;
+    while left > 0 {
+        let in_row = left.min(width - parity);
+        for _ in 0..in_row + parity {
+            places.insert((at % width, at / width));
+            at += 1;
+        }
+        left -= in_row;
+    }
+    let used = at - offset;
+    (places, used.next_multiple_of(parity + 1))
+}
+
+fn places_of(map: &Columns, shift: u32) -> BTreeSet<(u64, u64)> {
+    map.columns
+        .iter()
+        .flat_map(|column| {
+            (0..column.length as u64 >> shift)
+                .map(move |row| (column.child as u64, (column.offset >> shift) + row))
+        })
+        .collect()
+}
+
+#[test]
+fn raidz_sizes_are_those_of_openzfs() {
+    // (ashift, width, parity, psize, asize), from the formula worked out by hand.
+    for (ashift, width, parity, psize, asize) in [
+        (9, 3, 1, 512, 1024),
+        (9, 3, 1, 1024, 2048),
+        (9, 3, 1, 131_072, 196_608),
+        (9, 5, 1, 131_072, 163_840),
+        (12, 6, 2, 4096, 12_288),
+        (12, 6, 2, 131_072, 196_608),
+        (12, 8, 3, 131_072, 229_376),
+        (9, 8, 3, 1024, 4096),
+    ] {
+        let geometry = Geometry::raidz(ashift, width, parity).expect("a geometry");
+        assert_eq!(geometry.asize(psize), asize, "{width} {parity} {psize}");
+    }
+    assert_eq!(Geometry::plain(12).asize(512), 4096);
+    assert_eq!(Geometry::plain(9).deflate_ratio(), 512);
+    assert_eq!(
+        Geometry::raidz(9, 3, 1).map(|g| g.deflate_ratio()),
+        Some(341)
+    );
+    assert!(Geometry::raidz(9, 1, 1).is_none());
+    assert!(Geometry::raidz(9, 256, 3).is_none());
+}
+
+proptest! {
+    #[test]
+    fn raidz_columns_are_the_sectors_that_follow(
+        parity in 1u64..=3, extra in 1u64..12, ashift in prop::sample::select(vec![9u32, 12, 13]),
+        first in 0u64..100_000, sectors in 1u64..300,
+    ) {
+        let width = parity + extra;
+        let geometry = Geometry::raidz(ashift, width as usize, parity).expect("a geometry");
+        let offset = first << ashift;
+        let map = geometry.columns(offset, (sectors << ashift) as usize).expect("columns");
+        let (places, total) = sectors_by_hand(first, sectors, width, parity);
+        prop_assert_eq!(places_of(&map, ashift), places.clone());
+        prop_assert_eq!(geometry.asize(sectors << ashift), total << ashift);
+        // Data in all, and every column on a child of its own.
+        let data: usize = map.columns[map.parity..].iter().map(|column| column.length).sum();
+        prop_assert_eq!(data as u64, sectors << ashift);
+        let children: BTreeSet<_> = map.columns.iter().map(|column| column.child).collect();
+        prop_assert_eq!(children.len(), map.columns.len());
+        // Skip sectors are what the allocation has beyond that.
+        let skips: BTreeSet<_> = map.skips.iter()
+            .map(|skip| (skip.child as u64, skip.offset >> ashift)).collect();
+        let all: BTreeSet<_> = (first..first + total).map(|at| (at % width, at / width)).collect();
+        prop_assert_eq!(skips, all.difference(&places).copied().collect::<BTreeSet<_>>());
+        // The first parity column starts at the block's own sector, but for the swap.
+        let swapped = parity == 1 && offset & (1 << 20) != 0;
+        let own = &map.columns[usize::from(swapped)];
+        prop_assert_eq!((own.child as u64, own.offset >> ashift), (first % width, first / width));
+        prop_assert_eq!(geometry.psize_max(geometry.asize(sectors << ashift)) >= sectors << ashift, true);
+    }
+
+    #[test]
+    fn raidz_gives_back_what_at_most_parity_columns_lost(
+        parity in 1u64..=3, extra in 2u64..5, sectors in 1usize..70, first in 0u64..5000,
+        seed in any::<u64>(), silent in any::<bool>(),
+    ) {
+        simulate(async move {
+            let width = parity + extra;
+            let sim = SimWorld::new(seed);
+            let config = group(&sim, "raidz", parity, "d", width, 10);
+            let pool = TestTree::create(sim, vec![config], 9).await;
+            let tree = &pool.tree;
+            let data = noise(sectors * 512, seed);
+            let offset = first * 512 * (parity + 1);
+            let context = IoContext { priority: Priority::Async, birth: Txg::new(5), ..IoContext::default() };
+            tree.write_block(VdevId::new(0), offset, Bytes::from(data.clone()), &context).await.expect("written");
+            let verify = Same(data.clone());
+            // Any `parity` children go bad, one way or the other.
+            let bad: BTreeSet<u64> = (0..parity).map(|index| (seed.rotate_left(index as u32 * 9) ^ index) % width).collect();
+            for child in &bad {
+                let disk = pool.disk(&format!("d{child}"));
+                if silent {
+                    let map = tree.tops()[0].geometry().expect("raidz").columns(offset, data.len()).expect("columns");
+                    for column in map.columns.iter().filter(|column| column.child as u64 == *child) {
+                        disk.corrupt(column.offset + LABEL_START_BYTES, column.length);
+                    }
+                } else {
+                    disk.inject(Fault::new(SimOp::Read, FaultEffect::Error).times(1));
+                }
+            }
+            let read = tree.read_block(VdevId::new(0), offset, data.len(), &context, &verify).await;
+            assert_eq!(read.map_err(|failure| failure.cause), Ok(Bytes::from(data.clone())));
+            // Everything was repaired: another read, with parity, finds nothing wrong.
+            let before = pool.reports.checksum();
+            let scrub = IoContext { scrub: true, ..context };
+            for _ in 0..2 {
+                let read = tree.read_block(VdevId::new(0), offset, data.len(), &scrub, &verify).await;
+                assert_eq!(read.map_err(|failure| failure.cause), Ok(Bytes::from(data.clone())));
+            }
+            // (Parity that nobody looked at is found by the first scrub.)
+            assert!(pool.reports.checksum() - before <= bad.len());
+            for vdev in tree.leaves() {
+                assert!(vdev.is_readable());
+            }
+        });
+    }
+}
+
+#[test]
+fn more_damage_than_parity_is_an_error_and_not_wrong_data() {
+    simulate(async {
+        let sim = SimWorld::new(1);
+        let config = group(&sim, "raidz", 1, "d", 4, 10);
+        let pool = TestTree::create(sim, vec![config], 9).await;
+        let tree = &pool.tree;
+        let data = noise(3 * 512 * 8, 3);
+        let context = IoContext::default();
+        tree.write_block(VdevId::new(0), 0, Bytes::from(data.clone()), &context)
+            .await
+            .expect("written");
+        for disk in ["d1", "d2"] {
+            pool.disk(disk).corrupt(LABEL_START_BYTES, 4096);
+        }
+        let failure = tree
+            .read_block(VdevId::new(0), 0, data.len(), &context, &Same(data.clone()))
+            .await
+            .expect_err("two columns are wrong");
+        assert!(failure.checksum);
+    });
+}
+
+#[test]
+fn healthy_raidz_reads_touch_data_columns_only() {
+    simulate(async {
+        let sim = SimWorld::new(1);
+        let config = group(&sim, "raidz", 2, "d", 6, 10);
+        let pool = TestTree::create(sim, vec![config], 12).await;
+        let tree = &pool.tree;
+        let data = noise(128 << 10, 3);
+        let context = IoContext::default();
+        tree.write_block(VdevId::new(0), 0, Bytes::from(data.clone()), &context)
+            .await
+            .expect("written");
+        let before = pool.sim.counts().reads;
+        tree.read_block(VdevId::new(0), 0, data.len(), &context, &Same(data.clone()))
+            .await
+            .expect("right");
+        assert_eq!(pool.sim.counts().reads - before, 4);
+    });
+}
+
+#[test]
+fn a_mirror_heals_itself() {
+    simulate(async {
+        let sim = SimWorld::new(7);
+        let config = group(&sim, "mirror", 0, "m", 3, 10);
+        let pool = TestTree::create(sim, vec![config], 12).await;
+        let tree = &pool.tree;
+        let data = noise(8192, 5);
+        let context = IoContext {
+            birth: Txg::new(9),
+            ..IoContext::default()
+        };
+        tree.write_block(VdevId::new(0), 0, Bytes::from(data.clone()), &context)
+            .await
+            .expect("written");
+        pool.disk("m0").corrupt(LABEL_START_BYTES, 8192);
+        pool.disk("m1")
+            .inject(Fault::new(SimOp::Read, FaultEffect::Error).times(1));
+        let verify = Same(data.clone());
+        let scrub = IoContext {
+            scrub: true,
+            ..context
+        };
+        let read = tree
+            .read_block(VdevId::new(0), 0, data.len(), &scrub, &verify)
+            .await
+            .expect("m2 has it");
+        assert_eq!(read, data);
+        assert_eq!(pool.disk("m0").peek(LABEL_START_BYTES, 8192), data);
+        assert_eq!(pool.reports.checksum(), 1);
+        let counters = tree.find(Guid::new(11)).expect("m0").counters();
+        assert_eq!(counters.checksum_errors, 1);
+        assert_eq!(counters.repaired_bytes, 8192);
+        // A child that could not be written, nor when it was tried again, misses the txg, and is not asked for it while
+        // others are there.
+        pool.disk("m0").inject(
+            Fault::new(SimOp::Write, FaultEffect::Error)
+                .within(LABEL_START_BYTES..u64::MAX)
+                .times(2),
+        );
+        let newer = noise(8192, 6);
+        let context = IoContext {
+            birth: Txg::new(10),
+            ..context
+        };
+        tree.write_block(VdevId::new(0), 8192, Bytes::from(newer.clone()), &context)
+            .await
+            .expect("two of three suffice");
+        let m0 = tree.find(Guid::new(11)).expect("m0");
+        assert!(m0.is_missing(0, Txg::new(10)) && !m0.is_missing(0, Txg::new(9)));
+        for _ in 0..6 {
+            tree.read_block(VdevId::new(0), 8192, 8192, &context, &Same(newer.clone()))
+                .await
+                .expect("right");
+        }
+        assert_eq!(pool.reports.checksum(), 1);
+    });
+}
+
+/// After a power cut between the uberblocks of a RAID-Z's children, one that was away before and
+/// one that only lacks the last uberblock look alike: both are read, the checksum tells which is right.
+#[test]
+fn a_stale_child_does_not_hide_one_that_is_right() {
+    simulate(async {
+        let sim = SimWorld::new(8);
+        let config = group(&sim, "raidz", 1, "z", 4, 10);
+        let pool = TestTree::create(sim, vec![config], 9).await;
+        let tree = &pool.tree;
+        let data = noise(3 * 512, 3);
+        let context = IoContext {
+            birth: Txg::new(27),
+            priority: Priority::Async,
+            ..IoContext::default()
+        };
+        tree.write_block(VdevId::new(0), 0, Bytes::from(data.clone()), &context)
+            .await
+            .expect("all are there");
+        for (away, late) in [(1, 2), (2, 1), (0, 3), (3, 0)] {
+            let disk = pool.disk(&format!("z{away}"));
+            let before = disk.peek(LABEL_START_BYTES, 4096);
+            disk.corrupt(LABEL_START_BYTES, 4096);
+            for (index, txgs) in [(away, 20..28u64), (late, 27..28)] {
+                let vdev = tree.tops()[0].children()[index].clone();
+                let missing = [(txgs.start, txgs.end - txgs.start)];
+                vdev.leaf()
+                    .expect("a leaf")
+                    .set_missing(missing.into_iter().collect());
+            }
+            let verify = Same(data.clone());
+            let read = tree
+                .read_block(VdevId::new(0), 0, data.len(), &context, &verify)
+                .await
+                .expect("three of four are right");
+            assert_eq!(read, data, "{away} was away, {late} is late");
+            disk.poke(LABEL_START_BYTES, &before);
+            for index in [away, late] {
+                let vdev = tree.tops()[0].children()[index].clone();
+                let leaf = vdev.leaf().expect("a leaf");
+                leaf.set_missing(std::iter::empty().collect());
+            }
+        }
+    });
+}
+
+#[test]
+fn a_dead_device_is_faulted_and_a_vanished_one_removed() {
+    simulate(async {
+        let sim = SimWorld::new(7);
+        let config = group(&sim, "mirror", 0, "m", 3, 10);
+        let pool = TestTree::create(sim, vec![config], 12).await;
+        let tree = &pool.tree;
+        pool.disk("m0")
+            .inject(Fault::new(SimOp::Write, FaultEffect::Error));
+        pool.disk("m1").set_gone(true);
+        let data = Bytes::from(noise(4096, 1));
+        let context = IoContext {
+            birth: Txg::new(5),
+            priority: Priority::Async,
+            ..IoContext::default()
+        };
+        tree.write_block(VdevId::new(0), 0, data.clone(), &context)
+            .await
+            .expect("one is left");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let state = |guid| tree.find(Guid::new(guid)).expect("a leaf").state().0;
+        assert_eq!(state(11), VdevState::Faulted);
+        assert_eq!(state(12), VdevState::Removed);
+        assert_eq!(tree.tops()[0].state().0, VdevState::Degraded);
+        pool.disk("m0").clear_faults();
+        pool.disk("m1").set_gone(false);
+        assert_eq!(tree.reopen(false).await.unwrap(), 2);
+        assert_eq!(tree.tops()[0].state().0, VdevState::Healthy);
+        // The last good device cannot be taken offline... but two of three can.
+        assert!(tree.set_offline(Guid::new(11), true).is_ok());
+        assert!(tree.set_offline(Guid::new(12), true).is_ok());
+        assert!(tree.set_offline(Guid::new(13), true).is_err());
+        assert_eq!(state(13), VdevState::Healthy);
+    });
+}
+
+/// What a device took and did not flush before it went away is written again when it is back, and
+/// before the pool goes on; where others had it, the device is not trusted with it.
+#[test]
+fn writes_that_no_flush_covered_are_made_again() {
+    simulate(async {
+        let sim = SimWorld::new(7);
+        let single = leaf(&sim, "single", 10);
+        let mirror = group(&sim, "mirror", 0, "m", 2, 20);
+        let pool = TestTree::create(sim, vec![single, mirror], 12).await;
+        let tree = &pool.tree;
+        let context = IoContext {
+            birth: Txg::new(5),
+            ..IoContext::default()
+        };
+        let data = Bytes::from(vec![7; 4096]);
+        for id in [0, 1] {
+            tree.write_block(VdevId::new(id), 0, data.clone(), &context)
+                .await
+                .expect("written");
+        }
+        pool.disk("m0")
+            .inject(Fault::new(SimOp::Flush, FaultEffect::Error).times(1));
+        tree.flush().await.expect("the mirror has another device");
+        let m0 = tree.find(Guid::new(21)).expect("m0");
+        assert_eq!(m0.state().0, VdevState::Faulted);
+        assert!(m0.is_missing(0, Txg::new(5)));
+        tree.write_block(VdevId::new(0), 4096, data.clone(), &context)
+            .await
+            .expect("written");
+        // The device goes away, and loses what it had in its cache.
+        let single = pool.disk("single");
+        single.inject(Fault::new(SimOp::Flush, FaultEffect::Error).times(1));
+        let error = pool.flush().await.expect_err("nothing else has the data");
+        assert!(matches!(error, VdevError::NotDurable { .. }), "{error}");
+        assert!(pool.tree.is_halted());
+        single.corrupt(format::LABEL_START_BYTES + 4096, 4096);
+        pool.clear().await.expect("it works again");
+        let raw = format::LABEL_START_BYTES as usize;
+        assert_eq!(single.peek(raw as u64 + 4096, 4096), data);
+        assert_eq!(single.unflushed_count(), 0);
+        pool.flush().await.expect("all is well");
+        assert!(
+            !tree
+                .find(Guid::new(10))
+                .expect("single")
+                .is_missing(0, Txg::new(5))
+        );
+    });
+}
+
+/// A flush does not cover what the device takes while it runs: such a write is missing when the device is given up.
+#[test]
+fn a_write_that_a_flush_did_not_cover_is_missed() {
+    simulate(async {
+        let sim = SimWorld::new(9);
+        let mirror = group(&sim, "mirror", 0, "m", 2, 20);
+        let pool = TestTree::create(sim, vec![mirror], 12).await;
+        let tree = pool.tree.clone();
+        let disk = pool.disk("m0");
+        disk.inject(Fault::new(SimOp::Write, FaultEffect::Delay(Duration::from_secs(1))).times(1));
+        let writing = tokio::spawn({
+            let tree = tree.clone();
+            let context = IoContext {
+                birth: Txg::new(5),
+                ..IoContext::default()
+            };
+            let data = Bytes::from(vec![7; 4096]);
+            async move { tree.write_block(VdevId::new(0), 0, data, &context).await }
+        });
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        tree.flush().await.expect("flushed");
+        assert!(!writing.is_finished());
+        writing.await.expect("no panic").expect("written");
+        disk.inject(Fault::new(SimOp::Flush, FaultEffect::Error).times(1));
+        tree.flush().await.expect("the mirror has another device");
+        let m0 = tree.find(Guid::new(21)).expect("m0");
+        assert_eq!(m0.state().0, VdevState::Faulted);
+        assert!(m0.is_missing(0, Txg::new(5)));
+    });
+}
+
+/// Nobody's flush makes lost writes count as durable while they are made again.
+#[test]
+fn a_flush_waits_until_lost_writes_are_made_again() {
+    simulate(async {
+        let sim = SimWorld::new(10);
+        let single = leaf(&sim, "single", 10);
+        let pool = TestTree::create(sim, vec![single], 12).await;
+        let tree = pool.tree.clone();
+        let data = Bytes::from(vec![7; 4096]);
+        for offset in [0, 1 << 20] {
+            let context = IoContext {
+                birth: Txg::new(5),
+                ..IoContext::default()
+            };
+            tree.write_block(VdevId::new(0), offset, data.clone(), &context)
+                .await
+                .expect("written");
+        }
+        let disk = pool.disk("single");
+        disk.inject(Fault::new(SimOp::Flush, FaultEffect::Error).times(1));
+        pool.flush().await.expect_err("nothing else has it");
+        let places = [0, 1 << 20].map(|offset| format::LABEL_START_BYTES + offset);
+        for place in places {
+            disk.corrupt(place, 4096);
+        }
+        // The first write takes long, the second fails: it is to be made again once more.
+        disk.inject(Fault::new(SimOp::Write, FaultEffect::Delay(Duration::from_secs(1))).times(1));
+        disk.inject(
+            Fault::new(SimOp::Write, FaultEffect::Error)
+                .within(places[1]..places[1] + 4096)
+                .times(1),
+        );
+        let clearing = tokio::spawn({
+            let pool = pool.clone();
+            async move { pool.clear().await }
+        });
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let _ = tree.flush().await;
+        clearing.await.expect("no panic").expect("may be tried");
+        pool.clear().await.expect("may be tried again");
+        for place in places {
+            assert_eq!(disk.peek(place, 4096), data);
+        }
+    });
+}
+
+/// That a device is gone may be found out by others than a flush; its writes are not durable all the same.
+#[test]
+fn a_vdev_that_went_away_silently_is_not_flushed() {
+    simulate(async {
+        let sim = SimWorld::new(8);
+        let single = leaf(&sim, "single", 10);
+        let other = leaf(&sim, "other", 20);
+        let pool = TestTree::create(sim, vec![single, other], 12).await;
+        let tree = &pool.tree;
+        let context = IoContext {
+            birth: Txg::new(5),
+            ..IoContext::default()
+        };
+        let data = Bytes::from(vec![7; 4096]);
+        tree.write_block(VdevId::new(0), 0, data.clone(), &context)
+            .await
+            .expect("written");
+        // Found out by a read, not by the flush.
+        pool.disk("single").set_gone(true);
+        let read = tree
+            .read_block(
+                VdevId::new(0),
+                8192,
+                4096,
+                &context,
+                &super::node::Unverified,
+            )
+            .await;
+        assert!(read.is_err());
+        assert_eq!(tree.tops()[0].state().0, VdevState::Removed);
+        assert!(tree.flush().await.is_err(), "the write may be lost");
+        pool.disk("single").set_gone(false);
+        assert_eq!(tree.reopen(false).await.unwrap(), 1);
+        tree.flush().await.expect("all is well");
+    });
+}
+
+fn uberblock(txg: u64) -> Uberblock {
+    Uberblock {
+        endian: format::Endian::Little,
+        version: 5000,
+        txg: Txg::new(txg),
+        guid_sum: Guid::new(0),
+        timestamp_seconds: txg,
+        root: format::BlockPointer::HOLE,
+        software_version: 5000,
+        multihost: None,
+        checkpoint_txg: Txg::ZERO,
+        reflow_offset_bytes: 0,
+        reflow_state: format::ReflowScratchState::NotInUse,
+    }
+}
+
+#[test]
+fn labels_come_back_as_they_were_written() {
+    simulate(async {
+        let sim = SimWorld::new(3);
+        let tops = vec![
+            group(&sim, "raidz", 1, "r", 3, 10),
+            leaf(&sim, "single", 20),
+        ];
+        let pool = TestTree::create(sim, tops, 12).await;
+        for txg in 4..80 {
+            let config = pool_config(txg);
+            let sync = LabelSync {
+                uberblock: &uberblock(txg),
+                multihost: false,
+                config: (txg % 7 == 0).then_some(&config),
+            };
+            pool.tree.sync_labels(&sync).await.expect("written");
+        }
+        let tree = pool.reopen().await;
+        let uberblocks = tree.uberblocks().await;
+        // 32 slots of 4 KiB; the newest in front.
+        let txgs: Vec<u64> = uberblocks
+            .iter()
+            .map(|uberblock| uberblock.txg.get())
+            .collect();
+        assert_eq!(txgs, (48..80).rev().collect::<Vec<_>>());
+        for (_, labels) in tree.read_all_labels().await {
+            for label in &labels.labels {
+                let config = label.config.as_ref().expect("a configuration");
+                assert_eq!(config.u64("txg"), Some(77));
+                assert_eq!(config.u64("vdev_children"), Some(2));
+            }
+            assert_eq!(
+                labels
+                    .config(Txg::new(76))
+                    .and_then(|config| config.u64("txg")),
+                None
+            );
+        }
+        assert_eq!(tree.tops()[0].state().0, VdevState::Healthy);
+        assert_eq!(
+            tree.tops()[0].asize_bytes(),
+            3 * ((64 << 20) - (4 << 20) - (512 << 10))
+        );
+    });
+}
+
+#[test]
+fn a_crash_at_any_write_leaves_a_state_that_labels_describe() {
+    for seed in 0..120u64 {
+        simulate(async move {
+            let sim = SimWorld::new(seed);
+            let tops = vec![group(&sim, "mirror", 0, "m", 2, 10)];
+            let pool = TestTree::create(sim, tops, 9).await;
+            for name in ["m0", "m1"] {
+                pool.disk(name).set_latency(Latency::default());
+            }
+            // Before txg 4 there was none.
+            let mut done = 3;
+            pool.sim
+                .cut_power_at(SimOp::Write, 1 + seed % 40, PowerCut::Random);
+            for txg in 4..10 {
+                let config = pool_config(txg);
+                let sync = LabelSync {
+                    uberblock: &uberblock(txg),
+                    multihost: false,
+                    config: Some(&config),
+                };
+                if pool.tree.sync_labels(&sync).await.is_err() || !pool.sim.is_powered() {
+                    break;
+                }
+                done = txg;
+            }
+            pool.sim.kill_tasks().await;
+            pool.sim.power_on();
+            let tree = pool.reopen().await;
+            assert_eq!(tree.tops()[0].state().0, VdevState::Healthy, "seed {seed}");
+            let best = tree
+                .uberblocks()
+                .await
+                .first()
+                .map_or(3, |best| best.txg.get());
+            assert!(
+                best == done || best == done + 1,
+                "seed {seed}: {best} after {done}"
+            );
+            // Some label describes the state of the newest uberblock.
+            for (_, labels) in tree.read_all_labels().await {
+                let config = labels
+                    .config(Txg::new(best.max(1)))
+                    .expect("a configuration");
+                let txg = config.u64("txg").expect("a txg");
+                assert!(
+                    txg == best || best == done,
+                    "seed {seed}: label {txg}, uberblock {best}"
+                );
+            }
+        });
+    }
+}
+
+#[test]
+fn the_wrong_device_is_refused() {
+    simulate(async {
+        let sim = SimWorld::new(3);
+        let tops = vec![group(&sim, "mirror", 0, "m", 2, 10)];
+        let pool = TestTree::create(sim, tops, 12).await;
+        let mut config = pool.tree.to_config(Scope::Mos);
+        pool.tree.close();
+        // Each child claims to be where the other is.
+        let tops = config.get_mut("children");
+        let Some(format::NvValue::ListArray(tops)) = tops else {
+            panic!("children")
+        };
+        let Some(format::NvValue::ListArray(leaves)) = tops[0].get_mut("children") else {
+            panic!("children")
+        };
+        leaves[0].set("path", "m1");
+        leaves[1].set("path", "m0");
+        let tree = VdevTree::open(pool.sim.world(), &config, OpenOptions::default())
+            .await
+            .expect("opens");
+        let (state, aux) = tree.find(Guid::new(12)).expect("the second").state();
+        assert_eq!((state, aux), (VdevState::CantOpen, VdevAux::BadLabel));
+        assert_eq!(tree.tops()[0].state().0, VdevState::CantOpen);
+        // By guid they are found.
+        let options = OpenOptions {
+            paths: [(11, "m0"), (12, "m1")]
+                .map(|(guid, path)| (Guid::new(guid), path.to_owned()))
+                .into(),
+            ..OpenOptions::default()
+        };
+        tree.close();
+        let tree = VdevTree::open(pool.sim.world(), &config, options)
+            .await
+            .expect("opens");
+        assert_eq!(tree.tops()[0].state().0, VdevState::Healthy);
+    });
+}
+
+#[test]
+fn damaged_configurations_are_errors() {
+    simulate(async {
+        let sim = SimWorld::new(3);
+        let broken: Vec<fn(&mut format::NvList)> = vec![
+            |top| {
+                top.remove("type");
+            },
+            |top| {
+                top.set("nparity", 9u64);
+            },
+            |top| {
+                top.remove("children");
+            },
+            |top| {
+                top.set("nparity", 3u64);
+            },
+        ];
+        for damage in broken {
+            let mut top = group(&sim, "raidz", 1, "r", 3, 10);
+            damage(&mut top);
+            let config = crate::testing::root(vec![top], 9);
+            let result = VdevTree::open(sim.world(), &config, OpenOptions::default()).await;
+            assert!(result.is_err());
+        }
+    });
+}
+
+#[test]
+fn queued_writes_are_put_together() {
+    simulate(async {
+        let sim = SimWorld::new(3);
+        let config = leaf(&sim, "single", 10);
+        sim.disk("single").expect("a disk").set_latency(Latency {
+            write: Duration::from_millis(5),
+            ..Latency::NONE
+        });
+        let pool = TestTree::create(sim, vec![config], 12).await;
+        let tree = &pool.tree;
+        let context = IoContext {
+            priority: Priority::Async,
+            ..IoContext::default()
+        };
+        let before = pool.sim.counts().writes;
+        let block = 4096u64;
+        let count = 2048u64;
+        let writes = (0..count).map(|index| {
+            let data = Bytes::from(noise(block as usize, index));
+            tree.write_block(VdevId::new(0), index * block, data, &context)
+        });
+        for result in futures::future::join_all(writes).await {
+            result.expect("written");
+        }
+        let operations = pool.sim.counts().writes - before;
+        assert!(
+            operations < 60,
+            "{operations} operations for {count} adjacent blocks"
+        );
+        for index in [0, 1, 77, count - 1] {
+            let on_disk = pool
+                .disk("single")
+                .peek(LABEL_START_BYTES + index * block, block as usize);
+            assert_eq!(on_disk, noise(block as usize, index));
+        }
+    });
+}
+
+#[test]
+fn every_caller_of_an_aggregate_learns_of_its_own_part() {
+    simulate(async {
+        let sim = SimWorld::new(3);
+        let config = leaf(&sim, "single", 10);
+        sim.disk("single").expect("a disk").set_latency(Latency {
+            write: Duration::from_millis(5),
+            ..Latency::NONE
+        });
+        let pool = TestTree::create(sim, vec![config], 12).await;
+        let tree = &pool.tree;
+        let bad = LABEL_START_BYTES + 50 * 4096;
+        pool.disk("single")
+            .inject(Fault::new(SimOp::Write, FaultEffect::Error).within(bad..bad + 4096));
+        let context = IoContext {
+            priority: Priority::Async,
+            ..IoContext::default()
+        };
+        let writes = (0..100u64).map(|index| {
+            let data = Bytes::from(noise(4096, index));
+            tree.write_block(VdevId::new(0), index * 4096, data, &context)
+        });
+        let results = futures::future::join_all(writes).await;
+        let failed: Vec<usize> = (0..100).filter(|index| results[*index].is_err()).collect();
+        assert_eq!(failed, [50]);
+        // Probing found the device alive.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(tree.tops()[0].state().0, VdevState::Healthy);
+    });
+}
+
+#[test]
+fn vdevs_can_be_added() {
+    simulate(async {
+        let sim = SimWorld::new(3);
+        let config = leaf(&sim, "single", 10);
+        let pool = TestTree::create(sim.clone(), vec![config], 12).await;
+        let tree = &pool.tree;
+        let sum = tree.guid_sum();
+        let mut more = group(&sim, "mirror", 0, "m", 2, 20);
+        more.set("id", 1u64);
+        more.set("ashift", 12u64);
+        let added = tree.add_tops(&[more]).await.expect("added");
+        tree.init_labels(&added, &pool_config(5), Txg::new(5))
+            .await
+            .expect("labelled");
+        assert_eq!(tree.top_count(), 2);
+        assert_eq!(added[0].vdev_id(), VdevId::new(1));
+        assert_eq!(tree.guid_sum().get(), sum.get() + 20 + 21 + 22);
+        let data = noise(4096, 1);
+        tree.write_block(
+            VdevId::new(1),
+            0,
+            Bytes::from(data.clone()),
+            &IoContext::default(),
+        )
+        .await
+        .expect("written");
+        assert_eq!(pool.disk("m1").peek(LABEL_START_BYTES, 4096), data);
+    });
+}
+
+/// Found by changing a configuration behind its checksum: asize and the metaslabs' size made for
+/// more metaslabs than fit in memory, and making them never ended.
+#[test]
+fn more_metaslabs_than_can_be_are_refused() {
+    simulate(async {
+        let sim = SimWorld::new(1);
+        let mut top = leaf(&sim, "d0", 7);
+        top.set("id", 0u64);
+        top.set("ashift", 12u64);
+        top.set("metaslab_shift", 9u64);
+        top.set("asize", 1u64 << 60);
+        let mut root = format::NvList::new();
+        root.set("type", "root");
+        root.set("guid", 1u64);
+        root.set("children", vec![top]);
+        let opened = VdevTree::open(sim.world(), &root, OpenOptions::default()).await;
+        let error = opened.map(drop).expect_err("too many");
+        assert!(matches!(error, VdevError::BadConfig { .. }), "{error}");
+    });
+}

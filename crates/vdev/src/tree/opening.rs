@@ -1,0 +1,272 @@
+//! Opening the devices of a tree, and what their sizes make of its top-level vdevs.
+//!
+//! A device is taken only if its labels say that it is the leaf it is looked for as. One that cannot be used is noted in
+//! its leaf's state, and the tree does without; but when another process has it, that process has the pool.
+
+use std::sync::Arc;
+
+use device::{Device, DeviceError};
+use format::{Guid, LABEL_BYTES, LABEL_END_BYTES, LABEL_START_BYTES, MIN_DEVICE_BYTES, Txg};
+use futures::future::join_all;
+
+use super::{ASHIFT_MAX, ASHIFT_MIN, VdevTree};
+use crate::config::bad;
+use crate::error::VdevError;
+use crate::kind::VdevKind;
+use crate::label::read_labels;
+use crate::metaslab::{METASLABS_MAX, metaslab_shift};
+use crate::node::Vdev;
+use crate::state::{VdevAux, VdevState};
+
+impl VdevTree {
+    /// Opens the devices of top-level vdevs and settles how big these are.
+    pub(super) async fn open_tops(&self, tops: &[Arc<Vdev>]) -> Result<(), VdevError> {
+        let mut leaves: Vec<Arc<Vdev>> = tops.iter().flat_map(Vdev::leaves).collect();
+        // First one alone, the same for everybody: of two processes that open the same devices at once, one gets it
+        // and then the others, instead of each getting some and both being refused.
+        leaves.sort_by_cached_key(|leaf| self.device_path(leaf));
+        let mut opened = false;
+        let mut rest = leaves.iter();
+        while !opened && let Some(leaf) = rest.next() {
+            opened = self.open_known(leaf).await?;
+        }
+        let opened = join_all(rest.map(|leaf| self.open_known(leaf))).await;
+        opened.into_iter().collect::<Result<Vec<_>, _>>()?;
+        for top in tops {
+            self.settle_size(top)?;
+        }
+        Ok(())
+    }
+
+    /// [`Self::open_leaf`]; tells whether it is open. Fails where the pool must do without none of its devices, or where
+    /// another process has this one.
+    async fn open_known(&self, leaf: &Arc<Vdev>) -> Result<bool, VdevError> {
+        match self.open_leaf(leaf).await {
+            Ok(()) => Ok(leaf.leaf().is_some_and(|leaf| leaf.device().is_some())),
+            Err(error) if self.options.create || self.is_held_elsewhere(leaf, &error) => Err(error),
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// Opens a leaf's device unless it is offline or faulted; on failure sets its state.
+    pub(super) async fn open_leaf(&self, vdev: &Arc<Vdev>) -> Result<(), VdevError> {
+        let Some(leaf) = vdev.leaf() else {
+            return Ok(());
+        };
+        if matches!(leaf.state().0, VdevState::Offline | VdevState::Faulted) {
+            return Ok(());
+        }
+        let result = self.open_device(vdev).await;
+        match result {
+            Ok(device) => {
+                leaf.set_device(Some(device));
+                leaf.set_state(VdevState::Healthy, VdevAux::None);
+                Ok(())
+            }
+            Err((aux, error)) => {
+                tracing::warn!(leaf = %vdev.guid(), %error, "a device of the pool is not usable");
+                leaf.set_device(None);
+                leaf.set_state(VdevState::CantOpen, aux);
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether another process has a device that is known to be the leaf's: then it has the pool, and the devices left
+    /// over, half of a mirror perhaps, must not become a second one.
+    fn is_held_elsewhere(&self, leaf: &Vdev, error: &VdevError) -> bool {
+        matches!(error, VdevError::Device(error) if matches!(**error, DeviceError::InUse { .. }))
+            && self.options.paths.contains_key(&leaf.guid())
+    }
+
+    /// Where a leaf's device is looked for.
+    pub(crate) fn device_path(&self, vdev: &Vdev) -> Option<String> {
+        let known = self.options.paths.get(&vdev.guid()).cloned();
+        known.or_else(|| vdev.path())
+    }
+
+    async fn open_device(&self, vdev: &Arc<Vdev>) -> Result<Arc<dyn Device>, (VdevAux, VdevError)> {
+        let path = self.device_path(vdev).ok_or_else(|| {
+            (
+                VdevAux::OpenFailed,
+                bad(format!("{} has no path", vdev.guid())),
+            )
+        })?;
+        let device = self
+            .world
+            .opener
+            .open(&path, self.options.read_only)
+            .await
+            .map_err(|error| (VdevAux::OpenFailed, error.into()))?;
+        let size = device.size_bytes() & !(LABEL_BYTES - 1);
+        if size < MIN_DEVICE_BYTES {
+            let error = VdevError::TooSmall {
+                path,
+                size_bytes: device.size_bytes(),
+                needed_bytes: MIN_DEVICE_BYTES,
+            };
+            return Err((VdevAux::TooSmall, error));
+        }
+        if !self.options.create {
+            self.check_label(vdev, &*device).await?;
+        }
+        if self.options.keep_writers_out {
+            let kept = device.keep_writers_out().await;
+            kept.map_err(|error| (VdevAux::OpenFailed, error.into()))?;
+        }
+        Ok(device)
+    }
+
+    /// Whether the device's labels say that it is this leaf (`vdev_validate`).
+    async fn check_label(
+        &self,
+        vdev: &Arc<Vdev>,
+        device: &dyn Device,
+    ) -> Result<(), (VdevAux, VdevError)> {
+        let path = device.path().to_owned();
+        let labels = read_labels(device)
+            .await
+            .map_err(|error| (VdevAux::OpenFailed, error))?;
+        let expected = *self.pool_guid.lock();
+        let config = match expected {
+            Some(pool) => labels.config_in(pool),
+            None => labels.config(Txg::new(u64::MAX)),
+        };
+        let Some(config) = config else {
+            return Err((VdevAux::CorruptData, VdevError::NoLabel { path }));
+        };
+        let guid = Guid::new(config.u64("guid").unwrap_or(0));
+        if guid != vdev.guid() {
+            let error = VdevError::WrongDevice {
+                path,
+                found: guid,
+                expected: vdev.guid(),
+            };
+            return Err((VdevAux::BadLabel, error));
+        }
+        let pool = config.u64("pool_guid").map(Guid::new);
+        match (expected, pool) {
+            (Some(expected), Some(found)) if expected != found => Err((
+                VdevAux::BadLabel,
+                VdevError::WrongDevice {
+                    path,
+                    found,
+                    expected,
+                },
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Determines ashift and asize of a new top-level vdev, or checks that its devices did not
+    /// shrink (`vdev_open`, module/zfs/vdev.c).
+    pub(super) fn settle_size(&self, top: &Arc<Vdev>) -> Result<(), VdevError> {
+        if top.top().is_none() || (!top.kind().is_leaf() && top.children().is_empty()) {
+            return Ok(());
+        }
+        if top.asize_bytes() == 0 {
+            let Some(asize) = measure(top) else {
+                return Ok(());
+            };
+            let sectors = top.leaves();
+            let device_shift = sectors
+                .iter()
+                .filter_map(|vdev| vdev.leaf()?.device())
+                .map(|device| device.sector_bytes().max(1).ilog2())
+                .max()
+                .unwrap_or(ASHIFT_MIN);
+            let ashift = top
+                .top()
+                .map_or(0, |_| top.config_u64("ashift").unwrap_or(0) as u32);
+            let ashift = ashift.max(device_shift).max(ASHIFT_MIN);
+            if ashift > ASHIFT_MAX {
+                return Err(bad(format!(
+                    "{}: sectors of 2^{ashift} bytes are more than the format allows (2^{ASHIFT_MAX})",
+                    top.display_name()
+                )));
+            }
+            top.set_size(ashift, asize);
+            top.set_metaslabs(top.metaslab_array(), metaslab_shift(asize));
+            return Ok(());
+        }
+        if !(ASHIFT_MIN..=ASHIFT_MAX).contains(&top.ashift()) {
+            return Err(bad(format!(
+                "{}: an ashift of {}",
+                top.display_name(),
+                top.ashift()
+            )));
+        }
+        // The least that a device must offer (vdev_get_min_asize).
+        let aligned = match top.metaslab_shift() {
+            0 => top.asize_bytes(),
+            shift => top.asize_bytes() >> shift << shift,
+        };
+        let needed = match top.kind() {
+            VdevKind::Raidz(_) => aligned.div_ceil(top.children().len() as u64),
+            VdevKind::Draid(draid) => draid.layout.child_bytes_min(aligned),
+            _ => aligned,
+        };
+        for vdev in top.leaves() {
+            let Some(leaf) = vdev.leaf() else { continue };
+            let Some(device) = leaf.device() else {
+                continue;
+            };
+            if leaf_asize(&*device) < needed {
+                tracing::error!(leaf = %vdev.guid(), path = device.path(), needed, "the device has shrunk");
+                leaf.set_device(None);
+                leaf.set_state(VdevState::CantOpen, VdevAux::BadLabel);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whole metaslabs that would fit on a top-level vdev's devices beyond those it has, in bytes: the devices are bigger
+    /// than when it was made (`vs_esize` in `vdev_get_stats_ex`, module/zfs/vdev.c). Zero unless all its devices
+    /// are there, and while RAID-Z is being made wider.
+    pub fn expandable_bytes(&self, top: &Arc<Vdev>) -> u64 {
+        let shift = top.metaslab_shift();
+        let is_whole = top.state().0 == VdevState::Healthy && !top.is_expanding();
+        if top.metaslab_count() == 0 || !is_whole {
+            return 0;
+        }
+        (whole_asize(top) >> shift).saturating_sub(top.metaslab_count()) << shift
+    }
+
+    /// Lets a top-level vdev use all of its devices, as [`Self::expandable_bytes`] tells (`vdev_open`,
+    /// `vdev_expand`, module/zfs/vdev.c). Nothing is on disk before the configuration is written, which must be in the
+    /// txg that first allocates there. Whether there was anything to gain.
+    pub fn expand(&self, top: &Arc<Vdev>) -> bool {
+        let grows = self.expandable_bytes(top) > 0;
+        if grows {
+            top.set_size(top.ashift(), whole_asize(top));
+        }
+        grows
+    }
+}
+
+/// Bytes of a device that blocks can be on.
+fn leaf_asize(device: &dyn Device) -> u64 {
+    (device.size_bytes() & !(LABEL_BYTES - 1)).saturating_sub(LABEL_START_BYTES + LABEL_END_BYTES)
+}
+
+/// Allocatable bytes of a vdev by its devices: the smallest child's, times the children of RAID-Z
+/// (`vdev_mirror_open`, `vdev_raidz_open`, `vdev_draid_open`). `None` when no device is there.
+fn measure(vdev: &Arc<Vdev>) -> Option<u64> {
+    if let Some(leaf) = vdev.leaf() {
+        return leaf.device().map(|device| leaf_asize(&*device));
+    }
+    let smallest = vdev.children().iter().filter_map(measure).min()?;
+    Some(match vdev.kind() {
+        VdevKind::Raidz(_) => smallest * vdev.children().len() as u64,
+        VdevKind::Draid(draid) => draid.layout.asize(smallest),
+        _ => smallest,
+    })
+}
+
+/// [`measure`] of a top-level vdev with metaslabs, as its configuration has it: in whole sectors, no more than can be
+/// dealt with.
+fn whole_asize(top: &Arc<Vdev>) -> u64 {
+    let asize = measure(top).unwrap_or(0);
+    let most = METASLABS_MAX.saturating_mul(1 << top.metaslab_shift());
+    asize.min(most) >> top.ashift() << top.ashift()
+}

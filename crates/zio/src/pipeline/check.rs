@@ -1,0 +1,121 @@
+//! Whether bytes read from disk are those of the block that was asked for.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use codec::checksum::{
+    self, Salt, fold_for_mac, gang_verifier, verify_embedded, verify_embedded_beside_mac,
+};
+use device::{BoxFuture, World};
+use format::{BlockPointer, Checksum, Endian, ObjectType};
+
+use vdev::Verify;
+
+/// Blocks longer than this are verified by a CPU worker when the checksum is a fast one.
+const FAST_ON_WORKER_BYTES: usize = 256 << 10;
+/// The same, for cryptographic checksums.
+const SLOW_ON_WORKER_BYTES: usize = 32 << 10;
+
+/// Whether computing this checksum of so much data is better left to a CPU worker.
+pub(super) fn is_heavy(kind: Checksum, length: usize) -> bool {
+    let limit = match kind {
+        Checksum::Off
+        | Checksum::NoParity
+        | Checksum::Fletcher2
+        | Checksum::Fletcher4
+        | Checksum::Zilog
+        | Checksum::Zilog2 => FAST_ON_WORKER_BYTES,
+        _ => SLOW_ON_WORKER_BYTES,
+    };
+    length > limit
+}
+
+#[derive(Clone)]
+enum Expected {
+    /// In the pointer.
+    Pointer([u64; 4]),
+    /// Only half of it is in the pointer, beside a MAC.
+    Half([u64; 2]),
+    /// In the block, with this verifier.
+    Embedded([u64; 4]),
+    /// The same, and half of it is a MAC (encrypted intent logs).
+    EmbeddedHalf([u64; 4]),
+}
+
+/// The check of one block.
+#[derive(Clone)]
+pub(super) struct BlockCheck {
+    world: World,
+    kind: Checksum,
+    endian: Endian,
+    expected: Expected,
+    salt: Arc<Salt>,
+}
+
+impl BlockCheck {
+    /// Of the block that `bp` points to, or of the gang header if it is one.
+    pub(super) fn new(bp: &BlockPointer, world: &World, salt: Arc<Salt>) -> Self {
+        let kind = if bp.is_gang() {
+            Checksum::GangHeader
+        } else {
+            bp.checksum_kind()
+        };
+        let expected = if bp.is_gang() {
+            Expected::Embedded(gang_words(bp))
+        } else if kind.is_embedded() && bp.uses_crypt() {
+            Expected::EmbeddedHalf(bp.checksum())
+        } else if kind.is_embedded() {
+            Expected::Embedded(bp.checksum())
+        } else if bp.uses_crypt() && bp.object_type() != ObjectType::OBJSET {
+            let sum = bp.checksum();
+            Expected::Half([sum[0], sum[1]])
+        } else {
+            Expected::Pointer(bp.checksum())
+        };
+        BlockCheck {
+            world: world.clone(),
+            kind,
+            endian: bp.endian(),
+            expected,
+            salt,
+        }
+    }
+
+    fn holds(&self, data: &[u8]) -> bool {
+        match &self.expected {
+            _ if matches!(self.kind, Checksum::Off | Checksum::NoParity) => true,
+            Expected::Pointer(sum) => {
+                checksum::verify(self.kind, self.endian, data, Some(&self.salt), sum).is_ok()
+            }
+            Expected::Half(half) => {
+                checksum::compute(self.kind, self.endian, data, Some(&self.salt))
+                    .is_ok_and(|sum| fold_for_mac(self.kind, &sum) == *half)
+            }
+            Expected::Embedded(verifier) => verify_embedded(self.kind, verifier, data).is_ok(),
+            Expected::EmbeddedHalf(verifier) => {
+                verify_embedded_beside_mac(self.kind, verifier, data).is_ok()
+            }
+        }
+    }
+}
+
+/// What a gang header's checksum starts from.
+pub(super) fn gang_words(bp: &BlockPointer) -> [u64; 4] {
+    let dva = bp.dva(0);
+    let vdev = dva.map_or(0, |dva| u64::from(dva.vdev().get()));
+    let offset = dva.map_or(0, |dva| dva.offset_bytes());
+    gang_verifier(vdev, offset, bp.physical_birth().get())
+}
+
+impl Verify for BlockCheck {
+    fn verify<'a>(&'a self, data: &'a Bytes) -> BoxFuture<'a, bool> {
+        if is_heavy(self.kind, data.len()) {
+            let (check, data) = (self.clone(), data.clone());
+            return Box::pin(async move {
+                let world = check.world.clone();
+                world.compute(move || check.holds(&data)).await
+            });
+        }
+        Box::pin(std::future::ready(self.holds(data)))
+    }
+}

@@ -1,0 +1,224 @@
+//! Encrypted blocks through the pipeline: what goes in comes out, with the right key and nothing changed.
+
+use codec::crypt::{DataKey, Suite};
+use device::sim::SimWorld;
+use format::{Bookmark, Compression, ObjectType, Pointer, RegularPointer};
+
+use super::*;
+use crate::testing::{TestPool, leaf, noise, simulate};
+
+const TXG: Txg = Txg::new(7);
+const OBJSET: u64 = 54;
+
+fn policy(object_type: ObjectType, level: u8) -> WritePolicy {
+    WritePolicy {
+        copies: 3,
+        encrypted: true,
+        bookmark: bookmark(),
+        cache: false,
+        allow_embedded: true,
+        ..WritePolicy::metadata(object_type, level)
+    }
+}
+
+fn bookmark() -> Bookmark {
+    Bookmark {
+        objset: OBJSET.into(),
+        ..Bookmark::default()
+    }
+}
+
+fn direct() -> ReadContext {
+    ReadContext {
+        cache: CacheUse::Bypass,
+        ..ReadContext::new(bookmark())
+    }
+}
+
+fn key(pool: &TestPool, suite: Suite) -> Arc<BlockKey> {
+    let random = pool.pipeline.world().random.clone();
+    let data = DataKey::generate(suite, &mut |out: &mut [u8]| random.fill(out));
+    BlockKey::new(data, &*random)
+}
+
+async fn pool() -> TestPool {
+    let sim = SimWorld::new(5);
+    let config = leaf(&sim, "single", 10);
+    TestPool::create(sim, vec![config], 9).await
+}
+
+#[test]
+fn blocks_are_encrypted_or_authenticated_as_their_type_says() {
+    simulate(async {
+        let pool = pool().await;
+        let pipeline = &pool.pipeline;
+        let noise_of = |seed| Bytes::from(noise(4096, seed));
+        let zeros_behind = |length| {
+            let mut data = vec![0; 8192];
+            data[..length].fill(b'x');
+            Bytes::from(data)
+        };
+        let file = ObjectType::PLAIN_FILE_CONTENTS;
+        let refused = pipeline.write(TXG, noise_of(1), &policy(file, 0)).await;
+        assert!(matches!(refused, Err(ZioError::KeyNotLoaded { .. })));
+        for (index, suite) in Suite::ALL.into_iter().enumerate() {
+            pipeline.map_key(OBJSET.into(), key(&pool, suite));
+            let data = noise_of(index as u64);
+            let bp = pipeline
+                .write(TXG, data.clone(), &policy(file, 0))
+                .await
+                .unwrap();
+            // Two copies, for the third place holds salt and IV.
+            assert!(bp.is_encrypted() && bp.copies() == 2 && bp.fill() == 1);
+            assert_eq!(pipeline.read(&bp, &direct()).await.unwrap(), data);
+            let stored = pipeline.read_raw(&bp, &direct()).await.unwrap();
+            assert_ne!(stored, data, "{}", suite.name());
+            // The same again looks different.
+            let again = pipeline
+                .write(TXG, data.clone(), &policy(file, 0))
+                .await
+                .unwrap();
+            assert_ne!(again.crypt(), bp.crypt());
+            assert_ne!(pipeline.read_raw(&again, &direct()).await.unwrap(), stored);
+        }
+        // Compressed first, never embedded, and still holes where there is nothing.
+        let bp = pipeline
+            .write(TXG, zeros_behind(50), &policy(file, 0))
+            .await
+            .unwrap();
+        assert!(!bp.is_embedded() && bp.compression() == Compression::Lz4);
+        assert_eq!(
+            pipeline.read(&bp, &direct()).await.unwrap(),
+            zeros_behind(50)
+        );
+        let bp = pipeline
+            .write(TXG, zeros_behind(0), &policy(file, 0))
+            .await
+            .unwrap();
+        assert!(bp.is_hole());
+        // In the clear, but with a MAC.
+        let clear = policy(ObjectType::MASTER_NODE, 0);
+        let bp = pipeline.write(TXG, noise_of(50), &clear).await.unwrap();
+        assert!(bp.is_authenticated() && bp.copies() == 3);
+        assert_eq!(
+            pipeline.read_raw(&bp, &direct()).await.unwrap(),
+            noise_of(50)
+        );
+        assert_eq!(pipeline.read(&bp, &direct()).await.unwrap(), noise_of(50));
+
+        // Without the key what is in the clear is read if that is asked for, and nothing else.
+        let secret = pipeline
+            .write(TXG, noise_of(51), &policy(file, 0))
+            .await
+            .unwrap();
+        pipeline.unmap_keys(|_, _| true);
+        let locked = ReadContext {
+            without_key: true,
+            ..direct()
+        };
+        assert_eq!(pipeline.read(&bp, &locked).await.unwrap(), noise_of(50));
+        for (bp, context) in [(&bp, direct()), (&secret, direct()), (&secret, locked)] {
+            let result = pipeline.read(bp, &context).await;
+            assert!(
+                matches!(result, Err(ZioError::KeyNotLoaded { .. })),
+                "{result:?}"
+            );
+        }
+    });
+}
+
+#[test]
+fn what_was_changed_is_an_error_and_never_data() {
+    simulate(async {
+        let pool = pool().await;
+        let pipeline = &pool.pipeline;
+        pipeline.map_key(OBJSET.into(), key(&pool, Suite::Aes256Gcm));
+        let data = Bytes::from(noise(4096, 3));
+        let kinds = [ObjectType::PLAIN_FILE_CONTENTS, ObjectType::MASTER_NODE];
+        for object_type in kinds {
+            let bp = pipeline
+                .write(TXG, data.clone(), &policy(object_type, 0))
+                .await
+                .unwrap();
+            let Pointer::Regular(right) = bp.decoded() else {
+                panic!("{bp}")
+            };
+            let mut forged = Vec::new();
+            for bit in 0..64 {
+                for word in [2, 3] {
+                    let mut pointer = right;
+                    pointer.checksum[word] ^= 1 << bit;
+                    forged.push(pointer);
+                }
+                if let Some(crypt) = right.crypt {
+                    let mut salt = crypt;
+                    salt.salt ^= 1 << bit;
+                    let mut iv = crypt;
+                    iv.iv1 ^= 1 << bit;
+                    let mut tail = crypt;
+                    tail.iv2 ^= 1 << (bit % 32);
+                    for crypt in [salt, iv, tail] {
+                        forged.push(RegularPointer {
+                            crypt: Some(crypt),
+                            ..right
+                        });
+                    }
+                }
+            }
+            for pointer in forged {
+                let bp = BlockPointer::regular(&pointer).unwrap();
+                let result = pipeline.read(&bp, &direct()).await;
+                assert!(
+                    matches!(result, Err(ZioError::Authentication { .. })),
+                    "{result:?}"
+                );
+            }
+            // Other bytes with a right checksum, as somebody without the key can write them.
+            for at in [0, 1000, 4095] {
+                let mut bytes = pipeline.read_raw(&bp, &direct()).await.unwrap().to_vec();
+                bytes[at] ^= 1;
+                let plain = WritePolicy {
+                    encrypted: false,
+                    compression: Compression::Off,
+                    copies: 2,
+                    ..policy(object_type, 0)
+                };
+                let written = pipeline.write(TXG, bytes.into(), &plain).await.unwrap();
+                let Pointer::Regular(written) = written.decoded() else {
+                    panic!("{written}")
+                };
+                let [a, b] =
+                    codec::checksum::fold_for_mac(written.checksum_kind, &written.checksum);
+                let bp = BlockPointer::regular(&RegularPointer {
+                    dvas: written.dvas,
+                    checksum: [a, b, right.checksum[2], right.checksum[3]],
+                    ..right
+                });
+                let result = pipeline.read(&bp.unwrap(), &direct()).await;
+                assert!(
+                    matches!(result, Err(ZioError::Authentication { .. })),
+                    "{result:?}"
+                );
+            }
+        }
+        // An indirect block whose sum of MACs is another.
+        let child = pipeline
+            .write(TXG, data, &policy(kinds[0], 0))
+            .await
+            .unwrap();
+        let mut block = child.encode().to_vec();
+        block.resize(4096, 0);
+        let bp = pipeline
+            .write(TXG, block.into(), &policy(kinds[0], 1))
+            .await
+            .unwrap();
+        assert!(bp.has_mac_of_macs());
+        pipeline.read(&bp, &direct()).await.unwrap();
+        let mut forged = bp;
+        let mut mac = bp.mac();
+        mac[7] ^= 0x10;
+        forged.set_mac(mac);
+        let result = pipeline.read(&forged, &direct()).await;
+        assert!(matches!(result, Err(ZioError::Authentication { .. })));
+    });
+}

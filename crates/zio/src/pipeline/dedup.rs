@@ -1,0 +1,476 @@
+//! Deduplicated blocks while a txg is written (`zio_ddt_write`, `zio_ddt_free`, module/zfs/zio.c; `ddt_lookup` and the
+//! `ddt_phys_*` functions, module/zfs/ddt.c).
+//!
+//! Blocks with the D bit are shared: an entry of a dedup table counts their references. The tables are objects of the MOS,
+//! above this crate; [`DedupTables`] is how they are asked. What a txg changes is kept here as *live entries*, one per block
+//! that the txg writes or frees, until the engine stores them and forgets them at the end of the pass: memory goes by what a
+//! txg does, not by the size of a table.
+//!
+//! A **write** looks its checksum up. An entry with enough copies gives its places to the new pointer and one more
+//! reference; one with too few (flat tables) gets the rest written; without an entry the block is written and is the
+//! entry's first. Whoever writes an entry holds its lock until the data is written, so a second writer of the same data waits for
+//! the first. What cannot be shared (no room in one piece, table over its quota, table unreadable, data that differs) is written as an ordinary block.
+//!
+//! A **free** is queued by [`Pipeline::free`] and settled when the pass's datasets are written: the reference is dropped.
+//! The space is freed by the engine when the entry has none left. A pointer that no longer fits its entry is
+//! of a block whose entry was pruned: it is freed like any other.
+//!
+//! A crash loses live entries together with the txg that they belong to.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use device::BoxFuture;
+use format::{
+    BlockPointer, Checksum, CryptParams, DVAS_PER_POINTER, DdtClass, DdtKey, DdtPhys, DdtPlace,
+    Endian, ObjectType, RegularPointer, Txg,
+};
+use futures::StreamExt;
+use parking_lot::{Mutex, RwLock};
+
+use super::write::Stored;
+use super::{Pipeline, ReadContext, WritePolicy};
+use crate::cache::CacheKey;
+use crate::error::ZioError;
+
+/// Frees whose entries are looked up at the same time.
+const LOOKUPS_IN_FLIGHT: usize = 64;
+
+/// How a block is deduplicated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct DedupPolicy {
+    /// Compare the data with the block that is there; always done where the checksum is too weak to rely on.
+    pub verify: bool,
+}
+
+/// What names an entry: the table's checksum and the key in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct DedupName {
+    /// Whose table.
+    pub checksum: Checksum,
+    /// The entry's key.
+    pub key: DdtKey,
+}
+
+impl DedupName {
+    /// The name of a block's entry; `None` for blocks that no table can have.
+    pub fn of(bp: &BlockPointer) -> Option<Self> {
+        let checksum = bp.checksum_kind();
+        if !checksum.has_dedup_table() {
+            return None;
+        }
+        let key = DdtKey::new(
+            bp.checksum(),
+            bp.lsize_bytes(),
+            bp.psize_bytes(),
+            bp.compression(),
+            bp.uses_crypt(),
+        );
+        key.ok().map(|key| DedupName { checksum, key })
+    }
+
+    /// For sorting: a table's entries in the order in which its ZAPs have them.
+    pub fn order(&self) -> (u8, [u64; 5]) {
+        (self.checksum.code(), *self.key.words())
+    }
+}
+
+/// An entry as a table has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredEntry {
+    /// In which of the table's ZAPs.
+    pub class: DdtClass,
+    /// Its value.
+    pub value: DdtPhys,
+}
+
+/// An entry that is changed in this txg.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LiveEntry {
+    /// What the table has; `None` when it is new.
+    pub stored: Option<StoredEntry>,
+    /// What it is to be.
+    pub value: DdtPhys,
+}
+
+/// The dedup tables of a pool.
+pub trait DedupTables: Send + Sync {
+    /// Reads an entry. Called while a txg is written.
+    fn lookup<'a>(
+        &'a self,
+        name: &'a DedupName,
+    ) -> BoxFuture<'a, Result<Option<StoredEntry>, ZioError>>;
+
+    /// Whether new entries of this checksum's table are flat; `None` when it may not grow (`ddt_over_quota`).
+    fn new_entries_are_flat(&self, checksum: Checksum) -> Option<bool>;
+
+    /// Whether entries of this table may have been removed while their blocks live (`zpool ddtprune`).
+    fn may_be_pruned(&self, checksum: Checksum) -> bool;
+}
+
+type Slot = Arc<tokio::sync::Mutex<Option<LiveEntry>>>;
+
+/// What the pipeline keeps for it.
+#[derive(Default)]
+pub(super) struct Dedup {
+    tables: RwLock<Option<Weak<dyn DedupTables>>>,
+    live: Mutex<HashMap<DedupName, Slot>>,
+    /// References to drop.
+    frees: Mutex<BTreeMap<Txg, Vec<BlockPointer>>>,
+}
+
+impl Dedup {
+    fn tables(&self) -> Option<Arc<dyn DedupTables>> {
+        self.tables.read().as_ref()?.upgrade()
+    }
+
+    fn slot(&self, name: &DedupName) -> Slot {
+        self.live.lock().entry(*name).or_default().clone()
+    }
+
+    /// Queues the free of a block that may be shared; false when there are no tables at all.
+    pub(super) fn queue_free(&self, txg: Txg, bp: &BlockPointer) -> bool {
+        if !bp.is_dedup() || self.tables.read().is_none() {
+            return false;
+        }
+        self.frees.lock().entry(txg).or_default().push(*bp);
+        true
+    }
+}
+
+/// Damage that reading again does not mend: a reference is rather leaked than the pool stopped.
+fn is_damage(error: &ZioError) -> bool {
+    matches!(
+        error,
+        ZioError::Checksum { .. }
+            | ZioError::Corrupt { .. }
+            | ZioError::Vdev(vdev::VdevError::Format(_))
+            | ZioError::BadPointer { .. }
+    )
+}
+
+/// The pointer by which a place of an entry is freed or read: without D bit (`ddt_bp_create`). Of an
+/// encrypted block it lacks what decrypts it.
+///
+/// # Errors
+/// When the place makes no sense.
+pub fn pointer_of_place(name: &DedupName, place: &DdtPlace) -> Result<BlockPointer, ZioError> {
+    let key = &name.key;
+    let encrypted = key.is_encrypted();
+    Ok(BlockPointer::regular(&RegularPointer {
+        dvas: [0, 1, 2].map(|index| place.dva(index, encrypted)),
+        lsize_bytes: key.lsize_bytes(),
+        psize_bytes: key.psize_bytes(),
+        compression: key.compression(),
+        checksum_kind: name.checksum,
+        object_type: ObjectType::DEDUP,
+        level: 0,
+        dedup: false,
+        uses_crypt: encrypted,
+        rewritten: false,
+        endian: Endian::Little,
+        fill: 1,
+        logical_birth: place.physical_birth,
+        physical_birth: place.physical_birth,
+        checksum: key.checksum(),
+        crypt: None,
+    })?)
+}
+
+/// The place of an entry that a pointer leads to.
+fn place_of<'a>(entry: &'a mut LiveEntry, bp: &BlockPointer) -> Option<&'a mut DdtPlace> {
+    entry.value.places_mut().iter_mut().find(|place| {
+        place.is_used()
+            && place.words[0] == [bp.words()[0], bp.words()[1]]
+            && place.physical_birth == bp.physical_birth()
+    })
+}
+
+impl Pipeline {
+    /// Tells where the dedup tables are. Without, blocks with the D bit are freed like others.
+    pub fn set_dedup_tables(&self, tables: &Arc<dyn DedupTables>) {
+        *self.dedup.tables.write() = Some(Arc::downgrade(tables));
+    }
+
+    /// Whether this pass left something to settle: then there must be another one.
+    pub fn has_dedup_work(&self, txg: Txg) -> bool {
+        self.has_dedup_frees(txg) || !self.dedup.live.lock().is_empty()
+    }
+
+    /// Whether frees of shared blocks wait to be settled in this txg.
+    pub fn has_dedup_frees(&self, txg: Txg) -> bool {
+        self.dedup.frees.lock().contains_key(&txg)
+    }
+
+    /// Drops the references of up to `limit` freed blocks; says how many there were. When nothing in this pass is being
+    /// written any more.
+    ///
+    /// # Errors
+    /// Of reading tables, but for damage: then the block's space is lost.
+    pub async fn drop_dedup_references(&self, txg: Txg, limit: usize) -> Result<usize, ZioError> {
+        let taken = {
+            let mut frees = self.dedup.frees.lock();
+            let Some(list) = frees.get_mut(&txg) else {
+                return Ok(0);
+            };
+            let rest = list.len().saturating_sub(limit);
+            let taken = list.split_off(rest);
+            if list.is_empty() {
+                frees.remove(&txg);
+            }
+            taken
+        };
+        let count = taken.len();
+        let mut running = futures::stream::iter(taken)
+            .map(|bp| self.drop_reference(txg, bp))
+            .buffer_unordered(LOOKUPS_IN_FLIGHT);
+        while let Some(done) = running.next().await {
+            done?;
+        }
+        Ok(count)
+    }
+
+    async fn drop_reference(&self, txg: Txg, bp: BlockPointer) -> Result<(), ZioError> {
+        let lost = |why: &dyn std::fmt::Display| {
+            tracing::error!(%why, block = %bp, "a reference to a deduplicated block cannot be dropped; its space is lost until the pool is checked");
+        };
+        let (Some(name), Some(tables)) = (DedupName::of(&bp), self.dedup.tables()) else {
+            lost(&"there is no dedup table of its checksum");
+            return Ok(());
+        };
+        let slot = self.dedup.slot(&name);
+        let mut entry = slot.lock().await;
+        if entry.is_none() {
+            match tables.lookup(&name).await {
+                Ok(stored) => {
+                    *entry = stored.map(|stored| LiveEntry {
+                        value: stored.value.clone(),
+                        stored: Some(stored),
+                    });
+                }
+                Err(error) if is_damage(&error) => {
+                    lost(&error);
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let place = entry.as_mut().and_then(|entry| place_of(entry, &bp));
+        match place {
+            Some(place) if place.references > 0 => place.references -= 1,
+            Some(_) => lost(&"the dedup table counts no reference to it"),
+            None if tables.may_be_pruned(name.checksum) => {
+                let mut plain = bp;
+                plain.set_dedup(false);
+                self.free_space(txg, &plain);
+            }
+            None => lost(&"it is not in the dedup table"),
+        }
+        Ok(())
+    }
+
+    /// Counts one reference more to a block with the D bit that was cloned, in syncing context (`ddt_addref`). `false`: the
+    /// tables do not have it.
+    ///
+    /// # Errors
+    /// Of reading tables, but for damage.
+    pub async fn add_dedup_reference(&self, bp: &BlockPointer) -> Result<bool, ZioError> {
+        let (Some(name), Some(tables), true) =
+            (DedupName::of(bp), self.dedup.tables(), bp.is_dedup())
+        else {
+            return Ok(false);
+        };
+        let slot = self.dedup.slot(&name);
+        let mut entry = slot.lock().await;
+        if entry.is_none() {
+            match tables.lookup(&name).await {
+                Ok(stored) => {
+                    *entry = stored.map(|stored| LiveEntry {
+                        value: stored.value.clone(),
+                        stored: Some(stored),
+                    });
+                }
+                Err(error) if is_damage(&error) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        let place = entry.as_mut().and_then(|entry| place_of(entry, bp));
+        match place {
+            Some(place) if place.references > 0 => {
+                place.references += 1;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// What the txg changed in the tables, sorted by [`DedupName::order`]; the live entries are forgotten. Call it when
+    /// nothing is being written or settled.
+    pub fn take_dedup_changes(&self) -> Vec<(DedupName, LiveEntry)> {
+        let live = std::mem::take(&mut *self.dedup.live.lock());
+        let mut changes: Vec<_> = live
+            .into_iter()
+            .filter_map(|(name, slot)| {
+                let entry = slot
+                    .try_lock()
+                    .expect("between passes nobody works on an entry")
+                    .take()?;
+                let is_new =
+                    entry.stored.is_none() && !entry.value.places().iter().any(|p| p.is_used());
+                let same = entry
+                    .stored
+                    .as_ref()
+                    .is_some_and(|stored| stored.value == entry.value);
+                (!is_new && !same).then_some((name, entry))
+            })
+            .collect();
+        changes.sort_unstable_by_key(|(name, _)| name.order());
+        changes
+    }
+
+    /// Writes a block by way of its table; `None` when it is to be written as an ordinary one.
+    pub(super) async fn write_deduplicated(
+        &self,
+        txg: Txg,
+        data: &Bytes,
+        stored: &Stored,
+        policy: &WritePolicy,
+        dedup: DedupPolicy,
+    ) -> Result<Option<BlockPointer>, ZioError> {
+        let Some(tables) = self.dedup.tables() else {
+            return Ok(None);
+        };
+        let uses_crypt = stored.crypt.is_some();
+        // Of encrypted datasets only what is encrypted is shared: tables know no object types.
+        if policy.level > 0 || policy.encrypted && !uses_crypt {
+            return Ok(None);
+        }
+        let template = RegularPointer {
+            dvas: [None; DVAS_PER_POINTER],
+            dedup: true,
+            ..stored.pointer(txg, data.len() as u64, policy)
+        };
+        let key = DdtKey::new(
+            template.checksum,
+            template.lsize_bytes,
+            template.psize_bytes,
+            template.compression,
+            uses_crypt,
+        )?;
+        let name = DedupName {
+            checksum: policy.checksum,
+            key,
+        };
+        let slot = self.dedup.slot(&name);
+        let mut guard = slot.lock().await;
+        if guard.is_none() {
+            let found = match tables.lookup(&name).await {
+                Err(error) if is_damage(&error) => {
+                    tracing::warn!(%error, "a dedup table cannot be read; a block is written without it");
+                    return Ok(None);
+                }
+                found => found?,
+            };
+            *guard = match (found, tables.new_entries_are_flat(name.checksum)) {
+                (Some(stored), _) => Some(LiveEntry {
+                    value: stored.value.clone(),
+                    stored: Some(stored),
+                }),
+                (None, Some(flat)) => Some(LiveEntry {
+                    stored: None,
+                    value: DdtPhys::empty(flat),
+                }),
+                (None, None) => None,
+            };
+        }
+        let Some(entry) = guard.as_mut() else {
+            return Ok(None);
+        };
+        let verify = dedup.verify || !name.checksum.is_dedup();
+        if verify && !self.is_same(data, &template, &entry.value, policy).await {
+            return Ok(None);
+        }
+        let copies = usize::from(policy.copies.clamp(1, 3));
+        let variant = match &entry.value {
+            DdtPhys::Flat { .. } => 0,
+            DdtPhys::Traditional(_) => copies,
+        };
+        let place = &mut entry.value.places_mut()[variant];
+        let have = place.dvas(uses_crypt).count();
+        if have < copies {
+            if place.dva(0, false).is_some_and(|dva| dva.is_gang()) {
+                return Ok(None);
+            }
+            let more = WritePolicy {
+                copies: (copies - have) as u8,
+                ..*policy
+            };
+            let written = self.write_somewhere(txg, None, &stored.data, &more, false);
+            let dvas = match written.await {
+                Ok(dvas) => dvas,
+                Err(ZioError::NoSpace { .. }) => return Ok(None),
+                Err(error) => return Err(error),
+            };
+            for (to, dva) in place.words.iter_mut().skip(have).zip(dvas.iter().flatten()) {
+                *to = dva.to_words();
+            }
+            if let Some(crypt) = stored.crypt {
+                place.words[2] = [crypt.salt, crypt.iv1];
+            }
+            if !place.is_used() {
+                place.physical_birth = txg;
+            }
+        }
+        place.references += 1;
+        let bp = BlockPointer::regular(&RegularPointer {
+            dvas: [0, 1, 2].map(|index| place.dva(index, uses_crypt)),
+            physical_birth: place.physical_birth,
+            ..template
+        })?;
+        drop(guard);
+        if let Some(key) = CacheKey::of(&bp)
+            && policy.cache
+        {
+            self.cache.insert(key, data.clone());
+        }
+        Ok(Some(bp))
+    }
+
+    /// Whether the block that an entry has is the same as `data`; also when it has none (`zio_ddt_collision`).
+    async fn is_same(
+        &self,
+        data: &Bytes,
+        template: &RegularPointer,
+        value: &DdtPhys,
+        policy: &WritePolicy,
+    ) -> bool {
+        let Some(place) = value.places().iter().find(|place| place.is_used()) else {
+            return true;
+        };
+        let encrypted = template.uses_crypt;
+        let bp = BlockPointer::regular(&RegularPointer {
+            dvas: [0, 1, 2].map(|index| place.dva(index, encrypted)),
+            logical_birth: place.physical_birth,
+            physical_birth: place.physical_birth,
+            crypt: template.crypt.map(|crypt| CryptParams {
+                salt: place.words[2][0],
+                iv1: place.words[2][1],
+                ..crypt
+            }),
+            ..*template
+        });
+        let Ok(bp) = bp else { return false };
+        let context = ReadContext {
+            speculative: true,
+            ..ReadContext::new(policy.bookmark)
+        };
+        match self.read(&bp, &context).await {
+            Ok(there) => there == *data,
+            Err(error) => {
+                tracing::debug!(%error, "a block that is to be compared cannot be read");
+                false
+            }
+        }
+    }
+}

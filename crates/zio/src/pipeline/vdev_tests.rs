@@ -1,0 +1,185 @@
+//! Tests of what the pipeline does about vdevs: log blocks that devices lack, space of removed ones.
+
+use device::sim::{Fault, FaultEffect, SimOp, SimWorld};
+use format::{BlockPointer, Dva, Guid, LABEL_START_BYTES, ObjsetId, RegularPointer, Txg, VdevId};
+use vdev::testing::{births, entry, removed};
+use vdev::{IndirectMap, RangeSet};
+
+use crate::pipeline::LogPlaces;
+use crate::testing::{TestPool, group, leaf, simulate};
+
+/// A block of an intent log without records.
+fn log_block() -> Vec<u8> {
+    let mut data = vec![0; 4096];
+    // zc_nused, behind a word and the next block's pointer.
+    data[136..144].copy_from_slice(&192u64.to_le_bytes());
+    data
+}
+
+/// A block on a removed vdev, at two places there, in three pieces each.
+fn on_removed(offsets: [u64; 2], gang: bool) -> BlockPointer {
+    let place = |offset| Dva::new(VdevId::new(1), offset, 2048, gang).expect("a place");
+    BlockPointer::regular(&RegularPointer {
+        dvas: [Some(place(offsets[0])), Some(place(offsets[1])), None],
+        lsize_bytes: 2048,
+        psize_bytes: 2048,
+        compression: format::Compression::Off,
+        checksum_kind: format::Checksum::Fletcher4,
+        object_type: format::ObjectType::PLAIN_FILE_CONTENTS,
+        level: 0,
+        dedup: false,
+        uses_crypt: false,
+        rewritten: false,
+        endian: format::Endian::Little,
+        fill: 1,
+        logical_birth: Txg::new(7),
+        physical_birth: Txg::new(7),
+        checksum: [1, 2, 3, 4],
+        crypt: None,
+    })
+    .expect("a pointer")
+}
+
+#[test]
+fn what_the_pool_went_on_without_is_not_durable() {
+    simulate(async {
+        let sim = SimWorld::new(8);
+        let main = leaf(&sim, "main", 10);
+        let mut log = leaf(&sim, "log", 11);
+        log.set("is_log", 1u64);
+        let pool = TestPool::create(sim, vec![main, log], 12).await;
+        let pipeline = &pool.pipeline;
+        let block = pipeline
+            .allocate_log_block(Txg::new(5), 4096, ObjsetId::new(21), LogPlaces::ANYWHERE)
+            .await
+            .expect("allocated");
+        assert_eq!(block.dva(0).expect("a place").vdev(), VdevId::new(1));
+        pipeline
+            .write_log_block(&block, log_block(), false)
+            .await
+            .expect("written");
+        pool.disk("log").set_gone(true);
+        // The sync loop does without log devices.
+        pipeline.flush().await.expect("flushed");
+        pipeline
+            .flush_for(&[block])
+            .await
+            .expect_err("it is gone with the device");
+    });
+}
+
+#[test]
+fn what_one_device_lacks_of_a_log_is_on_record_first() {
+    simulate(async {
+        let sim = SimWorld::new(9);
+        let main = leaf(&sim, "main", 10);
+        let mut log = group(&sim, "mirror", 0, "m", 2, 20);
+        log.set("is_log", 1u64);
+        let pool = TestPool::create(sim, vec![main, log], 12).await;
+        let (pipeline, tree) = (&pool.pipeline, pool.pipeline.tree());
+        let allocate = async |txg| {
+            pipeline
+                .allocate_log_block(Txg::new(txg), 4096, ObjsetId::new(21), LogPlaces::ANYWHERE)
+                .await
+                .expect("allocated")
+        };
+        for (flush, late) in [(true, 0), (false, 0), (true, 2)] {
+            let m0 = tree.find(Guid::new(21)).expect("m0");
+            m0.leaf().expect("a leaf").set_missing(RangeSet::default());
+            m0.set_recorded_missing(RangeSet::default(), Txg::new(4));
+            let block = allocate(5 + late).await;
+            let write = async || {
+                pipeline.write_log_block(&block, log_block(), flush).await?;
+                match flush {
+                    true => Ok(()),
+                    false => pipeline.flush_for(&[block]).await,
+                }
+            };
+            write().await.expect("both have it");
+            // It is written once more, so one failure changes nothing.
+            let fault = || {
+                Fault::new(SimOp::Write, FaultEffect::Error)
+                    .within(LABEL_START_BYTES..LABEL_START_BYTES + (32 << 20))
+            };
+            pool.disk("m0").inject(fault().times(1));
+            write().await.expect("both have it");
+            pool.disk("m0").inject(fault().times(2));
+            write()
+                .await
+                .expect_err("a crash would let it be forgotten");
+            assert!(m0.is_missing(0, Txg::new(5 + late)));
+            write().await.expect_err("and it still would");
+            // On record: for this txg, or for the last one of a device that is away.
+            let recorded = if late == 0 { 5 } else { 6 };
+            m0.set_recorded_missing(
+                RangeSet::from_iter([(5, 1), (recorded, 1)]),
+                Txg::new(recorded),
+            );
+            write().await.expect("on record");
+            // Alone it does not tell that a block was never written.
+            assert!(tree.tells_of(&block));
+            tree.set_offline(Guid::new(22), true).expect("m0 is left");
+            assert!(!tree.tells_of(&block));
+            tree.set_offline(Guid::new(22), false).expect("known");
+            tree.reopen(false).await.expect("reopened");
+        }
+    });
+}
+
+/// What is freed on a removed vdev is free where it is now, and obsolete where it was.
+#[test]
+fn blocks_of_removed_vdevs_are_freed_where_they_are() {
+    simulate(async {
+        let sim = SimWorld::new(5);
+        let tree = removed(&sim).await;
+        let (first, second) = (VdevId::new(1), VdevId::new(2));
+        let map = vec![
+            entry(0, 0, 0x10000, 1024),
+            entry(1024, 2, 0x2000, 1024),
+            entry(4096, 0, 0x80000, 8192),
+        ];
+        tree.set_indirect_map(first, IndirectMap::new(map, births()).expect("a map"))
+            .expect("set");
+        let map = vec![
+            entry(0x2000, 0, 0x30000, 512),
+            entry(0x2200, 0, 0x20000, 512),
+        ];
+        tree.set_indirect_map(second, IndirectMap::new(map, births()).expect("a map"))
+            .expect("set");
+        let pool = TestPool::over(sim, tree);
+        let pipeline = &pool.pipeline;
+        let block = on_removed([0, 4608], false);
+        let now = [
+            (0x10000, 1024),
+            (0x20000, 512),
+            (0x30000, 512),
+            (0x80200, 2048),
+        ];
+        pipeline.claim(Txg::new(8), &block).await.expect("claimed");
+        let changes = pipeline.take_changes(Txg::new(8)).await.expect("changes");
+        assert_eq!(changes.len(), 1);
+        assert_eq!(changes[0].allocated, RangeSet::from_iter(now));
+        assert!(pipeline.take_obsolete(Txg::new(8)).is_empty());
+        pipeline.sync_done(Txg::new(8));
+        assert!(pipeline.claim(Txg::new(9), &block).await.is_err(), "twice");
+
+        pipeline.free(Txg::new(9), &block);
+        // Another one in a later txg.
+        let changes = pipeline.take_changes(Txg::new(9)).await.expect("changes");
+        assert_eq!(changes[0].vdev, VdevId::new(0));
+        assert_eq!(changes[0].freed, RangeSet::from_iter(now));
+        let obsolete = pipeline.take_obsolete(Txg::new(9));
+        let wanted = vec![
+            (first, RangeSet::from_iter([(0, 2048), (4608, 2048)])),
+            (second, RangeSet::from_iter([(0x2000, 1024)])),
+        ];
+        assert_eq!(obsolete, wanted);
+        assert!(pipeline.take_obsolete(Txg::new(9)).is_empty());
+        // What is free is not obsolete once more.
+        pipeline.free(Txg::new(9), &block);
+        assert!(pipeline.take_obsolete(Txg::new(9)).is_empty());
+        // Nobody knows where this is.
+        pipeline.free(Txg::new(9), &on_removed([1 << 20, 2 << 20], false));
+        assert!(pipeline.take_obsolete(Txg::new(9)).is_empty());
+    });
+}
