@@ -80,7 +80,10 @@ impl Service {
         }
         if !call.parents
             && let (Some(parent), _) = dataset::name::split_parent(&call.name)
-            && matches!(dsl.lookup(parent).await, Err(DatasetError::NotFound { .. }))
+            && matches!(
+                dsl.directories().lookup(parent).await,
+                Err(DatasetError::NotFound { .. })
+            )
         {
             let message =
                 format!("{doing}: parent does not exist; use '-p' to create missing parents");
@@ -118,7 +121,7 @@ impl Service {
             .properties
             .extend(quotas.iter().map(OwnedQuota::as_typed));
         reply.ancestors = call.parents;
-        if let Ok(found) = dsl.lookup(&call.name).await {
+        if let Ok(found) = dsl.directories().lookup(&call.name).await {
             if call.parents && found.kind == kind {
                 reply.ancestors = false;
                 reply.exists = true;
@@ -143,11 +146,13 @@ impl Service {
             };
             let block_bytes = u32::try_from(number("volblocksize")).unwrap_or(u32::MAX);
             let init = ZvolInit::new(number("volsize"), block_bytes);
-            dsl.create_dataset(&call.name, &planned, Arc::new(init))
+            dsl.datasets()
+                .create(&call.name, &planned, Arc::new(init))
                 .await
                 .map_err(failed)?;
         } else {
-            dsl.create_dataset(&call.name, &planned, Arc::new(new_filesystem()))
+            dsl.datasets()
+                .create(&call.name, &planned, Arc::new(new_filesystem()))
                 .await
                 .map_err(failed)?;
         }
@@ -188,8 +193,9 @@ impl Service {
         };
         for (end, _) in name.match_indices('/') {
             let parent = &name[..end];
-            if dsl.lookup(parent).await.is_err() {
-                dsl.create_dataset(parent, properties, Arc::new(new_filesystem()))
+            if dsl.directories().lookup(parent).await.is_err() {
+                dsl.datasets()
+                    .create(parent, properties, Arc::new(new_filesystem()))
                     .await
                     .map_err(|error| from_dataset(doing, &error))?;
                 self.mount_created(open, parent).await?;

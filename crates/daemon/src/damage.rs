@@ -36,7 +36,13 @@ impl Service {
                 out.extend(names);
                 continue;
             }
-            let Ok(name) = open.pool.dsl().name_of(ObjectId::new(objset.get())).await else {
+            let Ok(name) = open
+                .pool
+                .dsl()
+                .directories()
+                .name_of(ObjectId::new(objset.get()))
+                .await
+            else {
                 let names = objects
                     .iter()
                     .map(|object| format!("<{:#x}>:<{:#x}>", objset.get(), object.get()));

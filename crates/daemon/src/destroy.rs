@@ -44,12 +44,12 @@ impl Service {
         }
         let head = name.split('#').next().unwrap_or(name);
         let dsl = open.pool.dsl();
-        let known = dsl.bookmarks(head).await.map_err(failed)?;
+        let known = dsl.bookmarks().list(head).await.map_err(failed)?;
         if !known.iter().any(|bookmark| bookmark.name == *name) {
             let message = format!("bookmark '{name}' does not exist.");
             return Err(Failure::new(FailureKind::NotFound, message));
         }
-        let destroyed = dsl.destroy_bookmarks(std::slice::from_ref(name)).await;
+        let destroyed = dsl.bookmarks().destroy(std::slice::from_ref(name)).await;
         destroyed.map_err(failed)?;
         Ok(ZfsDestroyReply {
             names: vec![name.clone()],
@@ -70,7 +70,11 @@ impl Service {
         let goes_below = call.recursive || call.dependents;
         let depth = if goes_below { None } else { Some(1) };
         let dsl = open.pool.dsl();
-        let listed = dsl.list(head, &everything(depth)).await.map_err(failed)?;
+        let listed = dsl
+            .directories()
+            .list(head, &everything(depth))
+            .await
+            .map_err(failed)?;
         let mut names = Vec::new();
         for word in words.split(',') {
             let mut heads: Vec<&str> = listed
@@ -127,6 +131,7 @@ impl Service {
             self.release_snapshots(&names).await;
             open.pool
                 .dsl()
+                .destroyer()
                 .destroy_snapshots(&names, call.defer)
                 .await
                 .map_err(failed)?;
@@ -170,6 +175,7 @@ impl Service {
             total += open
                 .pool
                 .dsl()
+                .destroyer()
                 .space_freed_with(&first.name, &last.name)
                 .await?;
         }
@@ -198,6 +204,7 @@ impl Service {
             }
         }
         let mut doomed = dsl
+            .directories()
             .list(&call.target, &everything(None))
             .await
             .map_err(failed)?;
@@ -255,8 +262,8 @@ impl Service {
             for run in runs(names) {
                 let name = &run[0];
                 let destroyed = match name.contains('@') {
-                    true => dsl.destroy_snapshots(run, false).await,
-                    false => dsl.destroy(name).await,
+                    true => dsl.destroyer().destroy_snapshots(run, false).await,
+                    false => dsl.destroyer().destroy(name).await,
                 };
                 destroyed
                     .map_err(|error| from_dataset(&format!("cannot destroy '{name}'"), &error))?;
@@ -291,6 +298,7 @@ impl Service {
         let all = open
             .pool
             .dsl()
+            .directories()
             .list(&open.pool.name(), &everything(None))
             .await
             .map_err(failed)?;

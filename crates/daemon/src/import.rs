@@ -231,7 +231,7 @@ impl Service {
             }
         }
         if pool.is_read_only() && !call.dry_run {
-            let waiting = pool.dsl().datasets_awaiting_replay().await;
+            let waiting = pool.dsl().logs().awaiting_replay().await;
             let waiting = waiting.unwrap_or_default();
             if !waiting.is_empty() {
                 notes.push(format!(

@@ -69,8 +69,13 @@ impl Service {
                     ),
                 ));
             }
-            for info in dsl.list(&name, &options).await.map_err(failed)? {
-                let key = dsl.key_info(&info.name).await.map_err(failed)?;
+            for info in dsl
+                .directories()
+                .list(&name, &options)
+                .await
+                .map_err(failed)?
+            {
+                let key = dsl.keys().info(&info.name).await.map_err(failed)?;
                 reply.datasets.push(KeyReport {
                     name: info.name,
                     key: key.map(details),
@@ -91,7 +96,8 @@ impl Service {
             ));
         };
         let dsl = open.pool.dsl();
-        dsl.load_key(&call.name, key, call.only_check)
+        dsl.keys()
+            .load(&call.name, key, call.only_check)
             .await
             .map_err(|error| from_dataset("Key load error", &error))?;
         if call.only_check {
@@ -137,7 +143,13 @@ impl Service {
         };
         let mounted = self.mounts.below(name);
         for dataset in mounted {
-            let info = open.pool.dsl().key_info(&dataset).await.map_err(of_error)?;
+            let info = open
+                .pool
+                .dsl()
+                .keys()
+                .info(&dataset)
+                .await
+                .map_err(of_error)?;
             if info.is_some_and(|info| info.root == *name) {
                 return Err(Failure::new(
                     FailureKind::Busy,
@@ -149,7 +161,7 @@ impl Service {
         for volume in &volumes {
             self.close_volume(volume, UnmountMode::Clean).await?;
         }
-        let result = open.pool.dsl().unload_key(name).await;
+        let result = open.pool.dsl().keys().unload(name).await;
         if result.is_err() {
             for volume in &volumes {
                 if let Err(failure) = self.open_volume(&open, volume).await {
@@ -171,12 +183,17 @@ impl Service {
         let dsl = open.pool.dsl();
         let failed = |error| from_dataset(&format!("cannot open '{root}'"), &error);
         let mut names = Vec::new();
-        for info in dsl.list(root, &options).await.map_err(failed)? {
+        for info in dsl
+            .directories()
+            .list(root, &options)
+            .await
+            .map_err(failed)?
+        {
             debug_assert!(is_at_or_below(&info.name, root));
             if info.kind != DatasetKind::Volume {
                 continue;
             }
-            let key = dsl.key_info(&info.name).await.map_err(failed)?;
+            let key = dsl.keys().info(&info.name).await.map_err(failed)?;
             if key.is_some_and(|key| key.root == root) {
                 names.push(info.name);
             }
@@ -186,7 +203,7 @@ impl Service {
 
     /// Whether a dataset cannot be opened for want of its key.
     pub(crate) async fn is_locked(&self, open: &OpenPool, name: &str) -> bool {
-        let info = open.pool.dsl().key_info(name).await;
+        let info = open.pool.dsl().keys().info(name).await;
         matches!(info, Ok(Some(info)) if !info.is_loaded)
     }
 }

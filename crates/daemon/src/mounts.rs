@@ -247,9 +247,14 @@ impl Service {
         let doing = format!("cannot mount '{name}'");
         let failed = |error| from_dataset(&doing, &error);
         let dsl = open.pool.dsl();
-        let mountpoint = dsl.property(name, "mountpoint").await.map_err(failed)?;
+        let mountpoint = dsl
+            .properties()
+            .get(name, "mountpoint")
+            .await
+            .map_err(failed)?;
         let canmount = dsl
-            .property(name, "canmount")
+            .properties()
+            .get(name, "canmount")
             .await
             .map_err(failed)?
             .value
@@ -307,7 +312,7 @@ impl Service {
                 ..ListOptions::default()
             },
         );
-        let listed = match open.pool.dsl().list(&name, &options).await {
+        let listed = match open.pool.dsl().directories().list(&name, &options).await {
             Ok(listed) => listed,
             Err(error) => {
                 let failure = format!("cannot list the filesystems of '{name}': {error}");
@@ -408,7 +413,7 @@ impl Service {
                 format!("{doing}: it is not a filesystem"),
             ));
         }
-        let setting = open.pool.dsl().property(name, "mountpoint").await;
+        let setting = open.pool.dsl().properties().get(name, "mountpoint").await;
         let setting = setting.map_err(|error| from_dataset(&doing, &error))?;
         let is_placed_by_name = matches!(
             setting.source,
@@ -421,7 +426,7 @@ impl Service {
         mount_options.setuid = settings.setuid;
         mount_options.exec = settings.exec;
         mount_options.overlay = overlay || {
-            let property = open.pool.dsl().property(name, "overlay").await;
+            let property = open.pool.dsl().properties().get(name, "overlay").await;
             let setting = property.map_err(|error| from_dataset(&doing, &error))?;
             setting.value.number() != Some(0)
         };
@@ -881,7 +886,7 @@ impl SnapshotProvider for Snapshots {
                 depth: Some(1),
             };
             let name = self.name.lock().clone();
-            let listed = self.dsl.list(&name, &options).await?;
+            let listed = self.dsl.directories().list(&name, &options).await?;
             Ok(listed
                 .into_iter()
                 .filter_map(|info| {
@@ -898,7 +903,7 @@ impl SnapshotProvider for Snapshots {
     fn changed_seconds(&self) -> BoxFuture<'_, Option<u64>> {
         Box::pin(async {
             let name = self.name.lock().clone();
-            let setting = self.dsl.property(&name, "snapshots_changed").await;
+            let setting = self.dsl.properties().get(&name, "snapshots_changed").await;
             setting.ok()?.value.number()
         })
     }

@@ -126,7 +126,7 @@ impl Service {
     ) -> Result<(), Failure> {
         let open = self.pool_of(name)?;
         let doing = format!("cannot set property for '{name}'");
-        let found = open.pool.dsl().lookup(name).await;
+        let found = open.pool.dsl().directories().lookup(name).await;
         let info = found.map_err(|error| from_dataset(&doing, &error))?;
         match quotas.first() {
             Some(first) if info.kind != dataset::DatasetKind::Filesystem => {

@@ -239,7 +239,7 @@ impl Service {
     /// Takes a pool in that was created or imported, while its name is claimed, mounts and shares what it holds unless told not to.
     /// What could not be mounted or shared is answered as warnings.
     pub(crate) async fn adopt(&self, pool: Arc<Pool>, mount: bool) -> Vec<String> {
-        pool.dsl().refuse_while_suspended();
+        pool.dsl().tasks().refuse_while_suspended();
         let open = Arc::new(OpenPool {
             pool,
             admin: tokio::sync::Mutex::new(()),

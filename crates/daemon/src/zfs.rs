@@ -90,7 +90,14 @@ impl Service {
         }
         let alone = call.depth == Some(0) || name.contains('@');
         let listed = if alone {
-            vec![open.pool.dsl().lookup(&name).await.map_err(failed)?]
+            vec![
+                open.pool
+                    .dsl()
+                    .directories()
+                    .lookup(&name)
+                    .await
+                    .map_err(failed)?,
+            ]
         } else {
             // A pool may have its snapshots listed by themselves.
             let listsnapshots = call.kinds.is_empty()
@@ -104,6 +111,7 @@ impl Service {
             };
             open.pool
                 .dsl()
+                .directories()
                 .list(&name, &options)
                 .await
                 .map_err(failed)?
@@ -129,7 +137,14 @@ impl Service {
             depth: call.depth.map(|depth| depth.saturating_sub(1) as usize),
             ..ListOptions::default()
         };
-        for head in open.pool.dsl().list(&name, &heads).await.map_err(failed)? {
+        for head in open
+            .pool
+            .dsl()
+            .directories()
+            .list(&name, &heads)
+            .await
+            .map_err(failed)?
+        {
             for bookmark in self.bookmark_reports(&open, &head.name, None).await? {
                 if seen.insert(bookmark.name.clone()) {
                     datasets.push(bookmark);
@@ -148,8 +163,8 @@ impl Service {
     ) -> Result<DatasetReport, Failure> {
         let dsl = open.pool.dsl();
         let settings = match wanted {
-            None => dsl.properties(&info.name).await,
-            Some(wanted) => dsl.properties_named(&info.name, wanted).await,
+            None => dsl.properties().all(&info.name).await,
+            Some(wanted) => dsl.properties().named(&info.name, wanted).await,
         };
         let settings = settings
             .map_err(|error| from_dataset(&format!("cannot open '{}'", info.name), &error))?;
@@ -221,6 +236,7 @@ impl Service {
                 let listed = open
                     .pool
                     .dsl()
+                    .directories()
                     .list(head, &ListOptions::default())
                     .await
                     .map_err(|error| {
@@ -238,7 +254,8 @@ impl Service {
         let doing = format!("cannot create snapshot '{first}'");
         open.pool
             .dsl()
-            .snapshot(&names, &call.properties)
+            .snapshots()
+            .take(&names, &call.properties)
             .await
             .map_err(|error| from_dataset(&doing, &error))?;
         self.log_command(&open.pool, &call.command).await;
@@ -262,8 +279,16 @@ impl Service {
             ));
         };
         let dsl = open.pool.dsl();
-        let target = dsl.lookup(&call.snapshot).await.map_err(failed)?;
-        let listed = dsl.list(head, &everything(Some(1))).await.map_err(failed)?;
+        let target = dsl
+            .directories()
+            .lookup(&call.snapshot)
+            .await
+            .map_err(failed)?;
+        let listed = dsl
+            .directories()
+            .list(head, &everything(Some(1)))
+            .await
+            .map_err(failed)?;
         let newer: Vec<String> = listed
             .iter()
             .filter(|info| {
@@ -272,7 +297,12 @@ impl Service {
             })
             .map(|info| info.name.clone())
             .collect();
-        let bookmarks = dsl.bookmarks(head).await.map_err(failed)?.into_iter();
+        let bookmarks = dsl
+            .bookmarks()
+            .list(head)
+            .await
+            .map_err(failed)?
+            .into_iter();
         let newer_bookmarks: Vec<String> = bookmarks
             .filter(|bookmark| bookmark.phys.creation_txg > target.createtxg)
             .map(|bookmark| bookmark.name)
@@ -305,7 +335,7 @@ impl Service {
             {
                 self.close_volume(&info.name, mode(call.force)).await?;
                 self.unmount(&info.name, mode(call.force)).await?;
-                dsl.destroy(&info.name).await.map_err(failed)?;
+                dsl.destroyer().destroy(&info.name).await.map_err(failed)?;
             }
         }
         // The head is closed while its content is replaced, then put back where it was, with what is mounted inside.
@@ -319,12 +349,15 @@ impl Service {
         away.retain(|name| name == head || inside.contains(name));
         let roll_back = async || {
             if !newer.is_empty() {
-                dsl.destroy_snapshots(&newer, false).await?;
+                dsl.destroyer().destroy_snapshots(&newer, false).await?;
             }
             if !newer_bookmarks.is_empty() {
-                dsl.destroy_bookmarks(&newer_bookmarks).await?;
+                dsl.bookmarks().destroy(&newer_bookmarks).await?;
             }
-            dsl.rollback(head, Some(&call.snapshot)).await.map(|_| ())
+            dsl.snapshots()
+                .rollback(head, Some(&call.snapshot))
+                .await
+                .map(|_| ())
         };
         let taken = match self
             .take_away(&open, away.clone(), UnmountMode::Clean)
@@ -374,9 +407,11 @@ impl Service {
             }
             self.hide_snapshots_below(head, mode(call.force)).await?;
             let outcome = if call.recursive {
-                dsl.rename_snapshots(head, old, new).await
+                dsl.snapshots().rename_all(head, old, new).await
             } else {
-                dsl.rename(&call.from, &format!("{head}@{new}")).await
+                dsl.directories()
+                    .rename(&call.from, &format!("{head}@{new}"))
+                    .await
             };
             let shown = self.show_snapshots_below(&open, head).await;
             outcome.map_err(failed)?;
@@ -402,7 +437,7 @@ impl Service {
         if call.parents {
             self.make_parents(&open, &call.to, &doing, false).await?;
         }
-        dsl.lookup(&call.from).await.map_err(failed)?;
+        dsl.directories().lookup(&call.from).await.map_err(failed)?;
         if call.from == call.to {
             return Ok(Empty {});
         }
@@ -411,7 +446,11 @@ impl Service {
             false => self.mounts.last_first(&call.from),
         };
         let taken = self.take_away(&open, away, mode(call.force)).await?;
-        let outcome = dsl.rename(&call.from, &call.to).await.map_err(failed);
+        let outcome = dsl
+            .directories()
+            .rename(&call.from, &call.to)
+            .await
+            .map_err(failed);
         let new_name = |name: &str| format!("{}{}", call.to, &name[call.from.len()..]);
         let mut put_back = Ok(());
         if outcome.is_ok() {

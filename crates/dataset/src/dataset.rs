@@ -3,6 +3,7 @@
 //! The object set, its intent log and its settings are opened once for all handles
 //! ([`OpenState`]), and let go of when the last handle is gone and everything is written.
 
+use crate::create::Datasets;
 use std::sync::{Arc, Weak};
 
 use format::{Guid, ObjectId, ObjsetKind, Txg};
@@ -83,7 +84,7 @@ impl LogOwner for Owner {
 
     fn has_room(&self, bytes: u64) -> bool {
         let dsl = self.dsl.upgrade();
-        dsl.is_some_and(|dsl| dsl.has_log_room(bytes))
+        dsl.is_some_and(|dsl| dsl.space().has_log_room(bytes))
     }
 
     fn settings(&self) -> LogSettings {
@@ -102,19 +103,19 @@ pub(crate) struct OpenState {
     pub settings: watch::Sender<DatasetSettings>,
 }
 
-impl DslPool {
+impl Datasets<'_> {
     /// How a dataset's object set is to be opened.
     pub(crate) async fn objset_options(
         &self,
         dataset: &Arc<Ds>,
     ) -> Result<ObjsetOptions, DatasetError> {
         Ok(ObjsetOptions {
-            properties: self.write_properties(dataset).await?,
-            hole_birth: self.features().is_active(guid::HOLE_BIRTH),
-            embedded_data: self.features().is_active(guid::EMBEDDED_DATA),
-            lz4_metadata: self.features().is_active(guid::LZ4_COMPRESS),
-            read_only: self.env().read_only || dataset.is_snapshot(),
-            encrypted: Self::is_encrypted(dataset),
+            properties: self.dsl.properties().write_properties(dataset).await?,
+            hole_birth: self.dsl.features().is_active(guid::HOLE_BIRTH),
+            embedded_data: self.dsl.features().is_active(guid::EMBEDDED_DATA),
+            lz4_metadata: self.dsl.features().is_active(guid::LZ4_COMPRESS),
+            read_only: self.dsl.env().read_only || dataset.is_snapshot(),
+            encrypted: dataset.is_encrypted(),
             without_key: false,
             object_cache_limit: OBJECT_CACHE,
             dataset: dataset.object,
@@ -129,18 +130,18 @@ impl DslPool {
         if let Some(objset) = dataset.open_objset() {
             return Ok(objset);
         }
-        self.ensure_key(dataset).await?;
+        self.dsl.keys().ensure(dataset).await?;
         let root = dataset.phys().block;
         if root.is_hole() {
             return Err(DatasetError::WrongKind {
-                name: self.full_name(dataset).await?,
+                name: self.dsl.directories().full_name(dataset).await?,
                 reason: "it has no content".into(),
             });
         }
         let options = self.objset_options(dataset).await?;
         let objset = ObjectSet::open(
-            self.env().pipeline.clone(),
-            self.env().world.clone(),
+            self.dsl.env().pipeline.clone(),
+            self.dsl.env().world.clone(),
             root,
             options,
         )
@@ -157,7 +158,7 @@ impl DslPool {
         if let Some(objset) = dataset.open_objset() {
             return Ok(objset);
         }
-        let without_key = match self.ensure_key(dataset).await {
+        let without_key = match self.dsl.keys().ensure(dataset).await {
             Ok(()) => false,
             // What properties need is in the clear.
             Err(DatasetError::KeyNotLoaded { .. }) => true,
@@ -171,8 +172,8 @@ impl DslPool {
         };
         let root = dataset.phys().block;
         let objset = ObjectSet::open(
-            self.env().pipeline.clone(),
-            self.env().world.clone(),
+            self.dsl.env().pipeline.clone(),
+            self.dsl.env().world.clone(),
             root,
             options,
         )
@@ -181,7 +182,7 @@ impl DslPool {
     }
 
     fn watch_dirt(&self, dataset: &Arc<Ds>, objset: &Arc<ObjectSet>) {
-        let dirty = self.dirty_datasets.clone();
+        let dirty = self.dsl.syncer().dirty_datasets().clone();
         let weak = Arc::downgrade(dataset);
         objset.set_dirty_hook(Arc::new(move |txg: Txg| {
             if let Some(dataset) = weak.upgrade() {
@@ -192,7 +193,7 @@ impl DslPool {
 
     /// Makes `objset` the dataset's open object set.
     pub(crate) async fn attach(
-        self: &Arc<Self>,
+        &self,
         dataset: &Arc<Ds>,
         objset: Arc<ObjectSet>,
     ) -> Result<Arc<OpenState>, DatasetError> {
@@ -201,7 +202,7 @@ impl DslPool {
 
     /// The same for a moment of a sync task, without a log.
     pub(crate) async fn attach_without_log(
-        self: &Arc<Self>,
+        &self,
         dataset: &Arc<Ds>,
         objset: Arc<ObjectSet>,
     ) -> Result<Arc<OpenState>, DatasetError> {
@@ -209,21 +210,21 @@ impl DslPool {
     }
 
     async fn attach_with(
-        self: &Arc<Self>,
+        &self,
         dataset: &Arc<Ds>,
         objset: Arc<ObjectSet>,
         with_log: bool,
     ) -> Result<Arc<OpenState>, DatasetError> {
         self.watch_dirt(dataset, &objset);
-        let settings = watch::Sender::new(self.dataset_settings(dataset).await?);
-        let writable = !self.env().read_only && !dataset.is_snapshot();
+        let settings = watch::Sender::new(self.dsl.properties().dataset_settings(dataset).await?);
+        let writable = !self.dsl.env().read_only && !dataset.is_snapshot();
         let log = (with_log && writable).then(|| {
             let owner = Owner {
-                dsl: Arc::downgrade(self),
+                dsl: Arc::downgrade(self.dsl),
                 dataset: Arc::downgrade(dataset),
                 settings: settings.subscribe(),
             };
-            let txgs = self.env().txgs.clone();
+            let txgs = self.dsl.env().txgs.clone();
             Zil::open(Box::new(owner), objset.clone(), txgs)
         });
         let open = Arc::new(OpenState {
@@ -234,14 +235,16 @@ impl DslPool {
         *dataset.open.lock() = Some(open.clone());
         Ok(open)
     }
+}
 
+impl DslPool {
     /// Opens a dataset or snapshot. The handle is a hold.
     ///
     /// # Errors
     /// [`DatasetError::NotFound`], [`DatasetError::KeyNotLoaded`], and of reading.
     pub async fn open_dataset(self: &Arc<Self>, name: &str) -> Result<Dataset, DatasetError> {
         let _config = self.config.read().await;
-        let dataset = self.resolve(name).await?;
+        let dataset = self.directories().resolve(name).await?;
         // The hold comes first: a sync task checks it under the lock that we have.
         dataset.hold();
         let handle = Hold {
@@ -253,8 +256,8 @@ impl DslPool {
         let open = match existing {
             Some(open) => open,
             None => {
-                let objset = self.open_objset(&dataset).await?;
-                self.attach(&dataset, objset).await?
+                let objset = self.datasets().open_objset(&dataset).await?;
+                self.datasets().attach(&dataset, objset).await?
             }
         };
         Ok(Dataset { hold: handle, open })
@@ -362,7 +365,8 @@ impl Dataset {
     pub async fn property(&self, name: &str) -> Result<PropertySetting, DatasetError> {
         let dsl = &self.hold.dsl;
         let _config = dsl.config.read().await;
-        dsl.setting(self.ds(), name)
+        dsl.properties()
+            .setting(self.ds(), name)
             .await?
             .ok_or_else(|| DatasetError::InvalidProperty {
                 property: name.to_owned(),
@@ -441,7 +445,7 @@ impl Dataset {
         let mut tries = 0;
         loop {
             let mut tx = txgs.assign(estimate.bytes).await?;
-            match dsl.reserve(
+            match dsl.space().reserve(
                 self.ds(),
                 tx.txg(),
                 cost.of_estimate(estimate),
@@ -493,7 +497,7 @@ impl Dataset {
         let available = if self.is_snapshot() {
             0
         } else {
-            self.hold.dsl.dataset_available(self.ds())
+            self.hold.dsl.space().available_to(self.ds())
         };
         (referenced, available)
     }

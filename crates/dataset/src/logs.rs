@@ -54,18 +54,24 @@ enum LogState {
     CutOff,
 }
 
-impl DslPool {
+/// Intent logs of all datasets: [`DslPool::logs`].
+#[derive(Clone, Copy)]
+pub struct Logs<'a> {
+    pub(crate) dsl: &'a Arc<DslPool>,
+}
+
+impl Logs<'_> {
     /// Frees the blocks of a closed dataset's log (`zil_destroy_sync`, module/zfs/zil.c).
-    pub(crate) async fn free_log(&self, ctx: &SyncContext, header: &ZilHeader) {
-        free_chain(&self.env().pipeline, ctx.txg, header).await;
+    pub(crate) async fn free(&self, ctx: &SyncContext, header: &ZilHeader) {
+        free_chain(&self.dsl.env().pipeline, ctx.txg, header).await;
     }
 
     /// Closes the intent log of a dataset that nobody uses any more, before it is destroyed or
     /// rolled back. One in use is left alone: the task will find that out.
-    pub(crate) async fn settle_log(&self, name: &str) {
+    pub(crate) async fn settle(&self, name: &str) {
         let dataset = {
-            let _config = self.config.read().await;
-            self.resolve(name).await
+            let _config = self.dsl.config.read().await;
+            self.dsl.directories().resolve(name).await
         };
         if let Ok(dataset) = dataset
             && dataset.hold_count() == 0
@@ -78,8 +84,10 @@ impl DslPool {
 
     /// Whether nobody holds a dataset.
     pub(crate) async fn is_unused(&self, name: &str) -> bool {
-        let _config = self.config.read().await;
-        self.resolve(name)
+        let _config = self.dsl.config.read().await;
+        self.dsl
+            .directories()
+            .resolve(name)
             .await
             .is_ok_and(|dataset| dataset.hold_count() == 0)
     }
@@ -88,8 +96,10 @@ impl DslPool {
     ///
     /// # Errors
     /// [`DatasetError::Pool`] when the pool fails or is suspended.
-    pub async fn close_logs(&self) -> Result<(), DatasetError> {
+    pub async fn close_open(&self) -> Result<(), DatasetError> {
         let logs: Vec<_> = self
+            .dsl
+            .directories()
             .open_datasets()
             .iter()
             .filter_map(|dataset| dataset.open_log())
@@ -104,18 +114,18 @@ impl DslPool {
     ///
     /// # Errors
     /// As [`Self::close_logs`], and of reading the list of datasets.
-    pub async fn close_all_logs(self: &Arc<Self>) -> Result<(), DatasetError> {
-        self.close_logs().await?;
+    pub async fn close_all(&self) -> Result<(), DatasetError> {
+        self.close_open().await?;
         let mut names = Vec::new();
         {
-            let _config = self.config.read().await;
-            for head in self.heads().await? {
+            let _config = self.dsl.config.read().await;
+            for head in self.dsl.directories().heads().await? {
                 if head.open_log().is_some() || head.phys().block.is_hole() {
                     continue;
                 }
-                match self.stored_log_head(&head).await {
+                match self.stored_head(&head).await {
                     Ok(header) if header.log.is_hole() => {}
-                    Ok(_) => names.push(self.full_name(&head).await?),
+                    Ok(_) => names.push(self.dsl.directories().full_name(&head).await?),
                     Err(error) => tracing::warn!(
                         dataset = %head.object,
                         %error,
@@ -125,7 +135,7 @@ impl DslPool {
             }
         }
         for name in names {
-            match self.open_dataset(&name).await {
+            match self.dsl.open_dataset(&name).await {
                 Ok(dataset) => {
                     if let Some(log) = dataset.log() {
                         log.close().await?;
@@ -144,8 +154,8 @@ impl DslPool {
     ///
     /// # Errors
     /// Of reading the list of datasets.
-    pub async fn datasets_awaiting_replay(&self) -> Result<Vec<String>, DatasetError> {
-        let synced = self.env().txgs.synced_txg();
+    pub async fn awaiting_replay(&self) -> Result<Vec<String>, DatasetError> {
+        let synced = self.dsl.env().txgs.synced_txg();
         self.datasets_whose_log(LogState::AwaitsReplay { synced })
             .await
     }
@@ -154,15 +164,15 @@ impl DslPool {
     ///
     /// # Errors
     /// Of reading the list of datasets.
-    pub async fn datasets_with_lost_logs(&self) -> Result<Vec<String>, DatasetError> {
+    pub async fn with_lost_devices(&self) -> Result<Vec<String>, DatasetError> {
         self.datasets_whose_log(LogState::CutOff).await
     }
 
     async fn datasets_whose_log(&self, is: LogState) -> Result<Vec<String>, DatasetError> {
-        let _config = self.config.read().await;
-        let pipeline = &self.env().pipeline;
+        let _config = self.dsl.config.read().await;
+        let pipeline = &self.dsl.env().pipeline;
         let mut out = Vec::new();
-        for head in self.heads().await? {
+        for head in self.dsl.directories().heads().await? {
             if head.phys().block.is_hole() {
                 continue;
             }
@@ -184,7 +194,7 @@ impl DslPool {
                 LogState::CutOff => is_cut_off(pipeline, header).await,
             };
             if is_so {
-                out.push(self.full_name(&head).await?);
+                out.push(self.dsl.directories().full_name(&head).await?);
             }
         }
         Ok(out)
@@ -197,16 +207,12 @@ impl DslPool {
     ///
     /// # Errors
     /// Of reading datasets and logs; a log that just ends is no error.
-    pub async fn claim_logs(
-        self: &Arc<Self>,
-        ctx: &SyncContext,
-        how: LogClaim,
-    ) -> Result<Txg, DatasetError> {
-        let _config = self.config.write().await;
-        let pipeline = &self.env().pipeline;
+    pub async fn claim(&self, ctx: &SyncContext, how: LogClaim) -> Result<Txg, DatasetError> {
+        let _config = self.dsl.config.write().await;
+        let pipeline = &self.dsl.env().pipeline;
         let mut newest = Txg::ZERO;
         let mut changed = Vec::new();
-        for head in self.heads().await? {
+        for head in self.dsl.directories().heads().await? {
             let phys = head.phys();
             if phys.block.is_hole() {
                 continue;
@@ -228,7 +234,7 @@ impl DslPool {
                 .await;
                 continue;
             }
-            let name = self.full_name(&head).await?;
+            let name = self.dsl.directories().full_name(&head).await?;
             let unreadable = |error: ZioError| {
                 DatasetError::Log(ZilError::Log {
                     name: name.clone(),
@@ -254,21 +260,24 @@ impl DslPool {
         }
         // Writing allocates, so all logs are claimed before: their blocks are free in the space maps.
         for (head, data, header) in changed {
-            if Self::is_encrypted(&head) {
+            if head.is_encrypted() {
                 self.write_locked_head(ctx, &head, &data, &header).await?;
                 continue;
             }
-            let objset = self.open_objset(&head).await?;
+            let objset = self.dsl.datasets().open_objset(&head).await?;
             objset.set_zil_header(&Tx::syncing(ctx.txg), header);
-            self.attach_without_log(&head, objset).await?;
-            self.sync_dataset_now(ctx, &head).await?;
+            self.dsl
+                .datasets()
+                .attach_without_log(&head, objset)
+                .await?;
+            self.dsl.syncer().sync_dataset_now(ctx, &head).await?;
             *head.open.lock() = None;
         }
         Ok(newest)
     }
 
     /// Sets the head of an encrypted dataset's log, if it is another one.
-    pub(crate) async fn set_locked_log_head(
+    pub(crate) async fn set_locked_head(
         &self,
         ctx: &SyncContext,
         head: &Arc<Ds>,
@@ -282,7 +291,7 @@ impl DslPool {
     }
 
     /// The head of a dataset's log as it is on disk.
-    pub(crate) async fn stored_log_head(&self, head: &Arc<Ds>) -> Result<ZilHeader, DatasetError> {
+    pub(crate) async fn stored_head(&self, head: &Arc<Ds>) -> Result<ZilHeader, DatasetError> {
         let (data, endian) = self.read_root(head).await?;
         Ok(ObjsetPhys::decode(&data, endian)?.zil_header)
     }
@@ -299,7 +308,7 @@ impl DslPool {
                 ..format::Bookmark::default()
             })
         };
-        let data = self.env().pipeline.read(&block, &context).await?;
+        let data = self.dsl.env().pipeline.read(&block, &context).await?;
         Ok((data, block.endian()))
     }
 
@@ -313,11 +322,11 @@ impl DslPool {
         data: &Bytes,
         header: &ZilHeader,
     ) -> Result<(), DatasetError> {
-        let pipeline = &self.env().pipeline;
+        let pipeline = &self.dsl.env().pipeline;
         let old = head.phys().block;
         if old.endian() != Endian::Little {
             return Err(DatasetError::Unsupported {
-                name: self.full_name(head).await?,
+                name: self.dsl.directories().full_name(head).await?,
                 what: "claiming the intent log of an encrypted big-endian dataset (import the pool with OpenZFS once, or read-only)".into(),
             });
         }
@@ -349,17 +358,6 @@ impl DslPool {
         accounting.born(&new);
         accounting.dead(&old);
         head.change(|state| state.phys.block = new);
-        self.dataset_written(ctx, head).await
-    }
-
-    /// Every head dataset of the pool.
-    pub(crate) async fn heads(&self) -> Result<Vec<Arc<Ds>>, DatasetError> {
-        let mut pending = vec![self.root_dir().clone()];
-        let mut heads = Vec::new();
-        while let Some(dir) = pending.pop() {
-            heads.push(self.head(&dir).await?);
-            pending.extend(self.children(&dir).await?);
-        }
-        Ok(heads)
+        self.dsl.syncer().dataset_written(ctx, head).await
     }
 }

@@ -9,6 +9,7 @@
 //!
 //! We never put in new places, so that lists are made here only to merge others.
 
+use crate::deadlist::Deadlists;
 use std::sync::Arc;
 
 use format::{ObjectId, Txg};
@@ -17,21 +18,20 @@ use zio::Tx;
 
 use crate::DatasetError;
 use crate::deadlist::Deadlist;
-use crate::dsl::DslPool;
 use crate::features::guid;
 use crate::state::Ds;
 
 /// The list, in a dataset's ZAP (`DS_FIELD_REMAP_DEADLIST`).
 const REMAP_DEADLIST: &str = "com.delphix:remap_deadlist";
 
-impl DslPool {
+impl Deadlists<'_> {
     /// A dataset's list, if it has one.
     async fn remap_list(&self, dataset: &Arc<Ds>) -> Result<Option<ObjectId>, DatasetError> {
-        let possible = self.features().is_active(guid::OBSOLETE_COUNTS);
+        let possible = self.dsl.features().is_active(guid::OBSOLETE_COUNTS);
         if !possible || !dataset.state().is_zapified {
             return Ok(None);
         }
-        let zap = Zap::hold(self.mos(), dataset.object).await?;
+        let zap = Zap::hold(self.dsl.mos(), dataset.object).await?;
         let object = zap.lookup_u64(REMAP_DEADLIST).await?;
         Ok(object.filter(|object| *object != 0).map(ObjectId::new))
     }
@@ -45,11 +45,11 @@ impl DslPool {
         let tx = Tx::syncing(ctx.txg);
         match list {
             Some(list) => {
-                let zap = self.zapify_dataset(ctx, dataset).await?;
+                let zap = self.dsl.zapify_dataset(ctx, dataset).await?;
                 zap.add_u64(&tx, REMAP_DEADLIST, list.get()).await?;
             }
             None => {
-                let zap = Zap::hold(self.mos(), dataset.object).await?;
+                let zap = Zap::hold(self.dsl.mos(), dataset.object).await?;
                 zap.remove(&tx, REMAP_DEADLIST).await?;
             }
         }
@@ -81,9 +81,9 @@ impl DslPool {
     ) -> Result<(), DatasetError> {
         let mut of_next = self.remap_list(next).await?;
         if let Some(list) = of_next {
-            let mut list = Deadlist::open(self.mos(), list).await?;
-            let pipeline = &self.env().pipeline;
-            for block in list.take(self, ctx, after).await? {
+            let mut list = Deadlist::open(self.dsl.mos(), list).await?;
+            let pipeline = &self.dsl.env().pipeline;
+            for block in list.take(self.dsl, ctx, after).await? {
                 for dva in block.dvas() {
                     let (offset, length) = (dva.offset_bytes(), dva.asize_bytes());
                     pipeline.mark_obsolete(ctx.txg, dva.vdev(), offset, length);
@@ -95,21 +95,22 @@ impl DslPool {
         };
         if of_next.is_none() {
             let keys = self
-                .deadlist(next)
+                .of(next)
                 .await?
-                .clone_keys(self, ctx, Txg::new(u64::MAX), &[])
+                .clone_keys(self.dsl, ctx, Txg::new(u64::MAX), &[])
                 .await?;
-            self.unload_deadlist(next).await;
+            self.unload(next).await;
             self.set_remap_list(ctx, next, Some(keys)).await?;
-            self.features()
+            self.dsl
+                .features()
                 .increment(ctx, guid::OBSOLETE_COUNTS)
                 .await?;
             of_next = Some(keys);
         }
         if let Some(list) = of_next {
-            Deadlist::open(self.mos(), list)
+            Deadlist::open(self.dsl.mos(), list)
                 .await?
-                .merge(self, ctx, own)
+                .merge(self.dsl, ctx, own)
                 .await?;
         }
         self.destroy_remaps(ctx, snapshot).await
@@ -123,8 +124,8 @@ impl DslPool {
         key: Txg,
     ) -> Result<(), DatasetError> {
         if let Some(list) = self.remap_list(dataset).await? {
-            let mut list = Deadlist::open(self.mos(), list).await?;
-            list.remove_key(self, ctx, key).await?;
+            let mut list = Deadlist::open(self.dsl.mos(), list).await?;
+            list.remove_key(self.dsl, ctx, key).await?;
         }
         Ok(())
     }
@@ -136,9 +137,10 @@ impl DslPool {
         dataset: &Arc<Ds>,
     ) -> Result<(), DatasetError> {
         if let Some(list) = self.remap_list(dataset).await? {
-            Deadlist::destroy(self, ctx, list).await?;
+            Deadlist::destroy(self.dsl, ctx, list).await?;
             self.set_remap_list(ctx, dataset, None).await?;
-            self.features()
+            self.dsl
+                .features()
                 .decrement(ctx, guid::OBSOLETE_COUNTS)
                 .await?;
         }

@@ -68,7 +68,7 @@ impl Core {
         };
         if let Either::Right(_) = select(pin!(self.sync_until_stopped()), pin!(stalled)).await {
             self.txgs.stop(ZioError::Closing);
-            self.dsl.close();
+            self.dsl.tasks().close();
         }
     }
 
@@ -101,7 +101,7 @@ impl Core {
         let error = ZioError::Suspended { reason };
         self.pipeline.suspend(error.clone());
         self.txgs.stop(error);
-        self.dsl.close();
+        self.dsl.tasks().close();
     }
 
     /// Whether a txg is needed although nobody asked for one.
@@ -113,7 +113,7 @@ impl Core {
             || state.checkpoint == CheckpointState::Discarding
             || self.history.has_pending()
             || self.errors.has_pending()
-            || self.dsl.has_dirty(self.txgs.open_txg())
+            || self.dsl.syncer().has_dirty(self.txgs.open_txg())
             || self.pipeline.allocator().has_deferred()
             || self.trim_has_work()
     }
@@ -148,10 +148,10 @@ impl Core {
             }
             let ctx = self.context(txg, pass);
             if pass == 1 {
-                self.dsl.run_early_tasks(&ctx).await?;
+                self.dsl.tasks().run_early(&ctx).await?;
                 let claim = self.state.lock().claim_logs.take();
                 if let Some(claim) = claim {
-                    let newest = self.dsl.claim_logs(&ctx, claim).await?;
+                    let newest = self.dsl.logs().claim(&ctx, claim).await?;
                     self.state.lock().claimed_birth = newest;
                     self.cancel_scan(&tx).await?;
                 }
@@ -162,7 +162,7 @@ impl Core {
                 self.dedup.flush_logs(&ctx, &tx, &self.pipeline).await?;
                 self.note_saved_space();
             }
-            self.dsl.sync_pass(&ctx).await?;
+            self.dsl.syncer().pass(&ctx).await?;
             if pass == 1 {
                 self.sync_errors(&tx).await;
             }
@@ -196,7 +196,7 @@ impl Core {
             self.write_labels(txg, config).await?;
             self.dirty_times.synced(&self.tree, txg);
         }
-        self.dsl.sync_done(txg);
+        self.dsl.syncer().done(txg);
         self.pipeline.sync_done(txg);
         self.txg_trimmed(txg, self.wrote(txg));
         self.space.sync_done();
@@ -204,7 +204,7 @@ impl Core {
         for spec in added.iter().filter_map(|top| self.tree.top_spec(top)) {
             self.pipeline.allocator().add_top(spec);
         }
-        self.dsl.answer_tasks(txg);
+        self.dsl.tasks().answer(txg);
         if self.is_discarding() {
             self.txgs.kick();
         }

@@ -72,7 +72,8 @@ async fn quotas_and_reservations_hold() {
         .expect("set");
     pool.check().await;
     pool.dsl
-        .snapshot(&["tank/q@s".into()], &[])
+        .snapshots()
+        .take(&["tank/q@s".into()], &[])
         .await
         .expect("taken");
     pool.check().await;
@@ -82,14 +83,22 @@ async fn quotas_and_reservations_hold() {
     );
     write(&open, OBJECT + 1, 0, random(&mut rng, 2 << 20)).await;
     pool.check().await;
-    pool.dsl.destroy("tank/q@s").await.expect("destroyed");
+    pool.dsl
+        .destroyer()
+        .destroy("tank/q@s")
+        .await
+        .expect("destroyed");
     pool.check().await;
     set(&pool, "tank/q", "refquota", "20M").await.expect("set");
     let (referenced, available) = open.space();
     assert_eq!(referenced + available, 20 << 20);
     assert!(set(&pool, "tank/q", "refquota", "1M").await.is_err());
     drop(open);
-    pool.dsl.destroy("tank/q").await.expect("destroyed");
+    pool.dsl
+        .destroyer()
+        .destroy("tank/q")
+        .await
+        .expect("destroyed");
     pool.check().await;
 }
 
@@ -107,7 +116,7 @@ async fn properties_that_contradict_each_other_are_refused_together() {
         for pair in [pair, [pair[1], pair[0]]] {
             let changes =
                 pair.map(|(name, value)| (name.to_owned(), PropertyChange::Set(value.to_owned())));
-            let refused = pool.dsl.set_properties("tank/x", &changes).await;
+            let refused = pool.dsl.properties().set("tank/x", &changes).await;
             assert!(
                 matches!(refused, Err(DatasetError::InvalidProperty { .. })),
                 "{pair:?}: {refused:?}"
@@ -126,7 +135,7 @@ async fn properties_that_contradict_each_other_are_refused_together() {
     pool.create("tank/y", &fitting).await.expect("created");
     let changes =
         fitting.map(|(name, value)| (name.to_owned(), PropertyChange::Set(value.to_owned())));
-    let set = pool.dsl.set_properties("tank/x", &changes).await;
+    let set = pool.dsl.properties().set("tank/x", &changes).await;
     set.expect("set");
     let names = [("utf8only", "off"), ("normalization", "formC")];
     let refused = pool.create("tank/z", &names).await;

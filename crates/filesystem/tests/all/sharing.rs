@@ -211,7 +211,8 @@ async fn what_cannot_be_shared_is_copied() {
     // Blocks of another size.
     bed.pool
         .dsl()
-        .set_properties(
+        .properties()
+        .set(
             "tank",
             &[(
                 "recordsize".to_owned(),

@@ -135,7 +135,7 @@ impl SnapshotProvider for Snapshots {
                 snapshots: true,
                 depth: Some(1),
             };
-            let listed = self.dsl.list("tank", &options).await?;
+            let listed = self.dsl.directories().list("tank", &options).await?;
             Ok(listed
                 .into_iter()
                 .filter_map(|info| {
@@ -691,7 +691,8 @@ async fn snapshots_are_below_dot_zfs() {
     .await;
     rig.pool
         .dsl()
-        .snapshot(&["tank@one".to_owned()], &[])
+        .snapshots()
+        .take(&["tank@one".to_owned()], &[])
         .await
         .expect("snapshot");
     let place = root.clone();
@@ -743,6 +744,7 @@ async fn snapshots_are_below_dot_zfs() {
     let destroyed = rig
         .pool
         .dsl()
+        .destroyer()
         .destroy_snapshots(&["tank@one".to_owned()], false)
         .await;
     destroyed.expect("a snapshot that nobody uses can be destroyed");
@@ -904,7 +906,8 @@ async fn another_state_takes_the_place_of_the_mounted_one() {
     .await;
     rig.pool
         .dsl()
-        .snapshot(&["tank@one".to_owned()], &[])
+        .snapshots()
+        .take(&["tank@one".to_owned()], &[])
         .await
         .expect("snapshot");
     let place = root.clone();
@@ -927,6 +930,7 @@ async fn another_state_takes_the_place_of_the_mounted_one() {
     filesystem.close().await.expect("close");
     rig.pool
         .dsl()
+        .snapshots()
         .rollback("tank", Some("tank@one"))
         .await
         .expect("rollback");
@@ -990,7 +994,8 @@ async fn volumes_are_files() {
     let init = Arc::new(ZvolInit::new(8 << 20, 8192));
     rig.pool
         .dsl()
-        .create_dataset("tank/vol", &properties, init)
+        .datasets()
+        .create("tank/vol", &properties, init)
         .await
         .expect("create");
     let dataset = rig.pool.dsl().open_dataset("tank/vol").await.expect("open");
