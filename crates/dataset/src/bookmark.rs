@@ -235,8 +235,8 @@ impl Bookmarks<'_> {
         Ok(needs_key)
     }
 
-    /// The dataset after `origin` is another one now (`dsl_bookmark_next_changed`): counts what died
-    /// between the two anew.
+    /// The dataset after `origin` is another one now (`dsl_bookmark_next_changed`): counts what
+    /// died between the two anew.
     pub(crate) async fn next_changed(
         &self,
         ctx: &SyncContext,

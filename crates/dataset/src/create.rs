@@ -1,17 +1,15 @@
 //! Creating directories and datasets: new ones, and clones of snapshots
 //! (`dsl_dir_create_sync`, `dsl_dataset_create_sync_dd`, `dmu_objset_create_sync`).
 
-use crate::limits::FILESYSTEM_COUNT;
-use crate::limits::SNAPSHOT_COUNT;
 use std::sync::Arc;
 
 use device::BoxFuture;
-use format::{DslDatasetPhys, ObjectId, ObjectType, ObjsetKind, Txg, ZilHeader};
+use format::{DslDatasetPhys, ObjectId, ObjectType, ObjsetKind, Txg, ZilHeader, names};
 use object::{NewObject, ObjectSet, SyncContext, Zap, ZapOptions};
 use zio::Tx;
 
 use crate::deadlist::Deadlist;
-use crate::dsl::{CreateParams, DslPool, ORIGIN_DIR, ObjsetInit};
+use crate::dsl::{CreateParams, DslPool, ObjsetInit};
 use crate::features::guid;
 use crate::info::DatasetKind;
 use crate::state::{Dir, Ds};
@@ -185,13 +183,18 @@ impl Datasets<'_> {
         let dir = self
             .dsl
             .directories()
-            .create_dir(ctx, Some(&root_dir), ORIGIN_DIR)
+            .create_dir(ctx, Some(&root_dir), names::hidden_directory::ORIGIN)
             .await?;
         let head = self.create_head(ctx, &dir, None).await?;
         let origin = self
             .dsl
             .snapshots()
-            .take_now(ctx, &head, ORIGIN_DIR, self.dsl.now_seconds())
+            .take_now(
+                ctx,
+                &head,
+                names::hidden_directory::ORIGIN,
+                self.dsl.now_seconds(),
+            )
             .await?;
         self.dsl.directories().set_origin(origin);
         Ok(())
@@ -213,7 +216,8 @@ impl Datasets<'_> {
             .await
     }
 
-    /// The properties of a new dataset, with those that come from its parent where they are not given.
+    /// The properties of a new dataset, with those that come from its parent where they are not
+    /// given.
     async fn with_those_of_parent(
         &self,
         parent: &Arc<Dir>,
@@ -442,7 +446,7 @@ impl CreateTask {
         let (parent, _) = self.dsl.directories().check_new_name(&self.name).await?;
         self.dsl
             .limits()
-            .check(&parent, 1, FILESYSTEM_COUNT, None)
+            .check(&parent, 1, names::directory::FILESYSTEM_COUNT, None)
             .await?;
         if let Source::Snapshot(origin) = &self.source {
             let origin = self.dsl.directories().resolve(origin).await?;
@@ -488,8 +492,10 @@ impl CreateTask {
         if dsl.features().is_active(guid::FILESYSTEM_LIMITS) {
             let tx = Tx::syncing(ctx.txg);
             let zap = dsl.zapify_dir(ctx, &dir).await?;
-            zap.update_u64(&tx, FILESYSTEM_COUNT, 0).await?;
-            zap.update_u64(&tx, SNAPSHOT_COUNT, 0).await?;
+            zap.update_u64(&tx, names::directory::FILESYSTEM_COUNT, 0)
+                .await?;
+            zap.update_u64(&tx, names::directory::SNAPSHOT_COUNT, 0)
+                .await?;
         }
         match &self.source {
             Source::New(init) => {

@@ -1,17 +1,20 @@
 //! Encryption keys of datasets: as stored in the MOS, and loaded (module/zfs/dsl_crypt.c).
 //!
 //! # On disk
-//! The directory of an encrypted dataset names a *crypto key object* (a ZAP; [`names::crypto_key`]): cipher suite,
-//! master and HMAC key wrapped, and which directory is the *encryption root* whose user key wraps them. Children that
-//! inherit encryption have key objects of their own, wrapped with the root's key; clones share their origin's. The
-//! root's object also says how the user's key is to be had: format, salt and iterations; its property `keylocation` says where from.
+//! The directory of an encrypted dataset names a *crypto key object* (a ZAP;
+//! [`names::crypto_key`]): cipher suite, master and HMAC key wrapped, and which directory is the
+//! *encryption root* whose user key wraps them. Children that inherit encryption have key objects
+//! of their own, wrapped with the root's key; clones share their origin's. The root's object also
+//! says how the user's key is to be had: format, salt and iterations; its property `keylocation`
+//! says where from.
 //!
 //! # Loaded
-//! The [`KeyStore`] holds wrapping keys by encryption root, and unwrapped keys by key object. Opening a dataset or
-//! snapshot maps its object number to its key in the pipeline, which encrypts and decrypts. Unloading refuses
-//! while a dataset is in use, then forgets it all; keys are overwritten with zeros when the last user lets go. Who
-//! loads or unloads holds the configuration lock for writing, so no dataset is opened meanwhile. The store's own lock is held for
-//! map operations only. Nothing of this is on disk: after a crash no key is loaded.
+//! The [`KeyStore`] holds wrapping keys by encryption root, and unwrapped keys by key object.
+//! Opening a dataset or snapshot maps its object number to its key in the pipeline, which encrypts
+//! and decrypts. Unloading refuses while a dataset is in use, then forgets it all; keys are
+//! overwritten with zeros when the last user lets go. Who loads or unloads holds the configuration
+//! lock for writing, so no dataset is opened meanwhile. The store's own lock is held for map
+//! operations only. Nothing of this is on disk: after a crash no key is loaded.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -230,7 +233,8 @@ impl Keys<'_> {
             .full_name(&self.dsl.pool_name()))
     }
 
-    /// A dataset's own property that has to do with its encryption; `None` when it is not encrypted.
+    /// A dataset's own property that has to do with its encryption; `None` when it is not
+    /// encrypted.
     pub(crate) async fn property(
         &self,
         dataset: &Arc<Ds>,
@@ -372,11 +376,12 @@ impl Keys<'_> {
         Ok((dir, stored))
     }
 
-    /// Loads the key of an encryption root, or (`only_check`) finds out whether it is the right one.
+    /// Loads the key of an encryption root, or (`only_check`) finds out whether it is the right
+    /// one.
     ///
     /// # Errors
-    /// [`DatasetError::WrongKey`], [`DatasetError::KeyLoaded`], [`DatasetError::WrongKind`] when it is no
-    /// encryption root.
+    /// [`DatasetError::WrongKey`], [`DatasetError::KeyLoaded`], [`DatasetError::WrongKind`] when it
+    /// is no encryption root.
     pub async fn load(
         &self,
         name: &str,
@@ -415,7 +420,8 @@ impl Keys<'_> {
     /// Forgets the key of an encryption root, and of all that inherits from it.
     ///
     /// # Errors
-    /// [`DatasetError::Busy`] while one of these datasets is in use; [`DatasetError::KeyNotLoaded`].
+    /// [`DatasetError::Busy`] while one of these datasets is in use;
+    /// [`DatasetError::KeyNotLoaded`].
     pub async fn unload(&self, name: &str) -> Result<(), DatasetError> {
         let mut tries = 0;
         loop {
@@ -706,8 +712,9 @@ impl Keys<'_> {
         })
     }
 
-    /// Refuses to promote where the encryption root would change (`dsl_dataset_promote_crypt_check`): OpenZFS
-    /// makes the promoted clone the root then, which is not done here yet.
+    /// Refuses to promote where the encryption root would change
+    /// (`dsl_dataset_promote_crypt_check`): OpenZFS makes the promoted clone the root then, which
+    /// is not done here yet.
     pub(crate) async fn check_promote_encrypted(
         &self,
         target: &Arc<Dir>,
@@ -741,7 +748,8 @@ impl Keys<'_> {
         })
     }
 
-    /// `keylocation` belongs to encryption roots, which always have one (`dsl_crypto_can_set_keylocation`).
+    /// `keylocation` belongs to encryption roots, which always have one
+    /// (`dsl_crypto_can_set_keylocation`).
     pub(crate) async fn check_key_location(
         &self,
         dataset: &Arc<Ds>,
@@ -754,7 +762,8 @@ impl Keys<'_> {
         let reason = match (is_root, is_none) {
             (true, true) => "keylocation must not be 'none' for encrypted datasets",
             (false, false) => {
-                "keylocation must be 'none' for unencrypted datasets and those that inherit their key"
+                "keylocation must be 'none' for unencrypted datasets and those that inherit their \
+                 key"
             }
             _ => return Ok(()),
         };

@@ -1,9 +1,10 @@
-//! Which datasets have a damaged block (`process_error_block`, `check_filesystem` and `find_top_affected_fs`,
-//! module/zfs/spa_errlog.c).
+//! Which datasets have a damaged block (`process_error_block`, `check_filesystem` and
+//! `find_top_affected_fs`, module/zfs/spa_errlog.c).
 //!
-//! A block is noted for the dataset that it was found in, and snapshots, clones and the live dataset may have it as
-//! well. It is the same block where the object has a block of the same number and birth. What cannot be told, as
-//! the key is not loaded or what leads to the block is damaged too, counts as unknown.
+//! A block is noted for the dataset that it was found in, and snapshots, clones and the live
+//! dataset may have it as well. It is the same block where the object has a block of the same
+//! number and birth. What cannot be told, as the key is not loaded or what leads to the block is
+//! damaged too, counts as unknown.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -58,7 +59,8 @@ impl Damage<'_> {
         Ok(head)
     }
 
-    /// Which of `head`, its snapshots, and what was cloned from those has a block, as of the last sync.
+    /// Which of `head`, its snapshots, and what was cloned from those has a block, as of the last
+    /// sync.
     ///
     /// # Errors
     /// When there is no such dataset, or what describes the datasets cannot be read.
@@ -104,7 +106,8 @@ impl Damage<'_> {
         dataset: &Dataset,
         block: &ErrorBookmark,
     ) -> Result<Option<Txg>, DatasetError> {
-        // Of dnodes, and above objects, there is no telling: what they lead to is not there to be compared.
+        // Of dnodes, and above objects, there is no telling: what they lead to is not there to be
+        // compared.
         let (Ok(level), false) = (u8::try_from(block.level), block.object.is_zero()) else {
             return Err(DatasetError::corrupt(block.object, "it is no object"));
         };

@@ -3,7 +3,6 @@
 //! The object set, its intent log and its settings are opened once for all handles
 //! ([`OpenState`]), and let go of when the last handle is gone and everything is written.
 
-use crate::create::Datasets;
 use std::sync::{Arc, Weak};
 
 use format::{Guid, ObjectId, ObjsetKind, Txg};
@@ -12,7 +11,7 @@ use tokio::sync::watch;
 use zil::{LogOwner, LogSettings, SyncMode, Zil};
 use zio::Tx;
 
-use crate::create::kind_of;
+use crate::create::{Datasets, kind_of};
 use crate::dsl::DslPool;
 use crate::features::guid;
 use crate::space::{Cost, Room};
@@ -468,7 +467,8 @@ impl Dataset {
         }
     }
 
-    /// Most bytes on disk that changes of txgs which are not on disk yet may come to, as counted against the space.
+    /// Most bytes on disk that changes of txgs which are not on disk yet may come to, as counted
+    /// against the space.
     pub fn in_flight_bytes(&self) -> u64 {
         let dir = self.ds().dir();
         let state = dir.state();

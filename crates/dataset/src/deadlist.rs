@@ -11,25 +11,22 @@
 //! Used in syncing context only. The map is kept in memory once loaded: sixteen bytes for each
 //! snapshot.
 
-use crate::dsl::EMPTY_BPOBJ;
-use crate::state::Dir;
-use crate::state::Ds;
-use format::DslDatasetPhys;
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tokio::sync::MappedMutexGuard;
-use tokio::sync::MutexGuard;
 
 use bytes::Bytes;
-use format::{BlockPointer, DeadlistPhys, Endian, ObjectId, ObjectType, Txg};
+use format::{
+    BlockPointer, DeadlistPhys, DslDatasetPhys, Endian, ObjectId, ObjectType, Txg, names,
+};
 use object::{Bpobj, ObjectSet, SyncContext, Zap, ZapOptions};
+use parking_lot::Mutex;
+use tokio::sync::{MappedMutexGuard, MutexGuard};
 use zio::Tx;
 
 use crate::DatasetError;
 use crate::dsl::DslPool;
 use crate::features::guid;
-use crate::state::Space;
+use crate::state::{Dir, Ds, Space};
 
 /// An open deadlist.
 pub(crate) struct Deadlist {
@@ -543,7 +540,11 @@ pub(crate) struct Deadlists<'a> {
 impl Deadlists<'_> {
     /// Finds the shared empty list of a pool that is being opened.
     pub(crate) async fn load(&self) -> Result<(), DatasetError> {
-        let list = self.dsl.directory.lookup_u64(EMPTY_BPOBJ).await?;
+        let list = self
+            .dsl
+            .directory
+            .lookup_u64(names::pool::EMPTY_BPOBJ)
+            .await?;
         *self.dsl.deadlist_state.empty_list.lock() = list.unwrap_or(0).into();
         Ok(())
     }
@@ -701,14 +702,13 @@ impl Deadlists<'_> {
         Ok(())
     }
 
-    /// Lets go of the list of what a clone allocated (`dsl_dir_remove_livelist`). We do not keep such
-    /// lists: a clone that changes must not have a stale one.
+    /// Lets go of the list of what a clone allocated (`dsl_dir_remove_livelist`). We do not keep
+    /// such lists: a clone that changes must not have a stale one.
     pub(crate) async fn remove_livelist(
         &self,
         ctx: &SyncContext,
         dir: &Arc<Dir>,
     ) -> Result<(), DatasetError> {
-        const LIVELIST: &str = "com.delphix:livelist";
         {
             let state = dir.state();
             if !state.is_zapified || state.origin_txg.is_zero() {
@@ -716,10 +716,11 @@ impl Deadlists<'_> {
             }
         }
         let zap = Zap::hold(self.dsl.mos(), dir.object).await?;
-        let Some(object) = zap.lookup_u64(LIVELIST).await? else {
+        let Some(object) = zap.lookup_u64(names::directory::LIVELIST).await? else {
             return Ok(());
         };
-        zap.remove(&Tx::syncing(ctx.txg), LIVELIST).await?;
+        zap.remove(&Tx::syncing(ctx.txg), names::directory::LIVELIST)
+            .await?;
         Deadlist::destroy(self.dsl, ctx, object.into()).await?;
         self.dsl.features().decrement(ctx, guid::LIVELIST).await
     }

@@ -8,8 +8,6 @@
 //! expect that the caller holds it (or is a sync task): taking it twice would deadlock with a sync
 //! task that waits in between. The registry's own lock is short, and is never held across a read.
 
-use object::NewObject;
-use object::ZapOptions;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
 
@@ -17,17 +15,16 @@ use device::BoxFuture;
 use format::{
     DslDatasetPhys, DslDirPhys, Endian, ObjectId, ObjectType, ObjsetKind, ObjsetPhys, Txg, names,
 };
-use object::{SyncContext, Zap};
+use object::{NewObject, SyncContext, Zap, ZapOptions};
 use parking_lot::Mutex;
 use zio::{ReadContext, Tx};
 
 use crate::DatasetError;
 use crate::bookmark::SnapshotBookmarks;
 use crate::create::kind_of;
-use crate::dsl::{DslPool, ORIGIN_DIR, set_once, slot};
+use crate::dsl::{DslPool, set_once, slot};
 use crate::features::PER_DATASET;
 use crate::info::{DatasetInfo, DatasetKind, ListOptions};
-use crate::limits::FILESYSTEM_COUNT;
 use crate::name::{check_name, split_parent, split_snapshot};
 use crate::state::{Dir, DirState, Ds, DsState};
 
@@ -81,7 +78,7 @@ impl<'a> Directories<'a> {
             phys.parent = parent.object;
             self.dsl
                 .limits()
-                .adjust(ctx, parent, 1, FILESYSTEM_COUNT)
+                .adjust(ctx, parent, 1, names::directory::FILESYSTEM_COUNT)
                 .await?;
         }
         let zap = Zap::create(self.dsl.mos(), &tx, ZapOptions::new(ObjectType::DSL_PROPS)).await?;
@@ -670,7 +667,10 @@ impl<'a> Directories<'a> {
     pub(crate) async fn load(&self, root: ObjectId) -> Result<(), DatasetError> {
         let root = self.dir(root).await?;
         self.set_root(root.clone());
-        let Some(dir) = self.child_dir(&root, ORIGIN_DIR).await? else {
+        let Some(dir) = self
+            .child_dir(&root, names::hidden_directory::ORIGIN)
+            .await?
+        else {
             return Ok(());
         };
         let snapshot = self.head(&dir).await?.phys().previous_snapshot;

@@ -15,7 +15,7 @@
 use std::sync::{Arc, OnceLock};
 
 use device::{BoxFuture, World};
-use format::{BlockPointer, Guid, NvList, NvValue, ObjectId, ObjectType, ObjsetKind, Txg};
+use format::{BlockPointer, Guid, NvList, NvValue, ObjectId, ObjectType, ObjsetKind, Txg, names};
 use object::{ObjectSet, ObjsetOptions, SyncContext, Zap, ZapOptions};
 use parking_lot::RwLock;
 use zio::{Pipeline, Tx, TxgManager};
@@ -39,19 +39,6 @@ use crate::sync::{SyncState, Syncer};
 use crate::task::{DslHooks, HistoryEvent};
 use crate::tasks::{TaskQueue, Tasks};
 use crate::{DatasetError, PropertyValue};
-
-/// Names of the directories that users do not see.
-pub(crate) const MOS_DIR: &str = "$MOS";
-pub(crate) const FREE_DIR: &str = "$FREE";
-pub(crate) const LEAK_DIR: &str = "$LEAK";
-pub(crate) const ORIGIN_DIR: &str = "$ORIGIN";
-
-/// Entries of the object directory.
-const ROOT_DATASET: &str = "root_dataset";
-pub(crate) const FREE_BPOBJ: &str = "free_bpobj";
-pub(crate) const BPTREE_OBJ: &str = "bptree_obj";
-pub(crate) const EMPTY_BPOBJ: &str = "empty_bpobj";
-pub(crate) const DELETED_CLONES: &str = "com.delphix:deleted_clones";
 
 /// Objects of the MOS kept in memory although nobody uses them.
 const MOS_OBJECT_CACHE: usize = 16 << 10;
@@ -260,9 +247,13 @@ impl DslPool {
         let directories = dsl.directories();
         let root = directories.create_dir(ctx, None, "").await?;
         let object = root.object.get();
-        dsl.directory.add_u64(&tx, ROOT_DATASET, object).await?;
+        dsl.directory
+            .add_u64(&tx, names::pool::ROOT_DATASET, object)
+            .await?;
         directories.set_root(root.clone());
-        let mos_dir = directories.create_dir(ctx, Some(&root), MOS_DIR).await?;
+        let mos_dir = directories
+            .create_dir(ctx, Some(&root), names::hidden_directory::MOS)
+            .await?;
         dsl.syncer().set_mos_dir(mos_dir);
         dsl.destroyer().create(ctx, &root).await?;
         dsl.datasets().create_origin(ctx).await?;
@@ -325,7 +316,7 @@ impl DslPool {
     }
 
     async fn load(self: &Arc<Self>) -> Result<(), DatasetError> {
-        let root = self.directory.lookup_u64(ROOT_DATASET).await?;
+        let root = self.directory.lookup_u64(names::pool::ROOT_DATASET).await?;
         let root = root.ok_or_else(|| {
             DatasetError::corrupt(
                 ObjectId::POOL_DIRECTORY,
@@ -334,7 +325,7 @@ impl DslPool {
         })?;
         let directories = self.directories();
         directories.load(root.into()).await?;
-        let mos_dir = directories.child_dir(directories.root_dir(), MOS_DIR);
+        let mos_dir = directories.child_dir(directories.root_dir(), names::hidden_directory::MOS);
         if let Some(dir) = mos_dir.await? {
             self.syncer().set_mos_dir(dir);
         }

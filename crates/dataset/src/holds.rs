@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use device::BoxFuture;
-use format::{DslDatasetPhys, ObjectId, ObjectType};
+use format::{DslDatasetPhys, ObjectId, ObjectType, names};
 use object::{ObjectError, SyncContext, Zap, ZapOptions};
 use zio::Tx;
 
@@ -17,8 +17,6 @@ use crate::dsl::DslPool;
 use crate::state::Ds;
 use crate::task::{SpaceCheck, SyncTask};
 
-/// Temporary holds, in the object directory.
-const TEMPORARY: &str = "tmp_userrefs";
 /// Longest tag (`MAXNAMELEN`).
 const TAG_MAX_BYTES: usize = 255;
 
@@ -193,7 +191,12 @@ impl Holds<'_> {
     /// Releases what a send held when the pool went down (`dsl_pool_clean_tmp_userrefs`), in
     /// syncing context.
     pub(crate) async fn release_temporary(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
-        let Some(object) = self.dsl.directory.lookup_u64(TEMPORARY).await? else {
+        let Some(object) = self
+            .dsl
+            .directory
+            .lookup_u64(names::pool::TMP_USERREFS)
+            .await?
+        else {
             return Ok(());
         };
         let tx = Tx::syncing(ctx.txg);

@@ -2,11 +2,32 @@
 //!
 //! | Module | ZFS's words | What it is |
 //! |---|---|---|
-//! | [`DslPool`] | `dsl_pool`, `dsl_dir` | all datasets of a pool, over its MOS; sync tasks |
+//! | [`DslPool`] | `dsl_pool` | what all parts share, over the MOS of a pool; the parts by name |
+//! | [`Directories`] | `dsl_dir`, `dsl_dataset` | names and numbers; what is in memory |
+//! | [`Datasets`] | `dsl_dataset`, `dmu_objset` | making filesystems, volumes and clones |
 //! | [`Dataset`] | `dsl_dataset`, `dmu_objset` | one open dataset |
-//! | [`KeyInfo`] | `dsl_crypt` | keys of encrypted datasets: loading, unloading |
+//! | [`Snapshots`] | `dsl_dataset` | taking, renaming, rolling back, promoting |
+//! | [`Destroyer`] | `dsl_destroy`, `dsl_scan` | destroying, and freeing in the background |
+//! | [`Properties`] | `dsl_prop` | properties of datasets: looking, setting |
+//! | [`Keys`] | `dsl_crypt` | keys of encrypted datasets: loading, unloading |
+//! | [`Holds`] | `dsl_userhold` | user holds |
+//! | [`Bookmarks`] | `dsl_bookmark` | bookmarks |
+//! | [`Logs`] | ZIL | intent logs of all datasets: claiming, closing |
+//! | [`Damage`] | `spa_errlog` | which datasets have a damaged block |
+//! | [`Tasks`] | `dsl_synctask` | changes of the pool's own state, queued and run |
+//! | [`Syncer`] | `dsl_pool_sync` | writing a transaction group |
 //! | [`props`] | `dsl_prop`, `zfs_prop` | properties: table, values, inheritance |
 //! | [`features`] | `zfeature` | feature flags and their refcounts |
+//!
+//! A part is a view of the pool with the code of one capability; what it keeps in memory is
+//! private to its module. Deadlists, space and limits are parts for this crate only.
+//!
+//! # Locks
+//! The namespace (`DslPool::config`, async) comes first: held shared to look at names, properties
+//! and chains of snapshots, alone by sync tasks and while keys change. Then a dataset's `opening`
+//! and `deadlist` (async), then the parts' own locks and those of `state`, which are short: a
+//! dataset's before its directory's, a child's before its parent's, the queue of changed structures
+//! last. Nobody who holds the namespace waits for a transaction group.
 //!
 //! Everything in the MOS changes in syncing context only, by the sync loop's task.
 

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use device::BoxFuture;
+use format::names;
 use object::{SyncContext, Zap};
 use zio::Tx;
 
@@ -14,10 +15,6 @@ use crate::DatasetError;
 use crate::dsl::DslPool;
 use crate::features::guid;
 use crate::state::Dir;
-
-/// Counts kept in a directory's own ZAP (feature `filesystem_limits`).
-pub(crate) const FILESYSTEM_COUNT: &str = "com.joyent:filesystem_count";
-pub(crate) const SNAPSHOT_COUNT: &str = "com.joyent:snapshot_count";
 
 /// Limits on filesystems and snapshots: [`DslPool::limits`].
 #[derive(Clone, Copy)]
@@ -41,7 +38,7 @@ impl Limits<'_> {
             let (is_hidden, is_zapified, parent) = {
                 let state = dir.state();
                 (
-                    state.name.starts_with('$') && which == FILESYSTEM_COUNT,
+                    state.name.starts_with('$') && which == names::directory::FILESYSTEM_COUNT,
                     state.is_zapified,
                     state.parent.clone(),
                 )
@@ -93,8 +90,8 @@ impl Limits<'_> {
             if dir.state().is_zapified {
                 let zap = Zap::hold(self.dsl.mos(), dir.object).await?;
                 if let (Some(filesystems), Some(snapshots)) = (
-                    zap.lookup_u64(FILESYSTEM_COUNT).await?,
-                    zap.lookup_u64(SNAPSHOT_COUNT).await?,
+                    zap.lookup_u64(names::directory::FILESYSTEM_COUNT).await?,
+                    zap.lookup_u64(names::directory::SNAPSHOT_COUNT).await?,
                 ) {
                     return Ok((filesystems, snapshots));
                 }
@@ -118,13 +115,16 @@ impl Limits<'_> {
             let names = head.phys().snapshot_names;
             snapshots += Zap::hold(self.dsl.mos(), names).await?.count().await?;
             let zap = self.dsl.zapify_dir(ctx, dir).await?;
-            zap.update_u64(&tx, FILESYSTEM_COUNT, filesystems).await?;
-            zap.update_u64(&tx, SNAPSHOT_COUNT, snapshots).await?;
+            zap.update_u64(&tx, names::directory::FILESYSTEM_COUNT, filesystems)
+                .await?;
+            zap.update_u64(&tx, names::directory::SNAPSHOT_COUNT, snapshots)
+                .await?;
             Ok((filesystems, snapshots))
         })
     }
 
-    /// Refuses what would exceed a limit here or above (`dsl_fs_ss_limit_check`). `below` is where to stop.
+    /// Refuses what would exceed a limit here or above (`dsl_fs_ss_limit_check`). `below` is where
+    /// to stop.
     pub(crate) async fn check(
         &self,
         dir: &Arc<Dir>,
@@ -132,7 +132,7 @@ impl Limits<'_> {
         which: &str,
         below: Option<&Arc<Dir>>,
     ) -> Result<(), DatasetError> {
-        let property = if which == FILESYSTEM_COUNT {
+        let property = if which == names::directory::FILESYSTEM_COUNT {
             "filesystem_limit"
         } else {
             "snapshot_limit"

@@ -20,9 +20,6 @@ use crate::account::HeadAccounting;
 use crate::dsl::DslPool;
 use crate::state::Ds;
 
-/// Where the log's head is in an object set's root block (`os_zil_header`, include/sys/dmu_objset.h).
-const ZIL_HEADER_OFFSET: usize = 512;
-
 /// How often something is tried again that a log being closed was in the way of.
 pub(crate) const LOG_TRIES_MAX: u32 = 20;
 
@@ -108,9 +105,9 @@ impl Logs<'_> {
         Ok(())
     }
 
-    /// [`Self::close_logs`], also of datasets that nobody has open: what an earlier import left of their logs
-    /// (`spa_reset_logs`, module/zfs/spa.c). Logs that wait to be replayed stay, and those of datasets that cannot be
-    /// opened.
+    /// [`Self::close_logs`], also of datasets that nobody has open: what an earlier import left of
+    /// their logs (`spa_reset_logs`, module/zfs/spa.c). Logs that wait to be replayed stay, and
+    /// those of datasets that cannot be opened.
     ///
     /// # Errors
     /// As [`Self::close_logs`], and of reading the list of datasets.
@@ -129,7 +126,7 @@ impl Logs<'_> {
                     Err(error) => tracing::warn!(
                         dataset = %head.object,
                         %error,
-                        "the intent log of a dataset stays, which cannot be read"
+                        "the intent log of a dataset that cannot be read stays"
                     ),
                 }
             }
@@ -142,15 +139,20 @@ impl Logs<'_> {
                     }
                 }
                 Err(error) => {
-                    tracing::debug!(name, %error, "the intent log of a dataset stays, which cannot be opened");
+                    tracing::debug!(
+                        name,
+                        %error,
+                        "the intent log of a dataset that cannot be opened stays"
+                    );
                 }
             }
         }
         Ok(())
     }
 
-    /// Datasets whose intent logs hold changes that are not in the pool's last synced state: a read-only
-    /// import does not replay them, and shows the state without. Datasets that cannot be read are left out.
+    /// Datasets whose intent logs hold changes that are not in the pool's last synced state: a
+    /// read-only import does not replay them, and shows the state without. Datasets that cannot be
+    /// read are left out.
     ///
     /// # Errors
     /// Of reading the list of datasets.
@@ -160,7 +162,8 @@ impl Logs<'_> {
             .await
     }
 
-    /// Datasets whose intent logs begin or go on on log vdevs that are missing, as far as that can be told.
+    /// Datasets whose intent logs begin or go on on log vdevs that are missing, as far as that can
+    /// be told.
     ///
     /// # Errors
     /// Of reading the list of datasets.
@@ -202,8 +205,8 @@ impl Logs<'_> {
 
     /// At import, after a crash: marks the intent logs' blocks as allocated (`zil_claim`), before
     /// anything is allocated. Call in the first syncing txg, before [`DslPool::sync_pass`]. Returns
-    /// the newest birth of what was claimed, now or by an earlier import: let no dataset be changed before that txg has synced, so that
-    /// nothing is older than what it replaces.
+    /// the newest birth of what was claimed, now or by an earlier import: let no dataset be changed
+    /// before that txg has synced, so that nothing is older than what it replaces.
     ///
     /// # Errors
     /// Of reading datasets and logs; a log that just ends is no error.
@@ -223,7 +226,8 @@ impl Logs<'_> {
                 continue;
             }
             if !header.claim_txg.is_zero() {
-                // An import that was cut short claimed it, perhaps long before the txg of its newest block.
+                // An import that was cut short claimed it, perhaps long before the txg of its
+                // newest block.
                 let objset = head.object.get().into();
                 visit_log(pipeline, objset, how.first_txg, &header, &mut |block, _| {
                     pipeline.note_log_block(&block);
@@ -258,7 +262,8 @@ impl Logs<'_> {
             newest = newest.max(claimed.newest_birth);
             changed.push((head, data, header));
         }
-        // Writing allocates, so all logs are claimed before: their blocks are free in the space maps.
+        // Writing allocates, so all logs are claimed before: their blocks are free in the space
+        // maps.
         for (head, data, header) in changed {
             if head.is_encrypted() {
                 self.write_locked_head(ctx, &head, &data, &header).await?;
@@ -296,8 +301,8 @@ impl Logs<'_> {
         Ok(ObjsetPhys::decode(&data, endian)?.zil_header)
     }
 
-    /// A dataset's root block, which is in the clear also when it is encrypted. Its MACs are not checked: they
-    /// do not cover the log's head.
+    /// A dataset's root block, which is in the clear also when it is encrypted. Its MACs are not
+    /// checked: they do not cover the log's head.
     async fn read_root(&self, head: &Arc<Ds>) -> Result<(Bytes, Endian), DatasetError> {
         let block = head.phys().block;
         let context = ReadContext {
@@ -312,9 +317,9 @@ impl Logs<'_> {
         Ok((data, block.endian()))
     }
 
-    /// Writes the head of an encrypted dataset's log into its root block, without the keys: root blocks
-    /// are in the clear, and their MACs do not cover the log's head (`zio_crypt_do_objset_hmacs`,
-    /// module/os/linux/zfs/zio_crypt.c).
+    /// Writes the head of an encrypted dataset's log into its root block, without the keys: root
+    /// blocks are in the clear, and their MACs do not cover the log's head
+    /// (`zio_crypt_do_objset_hmacs`, module/os/linux/zfs/zio_crypt.c).
     async fn write_locked_head(
         &self,
         ctx: &SyncContext,
@@ -327,11 +332,14 @@ impl Logs<'_> {
         if old.endian() != Endian::Little {
             return Err(DatasetError::Unsupported {
                 name: self.dsl.directories().full_name(head).await?,
-                what: "claiming the intent log of an encrypted big-endian dataset (import the pool with OpenZFS once, or read-only)".into(),
+                what:
+                    "claiming the intent log of an encrypted big-endian dataset (import the pool \
+                       with OpenZFS once, or read-only)"
+                        .into(),
             });
         }
         let mut bytes = data.to_vec();
-        bytes[ZIL_HEADER_OFFSET..ZIL_HEADER_OFFSET + ZilHeader::BYTES]
+        bytes[ObjsetPhys::ZIL_HEADER_OFFSET..ObjsetPhys::ZIL_HEADER_OFFSET + ZilHeader::BYTES]
             .copy_from_slice(&header.encode());
         let policy = WritePolicy {
             checksum: old.checksum_kind(),

@@ -1,26 +1,20 @@
-//! Looking: names, lists, numbers and properties of datasets.
+//! Looking at properties: those that are stored or inherited, and those that are worked out.
 //!
-//! Functions that are public take the configuration's lock for reading; those for this crate
+//! Public functions take the namespace's lock (`DslPool::config`) shared; those for this crate
 //! expect that the caller holds it (or is a sync task), as taking it twice would deadlock with a
 //! sync task that waits in between.
 
-use crate::limits::FILESYSTEM_COUNT;
-use crate::limits::SNAPSHOT_COUNT;
-use crate::stored::Properties;
 use std::sync::Arc;
 
-use format::{DslDatasetPhys, ObjectId, ObjsetKind};
+use format::{DslDatasetPhys, ObjectId, ObjsetKind, names};
 use object::Zap;
 
 use crate::create::kind_of;
 use crate::info::DatasetKind;
 use crate::props::{Kinds, PROPERTIES, find};
 use crate::state::{Dir, Ds};
+use crate::stored::Properties;
 use crate::{DatasetError, PropertySetting, PropertySource, PropertyValue};
-
-/// Object of a volume's properties (`ZVOL_ZAP_OBJ`), and of its data (`ZVOL_OBJ`).
-const VOLUME_PROPERTIES: ObjectId = ObjectId::new(2);
-const VOLUME_DATA: ObjectId = ObjectId::new(1);
 
 /// Compression ratio in hundredths.
 fn ratio(uncompressed: u64, compressed: u64) -> u64 {
@@ -55,7 +49,8 @@ impl Properties<'_> {
         Ok(out)
     }
 
-    /// Those of [`Self::properties`] that are among `names`, in their order; what a dataset has not is left out.
+    /// Those of [`Self::properties`] that are among `names`, in their order; what a dataset has not
+    /// is left out.
     ///
     /// # Errors
     /// [`DatasetError::NotFound`].
@@ -163,8 +158,8 @@ impl Properties<'_> {
             }))
     }
 
-    /// Properties that are worked out: outer `None` when it is not one of them, inner `None` when this
-    /// dataset does not have it.
+    /// Properties that are worked out: outer `None` when it is not one of them, inner `None` when
+    /// this dataset does not have it.
     async fn computed(
         &self,
         dataset: &Arc<Ds>,
@@ -244,8 +239,11 @@ impl Properties<'_> {
             "inconsistent" => number(u64::from(
                 phys.flags & DslDatasetPhys::FLAG_INCONSISTENT != 0,
             )),
-            "filesystem_count" => number(self.counted(&dir, FILESYSTEM_COUNT).await?),
-            "snapshot_count" => number(self.counted(&dir, SNAPSHOT_COUNT).await?),
+            "filesystem_count" => number(
+                self.counted(&dir, names::directory::FILESYSTEM_COUNT)
+                    .await?,
+            ),
+            "snapshot_count" => number(self.counted(&dir, names::directory::SNAPSHOT_COUNT).await?),
             "snapshots_changed" => self.snapshots_changed(&dir).await.map(Some),
             "mounted"
             | "receive_resume_token"
@@ -281,7 +279,7 @@ impl Properties<'_> {
             return Ok(None);
         }
         let zap = Zap::hold(self.dsl.mos(), dir.object).await?;
-        let value = zap.lookup("com.ixsystems:snapshots_changed").await?;
+        let value = zap.lookup(names::directory::SNAPSHOTS_CHANGED).await?;
         Ok(value
             .and_then(|value| value.to_u64s().first().copied())
             .map(PropertyValue::Number))
@@ -364,10 +362,10 @@ impl Properties<'_> {
         }
         let objset = self.dsl.datasets().peek_objset(dataset).await?;
         if name == "volsize" {
-            let zap = Zap::hold(&objset, VOLUME_PROPERTIES).await?;
+            let zap = Zap::hold(&objset, ObjectId::VOLUME_PROPERTIES).await?;
             return Ok(zap.lookup_u64("size").await?.map(PropertyValue::Number));
         }
-        let data = objset.hold(VOLUME_DATA).await?;
+        let data = objset.hold(ObjectId::VOLUME_DATA).await?;
         Ok(Some(PropertyValue::Number(u64::from(
             data.info().data_block_bytes,
         ))))

@@ -1,17 +1,16 @@
-//! Promoting a clone: its origin, and the snapshots before that, become the clone's own, and what it
-//! was cloned from becomes a clone of it (`dsl_dataset_promote_sync`, module/zfs/dsl_dataset.c).
+//! Promoting a clone: its origin, and the snapshots before that, become the clone's own, and what
+//! it was cloned from becomes a clone of it (`dsl_dataset_promote_sync`, module/zfs/dsl_dataset.c).
 
-use crate::limits::SNAPSHOT_COUNT;
-use crate::snapshot::Snapshots;
 use std::sync::Arc;
 
 use device::BoxFuture;
-use format::{ObjectId, ObjectType, Txg, UsedBy};
+use format::{ObjectId, ObjectType, Txg, UsedBy, names};
 use object::{SyncContext, Zap, ZapOptions};
 use zio::Tx;
 
 use crate::DatasetError;
 use crate::dsl::DslPool;
+use crate::snapshot::Snapshots;
 use crate::state::{Ds, Space};
 use crate::task::{SpaceCheck, SyncTask};
 
@@ -223,7 +222,7 @@ impl Snapshots<'_> {
                 .await?;
             self.dsl
                 .limits()
-                .adjust(ctx, &odd, -1, SNAPSHOT_COUNT)
+                .adjust(ctx, &odd, -1, names::directory::SNAPSHOT_COUNT)
                 .await?;
             Zap::hold(self.dsl.mos(), clone.phys().snapshot_names)
                 .await?
@@ -231,7 +230,7 @@ impl Snapshots<'_> {
                 .await?;
             self.dsl
                 .limits()
-                .adjust(ctx, &dir, 1, SNAPSHOT_COUNT)
+                .adjust(ctx, &dir, 1, names::directory::SNAPSHOT_COUNT)
                 .await?;
             snapshot.change(|state| {
                 state.phys.directory = dir.object;
@@ -392,7 +391,7 @@ impl PromoteTask {
             .check(
                 &parts.clone.dir(),
                 parts.shared.len() as u64,
-                SNAPSHOT_COUNT,
+                names::directory::SNAPSHOT_COUNT,
                 None,
             )
             .await

@@ -1,28 +1,26 @@
-//! Remap deadlists: places on removed vdevs that only snapshots refer to any more (module/zfs/dsl_dataset.c,
-//! `dsl_dataset_block_remapped`; dsl_destroy.c, `dsl_destroy_snapshot_handle_remaps`).
+//! Remap deadlists: places on removed vdevs that only snapshots refer to any more
+//! (module/zfs/dsl_dataset.c, `dsl_dataset_block_remapped`; dsl_destroy.c,
+//! `dsl_destroy_snapshot_handle_remaps`).
 //!
-//! Where OpenZFS writes a pointer to a block that was on a removed vdev, it puts in where the block is now. The
-//! mapping is then needed no more, unless a snapshot has the old pointer: then the old place goes to the dataset's
-//! remap deadlist, a [`Deadlist`] in the dataset's ZAP whose entries are pointers with nothing but one place and a
-//! birth. They move as deadlists do: a snapshot takes its head's, and when it is destroyed, what no other snapshot
-//! has is obsolete. Feature `obsolete_counts` counts the lists.
+//! Where OpenZFS writes a pointer to a block that was on a removed vdev, it puts in where the block
+//! is now. The mapping is then needed no more, unless a snapshot has the old pointer: then the old
+//! place goes to the dataset's remap deadlist, a [`Deadlist`] in the dataset's ZAP whose entries
+//! are pointers with nothing but one place and a birth. They move as deadlists do: a snapshot takes
+//! its head's, and when it is destroyed, what no other snapshot has is obsolete. Feature
+//! `obsolete_counts` counts the lists.
 //!
 //! We never put in new places, so that lists are made here only to merge others.
 
-use crate::deadlist::Deadlists;
 use std::sync::Arc;
 
-use format::{ObjectId, Txg};
+use format::{ObjectId, Txg, names};
 use object::{SyncContext, Zap};
 use zio::Tx;
 
 use crate::DatasetError;
-use crate::deadlist::Deadlist;
+use crate::deadlist::{Deadlist, Deadlists};
 use crate::features::guid;
 use crate::state::Ds;
-
-/// The list, in a dataset's ZAP (`DS_FIELD_REMAP_DEADLIST`).
-const REMAP_DEADLIST: &str = "com.delphix:remap_deadlist";
 
 impl Deadlists<'_> {
     /// A dataset's list, if it has one.
@@ -32,7 +30,7 @@ impl Deadlists<'_> {
             return Ok(None);
         }
         let zap = Zap::hold(self.dsl.mos(), dataset.object).await?;
-        let object = zap.lookup_u64(REMAP_DEADLIST).await?;
+        let object = zap.lookup_u64(names::dataset::REMAP_DEADLIST).await?;
         Ok(object.filter(|object| *object != 0).map(ObjectId::new))
     }
 
@@ -46,11 +44,12 @@ impl Deadlists<'_> {
         match list {
             Some(list) => {
                 let zap = self.dsl.zapify_dataset(ctx, dataset).await?;
-                zap.add_u64(&tx, REMAP_DEADLIST, list.get()).await?;
+                zap.add_u64(&tx, names::dataset::REMAP_DEADLIST, list.get())
+                    .await?;
             }
             None => {
                 let zap = Zap::hold(self.dsl.mos(), dataset.object).await?;
-                zap.remove(&tx, REMAP_DEADLIST).await?;
+                zap.remove(&tx, names::dataset::REMAP_DEADLIST).await?;
             }
         }
         Ok(())
@@ -70,8 +69,8 @@ impl Deadlists<'_> {
         Ok(())
     }
 
-    /// A snapshot goes: what only it had of `next`'s list is obsolete, and `next` takes over its own. Its deadlist must
-    /// be merged already.
+    /// A snapshot goes: what only it had of `next`'s list is obsolete, and `next` takes over its
+    /// own. Its deadlist must be merged already.
     pub(crate) async fn remaps_destroyed(
         &self,
         ctx: &SyncContext,

@@ -1,16 +1,14 @@
 //! Renaming filesystems and volumes, with all below them (`dsl_dir_rename_sync`).
 
-use crate::directories::Directories;
-use crate::limits::FILESYSTEM_COUNT;
-use crate::limits::SNAPSHOT_COUNT;
 use std::sync::Arc;
 
 use device::BoxFuture;
-use format::UsedBy;
+use format::{UsedBy, names};
 use object::{SyncContext, Zap};
 use zio::Tx;
 
 use crate::DatasetError;
+use crate::directories::Directories;
 use crate::dsl::DslPool;
 use crate::features::guid;
 use crate::name::{NAME_MAX_BYTES, check_name, split_parent, split_snapshot};
@@ -131,7 +129,10 @@ impl RenameTask {
             // What is below both parents before and after counts no more than it did.
             let ancestor = dsl.directories().common_ancestor(&old_parent, &new_parent);
             let (filesystems, snapshots) = self.counts(&dir).await?;
-            for (more, which) in [(filesystems, FILESYSTEM_COUNT), (snapshots, SNAPSHOT_COUNT)] {
+            for (more, which) in [
+                (filesystems, names::directory::FILESYSTEM_COUNT),
+                (snapshots, names::directory::SNAPSHOT_COUNT),
+            ] {
                 dsl.limits()
                     .check(&new_parent, more, which, Some(&ancestor))
                     .await?;
@@ -148,8 +149,13 @@ impl RenameTask {
         }
         let zap = Zap::hold(dsl.mos(), dir.object).await?;
         Ok((
-            zap.lookup_u64(FILESYSTEM_COUNT).await?.unwrap_or(0) + 1,
-            zap.lookup_u64(SNAPSHOT_COUNT).await?.unwrap_or(0),
+            zap.lookup_u64(names::directory::FILESYSTEM_COUNT)
+                .await?
+                .unwrap_or(0)
+                + 1,
+            zap.lookup_u64(names::directory::SNAPSHOT_COUNT)
+                .await?
+                .unwrap_or(0),
         ))
     }
 
@@ -174,10 +180,20 @@ impl RenameTask {
             let (filesystems, snapshots) = self.counts(&dir).await?;
             for (parent, sign) in [(&old_parent, -1), (&new_parent, 1)] {
                 dsl.limits()
-                    .adjust(ctx, parent, sign * filesystems as i64, FILESYSTEM_COUNT)
+                    .adjust(
+                        ctx,
+                        parent,
+                        sign * filesystems as i64,
+                        names::directory::FILESYSTEM_COUNT,
+                    )
                     .await?;
                 dsl.limits()
-                    .adjust(ctx, parent, sign * snapshots as i64, SNAPSHOT_COUNT)
+                    .adjust(
+                        ctx,
+                        parent,
+                        sign * snapshots as i64,
+                        names::directory::SNAPSHOT_COUNT,
+                    )
                     .await?;
             }
             let (space, unused) = {
@@ -200,7 +216,8 @@ impl RenameTask {
             old_parent.did_use(UsedBy::ChildrenReservation, reserved.negated());
             new_parent.did_use(UsedBy::ChildrenReservation, reserved);
         }
-        // One after the other: both may be the same directory, and its lock is held until a statement ends.
+        // One after the other: both may be the same directory, and its lock is held until a
+        // statement ends.
         let old_zap = old_parent.state().phys.child_directories;
         let new_zap = new_parent.state().phys.child_directories;
         let old_name = dir.state().name.clone();

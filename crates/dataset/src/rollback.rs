@@ -1,8 +1,7 @@
 //! Rolling a dataset back to its most recent snapshot (`dsl_dataset_rollback_sync`): a clone of the
-//! snapshot is made, the two swap what they have (`dsl_dataset_clone_swap_sync_impl`), and the clone,
-//! which then has what the dataset had, is destroyed in the background.
+//! snapshot is made, the two swap what they have (`dsl_dataset_clone_swap_sync_impl`), and the
+//! clone, which then has what the dataset had, is destroyed in the background.
 
-use crate::snapshot::Snapshots;
 use std::sync::Arc;
 
 use device::BoxFuture;
@@ -12,6 +11,7 @@ use object::SyncContext;
 use crate::DatasetError;
 use crate::dsl::DslPool;
 use crate::logs::LOG_TRIES_MAX;
+use crate::snapshot::Snapshots;
 use crate::state::{Ds, Space};
 use crate::task::{SpaceCheck, SyncTask};
 

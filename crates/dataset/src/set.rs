@@ -1,9 +1,9 @@
 //! Setting and inheriting properties: checks, and the sync task.
 
-use format::ObjsetKind;
 use std::sync::Arc;
 
 use device::BoxFuture;
+use format::ObjsetKind;
 use object::SyncContext;
 
 use crate::create::kind_of;
@@ -88,7 +88,8 @@ impl Properties<'_> {
             changes: parsed,
         })
     }
-    /// Refuses a value that needs a feature which is not enabled (`zfs_check_settable`, module/zfs/zfs_ioctl.c).
+    /// Refuses a value that needs a feature which is not enabled (`zfs_check_settable`,
+    /// module/zfs/zfs_ioctl.c).
     pub(crate) fn check_feature_of(
         &self,
         dataset: &str,

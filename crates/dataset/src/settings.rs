@@ -1,6 +1,5 @@
 //! From properties to behaviour: how blocks are written, and what an open dataset does.
 
-use crate::stored::Properties;
 use std::sync::Arc;
 
 use codec::compress::ZstdLevel;
@@ -12,6 +11,7 @@ use crate::DatasetError;
 use crate::dataset::DatasetSettings;
 use crate::features::guid;
 use crate::state::{Dir, Ds};
+use crate::stored::Properties;
 
 /// Default size of blocks of files (`recordsize`).
 const RECORD_BYTES: u32 = 128 << 10;

@@ -1,15 +1,14 @@
 //! Taking and renaming snapshots (`dsl_dataset_snapshot_sync_impl`, module/zfs/dsl_dataset.c).
 
-use crate::limits::SNAPSHOT_COUNT;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use device::BoxFuture;
-use format::{DslDatasetPhys, ObjectType, Txg, UsedBy};
+use format::{DslDatasetPhys, ObjectType, Txg, UsedBy, names};
 use object::{NewObject, SyncContext, Zap, ZapValue};
 use zio::Tx;
 
-use crate::dsl::{DslPool, ORIGIN_DIR};
+use crate::dsl::DslPool;
 use crate::features::guid;
 use crate::name::{check_name, split_snapshot};
 use crate::props::Kinds;
@@ -35,14 +34,14 @@ impl Snapshots<'_> {
     ) -> Result<Arc<Ds>, DatasetError> {
         let tx = Tx::syncing(ctx.txg);
         let dir = head.dir();
-        let creation_txg = if name == ORIGIN_DIR {
+        let creation_txg = if name == names::hidden_directory::ORIGIN {
             Txg::new(1)
         } else {
             ctx.txg
         };
         self.dsl
             .limits()
-            .adjust(ctx, &dir, 1, SNAPSHOT_COUNT)
+            .adjust(ctx, &dir, 1, names::directory::SNAPSHOT_COUNT)
             .await?;
         let from = head.phys();
         let phys = DslDatasetPhys {
@@ -141,7 +140,7 @@ impl Snapshots<'_> {
             .add_u64(&tx, name, object.get())
             .await?;
         snapshot.state().snapshot_name = Some(name.to_owned());
-        if name != ORIGIN_DIR {
+        if name != names::hidden_directory::ORIGIN {
             self.note_snapshots_changed(ctx, &dir).await?;
             let full_name = self.dsl.directories().full_name(&snapshot).await?;
             self.dsl
@@ -165,7 +164,7 @@ impl Snapshots<'_> {
         let value = ZapValue::from_u64s(&[now_ns / 1_000_000_000, now_ns % 1_000_000_000]);
         zap.update(
             &Tx::syncing(ctx.txg),
-            "com.ixsystems:snapshots_changed",
+            names::directory::SNAPSHOTS_CHANGED,
             value,
         )
         .await?;
@@ -345,7 +344,12 @@ impl SnapshotTask {
         for (name, count) in per_dataset {
             let dir = dsl.directories().resolve_dir(name).await?;
             dsl.limits()
-                .check(&dir, count, SNAPSHOT_COUNT, dir.parent().as_ref())
+                .check(
+                    &dir,
+                    count,
+                    names::directory::SNAPSHOT_COUNT,
+                    dir.parent().as_ref(),
+                )
                 .await?;
         }
         Ok(())

@@ -1,23 +1,21 @@
 //! How much space there is for whom: reservations, quotas, and the slop space that is kept back
 //! (`dsl_dir_space_available`, `dsl_dir_tempreserve_impl`, module/zfs/dsl_dir.c).
 //!
-//! A transaction is granted what it may take at worst ([`Cost`]); when it ends, what it did not add to its txg is given
-//! back ([`Grant::keep`], `dsl_dir_tempreserve_clear`), and the rest counts until the txg is on disk. What is counted must
-//! cover what the txg takes: one that finds no room stops the pool.
+//! A transaction is granted what it may take at worst ([`Cost`]); when it ends, what it did not add
+//! to its txg is given back ([`Grant::keep`], `dsl_dir_tempreserve_clear`), and the rest counts
+//! until the txg is on disk. What is counted must cover what the txg takes: one that finds no room
+//! stops the pool.
 
-use crate::state::Space;
-use format::UsedBy;
 use std::sync::Arc;
 
-use format::{DNODE_BLOCK_BYTES, Txg};
+use format::{DNODE_BLOCK_BYTES, Txg, UsedBy};
 use object::WriteProperties;
 use zio::{Added, Allocator};
 
-use crate::DatasetError;
-use crate::DirtyEstimate;
 use crate::dsl::{DslPool, slot};
-use crate::state::{Dir, Ds, accounted_delta};
+use crate::state::{Dir, Ds, Space, accounted_delta};
 use crate::task::SpaceCheck;
+use crate::{DatasetError, DirtyEstimate};
 
 /// Answer to a writer that asks for space.
 pub(crate) enum Room {
@@ -27,9 +25,9 @@ pub(crate) enum Room {
     Later,
 }
 
-/// What writing into a dataset costs on disk, at worst, in bytes as users see them: every copy, and the parity and padding
-/// of small blocks beyond what is counted off for big ones. Without it, what is under way could outgrow the space that
-/// is kept back for the pool's own writes.
+/// What writing into a dataset costs on disk, at worst, in bytes as users see them: every copy, and
+/// the parity and padding of small blocks beyond what is counted off for big ones. Without it, what
+/// is under way could outgrow the space that is kept back for the pool's own writes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cost {
     copies: u64,
@@ -65,7 +63,8 @@ impl Cost {
             block_bytes,
             block_stored_bytes: stored(block_bytes),
             metadata_stored_bytes: stored(METADATA_BLOCK_BYTES),
-            // Small blocks may take many times their size, and each block's place in a dedup table a block of that.
+            // Small blocks may take many times their size, and each block's place in a dedup table
+            // a block of that.
             is_data_unknown: estimate.block_bytes == 0 || properties.dedup.is_some(),
         }
     }
@@ -113,8 +112,8 @@ pub(crate) struct Grant {
 }
 
 impl Grant {
-    /// Gives back all but `bytes` in every directory. The txg must still be held: what counts for it is forgotten once
-    /// it is on disk.
+    /// Gives back all but `bytes` in every directory. The txg must still be held: what counts for
+    /// it is forgotten once it is on disk.
     pub(crate) fn keep(self, bytes: u64) {
         for (dir, granted) in self.dirs {
             let unused = granted.saturating_sub(bytes);
@@ -209,8 +208,9 @@ impl SpaceLimits<'_> {
         available
     }
 
-    /// Whether an intent log may take `bytes` more (as users see them) among the data. All that is under way must find room
-    /// beside it, and most of what is kept back for the pool's own writes: a txg that finds none stops the pool.
+    /// Whether an intent log may take `bytes` more (as users see them) among the data. All that is
+    /// under way must find room beside it, and most of what is kept back for the pool's own writes:
+    /// a txg that finds none stops the pool.
     pub(crate) fn has_log_room(&self, bytes: u64) -> bool {
         let totals = self.dsl.env().pipeline.space();
         let kept = totals.slop_bytes / 4 * 3;
@@ -225,8 +225,8 @@ impl SpaceLimits<'_> {
         taken.saturating_add(bytes) <= totals.usable_deflated_bytes
     }
 
-    /// Asks for room for a transaction in `txg` that takes at most `bytes` on disk; what is granted counts until the txg is on disk,
-    /// or [`Grant::keep`] gives it back.
+    /// Asks for room for a transaction in `txg` that takes at most `bytes` on disk; what is granted
+    /// counts until the txg is on disk, or [`Grant::keep`] gives it back.
     pub(crate) fn reserve(
         &self,
         head: &Arc<Ds>,
@@ -256,8 +256,9 @@ impl SpaceLimits<'_> {
         let mut dir = head.dir();
         let mut is_first = true;
         let mut ignore_quota = false;
-        // What of `bytes` would not be covered by reservations if nothing were under way: it counts at worst, and a
-        // reservation is to be used to its end. Where that is nothing, a refusal is only one until the txg is on disk.
+        // What of `bytes` would not be covered by reservations if nothing were under way: it counts
+        // at worst, and a reservation is to be used to its end. Where that is nothing, a refusal is
+        // only one until the txg is on disk.
         let mut settled = bytes;
         loop {
             let parent = dir.parent();
@@ -319,8 +320,9 @@ impl SpaceLimits<'_> {
                     log_held = self.dsl.env().pipeline.allocator().log_held_bytes();
                 }
             }
-            // A quota may be overshot by what is under way. The pool's limit may not: what is kept back beyond it
-            // is what deletes and the pool's own writes live on, and a txg that finds no room stops the pool.
+            // A quota may be overshot by what is under way. The pool's limit may not: what is kept
+            // back beyond it is what deletes and the pool's own writes live on, and a txg that
+            // finds no room stops the pool.
             let extra = match quota {
                 u64::MAX => 0,
                 _ if is_pool_limit => 0,

@@ -1,11 +1,10 @@
 //! Properties as they are stored: lookups along the chain of directories, and changes
 //! (module/zfs/dsl_prop.c).
 //!
-//! Beside `name`, a ZAP of properties may hold `name$recvd` (what a receive brought), `name$inherit`
-//! (inherit although a receive brought something) and `name$iuv` (a value that old releases do
-//! not know; `name` then holds the default for them).
+//! Beside `name`, a ZAP of properties may hold `name$recvd` (what a receive brought),
+//! `name$inherit` (inherit although a receive brought something) and `name$iuv` (a value that old
+//! releases do not know; `name` then holds the default for them).
 
-use crate::set::check_feature;
 use std::sync::Arc;
 
 use format::{Compression, ObjectId, ObjectType};
@@ -15,6 +14,7 @@ use zio::Tx;
 use crate::dsl::DslPool;
 use crate::features::guid;
 use crate::props::{Attr, Kinds, Property, ValueKind, find, refusal};
+use crate::set::check_feature;
 use crate::settings::compression_of;
 use crate::state::{Dir, Ds};
 use crate::{DatasetError, PropertySource, PropertyValue};
@@ -443,8 +443,8 @@ pub fn check_new_properties(
     Ok(())
 }
 
-/// Checks the properties of the root filesystem of a pool that is to be made with these features (by guid), before
-/// anything is written.
+/// Checks the properties of the root filesystem of a pool that is to be made with these features
+/// (by guid), before anything is written.
 ///
 /// # Errors
 /// As [`check_new_properties`]; also for a value that needs another feature.
@@ -463,9 +463,10 @@ pub fn check_root_properties(
     Ok(())
 }
 
-/// Checks that the root filesystem of a pool that is to be made finds what it reserves, before anything is written: not
-/// more than the pool has for users (`usable_bytes`), nor than its own quotas allow (`dsl_dir_set_reservation_check`,
-/// module/zfs/dsl_dir.c; `dsl_dataset_set_refreservation_check`, dsl_dataset.c). The properties are checked already.
+/// Checks that the root filesystem of a pool that is to be made finds what it reserves, before
+/// anything is written: not more than the pool has for users (`usable_bytes`), nor than its own
+/// quotas allow (`dsl_dir_set_reservation_check`, module/zfs/dsl_dir.c;
+/// `dsl_dataset_set_refreservation_check`, dsl_dataset.c). The properties are checked already.
 ///
 /// # Errors
 /// [`DatasetError::NoSpace`]; [`DatasetError::InvalidProperty`] where a quota forbids it.
@@ -495,7 +496,8 @@ pub fn check_root_space(
 /// Checks properties that are set together against each other; `number` gives their values.
 ///
 /// # Errors
-/// [`DatasetError::InvalidProperty`] where a quota forbids a reservation, or names that are normalized need not be UTF-8.
+/// [`DatasetError::InvalidProperty`] where a quota forbids a reservation, or names that are
+/// normalized need not be UTF-8.
 pub(crate) fn check_together(number: impl Fn(&str) -> Option<u64>) -> Result<(), DatasetError> {
     let refuse = |property: &str, reason: &str| {
         Err(DatasetError::InvalidProperty {
@@ -580,13 +582,16 @@ pub(crate) fn parse_setting(
                 || name == "keyformat" && value != PropertyValue::Number(0)
             {
                 return Err(property.invalid(format!(
-                    "'{name}={typed}': encryption can only be inherited here; create the dataset below an encrypted one, or with OpenZFS"
+                    "'{name}={typed}': encryption can only be inherited here; create the dataset \
+                     below an encrypted one, or with OpenZFS"
                 )));
             }
             let is_of_key = name == "pbkdf2iters" || name == "keylocation" && typed != "none";
             if at_creation && is_of_key {
                 return Err(property.invalid(format!(
-                    "'{name}={typed}': encryption must be turned on to set encryption properties, and can only be inherited here; create the dataset below an encrypted one, without '{name}', or with OpenZFS"
+                    "'{name}={typed}': encryption must be turned on to set encryption properties, \
+                     and can only be inherited here; create the dataset below an encrypted one, \
+                     without '{name}', or with OpenZFS"
                 )));
             }
             debug_assert!(matches!(

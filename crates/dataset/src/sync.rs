@@ -1,4 +1,4 @@
-//! Syncing: what the sync loop calls for each pass of a txg, and the queue of sync tasks.
+//! Syncing: what the sync loop calls for each pass of a transaction group.
 //!
 //! # A pass of syncing
 //! In pass 1: dirty datasets are written, several at a time, each block reported to its
@@ -6,25 +6,21 @@
 //! sync tasks, one after the other; then a bounded piece of background freeing. In every pass:
 //! changed structures go into the bonuses of their MOS objects, and the MOS is written.
 
-use crate::dsl::set_once;
-use crate::state::DirtyQueue;
-use crate::state::Space;
-use parking_lot::Mutex;
-use std::sync::Arc;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use device::BoxFuture;
 use format::{ObjsetKind, Txg, UsedBy};
 use futures::stream::{FuturesUnordered, StreamExt};
 use object::SyncContext;
+use parking_lot::Mutex;
+use zil::ChainChange;
 use zio::Tx;
 
 use crate::DatasetError;
 use crate::account::{HeadAccounting, MosAccounting};
-use crate::dsl::{DslPool, slot};
+use crate::dsl::{DslPool, set_once, slot};
 use crate::features::guid;
-use crate::state::{Dir, DirtyItem, Ds};
-use zil::ChainChange;
+use crate::state::{Dir, DirtyItem, DirtyQueue, Ds, Space};
 
 /// Datasets written at the same time.
 const SYNC_DATASETS_MAX: usize = 8;
@@ -227,7 +223,8 @@ impl<'a> Syncer<'a> {
         Ok(())
     }
 
-    /// Feature `zilsaxattr` is active for a filesystem while it has a log (`zil_create`, `zil_sync`).
+    /// Feature `zilsaxattr` is active for a filesystem while it has a log (`zil_create`,
+    /// `zil_sync`).
     async fn log_changed(&self, ctx: &SyncContext, head: &Arc<Ds>) -> Result<(), DatasetError> {
         let open = head.open.lock().clone();
         let Some(open) = open else { return Ok(()) };

@@ -75,7 +75,8 @@ impl Tasks<'_> {
         Ok(())
     }
 
-    /// Runs the tasks of a txg that want to be first ([`SyncTask::is_early`]): before any block is freed or written.
+    /// Runs the tasks of a txg that want to be first ([`SyncTask::is_early`]): before any block is
+    /// freed or written.
     ///
     /// # Errors
     /// As [`Self::sync_pass`].
@@ -156,8 +157,8 @@ impl Tasks<'_> {
         !self.dsl.tasks.0.lock().queued[slot(txg)].is_empty()
     }
 
-    /// Answers those who wait for the sync tasks of a txg that is on disk: last of all, as they then see the pool
-    /// without further waiting (its size after `zpool add`).
+    /// Answers those who wait for the sync tasks of a txg that is on disk: last of all, as they
+    /// then see the pool without further waiting (its size after `zpool add`).
     pub fn answer(&self, txg: Txg) {
         let done = std::mem::take(&mut self.dsl.tasks.0.lock().done[slot(txg)]);
         for answer in done {
@@ -173,8 +174,8 @@ impl Tasks<'_> {
         tasks.done = Default::default();
     }
 
-    /// From now on, who wants something of a suspended pool hears so at once instead of waiting (as OpenZFS's
-    /// `POOL_CHECK_SUSPENDED`, module/zfs/zfs_ioctl.c).
+    /// From now on, who wants something of a suspended pool hears so at once instead of waiting (as
+    /// OpenZFS's `POOL_CHECK_SUSPENDED`, module/zfs/zfs_ioctl.c).
     pub fn refuse_while_suspended(&self) {
         self.dsl.tasks.0.lock().refuses = true;
     }
@@ -183,8 +184,8 @@ impl Tasks<'_> {
     ///
     /// # Errors
     /// What its check says; [`DatasetError::Closed`] when the pool closes before it is on disk;
-    /// [`DatasetError::Pool`] at once when the pool is suspended, where [`Self::refuse_while_suspended`] says so. One
-    /// that is under way then waits.
+    /// [`DatasetError::Pool`] at once when the pool is suspended, where
+    /// [`Self::refuse_while_suspended`] says so. One that is under way then waits.
     pub async fn run(&self, task: Arc<dyn SyncTask>) -> Result<(), DatasetError> {
         if self.dsl.env().read_only {
             return Err(DatasetError::ReadOnly {

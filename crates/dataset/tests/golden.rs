@@ -269,8 +269,8 @@ fn wrapping_key(info: &KeyInfo, key: &Value) -> WrappingKey {
     }
 }
 
-/// Keys of every suite and format open their datasets, and only these; when they are unloaded again,
-/// nothing opens.
+/// Keys of every suite and format open their datasets, and only these; when they are unloaded
+/// again, nothing opens.
 #[tokio::test]
 async fn keys_open_what_they_belong_to() {
     let Some(golden) = golden() else { return };

@@ -1,5 +1,5 @@
-//! Many snapshots: all are listed and destroyed, and nothing leaks. Prints what it took, so that somebody sees when
-//! that explodes; 3000 with `MILLPOND_LONG=1`.
+//! Many snapshots: all are listed and destroyed, and nothing leaks. Prints what it took, so that
+//! somebody sees when that explodes; 3000 with `MILLPOND_LONG=1`.
 
 mod common;
 

@@ -193,8 +193,8 @@ impl Filesystem {
             if is_directory {
                 mode |= 0o2000;
             } else if mode & 0o2010 == 0o2010 && !make.caller.may_keep_set_group_id(gid) {
-                // Nobody makes a program that runs as a group that is not theirs (`mode_strip_sgid`, fs/inode.c of
-                // Linux, which does not do this before 6.0).
+                // Nobody makes a program that runs as a group that is not theirs
+                // (`mode_strip_sgid`, fs/inode.c of Linux, which does not do this before 6.0).
                 mode &= !0o2000;
             }
         }

@@ -174,8 +174,8 @@ pub(crate) fn attributes_set(
     LogRecord::of_object(LogKind::SetAttr, ObjectId::new(ino), false, body)
 }
 
-/// An extended attribute in the dnode was set, or removed (no value). One that `moves` from or to the directory of
-/// attributes keeps its place among the changes there.
+/// An extended attribute in the dnode was set, or removed (no value). One that `moves` from or to
+/// the directory of attributes keeps its place among the changes there.
 pub(crate) fn sa_xattr_set(ino: u64, name: &[u8], value: Option<&[u8]>, moves: bool) -> LogRecord {
     let value = value.unwrap_or(&[]);
     let mut body = Vec::with_capacity(17 + name.len() + value.len());

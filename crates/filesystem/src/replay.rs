@@ -461,8 +461,8 @@ impl Replayer {
         Ok(())
     }
 
-    /// Blocks shared by cloning. Where they cannot be (the file's blocks are of another size) their content is
-    /// read and written anew; the log's own references last until it is freed.
+    /// Blocks shared by cloning. Where they cannot be (the file's blocks are of another size) their
+    /// content is read and written anew; the log's own references last until it is freed.
     async fn clone_range(&self, reader: &mut Reader) -> Result<()> {
         let [ino, offset, length, block_bytes, count] = reader.words()?;
         if count > CLONED_BLOCKS_MAX || block_bytes == 0 || block_bytes > 16 << 20 {

@@ -17,12 +17,14 @@ const CLONED_BLOCKS_MAX: u64 = 1 << 20;
 enum BadRecord {
     /// Its body is too short.
     #[error(
-        "a record of kind {kind} in the volume's intent log is cut short; scrub the pool, then roll back to a snapshot if data is missing"
+        "a record of kind {kind} in the volume's intent log is cut short; scrub the pool, \
+         then roll back to a snapshot if data is missing"
     )]
     Short { kind: LogKind },
     /// It is not one for volumes.
     #[error(
-        "a record of kind {kind} in the volume's intent log is not one for volumes; use a newer release"
+        "a record of kind {kind} in the volume's intent log is not one for volumes; use a \
+         newer release"
     )]
     Unknown { kind: LogKind },
 }

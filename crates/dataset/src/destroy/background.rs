@@ -10,8 +10,6 @@
 //! A block that cannot be read keeps what is below it: that space is leaked, and moves to the
 //! directory `$LEAK` in the end.
 
-use crate::destroy::Destroyer;
-use crate::state::Dir;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,7 +17,7 @@ use std::sync::atomic::Ordering;
 use device::BoxFuture;
 use format::{
     BLOCK_POINTER_SHIFT, BlockPointer, Bookmark, DNODE_SLOT_BYTES, DnodePhys, Endian, ObjectId,
-    ObjectType, ObjsetId, ObjsetPhys, Txg, UsedBy,
+    ObjectType, ObjsetId, ObjsetPhys, Txg, UsedBy, names,
 };
 use object::{Bpobj, Bptree, SyncContext, Zap, ZapCursor};
 use vdev::Priority;
@@ -27,9 +25,10 @@ use zio::{CacheUse, Pipeline, ReadContext, Tx};
 
 use crate::DatasetError;
 use crate::deadlist::Deadlist;
-use crate::dsl::{BPTREE_OBJ, DELETED_CLONES, DslPool, LEAK_DIR};
+use crate::destroy::Destroyer;
+use crate::dsl::DslPool;
 use crate::features::guid;
-use crate::state::Space;
+use crate::state::{Dir, Space};
 use crate::task::SpaceCheck;
 
 /// Blocks freed in one txg.
@@ -81,8 +80,8 @@ impl Destroyer<'_> {
             && !self.dsl.destroy_state.is_put_off.load(Ordering::Acquire)
     }
 
-    /// With a checkpoint, frees take space instead of giving it: in a full pool they wait for it to go
-    /// (`spa_suspend_async_destroy`).
+    /// With a checkpoint, frees take space instead of giving it: in a full pool they wait for it to
+    /// go (`spa_suspend_async_destroy`).
     fn must_not_free(&self) -> bool {
         let used = self.dsl.directories().root_dir().state().phys.used_bytes;
         self.dsl.env().pipeline.has_checkpoint()
@@ -143,8 +142,8 @@ impl Destroyer<'_> {
 
     /// Frees what a clone that OpenZFS destroyed had allocated: one part of its livelist
     /// (`sublist_delete_sync` and `livelist_delete_sync`, module/zfs/spa.c). A part names blocks as
-    /// they were allocated and freed, of half a million entries or a little more; those that were not
-    /// freed are.
+    /// they were allocated and freed, of half a million entries or a little more; those that were
+    /// not freed are.
     async fn free_clone_list(
         &self,
         ctx: &SyncContext,
@@ -154,7 +153,10 @@ impl Destroyer<'_> {
         let pipeline = &self.dsl.env().pipeline;
         let zap = Zap::hold(self.dsl.mos(), clones).await?;
         let Some(entry) = zap.entries(ZapCursor::START, 1).await?.pop() else {
-            self.dsl.directory.remove(&tx, DELETED_CLONES).await?;
+            self.dsl
+                .directory
+                .remove(&tx, names::pool::DELETED_CLONES)
+                .await?;
             self.dsl.mos().free(&tx, clones).await?;
             *self.dsl.destroy_state.deleted_clones.lock() = ObjectId::ZERO;
             return Ok(());
@@ -231,7 +233,10 @@ impl Destroyer<'_> {
             .features()
             .decrement(ctx, guid::ASYNC_DESTROY)
             .await?;
-        self.dsl.directory.remove(&tx, BPTREE_OBJ).await?;
+        self.dsl
+            .directory
+            .remove(&tx, names::pool::BPTREE_OBJ)
+            .await?;
         queue.destroy(&tx).await?;
         *self.dsl.destroy_state.bptree.lock() = ObjectId::ZERO;
         Ok(())
@@ -261,7 +266,11 @@ impl Destroyer<'_> {
                 let dir = self
                     .dsl
                     .directories()
-                    .create_dir(ctx, Some(self.dsl.directories().root_dir()), LEAK_DIR)
+                    .create_dir(
+                        ctx,
+                        Some(self.dsl.directories().root_dir()),
+                        names::hidden_directory::LEAK,
+                    )
                     .await?;
                 *self.dsl.destroy_state.leak_dir.lock() = Some(dir.clone());
                 dir
@@ -547,7 +556,10 @@ impl Walk<'_> {
             let dnode = match DnodePhys::decode(&data[offset..], endian) {
                 Ok(dnode) => dnode,
                 Err(error) => {
-                    tracing::warn!(%error, "a dnode of a destroyed dataset is damaged; its space is lost");
+                    tracing::warn!(
+                        %error,
+                        "a dnode of a destroyed dataset is damaged; its space is lost"
+                    );
                     slot += 1;
                     continue;
                 }
@@ -592,7 +604,11 @@ impl Walk<'_> {
         match self.pipeline.read(pointer, &self.context(at)).await {
             Ok(data) => Some((data, pointer.endian())),
             Err(error) => {
-                tracing::warn!(%error, place = %at, "a block of a destroyed dataset cannot be read; what is below it is lost");
+                tracing::warn!(
+                    %error,
+                    place = %at,
+                    "a block of a destroyed dataset cannot be read; what is below it is lost"
+                );
                 None
             }
         }

@@ -10,16 +10,15 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use device::BoxFuture;
-use format::{BlockPointer, DslDatasetPhys, ObjectId, Txg, UsedBy};
+use format::{BlockPointer, DslDatasetPhys, ObjectId, Txg, UsedBy, names};
 use object::{Bpobj, Bptree, BptreeEntry, SyncContext, Zap};
 use parking_lot::Mutex;
 use zio::Tx;
 
 use crate::DatasetError;
 use crate::deadlist::Deadlist;
-use crate::dsl::{BPTREE_OBJ, DELETED_CLONES, DslPool, FREE_BPOBJ, FREE_DIR, LEAK_DIR, set_once};
+use crate::dsl::{DslPool, set_once};
 use crate::features::guid;
-use crate::limits::{FILESYSTEM_COUNT, SNAPSHOT_COUNT};
 use crate::logs::LOG_TRIES_MAX;
 use crate::name::split_snapshot;
 use crate::state::{Dir, Ds, Space, apply};
@@ -62,12 +61,15 @@ impl Destroyer<'_> {
         let dir = self
             .dsl
             .directories()
-            .create_dir(ctx, Some(root), FREE_DIR)
+            .create_dir(ctx, Some(root), names::hidden_directory::FREE)
             .await?;
         set_once(&state.free_dir, dir);
         let list = Bpobj::create(self.dsl.mos(), &tx, 0).await?;
         let object = list.id().get();
-        self.dsl.directory.add_u64(&tx, FREE_BPOBJ, object).await?;
+        self.dsl
+            .directory
+            .add_u64(&tx, names::pool::FREE_BPOBJ, object)
+            .await?;
         let _ = state.free_list.set(list);
         Ok(())
     }
@@ -78,16 +80,24 @@ impl Destroyer<'_> {
         let directories = self.dsl.directories();
         let root = directories.root_dir();
         let entry = |name: &'static str| self.dsl.directory.lookup_u64(name);
-        if let Some(dir) = directories.child_dir(root, FREE_DIR).await? {
+        if let Some(dir) = directories
+            .child_dir(root, names::hidden_directory::FREE)
+            .await?
+        {
             set_once(&state.free_dir, dir);
         }
-        *state.leak_dir.lock() = directories.child_dir(root, LEAK_DIR).await?;
-        if let Some(object) = entry(FREE_BPOBJ).await? {
+        *state.leak_dir.lock() = directories
+            .child_dir(root, names::hidden_directory::LEAK)
+            .await?;
+        if let Some(object) = entry(names::pool::FREE_BPOBJ).await? {
             let list = Bpobj::open(self.dsl.mos(), object.into()).await?;
             let _ = state.free_list.set(list);
         }
-        *state.bptree.lock() = entry(BPTREE_OBJ).await?.unwrap_or(0).into();
-        *state.deleted_clones.lock() = entry(DELETED_CLONES).await?.unwrap_or(0).into();
+        *state.bptree.lock() = entry(names::pool::BPTREE_OBJ).await?.unwrap_or(0).into();
+        *state.deleted_clones.lock() = entry(names::pool::DELETED_CLONES)
+            .await?
+            .unwrap_or(0)
+            .into();
         Ok(())
     }
 
@@ -275,7 +285,7 @@ impl Destroyer<'_> {
             .await?;
         self.dsl
             .limits()
-            .adjust(ctx, &dir, -1, SNAPSHOT_COUNT)
+            .adjust(ctx, &dir, -1, names::directory::SNAPSHOT_COUNT)
             .await?;
         self.dsl
             .snapshots()
@@ -538,12 +548,13 @@ impl Destroyer<'_> {
             )
         };
         if phys.used_bytes != 0 || phys.reserved_bytes != 0 {
-            tracing::warn!(%name, used = phys.used_bytes, "a destroyed directory still counted space");
+            let used = phys.used_bytes;
+            tracing::warn!(%name, used, "a destroyed directory still counted space");
         }
         if let Some(parent) = &parent {
             self.dsl
                 .limits()
-                .adjust(ctx, parent, -1, FILESYSTEM_COUNT)
+                .adjust(ctx, parent, -1, names::directory::FILESYSTEM_COUNT)
                 .await?;
             let children = parent.state().phys.child_directories;
             Zap::hold(self.dsl.mos(), children)
@@ -601,7 +612,7 @@ impl Destroyer<'_> {
             let queue = Bptree::create(self.dsl.mos(), &tx).await?;
             self.dsl
                 .directory
-                .add_u64(&tx, BPTREE_OBJ, queue.id().get())
+                .add_u64(&tx, names::pool::BPTREE_OBJ, queue.id().get())
                 .await?;
             self.dsl
                 .features()

@@ -102,7 +102,8 @@ async fn quotas_and_reservations_hold() {
     pool.check().await;
 }
 
-/// What is refused one by one is refused together as well, whatever comes first, and then nothing is set.
+/// What is refused one by one is refused together as well, whatever comes first, and then nothing
+/// is set.
 #[tokio::test]
 async fn properties_that_contradict_each_other_are_refused_together() {
     let pool = TestPool::new(256 << 20).await;
@@ -140,7 +141,10 @@ async fn properties_that_contradict_each_other_are_refused_together() {
     let names = [("utf8only", "off"), ("normalization", "formC")];
     let refused = pool.create("tank/z", &names).await;
     assert!(
-        matches!(&refused, Err(DatasetError::InvalidProperty { property, .. }) if property == "utf8only"),
+        matches!(
+            &refused,
+            Err(DatasetError::InvalidProperty { property, .. }) if property == "utf8only"
+        ),
         "{refused:?}"
     );
     pool.check().await;
@@ -182,7 +186,8 @@ async fn a_full_pool_says_so_and_lets_one_delete() {
     pool.check().await;
 }
 
-/// What is under way counts at worst, so a reservation seems used up before it is: then its owner waits for the txg.
+/// What is under way counts at worst, so a reservation seems used up before it is: then its owner
+/// waits for the txg.
 #[tokio::test]
 async fn a_reservation_is_good_to_its_end_while_the_pool_is_full() {
     for reservation in ["refreservation", "reservation"] {
@@ -212,7 +217,8 @@ async fn a_pool_that_was_emptied_has_room_for_datasets_at_once() {
     pool.create("tank/f", &[]).await.expect("created");
     let open = pool.dsl.open_dataset("tank/f").await.expect("opens");
     let last = fill_with(&open, &mut rng, 16 << 10).await;
-    // Freed space is usable at once while there is no more than what is kept back; so the first few are.
+    // Freed space is usable at once while there is no more than what is kept back; so the first few
+    // are.
     for objects in [OBJECT..OBJECT + 4, OBJECT + 4..last] {
         let tx = open.assign(DirtyEstimate::free()).await.expect("frees");
         for object in objects {
@@ -261,7 +267,8 @@ async fn small_changes_do_not_wait_for_the_space_of_big_ones() {
     pool.check().await;
 }
 
-/// What is kept of the space asked for must cover what the txg then takes, or a full pool has no room for a txg.
+/// What is kept of the space asked for must cover what the txg then takes, or a full pool has no
+/// room for a txg.
 #[tokio::test]
 async fn what_is_counted_in_flight_covers_what_is_written() {
     let pool = TestPool::new(512 << 20).await;
