@@ -154,7 +154,7 @@ impl Access {
 
     /// What a name means. Boxed: it is deep, and would be part of all that asks for a dataset.
     fn find<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<DatasetInfo, DatasetError>> {
-        Box::pin(self.pool.dsl.lookup(name))
+        Box::pin(async move { self.pool.dsl.directories().lookup(name).await })
     }
 
     async fn lease<T: Served>(&self, name: &str, user: User, manner: Manner) -> Result<Lease<T>> {

@@ -239,8 +239,8 @@ impl ControlDirectory {
             depth: Some(1),
         };
         let dsl = self.access.dsl();
-        let head = dsl.name_of(self.head).await?;
-        let listed = dsl.list(&head, &options).await?.into_iter();
+        let head = dsl.directories().name_of(self.head).await?;
+        let listed = dsl.directories().list(&head, &options).await?.into_iter();
         Ok(listed
             .filter_map(|info| {
                 let (of, snapshot) = info.name.split_once('@')?;
@@ -252,8 +252,8 @@ impl ControlDirectory {
     /// When a snapshot was last made or destroyed (property `snapshots_changed`).
     async fn changed_seconds(&self) -> Option<u64> {
         let dsl = self.access.dsl();
-        let head = dsl.name_of(self.head).await.ok()?;
-        let setting = dsl.property(&head, "snapshots_changed").await;
+        let head = dsl.directories().name_of(self.head).await.ok()?;
+        let setting = dsl.properties().get(&head, "snapshots_changed").await;
         setting.ok()?.value.number()
     }
 
@@ -394,7 +394,7 @@ impl ControlDirectory {
             self.forget(snapshot);
             FsError::Stale { ino: 0 }
         };
-        let head = self.access.dsl().name_of(self.head).await?;
+        let head = self.access.dsl().directories().name_of(self.head).await?;
         let name = format!("{head}@{}", snapshot.name);
         let leased = self.access.filesystem(&name, self.user.clone()).await;
         let lease = leased.map_err(|error| match FsError::from(error) {

@@ -313,7 +313,8 @@ impl Slot {
     /// The dataset's name now.
     async fn name(&self) -> String {
         // Boxed: it is deep, and would be part of all that may fail here.
-        let name: BoxFuture<'_, _> = Box::pin(self.pool.dsl.name_of(self.object));
+        let directories = self.pool.dsl.directories();
+        let name: BoxFuture<'_, _> = Box::pin(directories.name_of(self.object));
         name.await
             .unwrap_or_else(|_| format!("<{:#x}>", self.object.get()))
     }
@@ -397,7 +398,7 @@ impl Slot {
     async fn open_now(&self, manner: Manner) -> Result<Opened> {
         let dsl = &self.pool.dsl;
         loop {
-            let name = dsl.name_of(self.object).await?;
+            let name = dsl.directories().name_of(self.object).await?;
             let dataset = dsl.open_dataset(&name).await?;
             // Renamed meanwhile, it is found by its other name.
             if dataset.object() == self.object {

@@ -104,7 +104,7 @@ impl Rig {
     }
 
     async fn snapshot(&self, name: &str) {
-        let made = self.pool.dsl().snapshot(&[name.to_owned()], &[]).await;
+        let made = self.pool.dsl().snapshots().take(&[name.to_owned()], &[]).await;
         made.expect("snapshot");
     }
 
@@ -116,7 +116,7 @@ impl Rig {
             format!("{name}@{to}"),
         );
         async move {
-            dsl.rollback(&name, Some(&to)).await.expect("rollback");
+            dsl.snapshots().rollback(&name, Some(&to)).await.expect("rollback");
         }
     }
 
@@ -651,7 +651,7 @@ async fn snapshots_are_opened_on_demand() {
     control.open(&one).await.expect("open");
     control.close(None).await;
     let alone = access.exclusive(&snapshot, Exclusion::Refused).await;
-    let destroyed = rig.pool.dsl().destroy_snapshots(&snapshot, false).await;
+    let destroyed = rig.pool.dsl().destroyer().destroy_snapshots(&snapshot, false).await;
     destroyed.expect("destroy");
     drop(alone.expect("nobody has it open"));
     rig.snapshot("tank@one").await;
@@ -672,7 +672,7 @@ async fn idle_snapshots_are_closed() {
     let pool = create(&sim.world(), "d0".into()).await;
     let access = Arc::new(Access::new(Arc::clone(pool.dsl()), sim.world()));
     for name in ["tank@idle", "tank@used"] {
-        let made = pool.dsl().snapshot(&[name.to_owned()], &[]).await;
+        let made = pool.dsl().snapshots().take(&[name.to_owned()], &[]).await;
         made.expect("snapshot");
     }
     let lease = access.filesystem("tank", mount()).await.expect("a lease");

@@ -52,12 +52,12 @@ async fn destroy_bookmark(open: &OpenPool, call: &ZfsDestroy) -> Result<ZfsDestr
     }
     let head = name.split('#').next().unwrap_or(name);
     let dsl = open.pool.dsl();
-    let known = dsl.bookmarks(head).await.map_err(failed)?;
+    let known = dsl.bookmarks().list(head).await.map_err(failed)?;
     if !known.iter().any(|bookmark| bookmark.name == *name) {
         let message = format!("bookmark '{name}' does not exist.");
         return Err(Failure::new(FailureKind::NotFound, message));
     }
-    let destroyed = dsl.destroy_bookmarks(std::slice::from_ref(name)).await;
+    let destroyed = dsl.bookmarks().destroy(std::slice::from_ref(name)).await;
     destroyed.map_err(failed)?;
     Ok(ZfsDestroyReply {
         names: vec![name.clone()],
@@ -79,7 +79,7 @@ async fn destroy_snapshots(
     let goes_below = call.recursive || call.dependents;
     let depth = if goes_below { None } else { Some(1) };
     let dsl = open.pool.dsl();
-    let listed = dsl.list(head, &everything(depth)).await.map_err(failed)?;
+    let listed = dsl.directories().list(head, &everything(depth)).await.map_err(failed)?;
     let mut names = Vec::new();
     for word in words.split(',') {
         let mut heads: Vec<&str> = listed
@@ -140,6 +140,7 @@ async fn destroy_snapshots(
         };
         open.pool
             .dsl()
+            .destroyer()
             .destroy_snapshots(&names, call.defer)
             .await
             .map_err(failed)?;
@@ -185,6 +186,7 @@ async fn freed_by(
         total += open
             .pool
             .dsl()
+            .destroyer()
             .space_freed_with(&first.name, &last.name)
             .await?;
     }
@@ -211,6 +213,7 @@ async fn destroy_datasets(
             .with_refusal(Refusal::RootFilesystem { pool }));
     }
     let mut doomed = dsl
+        .directories()
         .list(&call.target, &everything(None))
         .await
         .map_err(failed)?;
@@ -280,8 +283,8 @@ async fn put_away_and_destroy(
             }
             let _nobody = alone(open, run, mode).await?;
             let destroyed = match name.contains('@') {
-                true => dsl.destroy_snapshots(run, false).await,
-                false => dsl.destroy(name).await,
+                true => dsl.destroyer().destroy_snapshots(run, false).await,
+                false => dsl.destroyer().destroy(name).await,
             };
             destroyed.map_err(|error| from_dataset(&format!("cannot destroy '{name}'"), &error))?;
             done += run.len();
@@ -333,6 +336,7 @@ pub(crate) async fn add_clones(
     let all = open
         .pool
         .dsl()
+        .directories()
         .list(&open.pool.name(), &everything(None))
         .await
         .map_err(failed)?;

@@ -310,7 +310,7 @@ async fn import_found(
         ..ImportedPool::default()
     };
     if pool.is_read_only() && !call.dry_run {
-        let waiting = pool.dsl().datasets_awaiting_replay().await;
+        let waiting = pool.dsl().logs().awaiting_replay().await;
         imported.awaiting_replay = waiting.unwrap_or_default();
     }
     if call.dry_run {

@@ -73,8 +73,8 @@ pub(crate) async fn zfs_keys(service: &Service, call: &ZfsKeys) -> Result<ZfsKey
                 format!("cannot open '{name}': operation not applicable to datasets of this type"),
             ));
         }
-        for info in dsl.list(&name, &options).await.map_err(failed)? {
-            let key = dsl.key_info(&info.name).await.map_err(failed)?;
+        for info in dsl.directories().list(&name, &options).await.map_err(failed)? {
+            let key = dsl.keys().info(&info.name).await.map_err(failed)?;
             reply.datasets.push(KeyReport {
                 name: info.name,
                 key: key.map(details),
@@ -96,7 +96,7 @@ pub(crate) async fn zfs_load_key(service: &Service, call: ZfsLoadKey) -> Result<
         ));
     };
     let dsl = open.pool.dsl();
-    dsl.load_key(&call.name, key, call.only_check)
+    dsl.keys().load(&call.name, key, call.only_check)
         .await
         .map_err(|error| from_dataset("Key load error", &error))?;
     if call.only_check {
@@ -145,7 +145,7 @@ pub(crate) async fn zfs_unload_key(
     };
     let mounted = service.mounts.below(name);
     for dataset in mounted {
-        let info = open.pool.dsl().key_info(&dataset).await.map_err(of_error)?;
+        let info = open.pool.dsl().keys().info(&dataset).await.map_err(of_error)?;
         if info.is_some_and(|info| info.root == *name) {
             return Err(Failure::new(
                 FailureKind::Busy,
@@ -157,7 +157,7 @@ pub(crate) async fn zfs_unload_key(
     for volume in &volumes {
         service.close_volume(volume, UnmountMode::Clean).await?;
     }
-    let result = open.pool.dsl().unload_key(name).await;
+    let result = open.pool.dsl().keys().unload(name).await;
     if result.is_err() {
         for volume in &volumes {
             if let Err(failure) = service.open_volume(&open, volume).await {
@@ -179,12 +179,12 @@ async fn volumes_of_key(open: &OpenPool, root: &str) -> Result<Vec<String>, Fail
     let dsl = open.pool.dsl();
     let failed = |error| from_dataset(&format!("cannot open '{root}'"), &error);
     let mut names = Vec::new();
-    for info in dsl.list(root, &options).await.map_err(failed)? {
+    for info in dsl.directories().list(root, &options).await.map_err(failed)? {
         debug_assert!(is_at_or_below(&info.name, root));
         if info.kind != DatasetKind::Volume {
             continue;
         }
-        let key = dsl.key_info(&info.name).await.map_err(failed)?;
+        let key = dsl.keys().info(&info.name).await.map_err(failed)?;
         if key.is_some_and(|key| key.root == root) {
             names.push(info.name);
         }
@@ -194,7 +194,7 @@ async fn volumes_of_key(open: &OpenPool, root: &str) -> Result<Vec<String>, Fail
 
 /// Whether a dataset cannot be opened for want of its key.
 pub(crate) async fn is_locked(open: &OpenPool, name: &str) -> bool {
-    let info = open.pool.dsl().key_info(name).await;
+    let info = open.pool.dsl().keys().info(name).await;
     matches!(info, Ok(Some(info)) if !info.is_loaded)
 }
 

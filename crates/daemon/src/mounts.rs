@@ -235,9 +235,14 @@ impl Service {
         let doing = format!("cannot mount '{name}'");
         let failed = |error| from_dataset(&doing, &error);
         let dsl = open.pool.dsl();
-        let mountpoint = dsl.property(name, "mountpoint").await.map_err(failed)?;
+        let mountpoint = dsl
+            .properties()
+            .get(name, "mountpoint")
+            .await
+            .map_err(failed)?;
         let canmount = dsl
-            .property(name, "canmount")
+            .properties()
+            .get(name, "canmount")
             .await
             .map_err(failed)?
             .value
@@ -297,7 +302,7 @@ impl Service {
                 ..ListOptions::default()
             },
         );
-        let listed = match open.pool.dsl().list(&name, &options).await {
+        let listed = match open.pool.dsl().directories().list(&name, &options).await {
             Ok(listed) => listed,
             Err(error) => {
                 let failure = format!("cannot list the filesystems of '{name}': {error}");
@@ -386,7 +391,7 @@ impl Service {
             detached.map_err(|error| from_mount(&doing, &error))?;
             let _ = before.mount.lease().close().await;
         }
-        let found = open.pool.dsl().lookup(name).await;
+        let found = open.pool.dsl().directories().lookup(name).await;
         let info = found.map_err(|error| from_dataset(&doing, &error))?;
         if info.kind != DatasetKind::Filesystem {
             return Err(Failure::new(
@@ -394,7 +399,7 @@ impl Service {
                 format!("{doing}: it is not a filesystem"),
             ));
         }
-        let setting = open.pool.dsl().property(name, "mountpoint").await;
+        let setting = open.pool.dsl().properties().get(name, "mountpoint").await;
         let setting = setting.map_err(|error| from_dataset(&doing, &error))?;
         let is_placed_by_name = matches!(
             setting.source,
@@ -413,7 +418,7 @@ impl Service {
         mount_options.setuid = settings.setuid;
         mount_options.exec = settings.exec;
         mount_options.overlay = overlay || {
-            let property = open.pool.dsl().property(name, "overlay").await;
+            let property = open.pool.dsl().properties().get(name, "overlay").await;
             let setting = property.map_err(|error| from_dataset(&doing, &error))?;
             setting.value.number() != Some(0)
         };

@@ -122,7 +122,7 @@ pub(crate) async fn check_owned_quotas(
 ) -> Result<(), Failure> {
     let open = service.pools.of_dataset(name)?;
     let doing = format!("cannot set property for '{name}'");
-    let found = open.pool.dsl().lookup(name).await;
+    let found = open.pool.dsl().directories().lookup(name).await;
     let info = found.map_err(|error| from_dataset(&doing, &error))?;
     match quotas.first() {
         Some(first) if info.kind != dataset::DatasetKind::Filesystem => {

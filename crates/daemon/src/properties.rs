@@ -74,6 +74,7 @@ async fn plan_volume_change(
     let doing = format!("cannot set property for '{name}'");
     let dsl = open.pool.dsl();
     let kind = dsl
+        .directories()
         .lookup(name)
         .await
         .map_err(|error| from_dataset(&doing, &error))?
@@ -88,7 +89,7 @@ async fn plan_volume_change(
     let mut numbers = [0; 4];
     let asked = ["volsize", "volblocksize", "copies", "refreservation"];
     for (number, property) in numbers.iter_mut().zip(asked) {
-        let setting = dsl.property(name, property).await;
+        let setting = dsl.properties().get(name, property).await;
         let setting = setting.map_err(|error| from_dataset(&doing, &error))?;
         *number = setting.value.number().unwrap_or(0);
     }
@@ -111,7 +112,7 @@ async fn plan_volume_change(
 /// A filesystem's version can be set to what it is, and to nothing else.
 async fn check_version(open: &OpenPool, name: &str, typed: &str) -> Result<(), Failure> {
     let doing = format!("cannot set property for '{name}'");
-    let setting = open.pool.dsl().property(name, "version").await;
+    let setting = open.pool.dsl().properties().get(name, "version").await;
     let is = setting
         .map_err(|error| from_dataset(&doing, &error))?
         .value
@@ -230,14 +231,14 @@ async fn having(service: &Service, property: &str, top: &str) -> Result<Vec<Stri
     let failed = |error| from_dataset(&doing, &error);
     let dsl = open.pool.dsl();
     let listed = match top.contains('@') {
-        true => vec![dsl.lookup(top).await.map_err(failed)?],
+        true => vec![dsl.directories().lookup(top).await.map_err(failed)?],
         false => {
             let of_users = find(property).is_none();
             let options = ListOptions {
                 snapshots: of_users,
                 ..ListOptions::default()
             };
-            dsl.list(top, &options).await.map_err(failed)?
+            dsl.directories().list(top, &options).await.map_err(failed)?
         }
     };
     let has = |kind: DatasetKind| {
@@ -247,7 +248,7 @@ async fn having(service: &Service, property: &str, top: &str) -> Result<Vec<Stri
     for info in listed.into_iter().filter(|info| has(info.kind)) {
         if info.kind == DatasetKind::Snapshot {
             // Most have none of their own, and each change takes its time.
-            let setting = dsl.property(&info.name, property).await;
+            let setting = dsl.properties().get(&info.name, property).await;
             let source = setting.map(|setting| setting.source);
             if !matches!(source, Ok(PropertySource::Local | PropertySource::Received)) {
                 continue;
@@ -260,7 +261,7 @@ async fn having(service: &Service, property: &str, top: &str) -> Result<Vec<Stri
 
 async fn names_below(service: &Service, top: &str) -> Result<Vec<String>, Failure> {
     let open = service.pools.of_dataset(top)?;
-    let listed = open.pool.dsl().list(top, &ListOptions::default()).await;
+    let listed = open.pool.dsl().directories().list(top, &ListOptions::default()).await;
     let listed = listed.map_err(|error| from_dataset(&format!("cannot open '{top}'"), &error))?;
     Ok(listed.into_iter().map(|info| info.name).collect())
 }
@@ -306,7 +307,7 @@ async fn plan_changes(
             .check_size(size_bytes)
             .map_err(|error| invalid(&error))?;
     }
-    let checked = open.pool.dsl().check_properties(name, &plan.settings).await;
+    let checked = open.pool.dsl().properties().check(name, &plan.settings).await;
     checked.map_err(|error| from_dataset(&doing, &error))?;
     Ok(plan)
 }
@@ -321,7 +322,7 @@ async fn carry_out(
     let failed = |error: DatasetError| from_dataset(&doing, &error);
     let dsl = open.pool.dsl();
     if !plan.settings.is_empty() {
-        let set = dsl.set_properties(name, &plan.settings).await;
+        let set = dsl.properties().set(name, &plan.settings).await;
         set.map_err(failed)?;
     }
     if let Some(size_bytes) = plan.new_size_bytes {
@@ -338,7 +339,7 @@ async fn carry_out(
         service.show_new_size(name).await;
     }
     if let Some(bytes) = plan.reserve_after {
-        let set = dsl.set_properties(name, &[reservation(bytes)]).await;
+        let set = dsl.properties().set(name, &[reservation(bytes)]).await;
         set.map_err(failed)?;
     }
     Ok(())
@@ -356,7 +357,7 @@ async fn change_properties(
     let open = service.pools.of_dataset(name)?;
     let _admin = open.admin.lock().await;
     let doing = format!("cannot set property for '{name}'");
-    let found = open.pool.dsl().lookup(name).await;
+    let found = open.pool.dsl().directories().lookup(name).await;
     let kind = found.map_err(|error| from_dataset(&doing, &error))?.kind;
     let is_filesystem = kind == DatasetKind::Filesystem;
     let plan = plan_changes(service, &open, name, changes).await?;
@@ -439,7 +440,7 @@ async fn follows(
     if below == name {
         return Ok(true);
     }
-    let setting = open.pool.dsl().property(below, property).await;
+    let setting = open.pool.dsl().properties().get(below, property).await;
     let setting =
         setting.map_err(|error| from_dataset(&format!("cannot open '{below}'"), &error))?;
     Ok(match setting.source {
@@ -502,7 +503,7 @@ async fn follow_properties(
             filesystems: false,
             ..ListOptions::default()
         };
-        let listed = open.pool.dsl().list(name, &options).await;
+        let listed = open.pool.dsl().directories().list(name, &options).await;
         let doing = format!("cannot set property for '{name}'");
         for info in listed.map_err(|error| from_dataset(&doing, &error))? {
             service.share_volume(open, &info.name).await?;

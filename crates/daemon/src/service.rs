@@ -112,7 +112,7 @@ impl Service {
     /// what it holds unless told not to. What could not be mounted or shared is answered as
     /// warnings.
     pub(crate) async fn adopt(&self, pool: Arc<Pool>, mount: bool) -> Vec<String> {
-        pool.dsl().refuse_while_suspended();
+        pool.dsl().tasks().refuse_while_suspended();
         let access = Access::new(Arc::clone(pool.dsl()), self.world.clone());
         let open = Arc::new(OpenPool {
             pool,

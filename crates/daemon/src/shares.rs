@@ -280,7 +280,7 @@ impl Service {
         let Some(volume) = self.volumes.get(name) else {
             return Ok(());
         };
-        let typed = match open.pool.dsl().property(name, ISCSI_PROPERTY).await {
+        let typed = match open.pool.dsl().properties().get(name, ISCSI_PROPERTY).await {
             Ok(setting) => setting.value.text().unwrap_or("off").to_owned(),
             Err(_) => "off".to_owned(),
         };

@@ -54,7 +54,7 @@ pub(crate) async fn zfs_space(
     let doing = format!("cannot get used/quota for '{name}'");
     let failed = |error| from_dataset(&doing, &error);
     let dsl = open.pool.dsl();
-    let info = dsl.lookup(name).await.map_err(failed)?;
+    let info = dsl.directories().lookup(name).await.map_err(failed)?;
     if info.head_kind != dataset::DatasetKind::Filesystem {
         let message =
             format!("{doing}: operation is only applicable to filesystems and their snapshots");
@@ -113,7 +113,7 @@ pub(crate) async fn owned(
 ) -> Option<Property> {
     let (prefix, whose) = property.split_once('@')?;
     if prefix == "written" {
-        let setting = open.pool.dsl().property(name, property).await.ok()?;
+        let setting = open.pool.dsl().properties().get(name, property).await.ok()?;
         let value = setting.value.number()?;
         return Some(Property {
             value: value.to_string(),
@@ -171,7 +171,7 @@ pub(crate) async fn zfs_holds(
                 snapshots: true,
                 ..ListOptions::default()
             };
-            let listed = dsl.list(head, &options).await.map_err(failed)?;
+            let listed = dsl.directories().list(head, &options).await.map_err(failed)?;
             snapshots = listed
                 .into_iter()
                 .filter(|info| info.name.split_once('@').is_some_and(|(_, of)| of == short))
@@ -179,7 +179,7 @@ pub(crate) async fn zfs_holds(
                 .collect();
         }
         for snapshot in snapshots {
-            let holds = dsl.holds(&snapshot).await.map_err(failed)?;
+            let holds = dsl.holds().list(&snapshot).await.map_err(failed)?;
             reply
                 .holds
                 .extend(holds.into_iter().map(|(tag, time_s)| HoldReport {
@@ -201,7 +201,8 @@ pub(crate) async fn bookmark_reports(
     let bookmarks = open
         .pool
         .dsl()
-        .bookmarks(head)
+        .bookmarks()
+        .list(head)
         .await
         .map_err(|error| from_dataset(&format!("cannot open '{head}'"), &error))?;
     Ok(bookmarks

@@ -215,7 +215,13 @@ impl Service {
             snapshots: false,
             depth: None,
         };
-        match open.pool.dsl().list(&open.pool.name(), &options).await {
+        match open
+            .pool
+            .dsl()
+            .directories()
+            .list(&open.pool.name(), &options)
+            .await
+        {
             Ok(listed) => {
                 let mut failures = Vec::new();
                 for info in listed {
@@ -257,7 +263,7 @@ impl Service {
             return Ok(());
         }
         let doing = format!("cannot show volume '{name}'");
-        let volmode = open.pool.dsl().property(name, "volmode").await;
+        let volmode = open.pool.dsl().properties().get(name, "volmode").await;
         let volmode = volmode.map_err(|error| from_dataset(&doing, &error))?;
         if volmode.value.number() == Some(NONE) {
             // What is open stays until it is closed: the property is set, and says what is to be
@@ -326,7 +332,7 @@ impl Service {
     ) -> Result<bool, Failure> {
         /// `ZFS_SNAPDEV_VISIBLE` (include/sys/fs/zfs.h).
         const VISIBLE: u64 = 1;
-        let snapdev = open.pool.dsl().property(name, "snapdev").await;
+        let snapdev = open.pool.dsl().properties().get(name, "snapdev").await;
         let snapdev =
             snapdev.map_err(|error| from_dataset(&format!("cannot open '{name}'"), &error))?;
         Ok(snapdev.value.number() == Some(VISIBLE))
@@ -353,7 +359,12 @@ impl Service {
             snapshots: true,
             depth: Some(1),
         };
-        for info in dsl.list(head, &options).await.map_err(failed)? {
+        for info in dsl
+            .directories()
+            .list(head, &options)
+            .await
+            .map_err(failed)?
+        {
             let of_head = info.name.split_once('@').is_some_and(|(of, _)| of == head);
             if !of_head || self.volumes.get(&info.name).is_some() {
                 continue;

@@ -90,7 +90,7 @@ async fn list_one(
     }
     let alone = call.depth == Some(0) || name.contains('@');
     let listed = if alone {
-        vec![open.pool.dsl().lookup(&name).await.map_err(failed)?]
+        vec![open.pool.dsl().directories().lookup(&name).await.map_err(failed)?]
     } else {
         // A pool may have its snapshots listed by themselves.
         let listsnapshots = call.kinds.is_empty()
@@ -104,6 +104,7 @@ async fn list_one(
         };
         open.pool
             .dsl()
+            .directories()
             .list(&name, &options)
             .await
             .map_err(failed)?
@@ -131,7 +132,7 @@ async fn list_one(
         depth: call.depth.map(|depth| depth.saturating_sub(1) as usize),
         ..ListOptions::default()
     };
-    for head in open.pool.dsl().list(&name, &heads).await.map_err(failed)? {
+    for head in open.pool.dsl().directories().list(&name, &heads).await.map_err(failed)? {
         for bookmark in crate::usage::bookmark_reports(&open, &head.name, None).await? {
             if seen.insert(bookmark.name.clone()) {
                 datasets.push(bookmark);
@@ -150,8 +151,8 @@ async fn report(
 ) -> Result<DatasetReport, Failure> {
     let dsl = open.pool.dsl();
     let settings = match wanted {
-        None => dsl.properties(&info.name).await,
-        Some(wanted) => dsl.properties_named(&info.name, wanted).await,
+        None => dsl.properties().all(&info.name).await,
+        Some(wanted) => dsl.properties().named(&info.name, wanted).await,
     };
     let settings =
         settings.map_err(|error| from_dataset(&format!("cannot open '{}'", info.name), &error))?;
@@ -229,6 +230,7 @@ pub(crate) async fn zfs_snapshot(service: &Service, call: ZfsSnapshot) -> Result
             let listed = open
                 .pool
                 .dsl()
+                .directories()
                 .list(head, &ListOptions::default())
                 .await
                 .map_err(|error| {
@@ -246,7 +248,8 @@ pub(crate) async fn zfs_snapshot(service: &Service, call: ZfsSnapshot) -> Result
     let doing = format!("cannot create snapshot '{first}'");
     open.pool
         .dsl()
-        .snapshot(&names, &typed(&call.properties))
+        .snapshots()
+        .take(&names, &typed(&call.properties))
         .await
         .map_err(|error| from_dataset(&doing, &error))?;
     crate::zpool::log_command(&open.pool, &call.command).await;
@@ -273,8 +276,8 @@ pub(crate) async fn zfs_rollback(service: &Service, call: ZfsRollback) -> Result
         ));
     };
     let dsl = open.pool.dsl();
-    let target = dsl.lookup(&call.snapshot).await.map_err(failed)?;
-    let listed = dsl.list(head, &everything(Some(1))).await.map_err(failed)?;
+    let target = dsl.directories().lookup(&call.snapshot).await.map_err(failed)?;
+    let listed = dsl.directories().list(head, &everything(Some(1))).await.map_err(failed)?;
     let newer: Vec<String> = listed
         .iter()
         .filter(|info| {
@@ -283,7 +286,7 @@ pub(crate) async fn zfs_rollback(service: &Service, call: ZfsRollback) -> Result
         })
         .map(|info| info.name.clone())
         .collect();
-    let bookmarks = dsl.bookmarks(head).await.map_err(failed)?.into_iter();
+    let bookmarks = dsl.bookmarks().list(head).await.map_err(failed)?.into_iter();
     let newer_bookmarks: Vec<String> = bookmarks
         .filter(|bookmark| bookmark.phys.creation_txg > target.createtxg)
         .map(|bookmark| bookmark.name)
@@ -316,7 +319,7 @@ pub(crate) async fn zfs_rollback(service: &Service, call: ZfsRollback) -> Result
         {
             service.close_volume(&info.name, mode(call.force)).await?;
             service.unmount(&info.name, mode(call.force)).await?;
-            dsl.destroy(&info.name).await.map_err(failed)?;
+            dsl.destroyer().destroy(&info.name).await.map_err(failed)?;
         }
     }
     // A filesystem is unmounted, then put back where it was, with what is mounted inside; who uses
@@ -338,12 +341,12 @@ pub(crate) async fn zfs_rollback(service: &Service, call: ZfsRollback) -> Result
         let work = async move {
             if !newer.is_empty() {
                 let _nobody = access.exclusive(&newer, Exclusion::Refused).await?;
-                dsl.destroy_snapshots(&newer, false).await?;
+                dsl.destroyer().destroy_snapshots(&newer, false).await?;
             }
             if !newer_bookmarks.is_empty() {
-                dsl.destroy_bookmarks(&newer_bookmarks).await?;
+                dsl.bookmarks().destroy(&newer_bookmarks).await?;
             }
-            dsl.rollback(&head_name, Some(&snapshot)).await?;
+            dsl.snapshots().rollback(&head_name, Some(&snapshot)).await?;
             Ok(())
         };
         open.access.exchange(head, work).await.and_then(|done| done)
@@ -400,9 +403,9 @@ pub(crate) async fn zfs_rename(service: &Service, call: ZfsRename) -> Result<Emp
         }
         service.hide_snapshots_below(head, mode(call.force)).await?;
         let outcome = if call.recursive {
-            dsl.rename_snapshots(head, old, new).await
+            dsl.snapshots().rename_all(head, old, new).await
         } else {
-            dsl.rename(&call.from, &format!("{head}@{new}")).await
+            dsl.directories().rename(&call.from, &format!("{head}@{new}")).await
         };
         let shown = service.show_snapshots_below(&open, head).await;
         outcome.map_err(failed)?;
@@ -429,7 +432,7 @@ pub(crate) async fn zfs_rename(service: &Service, call: ZfsRename) -> Result<Emp
     if call.parents {
         crate::create::make_parents(service, &open, &call.to, &doing, false).await?;
     }
-    dsl.lookup(&call.from).await.map_err(failed)?;
+    dsl.directories().lookup(&call.from).await.map_err(failed)?;
     if call.from == call.to {
         return Ok(Empty {});
     }
@@ -438,7 +441,7 @@ pub(crate) async fn zfs_rename(service: &Service, call: ZfsRename) -> Result<Emp
         false => service.mounts.last_first(&call.from),
     };
     let taken = service.take_away(&open, away, mode(call.force)).await?;
-    let outcome = dsl.rename(&call.from, &call.to).await.map_err(failed);
+    let outcome = dsl.directories().rename(&call.from, &call.to).await.map_err(failed);
     let new_name = |name: &str| format!("{}{}", call.to, &name[call.from.len()..]);
     let mut put_back = Ok(());
     if outcome.is_ok() {

@@ -27,14 +27,20 @@ pub struct BookmarkInfo {
     pub phys: SnapshotBookmark,
 }
 
-impl DslPool {
+/// Bookmarks of datasets: [`DslPool::bookmarks`].
+#[derive(Clone, Copy)]
+pub struct Bookmarks<'a> {
+    pub(crate) dsl: &'a Arc<DslPool>,
+}
+
+impl Bookmarks<'_> {
     /// Bookmarks of a filesystem or volume, oldest first (`dsl_get_bookmarks_impl`).
     ///
     /// # Errors
     /// [`DatasetError::NotFound`].
-    pub async fn bookmarks(&self, name: &str) -> Result<Vec<BookmarkInfo>, DatasetError> {
-        let _config = self.config.read().await;
-        let head = self.resolve(name).await?;
+    pub async fn list(&self, name: &str) -> Result<Vec<BookmarkInfo>, DatasetError> {
+        let _config = self.dsl.config.read().await;
+        let head = self.dsl.directories().resolve(name).await?;
         let entries = head.state().bookmarks.entries.clone();
         let full = |entry: BookmarkEntry| BookmarkInfo {
             name: format!("{name}#{}", entry.name),
@@ -157,13 +163,9 @@ impl SnapshotBookmarks {
     }
 }
 
-impl DslPool {
+impl Bookmarks<'_> {
     /// Writes the bookmarks of a head that changed (`dsl_bookmark_sync_done`).
-    pub(crate) async fn save_bookmarks(
-        &self,
-        ctx: &SyncContext,
-        head: &Arc<Ds>,
-    ) -> Result<(), DatasetError> {
+    pub(crate) async fn save(&self, ctx: &SyncContext, head: &Arc<Ds>) -> Result<(), DatasetError> {
         let (zap, dirty) = {
             let mut state = head.state();
             (state.bookmarks.zap, state.bookmarks.take_dirty())
@@ -172,7 +174,7 @@ impl DslPool {
             return Ok(());
         }
         let tx = Tx::syncing(ctx.txg);
-        let zap = Zap::hold(self.mos(), zap).await?;
+        let zap = Zap::hold(self.dsl.mos(), zap).await?;
         for entry in dirty {
             zap.update(
                 &tx,
@@ -186,7 +188,7 @@ impl DslPool {
 
     /// A snapshot of `head` is being destroyed (`dsl_bookmark_ds_destroyed`). Says whether a
     /// bookmark of it needs its key in deadlists.
-    pub(crate) async fn bookmarks_snapshot_destroyed(
+    pub(crate) async fn snapshot_destroyed(
         &self,
         ctx: &SyncContext,
         head: &Arc<Ds>,
@@ -208,9 +210,11 @@ impl DslPool {
             .collect();
         for txg in affected {
             let space = self
-                .deadlist(next)
+                .dsl
+                .deadlists()
+                .of(next)
                 .await?
-                .space_range(self, Txg::ZERO, txg)
+                .space_range(self.dsl, Txg::ZERO, txg)
                 .await?;
             for entry in &mut head.state().bookmarks.entries {
                 if entry.counts_freed() && entry.creation_txg() == txg && !entry.is_dirty {
@@ -227,13 +231,13 @@ impl DslPool {
                 needs_key = true;
             }
         }
-        self.save_bookmarks(ctx, head).await?;
+        self.save(ctx, head).await?;
         Ok(needs_key)
     }
 
-    /// The dataset after `origin` is another one now (`dsl_bookmark_next_changed`): counts what died
-    /// between the two anew.
-    pub(crate) async fn bookmarks_next_changed(
+    /// The dataset after `origin` is another one now (`dsl_bookmark_next_changed`): counts what
+    /// died between the two anew.
+    pub(crate) async fn next_changed(
         &self,
         ctx: &SyncContext,
         head: &Arc<Ds>,
@@ -249,7 +253,7 @@ impl DslPool {
         if !any {
             return Ok(());
         }
-        let freed = self.deadlist(head).await?.space().await?;
+        let freed = self.dsl.deadlists().of(head).await?.space().await?;
         for entry in &mut head.state().bookmarks.entries {
             if entry.counts_freed() && entry.creation_txg() == origin_txg {
                 entry.phys.referenced_freed_before_next_bytes = 0;
@@ -259,17 +263,17 @@ impl DslPool {
                 entry.is_dirty = true;
             }
         }
-        self.save_bookmarks(ctx, head).await
+        self.save(ctx, head).await
     }
 }
 
-impl DslPool {
+impl Bookmarks<'_> {
     /// Destroys bookmarks, all of them or none. One that is not there is not missed
     /// (`dsl_bookmark_destroy_check`), its dataset is.
     ///
     /// # Errors
     /// [`DatasetError::NotFound`], [`DatasetError::InvalidName`] for what is no bookmark's name.
-    pub async fn destroy_bookmarks(self: &Arc<Self>, names: &[String]) -> Result<(), DatasetError> {
+    pub async fn destroy(&self, names: &[String]) -> Result<(), DatasetError> {
         let split = |name: &String| match name.split_once('#') {
             Some((head, bookmark)) => Ok((head.to_owned(), bookmark.to_owned())),
             None => Err(DatasetError::InvalidName {
@@ -278,13 +282,15 @@ impl DslPool {
             }),
         };
         let bookmarks = names.iter().map(split).collect::<Result<_, _>>()?;
-        let dsl = self.clone();
-        self.run_task(Arc::new(DestroyBookmarksTask { dsl, bookmarks }))
+        let dsl = self.dsl.clone();
+        self.dsl
+            .tasks()
+            .run(Arc::new(DestroyBookmarksTask { dsl, bookmarks }))
             .await
     }
 
     /// Destroys one, in syncing context (`dsl_bookmark_destroy_sync_impl`).
-    async fn destroy_bookmark(
+    async fn destroy_now(
         &self,
         ctx: &SyncContext,
         head: &Arc<Ds>,
@@ -312,28 +318,35 @@ impl DslPool {
         let has_key = gone.counts_freed() && key < head.phys().previous_snapshot_txg;
         // Nothing else stands at this txg any more: what died around it needs no telling apart.
         if has_key && !gone.snapshot_exists() && !shares_key {
-            self.remove_clones_key(ctx, &head.dir(), key).await?;
-            let mut list = self.deadlist(head).await?;
-            list.remove_key(self, ctx, key).await?;
+            self.dsl
+                .deadlists()
+                .remove_clones_key(ctx, &head.dir(), key)
+                .await?;
+            let mut list = self.dsl.deadlists().of(head).await?;
+            list.remove_key(self.dsl, ctx, key).await?;
         }
         self.release_bookmark(ctx, &gone).await?;
         let tx = Tx::syncing(ctx.txg);
-        Zap::hold(self.mos(), zap).await?.remove(&tx, name).await?;
+        Zap::hold(self.dsl.mos(), zap)
+            .await?
+            .remove(&tx, name)
+            .await?;
         if is_last {
-            Zap::hold(self.mos(), head.object)
+            Zap::hold(self.dsl.mos(), head.object)
                 .await?
                 .remove(&tx, names::dataset::BOOKMARK_NAMES)
                 .await?;
-            self.free_bookmarks(ctx, head).await?;
+            self.free_all(ctx, head).await?;
         }
-        let full_name = self.full_name(head).await?;
+        let full_name = self.dsl.directories().full_name(head).await?;
         let text = format!("name={name}");
-        self.history(ctx, "remove bookmark", full_name, head.object, text)
+        self.dsl
+            .history(ctx, "remove bookmark", full_name, head.object, text)
             .await
     }
 
     /// Frees all bookmarks of a head, which is being destroyed or has none left.
-    pub(crate) async fn free_bookmarks(
+    pub(crate) async fn free_all(
         &self,
         ctx: &SyncContext,
         head: &Arc<Ds>,
@@ -346,8 +359,8 @@ impl DslPool {
             self.release_bookmark(ctx, entry).await?;
         }
         let tx = Tx::syncing(ctx.txg);
-        self.mos().free(&tx, bookmarks.zap).await?;
-        self.features().decrement(ctx, guid::BOOKMARKS).await
+        self.dsl.mos().free(&tx, bookmarks.zap).await?;
+        self.dsl.features().decrement(ctx, guid::BOOKMARKS).await
     }
 
     /// Gives back what a bookmark uses beside its entry.
@@ -356,7 +369,7 @@ impl DslPool {
         ctx: &SyncContext,
         entry: &BookmarkEntry,
     ) -> Result<(), DatasetError> {
-        let features = self.features();
+        let features = self.dsl.features();
         // OpenZFS forgets to count down those of a dataset that is destroyed, never up: the count
         // is not too low.
         if entry.is_long {
@@ -369,11 +382,14 @@ impl DslPool {
         if redaction.is_zero() {
             return Ok(());
         }
-        if self.mos().hold(redaction).await?.info().has_spill {
+        if self.dsl.mos().hold(redaction).await?.info().has_spill {
             let spill = guid::REDACTION_LIST_SPILL;
             features.decrement(ctx, spill).await?;
         }
-        self.mos().free(&Tx::syncing(ctx.txg), redaction).await?;
+        self.dsl
+            .mos()
+            .free(&Tx::syncing(ctx.txg), redaction)
+            .await?;
         features.decrement(ctx, guid::REDACTION_BOOKMARKS).await
     }
 }
@@ -394,7 +410,7 @@ impl SyncTask for DestroyBookmarksTask {
     fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
         Box::pin(async {
             for (head, _) in &self.bookmarks {
-                self.dsl.resolve(head).await?;
+                self.dsl.directories().resolve(head).await?;
             }
             Ok(())
         })
@@ -402,8 +418,11 @@ impl SyncTask for DestroyBookmarksTask {
     fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
         Box::pin(async {
             for (head, bookmark) in &self.bookmarks {
-                let head = self.dsl.resolve(head).await?;
-                self.dsl.destroy_bookmark(ctx, &head, bookmark).await?;
+                let head = self.dsl.directories().resolve(head).await?;
+                self.dsl
+                    .bookmarks()
+                    .destroy_now(ctx, &head, bookmark)
+                    .await?;
             }
             Ok(())
         })

@@ -1,17 +1,20 @@
 //! Encryption keys of datasets: as stored in the MOS, and loaded (module/zfs/dsl_crypt.c).
 //!
 //! # On disk
-//! The directory of an encrypted dataset names a *crypto key object* (a ZAP; [`names::crypto_key`]): cipher suite,
-//! master and HMAC key wrapped, and which directory is the *encryption root* whose user key wraps them. Children that
-//! inherit encryption have key objects of their own, wrapped with the root's key; clones share their origin's. The
-//! root's object also says how the user's key is to be had: format, salt and iterations; its property `keylocation` says where from.
+//! The directory of an encrypted dataset names a *crypto key object* (a ZAP;
+//! [`names::crypto_key`]): cipher suite, master and HMAC key wrapped, and which directory is the
+//! *encryption root* whose user key wraps them. Children that inherit encryption have key objects
+//! of their own, wrapped with the root's key; clones share their origin's. The root's object also
+//! says how the user's key is to be had: format, salt and iterations; its property `keylocation`
+//! says where from.
 //!
 //! # Loaded
-//! The [`KeyStore`] holds wrapping keys by encryption root, and unwrapped keys by key object. Opening a dataset or
-//! snapshot maps its object number to its key in the pipeline, which encrypts and decrypts. Unloading refuses
-//! while a dataset is in use, then forgets it all; keys are overwritten with zeros when the last user lets go. Who
-//! loads or unloads holds the configuration lock for writing, so no dataset is opened meanwhile. The store's own lock is held for
-//! map operations only. Nothing of this is on disk: after a crash no key is loaded.
+//! The [`KeyStore`] holds wrapping keys by encryption root, and unwrapped keys by key object.
+//! Opening a dataset or snapshot maps its object number to its key in the pipeline, which encrypts
+//! and decrypts. Unloading refuses while a dataset is in use, then forgets it all; keys are
+//! overwritten with zeros when the last user lets go. Who loads or unloads holds the configuration
+//! lock for writing, so no dataset is opened meanwhile. The store's own lock is held for map
+//! operations only. Nothing of this is on disk: after a crash no key is loaded.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -165,29 +168,36 @@ impl KeyStore {
     }
 }
 
-impl DslPool {
+impl Ds {
+    /// Whether its blocks are encrypted.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.state().features.contains_key(guid::ENCRYPTION)
+    }
+}
+
+/// Keys of encrypted datasets: [`DslPool::keys`].
+#[derive(Clone, Copy)]
+pub struct Keys<'a> {
+    pub(crate) dsl: &'a Arc<DslPool>,
+}
+
+impl Keys<'_> {
     /// The crypto key object of a directory; `None` when it is not encrypted.
-    pub(crate) async fn key_object(
-        &self,
-        dir: &Arc<Dir>,
-    ) -> Result<Option<ObjectId>, DatasetError> {
+    pub(crate) async fn object(&self, dir: &Arc<Dir>) -> Result<Option<ObjectId>, DatasetError> {
         if !dir.state().is_zapified {
             return Ok(None);
         }
-        let zap = Zap::hold(self.mos(), dir.object).await?;
+        let zap = Zap::hold(self.dsl.mos(), dir.object).await?;
         let object = zap.lookup_u64(names::directory::CRYPTO_KEY_OBJ).await?;
         Ok(object.map(ObjectId::new))
     }
 
     /// The key of a directory as stored; `None` when it is not encrypted.
-    pub(crate) async fn stored_key(
-        &self,
-        dir: &Arc<Dir>,
-    ) -> Result<Option<StoredKey>, DatasetError> {
-        let Some(object) = self.key_object(dir).await? else {
+    pub(crate) async fn stored(&self, dir: &Arc<Dir>) -> Result<Option<StoredKey>, DatasetError> {
+        let Some(object) = self.object(dir).await? else {
             return Ok(None);
         };
-        let zap = Zap::hold(self.mos(), object).await?;
+        let zap = Zap::hold(self.dsl.mos(), object).await?;
         let number = async |name: &str| -> Result<Option<u64>, DatasetError> {
             Ok(zap.lookup_u64(name).await?)
         };
@@ -215,16 +225,22 @@ impl DslPool {
 
     /// Name of an encryption root.
     async fn root_name(&self, root: ObjectId) -> Result<String, DatasetError> {
-        Ok(self.dir(root).await?.full_name(&self.pool_name()))
+        Ok(self
+            .dsl
+            .directories()
+            .dir(root)
+            .await?
+            .full_name(&self.dsl.pool_name()))
     }
 
-    /// A dataset's own property that has to do with its encryption; `None` when it is not encrypted.
-    pub(crate) async fn key_property(
+    /// A dataset's own property that has to do with its encryption; `None` when it is not
+    /// encrypted.
+    pub(crate) async fn property(
         &self,
         dataset: &Arc<Ds>,
         name: &str,
     ) -> Result<Option<PropertyValue>, DatasetError> {
-        let Some(key) = self.stored_key(&dataset.dir()).await? else {
+        let Some(key) = self.stored(&dataset.dir()).await? else {
             return Ok(None);
         };
         let number = match name {
@@ -233,7 +249,7 @@ impl DslPool {
             "pbkdf2iters" => key.iterations,
             "pbkdf2salt" => key.salt,
             "keyguid" => key.guid,
-            "keystatus" if self.keys.is_loaded(key.root) => 2,
+            "keystatus" if self.dsl.keys.is_loaded(key.root) => 2,
             "keystatus" => 1,
             "encryptionroot" => {
                 return Ok(Some(PropertyValue::Text(self.root_name(key.root).await?)));
@@ -243,7 +259,7 @@ impl DslPool {
                 if !zapified {
                     return Ok(None);
                 }
-                let zap = Zap::hold(self.mos(), dataset.object).await?;
+                let zap = Zap::hold(self.dsl.mos(), dataset.object).await?;
                 let number = zap.lookup_u64(names::dataset::IVSET_GUID).await?;
                 return Ok(number.map(PropertyValue::Number));
             }
@@ -252,21 +268,16 @@ impl DslPool {
         Ok(Some(PropertyValue::Number(number)))
     }
 
-    /// Whether a dataset's blocks are encrypted.
-    pub(crate) fn is_encrypted(dataset: &Arc<Ds>) -> bool {
-        dataset.state().features.contains_key(guid::ENCRYPTION)
-    }
-
     /// Makes the key of an encrypted dataset known to the pipeline.
     ///
     /// # Errors
     /// [`DatasetError::KeyNotLoaded`].
-    pub(crate) async fn ensure_key(&self, dataset: &Arc<Ds>) -> Result<(), DatasetError> {
-        if !Self::is_encrypted(dataset) {
+    pub(crate) async fn ensure(&self, dataset: &Arc<Ds>) -> Result<(), DatasetError> {
+        if !dataset.is_encrypted() {
             return Ok(());
         }
         let dir = dataset.dir();
-        let Some(stored) = self.stored_key(&dir).await? else {
+        let Some(stored) = self.stored(&dir).await? else {
             return Err(DatasetError::corrupt(
                 dir.object,
                 "the dataset is encrypted, but names no crypto key object",
@@ -274,7 +285,7 @@ impl DslPool {
         };
         let key = self.unwrapped(&stored, &dir).await?;
         let objset = ObjsetId::new(dataset.object.get());
-        self.env().pipeline.keys().map(objset, key);
+        self.dsl.env().pipeline.keys().map(objset, key);
         Ok(())
     }
 
@@ -284,11 +295,11 @@ impl DslPool {
         stored: &StoredKey,
         dir: &Arc<Dir>,
     ) -> Result<Arc<BlockKey>, DatasetError> {
-        if let Some(loaded) = self.keys.0.lock().keys.get(&stored.object) {
+        if let Some(loaded) = self.dsl.keys.0.lock().keys.get(&stored.object) {
             return Ok(loaded.key.clone());
         }
-        let name = || dir.full_name(&self.pool_name());
-        let Some(wrapping) = self.keys.root(stored.root) else {
+        let name = || dir.full_name(&self.dsl.pool_name());
+        let Some(wrapping) = self.dsl.keys.root(stored.root) else {
             return Err(DatasetError::KeyNotLoaded {
                 name: name(),
                 root: self.root_name(stored.root).await?,
@@ -298,8 +309,8 @@ impl DslPool {
             .wrapped(&name)?
             .unwrap_key(&wrapping)
             .map_err(|_| DatasetError::corrupt(stored.object, "the root's key does not open it"))?;
-        let key = BlockKey::new(key, &*self.env().world.random);
-        self.keys.0.lock().keys.insert(
+        let key = BlockKey::new(key, &*self.dsl.env().world.random);
+        self.dsl.keys.0.lock().keys.insert(
             stored.object,
             LoadedKey {
                 root: stored.root,
@@ -313,11 +324,11 @@ impl DslPool {
     ///
     /// # Errors
     /// [`DatasetError::NotFound`].
-    pub async fn key_info(&self, name: &str) -> Result<Option<KeyInfo>, DatasetError> {
-        let _config = self.config.read().await;
-        let dataset = self.resolve(name).await?;
+    pub async fn info(&self, name: &str) -> Result<Option<KeyInfo>, DatasetError> {
+        let _config = self.dsl.config.read().await;
+        let dataset = self.dsl.directories().resolve(name).await?;
         let dir = dataset.dir();
-        let Some(stored) = self.stored_key(&dir).await? else {
+        let Some(stored) = self.stored(&dir).await? else {
             return Ok(None);
         };
         let Some(format) = KeyFormat::from_code(stored.format) else {
@@ -326,14 +337,18 @@ impl DslPool {
                 what: format!("its keyformat (number {})", stored.format),
             });
         };
-        let root = self.dir(stored.root).await?;
-        let root_head = self.head(&root).await?;
-        let location = self.effective(&root_head, "keylocation").await?;
+        let root = self.dsl.directories().dir(stored.root).await?;
+        let root_head = self.dsl.directories().head(&root).await?;
+        let location = self
+            .dsl
+            .properties()
+            .effective(&root_head, "keylocation")
+            .await?;
         let location = location.and_then(|(value, _)| value.text().map(str::to_owned));
         Ok(Some(KeyInfo {
-            root: root.full_name(&self.pool_name()),
+            root: root.full_name(&self.dsl.pool_name()),
             is_root: stored.root == dir.object,
-            is_loaded: self.keys.is_loaded(stored.root),
+            is_loaded: self.dsl.keys.is_loaded(stored.root),
             format,
             location: location.unwrap_or_else(|| "none".to_owned()),
             salt: stored.salt,
@@ -342,7 +357,7 @@ impl DslPool {
     }
 
     async fn root_key(&self, name: &str) -> Result<(Arc<Dir>, StoredKey), DatasetError> {
-        let dataset = self.resolve(name).await?;
+        let dataset = self.dsl.directories().resolve(name).await?;
         let wrong = |reason: String| DatasetError::WrongKind {
             name: name.to_owned(),
             reason,
@@ -351,7 +366,7 @@ impl DslPool {
             return Err(wrong("a snapshot has its dataset's key".into()));
         }
         let dir = dataset.dir();
-        let Some(stored) = self.stored_key(&dir).await? else {
+        let Some(stored) = self.stored(&dir).await? else {
             return Err(wrong("it is not encrypted".into()));
         };
         if stored.root != dir.object {
@@ -361,18 +376,19 @@ impl DslPool {
         Ok((dir, stored))
     }
 
-    /// Loads the key of an encryption root, or (`only_check`) finds out whether it is the right one.
+    /// Loads the key of an encryption root, or (`only_check`) finds out whether it is the right
+    /// one.
     ///
     /// # Errors
-    /// [`DatasetError::WrongKey`], [`DatasetError::KeyLoaded`], [`DatasetError::WrongKind`] when it is no
-    /// encryption root.
-    pub async fn load_key(
+    /// [`DatasetError::WrongKey`], [`DatasetError::KeyLoaded`], [`DatasetError::WrongKind`] when it
+    /// is no encryption root.
+    pub async fn load(
         &self,
         name: &str,
         wrapping: WrappingKey,
         only_check: bool,
     ) -> Result<(), DatasetError> {
-        let _config = self.config.write().await;
+        let _config = self.dsl.config.write().await;
         let (dir, stored) = self.root_key(name).await?;
         let wrapped = stored.wrapped(&|| name.to_owned())?;
         let key = wrapped
@@ -383,14 +399,14 @@ impl DslPool {
         if only_check {
             return Ok(());
         }
-        let mut loaded = self.keys.0.lock();
+        let mut loaded = self.dsl.keys.0.lock();
         if loaded.roots.contains_key(&dir.object) {
             return Err(DatasetError::KeyLoaded {
                 name: name.to_owned(),
             });
         }
         loaded.roots.insert(dir.object, wrapping);
-        let key = BlockKey::new(key, &*self.env().world.random);
+        let key = BlockKey::new(key, &*self.dsl.env().world.random);
         loaded.keys.insert(
             stored.object,
             LoadedKey {
@@ -404,32 +420,33 @@ impl DslPool {
     /// Forgets the key of an encryption root, and of all that inherits from it.
     ///
     /// # Errors
-    /// [`DatasetError::Busy`] while one of these datasets is in use; [`DatasetError::KeyNotLoaded`].
-    pub async fn unload_key(&self, name: &str) -> Result<(), DatasetError> {
+    /// [`DatasetError::Busy`] while one of these datasets is in use;
+    /// [`DatasetError::KeyNotLoaded`].
+    pub async fn unload(&self, name: &str) -> Result<(), DatasetError> {
         let mut tries = 0;
         loop {
             // What was let go of may still have something to write.
-            if !self.env().read_only {
-                self.env().txgs.sync().await?;
+            if !self.dsl.env().read_only {
+                self.dsl.env().txgs.sync().await?;
             }
-            let _config = self.config.write().await;
+            let _config = self.dsl.config.write().await;
             let (dir, _) = self.root_key(name).await?;
-            if !self.keys.is_loaded(dir.object) {
+            if !self.dsl.keys.is_loaded(dir.object) {
                 return Err(DatasetError::KeyNotLoaded {
                     name: name.to_owned(),
                     root: name.to_owned(),
                 });
             }
             let mut closing = false;
-            for dataset in self.open_datasets() {
-                let stored = self.stored_key(&dataset.dir()).await?;
+            for dataset in self.dsl.directories().open_datasets() {
+                let stored = self.stored(&dataset.dir()).await?;
                 if stored.is_none_or(|stored| stored.root != dir.object) {
                     continue;
                 }
-                self.close_if_idle(&dataset);
+                self.dsl.syncer().close_if_idle(&dataset);
                 if dataset.hold_count() > 0 {
                     return Err(DatasetError::Busy {
-                        name: self.full_name(&dataset).await?,
+                        name: self.dsl.directories().full_name(&dataset).await?,
                         reason: "it is in use".into(),
                     });
                 }
@@ -452,7 +469,7 @@ impl DslPool {
 
     fn forget_keys(&self, root: ObjectId) {
         let gone: Vec<Arc<BlockKey>> = {
-            let mut loaded = self.keys.0.lock();
+            let mut loaded = self.dsl.keys.0.lock();
             loaded.roots.remove(&root);
             let objects: Vec<_> = loaded
                 .keys
@@ -465,7 +482,8 @@ impl DslPool {
                 .filter_map(|object| loaded.keys.remove(object));
             gone.map(|loaded| loaded.key).collect()
         };
-        self.env()
+        self.dsl
+            .env()
             .pipeline
             .keys()
             .unmap(|_, key| gone.iter().any(|gone| std::ptr::eq(Arc::as_ptr(gone), key)));
@@ -481,7 +499,7 @@ enum NewEncryption {
 }
 
 /// Changes, in syncing context.
-impl DslPool {
+impl Keys<'_> {
     /// What a new dataset below `parent` gets: its parent's encryption unless it is to have none
     /// (`dmu_objset_create_crypt_check`). Encryption roots are not made here.
     async fn new_encryption(
@@ -492,7 +510,7 @@ impl DslPool {
         let is_off = properties
             .iter()
             .any(|(name, value)| name == "encryption" && *value == PropertyValue::Number(2));
-        Ok(match self.stored_key(parent).await? {
+        Ok(match self.stored(parent).await? {
             Some(key) if !is_off => NewEncryption::Inherited(key),
             _ => NewEncryption::Off,
         })
@@ -505,9 +523,9 @@ impl DslPool {
         properties: &[(String, PropertyValue)],
     ) -> Result<(), DatasetError> {
         if let NewEncryption::Inherited(key) = self.new_encryption(parent, properties).await? {
-            let name = || parent.full_name(&self.pool_name());
+            let name = || parent.full_name(&self.dsl.pool_name());
             key.wrapped(&name)?;
-            if !self.keys.is_loaded(key.root) {
+            if !self.dsl.keys.is_loaded(key.root) {
                 return Err(DatasetError::KeyNotLoaded {
                     name: name(),
                     root: self.root_name(key.root).await?,
@@ -530,15 +548,15 @@ impl DslPool {
         else {
             return Ok(());
         };
-        let name = || parent.full_name(&self.pool_name());
+        let name = || parent.full_name(&self.dsl.pool_name());
         let suite = of_parent.wrapped(&name)?.suite;
-        let Some(wrapping) = self.keys.root(of_parent.root) else {
+        let Some(wrapping) = self.dsl.keys.root(of_parent.root) else {
             return Err(DatasetError::KeyNotLoaded {
                 name: name(),
                 root: self.root_name(of_parent.root).await?,
             });
         };
-        let random = &self.env().world.random;
+        let random = &self.dsl.env().world.random;
         let key = DataKey::generate(suite, &mut |out: &mut [u8]| random.fill(out));
         let mut iv = [0; IV_BYTES];
         random.fill(&mut iv);
@@ -550,7 +568,7 @@ impl DslPool {
             })?;
         let tx = Tx::syncing(ctx.txg);
         let zap = Zap::create(
-            self.mos(),
+            self.dsl.mos(),
             &tx,
             ZapOptions::new(ObjectType::OTN_ZAP_METADATA),
         )
@@ -578,7 +596,8 @@ impl DslPool {
             zap.update(&tx, name, value).await?;
         }
         self.name_key(ctx, &head.dir(), zap.id()).await?;
-        self.activate_feature(ctx, head, guid::ENCRYPTION, ZapValue::from_u64(0))
+        self.dsl
+            .activate_feature(ctx, head, guid::ENCRYPTION, ZapValue::from_u64(0))
             .await
     }
 
@@ -589,7 +608,8 @@ impl DslPool {
         object: ObjectId,
     ) -> Result<(), DatasetError> {
         let entry = names::directory::CRYPTO_KEY_OBJ;
-        self.zapify_dir(ctx, dir)
+        self.dsl
+            .zapify_dir(ctx, dir)
             .await?
             .add_u64(&Tx::syncing(ctx.txg), entry, object.get())
             .await?;
@@ -597,16 +617,16 @@ impl DslPool {
     }
 
     /// A clone has the key of its origin (`dsl_crypto_key_clone_sync`).
-    pub(crate) async fn share_key(
+    pub(crate) async fn share(
         &self,
         ctx: &SyncContext,
         origin: &Arc<Dir>,
         clone: &Arc<Dir>,
     ) -> Result<(), DatasetError> {
-        let Some(object) = self.key_object(origin).await? else {
+        let Some(object) = self.object(origin).await? else {
             return Ok(());
         };
-        let zap = Zap::hold(self.mos(), object).await?;
+        let zap = Zap::hold(self.dsl.mos(), object).await?;
         let count = zap.lookup_u64(names::crypto_key::REFCOUNT).await?;
         let tx = Tx::syncing(ctx.txg);
         zap.update_u64(&tx, names::crypto_key::REFCOUNT, count.unwrap_or(1) + 1)
@@ -615,23 +635,23 @@ impl DslPool {
     }
 
     /// Lets go of the key of a directory that is being destroyed (`dsl_crypto_key_destroy_sync`).
-    pub(crate) async fn release_key(
+    pub(crate) async fn release(
         &self,
         ctx: &SyncContext,
         dir: &Arc<Dir>,
     ) -> Result<(), DatasetError> {
-        let Some(object) = self.key_object(dir).await? else {
+        let Some(object) = self.object(dir).await? else {
             return Ok(());
         };
         let tx = Tx::syncing(ctx.txg);
-        let zap = Zap::hold(self.mos(), object).await?;
+        let zap = Zap::hold(self.dsl.mos(), object).await?;
         match zap.lookup_u64(names::crypto_key::REFCOUNT).await? {
             Some(count) if count > 1 => {
                 zap.update_u64(&tx, names::crypto_key::REFCOUNT, count - 1)
                     .await?;
             }
             _ => {
-                self.mos().free(&tx, object).await?;
+                self.dsl.mos().free(&tx, object).await?;
                 // A number may be given to another key.
                 self.forget_key_object(object, dir.object);
             }
@@ -641,12 +661,13 @@ impl DslPool {
 
     fn forget_key_object(&self, object: ObjectId, root: ObjectId) {
         let gone = {
-            let mut loaded = self.keys.0.lock();
+            let mut loaded = self.dsl.keys.0.lock();
             loaded.roots.remove(&root);
             loaded.keys.remove(&object)
         };
         if let Some(gone) = gone {
-            self.env()
+            self.dsl
+                .env()
                 .pipeline
                 .keys()
                 .unmap(|_, key| std::ptr::eq(Arc::as_ptr(&gone.key), key));
@@ -659,11 +680,11 @@ impl DslPool {
         ctx: &SyncContext,
         snapshot: &Arc<Ds>,
     ) -> Result<(), DatasetError> {
-        if !Self::is_encrypted(snapshot) || !self.features().is_enabled(guid::BOOKMARK_V2) {
+        if !snapshot.is_encrypted() || !self.dsl.features().is_enabled(guid::BOOKMARK_V2) {
             return Ok(());
         }
-        let random = self.env().world.random.next_u64().max(1);
-        Zap::hold(self.mos(), snapshot.object)
+        let random = self.dsl.env().world.random.next_u64().max(1);
+        Zap::hold(self.dsl.mos(), snapshot.object)
             .await?
             .add_u64(&Tx::syncing(ctx.txg), names::dataset::IVSET_GUID, random)
             .await?;
@@ -677,36 +698,37 @@ impl DslPool {
         dir: &Arc<Dir>,
         new_parent: &Arc<Dir>,
     ) -> Result<(), DatasetError> {
-        let Some(key) = self.stored_key(dir).await? else {
+        let Some(key) = self.stored(dir).await? else {
             return Ok(());
         };
         if key.root == dir.object {
             return Ok(());
         }
-        let parent = self.stored_key(new_parent).await?;
+        let parent = self.stored(new_parent).await?;
         if parent.is_some_and(|parent| parent.root == key.root) {
             return Ok(());
         }
         Err(DatasetError::WrongKind {
-            name: dir.full_name(&self.pool_name()),
+            name: dir.full_name(&self.dsl.pool_name()),
             reason: "cannot move encrypted child outside of its encryption root".into(),
         })
     }
 
-    /// Refuses to promote where the encryption root would change (`dsl_dataset_promote_crypt_check`): OpenZFS
-    /// makes the promoted clone the root then, which is not done here yet.
+    /// Refuses to promote where the encryption root would change
+    /// (`dsl_dataset_promote_crypt_check`): OpenZFS makes the promoted clone the root then, which
+    /// is not done here yet.
     pub(crate) async fn check_promote_encrypted(
         &self,
         target: &Arc<Dir>,
         origin: &Arc<Dir>,
     ) -> Result<(), DatasetError> {
-        let Some(key) = self.stored_key(origin).await? else {
+        let Some(key) = self.stored(origin).await? else {
             return Ok(());
         };
         if !origin.state().origin_txg.is_zero() {
             return Ok(());
         }
-        let name = target.full_name(&self.pool_name());
+        let name = target.full_name(&self.dsl.pool_name());
         if key.root == origin.object {
             return Err(DatasetError::Unsupported {
                 name,
@@ -716,7 +738,7 @@ impl DslPool {
         let mut roots = [None, None];
         for (root, dir) in roots.iter_mut().zip([origin, target]) {
             if let Some(parent) = dir.parent() {
-                *root = self.stored_key(&parent).await?.map(|key| key.root);
+                *root = self.stored(&parent).await?.map(|key| key.root);
             }
         }
         if roots[0].is_some() && roots[0] == roots[1] {
@@ -728,20 +750,22 @@ impl DslPool {
         })
     }
 
-    /// `keylocation` belongs to encryption roots, which always have one (`dsl_crypto_can_set_keylocation`).
+    /// `keylocation` belongs to encryption roots, which always have one
+    /// (`dsl_crypto_can_set_keylocation`).
     pub(crate) async fn check_key_location(
         &self,
         dataset: &Arc<Ds>,
         location: Option<&str>,
     ) -> Result<(), DatasetError> {
         let dir = dataset.dir();
-        let key = self.stored_key(&dir).await?;
+        let key = self.stored(&dir).await?;
         let is_root = key.is_some_and(|key| key.root == dir.object);
         let is_none = location.is_none_or(|location| location == "none");
         let reason = match (is_root, is_none) {
             (true, true) => "keylocation must not be 'none' for encrypted datasets",
             (false, false) => {
-                "keylocation must be 'none' for unencrypted datasets and those that inherit their key"
+                "keylocation must be 'none' for unencrypted datasets and those that inherit their \
+                 key"
             }
             _ => return Ok(()),
         };

@@ -1,9 +1,10 @@
-//! Which datasets have a damaged block (`process_error_block`, `check_filesystem` and `find_top_affected_fs`,
-//! module/zfs/spa_errlog.c).
+//! Which datasets have a damaged block (`process_error_block`, `check_filesystem` and
+//! `find_top_affected_fs`, module/zfs/spa_errlog.c).
 //!
-//! A block is noted for the dataset that it was found in, and snapshots, clones and the live dataset may have it as
-//! well. It is the same block where the object has a block of the same number and birth. What cannot be told, as
-//! the key is not loaded or what leads to the block is damaged too, counts as unknown.
+//! A block is noted for the dataset that it was found in, and snapshots, clones and the live
+//! dataset may have it as well. It is the same block where the object has a block of the same
+//! number and birth. What cannot be told, as the key is not loaded or what leads to the block is
+//! damaged too, counts as unknown.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -32,13 +33,19 @@ enum Has {
     Unknown,
 }
 
-impl DslPool {
+/// What damaged blocks belong to: [`DslPool::damage`].
+#[derive(Clone, Copy)]
+pub struct Damage<'a> {
+    pub(crate) dsl: &'a Arc<DslPool>,
+}
+
+impl Damage<'_> {
     /// The live dataset of the directory that a dataset or snapshot is in.
     ///
     /// # Errors
     /// When there is no such dataset.
     pub async fn head_of(&self, object: ObjectId) -> Result<ObjectId, DatasetError> {
-        let _config = self.config.read().await;
+        let _config = self.dsl.config.read().await;
         self.head_of_syncing(object).await
     }
 
@@ -47,22 +54,23 @@ impl DslPool {
     /// # Errors
     /// When there is no such dataset.
     pub async fn head_of_syncing(&self, object: ObjectId) -> Result<ObjectId, DatasetError> {
-        let dataset = self.dataset(object).await?;
+        let dataset = self.dsl.directories().dataset(object).await?;
         let head = dataset.dir().state().phys.head_dataset;
         Ok(head)
     }
 
-    /// Which of `head`, its snapshots, and what was cloned from those has a block, as of the last sync.
+    /// Which of `head`, its snapshots, and what was cloned from those has a block, as of the last
+    /// sync.
     ///
     /// # Errors
     /// When there is no such dataset, or what describes the datasets cannot be read.
     pub async fn damaged_in(
-        self: &Arc<Self>,
+        &self,
         head: ObjectId,
         block: &ErrorBookmark,
     ) -> Result<DamagedIn, DatasetError> {
         let candidates = {
-            let _config = self.config.read().await;
+            let _config = self.dsl.config.read().await;
             self.candidates(head, block.birth).await?
         };
         let mut out = DamagedIn {
@@ -84,12 +92,12 @@ impl DslPool {
     /// # Errors
     /// When that cannot be told.
     pub async fn birth_of(
-        self: &Arc<Self>,
+        &self,
         object: ObjectId,
         block: &ErrorBookmark,
     ) -> Result<Option<Txg>, DatasetError> {
-        let name = self.name_of(object).await?;
-        let dataset = self.open_dataset(&name).await?;
+        let name = self.dsl.directories().name_of(object).await?;
+        let dataset = self.dsl.open_dataset(&name).await?;
         self.birth_in(&dataset, block).await
     }
 
@@ -98,7 +106,8 @@ impl DslPool {
         dataset: &Dataset,
         block: &ErrorBookmark,
     ) -> Result<Option<Txg>, DatasetError> {
-        // Of dnodes, and above objects, there is no telling: what they lead to is not there to be compared.
+        // Of dnodes, and above objects, there is no telling: what they lead to is not there to be
+        // compared.
         let (Ok(level), false) = (u8::try_from(block.level), block.object.is_zero()) else {
             return Err(DatasetError::corrupt(block.object, "it is no object"));
         };
@@ -123,13 +132,17 @@ impl DslPool {
         head: ObjectId,
         birth: Txg,
     ) -> Result<Vec<(ObjectId, String)>, DatasetError> {
-        let mut oldest = self.dataset(head).await?;
+        let mut oldest = self.dsl.directories().dataset(head).await?;
         loop {
             let phys = oldest.phys();
             if phys.previous_snapshot.is_zero() || phys.previous_snapshot_txg < birth {
                 break;
             }
-            oldest = self.dataset(phys.previous_snapshot).await?;
+            oldest = self
+                .dsl
+                .directories()
+                .dataset(phys.previous_snapshot)
+                .await?;
         }
         let top = oldest.dir().state().phys.head_dataset;
         let mut out = Vec::new();
@@ -139,17 +152,17 @@ impl DslPool {
             if object.is_zero() || out.len() >= CANDIDATES_MAX {
                 continue;
             }
-            let dataset = self.dataset(object).await?;
-            out.push((object, self.full_name(&dataset).await?));
+            let dataset = self.dsl.directories().dataset(object).await?;
+            out.push((object, self.dsl.directories().full_name(&dataset).await?));
             let phys = dataset.phys();
             let (mut at, mut at_txg) = (phys.previous_snapshot, phys.previous_snapshot_txg);
             let mut own = BTreeSet::new();
             while !at.is_zero() && birth <= at_txg && out.len() < CANDIDATES_MAX {
-                let snapshot = self.dataset(at).await?;
+                let snapshot = self.dsl.directories().dataset(at).await?;
                 if snapshot.dir().state().phys.head_dataset != object {
                     break;
                 }
-                out.push((at, self.full_name(&snapshot).await?));
+                out.push((at, self.dsl.directories().full_name(&snapshot).await?));
                 own.insert(at);
                 let phys = snapshot.phys();
                 (at, at_txg) = (phys.previous_snapshot, phys.previous_snapshot_txg);
@@ -158,9 +171,17 @@ impl DslPool {
             if own.is_empty() || clones.is_zero() {
                 continue;
             }
-            for entry in Zap::hold(self.mos(), clones).await?.all().await? {
+            for entry in Zap::hold(self.dsl.mos(), clones).await?.all().await? {
                 let clone = ObjectId::new(entry.value.as_u64().unwrap_or(0));
-                let origin = self.dataset(clone).await?.dir().state().phys.origin;
+                let origin = self
+                    .dsl
+                    .directories()
+                    .dataset(clone)
+                    .await?
+                    .dir()
+                    .state()
+                    .phys
+                    .origin;
                 if own.contains(&origin) && known.insert(clone) {
                     pending.push(clone);
                 }
@@ -170,13 +191,8 @@ impl DslPool {
     }
 
     /// Whether a dataset has a block.
-    async fn has_block(
-        self: &Arc<Self>,
-        name: &str,
-        object: ObjectId,
-        block: &ErrorBookmark,
-    ) -> Has {
-        let Ok(dataset) = self.open_dataset(name).await else {
+    async fn has_block(&self, name: &str, object: ObjectId, block: &ErrorBookmark) -> Has {
+        let Ok(dataset) = self.dsl.open_dataset(name).await else {
             return Has::Unknown;
         };
         if dataset.object() != object {

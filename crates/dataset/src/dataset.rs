@@ -3,19 +3,19 @@
 //! The object set, its intent log and its settings are opened once for all handles
 //! ([`OpenState`]), and let go of when the last handle is gone and everything is written.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use format::{Guid, ObjectId, ObjsetKind, Txg};
 use object::{ObjectSet, ObjsetOptions};
 use tokio::sync::watch;
+use zil::{LogOwner, LogSettings, SyncMode, Zil};
 use zio::Tx;
 
-use crate::create::kind_of;
+use crate::create::{Datasets, kind_of};
 use crate::dsl::DslPool;
 use crate::features::guid;
 use crate::space::{Cost, Room};
 use crate::state::Ds;
-use crate::zil::Zil;
 use crate::{DatasetError, DatasetKind, DirtyEstimate, PropertySetting};
 
 /// Objects of a dataset kept in memory although nobody uses them.
@@ -66,16 +66,33 @@ pub struct DatasetSettings {
     pub canmount: u64,
 }
 
-/// Property `sync`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum SyncMode {
-    /// What is asked to be synchronous is.
-    #[default]
-    Standard,
-    /// Everything is.
-    Always,
-    /// Nothing is.
-    Disabled,
+/// A dataset as its intent log knows it: the log does not keep it open.
+struct Owner {
+    dsl: Weak<DslPool>,
+    dataset: Weak<Ds>,
+    settings: watch::Receiver<DatasetSettings>,
+}
+
+impl LogOwner for Owner {
+    fn name(&self) -> String {
+        match (self.dsl.upgrade(), self.dataset.upgrade()) {
+            (Some(dsl), Some(dataset)) => dataset.dir().full_name(&dsl.pool_name()),
+            _ => "a closed dataset".to_owned(),
+        }
+    }
+
+    fn has_room(&self, bytes: u64) -> bool {
+        let dsl = self.dsl.upgrade();
+        dsl.is_some_and(|dsl| dsl.space().has_log_room(bytes))
+    }
+
+    fn settings(&self) -> LogSettings {
+        let settings = self.settings.borrow();
+        LogSettings {
+            sync: settings.sync,
+            throughput: settings.log_throughput,
+        }
+    }
 }
 
 /// What all handles on an open dataset share.
@@ -85,19 +102,19 @@ pub(crate) struct OpenState {
     pub settings: watch::Sender<DatasetSettings>,
 }
 
-impl DslPool {
+impl Datasets<'_> {
     /// How a dataset's object set is to be opened.
     pub(crate) async fn objset_options(
         &self,
         dataset: &Arc<Ds>,
     ) -> Result<ObjsetOptions, DatasetError> {
         Ok(ObjsetOptions {
-            properties: self.write_properties(dataset).await?,
-            hole_birth: self.features().is_active(guid::HOLE_BIRTH),
-            embedded_data: self.features().is_active(guid::EMBEDDED_DATA),
-            lz4_metadata: self.features().is_active(guid::LZ4_COMPRESS),
-            read_only: self.env().read_only || dataset.is_snapshot(),
-            encrypted: Self::is_encrypted(dataset),
+            properties: self.dsl.properties().write_properties(dataset).await?,
+            hole_birth: self.dsl.features().is_active(guid::HOLE_BIRTH),
+            embedded_data: self.dsl.features().is_active(guid::EMBEDDED_DATA),
+            lz4_metadata: self.dsl.features().is_active(guid::LZ4_COMPRESS),
+            read_only: self.dsl.env().read_only || dataset.is_snapshot(),
+            encrypted: dataset.is_encrypted(),
             without_key: false,
             object_cache_limit: OBJECT_CACHE,
             dataset: dataset.object,
@@ -112,18 +129,18 @@ impl DslPool {
         if let Some(objset) = dataset.open_objset() {
             return Ok(objset);
         }
-        self.ensure_key(dataset).await?;
+        self.dsl.keys().ensure(dataset).await?;
         let root = dataset.phys().block;
         if root.is_hole() {
             return Err(DatasetError::WrongKind {
-                name: self.full_name(dataset).await?,
+                name: self.dsl.directories().full_name(dataset).await?,
                 reason: "it has no content".into(),
             });
         }
         let options = self.objset_options(dataset).await?;
         let objset = ObjectSet::open(
-            self.env().pipeline.clone(),
-            self.env().world.clone(),
+            self.dsl.env().pipeline.clone(),
+            self.dsl.env().world.clone(),
             root,
             options,
         )
@@ -140,7 +157,7 @@ impl DslPool {
         if let Some(objset) = dataset.open_objset() {
             return Ok(objset);
         }
-        let without_key = match self.ensure_key(dataset).await {
+        let without_key = match self.dsl.keys().ensure(dataset).await {
             Ok(()) => false,
             // What properties need is in the clear.
             Err(DatasetError::KeyNotLoaded { .. }) => true,
@@ -154,8 +171,8 @@ impl DslPool {
         };
         let root = dataset.phys().block;
         let objset = ObjectSet::open(
-            self.env().pipeline.clone(),
-            self.env().world.clone(),
+            self.dsl.env().pipeline.clone(),
+            self.dsl.env().world.clone(),
             root,
             options,
         )
@@ -164,7 +181,7 @@ impl DslPool {
     }
 
     fn watch_dirt(&self, dataset: &Arc<Ds>, objset: &Arc<ObjectSet>) {
-        let dirty = self.dirty_datasets.clone();
+        let dirty = self.dsl.syncer().dirty_datasets().clone();
         let weak = Arc::downgrade(dataset);
         objset.set_dirty_hook(Arc::new(move |txg: Txg| {
             if let Some(dataset) = weak.upgrade() {
@@ -175,7 +192,7 @@ impl DslPool {
 
     /// Makes `objset` the dataset's open object set.
     pub(crate) async fn attach(
-        self: &Arc<Self>,
+        &self,
         dataset: &Arc<Ds>,
         objset: Arc<ObjectSet>,
     ) -> Result<Arc<OpenState>, DatasetError> {
@@ -184,7 +201,7 @@ impl DslPool {
 
     /// The same for a moment of a sync task, without a log.
     pub(crate) async fn attach_without_log(
-        self: &Arc<Self>,
+        &self,
         dataset: &Arc<Ds>,
         objset: Arc<ObjectSet>,
     ) -> Result<Arc<OpenState>, DatasetError> {
@@ -192,29 +209,22 @@ impl DslPool {
     }
 
     async fn attach_with(
-        self: &Arc<Self>,
+        &self,
         dataset: &Arc<Ds>,
         objset: Arc<ObjectSet>,
         with_log: bool,
     ) -> Result<Arc<OpenState>, DatasetError> {
         self.watch_dirt(dataset, &objset);
-        let settings = watch::Sender::new(self.dataset_settings(dataset).await?);
-        let writable = !self.env().read_only && !dataset.is_snapshot();
+        let settings = watch::Sender::new(self.dsl.properties().dataset_settings(dataset).await?);
+        let writable = !self.dsl.env().read_only && !dataset.is_snapshot();
         let log = (with_log && writable).then(|| {
-            let (dsl, weak) = (Arc::downgrade(self), Arc::downgrade(dataset));
-            let name = move || match (dsl.upgrade(), weak.upgrade()) {
-                (Some(dsl), Some(dataset)) => dataset.dir().full_name(&dsl.pool_name()),
-                _ => "a closed dataset".to_owned(),
+            let owner = Owner {
+                dsl: Arc::downgrade(self.dsl),
+                dataset: Arc::downgrade(dataset),
+                settings: settings.subscribe(),
             };
-            let dsl = Arc::downgrade(self);
-            let has_room = move |bytes| dsl.upgrade().is_some_and(|dsl| dsl.has_log_room(bytes));
-            Zil::open(
-                Box::new(name),
-                Box::new(has_room),
-                objset.clone(),
-                self.env().txgs.clone(),
-                settings.subscribe(),
-            )
+            let txgs = self.dsl.env().txgs.clone();
+            Zil::open(Box::new(owner), objset.clone(), txgs)
         });
         let open = Arc::new(OpenState {
             objset,
@@ -224,14 +234,16 @@ impl DslPool {
         *dataset.open.lock() = Some(open.clone());
         Ok(open)
     }
+}
 
+impl DslPool {
     /// Opens a dataset or snapshot. The handle is a hold.
     ///
     /// # Errors
     /// [`DatasetError::NotFound`], [`DatasetError::KeyNotLoaded`], and of reading.
     pub async fn open_dataset(self: &Arc<Self>, name: &str) -> Result<Dataset, DatasetError> {
         let _config = self.config.read().await;
-        let dataset = self.resolve(name).await?;
+        let dataset = self.directories().resolve(name).await?;
         // The hold comes first: a sync task checks it under the lock that we have.
         dataset.hold();
         let handle = Hold {
@@ -243,8 +255,8 @@ impl DslPool {
         let open = match existing {
             Some(open) => open,
             None => {
-                let objset = self.open_objset(&dataset).await?;
-                self.attach(&dataset, objset).await?
+                let objset = self.datasets().open_objset(&dataset).await?;
+                self.datasets().attach(&dataset, objset).await?
             }
         };
         Ok(Dataset { hold: handle, open })
@@ -352,7 +364,8 @@ impl Dataset {
     pub async fn property(&self, name: &str) -> Result<PropertySetting, DatasetError> {
         let dsl = &self.hold.dsl;
         let _config = dsl.config.read().await;
-        dsl.setting(self.ds(), name)
+        dsl.properties()
+            .setting(self.ds(), name)
             .await?
             .ok_or_else(|| DatasetError::InvalidProperty {
                 property: name.to_owned(),
@@ -431,7 +444,7 @@ impl Dataset {
         let mut tries = 0;
         loop {
             let mut tx = txgs.assign(estimate.bytes).await?;
-            match dsl.reserve(
+            match dsl.space().reserve(
                 self.ds(),
                 tx.txg(),
                 cost.of_estimate(estimate),
@@ -454,7 +467,8 @@ impl Dataset {
         }
     }
 
-    /// Most bytes on disk that changes of txgs which are not on disk yet may come to, as counted against the space.
+    /// Most bytes on disk that changes of txgs which are not on disk yet may come to, as counted
+    /// against the space.
     pub fn in_flight_bytes(&self) -> u64 {
         let dir = self.ds().dir();
         let state = dir.state();
@@ -467,7 +481,7 @@ impl Dataset {
     /// When the pool fails.
     pub async fn commit(&self, object: ObjectId) -> Result<(), DatasetError> {
         match &self.open.log {
-            Some(log) => log.commit(object).await,
+            Some(log) => Ok(log.commit(object).await?),
             None if self.hold.dsl.env().read_only || self.is_snapshot() => Ok(()),
             None if self.settings().sync == SyncMode::Disabled => Ok(()),
             None => {
@@ -483,7 +497,7 @@ impl Dataset {
         let available = if self.is_snapshot() {
             0
         } else {
-            self.hold.dsl.dataset_available(self.ds())
+            self.hold.dsl.space().available_to(self.ds())
         };
         (referenced, available)
     }

@@ -15,14 +15,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use format::{BlockPointer, DeadlistPhys, Endian, ObjectId, ObjectType, Txg};
+use format::{
+    BlockPointer, DeadlistPhys, DslDatasetPhys, Endian, ObjectId, ObjectType, Txg, names,
+};
 use object::{Bpobj, ObjectSet, SyncContext, Zap, ZapOptions};
+use parking_lot::Mutex;
+use tokio::sync::{MappedMutexGuard, MutexGuard};
 use zio::Tx;
 
 use crate::DatasetError;
 use crate::dsl::DslPool;
 use crate::features::guid;
-use crate::state::Space;
+use crate::state::{Dir, Ds, Space};
 
 /// An open deadlist.
 pub(crate) struct Deadlist {
@@ -74,7 +78,10 @@ fn parse_key(object: ObjectId, name: &[u8]) -> Result<u64, DatasetError> {
 
 impl Deadlist {
     /// Makes a new one without keys (`dsl_deadlist_alloc`).
-    pub(crate) async fn create(dsl: &DslPool, ctx: &SyncContext) -> Result<ObjectId, DatasetError> {
+    pub(crate) async fn create(
+        dsl: &Arc<DslPool>,
+        ctx: &SyncContext,
+    ) -> Result<ObjectId, DatasetError> {
         let tx = Tx::syncing(ctx.txg);
         let mut options = ZapOptions::new(ObjectType::DEADLIST);
         options.bonus_type = ObjectType::DEADLIST_HDR;
@@ -137,7 +144,7 @@ impl Deadlist {
     /// Space of the blocks born in `(min, max]`; both are keys, or zero, or `u64::MAX`.
     pub(crate) async fn space_range(
         &self,
-        dsl: &DslPool,
+        dsl: &Arc<DslPool>,
         min: Txg,
         max: Txg,
     ) -> Result<Space, DatasetError> {
@@ -149,7 +156,7 @@ impl Deadlist {
                     return Ok(total);
                 }
                 for (_, list) in lists.range(min.get()..max.get()) {
-                    total.add(dsl.list_space(*list).await?);
+                    total.add(dsl.deadlists().list_space(*list).await?);
                 }
                 Ok(total)
             }
@@ -167,7 +174,7 @@ impl Deadlist {
     /// Adds blocks that died.
     pub(crate) async fn insert(
         &mut self,
-        dsl: &DslPool,
+        dsl: &Arc<DslPool>,
         ctx: &SyncContext,
         blocks: &[BlockPointer],
     ) -> Result<(), DatasetError> {
@@ -212,7 +219,7 @@ impl Deadlist {
     /// The list at a key, after making it one of its own if it was the shared empty one.
     async fn own_list(
         &mut self,
-        dsl: &DslPool,
+        dsl: &Arc<DslPool>,
         ctx: &SyncContext,
         key: u64,
     ) -> Result<ObjectId, DatasetError> {
@@ -220,12 +227,12 @@ impl Deadlist {
             unreachable!("only called for maps of lists");
         };
         let current = lists[&key];
-        if current != dsl.empty_list() {
+        if current != dsl.deadlists().empty_list() {
             return Ok(current);
         }
         let tx = Tx::syncing(ctx.txg);
         let list = Bpobj::create(dsl.mos(), &tx, 0).await?.id();
-        dsl.release_empty_list(ctx).await?;
+        dsl.deadlists().release_empty_list(ctx).await?;
         zap.update_int(&tx, key, list.get()).await?;
         lists.insert(key, list);
         Ok(list)
@@ -234,12 +241,12 @@ impl Deadlist {
     /// Adds a key above all others (`dsl_deadlist_add_key`).
     pub(crate) async fn add_key(
         &mut self,
-        dsl: &DslPool,
+        dsl: &Arc<DslPool>,
         ctx: &SyncContext,
         key: Txg,
     ) -> Result<(), DatasetError> {
         if let Kind::Modern { zap, lists, .. } = &mut self.kind {
-            let list = dsl.new_empty_list(ctx).await?;
+            let list = dsl.deadlists().new_empty_list(ctx).await?;
             zap.add_int(&Tx::syncing(ctx.txg), key.get(), list.get())
                 .await?;
             lists.insert(key.get(), list);
@@ -250,7 +257,7 @@ impl Deadlist {
     /// Removes a key; its list joins that of the key before (`dsl_deadlist_remove_key`).
     pub(crate) async fn remove_key(
         &mut self,
-        dsl: &DslPool,
+        dsl: &Arc<DslPool>,
         ctx: &SyncContext,
         key: Txg,
     ) -> Result<(), DatasetError> {
@@ -280,21 +287,21 @@ impl Deadlist {
     /// Adds the blocks of another list, which is given away (`dle_enqueue_subobj`).
     async fn include_list(
         &mut self,
-        dsl: &DslPool,
+        dsl: &Arc<DslPool>,
         ctx: &SyncContext,
         key: u64,
         list: ObjectId,
     ) -> Result<(), DatasetError> {
-        if list == dsl.empty_list() {
-            return dsl.release_empty_list(ctx).await;
+        if list == dsl.deadlists().empty_list() {
+            return dsl.deadlists().release_empty_list(ctx).await;
         }
         let Kind::Modern { zap, lists, .. } = &mut self.kind else {
             unreachable!("only called for maps of lists");
         };
         let tx = Tx::syncing(ctx.txg);
         let current = lists[&key];
-        if current == dsl.empty_list() {
-            dsl.release_empty_list(ctx).await?;
+        if current == dsl.deadlists().empty_list() {
+            dsl.deadlists().release_empty_list(ctx).await?;
             zap.update_int(&tx, key, list.get()).await?;
             lists.insert(key, list);
         } else {
@@ -310,7 +317,7 @@ impl Deadlist {
     /// deadlist, `snapshots` are the keys: the txgs before each snapshot of the chain.
     pub(crate) async fn clone_keys(
         &self,
-        dsl: &DslPool,
+        dsl: &Arc<DslPool>,
         ctx: &SyncContext,
         max: Txg,
         snapshots: &[Txg],
@@ -321,7 +328,7 @@ impl Deadlist {
             Kind::Old(_) => snapshots.iter().map(|txg| txg.get()).collect(),
             Kind::Modern { lists, .. } => lists.range(..max.get()).map(|(key, _)| *key).collect(),
         };
-        let lists = dsl.new_empty_lists(ctx, keys.len()).await?;
+        let lists = dsl.deadlists().new_empty_lists(ctx, keys.len()).await?;
         for (key, list) in keys.into_iter().zip(lists) {
             zap.add_int(&Tx::syncing(ctx.txg), key, list.get()).await?;
         }
@@ -331,7 +338,7 @@ impl Deadlist {
     /// Takes over everything from another deadlist, which is left empty (`dsl_deadlist_merge`).
     pub(crate) async fn merge(
         &mut self,
-        dsl: &DslPool,
+        dsl: &Arc<DslPool>,
         ctx: &SyncContext,
         other: ObjectId,
     ) -> Result<(), DatasetError> {
@@ -354,12 +361,12 @@ impl Deadlist {
             } => {
                 let mut empty = 0;
                 for (key, list) in from_lists {
-                    if list == dsl.empty_list() {
+                    if list == dsl.deadlists().empty_list() {
                         empty += 1;
                         from_zap.remove_int(&tx, key).await?;
                         continue;
                     }
-                    let moved = dsl.list_space(list).await?;
+                    let moved = dsl.deadlists().list_space(list).await?;
                     let target = match &mut self.kind {
                         Kind::Modern { lists, space, .. } => {
                             space.add(moved);
@@ -375,7 +382,7 @@ impl Deadlist {
                     self.include_list(dsl, ctx, target, list).await?;
                     from_zap.remove_int(&tx, key).await?;
                 }
-                dsl.release_empty_lists(ctx, empty).await?;
+                dsl.deadlists().release_empty_lists(ctx, empty).await?;
                 from_zap
                     .object()
                     .set_bonus(&tx, encode_space(Space::default()))?;
@@ -387,7 +394,7 @@ impl Deadlist {
     /// Moves the blocks born after `min` to a list (`dsl_deadlist_move_bpobj`).
     pub(crate) async fn move_to(
         &mut self,
-        dsl: &DslPool,
+        dsl: &Arc<DslPool>,
         ctx: &SyncContext,
         target: &Bpobj,
         min: Txg,
@@ -401,22 +408,22 @@ impl Deadlist {
         };
         let mut empty = 0;
         for (key, list) in lists.split_off(&min.get()) {
-            if list == dsl.empty_list() {
+            if list == dsl.deadlists().empty_list() {
                 empty += 1;
             } else {
-                space.add(dsl.list_space(list).await?.negated());
+                space.add(dsl.deadlists().list_space(list).await?.negated());
                 target.include(&tx, list).await?;
             }
             zap.remove_int(&tx, key).await?;
         }
-        dsl.release_empty_lists(ctx, empty).await?;
+        dsl.deadlists().release_empty_lists(ctx, empty).await?;
         self.save_space(ctx).await
     }
 
     /// Takes the blocks born after `min` out, with their lists.
     pub(crate) async fn take(
         &mut self,
-        dsl: &DslPool,
+        dsl: &Arc<DslPool>,
         ctx: &SyncContext,
         min: Txg,
     ) -> Result<Vec<BlockPointer>, DatasetError> {
@@ -429,7 +436,7 @@ impl Deadlist {
         };
         let mut blocks = Vec::new();
         for (key, list) in keys {
-            if list != dsl.empty_list() {
+            if list != dsl.deadlists().empty_list() {
                 Bpobj::open(dsl.mos(), list)
                     .await?
                     .for_each(&mut |block, _| {
@@ -457,7 +464,7 @@ impl Deadlist {
     /// Removes a list with its key (`dsl_deadlist_remove_entry`).
     pub(crate) async fn remove_part(
         &mut self,
-        dsl: &DslPool,
+        dsl: &Arc<DslPool>,
         ctx: &SyncContext,
         key: Txg,
     ) -> Result<(), DatasetError> {
@@ -469,9 +476,9 @@ impl Deadlist {
             return Ok(());
         };
         zap.remove_int(&tx, key.get()).await?;
-        space.add(dsl.list_space(list).await?.negated());
-        if list == dsl.empty_list() {
-            dsl.release_empty_list(ctx).await?;
+        space.add(dsl.deadlists().list_space(list).await?.negated());
+        if list == dsl.deadlists().empty_list() {
+            dsl.deadlists().release_empty_list(ctx).await?;
         } else {
             Bpobj::open(dsl.mos(), list).await?.destroy(&tx).await?;
         }
@@ -493,7 +500,7 @@ impl Deadlist {
 
     /// Frees a deadlist's objects, not the blocks on it (`dsl_deadlist_free`).
     pub(crate) async fn destroy(
-        dsl: &DslPool,
+        dsl: &Arc<DslPool>,
         ctx: &SyncContext,
         object: ObjectId,
     ) -> Result<(), DatasetError> {
@@ -504,13 +511,13 @@ impl Deadlist {
             Kind::Modern { lists, .. } => {
                 let mut empty = 0;
                 for list in lists.into_values() {
-                    if list == dsl.empty_list() {
+                    if list == dsl.deadlists().empty_list() {
                         empty += 1;
                     } else {
                         Bpobj::open(dsl.mos(), list).await?.destroy(&tx).await?;
                     }
                 }
-                dsl.release_empty_lists(ctx, empty).await?;
+                dsl.deadlists().release_empty_lists(ctx, empty).await?;
                 dsl.mos().free(&tx, object).await?;
             }
         }
@@ -518,10 +525,33 @@ impl Deadlist {
     }
 }
 
-impl DslPool {
+/// The pool's list without entries, which new deadlists share; zero while there is none.
+#[derive(Default)]
+pub(crate) struct DeadlistState {
+    empty_list: Mutex<ObjectId>,
+}
+
+/// Deadlists of datasets: [`DslPool::deadlists`].
+#[derive(Clone, Copy)]
+pub(crate) struct Deadlists<'a> {
+    pub(crate) dsl: &'a Arc<DslPool>,
+}
+
+impl Deadlists<'_> {
+    /// Finds the shared empty list of a pool that is being opened.
+    pub(crate) async fn load(&self) -> Result<(), DatasetError> {
+        let list = self
+            .dsl
+            .directory
+            .lookup_u64(names::pool::EMPTY_BPOBJ)
+            .await?;
+        *self.dsl.deadlist_state.empty_list.lock() = list.unwrap_or(0).into();
+        Ok(())
+    }
+
     /// The shared empty list's object, zero without one.
     pub(crate) fn empty_list(&self) -> ObjectId {
-        *self.empty_list.lock()
+        *self.dsl.deadlist_state.empty_list.lock()
     }
 
     /// An empty list: the shared one where the feature allows (`bpobj_alloc_empty`).
@@ -537,21 +567,23 @@ impl DslPool {
         count: usize,
     ) -> Result<Vec<ObjectId>, DatasetError> {
         let tx = Tx::syncing(ctx.txg);
-        if !self.features().is_enabled(guid::EMPTY_BPOBJ) {
+        if !self.dsl.features().is_enabled(guid::EMPTY_BPOBJ) {
             let mut lists = Vec::with_capacity(count);
             for _ in 0..count {
-                lists.push(Bpobj::create(self.mos(), &tx, 0).await?.id());
+                lists.push(Bpobj::create(self.dsl.mos(), &tx, 0).await?.id());
             }
             return Ok(lists);
         }
         if self.empty_list().is_zero() && count > 0 {
-            let list = Bpobj::create(self.mos(), &tx, 0).await?.id();
-            self.directory
+            let list = Bpobj::create(self.dsl.mos(), &tx, 0).await?.id();
+            self.dsl
+                .directory
                 .add_u64(&tx, "empty_bpobj", list.get())
                 .await?;
-            *self.empty_list.lock() = list;
+            *self.dsl.deadlist_state.empty_list.lock() = list;
         }
-        self.features()
+        self.dsl
+            .features()
             .adjust(ctx, guid::EMPTY_BPOBJ, count as i64)
             .await?;
         Ok(vec![self.empty_list(); count])
@@ -571,14 +603,15 @@ impl DslPool {
         if count == 0 {
             return Ok(());
         }
-        self.features()
+        self.dsl
+            .features()
             .adjust(ctx, guid::EMPTY_BPOBJ, -count)
             .await?;
-        if !self.features().is_active(guid::EMPTY_BPOBJ) {
+        if !self.dsl.features().is_active(guid::EMPTY_BPOBJ) {
             let tx = Tx::syncing(ctx.txg);
-            self.directory.remove(&tx, "empty_bpobj").await?;
-            let list = std::mem::take(&mut *self.empty_list.lock());
-            self.mos().free(&tx, list).await?;
+            self.dsl.directory.remove(&tx, "empty_bpobj").await?;
+            let list = std::mem::take(&mut *self.dsl.deadlist_state.empty_list.lock());
+            self.dsl.mos().free(&tx, list).await?;
         }
         Ok(())
     }
@@ -588,6 +621,107 @@ impl DslPool {
         if list == self.empty_list() {
             return Ok(Space::default());
         }
-        Ok(Bpobj::open(self.mos(), list).await?.space().await?.into())
+        Ok(Bpobj::open(self.dsl.mos(), list)
+            .await?
+            .space()
+            .await?
+            .into())
+    }
+}
+
+impl Deadlists<'_> {
+    /// A dataset's deadlist, locked, in syncing context. A head's stays loaded.
+    pub(crate) async fn of<'a>(
+        &self,
+        dataset: &'a Arc<Ds>,
+    ) -> Result<MappedMutexGuard<'a, Deadlist>, DatasetError> {
+        let mut slot = dataset.deadlist.lock().await;
+        let object = dataset.state().phys.deadlist;
+        if slot.as_ref().map(Deadlist::object) != Some(object) {
+            *slot = Some(Deadlist::open(self.dsl.mos(), object).await?);
+        }
+        Ok(MutexGuard::map(slot, |slot| {
+            slot.as_mut().expect("opened just now")
+        }))
+    }
+
+    /// Forgets a deadlist that was loaded: a snapshot's is needed when one is destroyed only.
+    pub(crate) async fn unload(&self, dataset: &Arc<Ds>) {
+        if dataset.is_snapshot() {
+            *dataset.deadlist.lock().await = None;
+        }
+    }
+
+    /// Unique bytes of a head: what it refers to, without what its previous snapshot has too
+    /// (`dsl_dataset_recalc_head_uniq`).
+    pub(crate) async fn recount_unique(&self, head: &Arc<Ds>) -> Result<(), DatasetError> {
+        let shared = match head.prev() {
+            Some(prev) => prev.phys().referenced_bytes,
+            None => 0,
+        };
+        let dead = self.of(head).await?.space().await?;
+        head.change(|state| {
+            let still_shared = shared.saturating_add_signed(-dead.used);
+            state.phys.unique_bytes = state.phys.referenced_bytes.saturating_sub(still_shared);
+            state.phys.flags |= DslDatasetPhys::FLAG_UNIQUE_ACCURATE;
+        });
+        Ok(())
+    }
+
+    /// Removes a destroyed snapshot's key from the deadlists of all clones made after it
+    /// (`dsl_dir_remove_clones_key`).
+    pub(crate) async fn remove_clones_key(
+        &self,
+        ctx: &SyncContext,
+        dir: &Arc<Dir>,
+        key: Txg,
+    ) -> Result<(), DatasetError> {
+        let mut pending = vec![dir.clone()];
+        while let Some(dir) = pending.pop() {
+            let clones = dir.state().phys.clones;
+            if clones.is_zero() {
+                continue;
+            }
+            for entry in Zap::hold(self.dsl.mos(), clones).await?.all().await? {
+                let clone = self
+                    .dsl
+                    .directories()
+                    .dataset(entry.value.as_u64().unwrap_or(0).into())
+                    .await?;
+                let clone_dir = clone.dir();
+                if clone_dir.state().origin_txg > key {
+                    self.of(&clone)
+                        .await?
+                        .remove_key(self.dsl, ctx, key)
+                        .await?;
+                    self.remove_remaps_key(ctx, &clone, key).await?;
+                    pending.push(clone_dir);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets go of the list of what a clone allocated (`dsl_dir_remove_livelist`). We do not keep
+    /// such lists: a clone that changes must not have a stale one.
+    pub(crate) async fn remove_livelist(
+        &self,
+        ctx: &SyncContext,
+        dir: &Arc<Dir>,
+    ) -> Result<(), DatasetError> {
+        {
+            let state = dir.state();
+            if !state.is_zapified || state.origin_txg.is_zero() {
+                return Ok(());
+            }
+        }
+        let zap = Zap::hold(self.dsl.mos(), dir.object).await?;
+        let Some(object) = zap.lookup_u64(names::directory::LIVELIST).await? else {
+            return Ok(());
+        };
+        zap.remove(&Tx::syncing(ctx.txg), names::directory::LIVELIST)
+            .await?;
+        Deadlist::destroy(self.dsl, ctx, object.into()).await?;
+        self.dsl.features().decrement(ctx, guid::LIVELIST).await
     }
 }

@@ -1,6 +1,7 @@
 //! What can go wrong with datasets.
 
 use format::ObjectId;
+use zil::ZilError;
 
 /// Why an operation on datasets failed.
 #[derive(Debug, thiserror::Error)]
@@ -155,14 +156,9 @@ pub enum DatasetError {
         /// The dataset.
         name: String,
     },
-    /// The intent log refused.
-    #[error("'{name}': intent log: {reason}; 'zpool status' tells the state of the log")]
-    Log {
-        /// The dataset.
-        name: String,
-        /// Why.
-        reason: String,
-    },
+    /// An intent log cannot be read or replayed.
+    #[error("{0}")]
+    Log(#[source] ZilError),
     /// A caller above (a filesystem's initialiser, an intent log's replayer, the engine) failed.
     #[error("{what}: {source}; see the cause")]
     Hook {
@@ -172,14 +168,24 @@ pub enum DatasetError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The object layer failed.
-    #[error(transparent)]
+    #[error("{0}")]
     Object(#[from] object::ObjectError),
     /// The pool layer failed.
-    #[error(transparent)]
+    #[error("{0}")]
     Zio(#[from] zio::ZioError),
     /// A structure on disk could not be decoded.
-    #[error(transparent)]
+    #[error("{0}")]
     Format(#[from] format::FormatError),
+}
+
+impl From<ZilError> for DatasetError {
+    fn from(error: ZilError) -> Self {
+        match error {
+            ZilError::Zio(error) => Self::Zio(error),
+            ZilError::Closed => Self::Closed,
+            other => Self::Log(other),
+        }
+    }
 }
 
 impl DatasetError {

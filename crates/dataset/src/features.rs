@@ -238,8 +238,9 @@ impl Features {
         }))
     }
 
-    /// Makes the ZAPs of a pool that is upgraded from a version without features, in syncing context
-    /// (`spa_sync_upgrades`). The uberblock of the same txg has to say [`Uberblock::VERSION_FEATURES`].
+    /// Makes the ZAPs of a pool that is upgraded from a version without features, in syncing
+    /// context (`spa_sync_upgrades`). The uberblock of the same txg has to say
+    /// [`Uberblock::VERSION_FEATURES`].
     ///
     /// [`Uberblock::VERSION_FEATURES`]: format::Uberblock::VERSION_FEATURES
     ///
@@ -498,7 +499,8 @@ impl Features {
     }
 }
 
-/// These features with all that they depend on: what is enabled where these are ([`Features::enable`]).
+/// These features with all that they depend on: what is enabled where these are
+/// ([`Features::enable`]).
 pub(crate) fn with_dependencies(guids: &[String]) -> BTreeSet<&str> {
     let mut all = BTreeSet::new();
     let mut pending: Vec<&str> = guids.iter().map(String::as_str).collect();

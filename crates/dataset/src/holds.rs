@@ -5,9 +5,10 @@
 //! released at the next import.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use device::BoxFuture;
-use format::{DslDatasetPhys, ObjectId, ObjectType};
+use format::{DslDatasetPhys, ObjectId, ObjectType, names};
 use object::{ObjectError, SyncContext, Zap, ZapOptions};
 use zio::Tx;
 
@@ -16,30 +17,54 @@ use crate::dsl::DslPool;
 use crate::state::Ds;
 use crate::task::{SpaceCheck, SyncTask};
 
-/// Temporary holds, in the object directory.
-const TEMPORARY: &str = "tmp_userrefs";
 /// Longest tag (`MAXNAMELEN`).
 const TAG_MAX_BYTES: usize = 255;
 
-impl DslPool {
+/// Whether holds of sends that a crash or an export interrupted may still be there.
+#[derive(Default)]
+pub(crate) struct HoldState {
+    has_interrupted: AtomicBool,
+}
+
+/// User holds of snapshots: [`DslPool::holds`].
+#[derive(Clone, Copy)]
+pub struct Holds<'a> {
+    pub(crate) dsl: &'a Arc<DslPool>,
+}
+
+impl Holds<'_> {
+    /// A pool was opened: what an earlier import held for sends is released with the first group.
+    pub(crate) fn note_interrupted(&self) {
+        let state = &self.dsl.hold_state;
+        state.has_interrupted.store(true, Ordering::Release);
+    }
+
+    /// Whether such holds are to be released now; once.
+    pub(crate) fn take_interrupted(&self) -> bool {
+        let state = &self.dsl.hold_state;
+        state.has_interrupted.swap(false, Ordering::AcqRel)
+    }
+
     /// Puts a hold on snapshots, on all of them or none.
     ///
     /// # Errors
     /// [`DatasetError::NotFound`], [`DatasetError::Exists`] when one has that tag already.
-    pub async fn hold(self: &Arc<Self>, names: &[String], tag: &str) -> Result<(), DatasetError> {
+    pub async fn hold(&self, names: &[String], tag: &str) -> Result<(), DatasetError> {
         if tag.is_empty() || tag.len() > TAG_MAX_BYTES || tag.contains('\0') {
             return Err(DatasetError::InvalidName {
                 name: tag.to_owned(),
                 reason: "tag too long or empty".into(),
             });
         }
-        self.run_task(Arc::new(HoldTask {
-            dsl: self.clone(),
-            names: names.to_vec(),
-            tag: tag.to_owned(),
-            release: false,
-        }))
-        .await
+        self.dsl
+            .tasks()
+            .run(Arc::new(HoldTask {
+                dsl: self.dsl.clone(),
+                names: names.to_vec(),
+                tag: tag.to_owned(),
+                release: false,
+            }))
+            .await
     }
 
     /// Takes a hold off snapshots, off all of them or none. A snapshot that was only waiting for
@@ -47,31 +72,29 @@ impl DslPool {
     ///
     /// # Errors
     /// [`DatasetError::NotFound`] when a snapshot or its tag does not exist.
-    pub async fn release(
-        self: &Arc<Self>,
-        names: &[String],
-        tag: &str,
-    ) -> Result<(), DatasetError> {
-        self.run_task(Arc::new(HoldTask {
-            dsl: self.clone(),
-            names: names.to_vec(),
-            tag: tag.to_owned(),
-            release: true,
-        }))
-        .await
+    pub async fn release(&self, names: &[String], tag: &str) -> Result<(), DatasetError> {
+        self.dsl
+            .tasks()
+            .run(Arc::new(HoldTask {
+                dsl: self.dsl.clone(),
+                names: names.to_vec(),
+                tag: tag.to_owned(),
+                release: true,
+            }))
+            .await
     }
 
     /// Tags of the holds on a snapshot, with the seconds since the epoch at which they were set.
     ///
     /// # Errors
     /// [`DatasetError::NotFound`], [`DatasetError::WrongKind`].
-    pub async fn holds(&self, name: &str) -> Result<Vec<(String, u64)>, DatasetError> {
-        let _config = self.config.read().await;
+    pub async fn list(&self, name: &str) -> Result<Vec<(String, u64)>, DatasetError> {
+        let _config = self.dsl.config.read().await;
         let snapshot = self.held_snapshot(name).await?;
         let zap = snapshot.phys().user_references;
         let mut out = Vec::new();
         if !zap.is_zero() {
-            for entry in Zap::hold(self.mos(), zap).await?.all().await? {
+            for entry in Zap::hold(self.dsl.mos(), zap).await?.all().await? {
                 let tag = String::from_utf8_lossy(&entry.name).into_owned();
                 out.push((tag, entry.value.as_u64().unwrap_or(0)));
             }
@@ -81,7 +104,7 @@ impl DslPool {
     }
 
     async fn held_snapshot(&self, name: &str) -> Result<Arc<Ds>, DatasetError> {
-        let snapshot = self.resolve(name).await?;
+        let snapshot = self.dsl.directories().resolve(name).await?;
         if !snapshot.is_snapshot() {
             return Err(DatasetError::WrongKind {
                 name: name.to_owned(),
@@ -96,7 +119,7 @@ impl DslPool {
         if zap.is_zero() {
             return Ok(false);
         }
-        let zap = Zap::hold(self.mos(), zap).await?;
+        let zap = Zap::hold(self.dsl.mos(), zap).await?;
         Ok(zap.lookup(tag).await?.is_some())
     }
 
@@ -109,23 +132,25 @@ impl DslPool {
         let tx = Tx::syncing(ctx.txg);
         let mut zap = snapshot.phys().user_references;
         if zap.is_zero() {
-            zap = Zap::create(self.mos(), &tx, ZapOptions::new(ObjectType::USERREFS))
+            zap = Zap::create(self.dsl.mos(), &tx, ZapOptions::new(ObjectType::USERREFS))
                 .await?
                 .id();
             snapshot.change(|state| state.phys.user_references = zap);
         }
-        Zap::hold(self.mos(), zap)
+        Zap::hold(self.dsl.mos(), zap)
             .await?
-            .add_u64(&tx, tag, self.now_seconds())
+            .add_u64(&tx, tag, self.dsl.now_seconds())
             .await?;
         let count = {
             let mut state = snapshot.state();
             state.user_holds += 1;
             state.user_holds
         };
-        let name = self.full_name(snapshot).await?;
+        let name = self.dsl.directories().full_name(snapshot).await?;
         let text = format!("tag={tag} temp=0 refs={count}");
-        self.history(ctx, "hold", name, snapshot.object, text).await
+        self.dsl
+            .history(ctx, "hold", name, snapshot.object, text)
+            .await
     }
 
     async fn release_now(
@@ -135,7 +160,7 @@ impl DslPool {
         tag: &str,
     ) -> Result<(), DatasetError> {
         let tx = Tx::syncing(ctx.txg);
-        Zap::hold(self.mos(), snapshot.phys().user_references)
+        Zap::hold(self.dsl.mos(), snapshot.phys().user_references)
             .await?
             .remove(&tx, tag)
             .await?;
@@ -144,9 +169,10 @@ impl DslPool {
             state.user_holds = state.user_holds.saturating_sub(1);
             state.user_holds
         };
-        let name = self.full_name(snapshot).await?;
+        let name = self.dsl.directories().full_name(snapshot).await?;
         let text = format!("tag={tag} refs={count}");
-        self.history(ctx, "release", name, snapshot.object, text)
+        self.dsl
+            .history(ctx, "release", name, snapshot.object, text)
             .await?;
         let phys = snapshot.phys();
         if phys.flags & DslDatasetPhys::FLAG_DEFER_DESTROY != 0
@@ -154,28 +180,33 @@ impl DslPool {
             && count == 0
             && snapshot.hold_count() == 0
         {
-            self.destroy_snapshot_now(ctx, snapshot, false).await?;
+            self.dsl
+                .destroyer()
+                .destroy_snapshot_now(ctx, snapshot, false)
+                .await?;
         }
         Ok(())
     }
 
     /// Releases what a send held when the pool went down (`dsl_pool_clean_tmp_userrefs`), in
     /// syncing context.
-    pub(crate) async fn release_temporary_holds(
-        &self,
-        ctx: &SyncContext,
-    ) -> Result<(), DatasetError> {
-        let Some(object) = self.directory.lookup_u64(TEMPORARY).await? else {
+    pub(crate) async fn release_temporary(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
+        let Some(object) = self
+            .dsl
+            .directory
+            .lookup_u64(names::pool::TMP_USERREFS)
+            .await?
+        else {
             return Ok(());
         };
         let tx = Tx::syncing(ctx.txg);
-        let zap = Zap::hold(self.mos(), object.into()).await?;
+        let zap = Zap::hold(self.dsl.mos(), object.into()).await?;
         for entry in zap.all().await? {
             let name = String::from_utf8_lossy(&entry.name).into_owned();
             if let Some((object, tag)) = name.split_once('-')
                 && let Ok(object) = u64::from_str_radix(object, 16)
             {
-                match self.dataset(ObjectId::new(object)).await {
+                match self.dsl.directories().dataset(ObjectId::new(object)).await {
                     Ok(snapshot) => {
                         if self.has_hold(&snapshot, tag).await? {
                             self.release_now(ctx, &snapshot, tag).await?;
@@ -206,8 +237,8 @@ struct HoldTask {
 impl HoldTask {
     async fn do_check(&self) -> Result<(), DatasetError> {
         for name in &self.names {
-            let snapshot = self.dsl.held_snapshot(name).await?;
-            let has = self.dsl.has_hold(&snapshot, &self.tag).await?;
+            let snapshot = self.dsl.holds().held_snapshot(name).await?;
+            let has = self.dsl.holds().has_hold(&snapshot, &self.tag).await?;
             if self.release && !has {
                 return Err(DatasetError::not_found(format!("{name}#{}", self.tag)));
             }
@@ -222,11 +253,14 @@ impl HoldTask {
 
     async fn do_apply(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
         for name in &self.names {
-            let snapshot = self.dsl.held_snapshot(name).await?;
+            let snapshot = self.dsl.holds().held_snapshot(name).await?;
             if self.release {
-                self.dsl.release_now(ctx, &snapshot, &self.tag).await?;
+                self.dsl
+                    .holds()
+                    .release_now(ctx, &snapshot, &self.tag)
+                    .await?;
             } else {
-                self.dsl.hold_now(ctx, &snapshot, &self.tag).await?;
+                self.dsl.holds().hold_now(ctx, &snapshot, &self.tag).await?;
             }
         }
         Ok(())

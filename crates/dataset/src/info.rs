@@ -53,7 +53,8 @@ pub struct DatasetInfo {
     pub creation_seconds: u64,
     /// Txg of creation.
     pub createtxg: Txg,
-    /// Space used: by the dataset and everything below it; for a snapshot, what destroying it alone would free.
+    /// Space used: by the dataset and everything below it; for a snapshot, what destroying it alone
+    /// would free.
     pub used_bytes: u64,
     /// Space available to it and everything below it; zero for a snapshot.
     pub available_bytes: u64,
@@ -74,7 +75,8 @@ pub struct ListOptions {
     pub volumes: bool,
     /// Snapshots.
     pub snapshots: bool,
-    /// Levels below the named dataset; `None` for all. Snapshots of a dataset are one level below it.
+    /// Levels below the named dataset; `None` for all. Snapshots of a dataset are one level below
+    /// it.
     pub depth: Option<usize>,
 }
 
@@ -105,8 +107,8 @@ pub enum PropertyChange {
 pub struct DirtyEstimate {
     /// Bytes that it dirties, data and metadata.
     pub bytes: u64,
-    /// How big the blocks are that it writes, in bytes: small ones take more than their size on RAID-Z. Zero: as
-    /// `recordsize` says.
+    /// How big the blocks are that it writes, in bytes: small ones take more than their size on
+    /// RAID-Z. Zero: as `recordsize` says.
     pub block_bytes: u32,
     /// In the end it frees space (remove, truncate): allowed although the pool is (nearly) full.
     pub frees_space: bool,

@@ -1,20 +1,39 @@
-//! The DSL: directories, datasets, snapshots, properties, space accounting; and the intent log.
+//! The DSL: directories, datasets, snapshots, properties, keys and space accounting.
 //!
 //! | Module | ZFS's words | What it is |
 //! |---|---|---|
-//! | [`DslPool`] | `dsl_pool`, `dsl_dir` | all datasets of a pool, over its MOS; sync tasks |
+//! | [`DslPool`] | `dsl_pool` | what all parts share, over the MOS of a pool; the parts by name |
+//! | [`Directories`] | `dsl_dir`, `dsl_dataset` | names and numbers; what is in memory |
+//! | [`Datasets`] | `dsl_dataset`, `dmu_objset` | making filesystems, volumes and clones |
 //! | [`Dataset`] | `dsl_dataset`, `dmu_objset` | one open dataset |
-//! | [`KeyInfo`] | `dsl_crypt` | keys of encrypted datasets: loading, unloading |
+//! | [`Snapshots`] | `dsl_dataset` | taking, renaming, rolling back, promoting |
+//! | [`Destroyer`] | `dsl_destroy`, `dsl_scan` | destroying, and freeing in the background |
+//! | [`Properties`] | `dsl_prop` | properties of datasets: looking, setting |
+//! | [`Keys`] | `dsl_crypt` | keys of encrypted datasets: loading, unloading |
+//! | [`Holds`] | `dsl_userhold` | user holds |
+//! | [`Bookmarks`] | `dsl_bookmark` | bookmarks |
+//! | [`Logs`] | ZIL | intent logs of all datasets: claiming, closing |
+//! | [`Damage`] | `spa_errlog` | which datasets have a damaged block |
+//! | [`Tasks`] | `dsl_synctask` | changes of the pool's own state, queued and run |
+//! | [`Syncer`] | `dsl_pool_sync` | writing a transaction group |
 //! | [`props`] | `dsl_prop`, `zfs_prop` | properties: table, values, inheritance |
 //! | [`features`] | `zfeature` | feature flags and their refcounts |
-//! | [`zil`] | ZIL | the intent log |
+//!
+//! A part is a view of the pool with the code of one capability; what it keeps in memory is
+//! private to its module. Deadlists, space and limits are parts for this crate only.
+//!
+//! # Locks
+//! The namespace (`DslPool::config`, async) comes first: held shared to look at names, properties
+//! and chains of snapshots, alone by sync tasks and while keys change. Then a dataset's `opening`
+//! and `deadlist` (async), then the parts' own locks and those of `state`, which are short: a
+//! dataset's before its directory's, a child's before its parent's, the queue of changed structures
+//! last. Nobody who holds the namespace waits for a transaction group.
 //!
 //! Everything in the MOS changes in syncing context only, by the sync loop's task.
 
 #![forbid(unsafe_code)]
 
 mod account;
-mod background;
 mod bookmark;
 mod create;
 mod crypto;
@@ -22,13 +41,16 @@ mod damage;
 mod dataset;
 mod deadlist;
 mod destroy;
+mod directories;
 mod dsl;
 mod error;
 pub mod features;
 mod holds;
 mod info;
+mod limits;
 mod logs;
 mod lookup;
+mod markers;
 pub mod name;
 mod promote;
 pub mod props;
@@ -36,6 +58,7 @@ pub mod range_lock;
 mod remaps;
 mod rename;
 mod rollback;
+mod set;
 mod settings;
 mod snapshot;
 mod space;
@@ -43,17 +66,24 @@ mod state;
 mod stored;
 mod sync;
 mod task;
-pub mod zil;
+mod tasks;
 
-pub use bookmark::BookmarkInfo;
-pub use crypto::{KeyFormat, KeyInfo};
-pub use damage::DamagedIn;
-pub use dataset::{Dataset, DatasetSettings, SyncMode};
+pub use bookmark::{BookmarkInfo, Bookmarks};
+pub use create::Datasets;
+pub use crypto::{KeyFormat, KeyInfo, Keys};
+pub use damage::{Damage, DamagedIn};
+pub use dataset::{Dataset, DatasetSettings};
+pub use destroy::Destroyer;
+pub use directories::Directories;
 pub use dsl::{CreateParams, DslEnvironment, DslPool, ObjsetInit};
 pub use error::DatasetError;
 pub use features::Features;
+pub use holds::Holds;
 pub use info::{DatasetInfo, DatasetKind, DirtyEstimate, ListOptions, PropertyChange};
-pub use logs::LogClaim;
+pub use logs::{LogClaim, Logs};
 pub use props::{PropertySetting, PropertySource, PropertyValue};
-pub use stored::{check_new_properties, check_root_properties, check_root_space};
+pub use snapshot::Snapshots;
+pub use stored::{Properties, check_new_properties, check_root_properties, check_root_space};
+pub use sync::Syncer;
 pub use task::{DslHooks, HistoryEvent, NoHooks, SpaceCheck, SyncTask};
+pub use tasks::Tasks;

@@ -9,18 +9,16 @@ use format::{
 };
 use futures::future::try_join_all;
 use object::{BlockAccounting, SyncContext};
+use zil::{
+    Zil, ZilError, awaits_replay, claim, free_chain, free_until, is_cut_off, is_far_ahead,
+    visit_log,
+};
 use zio::{ReadContext, Tx, WritePolicy, ZioError};
 
 use crate::DatasetError;
 use crate::account::HeadAccounting;
 use crate::dsl::DslPool;
 use crate::state::Ds;
-use crate::zil::{
-    Zil, awaits_replay, claim, free_chain, free_until, is_cut_off, is_far_ahead, visit_log,
-};
-
-/// Where the log's head is in an object set's root block (`os_zil_header`, include/sys/dmu_objset.h).
-const ZIL_HEADER_OFFSET: usize = 512;
 
 /// How often something is tried again that a log being closed was in the way of.
 pub(crate) const LOG_TRIES_MAX: u32 = 20;
@@ -53,18 +51,24 @@ enum LogState {
     CutOff,
 }
 
-impl DslPool {
+/// Intent logs of all datasets: [`DslPool::logs`].
+#[derive(Clone, Copy)]
+pub struct Logs<'a> {
+    pub(crate) dsl: &'a Arc<DslPool>,
+}
+
+impl Logs<'_> {
     /// Frees the blocks of a closed dataset's log (`zil_destroy_sync`, module/zfs/zil.c).
-    pub(crate) async fn free_log(&self, ctx: &SyncContext, header: &ZilHeader) {
-        free_chain(&self.env().pipeline, ctx.txg, header).await;
+    pub(crate) async fn free(&self, ctx: &SyncContext, header: &ZilHeader) {
+        free_chain(&self.dsl.env().pipeline, ctx.txg, header).await;
     }
 
     /// Closes the intent log of a dataset that nobody uses any more, before it is destroyed or
     /// rolled back. One in use is left alone: the task will find that out.
-    pub(crate) async fn settle_log(&self, name: &str) {
+    pub(crate) async fn settle(&self, name: &str) {
         let dataset = {
-            let _config = self.config.read().await;
-            self.resolve(name).await
+            let _config = self.dsl.config.read().await;
+            self.dsl.directories().resolve(name).await
         };
         if let Ok(dataset) = dataset
             && dataset.hold_count() == 0
@@ -77,8 +81,10 @@ impl DslPool {
 
     /// Whether nobody holds a dataset.
     pub(crate) async fn is_unused(&self, name: &str) -> bool {
-        let _config = self.config.read().await;
-        self.resolve(name)
+        let _config = self.dsl.config.read().await;
+        self.dsl
+            .directories()
+            .resolve(name)
             .await
             .is_ok_and(|dataset| dataset.hold_count() == 0)
     }
@@ -87,8 +93,10 @@ impl DslPool {
     ///
     /// # Errors
     /// [`DatasetError::Pool`] when the pool fails or is suspended.
-    pub async fn close_logs(&self) -> Result<(), DatasetError> {
+    pub async fn close_open(&self) -> Result<(), DatasetError> {
         let logs: Vec<_> = self
+            .dsl
+            .directories()
             .open_datasets()
             .iter()
             .filter_map(|dataset| dataset.open_log())
@@ -97,71 +105,77 @@ impl DslPool {
         Ok(())
     }
 
-    /// [`Self::close_logs`], also of datasets that nobody has open: what an earlier import left of their logs
-    /// (`spa_reset_logs`, module/zfs/spa.c). Logs that wait to be replayed stay, and those of datasets that cannot be
-    /// opened.
+    /// [`Self::close_logs`], also of datasets that nobody has open: what an earlier import left of
+    /// their logs (`spa_reset_logs`, module/zfs/spa.c). Logs that wait to be replayed stay, and
+    /// those of datasets that cannot be opened.
     ///
     /// # Errors
     /// As [`Self::close_logs`], and of reading the list of datasets.
-    pub async fn close_all_logs(self: &Arc<Self>) -> Result<(), DatasetError> {
-        self.close_logs().await?;
+    pub async fn close_all(&self) -> Result<(), DatasetError> {
+        self.close_open().await?;
         let mut names = Vec::new();
         {
-            let _config = self.config.read().await;
-            for head in self.heads().await? {
+            let _config = self.dsl.config.read().await;
+            for head in self.dsl.directories().heads().await? {
                 if head.open_log().is_some() || head.phys().block.is_hole() {
                     continue;
                 }
-                match self.stored_log_head(&head).await {
+                match self.stored_head(&head).await {
                     Ok(header) if header.log.is_hole() => {}
-                    Ok(_) => names.push(self.full_name(&head).await?),
+                    Ok(_) => names.push(self.dsl.directories().full_name(&head).await?),
                     Err(error) => tracing::warn!(
                         dataset = %head.object,
                         %error,
-                        "the intent log of a dataset stays, which cannot be read"
+                        "the intent log of a dataset that cannot be read stays"
                     ),
                 }
             }
         }
         for name in names {
-            match self.open_dataset(&name).await {
+            match self.dsl.open_dataset(&name).await {
                 Ok(dataset) => {
                     if let Some(log) = dataset.log() {
                         log.close().await?;
                     }
                 }
                 Err(error) => {
-                    tracing::debug!(name, %error, "the intent log of a dataset stays, which cannot be opened");
+                    tracing::debug!(
+                        name,
+                        %error,
+                        "the intent log of a dataset that cannot be opened stays"
+                    );
                 }
             }
         }
         Ok(())
     }
 
-    /// Datasets whose intent logs hold changes that are not in the pool's last synced state: a read-only
-    /// import does not replay them, and shows the state without. Datasets that cannot be read are left out.
+    /// Datasets whose intent logs hold changes that are not in the pool's last synced state: a
+    /// read-only import does not replay them, and shows the state without. Datasets that cannot be
+    /// read are left out.
     ///
     /// # Errors
     /// Of reading the list of datasets.
-    pub async fn datasets_awaiting_replay(&self) -> Result<Vec<String>, DatasetError> {
-        let synced = self.env().txgs.synced_txg();
+    pub async fn awaiting_replay(&self) -> Result<Vec<String>, DatasetError> {
+        let synced = self.dsl.env().txgs.synced_txg();
         self.datasets_whose_log(LogState::AwaitsReplay { synced })
             .await
     }
 
-    /// Datasets whose intent logs begin or go on on log vdevs that are missing, as far as that can be told.
+    /// Datasets whose intent logs begin or go on on log vdevs that are missing, as far as that can
+    /// be told.
     ///
     /// # Errors
     /// Of reading the list of datasets.
-    pub async fn datasets_with_lost_logs(&self) -> Result<Vec<String>, DatasetError> {
+    pub async fn with_lost_devices(&self) -> Result<Vec<String>, DatasetError> {
         self.datasets_whose_log(LogState::CutOff).await
     }
 
     async fn datasets_whose_log(&self, is: LogState) -> Result<Vec<String>, DatasetError> {
-        let _config = self.config.read().await;
-        let pipeline = &self.env().pipeline;
+        let _config = self.dsl.config.read().await;
+        let pipeline = &self.dsl.env().pipeline;
         let mut out = Vec::new();
-        for head in self.heads().await? {
+        for head in self.dsl.directories().heads().await? {
             if head.phys().block.is_hole() {
                 continue;
             }
@@ -183,7 +197,7 @@ impl DslPool {
                 LogState::CutOff => is_cut_off(pipeline, header).await,
             };
             if is_so {
-                out.push(self.full_name(&head).await?);
+                out.push(self.dsl.directories().full_name(&head).await?);
             }
         }
         Ok(out)
@@ -191,21 +205,17 @@ impl DslPool {
 
     /// At import, after a crash: marks the intent logs' blocks as allocated (`zil_claim`), before
     /// anything is allocated. Call in the first syncing txg, before [`DslPool::sync_pass`]. Returns
-    /// the newest birth of what was claimed, now or by an earlier import: let no dataset be changed before that txg has synced, so that
-    /// nothing is older than what it replaces.
+    /// the newest birth of what was claimed, now or by an earlier import: let no dataset be changed
+    /// before that txg has synced, so that nothing is older than what it replaces.
     ///
     /// # Errors
     /// Of reading datasets and logs; a log that just ends is no error.
-    pub async fn claim_logs(
-        self: &Arc<Self>,
-        ctx: &SyncContext,
-        how: LogClaim,
-    ) -> Result<Txg, DatasetError> {
-        let _config = self.config.write().await;
-        let pipeline = &self.env().pipeline;
+    pub async fn claim(&self, ctx: &SyncContext, how: LogClaim) -> Result<Txg, DatasetError> {
+        let _config = self.dsl.config.write().await;
+        let pipeline = &self.dsl.env().pipeline;
         let mut newest = Txg::ZERO;
         let mut changed = Vec::new();
-        for head in self.heads().await? {
+        for head in self.dsl.directories().heads().await? {
             let phys = head.phys();
             if phys.block.is_hole() {
                 continue;
@@ -216,7 +226,8 @@ impl DslPool {
                 continue;
             }
             if !header.claim_txg.is_zero() {
-                // An import that was cut short claimed it, perhaps long before the txg of its newest block.
+                // An import that was cut short claimed it, perhaps long before the txg of its
+                // newest block.
                 let objset = head.object.get().into();
                 visit_log(pipeline, objset, how.first_txg, &header, &mut |block, _| {
                     pipeline.log_blocks().note_held(&block);
@@ -227,12 +238,16 @@ impl DslPool {
                 .await;
                 continue;
             }
-            let name = self.full_name(&head).await?;
-            let unreadable = |error: ZioError| DatasetError::Log {
-                name: name.clone(),
-                reason: format!(
-                    "it cannot be read to its end, so what was written synchronously in the last seconds before the crash may be lost ({error}); attach all of the pool's devices, or use 'zpool import -m' to go on without that"
-                ),
+            let name = self.dsl.directories().full_name(&head).await?;
+            let unreadable = |error: ZioError| {
+                DatasetError::Log(ZilError::Log {
+                    name: name.clone(),
+                    reason: format!(
+                        "it cannot be read to its end, so what was written synchronously in the \
+                         last seconds before the crash may be lost ({error}); attach all of the \
+                         pool's devices, or use 'zpool import -m' to go on without that"
+                    ),
+                })
             };
             if how.is_dropped {
                 free_until(pipeline, ctx.txg, how.first_txg, &header).await;
@@ -247,23 +262,27 @@ impl DslPool {
             newest = newest.max(claimed.newest_birth);
             changed.push((head, data, header));
         }
-        // Writing allocates, so all logs are claimed before: their blocks are free in the space maps.
+        // Writing allocates, so all logs are claimed before: their blocks are free in the space
+        // maps.
         for (head, data, header) in changed {
-            if Self::is_encrypted(&head) {
+            if head.is_encrypted() {
                 self.write_locked_head(ctx, &head, &data, &header).await?;
                 continue;
             }
-            let objset = self.open_objset(&head).await?;
+            let objset = self.dsl.datasets().open_objset(&head).await?;
             objset.set_zil_header(&Tx::syncing(ctx.txg), header);
-            self.attach_without_log(&head, objset).await?;
-            self.sync_dataset_now(ctx, &head).await?;
+            self.dsl
+                .datasets()
+                .attach_without_log(&head, objset)
+                .await?;
+            self.dsl.syncer().sync_dataset_now(ctx, &head).await?;
             *head.open.lock() = None;
         }
         Ok(newest)
     }
 
     /// Sets the head of an encrypted dataset's log, if it is another one.
-    pub(crate) async fn set_locked_log_head(
+    pub(crate) async fn set_locked_head(
         &self,
         ctx: &SyncContext,
         head: &Arc<Ds>,
@@ -277,13 +296,13 @@ impl DslPool {
     }
 
     /// The head of a dataset's log as it is on disk.
-    pub(crate) async fn stored_log_head(&self, head: &Arc<Ds>) -> Result<ZilHeader, DatasetError> {
+    pub(crate) async fn stored_head(&self, head: &Arc<Ds>) -> Result<ZilHeader, DatasetError> {
         let (data, endian) = self.read_root(head).await?;
         Ok(ObjsetPhys::decode(&data, endian)?.zil_header)
     }
 
-    /// A dataset's root block, which is in the clear also when it is encrypted. Its MACs are not checked: they
-    /// do not cover the log's head.
+    /// A dataset's root block, which is in the clear also when it is encrypted. Its MACs are not
+    /// checked: they do not cover the log's head.
     async fn read_root(&self, head: &Arc<Ds>) -> Result<(Bytes, Endian), DatasetError> {
         let block = head.phys().block;
         let context = ReadContext {
@@ -294,13 +313,13 @@ impl DslPool {
                 ..format::Bookmark::default()
             })
         };
-        let data = self.env().pipeline.read(&block, &context).await?;
+        let data = self.dsl.env().pipeline.read(&block, &context).await?;
         Ok((data, block.endian()))
     }
 
-    /// Writes the head of an encrypted dataset's log into its root block, without the keys: root blocks
-    /// are in the clear, and their MACs do not cover the log's head (`zio_crypt_do_objset_hmacs`,
-    /// module/os/linux/zfs/zio_crypt.c).
+    /// Writes the head of an encrypted dataset's log into its root block, without the keys: root
+    /// blocks are in the clear, and their MACs do not cover the log's head
+    /// (`zio_crypt_do_objset_hmacs`, module/os/linux/zfs/zio_crypt.c).
     async fn write_locked_head(
         &self,
         ctx: &SyncContext,
@@ -308,16 +327,19 @@ impl DslPool {
         data: &Bytes,
         header: &ZilHeader,
     ) -> Result<(), DatasetError> {
-        let pipeline = &self.env().pipeline;
+        let pipeline = &self.dsl.env().pipeline;
         let old = head.phys().block;
         if old.endian() != Endian::Little {
             return Err(DatasetError::Unsupported {
-                name: self.full_name(head).await?,
-                what: "claiming the intent log of an encrypted big-endian dataset (import the pool with OpenZFS once, or read-only)".into(),
+                name: self.dsl.directories().full_name(head).await?,
+                what:
+                    "claiming the intent log of an encrypted big-endian dataset (import the pool \
+                       with OpenZFS once, or read-only)"
+                        .into(),
             });
         }
         let mut bytes = data.to_vec();
-        bytes[ZIL_HEADER_OFFSET..ZIL_HEADER_OFFSET + ZilHeader::BYTES]
+        bytes[ObjsetPhys::ZIL_HEADER_OFFSET..ObjsetPhys::ZIL_HEADER_OFFSET + ZilHeader::BYTES]
             .copy_from_slice(&header.encode());
         let policy = WritePolicy {
             checksum: old.checksum_kind(),
@@ -344,17 +366,6 @@ impl DslPool {
         accounting.born(&new);
         accounting.dead(&old);
         head.change(|state| state.phys.block = new);
-        self.dataset_written(ctx, head).await
-    }
-
-    /// Every head dataset of the pool.
-    pub(crate) async fn heads(&self) -> Result<Vec<Arc<Ds>>, DatasetError> {
-        let mut pending = vec![self.root_dir().clone()];
-        let mut heads = Vec::new();
-        while let Some(dir) = pending.pop() {
-            heads.push(self.head(&dir).await?);
-            pending.extend(self.children(&dir).await?);
-        }
-        Ok(heads)
+        self.dsl.syncer().dataset_written(ctx, head).await
     }
 }

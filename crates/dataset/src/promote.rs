@@ -1,16 +1,16 @@
-//! Promoting a clone: its origin, and the snapshots before that, become the clone's own, and what it
-//! was cloned from becomes a clone of it (`dsl_dataset_promote_sync`, module/zfs/dsl_dataset.c).
+//! Promoting a clone: its origin, and the snapshots before that, become the clone's own, and what
+//! it was cloned from becomes a clone of it (`dsl_dataset_promote_sync`, module/zfs/dsl_dataset.c).
 
 use std::sync::Arc;
 
 use device::BoxFuture;
-use format::{ObjectId, ObjectType, Txg, UsedBy};
+use format::{ObjectId, ObjectType, Txg, UsedBy, names};
 use object::{SyncContext, Zap, ZapOptions};
 use zio::Tx;
 
 use crate::DatasetError;
-use crate::create::SNAPSHOT_COUNT;
 use crate::dsl::DslPool;
+use crate::snapshot::Snapshots;
 use crate::state::{Ds, Space};
 use crate::task::{SpaceCheck, SyncTask};
 
@@ -39,9 +39,9 @@ struct Amounts {
     origin_used_by_snapshots: u64,
 }
 
-impl DslPool {
+impl Snapshots<'_> {
     async fn promote_parts(&self, name: &str) -> Result<Parts, DatasetError> {
-        let clone = self.resolve(name).await?;
+        let clone = self.dsl.directories().resolve(name).await?;
         let not_a_clone = || DatasetError::WrongKind {
             name: name.to_owned(),
             reason: "not a cloned filesystem".into(),
@@ -54,9 +54,9 @@ impl DslPool {
             }
             state.phys.origin
         };
-        let origin = self.dataset(origin_object).await?;
+        let origin = self.dsl.directories().dataset(origin_object).await?;
         let origin_dir = origin.dir();
-        let origin_head = self.head(&origin_dir).await?;
+        let origin_head = self.dsl.directories().head(&origin_dir).await?;
         let before_object = origin_dir.state().phys.origin;
         Ok(Parts {
             shared: self.chain(origin.object, before_object).await?,
@@ -64,7 +64,7 @@ impl DslPool {
             of_origin: self.chain(origin_head.object, origin.object).await?,
             before: match before_object.is_zero() {
                 true => None,
-                false => Some(self.dataset(before_object).await?),
+                false => Some(self.dsl.directories().dataset(before_object).await?),
             },
             clone,
             origin,
@@ -77,7 +77,7 @@ impl DslPool {
         let mut out = Vec::new();
         let mut at = from;
         while at != until && !at.is_zero() {
-            let dataset = self.dataset(at).await?;
+            let dataset = self.dsl.directories().dataset(at).await?;
             at = dataset.phys().previous_snapshot;
             out.push(dataset);
         }
@@ -88,11 +88,13 @@ impl DslPool {
         let mut total = 0;
         for dataset in list {
             let space = self
-                .deadlist(dataset)
+                .dsl
+                .deadlists()
+                .of(dataset)
                 .await?
-                .space_range(self, after, Txg::new(u64::MAX))
+                .space_range(self.dsl, after, Txg::new(u64::MAX))
                 .await?;
-            self.unload_deadlist(dataset).await;
+            self.dsl.deadlists().unload(dataset).await;
             total += space.used.max(0) as u64;
         }
         Ok(total)
@@ -112,8 +114,8 @@ impl DslPool {
         };
         for snapshot in &parts.shared {
             if !snapshot.phys().previous_snapshot.is_zero() {
-                moved.add(self.deadlist(snapshot).await?.space().await?);
-                self.unload_deadlist(snapshot).await;
+                moved.add(self.dsl.deadlists().of(snapshot).await?.space().await?);
+                self.dsl.deadlists().unload(snapshot).await;
             }
         }
         if let Some(before) = &parts.before {
@@ -170,7 +172,7 @@ impl DslPool {
         if !next_clones.is_zero() {
             self.remove_next_clone(ctx, origin, oldest_of_clone.object)
                 .await?;
-            Zap::hold(self.mos(), next_clones)
+            Zap::hold(self.dsl.mos(), next_clones)
                 .await?
                 .add_int(&tx, old_next.get(), old_next.get())
                 .await?;
@@ -202,7 +204,7 @@ impl DslPool {
                 .await?;
         }
         if dir.state().phys.clones.is_zero() {
-            let zap = Zap::create(self.mos(), &tx, ZapOptions::new(ObjectType::DSL_CLONES))
+            let zap = Zap::create(self.dsl.mos(), &tx, ZapOptions::new(ObjectType::DSL_CLONES))
                 .await?
                 .id();
             dir.change(|state| state.phys.clones = zap);
@@ -213,29 +215,35 @@ impl DslPool {
 
         for snapshot in &parts.shared {
             *snapshot.open.lock() = None;
-            let name = self.snapshot_name(snapshot).await?;
-            Zap::hold(self.mos(), origin_head.phys().snapshot_names)
+            let name = self.dsl.directories().snapshot_name(snapshot).await?;
+            Zap::hold(self.dsl.mos(), origin_head.phys().snapshot_names)
                 .await?
                 .remove(&tx, &name)
                 .await?;
-            self.adjust_count(ctx, &odd, -1, SNAPSHOT_COUNT).await?;
-            Zap::hold(self.mos(), clone.phys().snapshot_names)
+            self.dsl
+                .limits()
+                .adjust(ctx, &odd, -1, names::directory::SNAPSHOT_COUNT)
+                .await?;
+            Zap::hold(self.dsl.mos(), clone.phys().snapshot_names)
                 .await?
                 .add_u64(&tx, &name, snapshot.object.get())
                 .await?;
-            self.adjust_count(ctx, &dir, 1, SNAPSHOT_COUNT).await?;
+            self.dsl
+                .limits()
+                .adjust(ctx, &dir, 1, names::directory::SNAPSHOT_COUNT)
+                .await?;
             snapshot.change(|state| {
                 state.phys.directory = dir.object;
                 state.dir = dir.clone();
             });
             let next_clones = snapshot.phys().next_clones;
             if !next_clones.is_zero() {
-                for entry in Zap::hold(self.mos(), next_clones).await?.all().await? {
+                for entry in Zap::hold(self.dsl.mos(), next_clones).await?.all().await? {
                     let next: ObjectId = entry.value.as_u64().unwrap_or(0).into();
                     if next == old_next {
                         continue;
                     }
-                    let of = self.dataset(next).await?.dir();
+                    let of = self.dsl.directories().dataset(next).await?.dir();
                     let head = of.state().phys.head_dataset;
                     self.move_clone(ctx, odd_clones, Some(dir_clones), head)
                         .await?;
@@ -271,13 +279,18 @@ impl DslPool {
             },
         );
         origin.change(|state| state.phys.unique_bytes = amounts.origin_unique);
-        self.bookmarks_next_changed(ctx, clone, origin).await?;
-        self.remove_livelist(ctx, &dir).await?;
-        self.remove_livelist(ctx, &odd).await?;
-        self.env()
+        self.dsl
+            .bookmarks()
+            .next_changed(ctx, clone, origin)
+            .await?;
+        self.dsl.deadlists().remove_livelist(ctx, &dir).await?;
+        self.dsl.deadlists().remove_livelist(ctx, &odd).await?;
+        self.dsl
+            .env()
             .hooks
             .promoted(clone.object, origin_head.object, origin.phys().creation_txg);
-        self.history(ctx, "promote", name.to_owned(), clone.object, " ")
+        self.dsl
+            .history(ctx, "promote", name.to_owned(), clone.object, " ")
             .await
     }
 
@@ -291,13 +304,13 @@ impl DslPool {
     ) -> Result<(), DatasetError> {
         let tx = Tx::syncing(ctx.txg);
         if !from.is_zero() {
-            Zap::hold(self.mos(), from)
+            Zap::hold(self.dsl.mos(), from)
                 .await?
                 .remove_int(&tx, head.get())
                 .await?;
         }
         if let Some(to) = to {
-            Zap::hold(self.mos(), to)
+            Zap::hold(self.dsl.mos(), to)
                 .await?
                 .add_int(&tx, head.get(), head.get())
                 .await?;
@@ -311,12 +324,14 @@ impl DslPool {
     /// # Errors
     /// [`DatasetError::WrongKind`] when it is no clone, [`DatasetError::Exists`] when both have a
     /// snapshot of the same name, [`DatasetError::NoSpace`], [`DatasetError::Busy`].
-    pub async fn promote(self: &Arc<Self>, name: &str) -> Result<(), DatasetError> {
-        self.run_task(Arc::new(PromoteTask {
-            dsl: self.clone(),
-            name: name.to_owned(),
-        }))
-        .await
+    pub async fn promote(&self, name: &str) -> Result<(), DatasetError> {
+        self.dsl
+            .tasks()
+            .run(Arc::new(PromoteTask {
+                dsl: self.dsl.clone(),
+                name: name.to_owned(),
+            }))
+            .await
     }
 }
 
@@ -328,18 +343,23 @@ struct PromoteTask {
 impl PromoteTask {
     async fn do_check(&self) -> Result<(), DatasetError> {
         let dsl = &self.dsl;
-        let parts = dsl.promote_parts(&self.name).await?;
+        let parts = dsl.snapshots().promote_parts(&self.name).await?;
         for snapshot in &parts.shared {
             if snapshot.hold_count() > 0 {
                 return Err(DatasetError::Busy {
-                    name: dsl.full_name(snapshot).await?,
+                    name: dsl.directories().full_name(snapshot).await?,
                     reason: "it is open".into(),
                 });
             }
-            let name = dsl.snapshot_name(snapshot).await?;
+            let name = dsl.directories().snapshot_name(snapshot).await?;
             let full_name = format!("{}@{name}", self.name);
             crate::name::check_name(&full_name)?;
-            if dsl.snapshot_of(&parts.clone, &name).await?.is_some() {
+            if dsl
+                .directories()
+                .snapshot_of(&parts.clone, &name)
+                .await?
+                .is_some()
+            {
                 return Err(DatasetError::Exists { name: full_name });
             }
         }
@@ -357,22 +377,24 @@ impl PromoteTask {
                 what: "promoting while the origin has bookmarks".into(),
             });
         }
-        dsl.check_promote_encrypted(&parts.clone.dir(), &parts.origin.dir())
+        dsl.keys()
+            .check_promote_encrypted(&parts.clone.dir(), &parts.origin.dir())
             .await?;
-        let amounts = dsl.promote_amounts(&parts).await?;
-        dsl.check_transfer(
+        let amounts = dsl.snapshots().promote_amounts(&parts).await?;
+        dsl.space().check_transfer(
             &parts.origin.dir(),
             &parts.clone.dir(),
             amounts.moved.used.max(0) as u64,
             &self.name,
         )?;
-        dsl.check_limit(
-            &parts.clone.dir(),
-            parts.shared.len() as u64,
-            SNAPSHOT_COUNT,
-            None,
-        )
-        .await
+        dsl.limits()
+            .check(
+                &parts.clone.dir(),
+                parts.shared.len() as u64,
+                names::directory::SNAPSHOT_COUNT,
+                None,
+            )
+            .await
     }
 }
 
@@ -387,6 +409,6 @@ impl SyncTask for PromoteTask {
         Box::pin(self.do_check())
     }
     fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
-        Box::pin(self.dsl.promote_now(ctx, &self.name))
+        Box::pin(async move { self.dsl.snapshots().promote_now(ctx, &self.name).await })
     }
 }

@@ -1,38 +1,36 @@
-//! Remap deadlists: places on removed vdevs that only snapshots refer to any more (module/zfs/dsl_dataset.c,
-//! `dsl_dataset_block_remapped`; dsl_destroy.c, `dsl_destroy_snapshot_handle_remaps`).
+//! Remap deadlists: places on removed vdevs that only snapshots refer to any more
+//! (module/zfs/dsl_dataset.c, `dsl_dataset_block_remapped`; dsl_destroy.c,
+//! `dsl_destroy_snapshot_handle_remaps`).
 //!
-//! Where OpenZFS writes a pointer to a block that was on a removed vdev, it puts in where the block is now. The
-//! mapping is then needed no more, unless a snapshot has the old pointer: then the old place goes to the dataset's
-//! remap deadlist, a [`Deadlist`] in the dataset's ZAP whose entries are pointers with nothing but one place and a
-//! birth. They move as deadlists do: a snapshot takes its head's, and when it is destroyed, what no other snapshot
-//! has is obsolete. Feature `obsolete_counts` counts the lists.
+//! Where OpenZFS writes a pointer to a block that was on a removed vdev, it puts in where the block
+//! is now. The mapping is then needed no more, unless a snapshot has the old pointer: then the old
+//! place goes to the dataset's remap deadlist, a [`Deadlist`] in the dataset's ZAP whose entries
+//! are pointers with nothing but one place and a birth. They move as deadlists do: a snapshot takes
+//! its head's, and when it is destroyed, what no other snapshot has is obsolete. Feature
+//! `obsolete_counts` counts the lists.
 //!
 //! We never put in new places, so that lists are made here only to merge others.
 
 use std::sync::Arc;
 
-use format::{ObjectId, Txg};
+use format::{ObjectId, Txg, names};
 use object::{SyncContext, Zap};
 use zio::Tx;
 
 use crate::DatasetError;
-use crate::deadlist::Deadlist;
-use crate::dsl::DslPool;
+use crate::deadlist::{Deadlist, Deadlists};
 use crate::features::guid;
 use crate::state::Ds;
 
-/// The list, in a dataset's ZAP (`DS_FIELD_REMAP_DEADLIST`).
-const REMAP_DEADLIST: &str = "com.delphix:remap_deadlist";
-
-impl DslPool {
+impl Deadlists<'_> {
     /// A dataset's list, if it has one.
     async fn remap_list(&self, dataset: &Arc<Ds>) -> Result<Option<ObjectId>, DatasetError> {
-        let possible = self.features().is_active(guid::OBSOLETE_COUNTS);
+        let possible = self.dsl.features().is_active(guid::OBSOLETE_COUNTS);
         if !possible || !dataset.state().is_zapified {
             return Ok(None);
         }
-        let zap = Zap::hold(self.mos(), dataset.object).await?;
-        let object = zap.lookup_u64(REMAP_DEADLIST).await?;
+        let zap = Zap::hold(self.dsl.mos(), dataset.object).await?;
+        let object = zap.lookup_u64(names::dataset::REMAP_DEADLIST).await?;
         Ok(object.filter(|object| *object != 0).map(ObjectId::new))
     }
 
@@ -45,12 +43,13 @@ impl DslPool {
         let tx = Tx::syncing(ctx.txg);
         match list {
             Some(list) => {
-                let zap = self.zapify_dataset(ctx, dataset).await?;
-                zap.add_u64(&tx, REMAP_DEADLIST, list.get()).await?;
+                let zap = self.dsl.zapify_dataset(ctx, dataset).await?;
+                zap.add_u64(&tx, names::dataset::REMAP_DEADLIST, list.get())
+                    .await?;
             }
             None => {
-                let zap = Zap::hold(self.mos(), dataset.object).await?;
-                zap.remove(&tx, REMAP_DEADLIST).await?;
+                let zap = Zap::hold(self.dsl.mos(), dataset.object).await?;
+                zap.remove(&tx, names::dataset::REMAP_DEADLIST).await?;
             }
         }
         Ok(())
@@ -70,8 +69,8 @@ impl DslPool {
         Ok(())
     }
 
-    /// A snapshot goes: what only it had of `next`'s list is obsolete, and `next` takes over its own. Its deadlist must
-    /// be merged already.
+    /// A snapshot goes: what only it had of `next`'s list is obsolete, and `next` takes over its
+    /// own. Its deadlist must be merged already.
     pub(crate) async fn remaps_destroyed(
         &self,
         ctx: &SyncContext,
@@ -81,14 +80,13 @@ impl DslPool {
     ) -> Result<(), DatasetError> {
         let mut of_next = self.remap_list(next).await?;
         if let Some(list) = of_next {
-            let mut list = Deadlist::open(self.mos(), list).await?;
-            let pipeline = &self.env().pipeline;
-            for block in list.take(self, ctx, after).await? {
+            let mut list = Deadlist::open(self.dsl.mos(), list).await?;
+            let pipeline = &self.dsl.env().pipeline;
+            for block in list.take(self.dsl, ctx, after).await? {
                 for dva in block.dvas() {
                     let (offset, length) = (dva.offset_bytes(), dva.asize_bytes());
                     pipeline
-                        .dvas()
-                        .mark_obsolete(ctx.txg, dva.vdev(), offset, length);
+                        .dvas().mark_obsolete(ctx.txg, dva.vdev(), offset, length);
                 }
             }
         }
@@ -97,21 +95,22 @@ impl DslPool {
         };
         if of_next.is_none() {
             let keys = self
-                .deadlist(next)
+                .of(next)
                 .await?
-                .clone_keys(self, ctx, Txg::new(u64::MAX), &[])
+                .clone_keys(self.dsl, ctx, Txg::new(u64::MAX), &[])
                 .await?;
-            self.unload_deadlist(next).await;
+            self.unload(next).await;
             self.set_remap_list(ctx, next, Some(keys)).await?;
-            self.features()
+            self.dsl
+                .features()
                 .increment(ctx, guid::OBSOLETE_COUNTS)
                 .await?;
             of_next = Some(keys);
         }
         if let Some(list) = of_next {
-            Deadlist::open(self.mos(), list)
+            Deadlist::open(self.dsl.mos(), list)
                 .await?
-                .merge(self, ctx, own)
+                .merge(self.dsl, ctx, own)
                 .await?;
         }
         self.destroy_remaps(ctx, snapshot).await
@@ -125,8 +124,8 @@ impl DslPool {
         key: Txg,
     ) -> Result<(), DatasetError> {
         if let Some(list) = self.remap_list(dataset).await? {
-            let mut list = Deadlist::open(self.mos(), list).await?;
-            list.remove_key(self, ctx, key).await?;
+            let mut list = Deadlist::open(self.dsl.mos(), list).await?;
+            list.remove_key(self.dsl, ctx, key).await?;
         }
         Ok(())
     }
@@ -138,9 +137,10 @@ impl DslPool {
         dataset: &Arc<Ds>,
     ) -> Result<(), DatasetError> {
         if let Some(list) = self.remap_list(dataset).await? {
-            Deadlist::destroy(self, ctx, list).await?;
+            Deadlist::destroy(self.dsl, ctx, list).await?;
             self.set_remap_list(ctx, dataset, None).await?;
-            self.features()
+            self.dsl
+                .features()
                 .decrement(ctx, guid::OBSOLETE_COUNTS)
                 .await?;
         }

@@ -1,6 +1,6 @@
 //! Rolling a dataset back to its most recent snapshot (`dsl_dataset_rollback_sync`): a clone of the
-//! snapshot is made, the two swap what they have (`dsl_dataset_clone_swap_sync_impl`), and the clone,
-//! which then has what the dataset had, is destroyed in the background.
+//! snapshot is made, the two swap what they have (`dsl_dataset_clone_swap_sync_impl`), and the
+//! clone, which then has what the dataset had, is destroyed in the background.
 
 use std::sync::Arc;
 
@@ -11,13 +11,14 @@ use object::SyncContext;
 use crate::DatasetError;
 use crate::dsl::DslPool;
 use crate::logs::LOG_TRIES_MAX;
+use crate::snapshot::Snapshots;
 use crate::state::{Ds, Space};
 use crate::task::{SpaceCheck, SyncTask};
 
 /// Name of the clone, which nobody ever sees.
 const CLONE_NAME: &str = "%rollback";
 
-impl DslPool {
+impl Snapshots<'_> {
     /// Swaps what a head and a clone of its previous snapshot refer to.
     async fn swap_clone(
         &self,
@@ -28,16 +29,20 @@ impl DslPool {
         let clone_features = clone.state().features.clone();
         let head_features = head.state().features.clone();
         for feature in clone_features.keys() {
-            self.deactivate_feature(ctx, clone, feature).await?;
+            self.dsl.deactivate_feature(ctx, clone, feature).await?;
         }
         for feature in head_features.keys() {
-            self.deactivate_feature(ctx, head, feature).await?;
+            self.dsl.deactivate_feature(ctx, head, feature).await?;
         }
         for (feature, value) in clone_features {
-            self.activate_feature(ctx, head, &feature, value).await?;
+            self.dsl
+                .activate_feature(ctx, head, &feature, value)
+                .await?;
         }
         for (feature, value) in head_features {
-            self.activate_feature(ctx, clone, &feature, value).await?;
+            self.dsl
+                .activate_feature(ctx, clone, &feature, value)
+                .await?;
         }
         *clone.open.lock() = None;
         *head.open.lock() = None;
@@ -52,14 +57,18 @@ impl DslPool {
         let everything = Txg::new(u64::MAX);
         let from = origin.phys().previous_snapshot_txg;
         let head_origin_txg = head.dir().state().origin_txg;
-        let list = self.deadlist(clone).await?;
+        let list = self.dsl.deadlists().of(clone).await?;
         let clone_dead = list.space().await?;
-        let clone_after_prev = list.space_range(self, from, everything).await?;
-        let clone_after_origin = list.space_range(self, head_origin_txg, everything).await?;
+        let clone_after_prev = list.space_range(self.dsl, from, everything).await?;
+        let clone_after_origin = list
+            .space_range(self.dsl, head_origin_txg, everything)
+            .await?;
         drop(list);
-        let list = self.deadlist(head).await?;
+        let list = self.dsl.deadlists().of(head).await?;
         let head_dead = list.space().await?;
-        let head_after_origin = list.space_range(self, head_origin_txg, everything).await?;
+        let head_after_origin = list
+            .space_range(self.dsl, head_origin_txg, everything)
+            .await?;
         drop(list);
         origin.change(|state| state.phys.unique_bytes = clone_after_prev.used.max(0) as u64);
 
@@ -108,16 +117,23 @@ impl DslPool {
                 ..Space::default()
             },
         );
-        let name = self.full_name(clone).await?;
-        let parent = head.dir().full_name(&self.pool_name());
+        let name = self.dsl.directories().full_name(clone).await?;
+        let parent = head.dir().full_name(&self.dsl.pool_name());
         let own_name = parent.rsplit('/').next().unwrap_or_default();
         let text = format!("parent={own_name}");
-        self.history(ctx, "clone swap", name, clone.object, text)
+        self.dsl
+            .history(ctx, "clone swap", name, clone.object, text)
             .await?;
-        self.bookmarks_next_changed(ctx, head, &origin).await?;
-        self.swap_remaps(ctx, clone, head).await?;
-        self.remove_livelist(ctx, &clone.dir()).await?;
-        self.remove_livelist(ctx, &head.dir()).await
+        self.dsl
+            .bookmarks()
+            .next_changed(ctx, head, &origin)
+            .await?;
+        self.dsl.deadlists().swap_remaps(ctx, clone, head).await?;
+        self.dsl
+            .deadlists()
+            .remove_livelist(ctx, &clone.dir())
+            .await?;
+        self.dsl.deadlists().remove_livelist(ctx, &head.dir()).await
     }
 
     /// Makes a filesystem or volume what its most recent snapshot is, and returns that one's name.
@@ -126,24 +142,24 @@ impl DslPool {
     /// # Errors
     /// [`DatasetError::NewerSnapshots`], [`DatasetError::Busy`], [`DatasetError::NotFound`], ...
     pub async fn rollback(
-        self: &Arc<Self>,
+        &self,
         name: &str,
         snapshot: Option<&str>,
     ) -> Result<String, DatasetError> {
         let mut attempts = 0;
         loop {
-            self.settle_log(name).await;
+            self.dsl.logs().settle(name).await;
             let task = Arc::new(RollbackTask {
-                dsl: self.clone(),
+                dsl: self.dsl.clone(),
                 name: name.to_owned(),
                 snapshot: snapshot.map(str::to_owned),
                 target: parking_lot::Mutex::default(),
             });
-            match self.run_task(task.clone()).await {
+            match self.dsl.tasks().run(task.clone()).await {
                 Err(DatasetError::Again { .. }) if attempts < 100 => attempts += 1,
                 // Its log was being closed at that very moment.
                 Err(DatasetError::Busy { .. })
-                    if attempts < LOG_TRIES_MAX && self.is_unused(name).await =>
+                    if attempts < LOG_TRIES_MAX && self.dsl.logs().is_unused(name).await =>
                 {
                     attempts += 1;
                 }
@@ -152,7 +168,7 @@ impl DslPool {
                     let target = task.target.lock().clone();
                     let mut input = NvList::new();
                     input.set("target", target.as_str());
-                    self.env().hooks.fulfilled("rollback", input);
+                    self.dsl.env().hooks.fulfilled("rollback", input);
                     return Ok(target);
                 }
             }
@@ -170,7 +186,7 @@ struct RollbackTask {
 impl RollbackTask {
     async fn do_check(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
         let dsl = &self.dsl;
-        let head = dsl.resolve(&self.name).await?;
+        let head = dsl.directories().resolve(&self.name).await?;
         if head.is_snapshot() {
             return Err(DatasetError::WrongKind {
                 name: self.name.clone(),
@@ -190,7 +206,7 @@ impl RollbackTask {
             .prev()
             .ok_or_else(|| DatasetError::not_found(format!("{}@", self.name)))?;
         if let Some(wanted) = &self.snapshot {
-            let target = dsl.resolve(wanted).await?;
+            let target = dsl.directories().resolve(wanted).await?;
             if !Arc::ptr_eq(&target, &prev) {
                 let is_ours = Arc::ptr_eq(&target.dir(), &head.dir())
                     || head.dir().state().phys.origin == target.object;
@@ -224,7 +240,7 @@ impl RollbackTask {
             });
         }
         let needed = reserved.min(phys.unique_bytes);
-        if needed > 0 && needed > dsl.space_available(&head.dir(), None, true) {
+        if needed > 0 && needed > dsl.space().available(&head.dir(), None, true) {
             return Err(DatasetError::NoSpace {
                 name: self.name.clone(),
             });
@@ -234,16 +250,19 @@ impl RollbackTask {
 
     async fn do_apply(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
         let dsl = &self.dsl;
-        let head = dsl.resolve(&self.name).await?;
+        let head = dsl.directories().resolve(&self.name).await?;
         let prev = head
             .prev()
             .ok_or_else(|| DatasetError::corrupt(head.object, "it lost its snapshot"))?;
-        *self.target.lock() = dsl.full_name(&prev).await?;
-        let dir = dsl.create_dir(ctx, Some(&head.dir()), CLONE_NAME).await?;
-        let clone = dsl.create_head(ctx, &dir, Some(&prev)).await?;
-        dsl.swap_clone(ctx, &clone, &head).await?;
-        dsl.forget_log(ctx, &head).await?;
-        dsl.destroy_head_now(ctx, &clone).await
+        *self.target.lock() = dsl.directories().full_name(&prev).await?;
+        let dir = dsl
+            .directories()
+            .create_dir(ctx, Some(&head.dir()), CLONE_NAME)
+            .await?;
+        let clone = dsl.datasets().create_head(ctx, &dir, Some(&prev)).await?;
+        dsl.snapshots().swap_clone(ctx, &clone, &head).await?;
+        dsl.datasets().forget_log(ctx, &head).await?;
+        dsl.destroyer().destroy_head_now(ctx, &clone).await
     }
 }
 

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use codec::compress::ZstdLevel;
 use format::{Checksum, Compression};
 use object::{Cached, DedupProperty, RedundantMetadata, WriteProperties};
+use zil::SyncMode;
 
 use crate::DatasetError;
-use crate::dataset::{DatasetSettings, SyncMode};
-use crate::dsl::DslPool;
+use crate::dataset::DatasetSettings;
 use crate::features::guid;
 use crate::state::{Dir, Ds};
+use crate::stored::Properties;
 
 /// Default size of blocks of files (`recordsize`).
 const RECORD_BYTES: u32 = 128 << 10;
@@ -92,11 +93,11 @@ fn cached_of(stored: u64) -> Cached {
     }
 }
 
-impl DslPool {
+impl Properties<'_> {
     /// Pools before version 21 cannot have dedup tables (`SPA_VERSION_DEDUP`).
     pub(crate) fn has_dedup_tables(&self) -> bool {
         const VERSION_DEDUP: u64 = 21;
-        self.env().spa_version >= VERSION_DEDUP
+        self.dsl.env().spa_version >= VERSION_DEDUP
     }
 
     /// How a dataset's blocks are to be written.
@@ -105,14 +106,14 @@ impl DslPool {
         dataset: &Arc<Ds>,
     ) -> Result<WriteProperties, DatasetError> {
         let number = |name: &'static str| self.effective_number(dataset, name);
-        let lz4 = self.features().is_active(guid::LZ4_COMPRESS);
+        let lz4 = self.dsl.features().is_active(guid::LZ4_COMPRESS);
         let (mut compression, zstd_level) = compression_of(number("compression").await?, lz4);
         let feature = match compression {
             Compression::Zstd => Some(guid::ZSTD_COMPRESS),
             Compression::Lz4 => Some(guid::LZ4_COMPRESS),
             _ => None,
         };
-        if feature.is_some_and(|feature| !self.features().is_enabled(feature)) {
+        if feature.is_some_and(|feature| !self.dsl.features().is_enabled(feature)) {
             compression = on_compression(lz4);
         }
         let may_use = |checksum: &Checksum| {
@@ -123,7 +124,7 @@ impl DslPool {
                 Checksum::Blake3 => guid::BLAKE3,
                 _ => return true,
             };
-            self.features().is_enabled(feature)
+            self.dsl.features().is_enabled(feature)
         };
         let mut checksum = checksum_of(number("checksum").await?);
         if !may_use(&checksum) {
@@ -152,7 +153,7 @@ impl DslPool {
     }
 
     fn record_bytes(&self, stored: u64) -> u32 {
-        let most = if self.features().is_enabled(guid::LARGE_BLOCKS) {
+        let most = if self.dsl.features().is_enabled(guid::LARGE_BLOCKS) {
             16 << 20
         } else {
             u64::from(RECORD_BYTES)
@@ -171,7 +172,7 @@ impl DslPool {
     ) -> Result<DatasetSettings, DatasetError> {
         let number = |name: &'static str| self.effective_number(dataset, name);
         Ok(DatasetSettings {
-            read_only: self.env().read_only
+            read_only: self.dsl.env().read_only
                 || dataset.is_snapshot()
                 || number("readonly").await? != 0,
             record_bytes: self.record_bytes(number("recordsize").await?),
@@ -187,12 +188,12 @@ impl DslPool {
             acltype: number("acltype").await?,
             aclmode: number("aclmode").await?,
             aclinherit: number("aclinherit").await?,
-            dnodesize: if self.features().is_enabled(guid::LARGE_DNODE) {
+            dnodesize: if self.dsl.features().is_enabled(guid::LARGE_DNODE) {
                 number("dnodesize").await?
             } else {
                 0
             },
-            longname: self.features().is_enabled(guid::LONGNAME)
+            longname: self.dsl.features().is_enabled(guid::LONGNAME)
                 && (number("longname").await? != 0),
             devices: number("devices").await? != 0,
             exec: number("exec").await? != 0,
@@ -204,7 +205,7 @@ impl DslPool {
 
     /// Tells what is open at or below `dir` that its properties may have changed.
     pub(crate) async fn refresh_open(&self, dir: &Arc<Dir>) -> Result<(), DatasetError> {
-        for dataset in self.open_datasets() {
+        for dataset in self.dsl.directories().open_datasets() {
             if dataset.dir().is_within(dir) {
                 let settings = self.dataset_settings(&dataset).await?;
                 let write = self.write_properties(&dataset).await?;

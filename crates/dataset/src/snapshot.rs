@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use device::BoxFuture;
-use format::{DslDatasetPhys, ObjectType, Txg, UsedBy};
+use format::{DslDatasetPhys, ObjectType, Txg, UsedBy, names};
 use object::{NewObject, SyncContext, Zap, ZapValue};
 use zio::Tx;
 
-use crate::create::SNAPSHOT_COUNT;
-use crate::dsl::{DslPool, ORIGIN_DIR};
+use crate::dsl::DslPool;
 use crate::features::guid;
 use crate::name::{check_name, split_snapshot};
 use crate::props::Kinds;
@@ -18,9 +17,15 @@ use crate::stored::parse_setting;
 use crate::task::{SpaceCheck, SyncTask};
 use crate::{DatasetError, PropertyValue};
 
-impl DslPool {
+/// Snapshots: [`DslPool::snapshots`].
+#[derive(Clone, Copy)]
+pub struct Snapshots<'a> {
+    pub(crate) dsl: &'a Arc<DslPool>,
+}
+
+impl Snapshots<'_> {
     /// Takes a snapshot of a head that has nothing unwritten, in syncing context.
-    pub(crate) async fn take_snapshot(
+    pub(crate) async fn take_now(
         &self,
         ctx: &SyncContext,
         head: &Arc<Ds>,
@@ -29,17 +34,20 @@ impl DslPool {
     ) -> Result<Arc<Ds>, DatasetError> {
         let tx = Tx::syncing(ctx.txg);
         let dir = head.dir();
-        let creation_txg = if name == ORIGIN_DIR {
+        let creation_txg = if name == names::hidden_directory::ORIGIN {
             Txg::new(1)
         } else {
             ctx.txg
         };
-        self.adjust_count(ctx, &dir, 1, SNAPSHOT_COUNT).await?;
+        self.dsl
+            .limits()
+            .adjust(ctx, &dir, 1, names::directory::SNAPSHOT_COUNT)
+            .await?;
         let from = head.phys();
         let phys = DslDatasetPhys {
             directory: dir.object,
-            fsid_guid: self.random_fsid(),
-            guid: self.random_guid(),
+            fsid_guid: self.dsl.directories().random_fsid(),
+            guid: self.dsl.random_guid(),
             previous_snapshot: from.previous_snapshot,
             previous_snapshot_txg: from.previous_snapshot_txg,
             next_snapshot: head.object,
@@ -56,22 +64,23 @@ impl DslPool {
         };
         let new = NewObject::new(ObjectType::DSL_DATASET)
             .with_bonus(ObjectType::DSL_DATASET, phys.encode().to_vec());
-        let object = self.mos().allocate(&tx, new).await?.id();
-        let snapshot = self.dataset(object).await?;
+        let object = self.dsl.mos().allocate(&tx, new).await?.id();
+        let snapshot = self.dsl.directories().dataset(object).await?;
         snapshot.state().kind = head.state().kind;
         let features = head.state().features.clone();
         for (feature, value) in features {
-            self.activate_feature(ctx, &snapshot, &feature, value)
+            self.dsl
+                .activate_feature(ctx, &snapshot, &feature, value)
                 .await?;
         }
-        self.note_iv_set(ctx, &snapshot).await?;
+        self.dsl.keys().note_iv_set(ctx, &snapshot).await?;
         if let Some(prev) = head.prev() {
             let prev_phys = prev.phys();
             if prev_phys.next_snapshot == head.object {
                 prev.change(|state| state.phys.next_snapshot = object);
             } else if !prev_phys.next_clones.is_zero() {
                 self.remove_next_clone(ctx, &prev, head.object).await?;
-                Zap::hold(self.mos(), prev_phys.next_clones)
+                Zap::hold(self.dsl.mos(), prev_phys.next_clones)
                     .await?
                     .add_int(&tx, object.get(), object.get())
                     .await?;
@@ -93,21 +102,32 @@ impl DslPool {
             .keys_after(from.previous_snapshot_txg);
         let chain = match from.previous_snapshot.is_zero() {
             true => Vec::new(),
-            false => self.snapshot_chain_keys(from.previous_snapshot).await?,
+            false => {
+                self.dsl
+                    .datasets()
+                    .snapshot_chain_keys(from.previous_snapshot)
+                    .await?
+            }
         };
         let deadlist = self
-            .deadlist(head)
+            .dsl
+            .deadlists()
+            .of(head)
             .await?
-            .clone_keys(self, ctx, Txg::new(u64::MAX), &chain)
+            .clone_keys(self.dsl, ctx, Txg::new(u64::MAX), &chain)
             .await?;
         head.change(|state| state.phys.deadlist = deadlist);
-        let mut list = self.deadlist(head).await?;
-        list.add_key(self, ctx, from.previous_snapshot_txg).await?;
+        let mut list = self.dsl.deadlists().of(head).await?;
+        list.add_key(self.dsl, ctx, from.previous_snapshot_txg)
+            .await?;
         for key in keys {
-            list.add_key(self, ctx, key).await?;
+            list.add_key(self.dsl, ctx, key).await?;
         }
         drop(list);
-        self.remaps_snapshotted(ctx, head, &snapshot).await?;
+        self.dsl
+            .deadlists()
+            .remaps_snapshotted(ctx, head, &snapshot)
+            .await?;
         head.change(|state| {
             state.phys.previous_snapshot = object;
             state.phys.previous_snapshot_txg = creation_txg;
@@ -115,15 +135,16 @@ impl DslPool {
             state.phys.flags |= DslDatasetPhys::FLAG_UNIQUE_ACCURATE;
             state.prev = Some(snapshot.clone());
         });
-        Zap::hold(self.mos(), from.snapshot_names)
+        Zap::hold(self.dsl.mos(), from.snapshot_names)
             .await?
             .add_u64(&tx, name, object.get())
             .await?;
         snapshot.state().snapshot_name = Some(name.to_owned());
-        if name != ORIGIN_DIR {
+        if name != names::hidden_directory::ORIGIN {
             self.note_snapshots_changed(ctx, &dir).await?;
-            let full_name = self.full_name(&snapshot).await?;
-            self.history(ctx, "snapshot", full_name, object, " ")
+            let full_name = self.dsl.directories().full_name(&snapshot).await?;
+            self.dsl
+                .history(ctx, "snapshot", full_name, object, " ")
                 .await?;
         }
         Ok(snapshot)
@@ -135,15 +156,15 @@ impl DslPool {
         ctx: &SyncContext,
         dir: &Arc<Dir>,
     ) -> Result<(), DatasetError> {
-        if !self.features().is_enabled(guid::EXTENSIBLE_DATASET) {
+        if !self.dsl.features().is_enabled(guid::EXTENSIBLE_DATASET) {
             return Ok(());
         }
-        let now_ns = self.env().world.clock.wall_ns();
-        let zap = self.zapify_dir(ctx, dir).await?;
+        let now_ns = self.dsl.env().world.clock.wall_ns();
+        let zap = self.dsl.zapify_dir(ctx, dir).await?;
         let value = ZapValue::from_u64s(&[now_ns / 1_000_000_000, now_ns % 1_000_000_000]);
         zap.update(
             &Tx::syncing(ctx.txg),
-            "com.ixsystems:snapshots_changed",
+            names::directory::SNAPSHOTS_CHANGED,
             value,
         )
         .await?;
@@ -157,7 +178,7 @@ impl DslPool {
         snapshot: &Arc<Ds>,
         clone: format::ObjectId,
     ) -> Result<(), DatasetError> {
-        let zap = Zap::hold(self.mos(), snapshot.phys().next_clones).await?;
+        let zap = Zap::hold(self.dsl.mos(), snapshot.phys().next_clones).await?;
         match zap.remove_int(&Tx::syncing(ctx.txg), clone.get()).await {
             Err(error) if !error.is_not_found() => Err(error.into()),
             _ => Ok(()),
@@ -168,8 +189,8 @@ impl DslPool {
     ///
     /// # Errors
     /// [`DatasetError::Exists`], [`DatasetError::NotFound`], [`DatasetError::NoSpace`], ...
-    pub async fn snapshot(
-        self: &Arc<Self>,
+    pub async fn take(
+        &self,
         names: &[String],
         properties: &[(String, String)],
     ) -> Result<(), DatasetError> {
@@ -192,16 +213,16 @@ impl DslPool {
         let mut attempts = 0;
         loop {
             let task = Arc::new(SnapshotTask {
-                dsl: self.clone(),
+                dsl: self.dsl.clone(),
                 names: names.to_vec(),
                 properties: parsed.clone(),
             });
-            match self.run_task(task).await {
+            match self.dsl.tasks().run(task).await {
                 // A snapshot of the same dataset was taken in the same txg: the next one will do.
                 Err(DatasetError::Again { .. }) if attempts < 100 => attempts += 1,
                 Err(error) => return Err(error),
                 Ok(()) => {
-                    self.fulfilled("snapshot", "snaps", names);
+                    self.dsl.fulfilled("snapshot", "snaps", names);
                     return Ok(());
                 }
             }
@@ -212,18 +233,13 @@ impl DslPool {
     ///
     /// # Errors
     /// [`DatasetError::NotFound`] when none has it, [`DatasetError::Exists`].
-    pub async fn rename_snapshots(
-        self: &Arc<Self>,
-        head: &str,
-        old: &str,
-        new: &str,
-    ) -> Result<(), DatasetError> {
+    pub async fn rename_all(&self, head: &str, old: &str, new: &str) -> Result<(), DatasetError> {
         self.rename_snapshots_of(head, old, new, true).await
     }
 
     /// Renames one snapshot.
-    pub(crate) async fn rename_snapshot(
-        self: &Arc<Self>,
+    pub(crate) async fn rename(
+        &self,
         head: &str,
         old: &str,
         new: &str,
@@ -232,21 +248,23 @@ impl DslPool {
     }
 
     async fn rename_snapshots_of(
-        self: &Arc<Self>,
+        &self,
         head: &str,
         old: &str,
         new: &str,
         is_recursive: bool,
     ) -> Result<(), DatasetError> {
         check_name(&format!("{head}@{new}"))?;
-        self.run_task(Arc::new(RenameSnapshotTask {
-            dsl: self.clone(),
-            head: head.to_owned(),
-            old: old.to_owned(),
-            new: new.to_owned(),
-            is_recursive,
-        }))
-        .await
+        self.dsl
+            .tasks()
+            .run(Arc::new(RenameSnapshotTask {
+                dsl: self.dsl.clone(),
+                head: head.to_owned(),
+                old: old.to_owned(),
+                new: new.to_owned(),
+                is_recursive,
+            }))
+            .await
     }
 }
 
@@ -265,7 +283,7 @@ impl SnapshotTask {
             let (head_name, Some(name)) = split_snapshot(full_name) else {
                 return Err(DatasetError::not_found(full_name.clone()));
             };
-            let head = dsl.resolve(head_name).await?;
+            let head = dsl.directories().resolve(head_name).await?;
             let phys = head.phys();
             if phys.is_snapshot() {
                 return Err(DatasetError::not_found(head_name));
@@ -275,7 +293,7 @@ impl SnapshotTask {
                     name: full_name.clone(),
                 });
             }
-            if dsl.snapshot_of(&head, name).await?.is_some()
+            if dsl.directories().snapshot_of(&head, name).await?.is_some()
                 || self
                     .names
                     .iter()
@@ -309,7 +327,7 @@ impl SnapshotTask {
             let reserved = head.state().reserved_bytes;
             let needed = phys.unique_bytes.min(reserved);
             reserved_needed = reserved_needed.saturating_add(needed);
-            if needed > 0 && reserved_needed > dsl.space_available(&head.dir(), None, true) {
+            if needed > 0 && reserved_needed > dsl.space().available(&head.dir(), None, true) {
                 return Err(DatasetError::NoSpace {
                     name: full_name.clone(),
                 });
@@ -324,8 +342,14 @@ impl SnapshotTask {
             }
         }
         for (name, count) in per_dataset {
-            let dir = dsl.resolve_dir(name).await?;
-            dsl.check_limit(&dir, count, SNAPSHOT_COUNT, dir.parent().as_ref())
+            let dir = dsl.directories().resolve_dir(name).await?;
+            dsl.limits()
+                .check(
+                    &dir,
+                    count,
+                    names::directory::SNAPSHOT_COUNT,
+                    dir.parent().as_ref(),
+                )
                 .await?;
         }
         Ok(())
@@ -336,12 +360,14 @@ impl SnapshotTask {
         let now_seconds = dsl.now_seconds();
         for full_name in &self.names {
             let (head_name, name) = split_snapshot(full_name);
-            let head = dsl.resolve(head_name).await?;
+            let head = dsl.directories().resolve(head_name).await?;
             let snapshot = dsl
-                .take_snapshot(ctx, &head, name.unwrap_or_default(), now_seconds)
+                .snapshots()
+                .take_now(ctx, &head, name.unwrap_or_default(), now_seconds)
                 .await?;
             for (property, value) in &self.properties {
-                dsl.change_property(ctx, &snapshot, property, Some(value))
+                dsl.properties()
+                    .change_property(ctx, &snapshot, property, Some(value))
                     .await?;
             }
         }
@@ -376,16 +402,16 @@ impl RenameSnapshotTask {
     /// Every head that has a snapshot of the old name.
     async fn affected(&self) -> Result<Vec<(Arc<Ds>, Arc<Ds>)>, DatasetError> {
         let dsl = &self.dsl;
-        let top = dsl.resolve_dir(&self.head).await?;
+        let top = dsl.directories().resolve_dir(&self.head).await?;
         let mut pending = vec![top];
         let mut affected = Vec::new();
         while let Some(dir) = pending.pop() {
-            let head = dsl.head(&dir).await?;
-            if let Some(snapshot) = dsl.snapshot_of(&head, &self.old).await? {
+            let head = dsl.directories().head(&dir).await?;
+            if let Some(snapshot) = dsl.directories().snapshot_of(&head, &self.old).await? {
                 affected.push((head, snapshot));
             }
             if self.is_recursive {
-                pending.extend(dsl.children(&dir).await?);
+                pending.extend(dsl.directories().children(&dir).await?);
             }
         }
         Ok(affected)
@@ -406,7 +432,13 @@ impl RenameSnapshotTask {
                 self.new
             );
             check_name(&full_name)?;
-            if self.dsl.snapshot_of(&head, &self.new).await?.is_some() {
+            if self
+                .dsl
+                .directories()
+                .snapshot_of(&head, &self.new)
+                .await?
+                .is_some()
+            {
                 return Err(DatasetError::Exists { name: full_name });
             }
         }
@@ -416,7 +448,7 @@ impl RenameSnapshotTask {
     async fn do_apply(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
         let tx = Tx::syncing(ctx.txg);
         for (head, snapshot) in self.affected().await? {
-            let full_name = self.dsl.full_name(&snapshot).await?;
+            let full_name = self.dsl.directories().full_name(&snapshot).await?;
             self.dsl
                 .history(
                     ctx,
@@ -430,7 +462,10 @@ impl RenameSnapshotTask {
             names.remove(&tx, &self.old).await?;
             names.add_u64(&tx, &self.new, snapshot.object.get()).await?;
             snapshot.state().snapshot_name = Some(self.new.clone());
-            self.dsl.note_snapshots_changed(ctx, &head.dir()).await?;
+            self.dsl
+                .snapshots()
+                .note_snapshots_changed(ctx, &head.dir())
+                .await?;
         }
         Ok(())
     }

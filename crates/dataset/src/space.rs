@@ -1,21 +1,21 @@
 //! How much space there is for whom: reservations, quotas, and the slop space that is kept back
 //! (`dsl_dir_space_available`, `dsl_dir_tempreserve_impl`, module/zfs/dsl_dir.c).
 //!
-//! A transaction is granted what it may take at worst ([`Cost`]); when it ends, what it did not add to its txg is given
-//! back ([`Grant::keep`], `dsl_dir_tempreserve_clear`), and the rest counts until the txg is on disk. What is counted must
-//! cover what the txg takes: one that finds no room stops the pool.
+//! A transaction is granted what it may take at worst ([`Cost`]); when it ends, what it did not add
+//! to its txg is given back ([`Grant::keep`], `dsl_dir_tempreserve_clear`), and the rest counts
+//! until the txg is on disk. What is counted must cover what the txg takes: one that finds no room
+//! stops the pool.
 
 use std::sync::Arc;
 
-use format::{DNODE_BLOCK_BYTES, Txg};
+use format::{DNODE_BLOCK_BYTES, Txg, UsedBy};
 use object::WriteProperties;
 use zio::{Added, Allocator};
 
-use crate::DatasetError;
-use crate::DirtyEstimate;
 use crate::dsl::{DslPool, slot};
-use crate::state::{Dir, Ds, accounted_delta};
+use crate::state::{Dir, Ds, Space, accounted_delta};
 use crate::task::SpaceCheck;
+use crate::{DatasetError, DirtyEstimate};
 
 /// Answer to a writer that asks for space.
 pub(crate) enum Room {
@@ -25,9 +25,9 @@ pub(crate) enum Room {
     Later,
 }
 
-/// What writing into a dataset costs on disk, at worst, in bytes as users see them: every copy, and the parity and padding
-/// of small blocks beyond what is counted off for big ones. Without it, what is under way could outgrow the space that
-/// is kept back for the pool's own writes.
+/// What writing into a dataset costs on disk, at worst, in bytes as users see them: every copy, and
+/// the parity and padding of small blocks beyond what is counted off for big ones. Without it, what
+/// is under way could outgrow the space that is kept back for the pool's own writes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cost {
     copies: u64,
@@ -63,7 +63,8 @@ impl Cost {
             block_bytes,
             block_stored_bytes: stored(block_bytes),
             metadata_stored_bytes: stored(METADATA_BLOCK_BYTES),
-            // Small blocks may take many times their size, and each block's place in a dedup table a block of that.
+            // Small blocks may take many times their size, and each block's place in a dedup table
+            // a block of that.
             is_data_unknown: estimate.block_bytes == 0 || properties.dedup.is_some(),
         }
     }
@@ -111,8 +112,8 @@ pub(crate) struct Grant {
 }
 
 impl Grant {
-    /// Gives back all but `bytes` in every directory. The txg must still be held: what counts for it is forgotten once
-    /// it is on disk.
+    /// Gives back all but `bytes` in every directory. The txg must still be held: what counts for
+    /// it is forgotten once it is on disk.
     pub(crate) fn keep(self, bytes: u64) {
         for (dir, granted) in self.dirs {
             let unused = granted.saturating_sub(bytes);
@@ -125,10 +126,16 @@ impl Grant {
     }
 }
 
-impl DslPool {
+/// Quotas and reservations: [`DslPool::space`].
+#[derive(Clone, Copy)]
+pub(crate) struct SpaceLimits<'a> {
+    pub(crate) dsl: &'a Arc<DslPool>,
+}
+
+impl SpaceLimits<'_> {
     /// The pool's size, without what is kept back (`dsl_pool_adjustedsize`).
     pub(crate) fn adjusted_size(&self, check: SpaceCheck) -> u64 {
-        let totals = self.env().pipeline.space();
+        let totals = self.dsl.env().pipeline.space();
         let kept = match check {
             SpaceCheck::Normal => totals.slop_bytes,
             SpaceCheck::Reserved => totals.slop_bytes / 2,
@@ -140,13 +147,13 @@ impl DslPool {
 
     /// The same, without freed space that cannot be used yet (`dsl_pool_unreserved_space`).
     pub(crate) fn unreserved_space(&self, check: SpaceCheck) -> u64 {
-        let deferred = self.env().pipeline.space().deferred_deflated_bytes;
+        let deferred = self.dsl.env().pipeline.space().deferred_deflated_bytes;
         self.adjusted_size(check).saturating_sub(deferred)
     }
 
     /// Space available to a directory (`dsl_dir_space_available`). `change` supposes that an
     /// ancestor uses so much less (a negative number).
-    pub(crate) fn space_available(
+    pub(crate) fn available(
         &self,
         dir: &Arc<Dir>,
         change: Option<(&Arc<Dir>, i64)>,
@@ -154,7 +161,7 @@ impl DslPool {
     ) -> u64 {
         let parent = dir.parent();
         let mut from_parent = match &parent {
-            Some(parent) => self.space_available(parent, change, on_disk_only),
+            Some(parent) => self.available(parent, change, on_disk_only),
             None => u64::MAX,
         };
         let state = dir.state();
@@ -185,9 +192,9 @@ impl DslPool {
     }
 
     /// What users see as available to a head dataset (`dsl_dataset_space`).
-    pub(crate) fn dataset_available(&self, head: &Arc<Ds>) -> u64 {
+    pub(crate) fn available_to(&self, head: &Arc<Ds>) -> u64 {
         let dir = head.dir();
-        let mut available = self.space_available(&dir, None, true);
+        let mut available = self.available(&dir, None, true);
         let state = head.state();
         available =
             available.saturating_add(state.reserved_bytes.saturating_sub(state.phys.unique_bytes));
@@ -201,24 +208,25 @@ impl DslPool {
         available
     }
 
-    /// Whether an intent log may take `bytes` more (as users see them) among the data. All that is under way must find room
-    /// beside it, and most of what is kept back for the pool's own writes: a txg that finds none stops the pool.
+    /// Whether an intent log may take `bytes` more (as users see them) among the data. All that is
+    /// under way must find room beside it, and most of what is kept back for the pool's own writes:
+    /// a txg that finds none stops the pool.
     pub(crate) fn has_log_room(&self, bytes: u64) -> bool {
-        let totals = self.env().pipeline.space();
+        let totals = self.dsl.env().pipeline.space();
         let kept = totals.slop_bytes / 4 * 3;
-        let state = self.root_dir().state();
+        let state = self.dsl.directories().root_dir().state();
         let taken = state
             .phys
             .used_bytes
             .saturating_add(state.to_write[0] + state.to_write[1])
             .saturating_add(totals.deferred_deflated_bytes)
-            .saturating_add(self.env().pipeline.allocator().log_held_bytes())
+            .saturating_add(self.dsl.env().pipeline.allocator().log_held_bytes())
             .saturating_add(kept);
         taken.saturating_add(bytes) <= totals.usable_deflated_bytes
     }
 
-    /// Asks for room for a transaction in `txg` that takes at most `bytes` on disk; what is granted counts until the txg is on disk,
-    /// or [`Grant::keep`] gives it back.
+    /// Asks for room for a transaction in `txg` that takes at most `bytes` on disk; what is granted
+    /// counts until the txg is on disk, or [`Grant::keep`] gives it back.
     pub(crate) fn reserve(
         &self,
         head: &Arc<Ds>,
@@ -248,8 +256,9 @@ impl DslPool {
         let mut dir = head.dir();
         let mut is_first = true;
         let mut ignore_quota = false;
-        // What of `bytes` would not be covered by reservations if nothing were under way: it counts at worst, and a
-        // reservation is to be used to its end. Where that is nothing, a refusal is only one until the txg is on disk.
+        // What of `bytes` would not be covered by reservations if nothing were under way: it counts
+        // at worst, and a reservation is to be used to its end. Where that is nothing, a refusal is
+        // only one until the txg is on disk.
         let mut settled = bytes;
         loop {
             let parent = dir.parent();
@@ -270,7 +279,7 @@ impl DslPool {
             let mut from_refreservation = 0;
             let mut settled_from_refreservation = 0;
             let quota_exceeded = || DatasetError::QuotaExceeded {
-                name: dir.full_name_unlocked(&self.pool_name(), &state.name, &parent),
+                name: dir.full_name_unlocked(&self.dsl.pool_name(), &state.name, &parent),
             };
             if is_first {
                 if reserved > unique {
@@ -308,11 +317,12 @@ impl DslPool {
                 if room < quota {
                     quota = room;
                     is_pool_limit = true;
-                    log_held = self.env().pipeline.allocator().log_held_bytes();
+                    log_held = self.dsl.env().pipeline.allocator().log_held_bytes();
                 }
             }
-            // A quota may be overshot by what is under way. The pool's limit may not: what is kept back beyond it
-            // is what deletes and the pool's own writes live on, and a txg that finds no room stops the pool.
+            // A quota may be overshot by what is under way. The pool's limit may not: what is kept
+            // back beyond it is what deletes and the pool's own writes live on, and a txg that
+            // finds no room stops the pool.
             let extra = match quota {
                 u64::MAX => 0,
                 _ if is_pool_limit => 0,
@@ -328,13 +338,13 @@ impl DslPool {
                     return Ok(false);
                 }
                 if is_pool_limit {
-                    let deferred = self.env().pipeline.space().deferred_deflated_bytes;
+                    let deferred = self.dsl.env().pipeline.space().deferred_deflated_bytes;
                     if held - quota < deferred {
                         return Ok(false);
                     }
                     drop(state);
                     return Err(DatasetError::NoSpace {
-                        name: head.dir().full_name(&self.pool_name()),
+                        name: head.dir().full_name(&self.dsl.pool_name()),
                     });
                 }
                 return Err(quota_exceeded());
@@ -378,5 +388,121 @@ impl Dir {
             None => pool_name.to_owned(),
             Some(parent) => format!("{}/{name}", parent.full_name(pool_name)),
         }
+    }
+}
+
+impl SpaceLimits<'_> {
+    /// Whether space can change from one directory to another (`dsl_dir_transfer_possible`).
+    pub(crate) fn check_transfer(
+        &self,
+        from: &Arc<Dir>,
+        to: &Arc<Dir>,
+        bytes: u64,
+        name: &str,
+    ) -> Result<(), DatasetError> {
+        let ancestor = self.dsl.directories().common_ancestor(from, to);
+        let mut delta = -(bytes as i64);
+        let mut at = from.clone();
+        while !Arc::ptr_eq(&at, &ancestor) {
+            let state = at.state();
+            delta = accounted_delta(state.phys.used_bytes, state.phys.reserved_bytes, delta);
+            let Some(parent) = state.parent.clone() else {
+                break;
+            };
+            drop(state);
+            at = parent;
+        }
+        if self.available(to, Some((&ancestor, delta)), false) < bytes {
+            return Err(DatasetError::NoSpace {
+                name: name.to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Changes what is kept for a head's unique blocks
+    /// (`dsl_dataset_set_refreservation_sync_impl`).
+    pub(crate) fn set_refreservation(&self, head: &Arc<Ds>, bytes: u64) {
+        let (delta, dir) = head.change(|state| {
+            let unique = state.phys.unique_bytes;
+            let delta = bytes.saturating_sub(unique) as i64
+                - state.reserved_bytes.saturating_sub(unique) as i64;
+            state.reserved_bytes = bytes;
+            (delta, state.dir.clone())
+        });
+        dir.did_use(
+            UsedBy::RefReservation,
+            Space {
+                used: delta,
+                ..Space::default()
+            },
+        );
+    }
+
+    /// Whether a property may be set so now, as far as space goes (`dsl_dir_set_quota_check` and
+    /// its like).
+    pub(crate) fn check_space_property(
+        &self,
+        head: &Arc<Ds>,
+        name: &str,
+        number: u64,
+    ) -> Result<(), DatasetError> {
+        let dir = head.dir();
+        let no_room = |what: &str| DatasetError::InvalidProperty {
+            property: name.to_owned(),
+            reason: what.to_owned(),
+        };
+        match name {
+            "quota" if number != 0 => {
+                let state = dir.state();
+                if number < state.phys.reserved_bytes || number < state.phys.used_bytes {
+                    return Err(no_room("size is less than current used or reserved space"));
+                }
+            }
+            "reservation" => {
+                let (used, reserved, quota, parent) = {
+                    let state = dir.state();
+                    (
+                        state.phys.used_bytes,
+                        state.phys.reserved_bytes,
+                        state.phys.quota_bytes,
+                        state.parent.clone(),
+                    )
+                };
+                let available = match &parent {
+                    Some(parent) => self.available(parent, None, false),
+                    None => self.available(&dir, None, false),
+                };
+                let delta = used.max(number).saturating_sub(used.max(reserved));
+                if delta > 0 && (delta > available || (quota > 0 && number > quota)) {
+                    return Err(no_room("size is greater than available space"));
+                }
+            }
+            "refquota" if number != 0 => {
+                let state = head.state();
+                if number < state.phys.referenced_bytes || number < state.reserved_bytes {
+                    return Err(no_room("size is less than current used or reserved space"));
+                }
+            }
+            "refreservation" => {
+                let (unique, reserved, refquota) = {
+                    let state = head.state();
+                    (
+                        state.phys.unique_bytes,
+                        state.reserved_bytes,
+                        state.refquota_bytes,
+                    )
+                };
+                let delta = unique.max(number).saturating_sub(unique.max(reserved));
+                if delta > 0
+                    && (delta > self.available(&dir, None, true)
+                        || (refquota > 0 && number > refquota))
+                {
+                    return Err(no_room("size is greater than available space"));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
     }
 }

@@ -1,22 +1,22 @@
 //! Properties as they are stored: lookups along the chain of directories, and changes
 //! (module/zfs/dsl_prop.c).
 //!
-//! Beside `name`, a ZAP of properties may hold `name$recvd` (what a receive brought), `name$inherit`
-//! (inherit although a receive brought something) and `name$iuv` (a value that old releases do
-//! not know; `name` then holds the default for them).
+//! Beside `name`, a ZAP of properties may hold `name$recvd` (what a receive brought),
+//! `name$inherit` (inherit although a receive brought something) and `name$iuv` (a value that old
+//! releases do not know; `name` then holds the default for them).
 
 use std::sync::Arc;
 
-use format::{Compression, ObjectId, ObjectType, UsedBy};
+use format::{Compression, ObjectId, ObjectType};
 use object::{SyncContext, Zap, ZapOptions, ZapValue};
 use zio::Tx;
 
 use crate::dsl::DslPool;
 use crate::features::guid;
 use crate::props::{Attr, Kinds, Property, ValueKind, find, refusal};
-use crate::rename::check_feature;
+use crate::set::check_feature;
 use crate::settings::compression_of;
-use crate::state::{Dir, Ds, Space};
+use crate::state::{Dir, Ds};
 use crate::{DatasetError, PropertySource, PropertyValue};
 
 const RECEIVED: &str = "$recvd";
@@ -84,12 +84,18 @@ async fn found_in(zap: &Zap, name: &str) -> Result<Option<Found>, DatasetError> 
         .map(Found::Received))
 }
 
-impl DslPool {
+/// Properties of datasets: [`DslPool::properties`].
+#[derive(Clone, Copy)]
+pub struct Properties<'a> {
+    pub(crate) dsl: &'a Arc<DslPool>,
+}
+
+impl Properties<'_> {
     async fn property_zap(&self, zap: ObjectId) -> Result<Option<Zap>, DatasetError> {
         if zap.is_zero() {
             return Ok(None);
         }
-        Ok(Some(Zap::hold(self.mos(), zap).await?))
+        Ok(Some(Zap::hold(self.dsl.mos(), zap).await?))
     }
 
     /// A directory's own setting of a number that is not inherited; zero without.
@@ -159,7 +165,7 @@ impl DslPool {
                         Found::Received(value) if is_own => (value, PropertySource::Received),
                         Found::Local(value) | Found::Received(value) => (
                             value,
-                            PropertySource::Inherited(dir_at.full_name(&self.pool_name())),
+                            PropertySource::Inherited(dir_at.full_name(&self.dsl.pool_name())),
                         ),
                     };
                     let value = if name == "mountpoint" {
@@ -174,7 +180,7 @@ impl DslPool {
         }
         Ok(property.and_then(Property::default_value).map(|value| {
             let value = if name == "mountpoint" {
-                default_mountpoint(&dir, &self.pool_name())
+                default_mountpoint(&dir, &self.dsl.pool_name())
             } else {
                 value
             };
@@ -293,12 +299,12 @@ impl DslPool {
             if value.is_none() {
                 return Ok(());
             }
-            zap = Zap::create(self.mos(), &tx, ZapOptions::new(ObjectType::DSL_PROPS))
+            zap = Zap::create(self.dsl.mos(), &tx, ZapOptions::new(ObjectType::DSL_PROPS))
                 .await?
                 .id();
             dataset.change(|state| state.phys.properties = zap);
         }
-        let zap = Zap::hold(self.mos(), zap).await?;
+        let zap = Zap::hold(self.dsl.mos(), zap).await?;
         match value {
             Some(value) => self.store(ctx, &zap, name, value).await?,
             None => {
@@ -314,7 +320,7 @@ impl DslPool {
         if is_snapshot {
             if zap.count().await? == 0 {
                 dataset.change(|state| state.phys.properties = ObjectId::ZERO);
-                self.mos().free(&tx, zap.id()).await?;
+                self.dsl.mos().free(&tx, zap.id()).await?;
             }
         } else {
             let number = match value {
@@ -331,15 +337,16 @@ impl DslPool {
             Some((PropertyValue::Text(text), _)) => text,
             None => String::new(),
         };
-        let full_name = self.full_name(dataset).await?;
-        self.history(
-            ctx,
-            event,
-            full_name,
-            dataset.object,
-            format!("{name}={shown}"),
-        )
-        .await
+        let full_name = self.dsl.directories().full_name(dataset).await?;
+        self.dsl
+            .history(
+                ctx,
+                event,
+                full_name,
+                dataset.object,
+                format!("{name}={shown}"),
+            )
+            .await
     }
 
     async fn property_took_effect(
@@ -355,9 +362,9 @@ impl DslPool {
             "quota" => dir.change(|state| state.phys.quota_bytes = number),
             "reservation" => dir.set_reservation(number),
             "refquota" => dataset.state().refquota_bytes = number,
-            "refreservation" => self.set_refreservation(dataset, number),
+            "refreservation" => self.dsl.space().set_refreservation(dataset, number),
             "filesystem_limit" | "snapshot_limit" if is_set => {
-                self.count_below(ctx, dir).await?;
+                self.dsl.limits().count_below(ctx, dir).await?;
             }
             // With the first block would be soon enough; OpenZFS does not wait for that
             // (`dsl_dataset_set_compression_sync`, module/zfs/dsl_dataset.c).
@@ -365,94 +372,9 @@ impl DslPool {
                 let marked = dataset.state().features.contains_key(guid::ZSTD_COMPRESS);
                 if !marked {
                     let marker = ZapValue::from_u64(0);
-                    self.activate_feature(ctx, dataset, guid::ZSTD_COMPRESS, marker)
+                    self.dsl
+                        .activate_feature(ctx, dataset, guid::ZSTD_COMPRESS, marker)
                         .await?;
-                }
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-
-    /// Changes what is kept for a head's unique blocks
-    /// (`dsl_dataset_set_refreservation_sync_impl`).
-    pub(crate) fn set_refreservation(&self, head: &Arc<Ds>, bytes: u64) {
-        let (delta, dir) = head.change(|state| {
-            let unique = state.phys.unique_bytes;
-            let delta = bytes.saturating_sub(unique) as i64
-                - state.reserved_bytes.saturating_sub(unique) as i64;
-            state.reserved_bytes = bytes;
-            (delta, state.dir.clone())
-        });
-        dir.did_use(
-            UsedBy::RefReservation,
-            Space {
-                used: delta,
-                ..Space::default()
-            },
-        );
-    }
-
-    /// Whether a property may be set so now, as far as space goes (`dsl_dir_set_quota_check` and
-    /// its like).
-    pub(crate) fn check_space_property(
-        &self,
-        head: &Arc<Ds>,
-        name: &str,
-        number: u64,
-    ) -> Result<(), DatasetError> {
-        let dir = head.dir();
-        let no_room = |what: &str| DatasetError::InvalidProperty {
-            property: name.to_owned(),
-            reason: what.to_owned(),
-        };
-        match name {
-            "quota" if number != 0 => {
-                let state = dir.state();
-                if number < state.phys.reserved_bytes || number < state.phys.used_bytes {
-                    return Err(no_room("size is less than current used or reserved space"));
-                }
-            }
-            "reservation" => {
-                let (used, reserved, quota, parent) = {
-                    let state = dir.state();
-                    (
-                        state.phys.used_bytes,
-                        state.phys.reserved_bytes,
-                        state.phys.quota_bytes,
-                        state.parent.clone(),
-                    )
-                };
-                let available = match &parent {
-                    Some(parent) => self.space_available(parent, None, false),
-                    None => self.space_available(&dir, None, false),
-                };
-                let delta = used.max(number).saturating_sub(used.max(reserved));
-                if delta > 0 && (delta > available || (quota > 0 && number > quota)) {
-                    return Err(no_room("size is greater than available space"));
-                }
-            }
-            "refquota" if number != 0 => {
-                let state = head.state();
-                if number < state.phys.referenced_bytes || number < state.reserved_bytes {
-                    return Err(no_room("size is less than current used or reserved space"));
-                }
-            }
-            "refreservation" => {
-                let (unique, reserved, refquota) = {
-                    let state = head.state();
-                    (
-                        state.phys.unique_bytes,
-                        state.reserved_bytes,
-                        state.refquota_bytes,
-                    )
-                };
-                let delta = unique.max(number).saturating_sub(unique.max(reserved));
-                if delta > 0
-                    && (delta > self.space_available(&dir, None, true)
-                        || (refquota > 0 && number > refquota))
-                {
-                    return Err(no_room("size is greater than available space"));
                 }
             }
             _ => {}
@@ -521,8 +443,8 @@ pub fn check_new_properties(
     Ok(())
 }
 
-/// Checks the properties of the root filesystem of a pool that is to be made with these features (by guid), before
-/// anything is written.
+/// Checks the properties of the root filesystem of a pool that is to be made with these features
+/// (by guid), before anything is written.
 ///
 /// # Errors
 /// As [`check_new_properties`]; also for a value that needs another feature.
@@ -541,9 +463,10 @@ pub fn check_root_properties(
     Ok(())
 }
 
-/// Checks that the root filesystem of a pool that is to be made finds what it reserves, before anything is written: not
-/// more than the pool has for users (`usable_bytes`), nor than its own quotas allow (`dsl_dir_set_reservation_check`,
-/// module/zfs/dsl_dir.c; `dsl_dataset_set_refreservation_check`, dsl_dataset.c). The properties are checked already.
+/// Checks that the root filesystem of a pool that is to be made finds what it reserves, before
+/// anything is written: not more than the pool has for users (`usable_bytes`), nor than its own
+/// quotas allow (`dsl_dir_set_reservation_check`, module/zfs/dsl_dir.c;
+/// `dsl_dataset_set_refreservation_check`, dsl_dataset.c). The properties are checked already.
 ///
 /// # Errors
 /// [`DatasetError::NoSpace`]; [`DatasetError::InvalidProperty`] where a quota forbids it.
@@ -573,7 +496,8 @@ pub fn check_root_space(
 /// Checks properties that are set together against each other; `number` gives their values.
 ///
 /// # Errors
-/// [`DatasetError::InvalidProperty`] where a quota forbids a reservation, or names that are normalized need not be UTF-8.
+/// [`DatasetError::InvalidProperty`] where a quota forbids a reservation, or names that are
+/// normalized need not be UTF-8.
 pub(crate) fn check_together(number: impl Fn(&str) -> Option<u64>) -> Result<(), DatasetError> {
     let refuse = |property: &str, reason: &str| {
         Err(DatasetError::InvalidProperty {
@@ -658,13 +582,16 @@ pub(crate) fn parse_setting(
                 || name == "keyformat" && value != PropertyValue::Number(0)
             {
                 return Err(property.invalid(format!(
-                    "'{name}={typed}': encryption can only be inherited here; create the dataset below an encrypted one, or with OpenZFS"
+                    "'{name}={typed}': encryption can only be inherited here; create the dataset \
+                     below an encrypted one, or with OpenZFS"
                 )));
             }
             let is_of_key = name == "pbkdf2iters" || name == "keylocation" && typed != "none";
             if at_creation && is_of_key {
                 return Err(property.invalid(format!(
-                    "'{name}={typed}': encryption must be turned on to set encryption properties, and can only be inherited here; create the dataset below an encrypted one, without '{name}', or with OpenZFS"
+                    "'{name}={typed}': encryption must be turned on to set encryption properties, \
+                     and can only be inherited here; create the dataset below an encrypted one, \
+                     without '{name}', or with OpenZFS"
                 )));
             }
             debug_assert!(matches!(

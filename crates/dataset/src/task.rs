@@ -80,8 +80,8 @@ pub trait DslHooks: Send + Sync {
     /// A live dataset was destroyed in this txg; its object number may be used again.
     fn destroyed(&self, _head: ObjectId) {}
 
-    /// In this txg, snapshots up to the one made in `origin_txg` became those of `new_head`, and were of `old_head`
-    /// before.
+    /// In this txg, snapshots up to the one made in `origin_txg` became those of `new_head`, and
+    /// were of `old_head` before.
     fn promoted(&self, _new_head: ObjectId, _old_head: ObjectId, _origin_txg: Txg) {}
 }
 

@@ -144,7 +144,11 @@ async fn compare(name: &str) {
         snapshots: true,
         ..ListOptions::default()
     };
-    let list = dsl.list(pool_name, &options).await.expect("a list");
+    let list = dsl
+        .directories()
+        .list(pool_name, &options)
+        .await
+        .expect("a list");
     let mut names: Vec<&str> = list.iter().map(|info| info.name.as_str()).collect();
     names.sort_unstable();
     let wanted: Vec<&Value> = manifest["datasets"]
@@ -164,7 +168,7 @@ async fn compare(name: &str) {
     let mut compared = 0;
     for wanted in wanted {
         let dataset = wanted["name"].as_str().expect("a name");
-        let settings = match dsl.properties(dataset).await {
+        let settings = match dsl.properties().all(dataset).await {
             Ok(settings) => settings,
             Err(error) => panic!("{dataset}: {error}"),
         };
@@ -265,8 +269,8 @@ fn wrapping_key(info: &KeyInfo, key: &Value) -> WrappingKey {
     }
 }
 
-/// Keys of every suite and format open their datasets, and only these; when they are unloaded again,
-/// nothing opens.
+/// Keys of every suite and format open their datasets, and only these; when they are unloaded
+/// again, nothing opens.
 #[tokio::test]
 async fn keys_open_what_they_belong_to() {
     let Some(golden) = golden() else { return };
@@ -275,7 +279,7 @@ async fn keys_open_what_they_belong_to() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let images = unpack(&golden, "encrypted", dir.path());
     let dsl = open(&images, "encrypted").await;
-    let status = async |name: &str| dsl.property(name, "keystatus").await.unwrap().value;
+    let status = async |name: &str| dsl.properties().get(name, "keystatus").await.unwrap().value;
     let keys = manifest["keys"].as_array().expect("keys");
     let names: Vec<&str> = manifest["datasets"]
         .as_array()
@@ -295,19 +299,26 @@ async fn keys_open_what_they_belong_to() {
     let wrong = WrappingKey::new([1; 32]);
     for key in keys {
         let name = key["dataset"].as_str().expect("a dataset");
-        let info = dsl.key_info(name).await.unwrap().expect("encrypted");
+        let info = dsl.keys().info(name).await.unwrap().expect("encrypted");
         assert!(info.is_root && !info.is_loaded, "{info:?}");
         let right = wrapping_key(&info, key);
-        let refused = dsl.load_key(name, wrong.clone(), false).await;
+        let refused = dsl.keys().load(name, wrong.clone(), false).await;
         assert!(matches!(refused, Err(DatasetError::WrongKey { .. })));
-        dsl.load_key(name, right.clone(), true).await.expect(name);
+        dsl.keys()
+            .load(name, right.clone(), true)
+            .await
+            .expect(name);
         assert_eq!(status(name).await, PropertyValue::Number(1));
-        dsl.load_key(name, right.clone(), false).await.expect(name);
-        let again = dsl.load_key(name, right, false).await;
+        dsl.keys()
+            .load(name, right.clone(), false)
+            .await
+            .expect(name);
+        let again = dsl.keys().load(name, right, false).await;
         assert!(matches!(again, Err(DatasetError::KeyLoaded { .. })));
     }
     // A child is no encryption root.
-    let child = dsl.load_key("encrypted/enc/child", wrong.clone(), false);
+    let part = dsl.keys();
+    let child = part.load("encrypted/enc/child", wrong.clone(), false);
     assert!(matches!(child.await, Err(DatasetError::WrongKind { .. })));
     let mut objects = 0;
     for name in &names {
@@ -325,8 +336,8 @@ async fn keys_open_what_they_belong_to() {
             objects += 1;
             at = Some(next);
         }
-        let busy = match dsl.key_info(name).await.unwrap() {
-            Some(info) => dsl.unload_key(&info.root).await,
+        let busy = match dsl.keys().info(name).await.unwrap() {
+            Some(info) => dsl.keys().unload(&info.root).await,
             None => panic!("{name} is encrypted"),
         };
         assert!(matches!(busy, Err(DatasetError::Busy { .. })), "{busy:?}");
@@ -334,8 +345,8 @@ async fn keys_open_what_they_belong_to() {
     assert!(objects > 1000, "{objects} objects");
     for key in keys {
         let name = key["dataset"].as_str().expect("a dataset");
-        dsl.unload_key(name).await.expect(name);
-        let again = dsl.unload_key(name).await;
+        dsl.keys().unload(name).await.expect(name);
+        let again = dsl.keys().unload(name).await;
         assert!(matches!(again, Err(DatasetError::KeyNotLoaded { .. })));
     }
     for name in &names {

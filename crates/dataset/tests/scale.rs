@@ -1,5 +1,5 @@
-//! Many snapshots: all are listed and destroyed, and nothing leaks. Prints what it took, so that somebody sees when
-//! that explodes; 3000 with `MILLPOND_LONG=1`.
+//! Many snapshots: all are listed and destroyed, and nothing leaks. Prints what it took, so that
+//! somebody sees when that explodes; 3000 with `MILLPOND_LONG=1`.
 
 mod common;
 
@@ -35,7 +35,8 @@ async fn many_snapshots() {
             .expect("written");
         drop(tx);
         pool.dsl
-            .snapshot(&[format!("tank/a@s{index:06}")], &[])
+            .snapshots()
+            .take(&[format!("tank/a@s{index:06}")], &[])
             .await
             .expect("taken");
         if index % 500 == 499 {
@@ -48,10 +49,20 @@ async fn many_snapshots() {
         ..ListOptions::default()
     };
     since = Instant::now();
-    let list = pool.dsl.list("tank", &options).await.expect("a list");
+    let list = pool
+        .dsl
+        .directories()
+        .list("tank", &options)
+        .await
+        .expect("a list");
     eprintln!("list of {}: {:?}", list.len(), since.elapsed());
     since = Instant::now();
-    let list = pool.dsl.list("tank", &options).await.expect("a list");
+    let list = pool
+        .dsl
+        .directories()
+        .list("tank", &options)
+        .await
+        .expect("a list");
     eprintln!("list again: {:?}", since.elapsed());
     since = Instant::now();
     let names: Vec<String> = list
@@ -62,6 +73,7 @@ async fn many_snapshots() {
     assert_eq!(names.len() as u64, count);
     for (index, names) in names.chunks(100).enumerate() {
         pool.dsl
+            .destroyer()
             .destroy_snapshots(names, false)
             .await
             .expect("destroyed");

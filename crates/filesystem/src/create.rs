@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use dataset::DirtyEstimate;
-use format::{ObjectId, ObjectType};
+use format::{LogKind, ObjectId, ObjectType};
 use object::{NewObject, Object, Zap, ZapOptions};
 use zio::Tx;
 
 use crate::acl::{ACLMODE_RESTRICTED, Acl, AclInherit};
 use crate::error::{FsError, Result};
 use crate::filesystem::Filesystem;
-use crate::log::{self, kind};
+use crate::log;
 use crate::namespace::{
     LINKS_MAX, PARENT_ATTRIBUTES, TARGET_BYTES_MAX, may_change_entries, parent_changed,
 };
@@ -193,8 +193,8 @@ impl Filesystem {
             if is_directory {
                 mode |= 0o2000;
             } else if mode & 0o2010 == 0o2010 && !make.caller.may_keep_set_group_id(gid) {
-                // Nobody makes a program that runs as a group that is not theirs (`mode_strip_sgid`, fs/inode.c of
-                // Linux, which does not do this before 6.0).
+                // Nobody makes a program that runs as a group that is not theirs
+                // (`mode_strip_sgid`, fs/inode.c of Linux, which does not do this before 6.0).
                 mode &= !0o2000;
             }
         }
@@ -403,9 +403,9 @@ impl Filesystem {
         self.store(&tx, directory, changed, &PARENT_ATTRIBUTES, [])
             .await?;
         let record_kind = match make.kind {
-            FileKind::Directory => kind::MKDIR,
-            FileKind::Symlink => kind::SYMLINK,
-            _ => kind::CREATE,
+            FileKind::Directory => LogKind::Mkdir,
+            FileKind::Symlink => LogKind::Symlink,
+            _ => LogKind::Create,
         };
         let slots = object.info().slots;
         let record = log::created(

@@ -10,9 +10,9 @@
 
 use bytes::Bytes;
 use dataset::DirtyEstimate;
-use dataset::zil::LogRecord;
 use format::ObjectId;
 use object::ObjectError;
+use zil::LogRecord;
 use zio::Tx;
 
 use crate::attributes::without_set_id;

@@ -239,6 +239,12 @@ impl From<dataset::DatasetError> for FsError {
     }
 }
 
+impl From<zil::ZilError> for FsError {
+    fn from(error: zil::ZilError) -> Self {
+        dataset::DatasetError::from(error).into()
+    }
+}
+
 impl FsError {
     /// The error number that a system call answers with.
     pub fn errno(&self) -> i32 {

@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
-use dataset::zil::{LogRecord, Zil};
-use dataset::{Dataset, DatasetSettings, DirtyEstimate, SyncMode};
+use dataset::{Dataset, DatasetSettings, DirtyEstimate};
 use device::World;
 use format::{OBJSET_FLAG_PROJECT_QUOTA, ObjectId, ObjectType, ObjsetKind};
 use object::{ObjectInfo, ObjectSet, Sa, SaAttribute, Zap};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
+use zil::{LogRecord, SyncMode, Zil};
 use zio::Tx;
 
 use crate::error::{FsError, Result};

@@ -1,39 +1,11 @@
 //! What the intent log says about each operation: records as `zfs_log_*` writes them
 //! (module/zfs/zfs_log.c; layouts in include/sys/zil.h), after their common header.
 
-use dataset::zil::LogRecord;
-use format::{BLOCK_POINTER_BYTES, BlockPointer, ObjectId};
+use format::{BLOCK_POINTER_BYTES, BlockPointer, LogKind, ObjectId};
+use zil::LogRecord;
 
 use crate::types::Time;
 use crate::znode::Znode;
-
-/// Kinds of records (`TX_*`).
-pub(crate) mod kind {
-    pub const CREATE: u64 = 1;
-    pub const MKDIR: u64 = 2;
-    pub const MKXATTR: u64 = 3;
-    pub const SYMLINK: u64 = 4;
-    pub const REMOVE: u64 = 5;
-    pub const RMDIR: u64 = 6;
-    pub const LINK: u64 = 7;
-    pub const RENAME: u64 = 8;
-    pub const WRITE: u64 = 9;
-    pub const TRUNCATE: u64 = 10;
-    pub const SETATTR: u64 = 11;
-    pub const ACL_V0: u64 = 12;
-    pub const ACL: u64 = 13;
-    pub const CREATE_ACL: u64 = 14;
-    pub const CREATE_ATTR: u64 = 15;
-    pub const CREATE_ACL_ATTR: u64 = 16;
-    pub const MKDIR_ACL: u64 = 17;
-    pub const MKDIR_ATTR: u64 = 18;
-    pub const MKDIR_ACL_ATTR: u64 = 19;
-    pub const WRITE2: u64 = 20;
-    pub const SETSAXATTR: u64 = 21;
-    pub const RENAME_EXCHANGE: u64 = 22;
-    pub const RENAME_WHITEOUT: u64 = 23;
-    pub const CLONE_RANGE: u64 = 24;
-}
 
 /// Which attributes a SETATTR sets (Linux's `ATTR_*`, include/linux/fs.h; `ATTR_XVATTR`).
 pub(crate) mod mask {
@@ -70,7 +42,7 @@ fn with_slots(ino: u64, slots: u8) -> u64 {
 /// A file, directory, node, symbolic link (with its target) or directory of extended attributes
 /// (with an empty name) was made.
 pub(crate) fn created(
-    kind: u64,
+    kind: LogKind,
     parent: u64,
     ino: u64,
     slots: u8,
@@ -108,7 +80,7 @@ pub(crate) fn created(
 }
 
 /// A name was removed.
-pub(crate) fn removed(kind: u64, parent: u64, ino: u64, name: &[u8]) -> LogRecord {
+pub(crate) fn removed(kind: LogKind, parent: u64, ino: u64, name: &[u8]) -> LogRecord {
     let mut body = Vec::with_capacity(9 + name.len());
     put(&mut body, &[parent]);
     put_name(&mut body, name);
@@ -120,7 +92,7 @@ pub(crate) fn linked(parent: u64, ino: u64, name: &[u8]) -> LogRecord {
     let mut body = Vec::with_capacity(17 + name.len());
     put(&mut body, &[parent, ino]);
     put_name(&mut body, name);
-    LogRecord::named(kind::LINK, ObjectId::new(ino), body)
+    LogRecord::named(LogKind::Link, ObjectId::new(ino), body)
 }
 
 /// A file was renamed, or (with `exchange`) two were swapped.
@@ -137,9 +109,9 @@ pub(crate) fn renamed(
     put_name(&mut body, name);
     put_name(&mut body, new_name);
     let kind = if exchange {
-        kind::RENAME_EXCHANGE
+        LogKind::RenameExchange
     } else {
-        kind::RENAME
+        LogKind::Rename
     };
     LogRecord::pulling(kind, ObjectId::new(ino), body)
 }
@@ -148,7 +120,7 @@ pub(crate) fn renamed(
 pub(crate) fn truncated(ino: u64, sync: bool, offset_bytes: u64, length_bytes: u64) -> LogRecord {
     let mut body = Vec::with_capacity(24);
     put(&mut body, &[ino, offset_bytes, length_bytes]);
-    LogRecord::of_object(kind::TRUNCATE, ObjectId::new(ino), sync, body)
+    LogRecord::of_object(LogKind::Truncate, ObjectId::new(ino), sync, body)
 }
 
 /// Blocks were shared (`zfs_log_clone_range`, `lr_clone_range_t`).
@@ -169,7 +141,7 @@ pub(crate) fn cloned(
     for pointer in pointers {
         body.extend_from_slice(&pointer.encode());
     }
-    LogRecord::of_object(kind::CLONE_RANGE, ObjectId::new(ino), sync, body)
+    LogRecord::of_object(LogKind::CloneRange, ObjectId::new(ino), sync, body)
 }
 
 /// Attributes were set: those in `mask` to what `znode` says.
@@ -199,11 +171,11 @@ pub(crate) fn attributes_set(
     put(&mut body, &time_words(znode.atime));
     put(&mut body, &time_words(znode.mtime));
     body.extend_from_slice(extended.unwrap_or(&[]));
-    LogRecord::of_object(kind::SETATTR, ObjectId::new(ino), false, body)
+    LogRecord::of_object(LogKind::SetAttr, ObjectId::new(ino), false, body)
 }
 
-/// An extended attribute in the dnode was set, or removed (no value). One that `moves` from or to the directory of
-/// attributes keeps its place among the changes there.
+/// An extended attribute in the dnode was set, or removed (no value). One that `moves` from or to
+/// the directory of attributes keeps its place among the changes there.
 pub(crate) fn sa_xattr_set(ino: u64, name: &[u8], value: Option<&[u8]>, moves: bool) -> LogRecord {
     let value = value.unwrap_or(&[]);
     let mut body = Vec::with_capacity(17 + name.len() + value.len());
@@ -212,7 +184,7 @@ pub(crate) fn sa_xattr_set(ino: u64, name: &[u8], value: Option<&[u8]>, moves: b
     body.extend_from_slice(value);
     let object = ObjectId::new(ino);
     match moves {
-        true => LogRecord::pulling(kind::SETSAXATTR, object, body),
-        false => LogRecord::of_object(kind::SETSAXATTR, object, false, body),
+        true => LogRecord::pulling(LogKind::SetSaXattr, object, body),
+        false => LogRecord::of_object(LogKind::SetSaXattr, object, false, body),
     }
 }

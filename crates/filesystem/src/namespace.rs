@@ -9,14 +9,14 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use dataset::DirtyEstimate;
-use format::ObjectId;
+use format::{LogKind, ObjectId};
 use object::{Object, Sa};
 use zio::Tx;
 
 use crate::acl::Acl;
 use crate::error::{FsError, Result};
 use crate::filesystem::{Filesystem, join};
-use crate::log::{self, kind};
+use crate::log;
 use crate::node::{Locked, Node};
 use crate::types::{Attributes, FileKind, Time};
 use crate::znode::{self, OldAcl, Znode, attr, dirent, parse_dirent, pflags};
@@ -266,9 +266,9 @@ impl Filesystem {
             self.store(&tx, &directory, changed, &PARENT_ATTRIBUTES, [])
                 .await?;
             let record_kind = if is_directory {
-                kind::RMDIR
+                LogKind::Rmdir
             } else {
-                kind::REMOVE
+                LogKind::Remove
             };
             self.record(&tx, log::removed(record_kind, directory.ino, ino, &stored));
             (ino, last)

@@ -9,10 +9,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use dataset::DirtyEstimate;
-use dataset::zil::{LogRecord, ReplayError, ReplayRecord, ReplayTarget};
 use device::BoxFuture;
-use format::Bookmark;
-use format::{BLOCK_POINTER_BYTES, BlockPointer, Endian, ObjectId};
+use format::{BLOCK_POINTER_BYTES, BlockPointer, Bookmark, Endian, LogKind, ObjectId};
+use zil::{LogRecord, ReplayError, ReplayRecord, ReplayTarget};
 use zio::ReadContext;
 
 use crate::acl::Acl;
@@ -21,7 +20,7 @@ use crate::create::{Make, Replayed};
 use crate::data::{FILE_BYTES_MAX, Place};
 use crate::error::{FsError, Result};
 use crate::filesystem::Filesystem;
-use crate::log::{kind, mask};
+use crate::log::mask;
 use crate::share::Blocks;
 use crate::types::{Caller, FileKind, RenameMode, SetAttributes, SetTime, Time};
 use crate::znode::{Znode, attr, pflags};
@@ -145,34 +144,34 @@ impl Replayer {
         };
         let filesystem = &self.filesystem;
         match record.kind {
-            kind::CREATE
-            | kind::MKDIR
-            | kind::MKXATTR
-            | kind::SYMLINK
-            | kind::CREATE_ATTR
-            | kind::MKDIR_ATTR
-            | kind::CREATE_ACL
-            | kind::CREATE_ACL_ATTR
-            | kind::MKDIR_ACL
-            | kind::MKDIR_ACL_ATTR => self.create(record.kind, &mut reader).await,
-            kind::REMOVE | kind::RMDIR => {
+            LogKind::Create
+            | LogKind::Mkdir
+            | LogKind::MkXattr
+            | LogKind::Symlink
+            | LogKind::CreateAttr
+            | LogKind::MkdirAttr
+            | LogKind::CreateAcl
+            | LogKind::CreateAclAttr
+            | LogKind::MkdirAcl
+            | LogKind::MkdirAclAttr => self.create(record.kind, &mut reader).await,
+            LogKind::Remove | LogKind::Rmdir => {
                 let parent = reader.word()?;
                 let name = reader.name()?;
-                if record.kind == kind::REMOVE {
+                if record.kind == LogKind::Remove {
                     filesystem.unlink(parent, &name).await
                 } else {
                     filesystem.remove_directory(parent, &name).await
                 }
             }
-            kind::LINK => {
+            LogKind::Link => {
                 let [parent, ino] = reader.words()?;
                 let name = reader.name()?;
                 filesystem.link(ino, parent, &name).await.map(|_| ())
             }
-            kind::RENAME | kind::RENAME_EXCHANGE => {
+            LogKind::Rename | LogKind::RenameExchange => {
                 let [parent, new_parent] = reader.words()?;
                 let (name, new_name) = (reader.name()?, reader.name()?);
-                let mode = if record.kind == kind::RENAME {
+                let mode = if record.kind == LogKind::Rename {
                     RenameMode::Replace
                 } else {
                     RenameMode::Exchange
@@ -181,17 +180,17 @@ impl Replayer {
                     .rename(parent, &name, new_parent, &new_name, mode)
                     .await
             }
-            kind::RENAME_WHITEOUT => self.rename_whiteout(&mut reader).await,
-            kind::WRITE => self.write(&record, &mut reader).await,
-            kind::WRITE2 => self.write2(&mut reader).await,
-            kind::TRUNCATE => {
+            LogKind::RenameWhiteout => self.rename_whiteout(&mut reader).await,
+            LogKind::Write => self.write(&record, &mut reader).await,
+            LogKind::Write2 => self.write2(&mut reader).await,
+            LogKind::Truncate => {
                 let [ino, offset, length] = reader.words()?;
                 let _entered = filesystem.enter_to_change().await?;
                 let node = filesystem.node(ino).await?;
                 filesystem.free_space(&node, offset, length).await
             }
-            kind::SETATTR => self.set_attributes(&mut reader).await,
-            kind::SETSAXATTR => {
+            LogKind::SetAttr => self.set_attributes(&mut reader).await,
+            LogKind::SetSaXattr => {
                 let [ino, length] = reader.words()?;
                 let name = reader.name()?;
                 let value = reader.take(length)?;
@@ -204,15 +203,15 @@ impl Replayer {
                     false => Err(FsError::AttributeTooBig),
                 }
             }
-            kind::ACL | kind::ACL_V0 => self.set_acl(record.kind, &mut reader).await,
-            kind::CLONE_RANGE => self.clone_range(&mut reader).await,
+            LogKind::Acl | LogKind::AclV0 => self.set_acl(record.kind, &mut reader).await,
+            LogKind::CloneRange => self.clone_range(&mut reader).await,
             _ => Err(FsError::Unsupported {
                 what: "a log record of a newer kind",
             }),
         }
     }
 
-    async fn create(&self, kind: u64, reader: &mut Reader) -> Result<()> {
+    async fn create(&self, kind: LogKind, reader: &mut Reader) -> Result<()> {
         let [
             parent,
             foid,
@@ -229,7 +228,7 @@ impl Replayer {
         let mut acl_words = [0; 5];
         let has_acl = matches!(
             kind,
-            kind::CREATE_ACL | kind::CREATE_ACL_ATTR | kind::MKDIR_ACL | kind::MKDIR_ACL_ATTR
+            LogKind::CreateAcl | LogKind::CreateAclAttr | LogKind::MkdirAcl | LogKind::MkdirAclAttr
         );
         if has_acl {
             acl_words = reader.words()?;
@@ -237,7 +236,10 @@ impl Replayer {
         let mut flags = 0;
         let has_extended = matches!(
             kind,
-            kind::CREATE_ATTR | kind::MKDIR_ATTR | kind::CREATE_ACL_ATTR | kind::MKDIR_ACL_ATTR
+            LogKind::CreateAttr
+                | LogKind::MkdirAttr
+                | LogKind::CreateAclAttr
+                | LogKind::MkdirAclAttr
         );
         if has_extended {
             let (_, set, _, length) =
@@ -259,7 +261,7 @@ impl Replayer {
             acl = Acl::decode_v0(&list, count);
         }
         let name = reader.name()?;
-        let target = if kind == kind::SYMLINK {
+        let target = if kind == LogKind::Symlink {
             Some(reader.name()?)
         } else {
             None
@@ -277,7 +279,7 @@ impl Replayer {
         let filesystem = &self.filesystem;
         let _entered = filesystem.enter_to_change().await?;
         let directory = filesystem.node(parent).await?;
-        if kind == kind::MKXATTR {
+        if kind == LogKind::MkXattr {
             let _lock = directory.xattrs.write().await;
             return filesystem
                 .make_xattr_directory(&directory, Some(replayed))
@@ -423,9 +425,9 @@ impl Replayer {
             .map(|_| ())
     }
 
-    async fn set_acl(&self, kind: u64, reader: &mut Reader) -> Result<()> {
+    async fn set_acl(&self, kind: LogKind, reader: &mut Reader) -> Result<()> {
         let [ino, count] = reader.words()?;
-        let list = if kind == kind::ACL {
+        let list = if kind == LogKind::Acl {
             let [domains, fuids, bytes, _flags] = reader.words()?;
             if domains != 0 || fuids != 0 {
                 return Err(FsError::Unsupported {
@@ -459,8 +461,8 @@ impl Replayer {
         Ok(())
     }
 
-    /// Blocks shared by cloning. Where they cannot be (the file's blocks are of another size) their content is
-    /// read and written anew; the log's own references last until it is freed.
+    /// Blocks shared by cloning. Where they cannot be (the file's blocks are of another size) their
+    /// content is read and written anew; the log's own references last until it is freed.
     async fn clone_range(&self, reader: &mut Reader) -> Result<()> {
         let [ino, offset, length, block_bytes, count] = reader.words()?;
         if count > CLONED_BLOCKS_MAX || block_bytes == 0 || block_bytes > 16 << 20 {
@@ -526,14 +528,14 @@ impl ReplayTarget for Replayer {
             // Changes of a file itself may be logged after its removal.
             let is_of_file = matches!(
                 record.kind,
-                kind::WRITE
-                    | kind::WRITE2
-                    | kind::TRUNCATE
-                    | kind::SETATTR
-                    | kind::SETSAXATTR
-                    | kind::ACL
-                    | kind::ACL_V0
-                    | kind::CLONE_RANGE
+                LogKind::Write
+                    | LogKind::Write2
+                    | LogKind::Truncate
+                    | LogKind::SetAttr
+                    | LogKind::SetSaXattr
+                    | LogKind::Acl
+                    | LogKind::AclV0
+                    | LogKind::CloneRange
             );
             match self.replay_record(record).await {
                 Err(FsError::Stale { .. }) if is_of_file => Ok(()),

@@ -15,15 +15,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use dataset::DirtyEstimate;
 use dataset::features::guid;
-use dataset::zil::LogRecord;
-use format::{NvEncoding, NvList, NvValue, ObjectId};
+use format::{LogKind, NvEncoding, NvList, NvValue, ObjectId};
 use object::{Object, Sa, ZapCursor};
+use zil::LogRecord;
 
 use crate::create::{Make, Replayed};
 use crate::data::Place;
 use crate::error::{FsError, Result};
 use crate::filesystem::{Filesystem, join};
-use crate::log::{self, kind};
+use crate::log;
 use crate::namespace::touched;
 use crate::node::{Node, SaXattrs};
 use crate::posix_acl::{self, PosixAcl};
@@ -508,7 +508,7 @@ impl Filesystem {
             let slots = directory.object.info().slots;
             let znode = directory.znode();
             let record = log::created(
-                kind::MKXATTR,
+                LogKind::MkXattr,
                 owner.ino,
                 directory.ino,
                 slots,

@@ -87,6 +87,10 @@ impl ObjectId {
     pub const META_DNODE: Self = Self(0);
     /// The MOS's object directory (`DMU_POOL_DIRECTORY_OBJECT`).
     pub const POOL_DIRECTORY: Self = Self(1);
+    /// A volume's data (`ZVOL_OBJ`, include/sys/zvol_impl.h).
+    pub const VOLUME_DATA: Self = Self(1);
+    /// The ZAP of a volume's properties (`ZVOL_ZAP_OBJ`).
+    pub const VOLUME_PROPERTIES: Self = Self(2);
     /// The master node of a filesystem (`MASTER_NODE_OBJ`).
     pub const MASTER_NODE: Self = Self(1);
     /// The special object of space used per user (`DMU_USERUSED_OBJECT`).

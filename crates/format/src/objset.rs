@@ -165,6 +165,9 @@ pub struct ObjsetPhys {
 }
 
 impl ObjsetPhys {
+    /// Where the intent log's head ([`ZilHeader`]) is in the block (`os_zil_header`).
+    pub const ZIL_HEADER_OFFSET: usize = 512;
+
     /// An empty object set of the full size (4 KiB).
     pub fn new(kind: ObjsetKind, meta_dnode: DnodePhys) -> Self {
         Self {

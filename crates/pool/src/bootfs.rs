@@ -67,7 +67,7 @@ impl BootFs {
 ///
 /// # Errors
 /// [`PoolError::BadProperty`] if it cannot be: no filesystem or snapshot of one in this pool.
-pub(crate) async fn find(dsl: &DslPool, name: &str) -> Result<ObjectId, PoolError> {
+pub(crate) async fn find(dsl: &Arc<DslPool>, name: &str) -> Result<ObjectId, PoolError> {
     let bad = |why: &str| PoolError::BadProperty {
         property: NAME.to_owned(),
         value: name.to_owned(),
@@ -84,7 +84,7 @@ pub(crate) async fn find(dsl: &DslPool, name: &str) -> Result<ObjectId, PoolErro
             "it is an invalid name: give a filesystem or snapshot of this pool",
         ));
     }
-    match dsl.lookup(name).await {
+    match dsl.directories().lookup(name).await {
         Ok(info) if info.head_kind == DatasetKind::Filesystem => Ok(info.object),
         Ok(_) => Err(bad(
             "property 'bootfs' not supported on volumes; give a filesystem",

@@ -48,7 +48,7 @@ impl Participant for LogClaims {
         Box::pin(async move {
             let claim = self.pending.lock().take();
             if let Some(claim) = claim {
-                let newest = pass.core.dsl.claim_logs(pass.ctx, claim).await?;
+                let newest = pass.core.dsl.logs().claim(pass.ctx, claim).await?;
                 *self.newest.lock() = newest;
                 pass.core.stored_scan.cancel(pass).await?;
             }

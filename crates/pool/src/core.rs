@@ -220,7 +220,7 @@ impl Core {
     /// Has a task done. One that waits for its turn when the pool is suspended is withdrawn; of one that was done but is
     /// not on disk, it is said as well that the pool is suspended.
     pub(crate) async fn run_task(&self, task: impl SyncTask + 'static) -> Result<(), PoolError> {
-        self.unless_suspended(self.dsl.run_task(Arc::new(task)))
+        self.unless_suspended(self.dsl.tasks().run(Arc::new(task)))
             .await
     }
 
@@ -258,7 +258,7 @@ impl Core {
     pub(crate) fn close(&self) {
         self.state.lock().closed = true;
         self.auxiliary.lock().release();
-        self.dsl.close();
+        self.dsl.tasks().close();
         // Of a pool that is given up, some may wait for devices that never answer.
         self.pipeline.tasks().cancel();
         self.space.close();

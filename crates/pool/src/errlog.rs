@@ -249,7 +249,11 @@ impl Core {
         for (bookmark, birth) in self.errors.known() {
             let found_in = ObjectId::new(bookmark.objset.get());
             let head = if heads && !found_in.is_zero() {
-                self.dsl.head_of(found_in).await.unwrap_or(found_in)
+                self.dsl
+                    .damage()
+                    .head_of(found_in)
+                    .await
+                    .unwrap_or(found_in)
             } else {
                 found_in
             };
@@ -275,7 +279,7 @@ impl Core {
             out.push(to_bookmark(head, block));
             return true;
         }
-        match self.dsl.damaged_in(head, block).await {
+        match self.dsl.damage().damaged_in(head, block).await {
             Ok(found) if found.datasets.is_empty() && found.is_certain => false,
             Ok(found) if !found.datasets.is_empty() => {
                 out.extend(
@@ -311,7 +315,7 @@ impl Core {
         }
         let mut out = Vec::new();
         for (found_in, block) in stored {
-            let head = match self.dsl.head_of(found_in).await {
+            let head = match self.dsl.damage().head_of(found_in).await {
                 Ok(head) => head,
                 // Destroyed since.
                 Err(DatasetError::Object(object::ObjectError::NoSuchObject { .. })) => continue,
@@ -320,7 +324,7 @@ impl Core {
                     found_in
                 }
             };
-            match self.dsl.birth_of(found_in, &block).await {
+            match self.dsl.damage().birth_of(found_in, &block).await {
                 Ok(Some(birth)) => out.push((head, ErrorBookmark { birth, ..block })),
                 // There is no such block any more.
                 Ok(None) => {}
@@ -445,7 +449,7 @@ impl LogSync<'_> {
             let head = if found_in.is_zero() {
                 found_in
             } else {
-                match self.dsl.head_of_syncing(found_in).await {
+                match self.dsl.damage().head_of_syncing(found_in).await {
                     Ok(head) => head,
                     // Destroyed since.
                     Err(DatasetError::Object(object::ObjectError::NoSuchObject { .. })) => continue,
@@ -641,7 +645,13 @@ mod tests {
             .await
             .expect("import");
         let name = pool.name();
-        let head = pool.dsl().lookup(&name).await.expect("lookup").object;
+        let head = pool
+            .dsl()
+            .directories()
+            .lookup(&name)
+            .await
+            .expect("lookup")
+            .object;
         let lost = |block| Bookmark {
             objset: ObjsetId::new(head.get()),
             object: ObjectId::new(2),

@@ -123,7 +123,7 @@ pub(crate) fn start(core: &Arc<Core>) {
             if let Some(error) = error.filter(ZioError::is_final) {
                 txgs.stop(error);
                 if let Some(dsl) = dsl.upgrade() {
-                    dsl.close();
+                    dsl.tasks().close();
                 }
             }
         }));
@@ -567,7 +567,7 @@ async fn import_on(
         });
     }
     if !lost_logs.is_empty() && spec.missing_logs != MissingLogs::Accepted {
-        let datasets = dsl.datasets_with_lost_logs().await?;
+        let datasets = dsl.logs().with_lost_devices().await?;
         if !datasets.is_empty() || spec.missing_logs == MissingLogs::Refused {
             return Err(missing_log(name, &lost_logs, datasets));
         }
@@ -610,7 +610,7 @@ async fn import_on(
     if !spec.read_only {
         dedup.load(name).await?;
         // Blocks of dedup tables are not freed before the tables are ready.
-        dsl.hold_background(dedup.has_logs());
+        dsl.destroyer().put_off(dedup.has_logs());
     }
     let clones = CloneTables::load(name, &mos, &ground.tree, &ground.pipeline).await?;
     if clones.is_foreign() && !spec.read_only {
@@ -695,7 +695,7 @@ async fn import_on(
             core.close();
             return Err(error);
         }
-        core.dsl.hold_background(false);
+        core.dsl.destroyer().put_off(false);
     }
     Ok(core)
 }

@@ -187,7 +187,7 @@ impl Pool {
     /// The last txgs of a pool that is left.
     async fn write_last(&self, pool_state: u64) -> Result<(), PoolError> {
         let core = &self.core;
-        core.dsl.close_logs().await?;
+        core.dsl.logs().close_open().await?;
         core.txgs.sync().await?;
         {
             let mut pairs = core.identity.lock();
@@ -302,7 +302,7 @@ impl Pool {
             size_bytes: totals.size_bytes,
             allocated_bytes: totals.allocated_bytes,
             free_bytes: totals.size_bytes.saturating_sub(totals.allocated_bytes),
-            freeing_bytes: self.core.dsl.freeing_bytes(),
+            freeing_bytes: self.core.dsl.destroyer().freeing_bytes(),
             leaked_bytes: 0,
             fragmentation_percent: (size > 0).then(|| (weighted / size) as u8),
             expandsize_bytes: (tree.tops().iter())
@@ -428,7 +428,7 @@ impl Pool {
     /// When the dataset that is stored cannot be read.
     pub async fn bootfs(&self) -> Result<Option<String>, PoolError> {
         match self.core.bootfs.dataset() {
-            Some(dataset) => Ok(Some(self.core.dsl.name_of(dataset).await?)),
+            Some(dataset) => Ok(Some(self.core.dsl.directories().name_of(dataset).await?)),
             None => Ok(None),
         }
     }
@@ -781,7 +781,7 @@ impl Pool {
 
     /// Bytes that are in the background to be freed: those of destroyed datasets.
     pub fn freeing_bytes(&self) -> u64 {
-        self.core.dsl.freeing_bytes()
+        self.core.dsl.destroyer().freeing_bytes()
     }
 
     /// What the last scrub since the import has done so far.

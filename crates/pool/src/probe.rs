@@ -91,7 +91,7 @@ pub async fn probe(world: &World, found: &FoundPool) -> Result<Probe, PoolError>
             let comment = core.identity.lock().comment.clone();
             let lost_logs = match open::lost_logs(&core.tree).is_empty() {
                 true => None,
-                false => Some(core.dsl.datasets_with_lost_logs().await),
+                false => Some(core.dsl.logs().with_lost_devices().await),
             };
             let under_way = features::under_way(core.dsl.mos(), &core.tree).await;
             core.close();

@@ -196,7 +196,11 @@ async fn verify(core: &Core) -> Result<(), PoolError> {
         snapshots: true,
         depth: None,
     };
-    let datasets = core.dsl.list(&core.dsl.pool_name(), &everything).await?;
+    let datasets = core
+        .dsl
+        .directories()
+        .list(&core.dsl.pool_name(), &everything)
+        .await?;
     for info in datasets {
         match core.dsl.open_dataset(&info.name).await {
             Ok(_) => {}

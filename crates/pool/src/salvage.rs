@@ -706,8 +706,7 @@ async fn open_root(
         Ok(objset) => {
             dataset.root = Some(phys.block);
             dataset.has_log =
-                dataset::zil::awaits_replay(&ground.pipeline, &objset.zil_header(), dataset.txg)
-                    .await;
+                zil::awaits_replay(&ground.pipeline, &objset.zil_header(), dataset.txg).await;
             dataset.kind = match objset.kind() {
                 ObjsetKind::Filesystem => Some(DatasetKind::Filesystem),
                 ObjsetKind::Volume => Some(DatasetKind::Volume),

@@ -53,7 +53,7 @@ impl Core {
         };
         if let Either::Right(_) = select(pin!(self.sync_until_stopped()), pin!(stalled)).await {
             self.txgs.stop(ZioError::Closing);
-            self.dsl.close();
+            self.dsl.tasks().close();
         }
     }
 
@@ -86,7 +86,7 @@ impl Core {
         let error = ZioError::Suspended { reason };
         self.pipeline.suspension().suspend(error.clone());
         self.txgs.stop(error);
-        self.dsl.close();
+        self.dsl.tasks().close();
     }
 
     /// Whether a txg is needed although nobody asked for one.
@@ -94,7 +94,7 @@ impl Core {
         self.participants()
             .iter()
             .any(|participant| participant.has_work(self))
-            || self.dsl.has_dirty(self.txgs.open_txg())
+            || self.dsl.syncer().has_dirty(self.txgs.open_txg())
             || self.pipeline.allocator().has_deferred()
     }
 
@@ -133,12 +133,12 @@ impl Core {
                 tx: &tx,
             };
             if pass.is_first() {
-                self.dsl.run_early_tasks(&ctx).await?;
+                self.dsl.tasks().run_early(&ctx).await?;
                 for participant in &participants {
                     participant.early(&pass).await?;
                 }
             }
-            self.dsl.sync_pass(&ctx).await?;
+            self.dsl.syncer().pass(&ctx).await?;
             for participant in &participants {
                 participant.pass(&pass).await?;
             }
@@ -158,12 +158,12 @@ impl Core {
         if wrote {
             self.write_labels(txg).await?;
         }
-        self.dsl.sync_done(txg);
+        self.dsl.syncer().done(txg);
         self.pipeline.sync_done(txg);
         for participant in &participants {
             participant.done(self, txg, wrote);
         }
-        self.dsl.answer_tasks(txg);
+        self.dsl.tasks().answer(txg);
         if self.checkpoint.is_discarding() {
             self.txgs.kick();
         }

@@ -95,7 +95,8 @@ impl Core {
     /// Before `txg` is written: has it leave an uberblock if trimming waits for one.
     pub(crate) fn write_for_trim(&self, txg: Txg) {
         let allocator = self.pipeline.allocator();
-        if allocator.trim_waits() == Some(TrimWait::Uberblock) && !self.dsl.has_dirty(txg) {
+        if allocator.trim_waits() == Some(TrimWait::Uberblock) && !self.dsl.syncer().has_dirty(txg)
+        {
             allocator.note_forced_by_trim(txg);
             self.identity.mark_dirty();
         }

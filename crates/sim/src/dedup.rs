@@ -19,7 +19,7 @@ const KINDS: u64 = 7;
 pub async fn prepare(pool: &Pool, dedup: &str) -> Result<(), Failure> {
     let set = |name: &str, value: &str| (name.to_owned(), PropertyChange::Set(value.to_owned()));
     let changes = [set("dedup", dedup), set("recordsize", "4K")];
-    Ok(pool.dsl().set_properties(POOL, &changes).await?)
+    Ok(pool.dsl().properties().set(POOL, &changes).await?)
 }
 
 /// Content of a file from `offset_bytes` on: records of which there are few kinds.

@@ -113,7 +113,7 @@ impl Golden {
         let mut keys = Vec::new();
         for (root, text) in given {
             let root = below(root);
-            let info = pool.dsl().key_info(&root).await?;
+            let info = pool.dsl().keys().info(&root).await?;
             let info = info.ok_or_else(|| format!("{root} is not encrypted"))?;
             let wrapping = match info.format {
                 KeyFormat::Passphrase => {
@@ -293,7 +293,7 @@ impl Golden {
             pool.export(false).await?;
         } else {
             sim.power_cut(PowerCut::Random);
-            pool.dsl().close();
+            pool.dsl().tasks().close();
         }
         Ok(())
     }
@@ -342,7 +342,11 @@ impl Golden {
         let number = rng.below(self.keys.len() as u64) as usize;
         let Key { root, wrapping } = &self.keys[number];
         let dsl = pool.dsl();
-        let info = dsl.key_info(root).await?.ok_or("not encrypted any more")?;
+        let info = dsl
+            .keys()
+            .info(root)
+            .await?
+            .ok_or("not encrypted any more")?;
         if info.is_loaded {
             return Ok(());
         }
@@ -352,17 +356,17 @@ impl Golden {
         }
         let mut wrong = wrapping.clone();
         wrong[0] ^= 1;
-        let loaded = dsl.load_key(root, wrong, false).await;
+        let loaded = dsl.keys().load(root, wrong, false).await;
         if !matches!(loaded, Err(DatasetError::WrongKey { .. })) {
             return Err(format!("a wrong key of {root}: {loaded:?}").into());
         }
-        Ok(dsl.load_key(root, wrapping.clone(), true).await?)
+        Ok(dsl.keys().load(root, wrapping.clone(), true).await?)
     }
 }
 
 async fn load(pool: &Pool, key: &Key) -> Result<(), Failure> {
     let Key { root, wrapping } = key;
-    let loaded = pool.dsl().load_key(root, wrapping.clone(), false).await;
+    let loaded = pool.dsl().keys().load(root, wrapping.clone(), false).await;
     loaded.map_err(|error| format!("the key of {root}: {error}").into())
 }
 

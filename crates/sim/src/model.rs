@@ -484,7 +484,7 @@ pub async fn list(dsl: &Arc<DslPool>, top: &str) -> Result<BTreeMap<String, Vec<
         ..ListOptions::default()
     };
     let mut out: BTreeMap<String, Vec<(u64, String)>> = BTreeMap::new();
-    for info in dsl.list(top, &options).await? {
+    for info in dsl.directories().list(top, &options).await? {
         match dataset::name::split_snapshot(&info.name) {
             (head, Some(snapshot)) => {
                 let created = (info.createtxg.get(), snapshot.to_owned());

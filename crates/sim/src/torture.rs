@@ -497,7 +497,7 @@ pub async fn observe_all(
         }
         let mut properties = BTreeMap::new();
         let mut sync_disabled = None;
-        for setting in dsl.properties(&name).await? {
+        for setting in dsl.properties().all(&name).await? {
             if setting.source == PropertySource::Local {
                 if setting.name == "sync" {
                     sync_disabled = Some(setting.value.number() == Some(2));
@@ -505,7 +505,7 @@ pub async fn observe_all(
                 properties.insert(setting.name, format!("{:?}", setting.value));
             }
         }
-        let origin = dsl.lookup(&name).await?.origin;
+        let origin = dsl.directories().lookup(&name).await?.origin;
         state.insert(
             name.clone(),
             DatasetModel {
@@ -816,7 +816,7 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
             patiently("killing the tasks", sim.kill_tasks()).await?;
             let left = Arc::downgrade(pool.pipeline());
             // Tasks that wait for a sync hold the pool.
-            pool.dsl().close();
+            pool.dsl().tasks().close();
             drop(pool);
             sim.kill_tasks().await;
             nothing_left(&left, "a power cut")?;

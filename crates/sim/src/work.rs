@@ -166,7 +166,7 @@ impl Worker {
     pub async fn prepare(&mut self) -> Result<(), Failure> {
         let dsl = self.pool.dsl();
         let files = Arc::new(filesystem::ZplInit::new());
-        dsl.create_dataset(&self.top, &[], files).await?;
+        dsl.datasets().create(&self.top, &[], files).await?;
         let volume = format!("{}/v", self.top);
         let block = [4096u32, 8192, 16384][self.rng.below(3) as usize];
         let init = Arc::new(volume::ZvolInit::new(VOLUME_BYTES, block));
@@ -174,7 +174,7 @@ impl Worker {
             ("volsize".to_owned(), VOLUME_BYTES.to_string()),
             ("volblocksize".to_owned(), block.to_string()),
         ];
-        dsl.create_dataset(&volume, &own, init).await?;
+        dsl.datasets().create(&volume, &own, init).await?;
         let dataset = |content| DatasetModel {
             content: Arc::new(content),
             snapshots: Vec::new(),

@@ -9,9 +9,9 @@ use object::{NewObject, ObjectSet, Zap, ZapOptions};
 use zio::Tx;
 
 /// The object that holds a volume's data (`ZVOL_OBJ`).
-pub(crate) const DATA: ObjectId = ObjectId::new(1);
+pub(crate) const DATA: ObjectId = ObjectId::VOLUME_DATA;
 /// The ZAP that holds its size (`ZVOL_ZAP_OBJ`).
-pub(crate) const PROPERTIES: ObjectId = ObjectId::new(2);
+pub(crate) const PROPERTIES: ObjectId = ObjectId::VOLUME_PROPERTIES;
 /// The entry with the size in bytes.
 pub(crate) const SIZE: &str = "size";
 

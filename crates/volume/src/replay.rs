@@ -1,22 +1,13 @@
 //! Doing again what the intent log of a crash says (`zvol_replay_vector`, module/zfs/zvol.c).
 
 use bytes::Bytes;
-use dataset::zil::{ReplayError, ReplayRecord, ReplayTarget};
 use device::BoxFuture;
-use format::Bookmark;
-use format::{BLOCK_POINTER_BYTES, BlockPointer, Endian};
+use format::{BLOCK_POINTER_BYTES, BlockPointer, Bookmark, Endian, LogKind};
+use zil::{ReplayError, ReplayRecord, ReplayTarget};
 use zio::ReadContext;
 
 use crate::init::DATA;
 use crate::volume::Volume;
-
-/// Kinds of records about volumes (include/sys/zil.h).
-mod kind {
-    pub const WRITE: u64 = 9;
-    pub const TRUNCATE: u64 = 10;
-    pub const WRITE2: u64 = 20;
-    pub const CLONE_RANGE: u64 = 24;
-}
 
 /// Blocks that one record may clone.
 const CLONED_BLOCKS_MAX: u64 = 1 << 20;
@@ -29,13 +20,13 @@ enum BadRecord {
         "a record of kind {kind} in the volume's intent log is cut short; scrub the pool, then \
          roll back to a snapshot if data is missing"
     )]
-    Short { kind: u64 },
+    Short { kind: LogKind },
     /// It is not one for volumes.
     #[error(
         "a record of kind {kind} in the volume's intent log is not one for volumes; use a newer \
          release"
     )]
-    Unknown { kind: u64 },
+    Unknown { kind: LogKind },
 }
 
 fn words<const N: usize>(record: &ReplayRecord) -> Result<[u64; N], BadRecord> {
@@ -58,7 +49,7 @@ impl Volume {
     async fn replay_record(&self, record: ReplayRecord) -> Result<(), ReplayError> {
         let short = BadRecord::Short { kind: record.kind };
         match record.kind {
-            kind::WRITE => {
+            LogKind::Write => {
                 let [_object, mut offset, length, _] = words(&record)?;
                 let data = match &record.data {
                     Some(block) => {
@@ -87,15 +78,15 @@ impl Volume {
                     .write_locked(offset, data.slice(..room as usize))
                     .await?)
             }
-            kind::TRUNCATE => {
+            LogKind::Truncate => {
                 let [_object, offset, length] = words(&record)?;
                 let room = self.size_bytes().saturating_sub(offset);
                 let length = if length == 0 { room } else { length.min(room) };
                 Ok(self.free_locked(offset, length).await?)
             }
             // The data was part of a block that is on disk already.
-            kind::WRITE2 => Ok(()),
-            kind::CLONE_RANGE => {
+            LogKind::Write2 => Ok(()),
+            LogKind::CloneRange => {
                 let [_object, offset, length, block_bytes, count] = words(&record)?;
                 if count > CLONED_BLOCKS_MAX || block_bytes == 0 || block_bytes > 16 << 20 {
                     return Err(short.into());

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use dataset::range_lock::RangeLock;
-use dataset::zil::{LogRecord, Zil};
-use dataset::{Dataset, DatasetError, DatasetSettings, DirtyEstimate, SyncMode};
+use dataset::{Dataset, DatasetError, DatasetSettings, DirtyEstimate};
 use device::World;
-use format::{Guid, ObjsetKind};
+use format::{Guid, LogKind, ObjsetKind};
 use object::{Object, ObjectError, ObjectSet, Zap};
 use parking_lot::RwLock;
 use tokio::sync::{RwLockReadGuard, watch};
+use zil::{LogRecord, SyncMode, Zil};
 use zio::{Tx, ZioError};
 
 use crate::error::{Result, VolumeError};
@@ -19,8 +19,6 @@ use crate::init::{DATA, PROPERTIES, SIZE};
 
 /// Most bytes written in one transaction.
 const WRITE_BYTES_MAX: u64 = 4 << 20;
-/// `TX_TRUNCATE`.
-const LOG_TRUNCATE: u64 = 10;
 
 /// A run of bytes that are all backed by storage, or all not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,7 +95,7 @@ impl Volume {
             let count = log
                 .replay(&*volume)
                 .await
-                .map_err(|error| volume.of_dataset(error))?;
+                .map_err(|error| volume.of_dataset(error.into()))?;
             tracing::info!(volume = %volume.name, records = count, "replayed the intent log");
         }
         Ok(volume)
@@ -361,7 +359,10 @@ impl Volume {
                 for word in [DATA.get(), start, part_end - start] {
                     body.extend_from_slice(&word.to_le_bytes());
                 }
-                log.record(&tx, LogRecord::of_object(LOG_TRUNCATE, DATA, false, body));
+                log.record(
+                    &tx,
+                    LogRecord::of_object(LogKind::Truncate, DATA, false, body),
+                );
             }
             drop(tx);
             start = part_end;

@@ -182,7 +182,8 @@ async fn run(seed: u64, block_bytes: u32) {
         ("volblocksize".to_owned(), block_bytes.to_string()),
     ];
     pool.dsl()
-        .create_dataset("tank/vol", &properties, init)
+        .datasets()
+        .create("tank/vol", &properties, init)
         .await
         .expect("create the volume");
     let mut volume = open(&world, &pool, "tank/vol").await;
@@ -283,7 +284,8 @@ async fn many_at_once() {
         ("volblocksize".to_owned(), "8192".to_owned()),
     ];
     pool.dsl()
-        .create_dataset("tank/vol", &properties, init)
+        .datasets()
+        .create("tank/vol", &properties, init)
         .await
         .expect("create the volume");
     let volume = open(&world, &pool, "tank/vol").await;
@@ -327,7 +329,8 @@ async fn what_cannot_be_is_refused() {
         ("volblocksize".to_owned(), "8192".to_owned()),
     ];
     pool.dsl()
-        .create_dataset("tank/vol", &properties, init)
+        .datasets()
+        .create("tank/vol", &properties, init)
         .await
         .expect("create the volume");
     let volume = open(&world, &pool, "tank/vol").await;
@@ -345,7 +348,7 @@ async fn what_cannot_be_is_refused() {
     ));
     let read_only = PropertyChange::Set("on".into());
     let changes = [("readonly".to_owned(), read_only)];
-    let set = pool.dsl().set_properties("tank/vol", &changes).await;
+    let set = pool.dsl().properties().set("tank/vol", &changes).await;
     set.expect("readonly=on");
     let refused = volume.write(0, Bytes::from_static(b"x"), false).await;
     assert!(matches!(refused, Err(VolumeError::ReadOnly { .. })));
@@ -372,7 +375,8 @@ async fn changes_below_an_unreadable_indirect_block_fail_alone() {
         ("volblocksize".to_owned(), "4096".to_owned()),
     ];
     pool.dsl()
-        .create_dataset("tank/vol", &properties, init)
+        .datasets()
+        .create("tank/vol", &properties, init)
         .await
         .expect("create the volume");
     let volume = open(&world, &pool, "tank/vol").await;

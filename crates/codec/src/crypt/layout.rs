@@ -1,15 +1,18 @@
-//! Which parts of dnode blocks and intent log blocks are encrypted, and what is authenticated of the
-//! rest (`zio_crypt_init_uios_dnode`, `zio_crypt_init_uios_zil`; module/os/linux/zfs/zio_crypt.c).
+//! Which parts of dnode blocks and intent log blocks are encrypted, and what is authenticated of
+//! the rest (`zio_crypt_init_uios_dnode`, `zio_crypt_init_uios_zil`;
+//! module/os/linux/zfs/zio_crypt.c).
 
 use std::ops::Range;
 
-use format::{BLOCK_POINTER_BYTES, BlockPointer, DNODE_CORE_BYTES, DNODE_SLOT_BYTES, DnodeFlags};
-use format::{Endian, ObjectType, ZilLink};
+use format::{
+    BLOCK_POINTER_BYTES, BlockPointer, DNODE_CORE_BYTES, DNODE_SLOT_BYTES, DnodeFlags, Endian,
+    LogCloneBody, LogHeader, LogKind, LogWriteBody, ObjectType, ZilLink,
+};
 
 use super::CryptError;
 
-/// A part of a block. Encrypted parts follow each other in the cipher's stream, the others in what is
-/// authenticated.
+/// A part of a block. Encrypted parts follow each other in the cipher's stream, the others in what
+/// is authenticated.
 pub(super) enum Part {
     /// Encrypted.
     Secret(Range<usize>),
@@ -100,8 +103,8 @@ impl<'a> DnodeFields<'a> {
     }
 }
 
-/// What is authenticated of a pointer (`blkptr_auth_buf_t`): portable properties (8 bytes, little-endian), MAC (16),
-/// and with version 1 zeros (8).
+/// What is authenticated of a pointer (`blkptr_auth_buf_t`): portable properties (8 bytes,
+/// little-endian), MAC (16), and with version 1 zeros (8).
 pub(super) fn pointer_identity(pointer: &BlockPointer, version: u64) -> Vec<u8> {
     /// Bits of `blk_prop`: dedup, kind of checksum.
     const LOCAL: u64 = 1 << 62 | 0xff << 40;
@@ -158,14 +161,8 @@ pub(super) fn dnode_parts(
     Ok(parts)
 }
 
-/// Size of a record's common header (`lr_t`).
-const RECORD_HEADER_BYTES: usize = 32;
-/// Type of a write, and where its block pointer is (`lr_write_t`).
-const WRITE: (u64, usize) = (9, 64);
-/// Type of a clone, and where its block pointers' number is (`lr_clone_range_t`); they are behind it.
-const CLONE_RANGE: (u64, usize) = (24, 64);
-
-/// The parts of an intent log block (with the chain's link first, as [`format::Checksum::Zilog2`] has it).
+/// The parts of an intent log block (with the chain's link first, as [`format::Checksum::Zilog2`]
+/// has it).
 pub(super) fn log_parts(block: &[u8], endian: Endian) -> Result<Vec<Part>, CryptError> {
     let bad = CryptError::Layout {
         what: "intent log block",
@@ -182,18 +179,15 @@ pub(super) fn log_parts(block: &[u8], endian: Endian) -> Result<Vec<Part>, Crypt
     let mut parts = vec![Part::Clear(0..ZilLink::ECK_OFFSET)];
     let mut at = ZilLink::BYTES;
     while at < used {
-        // Without the flag of names without regard to case: OpenZFS compares the whole word, and
-        // writes do not have it.
-        let kind = word(at).ok_or(bad)?;
-        let length = word(at + 8)
-            .and_then(|length| usize::try_from(length).ok())
-            .filter(|length| (RECORD_HEADER_BYTES..=used - at).contains(length))
-            .ok_or(bad)?;
-        let end = at + length;
-        let body = at + RECORD_HEADER_BYTES;
+        let header = LogHeader::decode(&block[at..used], endian).map_err(|_| bad)?;
+        let end = at + header.length_bytes;
+        let body = at + LogHeader::BYTES;
         parts.push(Part::Clear(at..body));
-        if kind == WRITE.0 {
-            let pointer = at + WRITE.1..at + WRITE.1 + BLOCK_POINTER_BYTES;
+        // OpenZFS compares the kind with the flag of names without regard to case, which neither a
+        // write nor a clone has.
+        let kind = (!header.case_insensitive).then_some(header.kind);
+        if kind == Some(LogKind::Write) {
+            let pointer = body + LogWriteBody::POINTER..body + LogWriteBody::BYTES;
             if pointer.end > end {
                 return Err(bad);
             }
@@ -201,8 +195,8 @@ pub(super) fn log_parts(block: &[u8], endian: Endian) -> Result<Vec<Part>, Crypt
             let data = pointer.end..end;
             parts.push(Part::Clear(pointer));
             parts.push(Part::Secret(data));
-        } else if kind == CLONE_RANGE.0 {
-            let pointers = at + CLONE_RANGE.1;
+        } else if kind == Some(LogKind::CloneRange) {
+            let pointers = body + LogCloneBody::COUNT;
             if pointers > end {
                 return Err(bad);
             }

@@ -28,7 +28,8 @@ pub(crate) fn refusal(property: &Property, value: &PropertyValue) -> Option<&'st
             Some("reads and writes always pass the cache; use 'standard' or 'disabled'")
         }
         "acltype" if number == 2 => Some(
-            "Linux shows no NFSv4 access control lists through FUSE; use 'posix' or 'off' (lists that are stored stay)",
+            "Linux shows no NFSv4 access control lists through FUSE; use 'posix' or 'off' (lists \
+             that are stored stay)",
         ),
         _ => None,
     }

@@ -3,9 +3,9 @@
 //! A native property is stored in the ZAP of its directory (`dd_props_zapobj`) or, for a snapshot,
 //! of the snapshot (`ds_props_obj`): numbers and index words as one `u64`, text as bytes that end
 //! in a zero. What is not stored is inherited from the nearest ancestor that has it, where the
-//! property is inheritable, or else is the default. Beside `name` the ZAP may hold `name$recvd` (the
-//! value that a receive brought) and `name$inherit` (explicitly inherited in spite of a received
-//! value): module/zfs/dsl_prop.c.
+//! property is inheritable, or else is the default. Beside `name` the ZAP may hold `name$recvd`
+//! (the value that a receive brought) and `name$inherit` (explicitly inherited in spite of a
+//! received value): module/zfs/dsl_prop.c.
 
 mod honoured;
 mod indexes;

@@ -143,13 +143,13 @@ impl TestPool {
             .await
             .expect("a pool is created");
         while ctx.pass == 1 || dsl.mos().is_dirty(txg) {
-            dsl.sync_pass(&ctx).await.expect("syncs");
+            dsl.syncer().pass(&ctx).await.expect("syncs");
             pipeline.frees().take_changes(txg).await.expect("changes");
             ctx.pass += 1;
         }
-        dsl.sync_done(txg);
+        dsl.syncer().done(txg);
         pipeline.sync_done(txg);
-        dsl.answer_tasks(txg);
+        dsl.tasks().answer(txg);
         let pool = TestPool {
             world,
             pipeline,
@@ -173,7 +173,7 @@ impl TestPool {
     pub async fn reopen(self) -> Self {
         self.settle().await;
         let synced = self.txgs.synced_txg();
-        self.dsl.close();
+        self.dsl.tasks().close();
         self.txgs.stop(ZioError::Closing);
         let root = self.dsl.root_bp();
         let txgs = TxgManager::new(self.world.clone(), synced, limits());
@@ -205,7 +205,8 @@ impl TestPool {
             ObjsetKind::Filesystem
         };
         self.dsl
-            .create_dataset(name, &properties, Arc::new(Init(kind)))
+            .datasets()
+            .create(name, &properties, Arc::new(Init(kind)))
             .await
     }
 
@@ -217,9 +218,9 @@ impl TestPool {
     pub async fn settle(&self) {
         for _ in 0..1000 {
             self.sync().await;
-            if self.dsl.freeing_bytes() == 0
+            if self.dsl.destroyer().freeing_bytes() == 0
                 && !self.pipeline.allocator().has_deferred()
-                && !self.dsl.has_dirty(self.txgs.open_txg())
+                && !self.dsl.syncer().has_dirty(self.txgs.open_txg())
             {
                 return;
             }
@@ -237,7 +238,12 @@ impl TestPool {
             snapshots: true,
             ..ListOptions::default()
         };
-        let list = self.dsl.list("tank", &options).await.expect("a list");
+        let list = self
+            .dsl
+            .directories()
+            .list("tank", &options)
+            .await
+            .expect("a list");
         let mut reached: HashMap<String, HashMap<[u64; 2], BlockPointer>> = HashMap::new();
         for info in &list {
             let dataset = self
@@ -359,7 +365,8 @@ impl TestPool {
 
     pub async fn number(&self, name: &str, property: &str) -> u64 {
         self.dsl
-            .property(name, property)
+            .properties()
+            .get(name, property)
             .await
             .unwrap_or_else(|error| panic!("{name} {property}: {error}"))
             .value
@@ -404,14 +411,14 @@ async fn sync_loop(
             txgs: Some(txgs.clone()),
         };
         while ctx.pass == 1 || dsl.mos().is_dirty(txg) {
-            dsl.sync_pass(&ctx).await.expect("a pass");
+            dsl.syncer().pass(&ctx).await.expect("a pass");
             pipeline.frees().take_changes(txg).await.expect("changes");
             ctx.pass += 1;
             assert!(ctx.pass < 20, "the MOS does not converge");
         }
-        dsl.sync_done(txg);
+        dsl.syncer().done(txg);
         pipeline.sync_done(txg);
-        dsl.answer_tasks(txg);
+        dsl.tasks().answer(txg);
         txgs.synced(txg);
     }
 }

@@ -73,7 +73,8 @@ fn text(value: &PropertyValue) -> &str {
 
 async fn set(pool: &TestPool, name: &str, property: &str, value: &str) -> Result<(), DatasetError> {
     pool.dsl
-        .set_properties(
+        .properties()
+        .set(
             name,
             &[(property.to_owned(), PropertyChange::Set(value.to_owned()))],
         )
@@ -85,7 +86,12 @@ async fn names(pool: &TestPool) -> Vec<String> {
         snapshots: true,
         ..ListOptions::default()
     };
-    let list = pool.dsl.list("tank", &options).await.expect("a list");
+    let list = pool
+        .dsl
+        .directories()
+        .list("tank", &options)
+        .await
+        .expect("a list");
     list.into_iter().map(|info| info.name).collect()
 }
 
@@ -94,12 +100,22 @@ async fn a_new_pool_is_whole_and_opens_again() {
     let pool = TestPool::new(256 << 20).await;
     pool.check().await;
     assert_eq!(names(&pool).await, ["tank"]);
-    let root = pool.dsl.lookup("tank").await.expect("the root");
+    let root = pool
+        .dsl
+        .directories()
+        .lookup("tank")
+        .await
+        .expect("the root");
     assert_eq!(root.kind, DatasetKind::Filesystem);
     assert_eq!(root.createtxg.get(), 1);
     let pool = pool.reopen().await;
     pool.check().await;
-    let again = pool.dsl.lookup("tank").await.expect("the root");
+    let again = pool
+        .dsl
+        .directories()
+        .lookup("tank")
+        .await
+        .expect("the root");
     assert_eq!(again.guid, root.guid);
     assert_eq!(again.referenced_bytes, root.referenced_bytes);
     let features = pool.dsl.features();
@@ -137,26 +153,44 @@ async fn names_and_kinds_are_checked() {
     assert_eq!(pool.number("tank/vol", "volsize").await, 1 << 20);
     assert_eq!(pool.number("tank/vol", "volblocksize").await, 8192);
     assert_eq!(pool.number("tank/fs", "version").await, 5);
-    assert!(pool.dsl.property("tank/fs", "volsize").await.is_err());
+    assert!(
+        pool.dsl
+            .properties()
+            .get("tank/fs", "volsize")
+            .await
+            .is_err()
+    );
     assert_eq!(
         names(&pool).await,
         ["tank", "tank/fs", "tank/fs/deep", "tank/vol"]
     );
     assert!(matches!(
-        pool.dsl.destroy("tank/fs").await,
+        pool.dsl.destroyer().destroy("tank/fs").await,
         Err(DatasetError::HasChildren { .. })
     ));
     let held = pool.dsl.open_dataset("tank/fs/deep").await.expect("opens");
     assert!(matches!(
-        pool.dsl.destroy("tank/fs/deep").await,
+        pool.dsl.destroyer().destroy("tank/fs/deep").await,
         Err(DatasetError::Busy { .. })
     ));
     drop(held);
-    pool.dsl.destroy("tank/fs/deep").await.expect("destroyed");
-    pool.dsl.destroy("tank/fs").await.expect("destroyed");
-    pool.dsl.destroy("tank/vol").await.expect("destroyed");
+    pool.dsl
+        .destroyer()
+        .destroy("tank/fs/deep")
+        .await
+        .expect("destroyed");
+    pool.dsl
+        .destroyer()
+        .destroy("tank/fs")
+        .await
+        .expect("destroyed");
+    pool.dsl
+        .destroyer()
+        .destroy("tank/vol")
+        .await
+        .expect("destroyed");
     assert!(matches!(
-        pool.dsl.destroy("tank").await,
+        pool.dsl.destroyer().destroy("tank").await,
         Err(DatasetError::WrongKind { .. })
     ));
     assert_eq!(names(&pool).await, ["tank"]);
@@ -170,7 +204,8 @@ async fn properties_are_inherited_and_change_what_is_open() {
         .await
         .expect("created");
     pool.create("tank/a/b", &[]).await.expect("created");
-    let setting = |name: &'static str, property: &'static str| pool.dsl.property(name, property);
+    let setting =
+        async |name: &str, property: &str| pool.dsl.properties().get(name, property).await;
     let open = pool.dsl.open_dataset("tank/a/b").await.expect("opens");
     assert_eq!(open.settings().record_bytes, 128 << 10);
     let mut watched = open.watch_settings();
@@ -210,7 +245,8 @@ async fn properties_are_inherited_and_change_what_is_open() {
     assert_eq!(text(&mountpoint.value), "legacy");
 
     pool.dsl
-        .set_properties(
+        .properties()
+        .set(
             "tank/a",
             &[
                 ("compression".to_owned(), PropertyChange::Inherit),
@@ -230,7 +266,8 @@ async fn properties_are_inherited_and_change_what_is_open() {
     );
     // A snapshot has user properties of its own.
     pool.dsl
-        .snapshot(&["tank/a@s".into()], &[("x:y".into(), "z".into())])
+        .snapshots()
+        .take(&["tank/a@s".into()], &[("x:y".into(), "z".into())])
         .await
         .expect("taken");
     assert_eq!(
@@ -248,10 +285,10 @@ async fn properties_are_inherited_and_change_what_is_open() {
     assert_eq!(pool.number("tank/a/b", "recordsize").await, 1 << 20);
     assert_eq!(pool.number("tank", "redundant_metadata").await, 2);
     assert_eq!(pool.number("tank/a", "quota").await, 100 << 20);
-    let all = pool.dsl.properties("tank/a@s").await.expect("all");
+    let all = pool.dsl.properties().all("tank/a@s").await.expect("all");
     assert!(all.iter().any(|setting| setting.name == "x:z"));
     assert!(all.iter().all(|setting| setting.name != "quota"));
-    let all = pool.dsl.properties("tank/a").await.expect("all");
+    let all = pool.dsl.properties().all("tank/a").await.expect("all");
     assert_eq!(all[0].name, "type");
     assert_eq!(text(&all[0].value), "filesystem");
     pool.check().await;
@@ -268,17 +305,19 @@ async fn snapshots_are_atomic_and_keep_what_was() {
     let first = random(&mut rng, 300_000);
     write(&a, OBJECT, 0, first.clone()).await;
     pool.dsl
-        .snapshot(&["tank/a@1".into(), "tank/a/b@1".into()], &[])
+        .snapshots()
+        .take(&["tank/a@1".into(), "tank/a/b@1".into()], &[])
         .await
         .expect("taken");
     // One that exists spoils all.
     let error = pool
         .dsl
-        .snapshot(&["tank/c@1".into(), "tank/a@1".into()], &[])
+        .snapshots()
+        .take(&["tank/c@1".into(), "tank/a@1".into()], &[])
         .await
         .expect_err("it exists");
     assert!(matches!(error, DatasetError::Exists { .. }));
-    assert!(pool.dsl.lookup("tank/c@1").await.is_err());
+    assert!(pool.dsl.directories().lookup("tank/c@1").await.is_err());
     pool.check().await;
     let second = random(&mut rng, 300_000);
     write(&a, OBJECT, 0, second.clone()).await;
@@ -296,18 +335,20 @@ async fn snapshots_are_atomic_and_keep_what_was() {
     );
     drop(snapshot);
     pool.dsl
+        .directories()
         .rename("tank/a@1", "tank/a@one")
         .await
         .expect("renamed");
     pool.dsl
-        .rename_snapshots("tank/a", "one", "two")
+        .snapshots()
+        .rename_all("tank/a", "one", "two")
         .await
         .expect("renamed");
-    assert!(pool.dsl.lookup("tank/a@two").await.is_ok());
-    assert!(pool.dsl.lookup("tank/a/b@1").await.is_ok());
+    assert!(pool.dsl.directories().lookup("tank/a@two").await.is_ok());
+    assert!(pool.dsl.directories().lookup("tank/a/b@1").await.is_ok());
     drop(a);
     assert!(matches!(
-        pool.dsl.destroy("tank/a/b").await,
+        pool.dsl.destroyer().destroy("tank/a/b").await,
         Err(DatasetError::HasSnapshots { .. })
     ));
     let pool = pool.reopen().await;
@@ -316,6 +357,7 @@ async fn snapshots_are_atomic_and_keep_what_was() {
     assert_eq!(read(&snapshot, OBJECT, 300_000).await, first);
     drop(snapshot);
     pool.dsl
+        .destroyer()
         .destroy_snapshots(&["tank/a@two".into(), "tank/a/b@1".into()], false)
         .await
         .expect("destroyed");
@@ -331,11 +373,16 @@ async fn clones_hold_their_origin_and_can_be_promoted() {
     let original = random(&mut rng, 400_000);
     write(&a, OBJECT, 0, original.clone()).await;
     for name in ["tank/a@1", "tank/a@2", "tank/a@3"] {
-        pool.dsl.snapshot(&[name.into()], &[]).await.expect("taken");
+        pool.dsl
+            .snapshots()
+            .take(&[name.into()], &[])
+            .await
+            .expect("taken");
         write(&a, OBJECT + 1, 0, random(&mut rng, 100_000)).await;
     }
     pool.dsl
-        .clone_dataset(
+        .datasets()
+        .clone_snapshot(
             "tank/a@2",
             "tank/c",
             &[("compression".into(), "lz4".into())],
@@ -348,25 +395,36 @@ async fn clones_hold_their_origin_and_can_be_promoted() {
     write(&c, OBJECT, 100_000, random(&mut rng, 100_000)).await;
     pool.check().await;
     assert!(matches!(
-        pool.dsl.destroy("tank/a@2").await,
+        pool.dsl.destroyer().destroy("tank/a@2").await,
         Err(DatasetError::HasClones { .. })
     ));
     let clones = pool
         .dsl
-        .property("tank/a@2", "clones")
+        .properties()
+        .get("tank/a@2", "clones")
         .await
         .expect("known");
     assert_eq!(text(&clones.value), "tank/c");
-    let origin = pool.dsl.property("tank/c", "origin").await.expect("known");
+    let origin = pool
+        .dsl
+        .properties()
+        .get("tank/c", "origin")
+        .await
+        .expect("known");
     assert_eq!(text(&origin.value), "tank/a@2");
     pool.dsl
-        .snapshot(&["tank/c@mine".into()], &[])
+        .snapshots()
+        .take(&["tank/c@mine".into()], &[])
         .await
         .expect("taken");
     write(&c, OBJECT, 0, random(&mut rng, 50_000)).await;
     pool.check().await;
     drop(c);
-    pool.dsl.promote("tank/c").await.expect("promoted");
+    pool.dsl
+        .snapshots()
+        .promote("tank/c")
+        .await
+        .expect("promoted");
     pool.check().await;
     assert_eq!(
         names(&pool).await,
@@ -380,20 +438,34 @@ async fn clones_hold_their_origin_and_can_be_promoted() {
             "tank/c@mine"
         ]
     );
-    let origin = pool.dsl.property("tank/a", "origin").await.expect("known");
+    let origin = pool
+        .dsl
+        .properties()
+        .get("tank/a", "origin")
+        .await
+        .expect("known");
     assert_eq!(text(&origin.value), "tank/c@2");
     drop(a);
     let pool = pool.reopen().await;
     pool.check().await;
     // Deferred: goes with the last clone.
     pool.dsl
+        .destroyer()
         .destroy_snapshots(&["tank/c@2".into()], true)
         .await
         .expect("deferred");
     assert_eq!(pool.number("tank/c@2", "defer_destroy").await, 1);
-    pool.dsl.destroy("tank/a@3").await.expect("destroyed");
-    pool.dsl.destroy("tank/a").await.expect("destroyed");
-    assert!(pool.dsl.lookup("tank/c@2").await.is_err());
+    pool.dsl
+        .destroyer()
+        .destroy("tank/a@3")
+        .await
+        .expect("destroyed");
+    pool.dsl
+        .destroyer()
+        .destroy("tank/a")
+        .await
+        .expect("destroyed");
+    assert!(pool.dsl.directories().lookup("tank/c@2").await.is_err());
     pool.check().await;
 }
 
@@ -406,19 +478,24 @@ async fn rollback_brings_back_the_snapshot() {
     let kept = random(&mut rng, 500_000);
     write(&a, OBJECT, 0, kept.clone()).await;
     pool.dsl
-        .snapshot(&["tank/a@1".into()], &[])
+        .snapshots()
+        .take(&["tank/a@1".into()], &[])
         .await
         .expect("taken");
     write(&a, OBJECT, 0, random(&mut rng, 500_000)).await;
     write(&a, OBJECT + 1, 0, random(&mut rng, 500_000)).await;
     pool.sync().await;
     assert!(matches!(
-        pool.dsl.rollback("tank/a", Some("tank/a@1")).await,
+        pool.dsl
+            .snapshots()
+            .rollback("tank/a", Some("tank/a@1"))
+            .await,
         Err(DatasetError::Busy { .. })
     ));
     drop(a);
     let target = pool
         .dsl
+        .snapshots()
         .rollback("tank/a", Some("tank/a@1"))
         .await
         .expect("rolled back");
@@ -429,12 +506,16 @@ async fn rollback_brings_back_the_snapshot() {
     pool.check().await;
     write(&a, OBJECT, 0, random(&mut rng, 1000)).await;
     pool.dsl
-        .snapshot(&["tank/a@2".into()], &[])
+        .snapshots()
+        .take(&["tank/a@2".into()], &[])
         .await
         .expect("taken");
     drop(a);
     assert!(matches!(
-        pool.dsl.rollback("tank/a", Some("tank/a@1")).await,
+        pool.dsl
+            .snapshots()
+            .rollback("tank/a", Some("tank/a@1"))
+            .await,
         Err(DatasetError::NewerSnapshots { .. })
     ));
     let pool = pool.reopen().await;
@@ -451,18 +532,31 @@ async fn renaming_moves_space_and_names() {
     let y = pool.dsl.open_dataset("tank/a/x/y").await.expect("opens");
     write(&y, OBJECT, 0, random(&mut rng, 200_000)).await;
     pool.dsl
-        .snapshot(&["tank/a/x/y@s".into()], &[])
+        .snapshots()
+        .take(&["tank/a/x/y@s".into()], &[])
         .await
         .expect("taken");
     set(&pool, "tank/a/x", "reservation", "10M")
         .await
         .expect("set");
     assert!(
-        pool.dsl.rename("tank/a", "tank/a/x/z").await.is_err(),
+        pool.dsl
+            .directories()
+            .rename("tank/a", "tank/a/x/z")
+            .await
+            .is_err(),
         "into itself"
     );
-    assert!(pool.dsl.rename("tank/a", "tank/b").await.is_err(), "exists");
+    assert!(
+        pool.dsl
+            .directories()
+            .rename("tank/a", "tank/b")
+            .await
+            .is_err(),
+        "exists"
+    );
     pool.dsl
+        .directories()
         .rename("tank/a/x", "tank/b/moved")
         .await
         .expect("renamed");
@@ -494,10 +588,15 @@ async fn renaming_in_place_changes_names_only() {
     pool.create("tank/a/x", &[]).await.expect("created");
     let used = pool.number("tank/a", "used").await;
     pool.dsl
+        .directories()
         .rename("tank/a/x", "tank/a/y")
         .await
         .expect("renamed");
-    pool.dsl.rename("tank/a", "tank/b").await.expect("renamed");
+    pool.dsl
+        .directories()
+        .rename("tank/a", "tank/b")
+        .await
+        .expect("renamed");
     assert_eq!(pool.number("tank/b", "used").await, used);
     pool.check().await;
     let pool = pool.reopen().await;
@@ -523,11 +622,12 @@ async fn limits_on_filesystems_and_snapshots_are_counted() {
         Err(DatasetError::LimitReached { .. })
     ));
     pool.dsl
-        .snapshot(&["tank/a/1@s".into()], &[])
+        .snapshots()
+        .take(&["tank/a/1@s".into()], &[])
         .await
         .expect("taken");
     assert!(matches!(
-        pool.dsl.snapshot(&["tank/a@s".into()], &[]).await,
+        pool.dsl.snapshots().take(&["tank/a@s".into()], &[]).await,
         Err(DatasetError::LimitReached { .. })
     ));
     set(&pool, "tank/a", "snapshot_limit", "0")
@@ -535,12 +635,21 @@ async fn limits_on_filesystems_and_snapshots_are_counted() {
         .expect("set");
     assert!(
         pool.dsl
-            .snapshot(&["tank/a/2@s".into()], &[])
+            .snapshots()
+            .take(&["tank/a/2@s".into()], &[])
             .await
             .is_err()
     );
-    pool.dsl.destroy("tank/a/1@s").await.expect("destroyed");
-    pool.dsl.destroy("tank/a/1").await.expect("destroyed");
+    pool.dsl
+        .destroyer()
+        .destroy("tank/a/1@s")
+        .await
+        .expect("destroyed");
+    pool.dsl
+        .destroyer()
+        .destroy("tank/a/1")
+        .await
+        .expect("destroyed");
     assert_eq!(pool.number("tank/a", "filesystem_count").await, 1);
     assert_eq!(pool.number("tank/a", "snapshot_count").await, 0);
     pool.check().await;
@@ -551,29 +660,40 @@ async fn holds_keep_snapshots_until_they_are_released() {
     let pool = TestPool::new(256 << 20).await;
     pool.create("tank/a", &[]).await.expect("created");
     let names = ["tank/a@1".to_owned()];
-    pool.dsl.snapshot(&names, &[]).await.expect("taken");
-    pool.dsl.hold(&names, "keep").await.expect("held");
+    pool.dsl.snapshots().take(&names, &[]).await.expect("taken");
+    pool.dsl.holds().hold(&names, "keep").await.expect("held");
     assert!(matches!(
-        pool.dsl.hold(&names, "keep").await,
+        pool.dsl.holds().hold(&names, "keep").await,
         Err(DatasetError::Exists { .. })
     ));
-    assert!(pool.dsl.hold(&["tank/a".to_owned()], "keep").await.is_err());
+    assert!(
+        pool.dsl
+            .holds()
+            .hold(&["tank/a".to_owned()], "keep")
+            .await
+            .is_err()
+    );
     assert_eq!(pool.number("tank/a@1", "userrefs").await, 1);
     let pool = pool.reopen().await;
-    let holds = pool.dsl.holds("tank/a@1").await.expect("known");
+    let holds = pool.dsl.holds().list("tank/a@1").await.expect("known");
     assert_eq!(holds.len(), 1);
     assert_eq!(holds[0].0, "keep");
     assert!(matches!(
-        pool.dsl.destroy("tank/a@1").await,
+        pool.dsl.destroyer().destroy("tank/a@1").await,
         Err(DatasetError::Held { .. })
     ));
     pool.dsl
+        .destroyer()
         .destroy_snapshots(&names, true)
         .await
         .expect("deferred");
-    assert!(pool.dsl.release(&names, "other").await.is_err());
-    pool.dsl.release(&names, "keep").await.expect("released");
-    assert!(pool.dsl.lookup("tank/a@1").await.is_err());
+    assert!(pool.dsl.holds().release(&names, "other").await.is_err());
+    pool.dsl
+        .holds()
+        .release(&names, "keep")
+        .await
+        .expect("released");
+    assert!(pool.dsl.directories().lookup("tank/a@1").await.is_err());
     pool.check().await;
 }
 
@@ -607,8 +727,12 @@ async fn a_big_tree_is_freed_over_several_txgs() {
     drop((held, tx));
     pool.sync().await;
     drop(big);
-    pool.dsl.destroy("tank/big").await.expect("destroyed");
-    let waiting = pool.dsl.freeing_bytes();
+    pool.dsl
+        .destroyer()
+        .destroy("tank/big")
+        .await
+        .expect("destroyed");
+    let waiting = pool.dsl.destroyer().freeing_bytes();
     assert!(waiting > 0, "130,000 blocks are not freed in one txg");
     assert!(pool.dsl.features().is_active("com.delphix:async_destroy"));
     let pool = {
@@ -619,5 +743,5 @@ async fn a_big_tree_is_freed_over_several_txgs() {
     };
     pool.check().await;
     assert!(!pool.dsl.features().is_active("com.delphix:async_destroy"));
-    assert_eq!(pool.dsl.leaked_bytes(), 0);
+    assert_eq!(pool.dsl.destroyer().leaked_bytes(), 0);
 }

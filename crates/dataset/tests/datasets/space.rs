@@ -72,7 +72,8 @@ async fn quotas_and_reservations_hold() {
         .expect("set");
     pool.check().await;
     pool.dsl
-        .snapshot(&["tank/q@s".into()], &[])
+        .snapshots()
+        .take(&["tank/q@s".into()], &[])
         .await
         .expect("taken");
     pool.check().await;
@@ -82,18 +83,27 @@ async fn quotas_and_reservations_hold() {
     );
     write(&open, OBJECT + 1, 0, random(&mut rng, 2 << 20)).await;
     pool.check().await;
-    pool.dsl.destroy("tank/q@s").await.expect("destroyed");
+    pool.dsl
+        .destroyer()
+        .destroy("tank/q@s")
+        .await
+        .expect("destroyed");
     pool.check().await;
     set(&pool, "tank/q", "refquota", "20M").await.expect("set");
     let (referenced, available) = open.space();
     assert_eq!(referenced + available, 20 << 20);
     assert!(set(&pool, "tank/q", "refquota", "1M").await.is_err());
     drop(open);
-    pool.dsl.destroy("tank/q").await.expect("destroyed");
+    pool.dsl
+        .destroyer()
+        .destroy("tank/q")
+        .await
+        .expect("destroyed");
     pool.check().await;
 }
 
-/// What is refused one by one is refused together as well, whatever comes first, and then nothing is set.
+/// What is refused one by one is refused together as well, whatever comes first, and then nothing
+/// is set.
 #[tokio::test]
 async fn properties_that_contradict_each_other_are_refused_together() {
     let pool = TestPool::new(256 << 20).await;
@@ -107,7 +117,7 @@ async fn properties_that_contradict_each_other_are_refused_together() {
         for pair in [pair, [pair[1], pair[0]]] {
             let changes =
                 pair.map(|(name, value)| (name.to_owned(), PropertyChange::Set(value.to_owned())));
-            let refused = pool.dsl.set_properties("tank/x", &changes).await;
+            let refused = pool.dsl.properties().set("tank/x", &changes).await;
             assert!(
                 matches!(refused, Err(DatasetError::InvalidProperty { .. })),
                 "{pair:?}: {refused:?}"
@@ -126,12 +136,15 @@ async fn properties_that_contradict_each_other_are_refused_together() {
     pool.create("tank/y", &fitting).await.expect("created");
     let changes =
         fitting.map(|(name, value)| (name.to_owned(), PropertyChange::Set(value.to_owned())));
-    let set = pool.dsl.set_properties("tank/x", &changes).await;
+    let set = pool.dsl.properties().set("tank/x", &changes).await;
     set.expect("set");
     let names = [("utf8only", "off"), ("normalization", "formC")];
     let refused = pool.create("tank/z", &names).await;
     assert!(
-        matches!(&refused, Err(DatasetError::InvalidProperty { property, .. }) if property == "utf8only"),
+        matches!(
+            &refused,
+            Err(DatasetError::InvalidProperty { property, .. }) if property == "utf8only"
+        ),
         "{refused:?}"
     );
     pool.check().await;
@@ -173,7 +186,8 @@ async fn a_full_pool_says_so_and_lets_one_delete() {
     pool.check().await;
 }
 
-/// What is under way counts at worst, so a reservation seems used up before it is: then its owner waits for the txg.
+/// What is under way counts at worst, so a reservation seems used up before it is: then its owner
+/// waits for the txg.
 #[tokio::test]
 async fn a_reservation_is_good_to_its_end_while_the_pool_is_full() {
     for reservation in ["refreservation", "reservation"] {
@@ -203,7 +217,8 @@ async fn a_pool_that_was_emptied_has_room_for_datasets_at_once() {
     pool.create("tank/f", &[]).await.expect("created");
     let open = pool.dsl.open_dataset("tank/f").await.expect("opens");
     let last = fill_with(&open, &mut rng, 16 << 10).await;
-    // Freed space is usable at once while there is no more than what is kept back; so the first few are.
+    // Freed space is usable at once while there is no more than what is kept back; so the first few
+    // are.
     for objects in [OBJECT..OBJECT + 4, OBJECT + 4..last] {
         let tx = open.assign(DirtyEstimate::free()).await.expect("frees");
         for object in objects {
@@ -252,7 +267,8 @@ async fn small_changes_do_not_wait_for_the_space_of_big_ones() {
     pool.check().await;
 }
 
-/// What is kept of the space asked for must cover what the txg then takes, or a full pool has no room for a txg.
+/// What is kept of the space asked for must cover what the txg then takes, or a full pool has no
+/// room for a txg.
 #[tokio::test]
 async fn what_is_counted_in_flight_covers_what_is_written() {
     let pool = TestPool::new(512 << 20).await;

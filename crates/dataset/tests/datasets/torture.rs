@@ -70,7 +70,8 @@ async fn torture(seed: u64, steps: usize) {
             50..65 => {
                 let name = format!("{head}@s{next}");
                 pool.dsl
-                    .snapshot(std::slice::from_ref(&name), &[])
+                    .snapshots()
+                    .take(std::slice::from_ref(&name), &[])
                     .await
                     .expect("taken");
                 let content = model[&head].clone();
@@ -78,7 +79,7 @@ async fn torture(seed: u64, steps: usize) {
             }
             65..78 if !snapshots.is_empty() => {
                 let name = snapshots[rng.random_range(0..snapshots.len())].clone();
-                match pool.dsl.destroy(&name).await {
+                match pool.dsl.destroyer().destroy(&name).await {
                     Ok(()) => {
                         model.remove(&name);
                     }
@@ -90,16 +91,17 @@ async fn torture(seed: u64, steps: usize) {
                 let origin = snapshots[rng.random_range(0..snapshots.len())].clone();
                 let name = format!("tank/fs{next}");
                 pool.dsl
-                    .clone_dataset(&origin, &name, &[])
+                    .datasets()
+                    .clone_snapshot(&origin, &name, &[])
                     .await
                     .expect("cloned");
                 let content = model[&origin].clone();
                 model.insert(name, content);
             }
             84..88 => {
-                let info = pool.dsl.lookup(&head).await.expect("known");
+                let info = pool.dsl.directories().lookup(&head).await.expect("known");
                 if info.origin.is_some() {
-                    match pool.dsl.promote(&head).await {
+                    match pool.dsl.snapshots().promote(&head).await {
                         Ok(()) => {}
                         Err(error) => panic!("promote {head}: {error}"),
                     }
@@ -127,10 +129,16 @@ async fn torture(seed: u64, steps: usize) {
                     depth: Some(1),
                     ..ListOptions::default()
                 };
-                let list = pool.dsl.list(&head, &options).await.expect("a list");
+                let list = pool
+                    .dsl
+                    .directories()
+                    .list(&head, &options)
+                    .await
+                    .expect("a list");
                 let newest = list.iter().rfind(|info| info.name.starts_with(&prefix));
                 if let Some(newest) = newest {
                     pool.dsl
+                        .snapshots()
                         .rollback(&head, Some(&newest.name))
                         .await
                         .expect("rolled back");
@@ -138,7 +146,7 @@ async fn torture(seed: u64, steps: usize) {
                     model.insert(head.clone(), content);
                 }
             }
-            93..96 if heads.len() > 1 => match pool.dsl.destroy(&head).await {
+            93..96 if heads.len() > 1 => match pool.dsl.destroyer().destroy(&head).await {
                 Ok(()) => {
                     model.remove(&head);
                 }

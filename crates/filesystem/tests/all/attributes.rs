@@ -116,7 +116,8 @@ async fn a_refused_change_leaves_the_value() {
     let change = dataset::PropertyChange::Set("1M".into());
     let limit = [("refquota".to_owned(), change)];
     pool.dsl()
-        .set_properties("tank", &limit)
+        .properties()
+        .set("tank", &limit)
         .await
         .expect("a quota");
     let mut random = Random(5);

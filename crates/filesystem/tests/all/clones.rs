@@ -123,7 +123,11 @@ async fn clones_of_openzfs_are_freed_with_the_last_of_them() {
 
     // A dataset at once, in the background, then the rest.
     for dataset in ["cloned_blocks/b", "cloned_blocks/c", "cloned_blocks/a"] {
-        pool.dsl().destroy(dataset).await.expect("destroy");
+        pool.dsl()
+            .destroyer()
+            .destroy(dataset)
+            .await
+            .expect("destroy");
         left.retain(|(name, _), _| name != dataset);
     }
     for _ in 0..4 {

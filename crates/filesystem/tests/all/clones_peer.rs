@@ -145,7 +145,11 @@ async fn openzfs_takes_cloned_blocks_back_and_gives_them_again() {
     let pool = import(&world, &dir, false).await;
     for dataset in DATASETS {
         let name = format!("{POOL}/{dataset}");
-        pool.dsl().destroy(&name).await.expect("destroy");
+        pool.dsl()
+            .destroyer()
+            .destroy(&name)
+            .await
+            .expect("destroy");
     }
     for _ in 0..4 {
         pool.sync().await.expect("sync");

@@ -64,14 +64,16 @@ async fn write(filesystem: &Arc<Filesystem>, name: &str, offset: u64, data: Vec<
 async fn set(pool: &Pool, name: &str, property: &str, value: &str) {
     let change = PropertyChange::Set(value.to_owned());
     pool.dsl()
-        .set_properties(name, &[(property.to_owned(), change)])
+        .properties()
+        .set(name, &[(property.to_owned(), change)])
         .await
         .unwrap_or_else(|error| panic!("{name} {property}={value}: {error}"));
 }
 
 async fn snapshot(pool: &Pool, name: &str) {
     pool.dsl()
-        .snapshot(&[name.to_owned()], &[])
+        .snapshots()
+        .take(&[name.to_owned()], &[])
         .await
         .unwrap_or_else(|error| panic!("{name}: {error}"));
 }
@@ -83,14 +85,20 @@ async fn numbers(pool: &Pool) -> BTreeMap<(String, String), String> {
         ..ListOptions::default()
     };
     let mut out = BTreeMap::new();
-    for info in pool.dsl().list("tank", &options).await.expect("list") {
+    for info in pool
+        .dsl()
+        .directories()
+        .list("tank", &options)
+        .await
+        .expect("list")
+    {
         let asked = if info.name.contains('@') {
             SNAPSHOT_NUMBERS
         } else {
             HEAD_NUMBERS
         };
         for property in asked {
-            let value = match pool.dsl().property(&info.name, property).await {
+            let value = match pool.dsl().properties().get(&info.name, property).await {
                 Ok(setting) => show_value(find(property), &setting.value, true),
                 Err(_) => "-".to_owned(),
             };
@@ -166,7 +174,8 @@ fn compare(ours: &BTreeMap<(String, String), String>, theirs: &BTreeMap<(String,
 async fn build(world: &World, pool: &Pool, random: &mut Random) {
     for name in ["tank/a", "tank/a/deep", "tank/z", "tank/gone"] {
         pool.dsl()
-            .create_dataset(name, &[], Arc::new(ZplInit::new()))
+            .datasets()
+            .create(name, &[], Arc::new(ZplInit::new()))
             .await
             .expect("create");
     }
@@ -193,7 +202,8 @@ async fn build(world: &World, pool: &Pool, random: &mut Random) {
     write(&z, "big", 1 << 20, random.bytes(1 << 20)).await;
     for (origin, name) in [("tank/a@2", "tank/c1"), ("tank/a@4", "tank/c2")] {
         pool.dsl()
-            .clone_dataset(origin, name, &[])
+            .datasets()
+            .clone_snapshot(origin, name, &[])
             .await
             .expect("clone");
         let clone = open(world, pool, name).await;
@@ -203,24 +213,46 @@ async fn build(world: &World, pool: &Pool, random: &mut Random) {
         clone.close().await.expect("close");
     }
     pool.dsl()
-        .clone_dataset("tank/c1@s", "tank/c3", &[])
+        .datasets()
+        .clone_snapshot("tank/c1@s", "tank/c3", &[])
         .await
         .expect("clone");
     let c3 = open(world, pool, "tank/c3").await;
     write(&c3, "file0", 0, random.bytes(30_000)).await;
     c3.close().await.expect("close");
-    pool.dsl().destroy("tank/a@1").await.expect("destroy");
-    pool.dsl().destroy("tank/a@3").await.expect("destroy");
+    pool.dsl()
+        .destroyer()
+        .destroy("tank/a@1")
+        .await
+        .expect("destroy");
+    pool.dsl()
+        .destroyer()
+        .destroy("tank/a@3")
+        .await
+        .expect("destroy");
     write(&a, "file2", 0, random.bytes(60_000)).await;
     a.close().await.expect("close");
     z.close().await.expect("close");
-    pool.dsl().rollback("tank/a", None).await.expect("rollback");
-    pool.dsl().promote("tank/c2").await.expect("promote");
+    pool.dsl()
+        .snapshots()
+        .rollback("tank/a", None)
+        .await
+        .expect("rollback");
+    pool.dsl()
+        .snapshots()
+        .promote("tank/c2")
+        .await
+        .expect("promote");
     let gone = open(world, pool, "tank/gone").await;
     write(&gone, "f", 0, random.bytes(3 << 20)).await;
     gone.close().await.expect("close");
-    pool.dsl().destroy("tank/gone").await.expect("destroy");
     pool.dsl()
+        .destroyer()
+        .destroy("tank/gone")
+        .await
+        .expect("destroy");
+    pool.dsl()
+        .directories()
         .rename("tank/a/deep", "tank/z/moved")
         .await
         .expect("rename");
@@ -255,7 +287,7 @@ async fn zdb_finds_every_block_of_snapshots_and_clones() {
     };
     assert_eq!(names(&before), names(&after));
     for name in ["tank/a@0", "tank/c2@2", "tank/c2@4", "tank/a@5"] {
-        let _ = pool.dsl().destroy(name).await;
+        let _ = pool.dsl().destroyer().destroy(name).await;
     }
     pool.export(false).await.expect("export");
     zdb_is_clean(image.path(), "tank");
@@ -269,7 +301,8 @@ async fn an_attribute_is_removed_or_said_to_stay_where_there_is_no_room() {
     let mut random = Random(13);
     let pool = create(&world, &image, &[]).await;
     pool.dsl()
-        .create_dataset("tank/x", &[], Arc::new(ZplInit::new()))
+        .datasets()
+        .create("tank/x", &[], Arc::new(ZplInit::new()))
         .await
         .expect("create");
     set(&pool, "tank/x", "xattr", "dir").await;
@@ -315,7 +348,7 @@ async fn a_new_filesystem_belongs_to_whom_it_is_made_for() {
     let image = Image::new(256);
     let pool = create(&world, &image, &[]).await;
     let fill = Arc::new(ZplInit::owned_by(1000, 100));
-    let created = pool.dsl().create_dataset("tank/x", &[], fill).await;
+    let created = pool.dsl().datasets().create("tank/x", &[], fill).await;
     created.expect("create");
     let x = open(&world, &pool, "tank/x").await;
     let root = x.attributes(x.root()).await.expect("the root");
@@ -415,9 +448,9 @@ echo PEER-DONE
     write(&z, "big", 0, random.bytes(200_000)).await;
     z.close().await.expect("close");
     snapshot(&pool, "tank/z@2").await;
-    pool.dsl().promote("tank/theirs").await.err();
+    pool.dsl().snapshots().promote("tank/theirs").await.err();
     for name in ["tank/theirs@t", "tank/c1@s", "tank/a@5", "tank/a@0"] {
-        let outcome = pool.dsl().destroy(name).await;
+        let outcome = pool.dsl().destroyer().destroy(name).await;
         eprintln!("{name}: {outcome:?}");
     }
     pool.export(false).await.expect("export");

@@ -67,7 +67,8 @@ async fn encrypted_datasets_are_written_as_openzfs_reads_them() {
     let pool = import(&world, &dir, false).await;
     let dsl = Arc::clone(pool.dsl());
     let child = format!("{ROOT_NAME}/child");
-    let create = || dsl.create_dataset(&child, &[], Arc::new(ZplInit::new()));
+    let datasets = dsl.datasets();
+    let create = || datasets.create(&child, &[], Arc::new(ZplInit::new()));
     // Without the key there is nothing to inherit.
     let refused = create().await;
     assert!(
@@ -83,21 +84,30 @@ async fn encrypted_datasets_are_written_as_openzfs_reads_them() {
             filesystem.close().await.expect("replayed");
         }
     }
-    dsl.create_dataset(
-        &child,
-        &[("sync".into(), "always".into())],
-        Arc::new(ZplInit::new()),
-    )
-    .await
-    .expect("create");
+    dsl.datasets()
+        .create(
+            &child,
+            &[("sync".into(), "always".into())],
+            Arc::new(ZplInit::new()),
+        )
+        .await
+        .expect("create");
     let text = async |property: &str| {
-        let value = dsl.property(&child, property).await.expect(property).value;
+        let value = dsl
+            .properties()
+            .get(&child, property)
+            .await
+            .expect(property)
+            .value;
         dataset::props::show_value(dataset::props::find(property), &value, true)
     };
     assert_eq!(text("encryptionroot").await, ROOT_NAME);
     assert_eq!(text("keystatus").await, "available");
     assert_eq!(text("keyformat").await, "passphrase");
-    let moved = dsl.rename(&child, &format!("{POOL}/child")).await;
+    let moved = dsl
+        .directories()
+        .rename(&child, &format!("{POOL}/child"))
+        .await;
     assert!(
         matches!(moved, Err(DatasetError::WrongKind { .. })),
         "{moved:?}"
@@ -109,13 +119,15 @@ async fn encrypted_datasets_are_written_as_openzfs_reads_them() {
         run.step().await;
         if step == 60 {
             pool.sync().await.expect("sync");
-            dsl.snapshot(&[format!("{child}@snap")], &[])
+            dsl.snapshots()
+                .take(&[format!("{child}@snap")], &[])
                 .await
                 .expect("snapshot");
         }
     }
     let clone = format!("{ROOT_NAME}/clone");
-    dsl.clone_dataset(&format!("{child}@snap"), &clone, &[])
+    dsl.datasets()
+        .clone_snapshot(&format!("{child}@snap"), &clone, &[])
         .await
         .expect("clone");
     let of_clone = open(&world, &pool, &clone).await;
@@ -135,10 +147,16 @@ async fn encrypted_datasets_are_written_as_openzfs_reads_them() {
     run.compare().await;
     run.filesystem.close().await.expect("close");
     // A clone and its key go; those who share the key keep it.
-    pool_after.dsl().destroy(&clone).await.expect("destroy");
     pool_after
         .dsl()
-        .unload_key(ROOT_NAME)
+        .destroyer()
+        .destroy(&clone)
+        .await
+        .expect("destroy");
+    pool_after
+        .dsl()
+        .keys()
+        .unload(ROOT_NAME)
         .await
         .expect("unload");
     assert!(pool_after.dsl().open_dataset(&child).await.is_err());
@@ -209,6 +227,7 @@ zpool export zil_dirty
     assert_eq!(data, b"grand\n");
     filesystem.close().await.expect("close");
     pool.dsl()
+        .destroyer()
         .destroy(&format!("{ROOT_NAME}/grand"))
         .await
         .expect("destroy");

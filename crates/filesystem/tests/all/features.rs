@@ -92,24 +92,30 @@ impl Bed {
         let created = self
             .pool
             .dsl()
-            .create_dataset(name, &properties, fill)
+            .datasets()
+            .create(name, &properties, fill)
             .await;
         created.unwrap_or_else(|error| panic!("{name}: {error}"));
     }
 
     async fn set(&self, name: &str, property: &str, value: &str) {
         let change = (property.to_owned(), PropertyChange::Set(value.to_owned()));
-        let set = self.pool.dsl().set_properties(name, &[change]).await;
+        let set = self.pool.dsl().properties().set(name, &[change]).await;
         set.unwrap_or_else(|error| panic!("{name} {property}={value}: {error}"));
     }
 
     async fn snapshot(&self, name: &str) {
-        let taken = self.pool.dsl().snapshot(&[name.to_owned()], &[]).await;
+        let taken = self
+            .pool
+            .dsl()
+            .snapshots()
+            .take(&[name.to_owned()], &[])
+            .await;
         taken.unwrap_or_else(|error| panic!("{name}: {error}"));
     }
 
     async fn destroy(&self, name: &str) {
-        let destroyed = self.pool.dsl().destroy(name).await;
+        let destroyed = self.pool.dsl().destroyer().destroy(name).await;
         destroyed.unwrap_or_else(|error| panic!("{name}: {error}"));
         // What is freed in the background is.
         for _ in 0..4 {
@@ -256,10 +262,16 @@ async fn long_names_are_counted_per_dataset() {
     ];
     let one_less = one_more.map(|(name, count)| (name, -count));
     bed.expect("a snapshot", &one_more).await;
-    let cloned = bed.pool.dsl().clone_dataset("tank/a@1", "tank/e", &[]);
+    let datasets = bed.pool.dsl().datasets();
+    let cloned = datasets.clone_snapshot("tank/a@1", "tank/e", &[]);
     cloned.await.expect("clone");
     bed.expect("a clone", &one_more).await;
-    bed.pool.dsl().promote("tank/e").await.expect("promote");
+    bed.pool
+        .dsl()
+        .snapshots()
+        .promote("tank/e")
+        .await
+        .expect("promote");
     bed.expect("promoted", &[]).await;
     for name in ["tank/a", "tank/e@1", "tank/e"] {
         bed.destroy(name).await;
@@ -301,6 +313,7 @@ async fn a_rollback_takes_features_back() {
     bed.expect("a long name", &[("longname", 1)]).await;
     bed.pool
         .dsl()
+        .snapshots()
         .rollback("tank/a", None)
         .await
         .expect("rollback");

@@ -239,7 +239,12 @@ impl Golden {
                 all
             };
             if let Some((filesystem, _)) = name.split_once('#') {
-                let found = pool.dsl().bookmarks(filesystem).await.expect("bookmarks");
+                let found = pool
+                    .dsl()
+                    .bookmarks()
+                    .list(filesystem)
+                    .await
+                    .expect("bookmarks");
                 let found = found.iter().find(|found| found.name == name);
                 let phys = &found.unwrap_or_else(|| panic!("{name} is missing")).phys;
                 let counts = phys.flags & SnapshotBookmark::FLAG_HAS_FREED_BEFORE_NEXT != 0;
@@ -258,13 +263,13 @@ impl Golden {
                 continue;
             }
             if name.contains('@') {
-                let holds = pool.dsl().holds(name).await.expect("holds");
+                let holds = pool.dsl().holds().list(name).await.expect("holds");
                 let tags: Vec<String> = holds.into_iter().map(|(tag, _)| tag).collect();
                 assert_eq!(tags, listed("holds"), "{name}: holds");
                 continue;
             }
             let mut found: Vec<String> = Vec::new();
-            for bookmark in pool.dsl().bookmarks(name).await.expect("bookmarks") {
+            for bookmark in pool.dsl().bookmarks().list(name).await.expect("bookmarks") {
                 let short = bookmark.name.rsplit('#').next();
                 found.push(short.unwrap_or_default().to_owned());
             }
@@ -349,7 +354,12 @@ async fn nothing_encrypted_is_read_without_its_key() {
         let name = wanted["name"].as_str().expect("a name");
         for property in ["used", "referenced", "encryption", "volsize"] {
             if let Some(value) = wanted["props"][property].as_str() {
-                let found = pool.dsl().property(name, property).await.expect(name);
+                let found = pool
+                    .dsl()
+                    .properties()
+                    .get(name, property)
+                    .await
+                    .expect(name);
                 let property = dataset::props::find(property);
                 let shown = dataset::props::show_value(property, &found.value, true);
                 assert_eq!(shown, value, "{name}");
@@ -499,7 +509,11 @@ async fn pools_of_the_other_byte_order_are_read() {
             ..ListOptions::default()
         };
         let pool = import(&golden.world, &golden.dir, true).await;
-        let before = pool.dsl().list(&pool.name(), &everything).await;
+        let before = pool
+            .dsl()
+            .directories()
+            .list(&pool.name(), &everything)
+            .await;
         let before = before.expect("list");
         let history = pool.history().await.expect("history").len();
         let names: Vec<String> = golden.trees(false).map(|(name, _)| name.into()).collect();
@@ -517,7 +531,11 @@ async fn pools_of_the_other_byte_order_are_read() {
         assert!(rewriter.metadata > 100 && rewriter.data > 0, "{name}");
 
         let pool = import(&golden.world, &golden.dir, true).await;
-        let after = pool.dsl().list(&pool.name(), &everything).await;
+        let after = pool
+            .dsl()
+            .directories()
+            .list(&pool.name(), &everything)
+            .await;
         let shown = |list: &[dataset::DatasetInfo]| {
             let line = |info: &dataset::DatasetInfo| {
                 (

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use crate::common::*;
 use bytes::Bytes;
 use dataset::DirtyEstimate;
-use dataset::zil::LogRecord;
 use device::World;
 use filesystem::{Filesystem, SetAttributes};
+use format::LogKind;
 use pool::Pool;
+use zil::LogRecord;
 
 const K: u64 = 1024;
 
@@ -210,7 +211,8 @@ async fn what_cannot_be_shared_is_copied() {
     // Blocks of another size.
     bed.pool
         .dsl()
-        .set_properties(
+        .properties()
+        .set(
             "tank",
             &[(
                 "recordsize".to_owned(),
@@ -379,7 +381,10 @@ async fn clone_records_that_lead_beyond_any_file_are_refused() {
         let log = dataset.log().expect("a log");
         let tx = dataset.assign(DirtyEstimate::metadata()).await;
         let tx = tx.expect("assign");
-        log.record(&tx, LogRecord::of_object(24, file.into(), true, body));
+        log.record(
+            &tx,
+            LogRecord::of_object(LogKind::CloneRange, file.into(), true, body),
+        );
         drop(tx);
         log.commit(file.into()).await.expect("commit");
         let after = cut(&bed.image);

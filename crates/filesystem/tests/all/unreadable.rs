@@ -236,7 +236,13 @@ async fn a_logged_write_there_does_not_keep_others_from_being_replayed() {
     let file = make(&fs, "file", 10 * M, 1).await;
     let other = make(&fs, "other", 5000, 3).await;
     pool.sync().await.expect("sync");
-    let head = pool.dsl().lookup("tank").await.expect("lookup").object;
+    let head = pool
+        .dsl()
+        .directories()
+        .lookup("tank")
+        .await
+        .expect("lookup")
+        .object;
     let lost = indirect(&fs.dataset().expect("open"), file, 1).await;
     let write = async |ino, offset, byte: u8| {
         let data = Bytes::from(vec![byte; 4096]);

@@ -292,6 +292,8 @@ fn objset_round_trips_in_all_sizes() {
         assert_eq!(bytes.len(), size);
         assert_eq!(bytes[704..712], [2, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(bytes[720..752], [3; 32]);
+        let head = &bytes[ObjsetPhys::ZIL_HEADER_OFFSET..][..ZilHeader::BYTES];
+        assert_eq!(head, objset.zil_header.encode());
         assert_eq!(ObjsetPhys::decode(&bytes, Endian::Little).unwrap(), objset);
     }
     assert!(ObjsetPhys::decode(&[0; 1023], Endian::Little).is_err());

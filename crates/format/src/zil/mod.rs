@@ -18,8 +18,12 @@
 //! Type (8 bytes, bit 63: names without regard to case), length with this header (8, a multiple
 //! of 8), txg (8), sequence number (8), then what the type says: see [`LogBody`].
 
+mod kind;
+mod raw;
 mod record;
 
+pub use kind::LogKind;
+pub use raw::{LogCloneBody, LogHeader, LogWriteBody, log_object, log_word};
 pub use record::{
     Log64Time, LogAcl, LogAttributes, LogBody, LogCreate, LogCreateKind, LogObject, LogRecord,
     LogRename, LogSetAttributes, LogWhiteout, LogWrite, RenameKind,

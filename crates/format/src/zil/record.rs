@@ -1,14 +1,13 @@
 //! Records of the intent log (`lr_*_t`, include/sys/zil.h; what follows the fixed parts is as in
 //! module/zfs/zfs_log.c and zfs_replay.c).
 
+use super::{LogHeader, LogKind};
 use crate::blkptr::{BLOCK_POINTER_BYTES, BlockPointer, read_pointer};
 use crate::bytes::{Endian, Put, Reader, bits, with_bits};
 use crate::error::{FormatError, Result, bad, does_not_fit};
 use crate::ids::{ObjectId, Txg};
 
 const LR: &str = "lr_t";
-const HEADER_BYTES: usize = 32;
-const CASE_INSENSITIVE: u64 = 1 << 63;
 /// In the mask of a set-attributes record: extended attributes follow (`ATTR_XVATTR` of Linux).
 const MASK_ATTRIBUTES: u64 = 1 << 31;
 /// Words of the bitmap of extended attributes (`XVA_MAPSIZE` is 3); more are not believed.
@@ -379,25 +378,18 @@ impl<'a> LogRecord<'a> {
     /// # Errors
     /// [`FormatError`] when it is damaged or cut off.
     pub fn decode(bytes: &'a [u8], endian: Endian) -> Result<(Self, usize)> {
-        let mut r = Reader::new(LR, bytes, endian);
-        let [kind, length, txg, sequence] = r.words()?;
-        let record = usize::try_from(length)
-            .ok()
-            .filter(|length| *length >= HEADER_BYTES)
-            .and_then(|length| bytes.get(..length))
-            .ok_or_else(|| bad(LR, "lrc_reclen", length, "32 bytes up to the block's end"))?;
-        let mut r = Reader::new(LR, record, endian);
-        r.skip(HEADER_BYTES)?;
-        let body = LogBody::read(&mut r, kind & !CASE_INSENSITIVE, endian)?;
-        let case_insensitive = kind & CASE_INSENSITIVE != 0;
+        let header = LogHeader::decode(bytes, endian)?;
+        let mut r = Reader::new(LR, &bytes[..header.length_bytes], endian);
+        r.skip(LogHeader::BYTES)?;
+        let body = LogBody::read(&mut r, header.kind, endian)?;
         Ok((
             Self {
-                txg: txg.into(),
-                sequence,
-                case_insensitive,
+                txg: header.txg,
+                sequence: header.sequence,
+                case_insensitive: header.case_insensitive,
                 body,
             },
-            record.len(),
+            header.length_bytes,
         ))
     }
 
@@ -406,26 +398,26 @@ impl<'a> LogRecord<'a> {
     /// # Errors
     /// [`FormatError`] when a name holds a zero byte, or parts of the record contradict another.
     pub fn encode(&self) -> Result<Vec<u8>> {
-        let mut out = Vec::new();
-        let ci = if self.case_insensitive {
-            CASE_INSENSITIVE
-        } else {
-            0
-        };
-        out.put_words(&[self.body.code() | ci, 0, self.txg.get(), self.sequence]);
+        let mut out = vec![0; LogHeader::BYTES];
         self.body.write(&mut out)?;
         out.resize(out.len().next_multiple_of(8), 0);
-        let length = out.len() as u64;
-        out[8..16].copy_from_slice(&length.to_le_bytes());
+        let header = LogHeader {
+            kind: self.body.kind(),
+            case_insensitive: self.case_insensitive,
+            length_bytes: out.len(),
+            txg: self.txg,
+            sequence: self.sequence,
+        };
+        out[..LogHeader::BYTES].copy_from_slice(&header.encode(Endian::Little));
         Ok(out)
     }
 }
 
 impl<'a> LogBody<'a> {
-    /// The stored type, without the bit for names (`TX_*`).
-    pub fn code(&self) -> u64 {
+    /// The record's kind.
+    pub fn kind(&self) -> LogKind {
         match self {
-            Self::Commit => 0,
+            Self::Commit => LogKind::Commit,
             Self::Create(create) => {
                 use LogCreateKind::{Directory, File, Symlink, XattrDirectory};
                 match (
@@ -433,71 +425,66 @@ impl<'a> LogBody<'a> {
                     create.acl.is_some(),
                     create.attributes.is_some(),
                 ) {
-                    (File, false, false) => 1,
-                    (Directory, false, false) => 2,
-                    (XattrDirectory, _, _) => 3,
-                    (Symlink, _, _) => 4,
-                    (File, true, false) => 14,
-                    (File, false, true) => 15,
-                    (File, true, true) => 16,
-                    (Directory, true, false) => 17,
-                    (Directory, false, true) => 18,
-                    (Directory, true, true) => 19,
+                    (File, false, false) => LogKind::Create,
+                    (Directory, false, false) => LogKind::Mkdir,
+                    (XattrDirectory, _, _) => LogKind::MkXattr,
+                    (Symlink, _, _) => LogKind::Symlink,
+                    (File, true, false) => LogKind::CreateAcl,
+                    (File, false, true) => LogKind::CreateAttr,
+                    (File, true, true) => LogKind::CreateAclAttr,
+                    (Directory, true, false) => LogKind::MkdirAcl,
+                    (Directory, false, true) => LogKind::MkdirAttr,
+                    (Directory, true, true) => LogKind::MkdirAclAttr,
                 }
             }
             Self::Remove {
                 is_directory: false,
                 ..
-            } => 5,
+            } => LogKind::Remove,
             Self::Remove {
                 is_directory: true, ..
-            } => 6,
-            Self::Link { .. } => 7,
+            } => LogKind::Rmdir,
+            Self::Link { .. } => LogKind::Link,
             Self::Rename(rename) => match rename.kind {
-                RenameKind::Plain => 8,
-                RenameKind::Exchange => 22,
-                RenameKind::Whiteout(_) => 23,
+                RenameKind::Plain => LogKind::Rename,
+                RenameKind::Exchange => LogKind::RenameExchange,
+                RenameKind::Whiteout(_) => LogKind::RenameWhiteout,
             },
-            Self::Write(_) => 9,
-            Self::Truncate { .. } => 10,
-            Self::SetAttributes(_) => 11,
-            Self::AclV0 { .. } => 12,
-            Self::Acl { .. } => 13,
-            Self::WriteSize(_) => 20,
-            Self::SetXattr { .. } => 21,
-            Self::CloneRange { .. } => 24,
-            Self::Unknown { code, .. } => *code,
+            Self::Write(_) => LogKind::Write,
+            Self::Truncate { .. } => LogKind::Truncate,
+            Self::SetAttributes(_) => LogKind::SetAttr,
+            Self::AclV0 { .. } => LogKind::AclV0,
+            Self::Acl { .. } => LogKind::Acl,
+            Self::WriteSize(_) => LogKind::Write2,
+            Self::SetXattr { .. } => LogKind::SetSaXattr,
+            Self::CloneRange { .. } => LogKind::CloneRange,
+            Self::Unknown { code, .. } => LogKind::Unknown(*code),
         }
     }
 
-    /// Whether it may be replayed out of order with records of other objects (`TX_OOO`).
-    pub fn is_out_of_order(&self) -> bool {
-        matches!(self.code(), 9..=13 | 20 | 21 | 24)
-    }
-
-    fn read(r: &mut Reader<'a>, code: u64, endian: Endian) -> Result<Self> {
+    fn read(r: &mut Reader<'a>, kind: LogKind, endian: Endian) -> Result<Self> {
         use LogCreateKind::{Directory, File, Symlink, XattrDirectory};
-        Ok(match code {
-            0 => Self::Commit,
-            1 => Self::read_create(r, File, false, false)?,
-            2 => Self::read_create(r, Directory, false, false)?,
-            3 => Self::read_create(r, XattrDirectory, false, false)?,
-            4 => Self::read_create(r, Symlink, false, false)?,
-            14 => Self::read_create(r, File, true, false)?,
-            15 => Self::read_create(r, File, false, true)?,
-            16 => Self::read_create(r, File, true, true)?,
-            17 => Self::read_create(r, Directory, true, false)?,
-            18 => Self::read_create(r, Directory, false, true)?,
-            19 => Self::read_create(r, Directory, true, true)?,
-            5 | 6 => {
+        Ok(match kind {
+            LogKind::Commit => Self::Commit,
+            LogKind::Create => Self::read_create(r, File, false, false)?,
+            LogKind::Mkdir => Self::read_create(r, Directory, false, false)?,
+            LogKind::MkXattr => Self::read_create(r, XattrDirectory, false, false)?,
+            LogKind::Symlink => Self::read_create(r, Symlink, false, false)?,
+            LogKind::CreateAcl => Self::read_create(r, File, true, false)?,
+            LogKind::CreateAttr => Self::read_create(r, File, false, true)?,
+            LogKind::CreateAclAttr => Self::read_create(r, File, true, true)?,
+            LogKind::MkdirAcl => Self::read_create(r, Directory, true, false)?,
+            LogKind::MkdirAttr => Self::read_create(r, Directory, false, true)?,
+            LogKind::MkdirAclAttr => Self::read_create(r, Directory, true, true)?,
+            LogKind::Remove | LogKind::Rmdir => {
                 let directory = r.u64()?.into();
                 Self::Remove {
                     directory,
                     name: name(r)?,
-                    is_directory: code == 6,
+                    is_directory: kind == LogKind::Rmdir,
                 }
             }
-            7 => {
+            LogKind::Link => {
                 let [directory, object] = r.words()?;
                 Self::Link {
                     directory: directory.into(),
@@ -505,11 +492,11 @@ impl<'a> LogBody<'a> {
                     name: name(r)?,
                 }
             }
-            8 | 22 | 23 => {
+            LogKind::Rename | LogKind::RenameExchange | LogKind::RenameWhiteout => {
                 let [source_directory, target_directory] = r.words()?;
-                let kind = match code {
-                    8 => RenameKind::Plain,
-                    22 => RenameKind::Exchange,
+                let kind = match kind {
+                    LogKind::Rename => RenameKind::Plain,
+                    LogKind::RenameExchange => RenameKind::Exchange,
                     _ => {
                         let [object, mode, uid, gid, generation] = r.words()?;
                         let object = LogObject::decode(object);
@@ -534,12 +521,12 @@ impl<'a> LogBody<'a> {
                     target: name(r)?,
                 })
             }
-            9 => Self::Write(Self::read_write(r, endian)?),
-            20 => Self::WriteSize(LogWrite {
+            LogKind::Write => Self::Write(Self::read_write(r, endian)?),
+            LogKind::Write2 => Self::WriteSize(LogWrite {
                 data: None,
                 ..Self::read_write(r, endian)?
             }),
-            10 => {
+            LogKind::Truncate => {
                 let [object, offset, length] = r.words()?;
                 Self::Truncate {
                     object: object.into(),
@@ -547,7 +534,7 @@ impl<'a> LogBody<'a> {
                     length,
                 }
             }
-            11 => {
+            LogKind::SetAttr => {
                 let [object, mask, mode, uid, gid, size] = r.words()?;
                 let access_time = r.words()?;
                 let modify_time = r.words()?;
@@ -569,7 +556,7 @@ impl<'a> LogBody<'a> {
                     domains: domains(r, domain_count(uid, gid))?,
                 }))
             }
-            12 => {
+            LogKind::AclV0 => {
                 let [object, count] = r.words()?;
                 let entries = r.take(r.remaining())?;
                 Self::AclV0 {
@@ -578,7 +565,7 @@ impl<'a> LogBody<'a> {
                     entries,
                 }
             }
-            13 => {
+            LogKind::Acl => {
                 let object = r.u64()?.into();
                 let head = r.words()?;
                 Self::Acl {
@@ -586,7 +573,7 @@ impl<'a> LogBody<'a> {
                     acl: acl_tail(r, head)?,
                 }
             }
-            21 => {
+            LogKind::SetSaXattr => {
                 let [object, size] = r.words()?;
                 let name = name(r)?;
                 let size = usize::try_from(size)
@@ -599,7 +586,7 @@ impl<'a> LogBody<'a> {
                     value: r.take(size)?,
                 }
             }
-            24 => {
+            LogKind::CloneRange => {
                 let [object, offset, length, block_bytes, count] = r.words()?;
                 if count > (r.remaining() / BLOCK_POINTER_BYTES) as u64 {
                     return Err(bad(LR, "lr_nbps", count, "as many as fit the record"));
@@ -616,7 +603,7 @@ impl<'a> LogBody<'a> {
                     blocks,
                 }
             }
-            code => Self::Unknown {
+            LogKind::Unknown(code) => Self::Unknown {
                 code,
                 bytes: r.take(r.remaining())?,
             },

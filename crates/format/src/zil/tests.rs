@@ -192,7 +192,7 @@ fn all_bodies() -> Vec<LogBody<'static>> {
 fn every_record_round_trips() {
     for (index, body) in all_bodies().into_iter().enumerate() {
         if index <= 24 {
-            assert_eq!(body.code(), index as u64);
+            assert_eq!(body.kind().code(), index as u64);
         }
         let record = record(body);
         let bytes = record.encode().unwrap();
@@ -306,4 +306,58 @@ proptest! {
             let _ = record.encode();
         }
     }
+}
+
+#[test]
+fn kinds_have_their_codes() {
+    for code in 0..30 {
+        let kind = LogKind::from_code(code);
+        assert_eq!(kind.code(), code);
+        assert_eq!(kind == LogKind::Unknown(code), code >= 25, "{kind:?}");
+    }
+    // TX_ACL, TX_MKDIR_ACL_ATTR, TX_CLONE_RANGE (include/sys/zil.h).
+    assert_eq!(LogKind::Acl.code(), 13);
+    assert_eq!(LogKind::MkdirAclAttr.code(), 19);
+    assert_eq!(LogKind::CloneRange.code(), 24);
+}
+
+/// What callers take from records that they do not decode is where the codec puts it.
+#[test]
+fn parts_of_records_are_found_without_decoding_them() {
+    let mut found = 0;
+    for body in all_bodies() {
+        let bytes = record(body.clone()).encode().unwrap();
+        let header = LogHeader::decode(&bytes, Endian::Little).unwrap();
+        assert_eq!(
+            (header.kind, header.length_bytes),
+            (body.kind(), bytes.len())
+        );
+        assert_eq!(header.encode(Endian::Little), bytes[..LogHeader::BYTES]);
+        let raw = &bytes[LogHeader::BYTES..];
+        match body {
+            LogBody::Write(write) => {
+                let (pointer, is_elsewhere) = LogWriteBody::pointer(raw, Endian::Little).unwrap();
+                assert_eq!((pointer, is_elsewhere), (write.block, write.data.is_none()));
+                let own = LogWriteBody::encode(write.object, write.offset, write.length);
+                if pointer.is_hole() && write.block_offset == 0 {
+                    assert_eq!(own, raw[..LogWriteBody::BYTES]);
+                }
+                assert_eq!(log_word(&own, 2, Endian::Little), Some(write.length));
+                found += 1;
+            }
+            LogBody::CloneRange { blocks, .. } => {
+                let listed: Vec<_> = LogCloneBody::pointers(raw, Endian::Little).collect();
+                assert_eq!(listed, blocks);
+                found += 1;
+            }
+            LogBody::Create(create) => {
+                let object = log_object(raw, 1, Endian::Little);
+                assert_eq!(object, Some(create.object.object));
+                assert!(header.kind.makes_object());
+                found += 1;
+            }
+            _ => assert!(!header.kind.makes_object()),
+        }
+    }
+    assert!(found > 10, "{found}");
 }

@@ -15,13 +15,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dataset::zil::visit_log;
 use format::{
     BlockPointer, Bookmark, DNODE_SLOT_BYTES, DnodePhys, DslDatasetPhys, Endian, ObjectId,
     ObjectType, ObjsetId, ObjsetPhys, Txg,
 };
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
+use zil::visit_log;
 
 use super::{Found, Run};
 

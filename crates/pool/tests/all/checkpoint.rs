@@ -204,7 +204,8 @@ async fn the_pool_goes_back_to_checkpoints_again_and_again() {
         drop(dataset);
         let extra = format!("tank/extra{round}");
         pool.dsl()
-            .create_dataset(&extra, &[], Arc::new(BareFilesystem))
+            .datasets()
+            .create(&extra, &[], Arc::new(BareFilesystem))
             .await
             .expect("create");
         if round == 1 {
@@ -220,7 +221,7 @@ async fn the_pool_goes_back_to_checkpoints_again_and_again() {
         pool = Pool::import(&world, spec).await.expect("rewind");
         assert!(pool.status().checkpoint.is_none());
         assert_eq!(feature(&pool), "enabled");
-        assert!(pool.dsl().lookup(&extra).await.is_err());
+        assert!(pool.dsl().directories().lookup(&extra).await.is_err());
         let dataset = open(&pool).await;
         check_objects(&dataset, &objects, 3).await;
         objects.extend(write_objects(&dataset, 8, 3).await);
@@ -304,7 +305,8 @@ async fn a_pool_that_its_checkpoint_fills_is_not_stuck() {
         .await
         .expect("create");
     pool.dsl()
-        .create_dataset("tank/gone", &[], Arc::new(BareFilesystem))
+        .datasets()
+        .create("tank/gone", &[], Arc::new(BareFilesystem))
         .await
         .expect("create");
     let gone = pool.dsl().open_dataset("tank/gone").await.expect("open");
@@ -333,7 +335,7 @@ async fn a_pool_that_its_checkpoint_fills_is_not_stuck() {
         let comment = pool.set_prop("comment", &round.to_string()).await;
         comment.expect("a property");
         if round == 100 {
-            match pool.dsl().destroy("tank/gone").await {
+            match pool.dsl().destroyer().destroy("tank/gone").await {
                 Ok(()) | Err(dataset::DatasetError::NoSpace { .. }) => {}
                 Err(error) => panic!("{error}"),
             }

@@ -105,7 +105,8 @@ async fn random_work_leaves_a_clean_pool() {
         .await
         .expect("create");
     pool.dsl()
-        .create_dataset("tank/a", &[], Arc::new(BareFilesystem))
+        .datasets()
+        .create("tank/a", &[], Arc::new(BareFilesystem))
         .await
         .expect("create");
     let mut names = Vec::new();
@@ -119,12 +120,14 @@ async fn random_work_leaves_a_clean_pool() {
     for round in 0..rounds() {
         let snapshot = format!("tank/a@s{round}");
         pool.dsl()
-            .snapshot(std::slice::from_ref(&snapshot), &[])
+            .snapshots()
+            .take(std::slice::from_ref(&snapshot), &[])
             .await
             .expect("snapshot");
         if round >= 3 {
             let old = format!("tank/a@s{}", round - 3);
             pool.dsl()
+                .destroyer()
                 .destroy_snapshots(&[old], false)
                 .await
                 .expect("destroy");
@@ -150,6 +153,7 @@ async fn random_work_leaves_a_clean_pool() {
         verify(&dataset, objects).await;
     }
     pool.dsl()
+        .destroyer()
         .destroy_snapshots(
             &(rounds() - 3..rounds())
                 .map(|round| format!("tank/a@s{round}"))
@@ -158,7 +162,11 @@ async fn random_work_leaves_a_clean_pool() {
         )
         .await
         .expect("destroy");
-    pool.dsl().destroy("tank/a").await.expect("destroy");
+    pool.dsl()
+        .destroyer()
+        .destroy("tank/a")
+        .await
+        .expect("destroy");
     for _ in 0..100 {
         pool.sync().await.expect("sync");
         if pool.numbers().freeing_bytes == 0 {

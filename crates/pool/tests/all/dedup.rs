@@ -84,6 +84,7 @@ fn nice(number: u64) -> String {
 async fn heads(pool: &Pool) -> Vec<String> {
     let listed = pool
         .dsl()
+        .directories()
         .list(
             &pool.name(),
             &ListOptions {
@@ -178,6 +179,7 @@ async fn golden_is_used_up(name: &str) {
         for snapshot in snapshots.iter().filter(|name| name.contains('@')) {
             let gone = pool
                 .dsl()
+                .destroyer()
                 .destroy_snapshots(std::slice::from_ref(snapshot), false)
                 .await;
             kept += u32::from(gone.is_err());
@@ -193,9 +195,12 @@ async fn golden_is_used_up(name: &str) {
                     continue;
                 }
                 let _ = if head.contains('@') {
-                    pool.dsl().destroy_snapshots(&[head], false).await
+                    pool.dsl()
+                        .destroyer()
+                        .destroy_snapshots(&[head], false)
+                        .await
                 } else {
-                    pool.dsl().destroy(&head).await
+                    pool.dsl().destroyer().destroy(&head).await
                 };
             }
         }
@@ -205,7 +210,7 @@ async fn golden_is_used_up(name: &str) {
             object.free_range(&tx, 0, u64::MAX).await.expect("free");
         }
         drop(root);
-        while pool.dsl().freeing_bytes() > 0 {
+        while pool.dsl().destroyer().freeing_bytes() > 0 {
             pool.sync().await.expect("sync");
         }
         pool.sync().await.expect("sync");
@@ -408,7 +413,8 @@ async fn stored_once(fast: bool, dedup: &str, more: &[(&str, &str)]) {
         }
         pool.sync().await.expect("sync");
         pool.dsl()
-            .snapshot(&["tank@s".into()], &[])
+            .snapshots()
+            .take(&["tank@s".into()], &[])
             .await
             .expect("snapshot");
         for block in 0..20 {
@@ -435,6 +441,7 @@ async fn stored_once(fast: bool, dedup: &str, more: &[(&str, &str)]) {
     .await;
     session(world, dir, "tank", async |pool| {
         pool.dsl()
+            .destroyer()
             .destroy_snapshots(&["tank@s".into()], false)
             .await
             .expect("destroy");
@@ -473,7 +480,8 @@ async fn random_work(fast: bool, seed: u64) {
     let (ground, pool) = Ground::new(fast, "on", &[]).await;
     let (world, dir) = (&ground.world, ground.images.path());
     pool.dsl()
-        .create_dataset("tank/a", &[], Arc::new(BareFilesystem))
+        .datasets()
+        .create("tank/a", &[], Arc::new(BareFilesystem))
         .await
         .expect("create");
     pool.export(false).await.expect("export");
@@ -529,7 +537,8 @@ async fn random_work(fast: bool, seed: u64) {
                     2 if step % 5 == 0 => {
                         let snapshot = format!("{name}@{round}-{step}");
                         pool.dsl()
-                            .snapshot(&[snapshot], &[])
+                            .snapshots()
+                            .take(&[snapshot], &[])
                             .await
                             .expect("snapshot");
                     }
@@ -538,6 +547,7 @@ async fn random_work(fast: bool, seed: u64) {
                         let one = names.into_iter().find(|name| name.contains('@'));
                         if let Some(one) = one {
                             pool.dsl()
+                                .destroyer()
                                 .destroy_snapshots(&[one], false)
                                 .await
                                 .expect("destroy");
@@ -561,6 +571,7 @@ async fn random_work(fast: bool, seed: u64) {
             .filter(|name| name.contains('@'))
         {
             pool.dsl()
+                .destroyer()
                 .destroy_snapshots(&[name], false)
                 .await
                 .expect("destroy");
@@ -579,7 +590,8 @@ async fn random_work(fast: bool, seed: u64) {
 async fn set(pool: &Pool, dataset: &str, name: &str, value: &str) {
     let change = PropertyChange::Set(value.to_owned());
     pool.dsl()
-        .set_properties(dataset, &[(name.to_owned(), change)])
+        .properties()
+        .set(dataset, &[(name.to_owned(), change)])
         .await
         .expect("set");
 }

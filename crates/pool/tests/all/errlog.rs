@@ -70,7 +70,12 @@ fn place(dataset: ObjectId, object: ObjectId, block: u64) -> Bookmark {
 }
 
 async fn object_of(pool: &Pool, name: &str) -> ObjectId {
-    pool.dsl().lookup(name).await.expect("lookup").object
+    pool.dsl()
+        .directories()
+        .lookup(name)
+        .await
+        .expect("lookup")
+        .object
 }
 
 async fn try_read(pool: &Pool, name: &str, object: ObjectId, block: u64) -> bool {
@@ -124,10 +129,12 @@ async fn lost_blocks_are_logged_for_all_who_have_them() {
     let dsl = pool.dsl();
     let dataset = dsl.open_dataset("tank").await.expect("open");
     let objects = write_objects(&dataset, 4, 3).await;
-    dsl.snapshot(&["tank@one".to_owned()], &[])
+    dsl.snapshots()
+        .take(&["tank@one".to_owned()], &[])
         .await
         .expect("snapshot");
-    dsl.clone_dataset("tank@one", "tank/clone", &[])
+    dsl.datasets()
+        .clone_snapshot("tank@one", "tank/clone", &[])
         .await
         .expect("clone");
     // The clone keeps objects[0] only; the live dataset has a newer file that nobody else has.
@@ -213,16 +220,28 @@ async fn lost_blocks_are_logged_for_all_who_have_them() {
     pool.sync().await.expect("sync");
     assert_eq!(pool.status().data_errors, 1);
     // The clone's log goes with the clone when it is promoted, and with it what the snapshot has.
-    pool.dsl().promote("tank/clone").await.expect("promote");
+    pool.dsl()
+        .snapshots()
+        .promote("tank/clone")
+        .await
+        .expect("promote");
     assert_eq!(pool.damaged().await, expected, "promoted");
-    pool.dsl().promote("tank").await.expect("promote");
+    pool.dsl()
+        .snapshots()
+        .promote("tank")
+        .await
+        .expect("promote");
     let moved = log_keys(&pool, "errlog_last").await;
     let of_head = (
         format!("{:x}", head.get()),
         vec![key(objects[0], 2, &shared)],
     );
     assert!(moved.contains(&of_head), "{moved:?}");
-    pool.dsl().destroy("tank/clone").await.expect("destroy");
+    pool.dsl()
+        .destroyer()
+        .destroy("tank/clone")
+        .await
+        .expect("destroy");
     expected.retain(|lost| lost.objset != ObjsetId::new(clone.get()));
     assert_eq!(pool.damaged().await, expected, "without the clone");
     assert_eq!(log_keys(&pool, "errlog_last").await, [of_head]);
@@ -242,7 +261,8 @@ async fn logs_of_pools_without_the_feature_have_the_old_form_and_are_upgraded() 
     let dsl = pool.dsl();
     let dataset = dsl.open_dataset("tank").await.expect("open");
     let objects = write_objects(&dataset, 2, 3).await;
-    dsl.snapshot(&["tank@one".to_owned()], &[])
+    dsl.snapshots()
+        .take(&["tank@one".to_owned()], &[])
         .await
         .expect("snapshot");
     let lost = pointer(&dataset, objects[1], 1).await;

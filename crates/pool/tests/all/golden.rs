@@ -69,6 +69,7 @@ async fn check(golden: &Path, name: &str) {
 
     let listed = pool
         .dsl()
+        .directories()
         .list(
             &pool_name,
             &ListOptions {
@@ -169,7 +170,7 @@ async fn logs_that_wait_for_replay_are_named() {
         spec.read_only = true;
         spec.force = true;
         let pool = Pool::import(&world, spec).await.expect("import");
-        let waiting = pool.dsl().datasets_awaiting_replay().await.expect("logs");
+        let waiting = pool.dsl().logs().awaiting_replay().await.expect("logs");
         let wanted: Vec<String> = ["always", "ci", "enc", "rec1m", "std", "thru", "vol", "xdir"]
             .iter()
             .filter(|_| expected)

@@ -347,7 +347,7 @@ async fn devices_tell_how_far_they_were_initialized_and_trimmed() {
         ],
         dsl: pool.dsl().clone(),
     };
-    pool.dsl().run_task(Arc::new(note)).await.expect("noted");
+    pool.dsl().tasks().run(Arc::new(note)).await.expect("noted");
     pool.export(false).await.expect("export");
     let pool = import(&world, images.path()).await;
     let status = pool.status();

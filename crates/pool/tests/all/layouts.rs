@@ -106,7 +106,8 @@ async fn check(golden: &Path, name: &str) {
     check_objects(&dataset, &freed, 2).await;
     let snapshot = format!("{root}@ours");
     pool.dsl()
-        .snapshot(std::slice::from_ref(&snapshot), &[])
+        .snapshots()
+        .take(std::slice::from_ref(&snapshot), &[])
         .await
         .expect("snapshot");
     free_objects(&dataset, &freed).await;
@@ -132,6 +133,7 @@ async fn check(golden: &Path, name: &str) {
 
     let pool = import(&world, &dir).await;
     pool.dsl()
+        .destroyer()
         .destroy_snapshots(&[snapshot], false)
         .await
         .expect("destroy");
@@ -169,18 +171,28 @@ async fn check(golden: &Path, name: &str) {
         snapshots: true,
         ..ListOptions::default()
     };
-    let listed = pool.dsl().list(&root, &all).await.expect("list");
+    let listed = pool
+        .dsl()
+        .directories()
+        .list(&root, &all)
+        .await
+        .expect("list");
     let snapshots: Vec<String> = (listed.iter().map(|info| &info.name))
         .filter(|name| name.contains('@'))
         .cloned()
         .collect();
     pool.dsl()
+        .destroyer()
         .destroy_snapshots(&snapshots, false)
         .await
         .expect("destroy");
     for info in listed.iter().rev() {
         if !info.name.contains('@') && info.name != root {
-            pool.dsl().destroy(&info.name).await.expect("destroy");
+            pool.dsl()
+                .destroyer()
+                .destroy(&info.name)
+                .await
+                .expect("destroy");
         }
     }
     let dataset = pool.dsl().open_dataset(&root).await.expect("open");

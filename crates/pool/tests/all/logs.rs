@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::common::*;
-use dataset::zil::{ReplayError, ReplayRecord, ReplayTarget};
 use device::{BoxFuture, World};
+use format::LogKind;
 use parking_lot::Mutex;
 use pool::{ImportSpec, Pool};
+use zil::{ReplayError, ReplayRecord, ReplayTarget};
 
 #[derive(Default)]
 struct Keep(Mutex<Vec<ReplayRecord>>);
@@ -24,7 +25,7 @@ impl ReplayTarget for Keep {
 }
 
 /// Records by kind; and how many writes have their data in a block of its own.
-fn kinds(records: &[ReplayRecord]) -> (BTreeMap<u64, usize>, usize) {
+fn kinds(records: &[ReplayRecord]) -> (BTreeMap<LogKind, usize>, usize) {
     let mut kinds = BTreeMap::new();
     for record in records {
         *kinds.entry(record.kind).or_default() += 1;
@@ -62,14 +63,25 @@ async fn replay_all(golden: &std::path::Path, name: &str) {
         let (kinds, blocks) = kinds(&records);
         indirect.insert(dataset, blocks);
         if dataset == "always" {
-            // Every kind of record that OpenZFS 2.3 writes on Linux for these operations: CREATE, MKDIR,
-            // SYMLINK, REMOVE, RMDIR, LINK, RENAME.
-            for kind in [1, 2, 4, 5, 6, 7, 8] {
-                assert!(kinds.contains_key(&kind), "{full}: kind {kind}");
+            // Every kind of record that OpenZFS 2.3 writes on Linux for these operations.
+            for kind in [
+                LogKind::Create,
+                LogKind::Mkdir,
+                LogKind::Symlink,
+                LogKind::Remove,
+                LogKind::Rmdir,
+                LogKind::Link,
+                LogKind::Rename,
+            ] {
+                assert!(kinds.contains_key(&kind), "{full}: kind {kind:?}");
             }
         }
         if dataset == "vol" {
-            assert!(kinds.keys().all(|kind| [9, 10].contains(kind)), "{kinds:?}");
+            let of_volumes = [LogKind::Write, LogKind::Truncate];
+            assert!(
+                kinds.keys().all(|kind| of_volumes.contains(kind)),
+                "{kinds:?}"
+            );
         }
         drop(records);
         assert!(!log.needs_replay());

@@ -60,6 +60,7 @@ async fn there_and_back(vdevs: Vec<VdevSpec>, images: &Images, peer: &Peer) {
     };
     let names: Vec<String> = pool
         .dsl()
+        .directories()
         .list("tank", &options)
         .await
         .expect("list")

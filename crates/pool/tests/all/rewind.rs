@@ -14,7 +14,8 @@ use pool::{ImportSpec, Pool, PoolError, Rewind, VdevLayout};
 async fn add(pool: &Pool, name: &str) {
     let init = Arc::new(BareFilesystem);
     pool.dsl()
-        .create_dataset(name, &[], init)
+        .datasets()
+        .create(name, &[], init)
         .await
         .expect("create");
 }
@@ -141,15 +142,19 @@ async fn an_older_state_is_written_to() {
             ("tank/late", false),
             ("tank/other", false),
         ] {
-            assert_eq!(pool.dsl().lookup(name).await.is_ok(), is_there, "{name}");
+            assert_eq!(
+                pool.dsl().directories().lookup(name).await.is_ok(),
+                is_there,
+                "{name}"
+            );
         }
         add(&pool, name).await;
         pool.export(false).await.expect("export");
         zdb_is_clean(images.path(), "tank");
         let spec = read_only(&world, &images, Rewind::No).await;
         let pool = Pool::import(&world, spec).await.expect("import");
-        assert!(pool.dsl().lookup(name).await.is_ok());
-        assert!(pool.dsl().lookup("tank/later").await.is_err());
+        assert!(pool.dsl().directories().lookup(name).await.is_ok());
+        assert!(pool.dsl().directories().lookup("tank/later").await.is_err());
         pool.export(false).await.expect("close");
     }
 }
@@ -208,7 +213,11 @@ async fn the_checkpoint_stays_whole_while_the_pool_changes() {
     }
     assert!(changed > 10, "{changed}");
     drop(dataset);
-    pool.dsl().destroy("checkpoint/new").await.expect("destroy");
+    pool.dsl()
+        .destroyer()
+        .destroy("checkpoint/new")
+        .await
+        .expect("destroy");
     pool.sync().await.expect("sync");
     assert!(
         used(&pool) > before,
@@ -235,14 +244,26 @@ async fn the_checkpoint_stays_whole_while_the_pool_changes() {
     let mut spec = ImportSpec::new(find(&world, &dir).await, host());
     spec.rewind = Rewind::Checkpoint;
     let pool = Pool::import(&world, spec).await.expect("rewind");
-    assert!(pool.dsl().lookup("checkpoint/will_go").await.is_ok());
+    assert!(
+        pool.dsl()
+            .directories()
+            .lookup("checkpoint/will_go")
+            .await
+            .is_ok()
+    );
     let dataset = pool.dsl().open_dataset("checkpoint").await.expect("open");
     let objects = write_objects(&dataset, 20, 4).await;
     drop(dataset);
     pool.export(false).await.expect("export");
     zdb_is_clean(&dir, "checkpoint");
     let pool = import(&world, &dir).await;
-    assert!(pool.dsl().lookup("checkpoint/new").await.is_err());
+    assert!(
+        pool.dsl()
+            .directories()
+            .lookup("checkpoint/new")
+            .await
+            .is_err()
+    );
     assert!(pool.status().checkpoint.is_none());
     let dataset = pool.dsl().open_dataset("checkpoint").await.expect("open");
     check_objects(&dataset, &objects, 4).await;

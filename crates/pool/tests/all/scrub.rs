@@ -203,7 +203,8 @@ async fn lost_blocks_are_named_and_others_are_counted() {
     let dataset = pool.dsl().open_dataset("tank").await.expect("open");
     let objects = write_objects(&dataset, 8, 6).await;
     pool.dsl()
-        .snapshot(&["tank@one".to_owned()], &[])
+        .snapshots()
+        .take(&["tank@one".to_owned()], &[])
         .await
         .expect("snapshot");
     let later = write_objects(&dataset, 2, 2).await;
@@ -213,7 +214,13 @@ async fn lost_blocks_are_named_and_others_are_counted() {
     let one_sided = block(&dataset, objects[5], 0).await;
     let head = ObjsetId::new(dataset.object().get());
     drop(dataset);
-    let snapshot = pool.dsl().lookup("tank@one").await.expect("lookup").object;
+    let snapshot = pool
+        .dsl()
+        .directories()
+        .lookup("tank@one")
+        .await
+        .expect("lookup")
+        .object;
     pool.export(false).await.expect("export");
 
     let pool = import_read_only(&world, images.path()).await;
@@ -280,11 +287,13 @@ async fn a_pool_of_ours_is_clean() {
     let dsl = pool.dsl();
     let dataset = dsl.open_dataset("tank").await.expect("open");
     let objects = write_objects(&dataset, 10, 9).await;
-    dsl.snapshot(&["tank@one".to_owned()], &[])
+    dsl.snapshots()
+        .take(&["tank@one".to_owned()], &[])
         .await
         .expect("snapshot");
     free_objects(&dataset, &objects[..5]).await;
-    dsl.clone_dataset("tank@one", "tank/clone", &[])
+    dsl.datasets()
+        .clone_snapshot("tank@one", "tank/clone", &[])
         .await
         .expect("clone");
     let clone = dsl.open_dataset("tank/clone").await.expect("open");

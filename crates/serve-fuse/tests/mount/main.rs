@@ -648,7 +648,8 @@ async fn snapshots_are_below_dot_zfs() {
     .await;
     rig.pool
         .dsl()
-        .snapshot(&["tank@one".to_owned()], &[])
+        .snapshots()
+        .take(&["tank@one".to_owned()], &[])
         .await
         .expect("snapshot");
     let place = root.clone();
@@ -700,6 +701,7 @@ async fn snapshots_are_below_dot_zfs() {
     let destroyed = rig
         .pool
         .dsl()
+        .destroyer()
         .destroy_snapshots(&["tank@one".to_owned()], false)
         .await;
     destroyed.expect("a snapshot that nobody uses can be destroyed");
@@ -862,7 +864,8 @@ async fn another_state_takes_the_place_of_the_mounted_one() {
     .await;
     rig.pool
         .dsl()
-        .snapshot(&["tank@one".to_owned()], &[])
+        .snapshots()
+        .take(&["tank@one".to_owned()], &[])
         .await
         .expect("snapshot");
     let place = root.clone();
@@ -884,7 +887,7 @@ async fn another_state_takes_the_place_of_the_mounted_one() {
     let exchanged = rig.access.exchange("tank", async move {
         let read = move || fs::read_to_string(place.join("d/a")).unwrap();
         waits.send(std::thread::spawn(read)).unwrap();
-        dsl.rollback("tank", Some("tank@one")).await
+        dsl.snapshots().rollback("tank", Some("tank@one")).await
     });
     let rolled_back = exchanged.await.expect("exchange");
     rolled_back.expect("rollback");
@@ -947,7 +950,8 @@ async fn volumes_are_files() {
     let init = Arc::new(ZvolInit::new(8 << 20, 8192));
     rig.pool
         .dsl()
-        .create_dataset("tank/vol", &properties, init)
+        .datasets()
+        .create("tank/vol", &properties, init)
         .await
         .expect("create");
     let path = rig.mountpoint().join("tank/vol");

@@ -18,12 +18,12 @@ impl Worker {
         };
         self.close_all().await;
         let dsl = self.pool.dsl().clone();
-        let unloaded = dsl.unload_key(root).await;
+        let unloaded = dsl.keys().unload(root).await;
         unloaded.map_err(|error| format!("unloading the key of {root}: {error}"))?;
         for _ in 0..self.rng.below(4) {
             self.dataset_step().await?;
         }
-        let loaded = dsl.load_key(root, wrapping.clone(), false).await;
+        let loaded = dsl.keys().load(root, wrapping.clone(), false).await;
         loaded.map_err(|error| format!("loading the key of {root}: {error}").into())
     }
 
@@ -51,7 +51,7 @@ impl Worker {
                 }
                 what = format!("snapshot {full:?}");
                 self.issue(what.clone(), state);
-                self.settle(&what, dsl.snapshot(&full, &[]).await)?
+                self.settle(&what, dsl.snapshots().take(&full, &[]).await)?
             }
             30..=49 => {
                 let clones: Vec<String> = state
@@ -70,7 +70,10 @@ impl Worker {
                 dataset.snapshots.remove(at);
                 what = format!("destroy {full}");
                 self.issue(what.clone(), state);
-                self.settle(&what, dsl.destroy_snapshots(&[full], false).await)?
+                self.settle(
+                    &what,
+                    dsl.destroyer().destroy_snapshots(&[full], false).await,
+                )?
             }
             50..=61 => {
                 let Some((_, content)) = dataset.snapshots.last().cloned() else {
@@ -81,7 +84,7 @@ impl Worker {
                 self.close(&name).await?;
                 what = format!("rollback {name}");
                 self.issue(what.clone(), state);
-                let done = self.settle(&what, dsl.rollback(&name, None).await)?;
+                let done = self.settle(&what, dsl.snapshots().rollback(&name, None).await)?;
                 done.map(drop)
             }
             62..=71 => {
@@ -112,7 +115,10 @@ impl Worker {
                 );
                 what = format!("clone {origin} to {clone}");
                 self.issue(what.clone(), state);
-                self.settle(&what, dsl.clone_dataset(&origin, &clone, &[]).await)?
+                self.settle(
+                    &what,
+                    dsl.datasets().clone_snapshot(&origin, &clone, &[]).await,
+                )?
             }
             72..=77 => {
                 let has_clones = state.values().any(|other| {
@@ -132,7 +138,7 @@ impl Worker {
                 state.remove(&name);
                 what = format!("destroy {name}");
                 self.issue(what.clone(), state);
-                self.settle(&what, dsl.destroy(&name).await)?
+                self.settle(&what, dsl.destroyer().destroy(&name).await)?
             }
             78..=83 => {
                 let Some(origin) = dataset.origin.clone() else {
@@ -141,7 +147,7 @@ impl Worker {
                 promote(&mut state, &name, &origin);
                 what = format!("promote {name}");
                 self.issue(what.clone(), state);
-                self.settle(&what, dsl.promote(&name).await)?
+                self.settle(&what, dsl.snapshots().promote(&name).await)?
             }
             _ => {
                 let is_files = matches!(*dataset.content, Content::Files(_));
@@ -175,9 +181,9 @@ impl Worker {
                 what = format!("set {property}={value} {name}");
                 self.issue(what.clone(), state);
                 let change = (property.to_owned(), PropertyChange::Set(value.to_owned()));
-                let done = self.settle(&what, dsl.set_properties(&name, &[change]).await)?;
+                let done = self.settle(&what, dsl.properties().set(&name, &[change]).await)?;
                 if done.is_some() {
-                    let read = format!("{:?}", dsl.property(&name, property).await?.value);
+                    let read = format!("{:?}", dsl.properties().get(&name, property).await?.value);
                     let dataset = known.get_mut(&name).expect("a dataset of the state");
                     dataset.properties.insert(property.into(), read);
                     if property == "sync" {

@@ -316,16 +316,16 @@ async fn administer(
         let snapshot = format!("{name}@s");
         let done = match step {
             Step::Sync => Ok(pool.sync().await?),
-            Step::Snapshot => dsl.snapshot(&[snapshot], &[]).await,
-            Step::Clone => dsl.clone_dataset(&snapshot, CLONE, &[]).await,
-            Step::Rollback => dsl.rollback(name, None).await.map(drop),
-            Step::Destroy => dsl.destroy(name).await,
-            Step::Rename => dsl.rename(name, RENAMED).await,
-            Step::Promote => dsl.promote(CLONE).await,
+            Step::Snapshot => dsl.snapshots().take(&[snapshot], &[]).await,
+            Step::Clone => dsl.datasets().clone_snapshot(&snapshot, CLONE, &[]).await,
+            Step::Rollback => dsl.snapshots().rollback(name, None).await.map(drop),
+            Step::Destroy => dsl.destroyer().destroy(name).await,
+            Step::Rename => dsl.directories().rename(name, RENAMED).await,
+            Step::Promote => dsl.snapshots().promote(CLONE).await,
             Step::LoadAndUnload => {
                 let (root, wrapping) = golden.key_of(TOP).ok_or("no key")?;
-                dsl.load_key(root, wrapping.clone(), false).await?;
-                dsl.unload_key(root).await
+                dsl.keys().load(root, wrapping.clone(), false).await?;
+                dsl.keys().unload(root).await
             }
             Step::ExportAndImport => {
                 drop(dsl);
@@ -344,7 +344,7 @@ async fn administer_with_cuts(golden: &Golden, seed: u64) -> Result<bool, Failur
     let sim = SimWorld::new(seed);
     let pool = golden.begin(&sim, rng.percent(50)).await?;
     let init = Arc::new(filesystem::ZplInit::new());
-    pool.dsl().create_dataset(TOP, &[], init).await?;
+    pool.dsl().datasets().create(TOP, &[], init).await?;
     let fs = Filesystem::open(pool.dsl().open_dataset(TOP).await?, sim.world()).await?;
     let changed = put(&fs, "changed", &old()).await?;
     // The chain is there.
@@ -357,7 +357,7 @@ async fn administer_with_cuts(golden: &Golden, seed: u64) -> Result<bool, Failur
     fs.sync_file(changed).await?;
     sim.power_cut(PowerCut::Random);
     sim.kill_tasks().await;
-    pool.dsl().close();
+    pool.dsl().tasks().close();
     drop((pool, fs));
     sim.kill_tasks().await;
     sim.power_on();

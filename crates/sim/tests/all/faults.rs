@@ -473,14 +473,16 @@ fn a_file_cut_short_grows_again_at_once() {
             )
         };
         pool.dsl()
-            .set_properties(POOL, &[set("4096")])
+            .properties()
+            .set(POOL, &[set("4096")])
             .await
             .unwrap();
         let content = data(1, 160_000);
         let ino = put(&fs, "file", &content).await.unwrap();
         pool.sync().await.unwrap();
         pool.dsl()
-            .set_properties(POOL, &[set("131072")])
+            .properties()
+            .set(POOL, &[set("131072")])
             .await
             .unwrap();
         let size = SetAttributes {

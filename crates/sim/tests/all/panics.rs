@@ -202,7 +202,8 @@ async fn left(bed: Bed) {
         assert!(sync.is_err());
         let set = patiently("set", pool.set_prop("comment", "new")).await;
         assert!(set.unwrap().is_err());
-        let created = pool.dsl().run_task(Arc::new(Nothing));
+        let tasks = pool.dsl().tasks();
+        let created = tasks.run(Arc::new(Nothing));
         assert!(patiently("a task", created).await.unwrap().is_err());
     }
     let fs = open(&bed.other_sim, &bed.other).await.unwrap();
@@ -264,7 +265,7 @@ fn of_the_sync_loop() {
         bed.traps.set(Trap::Flush);
         let (pool, dsl) = (bed.pool.clone(), bed.pool.dsl().clone());
         let sync = tokio::spawn(async move { pool.sync().await.is_err() });
-        let task = tokio::spawn(async move { dsl.run_task(Arc::new(Nothing)).await.is_err() });
+        let task = tokio::spawn(async move { dsl.tasks().run(Arc::new(Nothing)).await.is_err() });
         stopped(&bed, "sync loop").await;
         assert!(patiently("sync", sync).await.unwrap().unwrap());
         assert!(patiently("a task", task).await.unwrap().unwrap());

@@ -32,7 +32,7 @@ async fn promise(fs: &Filesystem, name: &str) {
 async fn cut(sim: &SimWorld, pool: Arc<Pool>, fs: Arc<Filesystem>) {
     sim.power_cut(PowerCut::LoseUnflushed);
     sim.kill_tasks().await;
-    pool.dsl().close();
+    pool.dsl().tasks().close();
     drop((pool, fs));
     sim.kill_tasks().await;
     sim.power_on();

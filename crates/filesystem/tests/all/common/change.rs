@@ -193,7 +193,7 @@ impl Run<'_> {
             snapshots: true,
             ..ListOptions::default()
         };
-        let listed = dsl.list(&root, &everything).await;
+        let listed = dsl.directories().list(&root, &everything).await;
         let Some(datasets) = self.count(listed) else {
             return;
         };
@@ -419,7 +419,8 @@ impl Run<'_> {
         let dsl = Arc::clone(self.pool.dsl());
         let (child, clone) = (format!("{root}/made"), format!("{root}/cloned"));
         let made = dsl
-            .create_dataset(&child, &[], Arc::new(ZplInit::new()))
+            .datasets()
+            .create(&child, &[], Arc::new(ZplInit::new()))
             .await;
         self.count(made);
         if let Ok(dataset) = dsl.open_dataset(&child).await
@@ -434,13 +435,13 @@ impl Run<'_> {
             .filter(|_| self.random.below(2) == 0)
             .map(|info| format!("{}@made", info.name))
             .collect();
-        let snapshot = dsl.snapshot(&taken, &[]).await;
+        let snapshot = dsl.snapshots().take(&taken, &[]).await;
         self.count(snapshot);
         if let Some(origin) = self.pick(&taken) {
-            let cloned = dsl.clone_dataset(origin, &clone, &[]).await;
+            let cloned = dsl.datasets().clone_snapshot(origin, &clone, &[]).await;
             self.count(cloned);
             if self.random.below(2) == 0 {
-                let promoted = dsl.promote(&clone).await;
+                let promoted = dsl.snapshots().promote(&clone).await;
                 self.count(promoted);
             }
         }
@@ -448,31 +449,33 @@ impl Run<'_> {
         if let Some(info) = self.pick(heads) {
             let gzip = PropertyChange::Set("gzip".to_owned());
             let set = dsl
-                .set_properties(&info.name, &[("compression".to_owned(), gzip)])
+                .properties()
+                .set(&info.name, &[("compression".to_owned(), gzip)])
                 .await;
             self.count(set);
         }
         for _ in 0..3 {
             if let Some(info) = self.pick(snapshots) {
-                let gone = dsl.destroy_snapshots(std::slice::from_ref(&info.name), false);
-                let gone = gone.await;
+                let names = std::slice::from_ref(&info.name);
+                let gone = dsl.destroyer().destroy_snapshots(names, false).await;
                 self.count(gone);
             }
         }
         for name in taken.iter().skip(1) {
             let gone = dsl
+                .destroyer()
                 .destroy_snapshots(std::slice::from_ref(name), true)
                 .await;
             self.count(gone);
         }
         for name in [&clone, &child] {
-            let gone = dsl.destroy(name).await;
+            let gone = dsl.destroyer().destroy(name).await;
             self.count(gone);
         }
         // Leaves first: what has children is refused.
         for info in heads.iter().rev().take(4) {
             if self.random.below(2) == 0 {
-                let gone = dsl.destroy(&info.name).await;
+                let gone = dsl.destroyer().destroy(&info.name).await;
                 self.count(gone);
             }
         }

@@ -582,12 +582,12 @@ async fn read_pool(
     };
     let _ = (pool.status(), pool.numbers(), pool.props(), pool.features());
     let name = pool.dsl().pool_name();
-    let Ok(datasets) = pool.dsl().list(&name, &everything).await else {
+    let Ok(datasets) = pool.dsl().directories().list(&name, &everything).await else {
         seen.failed += 1;
         return;
     };
     for info in datasets.iter().take(40) {
-        let _ = pool.dsl().properties(&info.name).await;
+        let _ = pool.dsl().properties().all(&info.name).await;
         let Ok(dataset) = pool.dsl().open_dataset(&info.name).await else {
             seen.failed += 1;
             continue;

@@ -156,7 +156,7 @@ pub async fn load_keys(pool: &Pool, manifest: &serde_json::Value) {
     for key in manifest["keys"].as_array().into_iter().flatten() {
         let name = key["dataset"].as_str().expect("a dataset");
         let text = key["key"].as_str().expect("a key");
-        let info = pool.dsl().key_info(name).await.expect("readable");
+        let info = pool.dsl().keys().info(name).await.expect("readable");
         let info = info.expect("an encrypted dataset");
         let wrapping = match info.format {
             KeyFormat::Passphrase => {
@@ -173,7 +173,8 @@ pub async fn load_keys(pool: &Pool, manifest: &serde_json::Value) {
             }
         };
         pool.dsl()
-            .load_key(name, wrapping, false)
+            .keys()
+            .load(name, wrapping, false)
             .await
             .expect("the right key");
     }

@@ -6,7 +6,6 @@ use std::process::Command;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use dataset::zil::LogRecord;
 use dataset::{Dataset, DirtyEstimate, ObjsetInit, PropertyValue};
 use device::{BoxFuture, World};
 use format::{ObjectId, ObjectType, ObjsetKind};
@@ -17,6 +16,7 @@ use pool::{
     CreateSpec, FeatureChoice, FoundPool, HostIdentity, ImportSpec, LeafSpec, Pool, ScanSpec,
     VdevClass, VdevLayout, VdevSpec,
 };
+use zil::LogRecord;
 use zio::Tx;
 
 /// Fills the root dataset with the least that a filesystem has; what the tests need is objects.

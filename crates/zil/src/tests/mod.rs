@@ -1,8 +1,8 @@
-//! Goal: nothing that was acknowledged is lost by a power cut at any write or flush, nothing is corrupted,
-//! no space is leaked; commits share writes.
-//! Method: the log over a small pool on simulated disks ([`bed`]); tasks that write, record and
-//! commit; cuts at the n-th operation under a seed, also while recovering; replay into the object set and
-//! comparison with what the tasks were told.
+//! Goal: nothing that was acknowledged is lost by a power cut at any write or flush, nothing is
+//! corrupted, no space is leaked; commits share writes. Method: the log over a small pool on
+//! simulated disks ([`bed`]); tasks that write, record and commit; cuts at the n-th operation under
+//! a seed, also while recovering; replay into the object set and comparison with what the tasks
+//! were told.
 
 mod bed;
 mod cuts;
@@ -15,15 +15,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use device::BoxFuture;
 use device::sim::{Fault, FaultEffect, Latency, PowerCut, SimOp};
-use format::{ObjectId, Txg, ZilHeader};
+use format::{LogKind, ObjectId, Txg, ZilHeader};
 use parking_lot::Mutex;
 use zio::pipeline::{FailMode, LogPlaces};
 
-use super::blocks::{BLOCK_BYTES_MAX, Bursts, Packer, RECORD_BYTES_MAX, block_bytes};
-use super::pending::{Entry, EntryBody, OBJECT_BYTES_MAX, Pending};
-use super::{LogRecord, ReplayError, ReplayRecord, ReplayTarget};
-use crate::SyncMode;
-use bed::{Bed, Layout, Machine, settings, simulate};
+use crate::blocks::{BLOCK_BYTES_MAX, Bursts, Packer, RECORD_BYTES_MAX, block_bytes};
+use crate::pending::{Entry, EntryBody, OBJECT_BYTES_MAX, Pending};
+use crate::{LogRecord, ReplayError, ReplayRecord, ReplayTarget, SyncMode};
+use bed::{Bed, Layout, Machine, simulate};
 
 const BLOCK: u32 = 4096;
 
@@ -42,7 +41,9 @@ impl Keep {
     /// Names of named records, which are their bodies.
     fn names(&self) -> Vec<String> {
         let records = self.0.lock();
-        let named = records.iter().filter(|record| record.kind == 1);
+        let named = records
+            .iter()
+            .filter(|record| record.kind == LogKind::Create);
         named
             .map(|record| {
                 let text = String::from_utf8_lossy(&record.body).into_owned();
@@ -54,7 +55,9 @@ impl Keep {
     /// Writes: object, offset, data.
     fn writes(&self) -> Vec<(u64, u64, Bytes)> {
         let records = self.0.lock();
-        let writes = records.iter().filter(|record| record.kind == 9);
+        let writes = records
+            .iter()
+            .filter(|record| record.kind == LogKind::Write);
         writes
             .map(|record| {
                 let word = |index: usize| {
@@ -71,7 +74,7 @@ impl Keep {
 async fn name(bed: &Bed, name: &str) {
     let tx = bed.tx().await;
     bed.set.dirty_root(&tx);
-    let record = LogRecord::named(1, ObjectId::new(1), name.as_bytes().to_vec());
+    let record = LogRecord::named(LogKind::Create, ObjectId::new(1), name.as_bytes().to_vec());
     bed.zil.record(&tx, record);
 }
 
@@ -119,7 +122,12 @@ fn what_was_committed_is_replayed_in_order_and_nothing_else() {
         let (bed, kept) = crash(&machine, PowerCut::LoseUnflushed).await;
         assert_eq!(kept.names(), ["a", "b", "c"]);
         // An object's own records come behind those of its txg that might have created it.
-        let kinds: Vec<u64> = kept.0.lock().iter().map(|record| record.kind).collect();
+        let kinds: Vec<u64> = kept
+            .0
+            .lock()
+            .iter()
+            .map(|record| record.kind.code())
+            .collect();
         assert_eq!(kinds, [1, 1, 9, 1]);
         // The other object was not asked for.
         assert_eq!(
@@ -141,8 +149,10 @@ fn a_commit_of_everything_has_all_objects_and_renames_have_their_data() {
         write(&bed, objects[0], 0, vec![1; 4096]).await;
         {
             let tx = bed.tx().await;
-            bed.zil
-                .record(&tx, LogRecord::pulling(8, objects[0], "rename"));
+            bed.zil.record(
+                &tx,
+                LogRecord::pulling(LogKind::Rename, objects[0], "rename"),
+            );
         }
         bed.zil.commit(objects[2]).await.expect("commits");
         write(&bed, objects[1], 0, vec![2; 5000]).await;
@@ -151,7 +161,8 @@ fn a_commit_of_everything_has_all_objects_and_renames_have_their_data() {
         let (bed, kept) = crash(&machine, PowerCut::LoseUnflushed).await;
         {
             let records = kept.0.lock();
-            assert_eq!((records[0].kind, records[1].kind), (9, 8));
+            let kinds = (records[0].kind, records[1].kind);
+            assert_eq!(kinds, (LogKind::Write, LogKind::Rename));
             assert!(records.is_sorted_by_key(|record| record.sequence));
         }
         let mut content = vec![0; 300_000];
@@ -313,7 +324,7 @@ fn an_unreadable_block_fails_the_claim_and_does_not_end_the_log() {
         };
         let disk = machine.sim.disk("disk0").expect("there");
         disk.inject(Fault::new(SimOp::Read, FaultEffect::Error).within(place..place + 512));
-        let failed = super::claim(
+        let failed = crate::claim(
             &bed.pipeline,
             Txg::new(1 << 40),
             Txg::new(1 << 40),
@@ -436,7 +447,8 @@ fn a_chain_that_broke_is_not_gone_on_with_however_long_it_takes() {
         tokio::time::sleep(Duration::from_secs(1)).await;
         disk.clear_faults();
         bed.pipeline.suspension().clear().await.expect("resumes");
-        // All that was lost on its way to the log is on disk now; the log still ends at a bad block.
+        // All that was lost on its way to the log is on disk now; the log still ends at a bad
+        // block.
         for _ in 0..3 {
             bed.txgs.sync().await.expect("syncs");
         }
@@ -474,12 +486,12 @@ fn sync_disabled_records_nothing_and_going_back_waits_for_what_was_not() {
         let machine = Machine::new(12, Layout::Single);
         let bed = with_chain(&machine).await;
         let object = bed.objects(1, BLOCK).await[0];
-        bed.settings.send_replace(settings(SyncMode::Disabled));
+        bed.owner.set_sync(SyncMode::Disabled);
         write(&bed, object, 0, vec![1; 512]).await;
         let synced = bed.txgs.synced_txg();
         bed.zil.commit(object).await.expect("returns at once");
         assert_eq!(bed.txgs.synced_txg(), synced);
-        bed.settings.send_replace(settings(SyncMode::Always));
+        bed.owner.set_sync(SyncMode::Always);
         bed.zil.commit(object).await.expect("commits");
         assert!(bed.txgs.synced_txg() > synced, "the txg was waited for");
         let (bed, _) = crash(&machine, PowerCut::LoseUnflushed).await;
@@ -670,7 +682,7 @@ fn a_record_that_fails_leaves_the_log_for_another_try() {
     });
 }
 
-fn entry(kind: u64, txg: u64, body: EntryBody) -> Entry {
+fn entry(kind: LogKind, txg: u64, body: EntryBody) -> Entry {
     Entry {
         kind,
         txg: Txg::new(txg),
@@ -685,7 +697,7 @@ fn records_are_packed_without_gaps_and_within_blocks() {
     let bodies = [3usize, 3000, 1000, 60_000, 70_000, RECORD_BYTES_MAX - 32, 1];
     for length in bodies {
         let body = EntryBody::Encoded(vec![7; length].into());
-        assert!(packer.add(&entry(1, 6, body)));
+        assert!(packer.add(&entry(LogKind::Create, 6, body)));
     }
     let data = Bytes::from(vec![8; 500_001]);
     let write = EntryBody::Write {
@@ -693,9 +705,9 @@ fn records_are_packed_without_gaps_and_within_blocks() {
         length_bytes: data.len() as u64,
         data: vec![data.slice(..200_000), data.slice(200_000..)],
     };
-    assert!(packer.add(&entry(9, 7, write)));
+    assert!(packer.add(&entry(LogKind::Write, 7, write)));
     let too_long = EntryBody::Encoded(vec![0; RECORD_BYTES_MAX].into());
-    assert!(!packer.add(&entry(1, 6, too_long)));
+    assert!(!packer.add(&entry(LogKind::Create, 6, too_long)));
     let (blocks, last) = packer.finish();
     let (mut sequence, mut offset, mut seen) = (10, 77, Vec::new());
     for (index, block) in blocks.iter().enumerate() {
@@ -748,8 +760,14 @@ fn block_sizes_follow_the_load() {
 fn pending_records_of_synced_txgs_are_forgotten() {
     let mut pending = Pending::default();
     for txg in 5..8 {
-        pending.add(entry(1, txg, EntryBody::Encoded(Bytes::new())), true);
-        pending.add(entry(9, txg, EntryBody::Encoded(Bytes::new())), false);
+        pending.add(
+            entry(LogKind::Create, txg, EntryBody::Encoded(Bytes::new())),
+            true,
+        );
+        pending.add(
+            entry(LogKind::Write, txg, EntryBody::Encoded(Bytes::new())),
+            false,
+        );
     }
     pending.clean(Txg::new(5));
     pending.select(ObjectId::new(4));
@@ -782,7 +800,11 @@ fn what_is_cut_of_a_write_ends_with_a_page() {
         for first in [4096, 8192, 36 << 10, 128 << 10] {
             for before in [0usize, 40, 3000] {
                 let mut packer = Packer::new(first, 0);
-                assert!(packer.add(&entry(1, 5, EntryBody::Encoded(vec![0; before].into()))));
+                assert!(packer.add(&entry(
+                    LogKind::Create,
+                    5,
+                    EntryBody::Encoded(vec![0; before].into())
+                )));
                 let mut body = data();
                 let length = 300_000u64;
                 if let EntryBody::Write {
@@ -794,7 +816,7 @@ fn what_is_cut_of_a_write_ends_with_a_page() {
                     (*offset_bytes, *length_bytes) = (offset, length);
                     data.push(Bytes::from(vec![1; length as usize]));
                 }
-                assert!(packer.add(&entry(9, 5, body)));
+                assert!(packer.add(&entry(LogKind::Write, 5, body)));
                 let (blocks, _) = packer.finish();
                 let mut at = offset;
                 for block in &blocks {

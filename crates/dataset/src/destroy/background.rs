@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use device::BoxFuture;
 use format::{
     BLOCK_POINTER_SHIFT, BlockPointer, Bookmark, DNODE_SLOT_BYTES, DnodePhys, Endian, ObjectId,
-    ObjectType, ObjsetId, ObjsetPhys, Txg, UsedBy,
+    ObjectType, ObjsetId, ObjsetPhys, Txg, UsedBy, names,
 };
 use object::{Bpobj, Bptree, SyncContext, Zap, ZapCursor};
 use vdev::Priority;
@@ -25,9 +25,10 @@ use zio::{CacheUse, Pipeline, ReadContext, Tx};
 
 use crate::DatasetError;
 use crate::deadlist::Deadlist;
-use crate::dsl::{BPTREE_OBJ, DELETED_CLONES, DslPool, LEAK_DIR};
+use crate::destroy::Destroyer;
+use crate::dsl::DslPool;
 use crate::features::guid;
-use crate::state::Space;
+use crate::state::{Dir, Space};
 use crate::task::SpaceCheck;
 
 /// Blocks freed in one txg.
@@ -40,7 +41,7 @@ const LIST_CHUNK: u64 = 4096;
 /// Object set number that stands for a destroyed one (`ZB_DESTROYED_OBJSET`).
 const DESTROYED: u64 = u64::MAX;
 
-impl DslPool {
+impl Destroyer<'_> {
     /// Bytes that wait to be freed in the background (`freeing`).
     pub fn freeing_bytes(&self) -> u64 {
         self.free_dir().map_or(0, |dir| dir.state().phys.used_bytes)
@@ -48,54 +49,59 @@ impl DslPool {
 
     /// Bytes that were lost by background frees that could not read their trees (`leaked`).
     pub fn leaked_bytes(&self) -> u64 {
-        self.leak_dir
+        self.dsl
+            .destroy_state
+            .leak_dir
             .lock()
             .as_ref()
             .map_or(0, |dir| dir.state().phys.used_bytes)
     }
 
     /// Puts background frees off, or no longer.
-    pub fn hold_background(&self, held: bool) {
-        self.background_held.store(held, Ordering::Release);
+    pub fn put_off(&self, held: bool) {
+        self.dsl
+            .destroy_state
+            .is_put_off
+            .store(held, Ordering::Release);
     }
 
     /// Whether something waits to be freed and can be.
-    pub(crate) fn has_background_work(&self) -> bool {
-        let waits = !self.bptree.lock().is_zero()
-            || !self.deleted_clones.lock().is_zero()
+    pub(crate) fn has_work(&self) -> bool {
+        let waits = !self.dsl.destroy_state.bptree.lock().is_zero()
+            || !self.dsl.destroy_state.deleted_clones.lock().is_zero()
             || self.free_dir().is_some_and(|dir| {
                 let phys = dir.state().phys;
                 // Blocks that live in their pointers have no place, but a size.
                 phys.used_bytes > 0 || phys.compressed_bytes > 0 || phys.uncompressed_bytes > 0
             });
         waits
-            && !self.env().read_only
-            && !*self.background_stalled.lock()
-            && !self.background_held.load(Ordering::Acquire)
+            && !self.dsl.env().read_only
+            && !*self.dsl.destroy_state.is_stalled.lock()
+            && !self.dsl.destroy_state.is_put_off.load(Ordering::Acquire)
     }
 
-    /// With a checkpoint, frees take space instead of giving it: in a full pool they wait for it to go
-    /// (`spa_suspend_async_destroy`).
+    /// With a checkpoint, frees take space instead of giving it: in a full pool they wait for it to
+    /// go (`spa_suspend_async_destroy`).
     fn must_not_free(&self) -> bool {
-        let used = self.root_dir().state().phys.used_bytes;
-        self.env().pipeline.dvas().has_checkpoint()
-            && self.unreserved_space(SpaceCheck::ExtraReserved) <= used
+        let used = self.dsl.directories().root_dir().state().phys.used_bytes;
+        self.dsl.env().pipeline.dvas().has_checkpoint()
+            && self.dsl.space().unreserved_space(SpaceCheck::ExtraReserved) <= used
     }
 
     /// Frees a bounded number of blocks, in syncing context.
-    pub(crate) async fn free_in_background(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
-        if !self.has_background_work() || self.must_not_free() {
+    pub(crate) async fn free_some(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
+        if !self.has_work() || self.must_not_free() {
             return Ok(());
         }
-        let clock = &self.env().world.clock;
+        let clock = &self.dsl.env().world.clock;
         let mut budget = Budget {
             blocks: BLOCKS_MAX,
             until_ns: clock.monotonic_ns().saturating_add(TIME_MAX_NS),
         };
         let tx = Tx::syncing(ctx.txg);
-        let pipeline = &self.env().pipeline;
+        let pipeline = &self.dsl.env().pipeline;
         let mut list_is_empty = true;
-        if let Some(list) = self.free_list.get() {
+        if let Some(list) = self.dsl.destroy_state.free_list.get() {
             loop {
                 let chunk = LIST_CHUNK.min(budget.blocks);
                 if chunk == 0 || clock.monotonic_ns() > budget.until_ns {
@@ -119,12 +125,12 @@ impl DslPool {
                 }
             }
         }
-        let queue = *self.bptree.lock();
+        let queue = *self.dsl.destroy_state.bptree.lock();
         if list_is_empty && !queue.is_zero() {
             self.free_trees(ctx, queue, &mut budget).await?;
         }
-        if list_is_empty && self.bptree.lock().is_zero() {
-            let clones = *self.deleted_clones.lock();
+        if list_is_empty && self.dsl.destroy_state.bptree.lock().is_zero() {
+            let clones = *self.dsl.destroy_state.deleted_clones.lock();
             if clones.is_zero() {
                 self.book_leaks(ctx).await?;
             } else {
@@ -136,32 +142,35 @@ impl DslPool {
 
     /// Frees what a clone that OpenZFS destroyed had allocated: one part of its livelist
     /// (`sublist_delete_sync` and `livelist_delete_sync`, module/zfs/spa.c). A part names blocks as
-    /// they were allocated and freed, of half a million entries or a little more; those that were not
-    /// freed are.
+    /// they were allocated and freed, of half a million entries or a little more; those that were
+    /// not freed are.
     async fn free_clone_list(
         &self,
         ctx: &SyncContext,
         clones: ObjectId,
     ) -> Result<(), DatasetError> {
         let tx = Tx::syncing(ctx.txg);
-        let pipeline = &self.env().pipeline;
-        let zap = Zap::hold(self.mos(), clones).await?;
+        let pipeline = &self.dsl.env().pipeline;
+        let zap = Zap::hold(self.dsl.mos(), clones).await?;
         let Some(entry) = zap.entries(ZapCursor::START, 1).await?.pop() else {
-            self.directory.remove(&tx, DELETED_CLONES).await?;
-            self.mos().free(&tx, clones).await?;
-            *self.deleted_clones.lock() = ObjectId::ZERO;
+            self.dsl
+                .directory
+                .remove(&tx, names::pool::DELETED_CLONES)
+                .await?;
+            self.dsl.mos().free(&tx, clones).await?;
+            *self.dsl.destroy_state.deleted_clones.lock() = ObjectId::ZERO;
             return Ok(());
         };
         let object: ObjectId = entry.value.as_u64().unwrap_or(0).into();
-        let mut list = Deadlist::open(self.mos(), object).await?;
+        let mut list = Deadlist::open(self.dsl.mos(), object).await?;
         let Some((key, part)) = list.first() else {
             zap.remove(&tx, &entry.name).await?;
-            Deadlist::destroy(self, ctx, object).await?;
-            return self.features().decrement(ctx, guid::LIVELIST).await;
+            Deadlist::destroy(self.dsl, ctx, object).await?;
+            return self.dsl.features().decrement(ctx, guid::LIVELIST).await;
         };
-        if part != self.empty_list() {
+        if part != self.dsl.deadlists().empty_list() {
             let mut living: HashMap<([u64; 2], Txg), (i64, BlockPointer)> = HashMap::new();
-            Bpobj::open(self.mos(), part)
+            Bpobj::open(self.dsl.mos(), part)
                 .await?
                 .for_each(&mut |block, freed| {
                     if let Some(dva) = block.dva(0) {
@@ -183,7 +192,7 @@ impl DslPool {
                 free_dir.did_use(UsedBy::Head, freed.negated());
             }
         }
-        list.remove_part(self, ctx, key).await
+        list.remove_part(self.dsl, ctx, key).await
     }
 
     async fn free_trees(
@@ -193,12 +202,12 @@ impl DslPool {
         budget: &mut Budget,
     ) -> Result<(), DatasetError> {
         let tx = Tx::syncing(ctx.txg);
-        let queue = Bptree::open(self.mos(), queue).await?;
+        let queue = Bptree::open(self.dsl.mos(), queue).await?;
         let before = budget.blocks;
         for entry in queue.entries().await? {
             let mut walk = Walk {
-                pipeline: &self.env().pipeline,
-                dsl: self,
+                pipeline: &self.dsl.env().pipeline,
+                dsl: self.dsl,
                 txg: ctx.txg,
                 after: entry.birth_txg,
                 resume: resume_point(entry.bookmark),
@@ -214,15 +223,22 @@ impl DslPool {
                 Step::Done => queue.pop(&tx, freed.into()).await?,
                 Step::Paused(at) => {
                     queue.advance(&tx, at.to_words(), freed.into()).await?;
-                    *self.background_stalled.lock() = budget.blocks == before && before > 0;
+                    *self.dsl.destroy_state.is_stalled.lock() =
+                        budget.blocks == before && before > 0;
                     return Ok(());
                 }
             }
         }
-        self.features().decrement(ctx, guid::ASYNC_DESTROY).await?;
-        self.directory.remove(&tx, BPTREE_OBJ).await?;
+        self.dsl
+            .features()
+            .decrement(ctx, guid::ASYNC_DESTROY)
+            .await?;
+        self.dsl
+            .directory
+            .remove(&tx, names::pool::BPTREE_OBJ)
+            .await?;
         queue.destroy(&tx).await?;
-        *self.bptree.lock() = ObjectId::ZERO;
+        *self.dsl.destroy_state.bptree.lock() = ObjectId::ZERO;
         Ok(())
     }
 
@@ -243,14 +259,20 @@ impl DslPool {
             return Ok(());
         }
         tracing::warn!(bytes = left.used, "space of destroyed datasets was lost");
-        let existing = self.leak_dir.lock().clone();
+        let existing = self.dsl.destroy_state.leak_dir.lock().clone();
         let leak_dir = match existing {
             Some(dir) => dir,
             None => {
                 let dir = self
-                    .create_dir(ctx, Some(self.root_dir()), LEAK_DIR)
+                    .dsl
+                    .directories()
+                    .create_dir(
+                        ctx,
+                        Some(self.dsl.directories().root_dir()),
+                        names::hidden_directory::LEAK,
+                    )
                     .await?;
-                *self.leak_dir.lock() = Some(dir.clone());
+                *self.dsl.destroy_state.leak_dir.lock() = Some(dir.clone());
                 dir
             }
         };
@@ -294,7 +316,7 @@ struct Shape {
 
 struct Walk<'a> {
     pipeline: &'a Arc<Pipeline>,
-    dsl: &'a DslPool,
+    dsl: &'a Arc<DslPool>,
     txg: Txg,
     after: Txg,
     /// Where to go on; none once that place was reached.
@@ -534,7 +556,10 @@ impl Walk<'_> {
             let dnode = match DnodePhys::decode(&data[offset..], endian) {
                 Ok(dnode) => dnode,
                 Err(error) => {
-                    tracing::warn!(%error, "a dnode of a destroyed dataset is damaged; its space is lost");
+                    tracing::warn!(
+                        %error,
+                        "a dnode of a destroyed dataset is damaged; its space is lost"
+                    );
                     slot += 1;
                     continue;
                 }
@@ -579,7 +604,11 @@ impl Walk<'_> {
         match self.pipeline.read(pointer, &self.context(at)).await {
             Ok(data) => Some((data, pointer.endian())),
             Err(error) => {
-                tracing::warn!(%error, place = %at, "a block of a destroyed dataset cannot be read; what is below it is lost");
+                tracing::warn!(
+                    %error,
+                    place = %at,
+                    "a block of a destroyed dataset cannot be read; what is below it is lost"
+                );
                 None
             }
         }
@@ -642,5 +671,12 @@ mod tests {
         // A spill block comes after the object's other blocks.
         let resume = place(5, 0, Bookmark::SPILL_BLOCK_ID);
         assert!(is_completed(SHAPE, &place(5, 4, 0), &resume));
+    }
+}
+
+impl<'a> Destroyer<'a> {
+    /// The directory that space waiting to be freed counts for.
+    pub(crate) fn free_dir(&self) -> Option<&'a Arc<Dir>> {
+        self.dsl.destroy_state.free_dir.get()
     }
 }

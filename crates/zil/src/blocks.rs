@@ -1,32 +1,27 @@
 //! From records to log blocks: what goes into which block, in which form.
 //!
-//! A record's common header (`lr_t`, include/sys/zil.h) is 32 bytes: type, length, txg, number;
-//! lengths are multiples of 8. A write (`lr_write_t`) has object, offset, length, a word that is
-//! zero, and a block pointer (a hole: the data follows in the record), 192 bytes in all. Writes are
-//! cut where a block ends; each piece is a record of its own.
+//! A record's length is a multiple of 8. Writes are cut where a block ends; each piece is a record
+//! of its own, with the data behind its fixed part ([`LogWriteBody`]).
 
 use bytes::Bytes;
-use format::{Txg, ZIL_MIN_BLOCK_BYTES, ZilLink};
+use format::{Endian, LogHeader, LogWriteBody, Txg, ZIL_MIN_BLOCK_BYTES, ZilLink};
 
-use super::pending::{Entry, EntryBody};
+use crate::pending::{Entry, EntryBody};
 
 /// Biggest log block (`zil_maxblocksize`).
-pub(super) const BLOCK_BYTES_MAX: u64 = 128 << 10;
+pub(crate) const BLOCK_BYTES_MAX: u64 = 128 << 10;
 /// Room for records in it.
-pub(super) const RECORD_BYTES_MAX: usize = BLOCK_BYTES_MAX as usize - ZilLink::BYTES;
-/// `TX_WRITE`.
-pub(super) const TX_WRITE: u64 = 9;
-/// A common header.
-pub(super) const HEADER_BYTES: usize = 32;
-/// `lr_write_t`.
-pub(super) const WRITE_BYTES: usize = 192;
-/// Pieces of writes end at multiples of this in their object, except the last one: what was not acknowledged may be
-/// there in part after a crash, but no sector of a volume and no page of a file is torn by that.
+pub(crate) const RECORD_BYTES_MAX: usize = BLOCK_BYTES_MAX as usize - ZilLink::BYTES;
+/// A write's record without its data.
+const WRITE_BYTES: usize = LogHeader::BYTES + LogWriteBody::BYTES;
+/// Pieces of writes end at multiples of this in their object, except the last one: what was not
+/// acknowledged may be there in part after a crash, but no sector of a volume and no page of a file
+/// is torn by that.
 const PIECE_ALIGN_BYTES: u64 = 4096;
 
 /// Records of one block.
 #[derive(Debug, Default)]
-pub(super) struct Records {
+pub(crate) struct Records {
     pub bytes: Vec<u8>,
     /// Highest txg of any.
     pub txg: Txg,
@@ -40,14 +35,14 @@ impl Records {
 }
 
 /// Size of a block for so many bytes of records.
-pub(super) fn block_bytes(records: u64) -> u64 {
+pub(crate) fn block_bytes(records: u64) -> u64 {
     (records + ZilLink::BYTES as u64)
         .next_multiple_of(ZIL_MIN_BLOCK_BYTES)
         .min(BLOCK_BYTES_MAX)
 }
 
 /// Puts records into blocks: the first one has the given size, more are as big as they need to be.
-pub(super) struct Packer {
+pub(crate) struct Packer {
     full: Vec<Records>,
     current: Records,
     room: usize,
@@ -70,7 +65,7 @@ impl Packer {
     pub fn add(&mut self, entry: &Entry) -> bool {
         match &entry.body {
             EntryBody::Encoded(body) => {
-                let length = HEADER_BYTES + body.len().next_multiple_of(8);
+                let length = LogHeader::BYTES + body.len().next_multiple_of(8);
                 if length > RECORD_BYTES_MAX {
                     return false;
                 }
@@ -111,10 +106,7 @@ impl Packer {
             };
             self.start(entry, WRITE_BYTES + piece.next_multiple_of(8));
             let out = &mut self.current.bytes;
-            for word in [entry.object.get(), offset, piece as u64, 0] {
-                out.extend_from_slice(&word.to_le_bytes());
-            }
-            out.resize(out.len() + WRITE_BYTES - HEADER_BYTES - 32, 0);
+            out.extend_from_slice(&LogWriteBody::encode(entry.object, offset, piece as u64));
             source.copy(out, piece);
             self.pad();
             offset += piece as u64;
@@ -141,10 +133,15 @@ impl Packer {
     fn start(&mut self, entry: &Entry, length: usize) {
         self.sequence += 1;
         self.current.txg = self.current.txg.max(entry.txg);
-        let header = [entry.kind, length as u64, entry.txg.get(), self.sequence];
-        for word in header {
-            self.current.bytes.extend_from_slice(&word.to_le_bytes());
-        }
+        let header = LogHeader {
+            kind: entry.kind,
+            case_insensitive: false,
+            length_bytes: length,
+            txg: entry.txg,
+            sequence: self.sequence,
+        };
+        let bytes = header.encode(Endian::Little);
+        self.current.bytes.extend_from_slice(&bytes);
     }
 
     fn pad(&mut self) {
@@ -189,7 +186,7 @@ impl Source<'_> {
 
 /// How big the next block should be, from what was written lately (`zil_lwb_predict`).
 #[derive(Debug, Default)]
-pub(super) struct Bursts {
+pub(crate) struct Bursts {
     bytes: [u64; Self::COUNT],
     at: usize,
 }

@@ -1,57 +1,84 @@
-//! Replay (`zil_replay`, module/zfs/zil.c): does again what a log says that was claimed.
+//! Replay (`zil_replay`, module/zfs/zil.c): does again what a claimed log says.
 //!
-//! The head's replay sequence says how far it is. Changes of names fail or do something else when done
-//! twice, so the txg of their (last) transaction notes them. Everything else may take several
-//! transactions and may be done twice: it is noted when it is done.
+//! The head's replay sequence says how far it is. Changes of names fail or do something else when
+//! they are done twice, so the transaction group of their (last) transaction notes them. Everything
+//! else may take several transactions and may be done twice: it is noted once it is done.
 //!
-//! A record that fails is tried once more when all objects without a name are freed and a txg is over
-//! ([`ReplayTarget::settle`]). For an object number may be given again as soon as the dataset is written in which it
-//! became free, and be logged before the uberblock is: a crash between them leaves a log that makes an object which the
-//! last txg still has, with its name or in the delete queue. Then replay ends with an error and the log stays as it is,
-//! from that record on.
+//! A record that fails is tried once more when all objects without a name are freed and a
+//! transaction group is over ([`ReplayTarget::settle`]). An object number may be given again as
+//! soon as the dataset is written in which it became free, and be logged before the uberblock is: a
+//! crash between them leaves a log that makes an object which the last group still has, with its
+//! name or in the delete queue. If the record fails again, replay ends with an error and the log
+//! stays as it is, from that record on.
 //!
 //! # Damage
-//! A record whose object cannot be changed, as a block that the change needs is damaged for good,
-//! is left out with a message, and replay goes on: it would fail at each import, and nothing but
-//! what is lost already is lost with it (`zil_replay_error` has OpenZFS drop all records behind it
-//! as well). The block is in the pool's error log by then, as every block is that cannot be read.
-//! While a device is missing damage is not for good, and the log stays.
+//! A record whose object cannot be changed, because a block that the change needs is damaged for
+//! good, is left out with a message, and replay goes on: it would fail at each import, and nothing
+//! but what is lost already is lost with it (`zil_replay_error` has OpenZFS drop all records behind
+//! it as well). The block is in the pool's error log by then, as every block is that cannot be
+//! read. While a device is missing, damage is not for good, and the log stays.
 //!
 //! Records behind a change of names that was left out may rely on it: a name may still belong to
-//! what was to be renamed, a number to what was to be removed. So what concerns its directories, or
-//! the object that it was to make, is left out too.
+//! what was to be renamed, a number to what was to be removed. So records about its directories, or
+//! about the object that it was to make, are left out too.
 
 use std::collections::BTreeSet;
 use std::error::Error;
 
-use format::ZilSequence;
+use bytes::Bytes;
+use device::BoxFuture;
+use format::{Endian, LogKind, Txg, ZilSequence};
 use object::ObjectError;
+use vdev::VdevError;
 use zio::ZioError;
 
-use super::blocks::TX_WRITE;
-use super::walk::{Chain, End, RawRecord, read_data};
-use super::{Inherited, ReplayRecord, ReplayTarget, Replaying, Shared, Zil};
-use crate::DatasetError;
+use crate::ZilError;
+use crate::log::{Inherited, Replaying, Shared, Zil};
+use crate::walk::{Chain, End, RawRecord, read_data};
 
-/// Types that say what was done to one object and are not in order with changes of names
-/// (`TX_OOO`): WRITE, TRUNCATE, SETATTR, ACL_V0, ACL, WRITE2, SETSAXATTR, CLONE_RANGE.
-const OUT_OF_ORDER: [u64; 8] = [9, 10, 11, 12, 13, 20, 21, 24];
-/// The first type that is none (`TX_MAX_TYPE`).
-const KINDS_END: u64 = 25;
-/// Types that make an object, whose number is in the second word (`lr_create_t`): CREATE, MKDIR,
-/// MKXATTR, SYMLINK, and CREATE and MKDIR with ACLs and attributes.
-const MAKING: [u64; 10] = [1, 2, 3, 4, 14, 15, 16, 17, 18, 19];
-/// Types that are about two objects that there are, in the first two words: LINK (`lr_link_t`, a
-/// directory and what gets a name in it; its number may still be another object's), and with two
-/// directories (`lr_rename_t`) RENAME, RENAME_EXCHANGE, RENAME_WHITEOUT.
-const OF_TWO: [u64; 4] = [7, 8, 22, 23];
+/// A record to be replayed.
+#[derive(Debug, Clone)]
+pub struct ReplayRecord {
+    /// What kind of change it is about.
+    pub kind: LogKind,
+    /// Whether names are compared without regard to case.
+    pub case_insensitive: bool,
+    /// Transaction group of the change.
+    pub txg: Txg,
+    /// Number of the record.
+    pub sequence: u64,
+    /// Byte order of `body`.
+    pub endian: Endian,
+    /// The record after its common header.
+    pub body: Bytes,
+    /// The data of a write that is elsewhere on disk (`lr_blkptr`).
+    pub data: Option<Bytes>,
+}
+
+/// Error of a [`ReplayTarget`].
+pub type ReplayError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Does again what a log record says: a filesystem or a volume. It works as for a user's request,
+/// up to calling [`Zil::record`] in its transaction, which then notes what was replayed instead of
+/// logging it.
+pub trait ReplayTarget: Send + Sync {
+    /// Does what the record says.
+    fn replay<'a>(&'a self, record: ReplayRecord) -> BoxFuture<'a, Result<(), ReplayError>>;
+
+    /// Frees at once what has no name any more, also what earlier records took the last name from:
+    /// a record that failed is done again once that is synced, since it may give the same object
+    /// numbers again. Does nothing where things are freed as soon as that is asked for.
+    fn settle(&self) -> BoxFuture<'_, Result<(), ReplayError>> {
+        Box::pin(async { Ok(()) })
+    }
+}
 
 /// Why a record was not replayed.
 enum Failure {
     /// A block that it needs is damaged for good: replay goes on without it.
-    Damage(DatasetError),
+    Damage(ZilError),
     /// Anything else: replay ends.
-    Other(DatasetError),
+    Other(ZilError),
 }
 
 /// What records that were left out would have changed.
@@ -69,30 +96,24 @@ impl LeftOut {
 
     fn add(&mut self, record: &RawRecord) {
         self.records += 1;
-        if !OUT_OF_ORDER.contains(&record.kind) {
+        if !record.kind.is_out_of_order() {
             self.objects.extend(concerned(record));
             self.objects.extend(made(record));
         }
     }
 }
 
-fn object_at(record: &RawRecord, word: usize) -> Option<u64> {
-    Some(record.word(word)? & (format::ObjectId::LIMIT - 1))
-}
-
 /// The objects that a record is about and relies on.
 fn concerned(record: &RawRecord) -> impl Iterator<Item = u64> {
-    let second = OF_TWO.contains(&record.kind).then_some(1);
+    let second = record.kind.is_about_two().then_some(1);
     let words = [Some(0), second].into_iter().flatten();
-    words.filter_map(|word| object_at(record, word))
+    words.filter_map(|word| record.object(word))
 }
 
 /// The object that a record makes.
 fn made(record: &RawRecord) -> Option<u64> {
-    MAKING
-        .contains(&record.kind)
-        .then(|| object_at(record, 1))
-        .flatten()
+    let makes = record.kind.makes_object();
+    makes.then(|| record.object(1)).flatten()
 }
 
 /// Whether an error is that of a block of which no good copy is left, devices that are missing
@@ -106,7 +127,7 @@ fn is_damage(error: &(dyn Error + 'static)) -> bool {
                 | ZioError::Corrupt { .. }
                 | ZioError::Authentication { .. }
                 | ZioError::BadPointer { .. }
-                | ZioError::Vdev(vdev::VdevError::Format(_))
+                | ZioError::Vdev(VdevError::Format(_))
         )
     };
     let of_object = |error: &ObjectError| match error {
@@ -117,12 +138,7 @@ fn is_damage(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
         let found = error.downcast_ref().is_some_and(of_pool)
-            || error.downcast_ref().is_some_and(of_object)
-            || match error.downcast_ref() {
-                Some(DatasetError::Zio(error)) => of_pool(error),
-                Some(DatasetError::Object(error)) => of_object(error),
-                _ => false,
-            };
+            || error.downcast_ref().is_some_and(of_object);
         if found {
             return true;
         }
@@ -141,13 +157,13 @@ impl Drop for Replay<'_> {
 }
 
 impl Zil {
-    /// Replays such a log and lets go of it. Returns how many records were replayed. Until it is done
-    /// nothing but the target may change the dataset.
+    /// Replays such a log and lets go of it. Returns how many records were replayed. Until it is
+    /// done nothing but the target may change the dataset.
     ///
     /// # Errors
-    /// [`DatasetError::Log`] when a record cannot be replayed or read: the log stays, and what was
-    /// replayed before it is kept. [`DatasetError::Pool`] when the pool fails.
-    pub async fn replay(&self, target: &dyn ReplayTarget) -> Result<u64, DatasetError> {
+    /// [`ZilError::Log`] when a record cannot be replayed or read: the log stays, and what was
+    /// replayed before it is kept. [`ZilError::Zio`] when the pool fails.
+    pub async fn replay(&self, target: &dyn ReplayTarget) -> Result<u64, ZilError> {
         let shared = &self.shared;
         if !self.needs_replay() {
             return Ok(0);
@@ -166,10 +182,10 @@ impl Zil {
     ///
     /// # Errors
     /// As [`Self::close`].
-    pub async fn discard(&self) -> Result<(), DatasetError> {
+    pub async fn discard(&self) -> Result<(), ZilError> {
         if self.needs_replay() {
             tracing::warn!(
-                dataset = (self.shared.name)(),
+                dataset = self.shared.owner.name(),
                 "the intent log is discarded without being replayed"
             );
             self.shared.destroy_inherited().await?;
@@ -179,14 +195,14 @@ impl Zil {
 }
 
 impl Shared {
-    fn log_error(&self, reason: String) -> DatasetError {
-        DatasetError::Log {
-            name: (self.name)(),
+    fn log_error(&self, reason: String) -> ZilError {
+        ZilError::Log {
+            name: self.owner.name(),
             reason,
         }
     }
 
-    async fn replay_records(&self, target: &dyn ReplayTarget) -> Result<u64, DatasetError> {
+    async fn replay_records(&self, target: &dyn ReplayTarget) -> Result<u64, ZilError> {
         let pipeline = self.objset.pipeline().clone();
         let header = self.objset.zil_header();
         let mut chain = Chain::decrypting(&pipeline, &header);
@@ -205,8 +221,8 @@ impl Shared {
                 if record.sequence <= header.replay_sequence || record.txg < header.claim_txg {
                     continue;
                 }
-                let name = || (self.name)();
-                let (sequence, kind) = (record.sequence, record.kind);
+                let name = || self.owner.name();
+                let (sequence, kind) = (record.sequence, record.kind.code());
                 if left_out.concerns(&record) {
                     tracing::error!(
                         dataset = name(),
@@ -240,7 +256,7 @@ impl Shared {
         }
         if left_out.records > 0 {
             tracing::error!(
-                dataset = (self.name)(),
+                dataset = self.owner.name(),
                 records = left_out.records,
                 "damaged blocks kept synchronous writes from being replayed; see 'zpool status -v'"
             );
@@ -273,11 +289,11 @@ impl Shared {
                 false => Failure::Other(told(&error)),
             }
         };
-        if record.kind == 0 || record.kind >= KINDS_END {
+        if matches!(record.kind, LogKind::Commit | LogKind::Unknown(_)) {
             return Err(Failure::Other(told(&"a newer release wrote it")));
         }
-        let repeatable = OUT_OF_ORDER.contains(&record.kind);
-        let object = record.word(0).unwrap_or(0) & (format::ObjectId::LIMIT - 1);
+        let repeatable = record.kind.is_out_of_order();
+        let object = record.object(0).unwrap_or(0);
         // It may be gone since: that is in order.
         let is_gone = async || match self.objset.hold(object.into()).await {
             Ok(_) => Ok(false),
@@ -288,9 +304,7 @@ impl Shared {
             return Ok(false);
         }
         let mut data = None;
-        if record.kind == TX_WRITE
-            && let Some((pointer, true)) = record.write_pointer()
-        {
+        if let Some((pointer, true)) = record.write_pointer() {
             let place = ZilSequence::from_checksum(self.objset.zil_header().log.checksum());
             let read = read_data(self.objset.pipeline(), record, &pointer, place.objset);
             data = Some(read.await.map_err(|error| failed(&error))?);
@@ -311,7 +325,8 @@ impl Shared {
         };
         let sequence = record.sequence;
         if let Err(error) = target.replay(record.clone()).await {
-            tracing::debug!(dataset = (self.name)(), sequence, %error, "a record is replayed again after a txg");
+            let dataset = self.owner.name();
+            tracing::debug!(dataset, sequence, %error, "a record is replayed again after a txg");
             if let Err(error) = target.settle().await {
                 match failed(&*error) {
                     Failure::Damage(error) => tracing::warn!(%error, "not all is freed"),

@@ -1,25 +1,27 @@
-//! Logs that OpenZFS left behind at a power cut: every record is read and understood, and they tell of
-//! everything that is in the tree at the cut and not in the tree without replay.
+//! Logs that OpenZFS left behind at a power cut: every record is read and understood, and they tell
+//! of everything that is in the tree at the cut and not in the tree without replay.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
 use device::World;
-use format::{Guid, LogBody, LogRecord, NvList, NvValue, ObjsetPhys, Txg, ZilHeader, ZilSequence};
+use format::{
+    BlockPointer, DslDatasetPhys, DslDirPhys, Endian, Guid, LogBody, LogHeader, LogKind, LogRecord,
+    NvList, NvValue, ObjectId, ObjsetPhys, Txg, ZilHeader, ZilSequence,
+};
+use object::{ObjectSet, ObjsetOptions, Zap};
 use oracles::{golden, unpack};
 use serde_json::Value;
-use vdev::IgnoreErrors;
-use vdev::{OpenOptions, VdevTree, read_labels};
+use vdev::{IgnoreErrors, OpenOptions, VdevTree, read_labels};
 use zio::alloc::{AllFree, Allocator};
-use zio::{Cache, Pipeline, PipelineOptions, ReadContext, TxgLimits, TxgManager};
+use zio::{Cache, Pipeline, PipelineOptions, ReadContext};
 
-use super::super::walk::{Chain, RawRecord, read_data};
-use super::super::{claim, free_chain};
-use crate::{DslEnvironment, DslPool, NoHooks};
+use crate::walk::{Chain, RawRecord, read_data};
+use crate::{claim, free_chain};
 
-/// The pool over its devices; all space counts as free.
-async fn open(dir: &Path) -> (Arc<Pipeline>, Arc<DslPool>, Txg) {
+/// The pool over its devices, with its MOS; all space counts as free.
+async fn open(dir: &Path) -> (Arc<Pipeline>, Arc<ObjectSet>, Txg) {
     let world = World::system(2);
     let mut tops = Vec::new();
     let (mut pool_guid, mut best) = (0, None);
@@ -76,31 +78,65 @@ async fn open(dir: &Path) -> (Arc<Pipeline>, Arc<DslPool>, Txg) {
         Arc::new(IgnoreErrors),
     );
     let best = best.expect("an uberblock");
-    let env = DslEnvironment {
-        pool_name: "golden".into(),
-        pipeline: pipeline.clone(),
-        world: world.clone(),
-        txgs: TxgManager::new(world, best.txg, TxgLimits::default()),
-        hooks: Arc::new(NoHooks),
+    let options = ObjsetOptions {
         read_only: true,
-        spa_version: best.version,
+        ..ObjsetOptions::default()
     };
-    let dsl = DslPool::open(env, best.root).await.expect("the MOS opens");
-    (pipeline, dsl, best.txg)
+    let mos = ObjectSet::open(pipeline.clone(), world, best.root, options)
+        .await
+        .expect("the MOS opens");
+    (pipeline, mos, best.txg)
+}
+
+/// Names and root blocks of all live datasets.
+async fn heads(mos: &Arc<ObjectSet>, pool: &str) -> Vec<(String, BlockPointer)> {
+    let bonus = async |object: u64| {
+        let held = mos.hold(ObjectId::new(object)).await.expect("an object");
+        held.bonus()
+    };
+    let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY)
+        .await
+        .expect("a directory");
+    let root = directory
+        .lookup_u64("root_dataset")
+        .await
+        .expect("reads")
+        .expect("a root");
+    let mut pending = vec![(pool.to_owned(), root)];
+    let mut out = Vec::new();
+    while let Some((name, object)) = pending.pop() {
+        let dir = DslDirPhys::decode(&bonus(object).await, Endian::Little).expect("a directory");
+        if !dir.head_dataset.is_zero() {
+            let head = bonus(dir.head_dataset.get()).await;
+            let head = DslDatasetPhys::decode(&head, Endian::Little).expect("a dataset");
+            out.push((name.clone(), head.block));
+        }
+        let children = Zap::hold(mos, dir.child_directories)
+            .await
+            .expect("children");
+        for entry in children.all().await.expect("reads") {
+            let child = String::from_utf8_lossy(&entry.name).into_owned();
+            if !child.starts_with('$') {
+                pending.push((
+                    format!("{name}/{child}"),
+                    entry.value.as_u64().expect("one"),
+                ));
+            }
+        }
+    }
+    out
 }
 
 /// The record as `format` reads it, from what the walk gives.
 fn decode(record: &RawRecord) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let words = [
-        record.kind | u64::from(record.case_insensitive) << 63,
-        record.body.len() as u64 + 32,
-        record.txg.get(),
-        record.sequence,
-    ];
-    for word in words {
-        bytes.extend_from_slice(&record.endian.u64_bytes(word));
-    }
+    let header = LogHeader {
+        kind: record.kind,
+        case_insensitive: record.case_insensitive,
+        length_bytes: LogHeader::BYTES + record.body.len(),
+        txg: record.txg,
+        sequence: record.sequence,
+    };
+    let mut bytes = header.encode(record.endian).to_vec();
     bytes.extend_from_slice(&record.body);
     bytes
 }
@@ -135,13 +171,13 @@ async fn check(golden: &Path, name: &str) {
     let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
     let folder = tempfile::tempdir().expect("a folder");
     let dir = unpack(golden, name, folder.path());
-    let (pipeline, dsl, synced) = open(&dir).await;
+    let (pipeline, mos, synced) = open(&dir).await;
     let first_txg = synced.next();
     let (mut logs, mut kinds) = (0, BTreeSet::new());
-    for head in dsl.heads().await.expect("heads") {
-        let dataset = dsl.full_name(&head).await.expect("a name");
-        let dataset = dataset.replacen("golden", name, 1);
-        let block = head.phys().block;
+    for (dataset, block) in heads(&mos, name).await {
+        if block.is_hole() {
+            continue;
+        }
         let data = pipeline
             .read(
                 &block,
@@ -222,12 +258,24 @@ async fn check(golden: &Path, name: &str) {
         free_chain(&pipeline, first_txg, &header).await;
     }
     assert_eq!(logs, 8, "logs in {name}");
-    // CREATE, MKDIR, MKXATTR, SYMLINK, REMOVE, RMDIR, LINK, RENAME, WRITE, TRUNCATE, SETATTR,
-    // SETSAXATTR, CLONE_RANGE.
-    for kind in [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 21, 24] {
+    for kind in [
+        LogKind::Create,
+        LogKind::Mkdir,
+        LogKind::MkXattr,
+        LogKind::Symlink,
+        LogKind::Remove,
+        LogKind::Rmdir,
+        LogKind::Link,
+        LogKind::Rename,
+        LogKind::Write,
+        LogKind::Truncate,
+        LogKind::SetAttr,
+        LogKind::SetSaXattr,
+        LogKind::CloneRange,
+    ] {
         assert!(
             kinds.contains(&kind),
-            "{name}: no record of kind {kind} in {kinds:?}"
+            "{name}: no record of kind {kind:?} in {kinds:?}"
         );
     }
 }

@@ -7,11 +7,11 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use device::BoxFuture;
 use device::sim::{Latency, PowerCut, SimOp};
-use format::ObjectId;
+use format::{LogKind, ObjectId};
 use parking_lot::Mutex;
 
 use super::bed::{Bed, Layout, Machine, simulate};
-use crate::zil::{LogRecord, ReplayError, ReplayRecord, ReplayTarget};
+use crate::{LogRecord, ReplayError, ReplayRecord, ReplayTarget};
 
 const OBJECT_BYTES: usize = 48 << 10;
 const WORKERS: usize = 5;
@@ -47,7 +47,8 @@ async fn append(bed: &Bed, journal: ObjectId, number: u64) {
     let word = Bytes::from((number + 1).to_le_bytes().to_vec());
     held.write(&tx, number * 8, word).await.expect("writes");
     let body = number.to_le_bytes().to_vec();
-    bed.zil.record(&tx, LogRecord::named(1, journal, body));
+    bed.zil
+        .record(&tx, LogRecord::named(LogKind::Create, journal, body));
 }
 
 async fn work(
@@ -129,7 +130,7 @@ impl ReplayTarget for Again {
                 let raw = record.body[index * 8..].first_chunk::<8>().expect("a word");
                 u64::from_le_bytes(*raw)
             };
-            if record.kind == 1 {
+            if record.kind == LogKind::Create {
                 let length = names(&self.bed, self.journal).await;
                 if length != word(0) {
                     return Err(format!("name {} after {length} names", word(0)).into());
@@ -171,8 +172,8 @@ async fn names(bed: &Bed, journal: ObjectId) -> u64 {
     count
 }
 
-/// Whether `found` is what the object was after at least `known` of its writes; a write that was not
-/// acknowledged may be there in part, from its beginning on.
+/// Whether `found` is what the object was after at least `known` of its writes; a write that was
+/// not acknowledged may be there in part, from its beginning on.
 fn is_explained(found: &[u8], writes: &[Write], known: usize) -> bool {
     let mut state = vec![0; OBJECT_BYTES];
     for (index, (offset, data)) in writes.iter().enumerate() {

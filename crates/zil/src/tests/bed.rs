@@ -1,5 +1,5 @@
-//! A small pool on simulated disks with one dataset and its log: what a sync loop, an uberblock and space
-//! maps do is done here in the simplest way that keeps their promises. Survives power cuts.
+//! A small pool on simulated disks with one dataset and its log: what a sync loop, an uberblock and
+//! space maps do is done here in the simplest way that keeps their promises. Survives power cuts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,17 +15,13 @@ use format::{
 };
 use object::{BlockAccounting, NewObject, ObjectSet, ObjsetOptions, SyncContext};
 use parking_lot::Mutex;
-use tokio::sync::watch;
-use vdev::IgnoreErrors;
-use vdev::RangeSet;
-use vdev::{OpenOptions, VdevTree};
+use vdev::{IgnoreErrors, OpenOptions, RangeSet, VdevTree};
+use zio::alloc::{Allocator, MetaslabSource};
 use zio::pipeline::FailMode;
 use zio::txg::Work;
 use zio::{Cache, Pipeline, PipelineOptions, ReadContext, Tx, TxgLimits, TxgManager, ZioError};
-use zio::{alloc::Allocator, alloc::MetaslabSource};
 
-use super::super::{Zil, claim};
-use crate::{DatasetSettings, SyncMode};
+use crate::{LogOwner, LogSettings, SyncMode, Zil, claim};
 
 const METASLAB_SHIFT: u32 = 23;
 const UBERBLOCK_BYTES: usize = 512;
@@ -282,25 +278,25 @@ async fn uberblocks(world: &World) -> Arc<dyn Device> {
     world.opener.open(UBERBLOCKS, false).await.expect("opens")
 }
 
-pub fn settings(sync: SyncMode) -> DatasetSettings {
-    DatasetSettings {
-        read_only: false,
-        record_bytes: 128 << 10,
-        sync,
-        log_throughput: false,
-        atime: false,
-        relatime: false,
-        xattr: 0,
-        acltype: 0,
-        aclmode: 0,
-        aclinherit: 0,
-        dnodesize: 0,
-        longname: false,
-        devices: false,
-        exec: false,
-        setuid: false,
-        snapdir: 0,
-        canmount: 0,
+/// A dataset with room and settings that a test changes.
+#[derive(Clone, Default)]
+pub struct Owner(Arc<Mutex<LogSettings>>);
+
+impl Owner {
+    pub fn set_sync(&self, sync: SyncMode) {
+        self.0.lock().sync = sync;
+    }
+}
+
+impl LogOwner for Owner {
+    fn name(&self) -> String {
+        "tank/test".to_owned()
+    }
+    fn has_room(&self, _bytes: u64) -> bool {
+        true
+    }
+    fn settings(&self) -> LogSettings {
+        *self.0.lock()
     }
 }
 
@@ -312,7 +308,7 @@ pub struct Bed {
     pub txgs: Arc<TxgManager>,
     pub set: Arc<ObjectSet>,
     pub zil: Arc<Zil>,
-    pub settings: watch::Sender<DatasetSettings>,
+    pub owner: Owner,
     /// Milliseconds that pass between the end of a txg and the log's part of its sync.
     pub pause_ms: Arc<AtomicU64>,
     uberblocks: Option<Arc<dyn Device>>,
@@ -325,15 +321,15 @@ impl Bed {
         txgs: Arc<TxgManager>,
         set: Arc<ObjectSet>,
     ) -> Self {
-        let settings = watch::Sender::new(settings(SyncMode::Standard));
-        let zil = open_log(&set, &txgs, &settings);
+        let owner = Owner::default();
+        let zil = open_log(&set, &txgs, &owner);
         Bed {
             machine,
             pipeline,
             txgs,
             set,
             zil,
-            settings,
+            owner,
             pause_ms: Arc::default(),
             uberblocks: None,
         }
@@ -351,7 +347,7 @@ impl Bed {
     /// Starts the sync loop.
     fn start(mut self) -> Self {
         // What was claimed shows only now.
-        self.zil = open_log(&self.set, &self.txgs, &self.settings);
+        self.zil = open_log(&self.set, &self.txgs, &self.owner);
         let bed = self.clone();
         self.machine.sim.world().spawn.spawn(Box::pin(async move {
             loop {
@@ -523,16 +519,6 @@ fn asize(pointer: &BlockPointer) -> u64 {
     pointer.dvas().map(|dva| dva.asize_bytes()).sum()
 }
 
-fn open_log(
-    set: &Arc<ObjectSet>,
-    txgs: &Arc<TxgManager>,
-    settings: &watch::Sender<DatasetSettings>,
-) -> Arc<Zil> {
-    Zil::open(
-        Box::new(|| "tank/test".to_owned()),
-        Box::new(|_| true),
-        set.clone(),
-        txgs.clone(),
-        settings.subscribe(),
-    )
+fn open_log(set: &Arc<ObjectSet>, txgs: &Arc<TxgManager>, owner: &Owner) -> Arc<Zil> {
+    Zil::open(Box::new(owner.clone()), set.clone(), txgs.clone())
 }

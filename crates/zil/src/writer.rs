@@ -11,26 +11,26 @@ use futures::stream::{StreamExt, TryStreamExt};
 use zio::pipeline::{FailMode, LogPlaces};
 use zio::{Tx, ZioError};
 
-use super::blocks::{Bursts, Packer, Records};
-use super::pending::Batch;
-use super::{Inherited, LogBlock, Shared};
+use crate::blocks::{Bursts, Packer, Records, block_bytes};
+use crate::log::{Inherited, LogBlock, Shared};
+use crate::pending::{Batch, Entry};
 
 /// Blocks of a batch that are written at the same time.
 const WRITES_IN_FLIGHT: usize = 32;
 
 /// What only the writer knows of the chain.
 #[derive(Debug, Default)]
-pub(super) struct Writer {
+pub(crate) struct Writer {
     /// Number of the last record.
     sequence: u64,
     bursts: Bursts,
-    /// The chain cannot be gone on with, or records did not get into it: it is given up before anything
-    /// else is acknowledged.
+    /// The chain cannot be continued, or records did not get into it: it is given up before
+    /// anything else is acknowledged.
     broken: bool,
 }
 
-/// Blocks that were allocated for a batch, and must be durable before the txg ends, or freed in it: no chain leads
-/// to those behind a block that is not.
+/// Blocks that were allocated for a batch, and must be durable before the txg ends, or freed in it:
+/// no chain leads to those behind a block that is not.
 struct InFlight<'a> {
     shared: &'a Shared,
     txg: Txg,
@@ -57,7 +57,8 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// Lets others start a writer when this one ends in a way that it should not (a panic, the end of the runtime).
+/// Lets others start a writer when this one ends in a way that it should not (a panic, the end of
+/// the runtime).
 struct AtWork<'a> {
     shared: &'a Shared,
     done: bool,
@@ -77,9 +78,10 @@ impl Drop for AtWork<'_> {
 }
 
 impl Shared {
-    /// Starts the task that writes batches until nobody waits. `pending.writing` was just set; its lock
-    /// must not be held. The task begins here, so that the first write is on its way before another thread is woken.
-    pub(super) fn start_writer(self: &Arc<Self>) {
+    /// Starts the task that writes batches until nobody waits. `pending.writing` was just set; its
+    /// lock must not be held. The task begins here, so that the first write is on its way before
+    /// another thread is woken.
+    pub(crate) fn start_writer(self: &Arc<Self>) {
         let shared = self.clone();
         let task = async move {
             let mut at_work = AtWork {
@@ -122,7 +124,8 @@ impl Shared {
             match self.log(&mut writer, batch).await {
                 Ok(()) => Ok(()),
                 Err(error) => {
-                    tracing::debug!(dataset = (self.name)(), %error, "the intent log could not be written");
+                    let dataset = self.owner.name();
+                    tracing::debug!(dataset, %error, "the intent log could not be written");
                     // The txg that is open now has everything of the batch.
                     self.give_up(&mut writer).await
                 }
@@ -178,7 +181,7 @@ impl Shared {
     /// Begins a chain: allocates its first block and waits until the head on disk has it.
     /// Where there is no room for a block, just waits.
     async fn create(&self, batch: &Batch) -> Result<(), ZioError> {
-        let bytes: u64 = batch.entries.iter().map(super::Entry::bytes).sum();
+        let bytes: u64 = batch.entries.iter().map(Entry::bytes).sum();
         let tx = self.txgs.assign(0).await?;
         let txg = tx.txg();
         let mut guids = [0; 2];
@@ -192,7 +195,7 @@ impl Shared {
             objset: self.objset.options().dataset.get().into(),
             sequence: 1,
         };
-        let size = super::blocks::block_bytes(bytes);
+        let size = block_bytes(bytes);
         match self.allocate(&tx, size).await {
             Ok(mut pointer) => {
                 pointer.set_checksum(place.checksum());
@@ -215,11 +218,11 @@ impl Shared {
     async fn allocate(&self, tx: &Tx, size_bytes: u64) -> Result<BlockPointer, ZioError> {
         let pipeline = self.objset.pipeline();
         // `logbias=throughput` leaves log devices to others.
-        let log_throughput = self.settings.borrow().log_throughput;
+        let throughput = self.owner.settings().throughput;
         let taken_bytes = pipeline.allocator().worst_deflated_bytes(size_bytes);
         let places = LogPlaces {
-            on_log_devices: !log_throughput,
-            among_data: (self.has_room)(taken_bytes),
+            on_log_devices: !throughput,
+            among_data: self.owner.has_room(taken_bytes),
         };
         let objset = self.objset.options().dataset.get().into();
         pipeline
@@ -238,7 +241,7 @@ impl Shared {
         let mut packer = Packer::new(first.pointer.psize_bytes(), writer.sequence);
         if !batch.entries.iter().all(|entry| packer.add(entry)) {
             tracing::warn!(
-                dataset = (self.name)(),
+                dataset = self.owner.name(),
                 "a record is too long for the intent log; waiting for the transaction group"
             );
             self.stats.lock().txg_waits += 1;
@@ -373,8 +376,8 @@ impl Shared {
         Ok(())
     }
 
-    /// See [`super::Zil::close`].
-    pub(super) async fn close(&self) -> Result<(), ZioError> {
+    /// See [`crate::Zil::close`].
+    pub(crate) async fn close(&self) -> Result<(), ZioError> {
         let mut writer = self.writer.lock().await;
         let has_chain = {
             let chain = self.chain.lock();
@@ -387,14 +390,14 @@ impl Shared {
     }
 
     /// After a replay: lets go of the log.
-    pub(super) async fn destroy_inherited(&self) -> Result<(), ZioError> {
+    pub(crate) async fn destroy_inherited(&self) -> Result<(), ZioError> {
         let mut writer = self.writer.lock().await;
         self.destroy(&mut writer).await
     }
 
-    /// Waits until `txg` is on disk. While the pool is suspended with `failmode=continue` that is an
-    /// error, with `failmode=wait` it takes as long as it takes.
-    pub(super) async fn wait_durable(&self, txg: Txg) -> Result<(), ZioError> {
+    /// Waits until `txg` is on disk. While the pool is suspended with `failmode=continue` that is
+    /// an error, with `failmode=wait` it takes as long as it takes.
+    pub(crate) async fn wait_durable(&self, txg: Txg) -> Result<(), ZioError> {
         let pipeline = self.objset.pipeline();
         let mut suspension = pipeline.suspension().watch();
         let mut synced = pin!(self.txgs.wait_synced(txg));

@@ -10,31 +10,31 @@
 //!
 //! # Bounds
 //! An object with more than [`OBJECT_BYTES_MAX`] waiting in one txg, or a txg with more than
-//! [`TXG_BYTES_MAX`], *overflows*: its records are dropped, and whoever wants them durable waits for
-//! the txg. Logging so much would cost more than that: it would be written twice.
+//! [`TXG_BYTES_MAX`], *overflows*: its records are dropped, and whoever wants them durable waits
+//! for the txg. Logging so much would cost more than that: it would be written twice.
 //!
 //! Everything of a txg is forgotten when the txg is on disk.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use format::{ObjectId, Txg};
+use format::{LogKind, ObjectId, Txg};
 use tokio::sync::oneshot;
 use zio::ZioError;
 
 /// Bytes of one object that wait in one txg, at most.
-pub(super) const OBJECT_BYTES_MAX: u64 = 16 << 20;
+pub(crate) const OBJECT_BYTES_MAX: u64 = 16 << 20;
 /// Bytes that wait in one txg, at most.
-pub(super) const TXG_BYTES_MAX: u64 = 128 << 20;
+pub(crate) const TXG_BYTES_MAX: u64 = 128 << 20;
 /// Bytes that are written to the log at once, at most: more waits for the txg.
-pub(super) const BATCH_BYTES_MAX: u64 = 64 << 20;
+pub(crate) const BATCH_BYTES_MAX: u64 = 64 << 20;
 /// What an entry takes besides its data.
 const ENTRY_BYTES: u64 = 128;
 
 /// A record that waits.
 #[derive(Debug)]
-pub(super) struct Entry {
-    pub kind: u64,
+pub(crate) struct Entry {
+    pub kind: LogKind,
     pub txg: Txg,
     pub object: ObjectId,
     pub body: EntryBody,
@@ -42,7 +42,7 @@ pub(super) struct Entry {
 
 /// What it says.
 #[derive(Debug)]
-pub(super) enum EntryBody {
+pub(crate) enum EntryBody {
     /// As stored, after the common header.
     Encoded(Bytes),
     /// A write and its data.
@@ -96,7 +96,7 @@ impl TxgRecords {
     fn append(&mut self, txg: Txg, object: u64, mut records: ObjectRecords) {
         if records.overflown {
             self.ordered.push(Entry {
-                kind: 0,
+                kind: LogKind::Commit,
                 txg,
                 object: ObjectId::new(object),
                 body: EntryBody::Overflow,
@@ -115,11 +115,11 @@ impl TxgRecords {
 }
 
 /// Somebody who waits for a commit.
-pub(super) type Ticket = oneshot::Sender<Result<(), ZioError>>;
+pub(crate) type Ticket = oneshot::Sender<Result<(), ZioError>>;
 
 /// What a round of the writer is about.
 #[derive(Debug, Default)]
-pub(super) struct Batch {
+pub(crate) struct Batch {
     /// In the order in which they must be in the log.
     pub entries: Vec<Entry>,
     /// This txg has to be waited for: records of it (and of those before) are not here.
@@ -137,7 +137,7 @@ impl Batch {
 
 /// All that waits.
 #[derive(Debug, Default)]
-pub(super) struct Pending {
+pub(crate) struct Pending {
     txgs: BTreeMap<Txg, TxgRecords>,
     pub tickets: Vec<Ticket>,
     /// A writer is at work, or about to be.

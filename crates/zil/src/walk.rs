@@ -3,42 +3,32 @@
 //!
 //! A chain ends at the first block that does not carry what its pointer says, which is normal: the
 //! last pointer always leads to a block that was not written yet. Blocks that cannot be *read* (no
-//! device answers, or just some that may lack the block) are no end: what is behind them may have been promised to be
-//! durable. Neither is what was there when the log was claimed.
+//! device answers, or only some that may lack the block) are no end: what is behind them may have
+//! been promised to be durable. Nor is a block that was there when the log was claimed.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use format::Bookmark;
 use format::{
-    BLOCK_POINTER_BYTES, BlockPointer, Endian, ObjectId, ObjsetId, Txg, ZilHeader, ZilSequence,
-    decode_log_block,
+    BlockPointer, Bookmark, Endian, LogCloneBody, LogHeader, LogKind, LogWriteBody, ObjectId,
+    ObjsetId, Txg, ZilHeader, ZilSequence, decode_log_block, log_object, log_word,
 };
+use vdev::VdevError;
 use zio::{CacheUse, CloneKey, Pipeline, ReadContext, ZioError};
 
-use super::blocks::{HEADER_BYTES, TX_WRITE, WRITE_BYTES};
-
-/// `TX_CLONE_RANGE`.
-const TX_CLONE_RANGE: u64 = 24;
-/// In a clone record's body, which word is the number of its block pointers, and at which byte they begin
-/// (`lr_clone_range_t`).
-const CLONE_COUNT_WORD: usize = 4;
-const CLONE_POINTERS: usize = 40;
-/// Bit of a record's type: names without regard to case (`TX_CI`).
-const CASE_INSENSITIVE: u64 = 1 << 63;
 /// Level of bookmarks of log blocks (`ZB_ZIL_LEVEL`).
-const LEVEL: i64 = format::Bookmark::ZIL_LEVEL;
-/// How many txgs a block of a log may be newer than the pool's synced state. An import waits until that txg has passed
-/// (`spa_claim_max_txg`). OpenZFS closes an empty txg every five seconds and leaves no trace of it, so this is ten
-/// years of an idle pool; more is nothing that a system has written, and would be waited for without end.
+const LEVEL: i64 = Bookmark::ZIL_LEVEL;
+/// How many transaction groups a block of a log may be newer than the pool's synced state. An
+/// import waits until that group has passed (`spa_claim_max_txg`). OpenZFS closes an empty group
+/// every five seconds and leaves no trace of it, so this is ten years of an idle pool; more is
+/// nothing that a system has written, and would be waited for without end.
 const AHEAD_TXGS_MAX: u64 = 1 << 26;
 
 /// A record as it is in a block.
 #[derive(Debug, Clone)]
-pub(super) struct RawRecord {
-    /// Type without the flag.
-    pub kind: u64,
+pub(crate) struct RawRecord {
+    pub kind: LogKind,
     pub case_insensitive: bool,
     pub txg: Txg,
     pub sequence: u64,
@@ -50,62 +40,52 @@ pub(super) struct RawRecord {
 impl RawRecord {
     /// A word of the body.
     pub fn word(&self, index: usize) -> Option<u64> {
-        let raw = self.body.get(index * 8..)?.first_chunk::<8>()?;
-        Some(self.endian.u64(*raw))
+        log_word(&self.body, index, self.endian)
+    }
+
+    /// An object number that is a word of the body.
+    pub fn object(&self, index: usize) -> Option<u64> {
+        log_object(&self.body, index, self.endian).map(ObjectId::get)
     }
 
     /// The blocks that a clone record shares: those that have a place. Empty for other records.
     pub fn cloned_blocks(&self) -> impl Iterator<Item = BlockPointer> + '_ {
-        let count = match self.kind {
-            TX_CLONE_RANGE => self.word(CLONE_COUNT_WORD).unwrap_or(0),
-            _ => 0,
-        };
-        let pointers = self.body.get(CLONE_POINTERS..).unwrap_or_default();
-        BlockPointer::decode_all(pointers, self.endian)
-            .take(usize::try_from(count).unwrap_or(usize::MAX))
-            .filter(|pointer| !pointer.is_hole() && !pointer.is_embedded())
+        let is_clone = self.kind == LogKind::CloneRange;
+        let pointers = is_clone.then(|| LogCloneBody::pointers(&self.body, self.endian));
+        let pointers = pointers.into_iter().flatten();
+        pointers.filter(|pointer| !pointer.is_hole() && !pointer.is_embedded())
     }
 
     /// The pointer of a write, and whether the data is there and not in the record.
     pub fn write_pointer(&self) -> Option<(BlockPointer, bool)> {
-        if self.kind != TX_WRITE {
-            return None;
-        }
-        let raw = self.body.get(32..32 + BLOCK_POINTER_BYTES)?;
-        let pointer = BlockPointer::decode_slice(raw, self.endian).ok()?;
-        Some((pointer, self.body.len() + HEADER_BYTES == WRITE_BYTES))
+        let is_write = self.kind == LogKind::Write;
+        is_write
+            .then(|| LogWriteBody::pointer(&self.body, self.endian))
+            .flatten()
     }
 }
 
-/// Takes the records of a block apart.
+/// Takes the records of a block apart; says whether all of them are whole.
 fn parse_records(records: &Bytes, endian: Endian) -> (Vec<RawRecord>, bool) {
     let mut out = Vec::new();
     let mut at = 0;
     while at < records.len() {
-        let word = |index: usize| {
-            let raw = records.get(at + index * 8..)?.first_chunk::<8>()?;
-            Some(endian.u64(*raw))
-        };
-        let (Some(kind), Some(length), Some(txg), Some(sequence)) =
-            (word(0), word(1), word(2), word(3))
-        else {
+        let Ok(header) = LogHeader::decode(&records[at..], endian) else {
             return (out, false);
         };
-        let length = usize::try_from(length).unwrap_or(usize::MAX);
-        let bad = length < HEADER_BYTES || length > records.len() - at;
-        let short = kind & !CASE_INSENSITIVE == TX_WRITE && length < WRITE_BYTES;
-        if bad || short {
+        let body = records.slice(at + LogHeader::BYTES..at + header.length_bytes);
+        if header.kind == LogKind::Write && body.len() < LogWriteBody::BYTES {
             return (out, false);
         }
         out.push(RawRecord {
-            kind: kind & !CASE_INSENSITIVE,
-            case_insensitive: kind & CASE_INSENSITIVE != 0,
-            txg: Txg::new(txg),
-            sequence,
+            kind: header.kind,
+            case_insensitive: header.case_insensitive,
+            txg: header.txg,
+            sequence: header.sequence,
             endian,
-            body: records.slice(at + HEADER_BYTES..at + length),
+            body,
         });
-        at += length;
+        at += header.length_bytes;
     }
     (out, true)
 }
@@ -114,7 +94,7 @@ const REST_IS_LOST: &str = "the space of the rest is lost until the pool is chec
 
 /// Why a chain ends.
 #[derive(Debug)]
-pub(super) enum End {
+pub(crate) enum End {
     /// Where it should: at a block that was not written, or where it was claimed to.
     Normal,
     /// A block could not be read.
@@ -122,13 +102,14 @@ pub(super) enum End {
 }
 
 /// A chain while it is read: [`Chain::pointer`], then [`Chain::read`], and again.
-pub(super) struct Chain<'a> {
+pub(crate) struct Chain<'a> {
     pipeline: &'a Pipeline,
     header: ZilHeader,
     next: BlockPointer,
     last_sequence: u64,
     last_record: u64,
-    /// Whether records of an encrypted dataset are to be decrypted; their heads and pointers need not be.
+    /// Whether records of an encrypted dataset are to be decrypted; their headers and pointers need
+    /// not be.
     decrypts: bool,
 }
 
@@ -267,15 +248,16 @@ impl<'a> Chain<'a> {
     }
 }
 
-/// What a failed read of a log's block means. One that is not where its pointer leads was never written, and ends the log,
-/// if that is certain: no device is missing, failing or known to lack it that might have had it (OpenZFS looks for
-/// failing ones only: `zil_check_log_chain`, module/zfs/zil.c; `vdev_mirror_worst_error`, module/zfs/vdev_mirror.c).
+/// What a failed read of a log's block means. A block that is not where its pointer leads was never
+/// written, and ends the log, if that is certain: no device is missing, failing or known to lack it
+/// that might have had it (OpenZFS looks for failing ones only: `zil_check_log_chain`,
+/// module/zfs/zil.c; `vdev_mirror_worst_error`, module/zfs/vdev_mirror.c).
 fn end_of(pipeline: &Pipeline, pointer: &BlockPointer, error: &ZioError) -> End {
     let is_unsure = match error {
         _ if pipeline.log_blocks().is_given_up(pointer) => false,
         ZioError::Unreadable { .. }
-        | ZioError::Vdev(vdev::VdevError::VdevUnavailable { .. })
-        | ZioError::Vdev(vdev::VdevError::Device(_)) => true,
+        | ZioError::Vdev(VdevError::VdevUnavailable { .. })
+        | ZioError::Vdev(VdevError::Device(_)) => true,
         ZioError::Checksum { device_failed, .. } => {
             *device_failed || !pipeline.tree().tells_of(pointer)
         }
@@ -302,7 +284,7 @@ fn data_context(record: &RawRecord, pointer: &BlockPointer, objset: ObjsetId) ->
 }
 
 /// Reads the data of a write that is in a block of its own.
-pub(super) async fn read_data(
+pub(crate) async fn read_data(
     pipeline: &Pipeline,
     record: &RawRecord,
     pointer: &BlockPointer,
@@ -332,7 +314,7 @@ impl Seen {
 
 /// What a claim found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Claimed {
+pub struct Claimed {
     /// Blocks of the chain, with the one that was not written yet.
     pub blocks: u64,
     /// Records.
@@ -341,16 +323,15 @@ pub(crate) struct Claimed {
     pub newest_birth: Txg,
 }
 
-/// After a crash: marks the blocks of a log as allocated in `txg`, adds references to the blocks that clone records
-/// share (`zil_claim_clone_range`; [`free_chain`] gives them back), and notes in its head how far it goes.
-/// Blocks and records from before `first_txg` are in the pool's state already; references are added for those records
-/// too, as all are given back.
-/// Nothing may have been allocated before since the import. A log that was claimed before is left
-/// as it is.
+/// After a crash: marks the blocks of a log as allocated in `txg`, adds references to the blocks
+/// that clone records share (`zil_claim_clone_range`; [`free_chain`] gives them back), and notes in
+/// its head how far it goes. Blocks and records from before `first_txg` are in the pool's state
+/// already; references are added for those records too, as all are given back. Nothing may have
+/// been allocated since the import. A log that was claimed before is left as it is.
 ///
 /// # Errors
 /// When a block cannot be read: what is behind it may have been promised to be durable.
-pub(crate) async fn claim(
+pub async fn claim(
     pipeline: &Arc<Pipeline>,
     txg: Txg,
     first_txg: Txg,
@@ -369,7 +350,10 @@ pub(crate) async fn claim(
             return true;
         }
         if is_far_ahead(pointer, first_txg) {
-            tracing::warn!(birth = %pointer.birth(), "a block of an intent log is of a txg that cannot have been; the log ends there");
+            tracing::warn!(
+                birth = %pointer.birth(),
+                "a block of an intent log is of a txg that cannot have been; the log ends there"
+            );
             return false;
         }
         match pipeline.frees().claim(txg, pointer).await {
@@ -378,7 +362,10 @@ pub(crate) async fn claim(
                 true
             }
             Err(error) => {
-                tracing::warn!(%error, "a block of an intent log cannot be claimed; the log ends there");
+                tracing::warn!(
+                    %error,
+                    "a block of an intent log cannot be claimed; the log ends there"
+                );
                 false
             }
         }
@@ -414,7 +401,8 @@ pub(crate) async fn claim(
                     break 'chain;
                 }
             }
-            // Blocks from the future are not allocated: nobody was told that such a record is durable.
+            // Blocks from the future are not allocated: nobody was told that such a record is
+            // durable.
             let allocator = pipeline.allocator();
             if record.cloned_blocks().any(|block| {
                 block.physical_birth() >= first_txg
@@ -441,13 +429,14 @@ pub(crate) async fn claim(
     Ok(claimed)
 }
 
-/// Whether a block of a log is of a txg that cannot have been when `first_txg` follows the synced state.
-pub(crate) fn is_far_ahead(pointer: &BlockPointer, first_txg: Txg) -> bool {
+/// Whether a block of a log is of a transaction group that cannot have been when `first_txg`
+/// follows the synced state.
+pub fn is_far_ahead(pointer: &BlockPointer, first_txg: Txg) -> bool {
     pointer.birth().get().saturating_sub(first_txg.get()) > AHEAD_TXGS_MAX
 }
 
-/// Whether a log on disk holds records that are not in the pool's last synced state, which is of `synced`.
-/// Reads the chain, writes nothing.
+/// Whether a log on disk holds records that are not in the pool's last synced state, which is of
+/// `synced`. Reads the chain, writes nothing.
 pub async fn awaits_replay(pipeline: &Pipeline, header: &ZilHeader, synced: Txg) -> bool {
     let claimed = !header.claim_txg.is_zero();
     if claimed && header.flags & ZilHeader::REPLAY_NEEDED == 0 {
@@ -473,7 +462,7 @@ pub async fn awaits_replay(pipeline: &Pipeline, header: &ZilHeader, synced: Txg)
 }
 
 /// Whether a log leads to a block on a log vdev that is missing.
-pub(crate) async fn is_cut_off(pipeline: &Pipeline, header: &ZilHeader) -> bool {
+pub async fn is_cut_off(pipeline: &Pipeline, header: &ZilHeader) -> bool {
     let mut chain = Chain::new(pipeline, header);
     while let Some(pointer) = chain.pointer() {
         if pipeline.tree().is_on_lost_log(&pointer) {
@@ -486,11 +475,12 @@ pub(crate) async fn is_cut_off(pipeline: &Pipeline, header: &ZilHeader) -> bool 
     false
 }
 
-/// Tells `visit` of every block of a log on disk that belongs to the pool's last synced state, with whose block
-/// it is: those of the chain that are claimed (or, of a log that was not, were born before
-/// `first_txg`, the first txg after that state), and the data blocks of claimed records. The last block of a
-/// chain need not have been written: nothing is wrong when it does not verify. Reads the chain, writes
-/// nothing (`dsl_scan_zil`, module/zfs/dsl_scan.c; `traverse_zil`, module/zfs/dmu_traverse.c).
+/// Tells `visit` of every block of a log on disk that belongs to the pool's last synced state, with
+/// its bookmark: those of the chain that are claimed (or, of a log that was not, were born before
+/// `first_txg`, the first group after that state), and the data blocks of claimed records. The last
+/// block of a chain need not have been written: nothing is wrong when it does not verify. Reads the
+/// chain, writes nothing (`dsl_scan_zil`, module/zfs/dsl_scan.c; `traverse_zil`,
+/// module/zfs/dmu_traverse.c).
 pub async fn visit_log(
     pipeline: &Pipeline,
     objset: ObjsetId,
@@ -531,13 +521,9 @@ pub async fn visit_log(
     }
 }
 
-/// Frees the blocks of a log that was never claimed, as far as they were allocated before `first_txg`.
-pub(crate) async fn free_until(
-    pipeline: &Arc<Pipeline>,
-    txg: Txg,
-    first_txg: Txg,
-    header: &ZilHeader,
-) {
+/// Frees the blocks of a log that was never claimed, as far as they were allocated before
+/// `first_txg`.
+pub async fn free_until(pipeline: &Arc<Pipeline>, txg: Txg, first_txg: Txg, header: &ZilHeader) {
     let mut chain = Chain::new(pipeline, header);
     while let Some(pointer) = chain.pointer() {
         if pointer.birth() >= first_txg {
@@ -550,9 +536,10 @@ pub(crate) async fn free_until(
     }
 }
 
-/// Frees the blocks of a log that nobody has open, in syncing context: those of the chain, and of its records
-/// that were claimed the data blocks and the references of cloned blocks.
-pub(crate) async fn free_chain(pipeline: &Arc<Pipeline>, txg: Txg, header: &ZilHeader) {
+/// Frees the blocks of a log that nobody has open, in syncing context (`zil_destroy_sync`): those
+/// of the chain, and of its records that were claimed the data blocks and the references of cloned
+/// blocks.
+pub async fn free_chain(pipeline: &Arc<Pipeline>, txg: Txg, header: &ZilHeader) {
     let mut seen = Seen::default();
     let mut chain = Chain::new(pipeline, header);
     let mut free = |pointer: &BlockPointer| {

@@ -4,31 +4,110 @@
 //! pool's free list; what is left joins the next deadlist. A head's tree goes to the pool's queue
 //! of trees. Both are freed in the background, a bounded piece in each txg.
 
-use std::sync::Arc;
+mod background;
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 use device::BoxFuture;
-use format::{BlockPointer, DslDatasetPhys, ObjectId, Txg, UsedBy};
-use object::{Bptree, BptreeEntry, SyncContext, Zap};
+use format::{BlockPointer, DslDatasetPhys, ObjectId, Txg, UsedBy, names};
+use object::{Bpobj, Bptree, BptreeEntry, SyncContext, Zap};
+use parking_lot::Mutex;
 use zio::Tx;
 
 use crate::DatasetError;
-use crate::create::{FILESYSTEM_COUNT, SNAPSHOT_COUNT};
 use crate::deadlist::Deadlist;
-use crate::dsl::{BPTREE_OBJ, DslPool};
+use crate::dsl::{DslPool, set_once};
 use crate::features::guid;
 use crate::logs::LOG_TRIES_MAX;
 use crate::name::split_snapshot;
 use crate::state::{Dir, Ds, Space, apply};
 use crate::task::{SpaceCheck, SyncTask};
 
-impl DslPool {
+/// What waits to be freed in the background, and where its space counts.
+#[derive(Default)]
+pub(crate) struct DestroyState {
+    /// Space of what waits to be freed.
+    free_dir: OnceLock<Arc<Dir>>,
+    /// Space of what could not be freed, once there is any.
+    leak_dir: Mutex<Option<Arc<Dir>>>,
+    /// Blocks that wait.
+    free_list: OnceLock<Bpobj>,
+    /// Trees that wait ([`Bptree`]); zero for none.
+    bptree: Mutex<ObjectId>,
+    /// Livelists of clones that OpenZFS destroyed; zero for none.
+    deleted_clones: Mutex<ObjectId>,
+    /// Nothing could be freed in a whole transaction group.
+    is_stalled: Mutex<bool>,
+    /// Background frees wait for the pool to be ready for them.
+    is_put_off: AtomicBool,
+}
+
+/// Destroying datasets and snapshots, and freeing what they held: [`DslPool::destroyer`].
+#[derive(Clone, Copy)]
+pub struct Destroyer<'a> {
+    pub(crate) dsl: &'a Arc<DslPool>,
+}
+
+impl Destroyer<'_> {
+    /// Makes the directory and the list of a new pool, in syncing context.
+    pub(crate) async fn create(
+        &self,
+        ctx: &SyncContext,
+        root: &Arc<Dir>,
+    ) -> Result<(), DatasetError> {
+        let tx = Tx::syncing(ctx.txg);
+        let state = &self.dsl.destroy_state;
+        let dir = self
+            .dsl
+            .directories()
+            .create_dir(ctx, Some(root), names::hidden_directory::FREE)
+            .await?;
+        set_once(&state.free_dir, dir);
+        let list = Bpobj::create(self.dsl.mos(), &tx, 0).await?;
+        let object = list.id().get();
+        self.dsl
+            .directory
+            .add_u64(&tx, names::pool::FREE_BPOBJ, object)
+            .await?;
+        let _ = state.free_list.set(list);
+        Ok(())
+    }
+
+    /// Finds what waits in a pool that is being opened.
+    pub(crate) async fn load(&self) -> Result<(), DatasetError> {
+        let state = &self.dsl.destroy_state;
+        let directories = self.dsl.directories();
+        let root = directories.root_dir();
+        let entry = |name: &'static str| self.dsl.directory.lookup_u64(name);
+        if let Some(dir) = directories
+            .child_dir(root, names::hidden_directory::FREE)
+            .await?
+        {
+            set_once(&state.free_dir, dir);
+        }
+        *state.leak_dir.lock() = directories
+            .child_dir(root, names::hidden_directory::LEAK)
+            .await?;
+        if let Some(object) = entry(names::pool::FREE_BPOBJ).await? {
+            let list = Bpobj::open(self.dsl.mos(), object.into()).await?;
+            let _ = state.free_list.set(list);
+        }
+        *state.bptree.lock() = entry(names::pool::BPTREE_OBJ).await?.unwrap_or(0).into();
+        *state.deleted_clones.lock() = entry(names::pool::DELETED_CLONES)
+            .await?
+            .unwrap_or(0)
+            .into();
+        Ok(())
+    }
+
     /// Whether a snapshot can be destroyed now (`dsl_destroy_snapshot_check_impl`).
     pub(crate) async fn check_destroy_snapshot(
         &self,
         snapshot: &Arc<Ds>,
         defer: bool,
     ) -> Result<(), DatasetError> {
-        let name = self.full_name(snapshot).await?;
+        let name = self.dsl.directories().full_name(snapshot).await?;
         if snapshot.hold_count() > 0 {
             return Err(DatasetError::Busy {
                 name,
@@ -56,7 +135,7 @@ impl DslPool {
         defer: bool,
     ) -> Result<(), DatasetError> {
         let tx = Tx::syncing(ctx.txg);
-        let full_name = self.full_name(snapshot).await?;
+        let full_name = self.dsl.directories().full_name(snapshot).await?;
         let (phys, user_holds) = {
             let state = snapshot.state();
             (state.phys, state.user_holds)
@@ -64,35 +143,51 @@ impl DslPool {
         if defer && (user_holds > 0 || phys.children > 1) {
             snapshot.change(|state| state.phys.flags |= DslDatasetPhys::FLAG_DEFER_DESTROY);
             return self
+                .dsl
                 .history(ctx, "defer_destroy", full_name, snapshot.object, " ")
                 .await;
         }
-        self.history(ctx, "destroy", full_name.clone(), snapshot.object, " ")
+        self.dsl
+            .history(ctx, "destroy", full_name.clone(), snapshot.object, " ")
             .await?;
-        self.env().hooks.destroying(ctx, snapshot.object).await?;
+        self.dsl
+            .env()
+            .hooks
+            .destroying(ctx, snapshot.object)
+            .await?;
         let dir = snapshot.dir();
-        let head = self.head(&dir).await?;
-        let next = self.dataset(phys.next_snapshot).await?;
+        let head = self.dsl.directories().head(&dir).await?;
+        let next = self.dsl.directories().dataset(phys.next_snapshot).await?;
         let keeps_key = self
-            .bookmarks_snapshot_destroyed(ctx, &head, snapshot, &next)
+            .dsl
+            .bookmarks()
+            .snapshot_destroyed(ctx, &head, snapshot, &next)
             .await?;
         let features: Vec<String> = snapshot.state().features.keys().cloned().collect();
         for feature in features {
-            self.deactivate_feature(ctx, snapshot, &feature).await?;
+            self.dsl.deactivate_feature(ctx, snapshot, &feature).await?;
         }
 
         // Out of the chain.
         let prev = match phys.previous_snapshot.is_zero() {
             true => None,
-            false => Some(self.dataset(phys.previous_snapshot).await?),
+            false => Some(
+                self.dsl
+                    .directories()
+                    .dataset(phys.previous_snapshot)
+                    .await?,
+            ),
         };
         let mut after_branch_point = false;
         if let Some(prev) = &prev {
             let prev_phys = prev.phys();
             after_branch_point = prev_phys.next_snapshot != snapshot.object;
             if after_branch_point && !prev_phys.next_clones.is_zero() {
-                self.remove_next_clone(ctx, prev, snapshot.object).await?;
-                Zap::hold(self.mos(), prev_phys.next_clones)
+                self.dsl
+                    .snapshots()
+                    .remove_next_clone(ctx, prev, snapshot.object)
+                    .await?;
+                Zap::hold(self.dsl.mos(), prev_phys.next_clones)
                     .await?
                     .add_int(&tx, next.object.get(), next.object.get())
                     .await?;
@@ -108,7 +203,7 @@ impl DslPool {
         });
 
         // Blocks.
-        let is_old = self.deadlist(&next).await?.is_old();
+        let is_old = self.dsl.deadlists().of(&next).await?.is_old();
         if is_old {
             self.destroy_old_deadlist(ctx, snapshot, prev.as_ref(), &next, after_branch_point)
                 .await?;
@@ -118,37 +213,52 @@ impl DslPool {
         }
         *snapshot.deadlist.lock().await = None;
         let own_deadlist = snapshot.phys().deadlist;
-        Deadlist::destroy(self, ctx, own_deadlist).await?;
+        Deadlist::destroy(self.dsl, ctx, own_deadlist).await?;
         snapshot.change(|state| state.phys.deadlist = ObjectId::ZERO);
-        self.remaps_destroyed(ctx, snapshot, &next, phys.previous_snapshot_txg)
+        self.dsl
+            .deadlists()
+            .remaps_destroyed(ctx, snapshot, &next, phys.previous_snapshot_txg)
             .await?;
         if !keeps_key {
-            self.remove_clones_key(ctx, &dir, phys.creation_txg).await?;
+            self.dsl
+                .deadlists()
+                .remove_clones_key(ctx, &dir, phys.creation_txg)
+                .await?;
         }
 
         if next.is_snapshot() {
             // Blocks that only these two had: born after the snapshot before, and dead by the
             // dataset after next.
-            let after_next = self.dataset(next.phys().next_snapshot).await?;
-            let shared = self
-                .deadlist(&after_next)
-                .await?
-                .space_range(self, phys.previous_snapshot_txg, phys.creation_txg)
+            let after_next = self
+                .dsl
+                .directories()
+                .dataset(next.phys().next_snapshot)
                 .await?;
-            self.unload_deadlist(&after_next).await;
-            self.unload_deadlist(&next).await;
+            let shared = self
+                .dsl
+                .deadlists()
+                .of(&after_next)
+                .await?
+                .space_range(self.dsl, phys.previous_snapshot_txg, phys.creation_txg)
+                .await?;
+            self.dsl.deadlists().unload(&after_next).await;
+            self.dsl.deadlists().unload(&next).await;
             next.change(|state| apply(&mut state.phys.unique_bytes, shared.used));
             if !keeps_key {
-                self.deadlist(&head)
+                self.dsl
+                    .deadlists()
+                    .of(&head)
                     .await?
-                    .remove_key(self, ctx, phys.creation_txg)
+                    .remove_key(self.dsl, ctx, phys.creation_txg)
                     .await?;
             }
-            self.remove_remaps_key(ctx, &head, phys.creation_txg)
+            self.dsl
+                .deadlists()
+                .remove_remaps_key(ctx, &head, phys.creation_txg)
                 .await?;
         } else {
             next.change(|state| state.prev = prev.clone());
-            self.recount_unique(&next).await?;
+            self.dsl.deadlists().recount_unique(&next).await?;
             let (reserved, new_unique) = {
                 let state = next.state();
                 (state.reserved_bytes, state.phys.unique_bytes)
@@ -169,20 +279,28 @@ impl DslPool {
 
         // Out of the names.
         let (_, name) = split_snapshot(&full_name);
-        Zap::hold(self.mos(), head.phys().snapshot_names)
+        Zap::hold(self.dsl.mos(), head.phys().snapshot_names)
             .await?
             .remove(&tx, name.unwrap_or_default())
             .await?;
-        self.adjust_count(ctx, &dir, -1, SNAPSHOT_COUNT).await?;
-        self.note_snapshots_changed(ctx, &dir).await?;
+        self.dsl
+            .limits()
+            .adjust(ctx, &dir, -1, names::directory::SNAPSHOT_COUNT)
+            .await?;
+        self.dsl
+            .snapshots()
+            .note_snapshots_changed(ctx, &dir)
+            .await?;
         for zap in [phys.next_clones, phys.properties, phys.user_references] {
             if !zap.is_zero() {
-                self.mos().free(&tx, zap).await?;
+                self.dsl.mos().free(&tx, zap).await?;
             }
         }
         let is_zapified = snapshot.state().is_zapified;
-        self.forget_dataset(snapshot);
-        self.free_zapified(ctx, snapshot.object, is_zapified).await
+        self.dsl.directories().forget_dataset(snapshot);
+        self.dsl
+            .free_zapified(ctx, snapshot.object, is_zapified)
+            .await
     }
 
     async fn destroy_deadlist(
@@ -194,7 +312,7 @@ impl DslPool {
         next: &Arc<Ds>,
         after_branch_point: bool,
     ) -> Result<(), DatasetError> {
-        let free_list = self.free_list.get().ok_or_else(|| {
+        let free_list = self.dsl.destroy_state.free_list.get().ok_or_else(|| {
             DatasetError::corrupt(ObjectId::POOL_DIRECTORY, "the pool has no free list")
         })?;
         if let Some(prev) = prev
@@ -203,27 +321,29 @@ impl DslPool {
             // What the snapshot before now has alone.
             let from = prev.phys().previous_snapshot_txg;
             let space = self
-                .deadlist(next)
+                .dsl
+                .deadlists()
+                .of(next)
                 .await?
-                .space_range(self, from, phys.previous_snapshot_txg)
+                .space_range(self.dsl, from, phys.previous_snapshot_txg)
                 .await?;
             prev.change(|state| apply(&mut state.phys.unique_bytes, space.used));
         }
         let mut slot = next.deadlist.lock().await;
         let mut list = match slot.take() {
             Some(list) => list,
-            None => Deadlist::open(self.mos(), next.phys().deadlist).await?,
+            None => Deadlist::open(self.dsl.mos(), next.phys().deadlist).await?,
         };
         let freed = list
-            .space_range(self, phys.previous_snapshot_txg, Txg::new(u64::MAX))
+            .space_range(self.dsl, phys.previous_snapshot_txg, Txg::new(u64::MAX))
             .await?;
         dir.did_use(UsedBy::Snapshots, freed.negated());
-        list.move_to(self, ctx, free_list, phys.previous_snapshot_txg)
+        list.move_to(self.dsl, ctx, free_list, phys.previous_snapshot_txg)
             .await?;
         if let Some(free_dir) = self.free_dir() {
             free_dir.did_use(UsedBy::Head, freed);
         }
-        list.merge(self, ctx, phys.deadlist).await?;
+        list.merge(self.dsl, ctx, phys.deadlist).await?;
         if !next.is_snapshot() {
             *slot = Some(list);
         }
@@ -240,9 +360,9 @@ impl DslPool {
         next: &Arc<Ds>,
         after_branch_point: bool,
     ) -> Result<(), DatasetError> {
-        let pipeline = &self.env().pipeline;
+        let pipeline = &self.dsl.env().pipeline;
         let phys = snapshot.phys();
-        let blocks = self.deadlist(next).await?.old_blocks().await?;
+        let blocks = self.dsl.deadlists().of(next).await?.old_blocks().await?;
         let mut kept: Vec<BlockPointer> = Vec::new();
         let mut freed = Space::default();
         let mut prev_unique = 0i64;
@@ -264,9 +384,11 @@ impl DslPool {
         if let Some(prev) = prev {
             prev.change(|state| apply(&mut state.phys.unique_bytes, prev_unique));
         }
-        self.deadlist(snapshot)
+        self.dsl
+            .deadlists()
+            .of(snapshot)
             .await?
-            .insert(self, ctx, &kept)
+            .insert(self.dsl, ctx, &kept)
             .await?;
         snapshot.dir().did_use(UsedBy::Snapshots, freed.negated());
         let (ours, theirs) = (snapshot.phys().deadlist, next.phys().deadlist);
@@ -275,57 +397,9 @@ impl DslPool {
         Ok(())
     }
 
-    /// Unique bytes of a head: what it refers to, without what its previous snapshot has too
-    /// (`dsl_dataset_recalc_head_uniq`).
-    pub(crate) async fn recount_unique(&self, head: &Arc<Ds>) -> Result<(), DatasetError> {
-        let shared = match head.prev() {
-            Some(prev) => prev.phys().referenced_bytes,
-            None => 0,
-        };
-        let dead = self.deadlist(head).await?.space().await?;
-        head.change(|state| {
-            let still_shared = shared.saturating_add_signed(-dead.used);
-            state.phys.unique_bytes = state.phys.referenced_bytes.saturating_sub(still_shared);
-            state.phys.flags |= DslDatasetPhys::FLAG_UNIQUE_ACCURATE;
-        });
-        Ok(())
-    }
-
-    /// Removes a destroyed snapshot's key from the deadlists of all clones made after it
-    /// (`dsl_dir_remove_clones_key`).
-    pub(crate) async fn remove_clones_key(
-        &self,
-        ctx: &SyncContext,
-        dir: &Arc<Dir>,
-        key: Txg,
-    ) -> Result<(), DatasetError> {
-        let mut pending = vec![dir.clone()];
-        while let Some(dir) = pending.pop() {
-            let clones = dir.state().phys.clones;
-            if clones.is_zero() {
-                continue;
-            }
-            for entry in Zap::hold(self.mos(), clones).await?.all().await? {
-                let clone = self
-                    .dataset(entry.value.as_u64().unwrap_or(0).into())
-                    .await?;
-                let clone_dir = clone.dir();
-                if clone_dir.state().origin_txg > key {
-                    self.deadlist(&clone)
-                        .await?
-                        .remove_key(self, ctx, key)
-                        .await?;
-                    self.remove_remaps_key(ctx, &clone, key).await?;
-                    pending.push(clone_dir);
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Whether a head can be destroyed now (`dsl_destroy_head_check_impl`).
     pub(crate) async fn check_destroy_head(&self, head: &Arc<Ds>) -> Result<(), DatasetError> {
-        let name = self.full_name(head).await?;
+        let name = self.dsl.directories().full_name(head).await?;
         if head.hold_count() > 0 || head.has_busy_log() {
             return Err(DatasetError::Busy {
                 name,
@@ -334,7 +408,7 @@ impl DslPool {
         }
         let dir = head.dir();
         let names = head.phys().snapshot_names;
-        if Zap::hold(self.mos(), names).await?.count().await? > 0 {
+        if Zap::hold(self.dsl.mos(), names).await?.count().await? > 0 {
             return Err(DatasetError::HasSnapshots { name });
         }
         if let Some(prev) = head.prev()
@@ -343,7 +417,7 @@ impl DslPool {
             return Err(DatasetError::HasSnapshots { name });
         }
         let children = dir.state().phys.child_directories;
-        if Zap::hold(self.mos(), children).await?.count().await? > 0 {
+        if Zap::hold(self.dsl.mos(), children).await?.count().await? > 0 {
             return Err(DatasetError::HasChildren { name });
         }
         if self.origin_goes_too(head) && head.prev().is_some_and(|prev| prev.hold_count() > 0) {
@@ -360,7 +434,12 @@ impl DslPool {
         let Some(prev) = head.prev() else {
             return false;
         };
-        if self.origin().is_some_and(|empty| Arc::ptr_eq(empty, &prev)) {
+        if self
+            .dsl
+            .directories()
+            .origin()
+            .is_some_and(|empty| Arc::ptr_eq(empty, &prev))
+        {
             return false;
         }
         let state = prev.state();
@@ -371,46 +450,50 @@ impl DslPool {
 
     /// Destroys a head with its directory, in syncing context (`dsl_destroy_head_sync_impl`).
     pub(crate) async fn destroy_head_now(
-        self: &Arc<Self>,
+        &self,
         ctx: &SyncContext,
         head: &Arc<Ds>,
     ) -> Result<(), DatasetError> {
         let tx = Tx::syncing(ctx.txg);
-        let full_name = self.full_name(head).await?;
+        let full_name = self.dsl.directories().full_name(head).await?;
         let origin_goes_too = self.origin_goes_too(head);
         let dir = head.dir();
-        self.set_refreservation(head, 0);
+        self.dsl.space().set_refreservation(head, 0);
         let features: Vec<String> = head.state().features.keys().cloned().collect();
         for feature in features {
-            self.deactivate_feature(ctx, head, &feature).await?;
+            self.dsl.deactivate_feature(ctx, head, &feature).await?;
         }
         let prev = head.prev();
         if let Some(prev) = &prev {
             if !prev.phys().next_clones.is_zero() {
-                self.remove_next_clone(ctx, prev, head.object).await?;
+                self.dsl
+                    .snapshots()
+                    .remove_next_clone(ctx, prev, head.object)
+                    .await?;
             }
             prev.change(|state| state.phys.children = state.phys.children.saturating_sub(1));
         }
         let phys = head.phys();
         *head.deadlist.lock().await = None;
-        Deadlist::destroy(self, ctx, phys.deadlist).await?;
+        Deadlist::destroy(self.dsl, ctx, phys.deadlist).await?;
         head.change(|state| state.phys.deadlist = ObjectId::ZERO);
-        self.destroy_remaps(ctx, head).await?;
-        self.remove_livelist(ctx, &dir).await?;
+        self.dsl.deadlists().destroy_remaps(ctx, head).await?;
+        self.dsl.deadlists().remove_livelist(ctx, &dir).await?;
 
         // The log, then the tree.
         if !phys.block.is_hole() {
             let header = match head.open_objset() {
                 Some(objset) => objset.zil_header(),
-                None => self.stored_log_head(head).await?,
+                None => self.dsl.logs().stored_head(head).await?,
             };
-            self.free_log(ctx, &header).await;
+            self.dsl.logs().free(ctx, &header).await;
             *head.open.lock() = None;
         }
         let text = format!("(bptree, mintxg={})", phys.previous_snapshot_txg);
-        self.history(ctx, "destroy", full_name, head.object, text)
+        self.dsl
+            .history(ctx, "destroy", full_name, head.object, text)
             .await?;
-        self.env().hooks.destroying(ctx, head.object).await?;
+        self.dsl.env().hooks.destroying(ctx, head.object).await?;
         let used = {
             let state = dir.state();
             Space {
@@ -429,19 +512,21 @@ impl DslPool {
         if let Some(prev) = &prev {
             let clones = prev.dir().state().phys.clones;
             if !clones.is_zero() {
-                Zap::hold(self.mos(), clones)
+                Zap::hold(self.dsl.mos(), clones)
                     .await?
                     .remove_int(&tx, head.object.get())
                     .await?;
             }
         }
         dir.change(|state| state.phys.head_dataset = ObjectId::ZERO);
-        self.mos().free(&tx, phys.snapshot_names).await?;
-        self.free_bookmarks(ctx, head).await?;
-        self.env().hooks.destroyed(head.object);
+        self.dsl.mos().free(&tx, phys.snapshot_names).await?;
+        self.dsl.bookmarks().free_all(ctx, head).await?;
+        self.dsl.env().hooks.destroyed(head.object);
         let is_zapified = head.state().is_zapified;
-        self.forget_dataset(head);
-        self.free_zapified(ctx, head.object, is_zapified).await?;
+        self.dsl.directories().forget_dataset(head);
+        self.dsl
+            .free_zapified(ctx, head.object, is_zapified)
+            .await?;
         self.destroy_dir(ctx, &dir).await?;
         if origin_goes_too && let Some(prev) = prev {
             self.destroy_snapshot_now(ctx, &prev, false).await?;
@@ -463,22 +548,30 @@ impl DslPool {
             )
         };
         if phys.used_bytes != 0 || phys.reserved_bytes != 0 {
-            tracing::warn!(%name, used = phys.used_bytes, "a destroyed directory still counted space");
+            let used = phys.used_bytes;
+            tracing::warn!(%name, used, "a destroyed directory still counted space");
         }
         if let Some(parent) = &parent {
-            self.adjust_count(ctx, parent, -1, FILESYSTEM_COUNT).await?;
+            self.dsl
+                .limits()
+                .adjust(ctx, parent, -1, names::directory::FILESYSTEM_COUNT)
+                .await?;
             let children = parent.state().phys.child_directories;
-            Zap::hold(self.mos(), children)
+            Zap::hold(self.dsl.mos(), children)
                 .await?
                 .remove(&tx, &name)
                 .await?;
         }
-        self.release_key(ctx, dir).await?;
+        self.dsl.keys().release(ctx, dir).await?;
         if !phys.delegation.is_zero() {
             // A ZAP of ZAPs.
-            for entry in Zap::hold(self.mos(), phys.delegation).await?.all().await? {
+            for entry in Zap::hold(self.dsl.mos(), phys.delegation)
+                .await?
+                .all()
+                .await?
+            {
                 if let Some(zap) = entry.value.as_u64() {
-                    self.mos().free(&tx, zap.into()).await?;
+                    self.dsl.mos().free(&tx, zap.into()).await?;
                 }
             }
         }
@@ -489,11 +582,11 @@ impl DslPool {
             phys.delegation,
         ] {
             if !zap.is_zero() {
-                self.mos().free(&tx, zap).await?;
+                self.dsl.mos().free(&tx, zap).await?;
             }
         }
-        self.forget_dir(dir);
-        self.free_zapified(ctx, dir.object, is_zapified).await
+        self.dsl.directories().forget_dir(dir);
+        self.dsl.free_zapified(ctx, dir.object, is_zapified).await
     }
 
     /// Queues a tree to be freed in the background (`dsl_async_dataset_destroy`).
@@ -508,25 +601,29 @@ impl DslPool {
         if root.is_hole() && space.is_zero() {
             return Ok(());
         }
-        if !self.features().is_enabled(guid::ASYNC_DESTROY) {
+        if !self.dsl.features().is_enabled(guid::ASYNC_DESTROY) {
             return Err(DatasetError::Unsupported {
-                name: self.pool_name(),
+                name: self.dsl.pool_name(),
                 what: "destroying a dataset without feature async_destroy".into(),
             });
         }
-        let existing = *self.bptree.lock();
+        let existing = *self.dsl.destroy_state.bptree.lock();
         let queue = if existing.is_zero() {
-            let queue = Bptree::create(self.mos(), &tx).await?;
-            self.directory
-                .add_u64(&tx, BPTREE_OBJ, queue.id().get())
+            let queue = Bptree::create(self.dsl.mos(), &tx).await?;
+            self.dsl
+                .directory
+                .add_u64(&tx, names::pool::BPTREE_OBJ, queue.id().get())
                 .await?;
-            self.features().increment(ctx, guid::ASYNC_DESTROY).await?;
-            *self.bptree.lock() = queue.id();
+            self.dsl
+                .features()
+                .increment(ctx, guid::ASYNC_DESTROY)
+                .await?;
+            *self.dsl.destroy_state.bptree.lock() = queue.id();
             queue
         } else {
-            Bptree::open(self.mos(), existing).await?
+            Bptree::open(self.dsl.mos(), existing).await?
         };
-        *self.background_stalled.lock() = false;
+        *self.dsl.destroy_state.is_stalled.lock() = false;
         let entry = BptreeEntry {
             root,
             birth_txg: after,
@@ -536,48 +633,25 @@ impl DslPool {
         Ok(())
     }
 
-    /// Lets go of the list of what a clone allocated (`dsl_dir_remove_livelist`). We do not keep such
-    /// lists: a clone that changes must not have a stale one.
-    pub(crate) async fn remove_livelist(
-        &self,
-        ctx: &SyncContext,
-        dir: &Arc<Dir>,
-    ) -> Result<(), DatasetError> {
-        const LIVELIST: &str = "com.delphix:livelist";
-        {
-            let state = dir.state();
-            if !state.is_zapified || state.origin_txg.is_zero() {
-                return Ok(());
-            }
-        }
-        let zap = Zap::hold(self.mos(), dir.object).await?;
-        let Some(object) = zap.lookup_u64(LIVELIST).await? else {
-            return Ok(());
-        };
-        zap.remove(&Tx::syncing(ctx.txg), LIVELIST).await?;
-        Deadlist::destroy(self, ctx, object.into()).await?;
-        self.features().decrement(ctx, guid::LIVELIST).await
-    }
-
     /// Destroys one filesystem or volume, without children or snapshots, or one snapshot without
     /// clones.
     ///
     /// # Errors
     /// [`DatasetError::NotFound`], [`DatasetError::Busy`], [`DatasetError::HasChildren`],
     /// [`DatasetError::HasSnapshots`], [`DatasetError::HasClones`], [`DatasetError::Held`].
-    pub async fn destroy(self: &Arc<Self>, name: &str) -> Result<(), DatasetError> {
+    pub async fn destroy(&self, name: &str) -> Result<(), DatasetError> {
         let mut attempts = 0;
         loop {
-            self.settle_log(name).await;
+            self.dsl.logs().settle(name).await;
             let task = DestroyTask {
-                dsl: self.clone(),
+                dsl: self.dsl.clone(),
                 names: vec![name.to_owned()],
                 defer: false,
             };
-            match self.run_task(Arc::new(task)).await {
+            match self.dsl.tasks().run(Arc::new(task)).await {
                 // Its log was being closed at that very moment.
                 Err(DatasetError::Busy { .. })
-                    if attempts < LOG_TRIES_MAX && self.is_unused(name).await =>
+                    if attempts < LOG_TRIES_MAX && self.dsl.logs().is_unused(name).await =>
                 {
                     attempts += 1;
                 }
@@ -592,7 +666,7 @@ impl DslPool {
     /// # Errors
     /// As [`Self::destroy`], of the first that cannot be destroyed.
     pub async fn destroy_snapshots(
-        self: &Arc<Self>,
+        &self,
         names: &[String],
         defer: bool,
     ) -> Result<(), DatasetError> {
@@ -602,13 +676,15 @@ impl DslPool {
                 reason: "it is not a snapshot".into(),
             });
         }
-        self.run_task(Arc::new(DestroyTask {
-            dsl: self.clone(),
-            names: names.to_vec(),
-            defer,
-        }))
-        .await?;
-        self.fulfilled("destroy_snaps", "snaps", names);
+        self.dsl
+            .tasks()
+            .run(Arc::new(DestroyTask {
+                dsl: self.dsl.clone(),
+                names: names.to_vec(),
+                defer,
+            }))
+            .await?;
+        self.dsl.fulfilled("destroy_snaps", "snaps", names);
         Ok(())
     }
 }
@@ -622,19 +698,20 @@ struct DestroyTask {
 impl DestroyTask {
     async fn do_check(&self) -> Result<(), DatasetError> {
         for name in &self.names {
-            let dataset = self.dsl.resolve(name).await?;
+            let dataset = self.dsl.directories().resolve(name).await?;
             if dataset.is_snapshot() {
                 self.dsl
+                    .destroyer()
                     .check_destroy_snapshot(&dataset, self.defer)
                     .await?;
             } else {
-                if Arc::ptr_eq(&dataset.dir(), self.dsl.root_dir()) {
+                if Arc::ptr_eq(&dataset.dir(), self.dsl.directories().root_dir()) {
                     return Err(DatasetError::WrongKind {
                         name: name.clone(),
                         reason: "operation does not apply to pools; use 'zpool destroy'".into(),
                     });
                 }
-                self.dsl.check_destroy_head(&dataset).await?;
+                self.dsl.destroyer().check_destroy_head(&dataset).await?;
                 if !self.dsl.features().is_enabled(guid::ASYNC_DESTROY) {
                     return Err(DatasetError::Unsupported {
                         name: name.clone(),
@@ -648,13 +725,14 @@ impl DestroyTask {
 
     async fn do_apply(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
         for name in &self.names {
-            let dataset = self.dsl.resolve(name).await?;
+            let dataset = self.dsl.directories().resolve(name).await?;
             if dataset.is_snapshot() {
                 self.dsl
+                    .destroyer()
                     .destroy_snapshot_now(ctx, &dataset, self.defer)
                     .await?;
             } else {
-                self.dsl.destroy_head_now(ctx, &dataset).await?;
+                self.dsl.destroyer().destroy_head_now(ctx, &dataset).await?;
             }
         }
         Ok(())
@@ -673,5 +751,47 @@ impl SyncTask for DestroyTask {
     }
     fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
         Box::pin(self.do_apply(ctx))
+    }
+}
+
+impl Destroyer<'_> {
+    /// Space that would come free if the snapshots from `first` to `last` of one dataset were
+    /// destroyed: what was born after the snapshot before them and died before the one after them
+    /// (`dsl_dataset_space_wouldfree`).
+    ///
+    /// # Errors
+    /// [`DatasetError::NotFound`]; [`DatasetError::WrongKind`] where they are no such range.
+    pub async fn space_freed_with(&self, first: &str, last: &str) -> Result<u64, DatasetError> {
+        let _config = self.dsl.config.read().await;
+        let (first_ds, last_ds) = (
+            self.dsl.directories().resolve(first).await?,
+            self.dsl.directories().resolve(last).await?,
+        );
+        let no_range = || DatasetError::WrongKind {
+            name: first.to_owned(),
+            reason: format!("it is not an earlier snapshot of the dataset of {last}"),
+        };
+        if !first_ds.is_snapshot()
+            || !last_ds.is_snapshot()
+            || !Arc::ptr_eq(&first_ds.dir(), &last_ds.dir())
+        {
+            return Err(no_range());
+        }
+        let since = first_ds.phys().previous_snapshot_txg;
+        let mut total = 0i64;
+        let mut at = last_ds.phys().next_snapshot;
+        while at != first_ds.object {
+            if at.is_zero() {
+                return Err(no_range());
+            }
+            let phys = self.dsl.directories().dataset(at).await?.phys();
+            total += crate::deadlist::Deadlist::open(self.dsl.mos(), phys.deadlist)
+                .await?
+                .space_range(self.dsl, since, format::Txg::new(u64::MAX))
+                .await?
+                .used;
+            at = phys.previous_snapshot;
+        }
+        Ok(total.max(0) as u64)
     }
 }

@@ -3,12 +3,11 @@
 use device::BoxFuture;
 
 use device::sim::{Fault, FaultEffect, PowerCut, SimOp};
-use format::{ObjectId, Txg};
+use format::{LogKind, ObjectId, Txg};
 
 use super::bed::{Bed, Layout, Machine, simulate};
 use super::{Keep, name, with_chain};
-use crate::DatasetError;
-use crate::zil::{LogRecord, ReplayError, ReplayRecord, ReplayTarget, claim};
+use crate::{LogRecord, ReplayError, ReplayRecord, ReplayTarget, ZilError, claim};
 
 /// Where a block of the chain is, counted from its end, on every disk.
 fn place_of(bed: &Bed, from_end: usize) -> u64 {
@@ -110,7 +109,7 @@ fn what_was_claimed_and_is_damaged_is_not_left_out() {
         disk.poke(place, &[0; 4096]);
         let kept = Keep::default();
         let error = bed.zil.replay(&kept).await.expect_err("records are lost");
-        assert!(matches!(error, DatasetError::Log { .. }), "{error}");
+        assert!(matches!(error, ZilError::Log { .. }), "{error}");
         disk.poke(place, &good);
         let kept = Keep::default();
         bed.zil.replay(&kept).await.expect("replays");
@@ -140,16 +139,13 @@ fn a_commit_waits_for_the_txg_when_a_device_missed_it() {
     });
 }
 
-/// `TX_SETATTR`.
-const SETATTR: u64 = 11;
-
 /// Finds that its object is being freed, which takes until the next txg.
 struct Freeing<'a>(&'a Bed, Keep);
 
 impl ReplayTarget for Freeing<'_> {
     fn replay<'a>(&'a self, record: ReplayRecord) -> BoxFuture<'a, Result<(), ReplayError>> {
         Box::pin(async move {
-            if record.kind != SETATTR {
+            if record.kind != LogKind::SetAttr {
                 return self.1.replay(record).await;
             }
             let id = u64::from_le_bytes(*record.body.first_chunk().ok_or("too short")?);
@@ -171,7 +167,7 @@ fn an_object_may_go_away_between_two_tries_of_a_record() {
         let tx = bed.tx().await;
         bed.set.dirty_root(&tx);
         let body = object.get().to_le_bytes().to_vec();
-        let record = LogRecord::of_object(SETATTR, object, true, body);
+        let record = LogRecord::of_object(LogKind::SetAttr, object, true, body);
         bed.zil.record(&tx, record);
         drop(tx);
         name(&bed, "behind").await;
@@ -184,14 +180,8 @@ fn an_object_may_go_away_between_two_tries_of_a_record() {
     });
 }
 
-/// Kinds of records about names: `TX_CREATE`, `TX_MKDIR`, `TX_REMOVE`, `TX_RENAME`.
-const CREATE: u64 = 1;
-const MKDIR: u64 = 2;
-const REMOVE: u64 = 5;
-const RENAME: u64 = 8;
-
 /// Has a directory of which a block is damaged; notes what else is replayed, kind and first words.
-struct Damaged(u64, parking_lot::Mutex<Vec<(u64, u64, u64)>>);
+struct Damaged(u64, parking_lot::Mutex<Vec<(LogKind, u64, u64)>>);
 
 impl ReplayTarget for Damaged {
     fn replay<'a>(&'a self, record: ReplayRecord) -> BoxFuture<'a, Result<(), ReplayError>> {
@@ -199,7 +189,7 @@ impl ReplayTarget for Damaged {
             let words = record.body.as_chunks::<8>().0;
             let word = |index: usize| words.get(index).map_or(0, |raw| u64::from_le_bytes(*raw));
             let (first, second) = (word(0), word(1));
-            if first == self.0 || record.kind == RENAME && second == self.0 {
+            if first == self.0 || record.kind == LogKind::Rename && second == self.0 {
                 let lost = zio::ZioError::Checksum {
                     block: "a block".into(),
                     device_failed: false,
@@ -221,22 +211,26 @@ fn what_meets_damage_is_left_out_with_what_relies_on_it() {
         let object = bed.objects(1, 4096).await[0].get();
         // Kind and first words, and whether it is replayed.
         let records = [
-            (CREATE, 1002, 1, true),
-            (MKDIR, BAD, 2000, false),
+            (LogKind::Create, 1002, 1, true),
+            (LogKind::Mkdir, BAD, 2000, false),
             // In a directory that was not made.
-            (CREATE, 2000, 2001, false),
+            (LogKind::Create, 2000, 2001, false),
             // It may be another file that has the name.
-            (REMOVE, BAD, 0, false),
-            (RENAME, 1001, BAD, false),
-            (REMOVE, 1001, 0, false),
+            (LogKind::Remove, BAD, 0, false),
+            (LogKind::Rename, 1001, BAD, false),
+            (LogKind::Remove, 1001, 0, false),
             // Not the old object of that number.
-            (CREATE, BAD, object, false),
-            (SETATTR, object, 0, false),
+            (LogKind::Create, BAD, object, false),
+            (LogKind::SetAttr, object, 0, false),
+            (LogKind::Link, 1004, object, false),
             // The number was given again elsewhere.
-            (CREATE, 1002, object, true),
-            (SETATTR, object, 0, true),
-            (RENAME, 1002, 1003, true),
-            (REMOVE, 1003, 0, true),
+            (LogKind::Create, 1002, object, true),
+            (LogKind::SetAttr, object, 0, true),
+            (LogKind::Link, 1005, object, true),
+            // The directory that should have got a name may lack it.
+            (LogKind::Remove, 1004, 0, false),
+            (LogKind::Rename, 1002, 1003, true),
+            (LogKind::Remove, 1003, 0, true),
         ];
         for (kind, first, second, _) in records {
             let tx = bed.tx().await;

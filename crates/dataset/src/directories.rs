@@ -1,0 +1,721 @@
+//! Directories and datasets by name and by object number: the registry of those in memory.
+//!
+//! Every directory and dataset that was looked at is in the [registry](Registry) once, so that all
+//! users share its state. A directory stays until it is destroyed; datasets that nobody uses are
+//! forgotten when there are many.
+//!
+//! Public functions take the namespace's lock (`DslPool::config`) shared. Those for this crate
+//! expect that the caller holds it (or is a sync task): taking it twice would deadlock with a sync
+//! task that waits in between. The registry's own lock is short, and is never held across a read.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, OnceLock};
+
+use device::BoxFuture;
+use format::{
+    DslDatasetPhys, DslDirPhys, Endian, ObjectId, ObjectType, ObjsetKind, ObjsetPhys, Txg, names,
+};
+use object::{NewObject, SyncContext, Zap, ZapOptions};
+use parking_lot::Mutex;
+use zio::{ReadContext, Tx};
+
+use crate::DatasetError;
+use crate::bookmark::SnapshotBookmarks;
+use crate::create::kind_of;
+use crate::dsl::{DslPool, set_once, slot};
+use crate::features::PER_DATASET;
+use crate::info::{DatasetInfo, DatasetKind, ListOptions};
+use crate::name::{check_name, split_parent, split_snapshot};
+use crate::state::{Dir, DirState, Ds, DsState};
+
+/// Datasets kept in memory although nobody uses them.
+const IDLE_DATASETS_MAX: usize = 8192;
+
+/// The directories and datasets in memory.
+#[derive(Default)]
+pub(crate) struct Registry {
+    loaded: Mutex<Loaded>,
+    root: OnceLock<Arc<Dir>>,
+    origin: OnceLock<Arc<Ds>>,
+}
+
+#[derive(Default)]
+struct Loaded {
+    dirs: HashMap<ObjectId, Arc<Dir>>,
+    datasets: HashMap<ObjectId, Arc<Ds>>,
+}
+
+/// Directories and datasets by name and number: [`DslPool::directories`].
+#[derive(Clone, Copy)]
+pub struct Directories<'a> {
+    pub(crate) dsl: &'a Arc<DslPool>,
+}
+
+impl<'a> Directories<'a> {
+    /// Makes a directory below `parent` (`dsl_dir_create_sync`); the root directory is entered
+    /// into the object directory by the caller.
+    pub(crate) async fn create_dir(
+        &self,
+        ctx: &SyncContext,
+        parent: Option<&Arc<Dir>>,
+        name: &str,
+    ) -> Result<Arc<Dir>, DatasetError> {
+        let tx = Tx::syncing(ctx.txg);
+        let mut phys = DslDirPhys {
+            creation_time_seconds: self.dsl.now_seconds(),
+            flags: DslDirPhys::FLAG_USED_BREAKDOWN,
+            ..DslDirPhys::default()
+        };
+        let new = NewObject::new(ObjectType::DSL_DIR)
+            .with_bonus(ObjectType::DSL_DIR, phys.encode().to_vec());
+        let object = self.dsl.mos().allocate(&tx, new).await?.id();
+        if let Some(parent) = parent {
+            let children = parent.state().phys.child_directories;
+            Zap::hold(self.dsl.mos(), children)
+                .await?
+                .add_u64(&tx, name, object.get())
+                .await?;
+            phys.parent = parent.object;
+            self.dsl
+                .limits()
+                .adjust(ctx, parent, 1, names::directory::FILESYSTEM_COUNT)
+                .await?;
+        }
+        let zap = Zap::create(self.dsl.mos(), &tx, ZapOptions::new(ObjectType::DSL_PROPS)).await?;
+        phys.properties = zap.id();
+        let options = ZapOptions::new(ObjectType::DSL_DIR_CHILD_MAP);
+        phys.child_directories = Zap::create(self.dsl.mos(), &tx, options).await?.id();
+        let dir = self.register_dir(
+            object,
+            DirState {
+                phys,
+                name: name.to_owned(),
+                parent: parent.cloned(),
+                origin_txg: Txg::ZERO,
+                is_zapified: false,
+                to_write: [0; 2],
+                is_dirty: false,
+                is_gone: false,
+            },
+        );
+        dir.change(|_| ());
+        Ok(dir)
+    }
+
+    /// Checks that `name` can be created: its parent is a filesystem, and it does not exist.
+    /// Returns the parent's directory and the last component.
+    pub(crate) async fn check_new_name(
+        &self,
+        name: &str,
+    ) -> Result<(Arc<Dir>, String), DatasetError> {
+        check_name(name)?;
+        let (Some(parent_name), last) = split_parent(name) else {
+            return Err(DatasetError::Exists {
+                name: name.to_owned(),
+            });
+        };
+        if name.contains('@') {
+            return Err(DatasetError::InvalidName {
+                name: name.to_owned(),
+                reason: "snapshot delimiter '@' is not expected here".into(),
+            });
+        }
+        let parent = self.resolve_dir(parent_name).await?;
+        if self.child_dir(&parent, last).await?.is_some() {
+            return Err(DatasetError::Exists {
+                name: name.to_owned(),
+            });
+        }
+        let parent_head = self.head(&parent).await?;
+        if self.objset_kind(&parent_head).await? != ObjsetKind::Filesystem {
+            return Err(DatasetError::WrongKind {
+                name: parent_name.to_owned(),
+                reason: "parent is not a filesystem".into(),
+            });
+        }
+        Ok((parent, last.to_owned()))
+    }
+
+    /// The directory called `name`.
+    pub(crate) async fn resolve_dir(&self, name: &str) -> Result<Arc<Dir>, DatasetError> {
+        let mut parts = name.split('/');
+        if parts.next() != Some(self.dsl.pool_name().as_str()) {
+            return Err(DatasetError::not_found(name));
+        }
+        let mut dir = self.root_dir().clone();
+        for part in parts {
+            dir = self
+                .child_dir(&dir, part)
+                .await?
+                .ok_or_else(|| DatasetError::not_found(name))?;
+        }
+        Ok(dir)
+    }
+
+    /// The dataset or snapshot called `name`.
+    pub(crate) async fn resolve(&self, name: &str) -> Result<Arc<Ds>, DatasetError> {
+        let (head_name, snapshot) = split_snapshot(name);
+        let dir = self.resolve_dir(head_name).await?;
+        let head = self.head(&dir).await?;
+        match snapshot {
+            None => Ok(head),
+            Some(snapshot) => self
+                .snapshot_of(&head, snapshot)
+                .await?
+                .ok_or_else(|| DatasetError::not_found(name)),
+        }
+    }
+
+    /// The snapshot of `head` called `name`, if there is one.
+    pub(crate) async fn snapshot_of(
+        &self,
+        head: &Arc<Ds>,
+        name: &str,
+    ) -> Result<Option<Arc<Ds>>, DatasetError> {
+        let names = head.phys().snapshot_names;
+        let Some(object) = Zap::hold(self.dsl.mos(), names)
+            .await?
+            .lookup_u64(name)
+            .await?
+        else {
+            return Ok(None);
+        };
+        let snapshot = self.dataset(object.into()).await?;
+        snapshot
+            .state()
+            .snapshot_name
+            .get_or_insert_with(|| name.to_owned());
+        Ok(Some(snapshot))
+    }
+
+    /// Name of a snapshot, after the `@`.
+    pub(crate) async fn snapshot_name(&self, snapshot: &Arc<Ds>) -> Result<String, DatasetError> {
+        if let Some(name) = &snapshot.state().snapshot_name {
+            return Ok(name.clone());
+        }
+        let head = self.head(&snapshot.dir()).await?;
+        let names = head.phys().snapshot_names;
+        let name = Zap::hold(self.dsl.mos(), names)
+            .await?
+            .value_search(snapshot.object.get(), u64::MAX)
+            .await?
+            .ok_or_else(|| {
+                DatasetError::corrupt(
+                    snapshot.object,
+                    "its dataset does not have it as a snapshot",
+                )
+            })?;
+        let name = String::from_utf8_lossy(&name).into_owned();
+        snapshot.state().snapshot_name = Some(name.clone());
+        Ok(name)
+    }
+
+    /// Full name of a dataset or snapshot.
+    pub(crate) async fn full_name(&self, dataset: &Arc<Ds>) -> Result<String, DatasetError> {
+        let head = dataset.dir().full_name(&self.dsl.pool_name());
+        if !dataset.is_snapshot() {
+            return Ok(head);
+        }
+        Ok(format!("{head}@{}", self.snapshot_name(dataset).await?))
+    }
+
+    /// Directories below a directory, hidden ones left out, sorted by name.
+    pub(crate) async fn children(&self, dir: &Arc<Dir>) -> Result<Vec<Arc<Dir>>, DatasetError> {
+        let children = dir.state().phys.child_directories;
+        let mut out = Vec::new();
+        for entry in Zap::hold(self.dsl.mos(), children).await?.all().await? {
+            let name = String::from_utf8_lossy(&entry.name).into_owned();
+            if name.starts_with(['$', '%']) {
+                continue;
+            }
+            if let Some(child) = self.child_dir(dir, &name).await? {
+                out.push((name, child));
+            }
+        }
+        out.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(out.into_iter().map(|(_, dir)| dir).collect())
+    }
+
+    /// Snapshots of a head with their names, oldest first.
+    pub(crate) async fn snapshots(
+        &self,
+        head: &Arc<Ds>,
+    ) -> Result<Vec<(String, Arc<Ds>)>, DatasetError> {
+        let names = head.phys().snapshot_names;
+        let mut out = Vec::new();
+        for entry in Zap::hold(self.dsl.mos(), names).await?.all().await? {
+            let name = String::from_utf8_lossy(&entry.name).into_owned();
+            let snapshot = self
+                .dataset(entry.value.as_u64().unwrap_or(0).into())
+                .await?;
+            let (txg, number) = {
+                let mut state = snapshot.state();
+                state.snapshot_name.get_or_insert_with(|| name.clone());
+                (state.phys.creation_txg, snapshot.object)
+            };
+            out.push((txg, number, name, snapshot));
+        }
+        out.sort_by_key(|(txg, number, ..)| (*txg, *number));
+        Ok(out
+            .into_iter()
+            .map(|(_, _, name, snapshot)| (name, snapshot))
+            .collect())
+    }
+
+    /// What a dataset's object set holds.
+    pub(crate) async fn objset_kind(&self, dataset: &Arc<Ds>) -> Result<ObjsetKind, DatasetError> {
+        if let Some(kind) = dataset.state().kind {
+            return Ok(kind);
+        }
+        if let Some(objset) = dataset.open_objset() {
+            let kind = objset.kind();
+            dataset.state().kind = Some(kind);
+            return Ok(kind);
+        }
+        let root = dataset.phys().block;
+        let kind = if root.is_hole() {
+            ObjsetKind::None
+        } else {
+            // Of an encrypted dataset this is in the clear, and shown without its key.
+            let context = ReadContext {
+                without_key: true,
+                ..ReadContext::new(format::Bookmark {
+                    objset: dataset.object.get().into(),
+                    level: -1,
+                    ..format::Bookmark::default()
+                })
+            };
+            let data = self.dsl.env().pipeline.read(&root, &context).await?;
+            ObjsetPhys::decode(&data, root.endian())?.kind
+        };
+        dataset.state().kind = Some(kind);
+        Ok(kind)
+    }
+
+    /// A dataset in numbers.
+    pub(crate) async fn info(&self, dataset: &Arc<Ds>) -> Result<DatasetInfo, DatasetError> {
+        let name = self.full_name(dataset).await?;
+        let head_kind = kind_of(self.objset_kind(dataset).await?);
+        let (phys, dir) = {
+            let state = dataset.state();
+            (state.phys, state.dir.clone())
+        };
+        let is_snapshot = phys.is_snapshot();
+        let origin = if is_snapshot {
+            None
+        } else {
+            self.origin_name(&dir).await?
+        };
+        Ok(DatasetInfo {
+            name,
+            kind: if is_snapshot {
+                DatasetKind::Snapshot
+            } else {
+                head_kind
+            },
+            head_kind,
+            object: dataset.object,
+            guid: phys.guid,
+            creation_seconds: phys.creation_time_seconds,
+            createtxg: phys.creation_txg,
+            used_bytes: if is_snapshot {
+                phys.unique_bytes
+            } else {
+                dir.state().phys.used_bytes
+            },
+            available_bytes: if is_snapshot {
+                0
+            } else {
+                self.dsl.space().available_to(dataset)
+            },
+            referenced_bytes: phys.referenced_bytes,
+            origin,
+            is_inconsistent: phys.flags & DslDatasetPhys::FLAG_INCONSISTENT != 0,
+        })
+    }
+
+    pub(crate) async fn origin_name(&self, dir: &Arc<Dir>) -> Result<Option<String>, DatasetError> {
+        let (origin, is_clone) = {
+            let state = dir.state();
+            (state.phys.origin, !state.origin_txg.is_zero())
+        };
+        if !is_clone {
+            return Ok(None);
+        }
+        let origin = self.dataset(origin).await?;
+        Ok(Some(self.full_name(&origin).await?))
+    }
+
+    /// A dataset or snapshot in numbers.
+    ///
+    /// # Errors
+    /// [`DatasetError::NotFound`].
+    pub async fn lookup(&self, name: &str) -> Result<DatasetInfo, DatasetError> {
+        let _config = self.dsl.config.read().await;
+        let dataset = self.resolve(name).await?;
+        self.info(&dataset).await
+    }
+
+    /// The dataset `name` and what is below it: each dataset, its snapshots in the order of their
+    /// creation, then its children by name.
+    ///
+    /// # Errors
+    /// [`DatasetError::NotFound`].
+    pub async fn list(
+        &self,
+        name: &str,
+        options: &ListOptions,
+    ) -> Result<Vec<DatasetInfo>, DatasetError> {
+        let _config = self.dsl.config.read().await;
+        let mut out = Vec::new();
+        let top = self.resolve(name).await?;
+        if top.is_snapshot() {
+            if options.snapshots {
+                out.push(self.info(&top).await?);
+            }
+            return Ok(out);
+        }
+        let mut pending = vec![(top.dir(), 0usize)];
+        while let Some((dir, depth)) = pending.pop() {
+            let head = self.head(&dir).await?;
+            let goes_deeper = options.depth.is_none_or(|most| depth < most);
+            let info = self.info(&head).await?;
+            let wanted = match info.kind {
+                DatasetKind::Volume => options.volumes,
+                _ => options.filesystems,
+            };
+            if wanted {
+                out.push(info);
+            }
+            if !goes_deeper {
+                continue;
+            }
+            if options.snapshots {
+                for (_, snapshot) in self.snapshots(&head).await? {
+                    out.push(self.info(&snapshot).await?);
+                }
+            }
+            let children = self.children(&dir).await?;
+            pending.extend(children.into_iter().rev().map(|child| (child, depth + 1)));
+        }
+        Ok(out)
+    }
+
+    /// Full name of the dataset that has this object number.
+    ///
+    /// # Errors
+    /// [`DatasetError::Object`] when there is none.
+    pub async fn name_of(&self, object: ObjectId) -> Result<String, DatasetError> {
+        let _config = self.dsl.config.read().await;
+        let dataset = self.dataset(object).await?;
+        self.full_name(&dataset).await
+    }
+
+    /// Every head dataset of the pool.
+    pub(crate) async fn heads(&self) -> Result<Vec<Arc<Ds>>, DatasetError> {
+        let mut pending = vec![self.root_dir().clone()];
+        let mut heads = Vec::new();
+        while let Some(dir) = pending.pop() {
+            heads.push(self.head(&dir).await?);
+            pending.extend(self.children(&dir).await?);
+        }
+        Ok(heads)
+    }
+    /// The directory of the root dataset.
+    pub(crate) fn root_dir(&self) -> &'a Arc<Dir> {
+        self.dsl
+            .registry
+            .root
+            .get()
+            .expect("set when the pool was opened")
+    }
+    pub(crate) fn set_root(&self, root: Arc<Dir>) {
+        set_once(&self.dsl.registry.root, root);
+    }
+    /// The empty snapshot that every dataset which is no clone is one of.
+    pub(crate) fn origin(&self) -> Option<&'a Arc<Ds>> {
+        self.dsl.registry.origin.get()
+    }
+    pub(crate) fn set_origin(&self, origin: Arc<Ds>) {
+        set_once(&self.dsl.registry.origin, origin);
+    }
+    /// A guid of 56 bits for a mounted filesystem (`unique_create`).
+    pub(crate) fn random_fsid(&self) -> u64 {
+        loop {
+            let guid = self.dsl.env().world.random.next_u64() & ((1 << 56) - 1);
+            let taken = self
+                .dsl
+                .registry
+                .loaded
+                .lock()
+                .datasets
+                .values()
+                .any(|dataset| dataset.state().phys.fsid_guid == guid);
+            if guid != 0 && !taken {
+                return guid;
+            }
+        }
+    }
+
+    // The registry.
+
+    /// The directory with this object number.
+    pub(crate) fn dir(&self, object: ObjectId) -> BoxFuture<'_, Result<Arc<Dir>, DatasetError>> {
+        Box::pin(self.dir_named(object, None))
+    }
+
+    async fn dir_named(
+        &self,
+        object: ObjectId,
+        name: Option<&str>,
+    ) -> Result<Arc<Dir>, DatasetError> {
+        if let Some(dir) = self.dsl.registry.loaded.lock().dirs.get(&object) {
+            return Ok(dir.clone());
+        }
+        let held = self.dsl.mos().hold(object).await?;
+        let info = held.info();
+        if info.bonus_type != ObjectType::DSL_DIR {
+            return Err(DatasetError::corrupt(object, "it is not a DSL directory"));
+        }
+        let phys = DslDirPhys::decode(&held.bonus(), Endian::Little)?;
+        let is_zapified = info.object_type == ObjectType::OTN_ZAP_METADATA;
+        let parent = if phys.parent.is_zero() {
+            None
+        } else if phys.parent == object {
+            return Err(DatasetError::corrupt(object, "it is its own parent"));
+        } else {
+            Some(self.dir(phys.parent).await?)
+        };
+        let name = match (name, &parent) {
+            (Some(name), _) => name.to_owned(),
+            (None, None) => String::new(),
+            (None, Some(parent)) => {
+                let children = parent.state().phys.child_directories;
+                let found = Zap::hold(self.dsl.mos(), children)
+                    .await?
+                    .value_search(object.get(), u64::MAX)
+                    .await?
+                    .ok_or_else(|| {
+                        DatasetError::corrupt(object, "its parent does not have it as a child")
+                    })?;
+                String::from_utf8_lossy(&found).into_owned()
+            }
+        };
+        let is_clone = !phys.origin.is_zero()
+            && self.dsl.registry.origin.get().map(|origin| origin.object) != Some(phys.origin);
+        let origin_txg = if is_clone {
+            let origin = self.dsl.mos().hold(phys.origin).await?;
+            DslDatasetPhys::decode(&origin.bonus(), Endian::Little)?.creation_txg
+        } else {
+            Txg::ZERO
+        };
+        Ok(self.register_dir(
+            object,
+            DirState {
+                phys,
+                name,
+                parent,
+                origin_txg,
+                is_zapified,
+                to_write: [0; 2],
+                is_dirty: false,
+                is_gone: false,
+            },
+        ))
+    }
+
+    pub(crate) fn register_dir(&self, object: ObjectId, state: DirState) -> Arc<Dir> {
+        self.dsl
+            .registry
+            .loaded
+            .lock()
+            .dirs
+            .entry(object)
+            .or_insert_with(|| Dir::new(object, self.dsl.syncer().queue().clone(), state))
+            .clone()
+    }
+
+    /// The directory called `name` below `parent`, if there is one.
+    pub(crate) async fn child_dir(
+        &self,
+        parent: &Arc<Dir>,
+        name: &str,
+    ) -> Result<Option<Arc<Dir>>, DatasetError> {
+        let children = parent.state().phys.child_directories;
+        match Zap::hold(self.dsl.mos(), children)
+            .await?
+            .lookup_u64(name)
+            .await?
+        {
+            Some(object) => Ok(Some(self.dir_named(object.into(), Some(name)).await?)),
+            None => Ok(None),
+        }
+    }
+
+    /// The dataset with this object number.
+    pub(crate) fn dataset(&self, object: ObjectId) -> BoxFuture<'_, Result<Arc<Ds>, DatasetError>> {
+        Box::pin(self.load_dataset(object))
+    }
+
+    async fn load_dataset(&self, object: ObjectId) -> Result<Arc<Ds>, DatasetError> {
+        if let Some(dataset) = self.dsl.registry.loaded.lock().datasets.get(&object) {
+            return Ok(dataset.clone());
+        }
+        let held = self.dsl.mos().hold(object).await?;
+        let info = held.info();
+        if info.bonus_type != ObjectType::DSL_DATASET {
+            return Err(DatasetError::corrupt(object, "it is not a DSL dataset"));
+        }
+        let phys = DslDatasetPhys::decode(&held.bonus(), Endian::Little)?;
+        let is_zapified = info.object_type == ObjectType::OTN_ZAP_METADATA;
+        let dir = self.dir(phys.directory).await?;
+        let mut features = BTreeMap::new();
+        let mut bookmarks = SnapshotBookmarks::default();
+        if is_zapified {
+            for entry in Zap::hold(self.dsl.mos(), object).await?.all().await? {
+                let name = String::from_utf8_lossy(&entry.name).into_owned();
+                if PER_DATASET.contains(&name.as_str()) {
+                    features.insert(name, entry.value);
+                } else if name == names::dataset::BOOKMARK_NAMES
+                    && let Some(zap) = entry.value.as_u64()
+                {
+                    bookmarks = SnapshotBookmarks::load(self.dsl, zap.into()).await?;
+                }
+            }
+        }
+        let is_snapshot = phys.is_snapshot();
+        let mut prev = None;
+        let (mut refquota_bytes, mut reserved_bytes, mut user_holds) = (0, 0, 0);
+        if is_snapshot {
+            if !phys.user_references.is_zero() {
+                user_holds = Zap::hold(self.dsl.mos(), phys.user_references)
+                    .await?
+                    .count()
+                    .await?;
+            }
+        } else {
+            if !phys.previous_snapshot.is_zero() {
+                prev = Some(self.dataset(phys.previous_snapshot).await?);
+            }
+            refquota_bytes = self.dsl.properties().own_number(&dir, "refquota").await?;
+            reserved_bytes = self
+                .dsl
+                .properties()
+                .own_number(&dir, "refreservation")
+                .await?;
+        }
+        let state = DsState {
+            phys,
+            dir,
+            prev,
+            snapshot_name: None,
+            is_zapified,
+            features,
+            activating: BTreeSet::new(),
+            refquota_bytes,
+            reserved_bytes,
+            user_holds,
+            bookmarks,
+            dead: Vec::new(),
+            kind: None,
+            is_dirty: false,
+            is_gone: false,
+        };
+        Ok(self
+            .dsl
+            .registry
+            .loaded
+            .lock()
+            .datasets
+            .entry(object)
+            .or_insert_with(|| Ds::new(object, self.dsl.syncer().queue().clone(), state))
+            .clone())
+    }
+
+    /// The head dataset of a directory.
+    pub(crate) async fn head(&self, dir: &Arc<Dir>) -> Result<Arc<Ds>, DatasetError> {
+        let object = dir.state().phys.head_dataset;
+        if object.is_zero() {
+            return Err(DatasetError::not_found(
+                dir.full_name(&self.dsl.pool_name()),
+            ));
+        }
+        self.dataset(object).await
+    }
+
+    /// Forgets a directory that was destroyed.
+    pub(crate) fn forget_dir(&self, dir: &Arc<Dir>) {
+        let mut state = dir.state();
+        state.is_gone = true;
+        drop(state);
+        self.dsl.registry.loaded.lock().dirs.remove(&dir.object);
+    }
+
+    /// Forgets a dataset that was destroyed.
+    pub(crate) fn forget_dataset(&self, dataset: &Arc<Ds>) {
+        dataset.state().is_gone = true;
+        *dataset.open.lock() = None;
+        self.dsl
+            .registry
+            .loaded
+            .lock()
+            .datasets
+            .remove(&dataset.object);
+    }
+
+    /// Finds the root directory and the empty snapshot of a pool that is being opened.
+    pub(crate) async fn load(&self, root: ObjectId) -> Result<(), DatasetError> {
+        let root = self.dir(root).await?;
+        self.set_root(root.clone());
+        let Some(dir) = self
+            .child_dir(&root, names::hidden_directory::ORIGIN)
+            .await?
+        else {
+            return Ok(());
+        };
+        let snapshot = self.head(&dir).await?.phys().previous_snapshot;
+        if !snapshot.is_zero() {
+            self.set_origin(self.dataset(snapshot).await?);
+            // Those loaded before it was known looked like clones of it.
+            for dir in self.dsl.registry.loaded.lock().dirs.values() {
+                let mut state = dir.state();
+                if state.phys.origin == snapshot {
+                    state.origin_txg = Txg::ZERO;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets what was estimated for a transaction group that is on disk.
+    pub(crate) fn forget_estimates(&self, txg: Txg) {
+        for dir in self.dsl.registry.loaded.lock().dirs.values() {
+            dir.state().to_write[slot(txg)] = 0;
+        }
+    }
+
+    /// Forgets datasets that nobody uses, where there are many.
+    pub(crate) fn forget_idle(&self) {
+        let mut loaded = self.dsl.registry.loaded.lock();
+        if loaded.datasets.len() > IDLE_DATASETS_MAX {
+            loaded.datasets.retain(|_, dataset| {
+                Arc::strong_count(dataset) > 1
+                    || dataset.open.lock().is_some()
+                    || dataset.state().is_dirty
+            });
+        }
+    }
+
+    /// Datasets that are open now.
+    pub(crate) fn open_datasets(&self) -> Vec<Arc<Ds>> {
+        self.dsl
+            .registry
+            .loaded
+            .lock()
+            .datasets
+            .values()
+            .filter(|dataset| dataset.open.lock().is_some())
+            .cloned()
+            .collect()
+    }
+}

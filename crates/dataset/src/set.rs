@@ -1,0 +1,226 @@
+//! Setting and inheriting properties: checks, and the sync task.
+
+use std::sync::Arc;
+
+use device::BoxFuture;
+use format::ObjsetKind;
+use object::SyncContext;
+
+use crate::create::kind_of;
+use crate::dsl::DslPool;
+use crate::features::guid;
+use crate::info::PropertyChange;
+use crate::props::Kinds;
+use crate::settings::dedup_of;
+use crate::stored::{Properties, check_settable, check_together, parse_setting};
+use crate::task::{SpaceCheck, SyncTask};
+use crate::{DatasetError, PropertyValue};
+
+/// Properties that are set, but that `zfs inherit` refuses.
+const NOT_INHERITABLE: &[&str] = &[
+    "quota",
+    "refquota",
+    "reservation",
+    "refreservation",
+    "volsize",
+    "version",
+];
+
+impl Properties<'_> {
+    /// Sets or inherits properties, all or none.
+    ///
+    /// # Errors
+    /// [`DatasetError::InvalidProperty`], [`DatasetError::NotFound`], ...
+    pub async fn set(
+        &self,
+        name: &str,
+        changes: &[(String, PropertyChange)],
+    ) -> Result<(), DatasetError> {
+        let task = self.set_task(name, changes).await?;
+        self.dsl.tasks().run(Arc::new(task)).await
+    }
+
+    /// Whether [`Self::set_properties`] would do so now.
+    ///
+    /// # Errors
+    /// As [`Self::set_properties`].
+    pub async fn check(
+        &self,
+        name: &str,
+        changes: &[(String, PropertyChange)],
+    ) -> Result<(), DatasetError> {
+        let task = self.set_task(name, changes).await?;
+        let _config = self.dsl.config.read().await;
+        task.do_check().await
+    }
+
+    async fn set_task(
+        &self,
+        name: &str,
+        changes: &[(String, PropertyChange)],
+    ) -> Result<SetTask, DatasetError> {
+        let kinds = {
+            let _config = self.dsl.config.read().await;
+            let dataset = self.dsl.directories().resolve(name).await?;
+            if dataset.is_snapshot() {
+                Kinds::SNAPSHOT
+            } else {
+                kind_of(self.dsl.directories().objset_kind(&dataset).await?).kinds()
+            }
+        };
+        let mut parsed = Vec::new();
+        for (property, change) in changes {
+            let value = parse_change(property, change, kinds)?;
+            if matches!(property.as_str(), "version" | "volsize") {
+                return Err(DatasetError::Unsupported {
+                    name: name.to_owned(),
+                    what: format!(
+                        "setting '{property}' here; it is kept by what is in the dataset and"
+                    ),
+                });
+            }
+            let received = *change == PropertyChange::Received;
+            parsed.push((property.clone(), value, received));
+        }
+        Ok(SetTask {
+            dsl: self.dsl.clone(),
+            name: name.to_owned(),
+            changes: parsed,
+        })
+    }
+    /// Refuses a value that needs a feature which is not enabled (`zfs_check_settable`,
+    /// module/zfs/zfs_ioctl.c).
+    pub(crate) fn check_feature_of(
+        &self,
+        dataset: &str,
+        property: &str,
+        number: u64,
+    ) -> Result<(), DatasetError> {
+        if property == "dedup" && dedup_of(number).is_some() && !self.has_dedup_tables() {
+            return Err(DatasetError::Unsupported {
+                name: dataset.to_owned(),
+                what: "dedup in a pool of a version before 21".into(),
+            });
+        }
+        check_feature(dataset, property, number, |needs| {
+            self.dsl.features().is_enabled(needs)
+        })
+    }
+}
+
+/// The value that a change stores; none where it removes one.
+fn parse_change(
+    property: &str,
+    change: &PropertyChange,
+    kinds: Kinds,
+) -> Result<Option<PropertyValue>, DatasetError> {
+    match change {
+        PropertyChange::Set(typed) => parse_setting(property, typed, kinds, false).map(Some),
+        PropertyChange::Inherit => {
+            let native = check_settable(property, kinds, false)?;
+            if native.is_some_and(|native| NOT_INHERITABLE.contains(&native.name)) {
+                return Err(DatasetError::InvalidProperty {
+                    property: property.to_owned(),
+                    reason: format!("'{property}' property cannot be inherited"),
+                });
+            }
+            Ok(None)
+        }
+        PropertyChange::Received => {
+            check_settable(property, kinds, false)?;
+            Ok(None)
+        }
+    }
+}
+
+struct SetTask {
+    dsl: Arc<DslPool>,
+    name: String,
+    /// Names, values (nothing: inherit), and whether to go back to what was received.
+    changes: Vec<(String, Option<PropertyValue>, bool)>,
+}
+
+/// Refuses a value that needs a feature which `is_enabled` denies.
+pub(crate) fn check_feature(
+    dataset: &str,
+    property: &str,
+    number: u64,
+    is_enabled: impl Fn(&str) -> bool,
+) -> Result<(), DatasetError> {
+    let needs = match (property, number) {
+        ("filesystem_limit" | "snapshot_limit", _) => guid::FILESYSTEM_LIMITS,
+        ("recordsize" | "volblocksize", 131_073..) => guid::LARGE_BLOCKS,
+        ("dnodesize", 1..) => guid::LARGE_DNODE,
+        ("compression", stored) if stored & 0x7f == 16 => guid::ZSTD_COMPRESS,
+        ("compression", 15) => guid::LZ4_COMPRESS,
+        ("checksum" | "dedup", stored) if stored & 0xff == 11 => guid::SHA512,
+        ("checksum" | "dedup", stored) if stored & 0xff == 12 => guid::SKEIN,
+        ("checksum" | "dedup", stored) if stored & 0xff == 13 => guid::EDONR,
+        ("checksum" | "dedup", stored) if stored & 0xff == 14 => guid::BLAKE3,
+        ("longname", 1) => guid::LONGNAME,
+        _ => return Ok(()),
+    };
+    if is_enabled(needs) {
+        return Ok(());
+    }
+    Err(DatasetError::Unsupported {
+        name: dataset.to_owned(),
+        what: format!("this value of '{property}' without feature {needs}"),
+    })
+}
+
+impl SetTask {
+    async fn do_check(&self) -> Result<(), DatasetError> {
+        let dsl = &self.dsl;
+        let dataset = dsl.directories().resolve(&self.name).await?;
+        check_together(|wanted| {
+            let (_, value, _) = self.changes.iter().find(|(name, ..)| name == wanted)?;
+            value.as_ref()?.number()
+        })?;
+        for (name, value, _) in &self.changes {
+            let number = value.as_ref().and_then(PropertyValue::number).unwrap_or(0);
+            if dataset.is_snapshot() {
+                continue;
+            }
+            dsl.space().check_space_property(&dataset, name, number)?;
+            if name == "keylocation" {
+                let location = value.as_ref().and_then(PropertyValue::text);
+                dsl.keys().check_key_location(&dataset, location).await?;
+            }
+            if value.is_some() {
+                dsl.properties()
+                    .check_feature_of(&self.name, name, number)?;
+            }
+            if name == "mountpoint" || name == "canmount" {
+                debug_assert!(dsl.directories().objset_kind(&dataset).await? != ObjsetKind::Volume);
+            }
+        }
+        Ok(())
+    }
+
+    async fn do_apply(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
+        let dataset = self.dsl.directories().resolve(&self.name).await?;
+        for (name, value, received) in &self.changes {
+            self.dsl
+                .properties()
+                .change_property_from(ctx, &dataset, name, value.as_ref(), *received)
+                .await?;
+        }
+        self.dsl.properties().refresh_open(&dataset.dir()).await
+    }
+}
+
+impl SyncTask for SetTask {
+    fn name(&self) -> &'static str {
+        "set"
+    }
+    fn space_check(&self) -> SpaceCheck {
+        SpaceCheck::Reserved
+    }
+    fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(self.do_check())
+    }
+    fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(self.do_apply(ctx))
+    }
+}

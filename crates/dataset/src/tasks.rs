@@ -1,0 +1,217 @@
+//! Sync tasks: the queue of changes to the pool's own state, and running them.
+//!
+//! Whoever wants something changed queues a task for the open transaction group and waits
+//! ([`Tasks::run`]). The sync loop runs the tasks of a group one after the other, alone with the
+//! namespace (`DslPool::config`), and answers when the group is on disk. The queue's lock is short.
+//! A crash leaves nothing of a task whose group is not on disk; nobody was told otherwise.
+
+use std::sync::Arc;
+
+use format::Txg;
+use object::SyncContext;
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use crate::DatasetError;
+use crate::dsl::{DslPool, slot};
+use crate::task::{SpaceCheck, SyncTask};
+
+/// Space that a sync task may need, for the check before it (`DST_AVG_BLKSHIFT`).
+const TASK_SPACE_BYTES: u64 = 8 << 14;
+
+/// Txgs that a task waits for freed space to become usable, where it would have room with it.
+const SPACE_TRIES_MAX: u32 = 8;
+
+struct QueuedTask {
+    task: Arc<dyn SyncTask>,
+    /// How often it was put off to the next txg.
+    tries: u32,
+    answer: oneshot::Sender<Result<(), DatasetError>>,
+}
+
+/// Whether there is room for a task.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TaskRoom {
+    Fits,
+    /// Once what was freed lately can be used.
+    Deferred,
+    None,
+}
+
+#[derive(Default)]
+struct Queue {
+    queued: [Vec<QueuedTask>; 2],
+    done: [Vec<oneshot::Sender<Result<(), DatasetError>>>; 2],
+    is_closed: bool,
+    /// Refuse tasks while the pool is suspended.
+    refuses: bool,
+}
+
+/// The tasks of a pool that wait for their transaction group, or for it to be on disk.
+#[derive(Default)]
+pub(crate) struct TaskQueue(Mutex<Queue>);
+
+/// Sync tasks: [`DslPool::tasks`].
+#[derive(Clone, Copy)]
+pub struct Tasks<'a> {
+    pub(crate) dsl: &'a Arc<DslPool>,
+}
+
+impl Tasks<'_> {
+    /// Runs the tasks of a transaction group, in syncing context.
+    pub(crate) async fn run_all(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
+        let queued = std::mem::take(&mut self.dsl.tasks.0.lock().queued[slot(ctx.txg)]);
+        let interrupted = self.dsl.holds().take_interrupted();
+        if queued.is_empty() && !interrupted {
+            return Ok(());
+        }
+        let _config = self.dsl.config.write().await;
+        if interrupted {
+            self.dsl.holds().release_temporary(ctx).await?;
+        }
+        for queued in queued {
+            self.run_queued(ctx, queued).await?;
+        }
+        Ok(())
+    }
+
+    /// Runs the tasks of a txg that want to be first ([`SyncTask::is_early`]): before any block is
+    /// freed or written.
+    ///
+    /// # Errors
+    /// As [`Self::sync_pass`].
+    pub async fn run_early(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
+        let early: Vec<QueuedTask> = {
+            let mut tasks = self.dsl.tasks.0.lock();
+            let queued = &mut tasks.queued[slot(ctx.txg)];
+            queued
+                .extract_if(.., |queued| queued.task.is_early())
+                .collect()
+        };
+        if early.is_empty() {
+            return Ok(());
+        }
+        let _config = self.dsl.config.write().await;
+        for queued in early {
+            self.run_queued(ctx, queued).await?;
+        }
+        Ok(())
+    }
+
+    async fn run_queued(&self, ctx: &SyncContext, queued: QueuedTask) -> Result<(), DatasetError> {
+        // Nobody wants it any more: whoever asked was killed, or did not wait for a suspended pool.
+        if queued.answer.is_closed() {
+            return Ok(());
+        }
+        let room = self.task_room(queued.task.space_check());
+        if room == TaskRoom::Deferred && queued.tries < SPACE_TRIES_MAX {
+            self.put_off(ctx, queued);
+            return Ok(());
+        }
+        let QueuedTask { task, answer, .. } = queued;
+        let checked = match room {
+            TaskRoom::Fits => task.check(ctx).await,
+            TaskRoom::Deferred | TaskRoom::None => Err(DatasetError::NoSpace {
+                name: self.dsl.pool_name(),
+            }),
+        };
+        if let Err(error) = checked {
+            let _ = answer.send(Err(error));
+            return Ok(());
+        }
+        task.apply(ctx).await.inspect_err(|error| {
+            tracing::error!(task = task.name(), %error, "a sync task failed while applied");
+        })?;
+        self.dsl.tasks.0.lock().done[slot(ctx.txg)].push(answer);
+        Ok(())
+    }
+
+    /// Whether a task finds room; freed space cannot be used for some txgs.
+    fn task_room(&self, check: SpaceCheck) -> TaskRoom {
+        if check == SpaceCheck::None {
+            return TaskRoom::Fits;
+        }
+        let used = self.dsl.directories().root_dir().state().phys.used_bytes;
+        let wanted = used.saturating_add(TASK_SPACE_BYTES);
+        if wanted <= self.dsl.space().unreserved_space(check) {
+            TaskRoom::Fits
+        } else if wanted <= self.dsl.space().adjusted_size(check) {
+            TaskRoom::Deferred
+        } else {
+            TaskRoom::None
+        }
+    }
+
+    /// Has a task run in the next txg, which is not being written yet, and comes at once.
+    fn put_off(&self, ctx: &SyncContext, mut queued: QueuedTask) {
+        queued.tries += 1;
+        let mut tasks = self.dsl.tasks.0.lock();
+        if !tasks.is_closed {
+            tasks.queued[slot(ctx.txg.next())].push(queued);
+            self.dsl.env().txgs.kick();
+        }
+    }
+
+    /// Whether a transaction group has tasks to run.
+    pub(crate) fn has_queued(&self, txg: Txg) -> bool {
+        !self.dsl.tasks.0.lock().queued[slot(txg)].is_empty()
+    }
+
+    /// Answers those who wait for the sync tasks of a txg that is on disk: last of all, as they
+    /// then see the pool without further waiting (its size after `zpool add`).
+    pub fn answer(&self, txg: Txg) {
+        let done = std::mem::take(&mut self.dsl.tasks.0.lock().done[slot(txg)]);
+        for answer in done {
+            let _ = answer.send(Ok(()));
+        }
+    }
+
+    /// Everything is over: those who wait get an error.
+    pub fn close(&self) {
+        let mut tasks = self.dsl.tasks.0.lock();
+        tasks.is_closed = true;
+        tasks.queued = Default::default();
+        tasks.done = Default::default();
+    }
+
+    /// From now on, who wants something of a suspended pool hears so at once instead of waiting (as
+    /// OpenZFS's `POOL_CHECK_SUSPENDED`, module/zfs/zfs_ioctl.c).
+    pub fn refuse_while_suspended(&self) {
+        self.dsl.tasks.0.lock().refuses = true;
+    }
+
+    /// Queues a task for the open txg and waits until it is on disk.
+    ///
+    /// # Errors
+    /// What its check says; [`DatasetError::Closed`] when the pool closes before it is on disk;
+    /// [`DatasetError::Pool`] at once when the pool is suspended, where
+    /// [`Self::refuse_while_suspended`] says so. One that is under way then waits.
+    pub async fn run(&self, task: Arc<dyn SyncTask>) -> Result<(), DatasetError> {
+        if self.dsl.env().read_only {
+            return Err(DatasetError::ReadOnly {
+                name: self.dsl.pool_name(),
+                reason: "the pool was imported read-only; import it for writing",
+            });
+        }
+        let refuses = self.dsl.tasks.0.lock().refuses;
+        if let Some(error) = self.dsl.env().pipeline.suspension().error().filter(|_| refuses) {
+            return Err(error.into());
+        }
+        let (answer, answered) = oneshot::channel();
+        let tx = self.dsl.env().txgs.assign(0).await?;
+        {
+            let mut tasks = self.dsl.tasks.0.lock();
+            if tasks.is_closed {
+                return Err(DatasetError::Closed);
+            }
+            tasks.queued[slot(tx.txg())].push(QueuedTask {
+                task,
+                tries: 0,
+                answer,
+            });
+        }
+        self.dsl.env().txgs.kick();
+        drop(tx);
+        answered.await.unwrap_or(Err(DatasetError::Closed))
+    }
+}
