@@ -184,10 +184,11 @@ fn an_object_may_go_away_between_two_tries_of_a_record() {
     });
 }
 
-/// Kinds of records about names: `TX_CREATE`, `TX_MKDIR`, `TX_REMOVE`, `TX_RENAME`.
+/// Kinds of records about names: `TX_CREATE`, `TX_MKDIR`, `TX_REMOVE`, `TX_LINK`, `TX_RENAME`.
 const CREATE: u64 = 1;
 const MKDIR: u64 = 2;
 const REMOVE: u64 = 5;
+const LINK: u64 = 7;
 const RENAME: u64 = 8;
 
 /// Has a directory of which a block is damaged; notes what else is replayed, kind and first words.
@@ -232,9 +233,13 @@ fn what_meets_damage_is_left_out_with_what_relies_on_it() {
             // Not the old object of that number.
             (CREATE, BAD, object, false),
             (SETATTR, object, 0, false),
+            (LINK, 1004, object, false),
             // The number was given again elsewhere.
             (CREATE, 1002, object, true),
             (SETATTR, object, 0, true),
+            (LINK, 1005, object, true),
+            // The directory that should have got a name may lack it.
+            (REMOVE, 1004, 0, false),
             (RENAME, 1002, 1003, true),
             (REMOVE, 1003, 0, true),
         ];
