@@ -72,7 +72,7 @@ impl StoredScan {
     /// From the value in the MOS's directory.
     ///
     /// # Errors
-    /// None of what can be stored there.
+    /// [`format::FormatError`], by its type: any number of words can be read.
     pub(crate) fn load(value: &ZapValue) -> Result<Self, PoolError> {
         let mut words = value.to_u64s();
         let is_short = words.len() < WORDS;
@@ -151,5 +151,33 @@ impl StoredScan {
             .await?;
         *self.phys.lock() = Some(phys);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(words: &[u64]) -> StoredScan {
+        StoredScan::load(&ZapValue::from_u64s(words)).expect("any number of words")
+    }
+
+    /// Goal: scans of older and newer releases are shown, and what we do not know of them is kept.
+    #[test]
+    fn scans_of_other_releases_are_read() {
+        let mut words = vec![0; WORDS + 2];
+        (words[0], words[1], words[13]) = (ScanPhys::FUNCTION_SCRUB, ScanPhys::STATE_SCANNING, 3);
+        words[WORDS + 1] = 7;
+        let newer = load(&words);
+        let status = newer.status().expect("a scrub");
+        assert_eq!(
+            (status.function, status.state, status.errors),
+            (ScanFunction::Scrub, ScanState::Scanning, 3)
+        );
+        assert_eq!((&newer.rest[..], newer.is_short), (&[0, 7][..], false));
+        let older = load(&words[..14]);
+        assert_eq!(older.status(), newer.status());
+        assert!(older.is_short);
+        assert_eq!(load(&[]).status(), None);
     }
 }

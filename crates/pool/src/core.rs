@@ -90,9 +90,13 @@ pub(crate) struct Core {
     pub(crate) stored_scan: StoredScan,
     /// The pool's checkpoint.
     pub(crate) checkpoint: Checkpoint,
+    /// Logs that the first transaction group claims.
     pub(crate) claims: LogClaims,
+    /// The salt of checksums, until the MOS has it.
     pub(crate) salt: Salt,
+    /// Frees that another release put off.
     pub(crate) deferred_frees: DeferredFrees,
+    /// Top-level vdevs that are being added.
     pub(crate) new_tops: NewTops,
     /// Held while vdevs are added or removed.
     pub(crate) admin: tokio::sync::Mutex<()>,

@@ -33,9 +33,7 @@ use crate::open::{Ground, software, start};
 use crate::props::{Change, Stored};
 use crate::props::{PropValues, Props};
 use crate::vdevs::NewTops;
-use crate::{
-    CreateSpec, FeatureChoice, PoolError, config, directory, features, layout, pool, props,
-};
+use crate::{CreateSpec, FeatureChoice, PoolError, config, directory, features, layout, props};
 
 /// The name that a new pool has until it is exported (`ZPOOL_PROP_TNAME`).
 const TEMPORARY_NAME: &str = "tname";
@@ -278,7 +276,7 @@ async fn create_on(
         look_at_auxiliary(&core).await;
     }
     for change in changes {
-        pool::apply_change(&core, &change, &ctx).await?;
+        crate::change::apply_change(&core, &change, &ctx).await?;
     }
     core.sync_txg(txg).await?;
     txgs.synced(txg);

@@ -35,6 +35,7 @@
 mod activity;
 mod auxiliary;
 mod bootfs;
+mod change;
 mod checkpoint;
 mod claims;
 mod clones;

@@ -4,24 +4,24 @@ use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 
-use dataset::{DatasetError, DslPool, SyncTask};
+use dataset::DslPool;
 use device::{BoxFuture, World};
 use format::Bookmark;
-use format::{Guid, NvList, ObjectId, ObjectType, Txg, Uberblock};
+use format::{Guid, NvList, Txg, Uberblock};
 use futures::future::{Either, select};
-use object::{SyncContext, Zap, ZapOptions, ZapValue};
 use vdev::{IoStats, Scope, Vdev};
-use zio::{Tx, ZioError};
+use zio::ZioError;
 
 use crate::bootfs;
+use crate::change::ChangeTask;
 use crate::core::Core;
 use crate::history::HistoryWhat;
 use crate::props::{Change, Kind, Row, Stored};
 use crate::{
     AddSpec, CreateSpec, FeatureStatus, FoundPool, HistoryRecord, ImportSpec, PoolError,
     PoolHealth, PoolProperty, PoolStatus, PropertySource, Rewound, ScanSpec, ScanStatus,
-    ScrubCommand, ScrubNumbers, checkpoint, config, create, directory, features, props, rewind,
-    scrub, status, vdevprops, vdevs,
+    ScrubCommand, ScrubNumbers, checkpoint, config, create, features, props, rewind, scrub, status,
+    vdevprops, vdevs,
 };
 
 /// A pool's space in numbers, all in bytes.
@@ -875,133 +875,4 @@ fn clear_errors(vdev: &Arc<Vdev>, device: Option<&str>) {
     for child in vdev.children() {
         clear_errors(child, device);
     }
-}
-
-/// Changes a pool property in syncing context (`spa_sync_props`).
-struct ChangeTask {
-    core: Arc<Core>,
-    change: Change,
-}
-
-impl SyncTask for ChangeTask {
-    fn name(&self) -> &'static str {
-        "set pool property"
-    }
-
-    fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
-        Box::pin(apply_change(&self.core, &self.change, ctx))
-    }
-}
-
-/// Applies a change of a pool property. Syncing context only.
-pub(crate) async fn apply_change(
-    core: &Core,
-    change: &Change,
-    ctx: &SyncContext,
-) -> Result<(), DatasetError> {
-    let tx = Tx::syncing(ctx.txg);
-    match change {
-        Change::Session(..) => {}
-        Change::Version => {
-            // What follows has to be in one txg: an uberblock of version 5000 without the ZAPs is no pool.
-            core.dsl.features().upgrade(ctx).await?;
-            {
-                let mut pairs = core.identity.lock();
-                pairs.version = Uberblock::VERSION_FEATURES;
-                pairs.dirty = true;
-            }
-            core.history
-                .internal(
-                    &tx,
-                    "set",
-                    format!("version={}", Uberblock::VERSION_FEATURES),
-                )
-                .await?;
-        }
-        Change::Feature(name) => {
-            let guid = features::guid_to_enable(name).expect("checked before it was queued");
-            core.dsl.features().enable(ctx, guid).await?;
-            if guid == features::HEAD_ERRLOG {
-                core.errors.upgrade();
-            }
-            {
-                let mut pairs = core.identity.lock();
-                let errata = features::errata(core.dsl.features(), pairs.errata);
-                pairs.dirty |= errata != pairs.errata;
-                pairs.errata = errata;
-            }
-            let short = guid.rsplit(':').next().unwrap_or(guid);
-            core.history
-                .internal(&tx, "set", format!("feature@{short}=enabled"))
-                .await?;
-        }
-        Change::Config(name, text) => {
-            {
-                let mut pairs = core.identity.lock();
-                let value = (!text.is_empty()).then(|| text.clone());
-                match *name {
-                    "comment" => pairs.comment = value,
-                    _ => pairs.compatibility = value,
-                }
-                pairs.dirty = true;
-            }
-            core.history
-                .internal(&tx, "set", format!("{name}={text}"))
-                .await?;
-        }
-        Change::Stored(name, stored) => {
-            let mos = core.dsl.mos();
-            let known = core.props.lock().object;
-            let zap = if known.is_zero() {
-                let zap = Zap::create(mos, &tx, ZapOptions::new(ObjectType::POOL_PROPS)).await?;
-                let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
-                directory
-                    .add_u64(&tx, directory::POOL_PROPS, zap.id().get())
-                    .await?;
-                core.props.lock().object = zap.id();
-                zap
-            } else {
-                Zap::hold(mos, known).await?
-            };
-            let text = match stored {
-                Stored::Number(number) => {
-                    zap.update_u64(&tx, name, *number).await?;
-                    number.to_string()
-                }
-                Stored::Text(text) if text.is_empty() => {
-                    if zap.lookup(name).await?.is_some() {
-                        zap.remove(&tx, name).await?;
-                    }
-                    String::new()
-                }
-                Stored::Text(text) => {
-                    zap.update(&tx, name, ZapValue::from_str_z(text)).await?;
-                    text.clone()
-                }
-            };
-            match stored {
-                Stored::Number(dataset) if name == bootfs::NAME => {
-                    core.bootfs.set(mos, zap.id(), ObjectId::new(*dataset));
-                }
-                Stored::Text(text) if text.is_empty() => {
-                    core.props.lock().stored.remove(name);
-                }
-                stored => {
-                    let mut values = core.props.lock();
-                    values.stored.insert(name.clone(), stored.clone());
-                }
-            }
-            core.apply_fail_mode();
-            core.apply_dedup_quota();
-            core.apply_autotrim();
-            core.history
-                .internal(&tx, "set", format!("{name}={text}"))
-                .await?;
-        }
-    }
-    Ok(())
 }

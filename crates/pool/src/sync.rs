@@ -4,23 +4,27 @@
 //! allocates and frees blocks, recording that changes space maps, which are in the MOS. It
 //! converges because from pass 2 on blocks of the MOS born in the same txg are rewritten in place.
 //!
-//! 1. pass 1: tasks that must be first (checkpoints); history that waits; the configuration if it changed; dirty datasets; sync tasks; the MOS
-//! 2. pass 1: damaged blocks that were found, into the error logs; every pass: settle the tables of cloned blocks and then those of dedup, with the frees that depend on them; flush some
-//!    metaslabs (pass 1), record allocations and frees in space maps
-//! 3. pass 1: the configuration again if the tasks changed it; frees left over from another release
-//! 4. again from the MOS, while it is dirty
-//! 5. labels and uberblocks: the configuration first where it changed, in the order that leaves
-//!    one valid set of labels at any moment; then the txg is on disk. Who waits for its sync tasks is told last of all
+//! 1. pass 1: tasks that must be first (checkpoints), then the participants' early turns
+//!    ([`crate::participant`]): claims of logs, history, logs of dedup, the configuration
+//! 2. dirty datasets, sync tasks, the MOS
+//! 3. the participants' turns, in an order that matters ([`Core::participants`]): what was freed is
+//!    settled, space is recorded, the configuration is written if any of that changed it
+//! 4. pass 1, if there is anything to write: what other releases left to do
+//! 5. again from 2, while the MOS is dirty
+//! 6. labels and uberblocks: the configuration first where it changed, in the order that leaves one
+//!    valid set of labels at any moment; then the txg is on disk. Who waits for its sync tasks is
+//!    told last of all
 //!
 //! A txg with nothing to write leaves no trace. A crash before the new uberblock leaves the
 //! previous txg, whole, since nothing it refers to is overwritten before two more txgs passed.
 //!
-//! When a write fails beyond redundancy the pipeline suspends the pool and the write waits inside
-//! it for `zpool clear`; so does a read when a device that stopped working may have the block, or one that works did
-//! not give it ([`zio::pipeline::must_succeed`]). An error that comes out here is one that cannot be retried (damage,
-//! no space, abandoned): the loop stops and the pool stays suspended until it is exported by force.
+//! When a write fails beyond redundancy the pipeline suspends the pool and the write waits inside it
+//! for `zpool clear`; so does a read when a device that stopped working may have the block, or one
+//! that works did not give it ([`zio::pipeline::must_succeed`]). An error that comes out here is one
+//! that cannot be retried (damage, no space, abandoned): the loop stops and the pool stays suspended
+//! until it is exported by force.
 //!
-//! Source: module/zfs/spa.c (`spa_sync`, `spa_sync_iterate_to_convergence`, `spa_sync_config_object`).
+//! Source: module/zfs/spa.c (`spa_sync`, `spa_sync_iterate_to_convergence`).
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -20,11 +20,9 @@ use super::leaf::Leaf;
 use super::node::{Top, Vdev};
 use super::state::{Counters, VdevAux, VdevState};
 use crate::error::VdevError;
+use crate::metaslab::METASLABS_MAX;
 use crate::top_spec::AllocClass;
 
-/// Metaslabs of a top-level vdev, each of which takes memory: OpenZFS makes at most half as many
-/// (`zfs_vdev_ms_count_limit`), and growth rarely doubles that.
-const METASLABS_MAX: u64 = 1 << 18;
 /// Vdevs in one pool, at any level; more is damage.
 const VDEVS_MAX: usize = 1 << 16;
 /// Children of a RAID-Z vdev (`VDEV_RAIDZ_MAXCHILDREN` is 255).

@@ -17,8 +17,12 @@
 //! | `label` | labels and uberblocks |
 //! | `survey` | labels and uberblocks with what is wrong of them, for people |
 //! | `config` | configurations to trees and back |
-//! | `state` | states, reasons, counters |
+//! | `metaslab`, `top_spec` | how a top-level vdev is cut, and what the allocator has to know |
+//! | `state`, `report` | states, reasons, counters; what I/O brings along, and reports |
+//! | `range_set` | [`RangeSet`]: sets of offsets or transaction groups |
+//! | `error` | [`VdevError`] |
 //! | `trim` | discarding free space |
+//! | `testing` | trees on simulated disks, for tests here and above |
 //!
 //! Ownership: the tree owns its vdevs, a leaf its device. The shape of the tree changes only by
 //! adding top-level vdevs; states change at any time. Locks: `tops` (read-mostly), then a vdev's

@@ -1,7 +1,8 @@
 //! How a top-level vdev is cut into metaslabs.
 
-/// Metaslabs of one vdev that are believed, at most.
-pub const METASLABS_MAX: u64 = 1 << 24;
+/// Metaslabs of a top-level vdev, each of which takes memory, at most: what an import believes, and
+/// so what a vdev may grow to. OpenZFS makes at most half as many (`zfs_vdev_ms_count_limit`).
+pub const METASLABS_MAX: u64 = 1 << 18;
 
 /// log2 of the metaslab size of a new top-level vdev (`vdev_metaslab_set_size`, module/zfs/vdev.c):
 /// about 200 metaslabs of 512 MiB to 16 GiB, at least 16 of them, at most 131,072.

@@ -525,7 +525,8 @@ impl Vdev {
                 Err(self.wrong_checksum())
             }
             VdevKind::Mirror(mirror) => mirror.read(self, offset, length, context, verify).await,
-            VdevKind::DraidSpare(spare) if let Some(child) = spare.child(offset) => {
+            VdevKind::DraidSpare(spare) => {
+                let child = spare.child(offset).ok_or_else(|| self.not_readable())?;
                 // Another spare may stand in for that one in turn, but no two for each other:
                 // those of one vdev differ (see `VdevTree::open`), so each stands on a column of
                 // its own.
@@ -536,11 +537,15 @@ impl Vdev {
                 child.note_checksum_error(offset, context);
                 Err(self.wrong_checksum())
             }
-            _ => Err(ReadFailure {
-                checksum: false,
-                device: false,
-                cause: format!("{}: not readable", self.display_name()),
-            }),
+            _ => Err(self.not_readable()),
+        }
+    }
+
+    fn not_readable(&self) -> ReadFailure {
+        ReadFailure {
+            checksum: false,
+            device: false,
+            cause: format!("{}: not readable", self.display_name()),
         }
     }
 

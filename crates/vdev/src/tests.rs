@@ -815,3 +815,23 @@ fn more_metaslabs_than_can_be_are_refused() {
         assert!(matches!(error, VdevError::BadConfig { .. }), "{error}");
     });
 }
+
+/// Goal: a vdev grows to no more metaslabs than the next import takes. Method: one of tiny metaslabs
+/// on a device that has room for four times as many.
+#[test]
+fn a_vdev_that_has_grown_can_be_opened_again() {
+    simulate(async {
+        let sim = SimWorld::new(11);
+        sim.add_disk("d", 512 << 20).set_latency(Latency::NONE);
+        let pool = TestTree::create(sim.clone(), vec![leaf(&sim, "d", 10)], 9).await;
+        let top = pool.tree.tops().remove(0);
+        top.set_metaslabs(1, 9);
+        top.set_size(9, 4 << 20);
+        let room = (METASLABS_MAX << 9) - (4 << 20);
+        assert_eq!(pool.tree.expandable_bytes(&top), room);
+        assert!(pool.tree.expand(&top));
+        assert_eq!(top.metaslab_count(), METASLABS_MAX);
+        let again = pool.reopen().await;
+        assert_eq!(again.tops()[0].metaslab_count(), METASLABS_MAX);
+    });
+}

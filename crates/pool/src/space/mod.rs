@@ -19,6 +19,7 @@
 //! space_map.c, spa_log_spacemap.c, vdev.c (`vdev_sync`, `vdev_metaslab_init`).
 
 mod load;
+mod turn;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -38,10 +39,8 @@ use vdev::{METASLABS_MAX, RangeSet};
 use zio::alloc::MetaslabChange;
 use zio::{Pipeline, Tx, ZioError};
 
-use crate::core::Core;
 use crate::features::{LOG_SPACEMAP, OBSOLETE_COUNTS, SPACEMAP_HISTOGRAM, SPACEMAP_V2};
 use crate::logmaps::{LogBook, MetaslabId};
-use crate::participant::{Participant, Pass, Turn};
 use crate::{config, directory};
 
 /// Block size of space maps while logs exist (`zfs_metaslab_sm_blksz_with_log`) and of logs
@@ -176,32 +175,6 @@ pub(crate) struct Space {
     log: Mutex<Option<(Txg, SpaceMapObject)>>,
     /// All metaslabs are flushed with the next txg (before export).
     flush_all: AtomicBool,
-}
-
-impl Participant for Space {
-    fn has_work(&self, _core: &Core) -> bool {
-        self.flush_all.load(Ordering::Relaxed)
-    }
-
-    fn pass<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
-        Box::pin(async move {
-            let (core, sync, dirty) = (pass.core, pass.space(), pass.is_dirty());
-            if dirty && self.sync_arrays(&sync).await? {
-                for (vdev, array) in self.arrays() {
-                    if let Some(top) = core.tree.top(vdev) {
-                        top.set_metaslabs(array.get(), top.metaslab_shift());
-                    }
-                }
-                core.identity.mark_dirty();
-            }
-            let flush_all = pass.is_first() && self.flush_all.swap(false, Ordering::Relaxed);
-            Ok(self.sync_pass(&sync, dirty, flush_all).await?)
-        })
-    }
-
-    fn done(&self, _core: &Core, _txg: Txg, _wrote: bool) {
-        self.sync_done();
-    }
 }
 
 /// What syncing space needs around it.
