@@ -99,12 +99,17 @@ impl Rig {
         ];
         let init = Arc::new(ZvolInit::new(VOLUME_BYTES, 8192));
         let made = self.pool.dsl();
-        let made = made.create_dataset("tank/vol", &properties, init).await;
+        let made = made.datasets().create("tank/vol", &properties, init).await;
         made.expect("create a volume");
     }
 
     async fn snapshot(&self, name: &str) {
-        let made = self.pool.dsl().snapshots().take(&[name.to_owned()], &[]).await;
+        let made = self
+            .pool
+            .dsl()
+            .snapshots()
+            .take(&[name.to_owned()], &[])
+            .await;
         made.expect("snapshot");
     }
 
@@ -116,7 +121,10 @@ impl Rig {
             format!("{name}@{to}"),
         );
         async move {
-            dsl.snapshots().rollback(&name, Some(&to)).await.expect("rollback");
+            dsl.snapshots()
+                .rollback(&name, Some(&to))
+                .await
+                .expect("rollback");
         }
     }
 
@@ -651,7 +659,12 @@ async fn snapshots_are_opened_on_demand() {
     control.open(&one).await.expect("open");
     control.close(None).await;
     let alone = access.exclusive(&snapshot, Exclusion::Refused).await;
-    let destroyed = rig.pool.dsl().destroyer().destroy_snapshots(&snapshot, false).await;
+    let destroyed = rig
+        .pool
+        .dsl()
+        .destroyer()
+        .destroy_snapshots(&snapshot, false)
+        .await;
     destroyed.expect("destroy");
     drop(alone.expect("nobody has it open"));
     rig.snapshot("tank@one").await;

@@ -85,7 +85,10 @@ pub(crate) async fn zfs_create(
     }
     if !call.parents
         && let (Some(parent), _) = dataset::name::split_parent(&call.name)
-        && matches!(dsl.directories().lookup(parent).await, Err(DatasetError::NotFound { .. }))
+        && matches!(
+            dsl.directories().lookup(parent).await,
+            Err(DatasetError::NotFound { .. })
+        )
     {
         let message = format!("{doing}: parent does not exist; use '-p' to create missing parents");
         return Err(Failure::new(FailureKind::NotFound, message));
@@ -142,11 +145,13 @@ pub(crate) async fn zfs_create(
         };
         let block_bytes = u32::try_from(number("volblocksize")).unwrap_or(u32::MAX);
         let init = ZvolInit::new(number("volsize"), block_bytes);
-        dsl.datasets().create(&call.name, &planned, Arc::new(init))
+        dsl.datasets()
+            .create(&call.name, &planned, Arc::new(init))
             .await
             .map_err(failed)?;
     } else {
-        dsl.datasets().create(&call.name, &planned, Arc::new(new_filesystem()))
+        dsl.datasets()
+            .create(&call.name, &planned, Arc::new(new_filesystem()))
             .await
             .map_err(failed)?;
     }
@@ -191,7 +196,8 @@ pub(crate) async fn make_parents(
     for (end, _) in name.match_indices('/') {
         let parent = &name[..end];
         if dsl.directories().lookup(parent).await.is_err() {
-            dsl.datasets().create(parent, properties, Arc::new(new_filesystem()))
+            dsl.datasets()
+                .create(parent, properties, Arc::new(new_filesystem()))
                 .await
                 .map_err(|error| from_dataset(doing, &error))?;
             crate::zfs::mount_created(service, open, parent).await?;

@@ -34,7 +34,13 @@ pub(crate) async fn damaged_names(service: &Service, open: &OpenPool) -> Vec<Str
             out.extend(names);
             continue;
         }
-        let Ok(name) = open.pool.dsl().directories().name_of(ObjectId::new(objset.get())).await else {
+        let Ok(name) = open
+            .pool
+            .dsl()
+            .directories()
+            .name_of(ObjectId::new(objset.get()))
+            .await
+        else {
             let names = objects
                 .iter()
                 .map(|object| format!("<{:#x}>:<{:#x}>", objset.get(), object.get()));

@@ -90,7 +90,12 @@ async fn make_secret(service: &Service) -> Result<Option<Secret>, Failure> {
 /// Gives the volume of a pool from before there were secrets its own.
 async fn guard(service: &Service) -> Result<Option<Secret>, Failure> {
     let open = service.pools.get(POOL)?;
-    let share = open.pool.dsl().properties().get(VOLUME, ISCSI_PROPERTY).await;
+    let share = open
+        .pool
+        .dsl()
+        .properties()
+        .get(VOLUME, ISCSI_PROPERTY)
+        .await;
     // Who has removed or renamed the volume needs no secret for it.
     let is_open = share.is_ok_and(|share| share.value.text() == Some("on"));
     if !is_open || open.pool.is_read_only() || service.secrets.has(SECRET) {

@@ -79,7 +79,11 @@ async fn destroy_snapshots(
     let goes_below = call.recursive || call.dependents;
     let depth = if goes_below { None } else { Some(1) };
     let dsl = open.pool.dsl();
-    let listed = dsl.directories().list(head, &everything(depth)).await.map_err(failed)?;
+    let listed = dsl
+        .directories()
+        .list(head, &everything(depth))
+        .await
+        .map_err(failed)?;
     let mut names = Vec::new();
     for word in words.split(',') {
         let mut heads: Vec<&str> = listed

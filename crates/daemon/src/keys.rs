@@ -73,7 +73,12 @@ pub(crate) async fn zfs_keys(service: &Service, call: &ZfsKeys) -> Result<ZfsKey
                 format!("cannot open '{name}': operation not applicable to datasets of this type"),
             ));
         }
-        for info in dsl.directories().list(&name, &options).await.map_err(failed)? {
+        for info in dsl
+            .directories()
+            .list(&name, &options)
+            .await
+            .map_err(failed)?
+        {
             let key = dsl.keys().info(&info.name).await.map_err(failed)?;
             reply.datasets.push(KeyReport {
                 name: info.name,
@@ -96,7 +101,8 @@ pub(crate) async fn zfs_load_key(service: &Service, call: ZfsLoadKey) -> Result<
         ));
     };
     let dsl = open.pool.dsl();
-    dsl.keys().load(&call.name, key, call.only_check)
+    dsl.keys()
+        .load(&call.name, key, call.only_check)
         .await
         .map_err(|error| from_dataset("Key load error", &error))?;
     if call.only_check {
@@ -145,7 +151,13 @@ pub(crate) async fn zfs_unload_key(
     };
     let mounted = service.mounts.below(name);
     for dataset in mounted {
-        let info = open.pool.dsl().keys().info(&dataset).await.map_err(of_error)?;
+        let info = open
+            .pool
+            .dsl()
+            .keys()
+            .info(&dataset)
+            .await
+            .map_err(of_error)?;
         if info.is_some_and(|info| info.root == *name) {
             return Err(Failure::new(
                 FailureKind::Busy,
@@ -179,7 +191,12 @@ async fn volumes_of_key(open: &OpenPool, root: &str) -> Result<Vec<String>, Fail
     let dsl = open.pool.dsl();
     let failed = |error| from_dataset(&format!("cannot open '{root}'"), &error);
     let mut names = Vec::new();
-    for info in dsl.directories().list(root, &options).await.map_err(failed)? {
+    for info in dsl
+        .directories()
+        .list(root, &options)
+        .await
+        .map_err(failed)?
+    {
         debug_assert!(is_at_or_below(&info.name, root));
         if info.kind != DatasetKind::Volume {
             continue;

@@ -238,7 +238,10 @@ async fn having(service: &Service, property: &str, top: &str) -> Result<Vec<Stri
                 snapshots: of_users,
                 ..ListOptions::default()
             };
-            dsl.directories().list(top, &options).await.map_err(failed)?
+            dsl.directories()
+                .list(top, &options)
+                .await
+                .map_err(failed)?
         }
     };
     let has = |kind: DatasetKind| {
@@ -261,7 +264,12 @@ async fn having(service: &Service, property: &str, top: &str) -> Result<Vec<Stri
 
 async fn names_below(service: &Service, top: &str) -> Result<Vec<String>, Failure> {
     let open = service.pools.of_dataset(top)?;
-    let listed = open.pool.dsl().directories().list(top, &ListOptions::default()).await;
+    let listed = open
+        .pool
+        .dsl()
+        .directories()
+        .list(top, &ListOptions::default())
+        .await;
     let listed = listed.map_err(|error| from_dataset(&format!("cannot open '{top}'"), &error))?;
     Ok(listed.into_iter().map(|info| info.name).collect())
 }
@@ -307,7 +315,12 @@ async fn plan_changes(
             .check_size(size_bytes)
             .map_err(|error| invalid(&error))?;
     }
-    let checked = open.pool.dsl().properties().check(name, &plan.settings).await;
+    let checked = open
+        .pool
+        .dsl()
+        .properties()
+        .check(name, &plan.settings)
+        .await;
     checked.map_err(|error| from_dataset(&doing, &error))?;
     Ok(plan)
 }

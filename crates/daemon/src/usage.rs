@@ -113,7 +113,13 @@ pub(crate) async fn owned(
 ) -> Option<Property> {
     let (prefix, whose) = property.split_once('@')?;
     if prefix == "written" {
-        let setting = open.pool.dsl().properties().get(name, property).await.ok()?;
+        let setting = open
+            .pool
+            .dsl()
+            .properties()
+            .get(name, property)
+            .await
+            .ok()?;
         let value = setting.value.number()?;
         return Some(Property {
             value: value.to_string(),
@@ -171,7 +177,11 @@ pub(crate) async fn zfs_holds(
                 snapshots: true,
                 ..ListOptions::default()
             };
-            let listed = dsl.directories().list(head, &options).await.map_err(failed)?;
+            let listed = dsl
+                .directories()
+                .list(head, &options)
+                .await
+                .map_err(failed)?;
             snapshots = listed
                 .into_iter()
                 .filter(|info| info.name.split_once('@').is_some_and(|(_, of)| of == short))

@@ -90,7 +90,14 @@ async fn list_one(
     }
     let alone = call.depth == Some(0) || name.contains('@');
     let listed = if alone {
-        vec![open.pool.dsl().directories().lookup(&name).await.map_err(failed)?]
+        vec![
+            open.pool
+                .dsl()
+                .directories()
+                .lookup(&name)
+                .await
+                .map_err(failed)?,
+        ]
     } else {
         // A pool may have its snapshots listed by themselves.
         let listsnapshots = call.kinds.is_empty()
@@ -132,7 +139,14 @@ async fn list_one(
         depth: call.depth.map(|depth| depth.saturating_sub(1) as usize),
         ..ListOptions::default()
     };
-    for head in open.pool.dsl().directories().list(&name, &heads).await.map_err(failed)? {
+    for head in open
+        .pool
+        .dsl()
+        .directories()
+        .list(&name, &heads)
+        .await
+        .map_err(failed)?
+    {
         for bookmark in crate::usage::bookmark_reports(&open, &head.name, None).await? {
             if seen.insert(bookmark.name.clone()) {
                 datasets.push(bookmark);
@@ -276,8 +290,16 @@ pub(crate) async fn zfs_rollback(service: &Service, call: ZfsRollback) -> Result
         ));
     };
     let dsl = open.pool.dsl();
-    let target = dsl.directories().lookup(&call.snapshot).await.map_err(failed)?;
-    let listed = dsl.directories().list(head, &everything(Some(1))).await.map_err(failed)?;
+    let target = dsl
+        .directories()
+        .lookup(&call.snapshot)
+        .await
+        .map_err(failed)?;
+    let listed = dsl
+        .directories()
+        .list(head, &everything(Some(1)))
+        .await
+        .map_err(failed)?;
     let newer: Vec<String> = listed
         .iter()
         .filter(|info| {
@@ -286,7 +308,12 @@ pub(crate) async fn zfs_rollback(service: &Service, call: ZfsRollback) -> Result
         })
         .map(|info| info.name.clone())
         .collect();
-    let bookmarks = dsl.bookmarks().list(head).await.map_err(failed)?.into_iter();
+    let bookmarks = dsl
+        .bookmarks()
+        .list(head)
+        .await
+        .map_err(failed)?
+        .into_iter();
     let newer_bookmarks: Vec<String> = bookmarks
         .filter(|bookmark| bookmark.phys.creation_txg > target.createtxg)
         .map(|bookmark| bookmark.name)
@@ -346,7 +373,9 @@ pub(crate) async fn zfs_rollback(service: &Service, call: ZfsRollback) -> Result
             if !newer_bookmarks.is_empty() {
                 dsl.bookmarks().destroy(&newer_bookmarks).await?;
             }
-            dsl.snapshots().rollback(&head_name, Some(&snapshot)).await?;
+            dsl.snapshots()
+                .rollback(&head_name, Some(&snapshot))
+                .await?;
             Ok(())
         };
         open.access.exchange(head, work).await.and_then(|done| done)
@@ -405,7 +434,9 @@ pub(crate) async fn zfs_rename(service: &Service, call: ZfsRename) -> Result<Emp
         let outcome = if call.recursive {
             dsl.snapshots().rename_all(head, old, new).await
         } else {
-            dsl.directories().rename(&call.from, &format!("{head}@{new}")).await
+            dsl.directories()
+                .rename(&call.from, &format!("{head}@{new}"))
+                .await
         };
         let shown = service.show_snapshots_below(&open, head).await;
         outcome.map_err(failed)?;
@@ -441,7 +472,11 @@ pub(crate) async fn zfs_rename(service: &Service, call: ZfsRename) -> Result<Emp
         false => service.mounts.last_first(&call.from),
     };
     let taken = service.take_away(&open, away, mode(call.force)).await?;
-    let outcome = dsl.directories().rename(&call.from, &call.to).await.map_err(failed);
+    let outcome = dsl
+        .directories()
+        .rename(&call.from, &call.to)
+        .await
+        .map_err(failed);
     let new_name = |name: &str| format!("{}{}", call.to, &name[call.from.len()..]);
     let mut put_back = Ok(());
     if outcome.is_ok() {

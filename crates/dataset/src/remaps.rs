@@ -86,7 +86,8 @@ impl Deadlists<'_> {
                 for dva in block.dvas() {
                     let (offset, length) = (dva.offset_bytes(), dva.asize_bytes());
                     pipeline
-                        .dvas().mark_obsolete(ctx.txg, dva.vdev(), offset, length);
+                        .dvas()
+                        .mark_obsolete(ctx.txg, dva.vdev(), offset, length);
                 }
             }
         }

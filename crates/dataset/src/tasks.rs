@@ -194,7 +194,14 @@ impl Tasks<'_> {
             });
         }
         let refuses = self.dsl.tasks.0.lock().refuses;
-        if let Some(error) = self.dsl.env().pipeline.suspension().error().filter(|_| refuses) {
+        if let Some(error) = self
+            .dsl
+            .env()
+            .pipeline
+            .suspension()
+            .error()
+            .filter(|_| refuses)
+        {
             return Err(error.into());
         }
         let (answer, answered) = oneshot::channel();
