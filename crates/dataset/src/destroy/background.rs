@@ -615,6 +615,13 @@ impl Walk<'_> {
     }
 }
 
+impl<'a> Destroyer<'a> {
+    /// The directory that space waiting to be freed counts for.
+    pub(crate) fn free_dir(&self) -> Option<&'a Arc<Dir>> {
+        self.dsl.destroy_state.free_dir.get()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -671,12 +678,5 @@ mod tests {
         // A spill block comes after the object's other blocks.
         let resume = place(5, 0, Bookmark::SPILL_BLOCK_ID);
         assert!(is_completed(SHAPE, &place(5, 4, 0), &resume));
-    }
-}
-
-impl<'a> Destroyer<'a> {
-    /// The directory that space waiting to be freed counts for.
-    pub(crate) fn free_dir(&self) -> Option<&'a Arc<Dir>> {
-        self.dsl.destroy_state.free_dir.get()
     }
 }
