@@ -816,8 +816,8 @@ fn more_metaslabs_than_can_be_are_refused() {
     });
 }
 
-/// Goal: a vdev grows to no more metaslabs than the next import takes. Method: one of tiny metaslabs
-/// on a device that has room for four times as many.
+/// Goal: a vdev grows to no more metaslabs than the next import takes. Method: one of tiny
+/// metaslabs on a device that has room for four times as many.
 #[test]
 fn a_vdev_that_has_grown_can_be_opened_again() {
     simulate(async {

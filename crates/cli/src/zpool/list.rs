@@ -271,7 +271,8 @@ impl List {
         if self.scripted {
             let width = name_width(&pool.tree, self.naming);
             return vec![format!(
-                "{heading:<width$}      -      -      -        -         -      -      -      -         -"
+                "{heading:<width$}      -      -      -        -         -      -      -      \
+                 -         -"
             )];
         }
         names
