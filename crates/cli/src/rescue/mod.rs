@@ -41,7 +41,8 @@ const STOPPED: u8 = 130;
 /// Save the files of a pool that will not open.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Without --check, --to or --tar the datasets are listed. Exit status: 0 all is whole, 2 something is lost, 1 failed, 130 stopped."
+    after_help = "Without --check, --to or --tar the datasets are listed. Exit status: 0 all is \
+                  whole, 2 something is lost, 1 failed, 130 stopped."
 )]
 pub struct Rescue {
     /// Device, file or directory to look at (default: /dev/disk/by-id and /dev)

@@ -852,7 +852,8 @@ mod tests {
         let text = iostat(&["-lqH"]).report(&[still], &[], &before, false);
         assert_eq!(
             text,
-            "tank\t1M\t2.00G\t0\t0\t0\t0\t-\t-\t-\t-\t-\t-\t-\t-\t-\t-\t-\t3\t0\t0\t2K\t0\t0\t7\t10\t0\t0\t0\t0\t0\t0\n"
+            "tank\t1M\t2.00G\t0\t0\t0\t0\t-\t-\t-\t-\t-\t-\t-\t-\t-\t-\t-\t3\t0\t0\t2K\t0\t0\t\
+             7\t10\t0\t0\t0\t0\t0\t0\n"
         );
     }
 
@@ -881,8 +882,8 @@ mod tests {
             sizes.contains("\n64K             0      1      0      1"),
             "{sizes}"
         );
-        let end = "\n------------------------------------------------------------------------------------------------------------\n";
-        assert!(sizes.ends_with(end), "{sizes}");
+        let end = format!("\n{}\n", "-".repeat(108));
+        assert!(sizes.ends_with(&end), "{sizes}");
         // 512 to 16M, three lines of heading, and lines above and below.
         assert_eq!(sizes.lines().count(), 16 + 5);
 

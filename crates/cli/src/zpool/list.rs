@@ -11,7 +11,8 @@ use crate::client::Client;
 use crate::columns::{Column, render};
 use crate::{json, numbers, refusals};
 
-const DEFAULT_COLUMNS: &str = "name,size,allocated,free,checkpoint,expandsize,fragmentation,capacity,dedupratio,health,altroot";
+const DEFAULT_COLUMNS: &str = "name,size,allocated,free,checkpoint,expandsize,fragmentation,\
+                               capacity,dedupratio,health,altroot";
 
 /// List pools with their sizes and health.
 #[derive(Debug, Args)]
