@@ -155,6 +155,7 @@ async fn create(world: &World, path: String) -> Arc<Pool> {
         altroot: None,
         force: false,
         host: host(),
+        events: None,
     };
     Pool::create(world, spec).await.expect("create")
 }

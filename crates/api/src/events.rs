@@ -8,18 +8,20 @@
 //! reader that is too slow, or comes too late, gets [`EventKind::Lagged`] in place of those that
 //! are gone, and should ask for the state anew.
 //!
-//! Our classes have two words (`pool.imported`). Those of OpenZFS (`sysevent.fs.zfs.*`,
-//! `ereport.fs.zfs.*`) begin otherwise and can join them.
+//! Our classes have two words (`pool.imported`). Among them are those of OpenZFS
+//! (`sysevent.fs.zfs.*`, `resource.fs.zfs.*`, `ereport.fs.zfs.*`; [`ZfsEvent`]), for those who may
+//! change something; `?kind=zfs` asks for these alone. Of each of both kinds the server keeps a
+//! number of its own.
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Guid, Job};
+use crate::{Guid, Job, ZfsEvent};
 
 /// Path of the stream.
 pub const EVENTS_PATH: &str = "/v1/events";
 
 /// Something that happened.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
     /// Its number, counted from 1 since the server started, without gaps.
     pub sequence: u64,
@@ -41,7 +43,7 @@ pub struct EventPool {
 }
 
 /// What happened.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "class")]
 pub enum EventKind {
     /// The reader is connected: what happens from now on follows.
@@ -50,7 +52,8 @@ pub enum EventKind {
     /// Events are missing here, as they are not kept any more.
     #[serde(rename = "stream.lagged")]
     Lagged {
-        /// How many; none where the reader knows a server that ran before this one.
+        /// How many; none where that is not known, as when the reader knows a server that ran
+        /// before this one.
         missed: Option<u64>,
     },
     /// A pool was created or imported.
@@ -110,11 +113,14 @@ pub enum EventKind {
         /// How it is now.
         job: Job,
     },
+    /// One of OpenZFS's.
+    #[serde(untagged)]
+    Zfs(ZfsEvent),
 }
 
 impl EventKind {
     /// Its class.
-    pub fn class(&self) -> &'static str {
+    pub fn class(&self) -> &str {
         match self {
             Self::Opened => "stream.opened",
             Self::Lagged { .. } => "stream.lagged",
@@ -132,6 +138,7 @@ impl EventKind {
             Self::JobStarted { .. } => "job.started",
             Self::JobProgress { .. } => "job.progress",
             Self::JobFinished { .. } => "job.finished",
+            Self::Zfs(event) => &event.class,
         }
     }
 

@@ -17,6 +17,7 @@ mod iscsi;
 mod jobs;
 mod server;
 mod vdev;
+mod zevents;
 mod zfs;
 mod zpool;
 
@@ -38,6 +39,10 @@ pub use server::{Empty, NotShared, Protocol, ServerInfo, ServerInfoReply, Server
 pub use vdev::{
     ActivityReport, ActivityState, ClassIo, DeviceKind, DeviceSpec, IoClass, IoReport, Latencies,
     Operations, VdevAux, VdevClass, VdevKind, VdevLayout, VdevReport, VdevSpec, VdevState,
+};
+pub use zevents::{
+    Digits, Pair, PairValue, ZfsEvent, ZpoolEvents, ZpoolEventsClear, ZpoolEventsClearReply,
+    ZpoolEventsReply,
 };
 pub use zfs::{
     DatasetKind, DatasetReport, HoldReport, KeyDetails, KeyFormat, KeyReport, ProjectChange,

@@ -86,7 +86,7 @@ impl Client {
 
     /// Reads events until they say that a job is over.
     async fn follow(&self, job: &Job, is_over: impl Fn(&Job) -> bool) -> anyhow::Result<()> {
-        let mut events = self.events(job.sequence).await?;
+        let mut events = self.events(job.sequence, "").await?;
         loop {
             let event = events.next().await?;
             let now = match event.kind {
@@ -105,10 +105,24 @@ impl Client {
         }
     }
 
-    /// The events after `after`.
-    async fn events(&self, after: u64) -> anyhow::Result<EventStream> {
+    /// Reads the events of OpenZFS's kind after `after`, until the daemon goes away.
+    pub fn follow_zfs_events(
+        &self,
+        after: u64,
+        mut take: impl FnMut(&Event),
+    ) -> anyhow::Result<()> {
+        self.runtime.block_on(async {
+            let mut events = self.events(after, "&kind=zfs").await?;
+            loop {
+                take(&events.next().await?);
+            }
+        })
+    }
+
+    /// The events after `after`; `more` is the rest of the query.
+    async fn events(&self, after: u64, more: &str) -> anyhow::Result<EventStream> {
         let mut sender = self.reach::<JobGet>().await?;
-        let request = Request::get(format!("{EVENTS_PATH}?after={after}"))
+        let request = Request::get(format!("{EVENTS_PATH}?after={after}{more}"))
             .header("host", "millpond")
             .body(Full::new(Bytes::new()))?;
         let response = sender.send_request(request).await.context(GONE)?;

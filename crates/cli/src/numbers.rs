@@ -67,6 +67,13 @@ pub fn duration(seconds: u64) -> String {
     }
 }
 
+/// Nanoseconds since the epoch in the local zone, `Nov 20 2026 23:07:12.123456789`, as `zpool
+/// events` has it.
+pub fn local_event(time_ns: u64) -> String {
+    let second = local(time_ns / 1_000_000_000, "%b %e %Y %H:%M:%S");
+    format!("{second}.{:09}", time_ns % 1_000_000_000)
+}
+
 /// Seconds since the epoch in the local zone, `2026-11-20.23:07:12`, as `zpool history` has it.
 pub fn local_history(seconds: u64) -> String {
     local(seconds, "%Y-%m-%d.%H:%M:%S")

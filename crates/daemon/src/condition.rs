@@ -35,8 +35,10 @@ pub(crate) fn of_pool(
 ) -> Option<PoolCondition> {
     let value = |name| pool.prop(name).map_or_else(String::new, |prop| prop.value);
     let in_state = |state: VdevState| any_leaf(tree, &|leaf| leaf.state == state);
-    let has_errors =
-        |vdev: &VdevReport| vdev.read_errors + vdev.write_errors + vdev.checksum_errors > 0;
+    let has_errors = |vdev: &VdevReport| {
+        let errors = vdev.read_errors + vdev.write_errors + vdev.checksum_errors;
+        errors > 0 || vdev.children.is_empty() && vdev.state == VdevState::Degraded
+    };
     // OpenZFS resilvers at once; what it had begun goes on when it has the pool again.
     let is_resilvering = status
         .scan

@@ -18,9 +18,9 @@ use api::{
     IscsiSecretSet, JobCancel, JobGet, JobKind, JobList, JobResult, ServerInfo, ServerStop,
     ZfsCreate, ZfsDestroy, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount,
     ZfsMountList, ZfsProject, ZfsRename, ZfsRollback, ZfsSet, ZfsSnapshot, ZfsSpace, ZfsUnloadKey,
-    ZfsUnmount, ZpoolAdd, ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolExport,
-    ZpoolHistory, ZpoolImport, ZpoolLabelClear, ZpoolList, ZpoolReguid, ZpoolRemove, ZpoolScrub,
-    ZpoolSet, ZpoolStatus, ZpoolSync, ZpoolUpgrade,
+    ZfsUnmount, ZpoolAdd, ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolEvents,
+    ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolLabelClear, ZpoolList,
+    ZpoolReguid, ZpoolRemove, ZpoolScrub, ZpoolSet, ZpoolStatus, ZpoolSync, ZpoolUpgrade,
 };
 use axum::body::{Body, to_bytes};
 use axum::extract::{ConnectInfo, Query};
@@ -36,6 +36,7 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinHandle};
 
 use crate::caller::{Caller, Door};
+use crate::events::Wanted;
 use crate::jobs::Work;
 use crate::service::Service;
 use crate::{
@@ -131,6 +132,8 @@ fn router(service: Arc<Service>) -> Router {
             zpool::zpool_history(&service, &call).await
         })
         .on(|service, call: ZpoolSync| async move { zpool::zpool_sync(&service, &call).await })
+        .on(|service, _: ZpoolEvents| async move { Ok(zpool::zpool_events(&service)) })
+        .on(|service, _: ZpoolEventsClear| async move { Ok(zpool::zpool_events_clear(&service)) })
         .on(|service, call: ZpoolClear| async move { zpool::zpool_clear(&service, &call).await })
         .on(|service, call: ZpoolScrub| async move { scrub::zpool_scrub(&service, &call).await })
         .on(|service, call: ZpoolCheckpoint| async move {
@@ -297,16 +300,27 @@ impl Routes {
                 let message = "the number of the last event makes no sense; leave it out";
                 return refuse(Failure::new(FailureKind::Invalid, message));
             };
-            let reader = events.reader(after);
-            let stream = futures::stream::unfold(reader, move |mut reader| {
-                let may_change = caller.may_change();
-                async move {
-                    let mut event = reader.next().await?;
-                    if !may_change {
-                        event.kind = event.kind.for_looking();
-                    }
-                    Some((as_sse(&event), reader))
+            let may_change = caller.may_change();
+            let wanted = match query.get("kind").map(String::as_str) {
+                None if may_change => Wanted::All,
+                None => Wanted::Own,
+                Some("zfs") if may_change => Wanted::Zfs,
+                Some("zfs") => {
+                    let message = "cannot read events: permission denied";
+                    return refuse(Failure::new(FailureKind::Denied, message));
                 }
+                Some(_) => {
+                    let message = "there is no such kind of events; leave it out, or say 'zfs'";
+                    return refuse(Failure::new(FailureKind::Invalid, message));
+                }
+            };
+            let reader = events.reader(after, wanted);
+            let stream = futures::stream::unfold(reader, move |mut reader| async move {
+                let mut event = reader.next().await?;
+                if !may_change {
+                    event.kind = event.kind.for_looking();
+                }
+                Some((as_sse(&event), reader))
             });
             Sse::new(stream)
                 .keep_alive(KeepAlive::default())

@@ -280,6 +280,9 @@ async fn import_found(
     properties.retain(|(name, _)| name != "readonly");
     let accessed_s = found.timestamp_s;
     let mut spec = ImportSpec::new(found, service.host.clone());
+    if !call.dry_run {
+        spec.events = Some(service.events.clone());
+    }
     spec.new_name.clone_from(&call.new_name);
     spec.temporary_name = call.temporary_name;
     spec.read_only = read_only || call.dry_run;

@@ -172,6 +172,7 @@ impl Service {
             .await?;
         let mut import = ImportSpec::new(found, self.host.clone());
         import.read_only = cached.read_only;
+        import.events = Some(self.events.clone());
         import.missing_logs = MissingLogs::AcceptedIfUnused;
         let pool = Pool::import(&self.world, import)
             .await

@@ -7,8 +7,9 @@ use std::time::Duration;
 use api::{
     DeviceKind, DeviceSpec, Empty, EventKind, Failure, FailureKind, PoolHistory, Refusal, Settings,
     VdevLayout as ApiLayout, VdevSpec as ApiVdev, ZpoolClear, ZpoolCreate, ZpoolCreateReply,
-    ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolHistoryReply, ZpoolList, ZpoolListReply,
-    ZpoolSet, ZpoolStatus, ZpoolStatusReply, ZpoolSync,
+    ZpoolDestroy, ZpoolEventsClearReply, ZpoolEventsReply, ZpoolExport, ZpoolHistory,
+    ZpoolHistoryReply, ZpoolList, ZpoolListReply, ZpoolSet, ZpoolStatus, ZpoolStatusReply,
+    ZpoolSync,
 };
 use dataset::DatasetError;
 use format::Guid;
@@ -298,6 +299,7 @@ pub(crate) async fn zpool_create(
         altroot,
         force: call.force,
         host: service.host.clone(),
+        events: Some(service.events.clone()),
     };
     if call.dry_run {
         let checked = Pool::check_create(&service.world, &spec).await;
@@ -544,6 +546,19 @@ pub(crate) async fn zpool_clear(service: &Service, call: &ZpoolClear) -> Result<
         look_whether_it_goes(service, &open, &doing).await?;
     }
     Ok(Empty {})
+}
+
+/// `zpool events`.
+pub(crate) fn zpool_events(service: &Service) -> ZpoolEventsReply {
+    let (events, sequence) = service.events.of_zfs();
+    ZpoolEventsReply { events, sequence }
+}
+
+/// `zpool events -c`.
+pub(crate) fn zpool_events_clear(service: &Service) -> ZpoolEventsClearReply {
+    ZpoolEventsClearReply {
+        cleared: service.events.clear_zfs(),
+    }
 }
 
 /// A pool that was resumed and stops again at once was not cured.

@@ -76,6 +76,7 @@ async fn make(world: &World, dir: &str, megabytes: u64) -> Outcome<()> {
         altroot: None,
         force: false,
         host: host(),
+        events: None,
     };
     let pool = Pool::create(world, spec).await?;
     let dataset = pool.dsl().open_dataset("bench").await?;

@@ -20,6 +20,7 @@ use crate::dedup::{Dedup, QUOTA_AUTO};
 use crate::deferred::{DeferredFrees, Salt};
 use crate::dtl::DirtyTimes;
 use crate::errors::ErrorLog;
+use crate::events::Events;
 use crate::features;
 use crate::history::HistoryLog;
 use crate::identity::Identity;
@@ -73,6 +74,7 @@ pub(crate) struct Core {
     pub(crate) dedup: Arc<Dedup>,
     pub(crate) history: Arc<HistoryLog>,
     pub(crate) errors: Arc<ErrorLog>,
+    pub(crate) events: Arc<Events>,
     pub(crate) bootfs: Arc<crate::bootfs::BootFs>,
     pub(crate) scrub: Scrub,
     /// Heartbeats of multi-host protection.

@@ -26,6 +26,7 @@ use crate::core::{Core, State, unless_suspended};
 use crate::deferred::{DeferredFrees, Salt};
 use crate::dtl::DirtyTimes;
 use crate::errlog::Hooks;
+use crate::events::{LoadState, Sysevent};
 use crate::history::{History, HistoryLog};
 use crate::identity::CONFIG_BLOCK_BYTES;
 use crate::identity::{Identity, Pairs};
@@ -204,7 +205,7 @@ async fn create_on(
     auxiliary.label(world).await?;
 
     let txgs = TxgManager::new(world.clone(), before, TxgLimits::default());
-    let history = HistoryLog::new(world.clone(), &spec.host.hostname);
+    let history = HistoryLog::new(world.clone(), &spec.host.hostname, &ground.events);
     let txg = txgs.quiesce().await;
     let ctx = object::SyncContext {
         txg,
@@ -251,6 +252,7 @@ async fn create_on(
         dirty_times: DirtyTimes::default(),
         history,
         errors: ground.errors.clone(),
+        events: ground.events.clone(),
         bootfs,
         scrub: crate::scrub::Scrub::default(),
         heart: crate::multihost::Heart::default(),
@@ -270,6 +272,8 @@ async fn create_on(
         tables: crate::tables::Tables::default(),
         looping: ground.pipeline.tasks().group(),
     });
+    core.events
+        .begin(&core, spec.events.clone(), LoadState::Create);
     make_directory(&core, &ctx).await?;
     if !auxiliary.is_empty() {
         add_auxiliary(&core, &zio::Tx::syncing(txg), &auxiliary).await?;
@@ -281,6 +285,8 @@ async fn create_on(
     core.sync_txg(txg).await?;
     txgs.synced(txg);
     start(&core);
+    core.events.tell(Sysevent::PoolCreate);
+    core.events.loaded();
     Ok(core)
 }
 

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use format::Bookmark;
 use format::{ErrorBookmark, ObjectId, Txg};
 use parking_lot::Mutex;
-use vdev::{ErrorReport, ErrorSink};
+use vdev::ErrorReport;
 
 /// Damaged blocks that are remembered per list, at most.
 pub(crate) const DAMAGED_MAX: usize = 100_000;
@@ -238,8 +238,9 @@ impl Lists {
     }
 }
 
-impl ErrorSink for ErrorLog {
-    fn report(&self, report: ErrorReport) {
+impl ErrorLog {
+    /// Takes note of what went wrong.
+    pub(crate) fn note_report(&self, report: &ErrorReport) {
         match report {
             ErrorReport::Data {
                 bookmark,
@@ -247,22 +248,24 @@ impl ErrorSink for ErrorLog {
                 offset_bytes,
                 birth,
             } => {
-                tracing::error!(?bookmark, %vdev, offset_bytes, %birth, "no good copy of a block is left");
-                self.add(bookmark, birth);
+                tracing::error!(
+                    ?bookmark, %vdev, offset_bytes, %birth, "no good copy of a block is left"
+                );
+                self.add(*bookmark, *birth);
             }
-            ErrorReport::Checksum {
-                leaf,
-                offset_bytes,
-                bookmark,
-            } => {
-                tracing::warn!(%leaf, offset_bytes, ?bookmark, "a device returned wrong data");
+            ErrorReport::Checksum { leaf, io } => {
+                tracing::warn!(%leaf, ?io, "a device returned wrong data");
             }
             ErrorReport::Device {
-                leaf,
-                message,
-                bookmark,
+                leaf, io, message, ..
             } => {
-                tracing::warn!(%leaf, message, ?bookmark, "a device failed");
+                tracing::warn!(%leaf, message, ?io, "a device failed");
+            }
+            ErrorReport::Slow { leaf, io } => {
+                tracing::warn!(%leaf, ?io, "a device took long");
+            }
+            ErrorReport::State { leaf, from, to, .. } => {
+                tracing::warn!(%leaf, %from, %to, "the state of a device changed");
             }
             _ => {}
         }

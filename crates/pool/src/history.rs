@@ -28,6 +28,7 @@ use zio::Tx;
 
 use crate::core::Core;
 use crate::directory;
+use crate::events::{Events, Sysevent};
 use crate::participant::{Participant, Pass, Turn};
 
 /// Longest record that is believed, in bytes.
@@ -90,6 +91,39 @@ pub struct HistoryRecord {
 }
 
 impl HistoryRecord {
+    /// Pairs of an event about it (`ZFS_EV_HIST_*`, include/sys/fs/zfs.h).
+    fn to_event(&self) -> NvList {
+        let mut pairs = NvList::new();
+        let text = |pairs: &mut NvList, name: &str, value: Option<&str>| {
+            if let Some(value) = value {
+                pairs.push(name, value);
+            }
+        };
+        text(&mut pairs, "history_zone", self.zone.as_deref());
+        text(&mut pairs, "history_hostname", self.host.as_deref());
+        if let HistoryWhat::Internal {
+            event,
+            text: details,
+            txg,
+            dataset,
+        } = &self.what
+        {
+            let name = dataset.as_ref().map(|(name, _)| name.as_str());
+            text(&mut pairs, "history_dsname", name);
+            text(&mut pairs, "history_internal_str", Some(details));
+            text(&mut pairs, "history_internal_name", Some(event));
+            if let Some((_, id)) = dataset {
+                pairs.push("history_dsid", *id);
+            }
+            pairs.push("history_txg", *txg);
+        }
+        pairs.push("history_time", self.time_s);
+        if let Some(who) = self.who {
+            pairs.push("history_who", who);
+        }
+        pairs
+    }
+
     fn to_nvlist(&self) -> NvList {
         let mut list = NvList::new();
         match &self.what {
@@ -386,16 +420,18 @@ impl History {
 pub(crate) struct HistoryLog {
     world: World,
     host: String,
+    events: Arc<Events>,
     history: OnceLock<History>,
     pending: Mutex<Vec<HistoryRecord>>,
 }
 
 impl HistoryLog {
     /// Without an object yet.
-    pub(crate) fn new(world: World, host: &str) -> Arc<Self> {
+    pub(crate) fn new(world: World, host: &str, events: &Arc<Events>) -> Arc<Self> {
         Arc::new(Self {
             world,
             host: host.to_owned(),
+            events: events.clone(),
             history: OnceLock::new(),
             pending: Mutex::default(),
         })
@@ -435,6 +471,22 @@ impl HistoryLog {
         !self.pending.lock().is_empty()
     }
 
+    /// Writes a record. What the pool did is told as an event, and not which command had it do so
+    /// (`spa_history_log_notify`).
+    async fn append(
+        &self,
+        history: &History,
+        tx: &Tx,
+        record: &HistoryRecord,
+    ) -> Result<(), ObjectError> {
+        history.append(tx, record).await?;
+        if matches!(record.what, HistoryWhat::Internal { .. }) {
+            let more = record.to_event();
+            self.events.tell_about(Sysevent::HistoryEvent, None, more);
+        }
+        Ok(())
+    }
+
     /// Writes what waits. Syncing context only.
     async fn flush(&self, tx: &Tx) -> Result<(), ObjectError> {
         let pending = std::mem::take(&mut *self.pending.lock());
@@ -444,7 +496,7 @@ impl HistoryLog {
                 if let HistoryWhat::Internal { txg, .. } = &mut record.what {
                     *txg = tx.txg().get();
                 }
-                history.append(tx, &record).await?;
+                self.append(history, tx, &record).await?;
             }
         }
         Ok(())
@@ -465,7 +517,7 @@ impl HistoryLog {
             dataset: None,
         });
         match self.history.get() {
-            Some(history) => history.append(tx, &record).await,
+            Some(history) => self.append(history, tx, &record).await,
             None => Ok(()),
         }
     }
@@ -495,7 +547,8 @@ impl DslHooks for HistoryLog {
                 txg: ctx.txg.get(),
                 dataset: Some((event.dataset, event.dataset_object)),
             });
-            Ok(history.append(&Tx::syncing(ctx.txg), &record).await?)
+            let tx = Tx::syncing(ctx.txg);
+            Ok(self.append(history, &tx, &record).await?)
         })
     }
 }
@@ -566,7 +619,8 @@ mod tests {
 
     #[test]
     fn requests_tell_who_asked_for_what_unless_it_is_too_much() {
-        let log = HistoryLog::new(device::sim::SimWorld::new(1).world(), "host");
+        let world = device::sim::SimWorld::new(1).world();
+        let log = HistoryLog::new(world.clone(), "host", &Events::new(&world));
         let ask = |count: usize| {
             let mut input = NvList::new();
             for index in 0..count {

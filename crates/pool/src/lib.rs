@@ -21,6 +21,8 @@
 //! | `checkpoint` | spa_checkpoint.c |
 //! | `tables` | ddt.c as far as it is read |
 //! | `dtl` | vdev.c: `vdev_dtl_sync`, `vdev_dtl_load` |
+//! | [`PoolEvent`] and `events` | zfs_fm.c; spa.c: `spa_event_notify` |
+//! | `diagnosis` | cmd/zed/agents: zfs_diagnosis.c, fmd_serd.c, zfs_retire.c |
 //! | [`Salvage`] | (ours) opening what is left of a damaged pool |
 //! | [`scan`] | libzutil's zutil_import.c |
 //! | [`ScrubCommand`] and `scrub` | dsl_scan.c |
@@ -44,11 +46,13 @@ mod core;
 mod create;
 mod dedup;
 mod deferred;
+mod diagnosis;
 mod directory;
 mod dtl;
 mod errlog;
 mod error;
 mod errors;
+mod events;
 mod features;
 mod history;
 mod identity;
@@ -77,6 +81,7 @@ mod vdevs;
 pub use activity::{ActivityState, ActivityStatus};
 pub use checkpoint::CheckpointStatus;
 pub use error::{DeviceUse, PoolError};
+pub use events::{EventSink, PoolEvent};
 pub use features::supported_features;
 pub use history::{HistoryRecord, HistoryWhat};
 pub use pool::{Pool, PoolNumbers};

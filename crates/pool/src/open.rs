@@ -9,6 +9,7 @@
 //! Source: module/zfs/spa.c (`spa_load_impl` and the `spa_ld_*` functions).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use dataset::{DslEnvironment, DslPool, LogClaim};
 use device::World;
@@ -29,6 +30,7 @@ use crate::deferred::{DeferredFrees, Salt};
 use crate::dtl::{DirtyTimes, distrust_stale};
 use crate::errlog::{self, Hooks};
 use crate::errors::ErrorLog;
+use crate::events::{Events, LoadState, Reports};
 use crate::history::{History, HistoryLog, HistoryWhat};
 use crate::identity::{Identity, Pairs};
 use crate::props::Stored;
@@ -51,6 +53,7 @@ pub(crate) struct Ground {
     pub(crate) pipeline: Arc<Pipeline>,
     pub(crate) space: Arc<Space>,
     pub(crate) errors: Arc<ErrorLog>,
+    pub(crate) events: Arc<Events>,
 }
 
 impl Ground {
@@ -71,7 +74,12 @@ impl Ground {
             }
         }
         let errors = Arc::new(ErrorLog::default());
-        tree.set_error_sink(errors.clone());
+        let events = Events::new(world);
+        let reports = Arc::new(Reports {
+            errors: errors.clone(),
+            events: events.clone(),
+        });
+        tree.set_error_sink(reports.clone());
         let options = PipelineOptions {
             salt,
             read_only,
@@ -84,13 +92,14 @@ impl Ground {
             allocator,
             cache,
             options,
-            errors.clone(),
+            reports,
         );
         Ok(Self {
             tree,
             pipeline,
             space,
             errors,
+            events,
         })
     }
 
@@ -115,10 +124,16 @@ pub(crate) fn software() -> String {
 /// Starts the sync loop, and has the transaction groups hear when the pipeline suspends.
 pub(crate) fn start(core: &Arc<Core>) {
     let (txgs, dsl) = (core.txgs.clone(), Arc::downgrade(&core.dsl));
+    let (events, is_told) = (core.events.clone(), AtomicBool::new(false));
     core.pipeline
         .suspension()
         .set_hook(Arc::new(move |error, fail_mode| {
             txgs.set_suspended(error.clone(), fail_mode);
+            if error.is_none() {
+                is_told.store(false, Ordering::Relaxed);
+            } else if !is_told.swap(true, Ordering::Relaxed) {
+                events.suspended();
+            }
             // Nobody will write a txg any more: who waits for one hears so.
             if let Some(error) = error.filter(ZioError::is_final) {
                 txgs.stop(error);
@@ -539,7 +554,7 @@ async fn import_on(
         first_synced(&newest, past),
         TxgLimits::default(),
     );
-    let history = HistoryLog::new(world.clone(), &spec.host.hostname);
+    let history = HistoryLog::new(world.clone(), &spec.host.hostname, &ground.events);
     let bootfs = Arc::new(BootFs::default());
     let env = DslEnvironment {
         pool_name: name.to_owned(),
@@ -641,6 +656,7 @@ async fn import_on(
         dirty_times,
         history,
         errors: ground.errors.clone(),
+        events: ground.events.clone(),
         bootfs,
         scrub: crate::scrub::Scrub::default(),
         heart: crate::multihost::Heart::default(),
@@ -660,6 +676,8 @@ async fn import_on(
         tables,
         looping: ground.pipeline.tasks().group(),
     });
+    let sink = spec.events.clone().filter(|_| !spec.only_looked_at);
+    core.events.begin(&core, sink, LoadState::Import);
     core.apply_fail_mode();
     core.apply_dedup_quota();
     core.apply_autotrim();
@@ -697,6 +715,7 @@ async fn import_on(
         }
         core.dsl.destroyer().put_off(false);
     }
+    core.events.loaded();
     Ok(core)
 }
 

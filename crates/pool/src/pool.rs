@@ -9,12 +9,13 @@ use device::{BoxFuture, World};
 use format::Bookmark;
 use format::{Guid, NvList, Txg, Uberblock};
 use futures::future::{Either, select};
-use vdev::{IoStats, Scope, Vdev};
+use vdev::{IoStats, Scope, Vdev, VdevState as State};
 use zio::ZioError;
 
 use crate::bootfs;
 use crate::change::ChangeTask;
 use crate::core::Core;
+use crate::events::{About, Sysevent};
 use crate::history::HistoryWhat;
 use crate::props::{Change, Kind, Row, Stored};
 use crate::{
@@ -104,6 +105,7 @@ impl Pool {
         for change in changes {
             pool.change(change).await?;
         }
+        pool.core.events.tell(Sysevent::PoolImport);
         Ok(pool)
     }
 
@@ -180,6 +182,11 @@ impl Pool {
             None => Some(core.trim.gate.lock().await),
             Some(_) => core.trim.gate.try_lock().ok(),
         };
+        core.identity.lock().pool_state = pool_state;
+        core.events.tell(match pool_state {
+            config::STATE_DESTROYED => Sysevent::PoolDestroy,
+            _ => Sysevent::PoolExport,
+        });
         core.close();
         Ok(())
     }
@@ -732,9 +739,20 @@ impl Pool {
         }
         core.check_tasks()?;
         core.check_still_ours().await?;
+        let mut cleared = Vec::new();
+        for top in core.tree.tops() {
+            cleared_leaves(&top, device, &mut cleared);
+        }
+        let guids: Vec<Guid> = cleared.iter().map(|vdev| vdev.guid()).collect();
+        core.events.clear(&guids);
+        cleared.retain(|vdev| vdev.state().0 != State::Healthy);
         core.pipeline.suspension().reopen().await?;
         for top in core.tree.tops() {
             clear_errors(&top, device);
+        }
+        for vdev in &cleared {
+            let about = About::vdev(vdev);
+            core.events.tell_vdev(Sysevent::VdevClear, about);
         }
         if device.is_none() {
             core.errors.clear();
@@ -864,6 +882,17 @@ impl std::fmt::Debug for Pool {
             .field("name", &self.name())
             .field("guid", &self.guid())
             .finish()
+    }
+}
+
+/// The devices that are cleared with a vdev that is called so.
+fn cleared_leaves(vdev: &Arc<Vdev>, device: Option<&str>, out: &mut Vec<Arc<Vdev>>) {
+    if device.is_none_or(|device| vdevs::is_itself_called(vdev, device)) {
+        out.extend(vdev.leaves());
+        return;
+    }
+    for child in vdev.children() {
+        cleared_leaves(child, device, out);
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use dataset::ObjsetInit;
 use format::{Guid, Txg};
 
-use crate::FoundPool;
+use crate::{EventSink, FoundPool};
 
 /// Who opens a pool: stored in labels so that another host notices.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -122,6 +122,8 @@ pub struct CreateSpec {
     pub force: bool,
     /// Who creates it.
     pub host: HostIdentity,
+    /// Who is told what happens to it, as long as it is open.
+    pub events: Option<Arc<dyn EventSink>>,
 }
 
 /// Which of a pool's past states to import.
@@ -195,6 +197,8 @@ pub struct ImportSpec {
     pub altroot: Option<String>,
     /// Who imports it.
     pub host: HostIdentity,
+    /// Who is told what happens to it, as long as it is open.
+    pub events: Option<Arc<dyn EventSink>>,
 }
 
 impl ImportSpec {
@@ -214,6 +218,7 @@ impl ImportSpec {
             properties: Vec::new(),
             altroot: None,
             host,
+            events: None,
         }
     }
 

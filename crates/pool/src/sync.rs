@@ -41,6 +41,7 @@ use zio::{Tx, ZioError};
 
 use crate::PoolError;
 use crate::core::Core;
+use crate::events::Sysevent;
 use crate::participant::Pass;
 
 /// Passes after which a txg is given up: OpenZFS needs fewer than ten.
@@ -207,6 +208,9 @@ impl Core {
         self.pipeline.sync_labels(&sync).await?;
         self.uberblock_written(&uberblock);
         self.state.lock().uberblock = uberblock;
+        if config {
+            self.events.tell(Sysevent::ConfigSync);
+        }
         Ok(())
     }
 

@@ -5,8 +5,10 @@
 //! comment and properties of users are text with its closing zero byte; an entry that is not there has its default. What
 //! is neither a device nor on top (a mirror below `replacing`) has no ZAP, so nothing can be set on it.
 //!
-//! The limits of OpenZFS's fault daemon (`checksum_n` to `slow_io_t`) and `failfast` are kept for the system that the
-//! pool may go to: here is no such daemon, and no block layer to ask. Holes and vdevs whose device is gone keep theirs.
+//! The limits of the [diagnosis](crate::diagnosis) (`checksum_n` to `slow_io_t`) hold for the
+//! devices below a vdev that have none of their own ([`limits`]). `failfast` is kept for the system
+//! that the pool may go to: here is no block layer to ask. Holes and vdevs whose device is gone keep
+//! theirs.
 //!
 //! What is stored is in [`State::vdev_props`](crate::core::State), under the state's lock, by object number: a pool's
 //! guid may change. It changes in syncing context only; who sets holds the pool's `admin` lock, so that the vdev is not
@@ -26,6 +28,7 @@ use vdev::{Vdev, VdevTree};
 use zio::Tx;
 
 use crate::core::Core;
+use crate::diagnosis::{ErrorKind, Limit};
 use crate::props::{self, NAME_BYTES_MAX, OFF_ON, Stored, VALUE_BYTES_MAX};
 use crate::{PoolError, VdevStatus, config, directory, features};
 
@@ -227,6 +230,57 @@ pub(crate) fn add_to(status: &mut VdevStatus, core: &Core) {
     }
     for child in &mut status.children {
         add_to(child, core);
+    }
+}
+
+/// How many errors within how many seconds are too many, as far as somebody said so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Limits {
+    pub(crate) count: Option<u64>,
+    pub(crate) within_s: Option<u64>,
+}
+
+impl Limits {
+    /// What holds for errors of that kind (`DEFAULT_CHECKSUM_N` and others,
+    /// cmd/zed/agents/zfs_diagnosis.c): slow operations count only where both are set.
+    pub(crate) fn effective(&self, kind: ErrorKind) -> Option<Limit> {
+        const COUNT: u64 = 10;
+        const WITHIN_S: u64 = 600;
+        let (count, within_s) = match kind {
+            ErrorKind::SlowIo => (self.count?, self.within_s?),
+            _ => (
+                self.count.unwrap_or(COUNT),
+                self.within_s.unwrap_or(WITHIN_S),
+            ),
+        };
+        Some(Limit {
+            count,
+            within_ns: within_s.saturating_mul(1_000_000_000),
+        })
+    }
+}
+
+/// The limits of a device, by the path to it from its top-level vdev: its own, or the next above
+/// (`vdev_prop_get_inherited`, module/zfs/zfs_fm.c).
+pub(crate) fn limits(core: &Core, path: &[Arc<Vdev>], kind: ErrorKind) -> Limits {
+    let [count, within] = match kind {
+        ErrorKind::Io => ["io_n", "io_t"],
+        ErrorKind::Checksum => ["checksum_n", "checksum_t"],
+        ErrorKind::SlowIo => ["slow_io_n", "slow_io_t"],
+    };
+    let zaps = path.iter().rev().map(|vdev| zap_of(vdev));
+    let zaps: Vec<ObjectId> = zaps.chain([zap_of_root(&core.tree)]).flatten().collect();
+    let values = core.props.lock();
+    let find = |name: &str| {
+        zaps.iter()
+            .find_map(|zap| match values.vdevs.get(zap)?.get(name)? {
+                Stored::Number(number) if *number != u64::MAX => Some(*number),
+                _ => None,
+            })
+    };
+    Limits {
+        count: find(count),
+        within_s: find(within),
     }
 }
 

@@ -36,6 +36,7 @@ use zio::{Tx, ZioError};
 use crate::auxiliary::{self, NewAuxiliary};
 use crate::core::Core;
 use crate::create::{add_auxiliary, look_at_auxiliary};
+use crate::events::{About, Sysevent};
 use crate::layout::{self, Making};
 use crate::participant::Participant;
 use crate::props::Stored;
@@ -117,6 +118,7 @@ pub(crate) async fn add(core: &Arc<Core>, spec: &AddSpec) -> Result<(), PoolErro
         return Err(error);
     }
     look_at_auxiliary(core).await;
+    core.events.tell(Sysevent::VdevAdd);
     Ok(())
 }
 
@@ -234,11 +236,20 @@ pub(crate) async fn remove(core: &Arc<Core>, name: &str) -> Result<(), PoolError
         if core.tree.find(guid).is_some() {
             return Err(refuse("it is in use; detach it first"));
         }
+        let path = {
+            let auxiliary = core.auxiliary.lock();
+            let mut statuses = auxiliary.list(class).statuses.iter();
+            let gone = statuses.find(|vdev| vdev.guid == guid);
+            gone.and_then(|vdev| vdev.path.clone())
+        };
         let task = RemoveTask {
             core: core.clone(),
             what: Removal::Auxiliary(class, guid),
         };
-        return core.run_task(task).await;
+        core.run_task(task).await?;
+        let about = About::auxiliary(guid, path);
+        core.events.tell_vdev(Sysevent::VdevRemoveAux, about);
+        return Ok(());
     }
     let Some(top) = find_top(core, name) else {
         let mut all = core.tree.tops().into_iter();
@@ -327,7 +338,9 @@ async fn remove_log(
     };
     // What is removed is somebody else's from now on: nothing may be discarded there any more.
     let _gate = core.trim.gate.lock().await;
+    let about = About::vdev(top);
     core.run_task(task).await?;
+    core.events.tell_vdev(Sysevent::VdevRemoveDev, about);
     for (vdev, own) in labels {
         let Some(device) = vdev.leaf().and_then(|leaf| leaf.device()) else {
             continue;
@@ -468,7 +481,9 @@ pub(crate) async fn change_guid(core: &Arc<Core>, new: Guid) -> Result<(), PoolE
         core: core.clone(),
         new,
     };
-    core.run_task(task).await
+    core.run_task(task).await?;
+    core.events.tell(Sysevent::PoolReguid);
+    Ok(())
 }
 
 /// Makes a device forget the pool that it was a part of (`zpool labelclear`); with `force`, also one that was not

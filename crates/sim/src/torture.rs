@@ -14,7 +14,7 @@ use device::{BoxFuture, World};
 use format::Txg;
 use parking_lot::Mutex;
 use pool::{
-    CreateSpec, FeatureChoice, FoundPool, HostIdentity, ImportSpec, LeafSpec, Pool, Rewind,
+    CreateSpec, EventSink, FeatureChoice, FoundPool, HostIdentity, ImportSpec, LeafSpec, Pool, Rewind,
     ScanSpec, VdevClass, VdevLayout, VdevSpec, VdevStatus,
 };
 use zio::alloc::DEFER_TXGS;
@@ -301,6 +301,29 @@ pub async fn create(
     disk_mib: u64,
     small_sectors: bool,
 ) -> Result<Arc<Pool>, Failure> {
+    add_disks(sim, layout, disk_mib, small_sectors);
+    create_on(sim, layout, false).await
+}
+
+/// Makes a pool on new disks whose events somebody is told.
+///
+/// # Errors
+/// Of making it.
+pub async fn create_told(
+    sim: &SimWorld,
+    layout: Layout,
+    disk_mib: u64,
+    events: Arc<dyn EventSink>,
+) -> Result<Arc<Pool>, Failure> {
+    add_disks(sim, layout, disk_mib, false);
+    let spec = CreateSpec {
+        events: Some(events),
+        ..spec_on(layout, false)
+    };
+    Ok(Pool::create(&sim.world(), spec).await?)
+}
+
+fn add_disks(sim: &SimWorld, layout: Layout, disk_mib: u64, small_sectors: bool) {
     let mut count = 0;
     layout.vdevs(|| {
         let disk = sim.add_disk(&disk_name(count), disk_mib << 20);
@@ -308,7 +331,6 @@ pub async fn create(
         count += 1;
         leaf(disk_name(count - 1))
     });
-    create_on(sim, layout, false).await
 }
 
 /// Makes a pool on disks that are there: `disk0` and so on; with `force`, also where another one
@@ -317,12 +339,16 @@ pub async fn create(
 /// # Errors
 /// Of making it.
 pub async fn create_on(sim: &SimWorld, layout: Layout, force: bool) -> Result<Arc<Pool>, Failure> {
+    Ok(Pool::create(&sim.world(), spec_on(layout, force)).await?)
+}
+
+fn spec_on(layout: Layout, force: bool) -> CreateSpec {
     let mut count = 0;
     let vdevs = layout.vdevs(|| {
         count += 1;
         leaf(disk_name(count - 1))
     });
-    let spec = CreateSpec {
+    CreateSpec {
         name: POOL.into(),
         vdevs,
         properties: Vec::new(),
@@ -332,8 +358,8 @@ pub async fn create_on(sim: &SimWorld, layout: Layout, force: bool) -> Result<Ar
         altroot: None,
         force,
         host: host(),
-    };
-    Ok(Pool::create(&sim.world(), spec).await?)
+        events: None,
+    }
 }
 
 pub(crate) fn disk_name(number: usize) -> String {

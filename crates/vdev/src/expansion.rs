@@ -391,8 +391,9 @@ impl Striped<'_> {
         if !context.speculative {
             Counters::add(&self.vdev.counters.checksum_errors, 1);
             for (row, column, sector) in rows.sectors() {
-                if content[row][column].is_some() {
-                    self.children[sector.child].note_checksum_error(sector.offset, context);
+                if let Some(found) = &content[row][column] {
+                    let child = &self.children[sector.child];
+                    child.note_checksum_error(sector.offset, found.len(), context);
                 }
             }
         }
@@ -604,7 +605,7 @@ impl Striped<'_> {
                 let child = &self.children[sector.child];
                 match &content[row][column] {
                     Some(found) if *found == good => continue,
-                    Some(_) => child.note_checksum_error(sector.offset, context),
+                    Some(_) => child.note_checksum_error(sector.offset, good.len(), context),
                     None if child.is_readable() => {}
                     None => continue,
                 }

@@ -346,7 +346,7 @@ impl VdevTree {
                 for ((found, right), (_, piece)) in copies.iter().zip(&parts).zip(places) {
                     for (source, data) in found {
                         if data != right {
-                            source.note_checksum_error(piece.offset, context);
+                            source.note_checksum_error(piece.offset, data.len(), context);
                             source.repair(piece.offset, right.clone(), context).await;
                         }
                     }

@@ -8,7 +8,7 @@
 //! **A crash leaves** what the pool's state on disk says of it ([`Vdev::set_recorded_missing`]):
 //! what was missed since, nobody would know any more ([`Vdev::forgets_missing`]).
 
-use format::Txg;
+use format::{Guid, Txg};
 use parking_lot::Mutex;
 
 use super::kind::{LeafVdev, VdevKind};
@@ -165,16 +165,22 @@ impl Vdev {
     /// its spare apart, so that a spare counts for itself, whatever becomes of the devices that it
     /// is on.
     pub(super) fn lacks_data(&self) -> bool {
+        self.lacks_data_without(None)
+    }
+
+    /// [`Self::lacks_data`], as if a device were not there.
+    pub(super) fn lacks_data_without(&self, gone: Option<Guid>) -> bool {
         match &self.kind {
             VdevKind::Leaf(LeafVdev { leaf, .. }) => {
-                !leaf.is_readable() || !leaf.missing().is_empty()
+                gone == Some(self.guid) || !leaf.is_readable() || !leaf.missing().is_empty()
             }
             VdevKind::DraidSpare(spare) => {
                 spare.top.get().is_none() || !spare.missing.lock().is_empty()
             }
             kind => {
                 let children = kind.children().iter();
-                children.filter(|child| child.lacks_data()).count() > self.redundancy()
+                let lacking = children.filter(|child| child.lacks_data_without(gone));
+                lacking.count() > self.redundancy()
             }
         }
     }

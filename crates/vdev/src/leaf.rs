@@ -9,6 +9,10 @@
 //! (`vdev_probe`, module/zfs/vdev.c). A failed flush faults the device in any case: what it had
 //! acknowledged may be lost, and asking again would say that all is well.
 //!
+//! What went wrong is reported ([`ErrorReport`]), by a device that is in use; a write that succeeded
+//! when it was tried again did not go wrong. How many errors are too many is for others to say
+//! (`VdevTree::fault`).
+//!
 //! Which txgs the leaf misses writes of (`DTL_MISSING`) is kept in `missing`: its content
 //! of those txgs is not trusted.
 //!
@@ -34,11 +38,11 @@ use format::{BOOT_BYTES, Bookmark, Guid, LABEL_START_BYTES, Txg};
 use parking_lot::{Mutex, RwLock};
 
 use super::common::Common;
-use super::meter::{IoClass, IoStats, Place};
+use super::meter::{IoClass, IoStats, Place, Span};
 use super::queue::Queue;
 use super::state::{Counters, VdevAux, VdevState};
 use crate::range_set::RangeSet;
-use crate::report::{ErrorReport, Priority};
+use crate::report::{DeviceIo, ErrorReport, Operation, Priority};
 
 /// Bytes of writes that are kept until the device was flushed; then it is flushed for that.
 const KEPT_BYTES_MAX: u64 = 128 << 20;
@@ -144,6 +148,8 @@ impl std::fmt::Display for LeafError {
 struct Status {
     state: VdevState,
     aux: VdevAux,
+    /// The last state other than closed, once there was one.
+    told: Option<VdevState>,
 }
 
 /// One device of the pool.
@@ -186,6 +192,7 @@ impl Leaf {
             status: Mutex::new(Status {
                 state: VdevState::Closed,
                 aux: VdevAux::None,
+                told: None,
             }),
             usable: AtomicBool::new(false),
             was_open: AtomicBool::new(false),
@@ -210,12 +217,27 @@ impl Leaf {
         (status.state, status.aux)
     }
 
+    /// Changes the state, and reports that unless the device is closed or opened for the first time
+    /// (`vdev_set_state`, module/zfs/vdev.c).
     pub(super) fn set_state(&self, state: VdevState, aux: VdevAux) {
-        {
+        let before = {
             let mut status = self.status.lock();
-            *status = Status { state, aux };
+            status.state = state;
+            status.aux = aux;
+            self.usable.store(state.is_usable(), Ordering::Release);
+            match state {
+                VdevState::Closed => None,
+                _ => status.told.replace(state),
+            }
+        };
+        if let Some(from) = before.filter(|before| *before != state) {
+            self.common.report(ErrorReport::State {
+                leaf: self.guid,
+                from,
+                to: state,
+                aux,
+            });
         }
-        self.usable.store(state.is_usable(), Ordering::Release);
     }
 
     /// Attaches the open device, or takes it away.
@@ -244,14 +266,22 @@ impl Leaf {
             .is_none_or(|device| device.supports_discard())
     }
 
+    /// When its last I/O ended, by the monotonic clock, in nanoseconds.
+    pub fn last_io_ns(&self) -> u64 {
+        self.queue.meter().ended_ns()
+    }
+
     /// I/Os that took the device longer than 30 seconds, since the last 'zpool clear'.
     pub fn slow_ios(&self) -> u64 {
         self.queue.meter().slow()
     }
 
-    /// Forgets the slow I/Os.
-    pub(super) fn clear_slow_ios(&self) {
+    /// Forgets the slow I/Os, and that errors or they were too many for a device that works.
+    pub(super) fn clear_errors(&self) {
         self.queue.meter().clear_slow();
+        if self.state().0 == VdevState::Degraded {
+            self.set_state(VdevState::Healthy, VdevAux::None);
+        }
     }
 
     /// Whether it can be read now.
@@ -347,8 +377,12 @@ impl Leaf {
         } else {
             offset.saturating_add(LABEL_START_BYTES)
         };
+        let io = DeviceIo {
+            begun_ns: place.begun_ns,
+            ..Self::io(Operation::Read, raw, length, context)
+        };
         let result = device.read(raw, length).await;
-        end(place, &result, length);
+        self.end(place, &result, io);
         drop(in_flight);
         match result {
             Ok(data) => {
@@ -359,7 +393,7 @@ impl Leaf {
             Err(error) => {
                 Counters::add(&self.counters.read_errors, 1);
                 let error = Arc::new(error);
-                self.failed(&error, context, true);
+                self.failed(&error, (!context.speculative).then_some(io), true);
                 Err(LeafError::Device(error))
             }
         }
@@ -391,7 +425,16 @@ impl Leaf {
                 let (leaf, device) = (self.clone(), device.clone());
                 self.world.spawn.spawn(Box::pin(async move {
                     let halt = &leaf.common.halt;
-                    leaf.queue.run_writer(&*device, halt, started_ns).await;
+                    let slow = |raw, length: u64, span| {
+                        let context = IoContext {
+                            priority: Priority::Async,
+                            ..IoContext::default()
+                        };
+                        let io = Self::io(Operation::Write, raw, length as usize, &context);
+                        leaf.report_slow(io, span);
+                    };
+                    let queue = &leaf.queue;
+                    queue.run_writer(&*device, halt, started_ns, &slow).await;
                 }));
             }
             match done.await {
@@ -402,12 +445,49 @@ impl Leaf {
         };
         if let Err(LeafError::Device(error)) = &result {
             Counters::add(&self.counters.write_errors, 1);
-            self.failed(error, context, true);
+            self.failed(error, None, true);
             if self.is_readable() {
                 result = self.write_now(&*device, raw, kept.clone(), context).await;
             }
         }
         self.note_write(result, raw, kept, context).await
+    }
+
+    /// What a report tells of an operation at an offset of the device itself.
+    fn io(operation: Operation, raw: u64, length: usize, context: &IoContext) -> DeviceIo {
+        DeviceIo {
+            operation,
+            offset_bytes: raw,
+            size_bytes: length as u64,
+            bookmark: context.bookmark,
+            priority: context.priority,
+            scrub: context.scrub,
+            retried: false,
+            begun_ns: 0,
+            took_ns: 0,
+        }
+    }
+
+    /// Gives the place of an I/O back; what failed is not measured.
+    fn end<T, E>(&self, place: Place<'_>, result: &Result<T, E>, io: DeviceIo) {
+        if result.is_ok() {
+            let span = place.done(io.size_bytes);
+            if span.is_slow() {
+                self.report_slow(io, span);
+            }
+        }
+    }
+
+    fn report_slow(&self, io: DeviceIo, span: Span) {
+        let io = DeviceIo {
+            begun_ns: span.begun_ns,
+            took_ns: span.took_ns(),
+            ..io
+        };
+        if self.is_readable() {
+            let leaf = self.guid;
+            self.common.report(ErrorReport::Slow { leaf, io });
+        }
     }
 
     /// Writes past the queue. `writing` is held.
@@ -418,11 +498,11 @@ impl Leaf {
         data: Bytes,
         context: &IoContext,
     ) -> Result<(), LeafError> {
-        let length = data.len();
+        let io = Self::io(Operation::Write, raw, data.len(), context);
         let place = self.queue.sync_write_place(context).await;
         self.check_not_halted()?;
         let result = device.write(raw, data).await;
-        end(place, &result, length);
+        self.end(place, &result, io);
         result.map_err(|error| LeafError::Device(Arc::new(error)))
     }
 
@@ -435,6 +515,7 @@ impl Leaf {
         context: &IoContext,
     ) -> Result<(), LeafError> {
         let length = data.len();
+        let io = Self::io(Operation::Write, raw, length, context);
         let place = self.queue.sync_write_place(context).await;
         self.check_not_halted()?;
         let mut flushing = self.begin_flush();
@@ -442,7 +523,7 @@ impl Leaf {
         if let Err(WriteFlushedError::Write(error)) = result {
             let error = Arc::new(error);
             Counters::add(&self.counters.write_errors, 1);
-            self.failed(&error, context, true);
+            self.failed(&error, None, true);
             result = match self.is_readable() && !self.common.halt.is_halted() {
                 true => device.write_flushed(raw, data.clone()).await,
                 false => {
@@ -454,7 +535,7 @@ impl Leaf {
         let error = match result {
             Ok(()) => {
                 flushing.writes = Kept::default();
-                place.done(length as u64);
+                self.end(place, &Ok::<_, DeviceError>(()), io);
                 Counters::add(&self.counters.write_ops, 1);
                 Counters::add(&self.counters.write_bytes, length as u64);
                 return Ok(());
@@ -466,7 +547,11 @@ impl Leaf {
             WriteFlushedError::Write(error) => {
                 let error = Arc::new(error);
                 Counters::add(&self.counters.write_errors, 1);
-                self.failed(&error, context, true);
+                let io = DeviceIo {
+                    retried: true,
+                    ..io
+                };
+                self.failed(&error, Some(io), true);
                 Err(LeafError::Device(error))
             }
             WriteFlushedError::Flush(error) => {
@@ -500,7 +585,11 @@ impl Leaf {
             }
             Err(LeafError::Device(error)) => {
                 Counters::add(&self.counters.write_errors, 1);
-                self.failed(&error, context, true);
+                let io = DeviceIo {
+                    retried: true,
+                    ..Self::io(Operation::Write, raw, data.len(), context)
+                };
+                self.failed(&error, (!context.speculative).then_some(io), true);
                 Err(LeafError::Device(error))
             }
             Err(error) => Err(error),
@@ -554,7 +643,8 @@ impl Leaf {
     fn flush_failed(self: &Arc<Self>, error: DeviceError) -> Arc<DeviceError> {
         let error = Arc::new(error);
         Counters::add(&self.counters.write_errors, 1);
-        self.failed(&error, &IoContext::default(), false);
+        let io = Self::io(Operation::Flush, 0, 0, &IoContext::default());
+        self.failed(&error, Some(io), false);
         if self.is_readable() {
             self.set_state(VdevState::Faulted, VdevAux::ErrorsExceeded);
         }
@@ -602,7 +692,7 @@ impl Leaf {
             if let Err(error) = device.write(raw, data).await {
                 let error = Arc::new(error);
                 Counters::add(&self.counters.write_errors, 1);
-                self.failed(&error, &IoContext::default(), false);
+                self.failed(&error, None, false);
                 if self.is_readable() {
                     self.set_state(VdevState::Faulted, VdevAux::ErrorsExceeded);
                 }
@@ -652,6 +742,7 @@ impl Leaf {
         let device = self.usable_device()?;
         self.check_not_halted()?;
         let length = data.len() as u64;
+        let io = Self::io(Operation::Write, raw, data.len(), &IoContext::default());
         match device.write(raw, data).await {
             Ok(()) => {
                 Counters::add(&self.counters.write_ops, 1);
@@ -661,41 +752,49 @@ impl Leaf {
             Err(error) => {
                 let error = Arc::new(error);
                 Counters::add(&self.counters.write_errors, 1);
-                self.failed(&error, &IoContext::default(), true);
+                self.failed(&error, Some(io), true);
                 Err(LeafError::Device(error))
             }
         }
     }
 
-    /// Counts and reports wrong data from this device.
-    pub(crate) fn note_checksum_error(&self, offset: u64, context: &IoContext) {
+    /// Counts and reports wrong data from this device. That of txgs which it lacks writes of is no
+    /// news (`zfs_ereport_is_valid`, module/zfs/zfs_fm.c).
+    pub(crate) fn note_checksum_error(&self, offset: u64, length: usize, context: &IoContext) {
         if context.speculative {
             return;
         }
         Counters::add(&self.counters.checksum_errors, 1);
-        self.common.report(ErrorReport::Checksum {
-            leaf: self.guid,
-            offset_bytes: offset.saturating_add(LABEL_START_BYTES),
-            bookmark: context.bookmark,
-        });
+        if !self.is_missing(context.birth) {
+            let raw = offset.saturating_add(LABEL_START_BYTES);
+            self.common.report(ErrorReport::Checksum {
+                leaf: self.guid,
+                io: Self::io(Operation::Read, raw, length, context),
+            });
+        }
     }
 
     pub(crate) fn note_repaired(&self, length: u64) {
         Counters::add(&self.counters.repaired_bytes, length);
     }
 
-    fn failed(self: &Arc<Self>, error: &Arc<DeviceError>, context: &IoContext, probe: bool) {
+    /// After an error. It is reported if there is something to report, unless the device is out of
+    /// use by now; that it is gone its state tells.
+    fn failed(self: &Arc<Self>, error: &Arc<DeviceError>, report: Option<DeviceIo>, probe: bool) {
         tracing::debug!(leaf = %self.guid, %error, "a device failed");
-        if !context.speculative {
-            self.common.report(ErrorReport::Device {
-                leaf: self.guid,
-                message: error.to_string(),
-                bookmark: context.bookmark,
-            });
-        }
         if matches!(**error, DeviceError::Gone { .. }) {
             self.set_state(VdevState::Removed, VdevAux::None);
-        } else if probe && !self.probing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        if let Some(io) = report.filter(|_| self.is_readable()) {
+            self.common.report(ErrorReport::Device {
+                leaf: self.guid,
+                io,
+                errno: errno(error),
+                message: error.to_string(),
+            });
+        }
+        if probe && !self.probing.swap(true, Ordering::AcqRel) {
             let leaf = self.clone();
             self.world.spawn.spawn(Box::pin(async move {
                 leaf.probe().await;
@@ -735,15 +834,21 @@ impl Leaf {
             tracing::error!(
                 leaf = %self.guid, path, error, "a device does not work any more: faulted"
             );
+            self.common.report(ErrorReport::ProbeFailed {
+                leaf: self.guid,
+                state: self.state().0,
+            });
             self.set_state(VdevState::Faulted, VdevAux::ErrorsExceeded);
         }
     }
 }
 
-/// Gives the place of an I/O back; what failed is not measured.
-fn end<T, E>(place: Place<'_>, result: &Result<T, E>, length: usize) {
-    if result.is_ok() {
-        place.done(length as u64);
+/// The system's number of an error: EIO where the device has none of its own.
+fn errno(error: &DeviceError) -> i32 {
+    const EIO: i32 = 5;
+    match error {
+        DeviceError::Io { source, .. } => source.raw_os_error().unwrap_or(EIO),
+        _ => EIO,
     }
 }
 

@@ -38,6 +38,7 @@ mod error;
 mod expansion;
 #[cfg(test)]
 mod expansion_tests;
+mod fault;
 #[cfg(test)]
 mod flushed_tests;
 mod geometry;
@@ -86,7 +87,7 @@ pub use metaslab::{METASLABS_MAX, metaslab_shift};
 pub use meter::{IO_CLASSES, IoStats, LATENCY_BUCKETS, SIZE_BUCKETS};
 pub use node::{ReadFailure, Top, Vdev, Verify, WriteFailure};
 pub use range_set::RangeSet;
-pub use report::{ErrorReport, ErrorSink, IgnoreErrors, Priority};
+pub use report::{DeviceIo, ErrorReport, ErrorSink, IgnoreErrors, Operation, Priority};
 pub use state::{CounterValues, Counters, VdevAux, VdevState};
 pub use survey::{LabelSurvey, SlotSurvey, survey_labels};
 pub use top_spec::{AllocClass, TopSpec};

@@ -42,6 +42,23 @@ pub const IO_CLASSES: usize = 7;
 /// What takes the device longer is a slow I/O (`zio_slow_io_ms`, module/zfs/zio.c), in nanoseconds.
 const SLOW_NS: u64 = 30_000_000_000;
 
+/// When a device was at an operation, by the monotonic clock.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Span {
+    pub(super) begun_ns: u64,
+    pub(super) ended_ns: u64,
+}
+
+impl Span {
+    pub(super) fn took_ns(self) -> u64 {
+        self.ended_ns.saturating_sub(self.begun_ns)
+    }
+
+    pub(super) fn is_slow(self) -> bool {
+        self.took_ns() >= SLOW_NS
+    }
+}
+
 /// A class of I/O (`zio_priority_t`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IoClass {
@@ -258,16 +275,16 @@ impl Meter {
         histograms[class.index()].count(bytes);
     }
 
-    /// The device has just done an operation that began at `begun_ns`; returns the time.
-    pub(super) fn end(&self, class: IoClass, begun_ns: u64) -> u64 {
+    /// The device has just done an operation that began at `begun_ns`.
+    pub(super) fn end(&self, class: IoClass, begun_ns: u64) -> Span {
         let ended_ns = self.now_ns();
         self.ended_ns.fetch_max(ended_ns, Ordering::Relaxed);
-        let took_ns = ended_ns.saturating_sub(begun_ns);
-        self.disk[class.way()].count(took_ns);
-        if took_ns >= SLOW_NS {
+        let span = Span { begun_ns, ended_ns };
+        self.disk[class.way()].count(span.took_ns());
+        if span.is_slow() {
             self.slow.fetch_add(1, Ordering::Relaxed);
         }
-        ended_ns
+        span
     }
 
     /// A request was part of such an operation.
@@ -319,11 +336,12 @@ pub(super) struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// The device has done it.
-    pub(super) fn done(self, bytes: u64) {
-        let ended_ns = self.meter.end(self.class, self.begun_ns);
+    /// The device has done it; tells when.
+    pub(super) fn done(self, bytes: u64) -> Span {
+        let span = self.meter.end(self.class, self.begun_ns);
         self.meter.count_size(self.class, bytes, false);
         self.meter
-            .count_request(self.class, self.arrived_ns, self.begun_ns, ended_ns);
+            .count_request(self.class, self.arrived_ns, span.begun_ns, span.ended_ns);
+        span
     }
 }

@@ -65,7 +65,7 @@ impl MirrorVdev {
                         }
                     } else {
                         bad.push(index);
-                        child.note_checksum_error(offset, context);
+                        child.note_checksum_error(offset, length, context);
                         failure.checksum = true;
                         failure.cause = format!("{}: wrong checksum", child.display_name());
                     }

@@ -244,7 +244,7 @@ impl Vdev {
     pub fn clear_errors(&self) {
         self.counters.clear_errors();
         if let Some(leaf) = self.leaf() {
-            leaf.clear_slow_ios();
+            leaf.clear_errors();
         }
         self.children()
             .iter()
@@ -479,11 +479,11 @@ impl Vdev {
         }
     }
 
-    pub(crate) fn note_checksum_error(&self, offset: u64, context: &IoContext) {
+    pub(crate) fn note_checksum_error(&self, offset: u64, length: usize, context: &IoContext) {
         match self.leaf() {
-            Some(leaf) => leaf.note_checksum_error(offset, context),
+            Some(leaf) => leaf.note_checksum_error(offset, length, context),
             None => match self.children().iter().find(|child| child.is_readable()) {
-                Some(child) => child.note_checksum_error(offset, context),
+                Some(child) => child.note_checksum_error(offset, length, context),
                 None => Counters::add(&self.counters.checksum_errors, 1),
             },
         }
@@ -521,7 +521,7 @@ impl Vdev {
                 if verify.verify(&data).await {
                     return Ok(data);
                 }
-                vdev.leaf.note_checksum_error(offset, context);
+                vdev.leaf.note_checksum_error(offset, length, context);
                 Err(self.wrong_checksum())
             }
             VdevKind::Mirror(mirror) => mirror.read(self, offset, length, context, verify).await,
@@ -534,7 +534,7 @@ impl Vdev {
                 if verify.verify(&data).await {
                     return Ok(data);
                 }
-                child.note_checksum_error(offset, context);
+                child.note_checksum_error(offset, length, context);
                 Err(self.wrong_checksum())
             }
             _ => Err(self.not_readable()),

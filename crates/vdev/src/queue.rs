@@ -27,7 +27,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use super::common::Halt;
 use super::leaf::{IoContext, LeafError};
-use super::meter::{IoClass, Meter, Place};
+use super::meter::{IoClass, Meter, Place, Span};
 use crate::report::Priority;
 
 /// Bytes of one operation made of several writes (`zfs_vdev_aggregation_limit`).
@@ -44,6 +44,8 @@ const SCRUB_READS_MAX: usize = 16;
 const SYNC_WRITES_MAX: usize = 32;
 
 pub(super) type WriteResult = Result<(), LeafError>;
+/// Who hears of slow writes: offset on the device, length, when.
+pub(super) type SlowWrites<'a> = dyn Fn(u64, u64, Span) + Send + Sync + 'a;
 
 #[derive(Debug)]
 struct Entry {
@@ -190,12 +192,19 @@ impl Queue {
     }
 
     /// Writes until nothing is queued; while halted, what is queued fails. `started_ns` is what
-    /// [`Self::push`] gave.
-    pub(super) async fn run_writer(&self, device: &dyn Device, halt: &Halt, started_ns: u64) {
+    /// [`Self::push`] gave; `slow` hears of the offset and length of what took the device long.
+    pub(super) async fn run_writer(
+        &self,
+        device: &dyn Device,
+        halt: &Halt,
+        started_ns: u64,
+        slow: &SlowWrites<'_>,
+    ) {
         let target = Target {
             meter: &self.meter,
             device,
             halt,
+            slow,
         };
         let mut free_ns = started_ns;
         while let Some(batch) = self.next_batch() {
@@ -301,10 +310,20 @@ struct Target<'a> {
     meter: &'a Meter,
     device: &'a dyn Device,
     halt: &'a Halt,
+    slow: &'a SlowWrites<'a>,
 }
 
 impl Target<'_> {
     const CLASS: IoClass = IoClass::AsyncWrite;
+
+    /// The device has done an operation that began at `begun_ns`; returns the time.
+    fn end(&self, offset: u64, length: u64, begun_ns: u64) -> u64 {
+        let span = self.meter.end(Self::CLASS, begun_ns);
+        if span.is_slow() {
+            (self.slow)(offset, length, span);
+        }
+        span.ended_ns
+    }
 
     /// Writes a batch with a writer that is free since `free_ns`, and returns since when it is
     /// again.
@@ -338,8 +357,8 @@ impl Target<'_> {
             .collect();
         match self.device.write_vectored(batch.offset, buffers).await {
             Ok(()) => {
-                let ended_ns = meter.end(Self::CLASS, begun_ns);
                 let bytes = parts.iter().map(|part| part.length).sum();
+                let ended_ns = self.end(batch.offset, bytes, begun_ns);
                 meter.count_size(Self::CLASS, bytes, true);
                 for part in &mut parts {
                     if part.data.is_some() {
@@ -377,7 +396,7 @@ impl Target<'_> {
         let result = self.device.write(offset, data).await;
         let ended_ns = match result {
             Ok(()) => {
-                let ended_ns = meter.end(Self::CLASS, begun_ns);
+                let ended_ns = self.end(offset, part.length, begun_ns);
                 meter.count_size(Self::CLASS, part.length, false);
                 meter.count_request(Self::CLASS, part.arrived_ns, begun_ns, ended_ns);
                 ended_ns

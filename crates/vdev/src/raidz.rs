@@ -376,7 +376,8 @@ impl<'a> Striped<'a> {
                 let row = &rows.rows[row];
                 let column = row.map.columns[index];
                 if column.length > 0 && row.data[index].is_some() {
-                    self.children[column.child].note_checksum_error(column.offset, context);
+                    let child = &self.children[column.child];
+                    child.note_checksum_error(column.offset, column.length, context);
                 }
             }
         }
@@ -517,7 +518,7 @@ impl<'a> Striped<'a> {
             let child = &self.children[column.child];
             match &row.data[index] {
                 Some(found) if *found == right => continue,
-                Some(_) => child.note_checksum_error(column.offset, context),
+                Some(_) => child.note_checksum_error(column.offset, column.length, context),
                 // Not read, though it could have been, because it is a stale or failing device.
                 None if row.tried[index] && child.is_readable() => {}
                 None => continue,

@@ -3,6 +3,8 @@
 
 use format::{Bookmark, Guid, VdevId};
 
+use crate::state::{VdevAux, VdevState};
+
 /// How urgent an I/O is. Leaves keep places in their queues free for the urgent ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Priority {
@@ -15,27 +17,87 @@ pub enum Priority {
     Scrub,
 }
 
+/// What a device is asked to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// Give bytes.
+    Read,
+    /// Take bytes.
+    Write,
+    /// Make durable what it took.
+    Flush,
+}
+
+/// One operation of a device that a report is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceIo {
+    /// What was asked.
+    pub operation: Operation,
+    /// Offset on the device in bytes, labels included; zero of a flush.
+    pub offset_bytes: u64,
+    /// How much, in bytes; zero of a flush.
+    pub size_bytes: u64,
+    /// Whose block it was; that of a write put together from several is not known.
+    pub bookmark: Bookmark,
+    /// How urgent it was.
+    pub priority: Priority,
+    /// It belongs to a scrub or resilver.
+    pub scrub: bool,
+    /// It was tried before, and failed.
+    pub retried: bool,
+    /// When it began, by the monotonic clock; zero where that is not known.
+    pub begun_ns: u64,
+    /// How long the device was at it, in nanoseconds; zero where that is not known.
+    pub took_ns: u64,
+}
+
 /// One thing that went wrong with a block or a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorReport {
-    /// A device returned wrong bytes (they were repaired or read elsewhere if possible).
+    /// A device returned wrong bytes (they were repaired or read elsewhere if possible), though it
+    /// does not lack that block.
     Checksum {
         /// Guid of the leaf.
         leaf: Guid,
-        /// Offset on the leaf in bytes, labels included.
-        offset_bytes: u64,
-        /// Whose block it was.
-        bookmark: Bookmark,
+        /// What it was read by.
+        io: DeviceIo,
     },
-    /// A device failed an operation.
+    /// A device that was in use failed an operation, also when it was tried again.
     Device {
         /// Guid of the leaf.
         leaf: Guid,
-        /// What failed, as text.
+        /// What failed.
+        io: DeviceIo,
+        /// The system's number of the error.
+        errno: i32,
+        /// The same, as text.
         message: String,
-        /// Whose block it was.
-        bookmark: Bookmark,
+    },
+    /// A device took longer than 30 seconds over an operation (`zio_slow_io_ms`).
+    Slow {
+        /// Guid of the leaf.
+        leaf: Guid,
+        /// What it did.
+        io: DeviceIo,
+    },
+    /// After an error, a device did not read and write its labels' padding any more.
+    ProbeFailed {
+        /// Guid of the leaf.
+        leaf: Guid,
+        /// The state that it had.
+        state: VdevState,
+    },
+    /// The state of a device changed, other than by closing or first opening it.
+    State {
+        /// Guid of the leaf.
+        leaf: Guid,
+        /// What it was.
+        from: VdevState,
+        /// What it is.
+        to: VdevState,
+        /// Why.
+        aux: VdevAux,
     },
     /// No good copy is left: the block is lost. Belongs into the pool's error log.
     Data {

@@ -76,6 +76,7 @@ async fn create(world: &World, dir: &Path) -> Arc<Pool> {
         altroot: None,
         force: false,
         host: host(),
+        events: None,
     };
     Pool::create(world, spec).await.expect("create")
 }

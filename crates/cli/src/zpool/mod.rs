@@ -3,6 +3,7 @@
 mod administer;
 mod condition;
 mod create;
+mod events;
 mod get;
 mod import;
 mod iostat;
@@ -92,6 +93,8 @@ enum Command {
     Sync(Sync),
     /// Clear device errors, resume a suspended pool
     Clear(Clear),
+    /// Print what pools told of, and what they tell
+    Events(events::Events),
     /// Print the version
     Version(crate::version::Version),
     /// Verify all copies of all data of pools that are imported read-only
@@ -216,6 +219,7 @@ pub fn run(zpool: Zpool, client: &Client, typed: String) -> anyhow::Result<()> {
         Command::Scrub(scrub) => scrub.run(client),
         Command::Checkpoint(checkpoint) => checkpoint.run(client, typed),
         Command::Wait(wait) => wait.run(client),
+        Command::Events(events) => events.run(client),
         Command::History(history) => print_history(&history, client),
         Command::Version(version) => version.run("zpool"),
         Command::Sync(sync) => {

@@ -94,6 +94,7 @@ pub fn note(vdev: &VdevReport) -> Option<String> {
         VdevAux::VersionNewer => "newer version",
         VdevAux::UnsupportedFeature => "unsupported feature(s)",
         VdevAux::Spared => "currently in use",
+        VdevAux::ErrorsExceeded if is_only_slow(vdev) => "too many slow I/Os",
         VdevAux::ErrorsExceeded => "too many errors",
         VdevAux::External => "external device fault",
     });
@@ -106,6 +107,12 @@ pub fn note(vdev: &VdevReport) -> Option<String> {
         (Some(why), Some(more)) => Some(format!("{why}  {more}")),
         (why, more) => why.or(more).map(str::to_owned),
     }
+}
+
+/// Whether a device's only errors are that it was slow (`print_status_config`).
+fn is_only_slow(vdev: &VdevReport) -> bool {
+    let errors = vdev.read_errors + vdev.write_errors + vdev.checksum_errors;
+    errors == 0 && vdev.children.is_empty() && vdev.slow_ios > 0
 }
 
 /// The same as JSON has it.

@@ -381,6 +381,7 @@ async fn create_on_disk(world: &World, image: &Image) -> Arc<Pool> {
         altroot: None,
         force: false,
         host: host(),
+        events: None,
     };
     Pool::create(world, spec).await.expect("create")
 }

@@ -42,6 +42,7 @@ use zio::{CacheUse, Pipeline, ReadContext, ZioError};
 
 use crate::core::Core;
 use crate::errors::ErrorLog;
+use crate::events::{Events, Sysevent};
 use crate::{PoolError, ScanFunction, ScanState, ScanStatus};
 
 /// Bytes that are read and not yet verified, at most.
@@ -123,6 +124,7 @@ struct Run {
     tasks: Tasks,
     pipeline: Arc<Pipeline>,
     errors: Arc<ErrorLog>,
+    events: Arc<Events>,
     /// First txg after the state that is scrubbed.
     first_txg: Txg,
     to_examine_bytes: u64,
@@ -366,6 +368,10 @@ impl Drop for Ending<'_> {
             times.canceled = !self.is_whole;
         }
         run.errors.end_scrub(self.is_whole);
+        run.events.tell(match self.is_whole {
+            true => Sysevent::ScrubFinish,
+            false => Sysevent::ScrubAbort,
+        });
         tracing::info!(numbers = ?run.numbers(), is_whole = self.is_whole, "a scrub ended");
         run.ended.send_replace(true);
     }
@@ -443,6 +449,7 @@ pub(crate) fn command(core: &Core, command: ScrubCommand) -> Result<(), PoolErro
             let paused = run.now_s().saturating_sub(times.pause_s);
             times.paused_s += paused;
             times.pause_s = 0;
+            core.events.tell(Sysevent::ScrubResume);
             run.state.send_replace(State::Running);
             Ok(())
         }
@@ -450,6 +457,7 @@ pub(crate) fn command(core: &Core, command: ScrubCommand) -> Result<(), PoolErro
             if !core.read_only {
                 return Err(PoolError::ScrubForWrite { pool: pool() });
             }
+            core.events.tell(Sysevent::ScrubStart);
             *last = Some(start(core));
             Ok(())
         }
@@ -462,6 +470,7 @@ pub(crate) fn command(core: &Core, command: ScrubCommand) -> Result<(), PoolErro
             }
             times.pause_s = run.now_s();
             run.state.send_replace(State::Paused);
+            core.events.tell(Sysevent::ScrubPaused);
             Ok(())
         }
         (ScrubCommand::Stop, Some(run)) => {
@@ -491,6 +500,7 @@ fn start(core: &Core) -> Arc<Run> {
         tasks: core.pipeline.tasks().group(),
         pipeline: core.pipeline.clone(),
         errors: core.errors.clone(),
+        events: core.events.clone(),
         first_txg,
         to_examine_bytes: core.pipeline.allocator().totals().allocated_bytes,
         state: watch::Sender::new(State::Running),

@@ -73,6 +73,7 @@ impl Rig {
                 hostid: 0,
                 hostname: "test".into(),
             },
+            events: None,
         };
         let pool = Pool::create(&world, spec).await.expect("create");
         let access = Arc::new(Access::new(Arc::clone(pool.dsl()), world));

@@ -3,6 +3,7 @@
 
 mod common;
 mod crash;
+mod diagnosis;
 mod encrypted;
 mod faults;
 mod multihost;

@@ -93,6 +93,7 @@ pub async fn create_with(
         altroot: None,
         force: false,
         host: host(),
+        events: None,
     };
     Pool::create(world, spec).await.expect("create")
 }

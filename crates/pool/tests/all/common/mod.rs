@@ -111,6 +111,7 @@ pub fn spec(name: &str, vdevs: Vec<VdevSpec>) -> CreateSpec {
         altroot: None,
         force: false,
         host: host(),
+        events: None,
     }
 }
 
