@@ -38,7 +38,7 @@ use super::meter::{IoClass, IoStats, Place};
 use super::queue::Queue;
 use super::state::{Counters, VdevAux, VdevState};
 use crate::range_set::RangeSet;
-use crate::report::{ErrorReport, Priority};
+use crate::report::{ErrorReport, Priority, ScanRead};
 
 /// Bytes of writes that are kept until the device was flushed; then it is flushed for that.
 const KEPT_BYTES_MAX: u64 = 128 << 20;
@@ -106,8 +106,10 @@ pub struct IoContext {
     pub birth: Txg,
     /// Failures are expected and not reported.
     pub speculative: bool,
-    /// Read and check every copy and parity, and repair what is wrong (scrub).
-    pub scrub: bool,
+    /// What a scrub or resilver asks for.
+    pub scan: ScanRead,
+    /// A write that puts wrong or missing data right.
+    pub repair: bool,
     /// A write of [`Priority::Sync`] is durable when it is done, and so are all writes before it
     /// (intent log).
     pub flush: bool,
@@ -162,6 +164,8 @@ pub struct Leaf {
     pub(super) counters: Arc<Counters>,
     queue: Queue,
     missing: Mutex<RangeSet>,
+    /// Txgs of which a scrub or resilver could not write a block to it.
+    scan_failed: Mutex<RangeSet>,
     has_missing: AtomicBool,
     kept: Mutex<Kept>,
     /// Held shared by writes and flushes under way; alone from before a device is back until its
@@ -193,6 +197,7 @@ impl Leaf {
             reads_in_flight: AtomicUsize::new(0),
             counters,
             missing: Mutex::new(RangeSet::new()),
+            scan_failed: Mutex::default(),
             has_missing: AtomicBool::new(false),
             kept: Mutex::default(),
             writing: tokio::sync::RwLock::new(()),
@@ -368,6 +373,20 @@ impl Leaf {
     /// Writes at `offset`. Writes of [`Priority::Sync`] go straight to the device, others through
     /// the queue. What fails is written once more (`zio_vdev_io_assess`, module/zfs/zio.c).
     pub(crate) async fn write(
+        self: &Arc<Self>,
+        offset: u64,
+        data: Bytes,
+        context: &IoContext,
+    ) -> Result<(), LeafError> {
+        let length = data.len() as u64;
+        let result = self.write_or_fail(offset, data, context).await;
+        if context.repair {
+            self.note_repair(result.is_ok(), length, context);
+        }
+        result
+    }
+
+    async fn write_or_fail(
         self: &Arc<Self>,
         offset: u64,
         data: Bytes,
@@ -667,9 +686,9 @@ impl Leaf {
         }
     }
 
-    /// Counts and reports wrong data from this device.
+    /// Counts and reports wrong data from this device. What it is known to lack is no error.
     pub(crate) fn note_checksum_error(&self, offset: u64, context: &IoContext) {
-        if context.speculative {
+        if context.speculative || self.is_missing(context.birth) {
             return;
         }
         Counters::add(&self.counters.checksum_errors, 1);
@@ -680,8 +699,30 @@ impl Leaf {
         });
     }
 
-    pub(crate) fn note_repaired(&self, length: u64) {
-        Counters::add(&self.counters.repaired_bytes, length);
+    /// Takes note of a write that put wrong or missing data right, or was to. One of a scan that
+    /// failed leaves its txg missing when the scan ends (`DTL_SCRUB`, `vdev_stat_update`,
+    /// module/zfs/vdev.c).
+    fn note_repair(&self, is_written: bool, length: u64, context: &IoContext) {
+        if is_written {
+            Counters::add(&self.counters.repaired_bytes, length);
+        }
+        match (context.scan.is_scan(), is_written) {
+            (true, true) => Counters::add(&self.counters.scan_repaired_bytes, length),
+            (true, false) if !context.birth.is_zero() => {
+                self.scan_failed.lock().add(context.birth.get(), 1);
+            }
+            _ => {}
+        }
+    }
+
+    /// The txgs whose blocks scans could not write to it since the last call.
+    pub fn take_scan_failed(&self) -> RangeSet {
+        self.scan_failed.lock().take()
+    }
+
+    /// The same, which stay noted.
+    pub fn scan_failed(&self) -> RangeSet {
+        self.scan_failed.lock().clone()
     }
 
     fn failed(self: &Arc<Self>, error: &Arc<DeviceError>, context: &IoContext, probe: bool) {
