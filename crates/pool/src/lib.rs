@@ -22,8 +22,8 @@
 //! | `tables` | ddt.c as far as it is read |
 //! | `dtl` | vdev.c: `vdev_dtl_sync`, `vdev_dtl_load` |
 //! | [`Salvage`] | (ours) opening what is left of a damaged pool |
-//! | [`scan`] | libzutil's zutil_import.c |
-//! | [`ScrubCommand`] and `scrub` | dsl_scan.c |
+//! | [`ScanSpec`] and `discover` | libzutil's zutil_import.c |
+//! | [`ScrubCommand`] and `scan` | dsl_scan.c; vdev.c: `vdev_dtl_reassess` |
 //! | `config` | spa_config.c |
 //! | [`FeatureState`] and `features` | zfeature.c |
 //! | [`HistoryRecord`] and `history` | spa_history.c |
@@ -45,6 +45,7 @@ mod create;
 mod dedup;
 mod deferred;
 mod directory;
+mod discover;
 mod dtl;
 mod errlog;
 mod error;
@@ -64,7 +65,6 @@ mod removed;
 mod rewind;
 mod salvage;
 mod scan;
-mod scrub;
 mod space;
 mod spec;
 mod status;
@@ -76,6 +76,7 @@ mod vdevs;
 
 pub use activity::{ActivityState, ActivityStatus};
 pub use checkpoint::CheckpointStatus;
+pub use discover::{FoundPool, FoundState, ScanSpec, scan};
 pub use error::{DeviceUse, PoolError};
 pub use features::supported_features;
 pub use history::{HistoryRecord, HistoryWhat};
@@ -84,8 +85,7 @@ pub use probe::{Probe, Unusable, probe};
 pub use props::{PoolProperty, PropertySource};
 pub use removed::{RemovalState, RemovalStatus};
 pub use salvage::{Problem, Salvage, SalvageSpec, SalvagedDataset};
-pub use scan::{FoundPool, FoundState, ScanSpec, scan};
-pub use scrub::{ScrubCommand, ScrubNumbers};
+pub use scan::{ScrubCommand, ScrubNumbers};
 pub use spec::{
     CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, MissingLogs, Rewind, Rewound,
     VdevClass, VdevLayout, VdevSpec,

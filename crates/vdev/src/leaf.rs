@@ -303,6 +303,14 @@ impl Leaf {
         *self.missing.lock() = missing;
     }
 
+    /// Changes the txgs that it lacks writes of in one step: others may add some at any time.
+    pub fn change_missing(&self, change: impl FnOnce(&mut RangeSet)) {
+        let mut missing = self.missing.lock();
+        change(&mut missing);
+        self.has_missing
+            .store(!missing.is_empty(), Ordering::Release);
+    }
+
     /// It lacks writes of this txg.
     pub fn add_missing(&self, txg: Txg) {
         if txg.is_zero() {
@@ -592,6 +600,8 @@ impl Leaf {
         if let Some((first, last)) = forgotten.txgs {
             self.missing.lock().add(first, last - first + 1);
             self.has_missing.store(true, Ordering::Release);
+            // What a scan gave it may be lost as well.
+            self.scan_failed.lock().add(first, last - first + 1);
         }
     }
 

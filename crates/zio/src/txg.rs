@@ -450,6 +450,18 @@ impl TxgManager {
         self.state.lock().wanted >= txg
     }
 
+    /// Whether so much is dirty that writing it should not wait
+    /// (`zfs_vdev_async_write_active_min_dirty_percent`, 30).
+    pub fn is_much_dirty(&self) -> bool {
+        let dirty = self.dirty_bytes();
+        dirty >= self.dirty_max_bytes() / 100 * 30
+    }
+
+    /// Whether anybody held the open txg.
+    pub fn is_open_used(&self) -> bool {
+        self.state.lock().assigned
+    }
+
     /// Asks the sync loop to close the open txg soon; does not wait.
     pub fn kick(&self) {
         {
