@@ -98,7 +98,8 @@ pub(crate) fn from_pool(doing: &str, error: &PoolError) -> Failure {
         PoolError::UnsupportedFeatures { .. }
         | PoolError::UnsupportedForWrite { .. }
         | PoolError::UnsupportedVersion { .. }
-        | PoolError::ScrubForWrite { .. }
+        | PoolError::Resilvering { .. }
+        | PoolError::ScrubOfOldPool { .. }
         | PoolError::BadFeature { .. } => FailureKind::Unsupported,
         PoolError::HasCheckpoint { .. } => FailureKind::Exists,
         PoolError::Destroyed { .. }

@@ -436,6 +436,10 @@ impl<'a> Directories<'a> {
     pub(crate) fn origin(&self) -> Option<&'a Arc<Ds>> {
         self.dsl.registry.origin.get()
     }
+    /// Its object number; pools before version 11 have none.
+    pub fn origin_object(&self) -> Option<ObjectId> {
+        self.origin().map(|origin| origin.object)
+    }
     pub(crate) fn set_origin(&self, origin: Arc<Ds>) {
         set_once(&self.dsl.registry.origin, origin);
     }

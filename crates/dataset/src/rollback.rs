@@ -44,6 +44,7 @@ impl Snapshots<'_> {
                 .activate_feature(ctx, clone, &feature, value)
                 .await?;
         }
+        self.dsl.env().hooks.swapped(clone.object, head.object);
         *clone.open.lock() = None;
         *head.open.lock() = None;
 

@@ -135,6 +135,7 @@ impl Snapshots<'_> {
             state.phys.flags |= DslDatasetPhys::FLAG_UNIQUE_ACCURATE;
             state.prev = Some(snapshot.clone());
         });
+        self.dsl.env().hooks.snapshotted(head.object, object);
         Zap::hold(self.dsl.mos(), from.snapshot_names)
             .await?
             .add_u64(&tx, name, object.get())

@@ -68,14 +68,21 @@ pub trait DslHooks: Send + Sync {
     fn fulfilled(&self, _request: &'static str, _input: NvList) {}
 
     /// A dataset or snapshot is being destroyed in this txg, in syncing context; its object number
-    /// may be used again.
+    /// may be used again. `next` is what follows a snapshot; `None` for a live dataset.
     fn destroying<'a>(
         &'a self,
         _ctx: &'a SyncContext,
         _dataset: ObjectId,
+        _next: Option<ObjectId>,
     ) -> BoxFuture<'a, Result<(), DatasetError>> {
         Box::pin(async { Ok(()) })
     }
+
+    /// In this txg, `snapshot` was taken of the live dataset `head`.
+    fn snapshotted(&self, _head: ObjectId, _snapshot: ObjectId) {}
+
+    /// In this txg, two live datasets exchange what they refer to.
+    fn swapped(&self, _a: ObjectId, _b: ObjectId) {}
 
     /// A live dataset was destroyed in this txg; its object number may be used again.
     fn destroyed(&self, _head: ObjectId) {}

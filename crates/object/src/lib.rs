@@ -8,6 +8,7 @@
 //! | [`Bpobj`], [`Bptree`] | bpobj, bptree | lists of block pointers, trees to be freed |
 //! | [`SpaceMapObject`] | space map | a log of allocated and freed ranges |
 //! | [`Sa`] | system attributes | attributes packed into bonus and spill block |
+//! | [`traverse`] | traverse_dataset | every block of an object set in order, from any place on |
 //! | `salvage` | | reading on past damage: blocks, dnodes and ZAP leaves one by one |
 //!
 //! # Two slots
@@ -53,6 +54,7 @@ mod share;
 mod spacemap;
 mod sync;
 mod table;
+mod traverse;
 mod tree;
 mod treesync;
 mod zap;
@@ -70,4 +72,5 @@ pub use sa::{AttributeId, Sa, SaAttribute, SaFixed, SaRegistration};
 pub use salvage::{DnodeRun, Piece, SalvagedZap, Written, salvage_zap};
 pub use spacemap::{SpaceMapEntry, SpaceMapKind, SpaceMapObject};
 pub use sync::{BlockAccounting, SyncContext};
+pub use traverse::{Leads, Met, Traverse, Traversed, Visitor, traverse};
 pub use zap::{NORMALIZE_UPPERCASE, Normalizer, Zap, ZapCursor, ZapEntry, ZapOptions, ZapValue};

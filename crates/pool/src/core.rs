@@ -14,7 +14,7 @@ use zio::{Pipeline, TxgManager, ZioError};
 
 use crate::auxiliary::Auxiliary;
 use crate::checkpoint::Checkpoint;
-use crate::claims::{LogClaims, StoredScan};
+use crate::claims::LogClaims;
 use crate::config::PoolPairs;
 use crate::dedup::{Dedup, QUOTA_AUTO};
 use crate::deferred::{DeferredFrees, Salt};
@@ -26,7 +26,7 @@ use crate::history::HistoryLog;
 use crate::identity::Identity;
 use crate::participant::Participant;
 use crate::props::{Props, Stored};
-use crate::scrub::Scrub;
+use crate::scan::Scan;
 use crate::space::Space;
 use crate::vdevs::NewTops;
 use crate::{HostIdentity, PoolError, Rewound};
@@ -76,7 +76,8 @@ pub(crate) struct Core {
     pub(crate) errors: Arc<ErrorLog>,
     pub(crate) events: Arc<Events>,
     pub(crate) bootfs: Arc<crate::bootfs::BootFs>,
-    pub(crate) scrub: Scrub,
+    /// Scrub and resilver.
+    pub(crate) scan: Arc<Scan>,
     /// Heartbeats of multi-host protection.
     pub(crate) heart: crate::multihost::Heart,
     /// Discards of free space.
@@ -88,8 +89,6 @@ pub(crate) struct Core {
     pub(crate) props: Props,
     /// Spares and second-level cache devices, as the MOS lists them.
     pub(crate) auxiliary: Mutex<Auxiliary>,
-    /// The last scrub or resilver, as it is stored.
-    pub(crate) stored_scan: StoredScan,
     /// The pool's checkpoint.
     pub(crate) checkpoint: Checkpoint,
     /// Logs that the first transaction group claims.
@@ -112,11 +111,13 @@ pub(crate) struct Core {
 
 impl Core {
     /// What takes part in writing a transaction group, in the order of turns.
-    pub(crate) fn participants(&self) -> [&dyn Participant; 13] {
+    pub(crate) fn participants(&self) -> [&dyn Participant; 14] {
         [
             &self.claims,
             &*self.history,
             &self.salt,
+            // What it finds out goes into error and dirty time logs.
+            &*self.scan,
             // Frees settle in what follows.
             &self.deferred_frees,
             &*self.errors,
@@ -263,6 +264,7 @@ impl Core {
     /// Lets go of everything; the sync loop has ended.
     pub(crate) fn close(&self) {
         self.state.lock().closed = true;
+        self.scan.closed();
         self.auxiliary.lock().release();
         self.dsl.tasks().close();
         // Of a pool that is given up, some may wait for devices that never answer.

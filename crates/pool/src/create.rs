@@ -21,7 +21,7 @@ use zio::{TxgLimits, TxgManager};
 use crate::auxiliary::{self, NewAuxiliary, Places};
 use crate::bootfs::{self, BootFs};
 use crate::checkpoint::{Checkpoint, CheckpointState};
-use crate::claims::{LogClaims, StoredScan};
+use crate::claims::LogClaims;
 use crate::core::{Core, State, unless_suspended};
 use crate::deferred::{DeferredFrees, Salt};
 use crate::dtl::DirtyTimes;
@@ -215,6 +215,7 @@ async fn create_on(
         txgs: Some(txgs.clone()),
     };
     let bootfs = Arc::new(BootFs::default());
+    let scan = Arc::new(crate::scan::Scan::default());
     let env = DslEnvironment {
         pool_name: name,
         pipeline: ground.pipeline.clone(),
@@ -224,6 +225,7 @@ async fn create_on(
             history: history.clone(),
             errors: ground.errors.clone(),
             bootfs: bootfs.clone(),
+            scan: scan.clone(),
         }),
         read_only: false,
         spa_version: Uberblock::VERSION_FEATURES,
@@ -254,14 +256,13 @@ async fn create_on(
         errors: ground.errors.clone(),
         events: ground.events.clone(),
         bootfs,
-        scrub: crate::scrub::Scrub::default(),
+        scan,
         heart: crate::multihost::Heart::default(),
         trim: crate::trim::Trim::default(),
         state: Mutex::new(State::new(uberblock)),
         identity: Identity::new(pairs),
         props: Props::new(props),
         auxiliary: Mutex::default(),
-        stored_scan: StoredScan::default(),
         checkpoint: Checkpoint::new(CheckpointState::None),
         claims: LogClaims::default(),
         salt: missing,

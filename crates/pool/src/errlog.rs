@@ -27,6 +27,7 @@ use crate::core::Core;
 use crate::errors::{Change, DAMAGED_MAX, ErrorLog, Logs, Lost, Pending};
 use crate::history::{HistoryLog, HistoryWhat};
 use crate::participant::{Participant, Pass, Turn};
+use crate::scan::Scan;
 use crate::{PoolError, directory, features};
 
 /// An entry: the live dataset (or what else the block was found in), and the block.
@@ -37,6 +38,7 @@ pub(crate) struct Hooks {
     pub(crate) history: Arc<HistoryLog>,
     pub(crate) errors: Arc<ErrorLog>,
     pub(crate) bootfs: Arc<BootFs>,
+    pub(crate) scan: Arc<Scan>,
 }
 
 impl DslHooks for Hooks {
@@ -60,8 +62,18 @@ impl DslHooks for Hooks {
         &'a self,
         ctx: &'a SyncContext,
         dataset: ObjectId,
+        next: Option<ObjectId>,
     ) -> BoxFuture<'a, Result<(), DatasetError>> {
+        self.scan.destroyed(dataset, next);
         Box::pin(self.bootfs.destroying(ctx, dataset))
+    }
+
+    fn snapshotted(&self, head: ObjectId, snapshot: ObjectId) {
+        self.scan.snapshotted(head, snapshot);
+    }
+
+    fn swapped(&self, a: ObjectId, b: ObjectId) {
+        self.scan.swapped(a, b);
     }
 
     fn destroyed(&self, head: ObjectId) {

@@ -320,11 +320,18 @@ pub enum PoolError {
     /// A device failed.
     #[error(transparent)]
     Device(#[from] device::DeviceError),
-    /// Only pools that were imported read-only can be scrubbed so far.
+    /// A resilver is under way.
+    #[error("cannot scrub '{pool}': currently resilvering; 'zpool status' says how far it is")]
+    Resilvering {
+        /// The pool.
+        pool: String,
+    },
+    /// The pool's version is older than scans' own state.
     #[error(
-        "cannot scrub '{pool}': it is open for writing, which scrubs do not support yet; export it, import it with '-o readonly=on', and scrub it then"
+        "cannot scrub '{pool}': its version is older than 11; upgrade it with 'zpool upgrade', or \
+         import it with '-o readonly=on' and scrub it then"
     )]
-    ScrubForWrite {
+    ScrubOfOldPool {
         /// The pool.
         pool: String,
     },
@@ -412,7 +419,8 @@ impl PoolError {
                 | Self::NoState { .. }
                 | Self::NoCheckpoint { .. }
                 | Self::BadFeature { .. }
-                | Self::ScrubForWrite { .. }
+                | Self::Resilvering { .. }
+                | Self::ScrubOfOldPool { .. }
                 | Self::ScrubActive { .. }
                 | Self::ScrubPaused { .. }
         )

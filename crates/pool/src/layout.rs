@@ -444,7 +444,7 @@ pub(crate) async fn examine(
             });
         }
         if !force
-            && let Some(label) = crate::scan::read_label(&device, &leaf.path).await
+            && let Some(label) = crate::discover::read_label(&device, &leaf.path).await
             && let Some(device_use) = in_use(&label.config)
         {
             return Err(PoolError::DeviceInUse {

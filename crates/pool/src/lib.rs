@@ -24,8 +24,8 @@
 //! | [`PoolEvent`] and `events` | zfs_fm.c; spa.c: `spa_event_notify` |
 //! | `diagnosis` | cmd/zed/agents: zfs_diagnosis.c, fmd_serd.c, zfs_retire.c |
 //! | [`Salvage`] | (ours) opening what is left of a damaged pool |
-//! | [`scan`] | libzutil's zutil_import.c |
-//! | [`ScrubCommand`] and `scrub` | dsl_scan.c |
+//! | [`ScanSpec`] and `discover` | libzutil's zutil_import.c |
+//! | [`ScrubCommand`] and `scan` | dsl_scan.c; vdev.c: `vdev_dtl_reassess` |
 //! | `config` | spa_config.c |
 //! | [`FeatureState`] and `features` | zfeature.c |
 //! | [`HistoryRecord`] and `history` | spa_history.c |
@@ -48,6 +48,7 @@ mod dedup;
 mod deferred;
 mod diagnosis;
 mod directory;
+mod discover;
 mod dtl;
 mod errlog;
 mod error;
@@ -68,7 +69,6 @@ mod removed;
 mod rewind;
 mod salvage;
 mod scan;
-mod scrub;
 mod space;
 mod spec;
 mod status;
@@ -80,6 +80,7 @@ mod vdevs;
 
 pub use activity::{ActivityState, ActivityStatus};
 pub use checkpoint::CheckpointStatus;
+pub use discover::{FoundPool, FoundState, ScanSpec, scan};
 pub use error::{DeviceUse, PoolError};
 pub use events::{EventSink, PoolEvent};
 pub use features::supported_features;
@@ -89,8 +90,7 @@ pub use probe::{Probe, Unusable, probe};
 pub use props::{PoolProperty, PropertySource};
 pub use removed::{RemovalState, RemovalStatus};
 pub use salvage::{Problem, Salvage, SalvageSpec, SalvagedDataset};
-pub use scan::{FoundPool, FoundState, ScanSpec, scan};
-pub use scrub::{ScrubCommand, ScrubNumbers};
+pub use scan::{ScrubCommand, ScrubNumbers};
 pub use spec::{
     CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, MissingLogs, Rewind, Rewound,
     VdevClass, VdevLayout, VdevSpec,

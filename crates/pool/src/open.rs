@@ -8,6 +8,7 @@
 //!
 //! Source: module/zfs/spa.c (`spa_load_impl` and the `spa_ld_*` functions).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -23,7 +24,7 @@ use zio::{Cache, Pipeline, PipelineOptions, TxgLimits, TxgManager, ZioError};
 use crate::auxiliary::{self, Auxiliary, Places};
 use crate::bootfs::{self, BootFs};
 use crate::checkpoint::{Checkpoint, CheckpointState};
-use crate::claims::{LogClaims, StoredScan};
+use crate::claims::LogClaims;
 use crate::clones::CloneTables;
 use crate::core::{Core, State, unless_suspended};
 use crate::deferred::{DeferredFrees, Salt};
@@ -35,6 +36,7 @@ use crate::history::{History, HistoryLog, HistoryWhat};
 use crate::identity::{Identity, Pairs};
 use crate::props::Stored;
 use crate::props::{PropValues, Props};
+use crate::scan::Scan;
 use crate::space::{Space, TopShape};
 use crate::vdevs::NewTops;
 use crate::{
@@ -142,6 +144,7 @@ pub(crate) fn start(core: &Arc<Core>) {
                 }
             }
         }));
+    Scan::start(core);
     let looping = core.clone();
     core.looping
         .spawn("sync loop", async move { looping.sync_loop().await });
@@ -556,6 +559,7 @@ async fn import_on(
     );
     let history = HistoryLog::new(world.clone(), &spec.host.hostname, &ground.events);
     let bootfs = Arc::new(BootFs::default());
+    let scan = Arc::new(crate::scan::Scan::default());
     let env = DslEnvironment {
         pool_name: name.to_owned(),
         pipeline: ground.pipeline.clone(),
@@ -565,6 +569,7 @@ async fn import_on(
             history: history.clone(),
             errors: ground.errors.clone(),
             bootfs: bootfs.clone(),
+            scan: scan.clone(),
         }),
         read_only: spec.read_only,
         spa_version: uberblock.version,
@@ -639,6 +644,7 @@ async fn import_on(
     allocator.set_checkpoint_bytes(ground.space.checkpoint_bytes().values().sum());
     let dirty_times = DirtyTimes::default();
     dirty_times.load(&mos, &ground.tree, uberblock.txg).await?;
+    load_scan(&scan, &mos, txgs.synced_txg()).await?;
 
     let core = Arc::new(Core {
         world: world.clone(),
@@ -658,14 +664,13 @@ async fn import_on(
         errors: ground.errors.clone(),
         events: ground.events.clone(),
         bootfs,
-        scrub: crate::scrub::Scrub::default(),
+        scan,
         heart: crate::multihost::Heart::default(),
         trim: crate::trim::Trim::default(),
         state: Mutex::new(State::new(uberblock)),
         identity: Identity::new(stored.pairs),
         props: Props::new(stored.props),
         auxiliary: Mutex::new(stored.auxiliary),
-        stored_scan: stored.scan,
         checkpoint: Checkpoint::new(checkpoint),
         claims: LogClaims::new((!spec.read_only).then_some(log_claim(&uberblock, past))),
         salt: stored.salt,
@@ -717,6 +722,29 @@ async fn import_on(
     }
     core.events.loaded();
     Ok(core)
+}
+
+/// Takes over the scan that the object directory tells of.
+async fn load_scan(scan: &Scan, mos: &Arc<ObjectSet>, synced: Txg) -> Result<(), PoolError> {
+    let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
+    let scrubbed = directory.lookup_u64(directory::LAST_SCRUBBED_TXG).await?;
+    let value = directory.lookup(directory::SCAN).await?;
+    let mut queue = BTreeMap::new();
+    let object = value.as_ref().map_or(ObjectId::ZERO, Scan::stored_queue);
+    if !object.is_zero() {
+        for entry in Zap::hold(mos, object).await?.all().await? {
+            let dataset = u64::from_str_radix(&entry.name_str(), 16);
+            if let (Ok(dataset), Some(txg)) = (dataset, entry.value.as_u64()) {
+                queue.insert(dataset, txg);
+            }
+        }
+    }
+    scan.load(
+        value.as_ref(),
+        queue,
+        Txg::new(scrubbed.unwrap_or(0)),
+        synced,
+    )
 }
 
 /// The txg that counts as synced: the next is the first that is written.
@@ -778,7 +806,6 @@ struct Directory {
     pairs: Pairs,
     props: PropValues,
     auxiliary: Auxiliary,
-    scan: StoredScan,
     salt: Salt,
     deferred_frees: DeferredFrees,
 }
@@ -802,7 +829,6 @@ async fn load_directory(
         pairs,
         props: PropValues::default(),
         auxiliary: Auxiliary::default(),
-        scan: StoredScan::default(),
         salt: Salt::default(),
         deferred_frees: DeferredFrees::default(),
     };
@@ -845,9 +871,6 @@ async fn load_directory(
         }
     }
     out.props.vdevs = vdevprops::load(mos, &ground.tree).await;
-    if let Some(value) = directory.lookup(directory::SCAN).await? {
-        out.scan = StoredScan::load(&value)?;
-    }
     let places = Places {
         world,
         tree: &ground.tree,

@@ -21,7 +21,7 @@ use crate::props::{Change, Kind, Row, Stored};
 use crate::{
     AddSpec, CreateSpec, FeatureStatus, FoundPool, HistoryRecord, ImportSpec, PoolError,
     PoolHealth, PoolProperty, PoolStatus, PropertySource, Rewound, ScanSpec, ScanStatus,
-    ScrubCommand, ScrubNumbers, checkpoint, config, create, features, props, rewind, scrub, status,
+    ScrubCommand, ScrubNumbers, checkpoint, config, create, features, props, rewind, scan, status,
     vdevprops, vdevs,
 };
 
@@ -146,7 +146,8 @@ impl Pool {
         if core.state.lock().closed {
             return Err(PoolError::Closed { pool: self.name() });
         }
-        core.scrub.end(force).await;
+        core.scan.read_only.end(force).await;
+        core.scan.set_closing(true);
         if !core.read_only {
             if core.suspended().is_none() {
                 let writing = pin!(self.write_last(pool_state));
@@ -166,6 +167,7 @@ impl Pool {
                         pairs.dirty = true;
                         core.space.set_flush_all(false);
                     }
+                    core.scan.set_closing(false);
                     return Err(PoolError::Suspended {
                         pool: pairs.name.clone(),
                         why,
@@ -415,7 +417,7 @@ impl Pool {
             "bcloneratio" => ratio(self.core.clones.status().ratio_percent()),
             "bcloneused" => number(self.core.clones.status().used_bytes),
             "bclonesaved" => number(self.core.clones.status().saved_bytes),
-            "last_scrubbed_txg" => number(self.core.tables.last_scrubbed),
+            "last_scrubbed_txg" => number(self.core.scan.last_scrubbed_txg().get()),
             "altroot" => optional(self.core.altroot.clone(), "-"),
             "cachefile" => optional(self.core.props.lock().cachefile.clone(), "-"),
             "comment" => optional(self.core.identity.lock().comment.clone(), "-"),
@@ -776,25 +778,31 @@ impl Pool {
     /// [`Pool::wait_for_scrub`]; stopping does.
     ///
     /// # Errors
-    /// [`PoolError::ScrubForWrite`] for a pool that was not imported read-only,
-    /// [`PoolError::ScrubActive`], [`PoolError::ScrubPaused`], [`PoolError::NoScrub`].
+    /// [`PoolError::Resilvering`], [`PoolError::ScrubActive`], [`PoolError::ScrubPaused`], [`PoolError::NoScrub`].
     pub async fn scrub(&self, command: ScrubCommand) -> Result<(), PoolError> {
         self.check_open()?;
-        scrub::command(&self.core, command)?;
+        scan::command(&self.core, command).await?;
         if command == ScrubCommand::Stop {
-            self.core.scrub.wait(true).await;
+            self.core.scan.wait(true).await;
         }
         Ok(())
     }
 
     /// Waits until no scrub is under way, or it is paused; with `paused`, until a paused one has ended too.
     pub async fn wait_for_scrub(&self, paused: bool) {
-        self.core.scrub.wait(paused).await;
+        self.core.scan.wait(paused).await;
     }
 
-    /// The last scrub since the import.
+    /// How many blocks a scan of a pool in use gathers before it reads them, at most. How far it is
+    /// is stored whenever it has read them all: fewer blocks lose less in a crash, more are read in
+    /// a better order.
+    pub fn set_scan_queue(&self, blocks: usize) {
+        self.core.scan.set_queue_blocks_max(blocks);
+    }
+
+    /// The last scrub or resilver.
     pub fn scrub_status(&self) -> Option<ScanStatus> {
-        self.core.scrub.status()
+        self.core.scan.status(&self.core)
     }
 
     /// Bytes that are in the background to be freed: those of destroyed datasets.
@@ -804,7 +812,7 @@ impl Pool {
 
     /// What the last scrub since the import has done so far.
     pub fn scrub_numbers(&self) -> Option<ScrubNumbers> {
-        self.core.scrub.numbers()
+        self.core.scan.numbers()
     }
 
     /// The blocks of which no copy is good, as far as the pool's logs and what was read and scrubbed since the import
@@ -864,7 +872,7 @@ impl Drop for Pool {
         if self.core.state.lock().closed {
             return;
         }
-        self.core.scrub.abandon();
+        self.core.scan.read_only.abandon();
         // The sync loop holds the core as well: without this it would go on for ever.
         self.core.txgs.stop(ZioError::Closing);
         let core = self.core.clone();

@@ -500,7 +500,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
     };
     let health = health(core);
     let suspended_why = core.suspended();
-    let scrub = core.scrub.status();
+    let scan = core.scan.status(core);
     let checkpoint = core.checkpoint_status();
     let auxiliary = core.auxiliary.lock();
     let (version, errata) = {
@@ -517,7 +517,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         root,
         spares: auxiliary.spares.statuses.clone(),
         caches: auxiliary.caches.statuses.clone(),
-        scan: scrub.or_else(|| core.stored_scan.status()),
+        scan,
         checkpoint,
         expansion: core.tables.expansion.clone(),
         removal: core.tables.removal.clone(),

@@ -102,8 +102,6 @@ pub struct ExpansionStatus {
 /// All of these.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tables {
-    /// Up to which txg the last scrub came that was finished (`spa_get_last_scrubbed_txg`).
-    pub(crate) last_scrubbed: u64,
     pub(crate) dedup: DedupStatus,
     /// The checkpoint's uberblock.
     pub(crate) checkpoint: Option<Uberblock>,
@@ -132,8 +130,6 @@ pub(crate) async fn load(
     load_of_tops(mos, tree, &mut out).await?;
     out.removal = removed::report(mos, tree).await?;
     out.activities = Activities::load(mos, tree).await?;
-    let scrubbed = directory.lookup_u64(directory::LAST_SCRUBBED_TXG).await?;
-    out.last_scrubbed = scrubbed.unwrap_or(0);
     if let Some(value) = directory.lookup(directory::CHECKPOINT).await? {
         out.checkpoint = Some(decode_checkpoint(&value.to_u64s())?);
     }

@@ -493,7 +493,7 @@ pub(crate) async fn change_guid(core: &Arc<Core>, new: Guid) -> Result<(), PoolE
 /// [`PoolError::NoLabel`], [`PoolError::DeviceInUse`], and failures of the device.
 pub async fn clear_label(world: &World, path: &str, force: bool) -> Result<(), PoolError> {
     let device = world.opener.open(path, false).await?;
-    let Some(label) = crate::scan::read_label(&device, path).await else {
+    let Some(label) = crate::discover::read_label(&device, path).await else {
         return Err(PoolError::NoLabel {
             path: path.to_owned(),
         });

@@ -348,14 +348,14 @@ impl Striped<'_> {
         let mut content = rows.blank();
         let mut cause: Option<ReadFailure> = None;
         // Of a single row, parity is not needed as long as all is well.
-        let only_data = rows.rows.len() == 1 && !context.scrub;
+        let only_data = rows.rows.len() == 1 && !context.scan.is_scan();
         for parity_too in [false, true] {
             if only_data || parity_too {
                 let wanted = |column| parity_too || column >= rows.parity;
                 self.read_rows(&rows, wanted, false, &mut content, &mut cause, context)
                     .await;
             }
-            if !context.scrub
+            if !context.scan.is_scan()
                 && let Some(block) = rows.assemble(&content)
                 && verify.verify(&block).await
             {

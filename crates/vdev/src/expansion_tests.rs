@@ -17,6 +17,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::error::VdevError;
+use crate::report::ScanRead;
 use crate::testing::{TestTree, group, noise, pool_config, root, simulate};
 
 const SECTOR: u64 = 512;
@@ -175,7 +176,7 @@ impl Bed {
         for block in &self.blocks {
             let context = IoContext {
                 birth: block.birth,
-                scrub,
+                scan: if scrub { ScanRead::Scrub } else { ScanRead::No },
                 ..IoContext::default()
             };
             let verify = Same(block.data.clone());

@@ -242,7 +242,7 @@ impl VdevTree {
             };
             return on.read_block(piece.offset, psize, &context, verify).await;
         }
-        if !context.scrub {
+        if !context.scan.is_scan() {
             let reads = places.iter().map(|(on, piece)| async move {
                 let context = IoContext {
                     birth: piece.birth,

@@ -184,4 +184,41 @@ impl Vdev {
             }
         }
     }
+
+    /// Whether devices that can be written lack a block of `birth`, or a part of it
+    /// (`vdev_dtl_need_resilver`, module/zfs/vdev.c). `psize` is zero where only a part of a block
+    /// is at `offset`. Of removed vdevs that is not known: they say yes.
+    pub fn needs_resilver(&self, offset: u64, psize: usize, birth: Txg) -> bool {
+        let any = |children: &[std::sync::Arc<Vdev>]| {
+            children
+                .iter()
+                .any(|child| child.needs_resilver(offset, 0, birth))
+        };
+        match &self.kind {
+            VdevKind::Leaf(LeafVdev { leaf, .. }) => leaf.is_missing(birth) && leaf.is_writeable(),
+            VdevKind::DraidSpare(spare) => {
+                self.is_writeable(offset) && spare.is_missing(birth)
+                    || spare
+                        .child(offset)
+                        .is_some_and(|child| child.needs_resilver(offset, 0, birth))
+            }
+            VdevKind::Indirect(_) => true,
+            VdevKind::Raidz(raidz) if psize > 0 && raidz.expansion.is_none() => {
+                // A small block is not on all children.
+                let length = psize.next_multiple_of(1 << self.ashift());
+                let columns = self
+                    .geometry()
+                    .and_then(|geometry| geometry.columns(offset, length));
+                columns.is_none_or(|columns| {
+                    columns.columns.iter().any(|column| {
+                        let child = raidz.children.get(column.child);
+                        column.length > 0
+                            && child
+                                .is_some_and(|child| child.needs_resilver(column.offset, 0, birth))
+                    })
+                })
+            }
+            kind => any(kind.children()),
+        }
+    }
 }

@@ -42,7 +42,7 @@ use super::meter::{IoClass, IoStats, Place, Span};
 use super::queue::Queue;
 use super::state::{Counters, VdevAux, VdevState};
 use crate::range_set::RangeSet;
-use crate::report::{DeviceIo, ErrorReport, Operation, Priority};
+use crate::report::{DeviceIo, ErrorReport, Operation, Priority, ScanRead};
 
 /// Bytes of writes that are kept until the device was flushed; then it is flushed for that.
 const KEPT_BYTES_MAX: u64 = 128 << 20;
@@ -110,8 +110,10 @@ pub struct IoContext {
     pub birth: Txg,
     /// Failures are expected and not reported.
     pub speculative: bool,
-    /// Read and check every copy and parity, and repair what is wrong (scrub).
-    pub scrub: bool,
+    /// What a scrub or resilver asks for.
+    pub scan: ScanRead,
+    /// A write that puts wrong or missing data right.
+    pub repair: bool,
     /// A write of [`Priority::Sync`] is durable when it is done, and so are all writes before it
     /// (intent log).
     pub flush: bool,
@@ -168,6 +170,8 @@ pub struct Leaf {
     pub(super) counters: Arc<Counters>,
     queue: Queue,
     missing: Mutex<RangeSet>,
+    /// Txgs of which a scrub or resilver could not write a block to it.
+    scan_failed: Mutex<RangeSet>,
     has_missing: AtomicBool,
     kept: Mutex<Kept>,
     /// Held shared by writes and flushes under way; alone from before a device is back until its
@@ -200,6 +204,7 @@ impl Leaf {
             reads_in_flight: AtomicUsize::new(0),
             counters,
             missing: Mutex::new(RangeSet::new()),
+            scan_failed: Mutex::default(),
             has_missing: AtomicBool::new(false),
             kept: Mutex::default(),
             writing: tokio::sync::RwLock::new(()),
@@ -328,6 +333,14 @@ impl Leaf {
         *self.missing.lock() = missing;
     }
 
+    /// Changes the txgs that it lacks writes of in one step: others may add some at any time.
+    pub fn change_missing(&self, change: impl FnOnce(&mut RangeSet)) {
+        let mut missing = self.missing.lock();
+        change(&mut missing);
+        self.has_missing
+            .store(!missing.is_empty(), Ordering::Release);
+    }
+
     /// It lacks writes of this txg.
     pub fn add_missing(&self, txg: Txg) {
         if txg.is_zero() {
@@ -407,6 +420,20 @@ impl Leaf {
         data: Bytes,
         context: &IoContext,
     ) -> Result<(), LeafError> {
+        let length = data.len() as u64;
+        let result = self.write_or_fail(offset, data, context).await;
+        if context.repair {
+            self.note_repair(result.is_ok(), length, context);
+        }
+        result
+    }
+
+    async fn write_or_fail(
+        self: &Arc<Self>,
+        offset: u64,
+        data: Bytes,
+        context: &IoContext,
+    ) -> Result<(), LeafError> {
         let _writing = self.writing.read().await;
         let device = self.usable_device()?;
         if device.is_read_only() {
@@ -461,7 +488,7 @@ impl Leaf {
             size_bytes: length as u64,
             bookmark: context.bookmark,
             priority: context.priority,
-            scrub: context.scrub,
+            scrub: context.scan.is_scan(),
             retried: false,
             begun_ns: 0,
             took_ns: 0,
@@ -663,6 +690,8 @@ impl Leaf {
         if let Some((first, last)) = forgotten.txgs {
             self.missing.lock().add(first, last - first + 1);
             self.has_missing.store(true, Ordering::Release);
+            // What a scan gave it may be lost as well.
+            self.scan_failed.lock().add(first, last - first + 1);
         }
     }
 
@@ -758,24 +787,44 @@ impl Leaf {
         }
     }
 
-    /// Counts and reports wrong data from this device. That of txgs which it lacks writes of is no
-    /// news (`zfs_ereport_is_valid`, module/zfs/zfs_fm.c).
+    /// Counts and reports wrong data from this device. What it is known to lack is no error
+    /// (`zfs_ereport_is_valid`, module/zfs/zfs_fm.c).
     pub(crate) fn note_checksum_error(&self, offset: u64, length: usize, context: &IoContext) {
-        if context.speculative {
+        if context.speculative || self.is_missing(context.birth) {
             return;
         }
         Counters::add(&self.counters.checksum_errors, 1);
-        if !self.is_missing(context.birth) {
-            let raw = offset.saturating_add(LABEL_START_BYTES);
-            self.common.report(ErrorReport::Checksum {
-                leaf: self.guid,
-                io: Self::io(Operation::Read, raw, length, context),
-            });
+        let raw = offset.saturating_add(LABEL_START_BYTES);
+        self.common.report(ErrorReport::Checksum {
+            leaf: self.guid,
+            io: Self::io(Operation::Read, raw, length, context),
+        });
+    }
+
+    /// Takes note of a write that put wrong or missing data right, or was to. One of a scan that
+    /// failed leaves its txg missing when the scan ends (`DTL_SCRUB`, `vdev_stat_update`,
+    /// module/zfs/vdev.c).
+    fn note_repair(&self, is_written: bool, length: u64, context: &IoContext) {
+        if is_written {
+            Counters::add(&self.counters.repaired_bytes, length);
+        }
+        match (context.scan.is_scan(), is_written) {
+            (true, true) => Counters::add(&self.counters.scan_repaired_bytes, length),
+            (true, false) if !context.birth.is_zero() => {
+                self.scan_failed.lock().add(context.birth.get(), 1);
+            }
+            _ => {}
         }
     }
 
-    pub(crate) fn note_repaired(&self, length: u64) {
-        Counters::add(&self.counters.repaired_bytes, length);
+    /// The txgs whose blocks scans could not write to it since the last call.
+    pub fn take_scan_failed(&self) -> RangeSet {
+        self.scan_failed.lock().take()
+    }
+
+    /// The same, which stay noted.
+    pub fn scan_failed(&self) -> RangeSet {
+        self.scan_failed.lock().clone()
     }
 
     /// After an error. It is reported if there is something to report, unless the device is out of

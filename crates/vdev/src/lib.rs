@@ -87,7 +87,7 @@ pub use metaslab::{METASLABS_MAX, metaslab_shift};
 pub use meter::{IO_CLASSES, IoStats, LATENCY_BUCKETS, SIZE_BUCKETS};
 pub use node::{ReadFailure, Top, Vdev, Verify, WriteFailure};
 pub use range_set::RangeSet;
-pub use report::{DeviceIo, ErrorReport, ErrorSink, IgnoreErrors, Operation, Priority};
+pub use report::{DeviceIo, ErrorReport, ErrorSink, IgnoreErrors, Operation, Priority, ScanRead};
 pub use state::{CounterValues, Counters, VdevAux, VdevState};
 pub use survey::{LabelSurvey, SlotSurvey, survey_labels};
 pub use top_spec::{AllocClass, TopSpec};

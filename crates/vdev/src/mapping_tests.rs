@@ -13,6 +13,7 @@ use format::{Guid, LABEL_START_BYTES, NvList, NvValue, Txg, VdevId};
 use proptest::prelude::*;
 
 use super::*;
+use crate::report::ScanRead;
 use crate::testing::{births, entry, group, noise, removed, root, simulate};
 
 const DISK_BYTES: u64 = 192 << 20;
@@ -549,7 +550,7 @@ fn a_device_that_comes_back_gets_what_it_missed() {
         assert!(leaf.is_missing(Txg::new(7)));
         tree.reopen(false).await.unwrap();
         let scrub = IoContext {
-            scrub: true,
+            scan: ScanRead::Scrub,
             ..context
         };
         for (offset, block) in &blocks {
@@ -802,7 +803,7 @@ fn blocks_of_removed_vdevs_are_put_together_from_any_copies() {
             disk.corrupt(LABEL_START_BYTES + place, 512);
         }
         let scrub = IoContext {
-            scrub: true,
+            scan: ScanRead::Scrub,
             ..context
         };
         let read = tree.read_block(first, 0, 2048, &scrub, &verify).await;

@@ -73,7 +73,7 @@ pub(super) enum IoClass {
 impl IoClass {
     pub(super) fn of_read(context: &IoContext) -> Self {
         match context.priority {
-            _ if context.scrub => IoClass::Scrub,
+            _ if context.scan.is_scan() => IoClass::Scrub,
             Priority::Sync => IoClass::SyncRead,
             Priority::Async => IoClass::AsyncRead,
             Priority::Scrub => IoClass::Scrub,
@@ -82,7 +82,7 @@ impl IoClass {
 
     /// Of a write that goes straight to the device.
     pub(super) fn of_write(context: &IoContext) -> Self {
-        match context.scrub {
+        match context.scan.is_scan() {
             true => IoClass::AsyncWrite,
             false => IoClass::SyncWrite,
         }

@@ -10,7 +10,7 @@ use futures::future::join_all;
 
 use super::meter::{IoClass, IoStats};
 use super::*;
-use crate::report::Priority;
+use crate::report::{Priority, ScanRead};
 use crate::testing::{TestTree, group, leaf, noise, simulate};
 
 /// Every operation takes 6 ms: bucket 22, as timers are exact to a millisecond.
@@ -122,7 +122,7 @@ fn classes_are_told_apart_and_failures_left_out() {
         assert!(first.io_stats().individual[labels].iter().sum::<u64>() > 0);
         let scrub = IoContext {
             priority: Priority::Scrub,
-            scrub: true,
+            scan: ScanRead::Scrub,
             ..IoContext::default()
         };
         leaf.read(0, 16384, &scrub).await.expect("read");

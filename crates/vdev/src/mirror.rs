@@ -3,10 +3,14 @@
 //! **Reads** (`vdev_mirror_child_select`, module/zfs/vdev_mirror.c) go to the readable child with
 //! the fewest reads in flight that does not miss the block's transaction group; among equals, areas
 //! of 2 MiB take turns. What fails, by the device or by checksum, is read from the others, and then
-//! repaired with what was good.
+//! repaired with what was good. Scrubs read every child that does not miss the block, resilvers as
+//! few as will do; both write it to those that miss it, which is no error of theirs
+//! (`vdev_mirror_io_done`).
 //!
 //! **Writes** go to every child that can be written and are good when one is; the others miss the
 //! transaction group from then on.
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 use format::Txg;
@@ -15,6 +19,7 @@ use futures::future::join_all;
 use crate::kind::MirrorVdev;
 use crate::leaf::IoContext;
 use crate::node::{ReadFailure, Vdev, Verify, WriteFailure};
+use crate::report::ScanRead;
 use crate::state::Counters;
 
 impl MirrorVdev {
@@ -36,6 +41,15 @@ impl MirrorVdev {
         order
     }
 
+    /// Children but `except` that lack the block, or whose own children may.
+    fn lacking(&self, offset: u64, birth: Txg, except: usize) -> Vec<usize> {
+        let others = self.children.iter().enumerate();
+        let lacks = |(index, child): &(usize, &Arc<Vdev>)| {
+            *index != except && child.is_readable() && child.needs_resilver(offset, 0, birth)
+        };
+        others.filter(lacks).map(|(index, _)| index).collect()
+    }
+
     pub(crate) async fn read(
         &self,
         vdev: &Vdev,
@@ -53,6 +67,12 @@ impl MirrorVdev {
         let mut bad = Vec::new();
         for index in self.candidates(offset, context.birth) {
             let child = &self.children[index];
+            let is_missing = child.is_missing(offset, context.birth);
+            if good.is_some() && is_missing {
+                // Those that lack the block come last; it is written without being read.
+                bad.push(index);
+                continue;
+            }
             match child.read_part(offset, length, context).await {
                 Ok(data) => {
                     // A scrub compares with what was verified. What differs may do so where the
@@ -60,7 +80,11 @@ impl MirrorVdev {
                     let right = good.as_ref() == Some(&data) || verify.verify(&data).await;
                     if right {
                         good.get_or_insert(data);
-                        if !context.scrub {
+                        if !context.scan.is_scan() {
+                            break;
+                        }
+                        if context.scan == ScanRead::Resilver {
+                            bad.extend(self.lacking(offset, context.birth, index));
                             break;
                         }
                     } else {

@@ -563,17 +563,15 @@ impl Vdev {
         if context.speculative || !self.is_writeable(offset) {
             return;
         }
-        let length = good.len() as u64;
         // Not through the queue's long way: the reader waits for it, so that it cannot come
         // after the place was freed and used for something else.
         let context = IoContext {
             priority: crate::report::Priority::Sync,
+            repair: true,
             ..*context
         };
-        if self.write_part(offset, good, &context).await.is_ok()
-            && let Some(leaf) = self.leaf()
-        {
-            leaf.note_repaired(length);
+        if let Err(failure) = self.write_part(offset, good, &context).await {
+            tracing::debug!(cause = failure.cause, "a repair failed");
         }
     }
 

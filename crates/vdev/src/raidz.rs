@@ -5,8 +5,9 @@
 //! the missing ones computed. When the result fails its checksum, some column is silently wrong:
 //! every column is read, and every set of columns that parity can make up for is tried as
 //! the wrong one, smallest sets first, until the checksum holds. Columns that turn out wrong
-//! or unreadable are then written anew, and counted. A scrub reads all columns and compares the
-//! parity as well.
+//! or unreadable are then written anew, and counted. Scrubs and resilvers read all columns and
+//! compare the parity as well. Columns on devices that lack the block's txg are not read, and are
+//! written without counting as errors.
 //!
 //! A write computes the parity, writes all columns, and succeeds when at most as many columns
 //! failed as there is parity. Data columns are slices of the caller's buffer.
@@ -320,7 +321,7 @@ impl<'a> Striped<'a> {
             device: false,
             cause,
         })?;
-        if !context.scrub {
+        if !context.scan.is_scan() {
             let data = rows.data_columns();
             self.read_columns(&mut rows, &data, context).await;
             if !rows.missing_data()

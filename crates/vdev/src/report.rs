@@ -51,6 +51,31 @@ pub struct DeviceIo {
     pub took_ns: u64,
 }
 
+/// What a read of a scrub or resilver does beyond reading a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum ScanRead {
+    /// It is an ordinary read: the first copy that is right will do.
+    #[default]
+    No,
+    /// Every copy and all parity are read and compared, and what is wrong or missing is written.
+    Scrub,
+    /// Devices that lack the block's transaction group get what they lack; others are read only as
+    /// far as that takes.
+    Resilver,
+}
+
+impl ScanRead {
+    /// Whether a scrub or resilver asks.
+    pub const fn is_scan(self) -> bool {
+        !matches!(self, ScanRead::No)
+    }
+
+    /// Whether every copy is to be read.
+    pub const fn reads_all(self) -> bool {
+        matches!(self, ScanRead::Scrub)
+    }
+}
+
 /// One thing that went wrong with a block or a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

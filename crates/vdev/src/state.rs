@@ -116,6 +116,8 @@ pub struct Counters {
     pub checksum_errors: AtomicU64,
     /// Bytes written to put wrong or missing data right.
     pub repaired_bytes: AtomicU64,
+    /// Those of them that scrubs and resilvers wrote (`vs_scan_processed`).
+    pub scan_repaired_bytes: AtomicU64,
     /// Discards done.
     pub trim_ops: AtomicU64,
     /// Bytes discarded.
@@ -136,6 +138,7 @@ pub struct CounterValues {
     pub write_errors: u64,
     pub checksum_errors: u64,
     pub repaired_bytes: u64,
+    pub scan_repaired_bytes: u64,
     pub trim_ops: u64,
     pub trim_bytes: u64,
     pub trim_errors: u64,
@@ -154,6 +157,7 @@ impl Counters {
             write_errors: load(&self.write_errors),
             checksum_errors: load(&self.checksum_errors),
             repaired_bytes: load(&self.repaired_bytes),
+            scan_repaired_bytes: load(&self.scan_repaired_bytes),
             trim_ops: load(&self.trim_ops),
             trim_bytes: load(&self.trim_bytes),
             trim_errors: load(&self.trim_errors),

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use super::geometry::Columns;
 use super::*;
 use crate::error::VdevError;
-use crate::report::Priority;
+use crate::report::{Priority, ScanRead};
 use crate::testing::{TestTree, group, leaf, noise, pool_config, simulate};
 
 /// What a block must be.
@@ -186,10 +186,7 @@ proptest! {
             );
             // Everything was repaired: another read, with parity, finds nothing wrong.
             let before = pool.reports.checksum();
-            let scrub = IoContext {
-                scrub: true,
-                ..context
-            };
+            let scrub = IoContext { scan: ScanRead::Scrub, ..context };
             for _ in 0..2 {
                 let read = tree
                     .read_block(VdevId::new(0), offset, data.len(), &scrub, &verify)
@@ -271,7 +268,7 @@ fn a_mirror_heals_itself() {
             .inject(Fault::new(SimOp::Read, FaultEffect::Error).times(1));
         let verify = Same(data.clone());
         let scrub = IoContext {
-            scrub: true,
+            scan: ScanRead::Scrub,
             ..context
         };
         let read = tree

@@ -97,6 +97,8 @@ struct State {
     synced: Txg,
     /// The sync loop is asked to get at least this far.
     wanted: Txg,
+    /// The same, for work in the background: nobody waits.
+    background: Txg,
     /// Dirty bytes by txg modulo 2 (open and syncing).
     dirty: [u64; 2],
     /// Those of them that are of blocks written whole.
@@ -141,6 +143,7 @@ impl TxgManager {
             syncing: None,
             synced,
             wanted: synced,
+            background: synced,
             dirty: [0; 2],
             dirty_whole: [0; 2],
             last_wakeup_ns: 0,
@@ -431,6 +434,34 @@ impl TxgManager {
         }
     }
 
+    /// Has the sync loop close the open txg soon for more work in the background, without
+    /// [`Self::is_waited_for`].
+    pub fn go_on(&self) {
+        {
+            let mut state = self.state.lock();
+            state.background = state.background.max(state.open);
+        }
+        self.work.notify_one();
+    }
+
+    /// Whether somebody waits for `txg`, or a later one, to be on disk (`txg_sync_waiting`,
+    /// module/zfs/txg.c).
+    pub fn is_waited_for(&self, txg: Txg) -> bool {
+        self.state.lock().wanted >= txg
+    }
+
+    /// Whether so much is dirty that writing it should not wait
+    /// (`zfs_vdev_async_write_active_min_dirty_percent`, 30).
+    pub fn is_much_dirty(&self) -> bool {
+        let dirty = self.dirty_bytes();
+        dirty >= self.dirty_max_bytes() / 100 * 30
+    }
+
+    /// Whether anybody held the open txg.
+    pub fn is_open_used(&self) -> bool {
+        self.state.lock().assigned
+    }
+
     /// Asks the sync loop to close the open txg soon; does not wait.
     pub fn kick(&self) {
         {
@@ -450,7 +481,8 @@ impl TxgManager {
                 if state.stopped.is_some() {
                     return Work::Stopped;
                 }
-                if state.wanted >= state.open || self.is_much(&state, state.open) {
+                let wanted = state.wanted.max(state.background);
+                if wanted >= state.open || self.is_much(&state, state.open) {
                     return Work::Wanted;
                 }
                 let age_ns = self

@@ -153,7 +153,7 @@ impl Destroyer<'_> {
         self.dsl
             .env()
             .hooks
-            .destroying(ctx, snapshot.object)
+            .destroying(ctx, snapshot.object, Some(phys.next_snapshot))
             .await?;
         let dir = snapshot.dir();
         let head = self.dsl.directories().head(&dir).await?;
@@ -493,7 +493,11 @@ impl Destroyer<'_> {
         self.dsl
             .history(ctx, "destroy", full_name, head.object, text)
             .await?;
-        self.dsl.env().hooks.destroying(ctx, head.object).await?;
+        self.dsl
+            .env()
+            .hooks
+            .destroying(ctx, head.object, None)
+            .await?;
         let used = {
             let state = dir.state();
             Space {

@@ -42,7 +42,8 @@ impl Told {
     fn classes(&self) -> Vec<String> {
         let events = self.0.lock();
         let mut classes: Vec<String> = events.iter().map(|event| event.class.clone()).collect();
-        classes.retain(|class| !class.ends_with("history_event") && !class.ends_with("config_sync"));
+        classes
+            .retain(|class| !class.ends_with("history_event") && !class.ends_with("config_sync"));
         classes.dedup();
         classes
     }
@@ -276,10 +277,7 @@ fn a_disk_that_is_pulled_out_is_not_at_fault() {
         write_files(&pool, &fs, 8..40).await;
         is_so(&pool, "disk0", VdevState::Removed, VdevAux::None);
         let classes = told.classes().split_off(2);
-        let removed = [
-            "resource.fs.zfs.removed",
-            "resource.fs.zfs.statechange",
-        ];
+        let removed = ["resource.fs.zfs.removed", "resource.fs.zfs.statechange"];
         assert_eq!(classes, removed);
         assert!(told.of("fs.zfs.removed")[0].contains("by_kernel"));
         files_are_whole(&pool, &fs, 0..40).await;

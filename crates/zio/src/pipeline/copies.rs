@@ -144,7 +144,7 @@ impl Copies {
             match result {
                 Ok(data) => {
                     good.get_or_insert(data);
-                    if !io.scrub {
+                    if !io.scan.is_scan() {
                         break;
                     }
                 }
@@ -175,6 +175,7 @@ impl Copies {
         if !self.suspension.is_read_only() && !io.speculative {
             let repair = IoContext {
                 priority: Priority::Sync,
+                repair: true,
                 ..*io
             };
             for dva in wrong {

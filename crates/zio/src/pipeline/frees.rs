@@ -5,7 +5,7 @@
 //! read, which the sync loop has done at its end ([`Frees::take_changes`]).
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use format::{BlockPointer, ObjectType, Txg};
 use parking_lot::Mutex;
@@ -29,9 +29,20 @@ pub struct Frees {
     pub(super) gangs: Arc<GangReader>,
     /// Gang blocks to free, whose headers must be read first.
     pub(super) gang_frees: Mutex<BTreeMap<Txg, Vec<BlockPointer>>>,
+    /// Who hears of every block whose space is freed.
+    pub(super) hook: OnceLock<FreedHook>,
 }
 
+/// Is told of a block whose space is freed. Called from any task: quick, never blocks.
+pub type FreedHook = Box<dyn Fn(&BlockPointer) + Send + Sync>;
+
 impl Frees {
+    /// Has somebody hear of every block whose space is freed, before anything else can have that
+    /// space (`dsl_scan_freed`, module/zfs/dsl_scan.c). Only the first call counts.
+    pub fn set_hook(&self, hook: FreedHook) {
+        let _ = self.hook.set(hook);
+    }
+
     /// One pointer less leads to a block. Its space is freed as [`Self::free_space`] does, unless
     /// other files may share it: then the sync loop finds out.
     pub fn free(&self, txg: Txg, bp: &BlockPointer) {
@@ -49,6 +60,9 @@ impl Frees {
             return;
         }
         self.cache.remove(key);
+        if let Some(hook) = self.hook.get() {
+            hook(bp);
+        }
         if bp.is_gang() {
             self.gang_frees.lock().entry(txg).or_default().push(*bp);
             return;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use device::BoxFuture;
 use format::{BlockPointer, GANG_HEADER_BYTES, decode_gang_header};
+use vdev::ScanRead;
 
 use super::ReadContext;
 use super::copies::{Copies, ScrubOutcome, io_context};
@@ -105,11 +106,12 @@ impl GangReader {
         })
     }
 
-    /// Reads and verifies every copy of every member.
-    pub(super) async fn scrub(
+    /// Reads every member as a scan does.
+    pub(super) async fn scan(
         &self,
         bp: &BlockPointer,
         context: &ReadContext,
+        scan: ScanRead,
     ) -> Result<ScrubOutcome, ZioError> {
         let mut members = Vec::new();
         self.members(bp, context, 0, &mut members).await?;
@@ -117,7 +119,7 @@ impl GangReader {
         let mut failure = None;
         for member in &members {
             let mut io = io_context(member, context);
-            io.scrub = true;
+            io.scan = scan;
             let length = if member.is_gang() {
                 GANG_HEADER_BYTES
             } else {

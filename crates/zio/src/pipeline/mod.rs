@@ -69,7 +69,7 @@ mod write;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::Bytes;
 use device::{TaskPanic, Tasks, World};
@@ -83,7 +83,7 @@ pub use dedup::{
     Dedup, DedupName, DedupPolicy, DedupTables, LiveEntry, StoredEntry, pointer_of_place,
 };
 pub use dvas::Dvas;
-pub use frees::Frees;
+pub use frees::{FreedHook, Frees};
 pub use keys::{BlockKey, Keys};
 pub use log_blocks::LogBlocks;
 pub use policy::{CacheUse, FailMode, LogPlaces, ReadContext, WritePolicy};
@@ -227,6 +227,7 @@ impl Pipeline {
             dvas: dvas.clone(),
             gangs,
             gang_frees: Mutex::new(BTreeMap::new()),
+            hook: OnceLock::new(),
         };
         let log_blocks = LogBlocks {
             random: world.random.clone(),

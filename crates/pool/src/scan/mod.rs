@@ -1,0 +1,890 @@
+//! Scrub and resilver: every block is read, and what is wrong or missing on a device is written.
+//!
+//! ```text
+//!   visit (which object sets) -> object::traverse -> queue, by vdev and offset -> issue
+//! ```
+//!
+//! A scrub reads every copy of every block, with all parity; a resilver gives devices that came back
+//! what they missed, and reads no more than that takes. Both are one scan, [`Scan`], a participant of
+//! the sync loop. Its state is stored as OpenZFS stores it (`position`), so that either goes on with
+//! what the other began. Pools that were imported read-only are scrubbed by `read_only`.
+//!
+//! # Rhythm
+//! In the first pass of each transaction group, after datasets were written, the scan has its turn
+//! (`dsl_scan_sync`, module/zfs/dsl_scan.c): it walks and gathers blocks until the queue is full or
+//! everything was walked, and then reads the queue in the order of the devices. A turn takes a
+//! second, more when nobody needs the next group, less when somebody waits for it. When the queue
+//! is empty the place that the walk has come to is stored: it is never beyond what was read.
+//!
+//! # Why no block changes while it is read
+//! A block that waits in the queue is allocated: whoever frees its space takes it out
+//! ([`zio::pipeline::FreedHook`]). What is freed in a group is not allocated again before two more groups are
+//! on disk ([`zio::alloc::DEFER_TXGS`]), for logs too, and is not discarded before that. All reads
+//! of a turn end with it, before its group is on disk. So what is read in a turn has not been
+//! overwritten, whoever frees it meanwhile. Blocks that are rewritten in place were born in the group
+//! that is written, and a scan leaves out what was born after it began. Repairs go to the same
+//! places, in the same time.
+//!
+//! # What devices lack
+//! A device that a resilver begins with has all missed txgs before `max_txg`. At the end of a whole
+//! scan such devices lack them no more ([`Core::settle_missing`]), but for txgs of which a block could
+//! not be read, or not be written to the device. A device that was away at any time since the scan
+//! began missed a later txg as well, and keeps everything: the next resilver is for it.
+//!
+//! Each txg it is looked whether a resilver is needed: some top-level vdev that works has a device
+//! that can be written and lacks txgs. What the last resilver could not mend is left alone until it
+//! changes.
+//!
+//! # What a crash leaves
+//! The stored place: the scan goes on there. A resilver that had errors begins anew, as what could
+//! not be mended is known only in memory (`dsl_scan_init`).
+//!
+//! # Locks
+//! `state` and `blocks`, each for a few instructions; `state` first.
+
+mod blocks;
+mod position;
+mod queue;
+mod read_only;
+mod resilver;
+mod visit;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use dataset::{DatasetError, SyncTask};
+use device::BoxFuture;
+use format::{DdtBookmark, Guid, ObjectId, ObjectType, ScanPhys, Txg};
+use object::{SyncContext, Zap, ZapOptions, ZapValue};
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::watch;
+use vdev::{RangeSet, ScanRead};
+use zio::Tx;
+
+use crate::core::Core;
+use crate::events::Sysevent;
+use crate::participant::{Participant, Pass, Turn};
+use crate::{PoolError, ScanFunction, ScanState, ScanStatus, directory};
+
+use blocks::{Blocks, get};
+use position::{DESTROYED, Position};
+use visit::{IsOver, Visit};
+
+/// Words of [`ScanPhys`].
+const WORDS: usize = ScanPhys::BYTES / 8;
+/// Blocks in the queue, about 200 bytes each, unless [`Scan::set_queue_blocks_max`] says otherwise.
+const QUEUE_BLOCKS_MAX: usize = 256 << 10;
+/// How long a turn of a scrub and of a resilver takes at least (`zfs_scrub_min_time_ms`,
+/// `zfs_resilver_min_time_ms`).
+const TURN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(3)];
+/// The same while somebody waits for the txg, or much is dirty.
+const TURN_WAITED_FOR: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(500)];
+/// How long it takes at most (`zfs_txg_timeout`).
+const TURN_MAX: Duration = Duration::from_secs(5);
+/// Txgs after an import in which no scan goes on.
+const TXGS_AFTER_IMPORT: u64 = 2;
+
+/// What to do with a pool's scrub.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ScrubCommand {
+    /// Start it, or go on with a paused one.
+    Start,
+    /// Pause it.
+    Pause,
+    /// Stop it.
+    Stop,
+}
+
+/// What a scrub has done, in numbers. Blocks and bytes are counted by pointer: all copies of one,
+/// with parity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ScrubNumbers {
+    /// Pointers found, embedded ones among them.
+    pub found_blocks: u64,
+    /// Bytes allocated for them.
+    pub found_bytes: u64,
+    /// Pointers that hold their data themselves: there is nothing to read.
+    pub embedded_blocks: u64,
+    /// Pointers whose block was verified; of several to the same block met together, all.
+    pub verified_blocks: u64,
+    /// Bytes allocated for them.
+    pub verified_bytes: u64,
+    /// Pointers to a block that had just been verified for another one.
+    pub shared_blocks: u64,
+    /// Bytes allocated for them.
+    pub shared_bytes: u64,
+    /// Datasets found, snapshots among them.
+    pub datasets: u64,
+    /// Blocks of which no copy is good, or that cannot be understood.
+    pub errors: u64,
+}
+
+/// The part of a scan that this import has done.
+#[derive(Debug, Default)]
+struct Run {
+    /// As it was when the run began.
+    base: ScanPhys,
+    /// Bytes that scans had repaired by then, on all devices.
+    repaired_before: u64,
+    start_s: u64,
+    /// Since when it is paused; zero when it is not.
+    pause_s: u64,
+    /// Seconds spent paused.
+    paused_s: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// A scan was stored, or begun.
+    is_known: bool,
+    /// Where the walk is.
+    current: Position,
+    /// Up to where everything was read: what is on disk, once `is_dirty` is not set.
+    stored: Position,
+    /// The stored queue is the one in the MOS.
+    disk_queue: BTreeMap<u64, u64>,
+    /// Words that follow the stored state, of a newer release.
+    rest: Vec<u64>,
+    is_dirty: bool,
+    /// Everything was walked.
+    is_walked: bool,
+    /// The queue is being read.
+    is_clearing: bool,
+    run: Run,
+    /// Txg of the import.
+    first_txg: Txg,
+    /// What devices lacked when the last resilver was done and had not mended it.
+    unmended: BTreeMap<Guid, RangeSet>,
+    last_scrubbed_txg: Txg,
+}
+
+impl State {
+    fn is_active(&self) -> bool {
+        self.current.is_running() && !self.current.is_paused()
+    }
+}
+
+/// A pool's scan.
+pub(crate) struct Scan {
+    state: Mutex<State>,
+    /// Of the scan under way, or the last one.
+    blocks: RwLock<Option<Arc<Blocks>>>,
+    /// The pool is being exported.
+    is_closing: AtomicBool,
+    queue_blocks_max: AtomicUsize,
+    /// Whether a scan runs, and whether it is paused.
+    active: watch::Sender<(bool, bool)>,
+    /// Of a pool that was imported read-only.
+    pub(crate) read_only: read_only::Scrub,
+}
+
+impl Default for Scan {
+    fn default() -> Self {
+        Scan {
+            state: Mutex::default(),
+            blocks: RwLock::default(),
+            is_closing: AtomicBool::new(false),
+            queue_blocks_max: AtomicUsize::new(QUEUE_BLOCKS_MAX),
+            active: watch::Sender::new((false, false)),
+            read_only: read_only::Scrub::default(),
+        }
+    }
+}
+
+fn now_s(core: &Core) -> u64 {
+    core.world.clock.wall_ns() / 1_000_000_000
+}
+
+impl Scan {
+    /// Takes over what the MOS's directory says, at the import.
+    ///
+    /// # Errors
+    /// [`format::FormatError`], by its type: any number of words can be read.
+    pub(crate) fn load(
+        &self,
+        value: Option<&ZapValue>,
+        queue: BTreeMap<u64, u64>,
+        last_scrubbed_txg: Txg,
+        synced: Txg,
+    ) -> Result<(), PoolError> {
+        let mut state = self.state.lock();
+        state.first_txg = synced.next();
+        state.last_scrubbed_txg = last_scrubbed_txg;
+        let Some(value) = value else { return Ok(()) };
+        let mut words = value.to_u64s();
+        let is_short = words.len() < WORDS;
+        words.resize(words.len().max(WORDS), 0);
+        state.rest = words.split_off(WORDS);
+        let mut phys = ScanPhys::from_words(&words)?;
+        state.is_known = true;
+        let is_ours = matches!(
+            phys.function,
+            ScanPhys::FUNCTION_SCRUB | ScanPhys::FUNCTION_RESILVER
+        );
+        if phys.state == ScanPhys::STATE_SCANNING && (is_short || !is_ours) {
+            // Of a release whose places are not ours.
+            phys.state = ScanPhys::STATE_CANCELED;
+        }
+        if phys.state == ScanPhys::STATE_SCANNING {
+            leave_out_tables(&mut phys);
+        }
+        state.disk_queue = queue.clone();
+        state.current = Position { phys, queue };
+        state.stored = state.current.clone();
+        Ok(())
+    }
+
+    /// The object that holds the queue of datasets of what is stored.
+    pub(crate) fn stored_queue(value: &ZapValue) -> ObjectId {
+        // The third word.
+        ObjectId::new(value.to_u64s().get(2).copied().unwrap_or(0))
+    }
+
+    /// Goes on with what was loaded; the pool is open.
+    pub(crate) fn start(core: &Arc<Core>) {
+        let scan = &core.scan;
+        if scan.state.lock().current.is_running() {
+            scan.begin_run(core);
+            let mut state = scan.state.lock();
+            if state.current.is_paused() {
+                state.run.pause_s = now_s(core);
+            }
+        }
+        let own = Arc::downgrade(scan);
+        core.pipeline.frees().set_hook(Box::new(move |pointer| {
+            if let Some(scan) = own.upgrade()
+                && let Some(blocks) = &*scan.blocks.read()
+            {
+                blocks.freed(pointer);
+            }
+        }));
+        scan.tell();
+    }
+
+    /// Blocks that wait to be read at the same time, at most: the place is stored when none does.
+    pub(crate) fn set_queue_blocks_max(&self, blocks: usize) {
+        self.queue_blocks_max
+            .store(blocks.max(1), Ordering::Relaxed);
+    }
+
+    /// Up to which txg the last scrub came that was finished.
+    pub(crate) fn last_scrubbed_txg(&self) -> Txg {
+        self.state.lock().last_scrubbed_txg
+    }
+
+    fn tell(&self) {
+        let state = self.state.lock();
+        let now = (state.current.is_running(), state.current.is_paused());
+        self.active.send_if_modified(|active| {
+            let is_new = *active != now;
+            *active = now;
+            is_new
+        });
+    }
+
+    fn begin_run(&self, core: &Core) {
+        let blocks = Blocks::new(core.pipeline.clone(), core.errors.clone());
+        *self.blocks.write() = Some(blocks);
+        core.errors.begin_scrub();
+        let mut state = self.state.lock();
+        state.run = Run {
+            base: state.current.phys,
+            repaired_before: repaired_bytes(core),
+            start_s: now_s(core),
+            ..Run::default()
+        };
+        let at = &state.current;
+        state.is_walked = at.phys.bookmark.objset == DESTROYED && at.queue.is_empty();
+        state.is_clearing = false;
+    }
+
+    /// Brings the numbers of a position up to date.
+    fn count(&self, core: &Core, state: &mut State) {
+        let Some(blocks) = self.blocks.read().clone() else {
+            return;
+        };
+        let (base, numbers) = (&state.run.base, &blocks.numbers);
+        let repaired = repaired_bytes(core).saturating_sub(state.run.repaired_before);
+        let phys = &mut state.current.phys;
+        phys.examined_bytes = base
+            .examined_bytes
+            .saturating_add(get(&numbers.found_bytes));
+        phys.skipped_bytes = base
+            .skipped_bytes
+            .saturating_add(get(&numbers.skipped_bytes));
+        phys.processed_bytes = base.processed_bytes.saturating_add(repaired);
+        phys.errors = base.errors.saturating_add(get(&numbers.errors));
+    }
+
+    /// For people.
+    pub(crate) fn status(&self, core: &Core) -> Option<ScanStatus> {
+        if let Some(status) = self.read_only.status() {
+            return Some(status);
+        }
+        let mut state = self.state.lock();
+        if !state.is_known {
+            return None;
+        }
+        let is_running = state.current.is_running();
+        if is_running {
+            self.count(core, &mut state);
+        }
+        let phys = &state.current.phys;
+        let function = match phys.function {
+            ScanPhys::FUNCTION_SCRUB => ScanFunction::Scrub,
+            ScanPhys::FUNCTION_RESILVER => ScanFunction::Resilver,
+            _ => return None,
+        };
+        let scan_state = match phys.state {
+            ScanPhys::STATE_SCANNING => ScanState::Scanning,
+            ScanPhys::STATE_FINISHED => ScanState::Finished,
+            ScanPhys::STATE_CANCELED => ScanState::Canceled,
+            _ => return None,
+        };
+        let (run, blocks) = (&state.run, self.blocks.read().clone());
+        let issued = match (&blocks, is_running) {
+            (Some(blocks), true) => {
+                let before = run
+                    .base
+                    .examined_bytes
+                    .saturating_sub(run.base.skipped_bytes);
+                before.saturating_add(get(&blocks.numbers.verified_bytes))
+            }
+            _ => phys.examined_bytes.saturating_sub(phys.skipped_bytes),
+        };
+        let elapsed_s = match is_running {
+            true => {
+                let until_s = if run.pause_s == 0 {
+                    now_s(core)
+                } else {
+                    run.pause_s
+                };
+                until_s
+                    .saturating_sub(run.start_s)
+                    .saturating_sub(run.paused_s)
+            }
+            false => phys
+                .end_time_seconds
+                .saturating_sub(phys.start_time_seconds),
+        };
+        Some(ScanStatus {
+            function,
+            state: scan_state,
+            start_time_s: phys.start_time_seconds,
+            end_time_s: phys.end_time_seconds,
+            to_examine_bytes: phys.to_examine_bytes.saturating_sub(phys.skipped_bytes),
+            examined_bytes: phys.examined_bytes,
+            issued_bytes: issued,
+            repaired_bytes: phys.processed_bytes,
+            errors: phys.errors,
+            pause_time_s: run.pause_s,
+            elapsed_s,
+            verify_only: false,
+        })
+    }
+
+    /// What the last scan since the import has done so far.
+    pub(crate) fn numbers(&self) -> Option<ScrubNumbers> {
+        let of_run = || Some(self.blocks.read().as_ref()?.numbers.values());
+        self.read_only.numbers().or_else(of_run)
+    }
+
+    /// Waits until none is under way; with `paused`, a paused one counts as under way too.
+    pub(crate) async fn wait(&self, paused: bool) {
+        self.read_only.wait(paused).await;
+        let mut active = self.active.subscribe();
+        let ended = active.wait_for(|(runs, pauses)| !*runs || *pauses && !paused);
+        // The sender is in this very value.
+        let _ = ended.await;
+    }
+
+    /// The pool is being exported, or stays after all: turns end, or may begin again.
+    pub(crate) fn set_closing(&self, is_closing: bool) {
+        self.is_closing.store(is_closing, Ordering::Release);
+    }
+
+    /// The pool is closed: nobody waits any more.
+    pub(crate) fn closed(&self) {
+        self.active.send_replace((false, false));
+    }
+
+    /// A dataset is destroyed in this txg; `next` follows a snapshot.
+    pub(crate) fn destroyed(&self, dataset: ObjectId, next: Option<ObjectId>) {
+        self.follow(|at| at.destroyed(dataset, next));
+    }
+
+    /// A snapshot was taken in this txg.
+    pub(crate) fn snapshotted(&self, head: ObjectId, snapshot: ObjectId) {
+        self.follow(|at| at.snapshotted(head, snapshot));
+    }
+
+    /// Two datasets exchanged what they have in this txg.
+    pub(crate) fn swapped(&self, a: ObjectId, b: ObjectId) {
+        self.follow(|at| at.swapped(a, b));
+    }
+
+    fn follow(&self, change: impl Fn(&mut Position)) {
+        let mut state = self.state.lock();
+        if state.current.is_running() {
+            change(&mut state.current);
+            let before = state.stored.clone();
+            change(&mut state.stored);
+            state.is_dirty |= state.stored != before;
+        }
+    }
+
+    /// Begins a scan, in syncing context (`dsl_scan_setup_sync`).
+    async fn setup(
+        &self,
+        core: &Core,
+        tx: &Tx,
+        function: u64,
+        (min_txg, max_txg): (Txg, Txg),
+    ) -> Result<(), PoolError> {
+        let mut phys = ScanPhys {
+            function,
+            state: ScanPhys::STATE_SCANNING,
+            min_txg,
+            max_txg,
+            start_time_seconds: now_s(core),
+            to_examine_bytes: core.pipeline.allocator().totals().allocated_bytes,
+            ..ScanPhys::default()
+        };
+        leave_out_tables(&mut phys);
+        {
+            let mut state = self.state.lock();
+            state.is_known = true;
+            state.rest.clear();
+            state.disk_queue.clear();
+            state.current = Position {
+                phys,
+                queue: BTreeMap::new(),
+            };
+            state.stored = state.current.clone();
+            state.is_dirty = true;
+        }
+        for leaf in core.tree.leaves() {
+            if let Some(leaf) = leaf.leaf() {
+                leaf.take_scan_failed();
+            }
+        }
+        self.begin_run(core);
+        core.identity.mark_dirty();
+        let text = format!("func={function} mintxg={min_txg} maxtxg={max_txg}");
+        core.history.internal(tx, "scan setup", text).await?;
+        core.events.tell(match function {
+            ScanPhys::FUNCTION_RESILVER => Sysevent::ResilverStart,
+            _ => Sysevent::ScrubStart,
+        });
+        self.tell();
+        Ok(())
+    }
+
+    /// Ends a scan, in syncing context (`dsl_scan_done`).
+    async fn finish(
+        &self,
+        core: &Core,
+        tx: &Tx,
+        is_whole: bool,
+        event: &str,
+    ) -> Result<(), PoolError> {
+        let (phys, queue) = {
+            let mut state = self.state.lock();
+            self.count(core, &mut state);
+            let phys = &mut state.current.phys;
+            let queue = std::mem::replace(&mut phys.queue, ObjectId::ZERO);
+            phys.flags &= !ScanPhys::FLAG_PAUSED;
+            phys.state = match is_whole {
+                true => ScanPhys::STATE_FINISHED,
+                false => ScanPhys::STATE_CANCELED,
+            };
+            phys.end_time_seconds = now_s(core);
+            state.current.queue.clear();
+            state.disk_queue.clear();
+            state.stored = state.current.clone();
+            state.is_dirty = true;
+            state.run.pause_s = 0;
+            (state.current.phys, queue)
+        };
+        let mos = core.dsl.mos();
+        if !queue.is_zero() {
+            mos.free(tx, queue).await?;
+        }
+        let blocks = self.blocks.read().clone();
+        let lost = blocks.as_ref().map(|blocks| {
+            let _ = blocks.queue.take_all();
+            blocks.lost_txgs.lock().clone()
+        });
+        let text = format!("errors={}", core.errors.count());
+        core.history.internal(tx, event, text).await?;
+        let is_scrub = phys.function == ScanPhys::FUNCTION_SCRUB;
+        if is_whole && is_scrub {
+            let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
+            let name = directory::LAST_SCRUBBED_TXG;
+            directory.update_u64(tx, name, phys.max_txg.get()).await?;
+            self.state.lock().last_scrubbed_txg = phys.max_txg;
+        }
+        let unmended = core.settle_missing(&phys, is_whole, &lost.unwrap_or_default());
+        self.state.lock().unmended = unmended;
+        core.errors.end_scrub(is_whole && is_scrub);
+        match (is_whole, is_scrub) {
+            (true, true) => core.events.tell(Sysevent::ScrubFinish),
+            (true, false) => core.events.tell(Sysevent::ResilverFinish),
+            (false, true) => core.events.tell(Sysevent::ScrubAbort),
+            // The next one starts at once.
+            (false, false) => {}
+        }
+        tracing::info!(?phys, is_whole, "a scan ended");
+        self.tell();
+        Ok(())
+    }
+
+    /// Begins the resilver that is needed, if one is; a scrub ends for it.
+    async fn begin_resilver(&self, core: &Core, tx: &Tx) -> Result<(), PoolError> {
+        let (position, restarts) = {
+            let state = self.state.lock();
+            let phys = &state.current.phys;
+            // What could not be mended before the import is not known.
+            let restarts = state.run.base.errors > 0 && state.current.is_resilver();
+            (state.current.is_running(), restarts && phys.errors > 0)
+        };
+        let is_resilvering = position && self.state.lock().current.is_resilver();
+        if is_resilvering && !restarts {
+            return Ok(());
+        }
+        let Some(range) = self.needed_resilver(core, tx.txg()) else {
+            return Ok(());
+        };
+        if position {
+            let event = "scan aborted, restarting";
+            self.finish(core, tx, false, event).await?;
+        }
+        self.setup(core, tx, ScanPhys::FUNCTION_RESILVER, range)
+            .await
+    }
+
+    /// The txgs that devices lack which can be resilvered.
+    fn needed_resilver(&self, core: &Core, txg: Txg) -> Option<(Txg, Txg)> {
+        let state = self.state.lock();
+        resilver::needed(&core.tree, &state.unmended, txg)
+    }
+
+    async fn turn(&self, pass: &Pass<'_>) -> Result<(), PoolError> {
+        let (core, tx) = (pass.core, pass.tx);
+        let is_early = {
+            let state = self.state.lock();
+            pass.ctx.txg.get() < state.first_txg.get() + TXGS_AFTER_IMPORT
+        };
+        if !is_early && !self.is_closing.load(Ordering::Acquire) {
+            self.begin_resilver(core, tx).await?;
+            if self.state.lock().is_active() {
+                self.work(pass).await?;
+            }
+        }
+        self.store(core, tx).await
+    }
+
+    /// Walks and reads until the turn is over.
+    async fn work(&self, pass: &Pass<'_>) -> Result<(), PoolError> {
+        let (core, txg) = (pass.core, pass.ctx.txg);
+        let Some(blocks) = self.blocks.read().clone() else {
+            return Ok(());
+        };
+        let Some(origin) = core.dsl.directories().origin_object() else {
+            // Pools before version 11; they are only scrubbed when imported read-only.
+            return self.finish(core, pass.tx, false, "scan cancelled").await;
+        };
+        let tasks = core.pipeline.tasks().group();
+        let is_resilver = self.state.lock().current.is_resilver();
+        let read = match is_resilver {
+            true => ScanRead::Resilver,
+            false => ScanRead::Scrub,
+        };
+        let is_over = self.turn_of(core, txg, usize::from(is_resilver));
+        loop {
+            let (is_walked, is_clearing) = {
+                let state = self.state.lock();
+                (state.is_walked, state.is_clearing)
+            };
+            if !is_walked && !is_clearing {
+                let max = self.queue_blocks_max.load(Ordering::Relaxed);
+                let (own, over) = (blocks.clone(), is_over.clone());
+                let visit = Visit {
+                    blocks: &blocks,
+                    mos: core.dsl.mos(),
+                    mos_root: core.dsl.root_bp(),
+                    origin,
+                    tasks: &tasks,
+                    is_over: Arc::new(move || over() || own.queue.len() >= max),
+                };
+                let mut at = self.state.lock().current.clone();
+                let done = visit.go_on(&mut at).await?;
+                let mut state = self.state.lock();
+                state.current = at;
+                state.is_walked = done;
+                state.is_clearing = done || blocks.queue.len() >= max;
+            }
+            if self.state.lock().is_clearing {
+                blocks.issue(&blocks, read, &tasks, &is_over).await;
+                if blocks.queue.is_empty() {
+                    self.reach(core);
+                    if self.state.lock().is_walked {
+                        return self.finish(core, pass.tx, true, "scan done").await;
+                    }
+                }
+            }
+            if is_over() || tasks.is_cancelled() {
+                let mut state = self.state.lock();
+                self.count(core, &mut state);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Everything up to the walk's place was read.
+    fn reach(&self, core: &Core) {
+        let failed = |leaf: &vdev::Leaf| !leaf.scan_failed().is_empty();
+        let leaves = core.tree.leaves();
+        let has_failed = leaves
+            .iter()
+            .filter_map(|vdev| vdev.leaf())
+            .any(|leaf| failed(leaf));
+        let mut state = self.state.lock();
+        self.count(core, &mut state);
+        state.stored = state.current.clone();
+        if has_failed {
+            // After a crash nobody knows which: a resilver begins anew then.
+            let errors = &mut state.stored.phys.errors;
+            *errors = (*errors).max(1);
+        }
+        state.is_clearing = false;
+        state.is_dirty = true;
+    }
+
+    /// Says when a turn is over.
+    fn turn_of(&self, core: &Core, txg: Txg, which: usize) -> IsOver {
+        let clock = core.world.clock.clone();
+        let (txgs, pipeline) = (core.txgs.clone(), core.pipeline.clone());
+        let start_ns = clock.monotonic_ns();
+        let closing = core.scan.clone();
+        Arc::new(move || {
+            if closing.is_closing.load(Ordering::Acquire) || pipeline.suspension().error().is_some()
+            {
+                return true;
+            }
+            let passed = Duration::from_nanos(clock.monotonic_ns().saturating_sub(start_ns));
+            passed >= TURN_WAITED_FOR[which] && (txgs.is_waited_for(txg) || txgs.is_much_dirty())
+                || passed >= TURN[which] && txgs.is_open_used()
+                || passed >= TURN_MAX
+        })
+    }
+
+    /// Stores what changed.
+    async fn store(&self, core: &Core, tx: &Tx) -> Result<(), PoolError> {
+        let (mut stored, disk_queue, rest) = {
+            let mut state = self.state.lock();
+            if !std::mem::take(&mut state.is_dirty) {
+                return Ok(());
+            }
+            (
+                state.stored.clone(),
+                state.disk_queue.clone(),
+                state.rest.clone(),
+            )
+        };
+        let mos = core.dsl.mos();
+        if stored.is_running() {
+            let zap = match stored.phys.queue.is_zero() {
+                true => Zap::create(mos, tx, ZapOptions::new(ObjectType::SCAN_QUEUE)).await?,
+                false => Zap::hold(mos, stored.phys.queue).await?,
+            };
+            stored.phys.queue = zap.id();
+            for dataset in disk_queue.keys() {
+                if !stored.queue.contains_key(dataset) {
+                    zap.remove_int(tx, *dataset).await?;
+                }
+            }
+            for (dataset, txg) in &stored.queue {
+                if disk_queue.get(dataset) != Some(txg) {
+                    zap.update_int(tx, *dataset, *txg).await?;
+                }
+            }
+        }
+        let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
+        let words = [stored.phys.to_words(), rest].concat();
+        let value = ZapValue::from_u64s(&words);
+        directory.update(tx, directory::SCAN, value).await?;
+        let mut state = self.state.lock();
+        state.current.phys.queue = stored.phys.queue;
+        state.disk_queue = stored.queue.clone();
+        state.stored = stored;
+        Ok(())
+    }
+}
+
+/// Dedup tables are not walked: every block of theirs is met in the datasets, all the same
+/// (`scn_ddt_class_max`; the place is behind it).
+fn leave_out_tables(phys: &mut ScanPhys) {
+    phys.ddt_class_max = 0;
+    phys.ddt_bookmark = DdtBookmark {
+        class: 1,
+        ..DdtBookmark::default()
+    };
+}
+
+/// Bytes that scans have repaired on all devices.
+fn repaired_bytes(core: &Core) -> u64 {
+    let leaves = core.tree.leaves();
+    let repaired = leaves
+        .iter()
+        .map(|leaf| leaf.counters().scan_repaired_bytes);
+    repaired.fold(0, u64::saturating_add)
+}
+
+impl Participant for Scan {
+    fn has_work(&self, core: &Core) -> bool {
+        if self.is_closing.load(Ordering::Acquire) || core.read_only {
+            return false;
+        }
+        let (is_active, is_dirty, is_resilver) = {
+            let state = self.state.lock();
+            let is_resilver = state.current.is_running() && state.current.is_resilver();
+            (state.is_active(), state.is_dirty, is_resilver)
+        };
+        let next = core.txgs.open_txg();
+        is_active || is_dirty || !is_resilver && self.needed_resilver(core, next).is_some()
+    }
+
+    fn pass<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
+        Box::pin(async move {
+            match pass.is_first() {
+                true => self.turn(pass).await,
+                false => Ok(()),
+            }
+        })
+    }
+
+    fn done(&self, core: &Core, _txg: Txg, _wrote: bool) {
+        if self.has_work(core) {
+            core.txgs.go_on();
+        }
+    }
+}
+
+/// A command, as a sync task.
+struct CommandTask {
+    core: Arc<Core>,
+    command: ScrubCommand,
+}
+
+impl CommandTask {
+    /// Does nothing when it is too late for it.
+    async fn apply_now(&self, ctx: &SyncContext) -> Result<(), PoolError> {
+        let (core, scan) = (&self.core, &self.core.scan);
+        let tx = Tx::syncing(ctx.txg);
+        let (is_running, is_paused) = {
+            let state = scan.state.lock();
+            (state.current.is_running(), state.current.is_paused())
+        };
+        match self.command {
+            ScrubCommand::Start if is_paused => self.set_paused(false),
+            ScrubCommand::Start if !is_running => {
+                let function = ScanPhys::FUNCTION_SCRUB;
+                scan.setup(core, &tx, function, (Txg::ZERO, ctx.txg))
+                    .await?;
+            }
+            ScrubCommand::Pause if is_running && !is_paused => self.set_paused(true),
+            ScrubCommand::Stop if is_running => {
+                scan.finish(core, &tx, false, "scan cancelled").await?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn set_paused(&self, is_paused: bool) {
+        let scan = &self.core.scan;
+        let now_s = now_s(&self.core);
+        {
+            let mut guard = scan.state.lock();
+            let state = &mut *guard;
+            for at in [&mut state.current, &mut state.stored] {
+                at.phys.flags &= !ScanPhys::FLAG_PAUSED;
+                if is_paused {
+                    at.phys.flags |= ScanPhys::FLAG_PAUSED;
+                }
+            }
+            state.is_dirty = true;
+            let run = &mut state.run;
+            if !is_paused {
+                run.paused_s += now_s.saturating_sub(run.pause_s);
+            }
+            run.pause_s = if is_paused { now_s } else { 0 };
+        }
+        self.core.events.tell(match is_paused {
+            true => Sysevent::ScrubPaused,
+            false => Sysevent::ScrubResume,
+        });
+        scan.tell();
+    }
+}
+
+impl SyncTask for CommandTask {
+    fn name(&self) -> &'static str {
+        "scrub"
+    }
+
+    fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(async move {
+            self.apply_now(ctx).await.map_err(|error| match error {
+                PoolError::Dataset(error) => error,
+                error => DatasetError::Corrupt {
+                    object: ObjectId::POOL_DIRECTORY,
+                    what: error.to_string(),
+                },
+            })
+        })
+    }
+}
+
+/// Carries out a command on a pool's scrub.
+pub(crate) async fn command(core: &Arc<Core>, command: ScrubCommand) -> Result<(), PoolError> {
+    if core.read_only {
+        return read_only::command(core, command);
+    }
+    core.check_not_suspended()?;
+    let pool = || core.identity.name();
+    {
+        let state = core.scan.state.lock();
+        let at = &state.current;
+        let is_scrub = at.is_running() && !at.is_resilver();
+        match command {
+            _ if at.is_running() && at.is_resilver() => {
+                return Err(PoolError::Resilvering { pool: pool() });
+            }
+            ScrubCommand::Start if is_scrub && !at.is_paused() => {
+                return Err(PoolError::ScrubActive { pool: pool() });
+            }
+            ScrubCommand::Start => {}
+            _ if !is_scrub => return Err(PoolError::NoScrub { pool: pool() }),
+            ScrubCommand::Pause if at.is_paused() => {
+                return Err(PoolError::ScrubPaused { pool: pool() });
+            }
+            ScrubCommand::Pause | ScrubCommand::Stop => {}
+        }
+    }
+    if core.dsl.directories().origin_object().is_none() {
+        return Err(PoolError::ScrubOfOldPool { pool: pool() });
+    }
+    let task = CommandTask {
+        core: core.clone(),
+        command,
+    };
+    core.run_task(task).await
+}

@@ -1,0 +1,118 @@
+//! What devices lack: whether a resilver is needed, and what they do not lack any more when a scan
+//! is done (`vdev_resilver_needed`, `vdev_dtl_reassess`, module/zfs/vdev.c).
+
+use std::collections::BTreeMap;
+
+use format::{Guid, ScanPhys, Txg};
+use vdev::{RangeSet, VdevTree};
+
+use crate::core::Core;
+
+fn last_end(missing: &RangeSet) -> u64 {
+    missing.ranges().next_back().map_or(0, |range| range.end)
+}
+
+/// The txgs (exclusive on both sides, as `scn_min_txg` and `scn_max_txg`) of what devices lack that
+/// can be written, below top-level vdevs that work. What is known to be `unmended` does not count.
+/// A scan that begins in `txg` leaves that one out.
+pub(super) fn needed(
+    tree: &VdevTree,
+    unmended: &BTreeMap<Guid, RangeSet>,
+    txg: Txg,
+) -> Option<(Txg, Txg)> {
+    let mut range: Option<(u64, u64)> = None;
+    for top in tree.tops() {
+        if !top.state().0.is_usable() {
+            continue;
+        }
+        for vdev in top.leaves() {
+            let Some(leaf) = vdev.leaf() else { continue };
+            if !leaf.is_writeable() {
+                continue;
+            }
+            let missing = leaf.missing();
+            if missing.is_empty() || unmended.get(&vdev.guid()) == Some(&missing) {
+                continue;
+            }
+            let Some((first, _)) = missing.iter().next() else {
+                continue;
+            };
+            let end = last_end(&missing).min(txg.get());
+            if first >= end {
+                continue;
+            }
+            let (from, until) = range.unwrap_or((u64::MAX, 0));
+            range = Some((from.min(first.saturating_sub(1)), until.max(end)));
+        }
+    }
+    range.map(|(from, until)| (Txg::new(from), Txg::new(until)))
+}
+
+impl Core {
+    /// A scan ended. When it was whole, devices that were there all the time do not lack what it
+    /// gave them any more. `lost` are txgs of which a block could not be read. What devices still
+    /// lack that a resilver would not mend either.
+    pub(super) fn settle_missing(
+        &self,
+        phys: &ScanPhys,
+        is_whole: bool,
+        lost: &RangeSet,
+    ) -> BTreeMap<Guid, RangeSet> {
+        let mut unmended = BTreeMap::new();
+        let max = phys.max_txg.get();
+        // What only the checkpoint has was not met.
+        let counts = is_whole && !self.pipeline.dvas().has_checkpoint();
+        let mut has_failed = false;
+        for vdev in self.tree.leaves() {
+            let Some(leaf) = vdev.leaf() else { continue };
+            let failed = leaf.take_scan_failed();
+            has_failed |= !failed.is_empty();
+            if !is_whole || !leaf.is_writeable() || leaf.missing().is_empty() {
+                continue;
+            }
+            leaf.change_missing(|missing| {
+                if last_end(missing) > max {
+                    // It was away meanwhile: the next resilver is for it.
+                    return;
+                }
+                if counts && !begins_before(missing, phys.min_txg) {
+                    *missing = both(missing, lost, &failed);
+                }
+                if !missing.is_empty() {
+                    unmended.insert(vdev.guid(), missing.clone());
+                }
+            });
+            if leaf.missing().is_empty() {
+                vdev.remove_config("resilver_txg");
+                self.identity.mark_dirty();
+            }
+        }
+        for spare in self.tree.draid_spares() {
+            let missing = spare.spare_missing();
+            let is_covered = last_end(&missing) <= max && !begins_before(&missing, phys.min_txg);
+            if counts && is_covered && lost.is_empty() && !has_failed && !missing.is_empty() {
+                spare.set_spare_missing(RangeSet::new());
+            }
+        }
+        unmended
+    }
+}
+
+/// What of `missing` could not be read, or not be written.
+fn both(missing: &RangeSet, lost: &RangeSet, failed: &RangeSet) -> RangeSet {
+    let mut kept = RangeSet::new();
+    for (first, count) in missing.iter() {
+        for txgs in [lost, failed] {
+            for part in txgs.intersection(first, count) {
+                kept.add(part.start, part.end - part.start);
+            }
+        }
+    }
+    kept
+}
+
+/// Whether a scan left out the first of the txgs.
+fn begins_before(missing: &RangeSet, min: Txg) -> bool {
+    let first = missing.iter().next();
+    first.is_some_and(|(first, _)| first <= min.get())
+}
