@@ -2,8 +2,9 @@
 //! printed in its columns: the same operations on the same sizes of block, `ashift` 12, 8 data
 //! columns in page-aligned memory, each repeated until as many bytes are through.
 //!
-//! `cargo run --release -p codec --example raidz_speed [each]`: with `each`, every implementation
-//! that runs here, otherwise what everybody calls. `bench/raidz.sh` compares the two programs.
+//! `cargo run --release -p codec --example raidz_speed [NAME...]` measures what everybody calls, or
+//! the implementations named, or those that there are: `all`. `bench/raidz.sh` compares the two
+//! programs.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -179,15 +180,17 @@ fn reconstruct(implementation: Option<&Implementation>, name: &str, block: &[u8]
 
 fn main() {
     let block = Pages::noise(1 << SHIFTS.end());
-    let each = std::env::args().nth(1).is_some_and(|word| word == "each");
+    let names: Vec<String> = std::env::args().skip(1).collect();
     println!("impl, math, dcols, iosize, disk_bw, total_bw, iter");
-    if each {
-        for implementation in raidz::implementations() {
-            generate(Some(&implementation), implementation.name(), block.get());
-            reconstruct(Some(&implementation), implementation.name(), block.get());
-        }
-    } else {
+    if names.is_empty() {
         generate(None, "millpond", block.get());
         reconstruct(None, "millpond", block.get());
+    }
+    for implementation in raidz::implementations() {
+        let name = implementation.name();
+        if names.iter().any(|other| other == name || other == "all") {
+            generate(Some(&implementation), name, block.get());
+            reconstruct(Some(&implementation), name, block.get());
+        }
     }
 }

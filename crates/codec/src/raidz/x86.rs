@@ -6,7 +6,8 @@
 //! table look-ups per byte (`pshufb`, low and high nibble), or with GFNI's affine transform, as
 //! multiplying by a constant is a linear map of bits in whatever field.
 //!
-//! What is left over after whole tiles goes to the scalar kernels.
+//! What is left over after whole tiles goes by single vectors, of which the last overlaps what is
+//! already done; a segment shorter than a vector goes to the scalar kernels.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -80,11 +81,13 @@ pub(super) fn available() -> Vec<Kernels> {
 ///
 /// `load`, `store`, `xor`, `zero` are the plain vector operations; `double` doubles each byte in
 /// the field, `quadruple` does so twice; `prepare` turns a constant into what `multiply` takes.
-/// `tiles` are how many vectors of every column a tile has, by the number of columns computed: as
-/// many as the registers hold, sums and what `double` or `multiply` need.
+/// The tiles are how many vectors of every column are worked on at once, by the number of columns
+/// computed, for `generate` and for `combine`: as many as measured fastest, which is about what the
+/// registers hold of sums and of what `double` or `multiply` needs.
 macro_rules! kernels {
     ($module:ident, $features:literal, $vector:ty, $width:literal,
-     tiles [$one:literal, $two:literal, $three:literal],
+     tiles [$one:literal, $two:literal, $three:literal]
+     [$one_output:literal, $two_outputs:literal, $three_outputs:literal],
      load $load:expr, store $store:expr, xor $xor:expr, zero $zero:expr,
      double $double:expr, quadruple $quadruple:expr,
      prepare $prepare:expr, multiply $multiply:expr) => {
@@ -112,9 +115,9 @@ macro_rules! kernels {
                 // SAFETY: as above.
                 unsafe {
                     match outputs.len() {
-                        1 => combine_some::<1, $one>(sources, outputs, segment),
-                        2 => combine_some::<2, $two>(sources, outputs, segment),
-                        _ => combine_some::<3, $three>(sources, outputs, segment),
+                        1 => combine_some::<1, $one_output>(sources, outputs, segment),
+                        2 => combine_some::<2, $two_outputs>(sources, outputs, segment),
+                        _ => combine_some::<3, $three_outputs>(sources, outputs, segment),
                     }
                 }
             }
@@ -141,12 +144,11 @@ macro_rules! kernels {
                     unsafe { generate_tile::<PARITY, 1>(data, columns, at, end) };
                     at += $width;
                 }
-                if at == end {
-                } else if end - start >= $width {
+                if at < end && end - start >= $width {
                     // SAFETY: as above; it begins in the segment as well. Some of it is computed
                     // for the second time.
                     unsafe { generate_tile::<PARITY, 1>(data, columns, end - $width, end) };
-                } else {
+                } else if at < end {
                     scalar::generate(data, parity, start..end);
                 }
             }
@@ -217,12 +219,11 @@ macro_rules! kernels {
                     unsafe { combine_tile::<OUTPUTS, 1>(sources, columns, at, end) };
                     at += $width;
                 }
-                if at == end {
-                } else if end - start >= $width {
+                if at < end && end - start >= $width {
                     // SAFETY: as above; it begins in the segment as well. Some of it is computed
                     // for the second time.
                     unsafe { combine_tile::<OUTPUTS, 1>(sources, columns, end - $width, end) };
-                } else {
+                } else if at < end {
                     scalar::combine(sources, outputs, start..end);
                 }
             }
@@ -251,7 +252,8 @@ macro_rules! kernels {
                         // SAFETY: the source reaches to `end`.
                         *piece = unsafe { $load(source.column.as_ptr().add(place).cast()) };
                     }
-                    for (sums, factor) in sums.iter_mut().zip(source.factors) {
+                    for (output, sums) in sums.iter_mut().enumerate() {
+                        let factor = source.factors[output];
                         if factor == 1 {
                             for (sum, piece) in sums.iter_mut().zip(pieces) {
                                 *sum = $xor(*sum, piece);
@@ -276,21 +278,21 @@ macro_rules! kernels {
 }
 
 kernels!(
-    ssse3, "ssse3", __m128i, 16, tiles [4, 2, 2],
+    ssse3, "ssse3", __m128i, 16, tiles [4, 2, 2] [4, 2, 2],
     load _mm_loadu_si128, store _mm_storeu_si128,
     xor _mm_xor_si128, zero _mm_setzero_si128(),
     double double_128, quadruple (|value| double_128(double_128(value))),
     prepare prepare_128, multiply multiply_128
 );
 kernels!(
-    avx2, "avx2", __m256i, 32, tiles [4, 2, 2],
+    avx2, "avx2", __m256i, 32, tiles [4, 2, 2] [4, 2, 2],
     load _mm256_loadu_si256, store _mm256_storeu_si256,
     xor _mm256_xor_si256, zero _mm256_setzero_si256(),
     double double_256, quadruple (|value| double_256(double_256(value))),
     prepare prepare_256, multiply multiply_256
 );
 kernels!(
-    avx2_gfni, "avx2,gfni", __m256i, 32, tiles [8, 4, 2],
+    avx2_gfni, "avx2,gfni", __m256i, 32, tiles [8, 4, 2] [8, 2, 2],
     load _mm256_loadu_si256, store _mm256_storeu_si256,
     xor _mm256_xor_si256, zero _mm256_setzero_si256(),
     double (|value| affine_256(matrix_256(2), value)),
@@ -298,14 +300,14 @@ kernels!(
     prepare matrix_256, multiply affine_256
 );
 kernels!(
-    avx512, "avx512f,avx512bw", __m512i, 64, tiles [8, 4, 4],
+    avx512, "avx512f,avx512bw", __m512i, 64, tiles [8, 4, 4] [8, 4, 4],
     load _mm512_loadu_si512, store _mm512_storeu_si512,
     xor _mm512_xor_si512, zero _mm512_setzero_si512(),
     double double_512, quadruple (|value| double_512(double_512(value))),
     prepare prepare_512, multiply multiply_512
 );
 kernels!(
-    avx512_gfni, "avx512f,avx512bw,gfni", __m512i, 64, tiles [8, 8, 4],
+    avx512_gfni, "avx512f,avx512bw,gfni", __m512i, 64, tiles [8, 8, 4] [8, 8, 4],
     load _mm512_loadu_si512, store _mm512_storeu_si512,
     xor _mm512_xor_si512, zero _mm512_setzero_si512(),
     double (|value| affine_512(matrix_512(2), value)),
