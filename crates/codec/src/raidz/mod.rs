@@ -25,6 +25,8 @@ mod tests;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+use std::cmp::Reverse;
+use std::ops::Range;
 use std::sync::OnceLock;
 
 /// Most parity columns.
@@ -60,13 +62,20 @@ pub enum RaidzError {
     },
 }
 
-/// Horner's scheme over one segment: data columns (`None` where too short) to parity columns.
-type Generate = fn(&[Option<&[u8]>], &mut [&mut [u8]]);
-/// `outputs[o] = Σ coefficients[o][s] · sources[s]` over one segment: sources, coefficients,
-/// outputs.
-type Combine = fn(&[&[u8]], &[Vec<u8>], &mut [&mut [u8]]);
+/// What a column is computed from, and what it is multiplied with for each output.
+struct Source<'a> {
+    column: &'a [u8],
+    factors: [u8; PARITY_COLUMNS_MAX],
+}
 
-/// A set of kernels. Every column given covers the segment whole.
+/// Horner's scheme over one segment, a range that every column either covers or ends before: data
+/// columns (those that end before it are zeros there) to parity columns (which all cover it).
+type Generate = fn(&[&[u8]], &mut [&mut [u8]], Range<usize>);
+/// `outputs[o] = Σ source.factors[o] · source.column` over one segment: sources (those that end
+/// before it are zeros there), and outputs (which all cover it).
+type Combine = fn(&[Source<'_>], &mut [&mut [u8]], Range<usize>);
+
+/// A set of kernels.
 #[derive(Clone, Copy)]
 struct Kernels {
     name: &'static str,
@@ -213,13 +222,14 @@ pub fn reconstruct(
     Ok(out)
 }
 
-/// The ends of the stretches over which the set of columns that reach that far is the same, in
-/// rising order.
-fn segment_ends(lengths: impl Iterator<Item = usize>) -> Vec<usize> {
-    let mut ends: Vec<usize> = lengths.filter(|length| *length > 0).collect();
-    ends.sort_unstable();
-    ends.dedup();
-    ends
+/// Calls `work` with each segment, in rising order: the ranges over which the set of columns that
+/// reach that far is the same.
+fn each_segment(lengths: impl Iterator<Item = usize> + Clone, mut work: impl FnMut(Range<usize>)) {
+    let mut start = 0;
+    while let Some(end) = lengths.clone().filter(|length| *length > start).min() {
+        work(start..end);
+        start = end;
+    }
 }
 
 fn generate_with(
@@ -227,7 +237,8 @@ fn generate_with(
     data: &[&[u8]],
     parity: &mut [&mut [u8]],
 ) -> Result<(), RaidzError> {
-    let length = data.iter().map(|column| column.len()).max().unwrap_or(0);
+    let lengths = data.iter().map(|column| column.len());
+    let length = lengths.clone().max().unwrap_or(0);
     if data.is_empty()
         || data.len() > DATA_COLUMNS_MAX
         || !(1..=PARITY_COLUMNS_MAX).contains(&parity.len())
@@ -238,17 +249,23 @@ fn generate_with(
             parity: parity.len(),
         });
     }
-    let mut start = 0;
-    for end in segment_ends(data.iter().map(|column| column.len())) {
-        let pieces: Vec<Option<&[u8]>> = data.iter().map(|column| column.get(start..end)).collect();
-        let mut outputs: Vec<&mut [u8]> = parity
-            .iter_mut()
-            .map(|column| &mut column[start..end])
-            .collect();
-        (kernels.generate)(&pieces, &mut outputs);
-        start = end;
-    }
+    each_segment(lengths, |segment| {
+        (kernels.generate)(data, parity, segment);
+    });
     Ok(())
+}
+
+/// The indices for which `is_lost` says so: the first of them, and how many there are.
+fn indices(count: usize, is_lost: impl Fn(usize) -> bool) -> ([usize; PARITY_COLUMNS_MAX], usize) {
+    let mut first = [0; PARITY_COLUMNS_MAX];
+    let mut found = 0;
+    for index in (0..count).filter(|index| is_lost(*index)) {
+        if let Some(place) = first.get_mut(found) {
+            *place = index;
+        }
+        found += 1;
+    }
+    (first, found)
 }
 
 fn reconstruct_with(
@@ -264,31 +281,26 @@ fn reconstruct_with(
     let data_count = columns.len().saturating_sub(parity_count);
     if !(1..=PARITY_COLUMNS_MAX).contains(&parity_count)
         || !(1..=DATA_COLUMNS_MAX).contains(&data_count)
+        || missing.len() > columns.len()
     {
         return Err(shape);
     }
-    let mut named = vec![false; columns.len()];
-    for (index, _) in missing.iter() {
-        let fine = columns.get(*index).is_some_and(Option::is_none)
-            && !std::mem::replace(&mut named[*index], true);
-        if !fine {
+    for (position, (index, _)) in missing.iter().enumerate() {
+        let twice = missing[..position].iter().any(|(other, _)| other == index);
+        if twice || !columns.get(*index).is_some_and(Option::is_none) {
             return Err(shape);
         }
     }
     let (parity, data) = columns.split_at(parity_count);
-    let lost_data: Vec<usize> = (0..data_count)
-        .filter(|index| data[*index].is_none())
-        .collect();
-    let used_parity: Vec<usize> = (0..parity_count)
-        .filter(|index| parity[*index].is_some())
-        .take(lost_data.len())
-        .collect();
-    if used_parity.len() < lost_data.len() {
+    let (lost_data, lost_count) = indices(data_count, |index| data[index].is_none());
+    let (used_parity, parity_left) = indices(parity_count, |index| parity[index].is_some());
+    if parity_left < lost_count {
         return Err(RaidzError::TooManyMissing {
             missing: columns.iter().filter(|column| column.is_none()).count(),
-            parity: parity.iter().flatten().count(),
+            parity: parity_left,
         });
     }
+    let (lost_data, used_parity) = (&lost_data[..lost_count], &used_parity[..lost_count]);
     // A row's parity columns are as long as its longest data column.
     let row_bytes = columns.iter().flatten().map(|column| column.len()).max();
     let row_bytes = row_bytes.unwrap_or(0);
@@ -303,60 +315,54 @@ fn reconstruct_with(
         return Err(shape);
     }
 
-    // Sources: surviving data columns, then the parity columns that stand in for the lost ones.
-    let survivors: Vec<usize> = (0..data_count)
-        .filter(|index| data[*index].is_some())
-        .collect();
-    let solution = field::solve(data_count, &lost_data, &used_parity, &survivors);
-    let sources: Vec<&[u8]> = survivors
-        .iter()
-        .filter_map(|index| data[*index])
-        .chain(used_parity.iter().filter_map(|index| parity[*index]))
-        .collect();
-    let coefficients: Vec<Vec<u8>> = missing
-        .iter()
-        .map(|(index, _)| match index.checked_sub(parity_count) {
+    // The longest outputs come first, so that those that reach into a segment are the first few.
+    // There are no more of them than parity columns, or more would be missing than those make up
+    // for.
+    let output_count = missing.len();
+    let mut outputs: [(usize, &mut [u8]); PARITY_COLUMNS_MAX] = Default::default();
+    for (output, (index, room)) in outputs.iter_mut().zip(missing) {
+        *output = (*index, room);
+    }
+    outputs[..output_count].sort_unstable_by_key(|(_, room)| Reverse(room.len()));
+    let solution = field::Solution::of(data_count, lost_data, used_parity);
+    let mut sums: [Option<field::Sum<'_>>; PARITY_COLUMNS_MAX] = Default::default();
+    for ((index, _), sum) in outputs[..output_count].iter().zip(&mut sums) {
+        *sum = Some(match index.checked_sub(parity_count) {
+            None => solution.parity(*index),
             Some(lost) => {
-                let row = lost_data.iter().position(|other| *other == lost);
-                solution[row.expect("a missing data column is among the lost ones")].clone()
+                let position = lost_data.iter().position(|other| *other == lost);
+                solution.lost(position.expect("a missing data column is among the lost ones"))
             }
-            None => {
-                field::parity_of_solution(*index, data_count, &lost_data, &survivors, &solution)
-            }
-        })
-        .collect();
+        });
+    }
+    let source = |column, factor: &dyn Fn(&field::Sum<'_>) -> u8| Source {
+        column,
+        factors: std::array::from_fn(|output| sums[output].as_ref().map_or(0, factor)),
+    };
+    // Sources: surviving data columns, then the parity columns that stand in for the lost ones.
+    let mut sources = Vec::with_capacity(data_count);
+    for (index, column) in data.iter().enumerate() {
+        if let Some(column) = column {
+            sources.push(source(column, &|sum| sum.of_survivor(index)));
+        }
+    }
+    for (place, index) in used_parity.iter().enumerate() {
+        if let Some(column) = parity[*index] {
+            sources.push(source(column, &|sum| sum.of_parity(place)));
+        }
+    }
 
+    let mut outputs = outputs.map(|(_, room)| room);
+    let output_lengths = outputs.each_ref().map(|output| output.len());
     let lengths = sources
         .iter()
-        .map(|source| source.len())
-        .chain(missing.iter().map(|(_, room)| room.len()));
-    let mut start = 0;
-    for end in segment_ends(lengths) {
-        let (pieces, of_source): (Vec<&[u8]>, Vec<usize>) = sources
-            .iter()
-            .enumerate()
-            .filter_map(|(index, source)| Some((source.get(start..end)?, index)))
-            .unzip();
-        let mut rows = Vec::with_capacity(missing.len());
-        let mut outputs = Vec::with_capacity(missing.len());
-        for ((_, room), coefficients) in missing.iter_mut().zip(&coefficients) {
-            if let Some(piece) = room.get_mut(start..end) {
-                rows.push(
-                    of_source
-                        .iter()
-                        .map(|source| coefficients[*source])
-                        .collect(),
-                );
-                outputs.push(piece);
-            }
+        .map(|source| source.column.len())
+        .chain(output_lengths);
+    each_segment(lengths, |segment| {
+        let reach = output_lengths.partition_point(|length| *length >= segment.end);
+        if reach > 0 {
+            (kernels.combine)(&sources, &mut outputs[..reach], segment);
         }
-        for (outputs, rows) in outputs
-            .chunks_mut(PARITY_COLUMNS_MAX)
-            .zip(rows.chunks(PARITY_COLUMNS_MAX))
-        {
-            (kernels.combine)(&pieces, rows, outputs);
-        }
-        start = end;
-    }
+    });
     Ok(())
 }

@@ -1,5 +1,8 @@
 //! RAID-Z without SIMD: eight bytes at a time in a u64 where that works, tables where not.
 
+use std::ops::Range;
+
+use super::Source;
 use super::field::{POLYNOMIAL, double, multiply};
 
 const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
@@ -16,16 +19,16 @@ fn load(bytes: &[u8; 8]) -> u64 {
 }
 
 /// Horner's scheme over a segment, column by column, in pieces that stay in the L1 cache.
-pub(super) fn generate(data: &[Option<&[u8]>], parity: &mut [&mut [u8]]) {
+pub(super) fn generate(data: &[&[u8]], parity: &mut [&mut [u8]], segment: Range<usize>) {
     const PIECE: usize = 4096;
-    let length = parity.first().map_or(0, |column| column.len());
-    for start in (0..length).step_by(PIECE) {
-        let range = start..length.min(start + PIECE);
+    for start in segment.clone().step_by(PIECE) {
+        let range = start..segment.end.min(start + PIECE);
         for (times, output) in parity.iter_mut().enumerate() {
             let output = &mut output[range.clone()];
             output.fill(0);
             for column in data {
-                accumulate(output, column.map(|column| &column[range.clone()]), times);
+                // `None` where it ended before this segment.
+                accumulate(output, column.get(range.clone()), times);
             }
         }
     }
@@ -55,22 +58,26 @@ fn accumulate(output: &mut [u8], column: Option<&[u8]>, times: usize) {
     }
 }
 
-/// `outputs[o] = Σ coefficients[o][s] · sources[s]`.
-pub(super) fn combine(sources: &[&[u8]], coefficients: &[Vec<u8>], outputs: &mut [&mut [u8]]) {
-    for (output, coefficients) in outputs.iter_mut().zip(coefficients) {
+/// `outputs[o] = Σ source.factors[o] · source.column` over a segment.
+pub(super) fn combine(sources: &[Source<'_>], outputs: &mut [&mut [u8]], segment: Range<usize>) {
+    for (number, output) in outputs.iter_mut().enumerate() {
+        let output = &mut output[segment.clone()];
         output.fill(0);
-        for (source, coefficient) in sources.iter().zip(coefficients) {
-            match *coefficient {
+        for source in sources {
+            let Some(column) = source.column.get(segment.clone()) else {
+                continue;
+            };
+            match source.factors[number] {
                 0 => {}
                 1 => {
-                    for (byte, source) in output.iter_mut().zip(*source) {
+                    for (byte, source) in output.iter_mut().zip(column) {
                         *byte ^= source;
                     }
                 }
                 factor => {
                     let products: [u8; 256] =
                         std::array::from_fn(|value| multiply(factor, value as u8));
-                    for (byte, source) in output.iter_mut().zip(*source) {
+                    for (byte, source) in output.iter_mut().zip(column) {
                         *byte ^= products[usize::from(*source)];
                     }
                 }

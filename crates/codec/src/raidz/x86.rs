@@ -6,12 +6,14 @@
 //! table look-ups per byte (`pshufb`, low and high nibble), or with GFNI's affine transform, as
 //! multiplying by a constant is a linear map of bits in whatever field.
 //!
-//! What is left over after whole tiles goes to the scalar kernels.
+//! What is left over after whole tiles goes by single vectors, of which the last overlaps what is
+//! already done; a segment shorter than a vector goes to the scalar kernels.
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use super::field::{POLYNOMIAL, multiply};
-use super::{Kernels, scalar};
+use super::{Kernels, Source, scalar};
 
 /// Products of each constant with all low nibbles, then with all high nibbles.
 static NIBBLE_PRODUCTS: [[u8; 32]; 256] = nibble_products();
@@ -79,8 +81,13 @@ pub(super) fn available() -> Vec<Kernels> {
 ///
 /// `load`, `store`, `xor`, `zero` are the plain vector operations; `double` doubles each byte in
 /// the field, `quadruple` does so twice; `prepare` turns a constant into what `multiply` takes.
+/// The tiles are how many vectors of every column are worked on at once, by the number of columns
+/// computed, for `generate` and for `combine`: as many as measured fastest, which is about what the
+/// registers hold of sums and of what `double` or `multiply` needs.
 macro_rules! kernels {
-    ($module:ident, $features:literal, $vector:ty, $width:literal, $tile:literal,
+    ($module:ident, $features:literal, $vector:ty, $width:literal,
+     tiles [$one:literal, $two:literal, $three:literal]
+     [$one_output:literal, $two_outputs:literal, $three_outputs:literal],
      load $load:expr, store $store:expr, xor $xor:expr, zero $zero:expr,
      double $double:expr, quadruple $quadruple:expr,
      prepare $prepare:expr, multiply $multiply:expr) => {
@@ -92,141 +99,178 @@ macro_rules! kernels {
                 generate,
                 combine,
             };
-            const TILE_BYTES: usize = $width * $tile;
 
-            fn generate(data: &[Option<&[u8]>], parity: &mut [&mut [u8]]) {
+            fn generate(data: &[&[u8]], parity: &mut [&mut [u8]], segment: Range<usize>) {
                 // SAFETY: `available` offers this set only after detecting its features.
                 unsafe {
                     match parity.len() {
-                        1 => generate_some::<1>(data, parity),
-                        2 => generate_some::<2>(data, parity),
-                        _ => generate_some::<3>(data, parity),
+                        1 => generate_some::<1, $one>(data, parity, segment),
+                        2 => generate_some::<2, $two>(data, parity, segment),
+                        _ => generate_some::<3, $three>(data, parity, segment),
                     }
                 }
             }
 
-            fn combine(sources: &[&[u8]], coefficients: &[Vec<u8>], outputs: &mut [&mut [u8]]) {
+            fn combine(sources: &[Source<'_>], outputs: &mut [&mut [u8]], segment: Range<usize>) {
                 // SAFETY: as above.
                 unsafe {
                     match outputs.len() {
-                        0 => {}
-                        1 => combine_some::<1>(sources, coefficients, outputs),
-                        2 => combine_some::<2>(sources, coefficients, outputs),
-                        _ => combine_some::<3>(sources, coefficients, outputs),
+                        1 => combine_some::<1, $one_output>(sources, outputs, segment),
+                        2 => combine_some::<2, $two_outputs>(sources, outputs, segment),
+                        _ => combine_some::<3, $three_outputs>(sources, outputs, segment),
                     }
                 }
             }
 
             #[target_feature(enable = $features)]
-            fn generate_some<const PARITY: usize>(
-                data: &[Option<&[u8]>],
+            fn generate_some<const PARITY: usize, const TILE: usize>(
+                data: &[&[u8]],
                 parity: &mut [&mut [u8]],
+                segment: Range<usize>,
             ) {
-                let length = parity[0].len();
-                assert!(parity.len() == PARITY);
-                assert!(parity.iter().all(|column| column.len() == length));
-                assert!(data.iter().flatten().all(|column| column.len() == length));
-                let tiled = length - length % TILE_BYTES;
-                for start in (0..tiled).step_by(TILE_BYTES) {
-                    let mut sums = [[$zero; $tile]; PARITY];
-                    for column in data {
-                        if PARITY > 1 {
-                            for sum in &mut sums[1] {
-                                *sum = $double(*sum);
-                            }
-                        }
-                        if PARITY > 2 {
-                            for sum in &mut sums[2] {
-                                *sum = $quadruple(*sum);
-                            }
-                        }
-                        let Some(column) = column else { continue };
-                        for index in 0..$tile {
-                            // SAFETY: within `column`: the tile ends at or before `length`, which
-                            // is every column's length.
-                            let piece = unsafe {
-                                $load(column.as_ptr().add(start + index * $width).cast())
-                            };
-                            for sums in &mut sums {
-                                sums[index] = $xor(sums[index], piece);
-                            }
+                let columns: &mut [&mut [u8]; PARITY] =
+                    (&mut *parity).try_into().expect("chosen by their number");
+                let Range { start, end } = segment;
+                assert!(columns.iter().all(|column| column.len() >= end));
+                let mut at = start;
+                while end - at >= TILE * $width {
+                    // SAFETY: the tile ends at or before `end`, up to where the parity columns
+                    // reach.
+                    unsafe { generate_tile::<PARITY, TILE>(data, columns, at, end) };
+                    at += TILE * $width;
+                }
+                while end - at >= $width {
+                    // SAFETY: as above.
+                    unsafe { generate_tile::<PARITY, 1>(data, columns, at, end) };
+                    at += $width;
+                }
+                if at < end && end - start >= $width {
+                    // SAFETY: as above; it begins in the segment as well. Some of it is computed
+                    // for the second time.
+                    unsafe { generate_tile::<PARITY, 1>(data, columns, end - $width, end) };
+                } else if at < end {
+                    scalar::generate(data, parity, start..end);
+                }
+            }
+
+            /// Columns shorter than `end` count as zeros.
+            ///
+            /// # Safety
+            ///
+            /// The tile at `at` ends at or before `end`, and no parity column before `end`.
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn generate_tile<const PARITY: usize, const TILE: usize>(
+                data: &[&[u8]],
+                parity: &mut [&mut [u8]; PARITY],
+                at: usize,
+                end: usize,
+            ) {
+                let mut sums = [[$zero; TILE]; PARITY];
+                for (number, column) in data.iter().enumerate() {
+                    if number > 0 && PARITY > 1 {
+                        for sum in &mut sums[1] {
+                            *sum = $double(*sum);
                         }
                     }
-                    for (column, sums) in parity.iter_mut().zip(sums) {
-                        for (index, sum) in sums.into_iter().enumerate() {
-                            // SAFETY: as above, for the parity column.
-                            unsafe {
-                                $store(column.as_mut_ptr().add(start + index * $width).cast(), sum)
-                            };
+                    if number > 0 && PARITY > 2 {
+                        for sum in &mut sums[2] {
+                            *sum = $quadruple(*sum);
+                        }
+                    }
+                    if column.len() < end {
+                        continue;
+                    }
+                    for index in 0..TILE {
+                        // SAFETY: the column reaches to `end`.
+                        let piece =
+                            unsafe { $load(column.as_ptr().add(at + index * $width).cast()) };
+                        for sums in &mut sums {
+                            sums[index] = $xor(sums[index], piece);
                         }
                     }
                 }
-                if tiled < length {
-                    let rest: Vec<Option<&[u8]>> = data
-                        .iter()
-                        .map(|column| column.map(|column| &column[tiled..]))
-                        .collect();
-                    let mut outputs: Vec<&mut [u8]> = parity
-                        .iter_mut()
-                        .map(|column| &mut column[tiled..])
-                        .collect();
-                    scalar::generate(&rest, &mut outputs);
+                for (column, sums) in parity.iter_mut().zip(sums) {
+                    for (index, sum) in sums.into_iter().enumerate() {
+                        // SAFETY: the parity column reaches to `end`.
+                        unsafe { $store(column.as_mut_ptr().add(at + index * $width).cast(), sum) };
+                    }
                 }
             }
 
             #[target_feature(enable = $features)]
-            fn combine_some<const OUTPUTS: usize>(
-                sources: &[&[u8]],
-                coefficients: &[Vec<u8>],
+            fn combine_some<const OUTPUTS: usize, const TILE: usize>(
+                sources: &[Source<'_>],
                 outputs: &mut [&mut [u8]],
+                segment: Range<usize>,
             ) {
-                let length = outputs[0].len();
-                assert!(outputs.len() == OUTPUTS && coefficients.len() == OUTPUTS);
-                assert!(outputs.iter().all(|output| output.len() == length));
-                assert!(sources.iter().all(|source| source.len() == length));
-                assert!(coefficients.iter().all(|row| row.len() == sources.len()));
-                let tiled = length - length % TILE_BYTES;
-                for start in (0..tiled).step_by(TILE_BYTES) {
-                    let mut sums = [[$zero; $tile]; OUTPUTS];
-                    for (number, source) in sources.iter().enumerate() {
-                        let mut pieces = [$zero; $tile];
-                        for (index, piece) in pieces.iter_mut().enumerate() {
-                            // SAFETY: within `source`: the tile ends at or before `length`, which
-                            // is every source's length.
-                            *piece = unsafe {
-                                $load(source.as_ptr().add(start + index * $width).cast())
-                            };
-                        }
-                        for (sums, row) in sums.iter_mut().zip(coefficients) {
-                            let constant = row[number];
-                            if constant == 1 {
-                                for (sum, piece) in sums.iter_mut().zip(pieces) {
-                                    *sum = $xor(*sum, piece);
-                                }
-                                continue;
-                            }
-                            let prepared = $prepare(constant);
-                            for (sum, piece) in sums.iter_mut().zip(pieces) {
-                                *sum = $xor(*sum, $multiply(prepared, piece));
-                            }
-                        }
+                let columns: &mut [&mut [u8]; OUTPUTS] =
+                    (&mut *outputs).try_into().expect("chosen by their number");
+                let Range { start, end } = segment;
+                assert!(columns.iter().all(|column| column.len() >= end));
+                let mut at = start;
+                while end - at >= TILE * $width {
+                    // SAFETY: the tile ends at or before `end`, up to where the outputs reach.
+                    unsafe { combine_tile::<OUTPUTS, TILE>(sources, columns, at, end) };
+                    at += TILE * $width;
+                }
+                while end - at >= $width {
+                    // SAFETY: as above.
+                    unsafe { combine_tile::<OUTPUTS, 1>(sources, columns, at, end) };
+                    at += $width;
+                }
+                if at < end && end - start >= $width {
+                    // SAFETY: as above; it begins in the segment as well. Some of it is computed
+                    // for the second time.
+                    unsafe { combine_tile::<OUTPUTS, 1>(sources, columns, end - $width, end) };
+                } else if at < end {
+                    scalar::combine(sources, outputs, start..end);
+                }
+            }
+
+            /// Sources shorter than `end` count as zeros.
+            ///
+            /// # Safety
+            ///
+            /// The tile at `at` ends at or before `end`, and no output before `end`.
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn combine_tile<const OUTPUTS: usize, const TILE: usize>(
+                sources: &[Source<'_>],
+                outputs: &mut [&mut [u8]; OUTPUTS],
+                at: usize,
+                end: usize,
+            ) {
+                let mut sums = [[$zero; TILE]; OUTPUTS];
+                for source in sources {
+                    if source.column.len() < end {
+                        continue;
                     }
-                    for (output, sums) in outputs.iter_mut().zip(sums) {
-                        for (index, sum) in sums.into_iter().enumerate() {
-                            // SAFETY: as above, for the output.
-                            unsafe {
-                                $store(output.as_mut_ptr().add(start + index * $width).cast(), sum)
-                            };
+                    let mut pieces = [$zero; TILE];
+                    for (index, piece) in pieces.iter_mut().enumerate() {
+                        let place = at + index * $width;
+                        // SAFETY: the source reaches to `end`.
+                        *piece = unsafe { $load(source.column.as_ptr().add(place).cast()) };
+                    }
+                    for (output, sums) in sums.iter_mut().enumerate() {
+                        let factor = source.factors[output];
+                        if factor == 1 {
+                            for (sum, piece) in sums.iter_mut().zip(pieces) {
+                                *sum = $xor(*sum, piece);
+                            }
+                            continue;
+                        }
+                        let prepared = $prepare(factor);
+                        for (sum, piece) in sums.iter_mut().zip(pieces) {
+                            *sum = $xor(*sum, $multiply(prepared, piece));
                         }
                     }
                 }
-                if tiled < length {
-                    let rest: Vec<&[u8]> = sources.iter().map(|source| &source[tiled..]).collect();
-                    let mut left: Vec<&mut [u8]> = outputs
-                        .iter_mut()
-                        .map(|output| &mut output[tiled..])
-                        .collect();
-                    scalar::combine(&rest, coefficients, &mut left);
+                for (output, sums) in outputs.iter_mut().zip(sums) {
+                    for (index, sum) in sums.into_iter().enumerate() {
+                        // SAFETY: the output reaches to `end`.
+                        unsafe { $store(output.as_mut_ptr().add(at + index * $width).cast(), sum) };
+                    }
                 }
             }
         }
@@ -234,21 +278,21 @@ macro_rules! kernels {
 }
 
 kernels!(
-    ssse3, "ssse3", __m128i, 16, 2,
+    ssse3, "ssse3", __m128i, 16, tiles [4, 2, 2] [4, 2, 2],
     load _mm_loadu_si128, store _mm_storeu_si128,
     xor _mm_xor_si128, zero _mm_setzero_si128(),
     double double_128, quadruple (|value| double_128(double_128(value))),
     prepare prepare_128, multiply multiply_128
 );
 kernels!(
-    avx2, "avx2", __m256i, 32, 2,
+    avx2, "avx2", __m256i, 32, tiles [4, 2, 2] [4, 2, 2],
     load _mm256_loadu_si256, store _mm256_storeu_si256,
     xor _mm256_xor_si256, zero _mm256_setzero_si256(),
     double double_256, quadruple (|value| double_256(double_256(value))),
     prepare prepare_256, multiply multiply_256
 );
 kernels!(
-    avx2_gfni, "avx2,gfni", __m256i, 32, 4,
+    avx2_gfni, "avx2,gfni", __m256i, 32, tiles [8, 4, 2] [8, 2, 2],
     load _mm256_loadu_si256, store _mm256_storeu_si256,
     xor _mm256_xor_si256, zero _mm256_setzero_si256(),
     double (|value| affine_256(matrix_256(2), value)),
@@ -256,14 +300,14 @@ kernels!(
     prepare matrix_256, multiply affine_256
 );
 kernels!(
-    avx512, "avx512f,avx512bw", __m512i, 64, 4,
+    avx512, "avx512f,avx512bw", __m512i, 64, tiles [8, 4, 4] [8, 4, 4],
     load _mm512_loadu_si512, store _mm512_storeu_si512,
     xor _mm512_xor_si512, zero _mm512_setzero_si512(),
     double double_512, quadruple (|value| double_512(double_512(value))),
     prepare prepare_512, multiply multiply_512
 );
 kernels!(
-    avx512_gfni, "avx512f,avx512bw,gfni", __m512i, 64, 4,
+    avx512_gfni, "avx512f,avx512bw,gfni", __m512i, 64, tiles [8, 8, 4] [8, 8, 4],
     load _mm512_loadu_si512, store _mm512_storeu_si512,
     xor _mm512_xor_si512, zero _mm512_setzero_si512(),
     double (|value| affine_512(matrix_512(2), value)),
