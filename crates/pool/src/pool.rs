@@ -735,6 +735,7 @@ impl Pool {
         core.check_tasks()?;
         core.check_still_ours().await?;
         core.pipeline.suspension().reopen().await?;
+        core.scan.forget_unmended();
         for top in core.tree.tops() {
             clear_errors(&top, device);
         }
