@@ -749,6 +749,7 @@ impl Pool {
         core.events.clear(&guids);
         cleared.retain(|vdev| vdev.state().0 != State::Healthy);
         core.pipeline.suspension().reopen().await?;
+        core.scan.forget_unmended();
         for top in core.tree.tops() {
             clear_errors(&top, device);
         }

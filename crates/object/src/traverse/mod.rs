@@ -191,6 +191,7 @@ impl<V: Visitor> Traversal<V> {
             frame.looked_at = frame.looked_at.saturating_sub(1);
             frame.reading -= usize::from(item.read.is_some());
             let never_skipped = is_accounting(item.bookmark.object);
+            let mut is_found = false;
             if let Some(from) = &self.from
                 && !never_skipped
                 && item.leads != Leads::Root
@@ -200,10 +201,13 @@ impl<V: Visitor> Traversal<V> {
                 }
                 if is_from(item.shape, &item.bookmark, from) {
                     self.from = None;
+                    is_found = true;
                 }
             }
+            // Whoever goes on gets at least one block further.
             let may_end = item.bookmark.level == 0 || item.leads == Leads::Root;
             if may_end
+                && !is_found
                 && self.from.is_none()
                 && !never_skipped
                 && self.visitor.ends_before(&item.bookmark)

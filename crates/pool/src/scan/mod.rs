@@ -405,6 +405,11 @@ impl Scan {
         self.is_closing.store(is_closing, Ordering::Release);
     }
 
+    /// What could not be mended is tried once more: somebody did something about it.
+    pub(crate) fn forget_unmended(&self) {
+        self.state.lock().unmended.clear();
+    }
+
     /// The pool is closed: nobody waits any more.
     pub(crate) fn closed(&self) {
         self.active.send_replace((false, false));

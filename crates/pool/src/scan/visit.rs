@@ -120,7 +120,7 @@ impl Visit<'_> {
     /// Goes on from `at`; whether everything was met.
     pub(super) async fn go_on(&self, at: &mut Position) -> Result<bool, PoolError> {
         let bookmark = at.phys.bookmark;
-        if bookmark.objset.is_zero() && at.phys.current_max_txg <= at.phys.max_txg {
+        if bookmark.objset.is_zero() {
             at.phys.current_min_txg = at.phys.min_txg;
             at.phys.current_max_txg = at.phys.max_txg;
             let root = self.mos_root;

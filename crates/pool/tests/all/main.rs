@@ -15,6 +15,7 @@ mod layouts;
 mod logs;
 mod peer;
 mod rewind;
+mod scan;
 mod scrub;
 mod trim;
 mod vdevprops;
