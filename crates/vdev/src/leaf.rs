@@ -26,7 +26,7 @@
 //! nested.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use device::{Device, DeviceError, World, WriteFlushedError};
@@ -148,7 +148,8 @@ struct Status {
 
 /// One device of the pool.
 pub struct Leaf {
-    guid: Guid,
+    /// It takes over its parent's when it becomes a top-level vdev in its place.
+    guid: AtomicU64,
     world: World,
     common: Arc<Common>,
     device: RwLock<Option<Arc<dyn Device>>>,
@@ -178,7 +179,7 @@ impl Leaf {
         counters: Arc<Counters>,
     ) -> Self {
         Leaf {
-            guid,
+            guid: AtomicU64::new(guid.get()),
             queue: Queue::new(world.clock.clone()),
             world,
             common,
@@ -201,7 +202,12 @@ impl Leaf {
 
     /// Its guid.
     pub fn guid(&self) -> Guid {
-        self.guid
+        Guid::new(self.guid.load(Ordering::Relaxed))
+    }
+
+    /// Gives it another guid: see [`crate::topology`].
+    pub(super) fn set_guid(&self, guid: Guid) {
+        self.guid.store(guid.get(), Ordering::Relaxed);
     }
 
     /// Its state and why.
@@ -594,7 +600,7 @@ impl Leaf {
             return Ok(());
         }
         tracing::info!(
-            leaf = %self.guid, count = writes.len(),
+            leaf = %self.guid(), count = writes.len(),
             "a device is back: writing again what it may have lost"
         );
         let device = self.usable_device()?;
@@ -674,7 +680,7 @@ impl Leaf {
         }
         Counters::add(&self.counters.checksum_errors, 1);
         self.common.report(ErrorReport::Checksum {
-            leaf: self.guid,
+            leaf: self.guid(),
             offset_bytes: offset.saturating_add(LABEL_START_BYTES),
             bookmark: context.bookmark,
         });
@@ -685,10 +691,10 @@ impl Leaf {
     }
 
     fn failed(self: &Arc<Self>, error: &Arc<DeviceError>, context: &IoContext, probe: bool) {
-        tracing::debug!(leaf = %self.guid, %error, "a device failed");
+        tracing::debug!(leaf = %self.guid(), %error, "a device failed");
         if !context.speculative {
             self.common.report(ErrorReport::Device {
-                leaf: self.guid,
+                leaf: self.guid(),
                 message: error.to_string(),
                 bookmark: context.bookmark,
             });
@@ -733,7 +739,7 @@ impl Leaf {
         {
             let path = device.path();
             tracing::error!(
-                leaf = %self.guid, path, error, "a device does not work any more: faulted"
+                leaf = %self.guid(), path, error, "a device does not work any more: faulted"
             );
             self.set_state(VdevState::Faulted, VdevAux::ErrorsExceeded);
         }
@@ -750,7 +756,7 @@ fn end<T, E>(place: Place<'_>, result: &Result<T, E>, length: usize) {
 impl std::fmt::Debug for Leaf {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Leaf")
-            .field("guid", &self.guid)
+            .field("guid", &self.guid())
             .field("state", &self.state())
             .field("device", &self.device())
             .finish_non_exhaustive()

@@ -2,7 +2,7 @@
 
 mod opening;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,6 +24,7 @@ use crate::error::VdevError;
 use crate::report::ErrorSink;
 use crate::top_spec::AllocClass;
 use crate::top_spec::TopSpec;
+use crate::topology::link_spares;
 
 /// Smallest sector size that a pool can have, as log2 (`ASHIFT_MIN`).
 pub const ASHIFT_MIN: u32 = 9;
@@ -88,6 +89,8 @@ pub struct VdevTree {
     world: World,
     guid: AtomicU64,
     options: OpenOptions,
+    /// Where devices are, as [`OpenOptions::paths`] said, until other devices take their places.
+    paths: Mutex<BTreeMap<Guid, String>>,
     /// The pool's guid, when labels must belong to it.
     pool_guid: Mutex<Option<Guid>>,
     /// The root's own pairs.
@@ -131,25 +134,11 @@ impl VdevTree {
         for (name, value) in config.iter().filter(|(name, _)| *name != "children") {
             own.push(name, value.clone());
         }
-        for top in &list {
-            let VdevKind::Draid(draid) = top.kind() else {
-                continue;
-            };
-            // Each spare once, and within its own vdev: else two could stand for each other.
-            let mut used = BTreeSet::new();
-            for vdev in top.draid_spares() {
-                if let VdevKind::DraidSpare(spare) = vdev.kind()
-                    && spare.top_guid == top.guid()
-                    && spare.spare < draid.layout.spares
-                    && used.insert(spare.spare)
-                {
-                    let _ = spare.top.set(Arc::downgrade(top));
-                }
-            }
-        }
+        list.iter().for_each(link_spares);
         let tree = VdevTree {
             guid: AtomicU64::new(config.u64("guid").unwrap_or(0)),
             pool_guid: Mutex::new(options.pool_guid),
+            paths: Mutex::new(options.paths.clone()),
             world,
             options,
             config: Mutex::new(own),
@@ -284,6 +273,7 @@ impl VdevTree {
             world: self.world.clone(),
             guid: AtomicU64::new(self.guid().get()),
             pool_guid: Mutex::new(None),
+            paths: Mutex::default(),
             options: OpenOptions {
                 create: true,
                 ..self.options.clone()
@@ -311,6 +301,19 @@ impl VdevTree {
         }
         tops.list.extend(prepared.iter().cloned());
         Ok(())
+    }
+
+    /// Puts a top-level vdev in the place of the one that has its number.
+    pub(crate) fn put_top(&self, top: &Arc<Vdev>) {
+        let mut tops = self.tops.write();
+        if let Some(slot) = tops.list.get_mut(top.vdev_id().get() as usize) {
+            *slot = top.clone();
+        }
+    }
+
+    /// Looks for a device where the configuration says from now on.
+    pub(crate) fn forget_path(&self, guid: Guid) {
+        self.paths.lock().remove(&guid);
     }
 
     /// Replaces a top-level vdev that holds nothing any more by a hole, so that the numbers of the
