@@ -268,7 +268,10 @@ impl Vdev {
             // What the administrator or too many errors said outlives the import.
             let (state, aux) = leaf.state();
             for (name, value) in [
-                ("offline", state == VdevState::Offline),
+                (
+                    "offline",
+                    state == VdevState::Offline && !leaf.is_temporary(),
+                ),
                 ("faulted", state == VdevState::Faulted),
                 ("removed", state == VdevState::Removed),
             ] {
@@ -279,6 +282,10 @@ impl Vdev {
                 }
             }
             match aux {
+                _ if leaf.is_temporary() => {
+                    out.remove("aux_state");
+                    &mut out
+                }
                 VdevAux::ErrorsExceeded => out.set("aux_state", "err_exceeded"),
                 VdevAux::External => out.set("aux_state", "external"),
                 _ => {

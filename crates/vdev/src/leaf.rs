@@ -154,6 +154,8 @@ pub struct Leaf {
     common: Arc<Common>,
     device: RwLock<Option<Arc<dyn Device>>>,
     status: Mutex<Status>,
+    /// That it is out of use is not to outlast the import.
+    temporary: AtomicBool,
     /// Same as `status.state.is_usable()`, for the fast path.
     usable: AtomicBool,
     /// The device was there at some time since the pool was opened.
@@ -188,6 +190,7 @@ impl Leaf {
                 state: VdevState::Closed,
                 aux: VdevAux::None,
             }),
+            temporary: AtomicBool::new(false),
             usable: AtomicBool::new(false),
             was_open: AtomicBool::new(false),
             probing: AtomicBool::new(false),
@@ -222,6 +225,16 @@ impl Leaf {
             *status = Status { state, aux };
         }
         self.usable.store(state.is_usable(), Ordering::Release);
+    }
+
+    /// Whether its state is not to outlast the import.
+    pub(super) fn is_temporary(&self) -> bool {
+        self.temporary.load(Ordering::Relaxed)
+    }
+
+    /// Says whether its state is to outlast the import.
+    pub(super) fn set_temporary(&self, temporary: bool) {
+        self.temporary.store(temporary, Ordering::Relaxed);
     }
 
     /// Attaches the open device, or takes it away.

@@ -24,7 +24,7 @@ use crate::error::VdevError;
 use crate::report::ErrorSink;
 use crate::top_spec::AllocClass;
 use crate::top_spec::TopSpec;
-use crate::topology::link_spares;
+use crate::topology::{TopologyError, link_spares};
 
 /// Smallest sector size that a pool can have, as log2 (`ASHIFT_MIN`).
 pub const ASHIFT_MIN: u32 = 9;
@@ -412,34 +412,63 @@ impl VdevTree {
         }
     }
 
-    /// Takes a leaf offline or back online (then [`Self::reopen`] opens it). Refused when the pool
-    /// would not survive it.
+    /// Takes a device out of use: offline, or as one that failed. The configuration tells so unless
+    /// it is `temporary`. Log devices are expendable: give their logs back before.
     ///
     /// # Errors
-    /// [`VdevError::VdevUnavailable`] when too few others are there.
-    pub fn set_offline(&self, guid: Guid, offline: bool) -> Result<(), VdevError> {
-        for top in self.tops() {
-            let Some(vdev) = top.find(guid) else { continue };
-            let Some(leaf) = vdev.leaf() else { continue };
-            let before = leaf.state();
-            if !offline {
-                if before.0 == VdevState::Offline {
-                    leaf.set_state(VdevState::Closed, VdevAux::None);
-                }
-                return Ok(());
-            }
-            leaf.set_state(VdevState::Offline, VdevAux::None);
-            if !top.state().0.is_usable() {
-                leaf.set_state(before.0, before.1);
-                return Err(VdevError::VdevUnavailable {
-                    vdev: vdev.display_name(),
-                    cause: "no other device has its data".to_owned(),
-                });
-            }
-            leaf.set_device(None);
-            return Ok(());
+    /// [`TopologyError::OnlyCopy`] when the pool needs it, [`TopologyError::NoSuchVdev`],
+    /// [`TopologyError::NotADevice`].
+    pub fn take_out(&self, guid: Guid, fault: bool, temporary: bool) -> Result<(), TopologyError> {
+        let top = self.top_of(guid);
+        let top = top.ok_or(TopologyError::NoSuchVdev { guid })?;
+        let vdev = top.find(guid);
+        let vdev = vdev.ok_or(TopologyError::NoSuchVdev { guid })?;
+        let named = || vdev.display_name();
+        let Some(leaf) = vdev.leaf() else {
+            return Err(TopologyError::NotADevice { vdev: named() });
+        };
+        if !top.is_log() && self.is_required(guid) {
+            return Err(TopologyError::OnlyCopy { vdev: named() });
         }
-        Err(bad(format!("there is no device {guid}")))
+        leaf.set_temporary(temporary);
+        match fault {
+            true => leaf.set_state(VdevState::Faulted, VdevAux::External),
+            false => leaf.set_state(VdevState::Offline, VdevAux::None),
+        }
+        leaf.set_device(None);
+        settle_kept(&top);
+        Ok(())
+    }
+
+    /// Opens a device that is offline, or was not there. One that failed stays as it is: see
+    /// [`Self::reopen`]. Returns its state.
+    ///
+    /// # Errors
+    /// [`VdevError::Stalled`] when the device is still at what it accepted before.
+    pub async fn bring_back(&self, guid: Guid) -> Result<VdevState, VdevError> {
+        let found = self
+            .top_of(guid)
+            .and_then(|top| Some((top.find(guid)?, top)));
+        let Some((vdev, top)) = found else {
+            return Err(bad(format!("there is no device {guid}")));
+        };
+        let Some(leaf) = vdev.leaf() else {
+            return Ok(vdev.state().0);
+        };
+        if leaf.is_readable() || leaf.state().0 == VdevState::Faulted {
+            return Ok(leaf.state().0);
+        }
+        settle_kept(&top);
+        let stopped = self.patiently(&vdev, leaf.stop_writes()).await?;
+        leaf.set_device(None);
+        leaf.set_temporary(false);
+        leaf.set_state(VdevState::Closed, VdevAux::None);
+        // Opening tells itself what is in the way.
+        if self.open_leaf(&vdev).await.is_ok() {
+            is_rewritten(&vdev, leaf, &stopped).await;
+        }
+        self.settle_size(&top)?;
+        Ok(leaf.state().0)
     }
 
     /// The whole tree's configuration.

@@ -138,7 +138,7 @@ impl VdevTree {
             return Err((VdevAux::CorruptData, VdevError::NoLabel { path }));
         };
         let guid = Guid::new(config.u64("guid").unwrap_or(0));
-        if guid != vdev.guid() {
+        if guid != vdev.guid() && !labels.has_been(vdev.guid(), expected) {
             let error = VdevError::WrongDevice {
                 path,
                 found: guid,
