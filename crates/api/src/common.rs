@@ -49,6 +49,34 @@ pub struct Failure {
     pub refusal: Option<Box<Refusal>>,
 }
 
+/// Why a device is not attached, replaced, detached or taken out of use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TopologyObstacle {
+    /// The pool has no such device.
+    NoSuchDevice,
+    /// It is a hot spare that stands by.
+    Spare,
+    /// It is a cache device.
+    Cache,
+    /// It is no device, but has some.
+    NotADevice,
+    /// It is neither a top-level device nor a mirror's.
+    CannotAttach,
+    /// It is a part of a replacement that this one does not go with.
+    CannotReplace,
+    /// The new device is too small.
+    TooSmall,
+    /// The new device has larger sectors.
+    Ashift,
+    /// It is a part of neither a mirror nor a replacement.
+    CannotDetach,
+    /// No other device has all that it has.
+    OnlyCopy,
+    /// Something else is under way.
+    Busy,
+}
+
 /// What was in the way of a request, with its data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -86,6 +114,13 @@ pub enum Refusal {
         dependence: Dependence,
         /// The datasets, or the first of them.
         names: Vec<String>,
+    },
+    /// The vdevs of a pool do not change like that.
+    Topology {
+        /// What was to be done, as the request's own words tell it.
+        doing: String,
+        /// Why not.
+        why: TopologyObstacle,
     },
     /// The root filesystem of a pool goes only with the pool.
     RootFilesystem {

@@ -23,7 +23,7 @@ mod zpool;
 
 pub use common::{
     Access, Call, Dependence, DeviceUse, Failure, FailureKind, ImportObstacle, ImportRefusal,
-    Property, PropertyMap, Refusal, Settings, Source,
+    Property, PropertyMap, Refusal, Settings, Source, TopologyObstacle,
 };
 pub use condition::{Failmode, FoundCondition, PoolCondition};
 pub use events::{EVENTS_PATH, Event, EventKind, EventPool};
@@ -56,9 +56,10 @@ pub use zpool::{
     CheckpointReport, DedupBucket, DedupCounts, DedupReport, ExpansionReport, FoundPoolReport,
     HistoryRecord, ImportedPool, PoolHealth, PoolHistory, PoolReport, PoolStatusReport,
     PoolUpgrade, RemovalReport, RemovalState, RewindReport, ScanFunction, ScanReport, ScanState,
-    ScrubAction, SupportedFeature, VdevName, ZpoolAdd, ZpoolAddReply, ZpoolCheckpoint, ZpoolClear,
-    ZpoolCreate, ZpoolCreateReply, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolHistoryReply,
-    ZpoolImport, ZpoolImportReply, ZpoolLabelClear, ZpoolList, ZpoolListReply, ZpoolReguid,
-    ZpoolRemove, ZpoolScrub, ZpoolSet, ZpoolStatus, ZpoolStatusReply, ZpoolSync, ZpoolUpgrade,
+    ScrubAction, SupportedFeature, VdevName, ZpoolAdd, ZpoolAddReply, ZpoolAttach, ZpoolCheckpoint,
+    ZpoolClear, ZpoolCreate, ZpoolCreateReply, ZpoolDestroy, ZpoolDetach, ZpoolExport,
+    ZpoolHistory, ZpoolHistoryReply, ZpoolImport, ZpoolImportReply, ZpoolLabelClear, ZpoolList,
+    ZpoolListReply, ZpoolOffline, ZpoolOnline, ZpoolOnlineReply, ZpoolReguid, ZpoolRemove,
+    ZpoolScrub, ZpoolSet, ZpoolStatus, ZpoolStatusReply, ZpoolSync, ZpoolUpgrade,
     ZpoolUpgradeReply,
 };

@@ -105,6 +105,104 @@ impl Call for ZpoolRemove {
     type Reply = Empty;
 }
 
+/// `zpool attach` and `zpool replace`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ZpoolAttach {
+    /// Name of the pool.
+    pub name: String,
+    /// The device that is there: a name, path or GUID.
+    pub device: String,
+    /// The new one, as an absolute path.
+    pub new_device: String,
+    /// It takes the other one's place, which leaves the pool when the new one has everything.
+    pub replace: bool,
+    /// `ashift` of the new device.
+    pub ashift: Option<u8>,
+    /// Use a device that looks in use.
+    pub allow_in_use: bool,
+    /// The command as typed, for the pool's history.
+    pub command: String,
+}
+
+impl Call for ZpoolAttach {
+    const PATH: &'static str = "/v1/zpool/attach";
+    const ACCESS: Access<Self> = Access::Change(|call| match call.replace {
+        true => format!("cannot replace {} with {}", call.device, call.new_device),
+        false => format!("cannot attach {} to {}", call.new_device, call.device),
+    });
+    type Reply = Empty;
+}
+
+/// `zpool detach`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ZpoolDetach {
+    /// Name of the pool.
+    pub name: String,
+    /// The device: a name, path or GUID.
+    pub device: String,
+    /// The command as typed, for the pool's history.
+    pub command: String,
+}
+
+impl Call for ZpoolDetach {
+    const PATH: &'static str = "/v1/zpool/detach";
+    const ACCESS: Access<Self> = Access::Change(|call| format!("cannot detach {}", call.device));
+    type Reply = Empty;
+}
+
+/// `zpool offline`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ZpoolOffline {
+    /// Name of the pool.
+    pub name: String,
+    /// The device: a name, path or GUID.
+    pub device: String,
+    /// Only until the next import (`-t`).
+    pub temporary: bool,
+    /// As a device that failed (`-f`).
+    pub fault: bool,
+    /// The command as typed, for the pool's history.
+    pub command: String,
+}
+
+impl Call for ZpoolOffline {
+    const PATH: &'static str = "/v1/zpool/offline";
+    const ACCESS: Access<Self> = Access::Change(|call| format!("cannot offline {}", call.device));
+    type Reply = Empty;
+}
+
+/// `zpool online`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ZpoolOnline {
+    /// Name of the pool.
+    pub name: String,
+    /// The device: a name, path or GUID.
+    pub device: String,
+    /// The command as typed, for the pool's history.
+    pub command: String,
+}
+
+/// What became of a device that is to be used again.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ZpoolOnlineReply {
+    /// Its state now.
+    pub state: VdevState,
+    /// Whether it was in use before.
+    pub was_usable: bool,
+    /// Its vdev's devices have room that the pool does not use.
+    pub can_grow: bool,
+}
+
+impl Call for ZpoolOnline {
+    const PATH: &'static str = "/v1/zpool/online";
+    const ACCESS: Access<Self> = Access::Change(|call| format!("cannot online {}", call.device));
+    type Reply = ZpoolOnlineReply;
+}
+
 /// `zpool reguid`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

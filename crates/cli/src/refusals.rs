@@ -3,7 +3,9 @@
 //! cmd/zpool/zpool_main.c; `vdev_error`, cmd/zpool/zpool_vdev.c; `zfs_do_destroy`,
 //! cmd/zfs/zfs_main.c).
 
-use api::{Dependence, DeviceUse, Failure, ImportObstacle, ImportRefusal, Refusal};
+use api::{
+    Dependence, DeviceUse, Failure, ImportObstacle, ImportRefusal, Refusal, TopologyObstacle,
+};
 
 use crate::numbers;
 
@@ -54,11 +56,36 @@ pub fn words(failure: &Failure) -> String {
                 names.join("\n")
             )
         }
+        Refusal::Topology { doing, why } => format!("{doing}: {}", topology(*why)),
         Refusal::RootFilesystem { pool } => format!(
             "cannot destroy '{pool}': operation does not apply to pools\n\
              use 'zfs destroy -r {pool}' to destroy all datasets in the pool\n\
              use 'zpool destroy {pool}' to destroy the pool itself"
         ),
+    }
+}
+
+/// Why a vdev is not changed (`zpool_vdev_attach`, `zpool_vdev_detach`, `zpool_vdev_offline`,
+/// lib/libzfs/libzfs_pool.c).
+fn topology(why: TopologyObstacle) -> &'static str {
+    match why {
+        TopologyObstacle::NoSuchDevice => "no such device in pool",
+        TopologyObstacle::Spare => "device is reserved as a hot spare",
+        TopologyObstacle::Cache => "device is in use as a cache",
+        TopologyObstacle::NotADevice => {
+            "it is no device; name one of its devices (RAID-Z vdevs cannot be expanded here)"
+        }
+        TopologyObstacle::CannotAttach => "can only attach to mirrors and top-level disks",
+        TopologyObstacle::CannotReplace => {
+            "already in replacing/spare config; wait for completion or use 'zpool detach'"
+        }
+        TopologyObstacle::TooSmall => "device is too small",
+        TopologyObstacle::Ashift => {
+            "The new device cannot have a higher alignment requirement than the top-level vdev."
+        }
+        TopologyObstacle::CannotDetach => "only applicable to mirror and replacing vdevs",
+        TopologyObstacle::OnlyCopy => "no valid replicas",
+        TopologyObstacle::Busy => "pool or device is busy; try again",
     }
 }
 

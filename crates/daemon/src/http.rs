@@ -18,9 +18,10 @@ use api::{
     IscsiSecretSet, JobCancel, JobGet, JobKind, JobList, JobResult, ServerInfo, ServerStop,
     ZfsCreate, ZfsDestroy, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount,
     ZfsMountList, ZfsProject, ZfsRename, ZfsRollback, ZfsSet, ZfsSnapshot, ZfsSpace, ZfsUnloadKey,
-    ZfsUnmount, ZpoolAdd, ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolEvents,
-    ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolLabelClear, ZpoolList,
-    ZpoolReguid, ZpoolRemove, ZpoolScrub, ZpoolSet, ZpoolStatus, ZpoolSync, ZpoolUpgrade,
+    ZfsUnmount, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy,
+    ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport,
+    ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolReguid, ZpoolRemove, ZpoolScrub,
+    ZpoolSet, ZpoolStatus, ZpoolSync, ZpoolUpgrade,
 };
 use axum::body::{Body, to_bytes};
 use axum::extract::{ConnectInfo, Query};
@@ -40,7 +41,8 @@ use crate::events::Wanted;
 use crate::jobs::Work;
 use crate::service::Service;
 use crate::{
-    DaemonError, create, destroy, import, keys, owners, properties, scrub, usage, vdevs, zfs, zpool,
+    DaemonError, create, destroy, import, keys, owners, properties, scrub, topology, usage, vdevs,
+    zfs, zpool,
 };
 
 /// How long a stopping server may take to send its last answers.
@@ -107,6 +109,12 @@ fn router(service: Arc<Service>) -> Router {
         .on(|service, call: ZpoolCreate| async move { zpool::zpool_create(&service, call).await })
         .on(|service, call: ZpoolAdd| async move { vdevs::zpool_add(&service, call).await })
         .on(|service, call: ZpoolRemove| async move { vdevs::zpool_remove(&service, call).await })
+        .on(|service, call: ZpoolAttach| async move { topology::zpool_attach(&service, call).await })
+        .on(|service, call: ZpoolDetach| async move { topology::zpool_detach(&service, call).await })
+        .on(|service, call: ZpoolOffline| async move {
+            topology::zpool_offline(&service, call).await
+        })
+        .on(|service, call: ZpoolOnline| async move { topology::zpool_online(&service, call).await })
         .on(|service, call: ZpoolReguid| async move { vdevs::zpool_reguid(&service, call).await })
         .on(|service, call: ZpoolLabelClear| async move {
             vdevs::zpool_labelclear(&service, &call).await

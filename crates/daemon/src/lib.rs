@@ -42,6 +42,7 @@ mod secrets;
 mod service;
 mod shares;
 mod state;
+mod topology;
 mod usage;
 mod vdevs;
 mod volumes;

@@ -49,7 +49,7 @@ fn class(class: api::VdevClass) -> VdevClass {
     }
 }
 
-fn leaf(path: &str) -> Result<LeafSpec, Failure> {
+pub(crate) fn leaf(path: &str) -> Result<LeafSpec, Failure> {
     let metadata = std::fs::metadata(path).map_err(|error| {
         Failure::new(
             FailureKind::NotFound,

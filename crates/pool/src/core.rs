@@ -28,6 +28,7 @@ use crate::participant::Participant;
 use crate::props::{Props, Stored};
 use crate::scan::Scan;
 use crate::space::Space;
+use crate::topology::Replacements;
 use crate::vdevs::NewTops;
 use crate::{HostIdentity, PoolError, Rewound};
 
@@ -99,6 +100,8 @@ pub(crate) struct Core {
     pub(crate) deferred_frees: DeferredFrees,
     /// Top-level vdevs that are being added.
     pub(crate) new_tops: NewTops,
+    /// Devices that have been replaced.
+    pub(crate) replacements: Replacements,
     /// Held while vdevs are added or removed.
     pub(crate) admin: tokio::sync::Mutex<()>,
     /// Tables of cloned blocks.
@@ -111,7 +114,7 @@ pub(crate) struct Core {
 
 impl Core {
     /// What takes part in writing a transaction group, in the order of turns.
-    pub(crate) fn participants(&self) -> [&dyn Participant; 14] {
+    pub(crate) fn participants(&self) -> [&dyn Participant; 15] {
         [
             &self.claims,
             &*self.history,
@@ -125,6 +128,8 @@ impl Core {
             &*self.dedup,
             &self.checkpoint,
             &self.trim,
+            // Frees dirty times.
+            &self.replacements,
             &self.dirty_times,
             // Whatever allocates or frees does so before.
             &*self.space,

@@ -268,6 +268,7 @@ async fn create_on(
         salt: missing,
         deferred_frees: DeferredFrees::default(),
         new_tops: NewTops::default(),
+        replacements: crate::topology::Replacements::default(),
         admin: tokio::sync::Mutex::new(()),
         clones: crate::clones::CloneTables::none(&spec.name),
         tables: crate::tables::Tables::default(),

@@ -176,6 +176,14 @@ impl DirtyTimes {
         Ok(config_changed)
     }
 
+    /// A leaf has another guid now.
+    pub(crate) fn renamed(&self, before: Guid, now: Guid) {
+        let mut recorded = self.recorded.lock();
+        if let Some(missing) = recorded.remove(&before) {
+            recorded.insert(now, missing);
+        }
+    }
+
     /// Frees the log of a leaf that leaves the pool.
     pub(crate) async fn remove(
         &self,

@@ -57,6 +57,21 @@ pub enum PoolError {
         why: String,
     },
     /// No device of the pool goes by that name.
+    #[error("{device}: no such device in pool; see 'zpool status'")]
+    NotInPool {
+        /// The device, as it was called.
+        device: String,
+    },
+    /// What is asked is not for cache devices.
+    #[error("{device} is in use as a cache device; use 'zpool remove'")]
+    IsCache {
+        /// The device, as it was called.
+        device: String,
+    },
+    /// The vdev tree does not change like that.
+    #[error(transparent)]
+    Topology(#[from] vdev::TopologyError),
+    /// No device of the pool goes by that name.
     #[error("cannot clear errors for {device}: no such device in pool")]
     NoSuchDevice {
         /// The device, as it was called.

@@ -15,6 +15,7 @@
 //! | `removed` | vdev_removal.c: `spa_remove_init` |
 //! | `auxiliary` | spa.c: `spa_load_spares`, `spa_load_l2cache`, `spa_sync_aux_dev` |
 //! | [`AddSpec`] and `vdevs` | spa.c: `spa_vdev_add`, `spa_change_guid`; vdev_removal.c: `spa_vdev_remove_log` |
+//! | [`AttachSpec`] and `topology` | spa.c: `spa_vdev_attach`, `spa_vdev_detach`, `spa_vdev_resilver_done` |
 //! | `multihost` | mmp.c |
 //! | `clones` | brt.c |
 //! | `trim` | vdev_trim.c: `vdev_autotrim_thread` |
@@ -74,6 +75,7 @@ mod spec;
 mod status;
 mod sync;
 mod tables;
+mod topology;
 mod trim;
 mod vdevprops;
 mod vdevs;
@@ -100,5 +102,6 @@ pub use status::{
     VdevState, VdevStatus,
 };
 pub use tables::{CloneStatus, DedupStatus, ExpansionStatus};
-pub use vdev::{IoStats, VdevAux};
+pub use topology::{AttachSpec, OfflineSpec, Onlined};
+pub use vdev::{IoStats, TopologyError, VdevAux};
 pub use vdevs::{AddSpec, clear_label};

@@ -676,6 +676,7 @@ async fn import_on(
         salt: stored.salt,
         deferred_frees: stored.deferred_frees,
         new_tops: NewTops::default(),
+        replacements: crate::topology::Replacements::default(),
         admin: tokio::sync::Mutex::new(()),
         clones,
         tables,

@@ -19,10 +19,10 @@ use crate::events::{About, Sysevent};
 use crate::history::HistoryWhat;
 use crate::props::{Change, Kind, Row, Stored};
 use crate::{
-    AddSpec, CreateSpec, FeatureStatus, FoundPool, HistoryRecord, ImportSpec, PoolError,
-    PoolHealth, PoolProperty, PoolStatus, PropertySource, Rewound, ScanSpec, ScanStatus,
-    ScrubCommand, ScrubNumbers, checkpoint, config, create, features, props, rewind, scan, status,
-    vdevprops, vdevs,
+    AddSpec, AttachSpec, CreateSpec, FeatureStatus, FoundPool, HistoryRecord, ImportSpec,
+    OfflineSpec, Onlined, PoolError, PoolHealth, PoolProperty, PoolStatus, PropertySource, Rewound,
+    ScanSpec, ScanStatus, ScrubCommand, ScrubNumbers, checkpoint, config, create, features, props,
+    rewind, scan, status, topology, vdevprops, vdevs,
 };
 
 /// A pool's space in numbers, all in bytes.
@@ -608,6 +608,60 @@ impl Pool {
     pub async fn remove(&self, device: &str) -> Result<(), PoolError> {
         self.check_writeable()?;
         vdevs::remove(&self.core, device).await
+    }
+
+    /// Attaches a device to another one, to mirror or to replace it (`zpool attach`, `zpool
+    /// replace`). Returns once it is a part of the pool on disk; it is resilvered after that.
+    ///
+    /// # Errors
+    /// [`PoolError::Topology`], [`PoolError::NotInPool`], [`PoolError::IsSpare`],
+    /// [`PoolError::IsCache`], [`PoolError::DeviceInUse`], [`PoolError::HasCheckpoint`],
+    /// [`PoolError::ReadOnly`].
+    pub async fn attach(&self, target: &str, spec: &AttachSpec) -> Result<(), PoolError> {
+        self.check_writeable()?;
+        topology::attach(&self.core, target, spec).await
+    }
+
+    /// Takes a device out of its mirror, or gives up the replacement that it is a part of (`zpool
+    /// detach`). Returns once the pool on disk is without it.
+    ///
+    /// # Errors
+    /// As [`Self::attach`].
+    pub async fn detach(&self, target: &str) -> Result<(), PoolError> {
+        self.check_writeable()?;
+        topology::detach(&self.core, target).await
+    }
+
+    /// Takes a device out of use (`zpool offline`).
+    ///
+    /// # Errors
+    /// [`PoolError::Topology`], [`PoolError::NotInPool`], [`PoolError::ReadOnly`].
+    pub async fn offline(&self, target: &str, spec: OfflineSpec) -> Result<(), PoolError> {
+        self.check_writeable()?;
+        topology::offline(&self.core, target, spec).await
+    }
+
+    /// Uses a device again (`zpool online`); what it missed is in its dirty times.
+    ///
+    /// # Errors
+    /// [`PoolError::Topology`], [`PoolError::NotInPool`], [`PoolError::ReadOnly`].
+    pub async fn online(&self, target: &str) -> Result<Onlined, PoolError> {
+        self.check_writeable()?;
+        topology::online(&self.core, target).await
+    }
+
+    /// For tests without resilver: says that a device has all that it lacked.
+    #[doc(hidden)]
+    pub fn forget_missing_for_tests(&self, vdev: Guid) {
+        if let Some(leaf) = self
+            .core
+            .tree
+            .find(vdev)
+            .as_ref()
+            .and_then(|vdev| vdev.leaf())
+        {
+            leaf.set_missing(vdev::RangeSet::new());
+        }
     }
 
     /// Gives the pool another guid, which is not zero (`zpool reguid`).

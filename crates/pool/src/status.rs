@@ -324,7 +324,7 @@ fn root_state(core: &Core) -> VdevState {
     worst
 }
 
-fn map_state(state: State) -> VdevState {
+pub(crate) fn map_state(state: State) -> VdevState {
     match state {
         State::Closed => VdevState::Closed,
         State::Offline => VdevState::Offline,

@@ -18,9 +18,8 @@ use std::sync::Arc;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use format::Txg;
+use format::{Txg, VdevId};
 use tokio::sync::watch;
-use vdev::Vdev;
 use zio::alloc::TrimWait;
 
 use crate::core::Core;
@@ -104,14 +103,19 @@ impl Core {
 
     /// Discards all that is ripe.
     async fn trim_ripe(&self) {
-        for top in self.tree.tops() {
-            while top.can_discard_free() && self.trim_some(&top).await {}
+        // Nobody holds a vdev without the gate: it may change.
+        let ids: Vec<VdevId> = self.tree.tops().iter().map(|top| top.vdev_id()).collect();
+        for id in ids {
+            while self.trim_some(id).await {}
         }
     }
 
     /// Discards a part of what is ripe on a vdev; tells whether there was any.
-    async fn trim_some(&self, top: &Vdev) -> bool {
+    async fn trim_some(&self, id: VdevId) -> bool {
         let _gate = self.trim.gate.lock().await;
+        let Some(top) = self.tree.top(id).filter(|top| top.can_discard_free()) else {
+            return false;
+        };
         if !self.is_autotrim() || self.state.lock().closed || self.suspended().is_some() {
             return false;
         }

@@ -354,7 +354,7 @@ async fn remove_log(
 }
 
 /// Gives all intent logs back until nothing is on a log vdev any more; tells whether that was reached.
-async fn evacuate(core: &Core, id: VdevId) -> Result<bool, PoolError> {
+pub(crate) async fn evacuate(core: &Core, id: VdevId) -> Result<bool, PoolError> {
     for _ in 0..EVACUATION_TXGS_MAX {
         core.dsl.logs().close_all().await?;
         core.txgs.sync().await?;

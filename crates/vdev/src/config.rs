@@ -79,7 +79,8 @@ impl Builder<'_> {
         let id = config.u64("id").unwrap_or(index as u64);
         let counters = Arc::new(Counters::default());
         let kind = self.kind(config, guid, &counters, depth)?;
-        let top = (depth == 1).then(|| Top::new(VdevId::new(index as u32), class(config), config));
+        let top = (depth == 1)
+            .then(|| Arc::new(Top::new(VdevId::new(index as u32), class(config), config)));
         if top
             .as_ref()
             .is_some_and(|top| top.metaslab_count() > METASLABS_MAX)
@@ -99,7 +100,7 @@ impl Builder<'_> {
             id,
             kind,
             top,
-            config: Mutex::new(own),
+            config: Arc::new(Mutex::new(own)),
             world: self.world.clone(),
             counters,
         }))
@@ -131,8 +132,8 @@ impl Builder<'_> {
                 top_guid: Guid::new(config.u64("top_guid").unwrap_or(0)),
                 spare: config.u64("spareid").unwrap_or(u64::MAX),
                 top: OnceLock::new(),
-                missing: Mutex::default(),
-                recorded: Mutex::default(),
+                missing: Arc::default(),
+                recorded: Arc::default(),
             }),
             "hole" => VdevKind::Hole,
             "indirect" => VdevKind::Indirect(IndirectVdev::default()),
@@ -180,7 +181,7 @@ impl Builder<'_> {
         VdevKind::Leaf(LeafVdev {
             leaf_type,
             leaf: Arc::new(leaf),
-            recorded: Mutex::default(),
+            recorded: Arc::default(),
         })
     }
 
@@ -214,7 +215,7 @@ impl Builder<'_> {
         }
         Ok(VdevKind::Raidz(RaidzVdev {
             parity,
-            expansion: Expansion::from_config(config, children.len(), parity)?,
+            expansion: Expansion::from_config(config, children.len(), parity)?.map(Arc::new),
             children,
         }))
     }
@@ -242,7 +243,11 @@ impl Vdev {
         let mut out = NvList::new();
         {
             let own = self.config.lock();
-            let skipped = |name: &str| scope == Scope::Label && MOS_ONLY.contains(&name);
+            // Where it is in the tree, the tree tells.
+            let skipped = |name: &str| {
+                ["type", "id", "guid"].contains(&name)
+                    || scope == Scope::Label && MOS_ONLY.contains(&name)
+            };
             out.set("type", self.kind.name());
             out.set("id", self.id);
             out.set("guid", self.guid.get());
@@ -263,7 +268,10 @@ impl Vdev {
             // What the administrator or too many errors said outlives the import.
             let (state, aux) = leaf.state();
             for (name, value) in [
-                ("offline", state == VdevState::Offline),
+                (
+                    "offline",
+                    state == VdevState::Offline && !leaf.is_temporary(),
+                ),
                 ("faulted", state == VdevState::Faulted),
                 ("removed", state == VdevState::Removed),
             ] {
@@ -274,6 +282,10 @@ impl Vdev {
                 }
             }
             match aux {
+                _ if leaf.is_temporary() => {
+                    out.remove("aux_state");
+                    &mut out
+                }
                 VdevAux::ErrorsExceeded => out.set("aux_state", "err_exceeded"),
                 VdevAux::External => out.set("aux_state", "external"),
                 _ => {

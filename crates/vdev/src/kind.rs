@@ -1,7 +1,8 @@
 //! What a vdev is, with what only such a vdev has (`vdev_ops_t` and `vdev_tsd` in OpenZFS).
 //!
 //! A kind owns its children and its state; what all vdevs have (guid, counters, pairs of the
-//! configuration) is in [`Vdev`].
+//! configuration) is in [`Vdev`]. What outlives a change of the tree ([`crate::topology`]) is
+//! shared between the vdev before and the one after it.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -53,7 +54,7 @@ pub struct LeafVdev {
     pub leaf_type: LeafType,
     pub(crate) leaf: Arc<Leaf>,
     /// What the pool's state on disk says of the transaction groups whose writes it lacks.
-    pub(crate) recorded: Mutex<Recorded>,
+    pub(crate) recorded: Arc<Mutex<Recorded>>,
 }
 
 /// Why several vdevs hold the same.
@@ -80,7 +81,7 @@ pub struct RaidzVdev {
     pub parity: u64,
     pub(crate) children: Vec<Arc<Vdev>>,
     /// The widths it had, if it was or is being expanded.
-    pub(crate) expansion: Option<Expansion>,
+    pub(crate) expansion: Option<Arc<Expansion>>,
 }
 
 /// Parity groups over all children.
@@ -99,16 +100,16 @@ pub struct DraidSpareVdev {
     /// The dRAID vdev, once the tree stands.
     pub(crate) top: OnceLock<Weak<Vdev>>,
     /// The transaction groups whose writes it lacks (a leaf knows its own).
-    pub(crate) missing: Mutex<RangeSet>,
+    pub(crate) missing: Arc<Mutex<RangeSet>>,
     /// What the pool's state on disk says of those.
-    pub(crate) recorded: Mutex<Recorded>,
+    pub(crate) recorded: Arc<Mutex<Recorded>>,
 }
 
 /// A removed vdev whose blocks are on others.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct IndirectVdev {
     /// Where they are, once that is known.
-    pub(crate) map: OnceLock<IndirectMap>,
+    pub(crate) map: Arc<OnceLock<IndirectMap>>,
 }
 
 /// A kind that we do not know.
@@ -183,7 +184,7 @@ impl VdevKind {
     /// The widths that a RAID-Z vdev had, if it was or is being expanded.
     pub(crate) fn expansion(&self) -> Option<&Expansion> {
         match self {
-            VdevKind::Raidz(raidz) => raidz.expansion.as_ref(),
+            VdevKind::Raidz(raidz) => raidz.expansion.as_deref(),
             _ => None,
         }
     }

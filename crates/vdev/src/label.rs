@@ -84,6 +84,17 @@ impl Labels {
             .or(Some(newest))
     }
 
+    /// Whether some label says that the device is this one of `pool`. Of the newest that need not be
+    /// so: a crash may have come between labels when the device took over its mirror's guid
+    /// (`vdev_validate`, module/zfs/vdev.c).
+    pub(crate) fn has_been(&self, guid: Guid, pool: Option<Guid>) -> bool {
+        let mut configs = self.labels.iter().filter_map(|label| label.config.as_ref());
+        configs.any(|config| {
+            let is_of_pool = pool.is_none_or(|pool| config.u64("pool_guid") == Some(pool.get()));
+            is_of_pool && config.u64("guid") == Some(guid.get())
+        })
+    }
+
     /// The newest uberblock, of those not newer than `txg_max`.
     pub fn best_uberblock(&self, txg_max: Txg) -> Option<Uberblock> {
         best_uberblock(

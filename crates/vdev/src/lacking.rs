@@ -51,8 +51,8 @@ impl Vdev {
 
     fn recorded(&self) -> Option<&Mutex<Recorded>> {
         match &self.kind {
-            VdevKind::Leaf(leaf) => Some(&leaf.recorded),
-            VdevKind::DraidSpare(spare) => Some(&spare.recorded),
+            VdevKind::Leaf(leaf) => Some(&*leaf.recorded),
+            VdevKind::DraidSpare(spare) => Some(&*spare.recorded),
             _ => None,
         }
     }
@@ -63,6 +63,12 @@ impl Vdev {
         if let Some(recorded) = self.recorded() {
             *recorded.lock() = Recorded { missing, synced };
         }
+    }
+
+    /// Whether no crash would tell that this device or dRAID spare lacks anything.
+    pub(super) fn is_recorded_whole(&self) -> bool {
+        self.recorded()
+            .is_some_and(|recorded| recorded.lock().missing.is_empty())
     }
 
     /// Whether this device or dRAID spare lacks writes of `txg`, and no crash would let that be

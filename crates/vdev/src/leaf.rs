@@ -30,7 +30,7 @@
 //! nested.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use device::{Device, DeviceError, World, WriteFlushedError};
@@ -156,11 +156,14 @@ struct Status {
 
 /// One device of the pool.
 pub struct Leaf {
-    guid: Guid,
+    /// It takes over its parent's when it becomes a top-level vdev in its place.
+    guid: AtomicU64,
     world: World,
     common: Arc<Common>,
     device: RwLock<Option<Arc<dyn Device>>>,
     status: Mutex<Status>,
+    /// That it is out of use is not to outlast the import.
+    temporary: AtomicBool,
     /// Same as `status.state.is_usable()`, for the fast path.
     usable: AtomicBool,
     /// The device was there at some time since the pool was opened.
@@ -188,7 +191,7 @@ impl Leaf {
         counters: Arc<Counters>,
     ) -> Self {
         Leaf {
-            guid,
+            guid: AtomicU64::new(guid.get()),
             queue: Queue::new(world.clock.clone()),
             world,
             common,
@@ -198,6 +201,7 @@ impl Leaf {
                 aux: VdevAux::None,
                 told: None,
             }),
+            temporary: AtomicBool::new(false),
             usable: AtomicBool::new(false),
             was_open: AtomicBool::new(false),
             probing: AtomicBool::new(false),
@@ -213,7 +217,12 @@ impl Leaf {
 
     /// Its guid.
     pub fn guid(&self) -> Guid {
-        self.guid
+        Guid::new(self.guid.load(Ordering::Relaxed))
+    }
+
+    /// Gives it another guid: see [`crate::topology`].
+    pub(super) fn set_guid(&self, guid: Guid) {
+        self.guid.store(guid.get(), Ordering::Relaxed);
     }
 
     /// Its state and why.
@@ -237,12 +246,22 @@ impl Leaf {
         };
         if let Some(from) = before.filter(|before| *before != state) {
             self.common.report(ErrorReport::State {
-                leaf: self.guid,
+                leaf: self.guid(),
                 from,
                 to: state,
                 aux,
             });
         }
+    }
+
+    /// Whether its state is not to outlast the import.
+    pub(super) fn is_temporary(&self) -> bool {
+        self.temporary.load(Ordering::Relaxed)
+    }
+
+    /// Says whether its state is to outlast the import.
+    pub(super) fn set_temporary(&self, temporary: bool) {
+        self.temporary.store(temporary, Ordering::Relaxed);
     }
 
     /// Attaches the open device, or takes it away.
@@ -512,7 +531,7 @@ impl Leaf {
             ..io
         };
         if self.is_readable() {
-            let leaf = self.guid;
+            let leaf = self.guid();
             self.common.report(ErrorReport::Slow { leaf, io });
         }
     }
@@ -713,7 +732,7 @@ impl Leaf {
             return Ok(());
         }
         tracing::info!(
-            leaf = %self.guid, count = writes.len(),
+            leaf = %self.guid(), count = writes.len(),
             "a device is back: writing again what it may have lost"
         );
         let device = self.usable_device()?;
@@ -796,7 +815,7 @@ impl Leaf {
         Counters::add(&self.counters.checksum_errors, 1);
         let raw = offset.saturating_add(LABEL_START_BYTES);
         self.common.report(ErrorReport::Checksum {
-            leaf: self.guid,
+            leaf: self.guid(),
             io: Self::io(Operation::Read, raw, length, context),
         });
     }
@@ -830,14 +849,14 @@ impl Leaf {
     /// After an error. It is reported if there is something to report, unless the device is out of
     /// use by now; that it is gone its state tells.
     fn failed(self: &Arc<Self>, error: &Arc<DeviceError>, report: Option<DeviceIo>, probe: bool) {
-        tracing::debug!(leaf = %self.guid, %error, "a device failed");
+        tracing::debug!(leaf = %self.guid(), %error, "a device failed");
         if matches!(**error, DeviceError::Gone { .. }) {
             self.set_state(VdevState::Removed, VdevAux::None);
             return;
         }
         if let Some(io) = report.filter(|_| self.is_readable()) {
             self.common.report(ErrorReport::Device {
-                leaf: self.guid,
+                leaf: self.guid(),
                 io,
                 errno: errno(error),
                 message: error.to_string(),
@@ -881,10 +900,10 @@ impl Leaf {
         {
             let path = device.path();
             tracing::error!(
-                leaf = %self.guid, path, error, "a device does not work any more: faulted"
+                leaf = %self.guid(), path, error, "a device does not work any more: faulted"
             );
             self.common.report(ErrorReport::ProbeFailed {
-                leaf: self.guid,
+                leaf: self.guid(),
                 state: self.state().0,
             });
             self.set_state(VdevState::Faulted, VdevAux::ErrorsExceeded);
@@ -904,7 +923,7 @@ fn errno(error: &DeviceError) -> i32 {
 impl std::fmt::Debug for Leaf {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Leaf")
-            .field("guid", &self.guid)
+            .field("guid", &self.guid())
             .field("state", &self.state())
             .field("device", &self.device())
             .finish_non_exhaustive()

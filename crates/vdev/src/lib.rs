@@ -18,15 +18,17 @@
 //! | `survey` | labels and uberblocks with what is wrong of them, for people |
 //! | `config` | configurations to trees and back |
 //! | `metaslab`, `top_spec` | how a top-level vdev is cut, and what the allocator has to know |
+//! | `topology` | changes of the tree below top-level vdevs: attach, replace, detach |
 //! | `state`, `report` | states, reasons, counters; what I/O brings along, and reports |
 //! | `range_set` | [`RangeSet`]: sets of offsets or transaction groups |
 //! | `error` | [`VdevError`] |
 //! | `trim` | discarding free space |
 //! | `testing` | trees on simulated disks, for tests here and above |
 //!
-//! Ownership: the tree owns its vdevs, a leaf its device. The shape of the tree changes only by
-//! adding top-level vdevs; states change at any time. Locks: `tops` (read-mostly), then a vdev's
-//! `config`, then a leaf's; none is held across I/O.
+//! Ownership: the tree owns its vdevs, a leaf its device. The shape of a vdev never changes: another
+//! one takes its place in the list of top-level vdevs, in syncing context ([`topology`]); states
+//! change at any time. Locks: `tops` (read-mostly), then a vdev's `config`, then a leaf's; none is
+//! held across I/O.
 
 #![forbid(unsafe_code)]
 
@@ -66,6 +68,9 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 mod top_spec;
+mod topology;
+#[cfg(test)]
+mod topology_tests;
 mod tree;
 mod trim;
 
@@ -91,5 +96,6 @@ pub use report::{DeviceIo, ErrorReport, ErrorSink, IgnoreErrors, Operation, Prio
 pub use state::{CounterValues, Counters, VdevAux, VdevState};
 pub use survey::{LabelSurvey, SlotSurvey, survey_labels};
 pub use top_spec::{AllocClass, TopSpec};
+pub use topology::{Detached, TopologyError};
 pub use tree::{ASHIFT_MAX, ASHIFT_MIN, AllocUnits, OpenOptions, VdevTree};
 pub use trim::TRIM_EXTENT_BYTES_MIN;

@@ -105,9 +105,9 @@ pub struct Vdev {
     pub(super) guid: Guid,
     pub(super) id: u64,
     pub(super) kind: VdevKind,
-    pub(super) top: Option<Top>,
+    pub(super) top: Option<Arc<Top>>,
     /// Its pairs in the configuration, without children.
-    pub(super) config: Mutex<NvList>,
+    pub(super) config: Arc<Mutex<NvList>>,
     pub(super) world: World,
     /// Errors that were not put right below this vdev; a leaf shares them with its [`Leaf`].
     pub(super) counters: Arc<Counters>,
@@ -144,7 +144,7 @@ impl Vdev {
 
     /// What only a top-level vdev has.
     pub fn top(&self) -> Option<&Top> {
-        self.top.as_ref()
+        self.top.as_deref()
     }
 
     /// Closes all devices below, of a vdev that is no part of the tree (any more).
@@ -373,6 +373,20 @@ impl Vdev {
             .map_or(0, |top| top.asize.load(Ordering::Relaxed))
     }
 
+    /// Bytes that each device of a top-level vdev must offer, without labels (`vdev_get_min_asize`,
+    /// module/zfs/vdev.c).
+    pub(crate) fn least_child_bytes(&self) -> u64 {
+        let aligned = match self.metaslab_shift() {
+            0 => self.asize_bytes(),
+            shift => self.asize_bytes() >> shift << shift,
+        };
+        match &self.kind {
+            VdevKind::Raidz(raidz) => aligned.div_ceil(raidz.children.len() as u64),
+            VdevKind::Draid(draid) => draid.layout.child_bytes_min(aligned),
+            _ => aligned,
+        }
+    }
+
     /// log2 of the metaslab size (of a top-level vdev).
     pub fn metaslab_shift(&self) -> u32 {
         self.top
@@ -382,7 +396,7 @@ impl Vdev {
 
     /// Number of metaslabs (of a top-level vdev).
     pub fn metaslab_count(&self) -> u64 {
-        self.top.as_ref().map_or(0, Top::metaslab_count)
+        self.top.as_deref().map_or(0, Top::metaslab_count)
     }
 
     /// The MOS object with the metaslabs' space maps (of a top-level vdev); zero is none.

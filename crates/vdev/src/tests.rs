@@ -382,9 +382,9 @@ fn a_dead_device_is_faulted_and_a_vanished_one_removed() {
         assert_eq!(tree.reopen(false).await.unwrap(), 2);
         assert_eq!(tree.tops()[0].state().0, VdevState::Healthy);
         // The last good device cannot be taken offline... but two of three can.
-        assert!(tree.set_offline(Guid::new(11), true).is_ok());
-        assert!(tree.set_offline(Guid::new(12), true).is_ok());
-        assert!(tree.set_offline(Guid::new(13), true).is_err());
+        assert!(tree.take_out(Guid::new(11), false, false).is_ok());
+        assert!(tree.take_out(Guid::new(12), false, false).is_ok());
+        assert!(tree.take_out(Guid::new(13), false, false).is_err());
         assert_eq!(state(13), VdevState::Healthy);
     });
 }

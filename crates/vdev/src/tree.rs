@@ -2,7 +2,7 @@
 
 mod opening;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,6 +24,7 @@ use crate::error::VdevError;
 use crate::report::ErrorSink;
 use crate::top_spec::AllocClass;
 use crate::top_spec::TopSpec;
+use crate::topology::{TopologyError, link_spares};
 
 /// Smallest sector size that a pool can have, as log2 (`ASHIFT_MIN`).
 pub const ASHIFT_MIN: u32 = 9;
@@ -88,6 +89,8 @@ pub struct VdevTree {
     world: World,
     guid: AtomicU64,
     options: OpenOptions,
+    /// Where devices are, as [`OpenOptions::paths`] said, until other devices take their places.
+    paths: Mutex<BTreeMap<Guid, String>>,
     /// The pool's guid, when labels must belong to it.
     pool_guid: Mutex<Option<Guid>>,
     /// The root's own pairs.
@@ -131,25 +134,11 @@ impl VdevTree {
         for (name, value) in config.iter().filter(|(name, _)| *name != "children") {
             own.push(name, value.clone());
         }
-        for top in &list {
-            let VdevKind::Draid(draid) = top.kind() else {
-                continue;
-            };
-            // Each spare once, and within its own vdev: else two could stand for each other.
-            let mut used = BTreeSet::new();
-            for vdev in top.draid_spares() {
-                if let VdevKind::DraidSpare(spare) = vdev.kind()
-                    && spare.top_guid == top.guid()
-                    && spare.spare < draid.layout.spares
-                    && used.insert(spare.spare)
-                {
-                    let _ = spare.top.set(Arc::downgrade(top));
-                }
-            }
-        }
+        list.iter().for_each(link_spares);
         let tree = VdevTree {
             guid: AtomicU64::new(config.u64("guid").unwrap_or(0)),
             pool_guid: Mutex::new(options.pool_guid),
+            paths: Mutex::new(options.paths.clone()),
             world,
             options,
             config: Mutex::new(own),
@@ -284,6 +273,7 @@ impl VdevTree {
             world: self.world.clone(),
             guid: AtomicU64::new(self.guid().get()),
             pool_guid: Mutex::new(None),
+            paths: Mutex::default(),
             options: OpenOptions {
                 create: true,
                 ..self.options.clone()
@@ -311,6 +301,19 @@ impl VdevTree {
         }
         tops.list.extend(prepared.iter().cloned());
         Ok(())
+    }
+
+    /// Puts a top-level vdev in the place of the one that has its number.
+    pub(crate) fn put_top(&self, top: &Arc<Vdev>) {
+        let mut tops = self.tops.write();
+        if let Some(slot) = tops.list.get_mut(top.vdev_id().get() as usize) {
+            *slot = top.clone();
+        }
+    }
+
+    /// Looks for a device where the configuration says from now on.
+    pub(crate) fn forget_path(&self, guid: Guid) {
+        self.paths.lock().remove(&guid);
     }
 
     /// Replaces a top-level vdev that holds nothing any more by a hole, so that the numbers of the
@@ -409,34 +412,63 @@ impl VdevTree {
         }
     }
 
-    /// Takes a leaf offline or back online (then [`Self::reopen`] opens it). Refused when the pool
-    /// would not survive it.
+    /// Takes a device out of use: offline, or as one that failed. The configuration tells so unless
+    /// it is `temporary`. Log devices are expendable: give their logs back before.
     ///
     /// # Errors
-    /// [`VdevError::VdevUnavailable`] when too few others are there.
-    pub fn set_offline(&self, guid: Guid, offline: bool) -> Result<(), VdevError> {
-        for top in self.tops() {
-            let Some(vdev) = top.find(guid) else { continue };
-            let Some(leaf) = vdev.leaf() else { continue };
-            let before = leaf.state();
-            if !offline {
-                if before.0 == VdevState::Offline {
-                    leaf.set_state(VdevState::Closed, VdevAux::None);
-                }
-                return Ok(());
-            }
-            leaf.set_state(VdevState::Offline, VdevAux::None);
-            if !top.state().0.is_usable() {
-                leaf.set_state(before.0, before.1);
-                return Err(VdevError::VdevUnavailable {
-                    vdev: vdev.display_name(),
-                    cause: "no other device has its data".to_owned(),
-                });
-            }
-            leaf.set_device(None);
-            return Ok(());
+    /// [`TopologyError::OnlyCopy`] when the pool needs it, [`TopologyError::NoSuchVdev`],
+    /// [`TopologyError::NotADevice`].
+    pub fn take_out(&self, guid: Guid, fault: bool, temporary: bool) -> Result<(), TopologyError> {
+        let top = self.top_of(guid);
+        let top = top.ok_or(TopologyError::NoSuchVdev { guid })?;
+        let vdev = top.find(guid);
+        let vdev = vdev.ok_or(TopologyError::NoSuchVdev { guid })?;
+        let named = || vdev.display_name();
+        let Some(leaf) = vdev.leaf() else {
+            return Err(TopologyError::NotADevice { vdev: named() });
+        };
+        if !top.is_log() && self.is_required(guid) {
+            return Err(TopologyError::OnlyCopy { vdev: named() });
         }
-        Err(bad(format!("there is no device {guid}")))
+        leaf.set_temporary(temporary);
+        match fault {
+            true => leaf.set_state(VdevState::Faulted, VdevAux::External),
+            false => leaf.set_state(VdevState::Offline, VdevAux::None),
+        }
+        leaf.set_device(None);
+        settle_kept(&top);
+        Ok(())
+    }
+
+    /// Opens a device that is offline, or was not there. One that failed stays as it is: see
+    /// [`Self::reopen`]. Returns its state.
+    ///
+    /// # Errors
+    /// [`VdevError::Stalled`] when the device is still at what it accepted before.
+    pub async fn bring_back(&self, guid: Guid) -> Result<VdevState, VdevError> {
+        let found = self
+            .top_of(guid)
+            .and_then(|top| Some((top.find(guid)?, top)));
+        let Some((vdev, top)) = found else {
+            return Err(bad(format!("there is no device {guid}")));
+        };
+        let Some(leaf) = vdev.leaf() else {
+            return Ok(vdev.state().0);
+        };
+        if leaf.is_readable() || leaf.state().0 == VdevState::Faulted {
+            return Ok(leaf.state().0);
+        }
+        settle_kept(&top);
+        let stopped = self.patiently(&vdev, leaf.stop_writes()).await?;
+        leaf.set_device(None);
+        leaf.set_temporary(false);
+        leaf.set_state(VdevState::Closed, VdevAux::None);
+        // Opening tells itself what is in the way.
+        if self.open_leaf(&vdev).await.is_ok() {
+            is_rewritten(&vdev, leaf, &stopped).await;
+        }
+        self.settle_size(&top)?;
+        Ok(leaf.state().0)
     }
 
     /// The whole tree's configuration.

@@ -41,18 +41,7 @@ pub struct Add {
 impl Add {
     /// Asks the daemon.
     pub fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
-        let mut ashift = None;
-        for (name, value) in assignments(&self.properties)? {
-            if name != "ashift" {
-                bail_usage!("'{name}' cannot be set here: only ashift can");
-            }
-            let number: u8 = value
-                .parse()
-                .ok()
-                .filter(|number| *number == 0 || (9..=16).contains(number))
-                .with_context(|| format!("ashift cannot be '{value}': it is 9 to 16"))?;
-            ashift = (number != 0).then_some(number);
-        }
+        let ashift = ashift(&self.properties)?;
         let vdevs = parse_vdevs(&self.vdevs)?;
         let reply = client.call(&ZpoolAdd {
             name: self.pool.clone(),
@@ -77,6 +66,23 @@ impl Add {
         }
         Ok(())
     }
+}
+
+/// The only property that can be given for new devices.
+pub(super) fn ashift(properties: &[String]) -> anyhow::Result<Option<u8>> {
+    let mut ashift = None;
+    for (name, value) in assignments(properties)? {
+        if name != "ashift" {
+            bail_usage!("'{name}' cannot be set here: only ashift can");
+        }
+        let number: u8 = value
+            .parse()
+            .ok()
+            .filter(|number| *number == 0 || (9..=16).contains(number))
+            .with_context(|| format!("ashift cannot be '{value}': it is 9 to 16"))?;
+        ashift = (number != 0).then_some(number);
+    }
+    Ok(ashift)
 }
 
 /// Take log vdevs, spares and cache devices out of a pool.

@@ -310,7 +310,7 @@ impl DraidWord {
 }
 
 /// A device given as an absolute path, a path that exists from here, or the name of a disk in /dev.
-fn device(word: &str) -> anyhow::Result<DeviceSpec> {
+pub(super) fn device(word: &str) -> anyhow::Result<DeviceSpec> {
     let path = if word.starts_with('/') {
         word.to_owned()
     } else {

@@ -13,6 +13,7 @@ mod repeat;
 mod scan;
 mod scrub;
 mod status;
+mod topology;
 mod vdevs;
 mod words;
 
@@ -63,6 +64,16 @@ enum Command {
     Add(administer::Add),
     /// Take log vdevs, spares and cache devices out of a pool
     Remove(administer::Remove),
+    /// Mirror a device with a new one
+    Attach(topology::Attach),
+    /// Replace a device by a new one
+    Replace(topology::Replace),
+    /// Take a device out of its mirror
+    Detach(topology::Detach),
+    /// Take devices out of use
+    Offline(topology::Offline),
+    /// Use devices again
+    Online(topology::Online),
     /// Give a pool another GUID
     Reguid(administer::Reguid),
     /// Remove ZFS labels from a device
@@ -172,6 +183,11 @@ pub fn run(zpool: Zpool, client: &Client, typed: String) -> anyhow::Result<()> {
         Command::Create(create) => create.run(client, typed),
         Command::Add(add) => add.run(client, typed),
         Command::Remove(remove) => remove.run(client, typed),
+        Command::Attach(attach) => attach.run(client, typed),
+        Command::Replace(replace) => replace.run(client, typed),
+        Command::Detach(detach) => detach.run(client, typed),
+        Command::Offline(offline) => offline.run(client, &typed),
+        Command::Online(online) => online.run(client, &typed),
         Command::Reguid(reguid) => reguid.run(client, typed),
         Command::LabelClear(clear) => clear.run(client),
         Command::Upgrade(upgrade) => upgrade.run(client, typed),

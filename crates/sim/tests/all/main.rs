@@ -9,6 +9,7 @@ mod faults;
 mod multihost;
 mod panics;
 mod stale_logs;
+mod topology;
 mod transient;
 mod trim;
-mod vdevs;
+pub mod vdevs;

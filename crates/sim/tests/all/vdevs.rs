@@ -13,7 +13,7 @@ use sim::torture::{Layout, create, create_on, find, import, inspect, patiently, 
 const DISK_MIB: u64 = 96;
 
 /// The moments to try, of `count` operations.
-fn moments(count: u64) -> impl Iterator<Item = u64> {
+pub fn moments(count: u64) -> impl Iterator<Item = u64> {
     let stride = match std::env::var_os("MILLPOND_LONG") {
         Some(_) => 1,
         None => (count / 12).max(1),
@@ -21,7 +21,7 @@ fn moments(count: u64) -> impl Iterator<Item = u64> {
     (1..=count).step_by(stride as usize)
 }
 
-const CUTS: [(SimOp, PowerCut); 4] = [
+pub const CUTS: [(SimOp, PowerCut); 4] = [
     (SimOp::Write, PowerCut::Shuffle),
     (SimOp::Write, PowerCut::LoseUnflushed),
     (SimOp::Flush, PowerCut::Shuffle),
@@ -29,7 +29,7 @@ const CUTS: [(SimOp, PowerCut); 4] = [
 ];
 
 /// Does something, unless the power goes before it is done.
-async fn until_cut<T>(sim: &SimWorld, work: impl Future<Output = T>) -> Option<T> {
+pub async fn until_cut<T>(sim: &SimWorld, work: impl Future<Output = T>) -> Option<T> {
     let done = tokio::select! {
         biased;
         () = sim.power_lost() => None,
@@ -38,7 +38,7 @@ async fn until_cut<T>(sim: &SimWorld, work: impl Future<Output = T>) -> Option<T
     done.filter(|_| sim.is_powered())
 }
 
-async fn power_cycle(sim: &SimWorld) {
+pub async fn power_cycle(sim: &SimWorld) {
     if sim.is_powered() {
         sim.cancel_power_cut();
         sim.power_cut(PowerCut::Random);
@@ -50,7 +50,7 @@ async fn power_cycle(sim: &SimWorld) {
 }
 
 /// Operations of one kind since the beginning.
-fn count(sim: &SimWorld, op: SimOp) -> u64 {
+pub fn count(sim: &SimWorld, op: SimOp) -> u64 {
     match op {
         SimOp::Flush => sim.counts().flushes,
         _ => sim.counts().writes,

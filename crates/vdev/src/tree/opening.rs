@@ -78,12 +78,12 @@ impl VdevTree {
     /// and the devices left over, half of a mirror perhaps, must not become a second one.
     fn is_held_elsewhere(&self, leaf: &Vdev, error: &VdevError) -> bool {
         matches!(error, VdevError::Device(error) if matches!(**error, DeviceError::InUse { .. }))
-            && self.options.paths.contains_key(&leaf.guid())
+            && self.paths.lock().contains_key(&leaf.guid())
     }
 
     /// Where a leaf's device is looked for.
     pub(crate) fn device_path(&self, vdev: &Vdev) -> Option<String> {
-        let known = self.options.paths.get(&vdev.guid()).cloned();
+        let known = self.paths.lock().get(&vdev.guid()).cloned();
         known.or_else(|| vdev.path())
     }
 
@@ -138,7 +138,7 @@ impl VdevTree {
             return Err((VdevAux::CorruptData, VdevError::NoLabel { path }));
         };
         let guid = Guid::new(config.u64("guid").unwrap_or(0));
-        if guid != vdev.guid() {
+        if guid != vdev.guid() && !labels.has_been(vdev.guid(), expected) {
             let error = VdevError::WrongDevice {
                 path,
                 found: guid,
@@ -199,16 +199,7 @@ impl VdevTree {
                 top.ashift()
             )));
         }
-        // The least that a device must offer (vdev_get_min_asize).
-        let aligned = match top.metaslab_shift() {
-            0 => top.asize_bytes(),
-            shift => top.asize_bytes() >> shift << shift,
-        };
-        let needed = match top.kind() {
-            VdevKind::Raidz(_) => aligned.div_ceil(top.children().len() as u64),
-            VdevKind::Draid(draid) => draid.layout.child_bytes_min(aligned),
-            _ => aligned,
-        };
+        let needed = top.least_child_bytes();
         for vdev in top.leaves() {
             let Some(leaf) = vdev.leaf() else { continue };
             let Some(device) = leaf.device() else {

@@ -126,9 +126,10 @@ fn what_one_device_lacks_of_a_log_is_on_record_first() {
             write().await.expect("on record");
             // Alone it does not tell that a block was never written.
             assert!(tree.tells_of(&block));
-            tree.set_offline(Guid::new(22), true).expect("m0 is left");
+            tree.take_out(Guid::new(22), false, false)
+                .expect("m0 is left");
             assert!(!tree.tells_of(&block));
-            tree.set_offline(Guid::new(22), false).expect("known");
+            tree.bring_back(Guid::new(22)).await.expect("known");
             tree.reopen(false).await.expect("reopened");
         }
     });

@@ -1,0 +1,134 @@
+//! Devices that come and go below top-level vdevs: `zpool attach`, `replace`, `detach`, `offline`,
+//! `online`.
+
+use api::{
+    Empty, EventKind, Failure, FailureKind, Refusal, TopologyObstacle, ZpoolAttach, ZpoolDetach,
+    ZpoolOffline, ZpoolOnline, ZpoolOnlineReply,
+};
+use pool::{AttachSpec, OfflineSpec, PoolError, TopologyError};
+
+use crate::pools::OpenPool;
+use crate::reports;
+use crate::service::Service;
+use crate::zpool::{in_use, is_same_device, leaf, vdev_failure};
+
+/// What was in the way, where it is the shape of the pool.
+fn obstacle(error: &PoolError) -> Option<TopologyObstacle> {
+    let error = match error {
+        PoolError::NotInPool { .. } => return Some(TopologyObstacle::NoSuchDevice),
+        PoolError::IsSpare { .. } => return Some(TopologyObstacle::Spare),
+        PoolError::IsCache { .. } => return Some(TopologyObstacle::Cache),
+        PoolError::TooSmall { .. } => return Some(TopologyObstacle::TooSmall),
+        PoolError::Topology(error) => error,
+        _ => return None,
+    };
+    Some(match error {
+        TopologyError::NoSuchVdev { .. } => TopologyObstacle::NoSuchDevice,
+        TopologyError::NotADevice { .. } => TopologyObstacle::NotADevice,
+        TopologyError::CannotAttach { .. } => TopologyObstacle::CannotAttach,
+        TopologyError::CannotReplace { .. } => TopologyObstacle::CannotReplace,
+        TopologyError::TooSmall { .. } => TopologyObstacle::TooSmall,
+        TopologyError::Ashift { .. } => TopologyObstacle::Ashift,
+        TopologyError::CannotDetach { .. } => TopologyObstacle::CannotDetach,
+        TopologyError::OnlyCopy { .. } => TopologyObstacle::OnlyCopy,
+        _ => TopologyObstacle::Busy,
+    })
+}
+
+fn failure(doing: String, error: &PoolError) -> Failure {
+    let Some(why) = obstacle(error) else {
+        return vdev_failure(&doing, error);
+    };
+    let kind = match why {
+        TopologyObstacle::NoSuchDevice => FailureKind::NotFound,
+        TopologyObstacle::OnlyCopy | TopologyObstacle::Busy => FailureKind::Busy,
+        _ => FailureKind::Invalid,
+    };
+    let message = format!("{doing}: {error}");
+    Failure::new(kind, message).with_refusal(Refusal::Topology { doing, why })
+}
+
+async fn done(service: &Service, open: &OpenPool, command: &str) {
+    crate::zpool::log_command(&open.pool, command).await;
+    service.pools.save_cached();
+    service.events.tell_of(&open.pool, EventKind::PoolChanged);
+}
+
+/// `zpool attach` and `zpool replace`.
+pub(crate) async fn zpool_attach(service: &Service, call: ZpoolAttach) -> Result<Empty, Failure> {
+    let open = service.pools.get(&call.name)?;
+    let _admin = open.admin.lock().await;
+    let device = leaf(&call.new_device)?;
+    // The pool itself knows whether it is one of its own.
+    for other in service.pools.all() {
+        let name = other.pool.name();
+        let used = reports::device_paths(&other.pool.status());
+        let is_used = used.iter().any(|path| is_same_device(path, &device.path));
+        if name != open.pool.name() && is_used {
+            let why = format!("{} is part of active pool '{name}'", device.path);
+            return Err(in_use(why, call.allow_in_use));
+        }
+    }
+    let spec = AttachSpec {
+        device,
+        ashift: call.ashift,
+        force: call.allow_in_use,
+        replace: call.replace,
+    };
+    let attached = open.pool.attach(&call.device, &spec).await;
+    attached.map_err(|error| {
+        let doing = match call.replace {
+            true => format!("cannot replace {} with {}", call.device, call.new_device),
+            false => format!("cannot attach {} to {}", call.new_device, call.device),
+        };
+        failure(doing, &error)
+    })?;
+    done(service, &open, &call.command).await;
+    Ok(Empty {})
+}
+
+/// `zpool detach`.
+pub(crate) async fn zpool_detach(service: &Service, call: ZpoolDetach) -> Result<Empty, Failure> {
+    let open = service.pools.get(&call.name)?;
+    let _admin = open.admin.lock().await;
+    let detached = open.pool.detach(&call.device).await;
+    detached.map_err(|error| failure(format!("cannot detach {}", call.device), &error))?;
+    done(service, &open, &call.command).await;
+    Ok(Empty {})
+}
+
+/// `zpool offline`.
+pub(crate) async fn zpool_offline(service: &Service, call: ZpoolOffline) -> Result<Empty, Failure> {
+    let open = service.pools.get(&call.name)?;
+    let _admin = open.admin.lock().await;
+    let spec = OfflineSpec {
+        temporary: call.temporary,
+        fault: call.fault,
+    };
+    let doing = match call.fault {
+        true => format!("cannot fault {}", call.device),
+        false => format!("cannot offline {}", call.device),
+    };
+    let offline = open.pool.offline(&call.device, spec).await;
+    offline.map_err(|error| failure(doing, &error))?;
+    done(service, &open, &call.command).await;
+    Ok(Empty {})
+}
+
+/// `zpool online`.
+pub(crate) async fn zpool_online(
+    service: &Service,
+    call: ZpoolOnline,
+) -> Result<ZpoolOnlineReply, Failure> {
+    let open = service.pools.get(&call.name)?;
+    let _admin = open.admin.lock().await;
+    let online = open.pool.online(&call.device).await;
+    let online =
+        online.map_err(|error| failure(format!("cannot online {}", call.device), &error))?;
+    done(service, &open, &call.command).await;
+    Ok(ZpoolOnlineReply {
+        state: reports::state(online.state),
+        was_usable: online.was_usable,
+        can_grow: online.can_grow,
+    })
+}

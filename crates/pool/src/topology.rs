@@ -1,0 +1,528 @@
+//! Devices that come and go below top-level vdevs: attach, replace, detach, offline, online.
+//!
+//! **Attach and replace.** The device is opened and labelled with txg 0 (a crash leaves it free for
+//! any pool). Then one txg makes it a part of the vdev tree and of the configuration, with dirty
+//! times that say that it lacks everything. What it lacks is a resilver's business, which starts by
+//! itself.
+//!
+//! **Detach.** One txg takes the device out of the tree, frees its ZAP and its dirty times, and says
+//! so in the configuration. Then its labels are written over. A crash in between leaves a device
+//! with an old label that the configuration does not know.
+//!
+//! **A replacement that is done** is a detach that the pool does by itself: before each txg is
+//! written, it looks whether there is a device whose successor lacks nothing, in memory and on disk
+//! ([`vdev::VdevTree::replaced`]). Nothing else has to be remembered for that.
+//!
+//! **Offline and online** change states, which the configuration tells where a person wanted them to
+//! last.
+//!
+//! Source: module/zfs/spa.c (`spa_vdev_attach`, `spa_vdev_detach`, `spa_vdev_resilver_done`),
+//! module/zfs/vdev.c (`vdev_offline`, `vdev_online`, `vdev_fault`).
+
+use std::sync::Arc;
+
+use dataset::{DatasetError, SyncTask};
+use device::BoxFuture;
+use format::{Guid, NvList, ObjectId, Txg, Uberblock};
+use object::{SyncContext, Zap};
+use parking_lot::Mutex;
+use vdev::{
+    Detached, MirrorRole, TopologyError, Vdev, VdevState, leaf_label_config, write_detached_labels,
+};
+use zio::Tx;
+
+use crate::auxiliary;
+use crate::core::Core;
+use crate::create::look_at_auxiliary;
+use crate::layout::{self, Making, usable_bytes};
+use crate::participant::{Participant, Pass, Turn};
+use crate::props::Stored;
+use crate::space::SpaceSync;
+use crate::vdevs::{evacuate, is_itself_called};
+use crate::{DeviceUse, LeafSpec, PoolError, VdevClass, VdevLayout, VdevSpec, config};
+
+/// Txgs that can be under way at once (`TXG_CONCURRENT_STATES`).
+const CONCURRENT_TXGS: u64 = 3;
+
+/// What [`crate::Pool::attach`] is to attach.
+#[derive(Debug, Clone)]
+pub struct AttachSpec {
+    /// The device.
+    pub device: LeafSpec,
+    /// log2 of its smallest block; else the pool's property, else what the device wants.
+    pub ashift: Option<u8>,
+    /// Overwrite a device that holds another pool.
+    pub force: bool,
+    /// It takes the place of the other device, which goes when it has everything.
+    pub replace: bool,
+}
+
+/// How a device is taken out of use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OfflineSpec {
+    /// Until the next import only.
+    pub temporary: bool,
+    /// As a device that failed: `zpool clear` brings it back.
+    pub fault: bool,
+}
+
+/// A device that is to be used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Onlined {
+    /// Its state now.
+    pub state: crate::VdevState,
+    /// Whether it was in use before.
+    pub was_usable: bool,
+    /// There is room on its top-level vdev's devices that an import with property `autoexpand`
+    /// would take in.
+    pub can_grow: bool,
+}
+
+/// The device of the tree that a person calls `name`.
+fn find(core: &Core, name: &str) -> Result<Arc<Vdev>, PoolError> {
+    fn walk(vdev: &Arc<Vdev>, name: &str) -> Option<Arc<Vdev>> {
+        if is_itself_called(vdev, name) {
+            return Some(vdev.clone());
+        }
+        vdev.children().iter().find_map(|child| walk(child, name))
+    }
+    let device = || name.to_owned();
+    if let Some(vdev) = core.tree.tops().iter().find_map(|top| walk(top, name)) {
+        return Ok(vdev);
+    }
+    let auxiliary = core.auxiliary.lock();
+    if auxiliary.spares.find(name).is_some() {
+        return Err(PoolError::IsSpare { device: device() });
+    }
+    if auxiliary.caches.find(name).is_some() {
+        return Err(PoolError::IsCache { device: device() });
+    }
+    Err(PoolError::NotInPool { device: device() })
+}
+
+/// A guid for a new vdev.
+fn new_guid(core: &Core) -> Guid {
+    loop {
+        match core.world.random.next_u64() {
+            0 => {}
+            guid => return Guid::new(guid),
+        }
+    }
+}
+
+/// A device that works for this pool cannot come in again, not even by force.
+async fn refuse_own(core: &Core, path: &str, old: &Vdev, replace: bool) -> Result<(), PoolError> {
+    let in_use = || {
+        Err(PoolError::DeviceInUse {
+            path: path.to_owned(),
+            device_use: DeviceUse::ActivePool {
+                pool: core.identity.name(),
+            },
+        })
+    };
+    let is_old = |vdev: &Arc<Vdev>| replace && vdev.guid() == old.guid();
+    let leaves = core.tree.leaves();
+    let mut others = leaves.iter().filter(|vdev| !is_old(vdev));
+    let listed = {
+        let auxiliary = core.auxiliary.lock();
+        [&auxiliary.spares, &auxiliary.caches].iter().any(|list| {
+            list.statuses
+                .iter()
+                .any(|vdev| vdev.path.as_deref() == Some(path))
+        })
+    };
+    if listed || others.any(|vdev| vdev.path().as_deref() == Some(path)) {
+        return in_use();
+    }
+    // Under another name, or the very device that is to be replaced.
+    let device = core.world.opener.open(path, true).await?;
+    let label = crate::discover::read_label(&device, path).await;
+    let own = label
+        .filter(|label| label.config.u64("pool_guid") == Some(core.guid().get()))
+        .filter(|label| label.config.u64("txg").unwrap_or(0) != 0)
+        .and_then(|label| core.tree.find(Guid::new(label.config.u64("guid")?)));
+    match own {
+        Some(_) => in_use(),
+        None => Ok(()),
+    }
+}
+
+pub(crate) async fn attach(
+    core: &Arc<Core>,
+    target: &str,
+    spec: &AttachSpec,
+) -> Result<(), PoolError> {
+    let _admin = core.admin.lock().await;
+    core.check_not_suspended()?;
+    core.check_no_checkpoint()?;
+    let old = find(core, target)?;
+    let role = match spec.replace {
+        true => MirrorRole::Replacing,
+        false => MirrorRole::Mirror,
+    };
+    core.tree.check_attach(old.guid(), role, false)?;
+    let path = &spec.device.path;
+    refuse_own(core, path, &old, spec.replace).await?;
+    let vdevs = [VdevSpec {
+        layout: VdevLayout::Leaf(spec.device.clone()),
+        class: VdevClass::Normal,
+    }];
+    let facts = layout::examine(&core.world, &vdevs, spec.force).await?;
+    let stored = match core.props.get("ashift") {
+        Some(Stored::Number(ashift)) => ashift as u8,
+        _ => 0,
+    };
+    let create_txg = core.txgs.open_txg();
+    let making = Making {
+        ashift: spec.ashift.unwrap_or(stored),
+        create_txg,
+        random: &*core.world.random,
+    };
+    let configs = layout::build_tops(core.tree.top_count() as u64, &vdevs, &facts, &making)?;
+    let [config] = configs.as_slice() else {
+        return Err(TopologyError::NotADevice { vdev: path.clone() }.into());
+    };
+    let usable = facts
+        .first()
+        .map_or(0, |leaf| usable_bytes(leaf.size_bytes));
+    let ashift = config.u64("ashift").unwrap_or(0) as u32;
+    core.tree.check_fits(old.guid(), path, usable, ashift)?;
+    let new = core.tree.prepare_leaf(config).await?;
+    // The last moment at which nothing is written to the device.
+    core.check_not_suspended()?;
+    let outcome = Arc::new(Mutex::new(None));
+    let result = async {
+        let labels = core.pairs(Txg::ZERO).label_config();
+        let fresh = std::slice::from_ref(&new);
+        core.tree.init_labels(fresh, &labels, create_txg).await?;
+        let task = AttachTask {
+            core: core.clone(),
+            target: old.guid(),
+            new: new.clone(),
+            role,
+            parent: new_guid(core),
+            refused: outcome.clone(),
+        };
+        core.run_task(task).await?;
+        match outcome.lock().take() {
+            Some(refused) => Err(refused.into()),
+            None => Ok(()),
+        }
+    }
+    .await;
+    if let Err(error) = &result {
+        let error: &PoolError = error;
+        // In a suspended pool it may just be becoming a part of it.
+        if !error.is_suspended() && core.tree.find(new.guid()).is_none() {
+            new.close();
+        }
+    }
+    result
+}
+
+struct AttachTask {
+    core: Arc<Core>,
+    target: Guid,
+    new: Arc<Vdev>,
+    role: MirrorRole,
+    parent: Guid,
+    refused: Arc<Mutex<Option<TopologyError>>>,
+}
+
+impl SyncTask for AttachTask {
+    fn name(&self) -> &'static str {
+        "attach a device"
+    }
+
+    fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(async move {
+            let core = &self.core;
+            let (_, until) = open_txgs(core, ctx.txg);
+            let attached = core
+                .tree
+                .attach(self.target, &self.new, self.role, self.parent, until);
+            if let Err(refused) = attached {
+                *self.refused.lock() = Some(refused);
+                return Ok(());
+            }
+            core.identity.mark_dirty();
+            let old = core.tree.find(self.target);
+            let name = |vdev: Option<String>| vdev.unwrap_or_else(|| "none".to_owned());
+            let (verb, to) = match self.role {
+                MirrorRole::Mirror => ("attach", "to"),
+                _ => ("replace", "for"),
+            };
+            let text = format!(
+                "{verb} vdev={} {to} vdev={}",
+                name(self.new.path()),
+                name(old.and_then(|old| old.path()))
+            );
+            let history = &core.history;
+            history
+                .internal(&Tx::syncing(ctx.txg), "vdev attach", text)
+                .await?;
+            Ok(())
+        })
+    }
+}
+
+/// The txgs that may be open or be written now: from the one that is being written, to before the
+/// second.
+fn open_txgs(core: &Core, syncing: Txg) -> (Txg, Txg) {
+    let open = core.txgs.open_txg().max(syncing);
+    (syncing, Txg::new(open.get() + CONCURRENT_TXGS))
+}
+
+/// A device that is out of the tree, and what its labels are to say.
+struct Gone {
+    vdev: Arc<Vdev>,
+    label: NvList,
+}
+
+impl Gone {
+    /// Lets go of the device, when the pool on disk is without it. Nothing is under way to it.
+    async fn leave(self) {
+        let device = self.vdev.leaf().and_then(|leaf| leaf.device());
+        self.vdev.close();
+        let Some(device) = device else { return };
+        if let Err(error) = write_detached_labels(&*device, &self.label).await {
+            tracing::warn!(
+                %error, device = self.vdev.display_name(),
+                "the label of a detached device stays as it was"
+            );
+        }
+    }
+}
+
+/// Detaches a device, in syncing context.
+async fn detach_in(
+    core: &Core,
+    ctx: &SyncContext,
+    target: Guid,
+    parent: Option<Guid>,
+) -> Result<Result<Gone, TopologyError>, DatasetError> {
+    let tx = Tx::syncing(ctx.txg);
+    let (from, until) = open_txgs(core, ctx.txg);
+    let detached = match core.tree.detach(target, parent, from, until).await {
+        Ok(detached) => detached,
+        Err(refused) => return Ok(Err(refused)),
+    };
+    let Detached {
+        vdev,
+        before,
+        renamed,
+        unspared,
+        ..
+    } = detached;
+    let label = label_of_gone(core, &before, &vdev);
+    drop(before);
+    let sync = SpaceSync {
+        ctx,
+        tx: &tx,
+        features: core.dsl.features(),
+        pipeline: &core.pipeline,
+    };
+    let mos = core.dsl.mos();
+    core.dirty_times.remove(&sync, mos, &vdev).await?;
+    if let Some((before, now)) = renamed {
+        core.dirty_times.renamed(before, now);
+    }
+    if let Some(zap) = vdev.config_u64(config::LEAF_ZAP).filter(|zap| *zap != 0) {
+        mos.free(&tx, ObjectId::new(zap)).await?;
+        core.props.forget_vdev(ObjectId::new(zap));
+        let all = core.identity.lock().all_vdev_zaps;
+        if !all.is_zero() {
+            Zap::hold(mos, all).await?.remove_int(&tx, zap).await?;
+        }
+    }
+    if let Some(spare) = unspared {
+        core.auxiliary.lock().remove(VdevClass::Spare, spare);
+        auxiliary::write_lists(core, &tx, &[VdevClass::Spare]).await?;
+    }
+    core.identity.mark_dirty();
+    let path = vdev.path().unwrap_or_else(|| "none".to_owned());
+    let text = format!("vdev={path}");
+    core.history.internal(&tx, "detach", text).await?;
+    Ok(Ok(Gone { vdev, label }))
+}
+
+/// What the label of a detached device says: that it is free, or a hot spare as before
+/// (`vdev_label_init`, module/zfs/vdev_label.c).
+fn label_of_gone(core: &Core, before: &Vdev, vdev: &Vdev) -> NvList {
+    if vdev.config_u64("is_spare") == Some(1) {
+        let mut label = NvList::new();
+        label
+            .set("version", Uberblock::VERSION_FEATURES)
+            .set("state", config::STATE_SPARE)
+            .set("guid", vdev.guid().get());
+        return label;
+    }
+    let mut pool = core.pairs(Txg::ZERO).label_config();
+    pool.set("txg", 0u64);
+    let mut label = leaf_label_config(&pool, &core.tree, before, vdev);
+    label.set("create_txg", 0u64);
+    label
+}
+
+struct DetachTask {
+    core: Arc<Core>,
+    target: Guid,
+    parent: Option<Guid>,
+    outcome: Arc<Mutex<Option<Result<Gone, TopologyError>>>>,
+}
+
+impl SyncTask for DetachTask {
+    fn name(&self) -> &'static str {
+        "detach a device"
+    }
+
+    fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(async move {
+            let outcome = detach_in(&self.core, ctx, self.target, self.parent).await?;
+            *self.outcome.lock() = Some(outcome);
+            Ok(())
+        })
+    }
+}
+
+pub(crate) async fn detach(core: &Arc<Core>, target: &str) -> Result<(), PoolError> {
+    let _admin = core.admin.lock().await;
+    core.check_not_suspended()?;
+    core.check_no_checkpoint()?;
+    let (guid, parent) = {
+        // Nobody may hold a top-level vdev.
+        let vdev = find(core, target)?;
+        let parent = core.tree.parent_of(vdev.guid());
+        (vdev.guid(), parent.map(|parent| parent.guid()))
+    };
+    core.tree.check_detach(guid)?;
+    let outcome = Arc::new(Mutex::new(None));
+    let task = DetachTask {
+        core: core.clone(),
+        target: guid,
+        parent,
+        outcome: outcome.clone(),
+    };
+    {
+        // What goes is somebody else's from now on: nothing may be discarded there any more.
+        let _gate = core.trim.gate.lock().await;
+        core.run_task(task).await?;
+        let gone = outcome.lock().take();
+        match gone {
+            Some(Ok(gone)) => gone.leave().await,
+            Some(Err(refused)) => return Err(refused.into()),
+            None => {}
+        }
+    }
+    look_at_auxiliary(core).await;
+    Ok(())
+}
+
+pub(crate) async fn offline(
+    core: &Arc<Core>,
+    target: &str,
+    spec: OfflineSpec,
+) -> Result<(), PoolError> {
+    let _admin = core.admin.lock().await;
+    core.check_not_suspended()?;
+    let guid = find(core, target)?.guid();
+    let top = core.tree.top_of(guid);
+    let top = top.ok_or(TopologyError::NoSuchVdev { guid })?;
+    let id = top.vdev_id();
+    if top.is_log() && core.tree.is_required(guid) {
+        let allocator = core.pipeline.allocator();
+        allocator.set_allocatable(id, false);
+        let evacuated = core.unless_suspended(evacuate(core, id)).await;
+        if !matches!(evacuated, Ok(true)) {
+            allocator.set_allocatable(id, top.state().0.is_usable());
+            evacuated?;
+            let vdev = target.to_owned();
+            return Err(TopologyError::OnlyCopy { vdev }.into());
+        }
+    }
+    core.tree.take_out(guid, spec.fault, spec.temporary)?;
+    settle(core).await
+}
+
+pub(crate) async fn online(core: &Arc<Core>, target: &str) -> Result<Onlined, PoolError> {
+    let _admin = core.admin.lock().await;
+    core.check_not_suspended()?;
+    let vdev = find(core, target)?;
+    let guid = vdev.guid();
+    let was_usable = vdev.state().0.is_usable();
+    drop(vdev);
+    let state: VdevState = core.tree.bring_back(guid).await?;
+    settle(core).await?;
+    let top = core.tree.top_of(guid);
+    Ok(Onlined {
+        state: crate::status::map_state(state),
+        was_usable,
+        can_grow: top.is_some_and(|top| core.tree.expandable_bytes(&top) > 0),
+    })
+}
+
+/// After states have changed: where blocks may go, and what the configuration says.
+async fn settle(core: &Core) -> Result<(), PoolError> {
+    for top in core.tree.tops() {
+        if let Some(spec) = core.tree.top_spec(&top) {
+            let allocator = core.pipeline.allocator();
+            allocator.set_allocatable(spec.vdev, spec.allocatable);
+        }
+    }
+    core.identity.mark_dirty();
+    core.unless_suspended(core.txgs.sync()).await?;
+    Ok(())
+}
+
+/// Ends replacements.
+#[derive(Default)]
+pub(crate) struct Replacements {
+    gone: Mutex<Vec<Gone>>,
+}
+
+impl Replacements {
+    async fn end_one(&self, pass: &Pass<'_>) -> Result<(), PoolError> {
+        let core = pass.core;
+        let Some((old, parent)) = core.tree.replaced() else {
+            return Ok(());
+        };
+        // Whoever changes vdevs, or discards on them, comes first.
+        let (Ok(_admin), Ok(_gate)) = (core.admin.try_lock(), core.trim.gate.try_lock()) else {
+            return Ok(());
+        };
+        match detach_in(core, pass.ctx, old, Some(parent)).await? {
+            Ok(gone) => self.gone.lock().push(gone),
+            Err(refused) => tracing::warn!(%refused, "a replaced device stays for now"),
+        }
+        Ok(())
+    }
+}
+
+impl Participant for Replacements {
+    fn has_work(&self, core: &Core) -> bool {
+        core.check_no_checkpoint().is_ok() && core.tree.replaced().is_some()
+    }
+
+    fn pass<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
+        Box::pin(async move {
+            if pass.is_first() && self.has_work(pass.core) {
+                self.end_one(pass).await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn done(&self, core: &Core, _txg: Txg, _wrote: bool) {
+        for gone in std::mem::take(&mut *self.gone.lock()) {
+            core.pipeline.tasks().spawn("leave a device", gone.leave());
+        }
+    }
+}
