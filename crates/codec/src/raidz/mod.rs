@@ -161,7 +161,8 @@ pub fn generate(data: &[&[u8]], parity: &mut [&mut [u8]]) -> Result<(), RaidzErr
 /// As [`generate`].
 pub fn generate_columns(parity_count: usize, data: &[&[u8]]) -> Result<Vec<Vec<u8>>, RaidzError> {
     let length = data.iter().map(|column| column.len()).max().unwrap_or(0);
-    let mut parity = vec![vec![0; length]; parity_count];
+    // Each by itself: a clone would copy zeros that the allocator may have at hand.
+    let mut parity: Vec<Vec<u8>> = (0..parity_count).map(|_| vec![0; length]).collect();
     let mut borrowed: Vec<&mut [u8]> = parity.iter_mut().map(Vec::as_mut_slice).collect();
     generate(data, &mut borrowed)?;
     Ok(parity)

@@ -47,7 +47,7 @@ fn by_definition(parity_count: usize, data: &[Vec<u8>]) -> Vec<Vec<u8>> {
 #[test]
 fn the_field_is_the_one_of_zfs() {
     // Values of vdev_raidz_pow2[]: powers of the generator 2.
-    let powers: Vec<u8> = (0..12).map(|exponent| field::power(exponent)).collect();
+    let powers: Vec<u8> = (0..12).map(field::power).collect();
     assert_eq!(
         powers,
         [
