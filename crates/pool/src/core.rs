@@ -20,7 +20,6 @@ use crate::dedup::{Dedup, QUOTA_AUTO};
 use crate::deferred::{DeferredFrees, Salt};
 use crate::dtl::DirtyTimes;
 use crate::errors::ErrorLog;
-use crate::features;
 use crate::history::HistoryLog;
 use crate::identity::Identity;
 use crate::participant::Participant;
@@ -157,7 +156,7 @@ impl Core {
                 .filter(|top| top.kind().is_hole())
                 .map(|top| top.id())
                 .collect(),
-            label_features: features::in_label(self.dsl.features()),
+            label_features: self.dsl.features().in_labels(),
         }
     }
 

@@ -77,7 +77,9 @@ mod vdevs;
 pub use activity::{ActivityState, ActivityStatus};
 pub use checkpoint::CheckpointStatus;
 pub use error::{DeviceUse, PoolError};
-pub use features::supported_features;
+pub use features::{
+    SupportedFeature, is_default_feature, is_left_out_of_upgrades, supported_features,
+};
 pub use history::{HistoryRecord, HistoryWhat};
 pub use pool::{Pool, PoolNumbers};
 pub use probe::{Probe, Unusable, probe};

@@ -7,7 +7,7 @@ use codec::checksum::{
     self, Salt, fold_for_mac, gang_verifier, verify_embedded, verify_embedded_beside_mac,
 };
 use device::{BoxFuture, World};
-use format::{BlockPointer, Checksum, Endian, ObjectType};
+use format::{BlockPointer, Checksum, Endian, GANG_HEADER_BYTES, ObjectType};
 use parking_lot::RwLock;
 use vdev::Verify;
 
@@ -108,12 +108,24 @@ impl BlockCheck {
                 checksum::compute(self.kind, self.endian, data, Some(&self.salt))
                     .is_ok_and(|sum| fold_for_mac(self.kind, &sum) == *half)
             }
+            Expected::Embedded(verifier) if self.kind == Checksum::GangHeader => {
+                gang_header(verifier, data).is_some()
+            }
             Expected::Embedded(verifier) => verify_embedded(self.kind, verifier, data).is_ok(),
             Expected::EmbeddedHalf(verifier) => {
                 verify_embedded_beside_mac(self.kind, verifier, data).is_ok()
             }
         }
     }
+}
+
+/// The gang header in what was read of its place, which may be longer: the whole of it, or its
+/// first 512 bytes, as of headers from before `dynamic_gang_header` was active
+/// (`zio_checksum_error`, module/zfs/zio_checksum.c). `None` when neither is right.
+pub(super) fn gang_header<'a>(verifier: &[u64; 4], data: &'a [u8]) -> Option<&'a [u8]> {
+    let is_right = |part: &&[u8]| verify_embedded(Checksum::GangHeader, verifier, part).is_ok();
+    let narrow = || data.get(..GANG_HEADER_BYTES).filter(is_right);
+    Some(data).filter(is_right).or_else(narrow)
 }
 
 /// What a gang header's checksum starts from.
