@@ -8,7 +8,7 @@ use device::BoxFuture;
 use format::{BlockPointer, Dva, GANG_HEADER_BYTES, decode_gang_header};
 
 use super::ReadContext;
-use super::check::{gang_header, gang_words};
+use super::check::gang_header;
 use super::copies::{Copies, ScrubOutcome, io_context};
 use crate::error::{ZioError, name_of};
 
@@ -51,7 +51,7 @@ impl GangReader {
         let room = self.header_room(bp.dvas());
         let (read, _) = self.copies.read(bp, room, &io).await?;
         // It was found to be right just now.
-        let bytes = gang_header(&gang_words(bp), &read).unwrap_or(&read);
+        let bytes = gang_header(bp, &read).unwrap_or(&read);
         // Its magic tells the byte order; the check accepted one of both.
         let endian = match format::Eck::decode_tail(bytes) {
             Ok(eck) => eck.endian,

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use codec::checksum::{compute, seal};
+use codec::checksum::{compute, seal, seal_beside_mac};
 use device::BoxFuture;
 use format::{
     BlockPointer, Checksum, Compression, DVAS_PER_POINTER, Dva, Endian, GANG_HEADER_BYTES,
@@ -25,7 +25,7 @@ use format::{
 };
 use vdev::VdevTree;
 
-use super::check::{PoolSalt, gang_words};
+use super::check::{PoolSalt, gang_words, has_half_sum};
 use super::gang_read::{DEPTH_MAX, GangReader, too_deep};
 use super::{ReadContext, WritePolicy};
 use crate::alloc::{Allocator, Request};
@@ -339,7 +339,7 @@ impl GangPlanner {
     ) -> Result<BlockPointer, ZioError> {
         let (mut places, range) = (*plan.places(), plan.range().clone());
         let own = places;
-        let part = data.slice(range);
+        let part = data.slice(range.clone());
         let mut header = None;
         if let Plan::Header {
             children, bytes, ..
@@ -387,13 +387,13 @@ impl GangPlanner {
         let content = match header {
             None => part,
             Some(mut bytes) => {
-                seal(
-                    Checksum::GangHeader,
-                    Endian::Little,
-                    &gang_words(&bp),
-                    &mut bytes,
-                )
-                .map_err(bug)?;
+                let is_top = range.len() == data.len();
+                let seal = match is_top && has_half_sum(policy.encrypted, policy.object_type) {
+                    true => seal_beside_mac,
+                    false => seal,
+                };
+                let kind = Checksum::GangHeader;
+                seal(kind, Endian::Little, &gang_words(&bp), &mut bytes).map_err(bug)?;
                 Bytes::from(bytes)
             }
         };
