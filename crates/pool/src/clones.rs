@@ -410,8 +410,7 @@ async fn create(
         .await?;
     // Tables of before the feature was enabled stay as they are, and so do those that join them.
     if sync.features.is_active(BLOCK_CLONING_ENDIAN)
-        || sync.features.is_enabled(BLOCK_CLONING_ENDIAN)
-            && !sync.features.is_active(BLOCK_CLONING)
+        || sync.features.is_enabled(BLOCK_CLONING_ENDIAN) && !sync.features.is_active(BLOCK_CLONING)
     {
         let features = sync.features;
         features.increment(sync.ctx, BLOCK_CLONING_ENDIAN).await?;

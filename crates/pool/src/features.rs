@@ -132,7 +132,9 @@ const TABLE: &[(Feature, Support)] = &[
 ];
 
 fn find(guid: &str) -> Option<(&'static FeatureInfo, Support)> {
-    let mut rows = TABLE.iter().map(|(feature, support)| (feature.info(), *support));
+    let mut rows = TABLE
+        .iter()
+        .map(|(feature, support)| (feature.info(), *support));
     rows.find(|(info, _)| info.guid == guid)
 }
 

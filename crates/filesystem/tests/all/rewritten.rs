@@ -3,6 +3,7 @@
 
 use crate::common::*;
 use device::World;
+use filesystem::{FsError, QuotaKind};
 
 const POOL: &str = "rewritten";
 
@@ -43,5 +44,60 @@ async fn a_clone_of_a_rewritten_block_is_born_when_it_is_made() {
         assert_eq!(new.physical_birth(), old.physical_birth());
     }
     drop(dataset);
+    pool.export(false).await.expect("export");
+}
+
+/// Who has no quota has the default one, which a remount finds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn default_quotas_are_for_those_without_one() {
+    let image = Image::empty();
+    let dir = unpack(&oracles::golden_of_2_4(), POOL, image.path());
+    let world = World::system(2);
+    let pool = import(&world, &dir, false).await;
+    let name = format!("{POOL}/q");
+    let filesystem = open(&world, &pool, &name).await;
+    let root = filesystem.root();
+    let kind = QuotaKind::User;
+    assert_eq!(filesystem.default_quota(kind, false), 5 << 20);
+    // Alice has three objects of a hundred that are everybody's.
+    filesystem
+        .create(root, b"more", 0o644, ALICE)
+        .await
+        .expect("room");
+    let set = filesystem.set_default_quota(kind, true, 3);
+    set.await.expect("set");
+    let refused = filesystem.create(root, b"other", 0o644, ALICE).await;
+    assert!(
+        matches!(refused, Err(FsError::QuotaExceeded)),
+        "{refused:?}"
+    );
+    // Her own goes first.
+    filesystem
+        .set_quota(kind, 1000, true, 50)
+        .await
+        .expect("set");
+    filesystem
+        .create(root, b"own", 0o644, ALICE)
+        .await
+        .expect("room");
+    filesystem
+        .set_quota(kind, 1000, true, 0)
+        .await
+        .expect("set");
+    filesystem.close().await.expect("close");
+
+    let filesystem = open(&world, &pool, &name).await;
+    let refused = filesystem.create(root, b"other", 0o644, ALICE).await;
+    assert!(
+        matches!(refused, Err(FsError::QuotaExceeded)),
+        "{refused:?}"
+    );
+    let set = filesystem.set_default_quota(kind, true, 0);
+    set.await.expect("removed");
+    filesystem
+        .create(root, b"other", 0o644, ALICE)
+        .await
+        .expect("room");
+    filesystem.close().await.expect("close");
     pool.export(false).await.expect("export");
 }
