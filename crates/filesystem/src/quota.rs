@@ -63,6 +63,13 @@ impl QuotaKind {
         }
     }
 
+    /// Whose default quota a property is, and whether of objects.
+    pub fn of_default_property(property: &str) -> Option<(Self, bool)> {
+        let all = KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]);
+        let mut all = all.filter(|(kind, of)| kind.default_property(*of) == property);
+        all.next()
+    }
+
     fn index(self, of_objects: bool) -> usize {
         self as usize * 2 + usize::from(of_objects)
     }
