@@ -270,6 +270,8 @@ pub struct SupportedFeature {
     pub name: String,
     /// Whether a release without it may read the pool.
     pub is_read_only_compatible: bool,
+    /// Whether an upgrade enables it only when it is set by name.
+    pub is_left_out_of_upgrades: bool,
 }
 
 /// One pool of a [`ZpoolUpgradeReply`].

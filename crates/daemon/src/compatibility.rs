@@ -60,7 +60,18 @@ impl Compatibility {
     /// The features that a new pool gets.
     pub(crate) fn choose(self) -> impl Iterator<Item = &'static str> {
         let supported = pool::supported_features().into_iter();
-        supported.filter_map(move |(name, _)| self.allows(name).then_some(name))
+        supported.filter_map(move |feature| self.allows(feature.name).then_some(feature.name))
+    }
+
+    /// Whether a pool that lacks this feature is told to be upgraded. Where the property says
+    /// nothing, that is so for the features that new pools get.
+    pub(crate) fn asks_for(&self, feature: &str) -> bool {
+        match self {
+            Self::All => pool::is_default_feature(feature),
+            Self::Only(allowed) => {
+                allowed.contains(feature) && !pool::is_left_out_of_upgrades(feature)
+            }
+        }
     }
 }
 

@@ -92,7 +92,7 @@ fn of_features(pool: &Pool, compatibility: &str) -> Option<PoolCondition> {
         });
     };
     let disabled = pool.disabled_features();
-    if disabled.iter().any(|feature| requested.allows(feature)) {
+    if disabled.iter().any(|feature| requested.asks_for(feature)) {
         return Some(PoolCondition::FeaturesDisabled);
     }
     let is_superfluous = |feature: &FeatureStatus| {

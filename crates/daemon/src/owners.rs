@@ -27,7 +27,8 @@ pub(crate) struct OwnedQuota {
     name: String,
     kind: QuotaKind,
     of_objects: bool,
-    id: u64,
+    /// Whose; `None`: of all who have none (`defaultuserquota` and such).
+    id: Option<u64>,
     /// Bytes or objects; 0 is none.
     amount: u64,
 }
@@ -58,12 +59,27 @@ impl OwnedQuota {
         let mut quotas = Vec::new();
         let mut rest = Vec::new();
         for (name, typed) in properties {
+            let invalid =
+                |why: String| Failure::new(FailureKind::Invalid, format!("{doing}: {why}"));
+            let amount = || match typed.as_str() {
+                "none" => Ok(0),
+                other => dataset::props::parse_size(other)
+                    .map_err(|why| invalid(format!("{why} in '{name}={typed}'"))),
+            };
+            if let Some((kind, of_objects)) = QuotaKind::of_default_property(name) {
+                quotas.push(Self {
+                    name: name.clone(),
+                    kind,
+                    of_objects,
+                    id: None,
+                    amount: amount()?,
+                });
+                continue;
+            }
             let Some((owner, what, whose)) = Self::parse_name(name) else {
                 rest.push((name.clone(), typed.clone()));
                 continue;
             };
-            let invalid =
-                |why: String| Failure::new(FailureKind::Invalid, format!("{doing}: {why}"));
             let of_objects = match what {
                 "quota" => false,
                 "objquota" => true,
@@ -75,11 +91,6 @@ impl OwnedQuota {
                      or a number"
                 ))
             })?;
-            let amount = match typed.as_str() {
-                "none" => 0,
-                other => dataset::props::parse_size(other)
-                    .map_err(|why| invalid(format!("{why} in '{name}={typed}'")))?,
-            };
             quotas.push(Self {
                 name: name.clone(),
                 kind: match owner {
@@ -88,8 +99,8 @@ impl OwnedQuota {
                     SpaceOwner::Project => QuotaKind::Project,
                 },
                 of_objects,
-                id,
-                amount,
+                id: Some(id),
+                amount: amount()?,
             });
         }
         Ok((quotas, rest))
@@ -151,10 +162,12 @@ pub(crate) async fn set_owned_quotas(
     let borrowed = borrow(open, name, &doing, "set").await?;
     let mut outcome = Ok(());
     for quota in quotas {
-        outcome = borrowed
-            .get()
-            .set_quota(quota.kind, quota.id, quota.of_objects, quota.amount)
-            .await;
+        let filesystem = borrowed.get();
+        let (kind, of_objects, amount) = (quota.kind, quota.of_objects, quota.amount);
+        outcome = match quota.id {
+            Some(id) => filesystem.set_quota(kind, id, of_objects, amount).await,
+            None => filesystem.set_default_quota(kind, of_objects, amount).await,
+        };
         if outcome.is_err() {
             break;
         }
@@ -318,10 +331,10 @@ mod tests {
         .to_vec();
         let (quotas, rest) = OwnedQuota::split("x", &list).unwrap();
         assert_eq!(rest.len(), 2);
-        assert_eq!((quotas[0].kind, quotas[0].id), (QuotaKind::User, 0));
+        assert_eq!((quotas[0].kind, quotas[0].id), (QuotaKind::User, Some(0)));
         assert_eq!(quotas[0].amount, 1 << 30);
         assert!(quotas[1].of_objects);
-        assert_eq!((quotas[1].id, quotas[1].amount), (77, 0));
+        assert_eq!((quotas[1].id, quotas[1].amount), (Some(77), 0));
         for (name, value) in [
             ("userused@0", "1"),
             ("groupquota@no such group", "1"),

@@ -111,6 +111,9 @@ pub(crate) async fn owned(
     name: &str,
     property: &str,
 ) -> Option<Property> {
+    if let Some((kind, of_objects)) = QuotaKind::of_default_property(property) {
+        return default_quota(open, name, kind, of_objects).await;
+    }
     let (prefix, whose) = property.split_once('@')?;
     if prefix == "written" {
         let setting = open
@@ -151,6 +154,28 @@ pub(crate) async fn owned(
     Some(Property {
         value: value.to_string(),
         source: api::Source::Local,
+    })
+}
+
+/// A quota of those who have none, of a filesystem or snapshot.
+async fn default_quota(
+    open: &OpenPool,
+    name: &str,
+    kind: QuotaKind,
+    of_objects: bool,
+) -> Option<Property> {
+    let doing = format!("cannot get property of '{name}'");
+    let borrowed = crate::owners::borrow(open, name, &doing, "get").await.ok()?;
+    let quota = borrowed.get().default_quota(kind, of_objects);
+    if let Err(error) = borrowed.close().await {
+        tracing::warn!("{name}: {error}");
+    }
+    Some(Property {
+        value: quota.to_string(),
+        source: match quota {
+            0 => api::Source::Default,
+            _ => api::Source::Local,
+        },
     })
 }
 

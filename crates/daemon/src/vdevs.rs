@@ -158,9 +158,10 @@ pub(crate) async fn zpool_upgrade(
     let mut reply = ZpoolUpgradeReply {
         supported: supported
             .into_iter()
-            .map(|(name, is_read_only_compatible)| SupportedFeature {
-                name: name.to_owned(),
-                is_read_only_compatible,
+            .map(|feature| SupportedFeature {
+                name: feature.name.to_owned(),
+                is_read_only_compatible: feature.read_only_compatible,
+                is_left_out_of_upgrades: feature.no_upgrade,
             })
             .collect(),
         ..ZpoolUpgradeReply::default()
@@ -178,7 +179,9 @@ pub(crate) async fn zpool_upgrade(
             let allowed = Compatibility::load(&value("compatibility").unwrap_or_default())?;
             let missing = open.pool.disabled_features();
             let is_complete = before == Uberblock::VERSION_FEATURES
-                && !missing.iter().any(|feature| allowed.allows(feature));
+                && !missing.iter().any(|feature| {
+                    allowed.allows(feature) && !pool::is_left_out_of_upgrades(feature)
+                });
             if !may_change && !is_complete {
                 return Err(denied(&format!("cannot upgrade '{name}'")));
             }

@@ -3,6 +3,9 @@
 //! A quota is an entry of a ZAP that the master node names (`userquota@`, ...): the id in
 //! hexadecimal to bytes or objects. What is used is counted by the object set at each sync, so a
 //! quota can be overrun by what was written since, as with OpenZFS.
+//!
+//! Who has no such entry has the default quota of its kind (OpenZFS 2.4), if there is one: a number
+//! in the master node itself (`zfs_set_default_quota`, module/os/linux/zfs/zfs_vfsops.c).
 
 use std::sync::Arc;
 
@@ -48,6 +51,25 @@ impl QuotaKind {
         }
     }
 
+    /// The property, and the master node's entry, of the quota of those that have none.
+    pub const fn default_property(self, of_objects: bool) -> &'static str {
+        match (self, of_objects) {
+            (Self::User, false) => "defaultuserquota",
+            (Self::User, true) => "defaultuserobjquota",
+            (Self::Group, false) => "defaultgroupquota",
+            (Self::Group, true) => "defaultgroupobjquota",
+            (Self::Project, false) => "defaultprojectquota",
+            (Self::Project, true) => "defaultprojectobjquota",
+        }
+    }
+
+    /// Whose default quota a property is, and whether of objects.
+    pub fn of_default_property(property: &str) -> Option<(Self, bool)> {
+        let all = KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]);
+        let mut all = all.filter(|(kind, of)| kind.default_property(*of) == property);
+        all.next()
+    }
+
     fn index(self, of_objects: bool) -> usize {
         self as usize * 2 + usize::from(of_objects)
     }
@@ -68,25 +90,50 @@ pub struct SpaceUse {
     pub quota_objects: u64,
 }
 
-/// The ZAPs of a filesystem's quotas that exist.
-pub(crate) struct Quotas(RwLock<[Option<Zap>; 6]>);
+/// The quotas of a filesystem.
+pub(crate) struct Quotas {
+    /// The ZAPs that exist.
+    zaps: RwLock<[Option<Zap>; 6]>,
+    /// Default quotas; zero where there is none.
+    defaults: RwLock<[u64; 6]>,
+}
 
 impl Quotas {
     pub(crate) async fn load(objset: &Arc<ObjectSet>, master: &Zap) -> Result<Self> {
         let mut zaps = [const { None }; 6];
+        let mut defaults = [0; 6];
         for kind in KINDS {
             for of_objects in [false, true] {
                 if let Some(id) = master.lookup_u64(kind.entry(of_objects)).await? {
                     zaps[kind.index(of_objects)] =
                         Some(Zap::hold(objset, ObjectId::new(id)).await?);
                 }
+                let default = master.lookup_u64(kind.default_property(of_objects)).await?;
+                defaults[kind.index(of_objects)] = default.unwrap_or(0);
             }
         }
-        Ok(Self(RwLock::new(zaps)))
+        Ok(Self {
+            zaps: RwLock::new(zaps),
+            defaults: RwLock::new(defaults),
+        })
+    }
+
+    fn default(&self, kind: QuotaKind, of_objects: bool) -> u64 {
+        self.defaults.read()[kind.index(of_objects)]
+    }
+
+    /// The quota of somebody: of his own, or the default one.
+    async fn of(&self, kind: QuotaKind, of_objects: bool, id: u64) -> Result<Option<u64>> {
+        let own = match self.zap(kind, of_objects) {
+            Some(zap) => zap.lookup_u64(format!("{id:x}")).await?,
+            None => None,
+        };
+        let default = self.default(kind, of_objects);
+        Ok(own.or((default > 0).then_some(default)))
     }
 
     fn zap(&self, kind: QuotaKind, of_objects: bool) -> Option<Zap> {
-        self.0.read()[kind.index(of_objects)].clone()
+        self.zaps.read()[kind.index(of_objects)].clone()
     }
 
     /// Fails if a quota of space is reached.
@@ -135,13 +182,10 @@ impl Quotas {
             return Ok(());
         }
         for (kind, id) in KINDS.into_iter().zip(ids) {
-            let (Some(zap), Some(id)) = (self.zap(kind, of_objects), id) else {
+            let Some(id) = id.filter(|id| kind != QuotaKind::Project || *id != 0) else {
                 continue;
             };
-            if kind == QuotaKind::Project && id == 0 {
-                continue;
-            }
-            let Some(quota) = zap.lookup_u64(format!("{id:x}")).await? else {
+            let Some(quota) = self.of(kind, of_objects, id).await? else {
                 continue;
             };
             let Some(used) = filesystem.used_zap(kind).await? else {
@@ -210,7 +254,14 @@ impl Filesystem {
                 }
             }
         }
-        Ok(found.into_values().collect())
+        let default = |of_objects| self.quotas.default(kind, of_objects);
+        let or_default = |own: u64, default| if own == 0 { default } else { own };
+        let with_defaults = found.into_values().map(|space| SpaceUse {
+            quota_bytes: or_default(space.quota_bytes, default(false)),
+            quota_objects: or_default(space.quota_objects, default(true)),
+            ..space
+        });
+        Ok(with_defaults.collect())
     }
 
     /// [`Self::statistics`] as a file or directory shows them: where new files are of a project
@@ -238,10 +289,8 @@ impl Filesystem {
     /// A project's quota of bytes or objects, if it has one, and what it uses.
     async fn project_quota(&self, project: u64, of_objects: bool) -> Result<Option<(u64, u64)>> {
         let _entered = self.enter().await?;
-        let Some(zap) = self.quotas.zap(QuotaKind::Project, of_objects) else {
-            return Ok(None);
-        };
-        let Some(quota) = zap.lookup_u64(format!("{project:x}")).await? else {
+        let quota = self.quotas.of(QuotaKind::Project, of_objects, project);
+        let Some(quota) = quota.await? else {
             return Ok(None);
         };
         let name = match of_objects {
@@ -253,6 +302,34 @@ impl Filesystem {
             None => 0,
         };
         Ok(Some((quota, used)))
+    }
+
+    /// The default quota of bytes or objects of a kind; zero where there is none.
+    pub fn default_quota(&self, kind: QuotaKind, of_objects: bool) -> u64 {
+        self.quotas.default(kind, of_objects)
+    }
+
+    /// Sets it; 0 removes it (`zfs_set_default_quota`).
+    ///
+    /// # Errors
+    /// When the filesystem cannot be changed.
+    pub async fn set_default_quota(
+        &self,
+        kind: QuotaKind,
+        of_objects: bool,
+        quota: u64,
+    ) -> Result<()> {
+        let _entered = self.enter_to_change().await?;
+        let _lock = self.unlinked_lock.lock().await;
+        let name = kind.default_property(of_objects);
+        let tx = self.assign(dataset::DirtyEstimate::metadata()).await?;
+        if quota != 0 {
+            self.master.update_u64(&tx, name, quota).await?;
+        } else if self.master.lookup_u64(name).await?.is_some() {
+            self.master.remove(&tx, name).await?;
+        }
+        self.quotas.defaults.write()[kind.index(of_objects)] = quota;
+        Ok(())
     }
 
     /// Sets a quota of bytes or objects; 0 removes it (`zfs_set_userquota`).
@@ -278,7 +355,7 @@ impl Filesystem {
                 self.master
                     .add_u64(&tx, kind.entry(of_objects), zap.id().get())
                     .await?;
-                self.quotas.0.write()[kind.index(of_objects)] = Some(zap.clone());
+                self.quotas.zaps.write()[kind.index(of_objects)] = Some(zap.clone());
                 zap
             }
         };

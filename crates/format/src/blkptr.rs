@@ -750,6 +750,11 @@ impl BlockPointer {
         };
     }
 
+    /// Sets whether the physical birth says when the block was rewritten (`BP_SET_REWRITE`).
+    pub fn set_rewritten(&mut self, rewritten: bool) {
+        self.words[PROP2] = with_bits(self.words[PROP2], 63, 1, rewritten.into());
+    }
+
     /// Sets the dedup bit.
     pub fn set_dedup(&mut self, dedup: bool) {
         self.words[PROP] = with_bits(self.words[PROP], 62, 1, dedup.into());

@@ -146,6 +146,8 @@ impl<'a> TreeSync<'a> {
         let txg = self.ctx.txg;
         let mut new = *shared;
         new.set_birth(txg, shared.physical_birth());
+        // Of one that was rewritten the flag stays behind: this dataset has had it since now.
+        new.set_rewritten(false);
         self.ctx.pipeline.clones().add(txg, &new);
         self.kill(Some(old));
         self.bear(&new);

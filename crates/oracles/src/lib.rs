@@ -3,7 +3,8 @@
 //!
 //! Both lie outside the repository: in `MILLPOND_GOLDEN` and `MILLPOND_PEER`, or else in
 //! `../shared/golden` and `../shared/peer` beside it. Where one is missing, tests that need it are
-//! left out and say so; with `CI=true` they fail.
+//! left out and say so; with `CI=true` they fail. A few golden pools of OpenZFS 2.4 lie in this
+//! crate, in `golden-2.4`.
 //!
 //! For tests only: whatever is wrong panics.
 
@@ -76,6 +77,12 @@ pub fn golden() -> Option<PathBuf> {
     .then_some(path)
 }
 
+/// The directory of the golden pools of OpenZFS 2.4, of the same kind, which have the features that
+/// 2.3 lacks.
+pub fn golden_of_2_4() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("golden-2.4")
+}
+
 /// OpenZFS's own test suite, as its package has it (`.../zfs-tests`), where `scripts/install test`
 /// unpacks it.
 pub fn zfs_test_suite() -> Option<PathBuf> {
@@ -130,18 +137,33 @@ pub fn images(dir: &Path) -> Vec<PathBuf> {
 /// The virtual machine with the real OpenZFS.
 pub struct Peer {
     program: PathBuf,
+    /// Options of `peer-vm` that say which OpenZFS runs in it.
+    version: &'static [&'static str],
 }
 
 impl Peer {
-    /// The peer, if it is here.
+    /// The peer with OpenZFS 2.3, if it is here.
     pub fn find() -> Option<Self> {
-        let program = shared("MILLPOND_PEER", "peer").join("peer-vm");
+        Self::find_with("image", &[])
+    }
+
+    /// The peer with OpenZFS 2.4, if it is here.
+    pub fn find_2_4() -> Option<Self> {
+        Self::find_with("image-2.4", &["-V", "2.4"])
+    }
+
+    fn find_with(image: &str, version: &'static [&'static str]) -> Option<Self> {
+        let directory = shared("MILLPOND_PEER", "peer");
+        let program = directory.join("peer-vm");
         let emulator = Command::new("qemu-system-x86_64")
             .arg("--version")
             .stdout(Stdio::null())
             .status();
-        let is_there = program.exists() && emulator.is_ok_and(|status| status.success());
-        need("the peer machine (peer-vm, qemu-system-x86)", is_there).then_some(Self { program })
+        let is_there = program.exists()
+            && directory.join(image).exists()
+            && emulator.is_ok_and(|status| status.success());
+        let what = format!("the peer machine (peer-vm with its {image}, qemu-system-x86)");
+        need(&what, is_there).then_some(Self { program, version })
     }
 
     /// The command that starts it, for what [`Self::run`] does not do. Takes no turn.
@@ -177,7 +199,8 @@ impl Peer {
         let mut attempt = 1;
         loop {
             let mut command = Command::new(&self.program);
-            command.args(["-q", "-t", "900"]).args(options);
+            let common = ["-q", "-t", "900"].iter().chain(self.version);
+            command.args(common).args(options);
             for disk in disks {
                 command.args(["-d", disk]);
             }

@@ -5,13 +5,18 @@
 //! to its references beyond the first. A block that leaves the ZAP has one reference left: its next free
 //! frees its space. The feature's refcount is the number of tables.
 //!
+//! An entry is eight bytes in the order of the host, or, while `block_cloning_endian` is active, a
+//! number of eight bytes, which every host reads alike. That feature goes active with the first
+//! table of a pool that has it enabled, and counts the tables as well: all of a pool are of one kind.
+//!
 //! The sync loop applies what a txg did ([`zio::Clones`]) after it has written the datasets, in every pass, so that
 //! the changes of the tables and the frees of space are in the same txg as the pointers. Only the counts are in memory
 //! (2 bytes per 16 MiB); entries are read as they are needed.
 //!
 //! Locks: `tables`, for a map operation; only the sync loop changes it.
 //!
-//! Source: module/zfs/brt.c (`brt_load`, `brt_pending_apply`, `brt_entry_decref`, `brt_sync`).
+//! Source: module/zfs/brt.c (`brt_load`, `brt_pending_apply`, `brt_entry_decref`, `brt_sync`,
+//! `brt_has_endian_fixed`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,7 +30,7 @@ use parking_lot::Mutex;
 use vdev::VdevTree;
 use zio::{CloneKey, Pipeline, Tx};
 
-use crate::features::BLOCK_CLONING;
+use crate::features::{BLOCK_CLONING, BLOCK_CLONING_ENDIAN};
 use crate::participant::{Participant, Pass, Turn};
 use crate::tables::CloneStatus;
 use crate::{PoolError, directory};
@@ -267,7 +272,10 @@ impl CloneTables {
             if left == 0 {
                 entries.remove_u64_key(sync.tx, &words).await?;
             } else {
-                let value = ZapValue::from_bytes(left.to_le_bytes().to_vec());
+                let value = match sync.features.is_active(BLOCK_CLONING_ENDIAN) {
+                    true => ZapValue::from_u64(left),
+                    false => ZapValue::from_bytes(left.to_le_bytes().to_vec()),
+                };
                 entries.update_u64_key(sync.tx, &words, value).await?;
             }
             let phys = &mut table.phys;
@@ -329,11 +337,16 @@ impl CloneTables {
             .filter(|key| sync.pipeline.clones().entries_near(**key) > 0)
             .copied()
             .collect();
+        let are_numbers = sync.features.is_active(BLOCK_CLONING_ENDIAN);
         let found: Vec<(CloneKey, u64)> = futures::stream::iter(wanted)
             .map(|key| async move {
                 let value = entries.lookup_u64_key(&[key.offset_bytes]).await?;
                 let references = match value {
                     None => 0,
+                    Some(value) if (value.integer_bytes == 8) != are_numbers => {
+                        let why = "an entry is not of the kind that the pool's features say";
+                        return Err(damaged(&self.pool, key.vdev, why));
+                    }
                     Some(value) => value
                         .data
                         .first_chunk()
@@ -395,6 +408,13 @@ async fn create(
     directory
         .add_u64(sync.tx, name_of(vdev), array.get())
         .await?;
+    // Tables of before the feature was enabled stay as they are, and so do those that join them.
+    if sync.features.is_active(BLOCK_CLONING_ENDIAN)
+        || sync.features.is_enabled(BLOCK_CLONING_ENDIAN) && !sync.features.is_active(BLOCK_CLONING)
+    {
+        let features = sync.features;
+        features.increment(sync.ctx, BLOCK_CLONING_ENDIAN).await?;
+    }
     sync.features.increment(sync.ctx, BLOCK_CLONING).await?;
     let clones = sync.pipeline.clones();
     clones.load(vdev, phys.range_bytes, vec![0; ranges]);
@@ -409,5 +429,9 @@ async fn destroy(sync: &CloneSync<'_>, vdev: VdevId, table: &Table) -> Result<()
     directory.remove(sync.tx, name_of(vdev)).await?;
     sync.pipeline.clones().forget(vdev);
     sync.features.decrement(sync.ctx, BLOCK_CLONING).await?;
+    if sync.features.is_active(BLOCK_CLONING_ENDIAN) {
+        let features = sync.features;
+        features.decrement(sync.ctx, BLOCK_CLONING_ENDIAN).await?;
+    }
     Ok(())
 }

@@ -21,7 +21,6 @@ use crate::deferred::{DeferredFrees, Salt};
 use crate::dtl::DirtyTimes;
 use crate::errors::ErrorLog;
 use crate::events::Events;
-use crate::features;
 use crate::history::HistoryLog;
 use crate::identity::Identity;
 use crate::participant::Participant;
@@ -165,7 +164,7 @@ impl Core {
                 .filter(|top| top.kind().is_hole())
                 .map(|top| top.id())
                 .collect(),
-            label_features: features::in_label(self.dsl.features()),
+            label_features: self.dsl.features().in_labels(),
         }
     }
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use dataset::Features;
-use format::ObjectId;
+use format::{Feature, FeatureInfo, ObjectId};
 use object::{ObjectSet, Zap};
 use vdev::VdevTree;
 
@@ -38,6 +38,11 @@ pub(crate) const ZPOOL_CHECKPOINT: &str = "com.delphix:zpool_checkpoint";
 
 /// Blocks may be shared by several files; refcount: tables of such blocks.
 pub(crate) const BLOCK_CLONING: &str = "com.fudosecurity:block_cloning";
+/// Gang headers may be longer than 512 bytes.
+pub(crate) const DYNAMIC_GANG_HEADER: &str = "com.klarasystems:dynamic_gang_header";
+/// Those tables count in an order of bytes that is the same everywhere; refcount: as
+/// [`BLOCK_CLONING`].
+pub(crate) const BLOCK_CLONING_ENDIAN: &str = "com.truenas:block_cloning_endian";
 /// What is said of a pool whose tables of cloned blocks are of the other byte order.
 pub(crate) const FOREIGN_CLONES: &str =
     "block_cloning (its tables were made by a big-endian system)";
@@ -67,146 +72,74 @@ pub(crate) fn errata(features: &Features, stored: u64) -> u64 {
 enum Support {
     /// Everything.
     Full,
-    /// Read. New pools have it enabled all the same, for OpenZFS to use; while it is active we only read.
+    /// Read. It may be enabled all the same, for OpenZFS to use; while it is active we only read.
     Read,
-    /// Nothing.
-    None,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Row {
-    guid: &'static str,
-    name: &'static str,
-    /// A release without it may import the pool read-only.
-    read_only_compatible: bool,
-    support: Support,
-}
+use Support::{Full, Read};
 
-const fn row(guid: &'static str, name: &'static str, ro: bool, support: Support) -> Row {
-    Row {
-        guid,
-        name,
-        read_only_compatible: ro,
-        support,
-    }
-}
-
-use Support::{Full, None as No, Read};
-
-const TABLE: &[Row] = &[
-    row("com.delphix:async_destroy", "async_destroy", true, Full),
-    row("com.delphix:empty_bpobj", "empty_bpobj", true, Full),
-    row("org.illumos:lz4_compress", "lz4_compress", false, Full),
+/// The features of OpenZFS 2.4 in the order of `zpool get all`; what is missing cannot be had.
+const TABLE: &[(Feature, Support)] = &[
+    (Feature::AsyncDestroy, Full),
+    (Feature::EmptyBpobj, Full),
+    (Feature::Lz4Compress, Full),
     // Only dump volumes of illumos ever use it, and their blocks read like any other.
-    row(
-        "com.joyent:multi_vdev_crash_dump",
-        "multi_vdev_crash_dump",
-        false,
-        Full,
-    ),
-    row(SPACEMAP_HISTOGRAM, "spacemap_histogram", true, Full),
-    row("com.delphix:enabled_txg", "enabled_txg", true, Full),
-    row("com.delphix:hole_birth", "hole_birth", false, Full),
-    row(
-        "com.delphix:extensible_dataset",
-        "extensible_dataset",
-        false,
-        Full,
-    ),
-    row("com.delphix:embedded_data", "embedded_data", false, Full),
-    row("com.delphix:bookmarks", "bookmarks", true, Full),
-    row(
-        "com.joyent:filesystem_limits",
-        "filesystem_limits",
-        true,
-        Full,
-    ),
-    row("org.open-zfs:large_blocks", "large_blocks", false, Full),
-    row("org.zfsonlinux:large_dnode", "large_dnode", false, Full),
-    row("org.illumos:sha512", "sha512", false, Full),
-    row("org.illumos:skein", "skein", false, Full),
-    row("org.illumos:edonr", "edonr", false, Full),
-    row(
-        "org.zfsonlinux:userobj_accounting",
-        "userobj_accounting",
-        true,
-        Full,
-    ),
-    row("com.datto:encryption", "encryption", false, Full),
-    row("org.zfsonlinux:project_quota", "project_quota", true, Full),
-    row("com.delphix:device_removal", "device_removal", false, Full),
-    row(OBSOLETE_COUNTS, "obsolete_counts", true, Full),
-    row(ZPOOL_CHECKPOINT, "zpool_checkpoint", true, Full),
-    row(SPACEMAP_V2, "spacemap_v2", true, Full),
-    row(ALLOCATION_CLASSES, "allocation_classes", true, Full),
-    row("com.datto:resilver_defer", "resilver_defer", true, Read),
-    row("com.datto:bookmark_v2", "bookmark_v2", false, Full),
-    row(
-        "com.delphix:redaction_bookmarks",
-        "redaction_bookmarks",
-        false,
-        Read,
-    ),
-    row(
-        "com.delphix:redacted_datasets",
-        "redacted_datasets",
-        false,
-        Read,
-    ),
-    row(
-        "com.delphix:bookmark_written",
-        "bookmark_written",
-        false,
-        Full,
-    ),
-    row(LOG_SPACEMAP, "log_spacemap", true, Full),
+    (Feature::MultiVdevCrashDump, Full),
+    (Feature::SpacemapHistogram, Full),
+    (Feature::EnabledTxg, Full),
+    (Feature::HoleBirth, Full),
+    (Feature::ExtensibleDataset, Full),
+    (Feature::EmbeddedData, Full),
+    (Feature::Bookmarks, Full),
+    (Feature::FilesystemLimits, Full),
+    (Feature::LargeBlocks, Full),
+    (Feature::LargeDnode, Full),
+    (Feature::Sha512, Full),
+    (Feature::Skein, Full),
+    (Feature::EdonR, Full),
+    (Feature::UserObjectAccounting, Full),
+    (Feature::Encryption, Full),
+    (Feature::ProjectQuota, Full),
+    (Feature::DeviceRemoval, Full),
+    (Feature::ObsoleteCounts, Full),
+    (Feature::PoolCheckpoint, Full),
+    (Feature::SpacemapV2, Full),
+    (Feature::AllocationClasses, Full),
+    (Feature::ResilverDefer, Read),
+    (Feature::BookmarkV2, Full),
+    (Feature::RedactionBookmarks, Read),
+    (Feature::RedactedDatasets, Read),
+    (Feature::BookmarkWritten, Full),
+    (Feature::LogSpacemap, Full),
     // We keep no such lists: a clone that has one loses it when it changes.
-    row("com.delphix:livelist", "livelist", true, Full),
-    row("org.openzfs:device_rebuild", "device_rebuild", true, Read),
-    row("org.freebsd:zstd_compress", "zstd_compress", false, Full),
-    row(DRAID, "draid", false, Full),
-    row("org.openzfs:zilsaxattr", "zilsaxattr", true, Full),
-    row(HEAD_ERRLOG, "head_errlog", false, Full),
-    row("org.openzfs:blake3", "blake3", false, Full),
-    row(BLOCK_CLONING, "block_cloning", true, Full),
-    row(VDEV_ZAPS_V2, "vdev_zaps_v2", false, Full),
-    row(
-        "com.delphix:redaction_list_spill",
-        "redaction_list_spill",
-        false,
-        Read,
-    ),
-    row(
-        "org.openzfs:raidz_expansion",
-        "raidz_expansion",
-        false,
-        Full,
-    ),
-    row(FAST_DEDUP, "fast_dedup", true, Full),
-    row("org.zfsonlinux:longname", "longname", false, Full),
-    row(
-        "com.klarasystems:large_microzap",
-        "large_microzap",
-        true,
-        Full,
-    ),
+    (Feature::Livelist, Full),
+    (Feature::DeviceRebuild, Read),
+    (Feature::ZstdCompress, Full),
+    (Feature::Draid, Full),
+    (Feature::ZilSaXattr, Full),
+    (Feature::HeadErrlog, Full),
+    (Feature::Blake3, Full),
+    (Feature::BlockCloning, Full),
+    (Feature::VdevZapsV2, Full),
+    (Feature::RedactionListSpill, Read),
+    (Feature::RaidzExpansion, Full),
+    (Feature::FastDedup, Full),
+    (Feature::LongName, Full),
+    (Feature::LargeMicrozap, Full),
+    (Feature::DynamicGangHeader, Full),
+    (Feature::BlockCloningEndian, Full),
+    (Feature::PhysicalRewrite, Full),
 ];
 
-/// Features named in labels while active, since the MOS cannot be read without them
-/// (`ZFEATURE_FLAG_MOS`).
-const IN_LABEL: &[&str] = &[
-    "com.delphix:hole_birth",
-    "com.delphix:embedded_data",
-    "com.delphix:device_removal",
-    DRAID,
-    VDEV_ZAPS_V2,
-    "org.openzfs:raidz_expansion",
-    "com.klarasystems:dynamic_gang_header",
-    "com.seagate:draid_failure_domains",
-];
+fn find(guid: &str) -> Option<(&'static FeatureInfo, Support)> {
+    let mut rows = TABLE
+        .iter()
+        .map(|(feature, support)| (feature.info(), *support));
+    rows.find(|(info, _)| info.guid == guid)
+}
 
-fn find(guid: &str) -> Option<&'static Row> {
-    TABLE.iter().find(|row| row.guid == guid)
+fn supported() -> impl Iterator<Item = &'static FeatureInfo> {
+    TABLE.iter().map(|(feature, _)| feature.info())
 }
 
 /// Guid of the feature with this short name, if new pools may have it.
@@ -215,14 +148,13 @@ pub(crate) fn guid_to_enable(name: &str) -> Result<&'static str, PoolError> {
         feature: name.to_owned(),
         why: why.to_owned(),
     };
-    let row = TABLE
-        .iter()
-        .find(|row| row.name == name || row.guid == name)
-        .ok_or_else(|| bad("there is no such feature"))?;
-    match row.support {
-        Full | Read => Ok(row.guid),
-        No => Err(bad("this release does not support it")),
-    }
+    supported()
+        .find(|info| info.name == name || info.guid == name)
+        .map(|info| info.guid)
+        .ok_or_else(|| match Feature::from_name(name) {
+            None => bad("there is no such feature"),
+            Some(_) => bad("this release does not support it"),
+        })
 }
 
 /// Refuses vdevs for which a feature would be needed that is not enabled.
@@ -246,30 +178,45 @@ pub(crate) fn check_classes(
     Ok(())
 }
 
-/// Guids of the features that a new pool gets.
+/// Guids of the features that a new pool gets: those of 2.3, so that it goes to 2.3 and 2.4 alike.
 pub(crate) fn defaults() -> Vec<String> {
-    TABLE
-        .iter()
-        .filter(|row| row.support != No)
-        .map(|row| row.guid.to_owned())
+    supported()
+        .filter(|info| info.in_2_3)
+        .map(|info| info.guid.to_owned())
         .collect()
 }
 
-/// Every feature that pools of this release may have: name, and whether releases without it can read such a pool.
-pub fn supported_features() -> Vec<(&'static str, bool)> {
-    TABLE
-        .iter()
-        .filter(|row| row.support != No)
-        .map(|row| (row.name, row.read_only_compatible))
-        .collect()
+/// Whether a pool is asked to have the feature of this name where it says nothing of features
+/// itself: those that new pools get.
+pub fn is_default_feature(name: &str) -> bool {
+    supported().any(|info| info.name == name && info.in_2_3)
 }
 
-/// Features to be named in labels.
-pub(crate) fn in_label(features: &Features) -> Vec<String> {
-    IN_LABEL
-        .iter()
-        .filter(|guid| features.is_active(guid))
-        .map(|guid| (*guid).to_owned())
+/// Whether an upgrade of a pool leaves the feature of this name alone, and only who names it gets
+/// it (`ZFEATURE_FLAG_NO_UPGRADE`).
+pub fn is_left_out_of_upgrades(name: &str) -> bool {
+    supported().any(|info| info.name == name && info.no_upgrade)
+}
+
+/// A feature that pools of this release may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SupportedFeature {
+    /// Its short name.
+    pub name: &'static str,
+    /// Whether releases without it can read a pool in which it is active.
+    pub read_only_compatible: bool,
+    /// Whether `zpool upgrade` leaves it out.
+    pub no_upgrade: bool,
+}
+
+/// Every feature that pools of this release may have, in the order of `zpool get all`.
+pub fn supported_features() -> Vec<SupportedFeature> {
+    supported()
+        .map(|info| SupportedFeature {
+            name: info.name,
+            read_only_compatible: info.read_only_compatible,
+            no_upgrade: info.no_upgrade,
+        })
         .collect()
 }
 
@@ -282,11 +229,11 @@ pub(crate) fn blocked(features: &[(String, u64, bool)]) -> (Vec<String>, Vec<Str
         if *refcount == 0 {
             continue;
         }
-        match find(guid).map(|row| row.support) {
+        match find(guid).map(|(_, support)| support) {
             Some(Full) => {}
             Some(Read) => unwriteable.push(short(guid)),
-            Some(No) | None if *for_read => unreadable.push(short(guid)),
-            Some(No) | None => unwriteable.push(short(guid)),
+            None if *for_read => unreadable.push(short(guid)),
+            None => unwriteable.push(short(guid)),
         }
     }
     (unreadable, unwriteable)
@@ -342,7 +289,10 @@ pub(crate) fn check(
 }
 
 fn short(guid: &str) -> String {
-    find(guid).map_or_else(|| guid.to_owned(), |row| format!("{} ({guid})", row.name))
+    Feature::from_guid(guid).map_or_else(
+        || guid.to_owned(),
+        |feature| format!("{} ({guid})", feature.info().name),
+    )
 }
 
 /// All features for `zpool get`, with unknown ones that are in the pool at the end.
@@ -352,17 +302,16 @@ pub(crate) fn status(features: &Features) -> Vec<FeatureStatus> {
         Some(0) => FeatureState::Enabled,
         Some(_) => FeatureState::Active,
     };
-    let mut out: Vec<FeatureStatus> = TABLE
-        .iter()
-        .map(|row| {
-            let refcount = features.refcount(row.guid);
+    let mut out: Vec<FeatureStatus> = supported()
+        .map(|info| {
+            let refcount = features.refcount(info.guid);
             FeatureStatus {
-                guid: row.guid.to_owned(),
-                name: row.name.to_owned(),
+                guid: info.guid.to_owned(),
+                name: info.name.to_owned(),
                 state: state(refcount),
                 refcount: refcount.unwrap_or(0),
-                supported: row.support != No,
-                read_only_compatible: row.read_only_compatible,
+                supported: true,
+                read_only_compatible: info.read_only_compatible,
             }
         })
         .collect();
@@ -390,12 +339,23 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_the_features_of_2_3() {
-        assert_eq!(TABLE.len(), 44);
-        assert_eq!(
-            TABLE.iter().filter(|row| row.read_only_compatible).count(),
-            20
+    fn the_table_has_the_features_of_2_4_and_new_pools_those_of_2_3() {
+        assert_eq!(TABLE.len(), 47);
+        assert_eq!(defaults().len(), 44);
+        let read_only = supported().filter(|info| info.read_only_compatible);
+        assert_eq!(read_only.count(), 22);
+    }
+
+    #[test]
+    fn failure_domains_are_refused_by_name() {
+        let pool = [feature("com.seagate:draid_failure_domains", 1, true)];
+        let error = check("p", &pool, true).unwrap_err();
+        assert!(
+            error.to_string().contains("draid_failure_domains"),
+            "{error}"
         );
+        let error = guid_to_enable("draid_failure_domains").unwrap_err();
+        assert!(error.to_string().contains("does not support"), "{error}");
     }
 
     #[test]

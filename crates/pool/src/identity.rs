@@ -176,13 +176,28 @@ impl Identity {
     }
 }
 
+/// Makes long gang headers a feature of the pool when a block wanted one (`zio_update_feature`,
+/// module/zfs/zio.c). The labels name it from this txg on, in which the first may be written.
+async fn widen_gangs(pass: &Pass<'_>) -> Result<(), PoolError> {
+    let (features, gangs) = (pass.core.dsl.features(), pass.core.pipeline.wide_gangs());
+    let feature = features::DYNAMIC_GANG_HEADER;
+    if gangs.are_wanted() && features.is_enabled(feature) && !features.is_active(feature) {
+        features.increment(pass.ctx, feature).await?;
+        gangs.write();
+    }
+    Ok(())
+}
+
 impl Participant for Identity {
     fn has_work(&self, _core: &Core) -> bool {
         self.lock().dirty
     }
 
     fn early<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
-        Box::pin(self.sync(pass))
+        Box::pin(async move {
+            widen_gangs(pass).await?;
+            self.sync(pass).await
+        })
     }
 
     fn pass<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {

@@ -85,7 +85,9 @@ pub use checkpoint::CheckpointStatus;
 pub use discover::{FoundPool, FoundState, ScanSpec, scan};
 pub use error::{DeviceUse, PoolError};
 pub use events::{EventSink, PoolEvent};
-pub use features::supported_features;
+pub use features::{
+    SupportedFeature, is_default_feature, is_left_out_of_upgrades, supported_features,
+};
 pub use history::{HistoryRecord, HistoryWhat};
 pub use pool::{Pool, PoolNumbers};
 pub use probe::{Probe, Unusable, probe};

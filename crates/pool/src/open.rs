@@ -579,6 +579,9 @@ async fn import_on(
     open_mos(world, ground, &uberblock).await?;
     let dsl = DslPool::open(env, uberblock.root).await?;
     features::check(name, &dsl.features().all(), spec.read_only)?;
+    if dsl.features().is_active(features::DYNAMIC_GANG_HEADER) {
+        ground.pipeline.wide_gangs().write();
+    }
     let under_way = features::under_way(dsl.mos(), &ground.tree).await?;
     if !under_way.is_empty() && !spec.read_only {
         return Err(PoolError::UnsupportedForWrite {

@@ -556,7 +556,8 @@ impl Pool {
         features::status(self.core.dsl.features())
     }
 
-    /// Names of the features that this release supports and the pool has not enabled.
+    /// Names of the features that this release supports and the pool has not enabled. Upgrades leave
+    /// some of them out ([`crate::SupportedFeature::no_upgrade`]).
     pub fn disabled_features(&self) -> Vec<String> {
         let is_disabled = |feature: &FeatureStatus| {
             feature.state == crate::FeatureState::Disabled
@@ -566,8 +567,8 @@ impl Pool {
         features.map(|feature| feature.name).collect()
     }
 
-    /// Enables the features that this release supports and `wanted` takes (by name), after the step from version 28 to
-    /// feature flags; returns their names.
+    /// Enables the features that this release supports and `wanted` takes (by name), but those that
+    /// upgrades leave out, after the step from version 28 to feature flags; returns their names.
     ///
     /// # Errors
     /// [`PoolError::ReadOnly`].
@@ -582,7 +583,7 @@ impl Pool {
         }
         let mut enabled = Vec::new();
         for name in self.disabled_features() {
-            if wanted(&name) {
+            if wanted(&name) && !features::is_left_out_of_upgrades(&name) {
                 self.change(Change::Feature(name.clone())).await?;
                 enabled.push(name);
             }

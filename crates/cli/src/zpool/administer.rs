@@ -1,7 +1,10 @@
 //! `zpool add`, `remove`, `reguid`, `labelclear`, `upgrade`.
 
 use anyhow::Context;
-use api::{Guid, PoolUpgrade, ZpoolAdd, ZpoolLabelClear, ZpoolReguid, ZpoolRemove, ZpoolUpgrade};
+use api::{
+    Guid, PoolUpgrade, ZpoolAdd, ZpoolLabelClear, ZpoolReguid, ZpoolRemove, ZpoolUpgrade,
+    ZpoolUpgradeReply,
+};
 use clap::Args;
 
 use super::create::{assignments, parse_vdevs};
@@ -286,7 +289,7 @@ impl Upgrade {
         } else if upgrades {
             print!("{}", upgraded(&reply.pools, self.all));
         } else {
-            print!("{}", listed(&reply.pools));
+            print!("{}", listed(&reply));
         }
         super::all_found(&super::tell_absent(&self.pools, reply.absent))
     }
@@ -353,7 +356,12 @@ fn upgraded(pools: &[PoolUpgrade], all: bool) -> String {
     out
 }
 
-fn listed(pools: &[PoolUpgrade]) -> String {
+fn listed(reply: &ZpoolUpgradeReply) -> String {
+    let pools = &reply.pools;
+    let is_left_out = |name: &str| {
+        let mut supported = reply.supported.iter();
+        supported.any(|feature| feature.name == name && feature.is_left_out_of_upgrades)
+    };
     let mut out = String::new();
     let old: Vec<_> = pools
         .iter()
@@ -391,6 +399,8 @@ fn listed(pools: &[PoolUpgrade]) -> String {
          do\n\
          not know a feature may be unable to use a pool once it is enabled: see\n\
          zpool-features(7). The property 'compatibility' keeps features from being enabled.\n\
+         An upgrade enables those marked (*) only when they are set by name:\n\
+         'zpool set feature@NAME=enabled POOL'.\n\
          \n\
          POOL  FEATURE\n\
          ---------------\n",
@@ -398,7 +408,8 @@ fn listed(pools: &[PoolUpgrade]) -> String {
     for pool in lacking {
         out.push_str(&format!("{}\n", pool.name));
         for feature in &pool.features {
-            out.push_str(&format!("      {feature}\n"));
+            let mark = if is_left_out(feature) { "(*)" } else { "" };
+            out.push_str(&format!("      {feature}{mark}\n"));
         }
     }
     out.push('\n');
@@ -407,6 +418,8 @@ fn listed(pools: &[PoolUpgrade]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use api::SupportedFeature;
+
     use super::*;
 
     fn pool(name: &str, features: &[&str]) -> PoolUpgrade {
@@ -469,6 +482,16 @@ mod tests {
         );
         assert!(upgraded(&pools[1..], true).starts_with("All pools are already formatted"));
         assert!(upgraded(&pools[1..], false).starts_with("Pool 'b' already has"));
-        assert!(listed(&pools).ends_with("a\n      x\n      y\n\n"));
+        let supported = ["x", "y"].map(|name| SupportedFeature {
+            name: name.to_owned(),
+            is_read_only_compatible: true,
+            is_left_out_of_upgrades: name == "y",
+        });
+        let reply = ZpoolUpgradeReply {
+            pools: pools.to_vec(),
+            supported: supported.to_vec(),
+            absent: Vec::new(),
+        };
+        assert!(listed(&reply).ends_with("a\n      x\n      y(*)\n\n"));
     }
 }

@@ -462,6 +462,14 @@ fn quotas_and_reservations_hold() {
             .all(|line| line.trim_start().starts_with("0 - ")),
         "{shown}"
     );
+    // Those that have no quota have the default one.
+    server.ok("zfs set defaultuserquota=6M defaultprojectobjquota=70 tank/own");
+    let default = server.ok("zfs get -H -o value,source defaultuserquota tank/own");
+    assert_eq!(default, "6M\tlocal\n");
+    assert_eq!(value(&server, "defaultprojectobjquota", "tank/own"), "70");
+    server.ok("zfs set defaultuserquota=none tank/own");
+    let default = server.ok("zfs get -H -o value,source defaultuserquota tank/own");
+    assert_eq!(default, "none\tdefault\n");
     server.ok("zfs set userquota@7=none groupquota@8=0 tank/own");
     assert_eq!(value(&server, "userquota@7", "tank/own"), "0");
     chown(top.join("gift"), Some(7), Some(8)).unwrap();

@@ -452,6 +452,17 @@ macro_rules! golden_pools {
 
 golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz1_5 raidz2_6 raidz2_multi raidz3_8 big_dirs v28 v15_fs3 nofeat removed removing draid draid_spare special logs_cache degraded damaged damaged_raidz stale gang gang_raidz raidz_expanded raidz_expanding checkpoint cloned_blocks dedup_fast dedup_legacy encrypted zil_dirty zil_dirty_slog);
 
+macro_rules! golden_pools_of_2_4 {
+    ($($name:ident)*) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() {
+            check(&oracles::golden_of_2_4(), stringify!($name)).await;
+        }
+    )*};
+}
+
+golden_pools_of_2_4!(rewritten gang_wide gang_wide_raidz);
+
 /// What a checkpoint keeps is there in full, deleted and overwritten files and destroyed datasets
 /// included.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

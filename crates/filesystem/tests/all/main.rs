@@ -15,6 +15,7 @@ mod links;
 mod members;
 mod model;
 mod replay;
+mod rewritten;
 mod sharing;
 mod sparse;
 mod unlinked;

@@ -7,7 +7,7 @@ use codec::checksum::{
     self, Salt, fold_for_mac, gang_verifier, verify_embedded, verify_embedded_beside_mac,
 };
 use device::{BoxFuture, World};
-use format::{BlockPointer, Checksum, Endian, ObjectType};
+use format::{BlockPointer, Checksum, Endian, GANG_HEADER_BYTES, ObjectType};
 use parking_lot::RwLock;
 use vdev::Verify;
 
@@ -55,6 +55,8 @@ enum Expected {
     Half([u64; 2]),
     /// In the block, with this verifier.
     Embedded([u64; 4]),
+    /// The same, in a gang header, where half of it is left out if the block is encrypted.
+    GangHeader { words: [u64; 4], beside_mac: bool },
     /// The same, and half of it is a MAC (encrypted intent logs).
     EmbeddedHalf([u64; 4]),
 }
@@ -78,7 +80,10 @@ impl BlockCheck {
             bp.checksum_kind()
         };
         let expected = if bp.is_gang() {
-            Expected::Embedded(gang_words(bp))
+            Expected::GangHeader {
+                words: gang_words(bp),
+                beside_mac: has_half_sum(bp.uses_crypt(), bp.object_type()),
+            }
         } else if kind.is_embedded() && bp.uses_crypt() {
             Expected::EmbeddedHalf(bp.checksum())
         } else if kind.is_embedded() {
@@ -108,12 +113,40 @@ impl BlockCheck {
                 checksum::compute(self.kind, self.endian, data, Some(&self.salt))
                     .is_ok_and(|sum| fold_for_mac(self.kind, &sum) == *half)
             }
+            Expected::GangHeader { words, beside_mac } => {
+                gang_header_in(words, *beside_mac, data).is_some()
+            }
             Expected::Embedded(verifier) => verify_embedded(self.kind, verifier, data).is_ok(),
             Expected::EmbeddedHalf(verifier) => {
                 verify_embedded_beside_mac(self.kind, verifier, data).is_ok()
             }
         }
     }
+}
+
+/// The gang header in what was read of its place, which may be longer: the whole of it, or its
+/// first 512 bytes, as of headers from before `dynamic_gang_header` was active
+/// (`zio_checksum_error`, module/zfs/zio_checksum.c). `None` when neither is right.
+pub(super) fn gang_header<'a>(bp: &BlockPointer, data: &'a [u8]) -> Option<&'a [u8]> {
+    let beside_mac = has_half_sum(bp.uses_crypt(), bp.object_type());
+    gang_header_in(&gang_words(bp), beside_mac, data)
+}
+
+fn gang_header_in<'a>(words: &[u64; 4], beside_mac: bool, data: &'a [u8]) -> Option<&'a [u8]> {
+    let kind = Checksum::GangHeader;
+    // Before they knew better, releases of Millpond stored the whole sum.
+    let is_right = |part: &&[u8]| {
+        verify_embedded(kind, words, part).is_ok()
+            || beside_mac && verify_embedded_beside_mac(kind, words, part).is_ok()
+    };
+    let narrow = || data.get(..GANG_HEADER_BYTES).filter(is_right);
+    Some(data).filter(is_right).or_else(narrow)
+}
+
+/// Whether the header that an encrypted block's pointer leads to has half of its sum, as if the
+/// other half were a MAC (`zio_checksum_compute`). Headers further down are not of that kind.
+pub(super) fn has_half_sum(uses_crypt: bool, object_type: ObjectType) -> bool {
+    uses_crypt && object_type != ObjectType::OBJSET
 }
 
 /// What a gang header's checksum starts from.

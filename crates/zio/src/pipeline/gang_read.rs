@@ -5,15 +5,24 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use device::BoxFuture;
-use format::{BlockPointer, GANG_HEADER_BYTES, decode_gang_header};
+use format::{BlockPointer, Dva, GANG_HEADER_BYTES, decode_gang_header};
 use vdev::ScanRead;
 
 use super::ReadContext;
+use super::check::gang_header;
 use super::copies::{Copies, ScrubOutcome, io_context};
 use crate::error::{ZioError, name_of};
 
 /// Levels of gang headers: 3^16 pieces are more than any block has sectors.
 pub(super) const DEPTH_MAX: usize = 16;
+
+/// What a gang header has.
+pub(super) struct Header {
+    /// Its length: 512, or what is allocated for it ([`GangReader::header_room`]).
+    pub(super) bytes: usize,
+    /// Its pointers, without holes. They make up the block's length.
+    pub(super) members: Vec<BlockPointer>,
+}
 
 /// Reads gang blocks.
 pub(super) struct GangReader {
@@ -21,25 +30,40 @@ pub(super) struct GangReader {
 }
 
 impl GangReader {
-    /// A gang header's pointers, without holes. They must make up the block's length.
+    /// Bytes that a gang header at all of these places may have: the least that is allocated on any
+    /// of their vdevs (`zio_gang_tree_assemble`; `vdev_gang_header_psize`, include/sys/vdev.h).
+    pub(super) fn header_room(&self, places: impl Iterator<Item = Dva>) -> usize {
+        let room = |dva: Dva| {
+            let top = self.copies.tree.top(dva.vdev())?;
+            let sector = 1 << top.ashift().clamp(9, 16);
+            Some(top.geometry().map_or(sector, |of| of.alloc_unit_bytes()))
+        };
+        let least = places.filter_map(room).min();
+        least.map_or(GANG_HEADER_BYTES, |bytes| bytes as usize)
+    }
+
+    /// A gang block's header. Its pointers must make up the block's length.
     pub(super) async fn header(
         &self,
         bp: &BlockPointer,
         context: &ReadContext,
-    ) -> Result<Vec<BlockPointer>, ZioError> {
+    ) -> Result<Header, ZioError> {
         let io = io_context(bp, context);
-        let (bytes, _) = self.copies.read(bp, GANG_HEADER_BYTES, &io).await?;
+        let room = self.header_room(bp.dvas());
+        let (read, _) = self.copies.read(bp, room, &io).await?;
+        // It was found to be right just now.
+        let bytes = gang_header(bp, &read).unwrap_or(&read);
         // Its magic tells the byte order; the check accepted one of both.
-        let endian = match format::Eck::decode_tail(&bytes) {
+        let endian = match format::Eck::decode_tail(bytes) {
             Ok(eck) => eck.endian,
             Err(_) => bp.endian(),
         };
-        let pointers: Vec<_> = decode_gang_header(&bytes, endian)?
+        let members: Vec<_> = decode_gang_header(bytes, endian)?
             .into_iter()
             .filter(|pointer| !pointer.is_hole())
             .collect();
-        let total: u64 = pointers.iter().map(BlockPointer::psize_bytes).sum();
-        let sound = pointers
+        let total: u64 = members.iter().map(BlockPointer::psize_bytes).sum();
+        let sound = members
             .iter()
             .all(|pointer| !pointer.is_embedded() && pointer.validate().is_ok());
         if !sound || total != bp.psize_bytes() {
@@ -48,7 +72,10 @@ impl GangReader {
                 what: format!("its gang header has {total} bytes of {}", bp.psize_bytes()),
             });
         }
-        Ok(pointers)
+        Ok(Header {
+            bytes: bytes.len(),
+            members,
+        })
     }
 
     /// The stored bytes of a gang block.
@@ -71,7 +98,7 @@ impl GangReader {
     ) -> BoxFuture<'a, Result<(), ZioError>> {
         Box::pin(async move {
             too_deep(bp, depth)?;
-            for member in self.header(bp, context).await? {
+            for member in self.header(bp, context).await?.members {
                 if member.is_gang() {
                     self.read_level(&member, context, depth + 1, out).await?;
                 } else {
@@ -95,7 +122,7 @@ impl GangReader {
         Box::pin(async move {
             too_deep(bp, depth)?;
             out.push(*bp);
-            for member in self.header(bp, context).await? {
+            for member in self.header(bp, context).await?.members {
                 if member.is_gang() {
                     self.members(&member, context, depth + 1, out).await?;
                 } else {
@@ -121,7 +148,7 @@ impl GangReader {
             let mut io = io_context(member, context);
             io.scan = scan;
             let length = if member.is_gang() {
-                GANG_HEADER_BYTES
+                self.header_room(member.dvas())
             } else {
                 member.psize_bytes() as usize
             };

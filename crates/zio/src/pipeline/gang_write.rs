@@ -2,7 +2,9 @@
 //! (`zio_write_gang_block`, module/zfs/zio.c).
 //!
 //! A gang block's pointer leads to a header of 512 bytes with three block pointers, whose blocks
-//! follow each other to make up the stored block; each may be a gang block again. The header has
+//! follow each other to make up the stored block; each may be a gang block again. While the feature
+//! `dynamic_gang_header` is active, a header is as long as the least that is allocated on its vdevs,
+//! with as many pointers as that holds; headers from before stay as they are. The header has
 //! one copy more than the block, for everything below is lost without it. The pointer's asize
 //! covers the whole tree, copy by copy; its checksum is that of the whole stored block. The header
 //! carries a checksum of its own, which also names its DVA.
@@ -12,9 +14,10 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use codec::checksum::{compute, seal};
+use codec::checksum::{compute, seal, seal_beside_mac};
 use device::BoxFuture;
 use format::{
     BlockPointer, Checksum, Compression, DVAS_PER_POINTER, Dva, Endian, GANG_HEADER_BYTES,
@@ -22,7 +25,7 @@ use format::{
 };
 use vdev::VdevTree;
 
-use super::check::{PoolSalt, gang_words};
+use super::check::{PoolSalt, gang_words, has_half_sum};
 use super::gang_read::{DEPTH_MAX, GangReader, too_deep};
 use super::{ReadContext, WritePolicy};
 use crate::alloc::{Allocator, Request};
@@ -45,6 +48,8 @@ enum Plan {
     Header {
         places: Places,
         range: Range<usize>,
+        /// Its length.
+        bytes: usize,
         children: Vec<Plan>,
     },
 }
@@ -56,11 +61,46 @@ impl Plan {
         }
     }
 
+    fn range(&self) -> &Range<usize> {
+        match self {
+            Plan::Data { range, .. } | Plan::Header { range, .. } => range,
+        }
+    }
+
     fn all(&self, out: &mut Vec<Dva>) {
         out.extend(self.places().iter().flatten());
         if let Plan::Header { children, .. } = self {
             children.iter().for_each(|child| child.all(out));
         }
+    }
+}
+
+/// Whether gang headers are written that are longer than 512 bytes: the pool's feature
+/// `dynamic_gang_header`, which whoever opens the pool tells, and the sync loop makes active.
+#[derive(Debug, Default)]
+pub struct WideGangs {
+    are_written: AtomicBool,
+    are_wanted: AtomicBool,
+}
+
+impl WideGangs {
+    /// They are, from now on: the feature is active as of the txg that is syncing.
+    pub fn write(&self) {
+        self.are_written.store(true, Ordering::Release);
+    }
+
+    /// Whether a block had to be cut into more pieces than a short header holds, while a longer one
+    /// had had room in the same place (`zio_write_gang_block`).
+    pub fn are_wanted(&self) -> bool {
+        self.are_wanted.load(Ordering::Acquire)
+    }
+
+    fn are_written(&self) -> bool {
+        self.are_written.load(Ordering::Acquire)
+    }
+
+    fn want(&self) {
+        self.are_wanted.store(true, Ordering::Release);
     }
 }
 
@@ -70,6 +110,7 @@ pub(super) struct GangPlanner {
     pub(super) allocator: Arc<Allocator>,
     pub(super) salt: Arc<PoolSalt>,
     pub(super) gangs: Arc<GangReader>,
+    pub(super) wide: Arc<WideGangs>,
 }
 
 impl GangPlanner {
@@ -153,7 +194,8 @@ impl GangPlanner {
             }
             let mut children = Vec::new();
             let mut at = range.start;
-            for member in self.gangs.header(bp, context).await? {
+            let header = self.gangs.header(bp, context).await?;
+            for member in header.members {
                 let end = at + member.psize_bytes() as usize;
                 children.push(self.plan_of(&member, at..end, context, depth + 1).await?);
                 at = end;
@@ -161,6 +203,7 @@ impl GangPlanner {
             Ok(Plan::Header {
                 places,
                 range,
+                bytes: header.bytes,
                 children,
             })
         })
@@ -211,42 +254,67 @@ impl GangPlanner {
                     self.allocator.allocate(&single).await?
                 }
             };
+            let room = self.gangs.header_room(places.iter().flatten().copied());
+            let bytes = match self.wide.are_written() {
+                true => room,
+                false => GANG_HEADER_BYTES,
+            };
             let mut plan = Plan::Header {
                 places,
                 range: range.clone(),
+                bytes,
                 children: Vec::new(),
             };
-            let count = gang_pointers(GANG_HEADER_BYTES);
+            let count = gang_pointers(bytes);
             let mut at = range.start;
             for index in 0..count {
                 if at == range.end {
                     break;
                 }
-                let share = (range.end - at).div_ceil(count - index);
-                let end = (at + units.round_up(share)).min(range.end);
-                match self.allocate_member(txg, at..end, policy, depth).await {
-                    Ok(child) => {
-                        if let Plan::Header { children, .. } = &mut plan {
-                            children.push(child);
+                // As much as is left for each pointer; more where there is a longer run, so that
+                // a long header does not cut a block finer than it must be.
+                let least = units.round_up((range.end - at).div_ceil(count - index));
+                let mut share = match count > gang_pointers(GANG_HEADER_BYTES) {
+                    true => units.round_up(length.div_ceil(2)).max(least),
+                    false => least,
+                };
+                let child = loop {
+                    let part = at..(at + share).min(range.end);
+                    match self.allocate_data(txg, part.clone(), policy).await {
+                        Err(ZioError::NoSpace { .. }) if share > least => {
+                            share = units.round_up(share / 2).max(least);
                         }
+                        Err(ZioError::NoSpace { .. }) => {
+                            if room > bytes {
+                                self.wide.want();
+                            }
+                            break self.allocate(txg, part, policy, depth + 1).await;
+                        }
+                        done => break done,
                     }
+                };
+                let child = match child {
+                    Ok(child) => child,
                     Err(error) => {
                         self.unallocate(txg, &plan);
                         return Err(error);
                     }
+                };
+                at = child.range().end;
+                if let Plan::Header { children, .. } = &mut plan {
+                    children.push(child);
                 }
-                at = end;
             }
             Ok(plan)
         })
     }
 
-    async fn allocate_member(
+    /// Allocates one run for a member.
+    async fn allocate_data(
         &self,
         txg: Txg,
         range: Range<usize>,
         policy: &WritePolicy,
-        depth: usize,
     ) -> Result<Plan, ZioError> {
         let request = Request {
             txg,
@@ -256,11 +324,8 @@ impl GangPlanner {
             fallback: true,
             gang: false,
         };
-        match self.allocator.allocate(&request).await {
-            Ok(places) => Ok(Plan::Data { places, range }),
-            Err(ZioError::NoSpace { .. }) => self.allocate(txg, range, policy, depth + 1).await,
-            Err(error) => Err(error),
-        }
+        let places = self.allocator.allocate(&request).await?;
+        Ok(Plan::Data { places, range })
     }
 
     /// The pointer of a planned piece; adds what must be written for it.
@@ -272,15 +337,14 @@ impl GangPlanner {
         policy: &WritePolicy,
         pieces: &mut Vec<Piece>,
     ) -> Result<BlockPointer, ZioError> {
-        let (mut places, range) = match plan {
-            Plan::Data { places, range } | Plan::Header { places, range, .. } => {
-                (*places, range.clone())
-            }
-        };
+        let (mut places, range) = (*plan.places(), plan.range().clone());
         let own = places;
-        let part = data.slice(range);
+        let part = data.slice(range.clone());
         let mut header = None;
-        if let Plan::Header { children, .. } = plan {
+        if let Plan::Header {
+            children, bytes, ..
+        } = plan
+        {
             let mut pointers = Vec::new();
             for child in children {
                 let pointer = self.describe(txg, child, data, policy, pieces)?;
@@ -293,7 +357,7 @@ impl GangPlanner {
                 }
                 pointers.push(pointer);
             }
-            header = Some(encode_gang_header(&pointers, GANG_HEADER_BYTES)?);
+            header = Some(encode_gang_header(&pointers, *bytes)?);
         }
         let sum = compute(
             policy.checksum,
@@ -323,13 +387,13 @@ impl GangPlanner {
         let content = match header {
             None => part,
             Some(mut bytes) => {
-                seal(
-                    Checksum::GangHeader,
-                    Endian::Little,
-                    &gang_words(&bp),
-                    &mut bytes,
-                )
-                .map_err(bug)?;
+                let is_top = range.len() == data.len();
+                let seal = match is_top && has_half_sum(policy.encrypted, policy.object_type) {
+                    true => seal_beside_mac,
+                    false => seal,
+                };
+                let kind = Checksum::GangHeader;
+                seal(kind, Endian::Little, &gang_words(&bp), &mut bytes).map_err(bug)?;
                 Bytes::from(bytes)
             }
         };

@@ -100,6 +100,7 @@ use copies::Copies;
 use dedup_write::DedupWriter;
 use gang_read::GangReader;
 use gang_write::GangPlanner;
+pub use gang_write::WideGangs;
 use placement::Placement;
 use read::Flights;
 
@@ -143,6 +144,7 @@ pub struct Pipeline {
     clones: Arc<Clones>,
     dedup: Arc<Dedup>,
     dvas: Arc<Dvas>,
+    wide_gangs: Arc<WideGangs>,
     frees: Frees,
     reader: Arc<Reader>,
     writer: Writer,
@@ -182,6 +184,7 @@ impl Pipeline {
         let gangs = Arc::new(GangReader {
             copies: copies.clone(),
         });
+        let wide_gangs = Arc::new(WideGangs::default());
         let reader = Arc::new(Reader {
             world: world.clone(),
             tasks: tasks.clone(),
@@ -201,6 +204,7 @@ impl Pipeline {
                 allocator: allocator.clone(),
                 salt: salt.clone(),
                 gangs: gangs.clone(),
+                wide: wide_gangs.clone(),
             },
         });
         let writer = Writer {
@@ -250,6 +254,7 @@ impl Pipeline {
             clones,
             dedup,
             dvas,
+            wide_gangs,
             frees,
             reader,
             writer,
@@ -306,6 +311,11 @@ impl Pipeline {
     /// Single copies: the checkpoint's and those on removed vdevs.
     pub fn dvas(&self) -> &Dvas {
         &self.dvas
+    }
+
+    /// Whether gang headers may be longer than 512 bytes.
+    pub fn wide_gangs(&self) -> &WideGangs {
+        &self.wide_gangs
     }
 
     /// Frees of blocks.

@@ -255,7 +255,7 @@ impl Reader {
         bp: &BlockPointer,
         context: &ReadContext,
     ) -> Result<Vec<BlockPointer>, ZioError> {
-        self.gangs.header(bp, context).await
+        Ok(self.gangs.header(bp, context).await?.members)
     }
 
     /// Decompresses (and before, decrypts or authenticates) what is stored of a block.

@@ -385,6 +385,74 @@ async fn crumble(pool: &TestPool, run: u64) {
     }
 }
 
+/// With `dynamic_gang_header`, one header of a sector points to what took a tree of short ones; short
+/// ones of before are read, written in place and freed beside it.
+#[test]
+fn wide_gang_headers_hold_more_pieces_and_short_ones_stay() {
+    for raidz in [false, true] {
+        simulate(async move {
+            let sim = SimWorld::new(5);
+            let tops = if raidz {
+                vec![group(&sim, "raidz", 1, "r", 3, 20)]
+            } else {
+                vec![leaf(&sim, "a", 30), leaf(&sim, "b", 40)]
+            };
+            let pool = TestPool::create(sim, tops, 12).await;
+            crumble(&pool, 8192).await;
+            let taken = pool.pipeline.frees().take_changes(Txg::new(4)).await;
+            taken.expect("changes");
+            pool.pipeline.sync_done(Txg::new(4));
+            let before = pool.pipeline.space();
+            let plain = WritePolicy {
+                compression: Compression::Off,
+                ..policy()
+            };
+            let members = async |bp: &BlockPointer| {
+                let found = pool.pipeline.reader().read_gang_header(bp, &direct()).await;
+                found.expect("a header").len()
+            };
+            let gangs = pool.pipeline.wide_gangs();
+            assert!(!gangs.are_wanted());
+            let data = noise(128 << 10, 1);
+            let short = round_trip(&pool, &data, &plain).await;
+            assert!(short.is_gang() && gangs.are_wanted());
+            assert_eq!(members(&short).await, 3);
+
+            gangs.write();
+            let mut written = vec![(short, data)];
+            for (length, pieces) in [(16 << 10, 2), (128 << 10, 16), (512 << 10, 31)] {
+                let data = noise(length, length as u64);
+                let bp = round_trip(&pool, &data, &plain).await;
+                assert!(bp.is_gang());
+                assert_eq!(members(&bp).await, pieces, "{length}");
+                written.push((bp, data));
+            }
+            for (bp, data) in &mut written {
+                let pieces = members(bp).await;
+                *data = noise(data.len(), 7);
+                let again = pool.pipeline.rewrite(TXG, bp, data.clone().into(), &plain);
+                let again = again.await.expect("rewritten");
+                assert_eq!(again.dva(0), bp.dva(0));
+                assert_eq!(members(&again).await, pieces);
+                let read = pool.pipeline.read(&again, &direct()).await;
+                assert!(read.expect("the new version") == *data);
+                let outcome = pool.pipeline.reader().scrub(&again, &direct()).await;
+                assert_eq!(outcome.expect("all good").bad_copies, 0);
+                *bp = again;
+            }
+            for (bp, _) in &written {
+                pool.pipeline.free(TXG, bp);
+            }
+            let freed = pool.pipeline.frees().take_changes(TXG).await;
+            freed.expect("changes");
+            pool.pipeline.sync_done(TXG);
+            let after = pool.pipeline.space();
+            let left = after.allocated_bytes - after.deferred_bytes;
+            assert_eq!(left, before.allocated_bytes - before.deferred_bytes);
+        });
+    }
+}
+
 #[test]
 fn without_long_runs_blocks_are_ganged_and_read_back() {
     for raidz in [false, true] {
