@@ -301,7 +301,7 @@ mod tests {
     }
 
     async fn told(events: &Arc<Events>, count: usize) -> Vec<EventKind> {
-        let mut reader = events.reader(Some(0));
+        let mut reader = events.reader(Some(0), crate::events::Wanted::Own);
         let mut out = Vec::new();
         for _ in 0..=count {
             out.push(reader.next().await.unwrap().kind);

@@ -14,8 +14,8 @@ use device::{BoxFuture, World};
 use format::Txg;
 use parking_lot::Mutex;
 use pool::{
-    CreateSpec, EventSink, FeatureChoice, FoundPool, HostIdentity, ImportSpec, LeafSpec, Pool, Rewind,
-    ScanSpec, VdevClass, VdevLayout, VdevSpec, VdevStatus,
+    CreateSpec, EventSink, FeatureChoice, FoundPool, HostIdentity, ImportSpec, LeafSpec, Pool,
+    Rewind, ScanSpec, VdevClass, VdevLayout, VdevSpec, VdevStatus,
 };
 use zio::alloc::DEFER_TXGS;
 
