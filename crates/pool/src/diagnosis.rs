@@ -81,9 +81,9 @@ impl Engine {
         }
     }
 
-    /// Whether there were events within the time. One that fired counts so long and no longer, where
-    /// OpenZFS's counts until its device is cleared: what happened to another disk a year ago does
-    /// not excuse this one.
+    /// Whether there were events within the time. One that fired counts so long and no longer,
+    /// where OpenZFS's counts until its device is cleared: what happened to another disk a year ago
+    /// does not excuse this one.
     fn is_active(&self, now_ns: u64) -> bool {
         let oldest_ns = now_ns.saturating_sub(self.within_ns);
         self.times_ns.back().is_some_and(|time| *time >= oldest_ns)

@@ -12,8 +12,8 @@
 //!
 //! **How much.** A block that is read again and fails again is not told again within 15 minutes,
 //! nor are more than so many checksum errors or slow operations of a device per second
-//! (`limits`). What is told counts for the [diagnosis](crate::diagnosis), which takes devices out of
-//! use that have too many errors ([`Teller::retire`]); what goes bad in whichever way comes to
+//! (`limits`). What is told counts for the [diagnosis](crate::diagnosis), which takes devices out
+//! of use that have too many errors ([`Teller::retire`]); what goes bad in whichever way comes to
 //! [`went_bad`].
 //!
 //! Locks: `teller` is held while events are made, around those of the pool's name, properties and
@@ -514,7 +514,7 @@ impl Teller {
         match result {
             Ok(state) => tracing::error!(%leaf, ?kind, %state, "a device has too many errors"),
             Err(error) => {
-                tracing::debug!(%leaf, ?kind, %error, "a device with too many errors is out of use");
+                tracing::debug!(%leaf, ?kind, %error, "it is out of use by now");
             }
         }
     }
