@@ -10,8 +10,8 @@
 //!
 //! Our classes have two words (`pool.imported`). Among them are those of OpenZFS
 //! (`sysevent.fs.zfs.*`, `resource.fs.zfs.*`, `ereport.fs.zfs.*`; [`ZfsEvent`]), for those who may
-//! change something; `?kind=zfs` asks for these alone. Of each of both kinds the server keeps a
-//! number of its own.
+//! change something; `?kind=zfs` asks for these alone, `?kind=own` for ours. Of each of both kinds
+//! the server keeps a number of its own.
 
 use serde::{Deserialize, Serialize};
 

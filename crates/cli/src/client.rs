@@ -86,7 +86,7 @@ impl Client {
 
     /// Reads events until they say that a job is over.
     async fn follow(&self, job: &Job, is_over: impl Fn(&Job) -> bool) -> anyhow::Result<()> {
-        let mut events = self.events(job.sequence, "").await?;
+        let mut events = self.events(job.sequence, "&kind=own").await?;
         loop {
             let event = events.next().await?;
             let now = match event.kind {

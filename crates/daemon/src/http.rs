@@ -311,14 +311,15 @@ impl Routes {
             let may_change = caller.may_change();
             let wanted = match query.get("kind").map(String::as_str) {
                 None if may_change => Wanted::All,
-                None => Wanted::Own,
+                None | Some("own") => Wanted::Own,
                 Some("zfs") if may_change => Wanted::Zfs,
                 Some("zfs") => {
                     let message = "cannot read events: permission denied";
                     return refuse(Failure::new(FailureKind::Denied, message));
                 }
                 Some(_) => {
-                    let message = "there is no such kind of events; leave it out, or say 'zfs'";
+                    let message =
+                        "there is no such kind of events; leave it out, or say 'own' or 'zfs'";
                     return refuse(Failure::new(FailureKind::Invalid, message));
                 }
             };

@@ -319,6 +319,7 @@ pub(crate) async fn unless_suspended<T>(
 impl Drop for Core {
     /// Also for a pool that nobody closed: space maps and pipeline know each other, and would stay in memory.
     fn drop(&mut self) {
+        self.events.end();
         self.space.close();
     }
 }

@@ -5,9 +5,9 @@
 //! error. An engine fires when so many errors of its kind came within so many seconds
 //! ([`Limit`]; `fmd_serd_eng_record`); older ones do not count. What then?
 //!
-//! - Where devices below the same vdev have errors of the same kind too, it is the cable, the
-//!   controller or the host rather than the disk: the case is closed, and nothing is done
-//!   (`zfs_other_serd_cases`).
+//! - Where devices below the same vdev have had errors of the same kind within the time too, it is
+//!   the cable, the controller or the host rather than the disk: the case is closed, and nothing is
+//!   done (`zfs_other_serd_cases`).
 //! - Wrong checksums and slow operations settle the case at once. Those of scrubs and resilvers are
 //!   not to be given to it: a pool that is being repaired should not lose more devices.
 //! - Failed operations settle it after 15 seconds, as they may be the first sign of a device that
@@ -81,9 +81,12 @@ impl Engine {
         }
     }
 
+    /// Whether there were events within the time. One that fired counts so long and no longer,
+    /// where OpenZFS's counts until its device is cleared: what happened to another disk a year ago
+    /// does not excuse this one.
     fn is_active(&self, now_ns: u64) -> bool {
         let oldest_ns = now_ns.saturating_sub(self.within_ns);
-        self.fired || self.times_ns.back().is_some_and(|time| *time >= oldest_ns)
+        self.times_ns.back().is_some_and(|time| *time >= oldest_ns)
     }
 }
 

@@ -1,13 +1,14 @@
 //! What went wrong with devices and blocks while the pool is open.
 //!
 //! The pipeline reports here. Errors are counted per vdev by the vdev tree itself; this keeps
-//! the blocks of which no good copy is left, for `zpool status`. In a pool that is written they wait here
-//! only until the next txg, which puts them into the logs on disk ([`crate::errlog`]); of one that is only read
-//! they are forgotten with the import, and what the logs said at the import is kept beside them.
+//! the blocks of which no good copy is left, for `zpool status`. In a pool that is written they
+//! wait here only until the next txg, which puts them into the logs on disk ([`crate::errlog`]); of
+//! one that is only read they are forgotten with the import, and what the logs said at the import
+//! is kept beside them.
 //!
-//! As in OpenZFS there are two lists: what is found while a scrub runs goes into the second, which replaces the first
-//! when the scrub ends (`spa_errlog_rotate`, module/zfs/spa_errlog.c): what a whole scrub did not find any more is
-//! forgotten.
+//! As in OpenZFS there are two lists: what is found while a scrub runs goes into the second, which
+//! replaces the first when the scrub ends (`spa_errlog_rotate`, module/zfs/spa_errlog.c): what a
+//! whole scrub did not find any more is forgotten.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -87,7 +88,8 @@ pub(crate) enum Change {
         old_head: ObjectId,
         origin_txg: Txg,
     },
-    /// Feature `head_errlog` was enabled: the logs' form changes, with what is known of the blocks in them.
+    /// Feature `head_errlog` was enabled: the logs' form changes, with what is known of the blocks
+    /// in them.
     Upgraded(Vec<(ObjectId, ErrorBookmark)>),
 }
 
@@ -129,7 +131,8 @@ impl ErrorLog {
         }
     }
 
-    /// Forgets what is in no log on disk yet (`zpool clear`): reads fail also while devices are away.
+    /// Forgets what is in no log on disk yet (`zpool clear`): reads fail also while devices are
+    /// away.
     pub(crate) fn clear(&self) {
         let mut lists = self.lists.lock();
         lists.pending.last.clear();

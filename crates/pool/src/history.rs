@@ -13,7 +13,8 @@
 //!
 //! Logical offsets grow for ever; beyond the create record they wrap around in the object. A record
 //! is its length as a little-endian 64-bit integer, then an nvlist in native encoding.
-//! Written in syncing context only, so a crash leaves the ring of the last synced transaction group.
+//! Written in syncing context only, so a crash leaves the ring of the last synced transaction
+//! group.
 //!
 //! Source: module/zfs/spa_history.c.
 

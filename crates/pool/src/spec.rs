@@ -149,7 +149,8 @@ pub enum MissingLogs {
     /// It is refused.
     #[default]
     Refused,
-    /// It goes on if nothing was logged on them that is not in the pool: nothing is lost without them.
+    /// It goes on if nothing was logged on them that is not in the pool: nothing is lost without
+    /// them.
     AcceptedIfUnused,
     /// It goes on, whatever is lost (`zpool import -m`); logs end where they cannot be read.
     Accepted,
@@ -187,7 +188,8 @@ pub struct ImportSpec {
     pub missing_logs: MissingLogs,
     /// Do not watch whether another host uses the pool: for who only looks at it.
     pub unwatched: bool,
-    /// The pool is closed again at once: nobody is kept from importing it meanwhile, as who imports it to read it does.
+    /// The pool is closed again at once: nobody is kept from importing it meanwhile, as who imports
+    /// it to read it does.
     pub only_looked_at: bool,
     /// Which state to import.
     pub rewind: Rewind,

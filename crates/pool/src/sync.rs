@@ -18,11 +18,11 @@
 //! A txg with nothing to write leaves no trace. A crash before the new uberblock leaves the
 //! previous txg, whole, since nothing it refers to is overwritten before two more txgs passed.
 //!
-//! When a write fails beyond redundancy the pipeline suspends the pool and the write waits inside it
-//! for `zpool clear`; so does a read when a device that stopped working may have the block, or one
-//! that works did not give it ([`zio::pipeline::must_succeed`]). An error that comes out here is one
-//! that cannot be retried (damage, no space, abandoned): the loop stops and the pool stays suspended
-//! until it is exported by force.
+//! When a write fails beyond redundancy the pipeline suspends the pool and the write waits inside
+//! it for `zpool clear`; so does a read when a device that stopped working may have the block, or
+//! one that works did not give it ([`zio::pipeline::must_succeed`]). An error that comes out here
+//! is one that cannot be retried (damage, no space, abandoned): the loop stops and the pool stays
+//! suspended until it is exported by force.
 //!
 //! Source: module/zfs/spa.c (`spa_sync`, `spa_sync_iterate_to_convergence`).
 
@@ -50,7 +50,8 @@ const PASSES_MAX: u32 = 100;
 const ABANDONED_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Core {
-    /// Runs until the pool is closed. When it is given up, a device that does not answer is not waited for.
+    /// Runs until the pool is closed. When it is given up, a device that does not answer is not
+    /// waited for.
     pub(crate) async fn sync_loop(self: Arc<Self>) {
         let stalled = async {
             self.pipeline.suspension().until_abandoned().await;
@@ -113,7 +114,8 @@ impl Core {
         }
     }
 
-    /// Writes one closed txg. In a box: what waits for it would else be a future too deep for the compiler.
+    /// Writes one closed txg. In a box: what waits for it would else be a future too deep for the
+    /// compiler.
     pub(crate) fn sync_txg(&self, txg: Txg) -> BoxFuture<'_, Result<(), PoolError>> {
         Box::pin(self.sync_passes(txg))
     }
@@ -214,8 +216,9 @@ impl Core {
         Ok(())
     }
 
-    /// Makes the checkpoint the newest state, as an uberblock of `txg` that says so (`spa_ld_checkpoint_rewind`):
-    /// what is written next may overwrite the state in which the checkpoint is recorded.
+    /// Makes the checkpoint the newest state, as an uberblock of `txg` that says so
+    /// (`spa_ld_checkpoint_rewind`): what is written next may overwrite the state in which the
+    /// checkpoint is recorded.
     pub(crate) async fn begin_at_checkpoint(&self, txg: Txg) -> Result<(), PoolError> {
         let checkpoint = self.state.lock().uberblock;
         let uberblock = Uberblock {

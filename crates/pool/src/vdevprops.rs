@@ -1,21 +1,24 @@
-//! Properties of vdevs that can be set: which there are, how values are written as text, where they are stored.
+//! Properties of vdevs that can be set: which there are, how values are written as text, where they
+//! are stored.
 //!
-//! They are entries of the vdev's ZAP in the MOS, beside what the pool itself keeps there: of the root vdev's (pools with
-//! feature `vdev_zaps_v2`), else the top-level vdev's, else the leaf's. Numbers and switches are one 64-bit integer, the
-//! comment and properties of users are text with its closing zero byte; an entry that is not there has its default. What
-//! is neither a device nor on top (a mirror below `replacing`) has no ZAP, so nothing can be set on it.
+//! They are entries of the vdev's ZAP in the MOS, beside what the pool itself keeps there: of the
+//! root vdev's (pools with feature `vdev_zaps_v2`), else the top-level vdev's, else the leaf's.
+//! Numbers and switches are one 64-bit integer, the comment and properties of users are text with
+//! its closing zero byte; an entry that is not there has its default. What is neither a device nor
+//! on top (a mirror below `replacing`) has no ZAP, so nothing can be set on it.
 //!
 //! The limits of the [diagnosis](crate::diagnosis) (`checksum_n` to `slow_io_t`) hold for the
 //! devices below a vdev that have none of their own ([`limits`]). `failfast` is kept for the system
-//! that the pool may go to: here is no block layer to ask. Holes and vdevs whose device is gone keep
-//! theirs.
+//! that the pool may go to: here is no block layer to ask. Holes and vdevs whose device is gone
+//! keep theirs.
 //!
-//! What is stored is in [`State::vdev_props`](crate::core::State), under the state's lock, by object number: a pool's
-//! guid may change. It changes in syncing context only; who sets holds the pool's `admin` lock, so that the vdev is not
-//! removed meanwhile.
+//! What is stored is in [`State::vdev_props`](crate::core::State), under the state's lock, by
+//! object number: a pool's guid may change. It changes in syncing context only; who sets holds the
+//! pool's `admin` lock, so that the vdev is not removed meanwhile.
 //!
-//! Source: module/zfs/vdev.c (`vdev_prop_get`, `vdev_prop_set`, `vdev_props_set_sync`), module/zcommon/zpool_prop.c
-//! (`vdev_prop_init`), lib/libzfs/libzfs_pool.c (`zpool_valid_proplist`), vdevprops(7).
+//! Source: module/zfs/vdev.c (`vdev_prop_get`, `vdev_prop_set`, `vdev_props_set_sync`),
+//! module/zcommon/zpool_prop.c (`vdev_prop_init`), lib/libzfs/libzfs_pool.c
+//! (`zpool_valid_proplist`), vdevprops(7).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -108,8 +111,8 @@ const READ_ONLY: &[&str] = &[
     "trim_support",
 ];
 
-/// Entries of vdevs' ZAPs that look like properties of users and are the pool's own (`VDEV_TOP_ZAP_*`,
-/// `VDEV_LEAF_ZAP_*`, include/sys/vdev_impl.h, vdev_rebuild.h, vdev_raidz.h).
+/// Entries of vdevs' ZAPs that look like properties of users and are the pool's own
+/// (`VDEV_TOP_ZAP_*`, `VDEV_LEAF_ZAP_*`, include/sys/vdev_impl.h, vdev_rebuild.h, vdev_raidz.h).
 const INTERNAL: &[&str] = &[
     directory::ALLOCATION_BIAS,
     directory::MS_UNFLUSHED_PHYS_TXGS,
@@ -341,10 +344,12 @@ impl Change {
                 "only devices, top-level vdevs and root-0 have properties that can be set"
             }
             Some(_) => {
-                "the pool keeps nothing for this vdev: it is being removed, or the pool is older than properties of vdevs"
+                "the pool keeps nothing for this vdev: it is being removed, or the pool is older \
+                 than properties of vdevs"
             }
             None => {
-                "the pool has no place for root-0's: it needs 'zpool set feature@vdev_zaps_v2=enabled' first"
+                "the pool has no place for root-0's: it needs 'zpool set \
+                 feature@vdev_zaps_v2=enabled' first"
             }
         };
         bad(&self.called(core), &self.name, why)
@@ -369,7 +374,9 @@ fn parse_value(name: &str, value: &str) -> Result<Option<Stored>, String> {
         }
         "allocating" => {
             return Err(
-                "'allocating' cannot be set by this release, which does not count what is free without a vdev; OpenZFS sets it, and a vdev that gets no new blocks there gets none here"
+                "'allocating' cannot be set by this release, which does not count what is free \
+                 without a vdev; OpenZFS sets it, and a vdev that gets no new blocks there gets \
+                 none here"
                     .to_owned(),
             );
         }

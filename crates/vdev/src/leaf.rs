@@ -9,9 +9,9 @@
 //! (`vdev_probe`, module/zfs/vdev.c). A failed flush faults the device in any case: what it had
 //! acknowledged may be lost, and asking again would say that all is well.
 //!
-//! What went wrong is reported ([`ErrorReport`]), by a device that is in use; a write that succeeded
-//! when it was tried again did not go wrong. How many errors are too many is for others to say
-//! (`VdevTree::fault`).
+//! What went wrong is reported ([`ErrorReport`]), by a device that is in use; a write that
+//! succeeded when it was tried again did not go wrong. How many errors are too many is for others
+//! to say (`VdevTree::fault`).
 //!
 //! Which txgs the leaf misses writes of (`DTL_MISSING`) is kept in `missing`: its content
 //! of those txgs is not trusted.

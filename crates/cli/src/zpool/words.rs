@@ -158,3 +158,27 @@ pub fn scan_state(state: ScanState) -> &'static str {
         ScanState::Canceled => "CANCELED",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What was too much is told by the counters of the device itself.
+    #[test]
+    fn a_device_that_was_only_slow_is_called_so() {
+        let vdev = |slow_ios, write_errors| VdevReport {
+            aux: Some(VdevAux::ErrorsExceeded),
+            slow_ios,
+            write_errors,
+            ..VdevReport::default()
+        };
+        for (slow_ios, write_errors, expected) in [
+            (3, 0, "too many slow I/Os"),
+            (3, 1, "too many errors"),
+            (0, 0, "too many errors"),
+        ] {
+            let note = note(&vdev(slow_ios, write_errors));
+            assert_eq!(note.as_deref(), Some(expected));
+        }
+    }
+}

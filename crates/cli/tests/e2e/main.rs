@@ -13,6 +13,7 @@ mod conformance;
 mod console;
 mod counting;
 mod dedup;
+mod events;
 mod expand;
 mod foreign;
 mod full;

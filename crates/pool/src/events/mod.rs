@@ -12,8 +12,9 @@
 //!
 //! **How much.** A block that is read again and fails again is not told again within 15 minutes,
 //! nor are more than so many checksum errors or slow operations of a device per second
-//! (`limits`). What is told counts for the [diagnosis](crate::diagnosis), which takes devices out of
-//! use that have too many errors ([`Teller::retire`]).
+//! (`limits`). What is told counts for the [diagnosis](crate::diagnosis), which takes devices out
+//! of use that have too many errors ([`Teller::retire`]); what goes bad in whichever way comes to
+//! [`went_bad`].
 //!
 //! Locks: `teller` is held while events are made, around those of the pool's name, properties and
 //! vdevs; so nothing is told with one of these held. `queue` is for single operations.
@@ -31,7 +32,9 @@ use device::World;
 use format::{Guid, NvList};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use vdev::{DeviceIo, ErrorReport, ErrorSink, Operation, Vdev, VdevAux, VdevState, VdevTree};
+use vdev::{
+    DeviceIo, ErrorReport, ErrorSink, Operation, Priority, Vdev, VdevAux, VdevState, VdevTree,
+};
 
 use self::limits::{Recent, RecentError, Throttle};
 use crate::core::Core;
@@ -268,6 +271,11 @@ impl Events {
         }
     }
 
+    /// The pool is gone: the task that tells of reports ends.
+    pub(crate) fn end(&self) {
+        self.reported.notify_one();
+    }
+
     fn put(&self, reported: Reported) {
         {
             let mut queue = self.queue.lock();
@@ -418,12 +426,11 @@ impl Teller {
 
     fn take(&mut self, core: &Core, at_ns: u64, report: ErrorReport) {
         match report {
+            // Of a flush that fails, the device's state tells.
             ErrorReport::Device {
                 leaf, io, errno, ..
-            } => {
-                if io.operation != Operation::Flush {
-                    self.take_io(core, at_ns, leaf, ErrorKind::Io, io, errno);
-                }
+            } if io.operation != Operation::Flush => {
+                self.take_io(core, at_ns, leaf, ErrorKind::Io, io, errno);
             }
             ErrorReport::Checksum { leaf, io } => {
                 self.take_io(core, at_ns, leaf, ErrorKind::Checksum, io, pairs::ECKSUM);
@@ -478,7 +485,8 @@ impl Teller {
         let limits = vdevprops::limits(core, &path, kind);
         let what = pairs::Error::of_io(&path, kind, io, errno, limits);
         self.send_report(core, name, at_ns, what);
-        if kind == ErrorKind::Checksum && io.scrub {
+        let by_scan = io.scrub || io.priority == Priority::Scrub;
+        if kind == ErrorKind::Checksum && by_scan {
             return;
         }
         let Some(limit) = limits.effective(kind) else {
@@ -496,25 +504,17 @@ impl Teller {
         }
     }
 
-    /// A device has too many errors (zfs_retire.c: `zfs_retire_recv`). Whoever has a spare takes it
-    /// from here.
+    /// A device has too many errors (zfs_retire.c: `zfs_retire_recv`). What that makes of it comes
+    /// back as a change of its state.
     fn retire(&mut self, core: &Core, leaf: Guid, kind: ErrorKind) {
         let result = match kind {
             ErrorKind::Io => core.tree.fault(leaf),
             ErrorKind::Checksum | ErrorKind::SlowIo => core.tree.degrade(leaf),
         };
         match result {
-            Ok(state) => {
-                tracing::error!(%leaf, ?kind, %state, "a device has too many errors");
-                if !core.read_only {
-                    // The state is told in the configuration, and the txg that notes what the
-                    // device misses from now on is not put off.
-                    core.identity.mark_dirty();
-                    core.txgs.kick();
-                }
-            }
+            Ok(state) => tracing::error!(%leaf, ?kind, %state, "a device has too many errors"),
             Err(error) => {
-                tracing::debug!(%leaf, ?kind, %error, "a device with too many errors is out of use");
+                tracing::debug!(%leaf, ?kind, %error, "it is out of use by now");
             }
         }
     }
@@ -533,6 +533,14 @@ impl Teller {
             VdevState::Removed => self.diagnosis.removed(leaf),
             VdevState::Healthy => self.diagnosis.close(leaf),
             _ => {}
+        }
+        let is_bad = match to {
+            VdevState::Removed | VdevState::Faulted | VdevState::CantOpen => true,
+            VdevState::Degraded => aux == VdevAux::ErrorsExceeded,
+            _ => false,
+        };
+        if is_bad {
+            went_bad(core, vdev);
         }
         let leaves = core.tree.leaves();
         self.diagnosis
@@ -563,6 +571,19 @@ impl Teller {
                 self.send_report(core, open_failure(VdevAux::NoReplicas), at_ns, what);
             }
         }
+    }
+}
+
+/// A device was removed, faulted, degraded for its errors, or cannot be opened again: here a hot
+/// spare is to take over (zfs_retire.c: `replace_with_spare`), in a task of its own, as devices are
+/// not waited for where events are made.
+fn went_bad(core: &Core, vdev: &Vdev) {
+    tracing::debug!(vdev = %vdev.display_name(), "a device went bad");
+    if !core.read_only {
+        // The configuration tells its state, and the txg that notes what it misses from now on is
+        // not put off.
+        core.identity.mark_dirty();
+        core.txgs.kick();
     }
 }
 

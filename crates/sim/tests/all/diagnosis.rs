@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{data, get, open, put};
-use device::sim::{Fault, FaultEffect, SimOp, SimWorld};
+use device::sim::{Fault, FaultEffect, PowerCut, SimOp, SimWorld};
 use filesystem::Filesystem;
 use format::{Guid, LABEL_BYTES, LABEL_START_BYTES, NvList, NvValue};
 use parking_lot::Mutex;
-use pool::{EventSink, Pool, PoolEvent, PoolHealth, VdevAux, VdevState};
+use pool::{EventSink, Pool, PoolEvent, PoolHealth, ScrubCommand, VdevAux, VdevState};
 use sim::torture::{Layout, create_told, import, inspect, simulate};
 
 const DISK_MIB: u64 = 96;
@@ -155,7 +155,7 @@ fn a_disk_with_too_many_errors_is_faulted_under_load() {
         assert_eq!(change.u64("vdev_state"), Some(5));
         assert_eq!(change.u64("vdev_laststate"), Some(7));
 
-        // It comes back without what it missed, which a crash must not let be forgotten.
+        // It comes back without what it missed.
         bad.clear_faults();
         files_are_whole(&pool, &fs, 0..40).await;
         pool.clear(None).await.unwrap();
@@ -164,12 +164,44 @@ fn a_disk_with_too_many_errors_is_faulted_under_load() {
         assert_eq!(last, ["sysevent.fs.zfs.vdev_clear"]);
         files_are_whole(&pool, &fs, 0..40).await;
         leave(pool, fs).await;
-        inspect(&sim, "after the fault", true).await.unwrap();
+        // What it still lacks counts as its errors.
+        inspect(&sim, "after the fault", false).await.unwrap();
         let pool = import(&sim, false).await.unwrap();
         let fs = open(&sim, &pool).await.unwrap();
         files_are_whole(&pool, &fs, 0..40).await;
         leave(pool, fs).await;
     });
+}
+
+/// What a faulted disk missed is known after a crash, too: nothing is read from it that is old.
+#[test]
+fn what_a_faulted_disk_misses_outlives_a_crash() {
+    for (seed, layout) in [(507, Layout::Mirror(2)), (508, Layout::Raidz(1, 3))] {
+        simulate(async move {
+            let sim = SimWorld::new(seed);
+            let (pool, fs, _) = begin(&sim, layout).await;
+            write_files(&pool, &fs, 0..3).await;
+            let bad = sim.disk("disk0").unwrap();
+            bad.inject(Fault::new(SimOp::Write, FaultEffect::Error).within(blocks()));
+            write_files(&pool, &fs, 3..30).await;
+            is_so(&pool, "disk0", VdevState::Faulted, VdevAux::ErrorsExceeded);
+            sim.power_cut(PowerCut::Random);
+            sim.kill_tasks().await;
+            pool.dsl().tasks().close();
+            drop((pool, fs));
+            sim.kill_tasks().await;
+            sim.power_on();
+            bad.clear_faults();
+            let pool = import(&sim, false).await.unwrap();
+            let fs = open(&sim, &pool).await.unwrap();
+            is_so(&pool, "disk0", VdevState::Online, VdevAux::None);
+            let root = pool.status().root;
+            let is_stale = root.children[0].children.iter().map(|leaf| leaf.is_stale);
+            assert_eq!(is_stale.filter(|is_stale| *is_stale).count(), 1);
+            files_are_whole(&pool, &fs, 0..30).await;
+            leave(pool, fs).await;
+        });
+    }
 }
 
 /// A disk that lies is marked, and goes on being read and repaired; a clear forgets that.
@@ -282,5 +314,33 @@ fn a_disk_that_is_pulled_out_is_not_at_fault() {
         assert!(told.of("fs.zfs.removed")[0].contains("by_kernel"));
         files_are_whole(&pool, &fs, 0..40).await;
         leave(pool, fs).await;
+    });
+}
+
+/// What a scrub finds is told and counted, and does not degrade a device: it is being repaired.
+#[test]
+fn what_a_scrub_finds_does_not_degrade() {
+    simulate(async {
+        let sim = SimWorld::new(509);
+        let (pool, fs, _) = begin(&sim, Layout::Mirror(2)).await;
+        write_files(&pool, &fs, 0..40).await;
+        leave(pool, fs).await;
+        let pool = import(&sim, true).await.unwrap();
+        let bad = sim.disk("disk0").unwrap();
+        bad.inject(Fault::new(SimOp::Read, FaultEffect::Corrupt).within(blocks()));
+        pool.scrub(ScrubCommand::Start).await.unwrap();
+        pool.wait_for_scrub(true).await;
+        tokio::time::sleep(DIAGNOSED).await;
+        let root = pool.status().root;
+        let errors = root.children[0].children[0].checksum_errors;
+        assert!(errors >= 40, "{errors}");
+        is_so(&pool, "disk0", VdevState::Online, VdevAux::None);
+        // What programs read counts.
+        let fs = open(&sim, &pool).await.unwrap();
+        files_are_whole(&pool, &fs, 0..40).await;
+        tokio::time::sleep(DIAGNOSED).await;
+        is_so(&pool, "disk0", VdevState::Degraded, VdevAux::ErrorsExceeded);
+        fs.close().await.unwrap();
+        pool.export(false).await.unwrap();
     });
 }
