@@ -92,6 +92,8 @@ async fn filled(bed: &Bed) -> BlockPointer {
     for number in 0..90 {
         let new = NewObject::new(ObjectType::PLAIN_FILE_CONTENTS)
             .with_block_bytes(512)
+            // Few pointers, and so room for a spill block.
+            .with_bonus(ObjectType::SA, vec![7; 200])
             .with_slots(1 + (number % 4) as u8);
         let object = bed.set.allocate(&tx, new).await.expect("an object");
         let spill = dice.bytes(600);
@@ -183,8 +185,8 @@ async fn only_what_was_born_later_is_entered() {
     let before = filled(&bed).await.birth();
     let tx = bed.tx().await;
     let object = bed.set.hold(common::id(41)).await.expect("an object");
-    let (first, _) = (Bytes::from_static(&[9; 512]), ());
-    object.write(&tx, 0, first).await.expect("written");
+    let data = Bytes::from_static(&[9; 512]);
+    object.write(&tx, 0, data).await.expect("written");
     drop(tx);
     let root = bed.sync().await;
     let (met, _) = walk(&bed, root, before, None, usize::MAX).await;
