@@ -186,7 +186,10 @@ proptest! {
             );
             // Everything was repaired: another read, with parity, finds nothing wrong.
             let before = pool.reports.checksum();
-            let scrub = IoContext { scan: ScanRead::Scrub, ..context };
+            let scrub = IoContext {
+                scan: ScanRead::Scrub,
+                ..context
+            };
             for _ in 0..2 {
                 let read = tree
                     .read_block(VdevId::new(0), offset, data.len(), &scrub, &verify)

@@ -327,7 +327,8 @@ impl Scan {
         if !state.is_known {
             return None;
         }
-        let is_running = state.current.is_running();
+        // Of a pool that is only read, nothing goes on with it.
+        let is_running = state.current.is_running() && !core.read_only;
         if is_running {
             self.count(core, &mut state);
         }
@@ -892,4 +893,42 @@ pub(crate) async fn command(core: &Arc<Core>, command: ScrubCommand) -> Result<(
         command,
     };
     core.run_task(task).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(words: &[u64]) -> Scan {
+        let scan = Scan::default();
+        let value = ZapValue::from_u64s(words);
+        scan.load(Some(&value), BTreeMap::new(), Txg::ZERO, Txg::new(9))
+            .expect("any number of words");
+        scan
+    }
+
+    /// Goal: scans of older and newer releases are read, and what we do not know of them is kept.
+    #[test]
+    fn scans_of_other_releases_are_read() {
+        let mut words = vec![0; WORDS + 2];
+        (words[0], words[1], words[13]) = (ScanPhys::FUNCTION_SCRUB, ScanPhys::STATE_SCANNING, 3);
+        // It was walking its dedup tables, which are not walked here.
+        (words[14], words[15]) = (2, 1);
+        words[WORDS + 1] = 7;
+        let newer = load(&words);
+        let state = newer.state.lock();
+        let phys = &state.current.phys;
+        assert!(state.is_active());
+        assert_eq!((phys.errors, &state.rest[..]), (3, &[0, 7][..]));
+        assert!(phys.ddt_bookmark.class > phys.ddt_class_max);
+        // A place in fewer words is not understood.
+        let older = load(&words[..14]);
+        let state = older.state.lock();
+        assert!(!state.is_active());
+        assert_eq!(state.current.phys.errors, 3);
+        assert!(load(&[]).state.lock().is_known);
+        // Nor is something else than a scrub or resilver.
+        words[0] = 9;
+        assert!(!load(&words).state.lock().is_active());
+    }
 }

@@ -16,6 +16,7 @@ mod logs;
 mod peer;
 mod rewind;
 mod scan;
+mod scan_peer;
 mod scrub;
 mod trim;
 mod vdevprops;

@@ -278,12 +278,13 @@ async fn scans_go_on_after_power_cuts() {
         let more = write_objects(&dataset, 6, 4).await;
         pool.sync().await.expect("sync");
         pool.set_scan_queue(3);
-        let writes = sim.counts().get(device::sim::SimOp::Write);
-        sim.cut_power_at(
-            device::sim::SimOp::Write,
-            writes + 12 + seed * 4,
-            PowerCut::Random,
-        );
+        let slow = device::sim::Latency {
+            read: Duration::from_millis(20),
+            ..device::sim::Latency::default()
+        };
+        for name in sim.disk_names() {
+            sim.disk(&name).expect("a disk").set_latency(slow.clone());
+        }
         match is_resilver {
             true => {
                 disk.set_gone(false);
@@ -294,12 +295,15 @@ async fn scans_go_on_after_power_cuts() {
                 let _ = pool.scrub(ScrubCommand::Start).await;
             }
         }
-        tokio::select! {
-            () = sim.power_lost() => {}
-            () = tokio::time::sleep(Duration::from_secs(60)) => {
-                sim.power_cut(PowerCut::Random);
+        // Somebody waits for every group, so that turns are short and there are many.
+        let busy = pool.clone();
+        sim.world().spawn.spawn(Box::pin(async move {
+            while busy.sync().await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
             }
-        }
+        }));
+        tokio::time::sleep(Duration::from_millis(300 + 500 * seed)).await;
+        sim.power_cut(PowerCut::Random);
         drop((dataset, pool));
         sim.kill_tasks().await;
         sim.power_on();
@@ -327,7 +331,7 @@ async fn scans_go_on_after_power_cuts() {
         pool.export(false).await.expect("export");
         zdb_of_sim(&sim);
     }
-    assert!(went_on > 1, "only {went_on} scans were under way");
+    assert!(went_on > 2, "only {went_on} scans were under way");
 }
 
 /// Pause, continue and stop, also over an export: a paused scrub stays paused.
@@ -347,9 +351,9 @@ async fn a_scrub_of_a_pool_in_use_obeys() {
     // It stands still from the start: after the import nothing goes on for two groups.
     pool.export(false).await.expect("export");
     let pool = import_sim(&sim, false).await;
-    pool.set_scan_queue(1);
+    pool.set_scan_queue(4);
     let slow = device::sim::Latency {
-        read: Duration::from_millis(400),
+        read: Duration::from_millis(100),
         ..device::sim::Latency::default()
     };
     for name in sim.disk_names() {
