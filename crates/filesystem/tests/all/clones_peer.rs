@@ -1,5 +1,6 @@
-//! Goal: the real OpenZFS takes a pool back whose cloned blocks we freed in part, frees and clones more, and so do we.
-//! Method: a golden pool goes from us to the machine in shared/peer and back; hashes on both sides, scrub, zdb.
+//! Goal: the real OpenZFS takes a pool back whose cloned blocks we freed in part, frees and clones
+//! more, and so do we. Method: a golden pool goes from us to the machine in shared/peer and back;
+//! hashes on both sides, scrub, zdb.
 
 use std::collections::BTreeMap;
 use std::path::Path;
