@@ -36,6 +36,7 @@ mod scrub;
 mod snapdir;
 mod starts;
 mod suspend;
+mod topology;
 mod up;
 mod users;
 mod vdevprops;
