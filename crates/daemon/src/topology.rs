@@ -59,14 +59,15 @@ pub(crate) async fn zpool_attach(service: &Service, call: ZpoolAttach) -> Result
     let open = service.pools.get(&call.name)?;
     let _admin = open.admin.lock().await;
     let device = leaf(&call.new_device)?;
-    // The pool itself knows whether it is one of its own.
     for other in service.pools.all() {
         let name = other.pool.name();
         let used = reports::device_paths(&other.pool.status());
         let is_used = used.iter().any(|path| is_same_device(path, &device.path));
-        if name != open.pool.name() && is_used {
+        // Another device under the path of the one that it replaces: the pool knows which that is.
+        let is_in_place = call.replace && name == call.name && used.contains(&device.path);
+        if is_used && !is_in_place {
             let why = format!("{} is part of active pool '{name}'", device.path);
-            return Err(in_use(why, call.allow_in_use));
+            return Err(in_use(why, true));
         }
     }
     let spec = AttachSpec {

@@ -379,6 +379,7 @@ impl VdevTree {
                     continue;
                 }
                 leaf.set_device(None);
+                leaf.set_temporary(false);
                 leaf.set_state(VdevState::Closed, VdevAux::None);
                 // Opening tells itself what is in the way.
                 if self.open_leaf(&vdev).await.is_ok() && is_rewritten(&vdev, leaf, &stopped).await

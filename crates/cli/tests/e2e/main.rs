@@ -37,6 +37,7 @@ mod scrub;
 mod snapdir;
 mod starts;
 mod suspend;
+mod topology;
 mod up;
 mod users;
 mod vdevprops;
