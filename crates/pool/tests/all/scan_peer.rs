@@ -37,7 +37,7 @@ async fn words(pool: &Pool) -> Vec<u64> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scrubs_go_on_in_openzfs_and_back() {
-    let Some(peer) = peer() else { return };
+    let Some(peer) = Peer::find() else { return };
     let images = Images::new();
     let world = World::system(2);
     let leaves = images.make(2, 256);
