@@ -266,7 +266,7 @@ fn disks_go_one_after_the_other() {
             );
             assert!(is_only_copy, "{refused:?}");
         }
-        sim.add_disk("disk1", 2 * DISK_MIB << 20)
+        sim.add_disk("disk1", (2 * DISK_MIB) << 20)
             .set_sector_bytes(4096);
         pool.attach("disk1", &spec("disk1", true)).await.unwrap();
         assert_eq!(shape(&pool), "mirror(disk0 replacing(disk1/old disk1))");
@@ -349,7 +349,9 @@ fn a_disk_takes_over_its_mirrors_guid_or_not() {
             let pool = prepare(&sim).await;
             sim.cut_power_at(SimOp::Write, at, PowerCut::KeepAll);
             let changed = until_cut(&sim, pool.detach("disk1")).await;
-            drop(changed.map(|result| result.unwrap()));
+            if let Some(result) = changed {
+                result.unwrap();
+            }
             drop(pool);
             power_cycle(&sim).await;
             let pool = import(&sim, false)

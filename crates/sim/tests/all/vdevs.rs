@@ -21,6 +21,7 @@ pub fn moments(count: u64) -> impl Iterator<Item = u64> {
     (1..=count).step_by(stride as usize)
 }
 
+/// What the power goes at, and what becomes of what was not flushed.
 pub const CUTS: [(SimOp, PowerCut); 4] = [
     (SimOp::Write, PowerCut::Shuffle),
     (SimOp::Write, PowerCut::LoseUnflushed),
@@ -38,6 +39,7 @@ pub async fn until_cut<T>(sim: &SimWorld, work: impl Future<Output = T>) -> Opti
     done.filter(|_| sim.is_powered())
 }
 
+/// Off, if that has not come, and on again.
 pub async fn power_cycle(sim: &SimWorld) {
     if sim.is_powered() {
         sim.cancel_power_cut();
