@@ -109,12 +109,18 @@ fn router(service: Arc<Service>) -> Router {
         .on(|service, call: ZpoolCreate| async move { zpool::zpool_create(&service, call).await })
         .on(|service, call: ZpoolAdd| async move { vdevs::zpool_add(&service, call).await })
         .on(|service, call: ZpoolRemove| async move { vdevs::zpool_remove(&service, call).await })
-        .on(|service, call: ZpoolAttach| async move { topology::zpool_attach(&service, call).await })
-        .on(|service, call: ZpoolDetach| async move { topology::zpool_detach(&service, call).await })
+        .on(|service, call: ZpoolAttach| async move {
+            topology::zpool_attach(&service, call).await
+        })
+        .on(|service, call: ZpoolDetach| async move {
+            topology::zpool_detach(&service, call).await
+        })
         .on(|service, call: ZpoolOffline| async move {
             topology::zpool_offline(&service, call).await
         })
-        .on(|service, call: ZpoolOnline| async move { topology::zpool_online(&service, call).await })
+        .on(|service, call: ZpoolOnline| async move {
+            topology::zpool_online(&service, call).await
+        })
         .on(|service, call: ZpoolReguid| async move { vdevs::zpool_reguid(&service, call).await })
         .on(|service, call: ZpoolLabelClear| async move {
             vdevs::zpool_labelclear(&service, &call).await

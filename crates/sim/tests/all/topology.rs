@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::common::{data, get, open, put};
 use crate::vdevs::{CUTS, count, moments, power_cycle, until_cut};
-use device::sim::{SimOp, SimWorld};
+use device::sim::{PowerCut, SimOp, SimWorld};
 use filesystem::Filesystem;
 use format::{LABEL_END_BYTES, LABEL_START_BYTES};
 use pool::{
@@ -266,7 +266,7 @@ fn disks_go_one_after_the_other() {
             );
             assert!(is_only_copy, "{refused:?}");
         }
-        sim.add_disk("disk1", 2 * DISK_MIB << 20)
+        sim.add_disk("disk1", (2 * DISK_MIB) << 20)
             .set_sector_bytes(4096);
         pool.attach("disk1", &spec("disk1", true)).await.unwrap();
         assert_eq!(shape(&pool), "mirror(disk0 replacing(disk1/old disk1))");
@@ -318,4 +318,53 @@ fn disks_go_one_after_the_other() {
         drop((fs, pool));
         zdb(&sim).unwrap();
     });
+}
+
+/// Labels with the guid that a disk took over from its mirror, and an uberblock from before that:
+/// the disk is still known, and it is the only one that works.
+#[test]
+fn a_disk_takes_over_its_mirrors_guid_or_not() {
+    let prepare = async |sim: &SimWorld| {
+        let pool = create(sim, Layout::Mirror(2), DISK_MIB, false)
+            .await
+            .unwrap();
+        sim.disk("disk1").unwrap().set_gone(true);
+        let fs = open(sim, &pool).await.unwrap();
+        put(&fs, "old", &data(1, 500_000)).await.unwrap();
+        fs.close().await.unwrap();
+        pool.sync().await.unwrap();
+        pool
+    };
+    let total = simulate(async {
+        let sim = SimWorld::new(1);
+        let pool = prepare(&sim).await;
+        let start = count(&sim, SimOp::Write);
+        pool.detach("disk1").await.unwrap();
+        count(&sim, SimOp::Write) - start
+    });
+    let mut outcomes = [0, 0];
+    for at in 1..=total {
+        let is_after = simulate(async {
+            let sim = SimWorld::new(at);
+            let pool = prepare(&sim).await;
+            sim.cut_power_at(SimOp::Write, at, PowerCut::KeepAll);
+            let changed = until_cut(&sim, pool.detach("disk1")).await;
+            if let Some(result) = changed {
+                result.unwrap();
+            }
+            drop(pool);
+            power_cycle(&sim).await;
+            let pool = import(&sim, false)
+                .await
+                .unwrap_or_else(|error| panic!("{at} of {total}: {error}"));
+            let fs = open(&sim, &pool).await.unwrap();
+            check_old(&fs).await;
+            let is_after = shape(&pool) == "disk0";
+            fs.close().await.unwrap();
+            pool.export(false).await.unwrap();
+            is_after
+        });
+        outcomes[usize::from(is_after)] += 1;
+    }
+    assert!(outcomes.iter().all(|count| *count > 0), "{outcomes:?}");
 }
