@@ -165,7 +165,9 @@ async fn default_quota(
     of_objects: bool,
 ) -> Option<Property> {
     let doing = format!("cannot get property of '{name}'");
-    let borrowed = crate::owners::borrow(open, name, &doing, "get").await.ok()?;
+    let borrowed = crate::owners::borrow(open, name, &doing, "get")
+        .await
+        .ok()?;
     let quota = borrowed.get().default_quota(kind, of_objects);
     if let Err(error) = borrowed.close().await {
         tracing::warn!("{name}: {error}");

@@ -65,7 +65,9 @@ impl QuotaKind {
 
     /// Whose default quota a property is, and whether of objects.
     pub fn of_default_property(property: &str) -> Option<(Self, bool)> {
-        let all = KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]);
+        let all = KINDS
+            .into_iter()
+            .flat_map(|kind| [(kind, false), (kind, true)]);
         let mut all = all.filter(|(kind, of)| kind.default_property(*of) == property);
         all.next()
     }
