@@ -196,22 +196,14 @@ fn lines_fit_in_a_hundred_columns() {
     assert!(long.is_empty(), "wider than {COLUMNS_MAX}: {long:#?}");
 }
 
-/// What was not yet brought to 100 columns, and is written by a tool (`workspace-hack`).
-const NOT_YET: [&str; 14] = [
+/// Scripts for a shell, tables of bytes, and what a tool writes (`workspace-hack`).
+const WIDE: [&str; 6] = [
     "bench",
-    "crates/api",
-    "crates/cli",
-    "crates/codec/src/crypt/layout.rs",
-    "crates/daemon",
-    "crates/dataset",
-    "crates/filesystem",
+    "crates/cli/tests/e2e",
+    "crates/filesystem/tests/all",
     "crates/pool",
-    "crates/serve-fuse",
-    "crates/serve-iscsi",
-    "crates/sim",
-    "crates/vdev",
+    "crates/serve-iscsi/src/scsi/opcodes.rs",
     "crates/workspace-hack",
-    "crates/zio",
 ];
 
 /// Goal: as for documents, for sources. Rows of tables and long words are let be here too.
@@ -223,7 +215,7 @@ fn sources_fit_in_a_hundred_columns() {
     let mut long = Vec::new();
     for path in sources {
         let own = path.strip_prefix(root()).expect("below the root");
-        if NOT_YET.iter().any(|place| own.starts_with(place)) {
+        if WIDE.iter().any(|place| own.starts_with(place)) {
             continue;
         }
         for (index, line) in read(&path).lines().enumerate() {

@@ -1,5 +1,5 @@
-//! `zfs version` and `zpool version` (`zfs_version_print`, lib/libzfs/libzfs_util.c): what the command is, and
-//! what the daemon is that stands in the place of the kernel module.
+//! `zfs version` and `zpool version` (`zfs_version_print`, lib/libzfs/libzfs_util.c): what the
+//! command is, and what the daemon is that stands in the place of the kernel module.
 
 use clap::Args;
 use serde_json::json;

@@ -2,7 +2,8 @@
 //! still use it.
 //!
 //! Its value names files, separated by commas, in one of two directories; a feature is allowed that
-//! all of them list. The sets of OpenZFS 2.3 and 2.4 are known without files. Without it, or with `off`, everything is allowed; with `legacy`, nothing.
+//! all of them list. The sets of OpenZFS 2.3 and 2.4 are known without files. Without it, or with
+//! `off`, everything is allowed; with `legacy`, nothing.
 //!
 //! Source: lib/libzfs/libzfs_pool.c `zpool_load_compat`, zpool-features(7).
 

@@ -23,8 +23,11 @@ pub enum DaemonError {
         source: io::Error,
     },
     /// Another daemon has the state directory.
-    #[error("another millpond already runs with the state directory {path}{process}; use it, stop \
-         it with 'millpond down', or set MILLPOND_STATE to another directory", path = path.display())]
+    #[error(
+        "another millpond already runs with the state directory {path}{process}; use it, stop it \
+         with 'millpond down', or set MILLPOND_STATE to another directory",
+        path = path.display()
+    )]
     Running {
         /// The state directory.
         path: PathBuf,

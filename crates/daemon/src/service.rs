@@ -200,7 +200,8 @@ impl Service {
         });
         for name in side_by_side(leaving.collect(), LAST_EXPORT).await {
             let message = format!(
-                "pool '{name}' could not be exported in {} seconds and is left as after a crash: see whether its devices answer",
+                "pool '{name}' could not be exported in {} seconds and is left as after a crash: \
+                 see whether its devices answer",
                 LAST_EXPORT.as_secs()
             );
             tracing::error!("{message}");

@@ -119,7 +119,8 @@ pub(crate) async fn zpool_labelclear(
         if used.iter().any(|path| is_same_device(path, &call.device)) {
             let name = open.pool.name();
             let message = format!(
-                "{} is a member (ACTIVE) of pool \"{name}\"; export or destroy the pool first, or remove the device",
+                "{} is a member (ACTIVE) of pool \"{name}\"; export or destroy the pool first, or \
+                 remove the device",
                 call.device
             );
             return Err(Failure::new(FailureKind::Busy, message));

@@ -232,7 +232,8 @@ pub(crate) async fn zfs_snapshot(service: &Service, call: ZfsSnapshot) -> Result
             .map_or(true, |pool| !Arc::ptr_eq(&pool, &open))
     }) {
         let message = format!(
-            "cannot create snapshots: '{other}' is not in the same pool as '{first}'; snapshots must be in one pool"
+            "cannot create snapshots: '{other}' is not in the same pool as '{first}'; snapshots \
+             must be in one pool"
         );
         return Err(Failure::new(FailureKind::Invalid, message));
     }
@@ -321,7 +322,8 @@ pub(crate) async fn zfs_rollback(service: &Service, call: ZfsRollback) -> Result
     let in_the_way = [newer.as_slice(), &newer_bookmarks].concat();
     if !in_the_way.is_empty() && !call.destroy_newer && !call.destroy_clones {
         let message = format!(
-            "{doing}: more recent snapshots or bookmarks exist\nuse '-r' to force deletion of the following snapshots and bookmarks:\n{}",
+            "{doing}: more recent snapshots or bookmarks exist\nuse '-r' to force deletion of the \
+             following snapshots and bookmarks:\n{}",
             in_the_way.join("\n")
         );
         return Err(Failure::new(FailureKind::Busy, message));

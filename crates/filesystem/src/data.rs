@@ -232,7 +232,8 @@ impl Filesystem {
         Ok(offset)
     }
 
-    /// Writes; `new_size` is the size that the file has afterwards, where that is not what the write makes it.
+    /// Writes; `new_size` is the size that the file has afterwards, where that is not what the
+    /// write makes it.
     pub(crate) async fn write_node(
         &self,
         node: &std::sync::Arc<Node>,
@@ -347,8 +348,8 @@ impl Filesystem {
         changed
     }
 
-    /// Stores the size and times of a file whose content changed in `tx`; one that somebody who is not root wrote loses its
-    /// set-id bits, which is logged.
+    /// Stores the size and times of a file whose content changed in `tx`; one that somebody who is
+    /// not root wrote loses its set-id bits, which is logged.
     pub(crate) async fn store_written(
         &self,
         tx: &Tx,
@@ -556,7 +557,8 @@ impl Filesystem {
         self.finish(ino).await
     }
 
-    /// Takes set-id bits away before somebody who is not root changes the content otherwise than by writing.
+    /// Takes set-id bits away before somebody who is not root changes the content otherwise than by
+    /// writing.
     async fn drop_set_id(&self, node: &std::sync::Arc<Node>, caller: Caller) -> Result<()> {
         let znode = node.znode();
         if caller.uid == 0 || without_set_id(&znode, caller) == znode.mode {

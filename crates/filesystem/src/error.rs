@@ -46,7 +46,8 @@ pub enum FsError {
     },
     /// The name is longer than the filesystem allows.
     #[error(
-        "a name of {length_bytes} bytes is too long; use at most {limit_bytes} bytes (or enable the longname property)"
+        "a name of {length_bytes} bytes is too long; use at most {limit_bytes} bytes (or enable \
+         the longname property)"
     )]
     NameTooLong {
         /// Its length.

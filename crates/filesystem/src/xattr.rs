@@ -116,7 +116,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Whether a file surely lacks an attribute that it could have, as most have none; known without reading.
+    /// Whether a file surely lacks an attribute that it could have, as most have none; known
+    /// without reading.
     pub fn lacks_xattr(&self, ino: u64, name: &[u8]) -> bool {
         self.has_no_xattrs(ino) && self.check_xattr_name(name).is_ok()
     }
@@ -229,8 +230,8 @@ impl Filesystem {
     }
 
     /// Sets an extended attribute. A list of access (`system.posix_acl_access`) changes the mode
-    /// too, and takes set-group-id away where the caller is not of the file's group (`posix_acl_update_mode`,
-    /// fs/posix_acl.c of Linux).
+    /// too, and takes set-group-id away where the caller is not of the file's group
+    /// (`posix_acl_update_mode`, fs/posix_acl.c of Linux).
     pub async fn set_xattr(
         &self,
         ino: u64,
@@ -276,8 +277,8 @@ impl Filesystem {
         self.finish(ino).await
     }
 
-    /// Takes the capabilities of a program (`security.capability`) away from a file that is written,
-    /// cut or given to another owner.
+    /// Takes the capabilities of a program (`security.capability`) away from a file that is
+    /// written, cut or given to another owner.
     pub async fn drop_capability(&self, ino: u64) -> Result<()> {
         const CAPABILITY: &[u8] = b"security.capability";
         if self.has_no_xattrs(ino) || self.is_read_only() {
@@ -375,9 +376,10 @@ impl Filesystem {
         self.touch(node).await
     }
 
-    /// Gives a file in the directory of attributes another content: the one or the other is there after a crash, and
-    /// the old one where there is no room (OpenZFS cuts the file first, `zpl_xattr_set_dir`). One that is longer than
-    /// Linux lets attributes be was made by another system; of that more is written over than one transaction takes.
+    /// Gives a file in the directory of attributes another content: the one or the other is there
+    /// after a crash, and the old one where there is no room (OpenZFS cuts the file first,
+    /// `zpl_xattr_set_dir`). One that is longer than Linux lets attributes be was made by another
+    /// system; of that more is written over than one transaction takes.
     async fn rewrite(&self, file: &Arc<Node>, value: &[u8]) -> Result<()> {
         let before = file.znode().size;
         if before > VALUE_BYTES_MAX as u64 {
@@ -424,8 +426,8 @@ impl Filesystem {
         Ok(found)
     }
 
-    /// Notes that the file's attributes changed. That is done by now: without room for more, the time stays as it was
-    /// (`zpl_xattr_set_dir` goes on likewise).
+    /// Notes that the file's attributes changed. That is done by now: without room for more, the
+    /// time stays as it was (`zpl_xattr_set_dir` goes on likewise).
     async fn touch(&self, node: &Arc<Node>) -> Result<()> {
         let node = node.lock().await?;
         let tx = match self.assign(DirtyEstimate::metadata()).await {
@@ -436,8 +438,8 @@ impl Filesystem {
         self.store(&tx, &node, changed, &[attr::CTIME], []).await
     }
 
-    /// Sets or removes an attribute in the dnode, which `moves` from or to the directory. Returns `false` if it does not
-    /// fit there.
+    /// Sets or removes an attribute in the dnode, which `moves` from or to the directory. Returns
+    /// `false` if it does not fit there.
     pub(crate) async fn put_sa_xattr(
         &self,
         node: &Arc<Node>,
@@ -639,8 +641,8 @@ impl Filesystem {
     }
 }
 
-/// Whether a user may change a file's attributes, lists of access among them (`xattr_permission`, fs/xattr.c). What the
-/// filesystem does by itself need not ask.
+/// Whether a user may change a file's attributes, lists of access among them (`xattr_permission`,
+/// fs/xattr.c). What the filesystem does by itself need not ask.
 fn may_change_xattrs(node: &Node) -> Result<()> {
     if node.znode().flags & (pflags::IMMUTABLE | pflags::APPENDONLY) != 0 {
         return Err(FsError::NotPermitted {

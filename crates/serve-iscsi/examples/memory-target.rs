@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! memory-target [--listen ADDRESS:PORT] [--iqn NAME] [--size-mib N] [--block-bytes 512|4096]
-//!               [--physical-bytes N] [--luns N] [--fill] [--read-only] [--chap USER:SECRET] [--mutual-chap USER:SECRET]
+//!               [--physical-bytes N] [--luns N] [--fill] [--read-only]
+//!               [--chap USER:SECRET] [--mutual-chap USER:SECRET]
 //! ```
 //!
 //! Prints a line when it listens; ends in good order on Ctrl-C.

@@ -1,4 +1,5 @@
-//! Torture with deduplication: small records, of few kinds, so that most blocks are shared and many entries come and go.
+//! Torture with deduplication: small records, of few kinds, so that most blocks are shared and many
+//! entries come and go.
 
 use dataset::PropertyChange;
 use pool::Pool;

@@ -1,8 +1,10 @@
-//! Pools that OpenZFS made, on simulated disks: they have encryption roots, which are not made here.
+//! Pools that OpenZFS made, on simulated disks: they have encryption roots, which are not made
+//! here.
 //!
-//! Workers own datasets below encryption roots and inherit from them. An import claims the intent logs of encrypted
-//! datasets before it has their keys; what they say is replayed when their keys are loaded and the datasets opened. So a run
-//! may stop in between: the pool is at work without keys for a while, is exported, or loses its power.
+//! Workers own datasets below encryption roots and inherit from them. An import claims the intent
+//! logs of encrypted datasets before it has their keys; what they say is replayed when their keys
+//! are loaded and the datasets opened. So a run may stop in between: the pool is at work without
+//! keys for a while, is exported, or loses its power.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -71,8 +73,8 @@ fn hex_key(digits: &str) -> Result<WrappingKey, Failure> {
 }
 
 impl Golden {
-    /// From images of all its devices, its keys (encryption root, and passphrase or hexadecimal digits), and the
-    /// filesystems that may be worked below.
+    /// From images of all its devices, its keys (encryption root, and passphrase or hexadecimal
+    /// digits), and the filesystems that may be worked below.
     ///
     /// # Errors
     /// Of reading the images and of importing what is there.
@@ -158,7 +160,8 @@ impl Golden {
         self.import(sim).await
     }
 
-    /// Imports the pool under the name that is used here, which it may not have yet; no key is loaded.
+    /// Imports the pool under the name that is used here, which it may not have yet; no key is
+    /// loaded.
     ///
     /// # Errors
     /// Of importing.
@@ -199,7 +202,8 @@ impl Golden {
         tops
     }
 
-    /// The encryption root that a dataset has its key from: the nearest above, for nothing here ends encryption.
+    /// The encryption root that a dataset has its key from: the nearest above, for nothing here
+    /// ends encryption.
     fn root_of(&self, name: &str) -> Option<&Key> {
         let is_above = |key: &&Key| {
             let rest = name.strip_prefix(&key.root);
@@ -226,7 +230,8 @@ impl Golden {
         Ok(())
     }
 
-    /// Loads all keys and opens every dataset and snapshot for a moment, so that the pipeline knows whose key each of them has.
+    /// Loads all keys and opens every dataset and snapshot for a moment, so that the pipeline knows
+    /// whose key each of them has.
     ///
     /// # Errors
     /// Of opening.
@@ -242,8 +247,8 @@ impl Golden {
         Ok(())
     }
 
-    /// Imports the pool, loads one key after the other and reads what the workers had, which replays their logs; now and
-    /// then the pool does something else in between.
+    /// Imports the pool, loads one key after the other and reads what the workers had, which
+    /// replays their logs; now and then the pool does something else in between.
     ///
     /// # Errors
     /// What does not work.
@@ -280,7 +285,8 @@ impl Golden {
         Ok((pool, states.into_iter().flatten().collect()))
     }
 
-    /// Imports the pool, which claims the logs, does a little without keys, and leaves the pool or has the power cut.
+    /// Imports the pool, which claims the logs, does a little without keys, and leaves the pool or
+    /// has the power cut.
     ///
     /// # Errors
     /// What does not work.

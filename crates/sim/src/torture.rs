@@ -184,13 +184,14 @@ pub struct Plan {
     pub log: bool,
     /// Disks fail, as many as the layout can do without.
     pub faults: bool,
-    /// All disks fail now and then, and lose what is in their caches: the pool stands still, until they are well and
-    /// it is cleared. Nothing may show of that.
+    /// All disks fail now and then, and lose what is in their caches: the pool stands still, until
+    /// they are well and it is cleared. Nothing may show of that.
     pub standstills: bool,
     /// Property `dedup` of the pool, if it is not off; then little of what is written is new.
     pub dedup: Option<&'static str>,
-    /// Property `autotrim`, on disks that carry discards out at once and for good. After a power cut, states before the
-    /// newest are verified as well, as far as their blocks cannot have been used again.
+    /// Property `autotrim`, on disks that carry discards out at once and for good. After a power
+    /// cut, states before the newest are verified as well, as far as their blocks cannot have been
+    /// used again.
     pub autotrim: bool,
     /// Work below the encryption roots of this pool, whose layout and disks count then.
     pub golden: Option<&'static Golden>,
@@ -246,7 +247,8 @@ pub struct Outcome {
     pub cuts: u32,
     /// Power cuts while the pool was imported and logs replayed.
     pub recovery_cuts: u32,
-    /// How often the pool was imported after a power cut, and left again without having had its keys.
+    /// How often the pool was imported after a power cut, and left again without having had its
+    /// keys.
     pub locked_visits: u32,
     /// Blocks in the pool in the end.
     pub blocks: u64,
@@ -309,7 +311,8 @@ pub async fn create(
     create_on(sim, layout, false).await
 }
 
-/// Makes a pool on disks that are there: `disk0` and so on; with `force`, also where another one was.
+/// Makes a pool on disks that are there: `disk0` and so on; with `force`, also where another one
+/// was.
 ///
 /// # Errors
 /// Of making it.
@@ -791,8 +794,9 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
         };
         patiently("the work", working).await?;
         let in_the_middle = !sim.is_powered();
-        // What is freed can be used again two txgs later, whether these left uberblocks or not; one more may be nearly
-        // done. And an import does not know what waited. So these states are whole by all means.
+        // What is freed can be used again two txgs later, whether these left uberblocks or not; one
+        // more may be nearly done. And an import does not know what waited. So these states are
+        // whole by all means.
         first = first.max(Txg::new(
             (pool.synced_txg().get() + 1).saturating_sub(DEFER_TXGS),
         ));

@@ -53,7 +53,8 @@ pub struct Report {
     pub shared_references: u64,
     /// References that tables of cloned blocks count.
     pub cloned_references: u64,
-    /// Blocks, also of intent logs, whose MACs were verified with their keys: those of datasets that were opened.
+    /// Blocks, also of intent logs, whose MACs were verified with their keys: those of datasets
+    /// that were opened.
     pub macs: u64,
     /// What is wrong, in words.
     pub problems: Vec<String>,
@@ -479,7 +480,8 @@ impl Walk<'_> {
                 );
                 if says != counted {
                     self.problem(format!(
-                        "dataset {id}: its deadlist says {says:?}, counted {counted:?} ({embedded} embedded)"
+                        "dataset {id}: its deadlist says {says:?}, counted {counted:?} ({embedded} \
+                         embedded)"
                     ));
                 }
             }
@@ -722,7 +724,8 @@ impl Walk<'_> {
                 match flushed.get(&(vdev, metaslab)) {
                     None | Some(0) => {
                         wrong.push(format!(
-                            "the log of txg {txg}: metaslab {metaslab} of vdev {vdev} has no flush txg"
+                            "the log of txg {txg}: metaslab {metaslab} of vdev {vdev} has no flush \
+                             txg"
                         ));
                     }
                     // Its own map has this.
@@ -770,7 +773,8 @@ impl Walk<'_> {
             let mapped = allocated.get(&top.vdev).unwrap_or(&none).space();
             if pool.is_read_only() && top.allocated_bytes != mapped {
                 problems.push(format!(
-                    "vdev {} says {} bytes allocated, its space maps {mapped} ({uncertain_used} of logs and frees in all)",
+                    "vdev {} says {} bytes allocated, its space maps {mapped} ({uncertain_used} of \
+                     logs and frees in all)",
                     top.vdev, top.allocated_bytes
                 ));
             }
@@ -866,7 +870,8 @@ async fn read_deadlist(
         } else {
             let (_, count) = out.entry(key(&block)).or_insert((block, 0));
             *count += 1;
-            // A file may have got clones of one block twice in one txg: they are the same to the last bit.
+            // A file may have got clones of one block twice in one txg: they are the same to the
+            // last bit.
             let may_repeat = block.is_dedup() || block.birth() != block.physical_birth();
             if *count > 1 && !may_repeat {
                 return Err(format!("twice on deadlist {id}: {block:?}").into());

@@ -2,9 +2,9 @@
 //!
 //! A [`Worker`] owns everything below one dataset and does one operation after the other; several
 //! workers run at the same time. Before an operation starts, the state that it leads to is added to
-//! the [`History`]; so after a power cut what is found must be one of the states of the history, not
-//! before the last that was reported durable. Where an intent log is in use files and datasets may
-//! each be at another state, since only what was asked for is in the log.
+//! the [`History`]; so after a power cut what is found must be one of the states of the history,
+//! not before the last that was reported durable. Where an intent log is in use files and datasets
+//! may each be at another state, since only what was asked for is in the log.
 
 mod datasets;
 mod files;

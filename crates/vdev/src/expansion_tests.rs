@@ -220,9 +220,14 @@ proptest! {
 
     #[test]
     fn blocks_of_all_widths_survive_what_parity_can_make_up_for(
-        parity in 1u64..=3, extra in 1u64..4, seed in any::<u64>(), silent in any::<bool>(),
-        sizes in prop::collection::vec(1u64..260, 1..12), more in prop::collection::vec(1u64..100, 1..6),
-        stand in stands(), early in any::<bool>(),
+        parity in 1u64..=3,
+        extra in 1u64..4,
+        seed in any::<u64>(),
+        silent in any::<bool>(),
+        sizes in prop::collection::vec(1u64..260, 1..12),
+        more in prop::collection::vec(1u64..100, 1..6),
+        stand in stands(),
+        early in any::<bool>(),
     ) {
         simulate(async move {
             let mut bed = Bed::new(seed, parity, parity + extra);
@@ -244,16 +249,21 @@ proptest! {
                 assert_eq!(pool.reports.checksum(), 0);
             }
             let lost = parity - u64::from(early);
-            let bad: BTreeSet<u64> = (0..lost).map(|index| (seed.rotate_left(index as u32 * 9) ^ index) % bed.width).collect();
+            let bad: BTreeSet<u64> = (0..lost)
+                .map(|index| (seed.rotate_left(index as u32 * 9) ^ index) % bed.width)
+                .collect();
             // What lied before is one of each row's wrong columns already.
             for child in &bad {
                 if silent {
                     bed.garble(*child);
                 } else {
-                    bed.disk(*child).inject(Fault::new(SimOp::Read, FaultEffect::Error));
+                    bed.disk(*child)
+                        .inject(Fault::new(SimOp::Read, FaultEffect::Error));
                 }
             }
-            bed.read_all(&tree, false).await.expect("parity makes up for it");
+            bed.read_all(&tree, false)
+                .await
+                .expect("parity makes up for it");
             tree.close();
         });
     }

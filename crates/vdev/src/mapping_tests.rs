@@ -281,7 +281,12 @@ proptest! {
         near_end in any::<bool>(), at in 0u64..64, seed in any::<u64>(),
     ) {
         simulate(write_to_draid(
-            [parity, data, spares, extra, used], ashift, sectors, gone, (near_end, at), seed,
+            [parity, data, spares, extra, used],
+            ashift,
+            sectors,
+            gone,
+            (near_end, at),
+            seed,
         ))?;
     }
 
@@ -303,28 +308,54 @@ proptest! {
             let group = (parity + data) << 24;
             // Near the end of the first group, blocks go on in the next.
             let length = sectors << ashift;
-            let offset = if near_end { group - (at % 4 + 1) * stripe } else { at * stripe };
+            let offset = if near_end {
+                group - (at % 4 + 1) * stripe
+            } else {
+                at * stripe
+            };
             let room = top.asize_bytes().saturating_sub(offset);
             if top.geometry().expect("dRAID").asize(length as u64) > room {
                 return Ok(());
             }
             let block = noise(length, seed);
             put(&sim, &top, offset, &block, &[]);
-            let context = IoContext { birth: Txg::new(5), ..IoContext::default() };
-            let read = async || tree.read_block(TOP, offset, length, &context, &Same(block.clone())).await;
-            prop_assert_eq!(read().await.map_err(|failure| failure.cause), Ok(Bytes::from(block.clone())));
-            let VdevKind::Draid(draid) = top.kind() else { unreachable!() };
-            let rows = draid.layout.rows(top.ashift(), offset, length).expect("rows");
+            let context = IoContext {
+                birth: Txg::new(5),
+                ..IoContext::default()
+            };
+            let read = async || {
+                tree.read_block(TOP, offset, length, &context, &Same(block.clone()))
+                    .await
+            };
+            prop_assert_eq!(
+                read().await.map_err(|failure| failure.cause),
+                Ok(Bytes::from(block.clone()))
+            );
+            let VdevKind::Draid(draid) = top.kind() else {
+                unreachable!()
+            };
+            let rows = draid
+                .layout
+                .rows(top.ashift(), offset, length)
+                .expect("rows");
             // Devices that have something of the first row, in some order.
-            let mut used: Vec<usize> = rows[0].columns.iter().filter(|column| column.length > 0)
-                .map(|column| column.child).collect();
+            let mut used: Vec<usize> = rows[0]
+                .columns
+                .iter()
+                .filter(|column| column.length > 0)
+                .map(|column| column.child)
+                .collect();
             let turn = seed as usize % used.len();
             used.rotate_left(turn);
             let lost = used.len().min(parity as usize);
             for child in &used[..lost] {
                 let disk = sim.disk(&format!("d{child}")).expect("a disk");
                 if silent {
-                    for column in rows.iter().flat_map(|row| &row.columns).filter(|column| column.child == *child) {
+                    for column in rows
+                        .iter()
+                        .flat_map(|row| &row.columns)
+                        .filter(|column| column.child == *child)
+                    {
                         disk.corrupt(LABEL_START_BYTES + column.offset, column.length);
                     }
                 } else {
@@ -334,20 +365,38 @@ proptest! {
             let found = read().await;
             if silent {
                 // Wrong data is written anew.
-                prop_assert_eq!(found.map_err(|failure| failure.cause), Ok(Bytes::from(block.clone())));
+                prop_assert_eq!(
+                    found.map_err(|failure| failure.cause),
+                    Ok(Bytes::from(block.clone()))
+                );
                 let count = |child: usize| top.children()[child].counters().checksum_errors;
                 for child in 0..children as usize {
-                    let rows_hit = rows.iter().filter(|row| row.columns.iter()
-                        .any(|column| column.child == child && column.length > 0)).count() as u64;
-                    let wanted = if used[..lost].contains(&child) { rows_hit } else { 0 };
+                    let rows_hit = rows
+                        .iter()
+                        .filter(|row| {
+                            row.columns
+                                .iter()
+                                .any(|column| column.child == child && column.length > 0)
+                        })
+                        .count() as u64;
+                    let wanted = if used[..lost].contains(&child) {
+                        rows_hit
+                    } else {
+                        0
+                    };
                     // Parity that nobody needed is not looked at.
                     prop_assert!(count(child) <= wanted, "{child}: {}", count(child));
                 }
                 return Ok(());
             }
-            prop_assert_eq!(found.map_err(|failure| failure.cause), Ok(Bytes::from(block.clone())));
+            prop_assert_eq!(
+                found.map_err(|failure| failure.cause),
+                Ok(Bytes::from(block.clone()))
+            );
             if let Some(child) = used.get(lost) {
-                sim.disk(&format!("d{child}")).expect("a disk").set_gone(true);
+                sim.disk(&format!("d{child}"))
+                    .expect("a disk")
+                    .set_gone(true);
                 prop_assert!(read().await.is_err());
             }
             Ok(())
@@ -367,8 +416,9 @@ proptest! {
             let config = draid_config(&sim, parity, data, children, spares);
             open(&sim, vec![config.clone()], 9, true).await.close();
             let first = (seed % children) as usize;
-            let replaced: Vec<(usize, u64)> =
-                (0..spares).map(|spare| ((first + spare as usize) % children as usize, spare)).collect();
+            let replaced: Vec<(usize, u64)> = (0..spares)
+                .map(|spare| ((first + spare as usize) % children as usize, spare))
+                .collect();
             let mut config = config;
             for (child, spare) in &replaced {
                 use_spare(&mut config, *child, *spare);
@@ -380,22 +430,43 @@ proptest! {
             let block = noise(sectors * 512, seed);
             let offset = at * ((parity + data) << 9);
             put(&sim, &top, offset, &block, &replaced);
-            let VdevKind::Draid(draid) = top.kind() else { unreachable!() };
+            let VdevKind::Draid(draid) = top.kind() else {
+                unreachable!()
+            };
             let rows = draid.layout.rows(9, offset, block.len()).expect("rows");
-            let healthy: BTreeSet<usize> = rows[0].columns.iter().filter(|column| column.length > 0)
+            let healthy: BTreeSet<usize> = rows[0]
+                .columns
+                .iter()
+                .filter(|column| column.length > 0)
                 .map(|column| column.child)
-                .filter(|child| replaced.iter().all(|(gone, _)| gone != child)).collect();
-            let context = IoContext { birth: Txg::new(5), ..IoContext::default() };
+                .filter(|child| replaced.iter().all(|(gone, _)| gone != child))
+                .collect();
+            let context = IoContext {
+                birth: Txg::new(5),
+                ..IoContext::default()
+            };
             for child in healthy.iter().take(parity as usize) {
-                let read = tree.read_block(TOP, offset, block.len(), &context, &Same(block.clone())).await;
-                prop_assert_eq!(read.map_err(|failure| failure.cause), Ok(Bytes::from(block.clone())));
-                sim.disk(&format!("d{child}")).expect("a disk").set_gone(true);
+                let read = tree
+                    .read_block(TOP, offset, block.len(), &context, &Same(block.clone()))
+                    .await;
+                prop_assert_eq!(
+                    read.map_err(|failure| failure.cause),
+                    Ok(Bytes::from(block.clone()))
+                );
+                sim.disk(&format!("d{child}"))
+                    .expect("a disk")
+                    .set_gone(true);
             }
             // A device that is gone may have had a spare's part of the other row, so only blocks in
             // one row.
             if rows.len() == 1 {
-                let read = tree.read_block(TOP, offset, block.len(), &context, &Same(block.clone())).await;
-                prop_assert_eq!(read.map_err(|failure| failure.cause), Ok(Bytes::from(block.clone())));
+                let read = tree
+                    .read_block(TOP, offset, block.len(), &context, &Same(block.clone()))
+                    .await;
+                prop_assert_eq!(
+                    read.map_err(|failure| failure.cause),
+                    Ok(Bytes::from(block.clone()))
+                );
             }
             Ok(())
         })?;

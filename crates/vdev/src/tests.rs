@@ -92,25 +92,44 @@ proptest! {
         let width = parity + extra;
         let geometry = Geometry::raidz(ashift, width as usize, parity).expect("a geometry");
         let offset = first << ashift;
-        let map = geometry.columns(offset, (sectors << ashift) as usize).expect("columns");
+        let map = geometry
+            .columns(offset, (sectors << ashift) as usize)
+            .expect("columns");
         let (places, total) = sectors_by_hand(first, sectors, width, parity);
         prop_assert_eq!(places_of(&map, ashift), places.clone());
         prop_assert_eq!(geometry.asize(sectors << ashift), total << ashift);
         // Data in all, and every column on a child of its own.
-        let data: usize = map.columns[map.parity..].iter().map(|column| column.length).sum();
+        let data: usize = map.columns[map.parity..]
+            .iter()
+            .map(|column| column.length)
+            .sum();
         prop_assert_eq!(data as u64, sectors << ashift);
         let children: BTreeSet<_> = map.columns.iter().map(|column| column.child).collect();
         prop_assert_eq!(children.len(), map.columns.len());
         // Skip sectors are what the allocation has beyond that.
-        let skips: BTreeSet<_> = map.skips.iter()
-            .map(|skip| (skip.child as u64, skip.offset >> ashift)).collect();
-        let all: BTreeSet<_> = (first..first + total).map(|at| (at % width, at / width)).collect();
-        prop_assert_eq!(skips, all.difference(&places).copied().collect::<BTreeSet<_>>());
+        let skips: BTreeSet<_> = map
+            .skips
+            .iter()
+            .map(|skip| (skip.child as u64, skip.offset >> ashift))
+            .collect();
+        let all: BTreeSet<_> = (first..first + total)
+            .map(|at| (at % width, at / width))
+            .collect();
+        prop_assert_eq!(
+            skips,
+            all.difference(&places).copied().collect::<BTreeSet<_>>()
+        );
         // The first parity column starts at the block's own sector, but for the swap.
         let swapped = parity == 1 && offset & (1 << 20) != 0;
         let own = &map.columns[usize::from(swapped)];
-        prop_assert_eq!((own.child as u64, own.offset >> ashift), (first % width, first / width));
-        prop_assert_eq!(geometry.psize_max(geometry.asize(sectors << ashift)) >= sectors << ashift, true);
+        prop_assert_eq!(
+            (own.child as u64, own.offset >> ashift),
+            (first % width, first / width)
+        );
+        prop_assert_eq!(
+            geometry.psize_max(geometry.asize(sectors << ashift)) >= sectors << ashift,
+            true
+        );
     }
 
     #[test]
@@ -126,30 +145,59 @@ proptest! {
             let tree = &pool.tree;
             let data = noise(sectors * 512, seed);
             let offset = first * 512 * (parity + 1);
-            let context = IoContext { priority: Priority::Async, birth: Txg::new(5), ..IoContext::default() };
-            tree.write_block(VdevId::new(0), offset, Bytes::from(data.clone()), &context).await.expect("written");
+            let context = IoContext {
+                priority: Priority::Async,
+                birth: Txg::new(5),
+                ..IoContext::default()
+            };
+            tree.write_block(VdevId::new(0), offset, Bytes::from(data.clone()), &context)
+                .await
+                .expect("written");
             let verify = Same(data.clone());
             // Any `parity` children go bad, one way or the other.
-            let bad: BTreeSet<u64> = (0..parity).map(|index| (seed.rotate_left(index as u32 * 9) ^ index) % width).collect();
+            let bad: BTreeSet<u64> = (0..parity)
+                .map(|index| (seed.rotate_left(index as u32 * 9) ^ index) % width)
+                .collect();
             for child in &bad {
                 let disk = pool.disk(&format!("d{child}"));
                 if silent {
-                    let map = tree.tops()[0].geometry().expect("raidz").columns(offset, data.len()).expect("columns");
-                    for column in map.columns.iter().filter(|column| column.child as u64 == *child) {
+                    let map = tree.tops()[0]
+                        .geometry()
+                        .expect("raidz")
+                        .columns(offset, data.len())
+                        .expect("columns");
+                    for column in map
+                        .columns
+                        .iter()
+                        .filter(|column| column.child as u64 == *child)
+                    {
                         disk.corrupt(column.offset + LABEL_START_BYTES, column.length);
                     }
                 } else {
                     disk.inject(Fault::new(SimOp::Read, FaultEffect::Error).times(1));
                 }
             }
-            let read = tree.read_block(VdevId::new(0), offset, data.len(), &context, &verify).await;
-            assert_eq!(read.map_err(|failure| failure.cause), Ok(Bytes::from(data.clone())));
+            let read = tree
+                .read_block(VdevId::new(0), offset, data.len(), &context, &verify)
+                .await;
+            assert_eq!(
+                read.map_err(|failure| failure.cause),
+                Ok(Bytes::from(data.clone()))
+            );
             // Everything was repaired: another read, with parity, finds nothing wrong.
             let before = pool.reports.checksum();
-            let scrub = IoContext { scrub: true, ..context };
+            let scrub = IoContext {
+                scrub: true,
+                ..context
+            };
             for _ in 0..2 {
-                let read = tree.read_block(VdevId::new(0), offset, data.len(), &scrub, &verify).await;
-                assert_eq!(read.map_err(|failure| failure.cause), Ok(Bytes::from(data.clone())));
+                let read = tree
+                    .read_block(VdevId::new(0), offset, data.len(), &scrub, &verify)
+                    .await;
+                assert_eq!(
+                    read.map_err(|failure| failure.cause),
+                    Ok(Bytes::from(data.clone()))
+                );
             }
             // (Parity that nobody looked at is found by the first scrub.)
             assert!(pool.reports.checksum() - before <= bad.len());
@@ -816,8 +864,8 @@ fn more_metaslabs_than_can_be_are_refused() {
     });
 }
 
-/// Goal: a vdev grows to no more metaslabs than the next import takes. Method: one of tiny metaslabs
-/// on a device that has room for four times as many.
+/// Goal: a vdev grows to no more metaslabs than the next import takes. Method: one of tiny
+/// metaslabs on a device that has room for four times as many.
 #[test]
 fn a_vdev_that_has_grown_can_be_opened_again() {
     simulate(async {

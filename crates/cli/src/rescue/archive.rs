@@ -1,9 +1,10 @@
 //! Writing a tar archive: POSIX `pax` headers for everything that the old header has no room for.
 //!
-//! Times have nanoseconds, names any length and any bytes, extended attributes are `SCHILY.xattr.*`, files with
-//! holes are in GNU tar's sparse format 1.0 (GNU tar manual, "Storing Sparse Files"): GNU tar and
-//! bsdtar restore all of it. Whether a file is damaged must be known before its header is
-//! written, so its content is read once to look, and again to write unless it is small.
+//! Times have nanoseconds, names any length and any bytes, extended attributes are
+//! `SCHILY.xattr.*`, files with holes are in GNU tar's sparse format 1.0 (GNU tar manual, "Storing
+//! Sparse Files"): GNU tar and bsdtar restore all of it. Whether a file is damaged must be known
+//! before its header is written, so its content is read once to look, and again to write unless it
+//! is small.
 
 use std::io::Write;
 use std::ops::Range;

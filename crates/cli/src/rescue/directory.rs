@@ -1,10 +1,11 @@
 //! Copying into a directory.
 //!
-//! Each dataset becomes a directory (a volume, a file) of its name below the destination. A file is written under
-//! a temporary name, gets its owner, mode, attributes and times, and only then its own name, which never
-//! replaces anything: so whatever has its own name is complete, and a second run goes on where the
-//! first one stopped. What is there already with the same size and time of change is taken for the same.
-//! Directories get their owner, mode and times when everything in them is there.
+//! Each dataset becomes a directory (a volume, a file) of its name below the destination. A file is
+//! written under a temporary name, gets its owner, mode, attributes and times, and only then its
+//! own name, which never replaces anything: so whatever has its own name is complete, and a second
+//! run goes on where the first one stopped. What is there already with the same size and time of
+//! change is taken for the same. Directories get their owner, mode and times when everything in
+//! them is there.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
@@ -385,7 +386,8 @@ fn fatal(error: &io::Error) -> anyhow::Result<()> {
     match error.kind() {
         StorageFull | QuotaExceeded | ReadOnlyFilesystem => {
             anyhow::bail!(
-                "the destination takes nothing more: {error}; make room and run the same command again"
+                "the destination takes nothing more: {error}; make room and run the same command \
+                 again"
             )
         }
         _ => Ok(()),
@@ -424,8 +426,8 @@ fn make_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether what is there is a complete copy of an earlier run. Times that common filesystems cannot store
-/// are not compared.
+/// Whether what is there is a complete copy of an earlier run. Times that common filesystems cannot
+/// store are not compared.
 fn is_same(there: &Metadata, attributes: &Attributes) -> bool {
     let mtime = attributes.mtime;
     there.is_file()

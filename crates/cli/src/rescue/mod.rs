@@ -1,8 +1,9 @@
 //! `millpond rescue`: what is left of a pool that will not open, listed, checked or copied out.
 //!
-//! It reads the devices itself and needs no daemon; it never writes to them. What is lost is left out and
-//! told in a report. The exit status is 0 when everything that was asked for came out whole, 2 when something
-//! is lost or could not be stored, 1 when nothing could be done, 130 when it was stopped.
+//! It reads the devices itself and needs no daemon; it never writes to them. What is lost is left
+//! out and told in a report. The exit status is 0 when everything that was asked for came out
+//! whole, 2 when something is lost or could not be stored, 1 when nothing could be done, 130 when
+//! it was stopped.
 
 mod archive;
 mod directory;
@@ -40,7 +41,8 @@ const STOPPED: u8 = 130;
 /// Save the files of a pool that will not open.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Without --check, --to or --tar the datasets are listed. Exit status: 0 all is whole, 2 something is lost, 1 failed, 130 stopped."
+    after_help = "Without --check, --to or --tar the datasets are listed. Exit status: 0 all is \
+                  whole, 2 something is lost, 1 failed, 130 stopped."
 )]
 pub struct Rescue {
     /// Device, file or directory to look at (default: /dev/disk/by-id and /dev)
@@ -174,7 +176,8 @@ impl Rescue {
         found.retain(|pool| pool.name == self.pool || Some(pool.guid) == guid);
         match found.len() {
             0 => bail!(
-                "no label of a pool '{}' was found; name its devices with '-d', and look at them with 'millpond labels'",
+                "no label of a pool '{}' was found; name its devices with '-d', and look at them \
+                 with 'millpond labels'",
                 self.pool
             ),
             1 => Ok(found.remove(0)),
@@ -195,7 +198,8 @@ impl Rescue {
         for name in &self.datasets {
             if !all.iter().any(|dataset| dataset.name == *name) {
                 bail!(
-                    "there is no dataset '{name}' in what is left of the pool; list it without '--dataset'"
+                    "there is no dataset '{name}' in what is left of the pool; list it without \
+                     '--dataset'"
                 );
             }
         }

@@ -290,7 +290,8 @@ impl DatasetReport {
         let state = if self.is_whole() { "whole" } else { "DAMAGED" };
         let _ = writeln!(
             out,
-            "{}: {state}: {} files, {} directories, {} links, {} others, {} bytes; {} were there already",
+            "{}: {state}: {} files, {} directories, {} links, {} others, {} bytes; {} were there \
+             already",
             self.name,
             self.files,
             self.directories,

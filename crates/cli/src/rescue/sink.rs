@@ -145,7 +145,8 @@ impl Sink {
         }
     }
 
-    /// A directory of this name in the dataset's root, for what has lost its own. False where there cannot be.
+    /// A directory of this name in the dataset's root, for what has lost its own. False where there
+    /// cannot be.
     pub fn lost_and_found(&mut self, dataset: &str, name: &[u8]) -> anyhow::Result<bool> {
         match self {
             Self::Directory(to) => to.lost_and_found(dataset, name),

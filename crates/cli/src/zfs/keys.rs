@@ -1,5 +1,5 @@
-//! `zfs load-key` and `zfs unload-key`: asking for keys, and what they are made of (zfs-load-key(8);
-//! `get_key_material` and `zfs_crypto_load_key`, lib/libzfs/libzfs_crypto.c).
+//! `zfs load-key` and `zfs unload-key`: asking for keys, and what they are made of
+//! (zfs-load-key(8); `get_key_material` and `zfs_crypto_load_key`, lib/libzfs/libzfs_crypto.c).
 
 use std::io::{BufRead, IsTerminal, Read};
 
@@ -130,7 +130,8 @@ impl UnloadKey {
     }
 }
 
-/// Loads every key that is not, of a pool or of all: `zpool import -l`, `zfs mount -al`. As far as it goes.
+/// Loads every key that is not, of a pool or of all: `zpool import -l`, `zfs mount -al`. As far as
+/// it goes.
 pub fn load_all(client: &Client, pool: Option<String>, mount: bool) -> anyhow::Result<()> {
     let mut counts = Counts::default();
     for report in datasets(client, pool, true)? {
@@ -276,7 +277,8 @@ fn material(name: &str, format: KeyFormat, location: &str) -> anyhow::Result<Mat
     bail!("Invalid keylocation.");
 }
 
-/// A raw key to its end (one byte more shows that it is too long), any other to the end of its line.
+/// A raw key to its end (one byte more shows that it is too long), any other to the end of its
+/// line.
 fn read_key(from: &mut dyn BufRead, format: KeyFormat) -> anyhow::Result<Material> {
     let mut material = Material::default();
     if format == KeyFormat::Raw {

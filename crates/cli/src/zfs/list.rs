@@ -557,7 +557,10 @@ impl Get {
                         "value" => cell(dataset, &name, self.parseable),
                         "received" => "-".into(),
                         "source" => source_text(&source),
-                        other => bail_usage!("invalid column name '{other}'; columns are name, property, value, received, source"),
+                        other => bail_usage!(
+                            "invalid column name '{other}'; columns are name, property, value, \
+                             received, source"
+                        ),
                     });
                 }
                 rows.push(row);

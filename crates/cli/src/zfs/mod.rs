@@ -369,7 +369,8 @@ fn check_inherit(name: &str, received: bool) -> anyhow::Result<()> {
     );
     let instead = match is_size {
         true => format!(
-            "\nuse 'zfs set {name}=none' to clear\nuse 'zfs inherit -S {name}' to revert to received value"
+            "\nuse 'zfs set {name}=none' to clear\nuse 'zfs inherit -S {name}' to revert to \
+             received value"
         ),
         false => String::new(),
     };

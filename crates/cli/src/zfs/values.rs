@@ -72,7 +72,8 @@ pub fn is_number(property: &str) -> bool {
     }
 }
 
-/// Whether there is a property of this name: native, of users, or of what an owner uses and may use.
+/// Whether there is a property of this name: native, of users, or of what an owner uses and may
+/// use.
 pub fn is_known(property: &str) -> bool {
     const OWNERS: [&str; 13] = [
         "written@",

@@ -311,7 +311,9 @@ impl Iostat {
         };
         let Some(first) = pool(first) else {
             bail!(
-                "Unable to parse pools/vdevs list: '{first}' is no pool, and not all of the words are vdevs.\nNames of pools are shown by 'zpool list', those of vdevs by 'zpool status'"
+                "Unable to parse pools/vdevs list: '{first}' is no pool, and not all of the words \
+                 are vdevs.\nNames of pools are shown by 'zpool list', those of vdevs by 'zpool \
+                 status'"
             );
         };
         if vdevs.iter().all(|word| self.has_vdev(first, word)) {
@@ -812,19 +814,34 @@ mod tests {
         let none = BTreeMap::new();
         let text = iostat(&["-lq"]).report(&[pool_with_io(1)], &[], &none, true);
         let expected = concat!(
-            "              capacity     operations     bandwidth    total_wait     disk_wait    syncq_wait    asyncq_wait  scrub   trim  rebuild   syncq_read    syncq_write   asyncq_read  asyncq_write   scrubq_read   trimq_write  rebuildq_write\n",
-            "pool        alloc   free   read  write   read  write   read  write   read  write   read  write   read  write   wait   wait   wait   pend  activ   pend  activ   pend  activ   pend  activ   pend  activ   pend  activ   pend  activ\n",
-            "----------  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----\n",
-            "tank           1M  2.00G      2      4     2K   410K    1ms    3ms  786us    3ms    1us    1us    1us    1us      -      -      -      1      0      0     2K      0      0      7     10      0      0      0      0      0      0\n",
+            "              capacity     operations     bandwidth    total_wait     disk_wait    \
+             syncq_wait    asyncq_wait  scrub   trim  rebuild   syncq_read    syncq_write   \
+             asyncq_read  asyncq_write   scrubq_read   trimq_write  rebuildq_write\n",
+            "pool        alloc   free   read  write   read  write   read  write   read  write   \
+             read  write   read  write   wait   wait   wait   pend  activ   pend  activ   pend  \
+             activ   pend  activ   pend  activ   pend  activ   pend  activ\n",
+            "----------  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  \
+             -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  \
+             -----  -----  -----  -----  -----  -----  -----  -----  -----\n",
+            "tank           1M  2.00G      2      4     2K   410K    1ms    3ms  786us    3ms    \
+             1us    1us    1us    1us      -      -      -      1      0      0     2K      0      \
+             0      7     10      0      0      0      0      0      0\n",
         );
         assert_eq!(text, expected);
         let exact = iostat(&["-lp"]).report(&[pool_with_io(1)], &[], &none, true);
-        assert!(exact.starts_with(
-            "                        capacity                         operations                         bandwidth                   total_wait               disk_wait              syncq_wait              asyncq_wait            scrub        trim     rebuild\n"
-        ), "{exact}");
+        assert!(
+            exact.starts_with(
+                "                        capacity                         \
+             operations                         bandwidth                   \
+             total_wait               disk_wait              syncq_wait              \
+             asyncq_wait            scrub        trim     rebuild\n"
+            ),
+            "{exact}"
+        );
         assert!(
             exact.ends_with(
-                "     1572864     3932160      786432     3145728        1536        1536        1536        1536           -           -           -\n"
+                "     1572864     3932160      786432     3145728        1536        1536        \
+                 1536        1536           -           -           -\n"
             ),
             "{exact}"
         );
@@ -835,7 +852,8 @@ mod tests {
         let text = iostat(&["-lqH"]).report(&[still], &[], &before, false);
         assert_eq!(
             text,
-            "tank\t1M\t2.00G\t0\t0\t0\t0\t-\t-\t-\t-\t-\t-\t-\t-\t-\t-\t-\t3\t0\t0\t2K\t0\t0\t7\t10\t0\t0\t0\t0\t0\t0\n"
+            "tank\t1M\t2.00G\t0\t0\t0\t0\t-\t-\t-\t-\t-\t-\t-\t-\t-\t-\t-\t3\t0\t0\t2K\t0\t0\t\
+             7\t10\t0\t0\t0\t0\t0\t0\n"
         );
     }
 
@@ -846,10 +864,14 @@ mod tests {
         let sizes = iostat(&["-r"]).report(&[pool_with_io(1)], &[], &none, true);
         let head = concat!(
             "\n",
-            "tank          sync_read    sync_write    async_read    async_write      scrub         trim         rebuild  \n",
-            "req_size      ind    agg    ind    agg    ind    agg    ind    agg    ind    agg    ind    agg    ind    agg\n",
-            "----------  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----\n",
-            "512             0      0      0      0      0      0      0      0      0      0      0      0      0      0\n",
+            "tank          sync_read    sync_write    async_read    async_write      scrub         \
+             trim         rebuild  \n",
+            "req_size      ind    agg    ind    agg    ind    agg    ind    agg    ind    agg    \
+             ind    agg    ind    agg\n",
+            "----------  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  \
+             -----  -----  -----  -----\n",
+            "512             0      0      0      0      0      0      0      0      0      0      \
+             0      0      0      0\n",
         );
         assert!(sizes.starts_with(head), "{sizes}");
         assert!(
@@ -860,8 +882,8 @@ mod tests {
             sizes.contains("\n64K             0      1      0      1"),
             "{sizes}"
         );
-        let end = "\n------------------------------------------------------------------------------------------------------------\n";
-        assert!(sizes.ends_with(end), "{sizes}");
+        let end = format!("\n{}\n", "-".repeat(108));
+        assert!(sizes.ends_with(&end), "{sizes}");
         // 512 to 16M, three lines of heading, and lines above and below.
         assert_eq!(sizes.lines().count(), 16 + 5);
 
@@ -869,17 +891,25 @@ mod tests {
         let head = concat!(
             "\n",
             "tank         total_wait     disk_wait    syncq_wait    asyncq_wait\n",
-            "latency      read  write   read  write   read  write   read  write  scrub   trim  rebuild\n",
-            "----------  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----\n",
-            "1ns             0      0      0      0      0      0      0      0      0      0      0\n",
+            "latency      read  write   read  write   read  write   read  write  scrub   trim  \
+             rebuild\n",
+            "----------  -----  -----  -----  -----  -----  -----  -----  -----  -----  -----  \
+             -----\n",
+            "1ns             0      0      0      0      0      0      0      0      0      0      \
+             0\n",
         );
         assert!(times.starts_with(head), "{times}");
         for line in [
-            "2us             0      0      0      0      1      1      1      1      0      0      0\n",
-            "1ms             0      0      1      0      0      0      0      0      0      0      0\n",
-            "2ms             1      1      0      0      0      0      0      0      0      0      0\n",
-            "8ms             0      1      0      0      0      0      0      0      0      0      0\n",
-            "137s            0      0      0      0      0      0      0      0      0      0      0\n\
+            "2us             0      0      0      0      1      1      1      1      0      0      \
+             0\n",
+            "1ms             0      0      1      0      0      0      0      0      0      0      \
+             0\n",
+            "2ms             1      1      0      0      0      0      0      0      0      0      \
+             0\n",
+            "8ms             0      1      0      0      0      0      0      0      0      0      \
+             0\n",
+            "137s            0      0      0      0      0      0      0      0      0      0      \
+             0\n\
              ---------------------------------------------------------------------------------------\n",
         ] {
             assert!(times.contains(line), "{line}{times}");
@@ -936,7 +966,8 @@ mod tests {
         let error = choose(&["tank", "vda", "tank", "x"]).expect_err("not in tank");
         assert_eq!(
             error.to_string(),
-            "Expected either a list of pools, or list of vdevs in \"tank\", but got:\n\tvda (vdev in another pool)\n\ttank (pool)\n\tx (unknown)"
+            "Expected either a list of pools, or list of vdevs in \"tank\", but got:\n\tvda (vdev \
+             in another pool)\n\ttank (pool)\n\tx (unknown)"
         );
         let error = choose(&["nosuch"]).expect_err("unknown").to_string();
         assert!(

@@ -11,7 +11,8 @@ use crate::client::Client;
 use crate::columns::{Column, render};
 use crate::{json, numbers, refusals};
 
-const DEFAULT_COLUMNS: &str = "name,size,allocated,free,checkpoint,expandsize,fragmentation,capacity,dedupratio,health,altroot";
+const DEFAULT_COLUMNS: &str = "name,size,allocated,free,checkpoint,expandsize,fragmentation,\
+                               capacity,dedupratio,health,altroot";
 
 /// List pools with their sizes and health.
 #[derive(Debug, Args)]
@@ -271,7 +272,8 @@ impl List {
         if self.scripted {
             let width = name_width(&pool.tree, self.naming);
             return vec![format!(
-                "{heading:<width$}      -      -      -        -         -      -      -      -         -"
+                "{heading:<width$}      -      -      -        -         -      -      -      \
+                 -         -"
             )];
         }
         names

@@ -30,8 +30,8 @@ fn timestamp(word: &str) -> Result<Timestamp, String> {
     }
 }
 
-/// Takes `INTERVAL [COUNT]` off the end of the words: none without an interval, 0 for no end. What is a name is
-/// neither.
+/// Takes `INTERVAL [COUNT]` off the end of the words: none without an interval, 0 for no end. What
+/// is a name is neither.
 fn take_interval(
     words: &mut Vec<String>,
     is_name: &dyn Fn(&str) -> bool,
@@ -63,8 +63,8 @@ fn take_interval(
 }
 
 impl Repeat {
-    /// Runs `report` with the names and the text of the time (none without `-T`), once, or as often as the
-    /// words at the end say.
+    /// Runs `report` with the names and the text of the time (none without `-T`), once, or as often
+    /// as the words at the end say.
     pub fn run(
         &self,
         names: Vec<String>,
@@ -73,8 +73,8 @@ impl Repeat {
         self.run_more(names, 0, &|_| false, report)
     }
 
-    /// The same; with an interval, `more` times more often than the words say. A word that `is_name` takes for one
-    /// is no number.
+    /// The same; with an interval, `more` times more often than the words say. A word that
+    /// `is_name` takes for one is no number.
     pub fn run_more(
         &self,
         mut names: Vec<String>,

@@ -1,5 +1,6 @@
-//! Goal: an attribute has its old value or its new one, whatever comes between, and what was synced is there. Method: values
-//! that fit the dnode and that do not, in turn; the image is copied while the pool is open, as a power cut would leave it.
+//! Goal: an attribute has its old value or its new one, whatever comes between, and what was synced
+//! is there. Method: values that fit the dnode and that do not, in turn; the image is copied while
+//! the pool is open, as a power cut would leave it.
 
 use filesystem::{Filesystem, XattrMode};
 use pool::FeatureChoice;

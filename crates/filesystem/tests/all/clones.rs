@@ -1,6 +1,6 @@
 //! Goal: blocks that several files share are freed with the last of them, whoever cloned them.
-//! Method: a golden pool with files cloned by OpenZFS; files are deleted and overwritten in turns, after each of
-//! which zdb judges the pool and what is left is compared by hash.
+//! Method: a golden pool with files cloned by OpenZFS; files are deleted and overwritten in turns,
+//! after each of which zdb judges the pool and what is left is compared by hash.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -293,7 +293,8 @@ async fn zdb_finds_every_block_of_snapshots_and_clones() {
     zdb_is_clean(image.path(), "tank");
 }
 
-/// Once the new time of change found no room, and the caller was told that what had been done was not.
+/// Once the new time of change found no room, and the caller was told that what had been done was
+/// not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_attribute_is_removed_or_said_to_stay_where_there_is_no_room() {
     let world = World::system(2);

@@ -1,7 +1,7 @@
-//! Goal: what is written into encrypted datasets is there again, after a power cut too, for us and for
-//! OpenZFS, and not in the clear.
-//! Method: a golden pool's encrypted dataset gets a child, a clone and snapshots; the child takes random operations,
-//! all synchronous; the image is copied while the pool is open. Then the model, zdb and the real OpenZFS judge.
+//! Goal: what is written into encrypted datasets is there again, after a power cut too, for us and
+//! for OpenZFS, and not in the clear. Method: a golden pool's encrypted dataset gets a child, a
+//! clone and snapshots; the child takes random operations, all synchronous; the image is copied
+//! while the pool is open. Then the model, zdb and the real OpenZFS judge.
 
 use crate::common::model::Run;
 use crate::common::*;
@@ -76,8 +76,8 @@ async fn encrypted_datasets_are_written_as_openzfs_reads_them() {
         "{refused:?}"
     );
     load_keys(&pool, &manifest).await;
-    // All logs are replayed here, and none left to OpenZFS: what it replays it must have claimed itself, for
-    // it counts cloned blocks when it claims.
+    // All logs are replayed here, and none left to OpenZFS: what it replays it must have claimed
+    // itself, for it counts cloned blocks when it claims.
     for name in manifest["trees"].as_object().expect("trees").keys() {
         if !name.contains('@') {
             let filesystem = open(&world, &pool, name).await;

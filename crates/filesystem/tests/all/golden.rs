@@ -200,8 +200,8 @@ impl Golden {
     }
 }
 
-/// After everything was read: errors are counted on the device that was damaged (manifest: `damage`) and on
-/// no other, and nothing was lost.
+/// After everything was read: errors are counted on the device that was damaged (manifest:
+/// `damage`) and on no other, and nothing was lost.
 fn check_errors(manifest: &Value, status: &pool::PoolStatus) {
     fn walk(vdev: &pool::VdevStatus, damaged: Option<&str>, found: &mut u64) {
         let path = vdev.path.as_deref().unwrap_or("");
@@ -279,7 +279,8 @@ impl Golden {
         }
     }
 
-    /// The rows of `zfs userspace` and the like: kind, id, bytes and their quota, objects and theirs.
+    /// The rows of `zfs userspace` and the like: kind, id, bytes and their quota, objects and
+    /// theirs.
     async fn check_space(&self, pool: &pool::Pool, name: &str, rows: &Value) {
         let rows = rows.as_array().map_or(&[][..], |rows| &rows[..]);
         if rows.is_empty() {
@@ -449,7 +450,12 @@ macro_rules! golden_pools {
     )*};
 }
 
-golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz1_5 raidz2_6 raidz2_multi raidz3_8 big_dirs v28 v15_fs3 nofeat removed removing draid draid_spare special logs_cache degraded damaged damaged_raidz stale gang gang_raidz raidz_expanded raidz_expanding checkpoint cloned_blocks dedup_fast dedup_legacy encrypted zil_dirty zil_dirty_slog);
+golden_pools!(
+    plain mirror3 stripe_of_mirrors raidz1_3 raidz1_5 raidz2_6 raidz2_multi raidz3_8 big_dirs v28
+    v15_fs3 nofeat removed removing draid draid_spare special logs_cache degraded damaged
+    damaged_raidz stale gang gang_raidz raidz_expanded raidz_expanding checkpoint cloned_blocks
+    dedup_fast dedup_legacy encrypted zil_dirty zil_dirty_slog
+);
 
 macro_rules! golden_pools_of_2_4 {
     ($($name:ident)*) => {$(
@@ -462,7 +468,8 @@ macro_rules! golden_pools_of_2_4 {
 
 golden_pools_of_2_4!(rewritten gang_wide gang_wide_raidz);
 
-/// What a checkpoint keeps is there in full, deleted and overwritten files and destroyed datasets included.
+/// What a checkpoint keeps is there in full, deleted and overwritten files and destroyed datasets
+/// included.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_checkpoint_is_as_it_was() {
     if let Some(golden) = golden() {

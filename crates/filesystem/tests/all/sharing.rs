@@ -1,6 +1,7 @@
-//! Goal: copying a range shares whole blocks where that can be and copies where not; files are what they would be with
-//! copies, after power cuts too, and the last file that has a block frees it.
-//! Method: `copy_range` between files, the pool's numbers of cloned blocks, images copied while the pool is open, and zdb.
+//! Goal: copying a range shares whole blocks where that can be and copies where not; files are what
+//! they would be with copies, after power cuts too, and the last file that has a block frees it.
+//! Method: `copy_range` between files, the pool's numbers of cloned blocks, images copied while the
+//! pool is open, and zdb.
 
 use std::sync::Arc;
 
@@ -249,7 +250,8 @@ async fn what_cannot_be_shared_is_copied() {
     bed.fs.close().await.expect("close");
 }
 
-/// In the open transaction group a shared block is written, cut, cut off, punched, shared again and freed.
+/// In the open transaction group a shared block is written, cut, cut off, punched, shared again and
+/// freed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shared_blocks_change_before_they_are_written() {
     let bed = Bed::new(&[("recordsize", "8K")]).await;
@@ -319,7 +321,8 @@ async fn shared_blocks_change_before_they_are_written() {
     bed.fs.close().await.expect("close");
 }
 
-/// Clones that were synchronous are there after a power cut, and are shared; whatever became of the source.
+/// Clones that were synchronous are there after a power cut, and are shared; whatever became of the
+/// source.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_power_cut_loses_no_synchronous_clone() {
     let bed = Bed::new(&[("recordsize", "16K"), ("sync", "always")]).await;
@@ -359,7 +362,8 @@ async fn a_power_cut_loses_no_synchronous_clone() {
     bed.again().await.fs.close().await.expect("close");
 }
 
-/// A record of the log may tell anything, with a right checksum: then the filesystem is not opened, and nothing is done.
+/// A record of the log may tell anything, with a right checksum: then the filesystem is not opened,
+/// and nothing is done.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clone_records_that_lead_beyond_any_file_are_refused() {
     const BLOCK: u64 = 16 * K;
@@ -434,8 +438,8 @@ async fn digests(fs: &Filesystem, names: &[(String, String)]) -> Vec<(String, St
     out
 }
 
-/// The real OpenZFS replays our clones from the intent log, verifies those on disk, frees some and makes one, and gives
-/// the pool back.
+/// The real OpenZFS replays our clones from the intent log, verifies those on disk, frees some and
+/// makes one, and gives the pool back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn openzfs_takes_our_clones() {
     let Some(peer) = Peer::find() else { return };

@@ -751,7 +751,8 @@ proptest! {
                 header.set_u32(40, length & 512);
             }
             header.set_u32(24, a.session.exp_cmd_sn.wrapping_add(u32::from(random[30] % 8 == 0)));
-            if a.send_raw(header, &vec![random[1]; 512 * pieces]).is_err() || a.session.is_closing() {
+            let sent = a.send_raw(header, &vec![random[1]; 512 * pieces]);
+            if sent.is_err() || a.session.is_closing() {
                 break;
             }
             if runs {

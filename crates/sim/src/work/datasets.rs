@@ -11,7 +11,8 @@ use crate::model::{Content, DatasetModel, State};
 use crate::verify::Failure;
 
 impl Worker {
-    /// Unloads the key of the worker's datasets, which nobody else has, does what needs no key, and loads it again.
+    /// Unloads the key of the worker's datasets, which nobody else has, does what needs no key, and
+    /// loads it again.
     pub(super) async fn lock_for_a_while(&mut self, golden: &Golden) -> Result<(), Failure> {
         let Some((root, wrapping)) = golden.key_of(&self.top) else {
             return Ok(());
@@ -128,7 +129,8 @@ impl Worker {
                         .is_some_and(|origin| dataset::name::split_snapshot(origin).0 == name)
                 });
                 let dataset = &state[&name];
-                // The top one, which the others are below, is a clone when one of them was promoted.
+                // The top one, which the others are below, is a clone when one of them was
+                // promoted.
                 let is_top = name == self.top;
                 let is_clone = dataset.origin.is_some() && !is_top;
                 if !is_clone || has_clones || !dataset.snapshots.is_empty() {

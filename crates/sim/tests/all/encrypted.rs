@@ -1,7 +1,7 @@
-//! Goal: what is written to encrypted datasets survives power cuts as everything else does, also where the pool is imported
-//! without their keys: then their logs are claimed, and replayed when the keys are there.
-//! Method: as `crash`, below encryption roots of golden pools; OpenZFS's own logs; administration of datasets whose keys
-//! are not loaded and whose logs wait.
+//! Goal: what is written to encrypted datasets survives power cuts as everything else does, also
+//! where the pool is imported without their keys: then their logs are claimed, and replayed when
+//! the keys are there. Method: as `crash`, below encryption roots of golden pools; OpenZFS's own
+//! logs; administration of datasets whose keys are not loaded and whose logs wait.
 
 use std::sync::Arc;
 
@@ -48,7 +48,8 @@ fn with_keys(seed: u64, golden: &'static Golden) -> Plan {
             repeats: seed % 4 == 2,
             ..plan.work
         },
-        // No standstills: what is not cached yet cannot be read then, and reads that users wait for fail at once.
+        // No standstills: what is not cached yet cannot be read then, and reads that users wait for
+        // fail at once.
         standstills: false,
         ..plan
     }
@@ -112,7 +113,8 @@ fn every_moment_of_a_small_encrypted_workload() {
     run_every_moment(plan, stride);
 }
 
-/// Lets something be done until it ends or the power goes; then the power is back and nothing runs any more.
+/// Lets something be done until it ends or the power goes; then the power is back and nothing runs
+/// any more.
 async fn until_the_power_goes<T>(
     sim: &SimWorld,
     what: &str,
@@ -159,7 +161,8 @@ async fn replay_slowly(sim: &SimWorld, golden: &Golden, pool: &Arc<Pool>) -> Res
     replay_all(sim, pool).await
 }
 
-/// A pool whose logs OpenZFS left loses its power while they are claimed and replayed, one of them long after its claim.
+/// A pool whose logs OpenZFS left loses its power while they are claimed and replayed, one of them
+/// long after its claim.
 async fn cut_replay(
     golden: &Golden,
     number: u64,
@@ -220,8 +223,9 @@ async fn cut_replay(
     Ok((found, writes))
 }
 
-/// Blocks of a log may be born in later txgs than the one that claims them. Once only the import that claimed them waited for
-/// those: after a power cut in between, the next one freed what it had replayed too early, and log blocks leaked.
+/// Blocks of a log may be born in later txgs than the one that claims them. Once only the import
+/// that claimed them waited for those: after a power cut in between, the next one freed what it had
+/// replayed too early, and log blocks leaked.
 #[test]
 fn openzfs_logs_are_replayed_whenever_their_keys_come() {
     let Some(golden) = zil_dirty() else { return };
@@ -237,7 +241,8 @@ fn openzfs_logs_are_replayed_whenever_their_keys_come() {
     }
 }
 
-/// What was on disk, and what the log has: of a file that was there and changed, and of one that is new.
+/// What was on disk, and what the log has: of a file that was there and changed, and of one that is
+/// new.
 const OLD: u64 = 1;
 const NEW: u64 = 2;
 
@@ -436,7 +441,8 @@ async fn administer_with_cuts(golden: &Golden, seed: u64) -> Result<bool, Failur
     Ok(replayed)
 }
 
-/// Snapshots, clones, rollbacks, renames, ... of datasets without keys whose logs wait: the logs go on waiting, or go away.
+/// Snapshots, clones, rollbacks, renames, ... of datasets without keys whose logs wait: the logs go
+/// on waiting, or go away.
 #[test]
 fn locked_datasets_are_administered_while_their_logs_wait() {
     let Some(golden) = encrypted() else { return };

@@ -122,8 +122,8 @@ fn a_suspended_pool_can_be_left() {
     });
 }
 
-/// Disks that go away with what they had in their caches: when they are back, that is written again, and
-/// nothing is missing.
+/// Disks that go away with what they had in their caches: when they are back, that is written
+/// again, and nothing is missing.
 #[test]
 fn what_disks_forget_is_written_again() {
     for (seed, layout) in [
@@ -169,8 +169,8 @@ fn what_disks_forget_is_written_again() {
                     .unwrap()
                     .unwrap();
                 drop((fs, pool));
-                // With redundancy, the pool may have gone on without one of them for a moment: it lacks
-                // what was written then, which is known.
+                // With redundancy, the pool may have gone on without one of them for a moment: it
+                // lacks what was written then, which is known.
                 let all_have_all = layout.redundancy() == 0;
                 inspect(&sim, "after all", all_have_all).await.unwrap();
                 let pool = import(&sim, false).await.unwrap();
@@ -183,8 +183,9 @@ fn what_disks_forget_is_written_again() {
     }
 }
 
-/// A mirror of which one disk lacks old blocks loses the other one for a moment: what the sync loop must read then
-/// is only there. It waits for it, and the pool goes on; once it leaked space, or stopped for ever.
+/// A mirror of which one disk lacks old blocks loses the other one for a moment: what the sync loop
+/// must read then is only there. It waits for it, and the pool goes on; once it leaked space, or
+/// stopped for ever.
 #[test]
 fn the_sync_loop_waits_for_a_disk_that_has_a_block_alone() {
     simulate(async {
@@ -208,7 +209,8 @@ fn the_sync_loop_waits_for_a_disk_that_has_a_block_alone() {
         stale.set_gone(false);
         let pool = import(&sim, false).await.unwrap();
         let fs = open(&sim, &pool).await.unwrap();
-        // All is in memory that removing needs at once, but not the blocks with the pointers that it frees.
+        // All is in memory that removing needs at once, but not the blocks with the pointers that
+        // it frees.
         for name in ["small", "removed"] {
             fs.lookup(fs.root(), name.as_bytes()).await.unwrap();
         }
@@ -537,8 +539,8 @@ fn slow_disks_delay_and_nothing_else() {
     });
 }
 
-/// On a full pool files can be cut and holes made, and what is refused is not done at all. (Seeds 3050
-/// and 3275 with faults: cut, and told that there is no space for that.)
+/// On a full pool files can be cut and holes made, and what is refused is not done at all. (Seeds
+/// 3050 and 3275 with faults: cut, and told that there is no space for that.)
 #[test]
 fn a_full_pool_can_be_cleared_out() {
     simulate(async {

@@ -1,6 +1,6 @@
-//! Goal: a panic in one of a pool's tasks stops that pool, says why, and leaves nobody waiting; other pools go on, and the
-//! pool can be given up and imported again.
-//! Method: devices that panic in the hands of the task that is meant.
+//! Goal: a panic in one of a pool's tasks stops that pool, says why, and leaves nobody waiting;
+//! other pools go on, and the pool can be given up and imported again. Method: devices that panic
+//! in the hands of the task that is meant.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Goal: what was promised on a mirrored intent log is there after a crash, or the import says that it may not be:
-//! never does a device that missed it tell alone that the log ended before it.
+//! Goal: what was promised on a mirrored intent log is there after a crash, or the import says that
+//! it may not be: never does a device that missed it tell alone that the log ended before it.
 //! Method: scripts in the simulated world, with a filesystem's `fsync` as the promise.
 
 use std::sync::Arc;
@@ -125,8 +125,8 @@ fn a_log_device_that_was_away_may_be_there_with_the_other_one() {
     });
 }
 
-/// A log device that goes away while nothing is wrong with the other one hinders nobody, whether a promise was made
-/// or not.
+/// A log device that goes away while nothing is wrong with the other one hinders nobody, whether a
+/// promise was made or not.
 #[test]
 fn a_log_that_lost_a_device_is_imported() {
     for promises in 0..3 {
@@ -147,7 +147,8 @@ fn a_log_that_lost_a_device_is_imported() {
     }
 }
 
-/// One write of a log device fails, and nobody tells: the promise is kept by what the other one has, or by the txg.
+/// One write of a log device fails, and nobody tells: the promise is kept by what the other one
+/// has, or by the txg.
 #[test]
 fn a_write_that_a_log_device_missed_is_on_record_before_the_promise() {
     for times in [1, 2, 3, 5] {
@@ -183,7 +184,8 @@ fn a_write_that_a_log_device_missed_is_on_record_before_the_promise() {
     }
 }
 
-/// A read error of one log device and the other one's lack of the block are no end of the log either.
+/// A read error of one log device and the other one's lack of the block are no end of the log
+/// either.
 #[test]
 fn a_log_device_that_fails_to_read_ends_no_log() {
     simulate(async {

@@ -27,7 +27,10 @@ fn op() -> impl Strategy<Value = Op> {
 
 proptest! {
     #[test]
-    fn range_sets_are_sets(ops in prop::collection::vec(op(), 1..60), probe in (0u64..220, 1u64..30)) {
+    fn range_sets_are_sets(
+        ops in prop::collection::vec(op(), 1..60),
+        probe in (0u64..220, 1u64..30),
+    ) {
         let mut set = RangeSet::new();
         let mut free = FreeMap::default();
         let mut model = BTreeSet::new();
@@ -46,29 +49,47 @@ proptest! {
                 }
             }
             prop_assert_eq!(set.space(), model.len() as u64);
-            prop_assert_eq!(set.ranges().flatten().collect::<BTreeSet<_>>(), model.clone());
+            prop_assert_eq!(
+                set.ranges().flatten().collect::<BTreeSet<_>>(),
+                model.clone()
+            );
             // Touching ranges are one.
             let ends: Vec<_> = set.ranges().collect();
             prop_assert!(ends.windows(2).all(|pair| pair[0].end < pair[1].start));
             prop_assert_eq!(free.ranges(), &set);
-            prop_assert_eq!(free.longest(), set.iter().map(|(_, length)| length).max().unwrap_or(0));
+            prop_assert_eq!(
+                free.longest(),
+                set.iter().map(|(_, length)| length).max().unwrap_or(0)
+            );
             let histogram = set.histogram();
             for (log2, count) in histogram.iter().enumerate() {
                 prop_assert_eq!(free.runs(log2 as u32), *count);
             }
         }
         let (start, length) = probe;
-        let inside = (start..start + length).filter(|at| model.contains(at)).count() as u64;
+        let inside = (start..start + length)
+            .filter(|at| model.contains(at))
+            .count() as u64;
         prop_assert_eq!(set.contains(start, length), inside == length);
         prop_assert_eq!(set.overlaps(start, length), inside > 0);
-        let parts: u64 = set.intersection(start, length).map(|part| part.end - part.start).sum();
+        let parts: u64 = set
+            .intersection(start, length)
+            .map(|part| part.end - part.start)
+            .sum();
         prop_assert_eq!(parts, inside);
-        let from: Vec<_> = set.from(start).flatten().filter(|at| *at >= start).collect();
+        let from: Vec<_> = set
+            .from(start)
+            .flatten()
+            .filter(|at| *at >= start)
+            .collect();
         prop_assert_eq!(from, model.range(start..).copied().collect::<Vec<_>>());
     }
 
     #[test]
-    fn a_free_map_gives_out_only_what_is_free(sizes in prop::collection::vec(1u64..64, 1..200), holes in prop::collection::vec((0u64..4000, 1u64..100), 0..20)) {
+    fn a_free_map_gives_out_only_what_is_free(
+        sizes in prop::collection::vec(1u64..64, 1..200),
+        holes in prop::collection::vec((0u64..4000, 1u64..100), 0..20),
+    ) {
         let mut map = FreeMap::default();
         map.add(0, 4096);
         for (start, length) in holes {
@@ -188,7 +209,8 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        6 => (1u64..600, 1usize..=3).prop_map(|(sectors, copies)| Step::Allocate { sectors, copies }),
+        6 => (1u64..600, 1usize..=3)
+            .prop_map(|(sectors, copies)| Step::Allocate { sectors, copies }),
         5 => any::<prop::sample::Index>().prop_map(Step::Free),
         1 => Just(Step::Pass),
         1 => Just(Step::Sync),
@@ -201,9 +223,15 @@ proptest! {
     /// nor before the txg that freed it and two more are synced, and what is handed out for the
     /// space maps always applies to what was handed out before.
     #[test]
-    fn space_is_never_given_out_twice(steps in prop::collection::vec(step(), 1..250), raidz in any::<bool>()) {
+    fn space_is_never_given_out_twice(
+        steps in prop::collection::vec(step(), 1..250),
+        raidz in any::<bool>(),
+    ) {
         simulate(async move {
-            let mut specs = [spec(0, AllocClass::Normal, 3), spec(1, AllocClass::Normal, 5)];
+            let mut specs = [
+                spec(0, AllocClass::Normal, 3),
+                spec(1, AllocClass::Normal, 5),
+            ];
             if raidz {
                 specs[1].geometry = Geometry::raidz(12, 5, 2).expect("a geometry");
             }
@@ -218,22 +246,39 @@ proptest! {
             for step in steps {
                 match step {
                     Step::Allocate { sectors, copies } => {
-                        let Ok(dvas) = allocator.allocate(&request(txg, sectors * 512, copies)).await else { continue };
+                        let Ok(dvas) = allocator
+                            .allocate(&request(txg, sectors * 512, copies))
+                            .await
+                        else {
+                            continue;
+                        };
                         assert_eq!(dvas.iter().flatten().count(), copies);
                         for dva in dvas.iter().flatten() {
                             let set = taken.entry(dva.vdev().get()).or_default();
                             let geometry = specs[dva.vdev().get() as usize].geometry;
                             assert_eq!(dva.asize_bytes(), geometry.asize(sectors * 512));
-                            assert_eq!(set.add(dva.offset_bytes(), dva.asize_bytes()), dva.asize_bytes(), "given out twice");
-                            assert_eq!(dva.offset_bytes() >> SHIFT, (dva.offset_bytes() + dva.asize_bytes() - 1) >> SHIFT);
+                            assert_eq!(
+                                set.add(dva.offset_bytes(), dva.asize_bytes()),
+                                dva.asize_bytes(),
+                                "given out twice"
+                            );
+                            assert_eq!(
+                                dva.offset_bytes() >> SHIFT,
+                                (dva.offset_bytes() + dva.asize_bytes() - 1) >> SHIFT
+                            );
                             live.push(*dva);
                         }
                         if copies > 1 {
-                            assert_ne!(dvas[0].map(|dva| dva.vdev()), dvas[1].map(|dva| dva.vdev()));
+                            assert_ne!(
+                                dvas[0].map(|dva| dva.vdev()),
+                                dvas[1].map(|dva| dva.vdev())
+                            );
                         }
                     }
                     Step::Free(index) => {
-                        if live.is_empty() { continue }
+                        if live.is_empty() {
+                            continue;
+                        }
                         let dva = live.swap_remove(index.index(live.len()));
                         allocator.free(Txg::new(txg), &dva).expect("freed once");
                         assert!(allocator.free(Txg::new(txg), &dva).is_err(), "freed twice");
@@ -247,7 +292,10 @@ proptest! {
                         waiting.retain(|(freed, dva)| {
                             let wait = txg < freed + DEFER_TXGS;
                             if !wait {
-                                taken.entry(dva.vdev().get()).or_default().remove(dva.offset_bytes(), dva.asize_bytes());
+                                taken
+                                    .entry(dva.vdev().get())
+                                    .or_default()
+                                    .remove(dva.offset_bytes(), dva.asize_bytes());
                             }
                             wait
                         });
@@ -264,12 +312,22 @@ proptest! {
             }
             let live_bytes: u64 = live.iter().map(|dva| dva.asize_bytes()).sum();
             let spaces = allocator.top_spaces();
-            assert_eq!(spaces.iter().map(|top| top.allocated_bytes).sum::<u64>(), live_bytes);
-            assert!(spaces.iter().all(|top| top.deferred_bytes == 0 && top.pending_bytes == 0));
+            assert_eq!(
+                spaces.iter().map(|top| top.allocated_bytes).sum::<u64>(),
+                live_bytes
+            );
+            assert!(
+                spaces
+                    .iter()
+                    .all(|top| top.deferred_bytes == 0 && top.pending_bytes == 0)
+            );
             for (key, free) in recorder.free.lock().iter() {
                 let inside = allocator.recorded_free(VdevId::new(key.0), key.1);
                 assert_eq!(inside.as_ref(), Some(free));
-                assert_eq!(allocator.histogram(VdevId::new(key.0), key.1), Some(free.histogram()));
+                assert_eq!(
+                    allocator.histogram(VdevId::new(key.0), key.1),
+                    Some(free.histogram())
+                );
             }
         });
     }

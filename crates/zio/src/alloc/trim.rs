@@ -2,9 +2,11 @@
 //! back meanwhile.
 //!
 //! ```text
-//!  defer[2] --sync_done--> collecting --age--> ripening --age--> ripe --hold--> held --release--> allocatable
-//!                              |                   |               |
-//!                              +---- allocated ----+---------------+--> forgotten
+//!  defer[2] --sync_done--> collecting --age--> ripening --age--> ripe --hold--> held
+//!                              |                   |               |             |
+//!                              +---- allocated ----+---------------+             +--release-->
+//!                                                  |                                allocatable
+//!                                                  +--> forgotten
 //! ```
 //!
 //! All of it but what is held can be allocated at any time, and is forgotten then: so it is free,

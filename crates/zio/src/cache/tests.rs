@@ -99,7 +99,12 @@ proptest! {
             }
             prop_assert!(cache.stats().size_bytes <= limit);
             let sum: u64 = cache.shards.iter()
-                .map(|shard| shard.lock().entries.values().map(|entry| weight(&entry.data)).sum::<u64>()).sum();
+                .map(|shard| {
+                    let shard = shard.lock();
+                    let weights = shard.entries.values().map(|entry| weight(&entry.data));
+                    weights.sum::<u64>()
+                })
+                .sum();
             prop_assert_eq!(sum, cache.stats().size_bytes);
         }
     }

@@ -60,20 +60,28 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
     fn what_is_written_is_read(
-        sectors in 1usize..300, seed in any::<u64>(), kind in 0usize..3, copies in 1u8..=3,
+        sectors in 1usize..300,
+        seed in any::<u64>(),
+        kind in 0usize..3,
+        copies in 1u8..=3,
         checksum in prop::sample::select(vec![
-            Checksum::Fletcher2, Checksum::Fletcher4, Checksum::Sha256, Checksum::Sha512, Checksum::Skein,
-            Checksum::EdonR, Checksum::Blake3, Checksum::Off,
+            Checksum::Fletcher2, Checksum::Fletcher4, Checksum::Sha256, Checksum::Sha512,
+            Checksum::Skein, Checksum::EdonR, Checksum::Blake3, Checksum::Off,
         ]),
         compression in prop::sample::select(vec![
-            Compression::Off, Compression::Lz4, Compression::Zstd, Compression::Gzip(6), Compression::Lzjb, Compression::Zle,
+            Compression::Off, Compression::Lz4, Compression::Zstd, Compression::Gzip(6),
+            Compression::Lzjb, Compression::Zle,
         ]),
-        raidz in any::<bool>(), ashift in prop::sample::select(vec![9u64, 12]),
+        raidz in any::<bool>(),
+        ashift in prop::sample::select(vec![9u64, 12]),
     ) {
         simulate(async move {
             let sim = SimWorld::new(seed);
             let tops = if raidz {
-                vec![group(&sim, "raidz", 2, "r", 5, 10), group(&sim, "mirror", 0, "m", 2, 20)]
+                vec![
+                    group(&sim, "raidz", 2, "r", 5, 10),
+                    group(&sim, "mirror", 0, "m", 2, 20),
+                ]
             } else {
                 vec![leaf(&sim, "a", 10), leaf(&sim, "b", 20)]
             };
@@ -84,15 +92,32 @@ proptest! {
                 1 => text(length, seed),
                 _ => vec![7; length],
             };
-            let policy = WritePolicy { checksum, compression, copies, allow_embedded: seed & 1 == 0, ..policy() };
+            let policy = WritePolicy {
+                checksum,
+                compression,
+                copies,
+                allow_embedded: seed & 1 == 0,
+                ..policy()
+            };
             let bp = round_trip(&pool, &data, &policy).await;
             assert_eq!(bp.lsize_bytes(), length as u64);
             if !bp.is_embedded() {
                 assert_eq!(bp.copies(), usize::from(copies));
                 assert_eq!(bp.physical_birth(), TXG);
                 assert!(bp.psize_bytes() <= bp.lsize_bytes());
-                assert_eq!(bp.compression() == Compression::Off, bp.psize_bytes() == bp.lsize_bytes());
-                assert_eq!(pool.pipeline.reader().read_raw(&bp, &direct()).await.expect("stored").len() as u64, bp.psize_bytes());
+                assert_eq!(
+                    bp.compression() == Compression::Off,
+                    bp.psize_bytes() == bp.lsize_bytes()
+                );
+                assert_eq!(
+                    pool.pipeline
+                        .reader()
+                        .read_raw(&bp, &direct())
+                        .await
+                        .expect("stored")
+                        .len() as u64,
+                    bp.psize_bytes()
+                );
             }
             assert_eq!(pool.reports.0.lock().len(), 0);
         });
@@ -360,8 +385,8 @@ async fn crumble(pool: &TestPool, run: u64) {
     }
 }
 
-/// With `dynamic_gang_header`, one header of a sector points to what took a tree of short ones; short
-/// ones of before are read, written in place and freed beside it.
+/// With `dynamic_gang_header`, one header of a sector points to what took a tree of short ones;
+/// short ones of before are read, written in place and freed beside it.
 #[test]
 fn wide_gang_headers_hold_more_pieces_and_short_ones_stay() {
     for raidz in [false, true] {

@@ -25,7 +25,8 @@ use sha2::{Digest, Sha256};
 
 use super::unpack;
 
-/// Memory that no damaged pool may make the process use, in KiB: the cache's limit and as much again.
+/// Memory that no damaged pool may make the process use, in KiB: the cache's limit and as much
+/// again.
 pub const MEMORY_KIB_MAX: u64 = 1 << 20;
 /// Entries of one filesystem that a run looks at.
 const ENTRIES_MAX: usize = 400;
@@ -356,8 +357,8 @@ impl Images {
             .collect()
     }
 
-    /// Labels with changed configurations and uberblocks whose checksums are right: on each image the
-    /// same in all four labels.
+    /// Labels with changed configurations and uberblocks whose checksums are right: on each image
+    /// the same in all four labels.
     pub fn forged(&self, random: &mut Seeded) -> Changes {
         let mut changes = Changes::new();
         for (image, (_, file, size)) in self.files.iter().enumerate() {
