@@ -2,7 +2,8 @@
 //! still use it.
 //!
 //! Its value names files, separated by commas, in one of two directories; a feature is allowed that
-//! all of them list. Without it, or with `off`, everything is allowed; with `legacy`, nothing.
+//! all of them list. The sets of OpenZFS 2.3 and 2.4 are known without files. Without it, or with
+//! `off`, everything is allowed; with `legacy`, nothing.
 //!
 //! Source: lib/libzfs/libzfs_pool.c `zpool_load_compat`, zpool-features(7).
 
@@ -75,6 +76,23 @@ impl Compatibility {
     }
 }
 
+/// What the files of this name hold where OpenZFS is not installed, or an older one is.
+fn built_in(name: &str) -> Option<BTreeSet<String>> {
+    let version = name
+        .strip_suffix("-linux")
+        .or(name.strip_suffix("-freebsd"));
+    let is_wanted = match version.unwrap_or(name) {
+        "openzfs-2.3" => pool::is_default_feature,
+        "openzfs-2.4" => |_: &str| true,
+        _ => return None,
+    };
+    let names = pool::supported_features().into_iter();
+    let wanted = names
+        .map(|feature| feature.name)
+        .filter(|name| is_wanted(name));
+    Some(wanted.map(str::to_owned).collect())
+}
+
 fn read(name: &str, directories: &[&str]) -> Result<BTreeSet<String>, Failure> {
     let refuse = |why: String| {
         let message =
@@ -89,6 +107,9 @@ fn read(name: &str, directories: &[&str]) -> Result<BTreeSet<String>, Failure> {
         .map(|directory| Path::new(directory).join(name))
         .filter(|path| path.is_file());
     let Some(path) = found.next() else {
+        if let Some(features) = built_in(name) {
+            return Ok(features);
+        }
         return Err(refuse(format!(
             "there is no file '{name}' in {}",
             directories.join(" or ")
@@ -111,6 +132,24 @@ fn read(name: &str, directories: &[&str]) -> Result<BTreeSet<String>, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sets_of_2_3_and_2_4_are_there_without_their_files() {
+        let load = |value: &str| Compatibility::load_from(value, &["/nonexistent"]);
+        let count = |value: &str| load(value).unwrap().choose().count();
+        assert_eq!(count("openzfs-2.3"), 44);
+        assert_eq!(count("openzfs-2.4-linux"), 47);
+        assert_eq!(count("openzfs-2.4-freebsd,openzfs-2.3-linux"), 44);
+        assert!(load("openzfs-2.5").is_err());
+        let newest = load("openzfs-2.4").unwrap();
+        assert!(newest.asks_for("physical_rewrite"));
+        assert!(
+            !newest.asks_for("dynamic_gang_header"),
+            "upgrades leave it out"
+        );
+        assert!(!Compatibility::All.asks_for("physical_rewrite"));
+        assert!(Compatibility::All.asks_for("longname"));
+    }
 
     #[test]
     fn files_are_intersected_and_comments_left_out() {

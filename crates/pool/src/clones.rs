@@ -1,17 +1,21 @@
-//! Tables of cloned blocks (feature `block_cloning`): how often each is referenced beyond the first time.
+//! Tables of cloned blocks (feature `block_cloning`): how often each is referenced beyond the first
+//! time.
 //!
-//! A top-level vdev that has cloned blocks has a table, two objects of the MOS: an array of 16-bit counts, one per
-//! range of the vdev ([`BrtVdevPhys`] is its bonus; the object directory names it), and a ZAP from a block's offset
-//! to its references beyond the first. A block that leaves the ZAP has one reference left: its next free
-//! frees its space. The feature's refcount is the number of tables.
+//! A top-level vdev that has cloned blocks has a table, two objects of the MOS: an array of 16-bit
+//! counts, one per range of the vdev ([`BrtVdevPhys`] is its bonus; the object directory names it),
+//! and a ZAP from a block's offset to its references beyond the first. A block that leaves the ZAP
+//! has one reference left: its next free frees its space. The feature's refcount is the number of
+//! tables.
 //!
 //! An entry is eight bytes in the order of the host, or, while `block_cloning_endian` is active, a
 //! number of eight bytes, which every host reads alike. That feature goes active with the first
-//! table of a pool that has it enabled, and counts the tables as well: all of a pool are of one kind.
+//! table of a pool that has it enabled, and counts the tables as well: all of a pool are of one
+//! kind.
 //!
-//! The sync loop applies what a txg did ([`zio::Clones`]) after it has written the datasets, in every pass, so that
-//! the changes of the tables and the frees of space are in the same txg as the pointers. Only the counts are in memory
-//! (2 bytes per 16 MiB); entries are read as they are needed.
+//! The sync loop applies what a txg did ([`zio::Clones`]) after it has written the datasets, in
+//! every pass, so that the changes of the tables and the frees of space are in the same txg as the
+//! pointers. Only the counts are in memory (2 bytes per 16 MiB); entries are read as they are
+//! needed.
 //!
 //! Locks: `tables`, for a map operation; only the sync loop changes it.
 //!
@@ -37,7 +41,8 @@ use crate::{PoolError, directory};
 
 /// Entries that are looked up at the same time.
 const LOOKUPS_IN_FLIGHT: usize = 64;
-/// log2 of the block size of a table's ZAP and of its indirect blocks (`brt_zap_default_bs`, `brt_zap_default_ibs`).
+/// log2 of the block size of a table's ZAP and of its indirect blocks (`brt_zap_default_bs`,
+/// `brt_zap_default_ibs`).
 const ZAP_BLOCK_SHIFT: u8 = 12;
 /// Counts in a block of the array.
 const COUNTS_PER_BLOCK: usize = BrtVdevPhys::BLOCK_BYTES as usize / 2;
@@ -170,8 +175,8 @@ impl CloneTables {
         })
     }
 
-    /// Whether a host of the other byte order made a table: its counts of references are in that order too, and
-    /// nothing says so (the feature `block_cloning_endian` was made for that).
+    /// Whether a host of the other byte order made a table: its counts of references are in that
+    /// order too, and nothing says so (the feature `block_cloning_endian` was made for that).
     pub(crate) fn is_foreign(&self) -> bool {
         let tables = self.tables.lock();
         tables.values().any(|table| table.phys.byte_order != 0)
@@ -187,8 +192,8 @@ impl CloneTables {
         out
     }
 
-    /// Applies what was cloned and freed since the last call, in syncing context: the references added first, then
-    /// the frees. Frees the space of blocks whose last reference went.
+    /// Applies what was cloned and freed since the last call, in syncing context: the references
+    /// added first, then the frees. Frees the space of blocks whose last reference went.
     ///
     /// # Errors
     /// Of reading and writing the tables.
@@ -252,7 +257,8 @@ impl CloneTables {
             let sum = change.stored.saturating_add(change.added);
             let taken = sum.min(change.freed.len() as u64);
             let left = sum - taken;
-            // One of a block's pointers had no reference in the table: when it goes last, the block does.
+            // One of a block's pointers had no reference in the table: when it goes last, the block
+            // does.
             for block in &change.freed[taken as usize..] {
                 sync.pipeline.frees().free_space(sync.ctx.txg, block);
             }

@@ -1,7 +1,8 @@
 //! Feature flags as the engine uses them: names, which ones we support, and the check at import.
 //!
 //! Refcounts and their storage are in `dataset::features`; here is what `zpool` shows and what an
-//! import decides. Table order is that of `zpool get all` (`spa_feature_t`, include/zfeature_common.h).
+//! import decides. Table order is that of `zpool get all` (`spa_feature_t`,
+//! include/zfeature_common.h).
 
 use std::sync::Arc;
 
@@ -239,8 +240,8 @@ pub(crate) fn blocked(features: &[(String, u64, bool)]) -> (Vec<String>, Vec<Str
     (unreadable, unwriteable)
 }
 
-/// Changes of layout that are under way in this pool, which nobody here carries on: it is not written until OpenZFS
-/// is done with them.
+/// Changes of layout that are under way in this pool, which nobody here carries on: it is not
+/// written until OpenZFS is done with them.
 pub(crate) async fn under_way(
     mos: &Arc<ObjectSet>,
     tree: &VdevTree,

@@ -450,7 +450,12 @@ macro_rules! golden_pools {
     )*};
 }
 
-golden_pools!(plain mirror3 stripe_of_mirrors raidz1_3 raidz1_5 raidz2_6 raidz2_multi raidz3_8 big_dirs v28 v15_fs3 nofeat removed removing draid draid_spare special logs_cache degraded damaged damaged_raidz stale gang gang_raidz raidz_expanded raidz_expanding checkpoint cloned_blocks dedup_fast dedup_legacy encrypted zil_dirty zil_dirty_slog);
+golden_pools!(
+    plain mirror3 stripe_of_mirrors raidz1_3 raidz1_5 raidz2_6 raidz2_multi raidz3_8 big_dirs v28
+    v15_fs3 nofeat removed removing draid draid_spare special logs_cache degraded damaged
+    damaged_raidz stale gang gang_raidz raidz_expanded raidz_expanding checkpoint cloned_blocks
+    dedup_fast dedup_legacy encrypted zil_dirty zil_dirty_slog
+);
 
 macro_rules! golden_pools_of_2_4 {
     ($($name:ident)*) => {$(

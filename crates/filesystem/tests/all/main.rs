@@ -10,6 +10,7 @@ mod datasets;
 mod encrypted;
 mod features;
 mod full;
+mod gangs_peer;
 mod golden;
 mod links;
 mod members;

@@ -3,8 +3,8 @@
 //!
 //! A gang block's pointer leads to a header of 512 bytes with three block pointers, whose blocks
 //! follow each other to make up the stored block; each may be a gang block again. While the feature
-//! `dynamic_gang_header` is active, a header is as long as the least that is allocated on its vdevs,
-//! with as many pointers as that holds; headers from before stay as they are. The header has
+//! `dynamic_gang_header` is active, a header is as long as the least that is allocated on its
+//! vdevs, with as many pointers as that holds; headers from before stay as they are. The header has
 //! one copy more than the block, for everything below is lost without it. The pointer's asize
 //! covers the whole tree, copy by copy; its checksum is that of the whole stored block. The header
 //! carries a checksum of its own, which also names its DVA.

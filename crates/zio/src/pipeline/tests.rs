@@ -385,8 +385,8 @@ async fn crumble(pool: &TestPool, run: u64) {
     }
 }
 
-/// With `dynamic_gang_header`, one header of a sector points to what took a tree of short ones; short
-/// ones of before are read, written in place and freed beside it.
+/// With `dynamic_gang_header`, one header of a sector points to what took a tree of short ones;
+/// short ones of before are read, written in place and freed beside it.
 #[test]
 fn wide_gang_headers_hold_more_pieces_and_short_ones_stay() {
     for raidz in [false, true] {
