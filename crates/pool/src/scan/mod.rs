@@ -573,7 +573,10 @@ impl Scan {
         };
         if !is_early && !self.is_closing.load(Ordering::Acquire) {
             self.begin_resilver(core, tx).await?;
-            if self.state.lock().is_active() {
+            // What is being destroyed is in no dataset, and is sooner freed than read
+            // (`dsl_process_async_destroys`).
+            let is_destroying = core.dsl.destroyer().has_work();
+            if self.state.lock().is_active() && !is_destroying {
                 self.work(pass).await?;
             }
         }
