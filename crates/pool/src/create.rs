@@ -1,8 +1,9 @@
 //! Creating a pool: the first transaction group, with the whole MOS.
 //!
-//! Nothing is written before all that was asked for is checked and every device was looked at; then the labels, then txg 4
-//! (`TXG_INITIAL`). A crash before its uberblock leaves devices whose labels have txg 0 and name a
-//! pool that was never there: `zpool create` may take them again without '-f'.
+//! Nothing is written before all that was asked for is checked and every device was looked at; then
+//! the labels, then txg 4 (`TXG_INITIAL`). A crash before its uberblock leaves devices whose labels
+//! have txg 0 and name a pool that was never there: `zpool create` may take them again without
+//! '-f'.
 //!
 //! Source: module/zfs/spa.c `spa_create`.
 
@@ -77,7 +78,8 @@ async fn plan(world: &World, spec: &CreateSpec) -> Result<(Ground, Choices), Poo
             guids.retain(|known| known != guid);
             continue;
         }
-        // Not a property of the pool but the name that it has until it is exported, handed over like one.
+        // Not a property of the pool but the name that it has until it is exported, handed over
+        // like one.
         if name == TEMPORARY_NAME {
             layout::check_name(value)?;
             temporary_name = Some(value.clone());

@@ -2,8 +2,8 @@
 //!
 //! [`traverse`] goes through an object set from its block pointer, depth first: the object set's
 //! block, the meta-dnode's tree, with every object's tree where its dnode is met, and at last the
-//! objects of space accounting. The order is that of OpenZFS's bookmarks (`order`), so a place to go
-//! on from means the same here and there. Only what was born after a given transaction group is
+//! objects of space accounting. The order is that of OpenZFS's bookmarks (`order`), so a place to
+//! go on from means the same here and there. Only what was born after a given transaction group is
 //! entered: a block is never older than what it leads to.
 //!
 //! A [`Visitor`] is told of each block that is met, before what the block leads to. It reads those

@@ -98,8 +98,8 @@ async fn scrubs_go_on_in_openzfs_and_back() {
     zdb_is_clean(images.path(), "tank");
 }
 
-/// A golden pool one of whose mirror halves is an old copy, of which the pool knows nothing: a scrub
-/// makes it as good as the other.
+/// A golden pool one of whose mirror halves is an old copy, of which the pool knows nothing: a
+/// scrub makes it as good as the other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stale_half_of_a_mirror_is_repaired() {
     let Some(golden) = golden() else { return };
