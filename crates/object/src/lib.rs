@@ -2,7 +2,7 @@
 //!
 //! | Module | ZFS's words | What it is |
 //! |---|---|---|
-//! | [`ObjectSet`] | objset | all objects of one dataset, or of the pool (the MOS); allocation, sync |
+//! | [`ObjectSet`] | objset | all objects of one dataset, or of the MOS; allocation, sync |
 //! | [`Object`] | dnode, dbuf | one object: blocks of data, a bonus, a spill block |
 //! | [`Zap`] | ZAP | names (or arrays of integers) to arrays of integers |
 //! | [`Bpobj`], [`Bptree`] | bpobj, bptree | lists of block pointers, trees to be freed |

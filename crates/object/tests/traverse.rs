@@ -93,7 +93,7 @@ async fn filled(bed: &Bed) -> BlockPointer {
         let new = NewObject::new(ObjectType::PLAIN_FILE_CONTENTS)
             .with_block_bytes(512)
             // Few pointers, and so room for a spill block.
-            .with_bonus(ObjectType::SA, vec![7; 200])
+            .with_bonus(ObjectType::SA, vec![7; 192])
             .with_slots(1 + (number % 4) as u8);
         let object = bed.set.allocate(&tx, new).await.expect("an object");
         let spill = dice.bytes(600);

@@ -212,8 +212,8 @@ impl Core {
         }
     }
 
-    /// Waits for something that needs txgs to be synced, but not for a pool that is suspended or gets so: who holds
-    /// `admin` would keep everybody else from it.
+    /// Waits for something that needs txgs to be synced, but not for a pool that is suspended or
+    /// gets so: who holds `admin` would keep everybody else from it.
     pub(crate) async fn unless_suspended<T, E: Into<PoolError>>(
         &self,
         work: impl Future<Output = Result<T, E>>,
@@ -228,8 +228,8 @@ impl Core {
         }
     }
 
-    /// Has a task done. One that waits for its turn when the pool is suspended is withdrawn; of one that was done but is
-    /// not on disk, it is said as well that the pool is suspended.
+    /// Has a task done. One that waits for its turn when the pool is suspended is withdrawn; of one
+    /// that was done but is not on disk, it is said as well that the pool is suspended.
     pub(crate) async fn run_task(&self, task: impl SyncTask + 'static) -> Result<(), PoolError> {
         self.unless_suspended(self.dsl.tasks().run(Arc::new(task)))
             .await
@@ -283,8 +283,8 @@ impl Core {
     }
 }
 
-/// Does what can only be done while the pool is not suspended, for a pool that nobody has yet. Once it is suspended,
-/// it is given up, as by a crash: nobody could clear it.
+/// Does what can only be done while the pool is not suspended, for a pool that nobody has yet. Once
+/// it is suspended, it is given up, as by a crash: nobody could clear it.
 pub(crate) async fn unless_suspended<T>(
     pipeline: &Pipeline,
     pool: &str,
@@ -317,7 +317,8 @@ pub(crate) async fn unless_suspended<T>(
 }
 
 impl Drop for Core {
-    /// Also for a pool that nobody closed: space maps and pipeline know each other, and would stay in memory.
+    /// Also for a pool that nobody closed: space maps and pipeline know each other, and would stay
+    /// in memory.
     fn drop(&mut self) {
         self.events.end();
         self.space.close();

@@ -50,7 +50,8 @@ pub struct FoundPool {
     pub guid: Guid,
     /// How it was left.
     pub state: FoundState,
-    /// Configuration put together of all labels, with today's paths: a root vdev over the top-level vdevs.
+    /// Configuration put together of all labels, with today's paths: a root vdev over the top-level
+    /// vdevs.
     pub config: NvList,
     /// The newest transaction group of any label's configuration.
     pub config_txg: Txg,
@@ -77,7 +78,8 @@ pub struct FoundPool {
 pub(crate) struct DeviceLabel {
     pub(crate) path: String,
     pub(crate) config: NvList,
-    /// A label of the same device that says another pool: one of the two is from before the pool's guid was changed.
+    /// A label of the same device that says another pool: one of the two is from before the pool's
+    /// guid was changed.
     pub(crate) other: Option<NvList>,
     pub(crate) uberblock: Option<Uberblock>,
 }
@@ -161,8 +163,9 @@ pub(crate) async fn read_label(device: &Arc<dyn Device>, path: &str) -> Option<D
     })
 }
 
-/// A txg that changes the pool's guid writes half of the labels, then uberblocks, then the other half. Where a crash came
-/// before any of the uberblocks, the pool has its old guid still, and only the old labels tell of it.
+/// A txg that changes the pool's guid writes half of the labels, then uberblocks, then the other
+/// half. Where a crash came before any of the uberblocks, the pool has its old guid still, and only
+/// the old labels tell of it.
 fn forget_unfinished_guids(labels: &mut [DeviceLabel]) {
     let changes: BTreeSet<(u64, u64)> = labels
         .iter()

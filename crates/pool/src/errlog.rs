@@ -1,13 +1,16 @@
-//! The persistent error logs: blocks of which no good copy is left, on disk (module/zfs/spa_errlog.c).
+//! The persistent error logs: blocks of which no good copy is left, on disk
+//! (module/zfs/spa_errlog.c).
 //!
-//! Two logs, `errlog_last` and `errlog_scrub` in the object directory, each a ZAP whose keys are described in
-//! crate `format`: without feature `head_errlog` one per block, with it one per live dataset that leads
-//! to another ZAP with one per block, so that a block can be looked for in snapshots and clones.
+//! Two logs, `errlog_last` and `errlog_scrub` in the object directory, each a ZAP whose keys are
+//! described in crate `format`: without feature `head_errlog` one per block, with it one per live
+//! dataset that leads to another ZAP with one per block, so that a block can be looked for in
+//! snapshots and clones.
 //!
 //! # Who writes
-//! The sync loop only, in pass 1, after the tasks of the txg ([`Core::sync_errors`], `spa_errlog_sync`): so a
-//! dataset that is destroyed or promoted and its logs change in one txg. When logs cannot be read or written, that is told
-//! once and they are left alone: damage in the list of damage must not stop a pool.
+//! The sync loop only, in pass 1, after the tasks of the txg ([`Core::sync_errors`],
+//! `spa_errlog_sync`): so a dataset that is destroyed or promoted and its logs change in one txg.
+//! When logs cannot be read or written, that is told once and they are left alone: damage in the
+//! list of damage must not stop a pool.
 //!
 //! # What a crash leaves
 //! The logs as of the last txg on disk; what was found since is found again when it is read.
@@ -233,8 +236,9 @@ pub(crate) async fn load(
 }
 
 impl Core {
-    /// The blocks of which no good copy is left, as far as the logs on disk, reads and scrubs know, each in every dataset that
-    /// has it (`spa_get_errlog`). Entries of logs whose block is in no dataset any more are taken out.
+    /// The blocks of which no good copy is left, as far as the logs on disk, reads and scrubs know,
+    /// each in every dataset that has it (`spa_get_errlog`). Entries of logs whose block is in no
+    /// dataset any more are taken out.
     pub(crate) async fn damaged(&self) -> Vec<Bookmark> {
         let heads = self.dsl.features().is_enabled(features::HEAD_ERRLOG);
         let logs = self.errors.logs();
@@ -312,7 +316,8 @@ impl Core {
         }
     }
 
-    /// What is known of the blocks in the logs, before feature `head_errlog` is enabled (`sync_upgrade_errlog`).
+    /// What is known of the blocks in the logs, before feature `head_errlog` is enabled
+    /// (`sync_upgrade_errlog`).
     pub(crate) async fn prepare_error_upgrade(&self) {
         let logs = self.errors.logs();
         let enabled = self.dsl.features().is_enabled(features::HEAD_ERRLOG);
@@ -420,9 +425,9 @@ impl LogSync<'_> {
         Ok(())
     }
 
-    /// Makes these the pool's logs. What they replace is freed after that only: an error between must not leave names
-    /// of objects whose numbers others may get. The scrub's goes first, as it may become the other: two names of one
-    /// object would have it freed twice.
+    /// Makes these the pool's logs. What they replace is freed after that only: an error between
+    /// must not leave names of objects whose numbers others may get. The scrub's goes first, as it
+    /// may become the other: two names of one object would have it freed twice.
     async fn name(&mut self, logs: Logs) -> Result<(), PoolError> {
         let directory = Zap::hold(self.mos(), ObjectId::POOL_DIRECTORY).await?;
         for (name, log) in [
@@ -504,8 +509,8 @@ impl LogSync<'_> {
         Ok(())
     }
 
-    /// Frees a log that is named nowhere any more, with all below it (`delete_errlog`). What cannot be read is left
-    /// behind.
+    /// Frees a log that is named nowhere any more, with all below it (`delete_errlog`). What cannot
+    /// be read is left behind.
     async fn delete(&self, log: ObjectId) {
         if log.is_zero() {
             return;
@@ -574,7 +579,8 @@ impl LogSync<'_> {
         Ok(())
     }
 
-    /// Entries of blocks that the snapshots have which a promoted clone took go with them (`swap_errlog`).
+    /// Entries of blocks that the snapshots have which a promoted clone took go with them
+    /// (`swap_errlog`).
     async fn swap(
         &self,
         log: &Zap,
@@ -637,8 +643,9 @@ mod tests {
 
     use crate::{HostIdentity, ImportSpec, Pool, ScanSpec, directory};
 
-    /// Goal: what a whole scrub did not find any more is forgotten, on disk too (`spa_errlog_rotate`). Method: a golden
-    /// pool; errors are told as the pipeline and scrubs tell them.
+    /// Goal: what a whole scrub did not find any more is forgotten, on disk too
+    /// (`spa_errlog_rotate`). Method: a golden pool; errors are told as the pipeline and scrubs
+    /// tell them.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_scrub_replaces_the_log() {
         let Some(golden) = oracles::golden() else {

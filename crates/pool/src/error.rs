@@ -441,7 +441,8 @@ impl PoolError {
         )
     }
 
-    /// Whether the error says that what is on the devices is not as it was written, or cannot be read.
+    /// Whether the error says that what is on the devices is not as it was written, or cannot be
+    /// read.
     pub fn is_damage(&self) -> bool {
         use dataset::DatasetError;
         use object::ObjectError;

@@ -162,8 +162,8 @@ pub(crate) struct Making<'a> {
     pub(crate) random: &'a dyn Random,
 }
 
-/// The configurations of new top-level vdevs, numbered from `first_id`; `facts` are those of all devices. Spares
-/// and cache devices are left out.
+/// The configurations of new top-level vdevs, numbered from `first_id`; `facts` are those of all
+/// devices. Spares and cache devices are left out.
 pub(crate) fn build_tops(
     first_id: u64,
     vdevs: &[VdevSpec],
@@ -210,8 +210,8 @@ pub(crate) fn build_auxiliary(
     Ok(out)
 }
 
-/// The distributed spares of new dRAID vdevs, as the list in the MOS has them (`vdev_draid_spare_create`,
-/// module/zfs/vdev_draid.c).
+/// The distributed spares of new dRAID vdevs, as the list in the MOS has them
+/// (`vdev_draid_spare_create`, module/zfs/vdev_draid.c).
 pub(crate) fn build_draid_spares(tops: &[NvList], making: &Making<'_>) -> Vec<NvList> {
     let mut out = Vec::new();
     for top in tops
@@ -389,13 +389,14 @@ pub(crate) fn in_use(label: &NvList) -> Option<DeviceUse> {
             Some(DeviceUse::ActivePool { pool })
         }
         config::STATE_EXPORTED => Some(DeviceUse::ExportedPool { pool }),
-        // Spares and cache devices are in use while their pool is imported, which is the caller's to know.
+        // Spares and cache devices are in use while their pool is imported, which is the caller's
+        // to know.
         _ => None,
     }
 }
 
-/// The least size of a vdev's devices, in bytes. A dRAID of the least devices would have less space than OpenZFS wants
-/// of any vdev (`vdev_open`).
+/// The least size of a vdev's devices, in bytes. A dRAID of the least devices would have less space
+/// than OpenZFS wants of any vdev (`vdev_open`).
 fn least_bytes(layout: &VdevLayout) -> u64 {
     const STEP_BYTES: u64 = 16 << 20;
     let VdevLayout::Draid {
@@ -417,8 +418,8 @@ fn least_bytes(layout: &VdevLayout) -> u64 {
     size_bytes
 }
 
-/// Opens and examines the devices of new vdevs: pools on them are spared, and what other software has there
-/// (`check_device`, cmd/zpool/os/linux/zpool_vdev_os.c); with `force`, nothing is.
+/// Opens and examines the devices of new vdevs: pools on them are spared, and what other software
+/// has there (`check_device`, cmd/zpool/os/linux/zpool_vdev_os.c); with `force`, nothing is.
 pub(crate) async fn examine(
     world: &World,
     vdevs: &[VdevSpec],

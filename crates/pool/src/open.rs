@@ -1,9 +1,9 @@
 //! Opening pools that exist.
 //!
 //! An import has two rounds. First, the vdevs as the labels tell are opened read-only, the newest
-//! uberblock chosen, and the MOS's own copy of the configuration read. Then everything is closed and
-//! opened again by that copy, which alone knows all vdevs, with the paths where devices were found.
-//! Nothing is written before every check has passed; then one transaction group claims the
+//! uberblock chosen, and the MOS's own copy of the configuration read. Then everything is closed
+//! and opened again by that copy, which alone knows all vdevs, with the paths where devices were
+//! found. Nothing is written before every check has passed; then one transaction group claims the
 //! intent logs' blocks and says in all labels who has the pool now.
 //!
 //! Source: module/zfs/spa.c (`spa_load_impl` and the `spa_ld_*` functions).
@@ -381,7 +381,8 @@ pub(crate) async fn read_trusted(
     result
 }
 
-/// Pools of version 28 are those of version 5000 without any feature; what older ones lack is only read.
+/// Pools of version 28 are those of version 5000 without any feature; what older ones lack is only
+/// read.
 fn check_version(pool: &str, version: u64, read_only: bool) -> Result<(), PoolError> {
     let (supported, advice) = match version {
         Uberblock::VERSION_FEATURES | Uberblock::VERSION_BEFORE_FEATURES => return Ok(()),
@@ -486,10 +487,10 @@ pub(crate) struct Past {
 /// Imports a pool at its newest uberblock, or at a past one (`spa_import`, `spa_load`).
 ///
 /// A past state that is to be written goes on in the transaction group after the newest
-/// (`spa_first_txg`): its first uberblock wins over all that are on disk. A crash before that leaves the
-/// newest in the labels; parts of it may be overwritten, as nothing of it counts as allocated, while
-/// the past state is whole. For a checkpoint, which only the newest state can tell of, an uberblock is
-/// written before anything else.
+/// (`spa_first_txg`): its first uberblock wins over all that are on disk. A crash before that
+/// leaves the newest in the labels; parts of it may be overwritten, as nothing of it counts as
+/// allocated, while the past state is whole. For a checkpoint, which only the newest state can tell
+/// of, an uberblock is written before anything else.
 pub(crate) async fn import(
     world: &World,
     spec: &ImportSpec,
@@ -705,8 +706,8 @@ async fn import_on(
         txgs.kick();
         let begin = async {
             txgs.sync().await?;
-            // Blocks of claimed logs must not be from the future for anything that is written from now
-            // on (`spa_load`: `spa_claim_max_txg`).
+            // Blocks of claimed logs must not be from the future for anything that is written from
+            // now on (`spa_load`: `spa_claim_max_txg`).
             let newest = core.claims.newest();
             txgs.wait_synced(newest).await?;
             while core.dedup.has_logs() {
@@ -776,7 +777,8 @@ fn log_claim(uberblock: &Uberblock, past: Option<&Past>) -> LogClaim {
     }
 }
 
-/// Takes into use what devices have grown by (`autoexpand=on`). The first txg writes the configuration in any case.
+/// Takes into use what devices have grown by (`autoexpand=on`). The first txg writes the
+/// configuration in any case.
 fn expand(pool: &str, ground: &Ground) {
     let tree = &ground.tree;
     for top in tree.tops().iter().filter(|top| tree.expand(top)) {

@@ -109,8 +109,8 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Writes everything, marks the pool exported, closes its devices. With `force`, also when it is suspended
-    /// (what was not written is lost, and the pool stays as after a crash).
+    /// Writes everything, marks the pool exported, closes its devices. With `force`, also when it
+    /// is suspended (what was not written is lost, and the pool stays as after a crash).
     ///
     /// # Errors
     /// [`PoolError::Suspended`] without `force`.
@@ -118,9 +118,9 @@ impl Pool {
         self.finish(config::STATE_EXPORTED, force).await
     }
 
-    /// Marks the pool destroyed and closes its devices. With `force`, a suspended one is just left: its devices,
-    /// when they are back, show it as it was. One that is open read-only is just left too, as
-    /// nothing is written to it (`spa_export_common`, module/zfs/spa.c).
+    /// Marks the pool destroyed and closes its devices. With `force`, a suspended one is just left:
+    /// its devices, when they are back, show it as it was. One that is open read-only is just left
+    /// too, as nothing is written to it (`spa_export_common`, module/zfs/spa.c).
     ///
     /// # Errors
     /// [`PoolError::Suspended`] without `force`.
@@ -128,7 +128,8 @@ impl Pool {
         self.finish(config::STATE_DESTROYED, force).await
     }
 
-    /// Gives a suspended pool up: whatever waits for it fails. Only [`Pool::export`] by force is left then.
+    /// Gives a suspended pool up: whatever waits for it fails. Only [`Pool::export`] by force is
+    /// left then.
     pub fn give_up(&self) {
         if self.core.suspended().is_some() {
             self.core.pipeline.suspension().abandon(ZioError::Closing);
@@ -178,8 +179,8 @@ impl Pool {
             core.txgs.stop(ZioError::Closing);
             core.wait_ended().await;
         }
-        // Nobody else may have the devices while they discard for us. Those of a pool that is given up may never
-        // answer; they stay locked until they do.
+        // Nobody else may have the devices while they discard for us. Those of a pool that is given
+        // up may never answer; they stay locked until they do.
         let _gate = match core.suspended() {
             None => Some(core.trim.gate.lock().await),
             Some(_) => core.trim.gate.try_lock().ok(),
@@ -226,7 +227,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Has autotrim gather what comes free over so many txgs (16 unless told) before it discards it.
+    /// Has autotrim gather what comes free over so many txgs (16 unless told) before it discards
+    /// it.
     pub fn set_trim_batch_txgs(&self, txgs: u64) {
         self.core.pipeline.allocator().set_trim_batch_txgs(txgs);
     }
@@ -247,7 +249,8 @@ impl Pool {
         now_ns.saturating_sub(self.core.opened_ns)
     }
 
-    /// Latencies, sizes and queue depths of the vdevs' I/O since it was opened; of the whole pool under its own guid.
+    /// Latencies, sizes and queue depths of the vdevs' I/O since it was opened; of the whole pool
+    /// under its own guid.
     pub fn io_stats(&self) -> BTreeMap<Guid, IoStats> {
         fn walk(vdev: &Vdev, out: &mut BTreeMap<Guid, IoStats>) {
             out.insert(vdev.guid(), vdev.io_stats());
@@ -534,8 +537,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Sets a property of a vdev, or of the root vdev by the pool's guid (`zpool set PROPERTY=VALUE POOL VDEV`).
-    /// Returns once it is on disk.
+    /// Sets a property of a vdev, or of the root vdev by the pool's guid (`zpool set PROPERTY=VALUE
+    /// POOL VDEV`). Returns once it is on disk.
     ///
     /// # Errors
     /// [`PoolError::BadVdevProperty`], [`PoolError::NoSuchDevice`], [`PoolError::ReadOnly`].
@@ -591,7 +594,8 @@ impl Pool {
         Ok(enabled)
     }
 
-    /// Adds vdevs, spares and cache devices (`zpool add`). Returns once they are a part of the pool on disk.
+    /// Adds vdevs, spares and cache devices (`zpool add`). Returns once they are a part of the pool
+    /// on disk.
     ///
     /// # Errors
     /// [`PoolError::BadVdevs`], [`PoolError::DeviceInUse`], [`PoolError::TooSmall`],
@@ -601,8 +605,8 @@ impl Pool {
         vdevs::add(&self.core, spec).await
     }
 
-    /// Removes a log vdev, a spare or a cache device by its name, path or guid (`zpool remove`). Returns once the pool
-    /// on disk is without it.
+    /// Removes a log vdev, a spare or a cache device by its name, path or guid (`zpool remove`).
+    /// Returns once the pool on disk is without it.
     ///
     /// # Errors
     /// [`PoolError::CannotRemove`], [`PoolError::ReadOnly`].
@@ -674,22 +678,25 @@ impl Pool {
         vdevs::change_guid(&self.core, guid).await
     }
 
-    /// Makes a checkpoint of everything done before the call (`zpool checkpoint`): the pool can go back to it at an
-    /// import ([`crate::Rewind::Checkpoint`]) until it is discarded.
+    /// Makes a checkpoint of everything done before the call (`zpool checkpoint`): the pool can go
+    /// back to it at an import ([`crate::Rewind::Checkpoint`]) until it is discarded.
     ///
     /// # Errors
-    /// [`PoolError::HasCheckpoint`], [`PoolError::DiscardingCheckpoint`], [`PoolError::CannotCheckpoint`],
+    /// [`PoolError::HasCheckpoint`], [`PoolError::DiscardingCheckpoint`],
+    /// [`PoolError::CannotCheckpoint`],
     /// [`PoolError::ReadOnly`]; [`DatasetError::NoSpace`] in a full pool.
     pub async fn checkpoint(&self) -> Result<(), PoolError> {
         self.check_writeable()?;
         checkpoint::take(&self.core).await
     }
 
-    /// Gives the checkpoint up (`zpool checkpoint -d`). What it kept is freed in the background, see
+    /// Gives the checkpoint up (`zpool checkpoint -d`). What it kept is freed in the background,
+    /// see
     /// [`Pool::is_discarding`].
     ///
     /// # Errors
-    /// [`PoolError::NoCheckpointToDiscard`], [`PoolError::DiscardingCheckpoint`], [`PoolError::ReadOnly`].
+    /// [`PoolError::NoCheckpointToDiscard`], [`PoolError::DiscardingCheckpoint`],
+    /// [`PoolError::ReadOnly`].
     pub async fn discard_checkpoint(&self) -> Result<(), PoolError> {
         self.check_writeable()?;
         checkpoint::discard(&self.core).await
@@ -700,7 +707,8 @@ impl Pool {
         self.core.checkpoint.is_discarding()
     }
 
-    /// Changes how many ranges of a discarded checkpoint are freed in one txg (`zfs_spa_discard_memory_limit`).
+    /// Changes how many ranges of a discarded checkpoint are freed in one txg
+    /// (`zfs_spa_discard_memory_limit`).
     pub fn set_discard_step(&self, ranges: usize) {
         self.core.checkpoint.set_discard_step(ranges);
     }
@@ -717,7 +725,8 @@ impl Pool {
         Ok(self.core.history.read_all().await?)
     }
 
-    /// Adds a command to the history. Returns once it is queued; it is on disk with the next transaction group.
+    /// Adds a command to the history. Returns once it is queued; it is on disk with the next
+    /// transaction group.
     ///
     /// # Errors
     /// [`PoolError::ReadOnly`].
@@ -739,7 +748,8 @@ impl Pool {
         Ok(())
     }
 
-    /// [`Self::sync`], which writes the configuration too, whether it changed or not (`zpool sync -f`).
+    /// [`Self::sync`], which writes the configuration too, whether it changed or not (`zpool sync
+    /// -f`).
     ///
     /// # Errors
     /// The same.
@@ -773,7 +783,8 @@ impl Pool {
         self.core.suspended()
     }
 
-    /// Clears error counters, reopens devices, and resumes a suspended pool (`zpool clear`); `device` limits it to one.
+    /// Clears error counters, reopens devices, and resumes a suspended pool (`zpool clear`);
+    /// `device` limits it to one.
     ///
     /// # Errors [`PoolError::NoSuchDevice`]; [`PoolError::IsSpare`]; [`PoolError::ReadOnly`],
     /// except of a pool that has to be resumed; [`PoolError::Suspended`] when the pool cannot go
@@ -834,7 +845,8 @@ impl Pool {
     /// [`Pool::wait_for_scrub`]; stopping does.
     ///
     /// # Errors
-    /// [`PoolError::Resilvering`], [`PoolError::ScrubActive`], [`PoolError::ScrubPaused`], [`PoolError::NoScrub`].
+    /// [`PoolError::Resilvering`], [`PoolError::ScrubActive`], [`PoolError::ScrubPaused`],
+    /// [`PoolError::NoScrub`].
     pub async fn scrub(&self, command: ScrubCommand) -> Result<(), PoolError> {
         self.check_open()?;
         scan::command(&self.core, command).await?;
@@ -844,7 +856,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Waits until no scrub is under way, or it is paused; with `paused`, until a paused one has ended too.
+    /// Waits until no scrub is under way, or it is paused; with `paused`, until a paused one has
+    /// ended too.
     pub async fn wait_for_scrub(&self, paused: bool) {
         self.core.scan.wait(paused).await;
     }
@@ -871,8 +884,9 @@ impl Pool {
         self.core.scan.numbers()
     }
 
-    /// The blocks of which no copy is good, as far as the pool's logs and what was read and scrubbed since the import
-    /// tell, in order of dataset and object; with feature `head_errlog` in every dataset that has them.
+    /// The blocks of which no copy is good, as far as the pool's logs and what was read and
+    /// scrubbed since the import tell, in order of dataset and object; with feature `head_errlog`
+    /// in every dataset that has them.
     pub async fn damaged(&self) -> Vec<Bookmark> {
         self.core.damaged().await
     }

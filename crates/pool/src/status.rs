@@ -140,7 +140,8 @@ pub struct VdevStatus {
     pub allocated_bytes: u64,
     /// Fragmentation in percent, where known (top-level vdevs).
     pub fragmentation_percent: Option<u8>,
-    /// `log2` of the smallest block of a top-level vdev, or of the sector of a leaf's device; else zero.
+    /// `log2` of the smallest block of a top-level vdev, or of the sector of a leaf's device; else
+    /// zero.
     pub ashift: u8,
     /// Settable properties that differ from their defaults, and those of users, as text.
     pub properties: Vec<(String, String)>,
@@ -353,7 +354,8 @@ pub(crate) fn vdev_status(
     vdev_status_below(vdev, class, spaces, false)
 }
 
-/// Whether a device lacks writes that others of its top-level vdev have. Of one that is not usable the state says enough.
+/// Whether a device lacks writes that others of its top-level vdev have. Of one that is not usable
+/// the state says enough.
 fn is_stale(vdev: &Vdev) -> bool {
     let missing = match vdev.leaf() {
         Some(leaf) => leaf.missing(),

@@ -1,12 +1,14 @@
-//! What a pool has besides datasets and space maps, as it is at import: dedup tables, the checkpoint, the state of
-//! RAID-Z expansions, removals, and of what leaves were initialized and trimmed. What changes later is kept by those who change it.
+//! What a pool has besides datasets and space maps, as it is at import: dedup tables, the
+//! checkpoint, the state of RAID-Z expansions, removals, and of what leaves were initialized and
+//! trimmed. What changes later is kept by those who change it.
 //!
 //! # Dedup tables (`ddt_load`, module/zfs/ddt.c)
 //!
-//! A table is a ZAP per checksum and class, `DDT-sha256-zap-unique`, in the object directory, or (feature
-//! `fast_dedup`) in a directory of its own, `DDT-sha256`, that the object directory names; then there may be
-//! two logs of changes not yet in it as well. Sums of each ZAP's entries by references are in
-//! `DDT-statistics`. Old pools have dedup tables without any feature flag saying so.
+//! A table is a ZAP per checksum and class, `DDT-sha256-zap-unique`, in the object directory, or
+//! (feature `fast_dedup`) in a directory of its own, `DDT-sha256`, that the object directory names;
+//! then there may be two logs of changes not yet in it as well. Sums of each ZAP's entries by
+//! references are in `DDT-statistics`. Old pools have dedup tables without any feature flag saying
+//! so.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -50,7 +52,8 @@ impl DedupStatus {
         out
     }
 
-    /// Hundredths: how much would be needed without dedup, in relation to what is (`ddt_get_pool_dedup_ratio`).
+    /// Hundredths: how much would be needed without dedup, in relation to what is
+    /// (`ddt_get_pool_dedup_ratio`).
     pub fn ratio_percent(&self) -> u64 {
         let total = self.total();
         percent(total.referenced_dsize_bytes, total.dsize_bytes)

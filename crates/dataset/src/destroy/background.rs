@@ -66,7 +66,7 @@ impl Destroyer<'_> {
     }
 
     /// Whether something waits to be freed and can be.
-    pub(crate) fn has_work(&self) -> bool {
+    pub fn has_work(&self) -> bool {
         let waits = !self.dsl.destroy_state.bptree.lock().is_zero()
             || !self.dsl.destroy_state.deleted_clones.lock().is_zero()
             || self.free_dir().is_some_and(|dir| {

@@ -2,8 +2,8 @@
 //!
 //! [`traverse`] goes through an object set from its block pointer, depth first: the object set's
 //! block, the meta-dnode's tree, with every object's tree where its dnode is met, and at last the
-//! objects of space accounting. The order is that of OpenZFS's bookmarks (`order`), so a place to go
-//! on from means the same here and there. Only what was born after a given transaction group is
+//! objects of space accounting. The order is that of OpenZFS's bookmarks (`order`), so a place to
+//! go on from means the same here and there. Only what was born after a given transaction group is
 //! entered: a block is never older than what it leads to.
 //!
 //! A [`Visitor`] is told of each block that is met, before what the block leads to. It reads those
@@ -158,7 +158,6 @@ struct Traversal<V> {
 /// Walks an object set; see the module. Tasks that read ahead belong to `tasks`.
 pub async fn traverse<V: Visitor>(what: &Traverse, tasks: &Tasks, visitor: &Arc<V>) -> Traversed {
     let tasks = tasks.group();
-    let is_start = |at: &Bookmark| at.object.is_zero() && at.level == 0 && at.block_id == 0;
     let mut traversal = Traversal {
         visitor: visitor.clone(),
         tasks: tasks.clone(),
@@ -175,6 +174,11 @@ pub async fn traverse<V: Visitor>(what: &Traverse, tasks: &Tasks, visitor: &Arc<
     // What was read in vain.
     tasks.wait().await;
     traversed
+}
+
+/// Whether a place is the start of an object set.
+fn is_start(at: &Bookmark) -> bool {
+    at.object.is_zero() && at.level == 0 && at.block_id == 0
 }
 
 impl<V: Visitor> Traversal<V> {
@@ -204,9 +208,10 @@ impl<V: Visitor> Traversal<V> {
                     is_found = true;
                 }
             }
-            // Whoever goes on gets at least one block further.
-            let may_end = item.bookmark.level == 0 || item.leads == Leads::Root;
-            if may_end
+            // Whoever goes on gets at least one block further. The first block of dnodes is where
+            // those begin who begin.
+            let may_end = item.bookmark.level == 0 && !is_start(&item.bookmark);
+            if (may_end || item.leads == Leads::Root)
                 && !is_found
                 && self.from.is_none()
                 && !never_skipped

@@ -1,11 +1,11 @@
 //! The order in which a traversal meets the blocks of an object set (`zbookmark_compare`,
 //! `zbookmark_subtree_completed` and `zbookmark_subtree_tbd`, module/zfs/zio.c).
 //!
-//! A block comes after all that is before it in its object's data, and objects follow their numbers.
-//! A block of dnodes counts as the first object in it: what leads to an object comes before the
-//! object's own blocks. Since a block that leads to others covers a range, two questions are asked
-//! about one and a place to go on from: whether all that it covers is before the place, and whether
-//! all of it is after.
+//! A block comes after all that is before it in its object's data, and objects follow their
+//! numbers. A block of dnodes counts as the first object in it: what leads to an object comes
+//! before the object's own blocks. Since a block that leads to others covers a range, two questions
+//! are asked about one and a place to go on from: whether all that it covers is before the place,
+//! and whether all of it is after.
 
 use std::cmp::Ordering;
 

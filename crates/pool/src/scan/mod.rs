@@ -4,10 +4,11 @@
 //!   visit (which object sets) -> object::traverse -> queue, by vdev and offset -> issue
 //! ```
 //!
-//! A scrub reads every copy of every block, with all parity; a resilver gives devices that came back
-//! what they missed, and reads no more than that takes. Both are one scan, [`Scan`], a participant of
-//! the sync loop. Its state is stored as OpenZFS stores it (`position`), so that either goes on with
-//! what the other began. Pools that were imported read-only are scrubbed by `read_only`.
+//! A scrub reads every copy of every block, with all parity; a resilver gives devices that came
+//! back what they missed, and reads no more than that takes. Both are one scan, [`Scan`], a
+//! participant of the sync loop. Its state is stored as OpenZFS stores it (`position`), so that
+//! either goes on with what the other began. Pools that were imported read-only are scrubbed by
+//! `read_only`.
 //!
 //! # Rhythm
 //! In the first pass of each transaction group, after datasets were written, the scan has its turn
@@ -18,18 +19,18 @@
 //!
 //! # Why no block changes while it is read
 //! A block that waits in the queue is allocated: whoever frees its space takes it out
-//! ([`zio::pipeline::FreedHook`]). What is freed in a group is not allocated again before two more groups are
-//! on disk ([`zio::alloc::DEFER_TXGS`]), for logs too, and is not discarded before that. All reads
-//! of a turn end with it, before its group is on disk. So what is read in a turn has not been
-//! overwritten, whoever frees it meanwhile. Blocks that are rewritten in place were born in the group
-//! that is written, and a scan leaves out what was born after it began. Repairs go to the same
-//! places, in the same time.
+//! ([`zio::pipeline::FreedHook`]). What is freed in a group is not allocated again before two more
+//! groups are on disk ([`zio::alloc::DEFER_TXGS`]), for logs too, and is not discarded before that.
+//! All reads of a turn end with it, before its group is on disk. So what is read in a turn has not
+//! been overwritten, whoever frees it meanwhile. Blocks that are rewritten in place were born in
+//! the group that is written, and a scan leaves out what was born after it began. Repairs go to the
+//! same places, in the same time.
 //!
 //! # What devices lack
 //! A device that a resilver begins with has all missed txgs before `max_txg`. At the end of a whole
-//! scan such devices lack them no more ([`Core::settle_missing`]), but for txgs of which a block could
-//! not be read, or not be written to the device. A device that was away at any time since the scan
-//! began missed a later txg as well, and keeps everything: the next resilver is for it.
+//! scan such devices lack them no more ([`Core::settle_missing`]), but for txgs of which a block
+//! could not be read, or not be written to the device. A device that was away at any time since the
+//! scan began missed a later txg as well, and keeps everything: the next resilver is for it.
 //!
 //! Each txg it is looked whether a resilver is needed: some top-level vdev that works has a device
 //! that can be written and lacks txgs. What the last resilver could not mend is left alone until it
@@ -585,7 +586,10 @@ impl Scan {
         };
         if !is_early && !self.is_closing.load(Ordering::Acquire) {
             self.begin_resilver(core, tx).await?;
-            if self.state.lock().is_active() {
+            // What is being destroyed is in no dataset, and is sooner freed than read
+            // (`dsl_process_async_destroys`).
+            let is_destroying = core.dsl.destroyer().has_work();
+            if self.state.lock().is_active() && !is_destroying {
                 self.work(pass).await?;
             }
         }

@@ -2,8 +2,8 @@
 //! module/zfs/dsl_scan.c.
 //!
 //! There are two of it. One is where the walk is; the other is on disk, and says up to where
-//! everything was read: it becomes the first one whenever no block waits to be read. What happens to
-//! datasets changes both ([`Position::destroyed`] and so on: `dsl_scan_ds_destroyed`,
+//! everything was read: it becomes the first one whenever no block waits to be read. What happens
+//! to datasets changes both ([`Position::destroyed`] and so on: `dsl_scan_ds_destroyed`,
 //! `dsl_scan_ds_snapshotted`, `dsl_scan_ds_clone_swapped`).
 
 use std::collections::BTreeMap;

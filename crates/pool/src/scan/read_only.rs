@@ -398,7 +398,8 @@ impl Scrub {
         futures::future::select(ends, pauses).await;
     }
 
-    /// Stops it and waits until nothing of it is left; by `force`, of reads under way too, which a device may never answer.
+    /// Stops it and waits until nothing of it is left; by `force`, of reads under way too, which a
+    /// device may never answer.
     pub(crate) async fn end(&self, force: bool) {
         if let Some(run) = self.active() {
             run.state.send_replace(State::Stopped);

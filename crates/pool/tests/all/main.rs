@@ -1,4 +1,5 @@
-//! A pool as a whole, from outside: one binary, since every binary compiles all that its tests wait for anew.
+//! A pool as a whole, from outside: one binary, since every binary compiles all that its tests wait
+//! for anew.
 
 mod checkpoint;
 mod churn;

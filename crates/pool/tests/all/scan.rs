@@ -138,7 +138,11 @@ async fn keep_busy(
         if round % 3 == 0 {
             let name = format!("tank@busy{}", round % 9);
             let snapshots = pool.dsl().snapshots();
-            if snapshots.take(&[name.clone()], &[]).await.is_err() {
+            if snapshots
+                .take(std::slice::from_ref(&name), &[])
+                .await
+                .is_err()
+            {
                 let (dsl, names) = (pool.dsl(), [name]);
                 let destroyer = dsl.destroyer();
                 let destroyed = destroyer.destroy_snapshots(&names, false).await;
@@ -283,7 +287,7 @@ async fn scans_go_on_after_power_cuts() {
             ..device::sim::Latency::default()
         };
         for name in sim.disk_names() {
-            sim.disk(&name).expect("a disk").set_latency(slow.clone());
+            sim.disk(&name).expect("a disk").set_latency(slow);
         }
         match is_resilver {
             true => {
@@ -357,7 +361,7 @@ async fn a_scrub_of_a_pool_in_use_obeys() {
         ..device::sim::Latency::default()
     };
     for name in sim.disk_names() {
-        sim.disk(&name).expect("a disk").set_latency(slow.clone());
+        sim.disk(&name).expect("a disk").set_latency(slow);
     }
     pool.scrub(ScrubCommand::Start).await.expect("start");
     let refused = pool.scrub(ScrubCommand::Start).await;

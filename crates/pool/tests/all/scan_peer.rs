@@ -1,8 +1,6 @@
 //! Goal: the real OpenZFS goes on with a scrub that we began, we go on with one that it began, and
-//! we resilver a device that missed what it wrote.
+//! we repair what it wrote.
 //! Method: one trip to the machine in shared/peer with a mirror of two; a golden pool.
-
-use std::time::Duration;
 
 use crate::common::*;
 use device::World;
@@ -93,10 +91,6 @@ async fn scrubs_go_on_in_openzfs_and_back() {
     );
     let numbers = pool.scrub_numbers().expect("numbers");
     assert!(numbers.found_blocks > 480, "{numbers:?}");
-    for _ in 0..3 {
-        pool.sync().await.expect("sync");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
     let dataset = pool.dsl().open_dataset("tank").await.expect("open");
     check_objects(&dataset, &objects, 8).await;
     drop(dataset);
@@ -104,33 +98,22 @@ async fn scrubs_go_on_in_openzfs_and_back() {
     zdb_is_clean(images.path(), "tank");
 }
 
-/// A golden pool one of whose devices is from before the last txgs.
+/// A golden pool one of whose mirror halves is an old copy, of which the pool knows nothing: a
+/// scrub makes it as good as the other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_device_that_missed_writes_of_openzfs_is_resilvered() {
+async fn a_stale_half_of_a_mirror_is_repaired() {
     let Some(golden) = golden() else { return };
     let images = Images::new();
     let dir = unpack(&golden, "stale", images.path());
     let pool = import(&World::system(2), &dir).await;
-    for _ in 0..100 {
-        pool.sync().await.expect("sync");
-        let scan = pool.status().scan;
-        if scan.is_some_and(|scan| scan.state == ScanState::Finished) {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
+    for is_first in [true, false] {
+        pool.scrub(ScrubCommand::Start).await.expect("start");
+        pool.wait_for_scrub(true).await;
+        let scan = pool.status().scan.expect("a scan");
+        let end = (scan.function, scan.state, scan.errors);
+        assert_eq!(end, (ScanFunction::Scrub, ScanState::Finished, 0));
+        assert_eq!(scan.repaired_bytes > 0, is_first, "{scan:?}");
     }
-    let scan = pool.status().scan.expect("a scan");
-    assert_eq!(
-        (scan.function, scan.state, scan.errors),
-        (ScanFunction::Resilver, ScanState::Finished, 0)
-    );
-    let lacking = pool.pipeline().tree().leaves();
-    let mut lacking = lacking.iter().filter_map(|vdev| vdev.leaf());
-    assert!(lacking.all(|leaf| leaf.missing().is_empty()));
-    pool.scrub(ScrubCommand::Start).await.expect("start");
-    pool.wait_for_scrub(true).await;
-    let scan = pool.status().scan.expect("a scan");
-    assert_eq!((scan.errors, scan.repaired_bytes), (0, 0));
     let name = pool.name();
     pool.export(false).await.expect("export");
     zdb_is_clean(&dir, &name);

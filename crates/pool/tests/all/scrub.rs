@@ -1,5 +1,6 @@
-//! Goal: a scrub of a read-only pool reads every block that there is, once, finds what is damaged where it is damaged,
-//! and nothing else. Method: golden pools with known damage, zdb's count of blocks, damage made here.
+//! Goal: a scrub of a read-only pool reads every block that there is, once, finds what is damaged
+//! where it is damaged, and nothing else. Method: golden pools with known damage, zdb's count of
+//! blocks, damage made here.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -145,8 +146,8 @@ golden_pools! {
     cloned_blocks checkpoint big_dirs nofeat v28 v15_fs3 stale
 }
 
-/// Pools with encrypted datasets: without a key, and with logs that were not replayed. Where encryption is not supported
-/// at all they are refused by name.
+/// Pools with encrypted datasets: without a key, and with logs that were not replayed. Where
+/// encryption is not supported at all they are refused by name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn encrypted_pools_are_verified_without_keys() {
     let Some(golden) = golden() else { return };
@@ -188,8 +189,8 @@ async fn block(dataset: &Dataset, object: ObjectId, block: u64) -> BlockPointer 
     object.block_pointer(block).await.expect("a pointer")
 }
 
-/// Goal: what is lost is told, where it is told, and that only. Method: a mirror; one block is destroyed on both
-/// devices, one on one of them; the former is in a snapshot, too.
+/// Goal: what is lost is told, where it is told, and that only. Method: a mirror; one block is
+/// destroyed on both devices, one on one of them; the former is in a snapshot, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_blocks_are_named_and_others_are_counted() {
     let images = Images::new();
@@ -272,7 +273,8 @@ async fn lost_blocks_are_named_and_others_are_counted() {
     pool.export(false).await.expect("close");
 }
 
-/// Goal: pools that were written here are found whole, clones, destroyed datasets and parity included.
+/// Goal: pools that were written here are found whole, clones, destroyed datasets and parity
+/// included.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pool_of_ours_is_clean() {
     let images = Images::new();
@@ -309,7 +311,8 @@ async fn a_pool_of_ours_is_clean() {
     pool.export(false).await.expect("close");
 }
 
-/// Goal: a scrub obeys, and refuses what makes no sense. Method: commands before its tasks get to run.
+/// Goal: a scrub obeys, and refuses what makes no sense. Method: commands before its tasks get to
+/// run.
 #[tokio::test]
 async fn a_scrub_is_paused_continued_and_stopped() {
     let images = Images::new();

@@ -1,13 +1,13 @@
-//! Verifying every copy of a block, and giving devices what they lack: the primitive that scrubs and
-//! resilvers are made of.
+//! Verifying every copy of a block, and giving devices what they lack: the primitive that scrubs
+//! and resilvers are made of.
 //!
 //! An ordinary read stops at the first copy that is right. Here every DVA of the pointer is read,
 //! and below each DVA everything that its vdev keeps of the block: [`IoContext::scan`] goes down
 //! with the read, and each kind of vdev obeys it by reading *all* physical copies or columns.
 //! Mirrors read every child; RAID-Z reads every column and compares the parity with what it must
 //! be. A vdev that only translates addresses hands the flag on. What is wrong is counted at the
-//! device that returned it, and written anew where the pool may be written. A device that is known to
-//! lack the block is not read; it is written. For a resilver, that is all that is done.
+//! device that returned it, and written anew where the pool may be written. A device that is known
+//! to lack the block is not read; it is written. For a resilver, that is all that is done.
 //!
 //! Nothing here looks at the cache: what is in memory says nothing about the disks.
 
