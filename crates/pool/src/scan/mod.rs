@@ -763,8 +763,9 @@ impl Participant for Scan {
             let is_resilver = state.current.is_running() && state.current.is_resilver();
             (state.is_active(), state.is_dirty, is_resilver)
         };
-        let next = core.txgs.open_txg();
-        is_active || is_dirty || !is_resilver && self.needed_resilver(core, next).is_some()
+        // Also where txgs have to pass first.
+        let any = Txg::new(u64::MAX);
+        is_active || is_dirty || !is_resilver && self.needed_resilver(core, any).is_some()
     }
 
     fn pass<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {

@@ -8,13 +8,18 @@ use vdev::{RangeSet, VdevTree};
 
 use crate::core::Core;
 
+/// How far ahead of the txg that is written a new device is taken to lack txgs: the open one is at
+/// most two further, and from there it is `TXG_CONCURRENT_STATES` (include/sys/txg.h).
+const AHEAD_TXGS: u64 = 5;
+
 fn last_end(missing: &RangeSet) -> u64 {
     missing.ranges().next_back().map_or(0, |range| range.end)
 }
 
 /// The txgs (exclusive on both sides, as `scn_min_txg` and `scn_max_txg`) of what devices lack that
 /// can be written, below top-level vdevs that work. What is known to be `unmended` does not count.
-/// A scan that begins in `txg` leaves that one out.
+/// A scan that begins in `txg` leaves that one out: a device that lacks later txgs too, as one that
+/// was just attached, waits for them to pass (`scn_restart_txg`), or it would be resilvered twice.
 pub(super) fn needed(
     tree: &VdevTree,
     unmended: &BTreeMap<Guid, RangeSet>,
@@ -38,7 +43,8 @@ pub(super) fn needed(
                 continue;
             };
             let end = last_end(&missing).min(txg.get());
-            if first >= end {
+            let ahead = last_end(&missing) - end;
+            if first >= end || (1..=AHEAD_TXGS).contains(&ahead) {
                 continue;
             }
             let (from, until) = range.unwrap_or((u64::MAX, 0));
