@@ -329,7 +329,7 @@ fn of_a_scrub() {
         patiently("the scrub", bed.pool.wait_for_scrub(true))
             .await
             .unwrap();
-        stopped(&bed, "scrub").await;
+        stopped(&bed, "traversal").await;
         let scan = bed.pool.status().scan.unwrap();
         assert_eq!(scan.state, ScanState::Canceled);
         left(bed).await;
