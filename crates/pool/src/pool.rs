@@ -655,20 +655,6 @@ impl Pool {
         topology::online(&self.core, target).await
     }
 
-    /// For tests without resilver: says that a device has all that it lacked.
-    #[doc(hidden)]
-    pub fn forget_missing_for_tests(&self, vdev: Guid) {
-        if let Some(leaf) = self
-            .core
-            .tree
-            .find(vdev)
-            .as_ref()
-            .and_then(|vdev| vdev.leaf())
-        {
-            leaf.set_missing(vdev::RangeSet::new());
-        }
-    }
-
     /// Gives the pool another guid, which is not zero (`zpool reguid`).
     ///
     /// # Errors
@@ -867,6 +853,15 @@ impl Pool {
     /// a better order.
     pub fn set_scan_queue(&self, blocks: usize) {
         self.core.scan.set_queue_blocks_max(blocks);
+    }
+
+    /// Lets scrubs and resilvers wait where they are, or go on (tunable
+    /// `zfs_scan_suspend_progress`).
+    pub fn hold_scans(&self, hold: bool) {
+        self.core.scan.set_held(hold);
+        if !hold {
+            self.core.txgs.go_on();
+        }
     }
 
     /// The last scrub or resilver.

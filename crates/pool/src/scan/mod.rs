@@ -174,6 +174,7 @@ pub(crate) struct Scan {
     blocks: RwLock<Option<Arc<Blocks>>>,
     /// The pool is being exported.
     is_closing: AtomicBool,
+    is_held: AtomicBool,
     queue_blocks_max: AtomicUsize,
     /// Whether a scan runs, and whether it is paused.
     active: watch::Sender<(bool, bool)>,
@@ -187,6 +188,7 @@ impl Default for Scan {
             state: Mutex::default(),
             blocks: RwLock::default(),
             is_closing: AtomicBool::new(false),
+            is_held: AtomicBool::new(false),
             queue_blocks_max: AtomicUsize::new(QUEUE_BLOCKS_MAX),
             active: watch::Sender::new((false, false)),
             read_only: read_only::Scrub::default(),
@@ -402,6 +404,16 @@ impl Scan {
         let _ = ended.await;
     }
 
+    /// Lets scans wait where they are, or go on (tunable `zfs_scan_suspend_progress`).
+    pub(crate) fn set_held(&self, is_held: bool) {
+        self.is_held.store(is_held, Ordering::Release);
+    }
+
+    /// Whether turns are skipped for now.
+    fn rests(&self) -> bool {
+        self.is_closing.load(Ordering::Acquire) || self.is_held.load(Ordering::Acquire)
+    }
+
     /// The pool is being exported, or stays after all: turns end, or may begin again.
     pub(crate) fn set_closing(&self, is_closing: bool) {
         self.is_closing.store(is_closing, Ordering::Release);
@@ -584,7 +596,7 @@ impl Scan {
             let state = self.state.lock();
             pass.ctx.txg.get() < state.first_txg.get() + TXGS_AFTER_IMPORT
         };
-        if !is_early && !self.is_closing.load(Ordering::Acquire) {
+        if !is_early && !self.rests() {
             self.begin_resilver(core, tx).await?;
             // What is being destroyed is in no dataset, and is sooner freed than read
             // (`dsl_process_async_destroys`).
@@ -678,10 +690,9 @@ impl Scan {
         let clock = core.world.clock.clone();
         let (txgs, pipeline) = (core.txgs.clone(), core.pipeline.clone());
         let start_ns = clock.monotonic_ns();
-        let closing = core.scan.clone();
+        let scan = core.scan.clone();
         Arc::new(move || {
-            if closing.is_closing.load(Ordering::Acquire) || pipeline.suspension().error().is_some()
-            {
+            if scan.rests() || pipeline.suspension().error().is_some() {
                 return true;
             }
             let passed = Duration::from_nanos(clock.monotonic_ns().saturating_sub(start_ns));
@@ -755,7 +766,7 @@ fn repaired_bytes(core: &Core) -> u64 {
 
 impl Participant for Scan {
     fn has_work(&self, core: &Core) -> bool {
-        if self.is_closing.load(Ordering::Acquire) || core.read_only {
+        if self.rests() || core.read_only {
             return false;
         }
         let (is_active, is_dirty, is_resilver) = {

@@ -9,7 +9,6 @@ use crate::common::{data, get, open, put};
 use crate::vdevs::{CUTS, count, moments, power_cycle, until_cut};
 use device::sim::{PowerCut, SimOp, SimWorld};
 use filesystem::Filesystem;
-use format::{LABEL_END_BYTES, LABEL_START_BYTES};
 use pool::{
     AttachSpec, LeafSpec, OfflineSpec, Pool, PoolError, TopologyError, VdevState, VdevStatus,
 };
@@ -54,14 +53,13 @@ fn find<'a>(vdev: &'a VdevStatus, name: &str) -> Option<&'a VdevStatus> {
     vdev.children.iter().find_map(|child| find(child, name))
 }
 
-/// Copies what is between the labels, and says that the copy lacks nothing.
-async fn resilver(sim: &SimWorld, pool: &Pool, from: &str, to: &str) {
-    pool.sync().await.unwrap();
-    let (start, end) = (LABEL_START_BYTES, (DISK_MIB << 20) - LABEL_END_BYTES);
-    let content = sim.disk(from).unwrap().peek(start, (end - start) as usize);
-    sim.disk(to).unwrap().poke(start, &content);
-    let guid = find(&pool.status().root, to).expect("a device").guid;
-    pool.forget_missing_for_tests(guid);
+/// Resilvers a device, and holds resilvers again.
+async fn resilver(pool: &Pool, to: &str) {
+    pool.hold_scans(false);
+    while find(&pool.status().root, to).expect("a device").is_stale {
+        pool.sync_config().await.unwrap();
+    }
+    pool.hold_scans(true);
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -109,6 +107,8 @@ impl Step {
     async fn prepare(self, sim: &SimWorld) -> (Arc<Pool>, Arc<Filesystem>) {
         add_disk(sim, "new");
         let pool = create(sim, self.layout(), DISK_MIB, false).await.unwrap();
+        // What is half done stays so.
+        pool.hold_scans(true);
         let fs = open(sim, &pool).await.unwrap();
         let ino = put(&fs, "old", &data(1, 500_000)).await.unwrap();
         fs.sync_file(ino).await.unwrap();
@@ -121,7 +121,7 @@ impl Step {
         (pool, fs)
     }
 
-    async fn run(self, sim: &SimWorld, pool: &Pool, fs: &Filesystem) -> Result<(), PoolError> {
+    async fn run(self, pool: &Pool, fs: &Filesystem) -> Result<(), PoolError> {
         let changing = async {
             match self {
                 Step::Attach => pool.attach("disk0", &spec("new", false)).await,
@@ -130,7 +130,7 @@ impl Step {
                 Step::Detach => pool.detach("disk1").await,
                 Step::Cancel => pool.detach("new").await,
                 Step::Finish => {
-                    resilver(sim, pool, "disk1", "new").await;
+                    resilver(pool, "new").await;
                     while shape(pool) != self.shapes()[1] {
                         pool.sync_config().await?;
                     }
@@ -169,7 +169,7 @@ fn a_device_comes_or_goes_or_does_not() {
             let (pool, fs) = step.prepare(&sim).await;
             assert_eq!(shape(&pool), before);
             let start = (count(&sim, SimOp::Write), count(&sim, SimOp::Flush));
-            step.run(&sim, &pool, &fs).await.unwrap();
+            step.run(&pool, &fs).await.unwrap();
             assert_eq!(shape(&pool), after, "{step:?}");
             let total = (
                 count(&sim, SimOp::Write) - start.0,
@@ -196,7 +196,7 @@ fn a_device_comes_or_goes_or_does_not() {
                     let (pool, fs) = step.prepare(&sim).await;
                     sim.cut_power_at(op, at, how);
                     let about = format!("{step:?} {op:?} {at} {how:?}");
-                    let changed = until_cut(&sim, step.run(&sim, &pool, &fs)).await;
+                    let changed = until_cut(&sim, step.run(&pool, &fs)).await;
                     let is_done = changed.is_some();
                     if let Some(result) = changed {
                         result.unwrap();
@@ -209,6 +209,7 @@ fn a_device_comes_or_goes_or_does_not() {
                     let pool = import(&sim, false)
                         .await
                         .unwrap_or_else(|error| panic!("{about}: {error}"));
+                    pool.hold_scans(true);
                     let found = shape(&pool);
                     let is_after = found == after;
                     assert!(is_after || found == before && !is_done, "{about}: {found}");
@@ -222,7 +223,7 @@ fn a_device_comes_or_goes_or_does_not() {
                     let fs = open(&sim, &pool).await.unwrap();
                     check_old(&fs).await;
                     if !is_after && !matches!(step, Step::Finish) {
-                        step.run(&sim, &pool, &fs)
+                        step.run(&pool, &fs)
                             .await
                             .unwrap_or_else(|error| panic!("{about}: again: {error}"));
                     }
@@ -275,7 +276,7 @@ fn disks_go_one_after_the_other() {
             matches!(twice, Err(PoolError::DeviceInUse { .. })),
             "{twice:?}"
         );
-        resilver(&sim, &pool, "disk0", "disk1").await;
+        resilver(&pool, "disk1").await;
         while shape(&pool) != "mirror(disk0 disk1)" {
             pool.sync_config().await.unwrap();
         }
@@ -292,7 +293,7 @@ fn disks_go_one_after_the_other() {
         assert_eq!(pool.online("disk1").await.unwrap().state, VdevState::Online);
         let root = pool.status().root;
         assert!(find(&root, "disk1").unwrap().is_stale);
-        resilver(&sim, &pool, "disk0", "disk1").await;
+        resilver(&pool, "disk1").await;
         pool.detach("disk0").await.unwrap();
         assert_eq!(shape(&pool), "disk1");
         let history = pool.history().await.unwrap();
