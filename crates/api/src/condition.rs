@@ -22,8 +22,8 @@ pub enum PoolCondition {
     MissingDevices,
     /// Devices have no label, or a wrong one; others have their data.
     BadLabels,
-    /// Devices lack what was written while they were away.
-    AwaitingResilver,
+    /// Devices are given, or are about to be given, what they lack.
+    Resilvering,
     /// Devices failed at times; nothing is lost.
     DeviceErrors,
     /// Devices were taken offline.

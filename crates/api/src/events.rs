@@ -83,6 +83,12 @@ pub enum EventKind {
     /// A scrub is done.
     #[serde(rename = "scrub.finished")]
     ScrubFinished(EventPool),
+    /// Devices are being given what they missed.
+    #[serde(rename = "resilver.started")]
+    ResilverStarted(EventPool),
+    /// Nothing is left to give them, or to be given.
+    #[serde(rename = "resilver.finished")]
+    ResilverFinished(EventPool),
     /// Datasets were created, snapshots among them.
     #[serde(rename = "dataset.created")]
     DatasetsCreated {
@@ -133,6 +139,8 @@ impl EventKind {
             Self::ScrubPaused(_) => "scrub.paused",
             Self::ScrubCanceled(_) => "scrub.canceled",
             Self::ScrubFinished(_) => "scrub.finished",
+            Self::ResilverStarted(_) => "resilver.started",
+            Self::ResilverFinished(_) => "resilver.finished",
             Self::DatasetsCreated { .. } => "dataset.created",
             Self::DatasetsDestroyed { .. } => "dataset.destroyed",
             Self::JobStarted { .. } => "job.started",
@@ -205,6 +213,8 @@ mod tests {
             EventKind::ScrubPaused(pool()),
             EventKind::ScrubCanceled(pool()),
             EventKind::ScrubFinished(pool()),
+            EventKind::ResilverStarted(pool()),
+            EventKind::ResilverFinished(pool()),
             EventKind::DatasetsCreated {
                 names: names.clone(),
             },

@@ -45,6 +45,10 @@ pub struct Job {
 pub enum JobKind {
     /// Verifies everything in a pool. Canceling it stops the scrub.
     Scrub,
+    /// Gives devices what they missed.
+    Resilver,
+    /// Puts a device in another one's place; over when the old one has left.
+    Replace,
     /// Frees what only a checkpoint kept.
     CheckpointDiscard,
     /// Frees what was destroyed.

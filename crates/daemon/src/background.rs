@@ -1,5 +1,5 @@
-//! What pools do in the background, as jobs and events: scrubs, frees, discarding of checkpoints,
-//! and that a pool is suspended or goes on.
+//! What pools do in the background, as jobs and events: scrubs, resilvers, replacements, frees,
+//! discarding of checkpoints, and that a pool is suspended or goes on.
 //!
 //! Each imported pool has a task that looks ([`Background::look`]) whenever a transaction group is
 //! on disk, the pool is suspended, or somebody says that something was begun ([`Background::poke`],
@@ -35,9 +35,16 @@ pub(crate) struct Background {
 struct Works {
     is_suspended: bool,
     is_closed: bool,
-    scrub: Option<Work>,
+    scan: Option<Scan>,
+    replace: Option<Work>,
     discard: Option<Shrinking>,
     free: Option<Shrinking>,
+}
+
+/// A scrub or resilver.
+struct Scan {
+    kind: JobKind,
+    work: Work,
 }
 
 /// Bytes that become fewer.
@@ -79,9 +86,9 @@ impl Background {
     pub(crate) fn scrub_begun(&self, pool: &Pool) {
         let mut works = self.works.lock();
         self.events.tell_of(pool, EventKind::ScrubStarted);
-        match &works.scrub {
-            Some(work) => work.set_paused(false),
-            None => works.scrub = Some(self.begin(JobKind::Scrub, pool)),
+        match &works.scan {
+            Some(scan) => scan.work.set_paused(false),
+            None => works.scan = Some(self.scan(JobKind::Scrub, pool)),
         }
         drop(works);
         self.poke(pool);
@@ -93,7 +100,7 @@ impl Background {
         self.poked.notify_one();
     }
 
-    /// Looks what the pool does; whether a scrub is under way.
+    /// Looks what the pool does; whether a scrub or resilver is under way.
     pub(crate) fn look(&self, pool: &Pool) -> bool {
         let mut works = self.works.lock();
         if works.is_closed {
@@ -121,7 +128,23 @@ impl Background {
         for at in [&works.discard, &works.free].into_iter().flatten() {
             at.work.set_paused(is_suspended);
         }
-        self.look_at_scrub(&mut works, pool)
+        match (pool.is_replacing(), &works.replace) {
+            (true, None) => works.replace = Some(self.begin(JobKind::Replace, pool)),
+            (false, Some(_)) => {
+                if let Some(work) = works.replace.take() {
+                    work.end(JobState::Finished);
+                }
+            }
+            _ => {}
+        }
+        self.look_at_scan(&mut works, pool)
+    }
+
+    fn scan(&self, kind: JobKind, pool: &Pool) -> Scan {
+        Scan {
+            kind,
+            work: self.begin(kind, pool),
+        }
     }
 
     fn shrinks(
@@ -146,37 +169,61 @@ impl Background {
         }
     }
 
-    fn look_at_scrub(&self, works: &mut Works, pool: &Pool) -> bool {
-        let (Some(work), Some(scrub)) = (&works.scrub, pool.scrub_status()) else {
-            return false;
+    fn look_at_scan(&self, works: &mut Works, pool: &Pool) -> bool {
+        let kind_of = |status: &pool::ScanStatus| match status.function {
+            pool::ScanFunction::Scrub => JobKind::Scrub,
+            pool::ScanFunction::Resilver => JobKind::Resilver,
         };
-        work.progress(Progress {
-            done: scrub.issued_bytes,
-            total: scrub.to_examine_bytes,
+        let status = pool.scrub_status();
+        let running = status
+            .as_ref()
+            .filter(|status| status.state == pool::ScanState::Scanning);
+        let kind = match running {
+            Some(status) => Some(kind_of(status)),
+            // It begins with one of the next transaction groups.
+            None => pool.is_resilver_due().then_some(JobKind::Resilver),
+        };
+        if let Some(scan) = works.scan.take_if(|scan| Some(scan.kind) != kind) {
+            let is_whole = status.as_ref().is_some_and(|status| {
+                kind_of(status) == scan.kind && status.state == pool::ScanState::Finished
+            });
+            self.events.tell_of(
+                pool,
+                match (scan.kind, is_whole) {
+                    (JobKind::Resilver, _) => EventKind::ResilverFinished,
+                    (_, true) => EventKind::ScrubFinished,
+                    (_, false) => EventKind::ScrubCanceled,
+                },
+            );
+            scan.work.end(match is_whole {
+                true => JobState::Finished,
+                false => JobState::Canceled,
+            });
+        }
+        let Some(kind) = kind else { return false };
+        let scan = works.scan.get_or_insert_with(|| {
+            self.events.tell_of(
+                pool,
+                match kind {
+                    JobKind::Resilver => EventKind::ResilverStarted,
+                    _ => EventKind::ScrubStarted,
+                },
+            );
+            self.scan(kind, pool)
+        });
+        let Some(status) = running else { return false };
+        scan.work.progress(Progress {
+            done: status.issued_bytes,
+            total: status.to_examine_bytes,
             unit: Unit::Bytes,
         });
-        let was_paused = work.job().state == JobState::Paused;
-        let (kind, state) = match scrub.state {
-            pool::ScanState::Scanning => {
-                let is_paused = scrub.pause_time_s != 0;
-                work.set_paused(is_paused);
-                if is_paused && !was_paused {
-                    self.events.tell_of(pool, EventKind::ScrubPaused);
-                }
-                return !is_paused;
-            }
-            pool::ScanState::Finished => {
-                (EventKind::ScrubFinished as fn(_) -> _, JobState::Finished)
-            }
-            pool::ScanState::Canceled => {
-                (EventKind::ScrubCanceled as fn(_) -> _, JobState::Canceled)
-            }
-        };
-        self.events.tell_of(pool, kind);
-        if let Some(work) = works.scrub.take() {
-            work.end(state);
+        let was_paused = scan.work.job().state == JobState::Paused;
+        let is_paused = status.pause_time_s != 0;
+        scan.work.set_paused(is_paused);
+        if is_paused && !was_paused {
+            self.events.tell_of(pool, EventKind::ScrubPaused);
         }
-        false
+        !is_paused
     }
 
     /// The pool was exported or destroyed: nothing of it goes on here.
@@ -185,7 +232,8 @@ impl Background {
         works.is_closed = true;
         let shrinking = [works.discard.take(), works.free.take()];
         let shrinking = shrinking.into_iter().flatten().map(|at| at.work);
-        for work in shrinking.chain(works.scrub.take()) {
+        let scan = works.scan.take().map(|scan| scan.work);
+        for work in shrinking.chain(scan).chain(works.replace.take()) {
             work.end(JobState::Canceled);
         }
         self.events.tell_of(pool, EventKind::PoolExported);

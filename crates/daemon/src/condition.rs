@@ -39,11 +39,11 @@ pub(crate) fn of_pool(
         let errors = vdev.read_errors + vdev.write_errors + vdev.checksum_errors;
         errors > 0 || vdev.children.is_empty() && vdev.state == VdevState::Degraded
     };
-    // OpenZFS resilvers at once; what it had begun goes on when it has the pool again.
     let is_resilvering = status
         .scan
         .as_ref()
-        .is_some_and(pool::ScanStatus::is_resilvering);
+        .is_some_and(pool::ScanStatus::is_resilvering)
+        || pool.is_resilver_due();
     if let Some(why) = &status.suspended_why {
         return Some(PoolCondition::Suspended {
             why: why.clone(),
@@ -54,7 +54,9 @@ pub(crate) fn of_pool(
             },
         });
     }
-    Some(if status.data_errors > 0 {
+    Some(if is_resilvering {
+        PoolCondition::Resilvering
+    } else if status.data_errors > 0 {
         PoolCondition::DataErrors
     } else if in_state(VdevState::Faulted) {
         PoolCondition::FaultedDevices
@@ -62,8 +64,6 @@ pub(crate) fn of_pool(
         PoolCondition::MissingDevices
     } else if in_state(VdevState::Unavailable) {
         PoolCondition::BadLabels
-    } else if any(tree, &|vdev| vdev.is_stale) || is_resilvering {
-        PoolCondition::AwaitingResilver
     } else if any(tree, &has_errors) {
         PoolCondition::DeviceErrors
     } else if in_state(VdevState::Offline) {

@@ -51,6 +51,7 @@ fn failure(doing: String, error: &PoolError) -> Failure {
 async fn done(service: &Service, open: &OpenPool, command: &str) {
     crate::zpool::log_command(&open.pool, command).await;
     service.pools.save_cached();
+    open.background.poke(&open.pool);
     service.events.tell_of(&open.pool, EventKind::PoolChanged);
 }
 

@@ -9,7 +9,7 @@ use device::{BoxFuture, World};
 use format::Bookmark;
 use format::{Guid, NvList, Txg, Uberblock};
 use futures::future::{Either, select};
-use vdev::{IoStats, Scope, Vdev, VdevState as State};
+use vdev::{IoStats, MirrorRole, Scope, Vdev, VdevKind, VdevState as State};
 use zio::ZioError;
 
 use crate::bootfs;
@@ -853,6 +853,21 @@ impl Pool {
     /// a better order.
     pub fn set_scan_queue(&self, blocks: usize) {
         self.core.scan.set_queue_blocks_max(blocks);
+    }
+
+    /// Whether devices lack what a resilver that has not begun yet will give them.
+    pub fn is_resilver_due(&self) -> bool {
+        !self.is_read_only() && self.core.scan.is_resilver_due(&self.core)
+    }
+
+    /// Whether a device is taking another one's place.
+    pub fn is_replacing(&self) -> bool {
+        fn replaces(vdev: &Vdev) -> bool {
+            let kind = vdev.kind();
+            matches!(kind, VdevKind::Mirror(mirror) if mirror.role == MirrorRole::Replacing)
+                || kind.children().iter().any(|child| replaces(child))
+        }
+        self.core.tree.tops().iter().any(|top| replaces(top))
     }
 
     /// Lets scrubs and resilvers wait where they are, or go on (tunable

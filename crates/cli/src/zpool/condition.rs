@@ -80,12 +80,10 @@ pub fn of_pool(condition: Option<&PoolCondition>) -> Said {
             "Replace the device using 'zpool replace'.",
         )
         .with_page("ZFS-8000-4J"),
-        PoolCondition::AwaitingResilver => Said::new(
-            "One or more devices lack data that was written while they were away.\n\
-             The pool will continue to function, but redundancy is reduced until\n\
-             they are resilvered, which this release does not do.",
-            "Export the pool and import it with OpenZFS: it resilvers the devices.\n\
-             Until then the pool may not survive the loss of another device.",
+        PoolCondition::Resilvering => Said::new(
+            "One or more devices is currently being resilvered.  The pool will\n\
+             continue to function, possibly in a degraded state.",
+            "Wait for the resilver to complete.",
         ),
         PoolCondition::DeviceErrors => Said::new(
             "One or more devices has experienced an unrecoverable error.  An\n\

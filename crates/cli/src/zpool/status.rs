@@ -2,7 +2,8 @@
 //! `status_callback_json`, cmd/zpool/zpool_main.c).
 
 use api::{
-    ActivityReport, Failure, PoolStatusReport, VdevClass, VdevKind, VdevReport, ZpoolStatus,
+    ActivityReport, Failure, PoolStatusReport, ScanFunction, ScanState, VdevClass, VdevKind,
+    VdevReport, ZpoolStatus,
 };
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -119,7 +120,7 @@ impl Status {
         Ok(absent)
     }
 
-    fn columns(&self) -> Columns {
+    fn columns(&self, pool: &PoolStatusReport) -> Columns {
         Columns {
             counters: true,
             parseable: self.parseable,
@@ -128,6 +129,9 @@ impl Status {
             initialize: self.initialize,
             trim: self.trim,
             unhealthy: self.unhealthy,
+            resilvering: pool.scan.as_ref().is_some_and(|scan| {
+                scan.function == ScanFunction::Resilver && scan.state == ScanState::Scanning
+            }),
         }
     }
 
@@ -156,7 +160,7 @@ impl Status {
             println!("expand: {}", progress::expansion(expansion));
         }
         println!("config:\n");
-        print_config(&pool.tree, self.naming, self.columns());
+        print_config(&pool.tree, self.naming, self.columns(pool));
         println!();
         match pool.error_count {
             0 => println!("errors: No known data errors"),

@@ -2,7 +2,7 @@
 //! after it, cmd/zpool/zpool_main.c).
 
 use anyhow::bail;
-use api::{Failure, VdevState, ZpoolAttach, ZpoolDetach, ZpoolOffline, ZpoolOnline};
+use api::{Failure, JobKind, VdevState, ZpoolAttach, ZpoolDetach, ZpoolOffline, ZpoolOnline};
 use clap::Args;
 
 use super::administer::ashift;
@@ -22,7 +22,7 @@ struct How {
     /// Rebuild in the order of the disk: not here yet
     #[arg(short)]
     sequential: bool,
-    /// Wait until it has everything: not here yet
+    /// Wait until it has everything
     #[arg(short)]
     wait: bool,
 }
@@ -41,11 +41,8 @@ impl How {
                  order of the data"
             );
         }
-        if self.wait {
-            bail!("option '-w' is not supported yet: see 'zpool status' for the progress");
-        }
         client.call(&ZpoolAttach {
-            name,
+            name: name.clone(),
             device,
             new_device: self::device(&new_device)?.path,
             replace,
@@ -53,7 +50,14 @@ impl How {
             allow_in_use: self.force,
             command: typed,
         })?;
-        Ok(())
+        let kind = match replace {
+            true => JobKind::Replace,
+            false => JobKind::Resilver,
+        };
+        match self.wait {
+            true => client.wait_for_jobs(&name, &[kind], &[]),
+            false => Ok(()),
+        }
     }
 }
 

@@ -42,6 +42,8 @@ pub struct Columns {
     pub trim: bool,
     /// Only what is not well.
     pub unhealthy: bool,
+    /// A resilver is under way: what lacks something gets it.
+    pub resilvering: bool,
 }
 
 /// The classes after ordinary vdevs, in order: ours, and the key in JSON.
@@ -318,7 +320,10 @@ fn config_line(
         text.push_str(&format!("  {note}"));
     }
     if columns.counters && vdev.is_stale {
-        text.push_str("  (awaiting resilver)");
+        text.push_str(match columns.resilvering {
+            true => "  (resilvering)",
+            false => "  (awaiting resilver)",
+        });
     }
     if columns.counters && is_leaf {
         let activity = |report: &Option<ActivityReport>, shown, words| {

@@ -584,6 +584,15 @@ impl Scan {
             .await
     }
 
+    /// Whether a resilver is to begin, now or when a few txgs have passed.
+    pub(crate) fn is_resilver_due(&self, core: &Core) -> bool {
+        let is_resilvering = {
+            let state = self.state.lock();
+            state.current.is_running() && state.current.is_resilver()
+        };
+        !is_resilvering && self.needed_resilver(core, Txg::new(u64::MAX)).is_some()
+    }
+
     /// The txgs that devices lack which can be resilvered.
     fn needed_resilver(&self, core: &Core, txg: Txg) -> Option<(Txg, Txg)> {
         let state = self.state.lock();
@@ -769,14 +778,11 @@ impl Participant for Scan {
         if self.rests() || core.read_only {
             return false;
         }
-        let (is_active, is_dirty, is_resilver) = {
+        let (is_active, is_dirty) = {
             let state = self.state.lock();
-            let is_resilver = state.current.is_running() && state.current.is_resilver();
-            (state.is_active(), state.is_dirty, is_resilver)
+            (state.is_active(), state.is_dirty)
         };
-        // Also where txgs have to pass first.
-        let any = Txg::new(u64::MAX);
-        is_active || is_dirty || !is_resilver && self.needed_resilver(core, any).is_some()
+        is_active || is_dirty || self.is_resilver_due(core)
     }
 
     fn pass<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {

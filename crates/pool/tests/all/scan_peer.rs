@@ -107,9 +107,8 @@ async fn a_device_that_missed_writes_of_openzfs_is_resilvered() {
     let pool = import(&World::system(2), &dir).await;
     let tree = pool.pipeline().tree();
     for vdev in tree.leaves() {
-        tree.set_offline(vdev.guid(), false).expect("online");
+        pool.online(&vdev.display_name()).await.expect("online");
     }
-    pool.clear(None).await.expect("clear");
     let lacks = || {
         let leaves = tree.leaves();
         let mut leaves = leaves.iter().filter_map(|vdev| vdev.leaf());
