@@ -184,9 +184,13 @@ impl Background {
             None => pool.is_resilver_due().then_some(JobKind::Resilver),
         };
         if let Some(scan) = works.scan.take_if(|scan| Some(scan.kind) != kind) {
-            let is_whole = status.as_ref().is_some_and(|status| {
-                kind_of(status) == scan.kind && status.state == pool::ScanState::Finished
-            });
+            let own = status
+                .as_ref()
+                .filter(|status| kind_of(status) == scan.kind);
+            if let Some(status) = own {
+                scan.work.progress(progress_of(status));
+            }
+            let is_whole = own.is_some_and(|own| own.state == pool::ScanState::Finished);
             self.events.tell_of(
                 pool,
                 match (scan.kind, is_whole) {
@@ -212,11 +216,7 @@ impl Background {
             self.scan(kind, pool)
         });
         let Some(status) = running else { return false };
-        scan.work.progress(Progress {
-            done: status.issued_bytes,
-            total: status.to_examine_bytes,
-            unit: Unit::Bytes,
-        });
+        scan.work.progress(progress_of(status));
         let was_paused = scan.work.job().state == JobState::Paused;
         let is_paused = status.pause_time_s != 0;
         scan.work.set_paused(is_paused);
@@ -238,6 +238,14 @@ impl Background {
         }
         self.events.tell_of(pool, EventKind::PoolExported);
         self.closed.send_replace(true);
+    }
+}
+
+fn progress_of(scan: &pool::ScanStatus) -> Progress {
+    Progress {
+        done: scan.issued_bytes,
+        total: scan.to_examine_bytes,
+        unit: Unit::Bytes,
     }
 }
 

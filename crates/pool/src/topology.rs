@@ -274,7 +274,10 @@ impl SyncTask for AttachTask {
 /// second.
 fn open_txgs(core: &Core, syncing: Txg) -> (Txg, Txg) {
     let open = core.txgs.open_txg().max(syncing);
-    (syncing, Txg::new(open.get() + CONCURRENT_TXGS))
+    (
+        syncing,
+        Txg::new(open.get().saturating_add(CONCURRENT_TXGS)),
+    )
 }
 
 /// A device that is out of the tree, and what its labels are to say.

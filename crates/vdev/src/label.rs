@@ -84,8 +84,8 @@ impl Labels {
             .or(Some(newest))
     }
 
-    /// Whether some label says that the device is this one of `pool`. Of the newest that need not be
-    /// so: a crash may have come between labels when the device took over its mirror's guid
+    /// Whether some label says that the device is this one of `pool`. Of the newest that need not
+    /// be so: a crash may have come between labels when the device took over its mirror's guid
     /// (`vdev_validate`, module/zfs/vdev.c).
     pub(crate) fn has_been(&self, guid: Guid, pool: Option<Guid>) -> bool {
         let mut configs = self.labels.iter().filter_map(|label| label.config.as_ref());

@@ -176,6 +176,8 @@ pub struct Leaf {
     /// Txgs of which a scrub or resilver could not write a block to it.
     scan_failed: Mutex<RangeSet>,
     has_missing: AtomicBool,
+    /// The last txg of which it failed to take a write since it was opened; zero is none.
+    failed_txg: AtomicU64,
     kept: Mutex<Kept>,
     /// Held shared by writes and flushes under way; alone from before a device is back until its
     /// writes are made again. So none overtakes a later one, and no flush takes for durable what
@@ -210,6 +212,7 @@ impl Leaf {
             missing: Mutex::new(RangeSet::new()),
             scan_failed: Mutex::default(),
             has_missing: AtomicBool::new(false),
+            failed_txg: AtomicU64::new(0),
             kept: Mutex::default(),
             writing: tokio::sync::RwLock::new(()),
         }
@@ -268,6 +271,7 @@ impl Leaf {
     pub(super) fn set_device(&self, device: Option<Arc<dyn Device>>) {
         if device.is_some() {
             self.was_open.store(true, Ordering::Relaxed);
+            self.failed_txg.store(0, Ordering::Relaxed);
         }
         *self.device.write() = device;
     }
@@ -303,6 +307,7 @@ impl Leaf {
     /// Forgets the slow I/Os, and that errors or they were too many for a device that works.
     pub(super) fn clear_errors(&self) {
         self.queue.meter().clear_slow();
+        self.failed_txg.store(0, Ordering::Relaxed);
         if self.state().0 == VdevState::Degraded {
             self.set_state(VdevState::Healthy, VdevAux::None);
         }
@@ -367,6 +372,18 @@ impl Leaf {
         }
         self.missing.lock().add(txg.get(), 1);
         self.has_missing.store(true, Ordering::Release);
+    }
+
+    /// It failed to take a write of this txg.
+    pub(crate) fn note_lost_write(&self, txg: Txg) {
+        self.add_missing(txg);
+        self.failed_txg.fetch_max(txg.get(), Ordering::Relaxed);
+    }
+
+    /// The last txg of which it failed to take a write since it was opened, or its errors were
+    /// cleared; zero is none.
+    pub fn last_failed_txg(&self) -> Txg {
+        Txg::new(self.failed_txg.load(Ordering::Relaxed))
     }
 
     fn usable_device(&self) -> Result<Arc<dyn Device>, LeafError> {

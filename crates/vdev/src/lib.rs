@@ -25,10 +25,10 @@
 //! | `trim` | discarding free space |
 //! | `testing` | trees on simulated disks, for tests here and above |
 //!
-//! Ownership: the tree owns its vdevs, a leaf its device. The shape of a vdev never changes: another
-//! one takes its place in the list of top-level vdevs, in syncing context ([`topology`]); states
-//! change at any time. Locks: `tops` (read-mostly), then a vdev's `config`, then a leaf's; none is
-//! held across I/O.
+//! Ownership: the tree owns its vdevs, a leaf its device. The shape of a vdev never changes:
+//! another one takes its place in the list of top-level vdevs, in syncing context ([`topology`]);
+//! states change at any time. Locks: `tops` (read-mostly), then a vdev's `config`, then a leaf's;
+//! none is held across I/O.
 
 #![forbid(unsafe_code)]
 

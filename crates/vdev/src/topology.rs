@@ -98,7 +98,8 @@ pub enum TopologyError {
     },
     /// The new device has not got the room that the vdev needs.
     #[error(
-        "{path} has room for {usable_bytes} bytes, and {needed_bytes} are needed; use a larger device"
+        "{path} has room for {usable_bytes} bytes, and {needed_bytes} are needed; use a larger \
+         device"
     )]
     TooSmall {
         /// The new device.
@@ -633,8 +634,8 @@ impl VdevTree {
     }
 
     /// Takes a device out of its mirror, or out of the replacement that it is a part of: in syncing
-    /// context, in a txg that writes the configuration. `parent` is what it has to be a part of. Its
-    /// device stays open.
+    /// context, in a txg that writes the configuration. `parent` is what it has to be a part of.
+    /// Its device stays open.
     ///
     /// Nobody may hold the top-level vdev meanwhile but I/O, whose end is waited for. What others
     /// lack because of that I/O, the device lacks as well if the change is undone: all before
@@ -702,8 +703,8 @@ impl VdevTree {
         })
     }
 
-    /// Waits for I/O that began on a top-level vdev which is not in the tree any more; tells whether
-    /// it has ended.
+    /// Waits for I/O that began on a top-level vdev which is not in the tree any more; tells
+    /// whether it has ended.
     async fn drained(&self, before: &Arc<Vdev>) -> bool {
         let clock = &self.world().clock;
         let from = clock.monotonic_ns();
@@ -718,8 +719,8 @@ impl VdevTree {
     }
 
     /// A device that has been replaced, or that a spare was to stand in for or did, with what it is
-    /// a part of (`spa_vdev_resilver_done_hunt`, module/zfs/spa.c): it can be detached. Its successor
-    /// lacks nothing, and the pool's state on disk tells so.
+    /// a part of (`spa_vdev_resilver_done_hunt`, module/zfs/spa.c): it can be detached. Its
+    /// successor lacks nothing, and the pool's state on disk tells so.
     ///
     /// The first child is taken for the oldest, and the last one for the newest. Where the newest
     /// does not work, a person has to choose.

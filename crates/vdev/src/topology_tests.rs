@@ -1,6 +1,6 @@
-//! Goal: trees change in use as OpenZFS changes them, and no block is lost on the way. Method: small
-//! trees on simulated disks, blocks written before, during and after, and read with some of the
-//! disks gone.
+//! Goal: trees change in use as OpenZFS changes them, and no block is lost on the way. Method:
+//! small trees on simulated disks, blocks written before, during and after, and read with some of
+//! the disks gone.
 
 use std::sync::Arc;
 

@@ -310,8 +310,17 @@ impl Bed {
                     .ok(&format!("zpool get -H -o property,value all {}", pool.name))
                     .lines()
                     // Active as long as there is an intent log, which an import of an exported pool
-                    // has not.
-                    .filter(|line| line.starts_with("feature@") && !line.contains("zilsaxattr"))
+                    // has not; and what 2.3 does not know.
+                    .filter(|line| {
+                        let left_out = [
+                            "zilsaxattr",
+                            "block_cloning_endian",
+                            "dynamic_gang_header",
+                            "physical_rewrite",
+                        ];
+                        line.starts_with("feature@")
+                            && !left_out.iter().any(|name| line.contains(name))
+                    })
                     .map(|line| format!("{line}\n"))
                     .collect(),
             );

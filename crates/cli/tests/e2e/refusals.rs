@@ -266,7 +266,7 @@ fn what_fails_for_one_pool_is_done_for_the_others() {
     assert!(out.contains("zpool create -m none p1") && err.contains(absent));
     let (out, err) = run("zpool upgrade x p1", 1);
     assert!(
-        out.contains("Pool 'p1'") && err.contains(absent),
+        out.contains("on 'p1'") && err.contains(absent),
         "{out}{err}"
     );
     for words in ["zpool list x y", "zpool status x y", "zpool history x"] {

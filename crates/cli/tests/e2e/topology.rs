@@ -49,10 +49,6 @@ fn commands_and_refusals_are_those_of_zpool() {
             "option '-s' is not supported yet",
         ),
         (
-            format!("zpool replace -w tank {} {}", d[0], d[1]),
-            "option '-w' is not supported yet",
-        ),
-        (
             format!("zpool attach tank {} {}", d[0], d[0]),
             "is part of active pool 'tank'",
         ),

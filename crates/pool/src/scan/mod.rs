@@ -573,7 +573,7 @@ impl Scan {
         if is_resilvering && !restarts {
             return Ok(());
         }
-        let Some(range) = self.needed_resilver(core, tx.txg()) else {
+        let Some(range) = self.needed_resilver(core, tx.txg(), false) else {
             return Ok(());
         };
         if position {
@@ -590,20 +590,23 @@ impl Scan {
             let state = self.state.lock();
             state.current.is_running() && state.current.is_resilver()
         };
-        !is_resilvering && self.needed_resilver(core, Txg::new(u64::MAX)).is_some()
+        !is_resilvering
+            && self
+                .needed_resilver(core, core.txgs.open_txg(), true)
+                .is_some()
     }
 
     /// The txgs that devices lack which can be resilvered.
-    fn needed_resilver(&self, core: &Core, txg: Txg) -> Option<(Txg, Txg)> {
+    fn needed_resilver(&self, core: &Core, txg: Txg, soon: bool) -> Option<(Txg, Txg)> {
         let state = self.state.lock();
-        resilver::needed(&core.tree, &state.unmended, txg)
+        resilver::needed(&core.tree, &state.unmended, txg, soon)
     }
 
     async fn turn(&self, pass: &Pass<'_>) -> Result<(), PoolError> {
         let (core, tx) = (pass.core, pass.tx);
         let is_early = {
             let state = self.state.lock();
-            pass.ctx.txg.get() < state.first_txg.get() + TXGS_AFTER_IMPORT
+            pass.ctx.txg.get() < state.first_txg.get().saturating_add(TXGS_AFTER_IMPORT)
         };
         if !is_early && !self.rests() {
             self.begin_resilver(core, tx).await?;

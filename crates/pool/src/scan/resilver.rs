@@ -11,6 +11,9 @@ use crate::core::Core;
 /// How far ahead of the txg that is written a new device is taken to lack txgs: the open one is at
 /// most two further, and from there it is `TXG_CONCURRENT_STATES` (include/sys/txg.h).
 const AHEAD_TXGS: u64 = 5;
+/// Txgs that a device has to take after one that it did not: a resilver for each txg of a device
+/// that fails would only wear the others.
+const GOOD_TXGS: u64 = 3;
 
 fn last_end(missing: &RangeSet) -> u64 {
     missing.ranges().next_back().map_or(0, |range| range.end)
@@ -19,11 +22,12 @@ fn last_end(missing: &RangeSet) -> u64 {
 /// The txgs (exclusive on both sides, as `scn_min_txg` and `scn_max_txg`) of what devices lack that
 /// can be written, below top-level vdevs that work. What is known to be `unmended` does not count.
 /// A scan that begins in `txg` leaves that one out: a device that lacks later txgs too, as one that
-/// was just attached, waits for them to pass (`scn_restart_txg`), or it would be resilvered twice.
+/// was just attached, waits for them to pass unless it is asked what comes `soon` (`scn_restart_txg`), or it would be resilvered twice.
 pub(super) fn needed(
     tree: &VdevTree,
     unmended: &BTreeMap<Guid, RangeSet>,
     txg: Txg,
+    soon: bool,
 ) -> Option<(Txg, Txg)> {
     let mut range: Option<(u64, u64)> = None;
     for top in tree.tops() {
@@ -44,7 +48,11 @@ pub(super) fn needed(
             };
             let end = last_end(&missing).min(txg.get());
             let ahead = last_end(&missing) - end;
-            if first >= end || (1..=AHEAD_TXGS).contains(&ahead) {
+            if first >= end || !soon && (1..=AHEAD_TXGS).contains(&ahead) {
+                continue;
+            }
+            let failed = leaf.last_failed_txg().get();
+            if failed != 0 && txg.get() <= failed.saturating_add(GOOD_TXGS) {
                 continue;
             }
             let (from, until) = range.unwrap_or((u64::MAX, 0));

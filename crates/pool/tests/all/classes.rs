@@ -302,7 +302,7 @@ async fn a_pool_without_features_gets_them_later() {
         .await
         .expect("upgrade");
     assert!(enabled.contains(&"allocation_classes".to_owned()));
-    assert_eq!(pool.disabled_features(), ["edonr"]);
+    assert_eq!(pool.disabled_features(), ["edonr", "dynamic_gang_header"]);
     pool.add(&special).await.expect("add");
     let more = write_objects(&dataset, 12, 4).await;
     pool.sync().await.expect("sync");
