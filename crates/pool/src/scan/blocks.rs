@@ -84,7 +84,7 @@ pub(super) struct Blocks {
     pub(super) errors: Arc<ErrorLog>,
     pub(super) queue: Queue,
     pub(super) numbers: Numbers,
-    /// Txgs with a block that could not be read.
+    /// Txgs of which a block could not be read, or may not have been met.
     pub(super) lost_txgs: Mutex<RangeSet>,
     in_flight: Semaphore,
 }
@@ -187,6 +187,7 @@ impl Blocks {
     pub(super) fn entered(&self, met: &Met<'_>, result: Result<(), &ZioError>, wanted: &Wanted) {
         let birth = met.pointer.physical_birth();
         if let Err(error) = result {
+            lose_below(&mut self.lost_txgs.lock(), birth);
             self.note_lost(&met.bookmark, birth, &error.to_string());
         }
         if met.is_again || birth > wanted.until || met.pointer.is_embedded() {
@@ -196,6 +197,12 @@ impl Blocks {
             true => self.note_verified(met.pointer),
             false => add(&self.numbers.skipped_bytes, met.pointer.asize_bytes()),
         }
+    }
+
+    /// What a block holds cannot be understood.
+    pub(super) fn damaged(&self, bookmark: &Bookmark, why: &str) {
+        lose_below(&mut self.lost_txgs.lock(), Txg::new(u64::MAX));
+        self.note_lost(bookmark, Txg::ZERO, why);
     }
 
     /// Notes damage; the block it is in was written in `birth`.
@@ -317,6 +324,12 @@ impl Blocks {
             add(&self.numbers.skipped_bytes, pointer.asize_bytes());
         }
     }
+}
+
+/// Adds the txgs that what a block leads to can be of: it is not met, and is never younger. Devices
+/// that lack them go on lacking them, or they would be taken to have what nobody gave them.
+pub(super) fn lose_below(lost: &mut RangeSet, birth: Txg) {
+    lost.add(1, birth.get().min(u64::MAX - 1));
 }
 
 impl AsRef<Queue> for Blocks {

@@ -130,3 +130,21 @@ fn begins_before(missing: &RangeSet, min: Txg) -> bool {
     let first = missing.iter().next();
     first.is_some_and(|(first, _)| first <= min.get())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scan::blocks::lose_below;
+
+    /// Behind a block that cannot be read there may be older ones, which nobody gave the device.
+    #[test]
+    fn what_is_behind_a_lost_block_stays_missing() {
+        let missing = RangeSet::from_iter([(3, 2), (8, 5)]);
+        let mut lost = RangeSet::new();
+        lose_below(&mut lost, Txg::new(9));
+        let kept = both(&missing, &lost, &RangeSet::new());
+        assert_eq!(kept, RangeSet::from_iter([(3, 2), (8, 2)]));
+        lose_below(&mut lost, Txg::new(u64::MAX));
+        assert_eq!(both(&missing, &lost, &RangeSet::new()), missing);
+    }
+}

@@ -54,7 +54,7 @@ impl Visitor for Walk {
     }
 
     fn damaged(&self, bookmark: &Bookmark, why: &str) {
-        self.blocks.note_lost(bookmark, Txg::ZERO, why);
+        self.blocks.damaged(bookmark, why);
     }
 }
 
