@@ -257,8 +257,11 @@ fn leaf_of(tree: &VdevTree, zap: ObjectId) -> Option<Arc<Vdev>> {
 #[derive(Debug, Default)]
 pub(crate) struct Activities {
     all: Mutex<BTreeMap<Key, Activity>>,
-    /// Something changed that tasks, or those who wait for them, look at.
+    /// A state changed, or a task ended.
     changed: watch::Sender<()>,
+    /// Something may want a task. A task that ends does not say so: what cannot go on would begin
+    /// again and again.
+    wake: watch::Sender<()>,
 }
 
 impl Activities {
@@ -277,7 +280,7 @@ impl Activities {
         }
         Ok(Self {
             all: Mutex::new(all),
-            changed: watch::Sender::new(()),
+            ..Self::default()
         })
     }
 
@@ -356,7 +359,7 @@ impl Activities {
             return;
         }
         let (wake, weak) = (
-            core.tables.activities.changed.subscribe(),
+            core.tables.activities.wake.subscribe(),
             Arc::downgrade(core),
         );
         let looking = begin_until_closed(wake, weak);
@@ -442,6 +445,7 @@ impl Activities {
             core.events.tell_vdev(event, About::vdev(&leaf));
         }
         self.changed.send_replace(());
+        self.wake.send_replace(());
         true
     }
 
@@ -462,7 +466,9 @@ impl Activities {
             }
         }
         self.changed.send_replace(());
-        core.txgs.kick();
+        if is_whole {
+            core.txgs.kick();
+        }
     }
 
     /// Writes what changed, and tells the history.
@@ -551,7 +557,7 @@ impl Participant for Activities {
         }
         let waits = |at: &Activity| at.state == ActivityState::Active && !at.is_running;
         if self.all.lock().values().any(waits) {
-            self.changed.send_replace(());
+            self.wake.send_replace(());
         }
     }
 }

@@ -21,7 +21,7 @@ fn with_passes(seed: u64) -> Plan {
     };
     Plan {
         layout,
-        disk_mib: if seed.is_multiple_of(3) { 64 } else { 96 },
+        disk_mib: 96,
         autotrim: true,
         passes: true,
         zdb: seed.is_multiple_of(4),

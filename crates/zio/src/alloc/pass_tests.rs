@@ -176,7 +176,7 @@ fn an_allocation_waits_for_what_is_held() {
         let FreeHoldResult::Held(hold) = bench.hold(0, MIB).await else {
             panic!("a block is free");
         };
-        assert_eq!(hold.ranges().space(), BLOCK);
+        assert!(hold.ranges().space() <= BLOCK);
         let release = async {
             tokio::task::yield_now().await;
             assert!(matches!(bench.hold(0, MIB).await, FreeHoldResult::Busy));
