@@ -454,9 +454,10 @@ impl Activities {
         let leaf = leaf_of(&core.tree, key.0);
         let is_stopped = {
             let mut all = self.all.lock();
-            let at = all.entry(key).or_default();
-            at.is_running = false;
-            std::mem::take(&mut at.is_stopped) || at.state != ActivityState::Active
+            all.get_mut(&key).is_none_or(|at| {
+                at.is_running = false;
+                std::mem::take(&mut at.is_stopped) || at.state != ActivityState::Active
+            })
         };
         if !is_stopped && let Some(leaf) = leaf {
             if is_whole {
@@ -474,27 +475,21 @@ impl Activities {
     /// Writes what changed, and tells the history.
     async fn sync(&self, pass: &Pass<'_>) -> Result<(), PoolError> {
         let (core, mos) = (pass.core, pass.core.dsl.mos());
+        let leaves: BTreeMap<_, _> = (core.tree.leaves().iter())
+            .filter_map(|leaf| Some((zap_of(leaf)?, leaf.path())))
+            .collect();
         let mut changed = Vec::new();
         {
-            let leaves: Vec<_> = core.tree.leaves();
             let mut all = self.all.lock();
             // With the device, its ZAP is gone.
-            all.retain(|(zap, _), at| {
-                at.is_running || leaves.iter().any(|leaf| zap_of(leaf) == Some(*zap))
-            });
-            for (key, at) in all.iter_mut() {
-                let leaf = leaves.iter().find(|leaf| zap_of(leaf) == Some(key.0));
-                if let Some(leaf) = leaf.filter(|_| at.is_dirty) {
-                    at.is_dirty = false;
-                    let at = std::mem::replace(
-                        at,
-                        Activity {
-                            said: Vec::new(),
-                            ..at.clone()
-                        },
-                    );
-                    changed.push((*key, at, leaf.path()));
-                }
+            all.retain(|(zap, _), at| at.is_running || leaves.contains_key(zap));
+            for (key, at) in all.iter_mut().filter(|(_, at)| at.is_dirty) {
+                let Some(path) = leaves.get(&key.0) else {
+                    continue;
+                };
+                at.is_dirty = false;
+                let said = std::mem::take(&mut at.said);
+                changed.push((*key, Activity { said, ..at.clone() }, path.clone()));
             }
         }
         for (key, at, path) in changed {
