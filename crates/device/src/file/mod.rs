@@ -67,7 +67,7 @@ use crate::{BoxFuture, Cpu, Device, DeviceError, Foreign, Hold, WriteFlushedErro
 
 /// How often and how long to wait for a lock that somebody holds for a moment (udev probes
 /// devices; an exported pool's last operation may still be ending).
-const LOCK_TRIES: u32 = 20;
+const LOCK_TRIES: u32 = 80;
 const LOCK_PAUSE: Duration = Duration::from_millis(25);
 
 /// Longest read that is tried from the page cache before it goes to an engine; copying that much
