@@ -12,6 +12,7 @@ mod condition;
 mod conformance;
 mod console;
 mod counting;
+mod damage;
 mod dedup;
 mod events;
 mod expand;
