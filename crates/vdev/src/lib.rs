@@ -63,6 +63,7 @@ mod range_set;
 mod report;
 mod state;
 mod survey;
+mod sweep;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]
