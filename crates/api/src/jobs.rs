@@ -53,6 +53,10 @@ pub enum JobKind {
     CheckpointDiscard,
     /// Frees what was destroyed.
     Free,
+    /// Writes over the free space of a device; over when it is done or was stopped.
+    Initialize,
+    /// Tells a device of its free space; over when it is done or was stopped.
+    Trim,
     /// Imports pools.
     Import,
     /// Exports pools.

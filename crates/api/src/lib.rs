@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod activity;
 mod common;
 mod condition;
 mod events;
@@ -21,6 +22,9 @@ mod zevents;
 mod zfs;
 mod zpool;
 
+pub use activity::{
+    ActivityAction, ActivityObstacle, ActivityRefusal, ActivityReply, ZpoolInitialize, ZpoolTrim,
+};
 pub use common::{
     Access, Call, Dependence, DeviceUse, Failure, FailureKind, ImportObstacle, ImportRefusal,
     Property, PropertyMap, Refusal, Settings, Source, TopologyObstacle,

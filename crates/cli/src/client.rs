@@ -84,6 +84,18 @@ impl Client {
         Ok(())
     }
 
+    /// Waits until jobs have ended.
+    pub fn wait_for(&self, jobs: &[u64]) -> anyhow::Result<()> {
+        let is_over = |job: &Job| job.state.is_ended();
+        for id in jobs {
+            let job = self.call(&JobGet { id: *id })?;
+            if !is_over(&job) {
+                self.runtime.block_on(self.follow(&job, is_over))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Reads events until they say that a job is over.
     async fn follow(&self, job: &Job, is_over: impl Fn(&Job) -> bool) -> anyhow::Result<()> {
         let mut events = self.events(job.sequence, "&kind=own").await?;

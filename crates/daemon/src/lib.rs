@@ -16,6 +16,7 @@
 
 #![forbid(unsafe_code)]
 
+mod activity;
 mod background;
 mod caller;
 mod compatibility;

@@ -113,7 +113,7 @@ pub(crate) struct Core {
 
 impl Core {
     /// What takes part in writing a transaction group, in the order of turns.
-    pub(crate) fn participants(&self) -> [&dyn Participant; 15] {
+    pub(crate) fn participants(&self) -> [&dyn Participant; 16] {
         [
             &self.claims,
             &*self.history,
@@ -129,6 +129,8 @@ impl Core {
             &self.trim,
             // Frees dirty times.
             &self.replacements,
+            // With devices, their ZAPs go.
+            &self.tables.activities,
             &self.dirty_times,
             // Whatever allocates or frees does so before.
             &*self.space,

@@ -21,6 +21,7 @@ use vdev::{OpenOptions, Vdev, VdevKind, VdevTree, best_uberblock};
 use zio::alloc::{Allocator, fragmentation};
 use zio::{Cache, Pipeline, PipelineOptions, TxgLimits, TxgManager, ZioError};
 
+use crate::activity::Activities;
 use crate::auxiliary::{self, Auxiliary, Places};
 use crate::bootfs::{self, BootFs};
 use crate::checkpoint::{Checkpoint, CheckpointState};
@@ -150,6 +151,7 @@ pub(crate) fn start(core: &Arc<Core>) {
         .spawn("sync loop", async move { looping.sync_loop().await });
     core.start_heart();
     core.start_trim();
+    Activities::start(core);
 }
 
 pub(crate) fn damaged(pool: &str, what: &str, why: impl ToString) -> PoolError {

@@ -58,7 +58,7 @@ impl PoolNumbers {
 /// One imported pool. Dropping the last handle without [`Pool::export`] leaves the pool as a
 /// crash would: consistent at its last synced transaction group.
 pub struct Pool {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
 }
 
 impl Pool {
@@ -219,7 +219,7 @@ impl Pool {
         Ok(())
     }
 
-    fn check_writeable(&self) -> Result<(), PoolError> {
+    pub(crate) fn check_writeable(&self) -> Result<(), PoolError> {
         self.check_open()?;
         if self.core.read_only {
             return Err(PoolError::ReadOnly { pool: self.name() });

@@ -79,7 +79,7 @@ pub struct Onlined {
 }
 
 /// The device of the tree that a person calls `name`.
-fn find(core: &Core, name: &str) -> Result<Arc<Vdev>, PoolError> {
+pub(crate) fn find(core: &Core, name: &str) -> Result<Arc<Vdev>, PoolError> {
     fn walk(vdev: &Arc<Vdev>, name: &str) -> Option<Arc<Vdev>> {
         if is_itself_called(vdev, name) {
             return Some(vdev.clone());

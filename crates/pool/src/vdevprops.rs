@@ -130,9 +130,10 @@ const INTERNAL: &[&str] = &[
     directory::TRIM[0],
     directory::TRIM[1],
     directory::TRIM[2],
-    "org.zfsonlinux:vdev_trim_rate",
-    "org.zfsonlinux:vdev_trim_partial",
-    "org.zfsonlinux:vdev_trim_secure",
+    directory::INITIALIZE_VALUE,
+    directory::TRIM_RATE,
+    directory::TRIM_PARTIAL,
+    directory::TRIM_SECURE,
 ];
 
 /// Longest text of a native property, in bytes (`ZFS_MAXPROPLEN`), closing zero included.

@@ -21,6 +21,7 @@ pub mod dedup;
 pub mod golden;
 pub mod history;
 pub mod model;
+mod passes;
 pub mod rng;
 pub mod torture;
 pub mod verify;

@@ -99,4 +99,4 @@ pub use survey::{LabelSurvey, SlotSurvey, survey_labels};
 pub use top_spec::{AllocClass, TopSpec};
 pub use topology::{Detached, TopologyError};
 pub use tree::{ASHIFT_MAX, ASHIFT_MIN, AllocUnits, OpenOptions, VdevTree};
-pub use trim::TRIM_EXTENT_BYTES_MIN;
+pub use trim::{TRIM_EXTENT_BYTES_MAX, TRIM_EXTENT_BYTES_MIN};

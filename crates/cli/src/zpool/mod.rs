@@ -1,5 +1,6 @@
 //! The `zpool` command line (zpool(8)).
 
+mod activity;
 mod administer;
 mod condition;
 mod create;
@@ -110,6 +111,10 @@ enum Command {
     Version(crate::version::Version),
     /// Verify all copies of all data of pools that are imported read-only
     Scrub(scrub::Scrub),
+    /// Write over the free space of devices
+    Initialize(activity::Initialize),
+    /// Tell devices of free space
+    Trim(activity::Trim),
     /// Keep the pool's present state to go back to, or discard what is kept
     Checkpoint(scrub::Checkpoint),
     /// Wait until activities of a pool have ended
@@ -233,6 +238,8 @@ pub fn run(zpool: Zpool, client: &Client, typed: String) -> anyhow::Result<()> {
             Ok(())
         }
         Command::Scrub(scrub) => scrub.run(client),
+        Command::Initialize(initialize) => initialize.run(client, &typed),
+        Command::Trim(trim) => trim.run(client, &typed),
         Command::Checkpoint(checkpoint) => checkpoint.run(client, typed),
         Command::Wait(wait) => wait.run(client),
         Command::Events(events) => events.run(client),

@@ -121,12 +121,12 @@ impl Wait {
 const ACTIVITIES: [(&str, Option<JobKind>); 9] = [
     ("discard", Some(JobKind::CheckpointDiscard)),
     ("free", Some(JobKind::Free)),
-    ("initialize", None),
+    ("initialize", Some(JobKind::Initialize)),
     ("replace", Some(JobKind::Replace)),
     ("remove", None),
     ("resilver", Some(JobKind::Resilver)),
     ("scrub", Some(JobKind::Scrub)),
-    ("trim", None),
+    ("trim", Some(JobKind::Trim)),
     ("raidz_expand", None),
 ];
 

@@ -3,6 +3,7 @@
 //! Tests need root and `/dev/fuse`; without them they are skipped with a reason, or fail where
 //! `CI=true`. `MILLPOND_LONG=1` runs them at full size (a tree of a gigabyte, 200 kills).
 
+mod activity;
 mod bookmarks;
 mod busy;
 mod checkpoint;

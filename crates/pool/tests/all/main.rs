@@ -1,6 +1,7 @@
 //! A pool as a whole, from outside: one binary, since every binary compiles all that its tests wait
 //! for anew.
 
+mod activity;
 mod checkpoint;
 mod churn;
 mod classes;
