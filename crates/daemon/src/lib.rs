@@ -41,6 +41,7 @@ mod scrub;
 mod secrets;
 mod service;
 mod shares;
+mod spares;
 mod state;
 mod topology;
 mod usage;

@@ -150,6 +150,7 @@ pub(crate) fn start(core: &Arc<Core>) {
         .spawn("sync loop", async move { looping.sync_loop().await });
     core.start_heart();
     core.start_trim();
+    core.start_spares();
 }
 
 pub(crate) fn damaged(pool: &str, what: &str, why: impl ToString) -> PoolError {
@@ -681,6 +682,8 @@ async fn import_on(
         deferred_frees: stored.deferred_frees,
         new_tops: NewTops::default(),
         replacements: crate::topology::Replacements::default(),
+        spares: Arc::default(),
+        returned: crate::returning::Refused::default(),
         admin: tokio::sync::Mutex::new(()),
         clones,
         tables,
@@ -726,6 +729,10 @@ async fn import_on(
         core.dsl.destroyer().put_off(false);
     }
     core.events.loaded();
+    if !spec.read_only && !spec.only_looked_at {
+        // What went bad while nobody looked, and what is not there.
+        core.want_spares();
+    }
     Ok(core)
 }
 
