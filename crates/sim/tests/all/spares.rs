@@ -99,7 +99,12 @@ async fn scrub_finds_nothing(pool: &Pool) {
     pool.scrub(ScrubCommand::Start).await.unwrap();
     pool.wait_for_scrub(true).await;
     let scan = pool.scrub_status().unwrap();
-    assert_eq!((scan.errors, scan.repaired_bytes), (0, 0), "{scan:?}");
+    let root = pool.status().root;
+    assert_eq!(
+        (scan.errors, scan.repaired_bytes),
+        (0, 0),
+        "{scan:?} {root:#?}"
+    );
 }
 
 async fn leave(pool: Arc<Pool>, fs: Arc<Filesystem>) {
@@ -485,7 +490,7 @@ impl Step {
         (pool, fs)
     }
 
-    async fn run(self, pool: &Pool, fs: &Filesystem) -> Result<(), PoolError> {
+    async fn run(self, pool: &Pool, fs: &Filesystem, file: &str) -> Result<(), PoolError> {
         let changing = async {
             match self {
                 Step::StandIn => pool.attach("disk1", &spec("spare", true)).await?,
@@ -500,7 +505,7 @@ impl Step {
             pool.sync().await
         };
         let content = data(4, 1_000_000);
-        let writing = put(fs, "during", &content);
+        let writing = put(fs, file, &content);
         let (changed, written) = tokio::join!(changing, writing);
         written.unwrap();
         changed
@@ -523,7 +528,7 @@ fn a_spare_comes_or_goes_or_does_not() {
             let (pool, fs) = step.prepare(&sim).await;
             assert_eq!(state(&pool), (before.0.to_owned(), before.1.to_owned()));
             let start = (count(&sim, SimOp::Write), count(&sim, SimOp::Flush));
-            step.run(&pool, &fs).await.unwrap();
+            step.run(&pool, &fs, "during").await.unwrap();
             let total = (
                 count(&sim, SimOp::Write) - start.0,
                 count(&sim, SimOp::Flush) - start.1,
@@ -550,7 +555,7 @@ fn a_spare_comes_or_goes_or_does_not() {
                     let (pool, fs) = step.prepare(&sim).await;
                     sim.cut_power_at(op, at, how);
                     let about = format!("{step:?} {op:?} {at} {how:?}");
-                    let changed = until_cut(&sim, step.run(&pool, &fs)).await;
+                    let changed = until_cut(&sim, step.run(&pool, &fs, "during")).await;
                     let is_done = changed.is_some();
                     if let Some(result) = changed {
                         result.unwrap();
@@ -577,7 +582,7 @@ fn a_spare_comes_or_goes_or_does_not() {
                     let fs = open(&sim, &pool).await.unwrap();
                     assert!(get(&fs, "old").await.unwrap() == data(1, 500_000));
                     if !is_after {
-                        let done = step.run(&pool, &fs).await;
+                        let done = step.run(&pool, &fs, "again").await;
                         done.unwrap_or_else(|error| panic!("{about}: again: {error}"));
                     }
                     pool.hold_scans(false);
