@@ -14,6 +14,8 @@ use pool::Pool;
 use crate::pools::OpenPool;
 use crate::service::Service;
 
+/// How long who asks for a pool's status waits for a look at its spares: a device may not answer.
+const LOOK_MAX: Duration = Duration::from_secs(2);
 /// How often it is looked for devices that are not there.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
@@ -34,7 +36,7 @@ pub(crate) async fn refresh(service: &Service, open: &OpenPool) {
     let own = guids(&open.pool);
     let is_shared = |other: &Arc<OpenPool>| !guids(&other.pool).is_disjoint(&own);
     if !own.is_empty() && others(service, open).iter().any(is_shared) {
-        open.pool.look_at_spares().await;
+        let _ = tokio::time::timeout(LOOK_MAX, open.pool.look_at_spares()).await;
     }
 }
 

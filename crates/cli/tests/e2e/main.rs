@@ -35,6 +35,7 @@ mod refusals;
 mod removed;
 mod scrub;
 mod snapdir;
+mod spares;
 mod starts;
 mod suspend;
 mod topology;
