@@ -42,6 +42,7 @@ mod scrub;
 mod secrets;
 mod service;
 mod shares;
+mod spares;
 mod state;
 mod topology;
 mod usage;

@@ -37,6 +37,7 @@ mod refusals;
 mod removed;
 mod scrub;
 mod snapdir;
+mod spares;
 mod starts;
 mod suspend;
 mod topology;

@@ -32,7 +32,7 @@
 mod blocking;
 mod buffer;
 mod foreign;
-mod hold;
+pub(crate) mod hold;
 mod request;
 /// Whether the kernel passes discards on to a disk, or the disk of a partition; where it does not
 /// tell, it may.
@@ -176,6 +176,12 @@ impl FileDevice {
             Err(OpenError::System(source)) => Err(DeviceError::Open { path, source }),
         })
         .await
+    }
+
+    /// Lets this process open `path` although it holds it ([`FileDevice::hold`]), until somebody
+    /// asks to hold it again.
+    pub async fn lend(path: String) {
+        away(move || hold::lend(&path)).await;
     }
 
     /// Whether operations go through io_uring.
