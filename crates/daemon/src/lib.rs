@@ -38,6 +38,7 @@ mod pools;
 mod properties;
 mod replication;
 mod reports;
+mod rewrite;
 mod scrub;
 mod secrets;
 mod service;

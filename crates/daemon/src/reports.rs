@@ -475,6 +475,15 @@ pub(crate) fn put_in_order(properties: &mut PropertyMap) {
     properties.sort_by_cached_key(|name, _| place(name));
 }
 
+/// Adds native properties behind those of the table.
+pub(crate) fn put_before_users(properties: &mut PropertyMap, more: Vec<(&'static str, Property)>) {
+    let of_users = properties.keys().position(|name| name.contains(':'));
+    let end = of_users.unwrap_or(properties.len());
+    for (at, (name, property)) in (end..).zip(more) {
+        properties.shift_insert(at, name.to_owned(), property);
+    }
+}
+
 /// A dataset's properties, exact.
 pub(crate) fn properties(settings: Vec<PropertySetting>) -> PropertyMap {
     settings

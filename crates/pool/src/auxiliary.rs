@@ -28,9 +28,9 @@ use vdev::{VdevTree, read_labels, write_detached_labels};
 use zio::Tx;
 
 use crate::activity::ActivityStatus;
-use crate::spares::{SpareUse, spare_use};
 use crate::identity::CONFIG_BLOCK_BYTES;
 use crate::layout::{self, LeafFacts, Making};
+use crate::spares::{SpareUse, spare_use};
 use crate::{PoolError, VdevAux, VdevClass, VdevSpec, VdevState, VdevStatus, config, directory};
 
 /// Longest packed list that is believed, in bytes.

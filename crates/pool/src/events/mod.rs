@@ -469,6 +469,9 @@ impl Teller {
     ) {
         let path = path_to(&core.tree, leaf);
         let Some(vdev) = path.last() else { return };
+        if kind == ErrorKind::SlowIo && !vdevprops::tells_slow_io(core, vdev) {
+            return;
+        }
         let error = RecentError { kind, io, errno };
         // Slow is what takes long each time.
         if kind != ErrorKind::SlowIo && self.recent.has(leaf, &error, at_ns) {
