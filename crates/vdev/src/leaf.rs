@@ -318,6 +318,11 @@ impl Leaf {
         self.usable.load(Ordering::Acquire)
     }
 
+    /// Whether it can be read now, and has not failed a read since its errors were cleared.
+    pub(super) fn answers_reads(&self) -> bool {
+        self.is_readable() && self.counters.read_errors.load(Ordering::Relaxed) == 0
+    }
+
     /// Whether it stopped working since the pool was opened: 'zpool clear' may bring it back, with
     /// all it has.
     pub(super) fn is_out(&self) -> bool {

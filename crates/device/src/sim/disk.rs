@@ -174,6 +174,17 @@ impl Change {
         }
     }
 
+    /// First byte and length.
+    fn range(&self) -> (u64, u64) {
+        match self {
+            Change::Write { offset_bytes, data } => (*offset_bytes, data.len() as u64),
+            Change::Discard {
+                offset_bytes,
+                length_bytes,
+            } => (*offset_bytes, *length_bytes),
+        }
+    }
+
     /// Applies each piece of a write on its own, or not. A discard is a hint to the disk, which
     /// takes it whole or not at all.
     fn apply_torn(&self, to: &mut Sparse, rng: &mut Rng) {
@@ -286,13 +297,7 @@ impl DiskState {
 
     /// A change reached the medium: what it wrote can be read.
     fn make_readable(&mut self, change: &Change) {
-        let (offset_bytes, length_bytes) = match change {
-            Change::Write { offset_bytes, data } => (*offset_bytes, data.len() as u64),
-            Change::Discard {
-                offset_bytes,
-                length_bytes,
-            } => (*offset_bytes, *length_bytes),
-        };
+        let (offset_bytes, length_bytes) = change.range();
         let range = pieces(offset_bytes, length_bytes);
         let written: Vec<u64> = self.unreadable.range(range).copied().collect();
         for piece in written {
@@ -634,13 +639,17 @@ impl Operation<'_> {
             Outcome::Flush { settle_until } => {
                 // Another flush may have settled some or all of it already.
                 let count = settle_until.saturating_sub(disk.settled) as usize;
-                for change in disk.cached.drain(..count) {
-                    change.apply(&mut disk.durable);
-                }
+                let settled: Vec<Change> = disk.cached.drain(..count).collect();
                 disk.settled += count as u64;
-                if disk.cached.is_empty() {
-                    // The same bytes: share the pages.
-                    disk.durable = disk.current.clone();
+                let is_same = disk.cached.is_empty();
+                for change in settled {
+                    if is_same {
+                        let (offset_bytes, length_bytes) = change.range();
+                        let (durable, current) = (&mut disk.durable, &disk.current);
+                        durable.share(current, offset_bytes, length_bytes);
+                    } else {
+                        change.apply(&mut disk.durable);
+                    }
                 }
                 Ok(Bytes::new())
             }
@@ -824,6 +833,20 @@ impl SimDisk {
     /// A range that cannot be read until it is written again: latent sector errors.
     pub fn make_unreadable(&self, offset_bytes: u64, length_bytes: u64) {
         self.with(|disk, _| disk.unreadable.extend(pieces(offset_bytes, length_bytes)));
+    }
+
+    /// Silently fills with noise what was ever written in a range.
+    pub fn corrupt_written(&self, range_bytes: Range<u64>) {
+        self.with(|disk, rng| {
+            let pages = disk.current.pages().map(|(at, page)| (at, page.len()));
+            let within = pages.filter(|(at, _)| range_bytes.contains(at));
+            for (at, length) in within.collect::<Vec<_>>() {
+                let mut noise = vec![0; length];
+                rng.fill(&mut noise);
+                disk.current.write(at, &noise);
+                disk.durable.write(at, &noise);
+            }
+        });
     }
 
     /// Silently flips one bit, on the medium and in the cache.

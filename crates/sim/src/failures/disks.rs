@@ -49,6 +49,10 @@ struct Entry {
     suspect_s: Option<u64>,
     /// Such a scrub has ended; it counts once that is on disk.
     is_scrubbed: bool,
+    /// Its errors were cleared since it was mended; else it may be faulted for them later.
+    is_cleared: bool,
+    /// How often it was mended.
+    mended: u64,
 }
 
 /// The disks of a run.
@@ -127,6 +131,8 @@ impl Disks {
                 condition,
                 suspect_s: None,
                 is_scrubbed: false,
+                is_cleared: true,
+                mended: 0,
             },
         );
     }
@@ -270,6 +276,8 @@ impl Disks {
         let now_s = self.now_s();
         if let Some(entry) = self.entries.get_mut(name) {
             entry.condition = Condition::Mending { said_at: None };
+            entry.is_cleared = false;
+            entry.mended += 1;
             // A scrub that ran meanwhile could not repair it.
             if entry.suspect_s.is_some() {
                 entry.suspect_s = Some(now_s);
@@ -283,6 +291,23 @@ impl Disks {
         let leaves = self.tops.iter().flat_map(leaves).map(path);
         let mut entries = leaves.filter_map(|name| self.entries.get(&name));
         entries.any(|entry| entry.suspect_s.is_some() && !entry.is_scrubbed)
+    }
+
+    /// Disks that have everything, and count errors; with how often they were mended.
+    pub fn to_clear(&self) -> Vec<(String, u64)> {
+        let ready = self.entries.iter().filter(|(_, entry)| {
+            let has_all = matches!(entry.condition, Condition::Mending { said_at: Some(_) });
+            has_all && !entry.is_cleared
+        });
+        let ready = ready.map(|(name, entry)| (name.clone(), entry.mended));
+        ready.collect()
+    }
+
+    /// A disk's errors were cleared, which was mended that often then.
+    pub fn cleared(&mut self, name: &str, mended: u64) {
+        if let Some(entry) = self.entries.get_mut(name) {
+            entry.is_cleared |= entry.mended == mended;
+        }
     }
 
     /// Whether every disk of the pool has everything.
@@ -330,7 +355,7 @@ impl Disks {
                 continue;
             }
             let said = *said_at.get_or_insert(synced);
-            if synced > said.next() {
+            if synced > said.next() && entry.is_cleared {
                 entry.condition = Condition::Whole;
                 entry.suspect_s = None;
                 entry.is_scrubbed = false;

@@ -56,8 +56,12 @@ pub async fn heal(
                 disks.tell(format_args!("replace {target}: {error}"));
             }
         }
-        if round % 20 == 0 {
+        if round % 10 == 0 {
+            let clears = disks.to_clear();
             pool.clear(None).await?;
+            for (name, mended) in clears {
+                disks.cleared(&name, mended);
+            }
         }
         let is_scrubbing = pool.scrub_status().is_some_and(|scan| scan.end_time_s == 0);
         if disks.has_suspects() && !pool.is_resilver_due() && !is_scrubbing {

@@ -117,6 +117,7 @@ pub async fn run(plan: &Plan) -> Result<Outcome, Failure> {
         let ended = ended.map_err(|error| about(error, &disks))?;
         if sim.is_powered() {
             ended.map_err(|error| about(error, &disks))?;
+            sim.cancel_power_cut();
             // Nobody may have noticed the last failure yet.
             finish_work(&books)
                 .await

@@ -21,6 +21,8 @@ const DELAY_S_MAX: u64 = 25;
 /// A command that runs.
 struct Command {
     what: String,
+    /// Whose errors it clears.
+    clears: Vec<(String, u64)>,
     result: Arc<Mutex<Option<Result<(), PoolError>>>>,
 }
 
@@ -91,11 +93,17 @@ impl<'a> Operator<'a> {
         let Some(result) = ended.and_then(|command| command.result.lock().take()) else {
             return Ok(());
         };
-        let what = self.command.take().map(|command| command.what);
-        let what = what.unwrap_or_default();
+        let Some(Command { what, clears, .. }) = self.command.take() else {
+            return Ok(());
+        };
         self.disks.is_changing = false;
         match result {
-            Ok(()) => self.disks.tell(format_args!("{what}: done")),
+            Ok(()) => {
+                for (name, mended) in clears {
+                    self.disks.cleared(&name, mended);
+                }
+                self.disks.tell(format_args!("{what}: done"));
+            }
             Err(error) => {
                 self.disks.count("refused");
                 self.disks.tell(format_args!("{what}: {error}"));
@@ -116,7 +124,11 @@ impl<'a> Operator<'a> {
             let done = work.await;
             *own.lock() = Some(done);
         }));
-        self.command = Some(Command { what, result });
+        self.command = Some(Command {
+            what,
+            clears: Vec::new(),
+            result,
+        });
     }
 
     async fn step(&mut self) -> Result<(), Failure> {
@@ -145,7 +157,7 @@ impl<'a> Operator<'a> {
         let blocks = self.blocks();
         if !unreadable && self.rng.percent(40) {
             // All of it, labels left aside.
-            disk.corrupt(blocks.start, (blocks.end - blocks.start) as usize);
+            disk.corrupt_written(blocks);
             return;
         }
         for _ in 0..1 + self.rng.below(60) {
@@ -305,6 +317,19 @@ impl<'a> Operator<'a> {
         };
         let mut back = self.disks.which(is_back);
         back.retain(|name| !self.is_in_use(name));
+        let clears = self.disks.to_clear();
+        if let Some((name, mended)) = self.rng.pick(&clears)
+            && (back.is_empty() || self.rng.percent(50))
+        {
+            let device = name.clone();
+            self.start(format!("clear {name}"), |pool| async move {
+                pool.clear(Some(&device)).await
+            });
+            if let Some(command) = &mut self.command {
+                command.clears.push((name, mended));
+            }
+            return;
+        }
         let Some(name) = self.rng.pick(&back) else {
             return;
         };

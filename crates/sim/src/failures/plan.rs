@@ -65,7 +65,7 @@ impl Plan {
             cycles: 1 + rng.below(3) as u32,
             cut_percent: [40, 80][rng.below(2) as usize],
             steps: 15 + rng.below(40) as u32,
-            pause_ms_max: [300, 2000, 8000][rng.below(3) as usize],
+            pause_ms_max: [200, 600, 2000][rng.below(3) as usize],
             workers: 1 + rng.below(2) as usize,
             work: WorkOptions {
                 steps: 20 + rng.below(40) as usize,
