@@ -98,7 +98,7 @@ impl Vdev {
 
     /// Whether a block of `txg` of `length` bytes that is not found at `offset` of this top-level
     /// vdev may have been written all the same: more devices than redundancy makes up for are not
-    /// there, fail reads, or are known not to have all of that txg.
+    /// there, or are known not to have all of that txg.
     pub(super) fn may_lack_block(&self, offset: u64, length: usize, txg: Txg) -> bool {
         let VdevKind::Draid(draid) = &self.kind else {
             return self.may_lack(offset, txg);
@@ -124,7 +124,7 @@ impl Vdev {
     fn may_lack(&self, offset: u64, txg: Txg) -> bool {
         match &self.kind {
             VdevKind::Leaf(LeafVdev { leaf, .. }) => {
-                !leaf.answers_reads() || leaf.is_missing(txg) || self.is_recorded_missing(txg)
+                !leaf.is_readable() || leaf.is_missing(txg) || self.is_recorded_missing(txg)
             }
             VdevKind::DraidSpare(spare) => {
                 spare.is_missing(txg)

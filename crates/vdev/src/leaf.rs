@@ -318,11 +318,6 @@ impl Leaf {
         self.usable.load(Ordering::Acquire)
     }
 
-    /// Whether it can be read now, and has not failed a read since its errors were cleared.
-    pub(super) fn answers_reads(&self) -> bool {
-        self.is_readable() && self.counters.read_errors.load(Ordering::Relaxed) == 0
-    }
-
     /// Whether it stopped working since the pool was opened: 'zpool clear' may bring it back, with
     /// all it has.
     pub(super) fn is_out(&self) -> bool {
@@ -445,7 +440,8 @@ impl Leaf {
                 Ok(data)
             }
             Err(error) => {
-                Counters::add(&self.counters.read_errors, 1);
+                // What may fail is not counted either (`vdev_stat_update`, module/zfs/vdev.c).
+                Counters::add(&self.counters.read_errors, u64::from(!context.speculative));
                 let error = Arc::new(error);
                 self.failed(&error, (!context.speculative).then_some(io), true);
                 Err(LeafError::Device(error))

@@ -586,21 +586,17 @@ impl VdevTree {
     }
 
     /// Whether an intent log's block of which no device has a right copy was certainly never
-    /// acknowledged: all its devices were asked, or so many of those that must have it that they
+    /// acknowledged: all its devices are there, or so many of those that must have it that they
     /// would make up for the others. Those must that are not known to lack its txg
-    /// ([`Self::check_recorded`]). A device that failed a read, or is not there (any more), may
-    /// have the block, but never alone; `failed` says that one did, whichever that was.
-    pub fn tells_of(&self, block: &BlockPointer, failed: bool) -> bool {
+    /// ([`Self::check_recorded`]). A device that is not there, or stopped working since the pool
+    /// was opened, may have the block, but never alone.
+    pub fn tells_of(&self, block: &BlockPointer) -> bool {
         let (birth, length) = (block.physical_birth(), block.psize_bytes() as usize);
-        let is_there = |vdev: &Arc<Vdev>| vdev.leaf().is_some_and(|leaf| leaf.answers_reads());
+        let is_there = |vdev: &Arc<Vdev>| vdev.leaf().is_some_and(|leaf| leaf.is_readable());
         let tells = |dva: &Dva| {
             self.top(dva.vdev()).is_some_and(|top| {
-                let all_answer = top.leaves().iter().all(is_there);
-                match all_answer {
-                    // Errors may have been cleared meanwhile.
-                    true => !failed,
-                    false => !top.may_lack_block(dva.offset_bytes(), length, birth),
-                }
+                top.leaves().iter().all(is_there)
+                    || !top.may_lack_block(dva.offset_bytes(), length, birth)
             })
         };
         let is_in_pieces = block.is_gang() && self.may_come_back(block);

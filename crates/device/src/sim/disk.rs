@@ -835,6 +835,14 @@ impl SimDisk {
         self.with(|disk, _| disk.unreadable.extend(pieces(offset_bytes, length_bytes)));
     }
 
+    /// All can be read again, and read faults are gone.
+    pub fn make_all_readable(&self) {
+        self.with(|disk, _| {
+            disk.unreadable.clear();
+            disk.faults.retain(|fault| fault.op != SimOp::Read);
+        });
+    }
+
     /// Silently fills with noise what was ever written in a range.
     pub fn corrupt_written(&self, range_bytes: Range<u64>) {
         self.with(|disk, rng| {

@@ -384,8 +384,21 @@ impl Disks {
                 _ => {}
             }
         }
+        // Imports are refused where the end of a log could not be read.
+        for name in self.sim.disk_names() {
+            if let Some(disk) = self.disk(&name) {
+                disk.make_all_readable();
+            }
+        }
         while rng.percent(30) {
-            let victim = rng.pick(&self.victims());
+            let mut victims = self.victims();
+            // A replacement may have ended since that was looked at.
+            let slots = self.tops.iter().flat_map(|top| &top.children);
+            for slot in slots.filter(|slot| !slot.children.is_empty()) {
+                let below: Vec<String> = leaves(slot).into_iter().map(path).collect();
+                victims.retain(|name| !below.contains(name));
+            }
+            let victim = rng.pick(&victims);
             let Some(name) = victim else { break };
             if let Some(disk) = self.disk(&name) {
                 disk.set_gone(true);

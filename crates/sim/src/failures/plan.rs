@@ -29,6 +29,9 @@ pub struct Plan {
     pub work: WorkOptions,
     /// Blocks that a scan gathers before it reads them.
     pub scan_queue: usize,
+    /// Devices may fail to read. A log's end is then not certain where one did, and imports and
+    /// mounts are refused until it reads again or logs are given up (`zpool import -m`).
+    pub read_faults: bool,
     /// Have zdb look at the images in the end.
     pub zdb: bool,
 }
@@ -76,6 +79,7 @@ impl Plan {
                 ..WorkOptions::default()
             },
             scan_queue: [8, 64, 1 << 18][rng.below(3) as usize],
+            read_faults: rng.percent(50),
             zdb: true,
         }
     }

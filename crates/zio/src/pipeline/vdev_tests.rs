@@ -125,10 +125,10 @@ fn what_one_device_lacks_of_a_log_is_on_record_first() {
             );
             write().await.expect("on record");
             // Alone it does not tell that a block was never written.
-            assert!(tree.tells_of(&block, false));
+            assert!(tree.tells_of(&block));
             tree.take_out(Guid::new(22), false, false)
                 .expect("m0 is left");
-            assert!(!tree.tells_of(&block, false));
+            assert!(!tree.tells_of(&block));
             tree.bring_back(Guid::new(22)).await.expect("known");
             tree.reopen(false).await.expect("reopened");
         }
