@@ -455,7 +455,8 @@ impl Leaf {
                 Ok(data)
             }
             Err(error) => {
-                Counters::add(&self.counters.read_errors, 1);
+                // What may fail is not counted either (`vdev_stat_update`, module/zfs/vdev.c).
+                Counters::add(&self.counters.read_errors, u64::from(!context.speculative));
                 let error = Arc::new(error);
                 self.failed(&error, (!context.speculative).then_some(io), true);
                 Err(LeafError::Device(error))

@@ -5,6 +5,7 @@ mod common;
 mod crash;
 mod diagnosis;
 mod encrypted;
+mod failures;
 mod faults;
 mod multihost;
 mod panics;
