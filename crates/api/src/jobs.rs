@@ -63,6 +63,8 @@ pub enum JobKind {
     Export,
     /// Destroys datasets. Canceling it leaves those that are not destroyed yet.
     Destroy,
+    /// Writes files again. Canceling it leaves the rest of them as they are.
+    Rewrite,
 }
 
 /// How a job is.

@@ -206,6 +206,9 @@ pub struct VdevReport {
     /// Why it is so.
     #[serde(default)]
     pub aux: Option<VdevAux>,
+    /// Of a spare that another pool uses: that pool's name.
+    #[serde(default)]
+    pub used_by: Option<String>,
     /// A leaf of an imported pool that was not there at the import: `path` is where it was.
     #[serde(default)]
     pub is_absent: bool,

@@ -97,6 +97,13 @@ impl Background {
         self.poke(pool);
     }
 
+    /// Returns when the pool was exported or destroyed.
+    pub(crate) async fn until_closed(&self) {
+        let mut closed = self.closed.subscribe();
+        // An error means that the pool is gone, which it is not while somebody has it.
+        let _ = closed.wait_for(|closed| *closed).await;
+    }
+
     /// Something was begun or ended.
     pub(crate) fn poke(&self, pool: &Pool) {
         self.look(pool);

@@ -103,6 +103,7 @@ pub(crate) fn vdev(status: &VdevStatus) -> VdevReport {
             (_, other) => state(other),
         },
         aux: aux(status.aux),
+        used_by: status.used_by.clone(),
         is_absent: false,
         is_removing: status.is_removing,
         is_non_allocating: status.is_non_allocating,
@@ -181,6 +182,14 @@ fn mark_absent(vdev: &mut VdevReport) {
 
 /// Paths of all devices.
 pub(crate) fn device_paths(status: &PoolStatus) -> Vec<String> {
+    let mut paths = tree_paths(status);
+    let lists = status.spares.iter().chain(&status.caches);
+    paths.extend(lists.filter_map(|vdev| vdev.path.clone()));
+    paths
+}
+
+/// Paths of all devices that are part of vdevs.
+pub(crate) fn tree_paths(status: &PoolStatus) -> Vec<String> {
     fn walk(status: &VdevStatus, out: &mut Vec<String>) {
         out.extend(status.path.clone());
         for child in &status.children {
@@ -188,12 +197,7 @@ pub(crate) fn device_paths(status: &PoolStatus) -> Vec<String> {
         }
     }
     let mut paths = Vec::new();
-    for top in std::iter::once(&status.root)
-        .chain(&status.spares)
-        .chain(&status.caches)
-    {
-        walk(top, &mut paths);
-    }
+    walk(&status.root, &mut paths);
     paths
 }
 
@@ -469,6 +473,15 @@ pub(crate) fn put_in_order(properties: &mut PropertyMap) {
             .unwrap_or(usize::MAX)
     };
     properties.sort_by_cached_key(|name, _| place(name));
+}
+
+/// Adds native properties behind those of the table.
+pub(crate) fn put_before_users(properties: &mut PropertyMap, more: Vec<(&'static str, Property)>) {
+    let of_users = properties.keys().position(|name| name.contains(':'));
+    let end = of_users.unwrap_or(properties.len());
+    for (at, (name, property)) in (end..).zip(more) {
+        properties.shift_insert(at, name.to_owned(), property);
+    }
 }
 
 /// A dataset's properties, exact.

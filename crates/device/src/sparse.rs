@@ -56,6 +56,22 @@ impl Sparse {
         }
     }
 
+    /// Takes over the pages that a range touches from another array, and shares them.
+    pub(crate) fn share(&mut self, from: &Sparse, offset_bytes: u64, length_bytes: u64) {
+        let end = (offset_bytes + length_bytes).div_ceil(PAGE_BYTES as u64);
+        let touched = offset_bytes / PAGE_BYTES as u64..end;
+        let own: Vec<u64> = (self.pages.range(touched.clone()))
+            .map(|(page, _)| *page)
+            .filter(|page| !from.pages.contains_key(page))
+            .collect();
+        for page in own {
+            self.pages.remove(&page);
+        }
+        for (page, bytes) in from.pages.range(touched) {
+            self.pages.insert(*page, bytes.clone());
+        }
+    }
+
     /// Makes the range read as zeros again, giving back whole pages.
     pub(crate) fn clear(&mut self, offset_bytes: u64, length_bytes: u64) {
         let end = offset_bytes + length_bytes;

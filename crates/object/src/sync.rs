@@ -137,7 +137,7 @@ impl ObjectSet {
         acct: &dyn BlockAccounting,
     ) -> Result<Written> {
         let txg = ctx.txg;
-        let (meta, old, tree, old_spill, old_used, old_flags, blocks, cloned, freed, spill) = {
+        let (meta, old, tree, old_spill, old_used, old_flags, blocks, cloned, freed, moved, spill) = {
             let mut state = dnode.lock();
             let meta = state.meta_at(txg).clone();
             let (tree, old) = (state.tree.clone(), state.disk.clone());
@@ -155,11 +155,12 @@ impl ObjectSet {
                 slot.blocks.clone(),
                 slot.cloned.clone(),
                 slot.freed.clone(),
+                slot.moved.clone(),
                 slot.spill.clone(),
             )
         };
         let work = TreeSync::new(
-            self, ctx, acct, dnode.id, &old, &meta, &blocks, &cloned, &freed,
+            self, ctx, acct, dnode.id, &old, &meta, &blocks, &cloned, &freed, &moved,
         );
         let (mut new_tree, new_spill) = if meta.exists {
             let new_spill = match &spill {

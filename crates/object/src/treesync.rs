@@ -63,6 +63,8 @@ pub(crate) struct TreeSync<'a> {
     blocks: &'a BTreeMap<u64, Bytes>,
     cloned: &'a BTreeMap<u64, BlockPointer>,
     freed: &'a RangeSet,
+    /// Of `blocks`, those that hold what they held before.
+    moved: &'a RangeSet,
     used: AtomicI64,
 }
 
@@ -84,6 +86,7 @@ impl<'a> TreeSync<'a> {
         blocks: &'a BTreeMap<u64, Bytes>,
         cloned: &'a BTreeMap<u64, BlockPointer>,
         freed: &'a RangeSet,
+        moved: &'a RangeSet,
     ) -> Self {
         TreeSync {
             set,
@@ -96,6 +99,7 @@ impl<'a> TreeSync<'a> {
             blocks,
             cloned,
             freed,
+            moved,
             used: AtomicI64::new(0),
         }
     }
@@ -457,7 +461,12 @@ impl<'a> TreeSync<'a> {
             1
         };
         let bytes = data.len() as u64;
-        let new = self.write(Role::Tree, 0, number, old, data, fill).await?;
+        // One that became shorter or longer meanwhile holds something else.
+        let is_same = self.moved.contains(number) && !old.is_hole() && old.lsize_bytes() == bytes;
+        let new = match is_same {
+            true => self.relocate(number, old, data, fill).await?,
+            false => self.write(Role::Tree, 0, number, old, data, fill).await?,
+        };
         if let Some(txgs) = &self.ctx.txgs {
             txgs.sync_progress(self.ctx.txg, bytes);
         }
@@ -486,7 +495,7 @@ impl<'a> TreeSync<'a> {
         let cloned = BTreeMap::new();
         let object = ObjectId::META_DNODE;
         let work = TreeSync::new(
-            set, ctx, acct, object, &meta, &meta, &blocks, &cloned, &freed,
+            set, ctx, acct, object, &meta, &meta, &blocks, &cloned, &freed, &freed,
         );
         work.write(Role::Root, 0, 0, old, data, fill).await
     }
@@ -520,6 +529,27 @@ impl<'a> TreeSync<'a> {
         }
         let same_place = in_place && new.dva(0).is_some() && new.dva(0) == old.dva(0);
         if !same_place {
+            self.kill(Some(old));
+            self.bear(&new);
+        }
+        Ok(new)
+    }
+
+    /// Writes a level-0 block that holds the same as `old` to another place (`zp_rewrite`,
+    /// module/zfs/dbuf.c).
+    async fn relocate(
+        &self,
+        number: u64,
+        old: &BlockPointer,
+        data: Bytes,
+        fill: u64,
+    ) -> Result<BlockPointer> {
+        let mut policy = self.policy(Role::Tree, 0, number);
+        policy.hole_birth = self.set.options().hole_birth;
+        policy.fill = fill;
+        let pipeline = &self.ctx.pipeline;
+        let new = pipeline.relocate(self.ctx.txg, old, data, &policy).await?;
+        if new != *old {
             self.kill(Some(old));
             self.bear(&new);
         }

@@ -101,6 +101,10 @@ pub(crate) struct Core {
     pub(crate) new_tops: NewTops,
     /// Devices that have been replaced.
     pub(crate) replacements: Replacements,
+    /// Devices that spares are to stand in for.
+    pub(crate) spares: Arc<crate::spares::Spares>,
+    /// What is in the places of devices and cannot replace them.
+    pub(crate) returned: crate::returning::Refused,
     /// Held while vdevs are added or removed.
     pub(crate) admin: tokio::sync::Mutex<()>,
     /// Tables of cloned blocks.
@@ -323,6 +327,7 @@ impl Drop for Core {
     /// in memory.
     fn drop(&mut self) {
         self.events.end();
+        self.spares.end();
         self.space.close();
     }
 }

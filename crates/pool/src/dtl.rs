@@ -4,9 +4,14 @@
 //! comes back later is not trusted with what it missed. Per leaf there is a space map whose
 //! "bytes" are txgs and whose allocated ranges are those missed (`DTL_MISSING`); its object number is
 //! the pair `DTL` of the leaf's configuration. Written in syncing context, whole, when it changed.
-//! A leaf without an object misses nothing. One that cannot be written when a txg syncs misses that txg, whether something
-//! was to be written to it or not: so the state on disk tells that it may lack what came later as well, such as blocks of
-//! intent logs, which are acknowledged before their txg is on disk. Distributed spares of dRAID that stand in for a device have one too.
+//! A leaf without an object misses nothing. One that cannot be written when a txg syncs misses that
+//! txg, whether something was to be written to it or not: so the state on disk tells that it may
+//! lack what came later as well, such as blocks of intent logs, which are acknowledged before their
+//! txg is on disk. Distributed spares of dRAID that stand in for a device have one too.
+//!
+//! A flush that fails before the uberblock is written, or a write of the last pass, is recorded in
+//! the same txg all the same: another pass is made for it ([`DirtyTimes::is_recorded`]). A crash
+//! right after the uberblock would else leave a device that is trusted with what it lost.
 //!
 //! Before the MOS can be read, nothing of this is known. What the labels show is taken until then:
 //! a device whose newest uberblock is older than that of another device of the same top-level
@@ -145,10 +150,7 @@ impl DirtyTimes {
             }
         }
         for vdev in tree.leaves().into_iter().chain(tree.draid_spares()) {
-            let missing = match vdev.leaf() {
-                Some(leaf) => leaf.missing(),
-                None => vdev.spare_missing(),
-            };
+            let missing = missing(&vdev);
             let same = match self.recorded.lock().get(&vdev.guid()) {
                 Some(recorded) => *recorded == missing,
                 None => missing.is_empty(),
@@ -176,6 +178,19 @@ impl DirtyTimes {
         Ok(config_changed)
     }
 
+    /// Whether what devices lack is what was written last.
+    pub(crate) fn is_recorded(&self, tree: &VdevTree) -> bool {
+        let recorded = self.recorded.lock();
+        let all = tree.leaves().into_iter().chain(tree.draid_spares());
+        all.into_iter().all(|vdev| {
+            let missing = missing(&vdev);
+            match recorded.get(&vdev.guid()) {
+                Some(recorded) => *recorded == missing,
+                None => missing.is_empty(),
+            }
+        })
+    }
+
     /// A leaf has another guid now.
     pub(crate) fn renamed(&self, before: Guid, now: Guid) {
         let mut recorded = self.recorded.lock();
@@ -198,6 +213,13 @@ impl DirtyTimes {
             vdev.remove_config(PAIR);
         }
         Ok(())
+    }
+}
+
+fn missing(vdev: &Vdev) -> RangeSet {
+    match vdev.leaf() {
+        Some(leaf) => leaf.missing(),
+        None => vdev.spare_missing(),
     }
 }
 

@@ -152,6 +152,7 @@ pub(crate) fn start(core: &Arc<Core>) {
     core.start_heart();
     core.start_trim();
     Activities::start(core);
+    core.start_spares();
 }
 
 pub(crate) fn damaged(pool: &str, what: &str, why: impl ToString) -> PoolError {
@@ -683,6 +684,8 @@ async fn import_on(
         deferred_frees: stored.deferred_frees,
         new_tops: NewTops::default(),
         replacements: crate::topology::Replacements::default(),
+        spares: Arc::default(),
+        returned: crate::returning::Refused::default(),
         admin: tokio::sync::Mutex::new(()),
         clones,
         tables,
@@ -728,6 +731,10 @@ async fn import_on(
         core.dsl.destroyer().put_off(false);
     }
     core.events.loaded();
+    if !spec.read_only && !spec.only_looked_at {
+        // What went bad while nobody looked, and what is not there.
+        core.want_spares();
+    }
     Ok(core)
 }
 

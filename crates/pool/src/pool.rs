@@ -616,7 +616,7 @@ impl Pool {
     }
 
     /// Attaches a device to another one, to mirror or to replace it (`zpool attach`, `zpool
-    /// replace`). Returns once it is a part of the pool on disk; it is resilvered after that.
+    /// replace`). A hot spare of the pool that stands by stands in for what it is to replace. Returns once it is a part of the pool on disk; it is resilvered after that.
     ///
     /// # Errors
     /// [`PoolError::Topology`], [`PoolError::NotInPool`], [`PoolError::IsSpare`],
@@ -653,6 +653,24 @@ impl Pool {
     pub async fn online(&self, target: &str) -> Result<Onlined, PoolError> {
         self.check_writeable()?;
         topology::online(&self.core, target).await
+    }
+
+    /// Looks how the spares are: another pool may use one of them, or have left it.
+    pub async fn look_at_spares(&self) {
+        if self.check_open().is_ok() {
+            self.core.look_at_spares().await;
+        }
+    }
+
+    /// Looks for devices that are not there. One that is there again is used again, and a spare
+    /// that stands in for it goes when it has what it missed; with property `autoreplace`, a new
+    /// one at the same path replaces it. Returns how many did.
+    ///
+    /// # Errors
+    /// [`PoolError::ReadOnly`], [`PoolError::Closed`].
+    pub async fn look_for_devices(&self) -> Result<usize, PoolError> {
+        self.check_writeable()?;
+        Ok(self.core.look_for_devices().await)
     }
 
     /// Gives the pool another guid, which is not zero (`zpool reguid`).
@@ -821,6 +839,10 @@ impl Pool {
         }
         core.pipeline.suspension().resume()?;
         if !core.read_only {
+            for guid in &guids {
+                core.tree.unspare(*guid);
+            }
+            core.want_spares();
             core.identity.mark_dirty();
             core.txgs.kick();
         }
@@ -860,12 +882,23 @@ impl Pool {
         !self.is_read_only() && self.core.scan.is_resilver_due(&self.core)
     }
 
-    /// Whether a device is taking another one's place.
+    /// Whether a device is taking another one's place, or a spare that stands in for one is being
+    /// resilvered (`vdev_replace_in_progress`, module/zfs/vdev.c).
     pub fn is_replacing(&self) -> bool {
         fn replaces(vdev: &Vdev) -> bool {
             let kind = vdev.kind();
-            matches!(kind, VdevKind::Mirror(mirror) if mirror.role == MirrorRole::Replacing)
-                || kind.children().iter().any(|child| replaces(child))
+            let is_here = match kind {
+                VdevKind::Mirror(mirror) => match (mirror.role, vdev.children()) {
+                    (MirrorRole::Replacing, _) => true,
+                    (MirrorRole::Spare, [_, spare]) => spare
+                        .leaf()
+                        .is_some_and(|leaf| leaf.is_readable() && !leaf.missing().is_empty()),
+                    (MirrorRole::Spare, _) => true,
+                    (MirrorRole::Mirror, _) => false,
+                },
+                _ => false,
+            };
+            is_here || kind.children().iter().any(|child| replaces(child))
         }
         self.core.tree.tops().iter().any(|top| replaces(top))
     }

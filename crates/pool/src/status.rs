@@ -94,6 +94,8 @@ pub struct VdevStatus {
     pub state: VdevState,
     /// Why the state is what it is.
     pub aux: VdevAux,
+    /// Of a spare that another pool uses: that pool's name.
+    pub used_by: Option<String>,
     /// It is being removed.
     pub is_removing: bool,
     /// It gets no new blocks.
@@ -387,6 +389,7 @@ fn vdev_status_below(
         class,
         state: map_state(state),
         aux,
+        used_by: None,
         is_removing: is_set("removing"),
         is_non_allocating: full,
         is_stale: is_stale(vdev),
@@ -473,6 +476,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         class: VdevClass::Normal,
         state: root_state(core),
         aux: VdevAux::None,
+        used_by: None,
         is_removing: false,
         is_non_allocating: false,
         is_stale: false,

@@ -11,7 +11,8 @@
 //!    settled, space is recorded, the configuration is written if any of that changed it
 //! 4. pass 1, if there is anything to write: what other releases left to do
 //! 5. again from 2, while the MOS is dirty
-//! 6. labels and uberblocks: the configuration first where it changed, in the order that leaves one
+//! 6. if devices failed to take or to flush something since what they lack was recorded: again from 2
+//! 7. labels and uberblocks: the configuration first where it changed, in the order that leaves one
 //!    valid set of labels at any moment; then the txg is on disk. Who waits for its sync tasks is
 //!    told last of all
 //!
@@ -34,7 +35,7 @@ use device::BoxFuture;
 use format::{Txg, Uberblock};
 use futures::future::{Either, select};
 use object::SyncContext;
-use vdev::LabelSync;
+use vdev::{LabelSync, VdevError};
 use zio::pipeline::must_succeed;
 use zio::txg::Work;
 use zio::{Tx, ZioError};
@@ -46,6 +47,9 @@ use crate::participant::Pass;
 
 /// Passes after which a txg is given up: OpenZFS needs fewer than ten.
 const PASSES_MAX: u32 = 100;
+/// Passes that are made because devices failed in the pass before; then the uberblock is written
+/// all the same, as devices that fail without end would stop the pool.
+const RECORDING_PASSES_MAX: u32 = 10;
 /// How long devices may take over what they have accepted when the pool is given up.
 const ABANDONED_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -124,6 +128,7 @@ impl Core {
         let tx = Tx::syncing(txg);
         let participants = self.participants();
         let mut number = 0;
+        let mut recordings = 0;
         loop {
             number += 1;
             if number > PASSES_MAX {
@@ -157,14 +162,22 @@ impl Core {
                     participant.late(&pass).await?;
                 }
             }
-            if !self.dsl.mos().is_dirty(txg) && !self.pipeline.dedup().has_work(txg) {
+            if self.dsl.mos().is_dirty(txg) || self.pipeline.dedup().has_work(txg) {
+                continue;
+            }
+            if !self.wrote(txg) {
                 break;
+            }
+            let is_last = recordings == RECORDING_PASSES_MAX;
+            match self.write_labels(txg, is_last).await {
+                Err(PoolError::Zio(ZioError::Vdev(VdevError::Unrecorded))) => recordings += 1,
+                written => {
+                    written?;
+                    break;
+                }
             }
         }
         let wrote = self.wrote(txg);
-        if wrote {
-            self.write_labels(txg).await?;
-        }
         self.dsl.syncer().done(txg);
         self.pipeline.sync_done(txg);
         for participant in &participants {
@@ -184,7 +197,9 @@ impl Core {
     }
 
     /// The last step: labels, if the configuration changed, and the uberblock.
-    async fn write_labels(&self, txg: Txg) -> Result<(), PoolError> {
+    /// Fails with [`VdevError::Unrecorded`], before anything is written, when devices lack what the
+    /// MOS does not tell; unless it is written `anyway`.
+    async fn write_labels(&self, txg: Txg, anyway: bool) -> Result<(), PoolError> {
         let previous = self.state.lock().uberblock;
         let config = self.identity.has_changed();
         let multihost = self.multihost_of_txg();
@@ -201,7 +216,9 @@ impl Core {
             ..previous
         };
         let list = config.then(|| self.pairs(txg).label_config());
+        let is_recorded = || anyway || self.dirty_times.is_recorded(&self.tree);
         let sync = LabelSync {
+            is_recorded: &is_recorded,
             uberblock: &uberblock,
             multihost: self.is_multihost(),
             config: list.as_ref(),
@@ -229,6 +246,7 @@ impl Core {
         };
         let list = self.pairs(txg).label_config();
         let sync = LabelSync {
+            is_recorded: &|| true,
             uberblock: &uberblock,
             multihost: self.is_multihost(),
             config: Some(&list),

@@ -92,7 +92,8 @@ pub(crate) async fn add(core: &Arc<Core>, spec: &AddSpec) -> Result<(), PoolErro
     if !(spec.force || spec.allow_ashift_mismatch) {
         check_ashift(core, &configs)?;
     }
-    let new = NewAuxiliary::build(&spec.vdevs, &configs, &facts, &making)?;
+    let known = core.auxiliary.lock().spares.guids();
+    let new = NewAuxiliary::build(&spec.vdevs, &configs, &facts, &making, &known)?;
     let tops = core.tree.prepare_tops(&configs).await?;
     // The last moment at which nothing is written to the devices.
     core.check_not_suspended()?;

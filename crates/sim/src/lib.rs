@@ -9,6 +9,7 @@
 //! | [`work`] | random operations |
 //! | [`history`] | what they were told is durable |
 //! | [`torture`] | runs: work, power cut, import, comparison, over and over |
+//! | [`failures`] | runs in which disks fail, are replaced and resilvered, and all is well again |
 //! | [`golden`] | the same below encryption roots that OpenZFS made |
 //!
 //! One seed is one run: everything that happens depends on it alone, to the last operation on
@@ -18,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 pub mod dedup;
+pub mod failures;
 pub mod golden;
 pub mod history;
 pub mod model;

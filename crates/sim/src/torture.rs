@@ -724,6 +724,9 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
     if let Some(dedup) = plan.dedup {
         crate::dedup::prepare(&pool, dedup).await?;
     }
+    if plan.work.rewrites {
+        pool.set_prop("feature@physical_rewrite", "enabled").await?;
+    }
     if plan.autotrim {
         let names = sim.disk_names();
         let disks = names.iter().filter_map(|name| sim.disk(name));

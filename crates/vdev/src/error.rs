@@ -97,6 +97,9 @@ pub enum VdevError {
         /// What happened.
         reason: String,
     },
+    /// A device lacks something of which the state to be written does not tell.
+    #[error("a device did not take a write, which is not on record yet; try again")]
+    Unrecorded,
     /// An address beyond the end of its vdev, or between sectors.
     #[error("{place}: {what}; restore the affected file from a backup")]
     BadAddress {

@@ -253,6 +253,9 @@ pub struct LabelSync<'a> {
     /// top-level vdevs get it, with their own `top_guid`, `guid`, `is_log`, `vdev_children` and
     /// `vdev_tree`. `None`: only the uberblock is written, to some vdevs.
     pub config: Option<&'a NvList>,
+    /// Asked after the flush: whether the state that the uberblock leads to tells of everything
+    /// that devices lack. Else a crash would let it be forgotten what the flush has lost.
+    pub is_recorded: &'a (dyn Fn() -> bool + Sync),
 }
 
 /// A leaf's configuration in its label (`spa_config_generate`, module/zfs/spa_config.c): the
@@ -454,10 +457,13 @@ impl VdevTree {
     /// [`VdevError::NotDurable`] when the flush before failed beyond redundancy, when no leaf of
     /// some top-level vdev took its configuration, or no leaf at all the uberblock, or the pool was
     /// suspended meanwhile; which of them did is then unknown: retry with the same uberblock, or
-    /// leave the pool.
+    /// leave the pool. [`VdevError::Unrecorded`] before anything was written.
     pub async fn sync_labels(&self, sync: &LabelSync<'_>) -> Result<(), VdevError> {
         let mark = self.common.halt.mark();
         self.flush().await?;
+        if !(sync.is_recorded)() {
+            return Err(VdevError::Unrecorded);
+        }
         let tops: Vec<Arc<Vdev>> = self
             .tops()
             .into_iter()

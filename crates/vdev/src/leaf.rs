@@ -41,6 +41,7 @@ use super::common::Common;
 use super::meter::{IoClass, IoStats, Place, Span};
 use super::queue::Queue;
 use super::state::{Counters, VdevAux, VdevState};
+use super::sweep::Swept;
 use crate::range_set::RangeSet;
 use crate::report::{DeviceIo, ErrorReport, Operation, Priority, ScanRead};
 
@@ -419,19 +420,33 @@ impl Leaf {
         }
         self.reads_in_flight.fetch_add(1, Ordering::Relaxed);
         let in_flight = InFlight(&self.reads_in_flight);
-        let place = self.queue.read_place(context).await;
         // Just below zero is the space for boot loaders, the scratch space of a RAID-Z expansion.
         let raw = if offset >= BOOT_BYTES.wrapping_neg() {
             offset.wrapping_add(LABEL_START_BYTES)
         } else {
             offset.saturating_add(LABEL_START_BYTES)
         };
-        let io = DeviceIo {
-            begun_ns: place.begun_ns,
-            ..Self::io(Operation::Read, raw, length, context)
+        let io = Self::io(Operation::Read, raw, length, context);
+        let swept = match context.priority {
+            Priority::Scrub => self.queue.sweep(&*device, raw, length).await,
+            Priority::Sync | Priority::Async => None,
         };
-        let result = device.read(raw, length).await;
-        self.end(place, &result, io);
+        let (result, io) = match swept {
+            Some(Swept { data, span }) => {
+                if let Some(span) = span.filter(|span| span.is_slow()) {
+                    self.report_slow(io, span);
+                }
+                (Ok(data), io)
+            }
+            None => {
+                let place = self.queue.read_place(context).await;
+                let begun_ns = place.begun_ns;
+                let io = DeviceIo { begun_ns, ..io };
+                let result = device.read(raw, length).await;
+                self.end(place, &result, io);
+                (result, io)
+            }
+        };
         drop(in_flight);
         match result {
             Ok(data) => {
@@ -440,7 +455,8 @@ impl Leaf {
                 Ok(data)
             }
             Err(error) => {
-                Counters::add(&self.counters.read_errors, 1);
+                // What may fail is not counted either (`vdev_stat_update`, module/zfs/vdev.c).
+                Counters::add(&self.counters.read_errors, u64::from(!context.speculative));
                 let error = Arc::new(error);
                 self.failed(&error, (!context.speculative).then_some(io), true);
                 Err(LeafError::Device(error))

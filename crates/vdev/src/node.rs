@@ -375,7 +375,7 @@ impl Vdev {
 
     /// Bytes that each device of a top-level vdev must offer, without labels (`vdev_get_min_asize`,
     /// module/zfs/vdev.c).
-    pub(crate) fn least_child_bytes(&self) -> u64 {
+    pub fn least_child_bytes(&self) -> u64 {
         let aligned = match self.metaslab_shift() {
             0 => self.asize_bytes(),
             shift => self.asize_bytes() >> shift << shift,

@@ -586,6 +586,7 @@ fn labels_come_back_as_they_were_written() {
         for txg in 4..80 {
             let config = pool_config(txg);
             let sync = LabelSync {
+                is_recorded: &|| true,
                 uberblock: &uberblock(txg),
                 multihost: false,
                 config: (txg % 7 == 0).then_some(&config),
@@ -638,6 +639,7 @@ fn a_crash_at_any_write_leaves_a_state_that_labels_describe() {
             for txg in 4..10 {
                 let config = pool_config(txg);
                 let sync = LabelSync {
+                    is_recorded: &|| true,
                     uberblock: &uberblock(txg),
                     multihost: false,
                     config: Some(&config),

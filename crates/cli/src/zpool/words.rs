@@ -84,6 +84,9 @@ pub fn note(vdev: &VdevReport) -> Option<String> {
     if let Some(path) = vdev.path.as_ref().filter(|_| vdev.is_absent) {
         return Some(format!("was {path}"));
     }
+    if let Some(pool) = &vdev.used_by {
+        return Some(format!("in use by pool '{pool}'"));
+    }
     let why = vdev.aux.map(|aux| match aux {
         VdevAux::OpenFailed => "cannot open",
         VdevAux::CorruptData => "corrupted data",

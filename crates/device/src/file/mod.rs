@@ -32,7 +32,7 @@
 mod blocking;
 mod buffer;
 mod foreign;
-mod hold;
+pub(crate) mod hold;
 mod request;
 /// Whether the kernel passes discards on to a disk, or the disk of a partition; where it does not
 /// tell, it may.
@@ -67,7 +67,7 @@ use crate::{BoxFuture, Cpu, Device, DeviceError, Foreign, Hold, WriteFlushedErro
 
 /// How often and how long to wait for a lock that somebody holds for a moment (udev probes
 /// devices; an exported pool's last operation may still be ending).
-const LOCK_TRIES: u32 = 20;
+const LOCK_TRIES: u32 = 80;
 const LOCK_PAUSE: Duration = Duration::from_millis(25);
 
 /// Longest read that is tried from the page cache before it goes to an engine; copying that much
@@ -176,6 +176,12 @@ impl FileDevice {
             Err(OpenError::System(source)) => Err(DeviceError::Open { path, source }),
         })
         .await
+    }
+
+    /// Lets this process open `path` although it holds it ([`FileDevice::hold`]), until somebody
+    /// asks to hold it again.
+    pub async fn lend(path: String) {
+        away(move || hold::lend(&path)).await;
     }
 
     /// Whether operations go through io_uring.

@@ -1,6 +1,6 @@
 //! Simulated disks: what is stored, what is only cached, what goes wrong.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::Path;
@@ -174,6 +174,17 @@ impl Change {
         }
     }
 
+    /// First byte and length.
+    fn range(&self) -> (u64, u64) {
+        match self {
+            Change::Write { offset_bytes, data } => (*offset_bytes, data.len() as u64),
+            Change::Discard {
+                offset_bytes,
+                length_bytes,
+            } => (*offset_bytes, *length_bytes),
+        }
+    }
+
     /// Applies each piece of a write on its own, or not. A discard is a hint to the disk, which
     /// takes it whole or not at all.
     fn apply_torn(&self, to: &mut Sparse, rng: &mut Rng) {
@@ -225,6 +236,15 @@ pub(super) struct DiskState {
     faults: Vec<Fault>,
     counts: OpCounts,
     eager_discards: bool,
+    /// Pieces of [`TORN_BYTES`] that cannot be read until they are written, by number.
+    unreadable: BTreeSet<u64>,
+}
+
+/// The pieces of [`TORN_BYTES`] that a range touches.
+fn pieces(offset_bytes: u64, length_bytes: u64) -> Range<u64> {
+    let piece = TORN_BYTES as u64;
+    let end_bytes = offset_bytes.saturating_add(length_bytes);
+    offset_bytes / piece..end_bytes.div_ceil(piece)
 }
 
 impl DiskState {
@@ -247,6 +267,7 @@ impl DiskState {
             faults: Vec::new(),
             counts: OpCounts::default(),
             eager_discards: false,
+            unreadable: BTreeSet::new(),
         }
     }
 
@@ -272,6 +293,21 @@ impl DiskState {
         self.current = self.durable.clone();
         self.busy_until_ns = 0;
         self.writers.clear();
+    }
+
+    /// A change reached the medium: what it wrote can be read.
+    fn make_readable(&mut self, change: &Change) {
+        let (offset_bytes, length_bytes) = change.range();
+        let range = pieces(offset_bytes, length_bytes);
+        let written: Vec<u64> = self.unreadable.range(range).copied().collect();
+        for piece in written {
+            self.unreadable.remove(&piece);
+        }
+    }
+
+    fn is_unreadable(&self, offset_bytes: u64, length_bytes: u64) -> bool {
+        let mut touched = self.unreadable.range(pieces(offset_bytes, length_bytes));
+        touched.next().is_some()
     }
 
     /// The fault that an operation meets, if any.
@@ -574,6 +610,7 @@ impl Operation<'_> {
             Outcome::Nothing(result) => result.map(|()| Bytes::new()).map_err(io),
             Outcome::Change(failure) => {
                 if let Some(change) = disk.in_flight.remove(&self.number) {
+                    disk.make_readable(&change);
                     change.apply(&mut disk.current);
                     if disk.eager_discards && self.op == SimOp::Discard {
                         change.apply(&mut disk.durable);
@@ -585,6 +622,9 @@ impl Operation<'_> {
                     Some(kind) => Err(io(*kind)),
                     None => Ok(Bytes::new()),
                 }
+            }
+            Outcome::Read { .. } if disk.is_unreadable(self.offset_bytes, self.length_bytes) => {
+                Err(io(io::ErrorKind::Other))
             }
             Outcome::Read { corrupt } => {
                 // Its length was checked against the disk's size, and the disk is in memory.
@@ -599,13 +639,17 @@ impl Operation<'_> {
             Outcome::Flush { settle_until } => {
                 // Another flush may have settled some or all of it already.
                 let count = settle_until.saturating_sub(disk.settled) as usize;
-                for change in disk.cached.drain(..count) {
-                    change.apply(&mut disk.durable);
-                }
+                let settled: Vec<Change> = disk.cached.drain(..count).collect();
                 disk.settled += count as u64;
-                if disk.cached.is_empty() {
-                    // The same bytes: share the pages.
-                    disk.durable = disk.current.clone();
+                let is_same = disk.cached.is_empty();
+                for change in settled {
+                    if is_same {
+                        let (offset_bytes, length_bytes) = change.range();
+                        let (durable, current) = (&mut disk.durable, &disk.current);
+                        durable.share(current, offset_bytes, length_bytes);
+                    } else {
+                        change.apply(&mut disk.durable);
+                    }
                 }
                 Ok(Bytes::new())
             }
@@ -783,6 +827,33 @@ impl SimDisk {
             rng.fill(&mut noise);
             disk.current.write(offset_bytes, &noise);
             disk.durable.write(offset_bytes, &noise);
+        });
+    }
+
+    /// A range that cannot be read until it is written again: latent sector errors.
+    pub fn make_unreadable(&self, offset_bytes: u64, length_bytes: u64) {
+        self.with(|disk, _| disk.unreadable.extend(pieces(offset_bytes, length_bytes)));
+    }
+
+    /// All can be read again, and read faults are gone.
+    pub fn make_all_readable(&self) {
+        self.with(|disk, _| {
+            disk.unreadable.clear();
+            disk.faults.retain(|fault| fault.op != SimOp::Read);
+        });
+    }
+
+    /// Silently fills with noise what was ever written in a range.
+    pub fn corrupt_written(&self, range_bytes: Range<u64>) {
+        self.with(|disk, rng| {
+            let pages = disk.current.pages().map(|(at, page)| (at, page.len()));
+            let within = pages.filter(|(at, _)| range_bytes.contains(at));
+            for (at, length) in within.collect::<Vec<_>>() {
+                let mut noise = vec![0; length];
+                rng.fill(&mut noise);
+                disk.current.write(at, &noise);
+                disk.durable.write(at, &noise);
+            }
         });
     }
 

@@ -71,6 +71,7 @@ use crate::{PoolError, ScanFunction, ScanState, ScanStatus, directory};
 
 use blocks::{Blocks, get};
 use position::{DESTROYED, Position};
+use resilver::When;
 use visit::{IsOver, Visit};
 
 /// Words of [`ScanPhys`].
@@ -573,7 +574,7 @@ impl Scan {
         if is_resilvering && !restarts {
             return Ok(());
         }
-        let Some(range) = self.needed_resilver(core, tx.txg(), false) else {
+        let Some(range) = self.needed_resilver(core, tx.txg(), When::Now) else {
             return Ok(());
         };
         if position {
@@ -586,20 +587,24 @@ impl Scan {
 
     /// Whether a resilver is to begin, now or when a few txgs have passed.
     pub(crate) fn is_resilver_due(&self, core: &Core) -> bool {
+        self.is_resilver_due_by(core, When::Later)
+    }
+
+    fn is_resilver_due_by(&self, core: &Core, when: When) -> bool {
         let is_resilvering = {
             let state = self.state.lock();
             state.current.is_running() && state.current.is_resilver()
         };
         !is_resilvering
             && self
-                .needed_resilver(core, core.txgs.open_txg(), true)
+                .needed_resilver(core, core.txgs.open_txg(), when)
                 .is_some()
     }
 
     /// The txgs that devices lack which can be resilvered.
-    fn needed_resilver(&self, core: &Core, txg: Txg, soon: bool) -> Option<(Txg, Txg)> {
+    fn needed_resilver(&self, core: &Core, txg: Txg, when: When) -> Option<(Txg, Txg)> {
         let state = self.state.lock();
-        resilver::needed(&core.tree, &state.unmended, txg, soon)
+        resilver::needed(&core.tree, &state.unmended, txg, when)
     }
 
     async fn turn(&self, pass: &Pass<'_>) -> Result<(), PoolError> {
@@ -776,8 +781,8 @@ fn repaired_bytes(core: &Core) -> u64 {
     repaired.fold(0, u64::saturating_add)
 }
 
-impl Participant for Scan {
-    fn has_work(&self, core: &Core) -> bool {
+impl Scan {
+    fn has_work_by(&self, core: &Core, when: When) -> bool {
         if self.rests() || core.read_only {
             return false;
         }
@@ -785,7 +790,13 @@ impl Participant for Scan {
             let state = self.state.lock();
             (state.is_active(), state.is_dirty)
         };
-        is_active || is_dirty || self.is_resilver_due(core)
+        is_active || is_dirty || self.is_resilver_due_by(core, when)
+    }
+}
+
+impl Participant for Scan {
+    fn has_work(&self, core: &Core) -> bool {
+        self.has_work_by(core, When::Later)
     }
 
     fn pass<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
@@ -798,7 +809,8 @@ impl Participant for Scan {
     }
 
     fn done(&self, core: &Core, _txg: Txg, _wrote: bool) {
-        if self.has_work(core) {
+        // A device that failed lately has time.
+        if self.has_work_by(core, When::Soon) {
             core.txgs.go_on();
         }
     }

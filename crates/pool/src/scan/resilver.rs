@@ -8,6 +8,17 @@ use vdev::{RangeSet, VdevTree};
 
 use crate::core::Core;
 
+/// Which resilver is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum When {
+    /// One that can begin in this txg.
+    Now,
+    /// Also one that waits for txgs that may be open already.
+    Soon,
+    /// Also one that waits until devices that failed have taken a few txgs.
+    Later,
+}
+
 /// How far ahead of the txg that is written a new device is taken to lack txgs: the open one is at
 /// most two further, and from there it is `TXG_CONCURRENT_STATES` (include/sys/txg.h).
 const AHEAD_TXGS: u64 = 5;
@@ -22,12 +33,13 @@ fn last_end(missing: &RangeSet) -> u64 {
 /// The txgs (exclusive on both sides, as `scn_min_txg` and `scn_max_txg`) of what devices lack that
 /// can be written, below top-level vdevs that work. What is known to be `unmended` does not count.
 /// A scan that begins in `txg` leaves that one out: a device that lacks later txgs too, as one that
-/// was just attached, waits for them to pass unless it is asked what comes `soon` (`scn_restart_txg`), or it would be resilvered twice.
+/// was just attached, waits for them to pass, or it would be resilvered twice (`scn_restart_txg`).
+/// One that failed to take a write lately waits as well. `when` says what is asked for.
 pub(super) fn needed(
     tree: &VdevTree,
     unmended: &BTreeMap<Guid, RangeSet>,
     txg: Txg,
-    soon: bool,
+    when: When,
 ) -> Option<(Txg, Txg)> {
     let mut range: Option<(u64, u64)> = None;
     for top in tree.tops() {
@@ -48,11 +60,11 @@ pub(super) fn needed(
             };
             let end = last_end(&missing).min(txg.get());
             let ahead = last_end(&missing) - end;
-            if first >= end || !soon && (1..=AHEAD_TXGS).contains(&ahead) {
+            if first >= end || when == When::Now && (1..=AHEAD_TXGS).contains(&ahead) {
                 continue;
             }
             let failed = leaf.last_failed_txg().get();
-            if failed != 0 && txg.get() <= failed.saturating_add(GOOD_TXGS) {
+            if when < When::Later && failed != 0 && txg.get() <= failed.saturating_add(GOOD_TXGS) {
                 continue;
             }
             let (from, until) = range.unwrap_or((u64::MAX, 0));

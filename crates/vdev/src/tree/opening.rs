@@ -55,20 +55,31 @@ impl VdevTree {
         let Some(leaf) = vdev.leaf() else {
             return Ok(());
         };
-        if matches!(leaf.state().0, VdevState::Offline | VdevState::Faulted) {
+        let before = leaf.state().0;
+        if matches!(before, VdevState::Offline | VdevState::Faulted) {
             return Ok(());
         }
         let result = self.open_device(vdev).await;
         match result {
             Ok(device) => {
                 leaf.set_device(Some(device));
-                leaf.set_state(VdevState::Healthy, VdevAux::None);
+                match before {
+                    // It was so when the pool was last in use.
+                    VdevState::Degraded => {
+                        leaf.set_state(VdevState::Degraded, VdevAux::ErrorsExceeded);
+                    }
+                    _ => leaf.set_state(VdevState::Healthy, VdevAux::None),
+                }
                 Ok(())
             }
             Err((aux, error)) => {
                 tracing::warn!(leaf = %vdev.guid(), %error, "a device of the pool is not usable");
                 leaf.set_device(None);
-                leaf.set_state(VdevState::CantOpen, aux);
+                match (before, aux) {
+                    // Still nothing in its place (`vdev_set_state`, module/zfs/vdev.c).
+                    (VdevState::Removed, VdevAux::OpenFailed) => {}
+                    _ => leaf.set_state(VdevState::CantOpen, aux),
+                }
                 Err(error)
             }
         }

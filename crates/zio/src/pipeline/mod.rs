@@ -391,6 +391,20 @@ impl Pipeline {
         self.writer.rewrite(txg, old, data, policy).await
     }
 
+    /// [`Writer::relocate`].
+    ///
+    /// # Errors
+    /// As that.
+    pub async fn relocate(
+        &self,
+        txg: Txg,
+        old: &BlockPointer,
+        data: Bytes,
+        policy: &WritePolicy,
+    ) -> Result<BlockPointer, ZioError> {
+        self.writer.relocate(txg, old, data, policy).await
+    }
+
     /// [`Frees::free`].
     pub fn free(&self, txg: Txg, bp: &BlockPointer) {
         self.frees.free(txg, bp);
@@ -436,7 +450,7 @@ impl Pipeline {
     /// module/zfs/vdev_label.c), then whenever the pool resumes.
     ///
     /// # Errors
-    /// What [`Suspension::abandon`] said.
+    /// What [`Suspension::abandon`] said; [`vdev::VdevError::Unrecorded`].
     pub async fn sync_labels(&self, sync: &LabelSync<'_>) -> Result<(), ZioError> {
         let mut again = true;
         loop {
@@ -450,6 +464,7 @@ impl Pipeline {
             }
             match result {
                 Ok(()) => return Ok(()),
+                Err(error @ ZioError::Vdev(vdev::VdevError::Unrecorded)) => return Err(error),
                 Err(ZioError::Suspended { reason }) if again => {
                     tracing::warn!(reason, "labels are written again");
                     again = false;

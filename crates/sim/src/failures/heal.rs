@@ -1,0 +1,137 @@
+//! Until nothing is wrong any more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use device::sim::SimWorld;
+use pool::{Pool, PoolHealth, ScanFunction, ScanState, ScanStatus, ScrubCommand};
+
+use super::disks::{Condition, Disks, Trouble, shape};
+use super::operator::spec;
+use crate::rng::Rng;
+use crate::torture::errors_of;
+use crate::verify::Failure;
+
+/// Longest that the pool may take, in rounds of [`ROUND`].
+const ROUNDS_MAX: u32 = 2000;
+const ROUND: Duration = Duration::from_millis(500);
+
+/// Makes all disks work and sees the pool heal.
+///
+/// # Errors
+/// When it does not, or not wholly.
+pub async fn heal(
+    sim: &SimWorld,
+    pool: &Arc<Pool>,
+    disks: &mut Disks,
+    rng: &mut Rng,
+) -> Result<(), Failure> {
+    disks.tell("from now on all heals");
+    for name in disks.which(|_| true) {
+        let trouble = match disks.condition(&name) {
+            Condition::Failed(trouble) => trouble,
+            _ => continue,
+        };
+        if trouble == Trouble::Dead {
+            continue;
+        }
+        if let Some(disk) = sim.disk(&name) {
+            disk.clear_faults();
+            disk.set_gone(false);
+        }
+        disks.mends(&name);
+        if trouble == Trouble::Offline {
+            pool.online(&name).await?;
+        }
+    }
+    // What is slow ends before that.
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    for round in 0.. {
+        disks.observe(pool)?;
+        for target in disks.to_replace() {
+            let new = disks.add();
+            disks.tell(format_args!("replace {target} by {new}"));
+            let replaced = pool.attach(&target, &spec(&new, true)).await;
+            if let Err(error) = replaced {
+                disks.tell(format_args!("replace {target}: {error}"));
+            }
+        }
+        if round % 10 == 0 {
+            let clears = disks.to_clear();
+            pool.clear(None).await?;
+            for (name, mended) in clears {
+                disks.cleared(&name, mended);
+            }
+        }
+        let is_scrubbing = pool.scrub_status().is_some_and(|scan| scan.end_time_s == 0);
+        if disks.has_suspects() && !pool.is_resilver_due() && !is_scrubbing {
+            // A resilver may begin at any time.
+            let started = pool.scrub(ScrubCommand::Start).await;
+            if let Err(error) = started {
+                disks.tell(format_args!("scrub: {error}"));
+            }
+        }
+        if is_scrubbing
+            && pool
+                .scrub_status()
+                .is_some_and(|scan| scan.pause_time_s != 0)
+        {
+            let _ = pool.scrub(ScrubCommand::Start).await;
+        }
+        if disks.are_whole() && !disks.is_replacing() && !is_scrubbing {
+            break;
+        }
+        if round > ROUNDS_MAX {
+            return Err(format!("it does not heal: {:?}", pool.scrub_status()).into());
+        }
+        if rng.percent(50) {
+            pool.sync().await?;
+        }
+        tokio::time::sleep(ROUND).await;
+    }
+    disks.tell("all disks are whole");
+    pool.clear(None).await?;
+    let first = scrub(pool).await?;
+    disks.tell(format_args!("first scrub: {first:?}"));
+    pool.clear(None).await?;
+    let second = scrub(pool).await?;
+    let root = pool.status().root;
+    let errors = errors_of(&root);
+    let damaged = pool.damaged().await;
+    let is_well = second.errors == 0
+        && second.repaired_bytes == 0
+        && first.errors == 0
+        && errors == 0
+        && damaged.is_empty()
+        && pool.health() == PoolHealth::Online;
+    if !is_well {
+        return Err(format!(
+            "something is left: {first:?} {second:?} {errors} errors, damaged {damaged:?}, \
+             {:?} {}",
+            pool.health(),
+            root.children
+                .iter()
+                .map(shape)
+                .collect::<Vec<_>>()
+                .join(" ")
+        )
+        .into());
+    }
+    // All of it was mended by what a disk lacked, or by a scrub that the disk waited for.
+    if first.repaired_bytes != 0 {
+        return Err(format!("a scrub repaired disks that were whole: {first:?}").into());
+    }
+    Ok(())
+}
+
+/// A whole scrub.
+async fn scrub(pool: &Pool) -> Result<ScanStatus, Failure> {
+    pool.scrub(ScrubCommand::Start).await?;
+    pool.wait_for_scrub(true).await;
+    let status = pool.scrub_status().ok_or("no scrub is known")?;
+    let is_whole = status.state == ScanState::Finished && status.function == ScanFunction::Scrub;
+    match is_whole {
+        true => Ok(status),
+        false => Err(format!("a scrub did not end: {status:?}").into()),
+    }
+}

@@ -1,0 +1,323 @@
+//! Goal: whatever disks do, as long as no more fail than redundancy can do without, nobody notices,
+//! and once they were mended or replaced nothing is wrong any more. With one failure more, what is
+//! damaged is told to the block, and the rest can be read.
+//! Method: seeds (see `sim::failures`), other ones in each run, which are printed; scripts for what
+//! they found. `MILLPOND_SIM_SEEDS=n` runs so many seeds, `MILLPOND_SEED=n` that one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::common::{ROOT, data, get, open, put, remove};
+use crate::crash::run_seeds;
+use crate::vdevs::power_cycle;
+use device::sim::{Fault, FaultEffect, PowerCut, SimOp, SimWorld};
+use filesystem::Filesystem;
+use format::LABEL_START_BYTES;
+use pool::{Pool, ScanStatus, ScrubCommand, VdevStatus};
+use sim::failures::{Plan, run_plan};
+use sim::torture::{Layout, create, import, inspect, patiently, simulate};
+
+const DISK_MIB: u64 = 96;
+const RECORD: usize = 128 << 10;
+
+/// Seeds that no run had before, unless the environment says which.
+fn fresh_seeds(default: u64) -> Vec<u64> {
+    let number = |name: &str| -> Option<u64> { std::env::var(name).ok()?.parse().ok() };
+    if let Some(seed) = number("MILLPOND_SEED") {
+        return vec![seed];
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let first = number("MILLPOND_SIM_FIRST").unwrap_or(now.as_millis() as u64 % 1_000_000_000);
+    let count = number("MILLPOND_SIM_SEEDS").unwrap_or(default);
+    println!("seeds {first} to {}", first + count - 1);
+    (first..first + count).collect()
+}
+
+#[test]
+fn no_more_failures_than_parity_are_noticed() {
+    run_seeds(&fresh_seeds(11), |seed| run_plan(&Plan::of(seed)));
+}
+
+/// The same seeds each time.
+#[test]
+fn known_failures_are_not_noticed() {
+    run_seeds(&[105, 121, 141], |seed| run_plan(&Plan::of(seed)));
+}
+
+/// A new device gets its last blocks from a resilver in the txg that says that it has all; when it
+/// does not make them durable, and the power goes right after that txg, it lacks them. It was once
+/// trusted, and the device that it replaced was let go.
+#[test]
+fn a_flush_that_fails_as_a_resilver_ends_is_on_record() {
+    let mut failed = 0;
+    for skip in 0..24 {
+        let is_stale = simulate(async move {
+            let sim = SimWorld::new(skip);
+            let pool = create(&sim, Layout::Mirror(2), DISK_MIB, false)
+                .await
+                .unwrap();
+            let fs = open(&sim, &pool).await.unwrap();
+            put(&fs, "file", &data(1, 2_000_000)).await.unwrap();
+            fs.close().await.unwrap();
+            pool.sync().await.unwrap();
+            let new = sim.add_disk("new", DISK_MIB << 20);
+            new.set_sector_bytes(4096);
+            let spec = sim::failures::operator::spec("new", true);
+            pool.attach("disk0", &spec).await.unwrap();
+            new.inject(Fault::new(SimOp::Flush, FaultEffect::Error).after(skip));
+            // Until it has failed, and the txg of that is on disk.
+            let works = || {
+                find(&pool.status().root, "new")
+                    .is_some_and(|new| new.state == pool::VdevState::Online)
+            };
+            let mut rounds = 0;
+            while works() && rounds < 3000 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                rounds += 1;
+            }
+            let txg = pool.synced_txg();
+            while !works() && pool.synced_txg() == txg {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            let has_failed = !works();
+            sim.power_cut(PowerCut::LoseUnflushed);
+            pool.dsl().tasks().close();
+            drop((fs, pool));
+            power_cycle(&sim).await;
+            new.clear_faults();
+            let pool = import(&sim, false).await.unwrap();
+            pool.hold_scans(true);
+            let found = find(&pool.status().root, "new").map(|new| new.is_stale);
+            pool.hold_scans(false);
+            let ready = async {
+                while pool.is_resilver_due() || pool.is_replacing() {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            };
+            patiently("the resilver", ready).await.unwrap();
+            let done = scrub(&pool).await;
+            assert_eq!(done.repaired_bytes, 0, "{skip}: {found:?}, {done:?}");
+            pool.export(false).await.unwrap();
+            has_failed
+        });
+        failed += u32::from(is_stale);
+    }
+    assert!(failed > 3, "{failed}");
+}
+
+fn find<'a>(vdev: &'a VdevStatus, name: &str) -> Option<&'a VdevStatus> {
+    if vdev.path.as_deref() == Some(name) {
+        return Some(vdev);
+    }
+    vdev.children.iter().find_map(|child| find(child, name))
+}
+
+/// The end of a log is where no device has a block that it would have, had it been acknowledged. A
+/// disk that fails while the pool is imported, which the others make up for, once left that open:
+/// the import was refused.
+#[test]
+fn a_disk_that_fails_during_an_import_does_not_leave_logs_open() {
+    for layout in [
+        Layout::Mirror(2),
+        Layout::Raidz(1, 3),
+        Layout::MirrorAndLogs,
+    ] {
+        for skip in 0..40 {
+            simulate(async move {
+                let sim = SimWorld::new(skip);
+                let pool = create(&sim, layout, DISK_MIB, false).await.unwrap();
+                let fs = open(&sim, &pool).await.unwrap();
+                pool.sync().await.unwrap();
+                for number in 0..3 {
+                    let content = data(number, 30_000);
+                    let ino = put(&fs, &format!("file{number}"), &content).await.unwrap();
+                    fs.sync_file(ino).await.unwrap();
+                }
+                sim.power_cut(PowerCut::LoseUnflushed);
+                pool.dsl().tasks().close();
+                drop((fs, pool));
+                power_cycle(&sim).await;
+                let bad = if layout == Layout::MirrorAndLogs {
+                    "disk2"
+                } else {
+                    "disk1"
+                };
+                let disk = sim.disk(bad).unwrap();
+                disk.inject(Fault::new(SimOp::Write, FaultEffect::Error).after(skip));
+                let pool = import(&sim, false)
+                    .await
+                    .unwrap_or_else(|error| panic!("{layout:?} {skip}: {error}"));
+                let fs = open(&sim, &pool).await.unwrap();
+                for number in 0..3 {
+                    let content = get(&fs, &format!("file{number}")).await.unwrap();
+                    assert!(content == data(number, 30_000), "{layout:?} {skip}");
+                }
+                fs.close().await.unwrap();
+                pool.export(false).await.unwrap();
+            });
+        }
+    }
+}
+
+/// A disk that failed two writes of an idle pool gets what it missed, though nobody writes.
+#[test]
+fn an_idle_pool_resilvers_what_a_failed_write_left() {
+    simulate(async {
+        let sim = SimWorld::new(3);
+        let pool = create(&sim, Layout::Mirror(2), DISK_MIB, false)
+            .await
+            .unwrap();
+        let fs = open(&sim, &pool).await.unwrap();
+        let disk = sim.disk("disk1").unwrap();
+        // A write, and once more the same.
+        let blocks = LABEL_START_BYTES..(DISK_MIB << 20) - LABEL_START_BYTES;
+        let fault = Fault::new(SimOp::Write, FaultEffect::Error).within(blocks);
+        disk.inject(fault.times(2));
+        put(&fs, "file", &data(1, 4000)).await.unwrap();
+        fs.close().await.unwrap();
+        pool.sync().await.unwrap();
+        let is_stale = || find(&pool.status().root, "disk1").unwrap().is_stale;
+        assert!(is_stale(), "nothing was missed");
+        assert!(pool.is_resilver_due());
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        assert!(!is_stale(), "{:?}", pool.scrub_status());
+        let synced = pool.synced_txg();
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        assert_eq!(pool.synced_txg(), synced, "it is not idle any more");
+        pool.export(false).await.unwrap();
+        inspect(&sim, "resilvered", true).await.unwrap();
+    });
+}
+
+/// Where each sector of these files is, on all disks, by its content.
+fn places(sim: &SimWorld, contents: &[bytes::Bytes]) -> BTreeMap<Vec<u8>, Vec<(String, u64)>> {
+    let mut places: BTreeMap<Vec<u8>, Vec<(String, u64)>> = BTreeMap::new();
+    for content in contents {
+        for sector in content.chunks(4096) {
+            places.insert(sector.to_vec(), Vec::new());
+        }
+    }
+    for name in sim.disk_names() {
+        let disk = sim.disk(&name).unwrap();
+        let content = disk.peek(0, (DISK_MIB << 20) as usize);
+        for (index, sector) in content.chunks(4096).enumerate() {
+            if let Some(found) = places.get_mut(sector) {
+                found.push((name.clone(), index as u64 * 4096));
+            }
+        }
+    }
+    places
+}
+
+async fn scrub(pool: &Pool) -> ScanStatus {
+    pool.scrub(ScrubCommand::Start).await.unwrap();
+    patiently("a scrub", pool.wait_for_scrub(true))
+        .await
+        .unwrap();
+    pool.scrub_status().unwrap()
+}
+
+/// File and record of what the pool lists as damaged.
+async fn damaged(pool: &Pool) -> BTreeSet<(u64, u64)> {
+    let damaged = pool.damaged().await;
+    assert!(damaged.iter().all(|block| block.level == 0), "{damaged:?}");
+    let blocks = damaged.iter();
+    blocks
+        .map(|block| (block.object.get(), block.block_id))
+        .collect()
+}
+
+/// Reads every record: those that cannot be read; the others must be right.
+async fn unreadable(fs: &Arc<Filesystem>, files: &[(u64, bytes::Bytes)]) -> BTreeSet<(u64, u64)> {
+    let mut lost = BTreeSet::new();
+    for (ino, content) in files {
+        for (index, wanted) in content.chunks(RECORD).enumerate() {
+            match fs.read(*ino, (index * RECORD) as u64, wanted.len()).await {
+                Ok(pieces) => assert!(pieces.concat() == wanted, "{ino} {index}: wrong data"),
+                Err(_) => assert!(lost.insert((*ino, index as u64))),
+            }
+        }
+    }
+    lost
+}
+
+/// Blocks are spoiled on one disk more than redundancy makes up for.
+#[test]
+fn one_failure_too_many_is_told_exactly() {
+    let layouts = [
+        (Layout::Mirror(2), 2),
+        (Layout::Mirror(3), 3),
+        (Layout::Raidz(1, 3), 2),
+        (Layout::Raidz(2, 5), 3),
+        (Layout::Draid(1, 2, 1, 5), 2),
+    ];
+    for (layout, too_many) in layouts {
+        for is_unreadable in [false, true] {
+            simulate(async move {
+                let sim = SimWorld::new(77);
+                let pool = create(&sim, layout, DISK_MIB, false).await.unwrap();
+                let fs = open(&sim, &pool).await.unwrap();
+                let mut files = Vec::new();
+                for number in 0..8 {
+                    let content = data(number, 3 * RECORD);
+                    let ino = put(&fs, &format!("file{number}"), &content).await.unwrap();
+                    files.push((ino, content));
+                }
+                pool.sync().await.unwrap();
+                let contents: Vec<_> = files.iter().map(|(_, content)| content.clone()).collect();
+                let places = places(&sim, &contents);
+                // One record each of three files, and one on as many disks as can do without.
+                let mut lost = BTreeSet::new();
+                for (file, record) in [(1, 0), (4, 2), (6, 1), (2, 2)] {
+                    let (ino, content) = &files[file];
+                    let is_lost = file != 2;
+                    let count = if is_lost { too_many } else { too_many - 1 };
+                    let mut hit = BTreeSet::new();
+                    let bytes = &content[record * RECORD..(record + 1) * RECORD];
+                    for (disk, at) in bytes.chunks(4096).flat_map(|sector| &places[sector]) {
+                        if hit.len() < count && hit.insert(disk.clone()) {
+                            let disk = sim.disk(disk).unwrap();
+                            match is_unreadable {
+                                true => disk.make_unreadable(*at, 4096),
+                                false => disk.corrupt(*at, 4096),
+                            }
+                        }
+                    }
+                    assert_eq!(hit.len(), count);
+                    if is_lost {
+                        lost.insert((*ino, record as u64));
+                    }
+                }
+                let about = format!("{layout:?} {is_unreadable}");
+                let done = scrub(&pool).await;
+                assert_eq!(done.errors, lost.len() as u64, "{about}");
+                assert_eq!(damaged(&pool).await, lost, "{about}: by the scrub");
+                pool.pipeline().cache().clear();
+                assert_eq!(unreadable(&fs, &files).await, lost, "{about}");
+                fs.close().await.unwrap();
+                pool.export(false).await.unwrap();
+                drop((fs, pool));
+                let pool = import(&sim, false).await.unwrap();
+                assert_eq!(damaged(&pool).await, lost, "{about}: by the logs");
+                let fs = open(&sim, &pool).await.unwrap();
+                // Written anew, or gone: then nothing is damaged.
+                let anew = data(99, RECORD);
+                fs.write(files[1].0, 0, anew.clone(), false, ROOT)
+                    .await
+                    .unwrap();
+                remove(&fs, "file4").await;
+                remove(&fs, "file6").await;
+                pool.sync().await.unwrap();
+                pool.clear(None).await.unwrap();
+                for _ in 0..2 {
+                    assert_eq!(scrub(&pool).await.errors, 0, "{about}");
+                }
+                assert!(damaged(&pool).await.is_empty(), "{about}");
+                assert!(get(&fs, "file1").await.unwrap()[..RECORD] == anew);
+                fs.close().await.unwrap();
+                pool.export(false).await.unwrap();
+            });
+        }
+    }
+}
