@@ -1,8 +1,8 @@
 //! Spares that several pools have, and devices that come back.
 //!
-//! A pool knows of others by the labels of its spares alone, which it reads when it has a reason to.
-//! Here it is known which pools have the same spare: their lists are looked at again before they
-//! are shown, and what one of them keeps for good the others lose (`spa_vdev_detach`,
+//! A pool knows of others by the labels of its spares alone, which it reads when it has a reason
+//! to. Here it is known which pools have the same spare: their lists are looked at again before
+//! they are shown, and what one of them keeps for good the others lose (`spa_vdev_detach`,
 //! module/zfs/spa.c).
 
 use std::collections::BTreeSet;

@@ -1,9 +1,10 @@
-//! Spares and cache devices: what they are, whether they are there, and their lists in the MOS. A spare that stands in
-//! for a device is a part of the vdev tree as well (`spares`); second-level caches are not used by this release, and
-//! hold nothing but copies.
+//! Spares and cache devices: what they are, whether they are there, and their lists in the MOS. A
+//! spare that stands in for a device is a part of the vdev tree as well (`spares`); second-level
+//! caches are not used by this release, and hold nothing but copies.
 //!
-//! Several pools may have the same spare, which then has one guid in all of their lists. Its label tells whether one of
-//! them uses it: there is nothing else that all of them would see, since they may be open in different processes.
+//! Several pools may have the same spare, which then has one guid in all of their lists. Its label
+//! tells whether one of them uses it: there is nothing else that all of them would see, since they
+//! may be open in different processes.
 //!
 //! A device's own label has nothing but its guid and what it is for, by which a scan finds it. The lists are written in
 //! syncing context, in the txg that adds or removes devices. A device is labelled before: after a crash in between it

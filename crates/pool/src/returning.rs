@@ -64,7 +64,7 @@ impl Core {
                 Err(error) => {
                     self.returned.0.lock().insert(guid);
                     let pool = self.identity.name();
-                    tracing::warn!(pool, device = %guid, %error, "what is in its place is not used");
+                    tracing::warn!(pool, device = %guid, %error, "it stays away");
                 }
             }
         }

@@ -1,24 +1,25 @@
 //! Hot spares: they stand in for devices that went bad, and return to their list.
 //!
-//! **Standing in.** Who wants a spare for a device says so ([`Spares::want`]): a device that went bad
-//! ([`crate::events`]), an import that finds one so, a `zpool clear` that does not help. A task of the
-//! pool then tries the spares of the list one after the other, the best first ([`best_first`]), until
-//! one is attached: below a vdev of its own kind (`spare-0`) beside the device, by the same way as
-//! any other device ([`crate::topology`]). A person can do the same by `zpool replace`. When none
-//! fits, that is all: the device is not tried again until it goes bad anew.
+//! **Standing in.** That a device went bad is told where events are made ([`Spares::want`]); an
+//! import looks for such devices, and so does `zpool clear`. A task of the pool then tries the
+//! spares of the list one after the other, the best first ([`best_first`]), until one is attached:
+//! beside the device, below a vdev of its own kind (`spare-0`), in the same way as any other device
+//! ([`crate::topology`]). A person can do the same by `zpool replace`. When none fits, that is all:
+//! the device is not tried again until it goes bad anew.
 //!
 //! **Returning.** A spare goes back to the list when it is detached, when the device that it stands
-//! in for was replaced, or works again and lacks nothing ([`vdev::VdevTree::unspare`]); which ends it
+//! in for was replaced, or works again and lacks nothing ([`vdev::VdevTree::unspare`]); either ends
 //! like any other replacement. When the device is detached instead, the spare stays for good and is
 //! taken off the list.
 //!
-//! **Several pools** may have the same spare in their lists. Which one uses it its label tells
+//! **Several pools** may have the same spare in their lists. Its label tells which one uses it
 //! ([`spare_use`]). A spare is opened for writing before its label is looked at again and written,
 //! and is nobody else's from then on, in this process or another one.
 //!
-//! **What a crash leaves.** Before the txg that attaches a spare: a label with txg 0, which counts as
-//! that of a spare. After the txg that detaches it and before its label is written: one of this pool,
-//! which does not have the device any more; it is written then ([`Core::tidy_spares`]).
+//! **What a crash leaves.** Before the txg that attaches a spare: a label with txg 0, which counts
+//! as that of a spare. After the txg that detaches it and before its label is written: one of this
+//! pool, which does not have the device any more; it is written at the import
+//! ([`Core::tidy_spares`]).
 //!
 //! Locks: `wanted`, for a few instructions. The task takes `admin` for as long as it changes
 //! something.
@@ -297,7 +298,7 @@ pub(crate) async fn stand_in(
             _ => return Err(TopologyError::NoSuchVdev { guid: spare }.into()),
         }
     };
-    let used = |use_: Option<SpareUse>| match use_ {
+    let check_free = |used: Option<SpareUse>| match used {
         Some(SpareUse::Waits | SpareUse::Own) => Ok(()),
         Some(SpareUse::Other { pool }) => Err(PoolError::DeviceInUse {
             path: path.clone(),
@@ -306,7 +307,7 @@ pub(crate) async fn stand_in(
         None => Err(TopologyError::NoSuchVdev { guid: spare }.into()),
     };
     let device = core.world.opener.open(&path, true).await?;
-    used(label_use(core, &*device, spare).await)?;
+    check_free(label_use(core, &*device, spare).await)?;
     drop(device);
     let vdevs = [VdevSpec {
         layout: VdevLayout::Leaf(LeafSpec {
@@ -341,11 +342,11 @@ pub(crate) async fn stand_in(
     let result = async {
         let new = core.tree.prepare_leaf(&config).await?;
         let device = new.leaf().and_then(|leaf| leaf.device());
-        let use_ = match &device {
+        let used = match &device {
             Some(device) => label_use(core, &**device, spare).await,
             None => None,
         };
-        if let Err(error) = used(use_) {
+        if let Err(error) = check_free(used) {
             new.close();
             return Err(error);
         }

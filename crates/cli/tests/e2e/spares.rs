@@ -1,5 +1,5 @@
-//! Hot spares by the command lines: they stand in, return and stay; several pools have one; then zdb
-//! and the real OpenZFS.
+//! Hot spares by the command lines: they stand in, return and stay; several pools have one; then
+//! zdb and the real OpenZFS.
 
 use std::path::Path;
 
@@ -84,10 +84,8 @@ fn spares_stand_in_return_and_stay() {
 
     // By itself, and with the clear back.
     server.ok(&format!("zpool offline -f tank {}", d[1]));
-    server.wait_until("a spare stands in", || {
-        let told = status();
-        told.contains("spare-1") && told.contains("resilvered") && !told.contains("resilvering")
-    });
+    server.wait_until("a spare stands in", || status().contains("spare-1"));
+    server.ok("zpool wait -t resilver,replace tank");
     let told = status();
     assert_eq!(line(&told, "spare-1"), "spare-1 DEGRADED 0 0 0", "{told}");
     assert!(told.contains("external device fault"), "{told}");
@@ -110,10 +108,7 @@ fn spares_stand_in_return_and_stay() {
     let taken = format!("{} INUSE in use by pool 'tank'", d[4]);
     assert_eq!(line(&told, &d[4]), taken, "{told}");
     let refused = server.fails(&format!("zpool replace two {} {}", d[5], d[4]));
-    assert!(
-        refused.contains("is part of active pool 'tank'"),
-        "{refused}"
-    );
+    assert!(refused.contains("active pool 'tank'"), "{refused}");
     let refused = server.fails("zpool export tank");
     assert!(
         refused.contains("has an active shared spare which could be used by other pools"),
@@ -196,9 +191,9 @@ fn openzfs_takes_over_our_spares_and_we_take_over_its() {
     fill(&server, &mountpoint);
     server.ok(&format!("zpool offline -f tank {}", d[1]));
     server.wait_until("a spare stands in", || {
-        let told = server.ok("zpool status tank");
-        told.contains("spare-1") && told.contains("resilvered") && !told.contains("resilvering")
+        server.ok("zpool status tank").contains("spare-1")
     });
+    server.ok("zpool wait -t resilver,replace tank");
     let ours = server.ok("zpool status -P tank");
     server.ok("zpool export tank");
     server.detach();
@@ -206,12 +201,13 @@ fn openzfs_takes_over_our_spares_and_we_take_over_its() {
                   echo FIRST; zpool status -P tank; echo SECOND\n\
                   zpool scrub -w tank; zpool status tank | grep -e scan: -e errors:\n\
                   zpool clear tank; zpool wait -t resilver tank\n\
-                  for i in $(seq 60); do zpool status tank | grep -q spare- || break; sleep 1; done\n\
+                  for i in $(seq 60); do zpool status tank | grep -q spare- || break\n\
+                  sleep 1; done\n\
                   echo THIRD; zpool status -P tank; echo FOURTH\n\
                   zpool replace tank /dev/disk/peer/d2 /dev/disk/peer/d4\n\
                   zpool wait -t resilver tank\n\
                   zpool status -P tank; echo FIFTH\nzpool export tank\n";
-    let text = peer.run(&disks, &[], script);
+    let text = format!("\n{}", peer.run(&disks, &[], script));
     let part = |from: &str, to: &str| {
         let from = text.split(&format!("\n{from}\n")).nth(1).unwrap_or("");
         from.split(&format!("\n{to}\n"))

@@ -1,7 +1,7 @@
 //! Goal: a spare stands in for a device that goes bad, and returns to its list, whatever moment the
 //! power goes at; those who use the pool notice nothing, and one spare is never two pools'. Method:
-//! scripts in the simulated world, and every write and flush of each change as the moment of a power
-//! cut (a sample of them by default, all with `MILLPOND_LONG=1`).
+//! scripts in the simulated world, and power cuts at writes and flushes of each change (a sample of
+//! them by default, all with `MILLPOND_LONG=1`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -136,8 +136,8 @@ impl Told {
     }
 }
 
-/// A disk dies under load: the spare that fits best stands in, is resilvered, and goes when the disk
-/// is back. Nobody who uses the pool notices; zdb agrees each time.
+/// A disk dies under load: the spare that fits best stands in, is resilvered, and goes when the
+/// disk is back. Nobody who uses the pool notices; zdb agrees each time.
 #[test]
 fn a_spare_stands_in_under_load_and_returns() {
     for (seed, layout) in [(601, Layout::Mirror(2)), (602, Layout::Raidz(1, 3))] {
@@ -344,7 +344,8 @@ fn a_spare_stands_in_at_the_import() {
     });
 }
 
-/// Two pools have one spare: one uses it at a time, and when that one keeps it, the other one knows.
+/// Two pools have one spare: one uses it at a time, and when that one keeps it, the other one
+/// knows.
 #[test]
 fn two_pools_share_a_spare() {
     simulate(async {
