@@ -428,7 +428,8 @@ impl Leaf {
         };
         let io = Self::io(Operation::Read, raw, length, context);
         let swept = match context.priority {
-            Priority::Scrub => self.queue.sweep(&*device, raw, length).await,
+            // Boxed: others' futures, which hold this one, are to stay small.
+            Priority::Scrub => Box::pin(self.queue.sweep(&*device, raw, length)).await,
             Priority::Sync | Priority::Async => None,
         };
         let (result, io) = match swept {
