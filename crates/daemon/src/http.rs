@@ -20,8 +20,8 @@ use api::{
     ZfsMountList, ZfsProject, ZfsRename, ZfsRollback, ZfsSet, ZfsSnapshot, ZfsSpace, ZfsUnloadKey,
     ZfsUnmount, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy,
     ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport,
-    ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolReguid, ZpoolRemove, ZpoolScrub,
-    ZpoolSet, ZpoolStatus, ZpoolSync, ZpoolUpgrade,
+    ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolReguid, ZpoolRemove, ZpoolReopen,
+    ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolUpgrade,
 };
 use axum::body::{Body, to_bytes};
 use axum::extract::{ConnectInfo, Query};
@@ -41,8 +41,8 @@ use crate::events::Wanted;
 use crate::jobs::Work;
 use crate::service::Service;
 use crate::{
-    DaemonError, create, destroy, import, keys, owners, properties, scrub, topology, usage, vdevs,
-    zfs, zpool,
+    DaemonError, create, destroy, import, keys, owners, properties, reopen, scrub, split, topology,
+    usage, vdevs, zfs, zpool,
 };
 
 /// How long a stopping server may take to send its last answers.
@@ -120,6 +120,11 @@ fn router(service: Arc<Service>) -> Router {
         })
         .on(|service, call: ZpoolOnline| async move {
             topology::zpool_online(&service, call).await
+        })
+        .on(|service, call: ZpoolSplit| async move { split::zpool_split(&service, &call).await })
+        .on(|service, call: ZpoolReopen| async move { reopen::zpool_reopen(&service, &call).await })
+        .on(|service, call: ZpoolResilver| async move {
+            reopen::zpool_resilver(&service, &call).await
         })
         .on(|service, call: ZpoolReguid| async move { vdevs::zpool_reguid(&service, call).await })
         .on(|service, call: ZpoolLabelClear| async move {

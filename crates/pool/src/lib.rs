@@ -67,11 +67,13 @@ mod pool;
 mod probe;
 mod props;
 mod removed;
+mod reopen;
 mod rewind;
 mod salvage;
 mod scan;
 mod space;
 mod spec;
+mod split;
 mod status;
 mod sync;
 mod tables;
@@ -99,6 +101,7 @@ pub use spec::{
     CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, MissingLogs, Rewind, Rewound,
     VdevClass, VdevLayout, VdevSpec,
 };
+pub use split::SplitSpec;
 pub use status::{
     FeatureState, FeatureStatus, PoolHealth, PoolStatus, ScanFunction, ScanState, ScanStatus,
     VdevState, VdevStatus,

@@ -33,6 +33,7 @@ mod properties;
 mod races;
 mod refusals;
 mod removed;
+mod reopen;
 mod scrub;
 mod snapdir;
 mod starts;

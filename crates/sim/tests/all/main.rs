@@ -8,6 +8,7 @@ mod encrypted;
 mod faults;
 mod multihost;
 mod panics;
+mod split;
 mod stale_logs;
 mod topology;
 mod transient;
