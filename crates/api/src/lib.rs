@@ -64,6 +64,6 @@ pub use zpool::{
     ZpoolClear, ZpoolCreate, ZpoolCreateReply, ZpoolDestroy, ZpoolDetach, ZpoolExport,
     ZpoolHistory, ZpoolHistoryReply, ZpoolImport, ZpoolImportReply, ZpoolLabelClear, ZpoolList,
     ZpoolListReply, ZpoolOffline, ZpoolOnline, ZpoolOnlineReply, ZpoolReguid, ZpoolRemove,
-    ZpoolScrub, ZpoolSet, ZpoolStatus, ZpoolStatusReply, ZpoolSync, ZpoolUpgrade,
-    ZpoolUpgradeReply,
+    ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolSplitReply, ZpoolStatus,
+    ZpoolStatusReply, ZpoolSync, ZpoolUpgrade, ZpoolUpgradeReply,
 };

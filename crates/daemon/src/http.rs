@@ -21,8 +21,8 @@ use api::{
     ZfsUnloadKey, ZfsUnmount, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate,
     ZpoolDestroy, ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory,
     ZpoolImport, ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline,
-    ZpoolReguid, ZpoolRemove, ZpoolScrub, ZpoolSet, ZpoolStatus, ZpoolSync, ZpoolTrim,
-    ZpoolUpgrade,
+    ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit,
+    ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
 };
 use axum::body::{Body, to_bytes};
 use axum::extract::{ConnectInfo, Query};
@@ -42,8 +42,8 @@ use crate::events::Wanted;
 use crate::jobs::Work;
 use crate::service::Service;
 use crate::{
-    DaemonError, activity, create, destroy, import, keys, owners, properties, rewrite, scrub,
-    topology, usage, vdevs, zfs, zpool,
+    DaemonError, activity, create, destroy, import, keys, owners, properties, reopen, rewrite,
+    scrub, split, topology, usage, vdevs, zfs, zpool,
 };
 
 /// How long a stopping server may take to send its last answers.
@@ -127,6 +127,11 @@ fn router(service: Arc<Service>) -> Router {
         })
         .on(|service, call: ZpoolTrim| async move {
             activity::zpool_trim(&service, call).await
+        })
+        .on(|service, call: ZpoolSplit| async move { split::zpool_split(&service, &call).await })
+        .on(|service, call: ZpoolReopen| async move { reopen::zpool_reopen(&service, &call).await })
+        .on(|service, call: ZpoolResilver| async move {
+            reopen::zpool_resilver(&service, &call).await
         })
         .on(|service, call: ZpoolReguid| async move { vdevs::zpool_reguid(&service, call).await })
         .on(|service, call: ZpoolLabelClear| async move {

@@ -83,6 +83,7 @@ fn aux(aux: pool::VdevAux) -> Option<VdevAux> {
         pool::VdevAux::Spared => VdevAux::Spared,
         pool::VdevAux::ErrorsExceeded => VdevAux::ErrorsExceeded,
         pool::VdevAux::External => VdevAux::External,
+        pool::VdevAux::SplitPool => VdevAux::SplitPool,
     })
 }
 
@@ -108,6 +109,8 @@ pub(crate) fn vdev(status: &VdevStatus) -> VdevReport {
         is_removing: status.is_removing,
         is_non_allocating: status.is_non_allocating,
         is_stale: status.is_stale,
+        is_deferred: status.is_deferred,
+        scan_repaired_bytes: status.scan_repaired_bytes,
         size_bytes: status.size_bytes,
         allocated_bytes: status.allocated_bytes,
         physical_bytes: status.physical_bytes,
@@ -168,16 +171,21 @@ pub(crate) fn tree(status: &PoolStatus) -> VdevReport {
     }
     root.children
         .extend(status.caches.iter().chain(&status.spares).map(vdev));
-    mark_absent(&mut root);
+    mark_absent(&mut root, Some(&status.root));
     root
 }
 
 /// Devices that were not there at the import (`vdev_not_present`).
-fn mark_absent(vdev: &mut VdevReport) {
+fn mark_absent(vdev: &mut VdevReport, status: Option<&VdevStatus>) {
     vdev.is_absent = vdev.state == api::VdevState::Unavailable
         && vdev.children.is_empty()
-        && vdev.path.is_some();
-    vdev.children.iter_mut().for_each(mark_absent);
+        && vdev.path.is_some()
+        && !status.is_some_and(|status| status.is_out);
+    for child in &mut vdev.children {
+        let mut all = status.iter().flat_map(|status| &status.children);
+        let own = all.find(|status| guid(status.guid) == child.guid);
+        mark_absent(child, own);
+    }
 }
 
 /// Paths of all devices.

@@ -51,7 +51,7 @@ fn failure(doing: String, error: &PoolError) -> Failure {
     Failure::new(kind, message).with_refusal(Refusal::Topology { doing, why })
 }
 
-async fn done(service: &Service, open: &OpenPool, command: &str) {
+pub(crate) async fn done(service: &Service, open: &OpenPool, command: &str) {
     crate::zpool::log_command(&open.pool, command).await;
     service.pools.save_cached();
     open.background.poke(&open.pool);
@@ -143,13 +143,12 @@ pub(crate) async fn zpool_online(
 ) -> Result<ZpoolOnlineReply, Failure> {
     let open = service.pools.get(&call.name)?;
     let _admin = open.admin.lock().await;
-    let online = open.pool.online(&call.device).await;
+    let online = open.pool.online(&call.device, call.expand).await;
     let online =
         online.map_err(|error| failure(format!("cannot online {}", call.device), &error))?;
     done(service, &open, &call.command).await;
     Ok(ZpoolOnlineReply {
         state: reports::state(online.state),
         was_usable: online.was_usable,
-        can_grow: online.can_grow,
     })
 }

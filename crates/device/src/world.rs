@@ -169,6 +169,12 @@ pub trait Device: Send + Sync + Debug {
     fn keep_writers_out(&self) -> BoxFuture<'_, Result<(), DeviceError>> {
         Box::pin(async { Ok(()) })
     }
+    /// Looks whether the device is still what its path names, and how big it is by now:
+    /// [`Device::size_bytes`] tells that from then on. Fails when the path names nothing, or
+    /// something else; opening it again is then worth a try.
+    fn look_again(&self) -> BoxFuture<'_, Result<(), DeviceError>> {
+        Box::pin(async { Ok(()) })
+    }
     /// Reads exactly `length_bytes` at `offset_bytes`.
     fn read(
         &self,

@@ -171,6 +171,8 @@ impl Core {
                 .map(|top| top.id())
                 .collect(),
             label_features: self.dsl.features().in_labels(),
+            split_guid: state.split_guid,
+            splitting: state.splitting.clone(),
         }
     }
 

@@ -68,6 +68,7 @@ mod pool;
 mod probe;
 mod props;
 mod removed;
+mod reopen;
 mod returning;
 mod rewind;
 mod salvage;
@@ -75,6 +76,7 @@ mod scan;
 mod space;
 mod spares;
 mod spec;
+mod split;
 mod status;
 mod sync;
 mod tables;
@@ -105,6 +107,7 @@ pub use spec::{
     CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, MissingLogs, Rewind, Rewound,
     VdevClass, VdevLayout, VdevSpec,
 };
+pub use split::SplitSpec;
 pub use status::{
     FeatureState, FeatureStatus, PoolHealth, PoolStatus, ScanFunction, ScanState, ScanStatus,
     VdevState, VdevStatus,

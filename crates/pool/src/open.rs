@@ -42,7 +42,7 @@ use crate::space::{Space, TopShape};
 use crate::vdevs::NewTops;
 use crate::{
     FoundState, ImportSpec, MissingLogs, PoolError, config, directory, features, layout, multihost,
-    removed, tables, vdevprops,
+    removed, split, tables, vdevprops,
 };
 
 /// Bytes of verified blocks kept in memory unless the caller says otherwise.
@@ -525,7 +525,48 @@ pub(crate) async fn import(
     };
     let ground = Ground::open(world, &root, options, [0; 32]).await?;
     let names = (name.as_str(), disk_name.as_str());
+    // Of an earlier import.
+    let mut trusted = trusted;
+    trusted.remove("split_guid");
     let result = import_on(world, spec, &ground, uberblock, past, &trusted, names).await;
+    if result.is_err() {
+        ground.tree.close();
+    }
+    let core = result?;
+    let unfinished = split::unfinished(&trusted);
+    if !core.read_only && !unfinished.is_empty() {
+        split::finish(&core, &unfinished).await?;
+    }
+    Ok(core)
+}
+
+/// Opens a pool on devices that are labelled as another one's, at that one's state `uberblock`, by
+/// a configuration that is none of its own (`SPA_IMPORT_ASSEMBLE`). The first txg makes labels and
+/// configuration its own.
+pub(crate) async fn assemble(
+    world: &World,
+    spec: &ImportSpec,
+    uberblock: Uberblock,
+    config: &NvList,
+) -> Result<Arc<Core>, PoolError> {
+    let name = config.require_string("name")?;
+    let options = OpenOptions {
+        keep_writers_out: true,
+        paths: spec.found.paths.clone(),
+        ..OpenOptions::default()
+    };
+    let root = config.require_list("vdev_tree")?;
+    let ground = Ground::open(world, root, options, [0; 32]).await?;
+    let uberblock = Uberblock {
+        guid_sum: ground.tree.guid_sum(),
+        ..uberblock
+    };
+    let result = async {
+        check_tree(name, &ground.tree, MissingLogs::Refused)?;
+        ground.tree.expect_own_labels();
+        import_on(world, spec, &ground, uberblock, None, config, (name, name)).await
+    }
+    .await;
     if result.is_err() {
         ground.tree.close();
     }
@@ -611,6 +652,7 @@ async fn import_on(
         comment: trusted.string("comment").map(str::to_owned),
         compatibility: trusted.string("compatibility").map(str::to_owned),
         dirty: !spec.read_only,
+        split_guid: trusted.u64("split_guid").unwrap_or(0),
         ..Pairs::new(name, disk_name)
     };
     let errata = pairs.errata;

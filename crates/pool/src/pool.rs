@@ -21,8 +21,8 @@ use crate::props::{Change, Kind, Row, Stored};
 use crate::{
     AddSpec, AttachSpec, CreateSpec, FeatureStatus, FoundPool, HistoryRecord, ImportSpec,
     OfflineSpec, Onlined, PoolError, PoolHealth, PoolProperty, PoolStatus, PropertySource, Rewound,
-    ScanSpec, ScanStatus, ScrubCommand, ScrubNumbers, checkpoint, config, create, features, props,
-    rewind, scan, status, topology, vdevprops, vdevs,
+    ScanSpec, ScanStatus, ScrubCommand, ScrubNumbers, SplitSpec, checkpoint, config, create,
+    features, props, reopen, rewind, scan, split, status, topology, vdevprops, vdevs,
 };
 
 /// A pool's space in numbers, all in bytes.
@@ -73,6 +73,31 @@ impl Pool {
         Ok(Arc::new(Pool {
             core: created.await?,
         }))
+    }
+
+    pub(crate) fn of(core: Arc<Core>) -> Arc<Pool> {
+        Arc::new(Pool { core })
+    }
+
+    /// Makes a new pool of one device of each mirror (`zpool split`). It is exported when this
+    /// returns.
+    ///
+    /// # Errors
+    /// [`PoolError::CannotSplit`], [`PoolError::BadName`], [`PoolError::BadProperty`],
+    /// [`PoolError::Topology`], [`PoolError::HasCheckpoint`], [`PoolError::ReadOnly`].
+    pub async fn split(&self, spec: &SplitSpec) -> Result<(), PoolError> {
+        self.check_writeable()?;
+        // In a box: it contains an import.
+        let split: BoxFuture<'_, _> = Box::pin(split::split(&self.core, spec));
+        split.await
+    }
+
+    /// The devices that [`Self::split`] would take, one of each mirror.
+    ///
+    /// # Errors
+    /// [`PoolError::CannotSplit`].
+    pub fn plan_split(&self, devices: &[String]) -> Result<Vec<Guid>, PoolError> {
+        split::planned(&self.core, devices)
     }
 
     /// Checks all that [`Pool::create`] checks before it writes; nothing is written.
@@ -527,6 +552,7 @@ impl Pool {
         {
             core.prepare_error_upgrade().await;
         }
+        let grows = matches!(&change, Change::Stored(name, _) if name == "autoexpand");
         let task = ChangeTask {
             core: core.clone(),
             change,
@@ -534,6 +560,9 @@ impl Pool {
         core.run_task(task).await?;
         core.start_heart();
         core.start_trim();
+        if grows {
+            reopen::grow_if_wanted(&core).await?;
+        }
         Ok(())
     }
 
@@ -647,13 +676,34 @@ impl Pool {
         topology::offline(&self.core, target, spec).await
     }
 
-    /// Uses a device again (`zpool online`); what it missed is in its dirty times.
+    /// Uses a device again (`zpool online`); what it missed is in its dirty times. With `expand`,
+    /// or property `autoexpand`, its vdev uses all of devices that have become larger.
     ///
     /// # Errors
     /// [`PoolError::Topology`], [`PoolError::NotInPool`], [`PoolError::ReadOnly`].
-    pub async fn online(&self, target: &str) -> Result<Onlined, PoolError> {
+    pub async fn online(&self, target: &str, expand: bool) -> Result<Onlined, PoolError> {
         self.check_writeable()?;
-        topology::online(&self.core, target).await
+        topology::online(&self.core, target, expand).await
+    }
+
+    /// Looks at all devices again (`zpool reopen`). What came back is resilvered; unless this
+    /// `restarts` a scan that is under way, when that has ended.
+    ///
+    /// # Errors
+    /// [`PoolError::ReadOnly`], [`PoolError::Suspended`].
+    pub async fn reopen(&self, restarts: bool) -> Result<(), PoolError> {
+        self.check_writeable()?;
+        reopen::reopen(&self.core, restarts).await
+    }
+
+    /// Begins the resilver that devices wait for, in place of one that is under way (`zpool
+    /// resilver`). Does nothing when no device lacks anything.
+    ///
+    /// # Errors
+    /// [`PoolError::NoResilverDefer`], [`PoolError::ReadOnly`], [`PoolError::Suspended`].
+    pub async fn resilver(&self) -> Result<(), PoolError> {
+        self.check_writeable()?;
+        scan::resilver(&self.core).await
     }
 
     /// Looks how the spares are: another pool may use one of them, or have left it.
@@ -814,12 +864,12 @@ impl Pool {
         core.check_still_ours().await?;
         let mut cleared = Vec::new();
         for top in core.tree.tops() {
-            cleared_leaves(&top, device, &mut cleared);
+            vdevs::leaves_called(&top, device, &mut cleared);
         }
         let guids: Vec<Guid> = cleared.iter().map(|vdev| vdev.guid()).collect();
         core.events.clear(&guids);
         cleared.retain(|vdev| vdev.state().0 != State::Healthy);
-        core.pipeline.suspension().reopen().await?;
+        reopen::open_again(core, device).await?;
         core.scan.forget_unmended();
         for top in core.tree.tops() {
             clear_errors(&top, device);
@@ -876,6 +926,12 @@ impl Pool {
     /// a better order.
     pub fn set_scan_queue(&self, blocks: usize) {
         self.core.scan.set_queue_blocks_max(blocks);
+    }
+
+    /// Up to how many percent a resilver begins anew for a device that comes back meanwhile, where
+    /// that could wait (tunable `zfs_resilver_defer_percent`).
+    pub fn set_resilver_defer_percent(&self, percent: u64) {
+        self.core.scan.set_defer_percent(percent);
     }
 
     /// Whether devices lack what a resilver that has not begun yet will give them.
@@ -1004,17 +1060,6 @@ impl std::fmt::Debug for Pool {
             .field("name", &self.name())
             .field("guid", &self.guid())
             .finish()
-    }
-}
-
-/// The devices that are cleared with a vdev that is called so.
-fn cleared_leaves(vdev: &Arc<Vdev>, device: Option<&str>, out: &mut Vec<Arc<Vdev>>) {
-    if device.is_none_or(|device| vdevs::is_itself_called(vdev, device)) {
-        out.extend(vdev.leaves());
-        return;
-    }
-    for child in vdev.children() {
-        cleared_leaves(child, device, out);
     }
 }
 

@@ -97,7 +97,7 @@ impl Core {
         match found {
             // Too many errors are forgotten by 'zpool clear' alone.
             Found::Itself if !is_faulted => {
-                let onlined = topology::online(self, &name).await?;
+                let onlined = topology::online(self, &name, false).await?;
                 let works = matches!(
                     onlined.state,
                     crate::VdevState::Online | crate::VdevState::Degraded

@@ -41,7 +41,7 @@ use crate::props::Stored;
 use crate::space::SpaceSync;
 use crate::spares;
 use crate::vdevs::{evacuate, is_itself_called};
-use crate::{DeviceUse, LeafSpec, PoolError, VdevClass, VdevLayout, VdevSpec, config};
+use crate::{DeviceUse, LeafSpec, PoolError, VdevClass, VdevLayout, VdevSpec, config, reopen};
 
 /// Txgs that can be under way at once (`TXG_CONCURRENT_STATES`).
 const CONCURRENT_TXGS: u64 = 3;
@@ -75,9 +75,6 @@ pub struct Onlined {
     pub state: crate::VdevState,
     /// Whether it was in use before.
     pub was_usable: bool,
-    /// There is room on its top-level vdev's devices that an import with property `autoexpand`
-    /// would take in.
-    pub can_grow: bool,
 }
 
 /// The device of the tree that a person calls `name`.
@@ -171,6 +168,12 @@ pub(crate) async fn attach(
     };
     core.tree.check_attach(old.guid(), role, false)?;
     let path = &spec.device.path;
+    let is_in_place = spec.replace && old.path().as_deref() == Some(path);
+    if is_in_place && !core.tree.is_required(old.guid()) {
+        // Whoever wrote over the device did not tell: it is still open for what it was.
+        let top = core.tree.top_of(old.guid()).map(|top| top.guid());
+        core.unless_suspended(core.tree.look_again(top)).await?;
+    }
     refuse_own(core, path, &old, spec.replace).await?;
     let vdevs = [VdevSpec {
         layout: VdevLayout::Leaf(spec.device.clone()),
@@ -311,12 +314,17 @@ fn open_txgs(core: &Core, syncing: Txg) -> (Txg, Txg) {
 }
 
 /// A device that is out of the tree, and what its labels are to say.
-struct Gone {
+pub(crate) struct Gone {
     vdev: Arc<Vdev>,
     label: NvList,
 }
 
 impl Gone {
+    /// Lets go of the device, and leaves its labels alone.
+    pub(crate) fn close(self) {
+        self.vdev.close();
+    }
+
     /// Lets go of the device, when the pool on disk is without it. Nothing is under way to it.
     async fn leave(self) {
         let device = self.vdev.leaf().and_then(|leaf| leaf.device());
@@ -332,7 +340,7 @@ impl Gone {
 }
 
 /// Detaches a device, in syncing context.
-async fn detach_in(
+pub(crate) async fn detach_in(
     core: &Core,
     ctx: &SyncContext,
     target: Guid,
@@ -347,9 +355,9 @@ async fn detach_in(
     let Detached {
         vdev,
         before,
+        after,
         renamed,
         unspared,
-        ..
     } = detached;
     let label = label_of_gone(core, &before, &vdev);
     drop(before);
@@ -381,6 +389,11 @@ async fn detach_in(
     core.identity.mark_dirty();
     core.events
         .tell_vdev(Sysevent::VdevRemove, About::vdev(&vdev));
+    if reopen::grows_by_itself(core) {
+        // The smallest device may have been the one that went.
+        reopen::grow_in(core, ctx, &after).await?;
+    }
+    drop(after);
     let path = vdev.path().unwrap_or_else(|| "none".to_owned());
     let text = format!("vdev={path}");
     core.history.internal(&tx, "detach", text).await?;
@@ -485,7 +498,11 @@ pub(crate) async fn offline(
     settle(core).await
 }
 
-pub(crate) async fn online(core: &Arc<Core>, target: &str) -> Result<Onlined, PoolError> {
+pub(crate) async fn online(
+    core: &Arc<Core>,
+    target: &str,
+    expand: bool,
+) -> Result<Onlined, PoolError> {
     let _admin = core.admin.lock().await;
     core.check_not_suspended()?;
     let vdev = find(core, target)?;
@@ -493,17 +510,20 @@ pub(crate) async fn online(core: &Arc<Core>, target: &str) -> Result<Onlined, Po
     let was_usable = vdev.state().0.is_usable();
     drop(vdev);
     let state: VdevState = core.tree.bring_back(guid).await?;
+    let top = core.tree.top_of(guid).map(|top| top.guid());
+    core.unless_suspended(core.tree.look_again(top)).await?;
     settle(core).await?;
-    let top = core.tree.top_of(guid);
+    if expand || reopen::grows_by_itself(core) {
+        reopen::grow(core, top).await?;
+    }
     Ok(Onlined {
         state: crate::status::map_state(state),
         was_usable,
-        can_grow: top.is_some_and(|top| core.tree.expandable_bytes(&top) > 0),
     })
 }
 
 /// After states have changed: where blocks may go, and what the configuration says.
-async fn settle(core: &Core) -> Result<(), PoolError> {
+pub(crate) async fn settle(core: &Core) -> Result<(), PoolError> {
     for top in core.tree.tops() {
         if let Some(spec) = core.tree.top_spec(&top) {
             let allocator = core.pipeline.allocator();

@@ -44,7 +44,7 @@ const MOS_ONLY: [&str; 5] = [
     "com.delphix:vdev_zap_leaf",
     "com.delphix:vdev_zap_top",
     "com.klarasystems:vdev_zap_root",
-    "org.illumos:resilver_defer",
+    "com.datto:resilver_defer",
     "alloc_bias",
 ];
 /// Statistics and progress that belong into no stored configuration.

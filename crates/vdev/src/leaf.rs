@@ -321,7 +321,7 @@ impl Leaf {
 
     /// Whether it stopped working since the pool was opened: 'zpool clear' may bring it back, with
     /// all it has.
-    pub(super) fn is_out(&self) -> bool {
+    pub fn is_out(&self) -> bool {
         !self.is_readable() && self.was_open.load(Ordering::Relaxed)
     }
 

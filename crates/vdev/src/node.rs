@@ -182,6 +182,11 @@ impl Vdev {
         self.config.lock().u64(name)
     }
 
+    /// Whether its configuration has a pair of this name.
+    pub fn has_config(&self, name: &str) -> bool {
+        self.config.lock().contains(name)
+    }
+
     /// Sets a pair of its configuration (zap objects, DTL, ...).
     pub fn set_config(&self, name: &str, value: impl Into<format::NvValue>) {
         self.config.lock().set(name, value);

@@ -100,6 +100,7 @@ pub fn note(vdev: &VdevReport) -> Option<String> {
         VdevAux::ErrorsExceeded if is_only_slow(vdev) => "too many slow I/Os",
         VdevAux::ErrorsExceeded => "too many errors",
         VdevAux::External => "external device fault",
+        VdevAux::SplitPool => "split into new pool",
     });
     let more = match (vdev.is_removing, vdev.is_non_allocating) {
         (true, _) => Some("(removing)"),
@@ -132,6 +133,7 @@ pub fn aux(aux: VdevAux) -> &'static str {
         VdevAux::Spared => "SPARED",
         VdevAux::ErrorsExceeded => "ERR_EXCEEDED",
         VdevAux::External => "EXTERNAL",
+        VdevAux::SplitPool => "SPLIT_POOL",
     }
 }
 

@@ -36,6 +36,7 @@ mod properties;
 mod races;
 mod refusals;
 mod removed;
+mod reopen;
 mod rewrite;
 mod scrub;
 mod snapdir;

@@ -599,9 +599,11 @@ const fn open_failure(aux: VdevAux) -> &'static str {
         VdevAux::NoReplicas => "vdev.no_replicas",
         VdevAux::TooSmall => "vdev.too_small",
         VdevAux::BadLabel => "vdev.bad_label",
-        VdevAux::None | VdevAux::Spared | VdevAux::ErrorsExceeded | VdevAux::External => {
-            "vdev.unknown"
-        }
+        VdevAux::None
+        | VdevAux::Spared
+        | VdevAux::ErrorsExceeded
+        | VdevAux::External
+        | VdevAux::SplitPool => "vdev.unknown",
     }
 }
 

@@ -9,6 +9,7 @@ mod common;
 mod crash;
 mod create;
 mod dedup;
+mod defer;
 mod errlog;
 mod faults;
 mod golden;

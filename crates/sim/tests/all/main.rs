@@ -11,6 +11,7 @@ mod multihost;
 mod panics;
 mod passes;
 mod spares;
+mod split;
 mod stale_logs;
 pub mod topology;
 mod transient;

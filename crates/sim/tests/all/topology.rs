@@ -293,7 +293,10 @@ fn disks_go_one_after_the_other() {
         pool.sync().await.unwrap();
         let refused = pool.detach("disk0").await;
         assert!(refused.is_err(), "{refused:?}");
-        assert_eq!(pool.online("disk1").await.unwrap().state, VdevState::Online);
+        assert_eq!(
+            pool.online("disk1", false).await.unwrap().state,
+            VdevState::Online
+        );
         let root = pool.status().root;
         assert!(find(&root, "disk1").unwrap().is_stale);
         resilver(&pool, "disk1").await;

@@ -120,7 +120,9 @@ impl VdevTree {
             };
             return Err((VdevAux::TooSmall, error));
         }
-        if !self.options.create {
+        // One that was open before has labels, whoever made them.
+        let is_new = self.options.create && vdev.leaf().is_some_and(|leaf| !leaf.is_out());
+        if !is_new {
             self.check_label(vdev, &*device).await?;
         }
         if self.options.keep_writers_out {
@@ -131,7 +133,7 @@ impl VdevTree {
     }
 
     /// Whether the device's labels say that it is this leaf (`vdev_validate`).
-    async fn check_label(
+    pub(super) async fn check_label(
         &self,
         vdev: &Arc<Vdev>,
         device: &dyn Device,
@@ -141,6 +143,9 @@ impl VdevTree {
             .await
             .map_err(|error| (VdevAux::OpenFailed, error))?;
         let expected = *self.pool_guid.lock();
+        if expected.is_some_and(|pool| labels.was_split_from(pool)) {
+            return Err((VdevAux::SplitPool, VdevError::SplitOff { path }));
+        }
         let config = match expected {
             Some(pool) => labels.config_in(pool),
             None => labels.config(Txg::new(u64::MAX)),

@@ -17,7 +17,7 @@ pub const ROOT: Caller = Caller::ROOT;
 
 /// The top filesystem.
 pub async fn open(sim: &SimWorld, pool: &Pool) -> Result<Arc<Filesystem>, Failure> {
-    let dataset = pool.dsl().open_dataset(POOL).await?;
+    let dataset = pool.dsl().open_dataset(&pool.name()).await?;
     Ok(Filesystem::open(dataset, sim.world()).await?)
 }
 
