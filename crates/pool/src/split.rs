@@ -227,23 +227,35 @@ async fn split_without_logs(
         devices: spec.devices.clone(),
         taken: Arc::default(),
     };
+    let planned = planned(core, &spec.devices)?;
     let outcome = task.taken.clone();
     core.run_task(task).await?;
     let taken = outcome.lock().take();
-    let taken = taken.ok_or_else(|| refused(core, "it was not looked at"))??;
+    let taken = taken.unwrap_or_else(|| Err(refused(core, "it was not looked at")));
+    let taken = match taken {
+        Ok(taken) => taken,
+        Err(error) => {
+            bring_back(core, &planned).await?;
+            return Err(error);
+        }
+    };
     let made = make(core, spec, &taken).await;
     core.identity.lock().splitting.clear();
     if let Err(error) = made {
-        for guid in &taken.guids {
-            // Where its labels are the new pool's already, it stays out.
-            if let Err(error) = core.tree.bring_back(*guid).await {
-                tracing::warn!(%guid, %error, "a device that was to be split off stays out");
-            }
-        }
-        settle(core).await?;
+        bring_back(core, &taken.guids).await?;
         return Err(error);
     }
     let_go(core, &taken.guids).await
+}
+
+/// The devices are used again. Those whose labels are the new pool's already stay out.
+async fn bring_back(core: &Core, guids: &[Guid]) -> Result<(), PoolError> {
+    for guid in guids {
+        if let Err(error) = core.tree.bring_back(*guid).await {
+            tracing::warn!(%guid, %error, "a device that was to be split off stays out");
+        }
+    }
+    settle(core).await
 }
 
 /// What was taken out of the old pool.

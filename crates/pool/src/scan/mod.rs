@@ -607,7 +607,7 @@ impl Scan {
                 at.is_running(),
                 is_resilvering,
                 state.is_asked_for,
-                state.finishes_first,
+                state.finishes_first && !at.is_paused(),
                 restarts,
             )
         };
@@ -838,11 +838,13 @@ impl Scan {
         if self.is_closing.load(Ordering::Acquire) || core.read_only {
             return false;
         }
-        let (is_active, is_dirty) = {
+        let (is_active, is_dirty, finishes_first) = {
             let state = self.state.lock();
-            (state.is_active(), state.is_dirty)
+            let is_active = state.is_active();
+            (is_active, state.is_dirty, is_active && state.finishes_first)
         };
-        is_active && !self.rests() || is_dirty || self.is_resilver_due_by(core, when)
+        let is_due = || !finishes_first && self.is_resilver_due_by(core, when);
+        is_active && !self.rests() || is_dirty || is_due()
     }
 }
 
