@@ -30,7 +30,7 @@ pub struct ActivitySpec {
     pub kind: ActivityKind,
     /// What to do about it.
     pub command: ActivityCommand,
-    /// What to write, in 64 bits in the order of the machine.
+    /// What to write, as 64 bits in little-endian order.
     pub value: Option<u64>,
     /// Bytes to discard in a second, at most; zero for no bound.
     pub rate: u64,

@@ -255,7 +255,7 @@ impl LeafPass {
         let value = self.at(core).and_then(|at| at.value).unwrap_or(VALUE);
         let pattern = self.pattern.get_or_insert_with(|| {
             let words = WRITE_BYTES as usize / 8;
-            Bytes::from(value.to_ne_bytes().repeat(words))
+            Bytes::from(value.to_le_bytes().repeat(words))
         });
         leaf.initialize(start, pattern.slice(..length as usize))
             .await

@@ -87,7 +87,7 @@ fn taken(dir: &Path) -> u64 {
 
 /// Bytes of an image that have the pattern, in words of 512 bytes.
 fn initialized(path: &Path, value: u64) -> u64 {
-    let pattern = value.to_ne_bytes().repeat(64);
+    let pattern = value.to_le_bytes().repeat(64);
     let image = std::fs::read(path).expect("an image");
     let count = image.chunks_exact(512).filter(|chunk| **chunk == *pattern);
     count.count() as u64 * 512
