@@ -321,6 +321,9 @@ pub(crate) async fn read(
             let list = out.list_mut(class);
             list.object = id;
             list.configs = read_list(mos, id, list_name(class)).await?;
+            list.configs
+                .iter_mut()
+                .for_each(|config| config::fix_paths(config, places.paths));
         }
     }
     Ok(out.look(places).await)
