@@ -130,7 +130,7 @@ pub(crate) enum SpillChange {
 }
 
 /// Changes of one txg.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Slot {
     pub txg: Txg,
     /// Whether there is anything: a slot that is not dirty is empty, whatever its txg.

@@ -25,7 +25,7 @@ use vdev::Priority;
 use zio::pipeline::DedupPolicy;
 use zio::{WritePolicy, ZioError};
 
-use crate::dnode::{Meta, Tree, shl, shr};
+use crate::dnode::{Meta, Slot, Tree, shl, shr};
 use crate::error::Result;
 use crate::indirect::child;
 use crate::objset::ObjectSet;
@@ -83,10 +83,7 @@ impl<'a> TreeSync<'a> {
         object: ObjectId,
         old: &Meta,
         meta: &'a Meta,
-        blocks: &'a BTreeMap<u64, Bytes>,
-        cloned: &'a BTreeMap<u64, BlockPointer>,
-        freed: &'a RangeSet,
-        moved: &'a RangeSet,
+        changes: &'a Slot,
     ) -> Self {
         TreeSync {
             set,
@@ -96,10 +93,10 @@ impl<'a> TreeSync<'a> {
             object,
             meta,
             end_block: old.max_block.max(meta.max_block).saturating_add(1),
-            blocks,
-            cloned,
-            freed,
-            moved,
+            blocks: &changes.blocks,
+            cloned: &changes.cloned,
+            freed: &changes.freed,
+            moved: &changes.moved,
             used: AtomicI64::new(0),
         }
     }
@@ -491,12 +488,9 @@ impl<'a> TreeSync<'a> {
         data: Bytes,
         fill: u64,
     ) -> Result<BlockPointer> {
-        let (meta, blocks, freed) = (Meta::free(), BTreeMap::new(), RangeSet::default());
-        let cloned = BTreeMap::new();
+        let (meta, nothing) = (Meta::free(), Slot::default());
         let object = ObjectId::META_DNODE;
-        let work = TreeSync::new(
-            set, ctx, acct, object, &meta, &meta, &blocks, &cloned, &freed, &freed,
-        );
+        let work = TreeSync::new(set, ctx, acct, object, &meta, &meta, &nothing);
         work.write(Role::Root, 0, 0, old, data, fill).await
     }
 
