@@ -9,7 +9,6 @@ use bytes::Bytes;
 use device::sim::SimWorld;
 use filesystem::{Caller, Filesystem};
 use pool::Pool;
-use sim::torture::POOL;
 use sim::verify::Failure;
 
 /// Who does everything.
