@@ -1,5 +1,5 @@
-//! `zpool attach`, `replace`, `detach`, `offline`, `online`, `reopen`, `resilver` (`zpool_do_attach_or_replace` and those
-//! after it, cmd/zpool/zpool_main.c).
+//! `zpool attach`, `replace`, `detach`, `offline`, `online`, `reopen`, `resilver`
+//! (`zpool_do_attach_or_replace` and those after it, cmd/zpool/zpool_main.c).
 
 use anyhow::bail;
 use api::{

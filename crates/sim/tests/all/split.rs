@@ -84,7 +84,10 @@ async fn check(sim: &SimWorld, name: &str, about: &str) {
         get(&fs, "newer").await.unwrap() == data(2, 300_000),
         "{about}: {name}"
     );
-    put(&fs, "later", &data(7, 300_000)).await.unwrap();
+    // Checked once before.
+    if get(&fs, "later").await.is_err() {
+        put(&fs, "later", &data(7, 300_000)).await.unwrap();
+    }
     fs.close().await.unwrap();
     pool.export(false).await.unwrap();
 }
