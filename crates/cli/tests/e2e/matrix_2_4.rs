@@ -17,7 +17,8 @@ const FEATURES: [&str; 3] = [
 /// The pool that 2.3 made.
 const OLD: &str = "g_mirror3";
 
-/// In the machine: gang blocks, some with long headers, clones, moved and rewritten files.
+/// In the machine: gang blocks, some with long headers, clones, moved and rewritten files. Names
+/// with `f` are for the matrix to remove.
 const THERE: &str = r"
 echo 30000 >/sys/module/zfs/parameters/metaslab_force_ganging
 echo 30 >/sys/module/zfs/parameters/metaslab_force_ganging_pct
@@ -28,10 +29,10 @@ more() {
     m=$(zfs list -H -o mountpoint $p)
     zfs rewrite -P -r -x $m
     rm -rf $m/there; mkdir -p $m/there
-    head -c 900000 /dev/urandom >$m/there/from
+    head -c 900000 /dev/urandom >$m/there/source
     zpool sync $p
-    cp --reflink=always $m/there/from $m/there/clone
-    zfs rewrite -o 100000 -l 300000 $m/there/from
+    cp --reflink=always $m/there/source $m/there/clone
+    zfs rewrite -o 100000 -l 300000 $m/there/source
   }
   zpool sync $p
 }
@@ -53,11 +54,11 @@ impl Bed {
             let _ = std::fs::remove_dir_all(&at);
             std::fs::create_dir(&at).expect("a directory");
             let data: Vec<u8> = (0..900_000u64).map(|at| (at * at / 7) as u8).collect();
-            std::fs::write(format!("{at}/from"), data).expect("written");
+            std::fs::write(format!("{at}/source"), data).expect("written");
             self.server.ok(&format!("zpool sync {}", pool.name));
-            run("cp", &[&format!("{at}/from"), &format!("{at}/clone")]);
+            run("cp", &[&format!("{at}/source"), &format!("{at}/clone")]);
             self.server
-                .ok(&format!("zfs rewrite -o 100000 -l 300000 {at}/from"));
+                .ok(&format!("zfs rewrite -o 100000 -l 300000 {at}/source"));
         }
     }
 }
