@@ -45,8 +45,8 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// Waits until nothing is under way, and keeps it so. In a box: what waits for it would else be a
-    /// future too deep for the compiler.
+    /// Waits until nothing is under way, and keeps it so. In a box: what waits for it would else be
+    /// a future too deep for the compiler.
     pub(crate) fn lock(&self) -> BoxFuture<'_, RwLockWriteGuard<'_, ()>> {
         Box::pin(self.lock.write())
     }
