@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use device::BoxFuture;
 use format::{Txg, VdevId};
 use tokio::sync::{RwLockReadGuard, RwLockWriteGuard, TryLockError, watch};
 use zio::alloc::TrimWait;
@@ -44,9 +45,10 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// Waits until nothing is under way, and keeps it so.
-    pub(crate) async fn lock(&self) -> RwLockWriteGuard<'_, ()> {
-        self.lock.write().await
+    /// Waits until nothing is under way, and keeps it so. In a box: what waits for it would else be
+    /// a future too deep for the compiler.
+    pub(crate) fn lock(&self) -> BoxFuture<'_, RwLockWriteGuard<'_, ()>> {
+        Box::pin(self.lock.write())
     }
 
     /// The same for who must not wait. Who fails is let through soon: [`Self::is_wanted`].
@@ -57,8 +59,8 @@ impl Gate {
     }
 
     /// For those who discard or initialize.
-    pub(crate) async fn enter(&self) -> RwLockReadGuard<'_, ()> {
-        self.lock.read().await
+    pub(crate) fn enter(&self) -> BoxFuture<'_, RwLockReadGuard<'_, ()>> {
+        Box::pin(self.lock.read())
     }
 
     /// Whether whoever enters again and again should pause for somebody.
