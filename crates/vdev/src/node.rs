@@ -89,6 +89,11 @@ impl WriteFailure {
 pub trait Verify: Sync {
     /// Whether it is. May hand the work to a CPU worker.
     fn verify<'a>(&'a self, data: &'a Bytes) -> BoxFuture<'a, bool>;
+
+    /// How many bytes it looks at, where those behind them fill the block's last sector with zeros.
+    fn covered_bytes(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// Takes everything: for parts of a block, which are checked as a whole.
@@ -729,6 +734,10 @@ impl Verify for Prefix<'_> {
     fn verify<'a>(&'a self, data: &'a Bytes) -> BoxFuture<'a, bool> {
         let part = data.slice(..self.psize);
         Box::pin(async move { self.verify.verify(&part).await })
+    }
+
+    fn covered_bytes(&self) -> Option<usize> {
+        Some(self.psize)
     }
 }
 
