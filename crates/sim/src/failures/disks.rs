@@ -384,10 +384,12 @@ impl Disks {
                 _ => {}
             }
         }
-        // Imports are refused where the end of a log could not be read.
+        // Imports are refused where the end of a log could not be read, or a device stopped working
+        // meanwhile: nothing fails during them.
         for name in self.sim.disk_names() {
             if let Some(disk) = self.disk(&name) {
                 disk.make_all_readable();
+                disk.clear_faults();
             }
         }
         while rng.percent(30) {
