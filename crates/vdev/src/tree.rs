@@ -518,11 +518,10 @@ impl VdevTree {
             .any(|top| top.leaves().iter().any(is_out))
     }
 
-    /// Whether an intent log's block of which no device has a right copy was certainly never
-    /// acknowledged: all its devices are there, or so many of those that must have it that they
-    /// would make up for the others. Those must that are not known to lack its txg
-    /// ([`Self::check_recorded`]). A device that is not there, or stopped working since the pool
-    /// was opened, may have the block, but never alone.
+    /// Whether an intent log's block of which no device that works has a right copy was certainly
+    /// never acknowledged: all its devices are there, or so many of those that must have it that
+    /// they would make up for the others. Those must that are not known to lack its txg
+    /// ([`Self::check_recorded`]). Not so when one stopped working since the pool was opened.
     pub fn tells_of(&self, block: &BlockPointer) -> bool {
         let (birth, length) = (block.physical_birth(), block.psize_bytes() as usize);
         let is_there = |vdev: &Arc<Vdev>| vdev.leaf().is_some_and(|leaf| leaf.is_readable());
@@ -532,8 +531,7 @@ impl VdevTree {
                     || !top.may_lack_block(dva.offset_bytes(), length, birth)
             })
         };
-        let is_in_pieces = block.is_gang() && self.may_come_back(block);
-        !is_in_pieces && block.dvas().all(|dva| tells(&dva))
+        !self.may_come_back(block) && block.dvas().all(|dva| tells(&dva))
     }
 
     /// After an intent log's block was written and flushed: whether it is durable, and the pool's

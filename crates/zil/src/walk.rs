@@ -249,8 +249,8 @@ impl<'a> Chain<'a> {
 }
 
 /// What a failed read of a log's block means. A block that is not where its pointer leads was never
-/// written, and ends the log, if that is certain: no device failed to read it, and no more are missing
-/// or known to lack it than the others make up for (OpenZFS looks for failing ones only: `zil_check_log_chain`,
+/// written, and ends the log, if that is certain: no device is missing, failing or known to lack it
+/// that might have had it (OpenZFS looks for failing ones only: `zil_check_log_chain`,
 /// module/zfs/zil.c; `vdev_mirror_worst_error`, module/zfs/vdev_mirror.c).
 fn end_of(pipeline: &Pipeline, pointer: &BlockPointer, error: &ZioError) -> End {
     let is_unsure = match error {

@@ -226,10 +226,29 @@ impl Disks {
 
     /// Whether the pool can do without a disk, besides those that failed already.
     pub fn may_fail(&self, name: &str) -> bool {
+        self.may_lack(name, false)
+    }
+
+    /// The same of a disk that says that all is well: the one that it replaces is let go.
+    pub fn may_lie(&self, name: &str) -> bool {
+        self.may_lack(name, true)
+    }
+
+    fn may_lack(&self, name: &str, silently: bool) -> bool {
+        let is_suspect = |name: &str| {
+            let entry = self.entries.get(name);
+            entry.is_some_and(|entry| entry.suspect_s.is_some())
+        };
         self.tops.iter().all(|top| {
             let lacking = top.children.iter().filter(|child| {
-                let mut leaves = lasting(child).into_iter().map(path);
-                !leaves.any(|leaf| leaf != name && self.is_whole(&leaf))
+                let mut counted = lasting(child);
+                let newest = leaves(child).last().map(|leaf| path(leaf));
+                let lies = |newest: &String| is_suspect(newest) || silently && newest == name;
+                if newest.as_ref().is_some_and(lies) {
+                    counted.retain(|leaf| Some(path(leaf)) == newest);
+                }
+                let mut counted = counted.into_iter().map(path);
+                !counted.any(|leaf| leaf != name && self.is_whole(&leaf))
             });
             lacking.count() <= parity(top)
         })
@@ -384,10 +403,12 @@ impl Disks {
                 _ => {}
             }
         }
-        // Imports are refused where the end of a log could not be read.
+        // Imports are refused where the end of a log could not be read, or a device stopped working
+        // meanwhile: nothing fails during them.
         for name in self.sim.disk_names() {
             if let Some(disk) = self.disk(&name) {
                 disk.make_all_readable();
+                disk.clear_faults();
             }
         }
         while rng.percent(30) {

@@ -195,6 +195,13 @@ impl<'a> Operator<'a> {
         if what == "offline" && self.command.is_some() {
             return;
         }
+        let is_silent = matches!(
+            what,
+            "spoiled" | "unreadable" | "lost or misdirected writes"
+        );
+        if is_silent && !self.disks.may_lie(&name) {
+            return;
+        }
         self.disks.tell(format_args!("{name}: {what}"));
         self.disks.count(what);
         let mut trouble = Trouble::Faulty;

@@ -113,56 +113,6 @@ fn find<'a>(vdev: &'a VdevStatus, name: &str) -> Option<&'a VdevStatus> {
     vdev.children.iter().find_map(|child| find(child, name))
 }
 
-/// The end of a log is where no device has a block that it would have, had it been acknowledged. A
-/// disk that goes while the pool is imported, which the others make up for, once left that open:
-/// the import was refused. It is still refused when that very read failed.
-#[test]
-fn a_disk_that_goes_during_an_import_does_not_leave_logs_open() {
-    let mut refused = 0;
-    let layouts = [Layout::Mirror(2), Layout::Raidz(1, 3)];
-    for layout in layouts {
-        for skip in 0..30 {
-            refused += simulate(async move {
-                let sim = SimWorld::new(skip);
-                let pool = create(&sim, layout, DISK_MIB, false).await.unwrap();
-                let fs = open(&sim, &pool).await.unwrap();
-                pool.sync().await.unwrap();
-                for number in 0..3 {
-                    let content = data(number, 30_000);
-                    let ino = put(&fs, &format!("file{number}"), &content).await.unwrap();
-                    fs.sync_file(ino).await.unwrap();
-                }
-                sim.power_cut(PowerCut::LoseUnflushed);
-                pool.dsl().tasks().close();
-                drop((fs, pool));
-                power_cycle(&sim).await;
-                let blocks = LABEL_START_BYTES..(DISK_MIB << 20) - LABEL_START_BYTES;
-                let goes = Fault::new(SimOp::Read, FaultEffect::Vanish).within(blocks);
-                sim.disk("disk1").unwrap().inject(goes.after(skip));
-                let mut refused = 0;
-                let pool = match import(&sim, false).await {
-                    Ok(pool) => pool,
-                    Err(error) => {
-                        assert!(error.to_string().contains("import -m"), "{error}");
-                        refused += 1;
-                        import(&sim, false).await.unwrap()
-                    }
-                };
-                let fs = open(&sim, &pool).await.unwrap();
-                for number in 0..3 {
-                    let content = get(&fs, &format!("file{number}")).await.unwrap();
-                    assert!(content == data(number, 30_000), "{layout:?} {skip}");
-                }
-                fs.close().await.unwrap();
-                pool.export(false).await.unwrap();
-                refused
-            });
-        }
-    }
-    println!("refused: {refused}");
-    assert!(refused <= 8, "{refused}");
-}
-
 /// A disk that failed two writes of an idle pool gets what it missed, though nobody writes.
 #[test]
 fn an_idle_pool_resilvers_what_a_failed_write_left() {
