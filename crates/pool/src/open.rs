@@ -8,18 +8,23 @@
 //!
 //! Source: module/zfs/spa.c (`spa_load_impl` and the `spa_ld_*` functions).
 
+mod trusted;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dataset::{DslEnvironment, DslPool, LogClaim};
 use device::World;
-use format::{Guid, NvList, NvValue, ObjectId, Txg, Uberblock};
-use object::{ObjectSet, ObjsetOptions, WriteProperties, Zap};
+use format::{Guid, NvList, ObjectId, Txg, Uberblock};
+use object::{ObjectSet, Zap};
 use parking_lot::Mutex;
 use vdev::{OpenOptions, Vdev, VdevKind, VdevTree, best_uberblock};
 use zio::alloc::{Allocator, fragmentation};
 use zio::{Cache, Pipeline, PipelineOptions, TxgLimits, TxgManager, ZioError};
+
+use trusted::{add_allocation_bias, read_config};
+pub(crate) use trusted::{mos_options, read_trusted_config};
 
 use crate::activity::Activities;
 use crate::auxiliary::{self, Auxiliary, Places};
@@ -47,8 +52,6 @@ use crate::{
 
 /// Bytes of verified blocks kept in memory unless the caller says otherwise.
 const CACHE_BYTES: u64 = 512 << 20;
-/// Longest packed configuration that is believed, in bytes.
-const CONFIG_BYTES_MAX: u64 = 64 << 20;
 
 /// Everything that is needed before the MOS can be opened.
 pub(crate) struct Ground {
@@ -405,68 +408,6 @@ fn check_version(pool: &str, version: u64, read_only: bool) -> Result<(), PoolEr
         supported,
         advice,
     })
-}
-
-/// How the MOS is opened just to be read.
-pub(crate) fn mos_options() -> ObjsetOptions {
-    ObjsetOptions {
-        properties: WriteProperties::mos(),
-        hole_birth: false,
-        embedded_data: false,
-        lz4_metadata: true,
-        read_only: true,
-        object_cache_limit: 1024,
-        ..ObjsetOptions::default()
-    }
-}
-
-/// The configuration that the MOS holds.
-pub(crate) async fn read_trusted_config(
-    pool: &str,
-    mos: &Arc<ObjectSet>,
-) -> Result<NvList, PoolError> {
-    let mut config = read_config(pool, mos).await?;
-    add_allocation_bias(mos, &mut config).await?;
-    Ok(config)
-}
-
-async fn read_config(pool: &str, mos: &Arc<ObjectSet>) -> Result<NvList, PoolError> {
-    let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
-    let id = directory
-        .lookup_u64(directory::CONFIG)
-        .await?
-        .ok_or_else(|| damaged(pool, "the object directory", "it has no configuration"))?;
-    let object = mos.hold(ObjectId::new(id)).await?;
-    let bonus = object.bonus();
-    let length = bonus
-        .get(..8)
-        .map(|raw| u64::from_le_bytes(raw.try_into().expect("eight bytes")))
-        .filter(|length| *length <= CONFIG_BYTES_MAX)
-        .ok_or_else(|| damaged(pool, "the configuration", "its length is wrong"))?;
-    let packed = object.read_bytes(0, length as usize).await?;
-    Ok(NvList::decode(&packed)?)
-}
-
-/// What top-level vdevs are for is in their ZAPs (`vdev_load`).
-async fn add_allocation_bias(mos: &Arc<ObjectSet>, config: &mut NvList) -> Result<(), PoolError> {
-    let Some(tree) = config.list_mut("vdev_tree") else {
-        return Ok(());
-    };
-    let Some(NvValue::ListArray(tops)) = tree.get_mut("children") else {
-        return Ok(());
-    };
-    for top in tops {
-        let id = top.u64(config::TOP_ZAP).unwrap_or(0);
-        if id != 0 {
-            let zap = Zap::hold(mos, ObjectId::new(id)).await?;
-            if let Some(value) = zap.lookup(directory::ALLOCATION_BIAS).await?
-                && let Some(bias) = value.as_str()
-            {
-                top.set("alloc_bias", bias);
-            }
-        }
-    }
-    Ok(())
 }
 
 /// What can be refused before any device is read.

@@ -44,6 +44,7 @@
 //! `state` and `blocks`, each for a few instructions; `state` first.
 
 mod blocks;
+mod command;
 mod defer;
 mod position;
 mod queue;
@@ -56,8 +57,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use dataset::{DatasetError, SyncTask};
-use device::BoxFuture;
 use format::{DdtBookmark, Guid, ObjectId, ObjectType, ScanPhys, Txg};
 use object::{SyncContext, Zap, ZapOptions, ZapValue};
 use parking_lot::{Mutex, RwLock};
@@ -71,6 +70,7 @@ use crate::participant::{Participant, Pass, Turn};
 use crate::{PoolError, ScanFunction, ScanState, ScanStatus, directory};
 
 use blocks::{Blocks, get};
+pub(crate) use command::command;
 pub(crate) use defer::{is_deferred, resilver};
 use position::{DESTROYED, Position};
 use resilver::When;
@@ -868,131 +868,6 @@ impl Participant for Scan {
             core.txgs.go_on();
         }
     }
-}
-
-/// A command, as a sync task.
-struct CommandTask {
-    core: Arc<Core>,
-    command: ScrubCommand,
-}
-
-impl CommandTask {
-    /// Does nothing when it is too late for it.
-    async fn apply_now(&self, ctx: &SyncContext) -> Result<(), PoolError> {
-        let (core, scan) = (&self.core, &self.core.scan);
-        let tx = Tx::syncing(ctx.txg);
-        let (is_running, is_paused) = {
-            let state = scan.state.lock();
-            (state.current.is_running(), state.current.is_paused())
-        };
-        match self.command {
-            ScrubCommand::Start | ScrubCommand::Continue if is_paused => self.set_paused(false),
-            ScrubCommand::Start | ScrubCommand::Continue if !is_running => {
-                let from = match self.command {
-                    ScrubCommand::Continue => scan.last_scrubbed_txg(),
-                    _ => Txg::ZERO,
-                };
-                let function = ScanPhys::FUNCTION_SCRUB;
-                scan.setup(core, &tx, function, (from, ctx.txg)).await?;
-            }
-            ScrubCommand::Pause if is_running && !is_paused => self.set_paused(true),
-            ScrubCommand::Stop if is_running => {
-                scan.finish(core, ctx, false, "scan cancelled").await?;
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn set_paused(&self, is_paused: bool) {
-        let scan = &self.core.scan;
-        let now_s = now_s(&self.core);
-        {
-            let mut guard = scan.state.lock();
-            let state = &mut *guard;
-            for at in [&mut state.current, &mut state.stored] {
-                at.phys.flags &= !ScanPhys::FLAG_PAUSED;
-                if is_paused {
-                    at.phys.flags |= ScanPhys::FLAG_PAUSED;
-                }
-            }
-            state.is_dirty = true;
-            let run = &mut state.run;
-            if !is_paused {
-                run.paused_s += now_s.saturating_sub(run.pause_s);
-            }
-            run.pause_s = if is_paused { now_s } else { 0 };
-        }
-        self.core.events.tell(match is_paused {
-            true => Sysevent::ScrubPaused,
-            false => Sysevent::ScrubResume,
-        });
-        scan.tell();
-    }
-}
-
-impl SyncTask for CommandTask {
-    fn name(&self) -> &'static str {
-        "scrub"
-    }
-
-    fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
-        Box::pin(async move {
-            self.apply_now(ctx).await.map_err(|error| match error {
-                PoolError::Dataset(error) => error,
-                error => DatasetError::Corrupt {
-                    object: ObjectId::POOL_DIRECTORY,
-                    what: error.to_string(),
-                },
-            })
-        })
-    }
-}
-
-/// Carries out a command on a pool's scrub.
-pub(crate) async fn command(core: &Arc<Core>, command: ScrubCommand) -> Result<(), PoolError> {
-    if core.read_only {
-        return read_only::command(core, command);
-    }
-    core.check_not_suspended()?;
-    let pool = || core.identity.name();
-    {
-        let state = core.scan.state.lock();
-        let at = &state.current;
-        let is_scrub = at.is_running() && !at.is_resilver();
-        match command {
-            _ if at.is_running() && at.is_resilver() => {
-                return Err(PoolError::Resilvering { pool: pool() });
-            }
-            ScrubCommand::Start | ScrubCommand::Continue if is_scrub && !at.is_paused() => {
-                return Err(PoolError::ScrubActive { pool: pool() });
-            }
-            ScrubCommand::Start | ScrubCommand::Continue => {}
-            _ if !is_scrub => return Err(PoolError::NoScrub { pool: pool() }),
-            ScrubCommand::Pause if at.is_paused() => {
-                return Err(PoolError::ScrubPaused { pool: pool() });
-            }
-            ScrubCommand::Pause | ScrubCommand::Stop => {}
-        }
-    }
-    if core.dsl.directories().origin_object().is_none() {
-        return Err(PoolError::ScrubOfOldPool { pool: pool() });
-    }
-    if matches!(command, ScrubCommand::Start | ScrubCommand::Continue) {
-        // What is not there any more is not to be found out by reading it all.
-        let _admin = core.admin.lock().await;
-        core.unless_suspended(core.tree.look_again(None)).await?;
-        crate::topology::settle(core).await?;
-    }
-    let task = CommandTask {
-        core: core.clone(),
-        command,
-    };
-    core.run_task(task).await
 }
 
 #[cfg(test)]
